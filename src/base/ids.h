@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "base/hd.h"
+
+namespace warprow {
+
+// The index vocabulary (STYLE.md). Ids that cross a room's border are distinct types; inside a kernel and in the
+// arrays that kernels read they are plain int32.
+enum class RowId : int32_t {};    // persistent request row, 0 .. max_num_seqs - 1
+enum class BlockId : int32_t {};  // KV block; 0 is the null block and belongs to nobody
+using TokenId = int32_t;          // an entry of the vocabulary
+
+inline constexpr RowId kNoRow{-1};
+inline constexpr BlockId kNullBlock{0};
+inline constexpr int64_t kPadSlot = -1;  // slot of a padding token: nothing is written
+
+template <typename Id>
+WR_HD constexpr int32_t index_of(Id id) {
+  return static_cast<int32_t>(id);
+}
+
+}  // namespace warprow
