@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace warprow {
+
+// What a KV group's layers attend to. A group is a set of layers with one block table; all groups of a model draw
+// blocks from one pool and one id space.
+enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
+
+// How one layer's keys and values lie inside a block: kNHD is [block, heads, dim], kHND is [heads, block, dim].
+enum class KvLayout : uint8_t { kNHD, kHND };
+
+// One KV group. Layers of a group have equal shapes.
+struct KvGroupSpec {
+  KvKind kind = KvKind::kFull;
+  KvLayout layout = KvLayout::kHND;
+  DType dtype = DType::kBF16;
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_k = 0;
+  int32_t head_dim_v = 0;
+  int32_t window = 0;             // kSlidingWindow: tokens a query sees, itself included; else 0
+  int32_t block_size = 16;        // tokens in a manager block: what the scheduler allocates
+  int32_t kernel_block_size = 16;  // tokens in a block of the attention kernel; divides block_size
+
+  // Bytes of one manager block in one layer, keys and values together.
+  [[nodiscard]] int64_t layer_block_bytes() const {
+    return static_cast<int64_t>(block_size) * num_kv_heads * (head_dim_k + head_dim_v) *
+           static_cast<int64_t>(dtype_bytes(dtype));
+  }
+  // Bytes of one manager block over all layers of the group: layers x 2 x block x kv_heads x head_dim x bytes.
+  [[nodiscard]] int64_t block_bytes() const { return layer_block_bytes() * num_layers; }
+  // Kernel blocks in a manager block ("bpk"): manager block b is kernel blocks b * bpk .. b * bpk + bpk - 1.
+  [[nodiscard]] int32_t kernel_blocks_per_block() const { return block_size / kernel_block_size; }
+
+  bool operator==(const KvGroupSpec&) const = default;
+};
+
+// The KV cache as planned: all groups share num_blocks blocks of block_bytes (the largest group's).
+struct KvCacheSpec {
+  std::vector<KvGroupSpec> groups;
+  int32_t num_blocks = 0;  // block 0, the null block, included
+
+  [[nodiscard]] int64_t block_bytes() const {
+    int64_t bytes = 0;
+    for (const KvGroupSpec& group : groups) {
+      bytes = bytes > group.block_bytes() ? bytes : group.block_bytes();
+    }
+    return bytes;
+  }
+  [[nodiscard]] int64_t total_bytes() const { return block_bytes() * num_blocks; }
+};
+
+}  // namespace warprow

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/model_runner_output.h"
+
+namespace warprow {
+
+void ModelRunnerOutput::clear() {
+  step = 0;
+  rows.clear();
+  token_ids.clear();
+  has_logprobs = false;
+  logprobs.clear();
+  top_ids.clear();
+  top_logprobs.clear();
+  hidden_states.reset();
+  pooled.reset();
+  connector_output.clear();
+  stats = {};
+}
+
+}  // namespace warprow

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/scheduler_output.h"
+
+namespace warprow {
+
+// Logprobs of one sampled token: its own, its rank (1 is the most likely) and the slice of the most likely ones.
+struct TokenLogprobs {
+  float logprob = 0.0F;
+  int32_t rank = 0;
+  Span32 top;  // in ModelRunnerOutput::top_ids and top_logprobs, most likely first
+  bool operator==(const TokenLogprobs&) const = default;
+};
+
+// What one row yields in a step: 0 tokens (a prefill chunk that does not reach the prompt's end), 1, or several.
+struct RowOutput {
+  RowId row = kNoRow;
+  uint32_t generation = 0;  // of the request the step ran for; a stale one is dropped
+  Span32 tokens;            // in token_ids
+  int32_t num_rejected = 0;  // drafts not accepted
+  bool operator==(const RowOutput&) const = default;
+};
+
+// Figures of one step, for stats, traces and tests.
+struct StepStats {
+  int32_t num_rows = 0;
+  int32_t num_toks = 0;
+  int32_t num_prefill_rows = 0;  // rows with tokens of their prefill in the step
+  int64_t row_state_bytes = 0;   // uploaded diffs of row state
+  int64_t step_us = 0;           // device time from first to last operation
+  bool operator==(const StepStats&) const = default;
+};
+
+// A dense f32 tensor by rows, for hidden states and pooled output.
+struct RowTensors {
+  int32_t width = 0;
+  std::vector<RowId> rows;
+  std::vector<float> values;
+  bool operator==(const RowTensors&) const = default;
+};
+
+// The result of one step. Flat and serialisable.
+struct ModelRunnerOutput {
+  int64_t step = 0;
+  std::vector<RowOutput> rows;
+  std::vector<TokenId> token_ids;
+
+  bool has_logprobs = false;            // then logprobs is parallel to token_ids; rank 0 where not asked
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenId> top_ids;
+  std::vector<float> top_logprobs;
+
+  std::optional<RowTensors> hidden_states;
+  std::optional<RowTensors> pooled;
+  std::vector<uint8_t> connector_output;
+  StepStats stats;
+
+  void clear();
+  bool operator==(const ModelRunnerOutput&) const = default;
+};
+
+}  // namespace warprow

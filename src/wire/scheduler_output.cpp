@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/scheduler_output.h"
+
+namespace warprow {
+
+void SchedulerOutput::clear() {
+  step = 0;
+  finished_rows.clear();
+  preempted_rows.clear();
+  new_rows.clear();
+  block_appends.clear();
+  scheduled.clear();
+  total_num_tokens = 0;
+  token_ids.clear();
+  block_ids.clear();
+  draft_token_ids.clear();
+  grammar_rows.clear();
+  encoder_inputs.clear();
+  encoder_frees.clear();
+  block_copies.clear();
+  blocks_to_zero.clear();
+  connector_metadata.clear();
+  num_common_prefix_blocks = 0;
+  data_parallel = {};
+}
+
+}  // namespace warprow

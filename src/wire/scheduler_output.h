@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/sampling_params.h"
+
+namespace warprow {
+
+// A slice [begin, begin + count) of one of the flat pools below.
+struct Span32 {
+  int32_t begin = 0;
+  int32_t count = 0;
+  bool operator==(const Span32&) const = default;
+};
+
+// A request that enters a row in this step; also a resumed one, whose prefill is then prompt + outputs so far.
+struct NewRow {
+  RowId row = kNoRow;
+  uint32_t generation = 0;          // grows each time the row is given out; results carry it back
+  int32_t prompt_len = 0;           // what the user sent; rules that tell prompt from output use this
+  int32_t prefill_len = 0;          // tokens known at admission: prompt, or prompt + outputs when resumed
+  int32_t num_computed_tokens = 0;  // prefix-cache hits
+  Span32 tokens;                    // in SchedulerOutput::token_ids; count == prefill_len
+  int32_t adapter = -1;
+  SamplingParams params;
+  bool operator==(const NewRow&) const = default;
+};
+
+// Blocks appended to a row's table of one group. A new row's first blocks come this way too, with start 0.
+struct BlockAppend {
+  RowId row = kNoRow;
+  int32_t group = 0;
+  int32_t start = 0;  // index in the row's table of the first new block, in manager blocks
+  Span32 blocks;      // in SchedulerOutput::block_ids
+  bool operator==(const BlockAppend&) const = default;
+};
+
+// A row that advances in this step.
+struct ScheduledRow {
+  RowId row = kNoRow;
+  int32_t num_tokens = 0;           // >= 1
+  int32_t num_computed_tokens = 0;  // before this step; exact without drafts in flight, else an upper bound
+  int32_t num_drafts = 0;           // of num_tokens, how many are draft tokens to verify
+  bool operator==(const ScheduledRow&) const = default;
+};
+
+struct BlockCopy {
+  int32_t group = 0;
+  BlockId from{};
+  BlockId to{};
+  bool operator==(const BlockCopy&) const = default;
+};
+
+struct EncoderInput {
+  RowId row = kNoRow;
+  int32_t item = 0;
+  bool operator==(const EncoderInput&) const = default;
+};
+
+// What the parallel ranks agreed on, so that all run the same shapes. padded 0: no agreement needed.
+struct DataParallelShape {
+  int32_t num_toks_padded = 0;
+  int32_t graph_mode = 0;
+  bool operator==(const DataParallelShape&) const = default;
+};
+
+// One step as the scheduler wants it: flat, serialisable, rows only, no request ids.
+//
+// Order of meaning: finished and preempted rows are released first, then new rows take theirs (a row may be released and
+// given out in the same step), then blocks are appended, then `scheduled` runs. A step with no scheduled rows still
+// releases rows and yields an empty output.
+// Invariant: total_num_tokens is the sum over scheduled; every scheduled row is live after the releases and additions.
+struct SchedulerOutput {
+  int64_t step = 0;
+  std::vector<RowId> finished_rows;
+  std::vector<RowId> preempted_rows;
+  std::vector<NewRow> new_rows;
+  std::vector<BlockAppend> block_appends;
+  std::vector<ScheduledRow> scheduled;  // in the order of admission; the runner orders the batch
+  int32_t total_num_tokens = 0;
+
+  std::vector<TokenId> token_ids;  // pool of NewRow::tokens
+  std::vector<BlockId> block_ids;  // pool of BlockAppend::blocks
+
+  // Room for what comes later; empty today.
+  std::vector<TokenId> draft_token_ids;  // ragged by ScheduledRow::num_drafts; -1: the device's own draft
+  std::vector<RowId> grammar_rows;
+  std::vector<EncoderInput> encoder_inputs;
+  std::vector<uint64_t> encoder_frees;
+  std::vector<BlockCopy> block_copies;
+  std::vector<BlockId> blocks_to_zero;
+  std::vector<uint8_t> connector_metadata;
+  int32_t num_common_prefix_blocks = 0;
+  DataParallelShape data_parallel;
+
+  // Empties every list and keeps the capacity.
+  void clear();
+  bool operator==(const SchedulerOutput&) const = default;
+};
+
+// Grammar bitmasks for sample_tokens: one row of ceil(vocab / 32) words per entry of rows.
+struct GrammarOutput {
+  std::vector<RowId> rows;
+  std::vector<uint32_t> bitmask;
+  bool operator==(const GrammarOutput&) const = default;
+};
+
+}  // namespace warprow
