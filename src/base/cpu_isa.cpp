@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/cpu_isa.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace warprow {
+namespace {
+
+// The compiler's run-time check covers the operating system's part (XGETBV) too.
+CpuIsa detect() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    return CpuIsa::kGeneric;
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vnni")) {
+    return CpuIsa::kAvx512;
+  }
+  return CpuIsa::kAvx2;
+#else
+  return CpuIsa::kGeneric;
+#endif
+}
+
+std::atomic<CpuIsa>& current() {
+  static std::atomic<CpuIsa> isa{detected_cpu_isa()};
+  return isa;
+}
+
+}  // namespace
+
+CpuIsa detected_cpu_isa() {
+  static const CpuIsa isa = detect();
+  return isa;
+}
+
+CpuIsa cpu_isa() { return current().load(std::memory_order_relaxed); }
+
+const char* cpu_isa_name(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kGeneric:
+      return "generic";
+    case CpuIsa::kAvx2:
+      return "avx2";
+    case CpuIsa::kAvx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+ScopedCpuIsa::ScopedCpuIsa(CpuIsa isa)
+    : previous_(current().exchange(std::min(isa, detected_cpu_isa()))) {}
+ScopedCpuIsa::~ScopedCpuIsa() { current().store(previous_); }
+
+}  // namespace warprow
