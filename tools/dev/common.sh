@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shared by ./dev and the stages of .ci/run: messages, long steps with a log, configuring, checks of the sources.
+# Expects root, the checkout.
+
+logs=$root/build/logs
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/warprow
+# shellcheck source=tools/dev/setup.sh
+source "$root/tools/dev/setup.sh"
+
+# A clone elsewhere, or a second preset, compiles nothing twice.
+export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-4G}
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+  printf './dev: %s\n' "$1" >&2
+  exit "${2:-1}"
+}
+
+# How far a log has come, for the progress line: ninja's [12/80] where there is one.
+progress_of() { tail -c 4096 "$1" 2>/dev/null | tr '\r' '\n' | grep -o '^\[[0-9]*/[0-9]*\]' | tail -n 1 || true; }
+
+# Redraws one line a second until it is killed. Its first line comes after a second, so that quick steps stay silent.
+ticker() {
+  local title=$1 log=$2 seconds=0
+  while sleep 1 && kill -0 $$ 2>/dev/null; do
+    seconds=$((seconds + 1))
+    printf '\r\033[K%s: %d s %s' "$title" "$seconds" "$(progress_of "$log")" >&2
+  done
+}
+
+# step [--quiet] TITLE LOGNAME COMMAND...
+# Runs COMMAND with its standard error (and output, unless it is captured by the caller) in build/logs/LOGNAME.log. One line on
+# stderr says what took how long; --quiet says nothing when it took no time. On failure the log's tail is shown.
+step() {
+  local quiet=
+  if [[ $1 == --quiet ]]; then
+    quiet=1
+    shift
+  fi
+  local title=$1 log=$logs/$2.log start=$SECONDS status=0 tick=
+  shift 2
+  mkdir -p "$logs"
+  : >"$log"
+  if [[ -t 2 ]]; then
+    ticker "$title" "$log" &
+    tick=$!
+  elif [[ -z $quiet ]]; then
+    say "$title ..."
+  fi
+  "$@" </dev/null >>"$log" 2>&1 || status=$?
+  if [[ -n $tick ]]; then
+    kill "$tick" 2>/dev/null || true
+    wait "$tick" 2>/dev/null || true
+    printf '\r\033[K' >&2
+  fi
+  if [[ $status -ne 0 ]]; then
+    tail -n 40 "$log" >&2
+    die "$title failed (exit status $status); the whole log: $log" 1
+  fi
+  if [[ -z $quiet || $((SECONDS - start)) -gt 1 ]]; then
+    say "$title: done in $((SECONDS - start)) s"
+  fi
+}
+
+# configure PRESET: once; afterwards ninja does it again by itself when a CMake file changes.
+configure() {
+  local dir=$root/build/$1
+  if [[ ! -f $dir/build.ninja || $root/CMakePresets.json -nt $dir/build.ninja ]]; then
+    step "configuring $1" "configure-$1" cmake -S "$root" --preset "$1"
+    touch "$dir/build.ninja"
+  fi
+}
+
+# build PRESET [TARGET...]: set-up, configure, compile.
+build() {
+  local preset=$1 title="building $*" needs=build
+  shift
+  case $preset in
+    fuzz | tidy) needs=ci ;;
+  esac
+  grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
+  set_up "$needs"
+  configure "$preset"
+  step "$title" "build-$preset" ninja -C "$root/build/$preset" "$@"
+}
+
+# The C++ files that are ours, or those named.
+cpp_files() {
+  if [[ $# -gt 0 ]]; then
+    realpath -- "$@"
+  else
+    git -C "$root" ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh' | sed "s|^|$root/|"
+  fi
+}
+
+# format [--check] [FILE...]: rewrites in place, or names the files that differ and fails.
+format() {
+  local mode=-i program name
+  if [[ ${1:-} == --check ]]; then
+    mode=--check
+    shift
+  fi
+  program=$(python3 "$root/tools/fetch.py" clang-format)
+  if [[ $mode == -i ]]; then
+    cpp_files "$@" | xargs --no-run-if-empty "$program" -i
+    return
+  fi
+  local -a wrong=()
+  mapfile -t wrong < <(cpp_files "$@" | xargs --no-run-if-empty "$program" --dry-run --Werror 2>&1 |
+    sed -n 's/^\(.*\):[0-9]*:[0-9]*: error: .*clang-format.*/\1/p' | sort -u)
+  for name in "${wrong[@]}"; do
+    printf 'not formatted: %s\n' "${name#"$root"/}"
+  done
+  [[ ${#wrong[@]} -eq 0 ]] || die "${#wrong[@]} files are not formatted; ./dev fmt does it"
+}
+
+# clang_tidy [FILE...]: the checks of .clang-tidy on these sources, two at a time.
+clang_tidy() {
+  set_up ci
+  configure tidy
+  cpp_files "$@" | grep '\.cpp$' |
+    xargs --no-run-if-empty -n 4 -P "$(nproc)" clang-tidy-19 --quiet -p "$root/build/tidy"
+}
+
+tidy() {
+  if [[ ${1:-} == --clang ]]; then
+    shift
+    clang_tidy "$@"
+  else
+    python3 "$root/tools/tidy.py" "$@"
+  fi
+}

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# What this tree needs from the machine, and how to get it: Debian 12 and 13 (tested in clean roots), Ubuntu 24.04 (by package
+# mapping, untested). Installs only what is missing, so it asks for root only then. Sourced by tools/dev/common.sh.
+
+min_rust_minor=87 # crates of rust/textkit need Rust 1.87
+
+build_packages=(
+  g++ cmake ninja-build ccache git ca-certificates python3 python3-pip
+  libfmt-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libedit-dev
+  libgtest-dev libgmock-dev
+)
+clang_packages=(clang-19 libclang-rt-19-dev clang-tidy-19)
+
+# Ubuntu's newer Rust is versioned and outside PATH; sudo and cron forget the PATH that rustup set up.
+use_installed_rust() {
+  local bin
+  for bin in /usr/lib/rust-1.*/bin; do
+    if [[ -x $bin/cargo && :$PATH: != *:$bin:* ]]; then PATH=$bin:$PATH; fi
+  done
+  if [[ :$PATH: != *:$HOME/.cargo/bin:* ]]; then PATH=$PATH:$HOME/.cargo/bin; fi
+}
+use_installed_rust
+
+has_rust() {
+  local version
+  version=$(cargo --version 2>/dev/null) || return 1
+  [[ $version =~ ^cargo\ 1\.([0-9]+) ]] && [[ ${BASH_REMATCH[1]} -ge $min_rust_minor ]] && command -v rustc >/dev/null
+}
+
+# A tool that came from elsewhere than the distribution counts too.
+has_tool() {
+  case $1 in
+    ninja-build) command -v ninja ;;
+    python3-pip) python3 -m pip --version ;;
+    g++ | cmake | ccache | git | python3 | clang-19 | clang-tidy-19) command -v "$1" ;;
+    *) return 1 ;;
+  esac >/dev/null 2>&1
+}
+
+missing_packages() {
+  local installed package
+  installed=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
+  for package in "$@"; do
+    [[ $'\n'$installed$'\n' == *$'\n'"installed $package"$'\n'* ]] || has_tool "$package" || printf '%s ' "$package"
+  done
+}
+
+# The distribution's Rust that is new enough. Debian keeps cargo-web current for its browsers; Ubuntu has cargo-1.NN.
+rust_packages() {
+  local newest
+  if apt-cache show cargo-web >/dev/null 2>&1; then
+    echo cargo-web rustc-web
+    return
+  fi
+  newest=$(apt-cache search --names-only '^cargo-1\.[0-9]+$' | sed -n 's/^cargo-1\.\([0-9]*\) .*/\1/p' | sort -n | tail -n 1)
+  if [[ ${newest:-0} -ge $min_rust_minor ]]; then
+    echo "cargo-1.$newest rustc-1.$newest"
+  fi
+}
+
+as_root() {
+  if [[ $EUID -eq 0 ]]; then
+    "$@"
+  else
+    sudo "$@"
+  fi
+}
+
+check_can_install() {
+  local wanted=$1
+  if [[ $EUID -ne 0 ]]; then
+    command -v sudo >/dev/null || die "missing: $wanted. Install them as root, or call ./dev with root or sudo at hand"
+    sudo -v || die "missing: $wanted. Installing them needs root"
+  fi
+}
+
+check_distribution() {
+  local ID='' ID_LIKE='' VERSION_ID='' PRETTY_NAME='this system'
+  # shellcheck disable=SC1091
+  [[ -r /etc/os-release ]] && source /etc/os-release
+  case $ID-$VERSION_ID in
+    debian-12 | debian-13) return ;;
+    ubuntu-24.04) say "Ubuntu 24.04: packages are mapped by name; this has not been tested" ;;
+    *)
+      if [[ " $ID $ID_LIKE " == *" debian "* || " $ID $ID_LIKE " == *" ubuntu "* ]] && command -v apt-get >/dev/null; then
+        say "$PRETTY_NAME has not been tested; trying Debian's package names"
+        return
+      fi
+      die "set-up knows Debian 12, Debian 13 and Ubuntu 24.04, not $PRETTY_NAME. Install with your package manager:
+  a C++20 compiler (g++ 12 or newer), cmake 3.25, ninja, ccache, git, python 3.11 with pip, Rust 1.$min_rust_minor with cargo,
+  and the development files of fmt, spdlog, tl-expected, nlohmann-json, yaml-cpp, CLI11, libedit, GoogleTest;
+  then call ./dev again with WARPROW_SKIP_SETUP=1" ;;
+  esac
+}
+
+apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o APT::Color=0 "$@"; }
+
+# set_up build|ci: silent and quick when nothing is missing.
+set_up() {
+  [[ -z ${WARPROW_SKIP_SETUP:-} ]] || return 0
+  local packages=("${build_packages[@]}") missing rust=
+  [[ $1 == build || $1 == ci ]] || die "./dev setup takes build or ci, not '$1'" 2
+  [[ $1 == build ]] || packages+=("${clang_packages[@]}")
+  command -v apt-get >/dev/null || check_distribution
+  missing=$(missing_packages "${packages[@]}")
+  has_rust || rust=missing
+  [[ -n $missing || -n $rust ]] || return 0
+
+  check_distribution
+  check_can_install "$missing${rust:+Rust 1.$min_rust_minor or newer (cargo-web rustc-web)}"
+  step "updating the package lists" setup-update apt_install update
+  if [[ -n $rust ]]; then
+    rust=$(rust_packages)
+    [[ -n $rust ]] || die "no Rust of 1.$min_rust_minor or newer in the package lists. Install one with rustup, then call ./dev again"
+  fi
+  # shellcheck disable=SC2086
+  step "installing $missing$rust" setup-install apt_install install --yes --no-install-recommends $missing $rust
+  use_installed_rust
+  hash -r
+  has_rust || die "cargo is $(cargo --version 2>&1 | head -n 1), but 1.$min_rust_minor or newer is needed (are security updates enabled in the package sources?)"
+}

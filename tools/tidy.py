@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the shape of the tree. Exit status 1 if the graph of rooms is broken; everything else is printed for the eye.
+
+Fails on:  an include between rooms that tools/deps.toml does not list; a cycle in deps.toml; deps.toml and
+           src/CMakeLists.txt disagreeing; an include of ours that is not relative to src/ (or to the checkout).
+Prints:    large files and functions, kernel launches outside the launcher, stray getenv, new and shared_ptr, backend
+           conditionals outside device/, feature nouns in the model runner, headers nobody includes, missing tests.
+
+    tools/tidy.py [--root DIR] [--quiet]        --quiet prints only what fails
+"""
+
+import argparse
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+CODE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+ROOM_CALL = re.compile(r"^\s*warprow_room\(\s*NAME\s+(\w+)([^)]*)\)", re.MULTILINE)
+
+# Lines at which to look again: a host file or function, and one that holds kernels.
+HOST_FILE, KERNEL_FILE = 400, 500
+HOST_FUNCTION, KERNEL_FUNCTION = 40, 100
+WIRE_TOTAL = 800
+MIRRORED_ROOMS = ("base", "kv", "sched", "wire", "runner")
+
+
+@dataclass(frozen=True)
+class Include:
+    line: int
+    target: str
+    quoted: bool
+
+
+@dataclass(frozen=True)
+class Source:
+    """One C++ file; path is relative to the checkout, with forward slashes."""
+
+    path: str
+    text: str
+
+    @property
+    def room(self) -> str | None:
+        parts = self.path.split("/")
+        return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.path.startswith("src/kernels/") or self.path.endswith((".cu", ".cuh"))
+
+    @cached_property
+    def code(self) -> str:
+        return blank_comments_and_strings(self.text)
+
+    @cached_property
+    def includes(self) -> list[Include]:
+        # Offsets in code and text agree, so an include in a comment is told by its blanked '#'.
+        found = []
+        for match in INCLUDE.finditer(self.text):
+            if "#" in self.code[match.start() : match.end()]:
+                line = self.text.count("\n", 0, match.start()) + 1
+                found.append(Include(line, match.group(2), match.group(1) == '"'))
+        return found
+
+
+def blank_comments_and_strings(text: str) -> str:
+    """The same length and lines, with comments and literals replaced by spaces."""
+    pattern = re.compile(
+        r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])*\'',
+        re.DOTALL,
+    )
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group(0)), text)
+
+
+def read_sources(root: Path) -> list[Source]:
+    sources = []
+    for top in ("src", "tests", "bench"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in CODE_SUFFIXES and path.is_file():
+                sources.append(Source(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")))
+    return sources
+
+
+# --- What fails ----------------------------------------------------------------------------------------------------
+
+
+def read_rooms(root: Path) -> dict[str, list[str]]:
+    return tomllib.loads((root / "tools/deps.toml").read_text(encoding="utf-8"))["rooms"]
+
+
+def cycle_in(rooms: dict[str, list[str]]) -> list[str] | None:
+    """The first cycle as [a, b, a], or None."""
+    done: set[str] = set()
+
+    def visit(room: str, trail: list[str]) -> list[str] | None:
+        if room in trail:
+            return trail[trail.index(room) :] + [room]
+        if room in done:
+            return None
+        for dep in rooms.get(room, []):
+            if found := visit(dep, trail + [room]):
+                return found
+        done.add(room)
+        return None
+
+    for room in rooms:
+        if found := visit(room, []):
+            return found
+    return None
+
+
+def check_table(rooms: dict[str, list[str]]) -> list[str]:
+    problems = []
+    for room, deps in rooms.items():
+        for dep in deps:
+            if dep != "*" and dep not in rooms:
+                problems.append(f"tools/deps.toml: {room} lists {dep}, which is no room")
+    if cycle := cycle_in(rooms):
+        problems.append(f"tools/deps.toml: cycle {' -> '.join(cycle)}")
+    return problems
+
+
+def check_cmake(rooms: dict[str, list[str]], sources: list[Source], cmake: str) -> list[str]:
+    """Rooms that have no code yet may be absent from CMake; the others must repeat the table."""
+    problems = []
+    calls = {}
+    for match in ROOM_CALL.finditer(cmake):
+        words = match.group(2).split()
+        keyword, deps = None, set()
+        for word in words:
+            if word in ("DEPS", "LIBS"):
+                keyword = word
+            elif keyword == "DEPS":
+                deps.add(word)
+        calls[match.group(1)] = deps
+    for room in sorted({source.room for source in sources if source.path.endswith(".cpp")} - {None, "cli"}):
+        if room not in calls:
+            problems.append(f"src/CMakeLists.txt: room {room} has code but no warprow_room()")
+    for room, deps in calls.items():
+        if room not in rooms:
+            problems.append(f"src/CMakeLists.txt: room {room} is not in tools/deps.toml")
+            continue
+        allowed = set(rooms[room])
+        for dep in sorted(deps - allowed):
+            problems.append(f"src/CMakeLists.txt: {room} links {dep}, which tools/deps.toml does not list")
+        for dep in sorted((allowed & calls.keys()) - deps):
+            problems.append(f"src/CMakeLists.txt: {room} does not link {dep}, which tools/deps.toml lists")
+    return problems
+
+
+def check_includes(root: Path, rooms: dict[str, list[str]], sources: list[Source]) -> list[str]:
+    problems = []
+    known = {source.path for source in sources}
+    for source in sources:
+        if source.path.startswith("src/") and source.room not in rooms:
+            problems.append(f"{source.path}: lies in no room of tools/deps.toml")
+            continue
+        for include in source.includes:
+            where = f"{source.path}:{include.line}"
+            target_room = include.target.split("/")[0]
+            is_ours = f"src/{include.target}" in known
+            if include.quoted and not is_ours:
+                beside = (root / source.path).parent / include.target
+                if ".." in include.target.split("/") or (beside.is_file() and include.target not in known):
+                    problems.append(f'{where}: "{include.target}" is not relative to src/')
+                elif target_room in rooms:
+                    problems.append(f'{where}: "{include.target}" does not exist')
+                continue
+            if not is_ours or source.room is None or target_room in (source.room, "base"):
+                continue
+            allowed = rooms[source.room]
+            if "*" not in allowed and target_room not in allowed:
+                problems.append(f"{where}: {source.room} may not include {target_room} (tools/deps.toml)")
+    return problems
+
+
+def failures(root: Path, sources: list[Source]) -> list[str]:
+    rooms = read_rooms(root)
+    cmake = (root / "src/CMakeLists.txt").read_text(encoding="utf-8")
+    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources)
+
+
+# --- What is printed for the eye -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Function:
+    path: str
+    line: int
+    name: str
+    lines: int
+
+
+def functions_in(source: Source) -> list[Function]:
+    """Bodies outside other bodies, by brace matching: close enough to find the long ones."""
+    code = re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), source.code, flags=re.MULTILINE)
+    found, open_scopes = [], []  # open_scopes: (is a function, its name, the line of its head)
+    head_start, head_line, line = 0, 1, 1
+    for match in re.finditer(r"[{};\n]", code):
+        char = match.group(0)
+        if char == "\n":
+            line += 1
+            if not code[head_start : match.start()].strip():
+                head_line = line
+            continue
+        if char == "{":
+            head = code[head_start : match.start()].strip()
+            inside = any(scope[0] for scope in open_scopes)
+            name = re.search(r"(~?[\w:]+|operator\S+)\s*\(", head)
+            is_scope = re.match(r"(?:template\s*<[^{]*>\s*)?(?:inline\s+)?(?:namespace|class|struct|union|enum|extern)\b", head)
+            is_function = not inside and name is not None and not is_scope and not head.endswith("=")
+            open_scopes.append((is_function, name.group(1) if name else "", head_line))
+        elif char == "}" and open_scopes:
+            is_function, name_text, start = open_scopes.pop()
+            if is_function:
+                found.append(Function(source.path, start, name_text, line - start + 1))
+        head_start, head_line = match.end(), line
+    return found
+
+
+def large_files(sources: list[Source]) -> list[str]:
+    notes = []
+    for source in sorted(sources, key=lambda item: -item.lines):
+        if source.lines > (KERNEL_FILE if source.is_kernel else HOST_FILE):
+            notes.append(f"{source.path}: {source.lines} lines")
+    wire = sum(source.lines for source in sources if source.room == "wire")
+    if wire > WIRE_TOTAL:
+        notes.append(f"src/wire: {wire} lines in all; it draws things that belong elsewhere")
+    return notes
+
+
+def large_functions(sources: list[Source]) -> list[str]:
+    found = []
+    for source in sources:
+        limit = KERNEL_FUNCTION if source.is_kernel else HOST_FUNCTION
+        found += [function for function in functions_in(source) if function.lines > limit]
+    found.sort(key=lambda function: -function.lines)
+    return [f"{function.path}:{function.line}: {function.name}: {function.lines} lines" for function in found]
+
+
+# What to look for, where it is at home, and why it is worth a look.
+PATTERNS = (
+    (r"<<<", r"^src/device/cuda/launch\.cuh$", "kernel launch outside device/cuda/launch.cuh"),
+    (r"\b(?:secure_)?getenv\b", r"^src/(?:config/env|files/cache_paths)\.\w+$|^tests/", "getenv outside config/env.cpp"),
+    (r"\bnew\b(?!\s*\()", r"^tests/", "new"),
+    (r"\bshared_ptr\b", r"^src/server/|^tests/", "shared_ptr"),
+    (r"\bWARPROW_CUDA\b", r"^src/device/|^tests/", "backend conditional outside device/"),
+)
+
+
+def stray_words(sources: list[Source]) -> list[str]:
+    notes = []
+    for source in sources:
+        patterns = [(pattern, why) for pattern, home, why in PATTERNS if not re.search(home, source.path)]
+        if source.path == "src/runner/model_runner.cpp":
+            patterns.append((r"(?i)lora|speculat|\bspec_|grammar|image|pooling", "a feature's noun in the model runner"))
+        if source.path.startswith("src/runner/ops/") and source.path.endswith(".h"):
+            patterns.append((r"__CUDA_ARCH__|__CUDACC__|\bstd::(?:sort|copy|fill|transform|accumulate)", "not in a shared op"))
+        for number, line in enumerate(source.code.split("\n"), 1):
+            for pattern, why in patterns:
+                if not line.lstrip().startswith("#include") and (match := re.search(pattern, line)):
+                    notes.append(f"{source.path}:{number}: {match.group(0)}: {why}")
+    return notes
+
+
+def dead_headers(sources: list[Source]) -> list[str]:
+    included = {include.target for source in sources for include in source.includes}
+    headers = [source.path for source in sources if source.room and source.path.endswith((".h", ".cuh"))]
+    return [f"{path}: nobody includes it" for path in headers if path.removeprefix("src/") not in included]
+
+
+def missing_tests(sources: list[Source]) -> list[str]:
+    tests = {source.path for source in sources if source.path.startswith("tests/")}
+    rooms = sorted({source.room for source in sources if source.room})
+    notes = [f"src/{room}: no tests" for room in rooms if not any(path.startswith(f"tests/{room}/") for path in tests)]
+    for source in sources:
+        if source.room in MIRRORED_ROOMS and source.path.endswith(".cpp"):
+            mirror = f"tests/{source.path.removeprefix('src/').removesuffix('.cpp')}_test.cpp"
+            if mirror not in tests:
+                notes.append(f"{source.path}: no {mirror}")
+    return notes
+
+
+def vague_names(sources: list[Source]) -> list[str]:
+    vague = re.compile(r"(?:^|_)(?:utils?|helpers?|misc|common\d*|impl|stuff)(?:_|$)")
+    return [f"{source.path}: says no noun" for source in sources if source.room and vague.search(Path(source.path).stem)]
+
+
+SECTIONS = (
+    ("Large files", large_files),
+    ("Large functions", large_functions),
+    ("Out of place", stray_words),
+    ("Vague names", vague_names),
+    ("Unused headers", dead_headers),
+    ("Tests to think of", missing_tests),
+)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--quiet", action="store_true", help="print only what fails")
+    args = parser.parse_args(argv)
+    sources = read_sources(args.root)
+    if not args.quiet:
+        for title, look in SECTIONS:
+            notes = look(sources)
+            if notes:
+                print(f"{title} ({len(notes)}), for the eye:")
+                print("\n".join(f"  {note}" for note in notes))
+    problems = failures(args.root, sources)
+    for problem in problems:
+        print(f"error: {problem}")
+    print(f"tidy: {len(sources)} files, {len(problems)} errors in the graph of rooms")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
