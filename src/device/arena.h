@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "base/check.h"
+#include "base/math.h"
+
+namespace warprow {
+
+// What an arena holds; names appear in the memory plan.
+enum class ArenaPurpose : uint8_t { kWeights, kKvCache, kState, kWorkspace };
+const char* arena_name(ArenaPurpose purpose);
+
+// A range of device memory that is handed out from the front. Addresses never change while the arena lives, so views
+// and captured graphs stay valid.
+//
+// Owns: the mapping, given back by `release`. Thread: one.
+// Invariant: used() <= capacity(); alignment of every piece is kAlignment.
+class Arena {
+ public:
+  static constexpr size_t kAlignment = 256;
+  using Release = std::function<void(std::byte* base, size_t bytes)>;
+
+  Arena() = default;
+  Arena(ArenaPurpose purpose, std::byte* base, size_t capacity, Release release)
+      : purpose_(purpose), base_(base), capacity_(capacity), release_(std::move(release)) {}
+  Arena(Arena&& other) noexcept { *this = std::move(other); }
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+
+  // n elements of T, aligned; a check fails when the plan was too small, since the plan is ours.
+  template <typename T>
+  T* alloc(int64_t n) {
+    return reinterpret_cast<T*>(alloc_bytes(static_cast<size_t>(n) * sizeof(T)));
+  }
+  std::byte* alloc_bytes(size_t bytes);
+
+  // Scratch discipline: take a mark, allocate, reset to the mark.
+  [[nodiscard]] size_t mark() const { return used_; }
+  void reset(size_t mark = 0) { used_ = mark; }
+
+  [[nodiscard]] ArenaPurpose purpose() const { return purpose_; }
+  [[nodiscard]] std::byte* base() const { return base_; }
+  [[nodiscard]] size_t used() const { return used_; }
+  [[nodiscard]] size_t high_water() const { return high_water_; }
+  [[nodiscard]] size_t capacity() const { return capacity_; }
+
+ private:
+  ArenaPurpose purpose_ = ArenaPurpose::kWorkspace;
+  std::byte* base_ = nullptr;
+  size_t capacity_ = 0;
+  size_t used_ = 0;
+  size_t high_water_ = 0;
+  Release release_;
+};
+
+// Pinned host memory, zero-filled. Owns: the mapping.
+class PinnedBuffer {
+ public:
+  using Release = std::function<void(std::byte* base, size_t bytes)>;
+  PinnedBuffer() = default;
+  PinnedBuffer(std::byte* base, size_t bytes, Release release)
+      : base_(base), bytes_(bytes), release_(std::move(release)) {}
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  ~PinnedBuffer();
+
+  [[nodiscard]] std::byte* data() const { return base_; }
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+  template <typename T>
+  [[nodiscard]] T* as(size_t byte_offset = 0) const {
+    WR_DCHECK(byte_offset <= bytes_);
+    return reinterpret_cast<T*>(base_ + byte_offset);
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+  Release release_;
+};
+
+}  // namespace warprow

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cpu/cpu_device.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/cpu/command_queue.h"
+
+namespace warprow::cpu {
+namespace {
+
+size_t page_round(size_t bytes) {
+  return round_up(bytes == 0 ? 1 : bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+}
+
+std::byte* map_pages(size_t bytes, int protection, const char* what) {
+  void* base = mmap(nullptr, page_round(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    throw StartupError(ErrorCode::kOutOfMemory,
+                       fmt::format("cannot reserve {} bytes of address space for {}", bytes, what));
+  }
+  return static_cast<std::byte*>(base);
+}
+
+class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
+ public:
+  explicit CpuDeviceImpl(const CpuDeviceOptions& options) : options_(options) {
+    if (options_.num_threads <= 0) {
+      options_.num_threads = usable_cores();
+    }
+    pool_ = std::make_unique<ComputePool>(options_.num_threads);
+    facts_.kind = DeviceKind::kCpu;
+    facts_.name = "cpu";
+    facts_.total_bytes = usable_memory_bytes();
+    facts_.free_bytes = facts_.total_bytes;
+    facts_.num_threads = options_.num_threads;
+    queue_ = make_command_queue(options_, *this);
+  }
+
+  const DeviceFacts& facts() const override { return facts_; }
+  const CpuDeviceOptions& options() const override { return options_; }
+  ComputePool& pool() override { return *pool_; }
+  void set_gate(bool open) override { queue_->set_gate(open); }
+  int64_t num_commands_run() const override { return commands_run_.load(); }
+
+  std::unique_ptr<Stream> make_stream() override { return queue_->make_stream(*this); }
+  std::unique_ptr<Event> make_event() override { return queue_->make_event(); }
+
+  Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
+    const bool closed = options_.guard_arenas || options_.mode == CpuStreamMode::kShapeOnly;
+    std::byte* base = map_pages(bytes, closed ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
+    const std::scoped_lock lock(arenas_mutex_);
+    arenas_.push_back({base, page_round(bytes)});
+    return {purpose, base, bytes, [this](std::byte* at, size_t size) { release_arena(at, size); }};
+  }
+
+  PinnedBuffer make_pinned(size_t bytes) override {
+    return {map_pages(bytes, PROT_READ | PROT_WRITE, "pinned memory"), bytes,
+            [](std::byte* at, size_t size) { munmap(at, page_round(size)); }};
+  }
+
+ private:
+  struct Range {
+    std::byte* base;
+    size_t bytes;
+  };
+
+  // CommandRunner: with guarded arenas, device memory is open exactly while a command runs.
+  void run(Command& command) override {
+    if (options_.guard_arenas) {
+      protect_arenas(PROT_READ | PROT_WRITE);
+    }
+    command.run(command.storage, *pool_);
+    if (options_.guard_arenas) {
+      protect_arenas(PROT_NONE);
+    }
+    commands_run_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void protect_arenas(int protection) {
+    const std::scoped_lock lock(arenas_mutex_);
+    for (const Range& range : arenas_) {
+      WR_CHECK(mprotect(range.base, range.bytes, protection) == 0, "mprotect: {}", std::strerror(errno));
+    }
+  }
+
+  void release_arena(std::byte* base, size_t bytes) {
+    const std::scoped_lock lock(arenas_mutex_);
+    std::erase_if(arenas_, [base](const Range& range) { return range.base == base; });
+    munmap(base, page_round(bytes));
+  }
+
+  CpuDeviceOptions options_;
+  DeviceFacts facts_;
+  std::unique_ptr<ComputePool> pool_;
+  std::mutex arenas_mutex_;
+  std::vector<Range> arenas_;
+  std::atomic<int64_t> commands_run_{0};
+  std::unique_ptr<CommandQueue> queue_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuDevice> make_cpu_device(const CpuDeviceOptions& options) {
+  return std::make_unique<CpuDeviceImpl>(options);
+}
+
+}  // namespace warprow::cpu

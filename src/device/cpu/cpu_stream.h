@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cpu/compute_pool.h"
+#include "device/stream.h"
+
+namespace warprow::cpu {
+
+// One queued operation: a trivially copyable callable stored by value, as a kernel launch stores its parameters.
+struct Command {
+  static constexpr size_t kStorage = 480;
+  using Run = void (*)(void* storage, ComputePool& pool);
+  Run run = nullptr;
+  const char* name = nullptr;
+  alignas(16) std::byte storage[kStorage];
+};
+
+// A CPU stream: an in-order queue of commands that run on the compute pool. How and when they run is the kind of
+// stream (CpuStreamMode in cpu_device.h).
+class CpuStream : public Stream {
+ public:
+  // Enqueues f(ComputePool&). f is copied; what it points to must live until it has run.
+  template <typename F>
+  void launch(const char* name, const F& f) {
+    static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= Command::kStorage);
+    Command* command = begin_command();
+    if (command == nullptr) {
+      return;  // shape-only stream
+    }
+    command->name = name;
+    ::new (static_cast<void*>(command->storage)) F(f);
+    command->run = [](void* storage, ComputePool& pool) { (*static_cast<F*>(storage))(pool); };
+    end_command();
+  }
+
+ protected:
+  // The slot to fill, or null when the stream discards work; end_command publishes it.
+  virtual Command* begin_command() = 0;
+  virtual void end_command() = 0;
+};
+
+inline CpuStream& as_cpu(Stream& stream) { return static_cast<CpuStream&>(stream); }
+
+}  // namespace warprow::cpu

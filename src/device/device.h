@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/arena.h"
+#include "device/stream.h"
+
+namespace warprow {
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
+// What a device says of itself at start.
+struct DeviceFacts {
+  DeviceKind kind = DeviceKind::kCpu;
+  std::string name;
+  int64_t total_bytes = 0;  // memory this process may use: the container's limit, not the machine's
+  int64_t free_bytes = 0;
+  int32_t num_threads = 1;  // CPU: workers of the compute pool
+};
+
+// One device: makes streams, events and memory. Knows nothing of language models.
+//
+// Owns: the compute pool (CPU). Streams, events and arenas must not outlive it.
+// Thread: the factory calls from one thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual const DeviceFacts& facts() const = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  // Reserves address space of `bytes` for one purpose; pages cost memory when first touched. Throws StartupError.
+  virtual Arena make_arena(ArenaPurpose purpose, size_t bytes) = 0;
+  // Host memory that the device reads and writes in place.
+  virtual PinnedBuffer make_pinned(size_t bytes) = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "config/engine_config.h"
+#include "engine/request.h"
+#include "engine/validate.h"
+#include "executor/executor.h"
+
+namespace warprow {
+
+class TextModel;
+
+using RequestId = uint64_t;
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
+const char* finish_reason_name(FinishReason reason);  // "stop", "length", "abort", "error"
+
+struct TokenLogprob {
+  TokenId token_id = 0;
+  float logprob = 0.0F;
+};
+struct LogprobEntry {
+  TokenId token_id = 0;
+  float logprob = 0.0F;
+  int32_t rank = 0;
+  std::vector<TokenLogprob> top;
+};
+
+struct RequestTimings {
+  double queue_ms = 0;    // arrival to the first step that runs it
+  double prompt_ms = 0;   // first step to first token
+  double predicted_ms = 0;  // first to last token
+};
+
+// Something new of a request: text that is safe to show (whole characters, no possible stop string held back),
+// and at the end the reason.
+struct RequestUpdate {
+  RequestId id = 0;
+  std::string text;
+  std::vector<TokenId> token_ids;
+  std::vector<LogprobEntry> logprobs;  // parallel to token_ids when asked for
+  FinishReason finish_reason = FinishReason::kNone;
+  std::variant<std::monostate, int64_t, std::string> stop_reason;  // a stop token id or a stop string
+  std::string error;                   // with kError
+  // Set with the finish reason:
+  int32_t num_prompt_tokens = 0;
+  int32_t num_output_tokens = 0;
+  int32_t num_cached_tokens = 0;
+  RequestTimings timings;
+};
+
+// Called on the engine's output thread, in order for each request; the last call carries a finish reason. Must not
+// block for long.
+using UpdateCallback = std::function<void(const RequestUpdate&)>;
+
+// Counters since start; names as they appear under --stats and in the JSON "stats".
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t mixed_steps = 0;
+  int64_t partial_prefill_steps = 0;
+  int64_t preemptions = 0;
+  int64_t prefix_hit_tokens = 0;
+  int64_t prompt_tokens = 0;
+  int64_t output_tokens = 0;
+  int64_t max_steps_in_flight = 0;
+  int64_t block_size = 0;
+  int64_t num_blocks = 0;
+  int64_t step_allocations = 0;
+  int64_t row_state_bytes = 0;
+};
+
+// The loop around scheduler and executor: plan, submit, collect, one step ahead.
+//
+// Owns: the scheduler, the executor, one engine thread and one output thread (detokenise, stop strings, callbacks).
+// Thread: submit, abort and stats from any thread.
+// Invariant: every accepted request gets exactly one final update, also at shutdown (kAbort).
+class Engine {
+ public:
+  virtual ~Engine() = default;  // aborts what runs, then joins the threads
+
+  [[nodiscard]] virtual const ModelFacts& model_facts() const = 0;
+  [[nodiscard]] virtual const TextModel& text() const = 0;
+
+  // Turns a client's wish into a request the engine can run: renders and encodes the prompt, checks every limit.
+  [[nodiscard]] virtual Result<ValidRequest> validate(const GenerationRequest& request) const = 0;
+  virtual RequestId submit(ValidRequest request, UpdateCallback on_update) = 0;
+  // Ends a request soon with kAbort; unknown or ended ids are ignored.
+  virtual void abort(RequestId id) = 0;
+  [[nodiscard]] virtual EngineStats stats() const = 0;
+};
+
+// Takes ready parts, so that tests can bring their own executor; the command line uses load_engine.
+std::unique_ptr<Engine> make_engine(const EngineConfig& config, std::unique_ptr<TextModel> text,
+                                    std::unique_ptr<Executor> executor);
+
+// Loads text and weights side by side and starts the engine. Throws StartupError.
+std::unique_ptr<Engine> load_engine(const EngineConfig& config);
+
+}  // namespace warprow

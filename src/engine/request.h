@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace warprow {
+
+// Sampling as a user wishes it, by the names vLLM and OpenAI clients use; unset means the model's or vLLM's default.
+// Every field is accepted from the command line, from a line of --prompts-file and later from the server.
+struct SamplingOptions {
+  std::optional<double> temperature;         // default 1
+  std::optional<double> top_p;               // (0, 1]
+  std::optional<int64_t> top_k;              // 0 or -1: off
+  std::optional<double> min_p;               // [0, 1]
+  std::optional<int64_t> seed;               // -1: none
+  std::optional<int64_t> max_tokens;
+  std::optional<int64_t> min_tokens;
+  std::optional<int64_t> n;
+  std::optional<int64_t> logprobs;           // 0 .. 20
+  std::optional<double> repetition_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> presence_penalty;
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+// What a client asks for, before validation.
+struct GenerationRequest {
+  std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
+  SamplingOptions sampling;
+  int32_t priority = 0;
+  std::string cache_salt;
+};
+
+}  // namespace warprow

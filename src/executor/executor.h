@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/engine_config.h"
+#include "kv/kv_spec.h"
+#include "wire/model_runner_output.h"
+#include "wire/scheduler_output.h"
+
+namespace warprow {
+
+// What the engine must know of the loaded model and its plan; the same on every rank.
+struct ModelFacts {
+  std::string architecture;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  KvCacheSpec kv;
+};
+
+// Counters of the execution layer since start.
+struct ExecutorStats {
+  int64_t steps = 0;
+  int64_t max_steps_in_flight = 0;
+  int64_t row_state_bytes = 0;       // uploaded diffs of row state, summed
+  int64_t step_allocations = 0;      // operator new calls inside steps; counted only where a hook is installed
+  int64_t workspace_high_water = 0;
+  int64_t workspace_planned = 0;
+};
+
+// How work is spread over devices. Takes steps in order and yields their outputs in the same order.
+//
+// Owns: its workers. Thread: the engine's.
+// Invariant: every execute_model is followed by exactly one sample_tokens before the next execute_model; at most
+// max_concurrent_batches outputs are outstanding.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  [[nodiscard]] virtual const ModelFacts& model_facts() const = 0;
+  [[nodiscard]] virtual int32_t max_concurrent_batches() const = 0;
+
+  // Submits the forward of a step on every rank; returns without waiting for it.
+  virtual void execute_model(const SchedulerOutput& step) = 0;
+  // Submits sampling for the step just executed. grammar may be null.
+  virtual void sample_tokens(const GrammarOutput* grammar) = 0;
+  // Steps submitted whose output was not taken.
+  [[nodiscard]] virtual int32_t num_outstanding() const = 0;
+  // Whether the oldest outstanding output can be taken without blocking.
+  [[nodiscard]] virtual bool output_ready() const = 0;
+  // Takes the oldest outstanding output; blocks until it is there. `output` keeps its capacity.
+  virtual void take_output(ModelRunnerOutput& output) = 0;
+
+  // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health", "memory_plan",
+  // "state_checksum" ("" for an unknown name is an error).
+  virtual std::vector<std::string> collective_rpc(const std::string& operation, const std::string& argument) = 0;
+
+  [[nodiscard]] virtual ExecutorStats stats() const = 0;
+};
+
+}  // namespace warprow
