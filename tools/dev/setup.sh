@@ -113,8 +113,9 @@ set_up() {
     rust=$(rust_packages)
     [[ -n $rust ]] || die "no Rust of 1.$min_rust_minor or newer in the package lists. Install one with rustup, then call ./dev again"
   fi
+  say "to install: $missing$rust"
   # shellcheck disable=SC2086
-  step "installing $missing$rust" setup-install apt_install install --yes --no-install-recommends $missing $rust
+  step "installing packages" setup-install apt_install install --yes --no-install-recommends $missing $rust
   use_installed_rust
   hash -r
   has_rust || die "cargo is $(cargo --version 2>&1 | head -n 1), but 1.$min_rust_minor or newer is needed (are security updates enabled in the package sources?)"
