@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "files/json_file.h"
+#include "files/printable.h"
+#include "files/safetensors_set.h"
+
+namespace warprow {
+namespace {
+
+constexpr const char* kUsableGguf = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
+
+tl::unexpected<Error> unusable(const std::string& file, std::string_view tensor, std::string_view type, const char* usable) {
+  return fail(ErrorCode::kUnsupported, fmt::format("'{}': tensor {} has the type {}, which is not supported ({})",
+                                                   file,
+                                                   printable(tensor),
+                                                   type,
+                                                   usable));
+}
+
+// Models quantised by other tools keep packed integers under the same names; only config.json says so.
+Result<void> check_not_quantised(const nlohmann::json& config, const std::string& path) {
+  if (!config.is_object()) {
+    return fail(ErrorCode::kCorrupt, fmt::format("'{}' is not a JSON object", path));
+  }
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || found->is_null()) {
+    return {};
+  }
+  std::string method = "of an unnamed method";
+  if (found->is_object() && found->contains("quant_method") && (*found)["quant_method"].is_string()) {
+    method = printable((*found)["quant_method"].get_ref<const std::string&>());
+  }
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("'{}': quantised safetensors ({}) are not supported; F32, F16, BF16 and GGUF are", path, method));
+}
+
+}  // namespace
+
+struct Checkpoint::Sources {
+  std::optional<GgufFile> gguf;
+  std::optional<SafetensorsSet> safetensors;
+  nlohmann::json config;
+};
+
+Checkpoint::Checkpoint(std::unique_ptr<Sources> sources) : sources_(std::move(sources)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Result<Checkpoint> Checkpoint::open(const ModelFiles& files) {
+  auto sources = std::make_unique<Sources>();
+  if (files.kind == ModelFiles::Kind::kGguf) {
+    Result<GgufFile> gguf = GgufFile::open(files.path);
+    if (!gguf) {
+      return tl::unexpected(std::move(gguf).error());
+    }
+    sources->gguf = *std::move(gguf);
+    Checkpoint checkpoint(std::move(sources));
+    return checkpoint.add_gguf_tensors().map([&] { return std::move(checkpoint); });
+  }
+  const std::string config_path = (std::filesystem::path(files.path) / "config.json").string();
+  Result<nlohmann::json> config = read_json_file(config_path);
+  if (!config) {
+    return tl::unexpected(std::move(config).error());
+  }
+  if (Result<void> done = check_not_quantised(*config, config_path); !done) {
+    return tl::unexpected(std::move(done).error());
+  }
+  Result<SafetensorsSet> safetensors = SafetensorsSet::open(files.path);
+  if (!safetensors) {
+    return tl::unexpected(std::move(safetensors).error());
+  }
+  sources->config = *std::move(config);
+  sources->safetensors = *std::move(safetensors);
+  Checkpoint checkpoint(std::move(sources));
+  return checkpoint.add_safetensors_tensors().map([&] { return std::move(checkpoint); });
+}
+
+Result<void> Checkpoint::add_gguf_tensors() {
+  const GgufFile& file = *sources_->gguf;
+  const Result<int64_t> splits = file.get_or<int64_t>("split.count", 1);
+  if (!splits) {
+    return tl::unexpected(splits.error());
+  }
+  if (*splits > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}' is one of {} parts; split GGUF files are not supported (llama-gguf-split --merge "
+                            "joins them)",
+                            file.name(),
+                            *splits));
+  }
+  paths_.push_back(file.name());
+  for (const GgufTensor& tensor : file.tensors()) {
+    const auto format = weight_format_of(tensor.type);
+    if (!format) {
+      return unusable(file.name(), tensor.name, ggml_type_traits(tensor.type)->name, kUsableGguf);
+    }
+    TensorSource source;
+    source.name = tensor.name;
+    source.format = *format;
+    source.n_dims = tensor.n_dims;
+    source.cols = tensor.ne[0];
+    source.rows = tensor.ne[1] * tensor.ne[2] * tensor.ne[3];
+    source.data = file.tensor_bytes(tensor).data();
+    source.bytes = tensor.bytes;
+    source.offset = tensor.offset;
+    add(std::move(source));
+  }
+  return {};
+}
+
+Result<void> Checkpoint::add_safetensors_tensors() {
+  const SafetensorsSet& set = *sources_->safetensors;
+  for (const SafetensorsFile& file : set.files()) {
+    paths_.push_back(file.name());
+  }
+  for (const SafetensorsSet::Entry& entry : set.entries()) {
+    const SafetensorsFile& file = set.files()[static_cast<size_t>(entry.file)];
+    const SafetensorsTensor& tensor = *entry.tensor;
+    const SafetensorsDtypeTraits& dtype = safetensors_dtype_traits(tensor.dtype);
+    const auto format = weight_format_of(tensor.dtype);
+    if (!format && dtype.is_float) {
+      return unusable(file.name(), tensor.name, dtype.name, "F32, F16 and BF16 are");
+    }
+    if (!format) {
+      continue;
+    }
+    TensorSource source;
+    source.name = tensor.name;
+    source.format = *format;
+    source.n_dims = static_cast<int>(tensor.shape.size());
+    source.cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+    source.rows = 1;
+    for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) {
+      source.rows *= tensor.shape[i];
+    }
+    source.data = file.tensor_bytes(tensor).data();
+    source.bytes = tensor.bytes;
+    source.file = entry.file;
+    source.offset = tensor.offset;
+    add(std::move(source));
+  }
+  return {};
+}
+
+void Checkpoint::add(TensorSource tensor) {
+  tensor.row_bytes = weight_row_bytes(tensor.format, tensor.cols);
+  total_bytes_ += tensor.bytes;
+  index_.emplace(tensor.name, tensors_.size());
+  tensors_.push_back(std::move(tensor));
+}
+
+const TensorSource* Checkpoint::find(std::string_view name) const {
+  const auto it = index_.find(std::string(name));
+  return it == index_.end() ? nullptr : &tensors_[it->second];
+}
+
+Result<const TensorSource*> Checkpoint::require(std::string_view name) const {
+  if (const TensorSource* found = find(name)) {
+    return found;
+  }
+  return fail(ErrorCode::kCorrupt, fmt::format("'{}' has no tensor '{}'", paths_.front(), name));
+}
+
+const GgufFile* Checkpoint::gguf() const { return sources_->gguf ? &*sources_->gguf : nullptr; }
+
+const nlohmann::json* Checkpoint::config_json() const { return sources_->gguf ? nullptr : &sources_->config; }
+
+void Checkpoint::drop_pages(const TensorSource& tensor) const {
+  if (sources_->gguf) {
+    sources_->gguf->drop_pages(tensor.offset, tensor.bytes);
+  } else {
+    sources_->safetensors->files()[static_cast<size_t>(tensor.file)].drop_pages(tensor.offset, tensor.bytes);
+  }
+}
+
+}  // namespace warprow

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "files/gguf.h"
+#include "files/model_files.h"
+#include "weights/weight_format.h"
+
+namespace warprow {
+
+// One tensor of a checkpoint, still in its file: a matrix of `rows` rows of `cols` contiguous elements. A vector is one
+// row; a tensor of three or more dimensions is the stack of its matrices.
+struct TensorSource {
+  std::string name;
+  WeightFormat format = WeightFormat::kF32;
+  int n_dims = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;                 // the contiguous dimension: K of a linear layer
+  const std::byte* data = nullptr;  // host, mapped; need not be aligned. Lives as long as the Checkpoint.
+  size_t row_bytes = 0;
+  size_t bytes = 0;                 // rows * row_bytes
+  int file = 0;                     // for a later reload: index into Checkpoint::files() ...
+  uint64_t offset = 0;              // ... and the place therein
+};
+
+// The weights of a model and what describes it, whether it came as GGUF or as safetensors.
+// Owns: the mapped files.
+// Thread: const methods from any thread.
+// Invariant: tensor names are unique; every data pointer is readable for `bytes` bytes.
+class Checkpoint {
+ public:
+  // Reads headers only. Refuses (kUnsupported) tensors whose type cannot be computed with, split GGUF files and
+  // safetensors whose config.json declares a quantisation, besides everything the readers refuse. Integer and bool
+  // tensors of safetensors, which are left-over buffers, are passed over.
+  static Result<Checkpoint> open(const ModelFiles& files);
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  [[nodiscard]] const TensorSource* find(std::string_view name) const;  // null if absent
+  // The tensor or a kCorrupt error that names it and the model.
+  [[nodiscard]] Result<const TensorSource*> require(std::string_view name) const;
+  [[nodiscard]] std::span<const TensorSource> tensors() const { return tensors_; }
+  [[nodiscard]] size_t total_bytes() const { return total_bytes_; }
+  [[nodiscard]] std::span<const std::string> files() const { return paths_; }
+
+  // What describes the model: exactly one of the two is not null.
+  [[nodiscard]] const GgufFile* gguf() const;
+  [[nodiscard]] const nlohmann::json* config_json() const;
+
+  // The tensor has been copied: its pages leave this process's memory (a later read brings them back).
+  void drop_pages(const TensorSource& tensor) const;
+
+ private:
+  struct Sources;  // the open files
+  explicit Checkpoint(std::unique_ptr<Sources> sources);
+  Result<void> add_gguf_tensors();
+  Result<void> add_safetensors_tensors();
+  void add(TensorSource tensor);
+
+  std::unique_ptr<Sources> sources_;
+  std::vector<std::string> paths_;
+  std::vector<TensorSource> tensors_;
+  std::unordered_map<std::string, size_t> index_;
+  size_t total_bytes_ = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/quant_groups.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/dtype.h"
+
+// The block layouts are ggml's; those of Python's gguf.quants say the same and serve as the oracle of the test. Inner
+// loops have constant trip counts and work on local arrays, so that the compiler turns them into vector code.
+
+namespace warprow {
+namespace {
+
+constexpr float kNoBias = -0.0F;  // x + -0.0 is x for every x; +0.0 would turn -0.0 into +0.0
+constexpr int kSuperBlock = 256;  // elements of a K-quant's block
+
+const uint8_t* bytes_of(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+
+float load_f16(const uint8_t* p) {
+  uint16_t half = 0;
+  std::memcpy(&half, p, sizeof(half));
+  return f16_to_f32(half);
+}
+
+// 2N elements from N bytes: the low nibbles, then the high ones.
+template <int N>
+void unpack_nibbles(const uint8_t* __restrict src, int8_t* __restrict q) {
+  for (int i = 0; i < N; ++i) {
+    q[i] = static_cast<int8_t>(src[i] & 0x0f);
+  }
+  for (int i = 0; i < N; ++i) {
+    q[N + i] = static_cast<int8_t>(src[i] >> 4);
+  }
+}
+
+// The fifth bits of 32 elements of Q5_0 and Q5_1: bit i of the word belongs to element i.
+void add_fifth_bits(const uint8_t* __restrict src, int8_t* __restrict q) {
+  std::array<uint8_t, 32> spread;
+  for (int i = 0; i < 32; ++i) {
+    spread[i] = src[i / 8];
+  }
+  constexpr auto kBit = [] {
+    std::array<uint8_t, 32> bit{};
+    for (int i = 0; i < 32; ++i) {
+      bit[i] = static_cast<uint8_t>(1U << (i % 8));
+    }
+    return bit;
+  }();
+  for (int i = 0; i < 32; ++i) {
+    q[i] = static_cast<int8_t>(q[i] + ((spread[i] & kBit[i]) != 0 ? 16 : 0));
+  }
+}
+
+template <int N>
+void subtract(int zero, int8_t* __restrict q) {
+  for (int i = 0; i < N; ++i) {
+    q[i] = static_cast<int8_t>(q[i] - zero);
+  }
+}
+
+// Each decoder turns one block into block_elems q and block_elems / group scales and biases.
+
+// f16 d | 32 x i8
+void decode_q8_0(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = load_f16(src);
+  *bias = kNoBias;
+  std::memcpy(q, src + 2, 32);
+}
+
+// f16 d | 16 bytes of nibbles
+void decode_q4_0(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = load_f16(src);
+  *bias = kNoBias;
+  unpack_nibbles<16>(src + 2, q);
+  subtract<32>(8, q);
+}
+
+// f16 d | f16 m | 16 bytes of nibbles
+void decode_q4_1(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = load_f16(src);
+  *bias = load_f16(src + 2);
+  unpack_nibbles<16>(src + 4, q);
+}
+
+// f16 d | u32 fifth bits | 16 bytes of nibbles
+void decode_q5_0(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = load_f16(src);
+  *bias = kNoBias;
+  unpack_nibbles<16>(src + 6, q);
+  add_fifth_bits(src + 2, q);
+  subtract<32>(16, q);
+}
+
+// f16 d | f16 m | u32 fifth bits | 16 bytes of nibbles
+void decode_q5_1(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = load_f16(src);
+  *bias = load_f16(src + 2);
+  unpack_nibbles<16>(src + 8, q);
+  add_fifth_bits(src + 4, q);
+}
+
+// The head that Q4_K and Q5_K share: f16 d | f16 dmin | 12 bytes with eight 6-bit scales and eight 6-bit minima.
+// Bytes 0-3 hold scales 0-3 and bytes 4-7 minima 0-3 in their low six bits; bytes 8-11 hold the low nibbles of scales
+// (low) and minima (high) 4-7, whose upper two bits are the upper two of bytes 0-3 and 4-7.
+void decode_k_scales(const uint8_t* src, float* scale, float* bias) {
+  const float d = load_f16(src);
+  const float dmin = load_f16(src + 2);
+  const uint8_t* packed = src + 4;
+  for (int j = 0; j < 4; ++j) {
+    const uint8_t a = packed[j];
+    const uint8_t b = packed[4 + j];
+    const uint8_t c = packed[8 + j];
+    scale[j] = d * static_cast<float>(a & 63);
+    bias[j] = -(dmin * static_cast<float>(b & 63));
+    scale[4 + j] = d * static_cast<float>((c & 15) | ((a >> 6) << 4));
+    bias[4 + j] = -(dmin * static_cast<float>((c >> 4) | ((b >> 6) << 4)));
+  }
+}
+
+// head | 4 runs of 32 bytes, each two groups of nibbles
+void decode_q4_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  decode_k_scales(src, scale, bias);
+  for (int run = 0; run < 4; ++run) {
+    unpack_nibbles<32>(src + 16 + run * 32, q + run * 64);
+  }
+}
+
+// head | 32 bytes of fifth bits: bit g of byte i belongs to element i of group g | nibbles as in Q4_K
+void decode_q5_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  decode_k_scales(src, scale, bias);
+  const uint8_t* __restrict high = src + 16;
+  for (int run = 0; run < 4; ++run) {
+    unpack_nibbles<32>(src + 48 + run * 32, q + run * 64);
+  }
+  for (int g = 0; g < 8; ++g) {
+    int8_t* __restrict group = q + g * 32;
+    for (int i = 0; i < 32; ++i) {
+      group[i] = static_cast<int8_t>(group[i] | (((high[i] >> g) & 1) << 4));
+    }
+  }
+}
+
+// 128 bytes of nibbles | 64 bytes of upper bit pairs | 16 x i8 scales | f16 d. Two halves of 128 elements; in each, run
+// r of 32 elements takes the low (r < 2) or high nibbles of 32 bytes and the bit pair r of the half's 32 upper bytes.
+void decode_q6_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  for (int half = 0; half < 2; ++half) {
+    unpack_nibbles<64>(src + half * 64, q + half * 128);
+    const uint8_t* __restrict high = src + 128 + half * 32;
+    for (int run = 0; run < 4; ++run) {
+      int8_t* __restrict out = q + half * 128 + run * 32;
+      for (int i = 0; i < 32; ++i) {
+        out[i] = static_cast<int8_t>((out[i] | (((high[i] >> (2 * run)) & 3) << 4)) - 32);
+      }
+    }
+  }
+  const float d = load_f16(src + 208);
+  for (int g = 0; g < 16; ++g) {
+    scale[g] = d * static_cast<float>(static_cast<int8_t>(src[192 + g]));
+    bias[g] = kNoBias;
+  }
+}
+
+using DecodeBlock = void (*)(const uint8_t*, int8_t*, float*, float*);
+
+// The decoder as a template argument is inlined into the loop over blocks.
+template <DecodeBlock kDecode, int kElems, int kBytes, int kGroup>
+void decode_blocks(const uint8_t* src, int64_t n, int8_t* q, float* scale, float* bias) {
+  constexpr int kGroups = kElems / kGroup;
+  std::array<float, kGroups> unused{};
+  for (int64_t i = 0; i < n; i += kElems) {
+    kDecode(src, q, scale, bias == nullptr ? unused.data() : bias);
+    src += kBytes;
+    q += kElems;
+    scale += kGroups;
+    bias = bias == nullptr ? nullptr : bias + kGroups;
+  }
+}
+
+struct Quantised {
+  GroupTraits traits;
+  void (*decode)(const uint8_t*, int64_t, int8_t*, float*, float*);
+};
+
+const Quantised* quantised(WeightFormat format) {
+  static constexpr Quantised kQ8_0{{8, 0, 32, false, true}, &decode_blocks<&decode_q8_0, 32, 34, 32>};
+  static constexpr Quantised kQ4_0{{4, 8, 32, false, true}, &decode_blocks<&decode_q4_0, 32, 18, 32>};
+  static constexpr Quantised kQ4_1{{4, 0, 32, true, true}, &decode_blocks<&decode_q4_1, 32, 20, 32>};
+  static constexpr Quantised kQ5_0{{8, 0, 32, false, true}, &decode_blocks<&decode_q5_0, 32, 22, 32>};
+  static constexpr Quantised kQ5_1{{8, 0, 32, true, true}, &decode_blocks<&decode_q5_1, 32, 24, 32>};
+  static constexpr Quantised kQ4_K{{4, 0, 32, true, false}, &decode_blocks<&decode_q4_k, kSuperBlock, 144, 32>};
+  static constexpr Quantised kQ5_K{{8, 0, 32, true, false}, &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
+  static constexpr Quantised kQ6_K{{8, 0, 16, false, false}, &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
+  switch (format) {
+    case WeightFormat::kQ8_0:
+      return &kQ8_0;
+    case WeightFormat::kQ4_0:
+      return &kQ4_0;
+    case WeightFormat::kQ4_1:
+      return &kQ4_1;
+    case WeightFormat::kQ5_0:
+      return &kQ5_0;
+    case WeightFormat::kQ5_1:
+      return &kQ5_1;
+    case WeightFormat::kQ4_K:
+      return &kQ4_K;
+    case WeightFormat::kQ5_K:
+      return &kQ5_K;
+    case WeightFormat::kQ6_K:
+      return &kQ6_K;
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const GroupTraits& group_traits(WeightFormat format) {
+  const Quantised* found = quantised(format);
+  WR_CHECK(found != nullptr, "{} is not quantised", weight_format_name(format));
+  return found->traits;
+}
+
+void decode_groups(WeightFormat format, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias) {
+  const Quantised* found = quantised(format);
+  WR_CHECK(found != nullptr, "{} is not quantised", weight_format_name(format));
+  WR_CHECK_EQ(n % weight_format_traits(format).block_elems, 0);
+  WR_CHECK(bias != nullptr || !found->traits.has_bias, "{} has a bias", weight_format_name(format));
+  found->decode(bytes_of(src), n, q, scale, bias);
+}
+
+}  // namespace warprow
