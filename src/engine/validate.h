@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "engine/request.h"
+#include "wire/sampling_params.h"
+
+namespace warprow {
+
+// A request after validation: every value is legal for the loaded model and every default is filled in.
+struct RequestFields {
+  std::vector<TokenId> prompt_token_ids;  // 1 .. max_model_len - 1 ids, each in the vocabulary
+  SamplingParams params;                  // seed is 0 where the client brought none
+  std::optional<uint64_t> seed;           // unset: the engine draws one at submission
+  int32_t max_tokens = 0;                 // >= 1, and prompt + max_tokens <= max_model_len
+  std::vector<TokenId> eos_token_ids;     // empty with ignore_eos
+  std::vector<TokenId> stop_token_ids;    // without repetitions, in the client's order
+  std::vector<std::string> stop;          // none empty
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  int32_t priority = 0;
+  uint64_t cache_salt = 0;                // 0: none
+};
+
+// What a request is measured against.
+struct RequestLimits {
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  std::vector<TokenId> eos_token_ids;
+  SamplingOptions defaults;  // the model's generation config; fills what the client left unset
+};
+
+class ValidRequest;
+
+// The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a value out of range,
+// kUnsupported for what is understood and not built yet; the message names field, value and limit. Ranges and defaults
+// are vLLM's. `prompt_token_ids` is the request's prompt, rendered and encoded.
+[[nodiscard]] Result<ValidRequest> validate_request(const GenerationRequest& request,
+                                                    std::vector<TokenId> prompt_token_ids,
+                                                    const RequestLimits& limits);
+
+// The only way into the engine; made by validate_request alone.
+class ValidRequest {
+ public:
+  [[nodiscard]] const RequestFields& fields() const { return fields_; }
+  [[nodiscard]] const std::vector<TokenId>& prompt_token_ids() const {
+    return fields_.prompt_token_ids;
+  }
+  // Moves the values out, for the engine that takes the request.
+  [[nodiscard]] RequestFields take() && { return std::move(fields_); }
+
+ private:
+  friend Result<ValidRequest> validate_request(const GenerationRequest& request,
+                                               std::vector<TokenId> prompt_token_ids,
+                                               const RequestLimits& limits);
+  explicit ValidRequest(RequestFields fields) : fields_(std::move(fields)) {}
+
+  RequestFields fields_;
+};
+
+}  // namespace warprow
