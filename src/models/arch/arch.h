@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "models/decoder_spec.h"
+#include "models/metadata.h"
+
+namespace warprow {
+
+// One architecture: fills what its family has beyond the common fields (models/metadata.h reads those first).
+// One small file each; models/registry.cpp lists them.
+Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_qwen2(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_qwen3(const ModelMetadata& metadata, DecoderSpec& spec);
+
+}  // namespace warprow

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/arch/arch.h"
+
+namespace warprow {
+
+// Mistral (Jiang et al.): Llama's forward; the early ones with a sliding window in every layer. GGUF files of it say
+// "llama" and come that way.
+Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec) {
+  auto window = metadata.count_or("sliding_window", "attention.sliding_window", 0);
+  if (!window) {
+    return tl::unexpected(window.error());
+  }
+  spec.architecture = "MistralForCausalLM";
+  for (LayerSpec& layer : spec.layers) {
+    layer.window = *window;
+  }
+  return {};
+}
+
+}  // namespace warprow

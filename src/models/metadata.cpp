@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/metadata.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "models/weight_names.h"
+
+namespace warprow {
+namespace {
+
+// A number of config.json: null and absent are the same to Hugging Face.
+const nlohmann::json* find_json(const nlohmann::json& json, const char* key) {
+  if (*key == '\0') {
+    return nullptr;
+  }
+  const auto at = json.find(key);
+  return at == json.end() || at->is_null() ? nullptr : &*at;
+}
+
+tl::unexpected<Error> bad_field(const char* key, const std::string& value, const char* wanted) {
+  return fail(ErrorCode::kCorrupt, fmt::format("model config: {} is {}, expected {}", key, value, wanted));
+}
+
+Result<int32_t> as_count(const char* key, int64_t value) {
+  if (value < 1 || value > std::numeric_limits<int32_t>::max() / 4) {
+    return bad_field(key, std::to_string(value), "a positive number below 2^29");
+  }
+  return static_cast<int32_t>(value);
+}
+
+}  // namespace
+
+Result<ModelMetadata> ModelMetadata::open(const Checkpoint& checkpoint) {
+  ModelMetadata metadata;
+  metadata.checkpoint_ = &checkpoint;
+  metadata.gguf_ = checkpoint.gguf();
+  metadata.json_ = checkpoint.config_json();
+  if (metadata.gguf_ != nullptr) {
+    auto name = metadata.gguf_->require<std::string_view>("general.architecture");
+    if (!name) {
+      return tl::unexpected(name.error());
+    }
+    metadata.architecture_ = std::string(*name);
+    return metadata;
+  }
+  const nlohmann::json* list = find_json(*metadata.json_, "architectures");
+  if (list == nullptr || !list->is_array() || list->empty() || !list->front().is_string()) {
+    return fail(ErrorCode::kCorrupt, "config.json: architectures does not name a model class");
+  }
+  metadata.architecture_ = list->front().get<std::string>();
+  return metadata;
+}
+
+std::string ModelMetadata::gguf_name(const char* key) const { return architecture_ + "." + key; }
+
+Result<int32_t> ModelMetadata::require_count(const char* json_key, const char* gguf_key) const {
+  if (is_gguf()) {
+    const std::string name = gguf_name(gguf_key);
+    auto value = gguf_->require<int64_t>(name);
+    if (!value) {
+      return tl::unexpected(value.error());
+    }
+    return as_count(name.c_str(), *value);
+  }
+  const nlohmann::json* value = find_json(*json_, json_key);
+  if (value == nullptr) {
+    return fail(ErrorCode::kCorrupt, fmt::format("config.json: {} is missing", json_key));
+  }
+  if (!value->is_number_integer()) {
+    return bad_field(json_key, value->dump(), "a number");
+  }
+  return as_count(json_key, value->get<int64_t>());
+}
+
+Result<int32_t> ModelMetadata::count_or(const char* json_key, const char* gguf_key, int32_t fallback) const {
+  const bool there = is_gguf() ? *gguf_key != '\0' && gguf_->has(gguf_name(gguf_key))
+                               : find_json(*json_, json_key) != nullptr;
+  return there ? require_count(json_key, gguf_key) : Result<int32_t>(fallback);
+}
+
+Result<float> ModelMetadata::float_or(const char* json_key, const char* gguf_key, float fallback) const {
+  if (is_gguf()) {
+    return *gguf_key == '\0' ? Result<float>(fallback) : gguf_->get_or<float>(gguf_name(gguf_key), fallback);
+  }
+  const nlohmann::json* value = find_json(*json_, json_key);
+  if (value == nullptr) {
+    return fallback;
+  }
+  if (!value->is_number()) {
+    return bad_field(json_key, value->dump(), "a number");
+  }
+  return value->get<float>();
+}
+
+Result<bool> ModelMetadata::bool_or(const char* json_key, bool fallback) const {
+  const nlohmann::json* value = is_gguf() ? nullptr : find_json(*json_, json_key);
+  if (value == nullptr) {
+    return fallback;
+  }
+  if (!value->is_boolean()) {
+    return bad_field(json_key, value->dump(), "true or false");
+  }
+  return value->get<bool>();
+}
+
+Result<std::string> ModelMetadata::string_or(const char* json_key, const char* gguf_key, std::string fallback) const {
+  if (is_gguf()) {
+    auto value = *gguf_key == '\0' ? std::nullopt : gguf_->get<std::string_view>(gguf_name(gguf_key));
+    return value ? std::string(*value) : std::move(fallback);
+  }
+  const nlohmann::json* value = find_json(*json_, json_key);
+  if (value == nullptr) {
+    return fallback;
+  }
+  if (!value->is_string()) {
+    return bad_field(json_key, value->dump(), "a string");
+  }
+  return value->get<std::string>();
+}
+
+Result<std::vector<std::string>> ModelMetadata::layer_types() const {
+  std::vector<std::string> types;
+  const nlohmann::json* list = is_gguf() ? nullptr : find_json(*json_, "layer_types");
+  if (list == nullptr) {
+    return types;
+  }
+  for (const nlohmann::json& type : *list) {
+    if (!type.is_string()) {
+      return bad_field("layer_types", list->dump(), "a list of strings");
+    }
+    types.push_back(type.get<std::string>());
+  }
+  return types;
+}
+
+// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters (transformers 5).
+Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
+  const nlohmann::json* scaling = find_json(*json_, "rope_parameters");
+  const nlohmann::json* theta = find_json(*json_, "rope_theta");
+  if (scaling == nullptr) {
+    scaling = find_json(*json_, "rope_scaling");
+  } else if (const nlohmann::json* inner = scaling->is_object() ? find_json(*scaling, "rope_theta") : nullptr) {
+    theta = inner;
+  }
+  if (theta != nullptr && theta->is_number()) {
+    rope.theta = theta->get<float>();
+  }
+  if (scaling == nullptr) {
+    return rope;
+  }
+  if (!scaling->is_object()) {
+    return bad_field("rope_scaling", scaling->dump(), "an object");
+  }
+  const auto number = [scaling](const char* key, float fallback) {
+    const nlohmann::json* value = find_json(*scaling, key);
+    return value != nullptr && value->is_number() ? value->get<float>() : fallback;
+  };
+  const nlohmann::json* type = find_json(*scaling, "rope_type");
+  type = type == nullptr ? find_json(*scaling, "type") : type;
+  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "default";
+  rope.factor = number("factor", 1.0F);
+  if (name == "linear") {
+    rope.scaling = RopeScaling::kLinear;
+  } else if (name == "llama3") {
+    rope.scaling = RopeScaling::kLlama3;
+    rope.low_freq_factor = number("low_freq_factor", 1.0F);
+    rope.high_freq_factor = number("high_freq_factor", 4.0F);
+    rope.original_max_position = static_cast<int32_t>(number("original_max_position_embeddings", 8192.0F));
+  } else if (name != "default") {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("rope_type {} is not supported (default, linear and llama3 are)", name));
+  }
+  return rope;
+}
+
+Result<RopeSpec> ModelMetadata::gguf_rope(RopeSpec rope) const {
+  const Result<std::string> type = string_or("", "rope.scaling.type", "none");
+  if (*type == "linear") {
+    rope.scaling = RopeScaling::kLinear;
+    auto factor = float_or("", "rope.scaling.factor", 1.0F);
+    if (!factor) {
+      return tl::unexpected(factor.error());
+    }
+    rope.factor = *factor;
+  } else if (*type != "none") {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("rope scaling type {} is not supported (none and linear are)", *type));
+  }
+  return rope;
+}
+
+Result<RopeSpec> ModelMetadata::rope_spec(int32_t head_dim) const {
+  RopeSpec rope;
+  auto theta = float_or("", "rope.freq_base", 10000.0F);
+  auto rot_dim = count_or("", "rope.dimension_count", head_dim);
+  auto partial = float_or("partial_rotary_factor", "", 1.0F);
+  for (const Error* error : {theta ? nullptr : &theta.error(), rot_dim ? nullptr : &rot_dim.error(),
+                             partial ? nullptr : &partial.error()}) {
+    if (error != nullptr) {
+      return tl::unexpected(*error);
+    }
+  }
+  rope.theta = *theta;
+  rope.rot_dim = is_gguf() ? *rot_dim : static_cast<int32_t>(static_cast<float>(head_dim) * *partial);
+  if (rope.rot_dim % 2 != 0 || rope.rot_dim > head_dim) {
+    return bad_field("rope dimensions", std::to_string(rope.rot_dim), "an even number up to the head size");
+  }
+  return is_gguf() ? gguf_rope(rope) : json_rope(rope);
+}
+
+namespace {
+
+// A head count, size or length of the common part: where it goes and what both containers call it.
+struct CountField {
+  int32_t DecoderSpec::*field;
+  const char* json_key;
+  const char* gguf_key;
+};
+
+constexpr CountField kRequired[] = {
+    {&DecoderSpec::num_layers, "num_hidden_layers", "block_count"},
+    {&DecoderSpec::hidden_size, "hidden_size", "embedding_length"},
+    {&DecoderSpec::num_heads, "num_attention_heads", "attention.head_count"},
+    {&DecoderSpec::intermediate_size, "intermediate_size", "feed_forward_length"},
+    {&DecoderSpec::max_position, "max_position_embeddings", "context_length"},
+};
+
+}  // namespace
+
+Result<DecoderSpec> ModelMetadata::common_spec() const {
+  DecoderSpec spec;
+  spec.architecture = architecture_;
+  for (const CountField& field : kRequired) {
+    auto value = require_count(field.json_key, field.gguf_key);
+    if (!value) {
+      return tl::unexpected(value.error());
+    }
+    spec.*field.field = *value;
+  }
+  auto kv_heads = count_or("num_key_value_heads", "attention.head_count_kv", spec.num_heads);
+  auto head_dim = count_or("head_dim", "attention.key_length", spec.hidden_size / spec.num_heads);
+  auto eps = float_or("rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6F);
+  if (!kv_heads || !head_dim || !eps) {
+    return tl::unexpected(!kv_heads ? kv_heads.error() : !head_dim ? head_dim.error() : eps.error());
+  }
+  spec.num_kv_heads = *kv_heads;
+  spec.head_dim = *head_dim;
+  spec.rms_eps = *eps;
+  if (spec.num_heads % spec.num_kv_heads != 0) {
+    return bad_field("attention heads", std::to_string(spec.num_heads), "a multiple of the key-value heads");
+  }
+  if (spec.head_dim % 8 != 0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("head size {} is not a multiple of 8", spec.head_dim));
+  }
+  auto rope = rope_spec(spec.head_dim);
+  if (!rope) {
+    return tl::unexpected(rope.error());
+  }
+  spec.rope = *rope;
+  spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names();
+  spec.layers.resize(static_cast<size_t>(spec.num_layers));
+
+  // The vocabulary's size is what the embedding holds; config.json may say less or more (padding).
+  auto embed = checkpoint_->require(spec.names.embed);
+  if (!embed) {
+    return tl::unexpected(embed.error());
+  }
+  auto vocab = as_count("vocabulary", (*embed)->rows);
+  if (!vocab) {
+    return tl::unexpected(vocab.error());
+  }
+  spec.vocab_size = *vocab;
+  // A checkpoint without a head of its own is tied; one that says so may still carry a copy, which is not read.
+  auto tied = bool_or("tie_word_embeddings", false);
+  if (!tied) {
+    return tl::unexpected(tied.error());
+  }
+  spec.tied_head = *tied || checkpoint_->find(spec.names.head) == nullptr;
+  return spec;
+}
+
+}  // namespace warprow

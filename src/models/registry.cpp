@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "models/arch/arch.h"
+#include "models/metadata.h"
+
+namespace warprow {
+namespace {
+
+// What config.json and GGUF call an architecture, and who maps it.
+struct Entry {
+  std::string_view hf_name;
+  std::string_view gguf_name;  // empty: GGUF files of it use another's
+  Result<void> (*make)(const ModelMetadata&, DecoderSpec&);
+};
+
+constexpr Entry kEntries[] = {
+    {"LlamaForCausalLM", "llama", &make_llama},
+    {"MistralForCausalLM", "", &make_mistral},
+    {"Qwen2ForCausalLM", "qwen2", &make_qwen2},
+    {"Qwen3ForCausalLM", "qwen3", &make_qwen3},
+};
+
+}  // namespace
+
+std::string supported_architectures() {
+  std::string names;
+  for (const Entry& entry : kEntries) {
+    names += (names.empty() ? "" : ", ") + std::string(entry.hf_name);
+  }
+  return names;
+}
+
+Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
+  auto metadata = ModelMetadata::open(checkpoint);
+  if (!metadata) {
+    return tl::unexpected(metadata.error());
+  }
+  for (const Entry& entry : kEntries) {
+    if (metadata->architecture() != (metadata->is_gguf() ? entry.gguf_name : entry.hf_name)) {
+      continue;
+    }
+    auto spec = metadata->common_spec();
+    if (!spec) {
+      return spec;
+    }
+    if (auto made = entry.make(*metadata, *spec); !made) {
+      return tl::unexpected(made.error());
+    }
+    return spec;
+  }
+  return fail(ErrorCode::kUnsupported, fmt::format("architecture {} is not supported (supported: {})",
+                                                   metadata->architecture(), supported_architectures()));
+}
+
+}  // namespace warprow

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/weight_names.h"
+
+#include "base/check.h"
+
+namespace warprow {
+
+DecoderWeightNames hf_weight_names() {
+  DecoderWeightNames names;
+  names.embed = "model.embed_tokens.weight";
+  names.final_norm = "model.norm.weight";
+  names.head = "lm_head.weight";
+  const std::string layer = "model.layers.{}.";
+  names.input_norm = layer + "input_layernorm.weight";
+  names.q = layer + "self_attn.q_proj.weight";
+  names.k = layer + "self_attn.k_proj.weight";
+  names.v = layer + "self_attn.v_proj.weight";
+  names.o = layer + "self_attn.o_proj.weight";
+  names.q_norm = layer + "self_attn.q_norm.weight";
+  names.k_norm = layer + "self_attn.k_norm.weight";
+  names.post_norm = layer + "post_attention_layernorm.weight";
+  names.gate = layer + "mlp.gate_proj.weight";
+  names.up = layer + "mlp.up_proj.weight";
+  names.down = layer + "mlp.down_proj.weight";
+  return names;
+}
+
+DecoderWeightNames gguf_weight_names() {
+  DecoderWeightNames names;
+  names.embed = "token_embd.weight";
+  names.final_norm = "output_norm.weight";
+  names.head = "output.weight";
+  const std::string layer = "blk.{}.";
+  names.input_norm = layer + "attn_norm.weight";
+  names.q = layer + "attn_q.weight";
+  names.k = layer + "attn_k.weight";
+  names.v = layer + "attn_v.weight";
+  names.o = layer + "attn_output.weight";
+  names.q_norm = layer + "attn_q_norm.weight";
+  names.k_norm = layer + "attn_k_norm.weight";
+  names.post_norm = layer + "ffn_norm.weight";
+  names.gate = layer + "ffn_gate.weight";
+  names.up = layer + "ffn_up.weight";
+  names.down = layer + "ffn_down.weight";
+  names.rope_factors = "rope_freqs.weight";
+  return names;
+}
+
+std::string layer_name(const std::string& pattern, int32_t layer) {
+  const size_t at = pattern.find("{}");
+  WR_CHECK(at != std::string::npos, "{} has no place for a layer", pattern);
+  return pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
+}
+
+std::string bias_name(const std::string& weight_name) {
+  const size_t dot = weight_name.rfind('.');
+  return weight_name.substr(0, dot) + ".bias";
+}
+
+}  // namespace warprow

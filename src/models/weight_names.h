@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "models/decoder_spec.h"
+
+namespace warprow {
+
+// Tensor names as transformers writes them ("model.layers.{}.self_attn.q_proj.weight").
+DecoderWeightNames hf_weight_names();
+// Tensor names as GGUF has them ("blk.{}.attn_q.weight").
+DecoderWeightNames gguf_weight_names();
+
+// A pattern with {} replaced by the layer's number.
+std::string layer_name(const std::string& pattern, int32_t layer);
+// The bias that goes with a weight: "...q_proj.weight" -> "...q_proj.bias".
+std::string bias_name(const std::string& weight_name);
+
+}  // namespace warprow
