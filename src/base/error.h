@@ -34,7 +34,7 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
 // The world's failure at start-up (missing file, too little memory). Thrown during start-up only, caught in main.
 class StartupError : public std::runtime_error {
  public:
-  explicit StartupError(Error error)
+  explicit StartupError(const Error& error)
       : std::runtime_error(error.message), code_(error.code) {}
   StartupError(ErrorCode code, const std::string& message)
       : std::runtime_error(message), code_(code) {}
