@@ -69,8 +69,8 @@ as_root() {
 check_can_install() {
   local wanted=$1
   if [[ $EUID -ne 0 ]]; then
-    command -v sudo >/dev/null || die "missing: $wanted. Install them as root, or call ./dev with root or sudo at hand"
-    sudo -v || die "missing: $wanted. Installing them needs root"
+    command -v sudo >/dev/null || die "missing: ${wanted% }. Install them as root, or call ./dev with root or sudo at hand"
+    sudo -v || die "missing: ${wanted% }. Installing them needs root"
   fi
 }
 
