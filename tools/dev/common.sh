@@ -104,6 +104,7 @@ format() {
   program=$(python3 "$root/tools/fetch.py" clang-format)
   if [[ $mode == -i ]]; then
     cpp_files "$@" | xargs --no-run-if-empty "$program" -i
+    cpp_files "$@" | xargs --no-run-if-empty "$program" -i # a comment it has just broken may want a second look
     return
   fi
   local -a wrong=()
