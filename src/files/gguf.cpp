@@ -150,11 +150,11 @@ const char* wanted() {
   if constexpr (std::is_same_v<T, bool>) {
     return "a bool";
   } else if constexpr (std::is_same_v<T, int32_t>) {
-    return "a 32-bit integer";
+    return "a 32-bit integer in range";
   } else if constexpr (std::is_same_v<T, uint32_t>) {
-    return "an unsigned 32-bit integer";
+    return "an unsigned 32-bit integer in range";
   } else if constexpr (std::is_same_v<T, int64_t>) {
-    return "a 64-bit integer";
+    return "a 64-bit integer in range";
   } else if constexpr (std::is_same_v<T, float>) {
     return "a number";
   } else if constexpr (std::is_same_v<T, std::string_view>) {
@@ -222,13 +222,12 @@ Result<T> GgufFile::require(std::string_view key) const {
     return *std::move(converted);
   }
   const bool array = value->type == GgufValueType::kArray;
-  return fail(ErrorCode::kCorrupt, fmt::format("'{}': metadata key '{}' holds {}{}, which is not {}{}",
+  return fail(ErrorCode::kCorrupt, fmt::format("'{}': metadata key '{}' of type {}{} is not {}",
                                                name_,
                                                key,
-                                               array ? "an array of " : "a ",
+                                               array ? "array of " : "",
                                                gguf_value_type_name(value->element),
-                                               wanted<T>(),
-                                               is_string(value->element) ? "" : " in range"));
+                                               wanted<T>()));
 }
 
 template <typename T>

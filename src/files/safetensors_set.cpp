@@ -34,6 +34,9 @@ Result<std::map<std::string, std::vector<std::string>>> read_index(const std::st
   if (!index->is_object() || !index->contains("weight_map") || !(*index)["weight_map"].is_object()) {
     return fail(ErrorCode::kCorrupt, fmt::format("'{}': there is no object 'weight_map'", path));
   }
+  if ((*index)["weight_map"].empty()) {
+    return fail(ErrorCode::kCorrupt, fmt::format("'{}': weight_map names no tensor", path));
+  }
   std::map<std::string, std::vector<std::string>> shards;
   for (const auto& [tensor, shard] : (*index)["weight_map"].items()) {
     if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>())) {

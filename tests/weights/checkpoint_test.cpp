@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/gguf_writer.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+#include "weights/dequantize.h"
+
+namespace warprow {
+namespace {
+
+using ::testing::HasSubstr;
+using test::Bytes;
+using test::GgufWriter;
+using test::SafetensorsWriter;
+
+std::vector<float> ramp(size_t n) {
+  std::vector<float> values(n);
+  std::iota(values.begin(), values.end(), 0.0F);
+  return values;
+}
+
+Result<Checkpoint> open_gguf(const std::string& path) {
+  return Checkpoint::open(ModelFiles{ModelFiles::Kind::kGguf, path, "test"});
+}
+Result<Checkpoint> open_dir(const test::TempDir& dir) {
+  return Checkpoint::open(ModelFiles{ModelFiles::Kind::kHfDir, dir.path().string(), "test"});
+}
+
+std::vector<float> values_of(const TensorSource& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.rows * tensor.cols));
+  for (int64_t row = 0; row < tensor.rows; ++row) {
+    dequantize_row(tensor.format,
+                   tensor.data + static_cast<size_t>(row) * tensor.row_bytes,
+                   values.data() + row * tensor.cols,
+                   tensor.cols);
+  }
+  return values;
+}
+
+TEST(Checkpoint, ReadsGguf) {
+  const test::TempDir dir;
+  GgufWriter w;
+  w.add("general.architecture", "llama").add_f32("norm", {3}, ramp(3)).add_f16("m", {4, 2}, ramp(8));
+  w.add_q8_0("q", {64, 2, 3}, std::vector<float>(384, 1.0F));
+  auto opened = open_gguf(dir.write("m.gguf", w.bytes()));
+  ASSERT_TRUE(opened) << opened.error().message;
+  const Checkpoint checkpoint = *std::move(opened);
+
+  const TensorSource* norm = checkpoint.find("norm");
+  ASSERT_NE(norm, nullptr);
+  EXPECT_EQ(norm->rows, 1);
+  EXPECT_EQ(norm->cols, 3);
+  EXPECT_EQ(norm->n_dims, 1);
+  const TensorSource* m = checkpoint.require("m").value();
+  EXPECT_EQ(m->format, WeightFormat::kF16);
+  EXPECT_EQ(m->rows, 2);
+  EXPECT_EQ(m->cols, 4);
+  EXPECT_EQ(m->row_bytes, 8U);
+  EXPECT_EQ(values_of(*m), ramp(8));
+  const TensorSource* q = checkpoint.find("q");
+  EXPECT_EQ(q->rows, 6);
+  EXPECT_EQ(q->cols, 64);
+  EXPECT_EQ(q->bytes, 6U * 68U);
+  EXPECT_EQ(checkpoint.total_bytes(), 12U + 16U + 6U * 68U);
+  EXPECT_EQ(checkpoint.tensors().size(), 3U);
+  EXPECT_EQ(checkpoint.find("absent"), nullptr);
+  EXPECT_THAT(checkpoint.require("absent").error().message, HasSubstr("m.gguf' has no tensor 'absent'"));
+  EXPECT_EQ(checkpoint.gguf()->get<std::string_view>("general.architecture"), "llama");
+  EXPECT_EQ(checkpoint.config_json(), nullptr);
+
+  checkpoint.drop_pages(*m);
+  EXPECT_EQ(values_of(*m), ramp(8));
+}
+
+TEST(Checkpoint, ReadsSafetensors) {
+  const test::TempDir dir;
+  dir.write("config.json", R"({"model_type": "llama"})");
+  dir.write("a.safetensors", SafetensorsWriter().add("m", "F16", {2, 4}, test::f16_bytes(ramp(8))).bytes());
+  dir.write("b.safetensors",
+            SafetensorsWriter()
+                .add_f32("norm", {3}, ramp(3))
+                .add("scalar", "BF16", {}, Bytes(2))
+                .add("ids", "I64", {2}, Bytes(16))
+                .bytes());
+  dir.write("model.safetensors.index.json",
+            R"({"weight_map":{"m":"a.safetensors","norm":"b.safetensors","scalar":"b.safetensors",
+                "ids":"b.safetensors"}})");
+  auto opened = open_dir(dir);
+  ASSERT_TRUE(opened) << opened.error().message;
+  const Checkpoint checkpoint = *std::move(opened);
+  const TensorSource* m = checkpoint.find("m");
+  ASSERT_NE(m, nullptr);
+  EXPECT_EQ(m->rows, 2);
+  EXPECT_EQ(m->cols, 4);
+  EXPECT_EQ(values_of(*m), ramp(8));
+  const TensorSource* norm = checkpoint.find("norm");
+  EXPECT_EQ(norm->rows, 1);
+  EXPECT_EQ(norm->cols, 3);
+  EXPECT_EQ(checkpoint.files()[static_cast<size_t>(norm->file)], (dir.path() / "b.safetensors").string());
+  EXPECT_EQ(checkpoint.find("scalar")->rows * checkpoint.find("scalar")->cols, 1);
+  EXPECT_EQ(checkpoint.find("ids"), nullptr);  // an integer buffer
+  EXPECT_EQ(checkpoint.total_bytes(), 16U + 12U + 2U);
+  EXPECT_EQ((*checkpoint.config_json())["model_type"], "llama");
+  EXPECT_EQ(checkpoint.gguf(), nullptr);
+  checkpoint.drop_pages(*norm);
+  EXPECT_EQ(values_of(*norm), ramp(3));
+}
+
+TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
+  const test::TempDir dir;
+  auto refused = open_gguf(dir.write(
+      "m.gguf", GgufWriter().add_tensor("blk.0.ffn_up.weight", GgmlType::kIQ4_XS, {256}, Bytes(136)).bytes()));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("tensor 'blk.0.ffn_up.weight' has the type IQ4_XS"));
+  refused = open_gguf(dir.write("s.gguf", GgufWriter().add("split.count", uint16_t{3}).bytes()));
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+
+  dir.write("config.json", R"({"quantization_config": {"quant_method": "gptq"}})");
+  dir.write("model.safetensors", SafetensorsWriter().add("w", "F8_E4M3", {1}, Bytes(1)).bytes());
+  refused = open_dir(dir);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("'gptq'"));
+  dir.write("config.json", "{}");
+  refused = open_dir(dir);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("tensor 'w' has the type F8_E4M3"));
+  dir.write("config.json", "[]");
+  EXPECT_EQ(open_dir(dir).error().code, ErrorCode::kCorrupt);
+}
+
+TEST(Checkpoint, OpeningReadsOnlyTheHeader) {
+  constexpr size_t kTensorBytes = size_t{64} << 20;
+  const test::TempDir dir;
+  const Bytes header = GgufWriter().add_tensor("big", GgmlType::kF32, {kTensorBytes / 4}, {}).bytes();
+  const std::string path = dir.write("big.gguf", header);
+  std::filesystem::resize_file(path, header.size() + kTensorBytes);
+  const auto checkpoint = open_gguf(path);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+
+  // The file is a hole: a page of it is in memory only if somebody read it (or the kernel read ahead, up to a few MB).
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  auto* base = const_cast<std::byte*>(checkpoint->gguf()->bytes().data());
+  std::vector<unsigned char> resident((header.size() + kTensorBytes + page - 1) / page);
+  ASSERT_EQ(::mincore(base, resident.size() * page, resident.data()), 0);
+  const auto count = std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return (r & 1U) != 0; });
+  EXPECT_LT(static_cast<size_t>(count) * page, kTensorBytes / 4);
+}
+
+}  // namespace
+}  // namespace warprow

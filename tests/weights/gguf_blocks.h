@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace warprow::test {
+
+// One record of tests/weights/data/gguf_blocks.bin: blocks, and the bits of what Python's gguf.quants decodes them to.
+// tools/gen/gguf_blocks.py writes and describes the file.
+struct GgufBlocks {
+  std::string format;
+  std::vector<std::byte> blocks;
+  std::vector<uint32_t> bits;
+};
+
+inline std::vector<GgufBlocks> load_gguf_blocks() {
+  std::ifstream in(WARPROW_SOURCE_DIR "/tests/weights/data/gguf_blocks.bin", std::ios::binary);
+  const std::vector<char> file{std::istreambuf_iterator<char>(in), {}};
+  std::vector<GgufBlocks> records;
+  size_t at = 0;
+  const auto take = [&](void* to, size_t len) {
+    std::memcpy(to, file.data() + at, len);
+    at += len;
+  };
+  while (at < file.size()) {
+    char name[9] = {};
+    uint32_t elems = 0;
+    uint32_t bytes = 0;
+    take(name, 8);
+    take(&elems, sizeof(elems));
+    take(&bytes, sizeof(bytes));
+    GgufBlocks record{name, std::vector<std::byte>(bytes), std::vector<uint32_t>(elems)};
+    take(record.blocks.data(), bytes);
+    take(record.bits.data(), elems * sizeof(uint32_t));
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+}  // namespace warprow::test

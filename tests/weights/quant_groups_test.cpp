@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/quant_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "tests/support/byte_writer.h"
+#include "tests/weights/gguf_blocks.h"
+
+namespace warprow {
+namespace {
+
+struct Expected {
+  WeightFormat format;
+  GroupTraits traits;
+  int min_q;
+  int max_q;
+};
+const std::vector<Expected> kExpected{
+    {WeightFormat::kQ8_0, {8, 0, 32, false, true}, -128, 127},
+    {WeightFormat::kQ4_0, {4, 8, 32, false, true}, -8, 7},
+    {WeightFormat::kQ4_1, {4, 0, 32, true, true}, 0, 15},
+    {WeightFormat::kQ5_0, {8, 0, 32, false, true}, -16, 15},
+    {WeightFormat::kQ5_1, {8, 0, 32, true, true}, 0, 31},
+    {WeightFormat::kQ4_K, {4, 0, 32, true, false}, 0, 15},
+    {WeightFormat::kQ5_K, {8, 0, 32, true, false}, 0, 31},
+    {WeightFormat::kQ6_K, {8, 0, 16, false, false}, -32, 31},
+};
+
+// The oracle's blocks of the format.
+test::GgufBlocks blocks_of(WeightFormat format) {
+  for (test::GgufBlocks& record : test::load_gguf_blocks()) {
+    if (record.format == weight_format_name(format)) {
+      return std::move(record);
+    }
+  }
+  return {};
+}
+
+struct Decoded {
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<float> bias;
+};
+Decoded decode(WeightFormat format, const test::GgufBlocks& record) {
+  const auto n = record.bits.size();
+  const auto groups = n / static_cast<size_t>(group_traits(format).group);
+  Decoded out{std::vector<int8_t>(n), std::vector<float>(groups), std::vector<float>(groups)};
+  decode_groups(format, record.blocks.data(), static_cast<int64_t>(n), out.q.data(), out.scale.data(), out.bias.data());
+  return out;
+}
+
+TEST(QuantGroups, TraitsHoldForTheDecodedValues) {
+  for (const Expected& expected : kExpected) {
+    const std::string name = weight_format_name(expected.format);
+    const GroupTraits& traits = group_traits(expected.format);
+    EXPECT_EQ(traits.bits, expected.traits.bits) << name;
+    EXPECT_EQ(traits.zero_point, expected.traits.zero_point) << name;
+    EXPECT_EQ(traits.group, expected.traits.group) << name;
+    EXPECT_EQ(traits.group, weight_format_traits(expected.format).group) << name;
+    EXPECT_EQ(traits.has_bias, expected.traits.has_bias) << name;
+    EXPECT_EQ(traits.f16_exact, expected.traits.f16_exact) << name;
+
+    const Decoded decoded = decode(expected.format, blocks_of(expected.format));
+    const auto [min, max] = std::minmax_element(decoded.q.begin(), decoded.q.end());
+    EXPECT_EQ(*min, expected.min_q) << name;  // 1,280 random elements meet both ends
+    EXPECT_EQ(*max, expected.max_q) << name;
+    if (traits.bits == 4) {
+      EXPECT_GE(*min + traits.zero_point, 0) << name;
+      EXPECT_LE(*max + traits.zero_point, 15) << name;
+    }
+    for (size_t g = 0; g < decoded.scale.size() && traits.f16_exact; ++g) {
+      EXPECT_EQ(f16_to_f32(test::f32_to_f16(decoded.scale[g])), decoded.scale[g]) << name;
+      EXPECT_EQ(f16_to_f32(test::f32_to_f16(decoded.bias[g])), decoded.bias[g]) << name;
+    }
+  }
+}
+
+TEST(QuantGroups, ScaleTimesQPlusBiasIsTheWeightBitForBit) {
+  for (const Expected& expected : kExpected) {
+    const test::GgufBlocks record = blocks_of(expected.format);
+    const Decoded decoded = decode(expected.format, record);
+    const auto group = static_cast<size_t>(expected.traits.group);
+    for (size_t i = 0; i < record.bits.size(); ++i) {
+      const float product = decoded.scale[i / group] * static_cast<float>(decoded.q[i]);
+      ASSERT_EQ(std::bit_cast<uint32_t>(product + decoded.bias[i / group]), record.bits[i])
+          << weight_format_name(expected.format) << " element " << i;
+      if (!expected.traits.has_bias) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(product), record.bits[i]) << "without the bias";
+      }
+    }
+  }
+}
+
+TEST(QuantGroups, TheBiasMayBeLeftOutWhereThereIsNone) {
+  const test::GgufBlocks record = blocks_of(WeightFormat::kQ6_K);
+  const Decoded full = decode(WeightFormat::kQ6_K, record);
+  const auto n = static_cast<int64_t>(record.bits.size());
+  std::vector<int8_t> q(full.q.size());
+  std::vector<float> scale(full.scale.size());
+  decode_groups(WeightFormat::kQ6_K, record.blocks.data(), n, q.data(), scale.data(), nullptr);
+  EXPECT_EQ(q, full.q);
+  EXPECT_EQ(scale, full.scale);
+
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(decode_groups(WeightFormat::kQ4_1, record.blocks.data(), 32, q.data(), scale.data(), nullptr),
+               CheckFailure);
+  EXPECT_THROW(group_traits(WeightFormat::kBF16), CheckFailure);
+}
+
+}  // namespace
+}  // namespace warprow
