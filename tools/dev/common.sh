@@ -90,7 +90,9 @@ cpp_files() {
   if [[ $# -gt 0 ]]; then
     realpath -- "$@"
   else
-    git -C "$root" ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh' | sed "s|^|$root/|"
+    local -a tops=()
+    mapfile -t tops < <(find "$root"/{src,tests,bench,rust} -maxdepth 0 -type d 2>/dev/null)
+    find "${tops[@]}" -name target -prune -o -type f -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print | sort
   fi
 }
 
