@@ -11,6 +11,7 @@ source "$root/tools/dev/setup.sh"
 export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-4G}
 export WARPROW_CARGO_TARGET_DIR=${WARPROW_CARGO_TARGET_DIR:-$cache/deps/textkit}
+
 say() { printf '%s\n' "$*" >&2; }
 
 die() {
