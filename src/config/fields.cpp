@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/fields.h"
+
+#include "config/parse_size.h"
+
+#include <algorithm>
+#include <cctype>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+
+constexpr Field kFields[] = {
+    {.name = "model",
+     .member = &EngineConfig::model,
+     .group = "Model",
+     .help = "a .gguf file, a Hugging Face directory, an alias (smollm2), or org/name in the "
+             "Hugging Face cache",
+     .common = true},
+    {.name = "dtype",
+     .member = &EngineConfig::dtype,
+     .group = "Model",
+     .help = "float32: float32 activations, KV cache and sums over exactly dequantised weights; "
+             "auto: faster",
+     .common = true,
+     .choices = "auto|float32|bfloat16"},
+    {.name = "max-model-len",
+     .member = &EngineConfig::max_model_len,
+     .group = "Model",
+     .help = "longest prompt plus answer in tokens; auto: the model's own, cut to what the KV "
+             "cache holds",
+     .common = true,
+     .max = kMaxTokens,
+     .zero_decides = true},
+    {.name = "device",
+     .member = &EngineConfig::device,
+     .group = "Device",
+     .help = "where the model runs",
+     .common = true,
+     .choices = "auto|cpu|cuda"},
+    {.name = "threads",
+     .member = &EngineConfig::threads,
+     .group = "Device",
+     .help = "CPU threads; auto: the cores this process may use",
+     .common = true,
+     .max = 1024,
+     .zero_decides = true},
+    {.name = "kv-cache-memory-bytes",
+     .member = &EngineConfig::kv_cache_memory_bytes,
+     .group = "KV cache",
+     .help = "memory for keys and values; auto: 2 GiB, at most a quarter of the memory",
+     .common = true,
+     .is_bytes = true,
+     .max = int64_t{1} << 50,
+     .zero_decides = true},
+    {.name = "block-size",
+     .member = &EngineConfig::block_size,
+     .group = "KV cache",
+     .help = "tokens in a KV block, a multiple of 16",
+     .min = 16,
+     .max = 1024,
+     .multiple_of = 16},
+    {.name = "enable-prefix-caching",
+     .member = &EngineConfig::enable_prefix_caching,
+     .group = "KV cache",
+     .help = "reuse the KV blocks of prompts that begin alike"},
+    {.name = "max-num-seqs",
+     .member = &EngineConfig::max_num_seqs,
+     .group = "Scheduler",
+     .help = "requests that run at once; auto: 64",
+     .common = true,
+     .max = 65536,
+     .zero_decides = true},
+    {.name = "max-num-batched-tokens",
+     .member = &EngineConfig::max_num_batched_tokens,
+     .group = "Scheduler",
+     .help = "tokens in one step; auto: 512",
+     .max = kMaxTokens,
+     .zero_decides = true},
+    {.name = "enable-chunked-prefill",
+     .member = &EngineConfig::enable_chunked_prefill,
+     .group = "Scheduler",
+     .help = "spread a long prompt over several steps"},
+    {.name = "async-scheduling",
+     .member = &EngineConfig::async_scheduling,
+     .group = "Scheduler",
+     .help = "plan the next step while the current one runs"},
+    {.name = "seed",
+     .member = &EngineConfig::seed,
+     .group = "Scheduler",
+     .help = "draws the seeds of requests that bring none"},
+    {.name = "log-level",
+     .member = &EngineConfig::log_level,
+     .group = "Logging",
+     .help = "least important kind of message that reaches stderr",
+     .choices = "trace|debug|info|warning|error|off"},
+    {.name = "log-format",
+     .member = &EngineConfig::log_format,
+     .group = "Logging",
+     .help = "json writes one object a line",
+     .choices = "text|json"},
+};
+
+tl::unexpected<Error> bad(std::string_view where, std::string_view what) {
+  return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, what));
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return out;
+}
+
+bool is_choice(std::string_view choices, std::string_view word) {
+  while (!choices.empty()) {
+    const size_t end = std::min(choices.find('|'), choices.size());
+    if (choices.substr(0, end) == word) {
+      return true;
+    }
+    choices.remove_prefix(std::min(end + 1, choices.size()));
+  }
+  return false;
+}
+
+Result<bool> parse_switch(std::string_view text) {
+  const std::string word = lower(text);
+  if (is_choice("true|1|on|yes|enabled", word)) {
+    return true;
+  }
+  if (is_choice("false|0|off|no|disabled", word)) {
+    return false;
+  }
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is neither true nor false", text));
+}
+
+Result<int64_t> parse_number(const Field& field, int64_t type_max, std::string_view text) {
+  if (field.zero_decides && text == "auto") {
+    return 0;
+  }
+  const Result<int64_t> value = parse_size(text);
+  if (!value || (field.zero_decides && *value == 0)) {
+    return value;
+  }
+  const int64_t max = std::min(field.max, type_max);
+  if (*value < field.min) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is below the least allowed, {}", text, field.min));
+  }
+  if (*value > max) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is above the most allowed, {}", text, max));
+  }
+  if (*value % field.multiple_of != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is not a multiple of {}", text, field.multiple_of));
+  }
+  return value;
+}
+
+}  // namespace
+
+void for_each_field(const std::function<void(const Field&)>& visit) {
+  for (const Field& field : kFields) {
+    visit(field);
+  }
+}
+
+const Field* find_field(std::string_view name) {
+  std::string dashed(name);
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  for (const Field& field : kFields) {
+    if (dashed == field.name) {
+      return &field;
+    }
+  }
+  return nullptr;
+}
+
+bool is_switch(const Field& field) {
+  return std::holds_alternative<bool EngineConfig::*>(field.member);
+}
+
+std::string environment_name(const Field& field) {
+  std::string out = "WARPROW_";
+  for (const char* c = field.name; *c != '\0'; ++c) {
+    out += *c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(*c)));
+  }
+  return out;
+}
+
+Result<void> set_field(EngineConfig& config,
+                       const Field& field,
+                       std::string_view text,
+                       std::string_view where) {
+  return std::visit(
+      [&](auto member) -> Result<void> {
+        auto& target = config.*member;
+        using T = std::remove_reference_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          if (*field.choices != '\0' && !is_choice(field.choices, text)) {
+            return bad(where, fmt::format("'{}' is none of {}", text, field.choices));
+          }
+          target = std::string(text);
+        } else {
+          const auto value = [&] {
+            if constexpr (std::is_same_v<T, bool>) {
+              return parse_switch(text);
+            } else {
+              constexpr int64_t kTypeMax = std::is_same_v<T, int32_t>
+                                               ? int64_t{std::numeric_limits<int32_t>::max()}
+                                               : std::numeric_limits<int64_t>::max();
+              return parse_number(field, kTypeMax, text);
+            }
+          }();
+          if (!value) {
+            return bad(where, value.error().message);
+          }
+          target = static_cast<T>(*value);
+        }
+        return {};
+      },
+      field.member);
+}
+
+std::string field_text(const EngineConfig& config, const Field& field) {
+  return std::visit([&](auto member) { return fmt::format("{}", config.*member); }, field.member);
+}
+
+}  // namespace warprow

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "config/engine_config.h"
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace warprow {
+
+// One setting of EngineConfig, described once. Flags, environment variables, --config files,
+// --print-config and --help all come from this table; a new setting is a member of EngineConfig and
+// a row in fields.cpp.
+//
+// Thread: any; the table is constant.
+struct Field {
+  using Member = std::variant<std::string EngineConfig::*,
+                              int32_t EngineConfig::*,
+                              int64_t EngineConfig::*,
+                              uint64_t EngineConfig::*,
+                              bool EngineConfig::*>;
+
+  const char* name;          // the flag without its dashes: "max-model-len"
+  Member member;             // its type decides how the text is read
+  const char* group;         // heading under which --help lists it
+  const char* help;          // one sentence without a full stop
+  bool common = false;       // shown by the short --help
+  const char* choices = "";  // "auto|cpu|cuda": the words a string may be; empty: any text
+  bool is_bytes = false;     // --help shows SIZE instead of N
+  int64_t min = 0;           // limits of a number, both allowed
+  int64_t max = std::numeric_limits<int64_t>::max();
+  int64_t multiple_of = 1;
+  bool zero_decides =
+      false;  // 0, also written `auto`, leaves the value to resolve(); always allowed
+};
+
+// Visits the settings in the order in which --help and --print-config show them.
+void for_each_field(const std::function<void(const Field&)>& visit);
+
+// By flag name; `_` counts as `-`. nullptr if there is no such setting.
+const Field* find_field(std::string_view name);
+
+bool is_switch(const Field& field);
+
+// "WARPROW_MAX_MODEL_LEN".
+std::string environment_name(const Field& field);
+
+// Reads text into config's member. `where` opens the message of an error: "--block-size",
+// "WARPROW_BLOCK_SIZE", "my.yaml: block-size".
+Result<void> set_field(EngineConfig& config,
+                       const Field& field,
+                       std::string_view text,
+                       std::string_view where);
+
+// The value as set_field would read it: "16", "true", "auto".
+std::string field_text(const EngineConfig& config, const Field& field);
+
+}  // namespace warprow

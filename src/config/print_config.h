@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "config/load_config.h"
+#include "config/resolve.h"
+
+#include <string>
+
+namespace warprow {
+
+// Every setting with its value, its origin and, where 0 left it open, what it becomes on this
+// machine. The text form is YAML that --config reads back, the origin being a comment:
+// max-num-seqs: 0   # default, becomes 64
+std::string config_as_yaml(const LoadedConfig& loaded, const ResolvedConfig& resolved);
+
+// One JSON object: {"max-num-seqs":{"value":0,"source":"default","resolved":64},…}.
+std::string config_as_json(const LoadedConfig& loaded, const ResolvedConfig& resolved);
+
+}  // namespace warprow

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/resolve.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kCpuSeqs = 64;
+constexpr int32_t kCpuBatchedTokens = 512;
+constexpr int64_t kCpuKvBytes = int64_t{2} << 30;
+
+tl::unexpected<Error> refuse(std::string message) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+// The longest request as far as it is known: 0 if the model has yet to say.
+int32_t known_max_len(const EngineConfig& config, const HostFacts& host) {
+  return config.max_model_len != 0 ? config.max_model_len : host.model_max_len;
+}
+
+// A value that the user left open follows the one that was given, so that one flag alone never
+// contradicts a default.
+void decide_batch(ResolvedConfig& config, const HostFacts& host) {
+  if (config.max_num_seqs == 0) {
+    config.max_num_seqs = config.max_num_batched_tokens == 0
+                              ? kCpuSeqs
+                              : std::min(kCpuSeqs, config.max_num_batched_tokens);
+  }
+  if (config.max_num_batched_tokens == 0) {
+    config.max_num_batched_tokens = std::max(kCpuBatchedTokens, config.max_num_seqs);
+    if (!config.enable_chunked_prefill) {
+      config.max_num_batched_tokens =
+          std::max(config.max_num_batched_tokens, known_max_len(config, host));
+    }
+  }
+}
+
+Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
+  if (config.block_size <= 0 || config.block_size % 16 != 0) {
+    return refuse(fmt::format("--block-size: {} is not a multiple of 16", config.block_size));
+  }
+  if (host.model_max_len != 0 && config.max_model_len > host.model_max_len) {
+    return refuse(fmt::format(
+        "--max-model-len: {} is above the model's {}", config.max_model_len, host.model_max_len));
+  }
+  if (config.max_num_batched_tokens < config.max_num_seqs) {
+    return refuse(
+        fmt::format("--max-num-batched-tokens: {} is below --max-num-seqs {}; each running request "
+                    "needs a token "
+                    "in a step",
+                    config.max_num_batched_tokens,
+                    config.max_num_seqs));
+  }
+  const int32_t max_len = known_max_len(config, host);
+  if (!config.enable_chunked_prefill && config.max_num_batched_tokens < max_len) {
+    return refuse(
+        fmt::format("--max-num-batched-tokens: {} is below the longest prompt, {}, which "
+                    "--no-enable-chunked-prefill "
+                    "runs in one step",
+                    config.max_num_batched_tokens,
+                    max_len));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ResolvedConfig> resolve(const EngineConfig& wishes, const HostFacts& host) {
+  ResolvedConfig config{wishes};
+  if (config.device == "auto") {
+    config.device = host.has_cuda ? "cuda" : "cpu";
+  }
+  if (config.device == "cuda" && !host.has_cuda) {
+    return fail(ErrorCode::kUnsupported, "--device: cuda is not available here; use cpu");
+  }
+  if (config.threads == 0) {
+    config.threads = std::max(1, host.usable_cores);
+  }
+  if (config.kv_cache_memory_bytes == 0) {
+    config.kv_cache_memory_bytes = std::min(kCpuKvBytes, host.usable_memory_bytes / 4);
+  }
+  decide_batch(config, host);
+  if (Result<void> checked = check_limits(config, host); !checked) {
+    return tl::unexpected(checked.error());
+  }
+  return config;
+}
+
+}  // namespace warprow

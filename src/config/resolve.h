@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "config/engine_config.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+// What resolve() must know of the machine and, where it is known already, of the model. Plain
+// numbers, because config sees neither a device nor a model.
+struct HostFacts {
+  int32_t usable_cores = 1;
+  int64_t usable_memory_bytes = 0;
+  bool has_cuda = false;
+  int32_t model_max_len = 0;  // 0: not known yet; the checks that need it are left out
+};
+
+// EngineConfig with every wish decided. No zero is left, except max_model_len where the user left
+// it to the model (its length and the KV cache decide when the model is there). device is "cpu" or
+// "cuda". Invariant: max_num_batched_tokens >= max_num_seqs; without chunked prefill also >=
+// max_model_len as far as known.
+struct ResolvedConfig : EngineConfig {};
+
+// The only place where hardware changes a setting. An error names the flags, their values and the
+// limit.
+Result<ResolvedConfig> resolve(const EngineConfig& wishes, const HostFacts& host);
+
+}  // namespace warprow
