@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/sampling_params.h"
+#include "wire/scheduler_output.h"
+
+namespace warprow {
+
+// A request as the scheduler takes it: validated, in token ids.
+struct Request {
+  uint64_t id = 0;  // chosen by the caller, unique among the requests that live
+  std::vector<TokenId> prompt;
+  SamplingParams params;
+  int32_t max_tokens = 16;              // outputs, >= 1; max_model_len cuts it as well
+  std::vector<TokenId> eos_token_ids;   // ends with kStop and no stop id; empty: EOS is ignored
+  std::vector<TokenId> stop_token_ids;  // ends with kStop and that id
+  int32_t priority = 0;                 // lower is more urgent; only under the priority policy
+  int32_t adapter = -1;
+  uint64_t cache_salt = 0;              // prefixes are shared only under the same salt
+};
+
+enum class FinishReason : uint8_t {
+  kNone,    // goes on
+  kStop,    // EOS, a stop id, or a stop string
+  kLength,  // max_tokens or max_model_len
+  kAbort,   // the client went away
+  kError,   // failed after admission
+};
+
+// What a step brought for one request.
+struct RequestDelta {
+  uint64_t id = 0;
+  Span32 tokens;  // new outputs, in ModelRunnerOutput::token_ids (and logprobs, which are parallel)
+  FinishReason reason = FinishReason::kNone;
+  TokenId stop_token_id = -1;  // the stop id that ended it; -1 for EOS and all other reasons
+  int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache spared, at first admission
+  bool operator==(const RequestDelta&) const = default;
+};
+
+}  // namespace warprow

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace warprow {
+
+Scheduler::Scheduler(SchedulerConfig config)
+    : config_(std::move(config)),
+      kv_(config_.kv,
+          {.max_step_tokens = config_.max_num_batched_tokens,
+           .max_model_len = config_.max_model_len,
+           .enable_prefix_caching = config_.enable_prefix_caching,
+           .fence_freed_blocks = config_.fence_freed_blocks}),
+      rows_(config_.max_num_seqs),
+      running_(requests_),
+      waiting_(requests_) {
+  WR_CHECK_GE(config_.max_num_seqs, 1);
+  WR_CHECK_GE(config_.max_num_batched_tokens, 1);
+  WR_CHECK_GE(config_.max_model_len, 2);
+  WR_CHECK_GE(config_.max_concurrent_steps, 1);
+  if (config_.enable_chunked_prefill && config_.long_prefill_token_threshold > 0) {
+    max_chunk_ = config_.long_prefill_token_threshold;
+  }
+  const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
+  row_owner_.resize(max_rows, -1);
+  finished_rows_.reserve(max_rows);
+  records_.resize(static_cast<size_t>(config_.max_concurrent_steps));
+  for (StepRecord& record : records_) {
+    record.rows.resize(max_rows);
+  }
+}
+
+Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
+  const auto refuse = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
+  if (prompt_len < 1) {
+    return refuse("the prompt is empty; at least 1 token is needed");
+  }
+  if (max_tokens < 1) {
+    return refuse(fmt::format("max_tokens is {}; at least 1 is needed", max_tokens));
+  }
+  if (prompt_len >= config_.max_model_len) {
+    return refuse(fmt::format("the prompt has {} tokens; max_model_len {} leaves room for at most {}",
+                              prompt_len,
+                              config_.max_model_len,
+                              config_.max_model_len - 1));
+  }
+  if (!config_.enable_chunked_prefill && prompt_len > config_.max_num_batched_tokens) {
+    return refuse(fmt::format("the prompt has {} tokens; without chunked prefill max_num_batched_tokens {} is the limit",
+                              prompt_len,
+                              config_.max_num_batched_tokens));
+  }
+  // The last output is never fed back, so its KV needs no place.
+  const int64_t num_kv_tokens = std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) - 1;
+  const int32_t needed = kv_.max_blocks_for(static_cast<int32_t>(num_kv_tokens));
+  const int32_t present = kv_.pool().num_blocks() - 1;
+  if (needed > present) {
+    return refuse(fmt::format("prompt of {} and max_tokens {} need {} KV blocks; the cache has {}",
+                              prompt_len,
+                              max_tokens,
+                              needed,
+                              present));
+  }
+  return {};
+}
+
+Result<void> Scheduler::add_request(const Request& request) {
+  if (auto checked = check(static_cast<int64_t>(request.prompt.size()), request.max_tokens); !checked) {
+    return checked;
+  }
+  const int32_t index = requests_.add(request.id);
+  LiveRequest& r = requests_[index];
+  const auto prompt_len = static_cast<int32_t>(request.prompt.size());
+  r.state = LiveRequest::State::kWaiting;
+  r.row = kNoRow;
+  r.num_computed = r.num_pending = r.prefill_len = 0;
+  r.prompt_len = prompt_len;
+  r.max_len = std::min(request.max_tokens, config_.max_model_len - prompt_len) + prompt_len;
+  r.stop_from_len = prompt_len + std::min(request.params.min_tokens, r.max_len - prompt_len);
+  r.tokens.reserve(static_cast<size_t>(r.max_len));
+  r.tokens.assign(request.prompt.begin(), request.prompt.end());
+  r.arrival = next_arrival_++;
+  r.priority = config_.policy == SchedulerConfig::Policy::kPriority ? request.priority : 0;
+  r.num_cached_tokens = -1;
+  r.params = request.params;
+  r.adapter = request.adapter;
+  r.eos_token_ids = request.eos_token_ids;
+  r.stop_token_ids = request.stop_token_ids;
+  kv_.init(r.kv, {.adapter = request.adapter, .cache_salt = request.cache_salt}, r.max_len);
+  enqueue(index);
+  return {};
+}
+
+bool Scheduler::abort_request(uint64_t id) {
+  const int32_t index = requests_.find(id);
+  if (index >= 0) {
+    end(index);
+  }
+  return index >= 0;
+}
+
+bool Scheduler::schedule(SchedulerOutput& out) {
+  out.clear();
+  if (num_in_flight_ == config_.max_concurrent_steps) {
+    return false;
+  }
+  out.step = next_step_;
+  out.finished_rows.assign(finished_rows_.begin(), finished_rows_.end());
+  finished_rows_.clear();
+  budget_ = config_.max_num_batched_tokens;
+  schedule_running(out);
+  // Whoever gave up blocks in this step would only take them from those who needed them.
+  if (out.preempted_rows.empty()) {
+    while (budget_ > 0 && waiting_.size() > 0 && rows_.num_free() > 0 && admit_next(out)) {
+    }
+  }
+  if (out.scheduled.empty() && out.finished_rows.empty() && out.preempted_rows.empty()) {
+    return false;
+  }
+  commit_step(out);
+  return true;
+}
+
+void Scheduler::schedule_running(SchedulerOutput& out) {
+  for (int32_t index = running_.front(); index >= 0 && budget_ > 0;) {
+    index = advance_running(index, out);
+  }
+}
+
+// Plans the request's tokens in this step, if it can have any, and returns the running request after it.
+int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
+  LiveRequest& r = requests_[index];
+  const int32_t len = r.num_known() + r.num_pending;
+  if (len >= r.max_len) {
+    return r.next;  // the outputs in flight certainly end it
+  }
+  const int32_t n = std::min({len - r.num_computed, max_chunk_, budget_});
+  if (r.num_computed >= r.kv.window_at) {
+    kv_.drop_outside_windows(r.kv, r.num_computed, last_step());
+  }
+  while (r.num_computed + n > r.kv.capacity && !kv_.grow(r.kv, r.num_computed + n, r.row, out)) {
+    if (kv_.pool().num_fenced() > 0) {
+      return r.next;  // blocks come back with the steps in flight
+    }
+    const int32_t victim = pick_victim();
+    const int32_t next = r.next;
+    preempt(victim, out);
+    if (victim == index) {
+      return next;
+    }
+  }
+  out.scheduled.push_back({r.row, n, r.num_computed, 0});
+  budget_ -= n;
+  return r.next;
+}
+
+bool Scheduler::admit_next(SchedulerOutput& out) {
+  const int32_t index = waiting_.front();
+  LiveRequest& r = requests_[index];
+  if (r.num_pending > 0) {
+    return false;  // preempted with outputs in flight: its prefill is not known yet
+  }
+  if (r.arrival == refused_arrival_ && kv_.pool().num_changes() == refused_at_) {
+    return false;
+  }
+  // At least one token is computed anew: its logits are wanted.
+  const int32_t hit = kv_.find_prefix(r.kv, r.tokens, r.num_known() - 1);
+  const int32_t rest = r.num_known() - hit;
+  if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
+    return false;  // waits for a step that takes it whole; only a resumed one that outgrew every step is chunked
+  }
+  const int32_t n = std::min({rest, max_chunk_, budget_});
+  if (!kv_.admit(r.kv, hit, hit + n, r.num_known(), rows_.next(), out)) {
+    refused_arrival_ = r.arrival;
+    refused_at_ = kv_.pool().num_changes();
+    return false;
+  }
+  enter_row(index, hit, out);
+  out.scheduled.push_back({r.row, n, hit, 0});
+  budget_ -= n;
+  return true;
+}
+
+void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) {
+  LiveRequest& r = requests_[index];
+  waiting_.erase(index);
+  running_.insert_after(running_.back(), index);
+  r.state = LiveRequest::State::kRunning;
+  r.row = rows_.take();
+  row_owner_[static_cast<size_t>(index_of(r.row))] = index;
+  r.num_computed = num_hit;
+  r.prefill_len = r.num_known();
+  if (r.num_cached_tokens < 0) {
+    r.num_cached_tokens = num_hit;
+  }
+  stats_.num_prefix_hit_tokens += num_hit;
+
+  NewRow& row = out.new_rows.emplace_back();
+  row.row = r.row;
+  row.generation = rows_.generation(r.row);
+  row.prompt_len = r.prompt_len;
+  row.prefill_len = r.prefill_len;
+  row.num_computed_tokens = num_hit;
+  row.tokens = {static_cast<int32_t>(out.token_ids.size()), r.prefill_len};
+  row.adapter = r.adapter;
+  row.params = r.params;
+  out.token_ids.insert(out.token_ids.end(), r.tokens.begin(), r.tokens.end());
+}
+
+void Scheduler::commit_step(SchedulerOutput& out) {
+  StepRecord& record = records_[static_cast<size_t>(next_step_ % config_.max_concurrent_steps)];
+  record.num_sampling = 0;
+  bool any_prefill = false;
+  bool any_decode = false;
+  bool any_partial = false;
+  for (const ScheduledRow& s : out.scheduled) {
+    const auto row_idx = static_cast<size_t>(index_of(s.row));
+    LiveRequest& r = requests_[row_owner_[row_idx]];
+    const bool is_prefill = s.num_computed_tokens < r.prefill_len;
+    r.num_computed += s.num_tokens;
+    out.total_num_tokens += s.num_tokens;
+    const bool samples = r.num_computed == r.num_known() + r.num_pending;
+    r.num_pending += samples ? 1 : 0;
+    record.num_sampling += samples ? 1 : 0;
+    record.rows[row_idx] = {next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, samples};
+    (is_prefill ? any_prefill : any_decode) = true;
+    any_partial = any_partial || (is_prefill && !samples);
+    // Only after the whole step is planned: a request must not count on blocks that its own step fills.
+    if (is_prefill && std::min(r.num_computed, r.num_known()) >= r.kv.cache_at) {
+      kv_.cache_full_blocks(r.kv, r.tokens, std::min(r.num_computed, r.num_known()));
+    }
+  }
+  ++next_step_;
+  ++num_in_flight_;
+  ++stats_.num_steps;
+  stats_.num_mixed_steps += any_prefill && any_decode ? 1 : 0;
+  stats_.num_partial_prefill_steps += any_partial ? 1 : 0;
+  stats_.num_scheduled_tokens += out.total_num_tokens;
+  stats_.max_steps_in_flight = std::max(stats_.max_steps_in_flight, num_in_flight_);
+}
+
+bool Scheduler::comes_before(const LiveRequest& a, const LiveRequest& b) const {
+  return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
+}
+
+// First come, first served: the one admitted last. By priority: the least urgent, of equals the latest.
+int32_t Scheduler::pick_victim() const {
+  int32_t victim = running_.back();
+  if (config_.policy == SchedulerConfig::Policy::kPriority) {
+    for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
+      victim = comes_before(requests_[victim], requests_[i]) ? i : victim;
+    }
+  }
+  return victim;
+}
+
+void Scheduler::preempt(int32_t index, SchedulerOutput& out) {
+  LiveRequest& r = requests_[index];
+  unschedule(r.row, out);
+  kv_.release(r.kv, last_step());
+  rows_.release(r.row);
+  out.preempted_rows.push_back(r.row);
+  running_.erase(index);
+  r.state = LiveRequest::State::kWaiting;
+  r.row = kNoRow;
+  r.num_computed = 0;
+  enqueue(index);
+  ++stats_.num_preemptions;
+}
+
+// Takes back what this step had planned for a row.
+void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
+  const auto planned = std::find_if(
+      out.scheduled.begin(), out.scheduled.end(), [row](const ScheduledRow& s) { return s.row == row; });
+  if (planned != out.scheduled.end()) {
+    budget_ += planned->num_tokens;
+    out.scheduled.erase(planned);
+  }
+  std::erase_if(out.block_appends, [row](const BlockAppend& append) { return append.row == row; });
+}
+
+// Into the waiting list, which is ordered: newcomers belong at its end, preempted requests near its front.
+void Scheduler::enqueue(int32_t index) {
+  const LiveRequest& r = requests_[index];
+  int32_t before = waiting_.back();
+  if (before >= 0 && comes_before(r, requests_[waiting_.front()])) {
+    before = -1;
+  }
+  while (before >= 0 && comes_before(r, requests_[before])) {
+    before = requests_[before].prev;
+  }
+  waiting_.insert_after(before, index);
+}
+
+void Scheduler::end(int32_t index) {
+  LiveRequest& r = requests_[index];
+  if (r.state == LiveRequest::State::kRunning) {
+    kv_.release(r.kv, last_step());
+    rows_.release(r.row);
+    finished_rows_.push_back(r.row);
+    running_.erase(index);
+  } else {
+    waiting_.erase(index);
+  }
+  requests_.remove(index);
+}
+
+void Scheduler::update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas) {
+  deltas.clear();
+  WR_CHECK_GT(num_in_flight_, 0);
+  const int64_t step = next_step_ - num_in_flight_;
+  WR_CHECK_EQ(out.step, step);
+  StepRecord& record = records_[static_cast<size_t>(step % config_.max_concurrent_steps)];
+  for (const RowOutput& row : out.rows) {
+    PlannedRow& planned = record.rows.at(static_cast<size_t>(index_of(row.row)));
+    if (planned.step != step || planned.generation != row.generation || !planned.samples) {
+      continue;  // a stale result, or a prefill chunk that yields nothing
+    }
+    planned.samples = false;
+    --record.num_sampling;
+    if (requests_[planned.index].arrival != planned.arrival) {
+      continue;  // it ended while the step was in flight
+    }
+    WR_CHECK_EQ(row.tokens.count, 1);
+    RequestDelta& delta = deltas.emplace_back();
+    delta.tokens = row.tokens;
+    take_token(planned.index, out.token_ids[static_cast<size_t>(row.tokens.begin)], delta);
+  }
+  WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
+  kv_.complete(step);
+  --num_in_flight_;
+}
+
+void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
+  LiveRequest& r = requests_[index];
+  r.tokens.push_back(token);
+  --r.num_pending;
+  delta.id = r.id;
+  delta.num_cached_tokens = r.num_cached_tokens;
+  delta.reason = finish_reason(r, token, delta.stop_token_id);
+  const int32_t num_confirmed = std::min(r.num_computed, r.num_known());
+  if (num_confirmed >= r.kv.cache_at) {
+    kv_.cache_full_blocks(r.kv, r.tokens, num_confirmed);
+  }
+  if (delta.reason != FinishReason::kNone) {
+    end(index);
+  }
+}
+
+FinishReason Scheduler::finish_reason(const LiveRequest& request, TokenId token, TokenId& stop_token_id) {
+  const auto has = [token](const std::vector<TokenId>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  if (request.num_known() > request.stop_from_len) {
+    if (has(request.eos_token_ids)) {
+      return FinishReason::kStop;
+    }
+    if (has(request.stop_token_ids)) {
+      stop_token_id = token;
+      return FinishReason::kStop;
+    }
+  }
+  return request.num_known() >= request.max_len ? FinishReason::kLength : FinishReason::kNone;
+}
+
+void Scheduler::reserve(SchedulerOutput& out) const {
+  const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
+  const auto num_blocks = static_cast<size_t>(kv_.pool().num_blocks());
+  const auto num_groups = config_.kv.groups.size();
+  out.finished_rows.reserve(max_rows);
+  out.preempted_rows.reserve(max_rows);
+  out.new_rows.reserve(max_rows);
+  out.block_appends.reserve(max_rows * num_groups);
+  out.scheduled.reserve(max_rows);
+  // More only when rows admitted in one step share cached blocks.
+  out.token_ids.reserve(num_blocks * static_cast<size_t>(config_.kv.groups.front().block_size));
+  out.block_ids.reserve(num_blocks);
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = stats_;
+  stats.num_running = running_.size();
+  stats.num_waiting = waiting_.size();
+  stats.num_kv_blocks = kv_.pool().num_blocks() - 1;
+  stats.num_kv_blocks_used = stats.num_kv_blocks - kv_.pool().num_free() - kv_.pool().num_fenced();
+  return stats;
+}
+
+std::vector<BlockId> Scheduler::block_table(uint64_t id, int32_t group) const {
+  const int32_t index = requests_.find(id);
+  WR_CHECK_GE(index, 0);
+  return requests_[index].kv.tables.at(static_cast<size_t>(group)).blocks;
+}
+
+void Scheduler::check_invariants() const {
+  const BlockPool& pool = kv_.pool();
+  std::vector<int32_t> refs(static_cast<size_t>(pool.num_blocks()), 0);
+  int32_t num_running = 0;
+  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next, ++num_running) {
+    const LiveRequest& r = requests_[i];
+    WR_CHECK(r.state == LiveRequest::State::kRunning);
+    WR_CHECK_EQ(row_owner_.at(static_cast<size_t>(index_of(r.row))), i);
+    WR_CHECK_LE(r.num_computed, r.num_known() + r.num_pending);
+    WR_CHECK_LE(r.num_computed, r.kv.capacity);
+    for (const RequestKv::Table& table : r.kv.tables) {
+      for (const BlockId block : table.blocks) {
+        ++refs[static_cast<size_t>(index_of(block))];
+      }
+    }
+  }
+  WR_CHECK_EQ(num_running, running_.size());
+  WR_CHECK_EQ(num_running + rows_.num_free(), config_.max_num_seqs);
+  for (int32_t i = waiting_.front(); i >= 0; i = requests_[i].next) {
+    WR_CHECK_EQ(requests_[i].kv.capacity, 0);
+  }
+  std::vector<bool> is_free(refs.size(), false);
+  for (const BlockId block : pool.free_order()) {
+    WR_CHECK(!is_free[static_cast<size_t>(index_of(block))]);
+    is_free[static_cast<size_t>(index_of(block))] = true;
+  }
+  int32_t num_idle = 0;
+  for (int32_t b = 1; b < pool.num_blocks(); ++b) {
+    const auto i = static_cast<size_t>(b);
+    WR_CHECK(refs[i] == pool.num_refs(BlockId{b}), "block {}: {} tables name it, {} references", b, refs[i],
+             pool.num_refs(BlockId{b}));
+    WR_CHECK(refs[i] == 0 || !is_free[i], "block {} is held and free", b);
+    WR_CHECK(refs[i] <= 1 || pool.is_hashed(BlockId{b}), "block {} is shared and not full", b);
+    num_idle += refs[i] == 0 ? 1 : 0;
+  }
+  WR_CHECK_EQ(num_idle, pool.num_free() + pool.num_fenced());
+}
+
+}  // namespace warprow

@@ -1,0 +1,568 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/sched/fake_runner.h"
+
+namespace warprow {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+SchedulerConfig small_config(int32_t num_blocks = 64, int32_t block_size = 16) {
+  SchedulerConfig config;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 64;
+  config.max_model_len = 512;
+  KvGroupSpec group;
+  group.block_size = block_size;
+  config.kv = {{group}, num_blocks};
+  return config;
+}
+
+std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// A scheduler with a runner that answers at once, or later where a test keeps outputs back.
+struct Bench {
+  explicit Bench(const SchedulerConfig& config) : scheduler(config) {}
+
+  void add(uint64_t id, std::vector<TokenId> prompt, int32_t max_tokens = 100, int32_t priority = 0) {
+    Request request;
+    request.id = id;
+    request.prompt = std::move(prompt);
+    request.max_tokens = max_tokens;
+    request.priority = priority;
+    add(request);
+  }
+  void add(const Request& request) {
+    const auto added = scheduler.add_request(request);
+    ASSERT_TRUE(added) << added.error().message;
+  }
+  // Schedules and runs; the output waits in `pending`.
+  bool launch() {
+    if (!scheduler.schedule(step)) {
+      return false;
+    }
+    scheduler.check_invariants();
+    pending.push_back(runner.run(step));
+    return true;
+  }
+  void collect() {
+    scheduler.update_from_output(pending.front(), deltas);
+    pending.erase(pending.begin());
+    scheduler.check_invariants();
+  }
+  bool run_step() {
+    if (!launch()) {
+      return false;
+    }
+    collect();
+    return true;
+  }
+  // {tokens, computed before} of each scheduled row.
+  [[nodiscard]] std::vector<std::pair<int32_t, int32_t>> plan() const {
+    std::vector<std::pair<int32_t, int32_t>> rows;
+    for (const ScheduledRow& row : step.scheduled) {
+      rows.emplace_back(row.num_tokens, row.num_computed_tokens);
+    }
+    return rows;
+  }
+
+  Scheduler scheduler;
+  testing::FakeRunner runner;
+  SchedulerOutput step;
+  std::vector<ModelRunnerOutput> pending;
+  std::vector<RequestDelta> deltas;
+};
+
+using Plan = std::vector<std::pair<int32_t, int32_t>>;
+
+TEST(Scheduler, OneRequestFromPromptToLength) {
+  Bench bench(small_config());
+  bench.add(1, tokens_from(100, 5), 3);
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_EQ(bench.step.new_rows.size(), 1U);
+  const NewRow& row = bench.step.new_rows[0];
+  EXPECT_EQ(row.generation, 1U);
+  EXPECT_EQ(row.prompt_len, 5);
+  EXPECT_EQ(row.prefill_len, 5);
+  EXPECT_EQ(row.num_computed_tokens, 0);
+  EXPECT_EQ(row.tokens, (Span32{0, 5}));
+  EXPECT_EQ(bench.step.token_ids, tokens_from(100, 5));
+  ASSERT_EQ(bench.step.block_appends.size(), 1U);
+  EXPECT_EQ(bench.step.block_appends[0], (BlockAppend{row.row, 0, 0, {0, 1}}));
+  EXPECT_EQ(bench.plan(), (Plan{{5, 0}}));
+  EXPECT_EQ(bench.step.total_num_tokens, 5);
+  EXPECT_THAT(bench.deltas, ElementsAre(RequestDelta{1, {0, 1}, FinishReason::kNone, -1, 0}));
+
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.step.new_rows, IsEmpty());
+  EXPECT_THAT(bench.step.block_appends, IsEmpty());
+  EXPECT_EQ(bench.plan(), (Plan{{1, 5}}));
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+  EXPECT_TRUE(bench.scheduler.has_work());
+
+  // The last step only releases the row.
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.step.finished_rows, ElementsAre(row.row));
+  EXPECT_THAT(bench.step.scheduled, IsEmpty());
+  EXPECT_FALSE(bench.scheduler.has_work());
+  EXPECT_FALSE(bench.launch());
+  EXPECT_EQ(bench.scheduler.stats().num_kv_blocks_used, 0);
+}
+
+// Facts 24: T = 16, two decodes and a waiting prompt of 40: chunks of 14, 14, 12 and the first sample.
+TEST(Scheduler, ChunksBesideDecodes) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 16;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 4));
+  bench.add(2, tokens_from(50, 4));
+  bench.run_step();
+  bench.add(3, tokens_from(100, 40));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {1, 4}, {14, 0}}));
+  EXPECT_EQ(bench.deltas.size(), 2U);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 5}, {1, 5}, {14, 14}}));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 6}, {1, 6}, {12, 28}}));
+  EXPECT_EQ(bench.deltas.size(), 3U);
+  const SchedulerStats stats = bench.scheduler.stats();
+  EXPECT_EQ(stats.num_steps, 4);
+  EXPECT_EQ(stats.num_mixed_steps, 3);
+  EXPECT_EQ(stats.num_partial_prefill_steps, 2);
+  EXPECT_EQ(stats.num_scheduled_tokens, 8 + 16 + 16 + 14);
+  EXPECT_EQ(stats.num_running, 3);
+}
+
+// Facts 25: prompt 10, max_tokens 3, async, never EOS: exactly 3 steps.
+TEST(Scheduler, CertainlyFinishedIsNotScheduled) {
+  SchedulerConfig config = small_config();
+  config.max_concurrent_steps = 2;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 10), 3);
+  ASSERT_TRUE(bench.launch());
+  EXPECT_EQ(bench.plan(), (Plan{{10, 0}}));
+  ASSERT_TRUE(bench.launch());
+  EXPECT_EQ(bench.plan(), (Plan{{1, 10}}));  // its input token is still on its way
+  EXPECT_FALSE(bench.launch());              // two in flight
+  bench.collect();
+  ASSERT_TRUE(bench.launch());
+  EXPECT_EQ(bench.plan(), (Plan{{1, 11}}));
+  bench.collect();
+  EXPECT_FALSE(bench.launch());
+  bench.collect();
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+  EXPECT_EQ(bench.scheduler.stats().num_steps, 3);
+  EXPECT_EQ(bench.scheduler.stats().max_steps_in_flight, 2);
+}
+
+int32_t second_hit(int32_t prompt_len, uint64_t salt) {
+  Bench bench(small_config());
+  bench.add(1, tokens_from(0, prompt_len), 1);
+  bench.run_step();
+  Request request;
+  request.id = 2;
+  request.prompt = tokens_from(0, prompt_len);
+  request.max_tokens = 1;
+  request.cache_salt = salt;
+  bench.add(request);
+  bench.run_step();
+  EXPECT_EQ(bench.deltas[0].num_cached_tokens, bench.step.new_rows[0].num_computed_tokens);
+  EXPECT_EQ(bench.scheduler.stats().num_prefix_hit_tokens, bench.deltas[0].num_cached_tokens);
+  return bench.deltas[0].num_cached_tokens;
+}
+
+// Facts 26: one token is always computed anew.
+TEST(Scheduler, PrefixHits) {
+  EXPECT_EQ(second_hit(32, 0), 16);
+  EXPECT_EQ(second_hit(33, 0), 32);
+  EXPECT_EQ(second_hit(33, 5), 0);
+  EXPECT_EQ(second_hit(15, 0), 0);
+}
+
+TEST(Scheduler, PrefixHitSharesBlocksOfALivingRequest) {
+  Bench bench(small_config());
+  bench.add(1, tokens_from(0, 40));
+  bench.run_step();
+  bench.add(2, tokens_from(0, 36));
+  bench.add(3, tokens_from(0, 40));
+  bench.run_step();
+  const auto first = bench.scheduler.block_table(1, 0);
+  const auto second = bench.scheduler.block_table(2, 0);
+  EXPECT_EQ(first[0], second[0]);
+  EXPECT_EQ(first[1], second[1]);
+  EXPECT_NE(first[2], second[2]);  // neither is full
+  EXPECT_EQ(bench.scheduler.pool().num_refs(first[0]), 3);
+  EXPECT_EQ(bench.plan(), (Plan{{1, 40}, {4, 32}, {8, 32}}));
+}
+
+TEST(Scheduler, OutputsAreCachedToo) {
+  Bench bench(small_config());
+  bench.add(1, tokens_from(0, 10), 30);
+  while (bench.scheduler.has_work()) {
+    bench.run_step();
+  }
+  // The next turn of a chat: prompt and answer of the first (all 7s), and a new question. 39 tokens were computed.
+  std::vector<TokenId> prompt = tokens_from(0, 10);
+  prompt.resize(40, 7);
+  prompt.resize(50, 99);
+  bench.add(2, prompt);
+  bench.run_step();
+  EXPECT_EQ(bench.deltas[0].num_cached_tokens, 32);
+}
+
+// Facts 28: running [A, B, C], A needs blocks and none is free: C goes, and as that is still too little, B.
+TEST(Scheduler, PreemptsTheLastAdmittedFirst) {
+  SchedulerConfig config = small_config(/*num_blocks=*/8, /*block_size=*/2);
+  config.max_model_len = 14;
+  config.max_num_batched_tokens = 8;
+  config.long_prefill_token_threshold = 4;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 12), 1);
+  bench.add(2, tokens_from(100, 3), 3);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{4, 0}, {3, 0}}));
+  bench.add(3, tokens_from(200, 2), 3);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{4, 4}, {1, 3}, {2, 0}}));
+  EXPECT_EQ(bench.scheduler.stats().num_kv_blocks_used, 7);
+  const RowId row_a = bench.step.scheduled[0].row;
+  const RowId row_b = bench.step.scheduled[1].row;
+  const RowId row_c = bench.step.scheduled[2].row;
+  bench.run_step();
+  EXPECT_THAT(bench.step.preempted_rows, ElementsAre(row_c, row_b));
+  EXPECT_EQ(bench.plan(), (Plan{{4, 8}}));
+  EXPECT_EQ(bench.step.scheduled[0].row, row_a);
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+  // They come back in the order of their arrival, each with prompt and outputs as its prefill.
+  bench.run_step();
+  ASSERT_EQ(bench.step.new_rows.size(), 2U);
+  EXPECT_EQ(bench.step.new_rows[0].prompt_len, 3);
+  EXPECT_EQ(bench.step.new_rows[0].prefill_len, 5);
+  EXPECT_EQ(bench.step.new_rows[1].prompt_len, 2);
+  EXPECT_EQ(bench.step.new_rows[1].prefill_len, 3);
+  EXPECT_EQ(bench.scheduler.stats().num_preemptions, 2);
+}
+
+// A request that needs a block gives way itself if it is the last.
+TEST(Scheduler, TheLastPreemptsItself) {
+  SchedulerConfig config = small_config(/*num_blocks=*/8, /*block_size=*/2);
+  config.max_model_len = 14;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 4), 10);
+  bench.add(2, tokens_from(10, 3), 10);
+  bench.add(3, tokens_from(20, 4), 9);
+  bench.run_step();  // 2 + 2 + 2 of 7 blocks
+  EXPECT_EQ(bench.scheduler.stats().num_running, 3);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {1, 3}}));
+  EXPECT_EQ(bench.step.preempted_rows.size(), 1U);
+  while (bench.scheduler.has_work()) {
+    ASSERT_TRUE(bench.run_step());
+  }
+}
+
+TEST(Scheduler, PreemptedResumesAsNewWithItsOutputs) {
+  SchedulerConfig config = small_config(/*num_blocks=*/6, /*block_size=*/4);
+  config.max_model_len = 20;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 8), 5);
+  bench.add(2, tokens_from(50, 7), 12);
+  bench.run_step();  // 2 + 2 of 5 blocks, one output each
+  bench.run_step();  // 3 + 2 blocks: 9 and 8 tokens computed
+  bench.run_step();  // the second needs a third block: preempted with 2 outputs
+  ASSERT_EQ(bench.step.preempted_rows.size(), 1U);
+  EXPECT_EQ(bench.plan(), (Plan{{1, 9}}));
+  bench.run_step();
+  bench.run_step();
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+  bench.run_step();
+  ASSERT_EQ(bench.step.new_rows.size(), 1U);
+  EXPECT_EQ(bench.step.new_rows[0].prompt_len, 7);
+  EXPECT_EQ(bench.step.new_rows[0].prefill_len, 9);
+  EXPECT_EQ(bench.step.new_rows[0].generation, 1U + (bench.step.new_rows[0].row == bench.step.finished_rows[0]));
+  std::vector<TokenId> known = tokens_from(50, 7);
+  known.resize(9, 7);
+  EXPECT_EQ(bench.step.token_ids, known);
+  // Its blocks 0 and 1 were full and not yet evicted.
+  EXPECT_EQ(bench.step.new_rows[0].num_computed_tokens, 8);
+  EXPECT_EQ(bench.deltas[0].num_cached_tokens, 0);  // of the first admission
+}
+
+TEST(Scheduler, PreemptionKeepsTheOutputInFlight) {
+  SchedulerConfig config = small_config(/*num_blocks=*/5, /*block_size=*/2);
+  config.max_model_len = 8;
+  config.max_concurrent_steps = 2;
+  config.enable_prefix_caching = false;
+  Bench bench(config);
+  TokenId next = 1000;
+  bench.runner.token_of = [&next](RowId) { return next++; };
+  bench.add(1, tokens_from(0, 4), 4);
+  bench.add(2, tokens_from(10, 4), 3);
+  bench.launch();  // all 4 blocks; both sample: 1000, 1001
+  bench.launch();  // 1 needs a block: 2 is preempted with 1001 in flight
+  ASSERT_EQ(bench.step.preempted_rows.size(), 1U);
+  bench.collect();
+  ASSERT_EQ(bench.deltas.size(), 2U);
+  EXPECT_EQ(bench.deltas[1].id, 2U);
+  while (bench.scheduler.has_work() && bench.step.new_rows.empty()) {
+    bench.launch() ? void() : bench.collect();
+    if (bench.scheduler.num_in_flight() == 2) {
+      bench.collect();
+    }
+  }
+  ASSERT_EQ(bench.step.new_rows.size(), 1U);
+  EXPECT_THAT(bench.step.token_ids, ElementsAre(10, 11, 12, 13, 1001));
+  EXPECT_EQ(bench.step.new_rows[0].prompt_len, 4);
+}
+
+TEST(Scheduler, PriorityPreemptsTheLeastUrgent) {
+  SchedulerConfig config = small_config(/*num_blocks=*/7, /*block_size=*/2);
+  config.policy = SchedulerConfig::Policy::kPriority;
+  config.max_model_len = 12;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 3), 8, /*priority=*/5);
+  bench.add(2, tokens_from(10, 4), 8, /*priority=*/1);
+  bench.add(3, tokens_from(20, 4), 8, /*priority=*/1);
+  bench.run_step();
+  EXPECT_EQ(bench.step.token_ids.front(), 10);  // the urgent ones were admitted first
+  ASSERT_EQ(bench.step.scheduled.size(), 3U);
+  const RowId least_urgent = bench.step.scheduled[2].row;
+  bench.run_step();
+  EXPECT_THAT(bench.step.preempted_rows, ElementsAre(least_urgent));
+  EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {1, 4}}));
+}
+
+// The victim may have been planned already in the same step: its tokens, blocks and budget come back.
+TEST(Scheduler, PriorityTakesBackAPlannedRow) {
+  SchedulerConfig config = small_config(/*num_blocks=*/6, /*block_size=*/2);
+  config.policy = SchedulerConfig::Policy::kPriority;
+  config.max_model_len = 10;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 4), 4, /*priority=*/5);
+  bench.run_step();
+  bench.add(2, tokens_from(10, 4), 4, /*priority=*/1);
+  bench.run_step();  // 3 + 2 blocks
+  bench.run_step();
+  // Row of 1 came first and fitted, then 2 needed a block.
+  EXPECT_EQ(bench.step.preempted_rows.size(), 1U);
+  EXPECT_EQ(bench.plan(), (Plan{{1, 4}}));
+  EXPECT_EQ(bench.step.total_num_tokens, 1);
+  ASSERT_EQ(bench.step.block_appends.size(), 1U);
+  EXPECT_EQ(bench.step.block_appends[0].row, bench.step.scheduled[0].row);
+  EXPECT_EQ(bench.deltas.size(), 1U);
+}
+
+// Facts 34: abort in flight, and the row is given out again at once.
+TEST(Scheduler, AbortInFlightWithTheRowReused) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 1;
+  config.max_concurrent_steps = 2;
+  Bench bench(config);
+  bench.runner.token = 111;
+  bench.add(1, tokens_from(0, 5));
+  bench.launch();
+  EXPECT_TRUE(bench.scheduler.abort_request(1));
+  EXPECT_FALSE(bench.scheduler.abort_request(1));
+  bench.add(1, tokens_from(50, 5));  // the same id, even
+  bench.runner.token = 222;
+  bench.launch();
+  EXPECT_THAT(bench.step.finished_rows, ElementsAre(RowId{0}));
+  ASSERT_EQ(bench.step.new_rows.size(), 1U);
+  EXPECT_EQ(bench.step.new_rows[0].row, RowId{0});
+  EXPECT_EQ(bench.step.new_rows[0].generation, 2U);
+  bench.collect();
+  EXPECT_THAT(bench.deltas, IsEmpty());
+  bench.collect();
+  ASSERT_EQ(bench.deltas.size(), 1U);
+  EXPECT_EQ(bench.deltas[0].id, 1U);
+}
+
+TEST(Scheduler, ResultsOfAnotherGenerationAreDropped) {
+  Bench bench(small_config());
+  bench.add(1, tokens_from(0, 5));
+  bench.launch();
+  RowOutput stale = bench.pending[0].rows[0];
+  stale.generation = 0;
+  bench.pending[0].rows.insert(bench.pending[0].rows.begin(), stale);
+  bench.collect();
+  EXPECT_EQ(bench.deltas.size(), 1U);
+}
+
+TEST(Scheduler, AMissingResultIsOurMistake) {
+  Bench bench(small_config());
+  bench.add(1, tokens_from(0, 5));
+  bench.launch();
+  bench.pending[0].rows.clear();
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(bench.collect(), CheckFailure);
+}
+
+TEST(Scheduler, AbortWaitingAndFinishRunning) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 1;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 5));
+  bench.add(2, tokens_from(0, 5));
+  bench.run_step();
+  EXPECT_TRUE(bench.scheduler.abort_request(2));
+  EXPECT_TRUE(bench.scheduler.finish_request(1));
+  EXPECT_TRUE(bench.scheduler.has_work());
+  EXPECT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.step.finished_rows, ElementsAre(RowId{0}));
+  EXPECT_FALSE(bench.scheduler.has_work());
+}
+
+FinishReason end_with(TokenId token, int32_t min_tokens, TokenId& stop_id, int32_t& num_outputs) {
+  Bench bench(small_config());
+  Request request;
+  request.id = 1;
+  request.prompt = tokens_from(0, 5);
+  request.max_tokens = 4;
+  request.params.min_tokens = min_tokens;
+  request.eos_token_ids = {2};
+  request.stop_token_ids = {2, 9};
+  bench.add(request);
+  bench.runner.token = token;
+  for (num_outputs = 1;; ++num_outputs) {
+    bench.run_step();
+    if (bench.deltas[0].reason != FinishReason::kNone) {
+      stop_id = bench.deltas[0].stop_token_id;
+      return bench.deltas[0].reason;
+    }
+  }
+}
+
+TEST(Scheduler, FinishReasons) {
+  TokenId stop_id = 0;
+  int32_t num_outputs = 0;
+  EXPECT_EQ(end_with(2, 0, stop_id, num_outputs), FinishReason::kStop);  // EOS wins over the stop id
+  EXPECT_EQ(stop_id, -1);
+  EXPECT_EQ(num_outputs, 1);
+  EXPECT_EQ(end_with(9, 0, stop_id, num_outputs), FinishReason::kStop);
+  EXPECT_EQ(stop_id, 9);
+  EXPECT_EQ(end_with(9, 2, stop_id, num_outputs), FinishReason::kStop);
+  EXPECT_EQ(num_outputs, 3);
+  EXPECT_EQ(end_with(5, 0, stop_id, num_outputs), FinishReason::kLength);
+  EXPECT_EQ(stop_id, -1);
+  EXPECT_EQ(num_outputs, 4);
+}
+
+TEST(Scheduler, TheContextEndsARequest) {
+  SchedulerConfig config = small_config();
+  config.max_model_len = 12;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 10), 1000);
+  bench.run_step();
+  bench.run_step();
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+}
+
+TEST(Scheduler, RefusesWhatCanNeverRun) {
+  SchedulerConfig config = small_config(/*num_blocks=*/5);
+  config.max_num_batched_tokens = 32;
+  const Scheduler scheduler(config);
+  EXPECT_THAT(scheduler.check(0, 1).error().message, HasSubstr("empty"));
+  EXPECT_THAT(scheduler.check(1, 0).error().message, HasSubstr("max_tokens is 0"));
+  EXPECT_THAT(scheduler.check(512, 1).error().message, HasSubstr("512 tokens; max_model_len 512"));
+  EXPECT_THAT(scheduler.check(60, 6).error().message, HasSubstr("need 5 KV blocks; the cache has 4"));
+  EXPECT_TRUE(scheduler.check(60, 5));
+  EXPECT_TRUE(scheduler.check(33, 1));
+  config.enable_chunked_prefill = false;
+  const Scheduler whole(config);
+  EXPECT_TRUE(whole.check(32, 1));
+  EXPECT_THAT(whole.check(33, 1).error().message, HasSubstr("max_num_batched_tokens 32"));
+}
+
+TEST(Scheduler, WithoutChunksAPromptWaitsForRoom) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 32;
+  config.enable_chunked_prefill = false;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 20), 2);
+  bench.add(2, tokens_from(100, 32), 2);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{20, 0}}));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 20}}));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{32, 0}}));
+}
+
+TEST(Scheduler, LongPrefillThreshold) {
+  SchedulerConfig config = small_config();
+  config.long_prefill_token_threshold = 10;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 25));
+  bench.add(2, tokens_from(100, 5));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 0}, {5, 0}}));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 10}, {1, 5}}));
+}
+
+TEST(Scheduler, AdmitsOnlyWhatFitsWhole) {
+  SchedulerConfig config = small_config(/*num_blocks=*/5);
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 33), 16);    // 3 of 4 blocks, never more
+  bench.add(2, tokens_from(100, 17), 16);  // 2 blocks: does not fit beside
+  bench.add(3, tokens_from(200, 3), 4);    // would fit, but comes later
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{33, 0}}));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 33}}));
+  EXPECT_EQ(bench.scheduler.stats().num_waiting, 2);
+  bench.scheduler.abort_request(1);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{17, 0}, {3, 0}}));
+}
+
+TEST(Scheduler, AWindowHoldsABoundedNumberOfBlocks) {
+  SchedulerConfig config = small_config(/*num_blocks=*/12, /*block_size=*/2);
+  config.max_num_batched_tokens = 16;
+  config.max_model_len = 1024;
+  config.kv.groups[0].kind = KvKind::kSlidingWindow;
+  config.kv.groups[0].window = 4;
+  Bench bench(config);
+  EXPECT_TRUE(bench.scheduler.check(1000, 20));  // the cap is 11 blocks, all there are
+  bench.add(1, tokens_from(0, 1000), 20);
+  while (bench.scheduler.has_work()) {
+    ASSERT_TRUE(bench.run_step());
+    EXPECT_LE(bench.scheduler.stats().num_kv_blocks_used, 11);
+  }
+  EXPECT_EQ(bench.scheduler.stats().num_preemptions, 0);
+}
+
+TEST(Scheduler, FencedBlocksWaitForTheirStep) {
+  SchedulerConfig config = small_config(/*num_blocks=*/5);
+  config.max_concurrent_steps = 2;
+  config.fence_freed_blocks = true;
+  config.enable_prefix_caching = false;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 64), 1);
+  bench.launch();
+  bench.scheduler.abort_request(1);
+  bench.add(2, tokens_from(0, 64), 1);
+  bench.launch();  // releases the row; no block is free yet
+  EXPECT_THAT(bench.step.scheduled, IsEmpty());
+  EXPECT_EQ(bench.scheduler.stats().num_kv_blocks_used, 0);
+  bench.collect();
+  EXPECT_TRUE(bench.launch());
+  EXPECT_EQ(bench.plan(), (Plan{{64, 0}}));
+}
+
+}  // namespace
+}  // namespace warprow
