@@ -16,6 +16,9 @@
 namespace warprow::cpu {
 namespace {
 
+// Where shape-only arenas pretend to lie: never mapped, so a stray access faults.
+constexpr uintptr_t kShapeOnlyBase = 0x100000;
+
 size_t page_round(size_t bytes) {
   return round_up(bytes == 0 ? 1 : bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
 }
@@ -54,8 +57,11 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
   std::unique_ptr<Event> make_event() override { return queue_->make_event(); }
 
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
-    const bool closed = options_.guard_arenas || options_.mode == CpuStreamMode::kShapeOnly;
-    std::byte* base = map_pages(bytes, closed ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
+    if (options_.mode == CpuStreamMode::kShapeOnly) {
+      return {purpose, reinterpret_cast<std::byte*>(kShapeOnlyBase), bytes, {}};
+    }
+    std::byte* base =
+        map_pages(bytes, options_.guard_arenas ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
     const std::scoped_lock lock(arenas_mutex_);
     arenas_.push_back({base, page_round(bytes)});
     return {purpose, base, bytes, [this](std::byte* at, size_t size) { release_arena(at, size); }};

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/cpu_paged.h"
+
+#include "kernels/attention/paged_attention.h"
+
+namespace warprow {
+namespace {
+
+constexpr AttentionCapabilities kCapabilities{
+    .name = "cpu_paged",
+    .device = DeviceKind::kCpu,
+    .head_dim_multiple = 8,
+    .max_head_dim = 256,
+    .kv_f32 = true,
+    .kv_bf16 = true,
+    .kernel_block_multiple = 16,
+    .separate_kv_write = true,
+    .sliding_window = true,
+    .sinks = true,
+    .graph_support = GraphSupport::kAlways,
+};
+
+// Online softmax straight over the block tables; nothing to prepare, since tables, lengths and rows are read in place.
+class CpuPagedAttention final : public AttentionBackend {
+ public:
+  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+
+  void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) override {
+    const auto bytes = static_cast<int64_t>(paged_attention_scratch_bytes(
+        limits.kv, limits.num_heads, limits.max_num_rows, device.facts().num_threads));
+    scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
+  }
+
+  AttentionMetadata build_metadata(Stream& /*stream*/, const KvGroupSpec& /*group*/,
+                                   const AttentionMetadata& base) override {
+    return base;
+  }
+
+  void forward(Stream& stream, const AttentionCall& call, const AttentionMetadata& metadata) override {
+    const AttentionBatch& batch = metadata.batch;
+    PagedAttentionArgs args;
+    args.q = call.q;
+    args.out = call.out;
+    args.kv = call.kv;
+    args.block_table = metadata.block_table;
+    args.idx_mapping = make_view(batch.idx_mapping.data, batch.num_rows);
+    args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
+    args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
+    if (call.params.sinks != nullptr) {
+      args.sinks = make_view(call.params.sinks, call.num_heads);
+    }
+    args.scratch = scratch_;
+    args.num_q_heads = call.num_heads;
+    args.window = call.params.window;
+    args.scale = call.params.scale;
+    args.soft_cap = call.params.soft_cap;
+    args.causal = call.params.causal;
+    paged_attention(stream, args);
+  }
+
+ private:
+  View<std::byte, 1> scratch_;
+};
+
+}  // namespace
+
+const AttentionCapabilities& cpu_paged_capabilities() { return kCapabilities; }
+std::unique_ptr<AttentionBackend> make_cpu_paged() { return std::make_unique<CpuPagedAttention>(); }
+
+}  // namespace warprow

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "attention/attention_backend.h"
+
+namespace warprow {
+
+// Paged attention on the CPU (kernels/attention).
+const AttentionCapabilities& cpu_paged_capabilities();
+std::unique_ptr<AttentionBackend> make_cpu_paged();
+
+}  // namespace warprow

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "attention/attention_backend.h"
+#include "attention/cpu_paged.h"
+
+namespace warprow {
+namespace {
+
+// Every backend, the device's preferred one first.
+struct Entry {
+  const AttentionCapabilities& (*capabilities)();
+  std::unique_ptr<AttentionBackend> (*make)();
+};
+constexpr Entry kBackends[] = {
+    {&cpu_paged_capabilities, &make_cpu_paged},
+};
+
+// The first need of the group that the backend does not meet; empty when it meets all.
+std::string unmet_need(const AttentionCapabilities& can, DeviceKind device, const KvGroupSpec& group) {
+  const int32_t dim = std::max(group.head_dim_k, group.head_dim_v);
+  if (can.device != device) {
+    return "this device";
+  }
+  if (dim > can.max_head_dim || group.head_dim_k % can.head_dim_multiple != 0 ||
+      group.head_dim_v % can.head_dim_multiple != 0) {
+    return fmt::format("head size {}", dim);
+  }
+  if ((group.dtype == DType::kF32 && !can.kv_f32) || (group.dtype == DType::kBF16 && !can.kv_bf16)) {
+    return fmt::format("KV cache dtype {}", dtype_name(group.dtype));
+  }
+  if (group.kernel_block_size % can.kernel_block_multiple != 0) {
+    return fmt::format("kernel block size {}", group.kernel_block_size);
+  }
+  if (group.window > 0 && !can.sliding_window) {
+    return "sliding windows";
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name, DeviceKind device,
+                                                                 const KvGroupSpec& group) {
+  std::string known;
+  for (const Entry& entry : kBackends) {
+    const AttentionCapabilities& can = entry.capabilities();
+    known += (known.empty() ? "" : ", ") + std::string(can.name);
+    const std::string unmet = unmet_need(can, device, group);
+    if (name == can.name && !unmet.empty()) {
+      return fail(ErrorCode::kUnsupported, fmt::format("attention backend {} does not support {}", can.name, unmet));
+    }
+    if ((name == "auto" || name == can.name) && unmet.empty()) {
+      return entry.make();
+    }
+  }
+  return fail(ErrorCode::kUnsupported,
+              name == "auto" ? fmt::format("no attention backend for this model (tried {})", known)
+                             : fmt::format("unknown attention backend {} (known: auto, {})", name, known));
+}
+
+}  // namespace warprow

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/attention.h"
+
+#include "attention/forward_context.h"
+#include "kernels/rope/rope_kv_write.h"
+
+namespace warprow {
+
+void AttentionLayer::forward(Stream& stream, View<float, 2> qkv, View<const float, 2> cos, View<const float, 2> sin,
+                             View<float, 2> out) const {
+  const ForwardContext& context = forward_context(stream);
+  const ForwardGroup& mine = context.groups[static_cast<size_t>(group)];
+  const KvLayerView& kv = context.kv_layers[static_cast<size_t>(layer)];
+
+  RopeKvWriteArgs rope;
+  rope.qkv = qkv;
+  rope.cos = cos;
+  rope.sin = sin;
+  rope.slot_mapping = make_view<const int64_t>(mine.metadata.slot_mapping.data, qkv.shape[0]);
+  rope.q_norm = q_norm;
+  rope.k_norm = k_norm;
+  rope.kv = kv;
+  rope.num_q_heads = num_heads;
+  rope.rot_dim = rot_dim;
+  rope.norm_eps = norm_eps;
+  rope_kv_write(stream, rope);
+
+  AttentionCall call;
+  call.q = make_strided<const float>(qkv.data, qkv.shape[0], static_cast<int64_t>(num_heads) * head_dim, qkv.stride[0]);
+  call.out = out;
+  call.num_heads = num_heads;
+  call.kv = kv;
+  call.params = params;
+  mine.backend->forward(stream, call, mine.metadata);
+}
+
+}  // namespace warprow

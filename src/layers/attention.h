@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "attention/attention_backend.h"
+#include "device/view.h"
+
+namespace warprow {
+
+// A decoder layer's attention between its two projections: head norms and rope on Q and K, write of K and V to the
+// cache, attention of this step's queries. Metadata comes from the stream's ForwardContext.
+struct AttentionLayer {
+  int32_t layer = 0;  // which KvLayerView
+  int32_t group = 0;  // which KV group
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t rot_dim = 0;
+  float norm_eps = 1e-6F;
+  View<const float, 1> q_norm;  // dev f32 [head_dim] or empty
+  View<const float, 1> k_norm;
+  AttentionParams params;
+
+  // qkv [T, (heads + 2 kv_heads) * head_dim] is rotated in place; cos and sin [T, rot_dim / 2]; out [T, heads * head_dim].
+  void forward(Stream& stream, View<float, 2> qkv, View<const float, 2> cos, View<const float, 2> sin,
+               View<float, 2> out) const;
+};
+
+}  // namespace warprow

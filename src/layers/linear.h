@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "device/view.h"
+#include "kernels/linear/linear.h"
+#include "layers/parameter_loader.h"
+
+namespace warprow {
+
+// One part of a linear layer's outputs: a matrix of the checkpoint and perhaps a bias.
+struct LinearPart {
+  TensorWish weight;
+  std::string bias;  // tensor name; empty: none
+};
+
+// A linear layer as an ordered list of segments side by side in the output: GGUF mixes formats within Q, K and V, so one
+// fused weight would not do.
+//
+// Owns: nothing; weights live in the loader's arena. Thread: the runner's.
+class Linear {
+ public:
+  Linear() = default;
+  // Loads the parts in order; output columns follow each other.
+  Linear(ParameterLoader& loader, const std::vector<LinearPart>& parts, ActFormat act);
+  // A layer on a matrix that is already loaded (a head tied to the embedding).
+  Linear(const PackedWeight& weight, ActFormat act);
+
+  [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
+  // y[t] = W x[t] + b. scratch: linear_scratch_bytes for the most tokens and inputs of any layer.
+  void forward(Stream& stream, View<const float, 2> x, View<float, 2> y, std::byte* scratch) const;
+
+ private:
+  LinearArgs args_;  // without x and y
+  int64_t num_outputs_ = 0;
+};
+
+}  // namespace warprow

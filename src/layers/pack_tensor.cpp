@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/pack_tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "device/cpu/cpu_stream.h"
+#include "device/device.h"
+#include "kernels/linear/pack.h"
+#include "weights/quant_groups.h"
+
+namespace warprow {
+namespace {
+
+// The source row of packed row `row`.
+int64_t source_row(const PackTensor& job, int64_t row) {
+  return job.order == RowOrder::kRopePairs ? rope_pair_row(row, job.head_dim) : row;
+}
+
+// One worker's buffers for a panel of rows.
+class PanelPacker {
+ public:
+  explicit PanelPacker(const PackTensor& job) : job_(job) {
+    const auto rows = static_cast<size_t>(cpu::kRowsPerPanel);
+    if (!is_quantised(job.tensor->format)) {
+      values_.resize(rows * job.tensor->row_bytes);
+      return;
+    }
+    const auto cols = static_cast<size_t>(job.tensor->cols);
+    q_.resize(rows * cols);
+    scale_.resize(rows * cols / static_cast<size_t>(job.weight.group));
+    bias_.resize(scale_.size());
+  }
+
+  void pack(int64_t first, int64_t count, std::byte* dst) {
+    const TensorSource& tensor = *job_.tensor;
+    const auto groups = static_cast<size_t>(job_.weight.k / job_.weight.group);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const std::byte* src = tensor.data + static_cast<size_t>(source_row(job_, first + i)) * tensor.row_bytes;
+      if (values_.empty()) {
+        decode_groups(tensor.format, src, tensor.cols, q_.data() + at * static_cast<size_t>(tensor.cols),
+                      scale_.data() + at * groups, bias_.data() + at * groups);
+      } else {
+        std::memcpy(values_.data() + at * tensor.row_bytes, src, tensor.row_bytes);
+      }
+    }
+    if (values_.empty()) {
+      cpu::pack_groups(job_.weight, dst, first, count, {q_.data(), scale_.data(), bias_.data()});
+    } else {
+      cpu::pack_values(job_.weight, dst, first, count, values_.data());
+    }
+  }
+
+ private:
+  const PackTensor& job_;
+  std::vector<std::byte> values_;
+  std::vector<int8_t> q_;
+  std::vector<float> scale_;
+  std::vector<float> bias_;
+};
+
+void run_pack(const PackTensor& job, cpu::ComputePool& pool) {
+  const auto panel_bytes = static_cast<int64_t>(cpu::packed_panel_bytes(job.weight));
+  const int64_t panels = ceil_div<int64_t>(job.weight.n, cpu::kRowsPerPanel);
+  pool.parallel_for(panels, std::max<int64_t>(1, panels / (4 * pool.num_workers())),
+                    [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+                      PanelPacker packer(job);
+                      for (int64_t panel = begin; panel < end; ++panel) {
+                        const int64_t first = panel * cpu::kRowsPerPanel;
+                        const int64_t count = std::min(cpu::kRowsPerPanel, job.weight.n - first);
+                        packer.pack(first, count, job.dst + panel * panel_bytes);
+                      }
+                    });
+  job.checkpoint->drop_pages(*job.tensor);
+}
+
+}  // namespace
+
+PackedWeight packed_shape(const TensorSource& tensor) {
+  PackedWeight weight;
+  weight.n = static_cast<int32_t>(tensor.rows);
+  weight.k = static_cast<int32_t>(tensor.cols);
+  if (!is_quantised(tensor.format)) {
+    weight.kind = tensor.format == WeightFormat::kF32   ? PackedKind::kF32
+                  : tensor.format == WeightFormat::kF16 ? PackedKind::kF16
+                                                        : PackedKind::kBF16;
+    return weight;
+  }
+  const GroupTraits& traits = group_traits(tensor.format);
+  weight.kind = traits.bits == 4 ? PackedKind::kQ4 : PackedKind::kQ8;
+  weight.has_bias = traits.has_bias;
+  weight.f16_scales = traits.f16_exact;
+  weight.zero_point = traits.zero_point;
+  weight.group = traits.group;
+  return weight;
+}
+
+void pack_tensor(Stream& stream, const PackTensor& job) {
+  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu, "packing for this device is not built in");
+  cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) { run_pack(job, pool); });
+}
+
+}  // namespace warprow

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "base/hd.h"
+
+namespace warprow {
+
+// A step's results, on the device or in the mapped ring that the host reads after the step's event.
+struct SampledArrays {
+  int32_t* num_sampled = nullptr;   // i32 [max_num_seqs]
+  int32_t* num_rejected = nullptr;  // i32 [max_num_seqs]
+  int32_t* tokens = nullptr;        // i32 [max_num_seqs, sampled_stride]
+  float* logprob = nullptr;         // f32 [max_logits]
+  int32_t* rank = nullptr;          // i32 [max_logits]
+  int32_t* top_ids = nullptr;       // i32 [max_logits, max_top]
+  float* top_logprobs = nullptr;    // f32 [max_logits, max_top]
+};
+
+// The last operation of a step: copies what the host will read into the mapped ring. One item per batch_idx; logprobs
+// only where the step has some.
+struct PublishOutput {
+  SampledArrays from;  // dev
+  SampledArrays to;    // pinned, mapped
+  int64_t sampled_stride = 1;
+  int32_t max_top = 0;
+  bool with_logprobs = false;
+
+  WR_HD void operator()(int64_t batch_idx) const {
+    to.num_sampled[batch_idx] = from.num_sampled[batch_idx];
+    to.num_rejected[batch_idx] = from.num_rejected[batch_idx];
+    for (int64_t i = batch_idx * sampled_stride; i < (batch_idx + 1) * sampled_stride; ++i) {
+      to.tokens[i] = from.tokens[i];
+      if (with_logprobs) {
+        to.logprob[i] = from.logprob[i];
+        to.rank[i] = from.rank[i];
+        for (int64_t t = i * max_top; t < (i + 1) * max_top; ++t) {
+          to.top_ids[t] = from.top_ids[t];
+          to.top_logprobs[t] = from.top_logprobs[t];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace warprow
