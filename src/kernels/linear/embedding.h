@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/view.h"
+#include "kernels/linear/packed_weight.h"
+#include "kernels/op.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+struct EmbeddingArgs {
+  View<const int32_t, 1> ids;  // dev i32 [num_toks]
+  PackedWeight table;          // [vocabulary, width]; may be the same packed copy as a tied head's
+  View<float, 2> out;          // dev f32 [num_toks, width], rows contiguous
+};
+
+// Formula: out[t] = table[ids[t]], exactly dequantised; zeros where the id is not in 0..n-1.
+// Shapes: out [num_toks, table.k]; num_toks may be 0.
+// Mapping (CPU): rows over the compute pool.
+// Bytes moved: a packed row lies in 64-byte pieces shared with 15 neighbours, so up to 16 times its
+// own bytes. Numerics: f32, scale * q then + bias; deterministic. Preconditions: out.stride[1]
+// is 1. Origin: own design; layout in panel_layout.h.
+WR_OP(embedding, EmbeddingArgs);
+
+}  // namespace warprow

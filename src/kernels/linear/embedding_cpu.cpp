@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/embedding.h"
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "device/cpu/cpu_stream.h"
+#include "kernels/linear/panel_layout.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace warprow {
+namespace {
+
+template <typename T>
+T load(const std::byte* p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// One output's weights inside its panel.
+class PanelLane {
+ public:
+  PanelLane(const PackedWeight& w, int64_t row)
+      : w_(w),
+        layout_(cpu::panel_layout(w)),
+        panel_(w.data + row / cpu::kPanelRows * layout_.panel_bytes),
+        lane_(row % cpu::kPanelRows) {}
+
+  void dequantise(float* out) const {
+    if (cpu::is_quantised(w_.kind)) {
+      for (int64_t g = 0; g < w_.k / w_.group; ++g) {
+        dequantise_group(g, out + g * w_.group);
+      }
+      return;
+    }
+    for (int64_t i = 0; i < w_.k; ++i) {
+      out[i] = plain(i);
+    }
+  }
+
+ private:
+  [[nodiscard]] float plain(int64_t i) const {
+    const int64_t at = i * cpu::kPanelRows + lane_;
+    switch (w_.kind) {
+      case PackedKind::kF16:
+        return f16_to_f32(load<uint16_t>(panel_ + at * 2));
+      case PackedKind::kBF16:
+        return bf16_to_f32(load<uint16_t>(panel_ + at * 2));
+      default:
+        return load<float>(panel_ + at * 4);
+    }
+  }
+
+  [[nodiscard]] float scale_at(const std::byte* scales) const {
+    return w_.f16_scales ? f16_to_f32(load<uint16_t>(scales + lane_ * 2))
+                         : load<float>(scales + lane_ * 4);
+  }
+
+  void dequantise_group(int64_t g, float* out) const {
+    const std::byte* scales = panel_ + layout_.scales_offset + g * layout_.scale_group_bytes;
+    const float scale = scale_at(scales);
+    const float bias = w_.has_bias ? scale_at(scales + layout_.scale_group_bytes / 2) : -0.0F;
+    if (w_.kind == PackedKind::kQ8) {
+      const std::byte* q = panel_ + g * w_.group * cpu::kPanelRows + lane_ * 4;
+      for (int64_t i = 0; i < w_.group; ++i) {
+        out[i] = scale * static_cast<float>(load<int8_t>(q + i / 4 * 64 + i % 4)) + bias;
+      }
+      return;
+    }
+    const int64_t half = w_.group / 2;
+    const std::byte* q = panel_ + g * half * cpu::kPanelRows + lane_ * 4;
+    for (int64_t i = 0; i < half; ++i) {
+      const auto pair = load<uint8_t>(q + i / 4 * 64 + i % 4);
+      out[i] = scale * static_cast<float>((pair & 15) - w_.zero_point) + bias;
+      out[half + i] = scale * static_cast<float>((pair >> 4) - w_.zero_point) + bias;
+    }
+  }
+
+  const PackedWeight& w_;
+  cpu::PanelLayout layout_;
+  const std::byte* panel_;
+  int64_t lane_;
+};
+
+void gather(const EmbeddingArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const int32_t id = args.ids(t);
+    if (id < 0 || id >= args.table.n) {
+      std::fill_n(args.out.row(t), args.table.k, 0.0F);
+    } else {
+      PanelLane(args.table, id).dequantise(args.out.row(t));
+    }
+  }
+}
+
+}  // namespace
+
+void cpu::embedding(Stream& stream, const EmbeddingArgs& args) {
+  WR_CHECK_EQ(args.ids.shape[0], args.out.shape[0]);
+  WR_CHECK_EQ(args.out.shape[1], args.table.k);
+  WR_CHECK_EQ(args.out.stride[1], 1);
+  if (args.ids.shape[0] == 0) {
+    return;
+  }
+  as_cpu(stream).launch("embedding", [args](ComputePool& pool) {
+    constexpr int64_t kGrain = 8;
+    pool.parallel_for(
+        args.ids.shape[0], kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+          gather(args, begin, end);
+        });
+  });
+}
+
+}  // namespace warprow

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/packed_weight.h"
+
+#include <cstddef>
+#include <cstdint>
+
+// The inner kernels of the CPU linear layer, one set per instruction set. This header is included
+// by files compiled for an instruction set, so it holds plain structs only: an inline function
+// could be linked into code that runs where that set is missing.
+
+namespace warprow::cpu {
+
+// Activations of 32 (or 16) consecutive inputs as int8: x ~= scale * q, |q| <= 127.
+struct ActGroup {
+  float scale;
+  float scaled_sum;        // scale * sum(q): what a weight group's bias multiplies
+  int32_t minus_8_sums;    // -8 * sum(q): undoes the offset of u4 weights with zero point 8,
+  int32_t minus_128_sums;  // -128 * sum(q): and that of s8 weights used as u8
+};
+
+// Some consecutive panels of one matrix, and where their outputs go.
+struct PanelJob {
+  PackedKind kind;
+  bool has_bias;  // as PackedWeight
+  bool f16_scales;
+  bool add_to_y;  // y += instead of y =
+  int32_t zero_point;
+  int32_t group;
+  int64_t k;
+  const std::byte* panels;  // the first one
+  int64_t panel_bytes;      // see PanelLayout
+  int64_t scales_offset;
+  int64_t scale_group_bytes;
+  int64_t num_panels;
+  int64_t num_outputs;    // at most 16 * num_panels; more than 16 * (num_panels - 1)
+  const float* out_bias;  // [num_outputs] or null
+  float* y;               // [num_rows, num_outputs] with y_stride
+  int64_t y_stride;
+  int64_t num_rows;
+};
+
+struct FloatRows {
+  const float* x;  // [num_rows, k]
+  int64_t stride;
+};
+
+struct Int8Rows {
+  const int8_t* q;  // [num_rows, k], padded to whole groups of 32
+  int64_t stride;
+  const ActGroup*
+      groups;  // [num_rows, k / job.group]: for weights in groups of 16, the sums of 16 inputs each
+  int64_t group_stride;
+};
+
+struct PanelKernels {
+  const char* name;
+  // One row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)], and unless null
+  // by16 [2 * ceil(k / 32)], which has the same scales with the sums of 16.
+  void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
+  void (*float_panels)(const PanelJob& job, const FloatRows& rows);
+  void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
+};
+
+extern const PanelKernels kPanelKernelsGeneric;
+extern const PanelKernels kPanelKernelsAvx2;
+extern const PanelKernels kPanelKernelsAvx512;
+
+// The set to use now, by cpu_isa().
+const PanelKernels& panel_kernels();
+
+}  // namespace warprow::cpu

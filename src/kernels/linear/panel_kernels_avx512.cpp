@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear layer's inner kernels for AVX-512 (F, BW, VL, DQ, VNNI).
+#include <immintrin.h>
+
+#if !defined(__clang__)
+// gcc 12 takes the deliberately undefined operands inside its own intrinsics for ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include "kernels/linear/panel_loops.h"
+
+namespace warprow::cpu {
+namespace {
+
+struct Avx512 {
+  using F = __m512;
+  using I = __m512i;
+  static constexpr int kDirectRows = 4;
+  static constexpr int kIntRows = 6;  // 12 integer and 12 float accumulators of 32 registers
+  static constexpr int kIntPanels = 2;
+  static constexpr int kFloatRows = 6;  // 24 accumulators
+  static constexpr int kFloatPanels = 2;
+  static constexpr bool kOffsetWeights = true;
+
+  static F zero() { return _mm512_setzero_ps(); }
+  static F set1(float f) { return _mm512_set1_ps(f); }
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+  static F load_bytes_f32(const std::byte* p) { return _mm512_loadu_ps(p); }
+  static F load_half(const std::byte* p) { return _mm512_cvtph_ps(load_256(p)); }
+  static F load_bf16(const std::byte* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(p)), 16));
+  }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+
+  static I zero_int() { return _mm512_setzero_si512(); }
+  static I set1_s32(int32_t v) { return _mm512_set1_epi32(v); }
+  static I add_s32(I a, I b) { return _mm512_add_epi32(a, b); }
+  static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
+  static I load_raw(const void* p) { return _mm512_loadu_si512(p); }
+  static void store_raw(void* p, I v) { _mm512_storeu_si512(p, v); }
+
+  template <int kByte>
+  static F byte_to_float(I v) {
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * kByte), 24));
+  }
+  // A permute looks at the low four bits of each dword only, so it needs no mask.
+  static F nibble_decoder(int32_t zero_point) {
+    const I index = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(index, _mm512_set1_epi32(zero_point)));
+  }
+  template <int kShift>
+  static F nibble_to_float(I v, F decoder) {
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(v, kShift), decoder);
+  }
+
+  static I low_nibbles(I v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+  static I high_nibbles(I v) {
+    return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+  }
+  static I weights_of_s8(I v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
+  static I weights_of_u4(I v, int32_t /*zero_point*/) { return v; }
+  static I load_dword(const int8_t* p) {
+    int32_t v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+  }
+  static I dot4(I acc, I w, I a) { return _mm512_dpbusd_epi32(acc, w, a); }
+  // gcc 12 gives the intrinsic's result a new register and then moves and spills a tile's
+  // accumulators; the instruction itself updates in place.
+  static I dot4_pinned(I acc, I w, I a) {
+#if defined(__clang__)
+    return _mm512_dpbusd_epi32(acc, w, a);
+#else
+    asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(a));
+    return acc;
+#endif
+  }
+
+  static float max_of_abs(F a, F b) {
+    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+  }
+  // Rounds to nearest even, stores 16 bytes and returns their sum.
+  static int32_t round_to_s8(int8_t* q, F v) {
+    const I rounded = _mm512_cvtps_epi32(v);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(rounded));
+    return _mm512_reduce_add_epi32(rounded);
+  }
+
+ private:
+  static __m256i load_256(const std::byte* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+};
+
+}  // namespace
+
+const PanelKernels kPanelKernelsAvx512 = PanelLoops<Avx512>::table("avx512");
+
+}  // namespace warprow::cpu

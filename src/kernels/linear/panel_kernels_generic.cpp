@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear layer's inner kernels in portable C++: right everywhere, fast nowhere.
+#include "base/dtype.h"
+#include "kernels/linear/panel_loops.h"
+
+namespace warprow::cpu {
+namespace {
+
+// Loops over 16 lanes, which a compiler may turn into whatever vectors the machine has.
+struct Generic {
+  struct F {
+    float v[16];
+  };
+  struct I {
+    int32_t v[16];
+  };
+  static constexpr int kDirectRows = 2;
+  static constexpr int kIntRows = 2;
+  static constexpr int kIntPanels = 1;
+  static constexpr int kFloatRows = 2;
+  static constexpr int kFloatPanels = 1;
+  static constexpr bool kOffsetWeights = false;
+
+  template <typename T, typename Fn>
+  static T each(const Fn& fn) {
+    T r;
+    for (int i = 0; i < 16; ++i) {
+      r.v[i] = fn(i);
+    }
+    return r;
+  }
+
+  static F zero() { return set1(0.0F); }
+  static F set1(float f) {
+    return each<F>([&](int) { return f; });
+  }
+  static F load(const float* p) {
+    return each<F>([&](int i) { return p[i]; });
+  }
+  static void store(float* p, F a) { __builtin_memcpy(p, a.v, sizeof a.v); }
+  static F load_bytes_f32(const std::byte* p) {
+    F r;
+    __builtin_memcpy(r.v, p, sizeof r.v);
+    return r;
+  }
+  static F load_half(const std::byte* p) {
+    uint16_t h[16];
+    __builtin_memcpy(h, p, sizeof h);
+    return each<F>([&](int i) { return f16_to_f32(h[i]); });
+  }
+  static F load_bf16(const std::byte* p) {
+    uint16_t h[16];
+    __builtin_memcpy(h, p, sizeof h);
+    return each<F>([&](int i) { return bf16_to_f32(h[i]); });
+  }
+  static F add(F a, F b) {
+    return each<F>([&](int i) { return a.v[i] + b.v[i]; });
+  }
+  static F mul(F a, F b) {
+    return each<F>([&](int i) { return a.v[i] * b.v[i]; });
+  }
+  // Two roundings instead of one: a fused operation would be a library call here.
+  static F fma(F a, F b, F c) {
+    return each<F>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+  }
+
+  static I zero_int() {
+    return each<I>([](int) { return 0; });
+  }
+  static I add_s32(I a, I b) {
+    return each<I>([&](int i) { return a.v[i] + b.v[i]; });
+  }
+  static F to_float(I a) {
+    return each<F>([&](int i) { return static_cast<float>(a.v[i]); });
+  }
+  static I load_raw(const void* p) {
+    I r;
+    __builtin_memcpy(r.v, p, sizeof r.v);
+    return r;
+  }
+  static void store_raw(void* p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }
+
+  static int32_t byte_of(int32_t dword, int byte) {
+    return static_cast<int8_t>(static_cast<uint32_t>(dword) >> (8 * byte));
+  }
+  template <int kByte>
+  static F byte_to_float(I a) {
+    return each<F>([&](int i) { return static_cast<float>(byte_of(a.v[i], kByte)); });
+  }
+  static int32_t nibble_decoder(int32_t zero_point) { return zero_point; }
+  template <int kShift>
+  static F nibble_to_float(I a, int32_t zero_point) {
+    return each<F>([&](int i) {
+      const auto nibble = static_cast<int32_t>((static_cast<uint32_t>(a.v[i]) >> kShift) & 15U);
+      return static_cast<float>(nibble - zero_point);
+    });
+  }
+
+  static I low_nibbles(I a) {
+    return each<I>([&](int i) { return a.v[i] & 0x0f0f0f0f; });
+  }
+  static I high_nibbles(I a) {
+    return each<I>([&](int i) { return (a.v[i] >> 4) & 0x0f0f0f0f; });
+  }
+  static I weights_of_s8(I a) { return a; }
+  // Subtracts zp from each byte, 0..15: no borrow can cross bytes while bit 7 is set.
+  static I weights_of_u4(I a, int32_t zero_point) {
+    const uint32_t zp = 0x01010101U * static_cast<uint32_t>(zero_point);
+    return each<I>([&](int i) {
+      return static_cast<int32_t>(((static_cast<uint32_t>(a.v[i]) | 0x80808080U) - zp) ^
+                                  0x80808080U);
+    });
+  }
+  static int32_t load_dword(const int8_t* p) {
+    int32_t v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static I dot4(I acc, I w, int32_t a) {
+    const int32_t a0 = byte_of(a, 0);
+    const int32_t a1 = byte_of(a, 1);
+    const int32_t a2 = byte_of(a, 2);
+    const int32_t a3 = byte_of(a, 3);
+    return each<I>([&](int i) {
+      return acc.v[i] + byte_of(w.v[i], 0) * a0 + byte_of(w.v[i], 1) * a1 +
+             byte_of(w.v[i], 2) * a2 + byte_of(w.v[i], 3) * a3;
+    });
+  }
+  static I dot4_pinned(I acc, I w, int32_t a) { return dot4(acc, w, a); }
+
+  static float max_of_abs(F a, F b) {
+    float m = 0.0F;
+    for (int i = 0; i < 16; ++i) {
+      m = __builtin_fabsf(a.v[i]) > m ? __builtin_fabsf(a.v[i]) : m;
+      m = __builtin_fabsf(b.v[i]) > m ? __builtin_fabsf(b.v[i]) : m;
+    }
+    return m;
+  }
+  static int32_t round_to_s8(int8_t* q, F a) {
+    constexpr float kRound =
+        12582912.0F;  // 1.5 * 2^23: adding it leaves no fraction bits, rounding to nearest even
+    int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) {
+      const float rounded = (a.v[i] + kRound) - kRound;
+      const bool in_range = rounded >= -127.0F && rounded <= 127.0F;  // false for NaN
+      const int32_t v = in_range ? static_cast<int32_t>(rounded) : 0;
+      q[i] = static_cast<int8_t>(v);
+      sum += v;
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+
+const PanelKernels kPanelKernelsGeneric = PanelLoops<Generic>::table("generic");
+
+}  // namespace warprow::cpu

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/linear.h"
+
+#include "base/check.h"
+#include "tests/kernels/linear_fixture.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using namespace linear_test;
+
+struct Reference {
+  std::vector<double> y;
+  std::vector<double> magnitude;  // sum of |w x|, which rounding errors are a fraction of
+};
+
+Reference reference(const TestWeight& t, const std::vector<float>& x) {
+  const auto n = static_cast<size_t>(t.w.n);
+  const auto k = static_cast<size_t>(t.w.k);
+  Reference r;
+  for (size_t row = 0; row < x.size() / k; ++row) {
+    for (size_t j = 0; j < n; ++j) {
+      double sum = 0;
+      double magnitude = 0;
+      for (size_t i = 0; i < k; ++i) {
+        const double product =
+            static_cast<double>(t.values[j * k + i]) * static_cast<double>(x[row * k + i]);
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      r.y.push_back(sum);
+      r.magnitude.push_back(magnitude);
+    }
+  }
+  return r;
+}
+
+// What int8 activations stand for: the rule of ActFormat::kInt8 written out plainly.
+std::vector<float> rounded_to_int8(const std::vector<float>& x, size_t k) {
+  std::vector<float> out(x.size());
+  for (size_t row = 0; row < x.size(); row += k) {
+    for (size_t first = 0; first < k; first += 32) {
+      const size_t end = std::min(first + 32, k);
+      float amax = 0;
+      for (size_t i = first; i < end; ++i) {
+        amax = std::max(amax, std::abs(x[row + i]));
+      }
+      for (size_t i = first; i < end; ++i) {
+        out[row + i] =
+            amax == 0 ? 0 : std::nearbyint(x[row + i] * (127.0F / amax)) * (amax / 127.0F);
+      }
+    }
+  }
+  return out;
+}
+
+void expect_near(const std::vector<float>& y, const Reference& r, double tolerance) {
+  ASSERT_EQ(y.size(), r.y.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    ASSERT_NEAR(y[i], r.y[i], tolerance * r.magnitude[i] + 1e-30) << "at " << i;
+  }
+}
+
+struct LinearParam {
+  CpuIsa isa;
+  KindCase kind;
+};
+
+class LinearTest : public testing::TestWithParam<LinearParam> {
+ protected:
+  LinearTest() : scoped_isa_(GetParam().isa), rng_(17) {}
+  void SetUp() override {
+    if (GetParam().isa > detected_cpu_isa()) {
+      GTEST_SKIP() << "this machine has no " << cpu_isa_name(GetParam().isa);
+    }
+  }
+  [[nodiscard]] const KindCase& kind() const { return GetParam().kind; }
+  std::vector<ActFormat> formats() const {
+    return kind().quantised() ? std::vector{ActFormat::kF32, ActFormat::kInt8}
+                              : std::vector{ActFormat::kF32};
+  }
+
+  ScopedCpuIsa scoped_isa_;
+  std::mt19937 rng_;
+  InlineDevice one_{1};
+};
+
+TEST_P(LinearTest, FloatSumsMatchDoubleReference) {
+  const int32_t k_unit = kind().quantised() ? kind().group : 1;
+  for (const int32_t k : {k_unit, 3 * k_unit, kind().quantised() ? 22 * 32 : 653}) {
+    for (const int32_t n : {1, 16, 37, 64}) {
+      const TestWeight t = make_weight(rng_, kind().shape(n, k));
+      for (const int64_t num_toks : {1, 3, 4, 5, 13}) {
+        const auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        expect_near(run_linear(one_, t.w, x, ActFormat::kF32), reference(t, x), 2e-6);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
+  if (!kind().quantised()) {
+    return;
+  }
+  for (const int32_t k : {kind().group, 3 * kind().group, 22 * 32, 45 * 32}) {
+    for (const int32_t n : {1, 16, 37, 64}) {
+      const TestWeight t = make_weight(rng_, kind().shape(n, k));
+      for (const int64_t num_toks : {1, 2, 3, 4, 5, 8, 13}) {
+        auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        std::fill_n(x.begin(), std::min(k, 32), 0.0F);  // a group without a scale
+        const auto rounded = rounded_to_int8(x, static_cast<size_t>(k));
+        // Each activation is off by at most half of a 127th of its group's largest.
+        for (size_t i = 0; i < x.size(); ++i) {
+          ASSERT_NEAR(x[i], rounded[i], 0.5 / 127 * 1.001);
+        }
+        // The bias meets all of a group at once, where its large terms have not cancelled: a wider
+        // margin.
+        expect_near(run_linear(one_, t.w, x, ActFormat::kInt8),
+                    reference(t, rounded),
+                    kind().has_bias ? 2e-5 : 2e-6);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
+  InlineDevice three(3);
+  // Several blocks of inputs, an odd number of panels, a short last panel.
+  const TestWeight t = make_weight(rng_, kind().shape(16 * 6 + 3, 21 * 32));
+  const size_t k = 21 * 32;
+  const size_t n = 16 * 6 + 3;
+  constexpr size_t kMaxToks = 40;
+  const auto x = random_floats(rng_, kMaxToks * k, -2.0F, 2.0F);
+  for (const ActFormat act : formats()) {
+    std::vector<float> alone;
+    for (size_t row = 0; row < kMaxToks; ++row) {
+      const std::vector<float> xr(x.begin() + static_cast<long>(row * k),
+                                  x.begin() + static_cast<long>((row + 1) * k));
+      const auto y = run_linear(one_, t.w, xr, act);
+      alone.insert(alone.end(), y.begin(), y.end());
+    }
+    for (size_t num_toks = 1; num_toks <= kMaxToks; ++num_toks) {
+      const std::vector<float> xs(x.begin(), x.begin() + static_cast<long>(num_toks * k));
+      for (InlineDevice* device : {&one_, &three}) {
+        const auto y = run_linear(*device, t.w, xs, act);
+        ASSERT_EQ(0, std::memcmp(y.data(), alone.data(), num_toks * n * sizeof(float)))
+            << num_toks << " rows, " << (device == &one_ ? 1 : 3) << " threads, act "
+            << static_cast<int>(act);
+      }
+    }
+  }
+}
+
+// Largest weights against largest activations: no intermediate may saturate.
+TEST_P(LinearTest, ExtremesStayExact) {
+  if (!kind().quantised()) {
+    return;
+  }
+  const PackedWeight shape = kind().shape(32, 64);
+  const bool q4 = shape.kind == PackedKind::kQ4;
+  for (const int q_value :
+       q4 ? std::vector{-shape.zero_point, 15 - shape.zero_point} : std::vector{-128, -127, 127}) {
+    const std::vector<int8_t> q(32 * 64, static_cast<int8_t>(q_value));
+    const std::vector<float> scale(32 * 64 / static_cast<size_t>(shape.group), 0.5F);
+    const std::vector<float> bias(scale.size(), 0.25F);
+    AlignedBytes storage(cpu::packed_bytes(shape));
+    cpu::pack_groups(shape, storage.data(), 0, 32, {q.data(), scale.data(), bias.data()});
+    PackedWeight w = shape;
+    w.data = storage.data();
+    const float each = 0.5F * static_cast<float>(q_value) + (shape.has_bias ? 0.25F : 0.0F);
+    for (const float sign : {-1.0F, 1.0F}) {
+      for (const int64_t num_toks : {1, 9}) {
+        const std::vector<float> x(static_cast<size_t>(num_toks * 64), sign * 127.0F);
+        for (const ActFormat act : formats()) {
+          for (const float y : run_linear(one_, w, x, act)) {
+            ASSERT_EQ(y, each * sign * 127.0F * 64);
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<LinearParam> all_params() {
+  std::vector<LinearParam> params;
+  for (const CpuIsa isa : {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+    for (const KindCase& kind : kKindCases) {
+      params.push_back({isa, kind});
+    }
+  }
+  return params;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         LinearTest,
+                         testing::ValuesIn(all_params()),
+                         [](const testing::TestParamInfo<LinearParam>& param) {
+                           return std::string(cpu_isa_name(param.param.isa)) + "_" +
+                                  param.param.kind.name;
+                         });
+
+// Segments of different kinds and groups over one x; bias, columns that stay, strides, adding to y.
+class LinearSegmentsTest : public testing::TestWithParam<CpuIsa> {
+ protected:
+  void SetUp() override {
+    if (GetParam() > detected_cpu_isa()) {
+      GTEST_SKIP();
+    }
+  }
+  static constexpr int32_t kK = 96;
+  static constexpr int64_t kYCols = 130;
+  static constexpr int64_t kXStride = 100;
+  static constexpr int64_t kYStride = 133;
+};
+
+TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
+  const ScopedCpuIsa isa(GetParam());
+  std::mt19937 rng(5);
+  InlineDevice d(2);
+  const TestWeight weights[] = {make_weight(rng, kKindCases[4].shape(33, kK)),   // q4_1, group 32
+                                make_weight(rng, kKindCases[10].shape(20, kK)),  // q6_k, group 16
+                                make_weight(rng, kKindCases[2].shape(17, kK)),   // bf16
+                                make_weight(rng, kKindCases[7].shape(40, kK))};  // q8_0
+  const int64_t columns[] = {3, 36, 60, 80};
+  const auto out_bias = random_floats(rng, 33, -1.0F, 1.0F);
+  for (const ActFormat act : {ActFormat::kF32, ActFormat::kInt8}) {
+    for (const int64_t num_toks : {1, 2, 11}) {
+      const auto x = random_floats(rng, num_toks * kXStride, -1.0F, 1.0F);
+      const auto before = random_floats(rng, num_toks * kYStride, -1.0F, 1.0F);
+      std::vector<float> y = before;
+      LinearArgs args;
+      args.x = make_strided(x.data(), num_toks, static_cast<int64_t>(kK), kXStride);
+      args.y = make_strided(y.data(), num_toks, kYCols, kYStride);
+      for (int s = 0; s < 4; ++s) {
+        args.segments[s] = {weights[s].w, s == 0 ? out_bias.data() : nullptr, columns[s]};
+      }
+      args.num_segments = 4;
+      args.act = act;
+      args.add_to_y = true;
+      args.scratch = d.scratch.data();
+      linear(*d.stream, args);
+
+      std::vector<float> expected = before;
+      std::vector<float> dense;
+      for (int64_t t = 0; t < num_toks; ++t) {
+        dense.insert(dense.end(), x.begin() + t * kXStride, x.begin() + t * kXStride + kK);
+      }
+      for (int s = 0; s < 4; ++s) {
+        const auto alone = run_linear(d, weights[s].w, dense, act);
+        const int64_t n = weights[s].w.n;
+        for (int64_t t = 0; t < num_toks; ++t) {
+          for (int64_t j = 0; j < n; ++j) {
+            expected[static_cast<size_t>(t * kYStride + columns[s] + j)] +=
+                alone[static_cast<size_t>(t * n + j)] +
+                (s == 0 ? out_bias[static_cast<size_t>(j)] : 0.0F);
+          }
+        }
+      }
+      for (size_t i = 0; i < y.size(); ++i) {
+        ASSERT_NEAR(y[i], expected[i], 2e-5) << "at " << i;
+        const auto column = static_cast<int64_t>(i) % kYStride;
+        if (column < 3 || column >= 120) {
+          ASSERT_EQ(y[i], before[i]);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas,
+                         LinearSegmentsTest,
+                         testing::Values(CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512),
+                         [](const testing::TestParamInfo<CpuIsa>& param) {
+                           return cpu_isa_name(param.param);
+                         });
+
+TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
+  if (detected_cpu_isa() < CpuIsa::kAvx512) {
+    GTEST_SKIP() << "this machine has no AVX-512";
+  }
+  std::mt19937 rng(23);
+  InlineDevice d(1);
+  for (const KindCase& kind : kKindCases) {
+    const TestWeight t = make_weight(rng, kind.shape(50, 20 * 32));
+    for (const ActFormat act : {ActFormat::kF32, ActFormat::kInt8}) {
+      for (const int64_t num_toks : {1, 7}) {
+        const auto x = random_floats(rng, num_toks * 640, -1.0F, 1.0F);
+        const auto wide = run_linear(d, t.w, x, act);
+        const ScopedCpuIsa lower(CpuIsa::kAvx2);
+        EXPECT_EQ(wide, run_linear(d, t.w, x, act)) << kind.name;
+      }
+    }
+  }
+}
+
+TEST(LinearArgsTest, NoRowsIsNothing) {
+  std::mt19937 rng(1);
+  InlineDevice d(1);
+  const TestWeight t = make_weight(rng, kKindCases[0].shape(5, 7));
+  EXPECT_TRUE(run_linear(d, t.w, {}, ActFormat::kF32).empty());
+}
+
+TEST(LinearArgsTest, MisuseIsCaught) {
+  std::mt19937 rng(1);
+  InlineDevice d(1);
+  const TestWeight t = make_weight(rng, kKindCases[7].shape(16, 32));
+  const std::vector<float> x(32);
+  std::vector<float> y(16);
+  LinearArgs args;
+  args.x = make_view(x.data(), 1, 32);
+  args.y = make_view(y.data(), 1, 16);
+  args.segments[0].w = t.w;
+  args.num_segments = 1;
+  args.act = ActFormat::kInt8;
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "no scratch";
+  args.scratch = d.scratch.data();
+  args.segments[0].y_col = 1;
+  EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "columns beyond y";
+  args.segments[0].y_col = 0;
+  args.x.shape[1] = 31;
+  EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "k differs";
+  args.x.shape[1] = 32;
+  linear(*d.stream, args);
+}
+
+}  // namespace
+}  // namespace warprow
