@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace warprow {
+
+// One layer's part of the paged KV cache. Kernels read strides, never a layout's name: element d of the key of
+// (kernel block b, offset o, head h) is k[b * block_stride + h * head_stride + o * token_stride + d]; values alike.
+// Strides are in elements; a head's elements are contiguous.
+struct KvLayerView {
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+  DType dtype = DType::kF32;  // kF32 or kBF16
+  int32_t block_size = 16;    // tokens in a kernel block
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_k = 0;
+  int32_t head_dim_v = 0;
+  int64_t block_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "device/view.h"
+#include "kernels/op.h"
+
+namespace warprow {
+
+// Picks rows: the hidden states whose logits are wanted.
+//
+// Formula: out[i] = x[index[i]], or zeros where index[i] is negative.
+// Shapes: x [T, width], index [n], out [n, width] (row strides free).
+// Mapping: CPU: rows in parallel, one copy each.
+// Bytes moved: 8 * n * width.
+// Numerics: exact.
+// Preconditions: index < T; out does not overlap x.
+// Origin: own.
+struct GatherRowsArgs {
+  View<const float, 2> x;
+  View<const int32_t, 1> index;
+  View<float, 2> out;
+};
+
+WR_OP(gather_rows, GatherRowsArgs);
+
+}  // namespace warprow

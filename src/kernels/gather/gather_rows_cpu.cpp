@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "device/cpu/cpu_stream.h"
+#include "kernels/gather/gather_rows.h"
+
+namespace warprow::cpu {
+
+void gather_rows(Stream& stream, const GatherRowsArgs& args) {
+  WR_CHECK_EQ(args.out.shape[0], args.index.shape[0]);
+  WR_CHECK_EQ(args.out.shape[1], args.x.shape[1]);
+  as_cpu(stream).launch("gather_rows", [args](ComputePool& pool) {
+    const size_t bytes = static_cast<size_t>(args.x.shape[1]) * sizeof(float);
+    pool.parallel_for(args.index.shape[0], 32, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int32_t source = args.index(i);
+        WR_DCHECK(source < args.x.shape[0]);
+        if (source < 0) {
+          std::memset(args.out.row(i), 0, bytes);
+        } else {
+          std::memcpy(args.out.row(i), args.x.row(source), bytes);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace warprow::cpu

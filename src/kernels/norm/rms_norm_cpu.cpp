@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cpu/cpu_stream.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/norm/rms_norm_loops.h"
+
+namespace warprow::cpu {
+
+void rms_norm(Stream& stream, const RmsNormArgs& args) {
+  const int64_t rows = args.x.shape[0];
+  const int64_t width = args.x.shape[1];
+  WR_CHECK_EQ(args.out.shape[0], rows);
+  WR_CHECK_EQ(args.out.shape[1], width);
+  WR_CHECK_EQ(args.weight.shape[0], width);
+  if (!args.residual.empty()) {
+    WR_CHECK_EQ(args.residual.shape[0], rows);
+    WR_CHECK_EQ(args.residual.shape[1], width);
+  }
+  const RmsNormLoop loop{args.x.data,
+                         args.x.stride[0],
+                         args.residual.data,
+                         args.residual.stride[0],
+                         args.weight.data,
+                         args.out.data,
+                         args.out.stride[0],
+                         static_cast<int32_t>(width),
+                         args.eps};
+  const auto run_rows = WR_ISA_PICK(rms_norm_rows);
+  as_cpu(stream).launch("rms_norm", [loop, rows, run_rows](ComputePool& pool) {
+    pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
+  });
+}
+
+}  // namespace warprow::cpu

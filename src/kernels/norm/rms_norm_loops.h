@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/simd/dispatch.h"
+
+namespace warprow::cpu {
+
+// RmsNormArgs as plain pointers.
+struct RmsNormLoop {
+  const float* x;
+  int64_t x_stride;
+  float* residual;  // null: none
+  int64_t residual_stride;
+  const float* weight;
+  float* out;
+  int64_t out_stride;
+  int32_t width;
+  float eps;
+};
+
+// Rows [begin, end).
+WR_ISA_DECLARE(void, rms_norm_rows, (const RmsNormLoop& a, int64_t begin, int64_t end));
+
+}  // namespace warprow::cpu

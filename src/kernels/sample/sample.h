@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/view.h"
+#include "kernels/op.h"
+#include "kernels/sample/sample_params.h"
+
+namespace warprow {
+
+// Errors that a logits row can bring.
+enum class SampleError : int32_t { kNone = 0, kBadLogits = 1 };  // kBadLogits: NaN, or no finite maximum
+
+// Draws one token per logits row. The rules stand in their own files, in their order: raw logprobs (logprobs.h), greedy
+// or temperature (temperature.h), min_p (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h).
+//
+// Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the survivor with the
+//   largest x + gumbel(seed, position, id).
+// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative is padding; logit_pos [n] is the
+//   position of the logits' input token; need_sample [n], 0: the row yields no token; sampled, logprob, rank, error
+//   [n]; top_ids, top_logprobs [n, max_top].
+// Mapping: CPU: rows in parallel, lanes along the vocabulary.
+// Bytes moved: one pass over the row for a greedy token, 2 to 5 otherwise, from cache.
+// Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities and the nucleus' mass
+//   are summed in double over float terms.
+// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has sample_scratch_bytes. Rows without a
+//   token get sampled -1; where no logprob is asked, logprob is 0 and rank 0; unused columns of top_ids are -1.
+// Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
+struct SampleArgs {
+  View<const float, 2> logits;
+  View<const int32_t, 1> logit_row;
+  View<const int32_t, 1> logit_pos;
+  View<const int32_t, 1> need_sample;
+  View<const SampleParams, 1> params;
+  View<int32_t, 1> sampled;
+  View<float, 1> logprob;
+  View<int32_t, 1> rank;
+  View<int32_t, 2> top_ids;
+  View<float, 2> top_logprobs;
+  View<int32_t, 1> error;  // SampleError
+  View<std::byte, 1> scratch;
+};
+
+WR_OP(sample, SampleArgs);
+
+size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers);
+
+}  // namespace warprow

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/math.h"
+#include "device/cpu/cpu_stream.h"
+#include "kernels/sample/gumbel.h"
+#include "kernels/sample/logprobs.h"
+#include "kernels/sample/min_p.h"
+#include "kernels/sample/sample.h"
+#include "kernels/sample/temperature.h"
+#include "kernels/sample/token_key.h"
+#include "kernels/sample/top_k_top_p.h"
+
+namespace warprow {
+namespace {
+
+constexpr int64_t kAlign = 64;
+
+// One worker's scratch: keys [V] u64, values [V], scaled logits [V], group maxima and a copy of them.
+int64_t worker_bytes(int64_t vocab) {
+  const int64_t groups = cpu::num_max_groups(static_cast<int32_t>(vocab));
+  return round_up<int64_t>(vocab * 8, kAlign) + 2 * round_up<int64_t>(vocab * 4, kAlign) +
+         2 * round_up<int64_t>(groups * 4, kAlign);
+}
+
+}  // namespace
+
+size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers) {
+  return static_cast<size_t>(worker_bytes(vocab) * num_workers + kAlign);
+}
+
+namespace cpu {
+
+double draw_score(const GumbelDraw& d, int32_t token) {
+  return gumbel_score(d.x[token], {d.seed, d.position, static_cast<RandomPurpose>(d.purpose)}, token);
+}
+
+namespace {
+
+constexpr int32_t kListDraw = 512;  // longer lists of survivors are drawn from by a pass over the row
+
+struct WorkerScratch {
+  TokenKey* keys;
+  float* values;
+  float* scaled;
+  float* group_max;
+  float* group_copy;
+};
+
+WorkerScratch cut_scratch(std::byte* scratch, int64_t vocab, int32_t worker) {
+  const auto address = round_up<uintptr_t>(reinterpret_cast<uintptr_t>(scratch), kAlign);
+  auto* p = reinterpret_cast<std::byte*>(address) + worker_bytes(vocab) * worker;
+  const auto take = [&p](int64_t bytes) {
+    std::byte* at = p;
+    p += round_up<int64_t>(bytes, kAlign);
+    return at;
+  };
+  const int64_t groups = num_max_groups(static_cast<int32_t>(vocab));
+  WorkerScratch s{};
+  s.keys = reinterpret_cast<TokenKey*>(take(vocab * 8));
+  s.values = reinterpret_cast<float*>(take(vocab * 4));
+  s.scaled = reinterpret_cast<float*>(take(vocab * 4));
+  s.group_max = reinterpret_cast<float*>(take(groups * 4));
+  s.group_copy = reinterpret_cast<float*>(take(groups * 4));
+  return s;
+}
+
+// Divides the row by the temperature; group maxima follow, since division keeps the order.
+void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& scratch) {
+  const float divisor = effective_temperature(temperature);
+  if (divisor == 1.0F) {
+    return;
+  }
+  row.loops->divide_row(row.x, row.n, divisor, scratch.scaled);
+  for (int32_t g = 0; g < num_max_groups(row.n); ++g) {
+    scratch.group_max[g] /= divisor;
+  }
+  row.x = scratch.scaled;
+  row.max /= divisor;
+}
+
+// The survivor with the largest score among row.keys[0, count).
+int32_t draw_from_list(const TokenRow& row, GumbelDraw draw, int32_t count) {
+  if (count > kListDraw) {
+    const TokenKey last = *std::max_element(row.keys, row.keys + count);
+    draw.cut = {key_value(last), key_id(last)};
+    return row.loops->draw_gumbel(draw);
+  }
+  int32_t best_id = draw.first;
+  double best = draw_score(draw, draw.first);
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t id = key_id(row.keys[i]);
+    const double score = draw_score(draw, id);
+    if (score > best || (score == best && id < best_id)) {
+      best = score;
+      best_id = id;
+    }
+  }
+  return best_id;
+}
+
+int32_t draw_token(const TokenRow& row, const SampleParams& params, int32_t argmax, int32_t position) {
+  float lower = std::numeric_limits<float>::lowest();  // -inf never survives
+  if (params.min_p > 0.0F) {
+    lower = std::max(lower, min_p_threshold(row.max, params.min_p));
+  }
+  GumbelDraw draw{};
+  draw.x = row.x;
+  draw.n = row.n;
+  draw.first = argmax;
+  draw.cut = {lower, std::numeric_limits<int32_t>::max()};
+  draw.seed = params.seed;
+  draw.position = static_cast<uint32_t>(position);
+  draw.purpose = static_cast<uint32_t>(RandomPurpose::kSample);
+  const bool use_top_k = params.top_k > 0 && params.top_k < row.n;
+  const bool use_top_p = params.top_p < 1.0F;
+  if (use_top_k) {
+    int32_t count = select_top_k(row, params.top_k, lower);
+    if (use_top_p) {
+      count = select_top_p(row, count, params.top_p);
+    }
+    return draw_from_list(row, draw, count);
+  }
+  if (use_top_p) {
+    return draw_from_list(row, draw, select_top_p_of_row(row, lower, params.top_p));
+  }
+  return row.loops->draw_gumbel(draw);
+}
+
+struct Sample {
+  SampleArgs args;
+  SampleLoops loops;
+
+  void clear_outputs(int64_t i) const {
+    args.sampled(i) = -1;
+    args.logprob(i) = 0.0F;
+    args.rank(i) = 0;
+    args.error(i) = static_cast<int32_t>(SampleError::kNone);
+    std::fill_n(args.top_ids.row(i), args.top_ids.shape[1], -1);
+    std::fill_n(args.top_logprobs.row(i), args.top_logprobs.shape[1], -std::numeric_limits<float>::infinity());
+  }
+
+  void write_logprobs(int64_t i, const TokenRow& raw, int32_t num_logprobs, double lse) const {
+    const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
+    top_logprobs(raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
+  }
+
+  void run_row(int64_t i, const WorkerScratch& scratch) const {
+    clear_outputs(i);
+    const int32_t source = args.logit_row(i);
+    if (source < 0 || args.need_sample(i) == 0) {
+      return;
+    }
+    const SampleParams& params = args.params(source);
+    const float* logits = args.logits.row(i);
+    const auto vocab = static_cast<int32_t>(args.logits.shape[1]);
+    const RowFacts facts = loops.scan_row(logits, vocab, scratch.group_max);
+    if (facts.has_nan || !std::isfinite(facts.max)) {
+      args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
+      return;
+    }
+    TokenRow row{logits,          vocab,          facts.max,         scratch.group_max, &loops,
+                 scratch.keys, scratch.values, scratch.group_copy};
+    const TokenRow raw = row;
+    const bool wants_logprobs = params.num_logprobs >= 0;
+    double lse = 0.0;
+    if (wants_logprobs) {
+      lse = log_sum_exp(raw);
+      write_logprobs(i, raw, params.num_logprobs, lse);
+    }
+    int32_t token = facts.argmax;
+    if (!is_greedy(params.temperature)) {
+      apply_temperature(row, params.temperature, scratch);
+      token = draw_token(row, params, facts.argmax, args.logit_pos(i));
+    }
+    args.sampled(i) = token;
+    if (wants_logprobs) {
+      args.logprob(i) = static_cast<float>(static_cast<double>(logits[token]) - lse);
+      args.rank(i) = token_rank(raw, token);
+    }
+  }
+
+  void operator()(ComputePool& pool) const {
+    pool.parallel_for(args.logits.shape[0], 1, [&](int64_t begin, int64_t end, int32_t worker) {
+      const WorkerScratch scratch = cut_scratch(args.scratch.data, args.logits.shape[1], worker);
+      for (int64_t i = begin; i < end; ++i) {
+        run_row(i, scratch);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+void sample(Stream& stream, const SampleArgs& args) {
+  const int64_t n = args.logits.shape[0];
+  const int64_t vocab = args.logits.shape[1];
+  for (const int64_t size :
+       {args.logit_row.shape[0], args.logit_pos.shape[0], args.need_sample.shape[0], args.sampled.shape[0],
+        args.logprob.shape[0], args.rank.shape[0], args.top_ids.shape[0], args.top_logprobs.shape[0],
+        args.error.shape[0]}) {
+    WR_CHECK_EQ(size, n);
+  }
+  WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
+  WR_CHECK_GT(vocab, 0);
+  WR_CHECK_GE(args.scratch.shape[0],
+              static_cast<int64_t>(sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
+  const SampleLoops loops{WR_ISA_PICK(scan_row),       WR_ISA_PICK(divide_row),       WR_ISA_PICK(exp_row),
+                          WR_ISA_PICK(sum_exp),        WR_ISA_PICK(count_at_least),   WR_ISA_PICK(collect_at_least),
+                          WR_ISA_PICK(draw_gumbel)};
+  as_cpu(stream).launch("sample", Sample{args, loops});
+}
+
+}  // namespace cpu
+}  // namespace warprow

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/sample/sample_loops.h"
+
+namespace warprow::cpu {
+
+// A row's values with what searches in it need, and the worker's scratch for them.
+struct TokenRow {
+  const float* x;          // [n]
+  int32_t n;
+  float max;               // of x; finite
+  const float* group_max;  // scan_row's
+  const SampleLoops* loops;
+  TokenKey* keys;     // scratch [n]
+  float* values;      // scratch [n]
+  float* group_copy;  // scratch [num_max_groups(n)]
+};
+
+// Puts the keys of the k tokens that come first (largest value, then lowest id) among those with x >= lower into
+// row.keys, in no order; fewer if there are fewer. Returns their number.
+int32_t select_top_k(const TokenRow& row, int32_t k, float lower);
+
+// Of the row.keys[0, count), all with value <= row.max, keeps the first tokens (largest value, then lowest id) whose
+// softmax weights, over those count tokens, reach p; at least one. They end up in front, in no order; returns their
+// number.
+int32_t select_top_p(const TokenRow& row, int32_t count, float p);
+
+// The same over all tokens with x >= lower, without listing them all first.
+int32_t select_top_p_of_row(const TokenRow& row, float lower, float p);
+
+}  // namespace warprow::cpu

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/math.h"
+#include "kernels/sample/token_key.h"
+#include "kernels/sample/top_k_top_p.h"
+
+namespace warprow::cpu {
+namespace {
+
+constexpr int32_t kBins = 512;      // of the histogram of log-probabilities
+constexpr int32_t kSortBelow = 256;  // lists shorter than this are sorted outright
+
+// The number of leading keys of [begin, end), sorted here, whose weights bring `mass` up to `target`; at least one if
+// mass is still 0.
+int32_t take_until(TokenKey* begin, TokenKey* end, float max, double mass, double target) {
+  std::sort(begin, end);
+  int32_t taken = 0;
+  for (TokenKey* key = begin; key != end; ++key) {
+    if (mass >= target && (taken > 0 || mass > 0.0)) {
+      break;
+    }
+    mass += std::exp(static_cast<double>(key_value(*key)) - static_cast<double>(max));
+    ++taken;
+  }
+  return taken;
+}
+
+// Keeps the first keys of [0, count) that reach `target`. A histogram over max - x finds the bin in which the mass is
+// reached: what lies before it is in, what lies behind it is out, and only the bin itself has to be sorted.
+int32_t keep_mass(const TokenRow& row, int32_t count, double target) {
+  TokenKey* keys = row.keys;
+  if (count <= kSortBelow) {
+    return take_until(keys, keys + count, row.max, 0.0, target);
+  }
+  float least = row.max;
+  for (int32_t i = 0; i < count; ++i) {
+    row.values[i] = key_value(keys[i]);
+    least = std::min(least, row.values[i]);
+  }
+  const float to_bin = static_cast<float>(kBins - 1) / std::max(row.max - least, 1e-30F);
+  const auto bin_of = [&](float x) { return std::min(static_cast<int32_t>((row.max - x) * to_bin), kBins - 1); };
+  double mass[kBins] = {};
+  for (int32_t begin = 0; begin < count; begin += kMaxGroup) {
+    float weights[kMaxGroup];
+    const int32_t n = std::min(kMaxGroup, count - begin);
+    row.loops->exp_row(row.values + begin, n, row.max, weights);
+    for (int32_t i = 0; i < n; ++i) {
+      mass[bin_of(row.values[begin + i])] += static_cast<double>(weights[i]);
+    }
+  }
+  double before = 0.0;
+  int32_t bin = 0;
+  while (bin < kBins - 1 && before + mass[bin] < target) {
+    before += mass[bin++];
+  }
+  TokenKey* in = std::partition(keys, keys + count, [&](TokenKey k) { return bin_of(key_value(k)) < bin; });
+  TokenKey* maybe = std::partition(in, keys + count, [&](TokenKey k) { return bin_of(key_value(k)) == bin; });
+  return static_cast<int32_t>(in - keys) + take_until(in, maybe, row.max, before, target);
+}
+
+}  // namespace
+
+int32_t select_top_k(const TokenRow& row, int32_t k, float lower) {
+  k = std::min(k, row.n);
+  const int32_t groups = num_max_groups(row.n);
+  if (k < groups) {
+    // At least k values reach the k-th largest group maximum, so nothing below it is among the first k.
+    std::copy_n(row.group_max, groups, row.group_copy);
+    std::nth_element(row.group_copy, row.group_copy + (k - 1), row.group_copy + groups, std::greater<>());
+    lower = std::max(lower, row.group_copy[k - 1]);
+  }
+  const int32_t count = row.loops->collect_at_least(row.x, row.n, lower, row.group_max, row.keys);
+  if (count <= k) {
+    return count;
+  }
+  std::nth_element(row.keys, row.keys + (k - 1), row.keys + count);
+  return k;
+}
+
+int32_t select_top_p(const TokenRow& row, int32_t count, float p) {
+  double total = 0.0;
+  for (int32_t i = 0; i < count; ++i) {
+    row.values[i] = key_value(row.keys[i]);
+  }
+  for (int32_t begin = 0; begin < count; begin += kMaxGroup) {
+    float weights[kMaxGroup];
+    total += row.loops->exp_row(row.values + begin, std::min(kMaxGroup, count - begin), row.max, weights);
+  }
+  return keep_mass(row, count, static_cast<double>(p) * total);
+}
+
+int32_t select_top_p_of_row(const TokenRow& row, float lower, float p) {
+  const double total = row.loops->sum_exp(row.x, row.n, row.max, lower);
+  // Tokens under the bound weigh at most (1 - p) * total together, so those at or above it reach p. Half of it leaves
+  // room for rounding.
+  const double spare = 0.5 * (1.0 - static_cast<double>(p)) * total / static_cast<double>(row.n);
+  const double bound = static_cast<double>(row.max) + std::log(spare);
+  const float from = spare > 0.0 ? std::max(lower, static_cast<float>(bound)) : lower;
+  const int32_t count = row.loops->collect_at_least(row.x, row.n, from, row.group_max, row.keys);
+  return keep_mass(row, count, static_cast<double>(p) * total);
+}
+
+}  // namespace warprow::cpu

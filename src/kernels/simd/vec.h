@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Vectors of floats as wide as the including file's instruction set: 16 lanes with AVX-512, 8 with AVX2, else 4. A hot
+// loop is written once against these (`<op>_loops.inl`) and compiled by its `_avx512`, `_avx2` and `_generic` files.
+//
+// Everything here lies in an unnamed namespace, and nothing but <cstdint> and intrinsics is included: a function with
+// external linkage, compiled for AVX-512 here, could be the copy that the linker keeps for the whole program.
+
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace warprow::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float VecF __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecI __attribute__((vector_size(kLanes * 4)));  // also a mask: -1 is true, 0 is false
+typedef uint32_t VecU __attribute__((vector_size(kLanes * 4)));
+typedef uint64_t VecU64 __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));
+
+constexpr float kInfinity = __builtin_inff();
+
+template <typename V, typename T>
+inline V load_as(const T* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline VecF load(const float* p) { return load_as<VecF>(p); }
+template <typename V, typename T>
+inline void store(T* p, V v) {
+  __builtin_memcpy(p, &v, sizeof(v));
+}
+// The first n lanes; the others are `fill`, nothing is stored to them. n < kLanes.
+inline VecF load_n(const float* p, int n, float fill) {
+  VecF v = fill - VecF{};
+  __builtin_memcpy(&v, p, static_cast<unsigned>(n) * sizeof(float));
+  return v;
+}
+inline void store_n(float* p, VecF v, int n) {
+  __builtin_memcpy(p, &v, static_cast<unsigned>(n) * sizeof(float));
+}
+
+inline VecF splat(float x) { return x - VecF{}; }
+inline VecI splat(int32_t x) { return x - VecI{}; }
+inline VecU splat(uint32_t x) { return x - VecU{}; }
+inline VecF as_float(VecI v) { return reinterpret_cast<VecF>(v); }
+inline VecI as_int(VecF v) { return reinterpret_cast<VecI>(v); }
+
+// a * b + c, with one rounding where the instruction set has it.
+inline VecF fma(VecF a, VecF b, VecF c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+// NaN in a is lost, NaN in b stays.
+inline VecF max(VecF a, VecF b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_max_ps(0xffff, a, b);  // g++ 12 warns of the plain form's own header
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+// Bit i is lane i of a mask.
+inline uint32_t mask_bits(VecI mask) {
+#if defined(__AVX512DQ__)
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
+#elif defined(__SSE2__)
+  return static_cast<uint32_t>(_mm_movemask_ps(reinterpret_cast<__m128>(mask)));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    bits |= static_cast<uint32_t>(mask[i] & 1) << i;
+  }
+  return bits;
+#endif
+}
+// 32 x 32 -> 64 bit products of the even lanes.
+inline VecU64 mul_even(VecU a, VecU b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecU64>(
+      _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<VecU64>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<VecU64>(
+      _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  const VecU64 low = VecU64{} + 0xffffffffULL;
+  return (reinterpret_cast<VecU64>(a) & low) * (reinterpret_cast<VecU64>(b) & low);
+#endif
+}
+
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
+template <int... I>
+struct MakeIndices<0, I...> {
+  using Type = Indices<I...>;
+};
+using LaneIndices = typename MakeIndices<kLanes>::Type;
+
+template <typename V, int... I>
+inline V zip_low(V a, V b, Indices<I...>) {
+  return __builtin_shufflevector(a, b, (I / 2 + (I % 2) * kLanes)...);
+}
+template <typename V, int... I>
+inline V zip_high(V a, V b, Indices<I...>) {
+  return __builtin_shufflevector(a, b, (kLanes / 2 + I / 2 + (I % 2) * kLanes)...);
+}
+// Lane j of the result takes runs of U lanes in turn from a and b: run r of a, then run r of b, r even (Odd: r odd).
+template <int U, int Odd, int... I>
+inline VecF runs(VecF a, VecF b, Indices<I...>) {
+  return __builtin_shufflevector(
+      a, b, ((I / (2 * U)) * (2 * U) + Odd * U + I % U + ((I / U) % 2) * kLanes)...);
+}
+template <int U>
+inline VecF fold(VecF a, VecF b) {
+  return runs<U, 0>(a, b, LaneIndices{}) + runs<U, 1>(a, b, LaneIndices{});
+}
+// Lane j of the result is the sum over the lanes of v[j], by a fixed tree. Destroys v.
+inline VecF sum_each(VecF (&v)[kLanes]) {
+  for (int i = 0; i < kLanes / 2; ++i) {
+    v[i] = fold<1>(v[2 * i], v[2 * i + 1]);
+  }
+  for (int i = 0; i < kLanes / 4; ++i) {
+    v[i] = fold<2>(v[2 * i], v[2 * i + 1]);
+  }
+  if constexpr (kLanes >= 8) {
+    for (int i = 0; i < kLanes / 8; ++i) {
+      v[i] = fold<4>(v[2 * i], v[2 * i + 1]);
+    }
+  }
+  if constexpr (kLanes >= 16) {
+    v[0] = fold<8>(v[0], v[1]);
+  }
+  return v[0];
+}
+
+// Fixed trees over the lanes.
+inline float sum_lanes(VecF v) {
+  float x[kLanes];
+  store(x, v);
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) {
+      x[i] += x[i + n];
+    }
+  }
+  return x[0];
+}
+inline float max_lanes(VecF v) {
+  float x[kLanes];
+  store(x, v);
+  float m = x[0];
+  for (int i = 1; i < kLanes; ++i) {
+    m = m > x[i] ? m : x[i];
+  }
+  return m;
+}
+
+// e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (the last half binade at either end is given up for
+// speed). NaN stays NaN. Method: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series of e^r to r^7 (the rest is below
+// 2^-27); n goes into the exponent.
+inline VecF exp(VecF x) {
+  const VecF magic = splat(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
+  const VecF shifted = fma(x, splat(1.44269504088896341F), magic);
+  const VecF n = shifted - magic;
+  VecF r = fma(n, splat(-0.693359375F), x);      // ln 2 in two parts; the first has few enough bits that
+  r = fma(n, splat(2.12194440054690583e-4F), r);  // n times it is exact
+  VecF p = splat(1.0F / 5040);
+  p = fma(p, r, splat(1.0F / 720));
+  p = fma(p, r, splat(1.0F / 120));
+  p = fma(p, r, splat(1.0F / 24));
+  p = fma(p, r, splat(1.0F / 6));
+  p = fma(p, r, splat(0.5F));
+  p = fma(p, r * r, r) + 1.0F;
+  const VecI exponent = (as_int(shifted) - as_int(magic) + 127) << 23;
+  VecF y = p * as_float(exponent);
+  y = x < -87.33F ? splat(0.0F) : y;
+  return x > 88.37F ? splat(kInfinity) : y;
+}
+
+// bf16 is the upper half of an f32.
+inline VecF load_bf16(const uint16_t* p) {
+  return as_float(__builtin_convertvector(load_as<VecH>(p), VecI) << 16);
+}
+// Rounds to nearest, ties to even; NaN stays NaN.
+inline void store_bf16(uint16_t* p, VecF v) {
+  const VecU u = reinterpret_cast<VecU>(v);
+  const VecU rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+  const VecU quiet = (u >> 16) | 0x40U;
+  store(p, __builtin_convertvector(v != v ? quiet : rounded, VecH));
+}
+
+}  // namespace
+}  // namespace warprow::cpu
