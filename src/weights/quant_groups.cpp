@@ -35,21 +35,24 @@ void unpack_nibbles(const uint8_t* __restrict src, int8_t* __restrict q) {
   }
 }
 
-// The fifth bits of 32 elements of Q5_0 and Q5_1: bit i of the word belongs to element i.
+// q[i] += 16 * bit i of the 32-bit word at src: the fifth bits of Q5_0 and Q5_1, eight elements at a time.
 void add_fifth_bits(const uint8_t* __restrict src, int8_t* __restrict q) {
-  std::array<uint8_t, 32> spread;
-  for (int i = 0; i < 32; ++i) {
-    spread[i] = src[i / 8];
+  for (int i = 0; i < 4; ++i) {
+    // Byte k of `bits` keeps bit k of src[i] in place; adding 0x7f carries any set bit into the byte's top.
+    const uint64_t bits = (src[i] * 0x0101010101010101U) & 0x8040201008040201U;
+    const uint64_t sixteens = ((bits + 0x7f7f7f7f7f7f7f7fU) & 0x8080808080808080U) >> 3;
+    uint64_t eight = 0;
+    std::memcpy(&eight, q + 8 * i, sizeof(eight));
+    eight |= sixteens;
+    std::memcpy(q + 8 * i, &eight, sizeof(eight));
   }
-  constexpr auto kBit = [] {
-    std::array<uint8_t, 32> bit{};
-    for (int i = 0; i < 32; ++i) {
-      bit[i] = static_cast<uint8_t>(1U << (i % 8));
-    }
-    return bit;
-  }();
+}
+
+// q[i] += 16 * (kBits bits of high[i] from kShift on), for 32 elements.
+template <int kShift, int kBits>
+void add_high_bits(const uint8_t* __restrict high, int8_t* __restrict q) {
   for (int i = 0; i < 32; ++i) {
-    q[i] = static_cast<int8_t>(q[i] + ((spread[i] & kBit[i]) != 0 ? 16 : 0));
+    q[i] = static_cast<int8_t>(q[i] | (((high[i] >> kShift) & ((1 << kBits) - 1)) << 4));
   }
 }
 
@@ -130,30 +133,32 @@ void decode_q4_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
 // head | 32 bytes of fifth bits: bit g of byte i belongs to element i of group g | nibbles as in Q4_K
 void decode_q5_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   decode_k_scales(src, scale, bias);
-  const uint8_t* __restrict high = src + 16;
+  const uint8_t* high = src + 16;
   for (int run = 0; run < 4; ++run) {
     unpack_nibbles<32>(src + 48 + run * 32, q + run * 64);
   }
-  for (int g = 0; g < 8; ++g) {
-    int8_t* __restrict group = q + g * 32;
-    for (int i = 0; i < 32; ++i) {
-      group[i] = static_cast<int8_t>(group[i] | (((high[i] >> g) & 1) << 4));
-    }
-  }
+  add_high_bits<0, 1>(high, q);
+  add_high_bits<1, 1>(high, q + 32);
+  add_high_bits<2, 1>(high, q + 64);
+  add_high_bits<3, 1>(high, q + 96);
+  add_high_bits<4, 1>(high, q + 128);
+  add_high_bits<5, 1>(high, q + 160);
+  add_high_bits<6, 1>(high, q + 192);
+  add_high_bits<7, 1>(high, q + 224);
 }
 
 // 128 bytes of nibbles | 64 bytes of upper bit pairs | 16 x i8 scales | f16 d. Two halves of 128 elements; in each, run
 // r of 32 elements takes the low (r < 2) or high nibbles of 32 bytes and the bit pair r of the half's 32 upper bytes.
 void decode_q6_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   for (int half = 0; half < 2; ++half) {
-    unpack_nibbles<64>(src + half * 64, q + half * 128);
-    const uint8_t* __restrict high = src + 128 + half * 32;
-    for (int run = 0; run < 4; ++run) {
-      int8_t* __restrict out = q + half * 128 + run * 32;
-      for (int i = 0; i < 32; ++i) {
-        out[i] = static_cast<int8_t>((out[i] | (((high[i] >> (2 * run)) & 3) << 4)) - 32);
-      }
-    }
+    int8_t* out = q + half * 128;
+    unpack_nibbles<64>(src + half * 64, out);
+    const uint8_t* high = src + 128 + half * 32;
+    add_high_bits<0, 2>(high, out);
+    add_high_bits<2, 2>(high, out + 32);
+    add_high_bits<4, 2>(high, out + 64);
+    add_high_bits<6, 2>(high, out + 96);
+    subtract<128>(32, out);
   }
   const float d = load_f16(src + 208);
   for (int g = 0; g < 16; ++g) {
