@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/kv_cache_manager.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace warprow {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr RowId kRow{0};
+
+KvGroupSpec full_group(int32_t block_size) {
+  KvGroupSpec group;
+  group.block_size = block_size;
+  return group;
+}
+
+KvGroupSpec window_group(int32_t block_size, int32_t window) {
+  KvGroupSpec group = full_group(block_size);
+  group.kind = KvKind::kSlidingWindow;
+  group.window = window;
+  return group;
+}
+
+std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+struct Cache {
+  Cache(std::vector<KvGroupSpec> groups, int32_t num_blocks, int32_t max_step_tokens = 1024)
+      : manager({std::move(groups), num_blocks}, {max_step_tokens, 1024, true, false}) {}
+
+  // A request that computes all its tokens in one step.
+  bool enter(RequestKv& kv, const std::vector<TokenId>& tokens) {
+    manager.init(kv, {}, static_cast<int32_t>(tokens.size()));
+    const auto num_tokens = static_cast<int32_t>(tokens.size());
+    const int32_t hit = manager.find_prefix(kv, tokens, num_tokens - 1);
+    out.clear();
+    if (!manager.admit(kv, hit, num_tokens, num_tokens, kRow, out)) {
+      return false;
+    }
+    manager.cache_full_blocks(kv, tokens, num_tokens);
+    return true;
+  }
+
+  KvCacheManager manager;
+  SchedulerOutput out;
+};
+
+// Facts 29: W = 4, computed 7: tokens 0..3 are free-able, 2 blocks of 2.
+TEST(KvCacheManager, AWindowLetsGo) {
+  Cache cache({window_group(2, 4)}, 16);
+  RequestKv kv;
+  ASSERT_TRUE(cache.enter(kv, tokens_from(0, 7)));
+  EXPECT_EQ(kv.window_at, 5);
+  cache.manager.drop_outside_windows(kv, 7, 0);
+  EXPECT_THAT(kv.tables[0].blocks, ElementsAre(kNullBlock, kNullBlock, BlockId{3}, BlockId{4}));
+  EXPECT_EQ(kv.window_at, 9);
+  EXPECT_EQ(cache.manager.pool().num_free(), 13);
+  // They stay cached until somebody takes them, and go in reverse order.
+  EXPECT_EQ(cache.manager.pool().free_order()[11], BlockId{2});
+  EXPECT_EQ(cache.manager.pool().free_order()[12], BlockId{1});
+  cache.manager.release(kv, 0);
+  EXPECT_EQ(cache.manager.pool().num_free(), 15);
+}
+
+// Facts 29, the second half: the admission cap.
+TEST(KvCacheManager, BlocksARequestEverNeeds) {
+  Cache cache({full_group(2), window_group(2, 4)}, 16, 16);
+  EXPECT_EQ(cache.manager.max_blocks_for(7), 4 + 4);
+  EXPECT_EQ(cache.manager.max_blocks_for(1000), 500 + 11);
+}
+
+// Facts 30: the full group hits 6 blocks; the window group (W = 33: 2 blocks) has only its blocks 2 and 3 cached:
+// 64 tokens hit, and the window's table is [null, null, 2, 3].
+TEST(KvCacheManager, HybridHitIsAFixedPoint) {
+  Cache cache({full_group(16), window_group(16, 33)}, 40);
+  const std::vector<TokenId> tokens = tokens_from(0, 97);
+  RequestKv first;
+  ASSERT_TRUE(cache.enter(first, tokens));  // 7 blocks each, 6 of them full
+  const std::vector<BlockId> full = first.tables[0].blocks;
+  const std::vector<BlockId> window = first.tables[1].blocks;
+  cache.manager.release(first, 0);
+
+  // Evict the window group's blocks 0, 1, 4 and 5 by taking them for something else; keep the others alive meanwhile.
+  RequestKv keep;
+  cache.manager.init(keep, {}, 200);
+  ASSERT_EQ(cache.manager.find_prefix(keep, tokens, 96), 96);
+  RequestKv other;
+  std::vector<BlockId> held;
+  for (size_t i = 0; i < 6; ++i) {
+    const_cast<BlockPool&>(cache.manager.pool()).touch(full[i]);
+  }
+  for (const size_t i : {2U, 3U}) {
+    const_cast<BlockPool&>(cache.manager.pool()).touch(window[i]);
+  }
+  while (cache.manager.pool().num_free() > 0) {
+    held.push_back(const_cast<BlockPool&>(cache.manager.pool()).take());
+  }
+  for (const BlockId block : held) {
+    const_cast<BlockPool&>(cache.manager.pool()).release(block, 0);
+  }
+
+  RequestKv second;
+  cache.manager.init(second, {}, 200);
+  const std::vector<TokenId> longer = tokens_from(0, 150);
+  EXPECT_EQ(cache.manager.find_prefix(second, longer, 149), 64);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.admit(second, 64, 70, 150, kRow, cache.out));
+  EXPECT_EQ(second.tables[0].blocks[3], full[3]);
+  EXPECT_THAT(std::vector<BlockId>(second.tables[1].blocks.begin(), second.tables[1].blocks.begin() + 4),
+              ElementsAre(kNullBlock, kNullBlock, window[2], window[3]));
+  EXPECT_EQ(second.tables[1].blocks.size(), 5U);
+  // The whole table goes down, nulls included.
+  ASSERT_EQ(cache.out.block_appends.size(), 2U);
+  EXPECT_EQ(cache.out.block_appends[1].start, 0);
+  EXPECT_EQ(cache.out.block_appends[1].blocks.count, 5);
+}
+
+TEST(KvCacheManager, AWindowHitMayReachBackToTheStart) {
+  Cache cache({window_group(4, 100)}, 40);
+  RequestKv first;
+  ASSERT_TRUE(cache.enter(first, tokens_from(0, 9)));
+  RequestKv second;
+  cache.manager.init(second, {}, 50);
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens_from(0, 50), 49), 8);  // 2 blocks, though W asks for 25
+}
+
+TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {
+  Cache cache({full_group(4), full_group(6)}, 60);
+  RequestKv first;
+  const std::vector<TokenId> tokens = tokens_from(0, 40);
+  ASSERT_TRUE(cache.enter(first, tokens));
+  RequestKv second;
+  cache.manager.init(second, {}, 40);
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens, 39), 36);
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens, 35), 24);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.admit(second, 24, 40, 40, kRow, cache.out));
+  EXPECT_EQ(second.tables[0].blocks.size(), 10U);
+  EXPECT_EQ(second.tables[1].blocks.size(), 7U);
+  EXPECT_EQ(second.capacity, 40);
+  EXPECT_EQ(second.cache_at, 28);
+}
+
+// A cached block that nobody holds counts as free only until the hit takes it.
+TEST(KvCacheManager, AdmissionCountsEvictableHits) {
+  Cache cache({full_group(4)}, 5);  // 4 blocks
+  RequestKv first;
+  ASSERT_TRUE(cache.enter(first, tokens_from(0, 9)));
+  cache.manager.release(first, 0);
+  RequestKv second;
+  EXPECT_FALSE(cache.enter(second, tokens_from(0, 17)));  // 2 hits and 3 new
+  EXPECT_EQ(cache.manager.pool().num_free(), 4);
+  RequestKv third;
+  EXPECT_TRUE(cache.enter(third, tokens_from(0, 16)));  // 2 hits and 2 new
+  EXPECT_EQ(cache.manager.pool().num_free(), 0);
+}
+
+TEST(KvCacheManager, GrowIsAllOrNothing) {
+  Cache cache({full_group(4), full_group(4)}, 6);
+  RequestKv kv;
+  cache.manager.init(kv, {}, 20);
+  ASSERT_TRUE(cache.manager.admit(kv, 0, 4, 4, kRow, cache.out));
+  cache.out.clear();
+  EXPECT_TRUE(cache.manager.grow(kv, 5, kRow, cache.out));
+  EXPECT_THAT(cache.out.block_appends,
+              ElementsAre(BlockAppend{kRow, 0, 1, {0, 1}}, BlockAppend{kRow, 1, 1, {1, 1}}));
+  cache.out.clear();
+  EXPECT_FALSE(cache.manager.grow(kv, 9, kRow, cache.out));  // one block is left, two are needed
+  EXPECT_TRUE(cache.out.block_appends.empty());
+  EXPECT_EQ(kv.capacity, 8);
+  EXPECT_EQ(cache.manager.pool().num_free(), 1);
+}
+
+TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
+  KvCacheManager manager({{full_group(4)}, 8}, {1024, 1024, false, false});
+  RequestKv kv;
+  SchedulerOutput out;
+  manager.init(kv, {}, 20);
+  const std::vector<TokenId> tokens = tokens_from(0, 9);
+  EXPECT_EQ(manager.find_prefix(kv, tokens, 8), 0);
+  ASSERT_TRUE(manager.admit(kv, 0, 9, 9, kRow, out));
+  EXPECT_EQ(kv.cache_at, RequestKv::kNever);
+}
+
+}  // namespace
+}  // namespace warprow
