@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The C ABI of the text library (rust/textkit/src/abi.rs; kept by hand, change both together).
+ *
+ * Text is (pointer, length) and never needs a terminator; inputs are borrowed for the call. A call that can fail returns
+ * 0 for success; otherwise *error holds a message to be freed with wr_textkit_free. Every object is immutable once made:
+ * all calls on it may run in several threads at once. No panic leaves this library. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Input text, or text that belongs to an object and lives as long as it does. */
+typedef struct {
+  const char* data;
+  size_t size;
+} wr_text;
+
+/* Bytes or ids that the caller owns: free with wr_textkit_free. */
+typedef struct {
+  void* data;
+  size_t size; /* in elements */
+  size_t bytes;
+} wr_owned;
+
+void wr_textkit_free(wr_owned owned);
+
+typedef struct wr_tokenizer wr_tokenizer;
+
+/* GGUF metadata tokenizer.ggml.*; ids and flags are -1 where the file has none. */
+typedef struct {
+  wr_text model;
+  wr_text pre;
+  const wr_text* tokens;
+  size_t num_tokens;
+  const wr_text* merges;
+  size_t num_merges;
+  const float* scores; /* num_scores: 0 or num_tokens */
+  size_t num_scores;
+  const int32_t* types; /* num_types: 0 or num_tokens */
+  size_t num_types;
+  int64_t bos_id;
+  int64_t eos_id;
+  int64_t unk_id;
+  int32_t add_bos;
+  int32_t add_eos;
+  int32_t add_space_prefix;
+} wr_gguf_vocab;
+
+int wr_tokenizer_from_json(wr_text json, wr_tokenizer** out, wr_owned* error);
+int wr_tokenizer_from_gguf(const wr_gguf_vocab* vocab, wr_tokenizer** out, wr_owned* error);
+void wr_tokenizer_free(wr_tokenizer* tokenizer);
+
+/* ids: int32. */
+int wr_tokenizer_encode(const wr_tokenizer* tokenizer, wr_text text, int add_special, wr_owned* ids,
+                        wr_owned* error);
+
+/* The highest id plus one. */
+size_t wr_tokenizer_vocab_size(const wr_tokenizer* tokenizer);
+
+enum { WR_TOKEN_NORMAL = 0, WR_TOKEN_SPECIAL = 1, WR_TOKEN_HOLE = 2 };
+
+/* id < vocab_size. text: as in the vocabulary; bytes: what it decodes to after other tokens. Both live as long as the
+ * tokenizer. Returns WR_TOKEN_*. */
+int wr_tokenizer_token(const wr_tokenizer* tokenizer, size_t id, wr_text* text, wr_text* bytes);
+
+/* -1 when no token has this text. */
+int64_t wr_tokenizer_find(const wr_tokenizer* tokenizer, wr_text text);
+
+/* Whether one space at the very start of a decoded text is dropped. */
+int wr_tokenizer_strips_leading_space(const wr_tokenizer* tokenizer);
+
+typedef struct wr_template wr_template;
+
+int wr_template_parse(wr_text source, wr_template** out, wr_owned* error);
+/* context: a JSON object with every variable. text: UTF-8 bytes. */
+int wr_template_render(const wr_template* tmpl, wr_text context, wr_owned* text, wr_owned* error);
+void wr_template_free(wr_template* tmpl);
+
+#ifdef __cplusplus
+}
+#endif

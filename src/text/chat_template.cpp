@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/chat_template.h"
+
+#include <fmt/format.h>
+
+#include <regex>
+
+#include "text/textkit_call.h"
+
+namespace warprow {
+namespace {
+
+// Whether the template walks through lists of content parts: `for part in message.content` or `message['content']`.
+bool walks_content(std::string_view source) {
+  static const std::regex loop(R"(for\s+\w+\s+in\s+(\w+(\.|\[['"]))?content\b)");
+  return std::regex_search(source.begin(), source.end(), loop);
+}
+
+void parse_arguments(OrderedJson& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array()) {
+    return;
+  }
+  for (OrderedJson& call : *calls) {
+    if (!call.is_object()) {
+      continue;
+    }
+    OrderedJson& holder = call.contains("function") ? call["function"] : call;
+    if (holder.is_object() && holder.contains("arguments") && holder["arguments"].is_string()) {
+      OrderedJson value = OrderedJson::parse(holder["arguments"].get<std::string>(), nullptr, false);
+      if (value.is_object()) {
+        holder["arguments"] = std::move(value);
+      }
+    }
+  }
+}
+
+// One text out of text parts; untouched if there are parts of other kinds.
+void join_parts(OrderedJson& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_array()) {
+    return;
+  }
+  std::string joined;
+  bool first = true;
+  for (const OrderedJson& part : *content) {
+    if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") || !part["text"].is_string()) {
+      return;
+    }
+    joined += first ? "" : "\n";
+    joined += part["text"].get_ref<const std::string&>();
+    first = false;
+  }
+  *content = std::move(joined);
+}
+
+Result<OrderedJson> prepare_messages(const OrderedJson& messages, bool takes_parts) {
+  if (!messages.is_array()) {
+    return fail(ErrorCode::kInvalidArgument, "messages must be a list");
+  }
+  OrderedJson prepared = messages;
+  for (OrderedJson& message : prepared) {
+    if (!message.is_object()) {
+      return fail(ErrorCode::kInvalidArgument, "every message must be an object with role and content");
+    }
+    parse_arguments(message);
+    if (!takes_parts) {
+      join_parts(message);
+    }
+  }
+  return prepared;
+}
+
+}  // namespace
+
+void ChatTemplate::Free::operator()(wr_template* t) const { wr_template_free(t); }
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
+  wr_template* parsed = nullptr;
+  TextkitOwned error;
+  if (wr_template_parse(to_textkit(source), &parsed, error.out()) != 0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("chat template: {}", error.text()));
+  }
+  return Handle(parsed);
+}
+
+Result<ChatTemplate> ChatTemplate::parse(const Source& source) {
+  ChatTemplate out;
+  auto main = parse_one(source.text);
+  if (!main) {
+    return tl::unexpected(main.error());
+  }
+  out.main_ = *std::move(main);
+  out.main_takes_parts_ = walks_content(source.text);
+  if (!source.tool_use.empty()) {
+    auto tool_use = parse_one(source.tool_use);
+    if (!tool_use) {
+      return tl::unexpected(tool_use.error());
+    }
+    out.tool_use_ = *std::move(tool_use);
+    out.tool_use_takes_parts_ = walks_content(source.tool_use);
+  }
+  for (const auto& [name, text] : source.special_tokens) {
+    out.special_tokens_[name] = text;
+  }
+  return out;
+}
+
+Result<std::string> ChatTemplate::render(const ChatRequest& request) const {
+  const bool with_tools = request.tools.is_array() && !request.tools.empty();
+  const bool use_tool_variant = with_tools && tool_use_ != nullptr;
+  auto messages = prepare_messages(request.messages, use_tool_variant ? tool_use_takes_parts_ : main_takes_parts_);
+  if (!messages) {
+    return tl::unexpected(messages.error());
+  }
+  OrderedJson context = special_tokens_;
+  if (request.variables.is_object()) {
+    context.update(request.variables);
+  }
+  context["messages"] = *std::move(messages);
+  context["tools"] = with_tools ? request.tools : OrderedJson();
+  context["documents"] = request.documents;
+  context["add_generation_prompt"] = request.add_generation_prompt;
+
+  const std::string json = context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  TextkitOwned text;
+  TextkitOwned error;
+  const wr_template* chosen = use_tool_variant ? tool_use_.get() : main_.get();
+  if (wr_template_render(chosen, to_textkit(json), text.out(), error.out()) != 0) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("chat template: {}", error.text()));
+  }
+  return text.str();
+}
+
+}  // namespace warprow

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+struct wr_template;
+
+namespace warprow {
+
+// Templates print mappings in the order in which they were written, so JSON for them keeps it.
+using OrderedJson = nlohmann::ordered_json;
+
+struct ChatRequest {
+  OrderedJson messages = OrderedJson::array();  // objects with role and content, as OpenAI's API has them
+  bool add_generation_prompt = true;            // end with the opening of the assistant's turn
+  OrderedJson tools;                            // an array of tool definitions, or null
+  OrderedJson documents;                        // an array for retrieval templates, or null
+  OrderedJson variables = OrderedJson::object();  // further template variables (enable_thinking, ...)
+};
+
+// A model's chat template, rendered as transformers' apply_chat_template does: Jinja2 with trim_blocks, lstrip_blocks and
+// loop controls; raise_exception, strftime_now; tojson as Python's json.dumps; special tokens as variables.
+// Owns: the parsed templates.
+// Thread: const methods from any thread at once.
+class ChatTemplate {
+ public:
+  struct Source {
+    std::string_view text;
+    std::string_view tool_use;  // the variant for requests with tools; empty if there is none
+    // bos_token, eos_token, unk_token, pad_token: those that the model has.
+    std::vector<std::pair<std::string, std::string>> special_tokens;
+  };
+
+  // kUnsupported, with the line, if it is no template that we can read.
+  static Result<ChatTemplate> parse(const Source& source);
+
+  // The prompt, special tokens spelled out (encode it with add_special = false). kInvalidArgument with the template's own
+  // words if it refuses the messages, or with the line if it fails.
+  // Before rendering: a tool call's `arguments` given as JSON text becomes the value, and a content given as a list of text
+  // parts becomes one text (joined by line ends) if the template does not walk through lists of parts itself.
+  [[nodiscard]] Result<std::string> render(const ChatRequest& request) const;
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+ private:
+  struct Free {
+    void operator()(wr_template* t) const;
+  };
+  using Handle = std::unique_ptr<wr_template, Free>;
+  ChatTemplate() = default;
+  static Result<Handle> parse_one(std::string_view source);
+
+  Handle main_;
+  Handle tool_use_;  // may be null
+  bool main_takes_parts_ = false;
+  bool tool_use_takes_parts_ = false;
+  OrderedJson special_tokens_ = OrderedJson::object();
+};
+
+}  // namespace warprow

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/hf_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "files/json_file.h"
+#include "files/mapped_file.h"
+
+namespace warprow {
+namespace {
+
+using Json = nlohmann::json;
+
+Result<std::string> read_text(const std::string& path) {
+  auto file = MappedFile::open(path);
+  if (!file) {
+    return tl::unexpected(file.error());
+  }
+  return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+}
+
+// The object in the file, an empty one if there is no such file.
+Result<Json> read_optional(const std::string& path) {
+  if (!std::filesystem::exists(path)) {
+    return Json::object();
+  }
+  auto json = read_json_file(path);
+  if (json && !json->is_object()) {
+    return fail(ErrorCode::kCorrupt, fmt::format("{}: not a JSON object", path));
+  }
+  return json;
+}
+
+// A special token is written as a text or as an object with its content.
+std::string token_content(const Json& config, const char* key) {
+  const auto it = config.find(key);
+  if (it == config.end()) {
+    return {};
+  }
+  if (it->is_string()) {
+    return it->get<std::string>();
+  }
+  return it->is_object() && it->contains("content") && (*it)["content"].is_string()
+             ? (*it)["content"].get<std::string>()
+             : std::string();
+}
+
+template <typename T>
+std::optional<T> number(const Json& config, const char* key) {
+  const auto it = config.find(key);
+  return it != config.end() && it->is_number() ? std::optional<T>(it->get<T>()) : std::nullopt;
+}
+
+SamplingDefaults read_sampling(const Json& generation) {
+  SamplingDefaults s;
+  s.temperature = number<float>(generation, "temperature");
+  s.top_p = number<float>(generation, "top_p");
+  s.min_p = number<float>(generation, "min_p");
+  s.repetition_penalty = number<float>(generation, "repetition_penalty");
+  s.top_k = number<int32_t>(generation, "top_k");
+  s.max_new_tokens = number<int32_t>(generation, "max_new_tokens");
+  return s;
+}
+
+// eos_token_id is a number or a list of numbers.
+void collect_eos(const Json& config, int32_t vocab_size, std::vector<TokenId>& eos) {
+  const auto it = config.find("eos_token_id");
+  if (it == config.end()) {
+    return;
+  }
+  for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
+    if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < vocab_size) {
+      eos.push_back(id.get<TokenId>());
+    }
+  }
+}
+
+struct Templates {
+  std::string text;
+  std::string tool_use;
+};
+
+Result<Templates> read_templates(const std::string& dir, const Json& config) {
+  Templates out;
+  if (const std::string path = dir + "/chat_template.jinja"; std::filesystem::exists(path)) {
+    auto text = read_text(path);
+    if (!text) {
+      return tl::unexpected(text.error());
+    }
+    out.text = *std::move(text);
+    return out;
+  }
+  auto separate = read_optional(dir + "/chat_template.json");
+  if (!separate) {
+    return tl::unexpected(separate.error());
+  }
+  const Json& holder = separate->contains("chat_template") ? *separate : config;
+  const auto it = holder.find("chat_template");
+  if (it == holder.end()) {
+    return out;
+  }
+  if (it->is_string()) {
+    out.text = it->get<std::string>();
+  } else if (it->is_array()) {
+    for (const Json& named : *it) {
+      if (named.is_object() && token_content(named, "name") == "default") {
+        out.text = token_content(named, "template");
+      } else if (named.is_object() && token_content(named, "name") == "tool_use") {
+        out.tool_use = token_content(named, "template");
+      }
+    }
+  }
+  return out;
+}
+
+Result<ChatTemplate> load_template(const std::string& dir, const Json& config) {
+  auto templates = read_templates(dir, config);
+  if (!templates) {
+    return tl::unexpected(templates.error());
+  }
+  if (templates->text.empty()) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{}: the model has no chat template", dir));
+  }
+  ChatTemplate::Source source{templates->text, templates->tool_use, {}};
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    if (std::string text = token_content(config, name); !text.empty()) {
+      source.special_tokens.emplace_back(name, std::move(text));
+    }
+  }
+  return ChatTemplate::parse(source);
+}
+
+Result<Tokenizer> load_tokenizer(const std::string& dir) {
+  const std::string path = dir + "/tokenizer.json";
+  if (!std::filesystem::exists(path)) {
+    return fail(ErrorCode::kNotFound, fmt::format("{}: the model has no tokenizer (tokenizer.json is missing)", dir));
+  }
+  auto json = MappedFile::open(path);
+  if (!json) {
+    return tl::unexpected(json.error());
+  }
+  return Tokenizer::from_json({reinterpret_cast<const char*>(json->bytes().data()), json->bytes().size()}, path);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TextModel>> load_hf_text(const std::string& dir) {
+  auto tokenizer = load_tokenizer(dir);
+  if (!tokenizer) {
+    return tl::unexpected(tokenizer.error());
+  }
+  auto config = read_optional(dir + "/config.json");
+  auto tokenizer_config = read_optional(dir + "/tokenizer_config.json");
+  auto generation = read_optional(dir + "/generation_config.json");
+  for (const auto* file : {&config, &tokenizer_config, &generation}) {
+    if (!*file) {
+      return tl::unexpected(file->error());
+    }
+  }
+  std::vector<TokenId> eos;
+  collect_eos(*config, tokenizer->vocab_size(), eos);
+  collect_eos(*generation, tokenizer->vocab_size(), eos);
+  if (const auto id = tokenizer->find(token_content(*tokenizer_config, "eos_token"))) {
+    eos.push_back(*id);
+  }
+  std::sort(eos.begin(), eos.end());
+  eos.erase(std::unique(eos.begin(), eos.end()), eos.end());
+  std::optional<TokenId> bos = tokenizer->find(token_content(*tokenizer_config, "bos_token"));
+  if (!bos) {
+    const auto id = number<int64_t>(*config, "bos_token_id");
+    if (id && *id >= 0 && *id < tokenizer->vocab_size()) {
+      bos = static_cast<TokenId>(*id);
+    }
+  }
+  Result<ChatTemplate> chat = load_template(dir, *tokenizer_config);
+  return std::make_unique<TextModel>(TextModel{*std::move(tokenizer), std::move(chat), bos, std::move(eos),
+                                               read_sampling(*generation)});
+}
+
+}  // namespace warprow

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace warprow {
+
+struct ModelFiles;
+class GgufFile;
+
+// What the model's authors set in generation_config.json; a request's own values win.
+struct SamplingDefaults {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<int32_t> top_k;
+  std::optional<int32_t> max_new_tokens;
+};
+
+// Everything about a model that concerns text.
+// Owns: tokenizer and templates.
+// Thread: read-only once loaded; any thread.
+// Invariant: every id lies within the tokenizer's vocabulary.
+struct TextModel {
+  Tokenizer tokenizer;
+  Result<ChatTemplate> chat_template;  // or why there is none
+  std::optional<TokenId> bos;
+  std::vector<TokenId> eos;  // any of them ends a generation: the declared ones and the end of a turn; sorted
+  SamplingDefaults sampling;
+};
+
+// Reads tokenizer, chat template and generation settings: from a GGUF file's metadata, or from a Hugging Face directory's
+// tokenizer.json, tokenizer_config.json, chat_template.jinja (which wins over the template in tokenizer_config.json),
+// generation_config.json and config.json. kNotFound or kUnsupported, in one line, if there is no usable tokenizer.
+Result<std::unique_ptr<TextModel>> load_text_model(const ModelFiles& model);
+
+// The same from a GGUF file that is open already.
+Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file);
+
+}  // namespace warprow

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "textkit.h"
+
+namespace warprow {
+
+// What a call of the text library's C ABI returned, freed at the end of the scope.
+class TextkitOwned {
+ public:
+  TextkitOwned() = default;
+  ~TextkitOwned() { wr_textkit_free(raw_); }
+  TextkitOwned(const TextkitOwned&) = delete;
+  TextkitOwned& operator=(const TextkitOwned&) = delete;
+
+  wr_owned* out() { return &raw_; }
+  [[nodiscard]] std::string_view text() const { return {static_cast<const char*>(raw_.data), raw_.bytes}; }
+  [[nodiscard]] std::string str() const { return std::string(text()); }
+  [[nodiscard]] const wr_owned& raw() const { return raw_; }
+
+ private:
+  wr_owned raw_{nullptr, 0, 0};
+};
+
+inline wr_text to_textkit(std::string_view s) { return {s.data(), s.size()}; }
+inline std::string_view from_textkit(wr_text t) { return {t.data, t.size}; }
+
+}  // namespace warprow
