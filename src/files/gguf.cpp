@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/gguf.h"
 
-#include <fmt/format.h>
+#include "files/gguf_parser.h"
 
 #include <bit>
 #include <cmath>
@@ -10,12 +10,13 @@
 #include <type_traits>
 #include <utility>
 
-#include "files/gguf_parser.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "values are read as they stand in the file");
+static_assert(std::endian::native == std::endian::little,
+              "values are read as they stand in the file");
 
 template <typename T>
 T load(const std::byte* at) {
@@ -123,7 +124,8 @@ std::optional<std::vector<std::string_view>> convert_strings(const GgufValue& va
   }
   std::vector<std::string_view> out;
   out.reserve(value.count);
-  std::span<const std::byte> rest = value.bytes;  // (u64 length, characters) each; the parser has checked the lengths
+  // (u64 length, characters) each; the parser has checked the lengths.
+  std::span<const std::byte> rest = value.bytes;
   for (uint64_t i = 0; i < value.count; ++i) {
     const auto length = static_cast<size_t>(load<uint64_t>(rest.data()));
     out.push_back(chars(rest.subspan(sizeof(uint64_t), length)));
@@ -138,7 +140,8 @@ std::optional<T> convert(const GgufValue& value) {
     return is_string(value.type) ? std::optional(chars(value.bytes)) : std::nullopt;
   } else if constexpr (std::is_same_v<T, std::vector<std::string_view>>) {
     return convert_strings(value);
-  } else if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<float>>) {
+  } else if constexpr (std::is_same_v<T, std::vector<int64_t>> ||
+                       std::is_same_v<T, std::vector<float>>) {
     return convert_array<typename T::value_type>(value);
   } else {
     return convert_scalar<T>(value);
@@ -222,12 +225,13 @@ Result<T> GgufFile::require(std::string_view key) const {
     return *std::move(converted);
   }
   const bool array = value->type == GgufValueType::kArray;
-  return fail(ErrorCode::kCorrupt, fmt::format("'{}': metadata key '{}' of type {}{} is not {}",
-                                               name_,
-                                               key,
-                                               array ? "array of " : "",
-                                               gguf_value_type_name(value->element),
-                                               wanted<T>()));
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("'{}': metadata key '{}' of type {}{} is not {}",
+                          name_,
+                          key,
+                          array ? "array of " : "",
+                          gguf_value_type_name(value->element),
+                          wanted<T>()));
 }
 
 template <typename T>
@@ -238,9 +242,9 @@ Result<T> GgufFile::get_or(std::string_view key, T fallback) const {
   return require<T>(key);
 }
 
-#define WR_INSTANTIATE_GETTERS(T)                                              \
-  template std::optional<T> GgufFile::get<T>(std::string_view) const;          \
-  template Result<T> GgufFile::require<T>(std::string_view) const;             \
+#define WR_INSTANTIATE_GETTERS(T)                                     \
+  template std::optional<T> GgufFile::get<T>(std::string_view) const; \
+  template Result<T> GgufFile::require<T>(std::string_view) const;    \
   template Result<T> GgufFile::get_or<T>(std::string_view, T) const;
 WR_INSTANTIATE_GETTERS(bool)
 WR_INSTANTIATE_GETTERS(int32_t)

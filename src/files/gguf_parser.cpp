@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/gguf_parser.h"
 
-#include <fmt/format.h>
+#include "files/printable.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,8 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "files/printable.h"
-
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -18,7 +17,8 @@ namespace {
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kDefaultAlignment = 32;
 constexpr uint32_t kMaxDims = 4;
-// The least bytes that an entry takes in the file, so that an impossible count is refused before anything is read.
+// The least bytes that an entry takes in the file, so that an impossible count is refused before
+// anything is read.
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;       // empty key, type, one byte
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;  // empty name, no dimension, type, offset
 
@@ -95,10 +95,12 @@ Result<void> GgufParser::read_header() {
   if (file_.version_ != 2 && file_.version_ != 3) {
     const bool big_endian = file_.version_ != 0 && (file_.version_ & 0xffffU) == 0;
     return fail(ErrorCode::kUnsupported,
-                big_endian ? fmt::format("'{}': a big-endian GGUF file; only little-endian ones are read", file_.name_)
-                           : fmt::format("'{}': GGUF version {} is not supported (versions 2 and 3 are)",
-                                         file_.name_,
-                                         file_.version_));
+                big_endian
+                    ? fmt::format("'{}': a big-endian GGUF file; only little-endian ones are read",
+                                  file_.name_)
+                    : fmt::format("'{}': GGUF version {} is not supported (versions 2 and 3 are)",
+                                  file_.name_,
+                                  file_.version_));
   }
   if (!read(num_tensors_) || !read(num_values_)) {
     return ends_in("the header");
@@ -146,14 +148,18 @@ Result<void> GgufParser::read_value(std::string_view key, GgufValue& value) {
   } else {
     const int size = gguf_value_bytes(value.type);
     if (size == 0) {
-      return corrupt("metadata key {} has the unknown type {}", printable(key), static_cast<uint32_t>(value.type));
+      return corrupt("metadata key {} has the unknown type {}",
+                     printable(key),
+                     static_cast<uint32_t>(value.type));
     }
     if (!take(static_cast<uint64_t>(size), value.bytes)) {
       return ends_in("metadata key " + printable(key));
     }
   }
   const bool bad_bool = value.element == GgufValueType::kBool &&
-                        std::any_of(value.bytes.begin(), value.bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+                        std::any_of(value.bytes.begin(), value.bytes.end(), [](std::byte b) {
+                          return b > std::byte{1};
+                        });
   if (bad_bool) {
     return corrupt("metadata key {} holds a bool that is neither 0 nor 1", printable(key));
   }
@@ -164,7 +170,8 @@ Result<void> GgufParser::read_array(std::string_view key, GgufValue& value) {
   if (!read(value.element) || !read(value.count)) {
     return ends_in("metadata key " + printable(key));
   }
-  const std::string what = fmt::format("metadata key {}, an array of {} values,", printable(key), value.count);
+  const std::string what =
+      fmt::format("metadata key {}, an array of {} values,", printable(key), value.count);
   if (value.element == GgufValueType::kString) {
     const uint64_t begin = at_;
     std::string_view text;
@@ -177,8 +184,9 @@ Result<void> GgufParser::read_array(std::string_view key, GgufValue& value) {
     return {};
   }
   if (value.element == GgufValueType::kArray) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}': metadata key {} is an array of arrays", file_.name_, printable(key)));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("'{}': metadata key {} is an array of arrays", file_.name_, printable(key)));
   }
   const auto size = static_cast<uint64_t>(gguf_value_bytes(value.element));
   if (size == 0) {
@@ -195,7 +203,8 @@ Result<void> GgufParser::read_array(std::string_view key, GgufValue& value) {
 Result<void> GgufParser::read_tensor_info() {
   GgufTensor tensor;
   if (!read_string(tensor.name)) {
-    return ends_in(fmt::format("the name of tensor {} of {}", file_.tensors_.size() + 1, num_tensors_));
+    return ends_in(
+        fmt::format("the name of tensor {} of {}", file_.tensors_.size() + 1, num_tensors_));
   }
   if (Result<void> done = read_dims(tensor); !done) {
     return done;
@@ -205,10 +214,11 @@ Result<void> GgufParser::read_tensor_info() {
   }
   const GgmlTypeTraits* traits = ggml_type_traits(tensor.type);
   if (traits == nullptr) {
-    return fail(ErrorCode::kUnsupported, fmt::format("'{}': tensor {} has the unknown type {}",
-                                                     file_.name_,
-                                                     printable(tensor.name),
-                                                     static_cast<uint32_t>(tensor.type)));
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}': tensor {} has the unknown type {}",
+                            file_.name_,
+                            printable(tensor.name),
+                            static_cast<uint32_t>(tensor.type)));
   }
   if (tensor.ne[0] % traits->block_elems != 0) {
     return corrupt("tensor {} has rows of {} elements, not a multiple of {} as its type {} needs",
@@ -219,11 +229,15 @@ Result<void> GgufParser::read_tensor_info() {
   }
   uint64_t blocks = static_cast<uint64_t>(tensor.ne[0] / traits->block_elems);
   for (size_t i = 1; i < tensor.ne.size(); ++i) {
-    blocks *= static_cast<uint64_t>(tensor.ne[i]);  // at most the elements, which read_dims has bounded
+    blocks *=
+        static_cast<uint64_t>(tensor.ne[i]);  // at most the elements, which read_dims has bounded
   }
   const auto block_bytes = static_cast<uint64_t>(traits->block_bytes);
   if (blocks > file_.bytes_.size() / block_bytes) {
-    return ends_in(fmt::format("the data of tensor {} ({} blocks of {} bytes)", printable(tensor.name), blocks, block_bytes));
+    return ends_in(fmt::format("the data of tensor {} ({} blocks of {} bytes)",
+                               printable(tensor.name),
+                               blocks,
+                               block_bytes));
   }
   tensor.bytes = blocks * block_bytes;
   if (!file_.tensor_index_.emplace(tensor.name, file_.tensors_.size()).second) {
@@ -239,7 +253,8 @@ Result<void> GgufParser::read_dims(GgufTensor& tensor) {
     return ends_in("the entry of tensor " + printable(tensor.name));
   }
   if (n_dims > kMaxDims) {
-    return corrupt("tensor {} has {} dimensions, more than {}", printable(tensor.name), n_dims, kMaxDims);
+    return corrupt(
+        "tensor {} has {} dimensions, more than {}", printable(tensor.name), n_dims, kMaxDims);
   }
   tensor.n_dims = static_cast<int>(n_dims);
   int64_t elems = 1;
@@ -271,9 +286,13 @@ Result<void> GgufParser::place_tensors() {
   const uint64_t size = file_.bytes_.size();
   for (GgufTensor& tensor : file_.tensors_) {
     if ((tensor.offset & mask) != 0) {
-      return corrupt("tensor {} has the offset {}, not a multiple of {}", printable(tensor.name), tensor.offset, *alignment);
+      return corrupt("tensor {} has the offset {}, not a multiple of {}",
+                     printable(tensor.name),
+                     tensor.offset,
+                     *alignment);
     }
-    if (data_begin > size || tensor.offset > size - data_begin || tensor.bytes > size - data_begin - tensor.offset) {
+    if (data_begin > size || tensor.offset > size - data_begin ||
+        tensor.bytes > size - data_begin - tensor.offset) {
       return ends_in(fmt::format("the data of tensor {} ({} bytes at {} + {})",
                                  printable(tensor.name),
                                  tensor.bytes,
@@ -291,10 +310,13 @@ Result<void> GgufParser::check_apart() const {
   for (const GgufTensor& tensor : file_.tensors_) {
     order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return a->offset < b->offset;
+  });
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset) {
-      return corrupt("tensors {} and {} overlap", printable(order[i - 1]->name), printable(order[i]->name));
+      return corrupt(
+          "tensors {} and {} overlap", printable(order[i - 1]->name), printable(order[i]->name));
     }
   }
   return {};

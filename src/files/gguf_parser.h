@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+#include "files/gguf.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-#include "base/error.h"
-#include "files/gguf.h"
-
 namespace warprow {
 
-// Fills a GgufFile from its bytes: header, metadata, tensor table, in the order of the file. Internal to GgufFile.
-// Invariant: at_ <= size of the file; nothing is read or allocated that the rest of the file could not hold.
+// Fills a GgufFile from its bytes: header, metadata, tensor table, in the order of the file.
+// Internal to GgufFile.
+// Invariant: at_ <= size of the file; nothing is read or allocated that the rest of the file could
+// not hold.
 class GgufParser {
  public:
   explicit GgufParser(GgufFile& file) : file_(file) {}

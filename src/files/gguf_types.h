@@ -5,8 +5,8 @@
 
 namespace warprow {
 
-// Tensor element types by their number in the file. Those that warprow cannot compute with are known by size, so that
-// a file that holds them parses and the refusal can name them.
+// Tensor element types by their number in the file. Those that warprow cannot compute with are
+// known by size, so that a file that holds them parses and the refusal can name them.
 enum class GgmlType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -71,7 +71,8 @@ enum class GgufValueType : uint32_t {
   kF64 = 12,
 };
 
-// Bytes of one value; 0 for strings and arrays, whose length is in the file, and for unknown numbers.
+// Bytes of one value; 0 for strings and arrays, whose length is in the file, and for unknown
+// numbers.
 int gguf_value_bytes(GgufValueType type);
 // "uint32", "string", ...; "?" for unknown numbers.
 const char* gguf_value_type_name(GgufValueType type);

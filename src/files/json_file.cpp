@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/json_file.h"
 
-#include <fmt/format.h>
+#include "files/mapped_file.h"
 
 #include <algorithm>
 #include <set>
 #include <span>
 #include <utility>
 
-#include "files/mapped_file.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -21,14 +21,19 @@ tl::unexpected<Error> syntax_error(std::string_view text, const std::string& whe
   const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
   const size_t column = before.size() - line_begin + 1;
   if (byte > text.size()) {
-    return fail(ErrorCode::kCorrupt, fmt::format("'{}': the JSON ends early, at line {} column {}", where, line, column));
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("'{}': the JSON ends early, at line {} column {}", where, line, column));
   }
-  return fail(ErrorCode::kCorrupt, fmt::format("'{}': not valid JSON at line {} column {}", where, line, column));
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("'{}': not valid JSON at line {} column {}", where, line, column));
 }
 
 }  // namespace
 
-Result<json> parse_json(std::string_view text, const std::string& where, std::string* repeated_key) {
+Result<json> parse_json(std::string_view text,
+                        const std::string& where,
+                        std::string* repeated_key) {
   bool too_deep = false;
   std::set<std::string> outer_keys;
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -36,8 +41,10 @@ Result<json> parse_json(std::string_view text, const std::string& where, std::st
       too_deep = true;
       return false;  // keeps nothing of it, so the value stays shallow
     }
-    const bool outer_key = repeated_key != nullptr && event == json::parse_event_t::key && depth == 1;
-    if (outer_key && !outer_keys.insert(parsed.get_ref<const std::string&>()).second && repeated_key->empty()) {
+    const bool outer_key =
+        repeated_key != nullptr && event == json::parse_event_t::key && depth == 1;
+    if (outer_key && !outer_keys.insert(parsed.get_ref<const std::string&>()).second &&
+        repeated_key->empty()) {
       *repeated_key = parsed.get_ref<const std::string&>();
     }
     return true;
@@ -48,13 +55,15 @@ Result<json> parse_json(std::string_view text, const std::string& where, std::st
   try {
     json value = json::parse(text.begin(), text.end(), watch);
     if (too_deep) {
-      return fail(ErrorCode::kCorrupt, fmt::format("'{}': the JSON nests deeper than {}", where, kMaxJsonDepth));
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("'{}': the JSON nests deeper than {}", where, kMaxJsonDepth));
     }
     return value;
   } catch (const json::parse_error& error) {
     return syntax_error(text, where, error.byte);
   } catch (const json::exception&) {  // a number that no double can hold
-    return fail(ErrorCode::kCorrupt, fmt::format("'{}': the JSON holds a number out of range", where));
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("'{}': the JSON holds a number out of range", where));
   }
 }
 

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/mapped_file.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "base/check.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <system_error>
+#include <unistd.h>
 #include <utility>
 
-#include "base/check.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
 
 tl::unexpected<Error> cannot(const char* what, const std::string& path, int error) {
   const bool absent = error == ENOENT || error == ENOTDIR;
-  return fail(absent ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
-              fmt::format("cannot {} '{}': {}", what, path, std::generic_category().message(error)));
+  return fail(
+      absent ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
+      fmt::format("cannot {} '{}': {}", what, path, std::generic_category().message(error)));
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (fd < 0) {
     return cannot("open", path, errno);
   }
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0) {
     const int error = errno;
     ::close(fd);
@@ -39,8 +40,10 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd);
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is {}, not a file", path, S_ISDIR(info.st_mode) ? "a directory" : "a device"));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "'{}' is {}, not a file", path, S_ISDIR(info.st_mode) ? "a directory" : "a device"));
   }
   const auto size = static_cast<size_t>(info.st_size);
   void* data = nullptr;

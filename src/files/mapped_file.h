@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "base/error.h"
-
 namespace warprow {
 
-// A whole file, mapped read-only. Pages are read on first touch, so opening costs the same for any size.
+// A whole file, mapped read-only. Pages are read on first touch, so opening costs the same for any
+// size.
 // Owns: the mapping (the descriptor is closed once mapped).
 // Thread: const methods from any thread.
-// Invariant: bytes() stays at one address for the object's life, also across moves. A file that another process
-// shortens while it is mapped faults on access; that is the world's failure, not detected here.
+// Invariant: bytes() stays at one address for the object's life, also across moves. A file that
+// another process shortens while it is mapped faults on access; that is the world's failure, not
+// detected here.
 class MappedFile {
  public:
-  // kNotFound if there is no such file, kInvalidArgument if it is no regular file or cannot be read.
+  // kNotFound if there is no such file, kInvalidArgument if it is no regular file or cannot be
+  // read.
   static Result<MappedFile> open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -29,8 +32,8 @@ class MappedFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // The pages that hold [offset, offset + len) leave this process's memory; a later touch reads them again. Whole
-  // pages, so neighbours that share the first or last page are dropped as well.
+  // The pages that hold [offset, offset + len) leave this process's memory; a later touch reads
+  // them again. Whole pages, so neighbours that share the first or last page are dropped as well.
   void advise_drop(size_t offset, size_t len) const;
   // The file is about to be read once, front to back.
   void advise_sequential() const;

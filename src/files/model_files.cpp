@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/model_files.h"
 
-#include <fmt/format.h>
+#include "files/printable.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "files/printable.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -38,17 +38,20 @@ Result<ModelFiles> resolve_alias(const Alias& alias, const CachePaths& caches) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);
   if (error) {
-    return fail(ErrorCode::kNotFound,
-                fmt::format("the model '{}' is not at '{}': run './dev demo' once, which fetches it",
-                            alias.name,
-                            path.string()));
+    return fail(
+        ErrorCode::kNotFound,
+        fmt::format("the model '{}' is not at '{}': run './dev demo' once, which fetches it",
+                    alias.name,
+                    path.string()));
   }
   if (bytes != alias.bytes) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("'{}' has {} bytes instead of {}: delete it and run './dev demo' to fetch it again",
-                            path.string(),
-                            bytes,
-                            alias.bytes));
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format(
+            "'{}' has {} bytes instead of {}: delete it and run './dev demo' to fetch it again",
+            path.string(),
+            bytes,
+            alias.bytes));
   }
   return ModelFiles{ModelFiles::Kind::kGguf, path.string(), std::string(alias.name)};
 }
@@ -61,11 +64,14 @@ bool starts_with_gguf_magic(const fs::path& path) {
 
 Result<ModelFiles> resolve_file(const fs::path& path) {
   if (path.extension() == ".safetensors") {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is a safetensors file: give the directory that holds it and its config.json",
-                            path.string()));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "'{}' is a safetensors file: give the directory that holds it and its config.json",
+            path.string()));
   }
-  // The name decides, so that a damaged .gguf gets the reader's precise message; the content helps where it has none.
+  // The name decides, so that a damaged .gguf gets the reader's precise message; the content helps
+  // where it has none.
   if (path.extension() != ".gguf" && !starts_with_gguf_magic(path)) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a GGUF file", path.string()));
   }
@@ -76,7 +82,8 @@ Result<ModelFiles> resolve_file(const fs::path& path) {
 std::vector<std::string> gguf_files_in(const fs::path& dir) {
   std::vector<std::string> found;
   std::error_code error;
-  for (fs::directory_iterator it(dir, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+  for (fs::directory_iterator it(dir, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
     if (it->path().extension() == ".gguf") {
       found.push_back(it->path().filename().string());
     }
@@ -86,7 +93,8 @@ std::vector<std::string> gguf_files_in(const fs::path& dir) {
 }
 
 Result<ModelFiles> resolve_dir(const fs::path& dir, std::string display_name) {
-  const bool weights = is_there(dir / "model.safetensors") || is_there(dir / "model.safetensors.index.json");
+  const bool weights =
+      is_there(dir / "model.safetensors") || is_there(dir / "model.safetensors.index.json");
   if (weights && is_there(dir / "config.json")) {
     return ModelFiles{ModelFiles::Kind::kHfDir, dir.string(), std::move(display_name)};
   }
@@ -95,16 +103,18 @@ Result<ModelFiles> resolve_dir(const fs::path& dir, std::string display_name) {
     return ModelFiles{ModelFiles::Kind::kGguf, (dir / ggufs[0]).string(), std::move(display_name)};
   }
   if (!weights && ggufs.size() > 1) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' holds {} GGUF files ({}, ...): name one of them",
-                                                         dir.string(),
-                                                         ggufs.size(),
-                                                         ggufs[0]));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' holds {} GGUF files ({}, ...): name one of them",
+                            dir.string(),
+                            ggufs.size(),
+                            ggufs[0]));
   }
-  return fail(ErrorCode::kNotFound, fmt::format("'{}' holds no {}",
-                                                dir.string(),
-                                                weights ? "config.json"
-                                                        : "model: neither model.safetensors, nor "
-                                                          "model.safetensors.index.json, nor a .gguf file"));
+  return fail(ErrorCode::kNotFound,
+              fmt::format("'{}' holds no {}",
+                          dir.string(),
+                          weights ? "config.json"
+                                  : "model: neither model.safetensors, nor "
+                                    "model.safetensors.index.json, nor a .gguf file"));
 }
 
 // `name` and `rev` become parts of a path, so they may hold only what the Hub allows in them.
@@ -116,8 +126,8 @@ bool is_hub_word(std::string_view text) {
 }
 
 bool is_hub_name(std::string_view name) {
-  return is_hub_word(name) && std::count(name.begin(), name.end(), '/') <= 1 && !name.starts_with('/') &&
-         !name.ends_with('/') && !name.starts_with('.');
+  return is_hub_word(name) && std::count(name.begin(), name.end(), '/') <= 1 &&
+         !name.starts_with('/') && !name.ends_with('/') && !name.starts_with('.');
 }
 
 // models--org--name/snapshots/<commit>; refs/<branch or tag> holds the commit.
@@ -126,12 +136,15 @@ Result<fs::path> find_snapshot(const fs::path& repo, const std::string& rev) {
   std::ifstream(repo / "refs" / rev) >> commit;
   fs::path snapshot = repo / "snapshots" / commit;
   if (!is_hub_word(commit) || !is_there(snapshot)) {
-    return fail(ErrorCode::kNotFound, fmt::format("'{}' holds no revision '{}'", repo.string(), rev));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("'{}' holds no revision '{}'", repo.string(), rev));
   }
   return snapshot;
 }
 
-Result<ModelFiles> resolve_hub_name(const std::string& name, const std::string& rev, const CachePaths& caches) {
+Result<ModelFiles> resolve_hub_name(const std::string& name,
+                                    const std::string& rev,
+                                    const CachePaths& caches) {
   std::string folder = "models--" + name;
   if (const size_t slash = folder.find('/'); slash != std::string::npos) {
     folder.replace(slash, 1, "--");
@@ -139,7 +152,8 @@ Result<ModelFiles> resolve_hub_name(const std::string& name, const std::string& 
   const fs::path repo = fs::path(caches.huggingface_hub) / folder;
   if (!is_there(repo)) {
     return fail(ErrorCode::kNotFound,
-                fmt::format("the model '{}' is neither a path, nor a known alias, nor in the Hugging Face cache '{}'",
+                fmt::format("the model '{}' is neither a path, nor a known alias, nor in the "
+                            "Hugging Face cache '{}'",
                             name,
                             caches.huggingface_hub));
   }
@@ -179,7 +193,8 @@ Result<ModelFiles> resolve_model(std::string_view name, const CachePaths& caches
   const std::string repo(name.substr(0, at));
   const std::string rev(at == std::string_view::npos ? "main" : name.substr(at + 1));
   if (path.extension() == ".gguf" || !is_hub_name(repo) || !is_hub_word(rev)) {
-    return fail(ErrorCode::kNotFound, fmt::format("there is no file or directory {}", printable(name)));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("there is no file or directory {}", printable(name)));
   }
   return resolve_hub_name(repo, rev, caches);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "base/error.h"
 #include "files/cache_paths.h"
+
+#include <string>
+#include <string_view>
 
 namespace warprow {
 
@@ -13,18 +13,20 @@ namespace warprow {
 struct ModelFiles {
   enum class Kind {
     kGguf,   // path is the .gguf file, which also holds tokenizer and chat template
-    kHfDir,  // path is a directory with config.json and safetensors (tokenizer.json etc. beside them)
+    kHfDir,  // path is a directory: config.json, safetensors, tokenizer.json and so on
   };
   Kind kind = Kind::kGguf;
   std::string path;
-  std::string display_name;  // for people and for the `model` field of answers: the alias, org/name, or the stem
+  std::string display_name;  // for people and answers: the alias, org/name, or the stem
 };
 
 // What a user may write for a model:
 //   an alias          `smollm2`, the default model in warprow's own cache
 //   a path            to a .gguf file, or to a Hugging Face directory (config.json + safetensors)
-//   org/name[@rev]    a snapshot in the Hugging Face cache (rev: branch, tag or commit; `main` if left out)
-// in this order. One line of explanation if it is none of them. Looks at names and sizes only, opens no weights.
-Result<ModelFiles> resolve_model(std::string_view name, const CachePaths& caches = CachePaths::from_environment());
+//   org/name[@rev]    a snapshot in the Hugging Face cache (rev: branch, tag or commit)
+// in this order. One line of explanation if it is none of them. Looks at names and sizes only,
+// opens no weights.
+Result<ModelFiles> resolve_model(std::string_view name,
+                                 const CachePaths& caches = CachePaths::from_environment());
 
 }  // namespace warprow

@@ -6,7 +6,8 @@
 
 namespace warprow {
 
-// A name out of a file, made fit for one line of a message: quoted, control and non-ASCII bytes as '?', cut if long.
+// A name out of a file, made fit for one line of a message: quoted, control and non-ASCII bytes as
+// '?', cut if long.
 std::string printable(std::string_view name);
 
 }  // namespace warprow

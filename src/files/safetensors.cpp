@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/safetensors.h"
 
-#include <fmt/format.h>
+#include "files/json_file.h"
+#include "files/printable.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "files/json_file.h"
-#include "files/printable.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -38,7 +38,8 @@ class SafetensorsParser {
 
   template <typename... Args>
   [[nodiscard]] tl::unexpected<Error> corrupt(const char* format, const Args&... args) const {
-    return fail(ErrorCode::kCorrupt, fmt::format("'{}': {}", file_.name_, fmt::format(fmt::runtime(format), args...)));
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("'{}': {}", file_.name_, fmt::format(fmt::runtime(format), args...)));
   }
 
   SafetensorsFile& file_;
@@ -61,7 +62,8 @@ Result<void> SafetensorsParser::run() {
     }
     file_.tensors_.push_back(*std::move(tensor));
   }
-  // Empty tensors share their offset with a neighbour and must come before it for the tiling to be seen.
+  // Empty tensors share their offset with a neighbour and must come before it for the tiling to be
+  // seen.
   std::sort(file_.tensors_.begin(), file_.tensors_.end(), [](const auto& a, const auto& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
   });
@@ -79,14 +81,18 @@ Result<json> SafetensorsParser::read_header() {
   }
   std::memcpy(&length, file_.bytes_.data(), sizeof(length));
   if (length > kMaxHeaderBytes) {
-    return corrupt("not a safetensors file: its header would have {} bytes (the limit is {})", length, kMaxHeaderBytes);
+    return corrupt("not a safetensors file: its header would have {} bytes (the limit is {})",
+                   length,
+                   kMaxHeaderBytes);
   }
   if (length > size - kLengthBytes) {
-    return corrupt("the file ends early: a header of {} bytes runs past its {} bytes", length, size);
+    return corrupt(
+        "the file ends early: a header of {} bytes runs past its {} bytes", length, size);
   }
   data_begin_ = kLengthBytes + length;
   data_bytes_ = size - data_begin_;
-  const std::string_view text(reinterpret_cast<const char*>(file_.bytes_.data()) + kLengthBytes, length);
+  const std::string_view text(reinterpret_cast<const char*>(file_.bytes_.data()) + kLengthBytes,
+                              length);
   if (!text.starts_with('{')) {
     return corrupt("not a safetensors file: its header is not a JSON object");
   }
@@ -98,21 +104,24 @@ Result<json> SafetensorsParser::read_header() {
   return header;
 }
 
-Result<SafetensorsTensor> SafetensorsParser::read_tensor(const std::string& name, const json& entry) const {
+Result<SafetensorsTensor> SafetensorsParser::read_tensor(const std::string& name,
+                                                         const json& entry) const {
   SafetensorsTensor tensor;
   tensor.name = name;
-  const bool complete = entry.is_object() && entry.contains("dtype") && entry["dtype"].is_string() &&
-                        entry.contains("shape") && entry.contains("data_offsets");
+  const bool complete = entry.is_object() && entry.contains("dtype") &&
+                        entry["dtype"].is_string() && entry.contains("shape") &&
+                        entry.contains("data_offsets");
   if (!complete) {
     return corrupt("tensor {} lacks a dtype, a shape or data_offsets", printable(name));
   }
   const auto& dtype_name = entry["dtype"].get_ref<const std::string&>();
   const auto dtype = safetensors_dtype_from_name(dtype_name);
   if (!dtype) {
-    return fail(ErrorCode::kUnsupported, fmt::format("'{}': tensor {} has the unknown dtype {}",
-                                                     file_.name_,
-                                                     printable(name),
-                                                     printable(dtype_name)));
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}': tensor {} has the unknown dtype {}",
+                            file_.name_,
+                            printable(name),
+                            printable(dtype_name)));
   }
   tensor.dtype = *dtype;
   if (Result<void> done = read_shape(entry["shape"], tensor); !done) {
@@ -126,7 +135,9 @@ Result<SafetensorsTensor> SafetensorsParser::read_tensor(const std::string& name
 
 Result<void> SafetensorsParser::read_shape(const json& shape, SafetensorsTensor& tensor) const {
   if (!shape.is_array() || shape.size() > kMaxDims) {
-    return corrupt("tensor {}: its shape is not an array of up to {} numbers", printable(tensor.name), kMaxDims);
+    return corrupt("tensor {}: its shape is not an array of up to {} numbers",
+                   printable(tensor.name),
+                   kMaxDims);
   }
   // Zero elements are allowed, so the bound is kept on the product of the other dimensions.
   int64_t elems = 1;
@@ -135,7 +146,9 @@ Result<void> SafetensorsParser::read_shape(const json& shape, SafetensorsTensor&
     const uint64_t value = natural ? dim.get<uint64_t>() : 0;
     const auto limit = static_cast<uint64_t>(std::numeric_limits<int64_t>::max() / 64 / elems);
     if (!natural || value > limit) {
-      return corrupt("tensor {} has the impossible dimension {}", printable(tensor.name), printable(dim.dump()));
+      return corrupt("tensor {} has the impossible dimension {}",
+                     printable(tensor.name),
+                     printable(dim.dump()));
     }
     tensor.shape.push_back(static_cast<int64_t>(value));
     elems *= std::max<int64_t>(1, tensor.shape.back());
@@ -152,7 +165,8 @@ Result<void> SafetensorsParser::read_place(const json& offsets, SafetensorsTenso
   const auto begin = offsets[0].get<uint64_t>();
   const auto end = offsets[1].get<uint64_t>();
   if (begin > end) {
-    return corrupt("tensor {}: data_offsets [{}, {}] run backwards", printable(tensor.name), begin, end);
+    return corrupt(
+        "tensor {}: data_offsets [{}, {}] run backwards", printable(tensor.name), begin, end);
   }
   if (end > data_bytes_) {
     return corrupt("the file ends early: tensor {} ends at {} of {} bytes of data",
@@ -165,7 +179,10 @@ Result<void> SafetensorsParser::read_place(const json& offsets, SafetensorsTenso
     bits *= static_cast<uint64_t>(dim);  // below 2^63, which read_shape has seen to
   }
   if (bits % 8 != 0 || bits / 8 != end - begin) {
-    return corrupt("tensor {} has {} bytes, its shape and dtype need {}", printable(tensor.name), end - begin, bits / 8);
+    return corrupt("tensor {} has {} bytes, its shape and dtype need {}",
+                   printable(tensor.name),
+                   end - begin,
+                   bits / 8);
   }
   tensor.offset = data_begin_ + begin;
   tensor.bytes = end - begin;

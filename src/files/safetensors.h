@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+#include "files/mapped_file.h"
+#include "files/safetensors_dtype.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -9,10 +13,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
-
-#include "base/error.h"
-#include "files/mapped_file.h"
-#include "files/safetensors_dtype.h"
 
 namespace warprow {
 
@@ -24,12 +24,14 @@ struct SafetensorsTensor {
   uint64_t bytes = 0;
 };
 
-// One safetensors file: an 8-byte little-endian length, a JSON header, the data (the format: huggingface/safetensors).
-// Only the header is read. As in the reference reader the tensors must tile the data without holes or overlaps, so a
-// truncated or lying file is an Error (kCorrupt, kUnsupported) that names the file and the tensor.
+// One safetensors file: an 8-byte little-endian length, a JSON header, the data (the format:
+// huggingface/safetensors). Only the header is read. As in the reference reader the tensors must
+// tile the data without holes or overlaps, so a truncated or lying file is an Error (kCorrupt,
+// kUnsupported) that names the file and the tensor.
 // Owns: the mapping when opened by path; parse() borrows the caller's bytes.
 // Thread: const methods from any thread.
-// Invariant: every tensor lies within bytes() and has exactly the bytes of its shape; names are unique.
+// Invariant: every tensor lies within bytes() and has exactly the bytes of its shape; names are
+// unique.
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
@@ -37,8 +39,9 @@ class SafetensorsFile {
   static Result<SafetensorsFile> parse(std::span<const std::byte> bytes, std::string name);
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] std::span<const SafetensorsTensor> tensors() const { return tensors_; }  // by offset
-  [[nodiscard]] const SafetensorsTensor* find(std::string_view name) const;              // null if absent
+  // By offset.
+  [[nodiscard]] std::span<const SafetensorsTensor> tensors() const { return tensors_; }
+  [[nodiscard]] const SafetensorsTensor* find(std::string_view name) const;  // null if absent
   [[nodiscard]] std::span<const std::byte> tensor_bytes(const SafetensorsTensor& tensor) const;
   // The file's pages of the tensor leave this process's memory. Nothing to do for a parsed span.
   void drop_pages(uint64_t offset, uint64_t len) const;

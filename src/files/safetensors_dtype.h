@@ -7,7 +7,8 @@
 
 namespace warprow {
 
-// Element types of safetensors. Those that warprow cannot compute with parse as well; they are refused on use.
+// Element types of safetensors. Those that warprow cannot compute with parse as well; they are
+// refused on use.
 enum class SafetensorsDtype : uint8_t {
   kBool,
   kU8,

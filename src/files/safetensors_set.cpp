@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/safetensors_set.h"
 
-#include <fmt/format.h>
+#include "files/json_file.h"
+#include "files/printable.h"
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "files/json_file.h"
-#include "files/printable.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -22,7 +22,8 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 // A shard lies beside its index; anything else in the index is a mistake or a trick.
 bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
 // Tensor names by shard: {"weight_map": {tensor: shard}}.
@@ -31,7 +32,8 @@ Result<std::map<std::string, std::vector<std::string>>> read_index(const std::st
   if (!index) {
     return tl::unexpected(index.error());
   }
-  if (!index->is_object() || !index->contains("weight_map") || !(*index)["weight_map"].is_object()) {
+  if (!index->is_object() || !index->contains("weight_map") ||
+      !(*index)["weight_map"].is_object()) {
     return fail(ErrorCode::kCorrupt, fmt::format("'{}': there is no object 'weight_map'", path));
   }
   if ((*index)["weight_map"].empty()) {
@@ -41,7 +43,9 @@ Result<std::map<std::string, std::vector<std::string>>> read_index(const std::st
   for (const auto& [tensor, shard] : (*index)["weight_map"].items()) {
     if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>())) {
       return fail(ErrorCode::kCorrupt,
-                  fmt::format("'{}': weight_map of {} is not the name of a file beside it", path, printable(tensor)));
+                  fmt::format("'{}': weight_map of {} is not the name of a file beside it",
+                              path,
+                              printable(tensor)));
     }
     shards[shard.get<std::string>()].push_back(tensor);
   }
@@ -67,7 +71,8 @@ Result<SafetensorsSet> SafetensorsSet::open(const std::string& dir) {
   }
   const std::string index_path = (base / kIndex).string();
   if (!fs::exists(index_path, ignored)) {
-    return fail(ErrorCode::kNotFound, fmt::format("'{}' holds neither {} nor {}", dir, kSingle, kIndex));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("'{}' holds neither {} nor {}", dir, kSingle, kIndex));
   }
   const auto shards = read_index(index_path);
   if (!shards) {
@@ -82,7 +87,10 @@ Result<SafetensorsSet> SafetensorsSet::open(const std::string& dir) {
       const SafetensorsTensor* tensor = file->find(name);
       if (tensor == nullptr) {
         return fail(ErrorCode::kCorrupt,
-                    fmt::format("'{}' has no tensor {}, which {} places there", file->name(), printable(name), kIndex));
+                    fmt::format("'{}' has no tensor {}, which {} places there",
+                                file->name(),
+                                printable(name),
+                                kIndex));
       }
       set.entries_.push_back({static_cast<int>(set.files_.size()), tensor});
     }

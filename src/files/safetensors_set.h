@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+#include "files/safetensors.h"
+
 #include <span>
 #include <string>
 #include <vector>
-
-#include "base/error.h"
-#include "files/safetensors.h"
 
 namespace warprow {
 

@@ -1,31 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/checkpoint.h"
 
-#include <fmt/format.h>
-
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <utility>
-
 #include "files/json_file.h"
 #include "files/printable.h"
 #include "files/safetensors_set.h"
 
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
 namespace warprow {
 namespace {
 
-constexpr const char* kUsableGguf = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
+constexpr const char* kUsableGguf =
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
 
-tl::unexpected<Error> unusable(const std::string& file, std::string_view tensor, std::string_view type, const char* usable) {
-  return fail(ErrorCode::kUnsupported, fmt::format("'{}': tensor {} has the type {}, which is not supported ({})",
-                                                   file,
-                                                   printable(tensor),
-                                                   type,
-                                                   usable));
+tl::unexpected<Error> unusable(const std::string& file,
+                               std::string_view tensor,
+                               std::string_view type,
+                               const char* usable) {
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("'{}': tensor {} has the type {}, which is not supported ({})",
+                          file,
+                          printable(tensor),
+                          type,
+                          usable));
 }
 
-// Models quantised by other tools keep packed integers under the same names; only config.json says so.
+// Models quantised by other tools keep packed integers under the same names; only config.json says
+// so.
 Result<void> check_not_quantised(const nlohmann::json& config, const std::string& path) {
   if (!config.is_object()) {
     return fail(ErrorCode::kCorrupt, fmt::format("'{}' is not a JSON object", path));
@@ -35,11 +41,15 @@ Result<void> check_not_quantised(const nlohmann::json& config, const std::string
     return {};
   }
   std::string method = "of an unnamed method";
-  if (found->is_object() && found->contains("quant_method") && (*found)["quant_method"].is_string()) {
+  if (found->is_object() && found->contains("quant_method") &&
+      (*found)["quant_method"].is_string()) {
     method = printable((*found)["quant_method"].get_ref<const std::string&>());
   }
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("'{}': quantised safetensors ({}) are not supported; F32, F16, BF16 and GGUF are", path, method));
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("'{}': quantised safetensors ({}) are not supported; F32, F16, BF16 and GGUF are",
+                  path,
+                  method));
 }
 
 }  // namespace
@@ -91,11 +101,13 @@ Result<void> Checkpoint::add_gguf_tensors() {
     return tl::unexpected(splits.error());
   }
   if (*splits > 1) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' is one of {} parts; split GGUF files are not supported (llama-gguf-split --merge "
-                            "joins them)",
-                            file.name(),
-                            *splits));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "'{}' is one of {} parts; split GGUF files are not supported (llama-gguf-split --merge "
+            "joins them)",
+            file.name(),
+            *splits));
   }
   paths_.push_back(file.name());
   for (const GgufTensor& tensor : file.tensors()) {
@@ -172,13 +184,16 @@ Result<const TensorSource*> Checkpoint::require(std::string_view name) const {
 
 const GgufFile* Checkpoint::gguf() const { return sources_->gguf ? &*sources_->gguf : nullptr; }
 
-const nlohmann::json* Checkpoint::config_json() const { return sources_->gguf ? nullptr : &sources_->config; }
+const nlohmann::json* Checkpoint::config_json() const {
+  return sources_->gguf ? nullptr : &sources_->config;
+}
 
 void Checkpoint::drop_pages(const TensorSource& tensor) const {
   if (sources_->gguf) {
     sources_->gguf->drop_pages(tensor.offset, tensor.bytes);
   } else {
-    sources_->safetensors->files()[static_cast<size_t>(tensor.file)].drop_pages(tensor.offset, tensor.bytes);
+    sources_->safetensors->files()[static_cast<size_t>(tensor.file)].drop_pages(tensor.offset,
+                                                                                tensor.bytes);
   }
 }
 

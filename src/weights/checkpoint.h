@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+#include "files/gguf.h"
+#include "files/model_files.h"
+#include "weights/weight_format.h"
+
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,26 +15,23 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/error.h"
-#include "files/gguf.h"
-#include "files/model_files.h"
-#include "weights/weight_format.h"
+#include <nlohmann/json_fwd.hpp>
 
 namespace warprow {
 
-// One tensor of a checkpoint, still in its file: a matrix of `rows` rows of `cols` contiguous elements. A vector is one
-// row; a tensor of three or more dimensions is the stack of its matrices.
+// One tensor of a checkpoint, still in its file: a matrix of `rows` rows of `cols` contiguous
+// elements. A vector is one row; a tensor of three or more dimensions is the stack of its matrices.
 struct TensorSource {
   std::string name;
   WeightFormat format = WeightFormat::kF32;
   int n_dims = 0;
   int64_t rows = 0;
   int64_t cols = 0;                 // the contiguous dimension: K of a linear layer
-  const std::byte* data = nullptr;  // host, mapped; need not be aligned. Lives as long as the Checkpoint.
+  const std::byte* data = nullptr;  // host, mapped, not aligned; lives as long as the Checkpoint
   size_t row_bytes = 0;
-  size_t bytes = 0;                 // rows * row_bytes
-  int file = 0;                     // for a later reload: index into Checkpoint::files() ...
-  uint64_t offset = 0;              // ... and the place therein
+  size_t bytes = 0;     // rows * row_bytes
+  int file = 0;         // for a later reload: index into Checkpoint::files() ...
+  uint64_t offset = 0;  // ... and the place therein
 };
 
 // The weights of a model and what describes it, whether it came as GGUF or as safetensors.
@@ -39,9 +40,10 @@ struct TensorSource {
 // Invariant: tensor names are unique; every data pointer is readable for `bytes` bytes.
 class Checkpoint {
  public:
-  // Reads headers only. Refuses (kUnsupported) tensors whose type cannot be computed with, split GGUF files and
-  // safetensors whose config.json declares a quantisation, besides everything the readers refuse. Integer and bool
-  // tensors of safetensors, which are left-over buffers, are passed over.
+  // Reads headers only. Refuses (kUnsupported) tensors whose type cannot be computed with, split
+  // GGUF files and safetensors whose config.json declares a quantisation, besides everything the
+  // readers refuse. Integer and bool tensors of safetensors, which are left-over buffers, are
+  // passed over.
   static Result<Checkpoint> open(const ModelFiles& files);
 
   Checkpoint(Checkpoint&&) noexcept;
@@ -59,7 +61,8 @@ class Checkpoint {
   [[nodiscard]] const GgufFile* gguf() const;
   [[nodiscard]] const nlohmann::json* config_json() const;
 
-  // The tensor has been copied: its pages leave this process's memory (a later read brings them back).
+  // The tensor has been copied: its pages leave this process's memory (a later read brings them
+  // back).
   void drop_pages(const TensorSource& tensor) const;
 
  private:

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/dequantize.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-
 #include "base/check.h"
 #include "base/dtype.h"
 #include "weights/quant_groups.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
 namespace warprow {
 namespace {
 
-// Elements decoded at a time: whole blocks of every format, and small enough for the first-level cache.
+// Elements decoded at a time: whole blocks of every format, and small enough for the first-level
+// cache.
 constexpr int64_t kChunk = 1024;
 
 template <float (*kConvert)(uint16_t)>

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "weights/weight_format.h"
+
 #include <cstddef>
 #include <cstdint>
 
-#include "weights/weight_format.h"
-
 namespace warprow {
 
-// dst[0..n) = the values of n consecutive elements (a multiple of the format's block_elems) stored at src, which need
-// not be aligned. Bit-equal to Python's gguf.quants.dequantize for finite scales, the sign of zero included.
+// dst[0..n) = the values of n consecutive elements (a multiple of the format's block_elems) stored
+// at src, which need not be aligned. Bit-equal to Python's gguf.quants.dequantize for finite
+// scales, the sign of zero included.
 // Thread: pure; rows may be split over threads in any way without changing a bit.
 void dequantize_row(WeightFormat format, const std::byte* src, float* dst, int64_t n);
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/quant_groups.h"
 
-#include <array>
-#include <cstring>
-
 #include "base/check.h"
 #include "base/dtype.h"
 
-// The block layouts are ggml's; those of Python's gguf.quants say the same and serve as the oracle of the test. Inner
-// loops have constant trip counts and work on local arrays, so that the compiler turns them into vector code.
+#include <array>
+#include <cstring>
+
+// The block layouts are ggml's; those of Python's gguf.quants say the same and serve as the oracle
+// of the test. Inner loops have constant trip counts and work on local arrays, so that the compiler
+// turns them into vector code.
 
 namespace warprow {
 namespace {
@@ -35,10 +36,12 @@ void unpack_nibbles(const uint8_t* __restrict src, int8_t* __restrict q) {
   }
 }
 
-// q[i] += 16 * bit i of the 32-bit word at src: the fifth bits of Q5_0 and Q5_1, eight elements at a time.
+// q[i] += 16 * bit i of the 32-bit word at src: the fifth bits of Q5_0 and Q5_1, eight elements at
+// a time.
 void add_fifth_bits(const uint8_t* __restrict src, int8_t* __restrict q) {
   for (int i = 0; i < 4; ++i) {
-    // Byte k of `bits` keeps bit k of src[i] in place; adding 0x7f carries any set bit into the byte's top.
+    // Byte k of `bits` keeps bit k of src[i] in place; adding 0x7f carries any set bit into the
+    // byte's top.
     const uint64_t bits = (src[i] * 0x0101010101010101U) & 0x8040201008040201U;
     const uint64_t sixteens = ((bits + 0x7f7f7f7f7f7f7f7fU) & 0x8080808080808080U) >> 3;
     uint64_t eight = 0;
@@ -104,9 +107,10 @@ void decode_q5_1(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   add_fifth_bits(src + 4, q);
 }
 
-// The head that Q4_K and Q5_K share: f16 d | f16 dmin | 12 bytes with eight 6-bit scales and eight 6-bit minima.
-// Bytes 0-3 hold scales 0-3 and bytes 4-7 minima 0-3 in their low six bits; bytes 8-11 hold the low nibbles of scales
-// (low) and minima (high) 4-7, whose upper two bits are the upper two of bytes 0-3 and 4-7.
+// The head that Q4_K and Q5_K share: f16 d | f16 dmin | 12 bytes with eight 6-bit scales and eight
+// 6-bit minima. Bytes 0-3 hold scales 0-3 and bytes 4-7 minima 0-3 in their low six bits; bytes
+// 8-11 hold the low nibbles of scales (low) and minima (high) 4-7, whose upper two bits are the
+// upper two of bytes 0-3 and 4-7.
 void decode_k_scales(const uint8_t* src, float* scale, float* bias) {
   const float d = load_f16(src);
   const float dmin = load_f16(src + 2);
@@ -130,7 +134,8 @@ void decode_q4_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   }
 }
 
-// head | 32 bytes of fifth bits: bit g of byte i belongs to element i of group g | nibbles as in Q4_K
+// head | 32 bytes of fifth bits: bit g of byte i belongs to element i of group g | nibbles as in
+// Q4_K
 void decode_q5_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   decode_k_scales(src, scale, bias);
   const uint8_t* high = src + 16;
@@ -147,8 +152,9 @@ void decode_q5_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   add_high_bits<7, 1>(high, q + 224);
 }
 
-// 128 bytes of nibbles | 64 bytes of upper bit pairs | 16 x i8 scales | f16 d. Two halves of 128 elements; in each, run
-// r of 32 elements takes the low (r < 2) or high nibbles of 32 bytes and the bit pair r of the half's 32 upper bytes.
+// 128 bytes of nibbles | 64 bytes of upper bit pairs | 16 x i8 scales | f16 d. Two halves of 128
+// elements; in each, run r of 32 elements takes the low (r < 2) or high nibbles of 32 bytes and the
+// bit pair r of the half's 32 upper bytes.
 void decode_q6_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
   for (int half = 0; half < 2; ++half) {
     int8_t* out = q + half * 128;
@@ -189,14 +195,22 @@ struct Quantised {
 };
 
 const Quantised* quantised(WeightFormat format) {
-  static constexpr Quantised kQ8_0{{8, 0, 32, false, true}, &decode_blocks<&decode_q8_0, 32, 34, 32>};
-  static constexpr Quantised kQ4_0{{4, 8, 32, false, true}, &decode_blocks<&decode_q4_0, 32, 18, 32>};
-  static constexpr Quantised kQ4_1{{4, 0, 32, true, true}, &decode_blocks<&decode_q4_1, 32, 20, 32>};
-  static constexpr Quantised kQ5_0{{8, 0, 32, false, true}, &decode_blocks<&decode_q5_0, 32, 22, 32>};
-  static constexpr Quantised kQ5_1{{8, 0, 32, true, true}, &decode_blocks<&decode_q5_1, 32, 24, 32>};
-  static constexpr Quantised kQ4_K{{4, 0, 32, true, false}, &decode_blocks<&decode_q4_k, kSuperBlock, 144, 32>};
-  static constexpr Quantised kQ5_K{{8, 0, 32, true, false}, &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
-  static constexpr Quantised kQ6_K{{8, 0, 16, false, false}, &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
+  static constexpr Quantised kQ8_0{{8, 0, 32, false, true},
+                                   &decode_blocks<&decode_q8_0, 32, 34, 32>};
+  static constexpr Quantised kQ4_0{{4, 8, 32, false, true},
+                                   &decode_blocks<&decode_q4_0, 32, 18, 32>};
+  static constexpr Quantised kQ4_1{{4, 0, 32, true, true},
+                                   &decode_blocks<&decode_q4_1, 32, 20, 32>};
+  static constexpr Quantised kQ5_0{{8, 0, 32, false, true},
+                                   &decode_blocks<&decode_q5_0, 32, 22, 32>};
+  static constexpr Quantised kQ5_1{{8, 0, 32, true, true},
+                                   &decode_blocks<&decode_q5_1, 32, 24, 32>};
+  static constexpr Quantised kQ4_K{{4, 0, 32, true, false},
+                                   &decode_blocks<&decode_q4_k, kSuperBlock, 144, 32>};
+  static constexpr Quantised kQ5_K{{8, 0, 32, true, false},
+                                   &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
+  static constexpr Quantised kQ6_K{{8, 0, 16, false, false},
+                                   &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
   switch (format) {
     case WeightFormat::kQ8_0:
       return &kQ8_0;
@@ -230,7 +244,8 @@ const GroupTraits& group_traits(WeightFormat format) {
   return found->traits;
 }
 
-void decode_groups(WeightFormat format, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias) {
+void decode_groups(
+    WeightFormat format, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias) {
   const Quantised* found = quantised(format);
   WR_CHECK(found != nullptr, "{} is not quantised", weight_format_name(format));
   WR_CHECK_EQ(n % weight_format_traits(format).block_elems, 0);

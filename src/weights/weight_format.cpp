@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/weight_format.h"
 
-#include <array>
-
 #include "base/check.h"
+
+#include <array>
 
 namespace warprow {
 namespace {

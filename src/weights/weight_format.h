@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "files/gguf_types.h"
+#include "files/safetensors_dtype.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-
-#include "files/gguf_types.h"
-#include "files/safetensors_dtype.h"
 
 namespace warprow {
 
@@ -27,15 +27,17 @@ enum class WeightFormat : uint8_t {
 inline constexpr int kNumWeightFormats = 11;
 
 struct WeightFormatTraits {
-  const char* name;    // as ggml and safetensors print it
-  int block_elems;     // consecutive elements of a row in one block; a row is a whole number of blocks
+  const char* name;  // as ggml and safetensors print it
+  int block_elems;   // consecutive elements of a row in one block; rows are whole blocks
   int block_bytes;
-  int bits;            // of one stored element: 32, 16, 8, 6, 5, 4; the scales come on top
-  int group;           // elements that share a scale; 0 for the plain formats
+  int bits;   // of one stored element: 32, 16, 8, 6, 5, 4; the scales come on top
+  int group;  // elements that share a scale; 0 for the plain formats
 };
 
 const WeightFormatTraits& weight_format_traits(WeightFormat format);
-inline const char* weight_format_name(WeightFormat format) { return weight_format_traits(format).name; }
+inline const char* weight_format_name(WeightFormat format) {
+  return weight_format_traits(format).name;
+}
 inline bool is_quantised(WeightFormat format) { return weight_format_traits(format).group != 0; }
 
 // Bytes of a row of `cols` elements; cols must be a multiple of block_elems.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/cache_paths.h"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <map>
 #include <optional>
+#include <stdlib.h>
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {

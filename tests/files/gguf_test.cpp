@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/gguf.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/gguf_writer.h"
+#include "tests/support/temp_dir.h"
 
 #include <array>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "tests/support/gguf_writer.h"
-#include "tests/support/temp_dir.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using test::Bytes;
 using test::GgufWriter;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Offsets in every file of GgufWriter.
 constexpr size_t kVersionAt = 4;
@@ -41,16 +41,26 @@ void expect_error(const Bytes& bytes, ErrorCode code, const std::string& part) {
 GgufWriter small_file() {
   GgufWriter w;
   w.add("general.architecture", "llama").add("u8", uint8_t{200}).add("flag", true);
-  w.add_array("names", std::vector<std::string>{"a", "", "ccc"}).add_array("ints", std::vector<int16_t>{1, -2});
+  w.add_array("names", std::vector<std::string>{"a", "", "ccc"})
+      .add_array("ints", std::vector<int16_t>{1, -2});
   w.add_f32("m", {4, 2}, kEight).add_tensor("q", GgmlType::kQ8_0, {32}, Bytes(34));
   return w;
 }
 
 TEST(Gguf, ReadsEveryScalarType) {
   GgufWriter w;
-  w.add("u8", uint8_t{200}).add("i8", int8_t{-100}).add("u16", uint16_t{60000}).add("i16", int16_t{-30000});
-  w.add("u32", uint32_t{4'000'000'000}).add("i32", int32_t{-2'000'000'000}).add("u64", ~uint64_t{0});
-  w.add("i64", std::numeric_limits<int64_t>::min()).add("f32", 0.5F).add("f64", 0.25).add("yes", true).add("no", false);
+  w.add("u8", uint8_t{200})
+      .add("i8", int8_t{-100})
+      .add("u16", uint16_t{60000})
+      .add("i16", int16_t{-30000});
+  w.add("u32", uint32_t{4'000'000'000})
+      .add("i32", int32_t{-2'000'000'000})
+      .add("u64", ~uint64_t{0});
+  w.add("i64", std::numeric_limits<int64_t>::min())
+      .add("f32", 0.5F)
+      .add("f64", 0.25)
+      .add("yes", true)
+      .add("no", false);
   w.add("text", "h\xc3\xa9").add("empty", "").add("huge", 1e300);
   const Bytes bytes = w.bytes();
   const auto file = parse(bytes);
@@ -87,14 +97,16 @@ TEST(Gguf, ReadsEveryScalarType) {
 TEST(Gguf, ReadsArrays) {
   GgufWriter w;
   w.add_array("strings", std::vector<std::string>{"one", "", "three"});
-  w.add_array("ints", std::vector<int32_t>{-1, 0, 7}).add_array("bools", std::vector<bool>{true, false});
+  w.add_array("ints", std::vector<int32_t>{-1, 0, 7})
+      .add_array("bools", std::vector<bool>{true, false});
   w.add_array("floats", std::vector<float>{0.5F, -2.0F}).add_array("none", std::vector<uint8_t>{});
   w.add("scalar", uint32_t{3});
   const Bytes bytes = w.bytes();
   const auto file = parse(bytes);
   ASSERT_TRUE(file) << file.error().message;
 
-  EXPECT_THAT(*file->get<std::vector<std::string_view>>("strings"), ElementsAre("one", "", "three"));
+  EXPECT_THAT(*file->get<std::vector<std::string_view>>("strings"),
+              ElementsAre("one", "", "three"));
   EXPECT_THAT(*file->get<std::vector<int64_t>>("ints"), ElementsAre(-1, 0, 7));
   EXPECT_THAT(*file->get<std::vector<int64_t>>("bools"), ElementsAre(1, 0));
   EXPECT_THAT(*file->get<std::vector<float>>("floats"), ElementsAre(0.5F, -2.0F));
@@ -116,13 +128,17 @@ TEST(Gguf, RequireAndGetOrExplain) {
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_EQ(file->require<std::string_view>("text").value(), "x");
   EXPECT_EQ(file->get_or<uint32_t>("absent", 5).value(), 5U);
-  EXPECT_EQ(file->require<uint32_t>("absent").error().message, "'test.gguf': metadata key 'absent' is missing");
-  EXPECT_EQ(file->get_or<uint32_t>("text", 5).error().message,
-            "'test.gguf': metadata key 'text' of type string is not an unsigned 32-bit integer in range");
-  EXPECT_EQ(file->require<uint32_t>("big").error().message,
-            "'test.gguf': metadata key 'big' of type int64 is not an unsigned 32-bit integer in range");
-  EXPECT_EQ(file->require<std::vector<int64_t>>("list").error().message,
-            "'test.gguf': metadata key 'list' of type array of float32 is not an array of integers");
+  EXPECT_EQ(file->require<uint32_t>("absent").error().message,
+            "'test.gguf': metadata key 'absent' is missing");
+  EXPECT_EQ(
+      file->get_or<uint32_t>("text", 5).error().message,
+      "'test.gguf': metadata key 'text' of type string is not an unsigned 32-bit integer in range");
+  EXPECT_EQ(
+      file->require<uint32_t>("big").error().message,
+      "'test.gguf': metadata key 'big' of type int64 is not an unsigned 32-bit integer in range");
+  EXPECT_EQ(
+      file->require<std::vector<int64_t>>("list").error().message,
+      "'test.gguf': metadata key 'list' of type array of float32 is not an array of integers");
 }
 
 TEST(Gguf, DescribesTensors) {
@@ -176,7 +192,8 @@ TEST(Gguf, EveryTruncationIsAnError) {
   const Bytes whole = small_file().bytes();
   ASSERT_TRUE(parse(whole));
   for (size_t len = 0; len < whole.size(); ++len) {
-    const Bytes part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(len));  // exact, for ASan
+    // A copy of that exact size, so that ASan sees a read past it.
+    const Bytes part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(len));
     const auto file = parse(part);
     ASSERT_FALSE(file) << len;
     EXPECT_EQ(file.error().code, ErrorCode::kCorrupt) << len;
@@ -215,7 +232,8 @@ TEST(Gguf, RefusesOtherFilesAndVersions) {
 }
 
 TEST(Gguf, LyingCountsAllocateNothing) {
-  for (const uint64_t lie : {uint64_t{1} << 20, uint64_t{1} << 40, ~uint64_t{0}, ~uint64_t{0} / 2 + 1}) {
+  for (const uint64_t lie :
+       {uint64_t{1} << 20, uint64_t{1} << 40, ~uint64_t{0}, ~uint64_t{0} / 2 + 1}) {
     Bytes bytes = small_file().bytes();
     test::patch(bytes, kNumTensorsAt, lie);
     expect_error(bytes, ErrorCode::kCorrupt, "tensors runs past");
@@ -236,7 +254,8 @@ TEST(Gguf, LyingCountsAllocateNothing) {
 }
 
 TEST(Gguf, RefusesBadMetadata) {
-  expect_error(GgufWriter().add("k", true).add("k", false).bytes(), ErrorCode::kCorrupt, "'k' occurs twice");
+  expect_error(
+      GgufWriter().add("k", true).add("k", false).bytes(), ErrorCode::kCorrupt, "'k' occurs twice");
   Bytes bytes = GgufWriter().add("k", true).bytes();
   bytes.back() = std::byte{2};
   expect_error(bytes, ErrorCode::kCorrupt, "neither 0 nor 1");
@@ -248,11 +267,17 @@ TEST(Gguf, RefusesBadMetadata) {
   expect_error(bytes, ErrorCode::kCorrupt, "unknown type 99");
   test::patch(bytes, kFirstKeyAt + 8 + 1 + 4, GgufValueType::kArray);
   expect_error(bytes, ErrorCode::kUnsupported, "array of arrays");
-  expect_error(GgufWriter().add("general.alignment", uint32_t{24}).bytes(), ErrorCode::kCorrupt, "power of two");
-  expect_error(GgufWriter().add("general.alignment", uint32_t{0}).bytes(), ErrorCode::kCorrupt, "power of two");
-  expect_error(GgufWriter().add("general.alignment", "x").bytes(), ErrorCode::kCorrupt, "general.alignment");
+  expect_error(GgufWriter().add("general.alignment", uint32_t{24}).bytes(),
+               ErrorCode::kCorrupt,
+               "power of two");
+  expect_error(GgufWriter().add("general.alignment", uint32_t{0}).bytes(),
+               ErrorCode::kCorrupt,
+               "power of two");
+  expect_error(
+      GgufWriter().add("general.alignment", "x").bytes(), ErrorCode::kCorrupt, "general.alignment");
   const std::string control = "a\nb" + std::string(200, 'x');
-  expect_error(GgufWriter().add(control, true).add(control, true).bytes(), ErrorCode::kCorrupt, "'a?bxx");
+  expect_error(
+      GgufWriter().add(control, true).add(control, true).bytes(), ErrorCode::kCorrupt, "'a?bxx");
 }
 
 TEST(Gguf, RefusesBadTensors) {
@@ -274,7 +299,8 @@ TEST(Gguf, RefusesBadTensors) {
                "tensor 't' occurs twice");
   EXPECT_TRUE(parse(one(GgmlType::kF32, {}, 4)));
 
-  // The offset is the last field of the entry: 24 bytes of header, then name, number of dimensions, one dimension, type.
+  // The offset is the last field of the entry: 24 bytes of header, then name, number of dimensions,
+  // one dimension, type.
   constexpr size_t kOffsetAt = 24 + (8 + 1) + 4 + 8 + 4;
   Bytes bytes = one(GgmlType::kF32, {8}, 96);
   test::patch(bytes, kOffsetAt, uint64_t{64});

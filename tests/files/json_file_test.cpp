@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/json_file.h"
 
-#include <gtest/gtest.h>
+#include "tests/support/temp_dir.h"
 
 #include <string>
 
-#include "tests/support/temp_dir.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -37,7 +37,9 @@ TEST(JsonFile, SaysWhereTheMistakeIs) {
 }
 
 TEST(JsonFile, RefusesDepthBombs) {
-  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
   EXPECT_EQ(error_of(nested(kMaxJsonDepth)), "");
   EXPECT_EQ(error_of(nested(kMaxJsonDepth + 1)), "'c.json': the JSON nests deeper than 64");
   EXPECT_EQ(error_of(nested(1'000'000)), "'c.json': the JSON nests deeper than 64");

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/mapped_file.h"
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-
-#include <string>
-#include <utility>
-
 #include "base/check.h"
 #include "tests/support/temp_dir.h"
+
+#include <string>
+#include <sys/stat.h>
+#include <utility>
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -48,7 +48,8 @@ TEST(MappedFile, ExplainsWhatItCannotOpen) {
 
   const std::string pipe = (dir.path() / "pipe").string();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(MappedFile::open(pipe).error().code, ErrorCode::kInvalidArgument);  // and does not wait for a writer
+  // And does not wait for a writer.
+  EXPECT_EQ(MappedFile::open(pipe).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(MappedFile, AnEmptyFileIsEmpty) {

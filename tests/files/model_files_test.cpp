@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/model_files.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/temp_dir.h"
 
 #include <filesystem>
 #include <string>
 
-#include "tests/support/temp_dir.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -17,11 +17,16 @@ using Kind = ModelFiles::Kind;
 
 class ModelFilesTest : public ::testing::Test {
  protected:
-  [[nodiscard]] std::string at(const std::string& name) const { return (dir_.path() / name).string(); }
+  [[nodiscard]] std::string at(const std::string& name) const {
+    return (dir_.path() / name).string();
+  }
   [[nodiscard]] Result<ModelFiles> resolve(const std::string& name) const {
     return resolve_model(name, CachePaths{at("cache"), at("hub")});
   }
-  void expect_model(const std::string& name, Kind kind, const std::string& path, const std::string& display) const {
+  void expect_model(const std::string& name,
+                    Kind kind,
+                    const std::string& path,
+                    const std::string& display) const {
     const auto model = resolve(name);
     ASSERT_TRUE(model) << model.error().message;
     EXPECT_EQ(model->kind, kind);
@@ -78,7 +83,8 @@ TEST_F(ModelFilesTest, TheDefaultModel) {
 }
 
 TEST_F(ModelFilesTest, HuggingFaceCache) {
-  expect_error("org/model", ErrorCode::kNotFound, "nor in the Hugging Face cache '" + at("hub") + "'");
+  expect_error(
+      "org/model", ErrorCode::kNotFound, "nor in the Hugging Face cache '" + at("hub") + "'");
   const std::string repo = "hub/models--org--model/";
   for (const std::string file : {"config.json", "model.safetensors"}) {
     dir_.write(repo + "snapshots/abc123/" + file, "{}");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/safetensors_set.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tests/support/safetensors_writer.h"
-#include "tests/support/temp_dir.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
-using ::testing::HasSubstr;
 using test::SafetensorsWriter;
+using ::testing::HasSubstr;
 
 const std::vector<float> kOne{1.0F};
 const char* const kIndex = "model.safetensors.index.json";
@@ -32,9 +32,11 @@ TEST(SafetensorsSet, OpensASingleFile) {
 
 TEST(SafetensorsSet, OpensShards) {
   const test::TempDir dir;
-  dir.write("s1.safetensors", SafetensorsWriter().add_f32("a", {1}, kOne).add_f32("b", {1}, kOne).bytes());
+  dir.write("s1.safetensors",
+            SafetensorsWriter().add_f32("a", {1}, kOne).add_f32("b", {1}, kOne).bytes());
   dir.write("s2.safetensors", SafetensorsWriter().add_f32("c", {1}, kOne).bytes());
-  dir.write(kIndex, R"({"weight_map":{"c":"s2.safetensors","a":"s1.safetensors","b":"s1.safetensors"}})");
+  dir.write(kIndex,
+            R"({"weight_map":{"c":"s2.safetensors","a":"s1.safetensors","b":"s1.safetensors"}})");
   const auto set = SafetensorsSet::open(dir.path().string());
   ASSERT_TRUE(set) << set.error().message;
   ASSERT_EQ(set->files().size(), 2U);

@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/safetensors.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
 
 #include <array>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "tests/support/safetensors_writer.h"
-#include "tests/support/temp_dir.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using test::Bytes;
 using test::safetensors_bytes;
 using test::SafetensorsWriter;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const std::vector<float> kSix{0, 1, 2, 3, 4, 5};
 
-Result<SafetensorsFile> parse(const Bytes& bytes) { return SafetensorsFile::parse(bytes, "test.safetensors"); }
+Result<SafetensorsFile> parse(const Bytes& bytes) {
+  return SafetensorsFile::parse(bytes, "test.safetensors");
+}
 
-void expect_error(const Bytes& bytes, const std::string& part, ErrorCode code = ErrorCode::kCorrupt) {
+void expect_error(const Bytes& bytes,
+                  const std::string& part,
+                  ErrorCode code = ErrorCode::kCorrupt) {
   const auto file = parse(bytes);
   ASSERT_FALSE(file.has_value()) << part;
   EXPECT_EQ(file.error().code, code) << file.error().message;
@@ -71,7 +75,8 @@ TEST(Safetensors, OpensAFile) {
   const SafetensorsTensor& z = *file.find("z");
   file.drop_pages(z.offset, z.bytes);
   EXPECT_EQ(file.tensor_bytes(z)[7], std::byte{0x3f});
-  EXPECT_EQ(SafetensorsFile::open((dir.path() / "absent").string()).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(SafetensorsFile::open((dir.path() / "absent").string()).error().code,
+            ErrorCode::kNotFound);
 }
 
 TEST(Safetensors, EveryTruncationIsAnError) {
@@ -121,17 +126,25 @@ TEST(Safetensors, RefusesBadEntries) {
   expect_entry_error("1", 4, "lacks a dtype");
   expect_entry_error(R"({"dtype":"F32","shape":[1]})", 4, "lacks a dtype");
   expect_entry_error(R"({"dtype":4,"shape":[1],"data_offsets":[0,4]})", 4, "lacks a dtype");
-  expect_error(safetensors_bytes(R"({"t":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}})", Bytes(4)),
-               "unknown dtype 'Q9'",
-               ErrorCode::kUnsupported);
+  expect_error(
+      safetensors_bytes(R"({"t":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}})", Bytes(4)),
+      "unknown dtype 'Q9'",
+      ErrorCode::kUnsupported);
   expect_entry_error(R"({"dtype":"F32","shape":1,"data_offsets":[0,4]})", 4, "its shape");
-  expect_entry_error(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})", 4, "impossible dimension '-1'");
-  expect_entry_error(R"({"dtype":"F32","shape":[1.5],"data_offsets":[0,4]})", 4, "impossible dimension");
-  expect_entry_error(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", 0, "impossible");
-  expect_entry_error(R"({"dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0]})", 0, "impossible");
-  expect_entry_error(R"({"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]})", 4, "impossible");
-  expect_entry_error(R"({"dtype":"F32","shape":[1],"data_offsets":[0]})", 4, "data_offsets are not two");
-  expect_entry_error(R"({"dtype":"F32","shape":[1],"data_offsets":[-4,0]})", 4, "data_offsets are not two");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})", 4, "impossible dimension '-1'");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[1.5],"data_offsets":[0,4]})", 4, "impossible dimension");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", 0, "impossible");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0]})", 0, "impossible");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]})", 4, "impossible");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[1],"data_offsets":[0]})", 4, "data_offsets are not two");
+  expect_entry_error(
+      R"({"dtype":"F32","shape":[1],"data_offsets":[-4,0]})", 4, "data_offsets are not two");
   expect_entry_error(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", 4, "run backwards");
   expect_entry_error(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", 4, "ends early");
   expect_entry_error(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", 4, "need 8");

@@ -1,12 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever the bytes, the GGUF reader answers with a file whose tensors lie within them, or an Error.
+// SPDX-License-Identifier: Apache-2.0 libFuzzer target: whatever the bytes, the GGUF reader answers
+// with a file whose tensors lie within them, or an Error.
+#include "files/gguf.h"
+
+#include "base/check.h"
+#include "weights/dequantize.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include "base/check.h"
-#include "files/gguf.h"
-#include "weights/dequantize.h"
 
 namespace warprow {
 namespace {

@@ -1,11 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever the bytes, the safetensors reader answers with a file whose tensors tile them, or an Error.
+// SPDX-License-Identifier: Apache-2.0 libFuzzer target: whatever the bytes, the safetensors reader
+// answers with a file whose tensors tile them, or an Error.
+#include "files/safetensors.h"
+
+#include "base/check.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include "base/check.h"
-#include "files/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto file = warprow::SafetensorsFile::parse(std::as_bytes(std::span(data, size)), "fuzz");

@@ -47,9 +47,11 @@ inline uint16_t f32_to_f16(float value) {
   }
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // magnitude = m * 2^exponent, m in [0.5, 1)
-  const int lsb = std::max(exponent - 11, -24);  // the exponent of the last bit that a half keeps here
+  // The exponent of the last bit that a half keeps here.
+  const int lsb = std::max(exponent - 11, -24);
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -lsb)));
-  // Rounding up to the next power of two carries into the exponent field, which is what the format wants.
+  // Rounding up to the next power of two carries into the exponent field, which is what the format
+  // wants.
   return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(lsb + 24) << 10) + units));
 }
 
@@ -66,7 +68,8 @@ inline Bytes f16_bytes(std::span<const float> values) {
   return out;
 }
 
-// Q8_0 blocks of 32: f16 scale = max / 127, then the rounded quotients. values.size() must be a multiple of 32.
+// Q8_0 blocks of 32: f16 scale = max / 127, then the rounded quotients. values.size() must be a
+// multiple of 32.
 inline Bytes q8_0_bytes(std::span<const float> values) {
   Bytes out;
   for (size_t begin = 0; begin < values.size(); begin += 32) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "files/gguf_types.h"
+#include "tests/support/byte_writer.h"
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -8,9 +11,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "files/gguf_types.h"
-#include "tests/support/byte_writer.h"
 
 namespace warprow::test {
 
@@ -47,7 +47,8 @@ constexpr GgufValueType gguf_type_of() {
 //   dir.write("tiny.gguf", w.bytes());   // a TempDir
 class GgufWriter {
  public:
-  explicit GgufWriter(uint32_t version = 3, uint32_t alignment = 32) : version_(version), alignment_(alignment) {}
+  explicit GgufWriter(uint32_t version = 3, uint32_t alignment = 32)
+      : version_(version), alignment_(alignment) {}
 
   template <typename T>
   GgufWriter& add(std::string_view key, const T& value) {
@@ -72,7 +73,10 @@ class GgufWriter {
   }
 
   // `data` holds the tensor as the type lays it out.
-  GgufWriter& add_tensor(std::string_view name, GgmlType type, const std::vector<uint64_t>& ne, const Bytes& data) {
+  GgufWriter& add_tensor(std::string_view name,
+                         GgmlType type,
+                         const std::vector<uint64_t>& ne,
+                         const Bytes& data) {
     put_string(infos_, name);
     put(infos_, static_cast<uint32_t>(ne.size()));
     for (const uint64_t n : ne) {
@@ -85,13 +89,19 @@ class GgufWriter {
     ++num_tensors_;
     return *this;
   }
-  GgufWriter& add_f32(std::string_view name, const std::vector<uint64_t>& ne, std::span<const float> values) {
+  GgufWriter& add_f32(std::string_view name,
+                      const std::vector<uint64_t>& ne,
+                      std::span<const float> values) {
     return add_tensor(name, GgmlType::kF32, ne, f32_bytes(values));
   }
-  GgufWriter& add_f16(std::string_view name, const std::vector<uint64_t>& ne, std::span<const float> values) {
+  GgufWriter& add_f16(std::string_view name,
+                      const std::vector<uint64_t>& ne,
+                      std::span<const float> values) {
     return add_tensor(name, GgmlType::kF16, ne, f16_bytes(values));
   }
-  GgufWriter& add_q8_0(std::string_view name, const std::vector<uint64_t>& ne, std::span<const float> values) {
+  GgufWriter& add_q8_0(std::string_view name,
+                       const std::vector<uint64_t>& ne,
+                       std::span<const float> values) {
     return add_tensor(name, GgmlType::kQ8_0, ne, q8_0_bytes(values));
   }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tests/support/byte_writer.h"
+
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tests/support/byte_writer.h"
+#include <nlohmann/json.hpp>
 
 namespace warprow::test {
 
@@ -32,11 +33,15 @@ class SafetensorsWriter {
                          std::string_view dtype,
                          const std::vector<int64_t>& shape,
                          const Bytes& data) {
-    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + data.size()}}};
+    header_[name] = {{"dtype", dtype},
+                     {"shape", shape},
+                     {"data_offsets", {data_.size(), data_.size() + data.size()}}};
     data_.insert(data_.end(), data.begin(), data.end());
     return *this;
   }
-  SafetensorsWriter& add_f32(const std::string& name, const std::vector<int64_t>& shape, std::span<const float> values) {
+  SafetensorsWriter& add_f32(const std::string& name,
+                             const std::vector<int64_t>& shape,
+                             std::span<const float> values) {
     return add(name, "F32", shape, f32_bytes(values));
   }
 

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/checkpoint.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "tests/support/gguf_writer.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 #include "weights/dequantize.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
 namespace warprow {
 namespace {
 
-using ::testing::HasSubstr;
 using test::Bytes;
 using test::GgufWriter;
 using test::SafetensorsWriter;
+using ::testing::HasSubstr;
 
 std::vector<float> ramp(size_t n) {
   std::vector<float> values(n);
@@ -54,7 +54,9 @@ std::vector<float> values_of(const TensorSource& tensor) {
 TEST(Checkpoint, ReadsGguf) {
   const test::TempDir dir;
   GgufWriter w;
-  w.add("general.architecture", "llama").add_f32("norm", {3}, ramp(3)).add_f16("m", {4, 2}, ramp(8));
+  w.add("general.architecture", "llama")
+      .add_f32("norm", {3}, ramp(3))
+      .add_f16("m", {4, 2}, ramp(8));
   w.add_q8_0("q", {64, 2, 3}, std::vector<float>(384, 1.0F));
   auto opened = open_gguf(dir.write("m.gguf", w.bytes()));
   ASSERT_TRUE(opened) << opened.error().message;
@@ -78,7 +80,8 @@ TEST(Checkpoint, ReadsGguf) {
   EXPECT_EQ(checkpoint.total_bytes(), 12U + 16U + 6U * 68U);
   EXPECT_EQ(checkpoint.tensors().size(), 3U);
   EXPECT_EQ(checkpoint.find("absent"), nullptr);
-  EXPECT_THAT(checkpoint.require("absent").error().message, HasSubstr("m.gguf' has no tensor 'absent'"));
+  EXPECT_THAT(checkpoint.require("absent").error().message,
+              HasSubstr("m.gguf' has no tensor 'absent'"));
   EXPECT_EQ(checkpoint.gguf()->get<std::string_view>("general.architecture"), "llama");
   EXPECT_EQ(checkpoint.config_json(), nullptr);
 
@@ -89,7 +92,8 @@ TEST(Checkpoint, ReadsGguf) {
 TEST(Checkpoint, ReadsSafetensors) {
   const test::TempDir dir;
   dir.write("config.json", R"({"model_type": "llama"})");
-  dir.write("a.safetensors", SafetensorsWriter().add("m", "F16", {2, 4}, test::f16_bytes(ramp(8))).bytes());
+  dir.write("a.safetensors",
+            SafetensorsWriter().add("m", "F16", {2, 4}, test::f16_bytes(ramp(8))).bytes());
   dir.write("b.safetensors",
             SafetensorsWriter()
                 .add_f32("norm", {3}, ramp(3))
@@ -110,7 +114,8 @@ TEST(Checkpoint, ReadsSafetensors) {
   const TensorSource* norm = checkpoint.find("norm");
   EXPECT_EQ(norm->rows, 1);
   EXPECT_EQ(norm->cols, 3);
-  EXPECT_EQ(checkpoint.files()[static_cast<size_t>(norm->file)], (dir.path() / "b.safetensors").string());
+  EXPECT_EQ(checkpoint.files()[static_cast<size_t>(norm->file)],
+            (dir.path() / "b.safetensors").string());
   EXPECT_EQ(checkpoint.find("scalar")->rows * checkpoint.find("scalar")->cols, 1);
   EXPECT_EQ(checkpoint.find("ids"), nullptr);  // an integer buffer
   EXPECT_EQ(checkpoint.total_bytes(), 16U + 12U + 2U);
@@ -122,11 +127,15 @@ TEST(Checkpoint, ReadsSafetensors) {
 
 TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
   const test::TempDir dir;
-  auto refused = open_gguf(dir.write(
-      "m.gguf", GgufWriter().add_tensor("blk.0.ffn_up.weight", GgmlType::kIQ4_XS, {256}, Bytes(136)).bytes()));
+  auto refused = open_gguf(
+      dir.write("m.gguf",
+                GgufWriter()
+                    .add_tensor("blk.0.ffn_up.weight", GgmlType::kIQ4_XS, {256}, Bytes(136))
+                    .bytes()));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("tensor 'blk.0.ffn_up.weight' has the type IQ4_XS"));
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("tensor 'blk.0.ffn_up.weight' has the type IQ4_XS"));
   refused = open_gguf(dir.write("s.gguf", GgufWriter().add("split.count", uint16_t{3}).bytes()));
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
 
@@ -146,18 +155,21 @@ TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
 TEST(Checkpoint, OpeningReadsOnlyTheHeader) {
   constexpr size_t kTensorBytes = size_t{64} << 20;
   const test::TempDir dir;
-  const Bytes header = GgufWriter().add_tensor("big", GgmlType::kF32, {kTensorBytes / 4}, {}).bytes();
+  const Bytes header =
+      GgufWriter().add_tensor("big", GgmlType::kF32, {kTensorBytes / 4}, {}).bytes();
   const std::string path = dir.write("big.gguf", header);
   std::filesystem::resize_file(path, header.size() + kTensorBytes);
   const auto checkpoint = open_gguf(path);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
 
-  // The file is a hole: a page of it is in memory only if somebody read it (or the kernel read ahead, up to a few MB).
+  // The file is a hole: a page of it is in memory only if somebody read it (or the kernel read
+  // ahead, up to a few MB).
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   auto* base = const_cast<std::byte*>(checkpoint->gguf()->bytes().data());
   std::vector<unsigned char> resident((header.size() + kTensorBytes + page - 1) / page);
   ASSERT_EQ(::mincore(base, resident.size() * page, resident.data()), 0);
-  const auto count = std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return (r & 1U) != 0; });
+  const auto count = std::count_if(
+      resident.begin(), resident.end(), [](unsigned char r) { return (r & 1U) != 0; });
   EXPECT_LT(static_cast<size_t>(count) * page, kTensorBytes / 4);
 }
 

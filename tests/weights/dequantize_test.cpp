@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/dequantize.h"
 
-#include <gtest/gtest.h>
+#include "base/check.h"
+#include "tests/weights/gguf_blocks.h"
 
 #include <bit>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "tests/weights/gguf_blocks.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {

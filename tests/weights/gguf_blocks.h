@@ -11,8 +11,8 @@
 
 namespace warprow::test {
 
-// One record of tests/weights/data/gguf_blocks.bin: blocks, and the bits of what Python's gguf.quants decodes them to.
-// tools/gen/gguf_blocks.py writes and describes the file.
+// One record of tests/weights/data/gguf_blocks.bin: blocks, and the bits of what Python's
+// gguf.quants decodes them to. tools/gen/gguf_blocks.py writes and describes the file.
 struct GgufBlocks {
   std::string format;
   std::vector<std::byte> blocks;

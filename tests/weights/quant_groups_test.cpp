@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/quant_groups.h"
 
-#include <gtest/gtest.h>
+#include "base/check.h"
+#include "base/dtype.h"
+#include "tests/support/byte_writer.h"
+#include "tests/weights/gguf_blocks.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,10 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/dtype.h"
-#include "tests/support/byte_writer.h"
-#include "tests/weights/gguf_blocks.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -53,7 +53,12 @@ Decoded decode(WeightFormat format, const test::GgufBlocks& record) {
   const auto n = record.bits.size();
   const auto groups = n / static_cast<size_t>(group_traits(format).group);
   Decoded out{std::vector<int8_t>(n), std::vector<float>(groups), std::vector<float>(groups)};
-  decode_groups(format, record.blocks.data(), static_cast<int64_t>(n), out.q.data(), out.scale.data(), out.bias.data());
+  decode_groups(format,
+                record.blocks.data(),
+                static_cast<int64_t>(n),
+                out.q.data(),
+                out.scale.data(),
+                out.bias.data());
   return out;
 }
 
@@ -110,8 +115,9 @@ TEST(QuantGroups, TheBiasMayBeLeftOutWhereThereIsNone) {
   EXPECT_EQ(scale, full.scale);
 
   const ScopedCheckThrows throws;
-  EXPECT_THROW(decode_groups(WeightFormat::kQ4_1, record.blocks.data(), 32, q.data(), scale.data(), nullptr),
-               CheckFailure);
+  EXPECT_THROW(
+      decode_groups(WeightFormat::kQ4_1, record.blocks.data(), 32, q.data(), scale.data(), nullptr),
+      CheckFailure);
   EXPECT_THROW(group_traits(WeightFormat::kBF16), CheckFailure);
 }
 

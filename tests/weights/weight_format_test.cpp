@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/weight_format.h"
 
-#include <gtest/gtest.h>
+#include "base/check.h"
 
 #include <string>
 
-#include "base/check.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
