@@ -2,9 +2,16 @@
 // The CUDA side of every operation in a build without CUDA: one line per op, so this is also the list of operations.
 // No CUDA device can be made in such a build, so none of these is ever reached.
 #include "base/check.h"
+#include "kernels/activation/silu_and_mul.h"
+#include "kernels/attention/paged_attention.h"
+#include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
 #include "kernels/linear/linear.h"
+#include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
+#include "kernels/rope/rope_kv_write.h"
+#include "kernels/rope/rope_table.h"
+#include "kernels/sample/sample.h"
 
 namespace warprow::cuda {
 
@@ -14,6 +21,13 @@ namespace warprow::cuda {
   }
 
 WR_NO_CUDA(embedding, EmbeddingArgs)
+WR_NO_CUDA(gather_rows, GatherRowsArgs)
 WR_NO_CUDA(linear, LinearArgs)
+WR_NO_CUDA(paged_attention, PagedAttentionArgs)
+WR_NO_CUDA(rms_norm, RmsNormArgs)
+WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
+WR_NO_CUDA(rope_table, RopeTableArgs)
+WR_NO_CUDA(sample, SampleArgs)
+WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
 }  // namespace warprow::cuda

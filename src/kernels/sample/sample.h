@@ -18,9 +18,8 @@ enum class SampleError : int32_t { kNone = 0, kBadLogits = 1 };  // kBadLogits: 
 //
 // Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the survivor with the
 //   largest x + gumbel(seed, position, id).
-// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative is padding; logit_pos [n] is the
-//   position of the logits' input token; need_sample [n], 0: the row yields no token; sampled, logprob, rank, error
-//   [n]; top_ids, top_logprobs [n, max_top].
+// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative: yields no token; logit_pos [n] is
+//   the position of the logits' input token; sampled, logprob, rank, error [n]; top_ids, top_logprobs [n, max_top].
 // Mapping: CPU: rows in parallel, lanes along the vocabulary.
 // Bytes moved: one pass over the row for a greedy token, 2 to 5 otherwise, from cache.
 // Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities and the nucleus' mass
@@ -32,7 +31,6 @@ struct SampleArgs {
   View<const float, 2> logits;
   View<const int32_t, 1> logit_row;
   View<const int32_t, 1> logit_pos;
-  View<const int32_t, 1> need_sample;
   View<const SampleParams, 1> params;
   View<int32_t, 1> sampled;
   View<float, 1> logprob;

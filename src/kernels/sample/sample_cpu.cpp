@@ -150,7 +150,7 @@ struct Sample {
   void run_row(int64_t i, const WorkerScratch& scratch) const {
     clear_outputs(i);
     const int32_t source = args.logit_row(i);
-    if (source < 0 || args.need_sample(i) == 0) {
+    if (source < 0) {
       return;
     }
     const SampleParams& params = args.params(source);
@@ -198,7 +198,7 @@ void sample(Stream& stream, const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];
   for (const int64_t size :
-       {args.logit_row.shape[0], args.logit_pos.shape[0], args.need_sample.shape[0], args.sampled.shape[0],
+       {args.logit_row.shape[0], args.logit_pos.shape[0], args.sampled.shape[0],
         args.logprob.shape[0], args.rank.shape[0], args.top_ids.shape[0], args.top_logprobs.shape[0],
         args.error.shape[0]}) {
     WR_CHECK_EQ(size, n);
