@@ -15,14 +15,14 @@
 #include "engine/request.h"
 #include "engine/validate.h"
 #include "executor/executor.h"
+#include "sched/request.h"
 
 namespace warprow {
 
-class TextModel;
+struct TextModel;
 
 using RequestId = uint64_t;
 
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "abort", "error"
 
 struct TokenLogprob {
@@ -65,7 +65,7 @@ using UpdateCallback = std::function<void(const RequestUpdate&)>;
 
 // Counters since start; names as they appear under --stats and in the JSON "stats".
 struct EngineStats {
-  int64_t steps = 0;
+  int64_t steps = 0;  // with tokens
   int64_t mixed_steps = 0;
   int64_t partial_prefill_steps = 0;
   int64_t preemptions = 0;

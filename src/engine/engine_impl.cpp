@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/engine_loop.h"
+#include "engine/inbox.h"
+#include "engine/output_loop.h"
+#include "engine/output_queue.h"
+#include "text/text_model.h"
+
+namespace warprow {
+namespace {
+
+RequestLimits request_limits(const ModelFacts& facts, const TextModel& text) {
+  RequestLimits limits;
+  limits.vocab_size = facts.vocab_size;
+  limits.max_model_len = facts.max_model_len;
+  limits.eos_token_ids = text.eos;
+  limits.defaults.temperature = text.sampling.temperature;
+  limits.defaults.top_p = text.sampling.top_p;
+  limits.defaults.min_p = text.sampling.min_p;
+  limits.defaults.top_k = text.sampling.top_k;
+  limits.defaults.max_tokens = text.sampling.max_new_tokens;
+  return limits;
+}
+
+// The n-th value of the splitmix64 sequence (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+uint64_t draw_seed(uint64_t engine_seed, uint64_t n) {
+  uint64_t z = engine_seed + (n + 1) * 0x9e3779b97f4a7c15U;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+  return z ^ (z >> 31);
+}
+
+// Owns: everything below submit. Thread: see Engine.
+// Invariant: a request is known to the output thread before the engine thread sees it.
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(const EngineConfig& config, std::unique_ptr<TextModel> text, std::unique_ptr<Executor> executor)
+      : seed_(config.seed),
+        text_(std::move(text)),
+        executor_(std::move(executor)),
+        facts_(executor_->model_facts()),
+        limits_(request_limits(facts_, *text_)),
+        outputs_(static_cast<size_t>(facts_.max_num_seqs)),
+        loop_(config, *executor_, inbox_, outputs_),
+        output_loop_(outputs_, inbox_),
+        engine_thread_([this] { loop_.run(); }),
+        output_thread_([this] { output_loop_.run(); }) {
+    const float repetition = text_->sampling.repetition_penalty.value_or(1.0F);
+    if (repetition != 1.0F) {
+      WR_LOG_WARN("the model's generation config asks for repetition_penalty {}, which is not supported yet: not applied",
+                  repetition);
+    }
+  }
+
+  ~EngineImpl() override {
+    inbox_.close();
+    engine_thread_.join();
+    outputs_.close();
+    output_thread_.join();
+  }
+
+  [[nodiscard]] const ModelFacts& model_facts() const override { return facts_; }
+  [[nodiscard]] const TextModel& text() const override { return *text_; }
+
+  [[nodiscard]] Result<ValidRequest> validate(const GenerationRequest& request) const override {
+    Result<std::vector<TokenId>> prompt = encode_prompt(request);
+    if (!prompt) {
+      return tl::unexpected(std::move(prompt).error());
+    }
+    Result<ValidRequest> valid = validate_request(request, *std::move(prompt), limits_);
+    if (valid) {
+      const RequestFields& fields = valid->fields();
+      const auto prompt_len = static_cast<int64_t>(fields.prompt_token_ids.size());
+      if (Result<void> fits = loop_.check(prompt_len, fields.max_tokens); !fits) {
+        return tl::unexpected(std::move(fits).error());
+      }
+    }
+    return valid;
+  }
+
+  RequestId submit(ValidRequest request, UpdateCallback on_update) override {
+    Submission submission;
+    submission.id = next_id_.fetch_add(1, std::memory_order_relaxed);
+    submission.fields = std::move(request).take();
+    if (!submission.fields.seed) {
+      submission.fields.params.seed = draw_seed(seed_, submission.id);
+    }
+    const RequestId id = submission.id;
+    outputs_.add(std::make_unique<RequestOutput>(id, submission.fields, text_->tokenizer, std::move(on_update)));
+    inbox_.submit(std::move(submission));  // refused after the engine's end, which the output thread passes on
+    return id;
+  }
+
+  void abort(RequestId id) override { inbox_.abort(id); }
+  [[nodiscard]] EngineStats stats() const override { return loop_.stats(); }
+
+ private:
+  [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
+
+  uint64_t seed_;
+  std::unique_ptr<TextModel> text_;
+  std::unique_ptr<Executor> executor_;
+  ModelFacts facts_;
+  RequestLimits limits_;
+  Inbox inbox_;
+  OutputQueue outputs_;
+  EngineLoop loop_;
+  OutputLoop output_loop_;
+  std::atomic<RequestId> next_id_{1};
+  std::thread engine_thread_;  // last: they use all of the above
+  std::thread output_thread_;
+};
+
+Result<std::vector<TokenId>> EngineImpl::encode_prompt(const GenerationRequest& request) const {
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&request.prompt)) {
+    return *ids;
+  }
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    return text_->tokenizer.encode(*text, true);
+  }
+  if (!text_->chat_template) {
+    return tl::unexpected(text_->chat_template.error());
+  }
+  ChatRequest chat;
+  for (const ChatMessage& message : std::get<std::vector<ChatMessage>>(request.prompt)) {
+    chat.messages.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  if (chat.messages.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "messages: 0 messages, must be 1 or more");
+  }
+  Result<std::string> rendered = text_->chat_template->render(chat);
+  if (!rendered) {
+    return tl::unexpected(std::move(rendered).error());
+  }
+  return text_->tokenizer.encode(*rendered, false);
+}
+
+}  // namespace
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
+std::unique_ptr<Engine> make_engine(const EngineConfig& config,
+                                    std::unique_ptr<TextModel> text,
+                                    std::unique_ptr<Executor> executor) {
+  return std::make_unique<EngineImpl>(config, std::move(text), std::move(executor));
+}
+
+}  // namespace warprow

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_loop.h"
+
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace warprow {
+namespace {
+
+SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& executor) {
+  const ModelFacts& facts = executor.model_facts();
+  SchedulerConfig result;
+  result.max_num_seqs = facts.max_num_seqs;
+  result.max_num_batched_tokens = facts.max_num_batched_tokens;
+  result.max_model_len = facts.max_model_len;
+  result.enable_prefix_caching = config.enable_prefix_caching;
+  result.enable_chunked_prefill = config.enable_chunked_prefill;
+  result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
+  result.kv = facts.kv;
+  return result;
+}
+
+Request to_request(Submission&& submission) {
+  RequestFields& fields = submission.fields;
+  Request request;
+  request.id = submission.id;
+  request.prompt = std::move(fields.prompt_token_ids);
+  request.params = fields.params;
+  request.max_tokens = fields.max_tokens;
+  request.eos_token_ids = std::move(fields.eos_token_ids);
+  request.stop_token_ids = std::move(fields.stop_token_ids);
+  request.priority = fields.priority;
+  request.cache_salt = fields.cache_salt;
+  return request;
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(const EngineConfig& config, Executor& executor, Inbox& inbox, OutputQueue& outputs)
+    : executor_(executor),
+      inbox_(inbox),
+      outputs_(outputs),
+      scheduler_(scheduler_config(config, executor)) {
+  const ModelFacts& facts = executor.model_facts();
+  scheduler_.reserve(step_);
+  deltas_.reserve(static_cast<size_t>(facts.max_num_seqs));
+  batch_.reserve(outputs_.max_deltas());
+  row_starts_.resize(static_cast<size_t>(facts.max_num_seqs));
+  stats_.block_size = facts.kv.groups.front().block_size;
+  stats_.num_blocks = facts.kv.num_blocks;
+  publish_stats();
+}
+
+void EngineLoop::run() noexcept {
+  EngineEnd end{FinishReason::kAbort, ""};
+  try {
+    while (tick()) {
+    }
+    while (executor_.num_outstanding() > 0) {
+      executor_.take_output(output_);
+    }
+  } catch (const CheckFailure& failure) {
+    end = {FinishReason::kError, failure.message};
+  } catch (const std::exception& exception) {
+    end = {FinishReason::kError, exception.what()};
+  }
+  if (end.reason == FinishReason::kError) {
+    WR_LOG_ERROR("the engine stops: {}", end.error);
+  }
+  inbox_.close();  // before the end: who submits later is told by the output thread
+  outputs_.end(std::move(end));
+}
+
+bool EngineLoop::tick() {
+  const bool idle = !scheduler_.has_work() && executor_.num_outstanding() == 0;
+  inbox_.take(commands_, idle);
+  if (commands_.closed) {
+    return false;
+  }
+  apply_commands();
+  if (submit_step()) {
+    return true;
+  }
+  if (executor_.num_outstanding() > 0) {
+    take_step();
+  } else {
+    WR_CHECK(!scheduler_.has_work(), "requests wait, none can run and nothing is in flight");
+  }
+  return true;
+}
+
+void EngineLoop::apply_commands() {
+  for (Submission& submission : commands_.submissions) {
+    const Request request = to_request(std::move(submission));
+    stats_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+    const Result<void> added = scheduler_.add_request(request);
+    WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
+  }
+  for (const RequestId id : commands_.aborts) {
+    // Unknown: it has ended, and its final update is on its way.
+    if (scheduler_.abort_request(id)) {
+      OutputDelta delta;
+      delta.id = id;
+      delta.reason = FinishReason::kAbort;
+      delta.at = EngineClock::now();
+      batch_.deltas.push_back(delta);
+    }
+  }
+  for (const RequestId id : commands_.stopped) {
+    scheduler_.finish_request(id);
+  }
+  outputs_.publish(batch_);
+}
+
+bool EngineLoop::submit_step() {
+  if (!scheduler_.schedule(step_)) {
+    return false;
+  }
+  const EngineClock::time_point now = EngineClock::now();
+  for (const NewRow& row : step_.new_rows) {
+    row_starts_[static_cast<size_t>(index_of(row.row))] = {row.generation, now};
+  }
+  stats_.steps += step_.total_num_tokens > 0 ? 1 : 0;  // not those that only release rows
+  executor_.execute_model(step_);
+  executor_.sample_tokens(nullptr);
+  return true;
+}
+
+void EngineLoop::take_step() {
+  executor_.take_output(output_);
+  scheduler_.update_from_output(output_, deltas_);
+  forward_deltas(EngineClock::now());
+  publish_stats();  // first, so that a client told of its end finds its steps counted
+  outputs_.publish(batch_);
+}
+
+void EngineLoop::forward_deltas(EngineClock::time_point now) {
+  // Deltas come in the order of the output's rows; the row of a delta is the one with its slice of tokens.
+  auto row = output_.rows.begin();
+  for (const RequestDelta& delta : deltas_) {
+    while (row->tokens != delta.tokens) {
+      ++row;
+      WR_CHECK(row != output_.rows.end(), "a delta without a row");
+    }
+    const RowStart& start = row_starts_[static_cast<size_t>(index_of(row->row))];
+    OutputDelta out;
+    out.id = delta.id;
+    out.reason = delta.reason;
+    out.stop_token_id = delta.stop_token_id;
+    out.num_cached_tokens = delta.num_cached_tokens;
+    // A preempted request's row may have gone to another by now.
+    out.started = start.generation == row->generation ? start.at : now;
+    out.at = now;
+    batch_.add(out, output_, delta.tokens);
+    stats_.output_tokens += delta.tokens.count;
+  }
+}
+
+void EngineLoop::publish_stats() {
+  const SchedulerStats scheduler = scheduler_.stats();
+  stats_.mixed_steps = scheduler.num_mixed_steps;
+  stats_.partial_prefill_steps = scheduler.num_partial_prefill_steps;
+  stats_.preemptions = scheduler.num_preemptions;
+  stats_.prefix_hit_tokens = scheduler.num_prefix_hit_tokens;
+  const ExecutorStats executor = executor_.stats();
+  stats_.max_steps_in_flight = executor.max_steps_in_flight;
+  stats_.step_allocations = executor.step_allocations;
+  stats_.row_state_bytes = executor.row_state_bytes;
+  const std::scoped_lock lock(published_mutex_);
+  published_ = stats_;
+}
+
+EngineStats EngineLoop::stats() const {
+  const std::scoped_lock lock(published_mutex_);
+  return published_;
+}
+
+}  // namespace warprow

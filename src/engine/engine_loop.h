@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "config/engine_config.h"
+#include "engine/engine.h"
+#include "engine/inbox.h"
+#include "engine/output_batch.h"
+#include "engine/output_queue.h"
+#include "executor/executor.h"
+#include "sched/scheduler.h"
+
+namespace warprow {
+
+// The engine thread's work: commands in, steps through scheduler and executor, deltas out. A tick applies what clients
+// asked, then submits a step if one fits, else takes the oldest output; filling beats draining, so that the device
+// always has the next step. With nothing to do it sleeps in the inbox.
+//
+// Owns: the scheduler. Thread: run() is the engine thread's body; check and stats from any.
+// Invariant: when run() returns no step is outstanding (unless the executor threw) and every request has an end.
+class EngineLoop {
+ public:
+  EngineLoop(const EngineConfig& config, Executor& executor, Inbox& inbox, OutputQueue& outputs);
+
+  // Until the inbox is closed, or until something breaks: all requests then end with kError.
+  void run() noexcept;
+
+  // Whether a request of this size can ever run here.
+  [[nodiscard]] Result<void> check(int64_t prompt_len, int64_t max_tokens) const {
+    return scheduler_.check(prompt_len, max_tokens);
+  }
+  [[nodiscard]] EngineStats stats() const;
+
+ private:
+  // When the request in a row was first seen running.
+  struct RowStart {
+    uint32_t generation = 0;
+    EngineClock::time_point at;
+  };
+
+  bool tick();
+  void apply_commands();
+  bool submit_step();
+  void take_step();
+  void forward_deltas(EngineClock::time_point now);
+  void publish_stats();
+
+  Executor& executor_;
+  Inbox& inbox_;
+  OutputQueue& outputs_;
+  Scheduler scheduler_;
+
+  // Reused by every step.
+  Commands commands_;
+  SchedulerOutput step_;
+  ModelRunnerOutput output_;
+  std::vector<RequestDelta> deltas_;
+  OutputBatch batch_;
+  std::vector<RowStart> row_starts_;  // [max_num_seqs]
+
+  EngineStats stats_;  // the engine thread's own
+  mutable std::mutex published_mutex_;
+  EngineStats published_;
+};
+
+}  // namespace warprow

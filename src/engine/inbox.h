@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/validate.h"
+
+namespace warprow {
+
+struct Submission {
+  RequestId id = 0;
+  RequestFields fields;
+};
+
+// What the engine thread has been asked since it last looked. Submissions come first: an abort may name one of them.
+struct Commands {
+  std::vector<Submission> submissions;
+  std::vector<RequestId> aborts;   // by clients
+  std::vector<RequestId> stopped;  // by the output thread, which saw a stop string
+  bool closed = false;
+
+  void clear();
+  [[nodiscard]] bool empty() const {
+    return submissions.empty() && aborts.empty() && stopped.empty() && !closed;
+  }
+};
+
+// The way into the engine thread. Whoever writes never waits for the engine, so a callback on the output thread may
+// submit and abort; how many requests may queue up is for the door to decide (the server refuses, the command line
+// submits as it goes).
+//
+// Owns: the pending commands. Thread: any to write, the engine's to take.
+// Invariant: commands are taken in the order of their kind's writing; after close() submissions are refused.
+class Inbox {
+ public:
+  // False after close(): the submission will not be seen.
+  bool submit(Submission submission);
+  void abort(RequestId id);
+  void stop(RequestId id);
+  // Refuses what comes and wakes the engine thread.
+  void close();
+
+  // Replaces `commands` by all that is pending, in O(1). Waits for something to do when `wait`.
+  void take(Commands& commands, bool wait);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  Commands pending_;
+};
+
+}  // namespace warprow

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/engine.h"
+#include "sched/request.h"
+#include "wire/model_runner_output.h"
+
+namespace warprow {
+
+using EngineClock = std::chrono::steady_clock;
+
+// What one step brought for one request, on its way to the output thread.
+struct OutputDelta {
+  RequestId id = 0;
+  Span32 tokens;              // in OutputBatch::token_ids
+  int32_t logprobs_at = -1;   // of the first token, in OutputBatch::logprobs; -1: none
+  FinishReason reason = FinishReason::kNone;
+  TokenId stop_token_id = -1;
+  int32_t num_cached_tokens = 0;
+  EngineClock::time_point started;  // the first step that ran the request
+  EngineClock::time_point at;       // when the output was there
+};
+
+// Everything new since the output thread last looked: flat lists, so that a steady stream of steps allocates nothing.
+struct OutputBatch {
+  std::vector<OutputDelta> deltas;
+  std::vector<TokenId> token_ids;
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenId> top_ids;
+  std::vector<float> top_logprobs;
+
+  // Keeps all capacity.
+  void clear();
+  // Room for as many deltas of one token each, without logprobs.
+  void reserve(size_t num_deltas);
+  // Adds a delta whose tokens are a slice of a step's output; copies them and their logprobs.
+  void add(OutputDelta delta, const ModelRunnerOutput& step, Span32 tokens);
+  // Moves all of `later` behind what is here; `later` is then empty.
+  void append(OutputBatch& later);
+
+  [[nodiscard]] std::span<const TokenId> tokens_of(const OutputDelta& delta) const {
+    return std::span(token_ids).subspan(static_cast<size_t>(delta.tokens.begin),
+                                        static_cast<size_t>(delta.tokens.count));
+  }
+};
+
+}  // namespace warprow

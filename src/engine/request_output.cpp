@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/request_output.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace warprow {
+namespace {
+
+double ms_between(EngineClock::time_point from, EngineClock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+LogprobEntry logprob_entry(const OutputBatch& batch, TokenId token, const TokenLogprobs& logprobs) {
+  LogprobEntry entry;
+  entry.token_id = token;
+  entry.logprob = logprobs.logprob;
+  entry.rank = logprobs.rank;
+  for (int32_t i = logprobs.top.begin; i < logprobs.top.begin + logprobs.top.count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    entry.top.push_back({batch.top_ids[at], batch.top_logprobs[at]});
+  }
+  return entry;
+}
+
+}  // namespace
+
+RequestOutput::RequestOutput(RequestId id,
+                             const RequestFields& fields,
+                             const Tokenizer& tokenizer,
+                             UpdateCallback on_update)
+    : detokenizer_(tokenizer, {.skip_special = fields.skip_special_tokens, .continues = true}),
+      stops_(fields.stop, fields.include_stop_str_in_output),
+      stop_strings_(fields.stop),
+      show_stop_token_(fields.include_stop_str_in_output),
+      wants_logprobs_(fields.params.num_logprobs >= 0),
+      on_update_(std::move(on_update)),
+      arrived_(EngineClock::now()) {
+  update_.id = id;
+  update_.num_prompt_tokens = static_cast<int32_t>(fields.prompt_token_ids.size());
+}
+
+bool RequestOutput::take(const OutputBatch& batch, const OutputDelta& delta) {
+  begin_update();
+  note_times(delta);
+  for (int32_t i = 0; i < delta.tokens.count && !stops_.match(); ++i) {
+    take_token(batch, delta, i);
+  }
+  if (delta.reason != FinishReason::kNone && !stops_.match()) {
+    take_text(detokenizer_.flush());
+  }
+  const bool ended = delta.reason != FinishReason::kNone || stops_.match();
+  if (ended) {
+    finish(delta);
+  }
+  on_update_(update_);
+  return ended;
+}
+
+void RequestOutput::end(FinishReason reason, const std::string& error) {
+  begin_update();
+  OutputDelta delta;
+  delta.reason = reason;
+  delta.at = EngineClock::now();
+  delta.num_cached_tokens = update_.num_cached_tokens;
+  take_text(detokenizer_.flush());
+  finish(delta);
+  update_.error = error;
+  on_update_(update_);
+}
+
+void RequestOutput::begin_update() {
+  update_.text.clear();
+  update_.token_ids.clear();
+  update_.logprobs.clear();
+}
+
+void RequestOutput::note_times(const OutputDelta& delta) {
+  if (delta.tokens.count == 0) {
+    return;
+  }
+  if (!has_token_) {
+    has_token_ = true;
+    started_ = delta.started;
+    first_token_ = delta.at;
+    update_.timings.queue_ms = ms_between(arrived_, started_);
+    update_.timings.prompt_ms = ms_between(started_, first_token_);
+  }
+  update_.num_cached_tokens = delta.num_cached_tokens;
+  update_.timings.predicted_ms = ms_between(first_token_, delta.at);
+}
+
+void RequestOutput::take_token(const OutputBatch& batch, const OutputDelta& delta, int32_t index) {
+  const TokenId token = batch.tokens_of(delta)[static_cast<size_t>(index)];
+  update_.token_ids.push_back(token);
+  ++update_.num_output_tokens;
+  if (wants_logprobs_) {
+    WR_CHECK_GE(delta.logprobs_at, 0);
+    update_.logprobs.push_back(
+        logprob_entry(batch, token, batch.logprobs[static_cast<size_t>(delta.logprobs_at + index)]));
+  }
+  // The token that ends a request is no part of its answer, whatever it would print; as in vLLM.
+  const bool ends_it = delta.reason == FinishReason::kStop && index == delta.tokens.count - 1;
+  if (!ends_it || show_stop_token_) {
+    take_text(detokenizer_.push(token));
+  }
+}
+
+void RequestOutput::take_text(const std::string& text) {
+  if (!text.empty()) {
+    update_.text += stops_.push(text);
+  }
+}
+
+void RequestOutput::finish(const OutputDelta& delta) {
+  // A stop string wins over whatever else ended the request with the same token.
+  if (stops_.match()) {
+    update_.finish_reason = FinishReason::kStop;
+    update_.stop_reason = stop_strings_[stops_.match()->index];
+  } else {
+    update_.text += stops_.flush();
+    update_.finish_reason = delta.reason;
+    if (delta.reason == FinishReason::kStop && delta.stop_token_id >= 0) {
+      update_.stop_reason = int64_t{delta.stop_token_id};
+    }
+  }
+  if (!has_token_) {
+    update_.timings.queue_ms = ms_between(arrived_, delta.at);
+  }
+}
+
+}  // namespace warprow

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/output_batch.h"
+#include "engine/validate.h"
+#include "text/detokenizer.h"
+#include "text/stop_checker.h"
+
+namespace warprow {
+
+// One request as the output thread sees it: tokens in, updates for the client out.
+//
+// Owns: its detokeniser, its stop strings, the client's callback. Thread: the output thread's, after construction.
+// Invariant: the update with a finish reason is the last one.
+class RequestOutput {
+ public:
+  // The tokenizer must outlive this.
+  RequestOutput(RequestId id, const RequestFields& fields, const Tokenizer& tokenizer, UpdateCallback on_update);
+
+  [[nodiscard]] RequestId id() const { return update_.id; }
+
+  // Tells the client what a delta brings. True when that was the end: by the delta's own reason, or by a stop string,
+  // after which the delta's remaining tokens are dropped.
+  bool take(const OutputBatch& batch, const OutputDelta& delta);
+  // Ends it from outside; held back text is given out.
+  void end(FinishReason reason, const std::string& error);
+
+ private:
+  void begin_update();
+  void take_token(const OutputBatch& batch, const OutputDelta& delta, int32_t index);
+  void take_text(const std::string& text);
+  void finish(const OutputDelta& delta);
+  void note_times(const OutputDelta& delta);
+
+  Detokenizer detokenizer_;
+  StopChecker stops_;
+  std::vector<std::string> stop_strings_;
+  bool show_stop_token_;
+  bool wants_logprobs_;
+  UpdateCallback on_update_;
+  RequestUpdate update_;  // reused; id and the running counts stay
+
+  EngineClock::time_point arrived_;
+  EngineClock::time_point started_;
+  EngineClock::time_point first_token_;
+  bool has_token_ = false;
+};
+
+}  // namespace warprow

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string_view>
+
+#include "kv/block_hash.h"
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr double kGreedyBelow = 1e-5;
+constexpr int64_t kMaxLogprobs = 20;
+constexpr int64_t kMaxChoices = 16384;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+// [low, high], or (low, high] where low is open.
+struct RealRange {
+  const char* field;
+  double low;
+  double high;
+  bool low_open = false;
+
+  [[nodiscard]] bool has(double value) const {
+    return std::isfinite(value) && (low_open ? value > low : value >= low) && value <= high;
+  }
+};
+
+struct IntRange {
+  const char* field;
+  int64_t low;
+  int64_t high;
+};
+
+// A value and whose it is: the client's, the model's, or ours.
+template <typename T>
+struct Choice {
+  T value;
+  const char* origin;  // appended to the field's name in a message
+};
+
+template <typename T>
+Choice<T> choose(const std::optional<T>& client, const std::optional<T>& model, T fallback) {
+  if (client) {
+    return {*client, ""};
+  }
+  if (model) {
+    return {*model, " of the model's generation config"};
+  }
+  return {fallback, ""};
+}
+
+// Walks through the fields of one request and keeps the first thing wrong; all later checks still run, harmlessly.
+class Checker {
+ public:
+  Checker(const SamplingOptions& wish, const RequestLimits& limits)
+      : wish_(wish), limits_(limits) {}
+
+  void check_prompt(const std::vector<TokenId>& ids);
+  SamplingParams check_sampling();
+  std::optional<uint64_t> check_seed();
+  int32_t check_max_tokens(size_t prompt_len);
+  std::vector<TokenId> check_stop_token_ids();
+  void check_stop();
+  void check_num_choices(bool greedy);
+  void refuse_later_features(int32_t max_tokens);
+
+  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+
+ private:
+  void refuse(ErrorCode code, std::string message) {
+    if (!error_) {
+      error_ = Error{code, std::move(message)};
+    }
+  }
+  double check(const RealRange& range, Choice<double> choice);
+  int64_t check(const IntRange& range, Choice<int64_t> choice);
+  bool in_vocabulary(int64_t id) const { return id >= 0 && id < limits_.vocab_size; }
+  void refuse_unless(const RealRange& range, const std::optional<double>& value, double off);
+
+  const SamplingOptions& wish_;
+  const RequestLimits& limits_;
+  std::optional<Error> error_;
+};
+
+double Checker::check(const RealRange& range, Choice<double> choice) {
+  if (!range.has(choice.value)) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("{}{}: {} is outside {}{}, {}]",
+                       range.field,
+                       choice.origin,
+                       choice.value,
+                       range.low_open ? '(' : '[',
+                       range.low,
+                       range.high));
+  }
+  return choice.value;
+}
+
+int64_t Checker::check(const IntRange& range, Choice<int64_t> choice) {
+  if (choice.value < range.low || choice.value > range.high) {
+    const std::string limit = range.high == kNoLimit
+                                  ? fmt::format("must be {} or more", range.low)
+                                  : fmt::format("is outside [{}, {}]", range.low, range.high);
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("{}{}: {} {}", range.field, choice.origin, choice.value, limit));
+  }
+  return choice.value;
+}
+
+void Checker::check_prompt(const std::vector<TokenId>& ids) {
+  if (ids.empty()) {
+    refuse(ErrorCode::kInvalidArgument, "prompt: 0 tokens, must be 1 or more");
+  }
+  if (ids.size() >= static_cast<size_t>(limits_.max_model_len)) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("prompt: {} tokens and at least one more for the answer exceed the maximum context length of "
+                       "{} tokens (max_model_len)",
+                       ids.size(),
+                       limits_.max_model_len));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!in_vocabulary(ids[i])) {
+      refuse(ErrorCode::kInvalidArgument,
+             fmt::format("prompt: token id {} at position {} is outside the vocabulary [0, {}]",
+                         ids[i],
+                         i,
+                         limits_.vocab_size - 1));
+      return;
+    }
+  }
+}
+
+SamplingParams Checker::check_sampling() {
+  const SamplingOptions& model = limits_.defaults;
+  const double temperature =
+      check(RealRange{"temperature", 0, 2}, choose(wish_.temperature, model.temperature, 1.0));
+  const double top_p = check(RealRange{"top_p", 0, 1, true}, choose(wish_.top_p, model.top_p, 1.0));
+  const double min_p = check(RealRange{"min_p", 0, 1}, choose(wish_.min_p, model.min_p, 0.0));
+  const int64_t top_k =
+      check(IntRange{"top_k", -1, kNoLimit}, choose(wish_.top_k, model.top_k, int64_t{0}));
+  SamplingParams params;
+  if (wish_.logprobs) {
+    params.num_logprobs = static_cast<int32_t>(
+        check(IntRange{"logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*wish_.logprobs, ""}));
+  }
+  if (temperature >= kGreedyBelow) {  // a greedy row ignores the rest, as in vLLM
+    params.temperature = static_cast<float>(temperature);
+    // A double just above 0 must not become a float 0, which is out of range.
+    params.top_p = std::max(static_cast<float>(top_p), std::numeric_limits<float>::min());
+    params.min_p = static_cast<float>(min_p);
+    params.top_k = top_k > 0 && top_k < limits_.vocab_size ? static_cast<int32_t>(top_k) : 0;
+  }
+  return params;
+}
+
+std::optional<uint64_t> Checker::check_seed() {
+  if (!wish_.seed || *wish_.seed == -1) {
+    return std::nullopt;
+  }
+  return static_cast<uint64_t>(*wish_.seed);
+}
+
+int32_t Checker::check_max_tokens(size_t prompt_len) {
+  const int64_t left = std::max<int64_t>(limits_.max_model_len - static_cast<int64_t>(prompt_len), 0);
+  const int64_t wanted = check(IntRange{"max_tokens", 1, kNoLimit},
+                               choose(wish_.max_tokens, limits_.defaults.max_tokens, std::max<int64_t>(left, 1)));
+  return static_cast<int32_t>(std::min(wanted, left));
+}
+
+std::vector<TokenId> Checker::check_stop_token_ids() {
+  std::vector<TokenId> ids;
+  for (const int64_t id : wish_.stop_token_ids) {
+    if (!in_vocabulary(id)) {
+      refuse(ErrorCode::kInvalidArgument,
+             fmt::format("stop_token_ids: {} is outside the vocabulary [0, {}]", id, limits_.vocab_size - 1));
+      return {};
+    }
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
+      ids.push_back(static_cast<TokenId>(id));
+    }
+  }
+  return ids;
+}
+
+void Checker::check_stop() {
+  for (size_t i = 0; i < wish_.stop.size(); ++i) {
+    if (wish_.stop[i].empty()) {
+      refuse(ErrorCode::kInvalidArgument, fmt::format("stop: string {} is empty, must have 1 character or more", i));
+    }
+  }
+}
+
+void Checker::check_num_choices(bool greedy) {
+  const int64_t n = check(IntRange{"n", 1, kMaxChoices}, choose(wish_.n, {}, int64_t{1}));
+  if (n > 1 && greedy) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("n: {} must be 1 when sampling is greedy (temperature below {})", n, kGreedyBelow));
+  }
+  if (n > 1) {
+    refuse(ErrorCode::kUnsupported, fmt::format("n: {} is not supported yet, only 1", n));
+  }
+}
+
+// What a value other than `off` would ask for is not built yet; better to say so than to ignore it.
+void Checker::refuse_unless(const RealRange& range, const std::optional<double>& value, double off) {
+  if (!value) {
+    return;
+  }
+  if (check(range, Choice<double>{*value, ""}) != off) {
+    refuse(ErrorCode::kUnsupported, fmt::format("{}: {} is not supported yet, only {}", range.field, *value, off));
+  }
+}
+
+void Checker::refuse_later_features(int32_t max_tokens) {
+  refuse_unless(RealRange{"repetition_penalty", 0, std::numeric_limits<double>::max(), true},
+                wish_.repetition_penalty,
+                1.0);
+  refuse_unless(RealRange{"frequency_penalty", -2, 2}, wish_.frequency_penalty, 0.0);
+  refuse_unless(RealRange{"presence_penalty", -2, 2}, wish_.presence_penalty, 0.0);
+  if (wish_.min_tokens) {
+    const int64_t min_tokens =
+        check(IntRange{"min_tokens", 0, max_tokens}, Choice<int64_t>{*wish_.min_tokens, ""});
+    if (min_tokens > 0) {
+      refuse(ErrorCode::kUnsupported, fmt::format("min_tokens: {} is not supported yet, only 0", min_tokens));
+    }
+  }
+}
+
+// 0 means no salt, so a salt that happens to hash to 0 becomes 1.
+uint64_t hash_salt(std::string_view salt) {
+  if (salt.empty()) {
+    return 0;
+  }
+  const uint64_t hash = sip_hash_128(std::as_bytes(std::span(salt.data(), salt.size()))).lo;
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace
+
+Result<ValidRequest> validate_request(const GenerationRequest& request,
+                                      std::vector<TokenId> prompt_token_ids,
+                                      const RequestLimits& limits) {
+  const SamplingOptions& wish = request.sampling;
+  Checker checker(wish, limits);
+  RequestFields fields;
+  checker.check_prompt(prompt_token_ids);
+  fields.params = checker.check_sampling();
+  fields.seed = checker.check_seed();
+  fields.max_tokens = checker.check_max_tokens(prompt_token_ids.size());
+  fields.stop_token_ids = checker.check_stop_token_ids();
+  checker.check_stop();
+  checker.check_num_choices(fields.params.is_greedy());
+  checker.refuse_later_features(fields.max_tokens);
+  if (checker.error()) {
+    return tl::unexpected<Error>(*checker.error());
+  }
+  if (fields.seed) {
+    fields.params.seed = *fields.seed;
+  }
+  fields.prompt_token_ids = std::move(prompt_token_ids);
+  fields.stop = wish.stop;
+  if (!wish.ignore_eos) {
+    fields.eos_token_ids = limits.eos_token_ids;
+  }
+  fields.include_stop_str_in_output = wish.include_stop_str_in_output;
+  fields.skip_special_tokens = wish.skip_special_tokens;
+  fields.priority = request.priority;
+  fields.cache_salt = hash_salt(request.cache_salt);
+  return ValidRequest(std::move(fields));
+}
+
+}  // namespace warprow

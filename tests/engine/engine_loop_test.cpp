@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/engine/toy_engine.h"
+#include "tests/support/serializing_executor.h"
+
+namespace warprow {
+namespace {
+
+using testing::Client;
+using testing::FakeExecutor;
+using testing::FakeModel;
+using testing::greedy_request;
+using testing::make_toy_engine;
+using testing::make_toy_text;
+using testing::Told;
+using testing::toy_answer;
+using testing::ToyAnswer;
+
+// The ways in which the same requests may run; none may change an answer.
+struct Axis {
+  const char* name;
+  bool async = true;
+  bool serialised = false;
+  int step_us = 0;
+  bool chunked = true;
+  bool prefix_caching = true;
+  int num_blocks = 65;
+};
+
+void PrintTo(const Axis& axis, std::ostream* out) { *out << axis.name; }
+
+class EngineLoopAxes : public ::testing::TestWithParam<Axis> {
+ protected:
+  static std::unique_ptr<Engine> make() {
+    const Axis& axis = GetParam();
+    FakeModel model;
+    model.step_time = std::chrono::microseconds(axis.step_us);
+    model.num_blocks = axis.num_blocks;
+    model.max_num_batched_tokens = axis.chunked ? 32 : model.max_model_len;
+    EngineConfig config;
+    config.async_scheduling = axis.async;
+    config.enable_chunked_prefill = axis.chunked;
+    config.enable_prefix_caching = axis.prefix_caching;
+    std::unique_ptr<Executor> executor = std::make_unique<FakeExecutor>(model);
+    if (axis.serialised) {
+      executor = std::make_unique<testing::SerializingExecutor>(std::move(executor));
+    }
+    return make_engine(config, make_toy_text(), std::move(executor));
+  }
+};
+
+GenerationRequest random_request(std::mt19937& random) {
+  const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
+  // A few beginnings in common, for the prefix cache.
+  std::vector<TokenId> prompt(static_cast<size_t>(below(3)) * 16, 2 + below(2));
+  const int32_t num_more = 1 + below(40);
+  for (int32_t i = 0; i < num_more; ++i) {
+    prompt.push_back(2 + below(testing::kToyVocab - 2));
+  }
+  GenerationRequest request = greedy_request(std::move(prompt), 1 + below(30));
+  if (below(2) == 0) {
+    request.sampling.temperature = 0.8;
+    request.sampling.seed = below(1000);
+  }
+  if (below(3) == 0) {
+    request.sampling.logprobs = below(3);
+  }
+  if (below(4) == 0) {
+    request.sampling.stop_token_ids = {2 + below(60), 2 + below(60)};
+  }
+  request.sampling.ignore_eos = below(2) == 0;
+  return request;
+}
+
+void expect_answer(const Told& told, const RequestFields& fields) {
+  const ToyAnswer answer = toy_answer(fields);
+  EXPECT_EQ(told.token_ids, answer.token_ids);
+  EXPECT_EQ(told.last.finish_reason, answer.reason);
+  if (answer.stop_token_id >= 0) {
+    EXPECT_EQ(std::get<int64_t>(told.last.stop_reason), answer.stop_token_id);
+  } else {
+    EXPECT_TRUE(std::holds_alternative<std::monostate>(told.last.stop_reason));
+  }
+  EXPECT_EQ(told.num_final, 1);
+  EXPECT_FALSE(told.updated_after_final);
+  EXPECT_EQ(told.last.num_prompt_tokens, fields.prompt_token_ids.size());
+  EXPECT_EQ(told.last.num_output_tokens, answer.token_ids.size());
+  ASSERT_EQ(told.logprobs.size(), fields.params.num_logprobs >= 0 ? answer.token_ids.size() : 0);
+  for (size_t i = 0; i < told.logprobs.size(); ++i) {
+    const LogprobEntry& entry = told.logprobs[i];
+    EXPECT_EQ(entry.token_id, answer.token_ids[i]);
+    EXPECT_EQ(entry.logprob, testing::toy_logprob(entry.token_id));
+    EXPECT_EQ(entry.rank, testing::toy_rank(entry.token_id));
+    ASSERT_EQ(entry.top.size(), static_cast<size_t>(fields.params.num_logprobs));
+    for (size_t k = 0; k < entry.top.size(); ++k) {
+      EXPECT_EQ(entry.top[k].token_id, (entry.token_id + static_cast<TokenId>(k)) % testing::kToyVocab);
+      EXPECT_EQ(entry.top[k].logprob, testing::toy_logprob(entry.top[k].token_id));
+    }
+  }
+}
+
+TEST_P(EngineLoopAxes, AnswersAreTheModelsOwn) {
+  constexpr size_t kRequests = 60;
+  std::mt19937 random(7);
+  Client client;
+  const std::unique_ptr<Engine> engine = make();
+  std::vector<RequestFields> fields;
+  for (size_t i = 0; i < kRequests; ++i) {
+    ValidRequest request = value_or_throw(engine->validate(random_request(random)));
+    fields.push_back(request.fields());
+    client.submit(*engine, std::move(request));
+  }
+  for (size_t i = 0; i < kRequests; ++i) {
+    SCOPED_TRACE(i);
+    expect_answer(client.wait(i), fields[i]);
+  }
+  // The axes were real.
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.max_steps_in_flight, GetParam().async ? 2 : 1);
+  EXPECT_EQ(stats.preemptions > 0, GetParam().num_blocks < 65);
+  EXPECT_EQ(stats.prefix_hit_tokens > 0, GetParam().prefix_caching);
+  EXPECT_GT(stats.mixed_steps, 0);
+  EXPECT_EQ(stats.partial_prefill_steps > 0, GetParam().chunked);
+}
+
+TEST_P(EngineLoopAxes, ManyThreadsSubmitAndAbort) {
+  constexpr size_t kThreads = 4;
+  constexpr size_t kRequests = 40;
+  std::vector<Client> clients(kThreads);
+  std::vector<std::vector<RequestFields>> fields(kThreads);
+  const std::unique_ptr<Engine> engine = make();
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<uint32_t>(100 + t));
+      std::vector<RequestId> ids;
+      for (size_t i = 0; i < kRequests; ++i) {
+        ValidRequest request = value_or_throw(engine->validate(random_request(random)));
+        fields[t].push_back(request.fields());
+        ids.push_back(clients[t].submit(*engine, std::move(request)));
+        if (random() % 3 == 0) {
+          engine->abort(ids[random() % ids.size()]);
+        }
+        if (random() % 8 == 0) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+        }
+      }
+      clients[t].wait_all();
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  size_t num_aborted = 0;
+  for (size_t t = 0; t < kThreads; ++t) {
+    for (size_t i = 0; i < kRequests; ++i) {
+      SCOPED_TRACE(::testing::Message() << "thread " << t << " request " << i);
+      const Told& told = clients[t].wait(i);
+      if (told.last.finish_reason != FinishReason::kAbort) {
+        expect_answer(told, fields[t][i]);
+        continue;
+      }
+      // An aborted one still got only its own tokens.
+      ++num_aborted;
+      const ToyAnswer answer = toy_answer(fields[t][i]);
+      ASSERT_LT(told.token_ids.size(), answer.token_ids.size());
+      EXPECT_TRUE(std::equal(told.token_ids.begin(), told.token_ids.end(), answer.token_ids.begin()));
+      EXPECT_EQ(told.num_final, 1);
+      EXPECT_FALSE(told.updated_after_final);
+    }
+  }
+  EXPECT_GT(num_aborted, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         EngineLoopAxes,
+                         ::testing::Values(Axis{.name = "async"},
+                                           Axis{.name = "sync", .async = false},
+                                           Axis{.name = "serialised", .serialised = true},
+                                           Axis{.name = "slow_device", .step_us = 200},
+                                           Axis{.name = "whole_prompts", .chunked = false},
+                                           Axis{.name = "no_prefix_cache", .prefix_caching = false},
+                                           Axis{.name = "few_blocks", .num_blocks = 14}),
+                         [](const auto& axis) { return std::string(axis.param.name); });
+
+TEST(EngineLoop, MaxTokensOneIsOneStep) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  client.submit(*engine, greedy_request({5, 6, 7}, 1));
+  const Told& told = client.wait(0);
+  EXPECT_EQ(told.token_ids.size(), 1U);
+  EXPECT_EQ(told.last.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().steps, 1);
+  EXPECT_EQ(engine->stats().prompt_tokens, 3);
+  EXPECT_EQ(engine->stats().output_tokens, 1);
+}
+
+// 10 prompt tokens and 3 outputs, a step ahead all the time: what certainly ends is not scheduled again.
+TEST(EngineLoop, AsyncRunsNoStepInVain) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  GenerationRequest request = greedy_request(std::vector<TokenId>(10, 9), 3);
+  request.sampling.ignore_eos = true;
+  client.submit(*engine, request);
+  EXPECT_EQ(client.wait(0).token_ids.size(), 3U);
+  EXPECT_EQ(engine->stats().steps, 3);
+}
+
+TEST(EngineLoop, UnseededRequestsDrawFromTheEnginesSeed) {
+  const auto run = [](uint64_t engine_seed) {
+    Client client;
+    EngineConfig config;
+    config.seed = engine_seed;
+    const std::unique_ptr<Engine> engine = make_toy_engine(config, {});
+    GenerationRequest request = greedy_request({5, 6, 7}, 20);
+    request.sampling.temperature = 1;
+    request.sampling.ignore_eos = true;
+    client.submit(*engine, request);
+    client.submit(*engine, request);
+    client.wait_all();
+    return std::pair(client.wait(0).token_ids, client.wait(1).token_ids);
+  };
+  const auto first = run(1);
+  EXPECT_NE(first.first, first.second);
+  EXPECT_EQ(run(1), first);
+  EXPECT_NE(run(2).first, first.first);
+}
+
+TEST(EngineLoop, TimingsAndCachedTokensAreTold) {
+  Client client;
+  FakeModel model;
+  model.step_time = std::chrono::milliseconds(2);
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  GenerationRequest request = greedy_request(std::vector<TokenId>(40, 9), 5);
+  request.sampling.ignore_eos = true;
+  client.submit(*engine, request);
+  client.wait(0);
+  client.submit(*engine, request);
+  const RequestUpdate& first = client.wait(0).last;
+  const RequestUpdate& second = client.wait(1).last;
+  EXPECT_EQ(first.num_cached_tokens, 0);
+  EXPECT_EQ(second.num_cached_tokens, 32);
+  EXPECT_GE(first.timings.queue_ms, 0);
+  EXPECT_GE(first.timings.prompt_ms, 3.9);  // 40 tokens in steps of 32
+  EXPECT_GE(first.timings.predicted_ms, 7.9);
+  EXPECT_LT(first.timings.predicted_ms, 1000);
+}
+
+}  // namespace
+}  // namespace warprow

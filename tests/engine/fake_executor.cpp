@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/engine/fake_executor.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+
+#include "base/check.h"
+
+namespace warprow::testing {
+
+TokenId toy_next_token(const std::vector<TokenId>& context, const SamplingParams& params, int32_t vocab_size) {
+  uint64_t hash = params.is_greedy() ? 14695981039346656037U : params.seed * 2654435761U + 1;
+  for (const TokenId token : context) {
+    hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211U;
+  }
+  return static_cast<TokenId>((hash >> 20) % static_cast<uint64_t>(vocab_size));
+}
+
+float toy_logprob(TokenId token) { return -0.125F * static_cast<float>(token % 16); }
+int32_t toy_rank(TokenId token) { return 1 + token % 5; }
+
+FakeExecutor::FakeExecutor(const FakeModel& model) : model_(model) {
+  facts_.architecture = "toy";
+  facts_.vocab_size = model.vocab_size;
+  facts_.max_model_len = model.max_model_len;
+  facts_.max_num_seqs = model.max_num_seqs;
+  facts_.max_num_batched_tokens = model.max_num_batched_tokens;
+  KvGroupSpec group;
+  group.num_layers = 1;
+  group.num_kv_heads = 1;
+  group.head_dim_k = 1;
+  group.head_dim_v = 1;
+  group.block_size = model.block_size;
+  group.kernel_block_size = model.block_size;
+  facts_.kv.groups.push_back(group);
+  facts_.kv.num_blocks = model.num_blocks;
+  rows_.resize(static_cast<size_t>(model.max_num_seqs));
+  kv_.assign(static_cast<size_t>(model.num_blocks) * static_cast<size_t>(model.block_size), -1);
+}
+
+FakeExecutor::Row& FakeExecutor::live_row(RowId id) {
+  WR_CHECK(index_of(id) >= 0 && index_of(id) < model_.max_num_seqs);
+  Row& row = rows_[static_cast<size_t>(index_of(id))];
+  WR_CHECK(row.live, "row {} is free", index_of(id));
+  return row;
+}
+
+void FakeExecutor::execute_model(const SchedulerOutput& step) {
+  WR_CHECK(!pending_sample_, "execute_model before sample_tokens");
+  WR_CHECK_LT(num_outstanding(), model_.max_concurrent_batches);
+  if (model_.throw_at_step == stats_.steps) {
+    throw std::runtime_error("the toy device is broken");
+  }
+  executing_ = step;
+  pending_sample_ = true;
+  ++stats_.steps;
+}
+
+void FakeExecutor::sample_tokens(const GrammarOutput* grammar) {
+  WR_CHECK(pending_sample_, "sample_tokens with nothing pending");
+  WR_CHECK(grammar == nullptr);
+  pending_sample_ = false;
+  release(executing_.finished_rows);
+  release(executing_.preempted_rows);
+  add_rows(executing_);
+  append_blocks(executing_);
+  Pending pending;
+  pending.output.step = executing_.step;
+  int32_t total = 0;
+  for (const ScheduledRow& scheduled : executing_.scheduled) {
+    total += scheduled.num_tokens;
+    pending.output.has_logprobs |= live_row(scheduled.row).params.num_logprobs >= 0;
+  }
+  WR_CHECK_EQ(total, executing_.total_num_tokens);
+  WR_CHECK_LE(total, model_.max_num_batched_tokens);
+  for (const ScheduledRow& scheduled : executing_.scheduled) {
+    run_row(scheduled, pending.output);
+  }
+  pending.output.stats.num_rows = static_cast<int32_t>(executing_.scheduled.size());
+  pending.output.stats.num_toks = total;
+  device_free_at_ = std::max(device_free_at_, std::chrono::steady_clock::now()) + model_.step_time;
+  pending.ready_at = device_free_at_;
+  outputs_.push_back(std::move(pending));
+  stats_.max_steps_in_flight = std::max<int64_t>(stats_.max_steps_in_flight, num_outstanding());
+}
+
+void FakeExecutor::release(const std::vector<RowId>& rows) {
+  for (const RowId id : rows) {
+    live_row(id) = Row{};
+  }
+}
+
+void FakeExecutor::add_rows(const SchedulerOutput& step) {
+  for (const NewRow& added : step.new_rows) {
+    WR_CHECK(index_of(added.row) >= 0 && index_of(added.row) < model_.max_num_seqs);
+    Row& row = rows_[static_cast<size_t>(index_of(added.row))];
+    WR_CHECK(!row.live, "row {} is given out twice", index_of(added.row));
+    WR_CHECK_EQ(added.tokens.count, added.prefill_len);
+    WR_CHECK_LT(added.num_computed_tokens, added.prefill_len);
+    const auto first = step.token_ids.begin() + added.tokens.begin;
+    row = Row{true, added.generation, {first, first + added.tokens.count}, added.num_computed_tokens, added.params, {}};
+  }
+}
+
+void FakeExecutor::append_blocks(const SchedulerOutput& step) {
+  for (const BlockAppend& append : step.block_appends) {
+    Row& row = live_row(append.row);
+    WR_CHECK_EQ(append.group, 0);
+    WR_CHECK_EQ(append.start, row.blocks.size());
+    const auto first = step.block_ids.begin() + append.blocks.begin;
+    row.blocks.insert(row.blocks.end(), first, first + append.blocks.count);
+  }
+}
+
+void FakeExecutor::run_row(const ScheduledRow& scheduled, ModelRunnerOutput& output) {
+  Row& row = live_row(scheduled.row);
+  WR_CHECK_GE(scheduled.num_tokens, 1);
+  WR_CHECK_EQ(scheduled.num_computed_tokens, row.num_computed);
+  const auto slot_of = [&](int32_t position) {
+    const auto block = static_cast<size_t>(position / model_.block_size);
+    WR_CHECK_LT(block, row.blocks.size());
+    const int32_t id = index_of(row.blocks[block]);
+    WR_CHECK(id > 0 && id < model_.num_blocks);
+    return static_cast<size_t>(id * model_.block_size + position % model_.block_size);
+  };
+  const int32_t end = row.num_computed + scheduled.num_tokens;
+  WR_CHECK_LE(end, row.tokens.size());
+  for (int32_t position = row.num_computed; position < end; ++position) {
+    kv_[slot_of(position)] = row.tokens[static_cast<size_t>(position)];
+  }
+  for (int32_t position = 0; position < end; ++position) {
+    WR_CHECK_EQ(kv_[slot_of(position)], row.tokens[static_cast<size_t>(position)]);
+  }
+  row.num_computed = end;
+  RowOutput result;
+  result.row = scheduled.row;
+  result.generation = row.generation;
+  result.tokens.begin = static_cast<int32_t>(output.token_ids.size());
+  if (end == static_cast<int32_t>(row.tokens.size())) {
+    result.tokens.count = 1;
+    sample(row, output);
+  }
+  output.rows.push_back(result);
+}
+
+void FakeExecutor::sample(Row& row, ModelRunnerOutput& output) {
+  const TokenId token = toy_next_token(row.tokens, row.params, model_.vocab_size);
+  row.tokens.push_back(token);
+  output.token_ids.push_back(token);
+  if (!output.has_logprobs) {
+    return;
+  }
+  TokenLogprobs logprobs;
+  if (row.params.num_logprobs >= 0) {
+    logprobs.logprob = toy_logprob(token);
+    logprobs.rank = toy_rank(token);
+    logprobs.top = {static_cast<int32_t>(output.top_ids.size()), row.params.num_logprobs};
+    for (int32_t i = 0; i < row.params.num_logprobs; ++i) {
+      output.top_ids.push_back((token + i) % model_.vocab_size);
+      output.top_logprobs.push_back(toy_logprob(output.top_ids.back()));
+    }
+  }
+  output.logprobs.push_back(logprobs);
+}
+
+bool FakeExecutor::output_ready() const {
+  return !outputs_.empty() && std::chrono::steady_clock::now() >= outputs_.front().ready_at;
+}
+
+void FakeExecutor::take_output(ModelRunnerOutput& output) {
+  WR_CHECK(!outputs_.empty(), "take_output with nothing outstanding");
+  std::this_thread::sleep_until(outputs_.front().ready_at);
+  output = std::move(outputs_.front().output);
+  outputs_.pop_front();
+}
+
+}  // namespace warprow::testing

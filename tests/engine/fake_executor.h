@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "executor/executor.h"
+
+namespace warprow::testing {
+
+struct FakeModel {
+  int32_t vocab_size = 64;
+  int32_t max_model_len = 128;
+  int32_t max_num_seqs = 8;
+  int32_t max_num_batched_tokens = 32;
+  int32_t num_blocks = 65;
+  int32_t block_size = 16;
+  int32_t max_concurrent_batches = 2;
+  std::chrono::microseconds step_time{0};
+  int64_t throw_at_step = -1;  // execute_model of this step (counted from 0) throws
+};
+
+// What the toy model answers to a context: a hash of all its tokens, and of the seed where the row samples.
+TokenId toy_next_token(const std::vector<TokenId>& context, const SamplingParams& params, int32_t vocab_size);
+// Logprobs of a toy token: recognisable numbers.
+float toy_logprob(TokenId token);
+int32_t toy_rank(TokenId token);
+
+// An executor whose model is a hash function, strict about everything the contract says: order of the two phases, row
+// lifetimes, positions, and a KV cache (one token id per slot) in which each row must find its own tokens again.
+//
+// Thread: the engine's.
+class FakeExecutor : public Executor {
+ public:
+  explicit FakeExecutor(const FakeModel& model);
+
+  [[nodiscard]] const ModelFacts& model_facts() const override { return facts_; }
+  [[nodiscard]] int32_t max_concurrent_batches() const override { return model_.max_concurrent_batches; }
+  void execute_model(const SchedulerOutput& step) override;
+  void sample_tokens(const GrammarOutput* grammar) override;
+  [[nodiscard]] int32_t num_outstanding() const override { return static_cast<int32_t>(outputs_.size()); }
+  [[nodiscard]] bool output_ready() const override;
+  void take_output(ModelRunnerOutput& output) override;
+  std::vector<std::string> collective_rpc(const std::string&, const std::string&) override { return {""}; }
+  [[nodiscard]] ExecutorStats stats() const override { return stats_; }
+
+ private:
+  struct Row {
+    bool live = false;
+    uint32_t generation = 0;
+    std::vector<TokenId> tokens;
+    int32_t num_computed = 0;
+    SamplingParams params;
+    std::vector<BlockId> blocks;
+  };
+  struct Pending {
+    ModelRunnerOutput output;
+    std::chrono::steady_clock::time_point ready_at;
+  };
+
+  Row& live_row(RowId id);
+  void release(const std::vector<RowId>& rows);
+  void add_rows(const SchedulerOutput& step);
+  void append_blocks(const SchedulerOutput& step);
+  void run_row(const ScheduledRow& scheduled, ModelRunnerOutput& output);
+  void sample(Row& row, ModelRunnerOutput& output);
+
+  FakeModel model_;
+  ModelFacts facts_;
+  std::vector<Row> rows_;
+  std::vector<TokenId> kv_;  // [num_blocks * block_size]
+  SchedulerOutput executing_;
+  bool pending_sample_ = false;
+  std::deque<Pending> outputs_;
+  std::chrono::steady_clock::time_point device_free_at_;
+  ExecutorStats stats_;
+};
+
+}  // namespace warprow::testing

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/engine/fake_executor.h"
+#include "text/text_model.h"
+
+namespace warprow::testing {
+
+inline constexpr TokenId kToyEos = 0;
+inline constexpr int32_t kToyVocab = 64;
+
+// The bytes of each of the 64 toy tokens: <eos> and <pad>, letters, space, digits, "ab", "stop", "st", "op", the two
+// halves of "é", a line end, and a space with a letter behind it.
+std::string toy_token_bytes(TokenId token);
+// A text model over them, byte-level, without merges and without a chat template.
+std::unique_ptr<TextModel> make_toy_text();
+
+// All that a client was told about one request.
+struct Told {
+  std::string text;
+  std::vector<TokenId> token_ids;
+  std::vector<LogprobEntry> logprobs;
+  RequestUpdate last;      // the update with the finish reason
+  int32_t num_updates = 0;
+  int32_t num_final = 0;
+  bool updated_after_final = false;
+};
+
+// A client that writes down what it is told. Must outlive the engine it submits to.
+//
+// Thread: any.
+class Client {
+ public:
+  RequestId submit(Engine& engine, ValidRequest request);
+  // Validates first, which must succeed.
+  RequestId submit(Engine& engine, const GenerationRequest& request);
+  // Waits for the final update of the n-th request.
+  const Told& wait(size_t n);
+  void wait_all();
+  // Waits until the n-th request has been told at least so many tokens, or its end.
+  void wait_for_tokens(size_t n, size_t num_tokens);
+  [[nodiscard]] size_t size();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Told>> told_;
+};
+
+// What the toy model gives for a valid request, worked out in one straight loop.
+struct ToyAnswer {
+  std::vector<TokenId> token_ids;
+  FinishReason reason = FinishReason::kNone;
+  TokenId stop_token_id = -1;
+};
+ToyAnswer toy_answer(const RequestFields& fields);
+
+GenerationRequest greedy_request(std::vector<TokenId> prompt, int64_t max_tokens);
+
+std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config, const FakeModel& model);
+
+}  // namespace warprow::testing

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+namespace warprow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+RequestLimits limits() {
+  RequestLimits limits;
+  limits.vocab_size = 100;
+  limits.max_model_len = 50;
+  limits.eos_token_ids = {1, 2};
+  return limits;
+}
+
+using Edit = std::function<void(GenerationRequest&)>;
+Edit option(const std::function<void(SamplingOptions&)>& set) {
+  return [set](GenerationRequest& request) { set(request.sampling); };
+}
+
+Result<ValidRequest> validate(const Edit& edit, std::vector<TokenId> prompt = {5, 6, 7}) {
+  GenerationRequest request;
+  edit(request);
+  return validate_request(request, std::move(prompt), limits());
+}
+
+RequestFields valid(const Edit& edit) {
+  return value_or_throw(validate(edit)).fields();
+}
+
+TEST(Validate, DefaultsAreVllms) {
+  const RequestFields fields = valid([](GenerationRequest&) {});
+  EXPECT_EQ(fields.params.temperature, 1.0F);
+  EXPECT_EQ(fields.params.top_p, 1.0F);
+  EXPECT_EQ(fields.params.top_k, 0);
+  EXPECT_EQ(fields.params.min_p, 0.0F);
+  EXPECT_EQ(fields.params.num_logprobs, -1);
+  EXPECT_EQ(fields.seed, std::nullopt);
+  EXPECT_EQ(fields.max_tokens, 47);
+  EXPECT_EQ(fields.eos_token_ids, (std::vector<TokenId>{1, 2}));
+  EXPECT_TRUE(fields.skip_special_tokens);
+  EXPECT_FALSE(fields.include_stop_str_in_output);
+  EXPECT_EQ(fields.cache_salt, 0U);
+  EXPECT_EQ(fields.prompt_token_ids, (std::vector<TokenId>{5, 6, 7}));
+}
+
+TEST(Validate, TheModelsDefaultsFillWhatIsUnset) {
+  RequestLimits with_defaults = limits();
+  with_defaults.defaults.temperature = 0.5;
+  with_defaults.defaults.top_p = 0.25;
+  with_defaults.defaults.top_k = 20;
+  with_defaults.defaults.min_p = 0.125;
+  with_defaults.defaults.max_tokens = 9;
+  GenerationRequest request;
+  RequestFields fields = value_or_throw(validate_request(request, {5}, with_defaults)).fields();
+  EXPECT_EQ(fields.params.temperature, 0.5F);
+  EXPECT_EQ(fields.params.top_p, 0.25F);
+  EXPECT_EQ(fields.params.top_k, 20);
+  EXPECT_EQ(fields.params.min_p, 0.125F);
+  EXPECT_EQ(fields.max_tokens, 9);
+  request.sampling.temperature = 2;
+  request.sampling.top_k = -1;
+  fields = value_or_throw(validate_request(request, {5}, with_defaults)).fields();
+  EXPECT_EQ(fields.params.temperature, 2.0F);
+  EXPECT_EQ(fields.params.top_k, 0);
+  EXPECT_EQ(fields.params.top_p, 0.25F);
+
+  with_defaults.defaults.top_p = 7;
+  const Result<ValidRequest> refused = validate_request(request, {5}, with_defaults);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "top_p of the model's generation config: 7 is outside (0, 1]");
+}
+
+struct GoodEdge {
+  const char* name;
+  Edit edit;
+};
+
+TEST(Validate, AcceptsTheEdges) {
+  const GoodEdge cases[] = {
+      {"temperature 0", option([](auto& o) { o.temperature = 0; })},
+      {"temperature 2", option([](auto& o) { o.temperature = 2; })},
+      {"top_p 1", option([](auto& o) { o.top_p = 1; })},
+      {"top_p tiny", option([](auto& o) { o.top_p = 1e-300; })},
+      {"top_k -1", option([](auto& o) { o.top_k = -1; })},
+      {"top_k huge", option([](auto& o) { o.top_k = std::numeric_limits<int64_t>::max(); })},
+      {"min_p 0", option([](auto& o) { o.min_p = 0; })},
+      {"min_p 1", option([](auto& o) { o.min_p = 1; })},
+      {"seed -1", option([](auto& o) { o.seed = -1; })},
+      {"seed lowest", option([](auto& o) { o.seed = std::numeric_limits<int64_t>::min(); })},
+      {"max_tokens 1", option([](auto& o) { o.max_tokens = 1; })},
+      {"max_tokens huge", option([](auto& o) { o.max_tokens = std::numeric_limits<int64_t>::max(); })},
+      {"min_tokens 0", option([](auto& o) { o.min_tokens = 0; })},
+      {"n 1", option([](auto& o) { o.n = 1; })},
+      {"logprobs 0", option([](auto& o) { o.logprobs = 0; })},
+      {"logprobs 20", option([](auto& o) { o.logprobs = 20; })},
+      {"penalties off", option([](auto& o) {
+         o.repetition_penalty = 1;
+         o.frequency_penalty = 0;
+         o.presence_penalty = 0;
+       })},
+      {"stop", option([](auto& o) { o.stop = {"x", " "}; })},
+      {"stop_token_ids", option([](auto& o) { o.stop_token_ids = {0, 99}; })},
+  };
+  for (const GoodEdge& c : cases) {
+    const Result<ValidRequest> result = validate(c.edit);
+    EXPECT_TRUE(result.has_value()) << c.name << ": " << (result ? "" : result.error().message);
+  }
+}
+
+struct BadEdge {
+  const char* message;
+  Edit edit;
+  ErrorCode code = ErrorCode::kInvalidArgument;
+};
+
+TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
+  const BadEdge cases[] = {
+      {"temperature: -0.001 is outside [0, 2]", option([](auto& o) { o.temperature = -0.001; })},
+      {"temperature: 2.001 is outside [0, 2]", option([](auto& o) { o.temperature = 2.001; })},
+      {"temperature: nan is outside [0, 2]", option([](auto& o) { o.temperature = kNan; })},
+      {"temperature: inf is outside [0, 2]", option([](auto& o) { o.temperature = kInf; })},
+      {"top_p: 0 is outside (0, 1]", option([](auto& o) { o.top_p = 0; })},
+      {"top_p: 1.01 is outside (0, 1]", option([](auto& o) { o.top_p = 1.01; })},
+      {"top_k: -2 must be -1 or more", option([](auto& o) { o.top_k = -2; })},
+      {"min_p: -0.5 is outside [0, 1]", option([](auto& o) { o.min_p = -0.5; })},
+      {"min_p: 1.5 is outside [0, 1]", option([](auto& o) { o.min_p = 1.5; })},
+      {"max_tokens: 0 must be 1 or more", option([](auto& o) { o.max_tokens = 0; })},
+      {"max_tokens: -5 must be 1 or more", option([](auto& o) { o.max_tokens = -5; })},
+      {"logprobs: -1 is outside [0, 20]", option([](auto& o) { o.logprobs = -1; })},
+      {"logprobs: 21 is outside [0, 20]", option([](auto& o) { o.logprobs = 21; })},
+      {"n: 0 is outside [1, 16384]", option([](auto& o) { o.n = 0; })},
+      {"n: 16385 is outside [1, 16384]", option([](auto& o) { o.n = 16385; })},
+      {"n: 2 must be 1 when sampling is greedy (temperature below 1e-05)", option([](auto& o) {
+         o.n = 2;
+         o.temperature = 0;
+       })},
+      {"n: 2 is not supported yet, only 1", option([](auto& o) { o.n = 2; }), ErrorCode::kUnsupported},
+      {"stop: string 1 is empty, must have 1 character or more", option([](auto& o) { o.stop = {"a", ""}; })},
+      {"stop_token_ids: 100 is outside the vocabulary [0, 99]", option([](auto& o) { o.stop_token_ids = {3, 100}; })},
+      {"stop_token_ids: -1 is outside the vocabulary [0, 99]", option([](auto& o) { o.stop_token_ids = {-1}; })},
+      {"repetition_penalty: 1.1 is not supported yet, only 1",
+       option([](auto& o) { o.repetition_penalty = 1.1; }),
+       ErrorCode::kUnsupported},
+      {"frequency_penalty: 0.5 is not supported yet, only 0",
+       option([](auto& o) { o.frequency_penalty = 0.5; }),
+       ErrorCode::kUnsupported},
+      {"presence_penalty: -2 is not supported yet, only 0",
+       option([](auto& o) { o.presence_penalty = -2; }),
+       ErrorCode::kUnsupported},
+      {"presence_penalty: -2.5 is outside [-2, 2]", option([](auto& o) { o.presence_penalty = -2.5; })},
+      {"min_tokens: -1 is outside [0, 47]", option([](auto& o) { o.min_tokens = -1; })},
+      {"min_tokens: 4 is outside [0, 3]", option([](auto& o) {
+         o.min_tokens = 4;
+         o.max_tokens = 3;
+       })},
+      {"min_tokens: 2 is not supported yet, only 0", option([](auto& o) { o.min_tokens = 2; }), ErrorCode::kUnsupported},
+  };
+  for (const BadEdge& c : cases) {
+    const Result<ValidRequest> result = validate(c.edit);
+    ASSERT_FALSE(result.has_value()) << c.message;
+    EXPECT_EQ(result.error().message, c.message);
+    EXPECT_EQ(result.error().code, c.code) << c.message;
+  }
+  const Result<ValidRequest> repetition = validate(option([](auto& o) { o.repetition_penalty = 0; }));
+  ASSERT_FALSE(repetition);
+  EXPECT_THAT(repetition.error().message, HasSubstr("repetition_penalty: 0 is outside (0, "));
+}
+
+TEST(Validate, PromptMustFitAndBeInTheVocabulary) {
+  const Edit nothing = [](GenerationRequest&) {};
+  EXPECT_EQ(validate(nothing, {}).error().message, "prompt: 0 tokens, must be 1 or more");
+  EXPECT_TRUE(validate(nothing, std::vector<TokenId>(49, 3)).has_value());
+  EXPECT_THAT(validate(nothing, std::vector<TokenId>(50, 3)).error().message,
+              AllOf(HasSubstr("prompt: 50 tokens"), HasSubstr("maximum context length of 50 tokens")));
+  EXPECT_EQ(validate(nothing, {3, 100}).error().message,
+            "prompt: token id 100 at position 1 is outside the vocabulary [0, 99]");
+  EXPECT_EQ(validate(nothing, {-1}).error().message,
+            "prompt: token id -1 at position 0 is outside the vocabulary [0, 99]");
+}
+
+TEST(Validate, MaxTokensIsCutToTheContext) {
+  EXPECT_EQ(valid(option([](auto& o) { o.max_tokens = 46; })).max_tokens, 46);
+  EXPECT_EQ(valid(option([](auto& o) { o.max_tokens = 48; })).max_tokens, 47);
+  const Edit nothing = [](GenerationRequest&) {};
+  EXPECT_EQ(value_or_throw(validate(nothing, std::vector<TokenId>(49, 3))).fields().max_tokens, 1);
+}
+
+TEST(Validate, GreedyBelowTheThresholdOnly) {
+  const auto params = [](double temperature) {
+    return valid(option([=](auto& o) {
+             o.temperature = temperature;
+             o.top_k = 5;
+             o.top_p = 0.5;
+             o.min_p = 0.25;
+           })).params;
+  };
+  for (const double t : {0.0, 9e-6}) {
+    EXPECT_TRUE(params(t).is_greedy()) << t;
+    EXPECT_EQ(params(t), SamplingParams{}) << t;
+  }
+  EXPECT_FALSE(params(1e-5).is_greedy());
+  EXPECT_EQ(params(1e-5).top_k, 5);
+  EXPECT_EQ(params(1).top_p, 0.5F);
+  EXPECT_EQ(params(1).min_p, 0.25F);
+}
+
+TEST(Validate, ValuesThatChangeNothingAreOff) {
+  EXPECT_EQ(valid(option([](auto& o) { o.top_k = 99; })).params.top_k, 99);
+  EXPECT_EQ(valid(option([](auto& o) { o.top_k = 100; })).params.top_k, 0);
+  EXPECT_GT(valid(option([](auto& o) { o.top_p = 1e-300; })).params.top_p, 0.0F);
+}
+
+TEST(Validate, SeedsOfEitherSign) {
+  EXPECT_EQ(valid(option([](auto& o) { o.seed = 7; })).seed, 7U);
+  EXPECT_EQ(valid(option([](auto& o) { o.seed = 7; })).params.seed, 7U);
+  EXPECT_EQ(valid(option([](auto& o) { o.seed = -2; })).seed, std::numeric_limits<uint64_t>::max() - 1);
+  EXPECT_EQ(valid(option([](auto& o) { o.seed = -1; })).seed, std::nullopt);
+}
+
+TEST(Validate, StopsAndSalts) {
+  const RequestFields fields = valid([](GenerationRequest& request) {
+    request.sampling.ignore_eos = true;
+    request.sampling.stop_token_ids = {7, 3, 7};
+    request.sampling.stop = {"end"};
+    request.cache_salt = "tenant";
+    request.priority = 4;
+  });
+  EXPECT_TRUE(fields.eos_token_ids.empty());
+  EXPECT_EQ(fields.stop_token_ids, (std::vector<TokenId>{7, 3}));
+  EXPECT_EQ(fields.stop, std::vector<std::string>{"end"});
+  EXPECT_EQ(fields.priority, 4);
+  EXPECT_NE(fields.cache_salt, 0U);
+  EXPECT_NE(fields.cache_salt, valid([](GenerationRequest& r) { r.cache_salt = "tenant2"; }).cache_salt);
+}
+
+}  // namespace
+}  // namespace warprow
