@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-CODE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+CODE_SUFFIXES = {".h", ".cpp", ".inl", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 ROOM_CALL = re.compile(r"^\s*warprow_room\(\s*NAME\s+(\w+)([^)]*)\)", re.MULTILINE)
 
@@ -273,7 +273,7 @@ def stray_words(sources: list[Source]) -> list[str]:
 
 def dead_headers(sources: list[Source]) -> list[str]:
     included = {include.target for source in sources for include in source.includes}
-    headers = [source.path for source in sources if source.room and source.path.endswith((".h", ".cuh"))]
+    headers = [source.path for source in sources if source.room and source.path.endswith((".h", ".inl", ".cuh"))]
     return [f"{path}: nobody includes it" for path in headers if path.removeprefix("src/") not in included]
 
 

@@ -94,7 +94,7 @@ cpp_files() {
   else
     local -a tops=()
     mapfile -t tops < <(find "$root"/{src,tests,bench,rust} -maxdepth 0 -type d 2>/dev/null)
-    find "${tops[@]}" -name target -prune -o -type f -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print | sort
+    find "${tops[@]}" -name target -prune -o -type f -regex '.*\.\(h\|cpp\|inl\|cu\|cuh\)' -print | sort
   fi
 }
 
