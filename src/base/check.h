@@ -38,12 +38,11 @@ class ScopedCheckThrows {
 // The comparing forms print both operands; they must be integers.
 #define WR_CHECK_OP_(op, a, b)                                                               \
   do {                                                                                       \
-    const auto wr_a_ = (a);                                                                  \
-    const auto wr_b_ = (b);                                                                  \
+    const auto wr_a_ = static_cast<long long>(a);                                            \
+    const auto wr_b_ = static_cast<long long>(b);                                            \
     if (!(wr_a_ op wr_b_)) [[unlikely]] {                                                    \
       ::warprow::check_failed(__FILE__, __LINE__, #a " " #op " " #b,                         \
-                              ::fmt::format("{} vs {}", static_cast<long long>(wr_a_),       \
-                                            static_cast<long long>(wr_b_)));                 \
+                              ::fmt::format("{} vs {}", wr_a_, wr_b_));                      \
     }                                                                                        \
   } while (false)
 #define WR_CHECK_EQ(a, b) WR_CHECK_OP_(==, a, b)

@@ -17,6 +17,7 @@ struct EngineConfig {
   int32_t max_num_seqs = 0;                 // 0: 64 on a CPU
   int32_t max_num_batched_tokens = 0;       // 0: 512 on a CPU
   int32_t block_size = 16;                  // tokens in a KV block, a multiple of 16
+  int32_t kernel_block_size = 0;  // 0: block_size; else a divisor of it, a multiple of 16
   int64_t kv_cache_memory_bytes = 0;        // 0: min(2 GiB, a quarter of the memory) on a CPU
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;

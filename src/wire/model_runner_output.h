@@ -24,6 +24,7 @@ struct RowOutput {
   uint32_t generation = 0;  // of the request the step ran for; a stale one is dropped
   Span32 tokens;            // in token_ids
   int32_t num_rejected = 0;  // drafts not accepted
+  bool failed = false;       // no token could be drawn (logits without a finite maximum): the request ends in error
   bool operator==(const RowOutput&) const = default;
 };
 

@@ -79,7 +79,7 @@ void visit(A& archive, Ref<A, TokenLogprobs> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, RowOutput> v) {
-  archive(v.row, v.generation, v.tokens, v.num_rejected);
+  archive(v.row, v.generation, v.tokens, v.num_rejected, v.failed);
 }
 
 template <typename A>

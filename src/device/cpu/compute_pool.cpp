@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/alloc_counter.h"
 #include "base/check.h"
 #include "device/cpu/spin.h"
 
@@ -67,6 +68,7 @@ void ComputePool::parallel_for(int64_t n, int64_t grain, Body body) {
 }
 
 void ComputePool::worker_main(int32_t worker) {
+  const CountAllocations count;
   uint32_t seen = 0;
   for (;;) {
     uint32_t now = epoch_.load();

@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/alloc_counter.h"
 #include "device/cpu/command_queue.h"
 #include "device/cpu/spin.h"
 
@@ -120,6 +121,7 @@ class ThreadedStream final : public CopyingStream {
 
  private:
   void drain() {
+    const CountAllocations count;
     for (uint64_t tail = 0;; ++tail) {
       wait_for_command(tail);
       if (stop_.load()) {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace warprow {
+
+// Counts this thread's heap allocations while it lives: the step loop and the device's threads hold one, so that
+// "nothing is allocated in a step" is a figure that every run can print. A binary that names these functions gets a
+// counting operator new; under sanitizers, which bring their own, the count stays 0.
+class CountAllocations {
+ public:
+  CountAllocations();
+  ~CountAllocations();
+  CountAllocations(const CountAllocations&) = delete;
+  CountAllocations& operator=(const CountAllocations&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// Allocations counted so far, over all threads.
+int64_t counted_allocations();
+// Whether counting works in this build.
+bool counts_allocations();
+
+}  // namespace warprow

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/alloc_counter.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "device/cpu/cpu_device.h"
+#include "executor/make_executor.h"
+#include "worker/worker.h"
+
+namespace warprow {
+namespace {
+
+// One worker in this process and on the engine's thread: submitting a step returns as soon as it is enqueued, so the
+// engine plans the next one while the device runs.
+class UniprocExecutor final : public Executor {
+ public:
+  UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device) : worker_(std::move(plan), std::move(device)) {
+    const ModelPlan& mine = worker_.plan();
+    facts_ = {mine.spec.architecture,           mine.spec.vocab_size,
+              mine.config.max_model_len,        mine.config.max_num_seqs,
+              mine.config.max_num_batched_tokens, mine.kv_cache};
+    allocations_before_ = counted_allocations();
+  }
+
+  const ModelFacts& model_facts() const override { return facts_; }
+  int32_t max_concurrent_batches() const override { return worker_.plan().runner.max_steps_in_flight; }
+
+  void execute_model(const SchedulerOutput& step) override {
+    const CountAllocations count;
+    worker_.execute_model(step);
+  }
+  void sample_tokens(const GrammarOutput* grammar) override {
+    const CountAllocations count;
+    worker_.sample_tokens(grammar);
+    ++stats_.steps;
+    stats_.max_steps_in_flight = std::max<int64_t>(stats_.max_steps_in_flight, worker_.num_outstanding());
+  }
+  int32_t num_outstanding() const override { return worker_.num_outstanding(); }
+  bool output_ready() const override { return worker_.output_ready(); }
+  void take_output(ModelRunnerOutput& output) override {
+    const CountAllocations count;
+    worker_.take_output(output);
+    stats_.row_state_bytes += output.stats.row_state_bytes;
+  }
+
+  std::vector<std::string> collective_rpc(const std::string& operation, const std::string& argument) override {
+    std::optional<std::string> answer = worker_.call(operation, argument);
+    WR_CHECK(answer.has_value(), "unknown operation {}", operation);
+    return {std::move(*answer)};
+  }
+
+  ExecutorStats stats() const override {
+    ExecutorStats stats = stats_;
+    stats.step_allocations = counted_allocations() - allocations_before_;
+    stats.workspace_high_water = worker_.workspace_high_water();
+    stats.workspace_planned = worker_.plan().memory.workspace_bytes;
+    return stats;
+  }
+
+ private:
+  Worker worker_;
+  ModelFacts facts_;
+  ExecutorStats stats_;
+  int64_t allocations_before_ = 0;  // the device's threads count from their start; loading does not matter
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan, std::unique_ptr<Device> device) {
+  return std::make_unique<UniprocExecutor>(std::move(plan), std::move(device));
+}
+
+std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
+  ModelPlan plan = value_or_throw(plan_model(config, this_machine()));
+  cpu::CpuDeviceOptions options;
+  options.num_threads = plan.config.threads;
+  return make_uniproc_executor(std::move(plan), cpu::make_cpu_device(options));
+}
+
+}  // namespace warprow

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/features/feature.h"
+#include "runner/features/slot_check.h"
+
+namespace warprow {
+
+std::vector<std::unique_ptr<RunnerFeature>> make_features(const FeatureSetup& setup) {
+  std::vector<std::unique_ptr<RunnerFeature>> features;
+  // Checks come last, so that they see what every other feature made of the step.
+  if (setup.debug_checks) {
+    features.push_back(make_slot_check(setup));
+  }
+  return features;
+}
+
+}  // namespace warprow

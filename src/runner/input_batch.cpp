@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/input_batch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace warprow {
+
+InputBuffers::InputBuffers(Arena& state, int32_t num_seqs, int32_t num_toks, int32_t num_groups)
+    : max_num_seqs(num_seqs),
+      max_num_toks(num_toks),
+      input_ids(state.alloc<int32_t>(num_toks)),
+      positions(state.alloc<int32_t>(num_toks)),
+      slot_mapping(state.alloc<int64_t>(static_cast<int64_t>(num_groups) * num_toks)),
+      seq_lens(state.alloc<int32_t>(num_seqs)),
+      logits_indices(state.alloc<int32_t>(num_seqs)),
+      logit_row(state.alloc<int32_t>(num_seqs)),
+      logit_pos(state.alloc<int32_t>(num_seqs)) {}
+
+void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len) {
+  rows.assign(scheduled.begin(), scheduled.end());
+  // Insertion sort: stable, without the buffer that std::stable_sort would allocate. The scheduler already puts
+  // running rows, which are nearly all decodes, before new ones, so there is little to move.
+  const auto before = [decode_len](const ScheduledRow& a, const ScheduledRow& b) {
+    return std::pair(a.num_tokens != decode_len, a.num_tokens) < std::pair(b.num_tokens != decode_len, b.num_tokens);
+  };
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const ScheduledRow row = rows[i];
+    size_t at = i;
+    for (; at > 0 && before(row, rows[at - 1]); --at) {
+      rows[at] = rows[at - 1];
+    }
+    rows[at] = row;
+  }
+}
+
+int32_t uniform_query_len(const std::vector<ScheduledRow>& rows) {
+  if (rows.empty()) {
+    return 0;
+  }
+  const int32_t first = rows.front().num_tokens;
+  const bool uniform = std::all_of(rows.begin(), rows.end(),
+                                   [first](const ScheduledRow& row) { return row.num_tokens == first; });
+  return uniform ? first : 0;
+}
+
+}  // namespace warprow

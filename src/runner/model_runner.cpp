@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/model_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/gather/gather_rows.h"
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kDecodeLen = 1;  // tokens of a decoding row in a step
+
+// In one step every row may be new: a state, parameters, and its blocks in every group.
+int32_t max_staged_writes(const RunnerOptions& options, const BlockTables& tables) {
+  return options.max_num_seqs * (2 + 2 * tables.num_groups());
+}
+int32_t max_staged_values(const RunnerOptions& options, const BlockTables& tables) {
+  const int64_t words = (sizeof(RowState) + sizeof(SamplingParams)) / sizeof(int32_t);
+  return static_cast<int32_t>(options.max_num_seqs * words + tables.max_values());
+}
+
+}  // namespace
+
+ModelRunner::ModelRunner(Device& device, Stream& stream, Decoder& model, const KvPlan& kv, RunnerArenas arenas,
+                         const RunnerOptions& options)
+    : device_(device),
+      stream_(stream),
+      model_(model),
+      options_(options),
+      groups_(kv.groups),
+      ops_(make_runner_ops(device)),
+      rows_(*arenas.state, device, options.max_num_seqs, options.max_model_len, options.max_steps_in_flight),
+      tables_(*arenas.state, groups_, options.max_num_seqs, options.max_model_len, RequestRows::kFirstBlockTable),
+      staged_(max_staged_writes(options, tables_), max_staged_values(options, tables_)),
+      upload_(device, *arenas.state, options.max_num_seqs,
+              StagedWrites::max_packed_bytes(max_staged_writes(options, tables_), max_staged_values(options, tables_)),
+              options.max_steps_in_flight + 1),
+      inputs_(*arenas.state, options.max_num_seqs, options.max_num_batched_tokens,
+              static_cast<int32_t>(groups_.size())),
+      sampler_(device, *arenas.workspace, options.max_num_seqs, model.spec().vocab_size),
+      outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
+      forward_groups_(groups_.size()) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    backends_.push_back(value_or_throw(
+        make_attention_backend(options.attention_backend, device.facts().kind, groups_[g])));
+    backends_[g]->allocate(*arenas.workspace, device,
+                           {kv_layer_view(groups_[g], nullptr), model.spec().num_heads, options.max_num_seqs});
+    forward_groups_[g].backend = backends_[g].get();
+  }
+  features_ = make_features({groups_, &inputs_, options.max_num_seqs, options.debug_checks});
+  logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) * model.spec().vocab_size);
+  logit_hidden_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) * model.spec().hidden_size);
+  rows_.fill_tables(staged_tables_);
+  tables_.fill_tables(staged_tables_);
+  batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
+}
+
+void ModelRunner::execute_model(const SchedulerOutput& step) {
+  WR_CHECK(!pending_, "execute_model before sample_tokens of step {}", pending_ ? pending_->step : 0);
+  WR_CHECK_LT(num_outstanding(), options_.max_steps_in_flight);
+  update_rows(step);
+  build_batch(step);
+  upload();
+  prepare_inputs();
+  prepare_attention();
+
+  ForwardContext context;
+  context.groups = forward_groups_;
+  context.kv_layers = kv_cache_->layers();
+  context.num_toks = batch_.num_toks_padded;
+  for (const auto& feature : features_) {
+    feature->before_forward(stream_, batch_);
+  }
+  DecoderOutput out;
+  {
+    const ScopedForwardContext scope(stream_, context);
+    out = model_.forward(stream_, {make_view<const int32_t>(inputs_.input_ids, batch_.num_toks_padded),
+                                   make_view<const int32_t>(inputs_.positions, 1, batch_.num_toks_padded)});
+  }
+  for (const auto& feature : features_) {
+    feature->after_forward(stream_, batch_);
+  }
+
+  const View<float, 2> gathered = make_view(logit_hidden_, batch_.num_logits, model_.spec().hidden_size);
+  const View<float, 2> logits = make_view(logits_, batch_.num_logits, model_.spec().vocab_size);
+  if (batch_.num_logits > 0) {
+    gather_rows(stream_, {out.hidden, make_view<const int32_t>(inputs_.logits_indices, batch_.num_logits), gathered});
+    model_.compute_logits(stream_, gathered, logits);
+  }
+  note_step(step);
+  pending_ = ExecuteModelState{step.step, out.hidden, logits};
+}
+
+void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
+  WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
+  WR_CHECK(grammar == nullptr || grammar->rows.empty(), "grammars are not built in");
+  if (batch_.num_logits > 0) {
+    sampler_.sample(stream_, pending_->logits, inputs_, rows_.params(), options_.max_num_seqs);
+    const SampledArrays& sampled = sampler_.arrays();
+    ops_->count_sampled(stream_, {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected},
+                        batch_.num_rows);
+    ops_->post_update(stream_,
+                      {batch_.device, sampled.tokens, 1, sampled.num_sampled, sampled.num_rejected, rows_.history(),
+                       rows_.history_stride()},
+                      batch_.num_rows);
+    ops_->publish_output(stream_, {sampled, outputs_.arrays(), 1, Sampler::kMaxTop, batch_.wants_logprobs},
+                         batch_.num_rows);
+  }
+  for (const auto& feature : features_) {
+    feature->after_sample(stream_, batch_);
+  }
+  outputs_.submit(stream_);
+  pending_.reset();
+}
+
+void ModelRunner::take_output(ModelRunnerOutput& output) {
+  outputs_.take(output);
+  done_step_ = output.step;
+}
+
+void ModelRunner::release_rows(const std::vector<RowId>& rows) {
+  for (const RowId row : rows) {
+    rows_.release(row);
+    for (const auto& feature : features_) {
+      feature->on_row_removed(row);
+    }
+  }
+}
+
+// Rows are released before they are given out again; nothing is cleared on the device.
+void ModelRunner::update_rows(const SchedulerOutput& step) {
+  release_rows(step.finished_rows);
+  release_rows(step.preempted_rows);
+  for (const NewRow& row : step.new_rows) {
+    const std::span tokens(step.token_ids);
+    rows_.add(row, tokens.subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count)),
+              step.step, done_step_, staged_);
+    for (const auto& feature : features_) {
+      feature->on_row_added(row);
+    }
+  }
+  for (const BlockAppend& append : step.block_appends) {
+    const std::span blocks(step.block_ids);
+    tables_.append(
+        append,
+        blocks.subspan(static_cast<size_t>(append.blocks.begin), static_cast<size_t>(append.blocks.count)), staged_);
+  }
+  for (const auto& feature : features_) {
+    feature->stage(step);
+  }
+}
+
+void ModelRunner::build_batch(const SchedulerOutput& step) {
+  WR_CHECK_LE(step.scheduled.size(), options_.max_num_seqs);
+  WR_CHECK_LE(step.total_num_tokens, options_.max_num_batched_tokens);
+  WR_CHECK_LE(step.data_parallel.num_toks_padded, options_.max_num_batched_tokens);
+  batch_.order(step.scheduled, kDecodeLen);
+  batch_.num_rows = static_cast<int32_t>(batch_.rows.size());
+  batch_.num_rows_padded = batch_.num_rows;
+  batch_.num_toks = step.total_num_tokens;
+  batch_.num_toks_padded = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
+  batch_.num_logits = batch_.num_rows;  // one a row: no drafts to verify
+  batch_.num_prefill_rows = 0;
+  batch_.wants_logprobs = false;
+  for (const ScheduledRow& row : batch_.rows) {
+    const RequestRows::Host& host = rows_.host(row.row);
+    WR_CHECK(host.live, "row {} is scheduled but not live", index_of(row.row));
+    WR_CHECK_EQ(row.num_drafts, 0);
+    batch_.num_prefill_rows += row.num_computed_tokens < host.prefill_len ? 1 : 0;
+    batch_.wants_logprobs |= host.num_logprobs >= 0;
+  }
+}
+
+void ModelRunner::upload() {
+  const StepUpload::Entry entry = upload_.begin();
+  int32_t toks = 0;
+  for (int32_t i = 0; i < options_.max_num_seqs; ++i) {
+    const bool real = i < batch_.num_rows;
+    entry.idx_mapping[i] = real ? index_of(batch_.rows[static_cast<size_t>(i)].row) : -1;
+    entry.query_start_loc[i] = toks;
+    entry.cu_num_logits[i] = std::min(i, batch_.num_logits);
+    toks += real ? batch_.rows[static_cast<size_t>(i)].num_tokens : 0;
+  }
+  WR_CHECK_EQ(toks, batch_.num_toks);
+  entry.query_start_loc[options_.max_num_seqs] = toks;
+  entry.cu_num_logits[options_.max_num_seqs] = batch_.num_logits;
+  const StagedWrites::Packed packed = staged_.pack(entry.staged);
+  row_state_bytes_ = packed.bytes;
+  upload_.submit(stream_, packed.bytes);
+  batch_.device = {upload_.idx_mapping(), upload_.query_start_loc(), upload_.cu_num_logits(), rows_.states()};
+
+  const std::byte* staged = upload_.staged();
+  ApplyStagedWrites apply;
+  std::copy(std::begin(staged_tables_), std::end(staged_tables_), std::begin(apply.tables));
+  apply.groups = reinterpret_cast<const StagedGroup*>(staged);
+  apply.writes = reinterpret_cast<const StagedWrite*>(staged + packed.writes_offset);
+  apply.values = reinterpret_cast<const int32_t*>(staged + packed.values_offset);
+  ops_->apply_staged_writes(stream_, apply, packed.num_groups);
+}
+
+void ModelRunner::prepare_inputs() {
+  const StepRows& step = batch_.device;
+  const PromptStore& prompts = rows_.prompts();
+  if (batch_.num_prefill_rows > 0) {
+    ops_->prefill_inputs(stream_, {step, prompts.base(), prompts.region_stride(), inputs_.input_ids}, batch_.num_rows);
+  }
+  ops_->pos_seq_lens(stream_, {step, inputs_.positions, inputs_.seq_lens}, options_.max_num_seqs);
+  ops_->combine_tokens(stream_,
+                       {step, nullptr, 0, inputs_.input_ids, inputs_.logits_indices, inputs_.logit_row,
+                        inputs_.logit_pos},
+                       batch_.num_rows);
+}
+
+void ModelRunner::prepare_attention() {
+  const int64_t max_toks = options_.max_num_batched_tokens;
+  for (int32_t g = 0; g < tables_.num_groups(); ++g) {
+    const View<int32_t, 2> table = tables_.table(g);
+    int64_t* slots = inputs_.slot_mapping + g * max_toks;
+    ops_->slot_mapping(stream_, {batch_.device, table.data, table.stride[0], tables_.kernel_block_size(g), slots},
+                       batch_.num_rows);
+    AttentionMetadata base;
+    base.batch = {make_view(batch_.device.idx_mapping, options_.max_num_seqs),
+                  make_view(batch_.device.query_start_loc, options_.max_num_seqs + 1),
+                  make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs), batch_.num_rows_padded,
+                  batch_.num_toks_padded};
+    base.block_table = table;
+    base.slot_mapping = make_view<const int64_t>(slots, max_toks);
+    ForwardGroup& group = forward_groups_[static_cast<size_t>(g)];
+    group.metadata = group.backend->build_metadata(stream_, groups_[static_cast<size_t>(g)], base);
+  }
+  ops_->pad_tail(stream_,
+                 {batch_.num_toks, tables_.num_groups(), max_toks, inputs_.input_ids, inputs_.positions,
+                  inputs_.slot_mapping},
+                 batch_.num_toks_padded - batch_.num_toks);
+}
+
+// What the host will need to read the step's results.
+void ModelRunner::note_step(const SchedulerOutput& step) {
+  PendingStep& pending = outputs_.pending();
+  pending.step = step.step;
+  pending.with_logprobs = batch_.wants_logprobs;
+  pending.rows.clear();
+  for (const ScheduledRow& row : batch_.rows) {
+    const RequestRows::Host& host = rows_.host(row.row);
+    pending.rows.push_back({row.row, host.generation, host.num_logprobs});
+  }
+  pending.stats = {};
+  pending.stats.num_rows = batch_.num_rows;
+  pending.stats.num_toks = batch_.num_toks;
+  pending.stats.num_prefill_rows = batch_.num_prefill_rows;
+  pending.stats.row_state_bytes = row_state_bytes_;
+}
+
+std::vector<RowState> ModelRunner::read_row_states() {
+  std::vector<RowState> states(static_cast<size_t>(options_.max_num_seqs));
+  stream_.copy_to_host(states.data(), rows_.states(), states.size() * sizeof(RowState));
+  stream_.synchronize();
+  return states;
+}
+
+}  // namespace warprow

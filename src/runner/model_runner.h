@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/forward_context.h"
+#include "device/device.h"
+#include "models/decoder.h"
+#include "runner/block_tables.h"
+#include "runner/features/feature.h"
+#include "runner/input_batch.h"
+#include "runner/kv_cache.h"
+#include "runner/ops/runner_ops.h"
+#include "runner/output_ring.h"
+#include "runner/rows.h"
+#include "runner/sample/sampler.h"
+#include "runner/staged_writes.h"
+#include "runner/step_upload.h"
+#include "wire/model_runner_output.h"
+#include "wire/scheduler_output.h"
+
+namespace warprow {
+
+struct RunnerOptions {
+  int32_t max_num_seqs = 64;
+  int32_t max_num_batched_tokens = 512;
+  int32_t max_model_len = 2048;
+  int32_t max_steps_in_flight = 2;
+  std::string attention_backend = "auto";
+  bool debug_checks = false;  // features that verify each step (tests)
+};
+
+// Device memory of a runner, by purpose. Capacities are what the memory plan computed.
+struct RunnerArenas {
+  Arena* state = nullptr;      // rows, tables, inputs
+  Arena* workspace = nullptr;  // activations, logits, sampler
+};
+
+// Between execute_model and sample_tokens: what the forward left behind.
+struct ExecuteModelState {
+  int64_t step = 0;
+  View<float, 2> hidden;  // dev f32 [num_toks, hidden_size]
+  View<float, 2> logits;  // dev f32 [num_logits, vocab_size]
+};
+
+// Turns "advance these rows by these many tokens" into one forward and its sampled tokens. Two phases: execute_model
+// submits everything up to the logits, sample_tokens the rest; neither waits for the device. Results are taken later,
+// in order.
+//
+// Owns: rows, tables, inputs, sampler, rings. The model and the KV cache are the worker's.
+// Thread: one. Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight steps are outstanding;
+// after construction a step allocates nothing.
+class ModelRunner {
+ public:
+  ModelRunner(Device& device, Stream& stream, Decoder& model, const KvPlan& kv, RunnerArenas arenas,
+              const RunnerOptions& options);
+
+  // Gives the runner its cache; before the first step.
+  void bind_kv_cache(const KvCache* cache) { kv_cache_ = cache; }
+
+  void execute_model(const SchedulerOutput& step);
+  void sample_tokens(const GrammarOutput* grammar);
+
+  [[nodiscard]] int32_t num_outstanding() const { return outputs_.num_outstanding(); }
+  [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
+  void take_output(ModelRunnerOutput& output);
+
+  // Enqueues a copy of the row states to the host and waits: for checks that a step changed nothing.
+  [[nodiscard]] std::vector<RowState> read_row_states();
+
+ private:
+  void release_rows(const std::vector<RowId>& rows);
+  void update_rows(const SchedulerOutput& step);
+  void build_batch(const SchedulerOutput& step);
+  void upload();
+  void prepare_inputs();
+  void prepare_attention();
+  void note_step(const SchedulerOutput& step);
+
+  Device& device_;
+  Stream& stream_;
+  Decoder& model_;
+  RunnerOptions options_;
+  std::vector<KvGroupSpec> groups_;
+  std::unique_ptr<RunnerOps> ops_;
+  RequestRows rows_;
+  BlockTables tables_;
+  StagedWrites staged_;
+  StepUpload upload_;
+  InputBuffers inputs_;
+  Sampler sampler_;
+  OutputRing outputs_;
+  std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
+  std::vector<ForwardGroup> forward_groups_;                 // by KV group
+  std::vector<std::unique_ptr<RunnerFeature>> features_;
+  float* logits_ = nullptr;         // dev f32 [max_num_seqs, vocab_size]
+  float* logit_hidden_ = nullptr;   // dev f32 [max_num_seqs, hidden_size]
+  const KvCache* kv_cache_ = nullptr;
+
+  InputBatch batch_;
+  StagedTable staged_tables_[kMaxStagedTables];
+  int64_t row_state_bytes_ = 0;
+  int64_t done_step_ = 0;
+  std::optional<ExecuteModelState> pending_;
+};
+
+}  // namespace warprow

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/ids.h"
+#include "device/device.h"
+#include "runner/ops/publish_output.h"
+#include "wire/model_runner_output.h"
+
+namespace warprow {
+
+// A row of a submitted step, for its result.
+struct OutputRow {
+  RowId row = kNoRow;
+  uint32_t generation = 0;
+  int32_t num_logprobs = -1;
+};
+
+// What the host remembers of a step in flight.
+struct PendingStep {
+  int64_t step = 0;
+  std::vector<OutputRow> rows;  // in batch order
+  bool with_logprobs = false;
+  StepStats stats;
+};
+
+// Results of the steps in flight: the device writes them into mapped pinned memory, an event says when the host may
+// read. In order: the oldest step is taken first.
+//
+// Owns: the mapped arrays and events. Thread: the runner's. Invariant: at most `size` steps are outstanding.
+class OutputRing {
+ public:
+  OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top);
+
+  // The entry that the step to be submitted fills: host notes to write, arrays for publish_output.
+  PendingStep& pending() { return entries_[head_ % entries_.size()].pending; }
+  [[nodiscard]] const SampledArrays& arrays() const { return entries_[head_ % entries_.size()].arrays; }
+  // Records the step's event; from now on it is outstanding.
+  void submit(Stream& stream);
+
+  [[nodiscard]] int32_t num_outstanding() const { return static_cast<int32_t>(head_ - tail_); }
+  [[nodiscard]] bool ready() const;
+  // Waits for the oldest step and turns it into wire form.
+  void take(ModelRunnerOutput& output);
+
+ private:
+  struct Entry {
+    PinnedBuffer memory;
+    SampledArrays arrays;
+    PendingStep pending;
+    std::unique_ptr<Event> done;
+  };
+  void take_logprobs(const Entry& entry, size_t logit, ModelRunnerOutput& output) const;
+
+  int32_t max_top_;
+  std::vector<Entry> entries_;
+  uint64_t head_ = 0;  // steps submitted
+  uint64_t tail_ = 0;  // steps taken
+};
+
+// Arrays of a step's results inside one buffer of sampled_arrays_bytes().
+int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_top);
+SampledArrays sampled_arrays_at(std::byte* base, int32_t max_num_seqs, int32_t max_top);
+
+}  // namespace warprow

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/rows.h"
+
+#include "base/check.h"
+
+namespace warprow {
+
+RequestRows::RequestRows(Arena& state, Device& device, int32_t max_num_seqs, int32_t max_model_len,
+                         int32_t max_steps_in_flight)
+    : max_model_len_(max_model_len),
+      states_(state.alloc<RowState>(max_num_seqs)),
+      params_(state.alloc<SamplingParams>(max_num_seqs)),
+      history_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * max_model_len)),
+      prompts_(device, max_num_seqs, max_steps_in_flight, max_model_len),
+      hosts_(static_cast<size_t>(max_num_seqs)) {}
+
+void RequestRows::add(const NewRow& row, std::span<const TokenId> tokens, int64_t step, int64_t done_step,
+                      StagedWrites& staged) {
+  Host& host = hosts_[static_cast<size_t>(index_of(row.row))];
+  WR_CHECK(!host.live, "row {} is given out twice", index_of(row.row));
+  WR_CHECK_EQ(tokens.size(), row.prefill_len);
+  host = {true, row.generation, row.prefill_len, row.params.num_logprobs, row.params.is_greedy()};
+
+  RowState state;
+  state.prompt_len = row.prompt_len;
+  state.prefill_len = row.prefill_len;
+  state.total_len = row.prefill_len;
+  state.num_computed_tokens = row.num_computed_tokens;
+  state.prompt_region = prompts_.put(row.row, tokens, step, done_step);
+  staged.stage_struct(kStateTable, row.row, state);
+  staged.stage_struct(kParamsTable, row.row, row.params);
+}
+
+void RequestRows::release(RowId row) {
+  Host& host = hosts_[static_cast<size_t>(index_of(row))];
+  WR_CHECK(host.live, "row {} is released but not live", index_of(row));
+  host.live = false;
+}
+
+void RequestRows::fill_tables(StagedTable* tables) const {
+  tables[kStateTable] = {reinterpret_cast<int32_t*>(states_), sizeof(RowState) / sizeof(int32_t)};
+  tables[kParamsTable] = {reinterpret_cast<int32_t*>(params_), sizeof(SamplingParams) / sizeof(int32_t)};
+}
+
+}  // namespace warprow

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "device/arena.h"
+#include "runner/prompt_store.h"
+#include "runner/row_state.h"
+#include "runner/staged_writes.h"
+#include "wire/scheduler_output.h"
+
+namespace warprow {
+
+// The persistent rows: a request owns one from admission to its end. The device's copy (RowState, parameters, history)
+// is authoritative; the host keeps what it needs for shapes.
+//
+// Owns: the host mirrors; device arrays lie in the state arena. Thread: the runner's.
+// Invariant: a row is live between add and release; a released row's device cells are left as they are.
+class RequestRows {
+ public:
+  // Index of each device table in staged writes.
+  static constexpr int32_t kStateTable = 0;
+  static constexpr int32_t kParamsTable = 1;
+  static constexpr int32_t kFirstBlockTable = 2;  // block tables of the KV groups follow
+
+  RequestRows(Arena& state, Device& device, int32_t max_num_seqs, int32_t max_model_len, int32_t max_steps_in_flight);
+
+  void add(const NewRow& row, std::span<const TokenId> tokens, int64_t step, int64_t done_step, StagedWrites& staged);
+  void release(RowId row);
+
+  struct Host {
+    bool live = false;
+    uint32_t generation = 0;
+    int32_t prefill_len = 0;
+    int32_t num_logprobs = -1;
+    bool greedy = true;
+  };
+  [[nodiscard]] const Host& host(RowId row) const { return hosts_[static_cast<size_t>(index_of(row))]; }
+
+  [[nodiscard]] RowState* states() const { return states_; }
+  [[nodiscard]] SamplingParams* params() const { return params_; }
+  [[nodiscard]] int32_t* history() const { return history_; }
+  [[nodiscard]] int64_t history_stride() const { return max_model_len_; }
+  [[nodiscard]] const PromptStore& prompts() const { return prompts_; }
+  // The two device tables that staged writes reach.
+  void fill_tables(StagedTable* tables) const;
+
+ private:
+  int32_t max_model_len_;
+  RowState* states_;        // dev [max_num_seqs]
+  SamplingParams* params_;  // dev [max_num_seqs]
+  int32_t* history_;        // dev i32 [max_num_seqs, max_model_len]  sampled tokens at their positions
+  PromptStore prompts_;
+  std::vector<Host> hosts_;  // [max_num_seqs]
+};
+
+}  // namespace warprow

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/sample/sampler.h"
+
+#include <cstddef>
+
+#include "kernels/sample/sample.h"
+#include "runner/output_ring.h"
+
+namespace warprow {
+
+// The kernels' twin of SamplingParams: one staged block serves both names.
+static_assert(sizeof(SampleParams) == sizeof(SamplingParams));
+static_assert(offsetof(SampleParams, top_k) == offsetof(SamplingParams, top_k));
+static_assert(offsetof(SampleParams, seed) == offsetof(SamplingParams, seed));
+static_assert(offsetof(SampleParams, num_logprobs) == offsetof(SamplingParams, num_logprobs));
+static_assert(offsetof(SampleParams, flags) == offsetof(SamplingParams, flags));
+
+Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size)
+    : arrays_(sampled_arrays_at(
+          workspace.alloc_bytes(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, kMaxTop))), max_num_seqs,
+          kMaxTop)),
+      errors_(workspace.alloc<int32_t>(max_num_seqs)) {
+  const auto bytes = static_cast<int64_t>(sample_scratch_bytes(vocab_size, device.facts().num_threads));
+  scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
+}
+
+void Sampler::sample(Stream& stream, View<const float, 2> logits, const InputBuffers& inputs,
+                     const SamplingParams* params, int32_t max_num_seqs) {
+  const int64_t n = logits.shape[0];
+  SampleArgs args;
+  args.logits = logits;
+  args.logit_row = make_view<const int32_t>(inputs.logit_row, n);
+  args.logit_pos = make_view<const int32_t>(inputs.logit_pos, n);
+  args.params = make_view(reinterpret_cast<const SampleParams*>(params), max_num_seqs);
+  args.sampled = make_view(arrays_.tokens, n);
+  args.logprob = make_view(arrays_.logprob, n);
+  args.rank = make_view(arrays_.rank, n);
+  args.top_ids = make_view(arrays_.top_ids, n, kMaxTop);
+  args.top_logprobs = make_view(arrays_.top_logprobs, n, kMaxTop);
+  args.error = make_view(errors_, n);
+  args.scratch = scratch_;
+  warprow::sample(stream, args);
+}
+
+}  // namespace warprow

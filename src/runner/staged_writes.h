@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "base/ids.h"
+#include "runner/ops/apply_staged_writes.h"
+
+namespace warprow {
+
+// The one idiom by which the host changes device tables: it stages (table, row, start, values) diffs, packs them into
+// the step's upload, and one operation scatters them (ops/apply_staged_writes.h).
+//
+// Owns: the diffs of one step. Thread: the runner's.
+// Invariant: capacity is fixed at construction; staging never allocates. Of two writes to a cell the later wins.
+class StagedWrites {
+ public:
+  StagedWrites(int32_t max_writes, int32_t max_values);
+
+  // Room for `count` values of one write, to be filled by the caller at once.
+  std::span<int32_t> stage(int32_t table, RowId row, int32_t start, int32_t count);
+  // A struct of whole words at the start of a row.
+  template <typename T>
+  void stage_struct(int32_t table, RowId row, const T& value) {
+    static_assert(sizeof(T) % sizeof(int32_t) == 0 && std::is_trivially_copyable_v<T>);
+    std::memcpy(stage(table, row, 0, sizeof(T) / sizeof(int32_t)).data(), &value, sizeof(T));
+  }
+
+  [[nodiscard]] bool empty() const { return pending_.empty(); }
+  [[nodiscard]] static int64_t max_packed_bytes(int32_t max_writes, int32_t max_values);
+
+  // What pack wrote, as offsets into the packed bytes.
+  struct Packed {
+    int32_t num_groups = 0;
+    int64_t writes_offset = 0;  // groups lie at 0
+    int64_t values_offset = 0;
+    int64_t bytes = 0;
+  };
+  // Writes groups, writes and values to dst and forgets them.
+  Packed pack(std::byte* dst);
+
+ private:
+  struct Pending {
+    int32_t table;
+    int32_t row;
+    int32_t order;
+    StagedWrite write;
+  };
+
+  int32_t max_writes_;
+  int32_t max_values_;
+  std::vector<Pending> pending_;
+  std::vector<int32_t> values_;
+};
+
+}  // namespace warprow

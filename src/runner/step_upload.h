@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+
+namespace warprow {
+
+// The one upload of a step: its batch layout and its staged writes, written into a pinned ring entry and copied to a
+// fixed device buffer. An entry is written again only after its event says that the device has read it.
+//
+//   head    i32 idx_mapping [max_num_seqs], query_start_loc [max_num_seqs + 1], cu_num_logits [max_num_seqs + 1]
+//   staged  StagedWrites::pack, only as long as there is something to tell
+//
+// Owns: the ring and its events. Thread: the runner's.
+class StepUpload {
+ public:
+  StepUpload(Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes, int32_t ring_size);
+
+  // Host pointers of the next entry.
+  struct Entry {
+    int32_t* idx_mapping = nullptr;
+    int32_t* query_start_loc = nullptr;
+    int32_t* cu_num_logits = nullptr;
+    std::byte* staged = nullptr;
+  };
+  Entry begin();
+  // Enqueues the copy of the head and of staged_bytes behind it.
+  void submit(Stream& stream, int64_t staged_bytes);
+
+  // Where the parts lie on the device.
+  [[nodiscard]] const int32_t* idx_mapping() const { return device_; }
+  [[nodiscard]] const int32_t* query_start_loc() const { return device_ + max_num_seqs_; }
+  [[nodiscard]] const int32_t* cu_num_logits() const { return device_ + 2 * max_num_seqs_ + 1; }
+  [[nodiscard]] const std::byte* staged() const {
+    return reinterpret_cast<const std::byte*>(device_) + head_bytes();
+  }
+
+ private:
+  [[nodiscard]] size_t head_bytes() const;
+
+  int64_t max_num_seqs_;
+  int64_t max_staged_bytes_;
+  int32_t* device_;
+  std::vector<PinnedBuffer> ring_;
+  std::vector<std::unique_ptr<Event>> uploaded_;
+  size_t next_ = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+
+namespace warprow {
+
+// What the KV cache may take of a device's memory, in bytes (negative: it does not fit):
+//
+//   requested - weights - foreign growth - peak of one step - graphs
+//
+// requested: the share of the device's memory the user grants (--gpu-memory-utilization x total); foreign: what contexts
+// and libraries took since start.
+struct KvBudget {
+  int64_t requested = 0;
+  int64_t weights = 0;
+  int64_t foreign = 0;
+  int64_t step_peak = 0;
+  int64_t graphs = 0;
+};
+constexpr int64_t available_kv_bytes(const KvBudget& budget) {
+  return budget.requested - budget.weights - budget.foreign - budget.step_peak - budget.graphs;
+}
+
+// Where every byte of an engine goes, known before any of it is allocated. Weights, state and workspace are computed by
+// building model and runner on a shape-only device, so they hold to the byte; the KV cache takes its pages when used.
+struct MemoryPlan {
+  std::string model;
+  std::string architecture;
+  std::string dtype;
+  std::string device;
+  int64_t checkpoint_bytes = 0;  // tensors as stored in the files
+  int64_t total_bytes = 0;       // memory that this process may use
+  int64_t weights_bytes = 0;     // packed for the kernels
+  int64_t state_bytes = 0;       // rows, block tables, inputs
+  int64_t workspace_bytes = 0;   // activations, logits, sampler
+  int64_t kv_bytes = 0;          // num_blocks x block_bytes
+  int64_t kv_block_bytes = 0;
+  int32_t num_blocks = 0;        // the null block included
+  int32_t block_size = 0;
+  int32_t num_kv_groups = 0;
+  int32_t max_model_len = 0;
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t threads = 0;
+
+  // Tokens that the cache holds when every block is full.
+  [[nodiscard]] int64_t kv_tokens() const {
+    return static_cast<int64_t>(num_blocks - 1) / (num_kv_groups > 0 ? num_kv_groups : 1) * block_size;
+  }
+  // Requests of the maximum length that fit at once.
+  [[nodiscard]] double max_concurrency() const {
+    return max_model_len > 0 ? static_cast<double>(kv_tokens()) / max_model_len : 0.0;
+  }
+  [[nodiscard]] int64_t planned_bytes() const { return weights_bytes + state_bytes + workspace_bytes + kv_bytes; }
+};
+
+// The plan as lines for a person, and as one JSON object.
+std::string format_plan(const MemoryPlan& plan);
+std::string plan_json(const MemoryPlan& plan);
+
+}  // namespace warprow

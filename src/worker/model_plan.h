@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "base/error.h"
+#include "config/resolve.h"
+#include "device/device.h"
+#include "kv/kv_spec.h"
+#include "models/decoder.h"
+#include "models/decoder_spec.h"
+#include "runner/model_runner.h"
+#include "weights/checkpoint.h"
+#include "worker/memory_plan.h"
+
+namespace warprow {
+
+// A model that is understood and fits: everything decided, nothing loaded. Reads headers only.
+struct ModelPlan {
+  std::unique_ptr<Checkpoint> checkpoint;
+  ResolvedConfig config;
+  DecoderSpec spec;
+  KvPlan kv;
+  KvCacheSpec kv_cache;
+  DecoderOptions decoder;
+  RunnerOptions runner;
+  MemoryPlan memory;
+};
+
+// What the planner must know of the machine.
+struct MachineFacts {
+  DeviceKind kind = DeviceKind::kCpu;
+  int32_t usable_cores = 1;
+  int64_t usable_memory_bytes = 0;
+};
+MachineFacts this_machine();
+
+// Errors: a model that cannot be found, read or supported; wishes that contradict each other or the model; too little
+// memory, with the numbers.
+Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine);
+
+}  // namespace warprow

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "layers/parameter_loader.h"
+
+namespace warprow {
+namespace {
+
+// FNV-1a over 64-bit words and the tail.
+uint64_t checksum(const std::byte* data, size_t bytes, uint64_t hash) {
+  for (size_t i = 0; i < bytes; ++i) {
+    hash = (hash ^ static_cast<uint64_t>(data[i])) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+// Tokens of the warm-up step: enough to run every kernel once.
+constexpr int32_t kWarmUpToks = 8;
+
+}  // namespace
+
+Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
+    : plan_(std::move(plan)),
+      device_(std::move(device)),
+      stream_(device_->make_stream()),
+      weights_(device_->make_arena(ArenaPurpose::kWeights, static_cast<size_t>(plan_.memory.weights_bytes))),
+      state_(device_->make_arena(ArenaPurpose::kState, static_cast<size_t>(plan_.memory.state_bytes))),
+      workspace_(device_->make_arena(ArenaPurpose::kWorkspace, static_cast<size_t>(plan_.memory.workspace_bytes))) {
+  ParameterLoader loader(*plan_.checkpoint, *stream_, weights_);
+  model_ = std::make_unique<Decoder>(plan_.spec, plan_.kv, plan_.decoder, loader, workspace_);
+  const auto kv_bytes = static_cast<size_t>(KvCache::planned_bytes(plan_.kv_cache));
+  kv_cache_ = std::make_unique<KvCache>(device_->make_arena(ArenaPurpose::kKvCache, kv_bytes), plan_.kv_cache, plan_.kv);
+  runner_ = std::make_unique<ModelRunner>(*device_, *stream_, *model_, plan_.kv,
+                                          RunnerArenas{&state_, &workspace_}, plan_.runner);
+  runner_->bind_kv_cache(kv_cache_.get());
+  loader.finish();
+  for (const Arena* arena : {&weights_, &state_, &workspace_}) {
+    WR_CHECK(arena->high_water() == arena->capacity(), "{} arena: {} bytes planned, {} used",
+             arena_name(arena->purpose()), arena->capacity(), arena->high_water());
+  }
+  warm_up();
+}
+
+Worker::~Worker() { stream_->synchronize(); }
+
+// An empty step with padding tokens, down the same path as every other step: it changes no state.
+void Worker::warm_up() {
+  SchedulerOutput step;
+  step.data_parallel.num_toks_padded = std::min(kWarmUpToks, plan_.runner.max_num_batched_tokens);
+  runner_->execute_model(step);
+  runner_->sample_tokens(nullptr);
+  ModelRunnerOutput output;
+  runner_->take_output(output);
+  WR_CHECK(output.rows.empty());
+}
+
+std::string Worker::state_checksum() {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  const std::vector<RowState> rows = runner_->read_row_states();
+  hash = checksum(reinterpret_cast<const std::byte*>(rows.data()), rows.size() * sizeof(RowState), hash);
+  // In pieces, so that a large cache does not need a copy of its size.
+  std::vector<std::byte> piece(size_t{1} << 20);
+  const Arena& cache = kv_cache_->arena();
+  for (size_t at = 0; at < cache.used(); at += piece.size()) {
+    const size_t bytes = std::min(piece.size(), cache.used() - at);
+    stream_->copy_to_host(piece.data(), cache.base() + at, bytes);
+    stream_->synchronize();
+    hash = checksum(piece.data(), bytes, hash);
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+std::optional<std::string> Worker::call(const std::string& operation, const std::string& /*argument*/) {
+  if (operation == "check_health") {
+    return "ok";
+  }
+  if (operation == "memory_plan") {
+    return plan_json(plan_.memory);
+  }
+  if (operation == "state_checksum") {
+    return state_checksum();
+  }
+  return std::nullopt;
+}
+
+}  // namespace warprow

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/device.h"
+#include "models/decoder.h"
+#include "runner/kv_cache.h"
+#include "runner/model_runner.h"
+#include "wire/model_runner_output.h"
+#include "wire/scheduler_output.h"
+#include "worker/model_plan.h"
+
+namespace warprow {
+
+// One rank: owns a device and everything on it. Loads the model by its plan, allocates the KV cache, warms up, then
+// runs steps.
+//
+// Owns: device, stream, arenas, model, cache, runner. Thread: one, the executor's.
+// Invariant: after construction the arenas are exactly full: what was planned is what is used.
+class Worker {
+ public:
+  // Loads weights and runs one empty step. Throws StartupError.
+  Worker(ModelPlan plan, std::unique_ptr<Device> device);
+  ~Worker();
+
+  [[nodiscard]] const ModelPlan& plan() const { return plan_; }
+
+  void execute_model(const SchedulerOutput& step) { runner_->execute_model(step); }
+  void sample_tokens(const GrammarOutput* grammar) { runner_->sample_tokens(grammar); }
+  [[nodiscard]] int32_t num_outstanding() const { return runner_->num_outstanding(); }
+  [[nodiscard]] bool output_ready() const { return runner_->output_ready(); }
+  void take_output(ModelRunnerOutput& output) { runner_->take_output(output); }
+
+  // Named operations for collective_rpc: check_health, memory_plan, state_checksum (rows and KV cache; waits for the
+  // device). Nothing for an unknown name.
+  [[nodiscard]] std::optional<std::string> call(const std::string& operation, const std::string& argument);
+
+  [[nodiscard]] int64_t workspace_high_water() const { return static_cast<int64_t>(workspace_.high_water()); }
+
+ private:
+  void warm_up();
+  [[nodiscard]] std::string state_checksum();
+
+  ModelPlan plan_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Arena weights_;
+  Arena state_;
+  Arena workspace_;
+  std::unique_ptr<Decoder> model_;
+  std::unique_ptr<KvCache> kv_cache_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+}  // namespace warprow
