@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/answer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// The shortest decimal that names this float, not the sixteen digits of its double.
+double shown(float value) {
+  if (!std::isfinite(value)) {
+    return -9999.0;
+  }
+  return std::strtod(fmt::format("{}", value).c_str(), nullptr);
+}
+
+// Milliseconds to the microsecond.
+double rounded_ms(double ms) { return std::round(ms * 1000.0) / 1000.0; }
+
+double per_second(int64_t count, double ms) {
+  return ms > 0 ? std::round(static_cast<double>(count) * 1e6 / ms) / 1000.0 : 0.0;
+}
+
+AnswerJson logprobs_json(const std::vector<LogprobEntry>& entries) {
+  AnswerJson out = AnswerJson::array();
+  for (const LogprobEntry& entry : entries) {
+    AnswerJson top = AnswerJson::array();
+    for (const TokenLogprob& candidate : entry.top) {
+      top.push_back({{"token_id", candidate.token_id}, {"logprob", shown(candidate.logprob)}});
+    }
+    out.push_back({{"token_id", entry.token_id},
+                   {"logprob", shown(entry.logprob)},
+                   {"rank", entry.rank},
+                   {"top", std::move(top)}});
+  }
+  return out;
+}
+
+AnswerJson stop_reason_json(const RequestUpdate& last) {
+  if (const auto* id = std::get_if<int64_t>(&last.stop_reason)) {
+    return *id;
+  }
+  if (const auto* text = std::get_if<std::string>(&last.stop_reason)) {
+    return *text;
+  }
+  return nullptr;
+}
+
+AnswerJson usage_json(const RequestUpdate& last) {
+  return {{"prompt_tokens", last.num_prompt_tokens},
+          {"completion_tokens", last.num_output_tokens},
+          {"total_tokens", last.num_prompt_tokens + last.num_output_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", last.num_cached_tokens}}}};
+}
+
+// The first token comes with the prompt; the others take predicted_ms.
+AnswerJson timings_json(const RequestUpdate& last) {
+  const RequestTimings& timings = last.timings;
+  return {{"queue_ms", rounded_ms(timings.queue_ms)},
+          {"prompt_n", last.num_prompt_tokens - last.num_cached_tokens},
+          {"prompt_ms", rounded_ms(timings.prompt_ms)},
+          {"prompt_per_second",
+           per_second(last.num_prompt_tokens - last.num_cached_tokens, timings.prompt_ms)},
+          {"predicted_n", last.num_output_tokens},
+          {"predicted_ms", rounded_ms(timings.predicted_ms)},
+          {"predicted_per_second",
+           per_second(std::max(0, last.num_output_tokens - 1), timings.predicted_ms)}};
+}
+
+struct ErrorKind {
+  const char* type;
+  int code;
+};
+
+ErrorKind error_kind(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return {"invalid_request_error", 400};
+    case ErrorCode::kNotFound:
+      return {"not_found_error", 404};
+    case ErrorCode::kUnsupported:
+      return {"not_supported_error", 501};
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kInternal:
+      break;
+  }
+  return {"internal_error", 500};
+}
+
+}  // namespace
+
+void Answer::add(RequestUpdate update) {
+  text += update.text;
+  token_ids.insert(token_ids.end(), update.token_ids.begin(), update.token_ids.end());
+  logprobs.insert(logprobs.end(),
+                  std::make_move_iterator(update.logprobs.begin()),
+                  std::make_move_iterator(update.logprobs.end()));
+  update.text.clear();
+  update.token_ids.clear();
+  update.logprobs.clear();
+  last = std::move(update);
+}
+
+AnswerJson answer_json(std::span<const TokenId> prompt_token_ids, const Answer& answer) {
+  AnswerJson choice = {{"index", 0},
+                       {"token_ids", answer.token_ids},
+                       {"text", answer.text},
+                       {"finish_reason", finish_reason_name(answer.last.finish_reason)},
+                       {"stop_reason", stop_reason_json(answer.last)}};
+  choice["logprobs"] =
+      answer.logprobs.empty() ? AnswerJson(nullptr) : logprobs_json(answer.logprobs);
+  AnswerJson out;
+  out["prompt_token_ids"] = std::vector<TokenId>(prompt_token_ids.begin(), prompt_token_ids.end());
+  out["choices"] = AnswerJson::array({std::move(choice)});
+  out["usage"] = usage_json(answer.last);
+  out["timings"] = timings_json(answer.last);
+  return out;
+}
+
+AnswerJson error_json(const Error& error) {
+  const ErrorKind kind = error_kind(error.code);
+  AnswerJson body = {
+      {"message", error.message}, {"type", kind.type}, {"param", nullptr}, {"code", kind.code}};
+  AnswerJson out;
+  out["error"] = std::move(body);
+  return out;
+}
+
+AnswerJson stats_json(const EngineStats& stats) {
+  return {{"steps", stats.steps},
+          {"mixed_steps", stats.mixed_steps},
+          {"partial_prefill_steps", stats.partial_prefill_steps},
+          {"preemptions", stats.preemptions},
+          {"prefix_hit_tokens", stats.prefix_hit_tokens},
+          {"prompt_tokens", stats.prompt_tokens},
+          {"output_tokens", stats.output_tokens},
+          {"max_steps_in_flight", stats.max_steps_in_flight},
+          {"block_size", stats.block_size},
+          {"num_blocks", stats.num_blocks},
+          {"step_allocations", stats.step_allocations},
+          {"row_state_bytes", stats.row_state_bytes}};
+}
+
+std::string json_line(const AnswerJson& json) {
+  return json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n";
+}
+
+}  // namespace warprow

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "cli/exit_code.h"
+#include "cli/output.h"
+#include "cli/update_queue.h"
+#include "engine/engine.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace warprow {
+
+// A conversation: keeps the messages, streams each answer, obeys /commands. The whole history goes
+// to the engine with each turn; its prefix cache makes the repetition cheap. Answers go to `out`,
+// everything else to stderr.
+//
+// Owns: the messages. Thread: one.
+// Invariant: messages_ alternates user and assistant after the optional system message; a turn that
+// failed leaves it.
+class ChatSession {
+ public:
+  ChatSession(Engine& engine,
+              UpdateQueue& updates,
+              Output& out,
+              SamplingOptions sampling,
+              std::optional<std::string> system);
+
+  enum class Next { kGoOn, kLeave };
+  // A line of the user: a message, or a /command when it is one word with a slash in front. Leaves
+  // on /exit, when the reader of the answers has gone, and on SIGTERM; Ctrl-C only cuts the answer.
+  Next handle(const std::string& line);
+
+  [[nodiscard]] const std::vector<ChatMessage>& messages() const { return messages_; }
+  // kOk, or kRequestFailed once a turn failed.
+  [[nodiscard]] ExitCode exit_code() const { return exit_code_; }
+
+ private:
+  Next obey(std::string_view command);
+  Next answer(const std::string& text);
+  void reset();
+
+  Engine& engine_;
+  UpdateQueue& updates_;
+  Output& out_;
+  SamplingOptions sampling_;
+  std::optional<std::string> system_;
+  std::vector<ChatMessage> messages_;
+  std::string last_speed_;  // of the last answer, for /stats
+  ExitCode exit_code_ = ExitCode::kOk;
+};
+
+}  // namespace warprow

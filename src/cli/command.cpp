@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command.h"
+
+#include "cli/flag_set.h"
+#include "cli/help_text.h"
+
+#include <cstdio>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"generate", "goes on from one prompt, or from a file of them", &run_generate},
+    {"chat", "talks with a model in the terminal", &run_chat},
+    {"tokenize", "shows the tokens of a text", &run_tokenize},
+    {"detokenize", "turns token ids into text", &run_detokenize},
+};
+
+std::string overview() {
+  std::string out =
+      "warprow runs language models.\n\nusage: warprow COMMAND MODEL [FLAGS]\n\nCommands\n";
+  for (const Command& command : kCommands) {
+    out += help_row(command.name, command.summary);
+  }
+  out +=
+      "\nMODEL is a .gguf file, a Hugging Face directory, an alias (smollm2), or org/name in the "
+      "Hugging Face\n"
+      "cache. Answers go to stdout, everything else to stderr.\n\n"
+      "  warprow COMMAND --help          the flags most used\n"
+      "  warprow COMMAND --help=all      every flag; --help=GROUP or --help=FLAG a part of them\n"
+      "  warprow --version\n\n"
+      "A setting may be a flag (--max-num-seqs 8), a variable (WARPROW_MAX_NUM_SEQS=8) or a line "
+      "of a --config\n"
+      "file (max-num-seqs: 8). Sizes: 32k = 32,000, 32K = 32,768, 24MiB, 1.5GiB.\n\n";
+  return out + exit_codes_help();
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command& command : kCommands) {
+    if (name == command.name) {
+      return &command;
+    }
+  }
+  return nullptr;
+}
+
+tl::unexpected<Error> unknown_command(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Command& command : kCommands) {
+    known.emplace_back(command.name);
+  }
+  const std::string near = nearest_word(name, known);
+  return fail(ErrorCode::kInvalidArgument,
+              near.empty() ? fmt::format("unknown command '{}'; see warprow --help", name)
+                           : fmt::format("unknown command '{}'; did you mean {}?", name, near));
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+Result<ExitCode> run_command_line(const Arguments& arguments) {
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", overview());
+    return ExitCode::kUsage;
+  }
+  const std::string& name = arguments.front();
+  if (name == "--version") {
+    fmt::print("warprow {}\n", WARPROW_VERSION);
+    return ExitCode::kOk;
+  }
+  Arguments rest(arguments.begin() + 1, arguments.end());
+  if (name == "help" && !rest.empty() && find_command(rest.front()) != nullptr) {
+    return run_command_line({rest.front(), "--help"});
+  }
+  if (name == "help" || name == "-h" || name == "--help" || name == "--help=all") {
+    fmt::print("{}", overview());
+    return ExitCode::kOk;
+  }
+  const Command* command = find_command(name);
+  if (command == nullptr) {
+    return unknown_command(name);
+  }
+  return command->run(rest);
+}
+
+}  // namespace warprow

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "cli/exit_code.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+using Arguments = std::vector<std::string>;  // what follows the command's name
+
+// A subcommand. An Error is printed as one line and becomes its exit code.
+struct Command {
+  const char* name;
+  const char* summary;
+  Result<ExitCode> (*run)(const Arguments& arguments);
+};
+
+// In the order of --help.
+std::span<const Command> commands();
+
+// The whole program but for catching exceptions: finds the command and runs it.
+Result<ExitCode> run_command_line(const Arguments& arguments);
+
+Result<ExitCode> run_generate(const Arguments& arguments);
+Result<ExitCode> run_chat(const Arguments& arguments);
+Result<ExitCode> run_tokenize(const Arguments& arguments);
+Result<ExitCode> run_detokenize(const Arguments& arguments);
+
+}  // namespace warprow

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/flag_set.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+// What every command has: flags, MODEL as an argument or -m, the engine's settings, --output,
+// --help, --print-config. A command adds its own flags, calls begin() and goes on with config().
+//
+// Owns: the flags. Thread: one.
+class CommandFrame {
+ public:
+  // usage: what follows "warprow NAME" in the usage line.
+  CommandFrame(const char* name, const char* summary, const char* usage);
+
+  FlagSet& flags() { return flags_; }
+  // --output text|json.
+  void add_output_flag();
+
+  struct Traits {
+    bool has_request_seed = false;      // --seed is the request's, not the engine's
+    bool takes_more_arguments = false;  // than MODEL
+  };
+  // Adds the engine's flags after the command's own, reads the arguments, loads the settings and
+  // starts logging. A value means that the command is over: --help or --print-config was answered.
+  Result<std::optional<ExitCode>> begin(const Arguments& arguments, Traits traits);
+
+  [[nodiscard]] const EngineConfig& config() const { return loaded_.config; }
+  [[nodiscard]] bool as_json() const { return as_json_; }
+  // The arguments after MODEL.
+  [[nodiscard]] const std::vector<std::string>& more_arguments() const { return positionals_; }
+
+ private:
+  FlagSet flags_;
+  std::optional<EngineFlags> engine_;
+  std::vector<std::string> positionals_;
+  bool as_json_ = false;
+  LoadedConfig loaded_;
+};
+
+}  // namespace warprow

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+
+namespace warprow {
+
+// How the program ends; part of the interface (README, --help).
+enum class ExitCode : int {
+  kOk = 0,
+  kRequestFailed = 1,  // a request failed; the others ran
+  kUsage = 2,          // a flag, a setting or a request's value is wrong
+  kModel = 3,          // a model or file is missing, corrupt or unsupported
+  kMemory = 4,         // not enough memory for what was asked
+  kInternal = 5,       // our mistake, or a device or stream that failed
+  kInterrupted = 130,  // Ctrl-C
+  kTerminated = 143,   // SIGTERM
+};
+
+ExitCode exit_code_of(ErrorCode code);
+
+// The paragraph of --help.
+const char* exit_codes_help();
+
+}  // namespace warprow

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/batch_run.h"
+#include "cli/command.h"
+#include "cli/command_frame.h"
+#include "cli/prompt_flags.h"
+#include "cli/sampling_fields.h"
+#include "cli/single_run.h"
+#include "cli/update_queue.h"
+#include "engine/engine.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// As the Completions API has it; a single prompt runs to its natural end instead.
+constexpr int64_t kBatchMaxTokens = 16;
+
+// Lines with something on them; 0 for what is no regular file and can be read only once.
+int64_t count_lines(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) {
+    return 0;
+  }
+  std::ifstream file(path);
+  int64_t count = 0;
+  for (std::string line; std::getline(file, line);) {
+    count += is_blank(line) ? 0 : 1;
+  }
+  return count;
+}
+
+Result<ExitCode> run_one(const EngineConfig& config,
+                         const PromptFlags& prompt,
+                         const SamplingOptions& sampling,
+                         const RunOptions& options) {
+  Result<GenerationRequest> request = prompt.read();
+  if (!request) {
+    return tl::unexpected(request.error());
+  }
+  request->sampling = sampling;
+  Output out(STDOUT_FILENO);
+  UpdateQueue updates;
+  const std::unique_ptr<Engine> engine = load_engine(config);
+  updates.watch_signals();
+  return run_single(*engine, updates, *request, options, out);
+}
+
+Result<ExitCode> run_file(const EngineConfig& config,
+                          const std::string& path,
+                          SamplingOptions defaults,
+                          const RunOptions& options) {
+  std::ifstream file;
+  if (path != "-") {
+    file.open(path);
+    file.peek();  // opening a directory works, reading it does not
+    if (!file.is_open() || file.bad()) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("--prompts-file {}: cannot read the file", path));
+    }
+    file.clear();
+  }
+  if (!defaults.max_tokens) {
+    defaults.max_tokens = kBatchMaxTokens;
+  }
+  Output out(STDOUT_FILENO);
+  UpdateQueue updates;
+  const std::unique_ptr<Engine> engine = load_engine(config);
+  updates.watch_signals();
+  BatchRun batch(*engine, updates, options, out);
+  return batch.run(path == "-" ? std::cin : file, defaults, count_lines(path));
+}
+
+}  // namespace
+
+Result<ExitCode> run_generate(const Arguments& arguments) {
+  CommandFrame frame(
+      "generate",
+      "goes on from a prompt",
+      "MODEL (-p TEXT | --chat TEXT | --prompt-file FILE | --prompts-file FILE.jsonl) [FLAGS]");
+  const PromptFlags prompt(frame.flags());
+  std::optional<std::string> prompts_file;
+  frame.flags().add_text(
+      {.name = "prompts-file",
+       .value = "FILE.jsonl",
+       .group = "Prompt",
+       .help =
+           "a JSON object a line: prompt or messages, and any sampling field; - is standard input"},
+      prompts_file);
+  SamplingOptions sampling;
+  add_sampling_flags(frame.flags(), sampling);
+  frame.add_output_flag();
+  RunOptions options;
+  add_stats_flag(frame.flags(), options);
+  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.has_request_seed = true});
+  if (!begun || *begun) {
+    return begun.map([](const std::optional<ExitCode>& code) { return *code; });
+  }
+  options.format = frame.as_json() ? AnswerFormat::kJson : AnswerFormat::kText;
+  options.summary = isatty(STDERR_FILENO) == 1;
+  if (!prompts_file) {
+    return run_one(frame.config(), prompt, sampling, options);
+  }
+  if (prompt.count() > 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--prompts-file: brings its own prompts; leave the other prompt out");
+  }
+  return run_file(frame.config(), *prompts_file, sampling, options);
+}
+
+}  // namespace warprow

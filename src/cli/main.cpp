@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/exit_code.h"
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+ExitCode complain(const Error& error) {
+  fmt::print(stderr, "warprow: {}\n", error.message);
+  return exit_code_of(error.code);
+}
+
+ExitCode run(const Arguments& arguments) {
+  try {
+    const Result<ExitCode> code = run_command_line(arguments);
+    return code ? *code : complain(code.error());
+  } catch (const StartupError& error) {
+    return complain({error.code(), error.what()});
+  } catch (const std::bad_alloc&) {
+    return complain({ErrorCode::kOutOfMemory, "out of memory"});
+  } catch (const std::exception& error) {
+    return complain({ErrorCode::kInternal, fmt::format("internal error: {}", error.what())});
+  }
+}
+
+}  // namespace
+}  // namespace warprow
+
+int main(int argc, char** argv) {
+  // A reader that goes away shows as a failed write; see cli/output.h.
+  std::signal(SIGPIPE, SIG_IGN);
+  return static_cast<int>(warprow::run({argv + 1, argv + argc}));
+}

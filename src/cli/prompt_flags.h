@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "cli/flag_set.h"
+#include "engine/request.h"
+
+#include <optional>
+#include <string>
+
+namespace warprow {
+
+// -p, --chat and --prompt-file: the ways to name one prompt.
+class PromptFlags {
+ public:
+  explicit PromptFlags(FlagSet& flags);
+
+  // How many of the three were given.
+  [[nodiscard]] int count() const;
+  // The prompt of the one that was given, reading the file. kInvalidArgument unless there is
+  // exactly one.
+  [[nodiscard]] Result<GenerationRequest> read() const;
+
+ private:
+  std::optional<std::string> text_;
+  std::optional<std::string> chat_;
+  std::optional<std::string> file_;
+};
+
+// The whole file as it is, "-" meaning standard input. kNotFound with the system's reason.
+Result<std::string> read_bytes(const std::string& path);
+
+}  // namespace warprow

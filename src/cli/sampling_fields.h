@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "cli/flag_set.h"
+#include "engine/request.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace warprow {
+
+// One member of SamplingOptions, described once; the sampling flags and the fields of a
+// --prompts-file line both come from this table. Only types are read here: ranges are
+// engine/validate's matter.
+struct SamplingField {
+  using Member = std::variant<std::optional<double> SamplingOptions::*,
+                              std::optional<int64_t> SamplingOptions::*,
+                              std::vector<std::string> SamplingOptions::*,
+                              std::vector<int64_t> SamplingOptions::*,
+                              bool SamplingOptions::*>;
+  const char* name;  // as in JSON: "top_p"; the flag is --top-p
+  Member member;
+  const char* help;
+  bool common = false;
+};
+
+void for_each_sampling_field(const std::function<void(const SamplingField&)>& visit);
+const SamplingField* find_sampling_field(std::string_view name);
+
+// Adds a flag for each field. options must outlive flags.
+void add_sampling_flags(FlagSet& flags, SamplingOptions& options);
+
+}  // namespace warprow
