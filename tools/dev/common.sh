@@ -80,6 +80,7 @@ build() {
   shift
   case $preset in
     fuzz | tidy) needs=ci ;;
+    bench) needs=bench ;;
   esac
   grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
   set_up "$needs"

@@ -9,7 +9,8 @@ build_packages=(
   libfmt-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libedit-dev
   libgtest-dev libgmock-dev
 )
-clang_packages=(clang-19 libclang-rt-19-dev clang-tidy-19)
+ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19)
+bench_packages=(libbenchmark-dev)
 
 # Ubuntu's newer Rust is versioned and outside PATH; sudo and cron forget the PATH that rustup set up.
 use_installed_rust() {
@@ -95,12 +96,16 @@ check_distribution() {
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o APT::Color=0 "$@"; }
 
-# set_up build|ci: silent and quick when nothing is missing.
+# set_up build|ci|bench: silent and quick when nothing is missing.
 set_up() {
   [[ -z ${WARPROW_SKIP_SETUP:-} ]] || return 0
   local packages=("${build_packages[@]}") missing rust=
-  [[ $1 == build || $1 == ci ]] || die "./dev setup takes build or ci, not '$1'" 2
-  [[ $1 == build ]] || packages+=("${clang_packages[@]}")
+  case $1 in
+    build) ;;
+    ci) packages+=("${ci_packages[@]}") ;;
+    bench) packages+=("${bench_packages[@]}") ;;
+    *) die "./dev setup takes build, ci or bench, not '$1'" 2 ;;
+  esac
   command -v apt-get >/dev/null || check_distribution
   missing=$(missing_packages "${packages[@]}")
   has_rust || rust=missing
