@@ -52,7 +52,7 @@ struct LinearArgs {
 // Preconditions: num_segments in 1..kMaxLinearSegments; k a multiple of the group of quantised
 // kinds; x.stride[1] and
 //   y.stride[1] are 1; scratch lives until the operation has run and belongs to it alone.
-// Origin: docs/adr (packed weights), own design.
+// Origin: own design; the packed layout is in panel_layout.h.
 WR_OP(linear, LinearArgs);
 
 // Scratch for any linear operation of up to max_toks rows of up to max_k inputs.

@@ -90,10 +90,7 @@ class LinearRun {
       num_pairs += ceil_div<int64_t>(args_.segments[s].w.n, kPairOutputs);
     }
     first_pair_[args_.num_segments] = num_pairs;
-    // A few pieces per worker: enough to level out a late start, few enough that taking one costs
-    // nothing.
-    const int64_t grain =
-        std::clamp<int64_t>(num_pairs / (kPiecesPerWorker * pool_.num_workers()), 1, kMaxGrain);
+    const int64_t grain = std::clamp<int64_t>(ceil_div(num_pairs, num_pieces()), 1, kMaxGrain);
     pool_.parallel_for(num_pairs, grain, [this](int64_t begin, int64_t end, int32_t /*worker*/) {
       piece(begin, end);
     });
@@ -101,9 +98,15 @@ class LinearRun {
 
  private:
   static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
-  static constexpr int64_t kPiecesPerWorker = 4;
   static constexpr int64_t kMaxGrain = 64;
   static constexpr int64_t kSerialElems = 8192;  // quantising fewer is quicker than waking the pool
+
+  // Into how many pieces a pass is cut. While weights stream from memory every new piece starts
+  // with a few cold lines, so they are few; with many rows a piece is long, and small ones balance
+  // better.
+  [[nodiscard]] int64_t num_pieces() const {
+    return (num_toks_ <= 16 ? 3 : 16) * int64_t{pool_.num_workers()};
+  }
 
   void quantise_all() {
     bool need_by16 = false;
@@ -122,9 +125,7 @@ class LinearRun {
     if (num_toks_ * k_ <= kSerialElems) {
       rows(0, num_toks_, 0);
     } else {
-      pool_.parallel_for(num_toks_,
-                         std::max<int64_t>(1, num_toks_ / (kPiecesPerWorker * pool_.num_workers())),
-                         rows);
+      pool_.parallel_for(num_toks_, ceil_div(num_toks_, num_pieces()), rows);
     }
   }
 

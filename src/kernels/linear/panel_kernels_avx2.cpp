@@ -15,6 +15,7 @@ struct Avx2 {
     __m256i lo, hi;
   };
   static constexpr int kDirectRows = 4;
+  static constexpr int kDirectTile = 4;
   static constexpr int kIntRows = 4;
   static constexpr int kIntPanels = 1;
   static constexpr int kFloatRows = 3;  // 12 accumulators of 16 registers

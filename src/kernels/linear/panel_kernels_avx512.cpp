@@ -15,7 +15,8 @@ namespace {
 struct Avx512 {
   using F = __m512;
   using I = __m512i;
-  static constexpr int kDirectRows = 4;
+  static constexpr int kDirectRows = 8;
+  static constexpr int kDirectTile = 8;
   static constexpr int kIntRows = 6;  // 12 integer and 12 float accumulators of 32 registers
   static constexpr int kIntPanels = 2;
   static constexpr int kFloatRows = 6;  // 24 accumulators

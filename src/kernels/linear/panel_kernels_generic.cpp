@@ -15,6 +15,7 @@ struct Generic {
     int32_t v[16];
   };
   static constexpr int kDirectRows = 2;
+  static constexpr int kDirectTile = 2;
   static constexpr int kIntRows = 2;
   static constexpr int kIntPanels = 1;
   static constexpr int kFloatRows = 2;

@@ -322,7 +322,7 @@ struct PanelLoops {
   static void float_kind(const PanelJob& job, const FloatRows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        for_each_row_tile<V::kDirectRows>(job.num_rows,
+        for_each_row_tile<V::kDirectTile>(job.num_rows,
                                           [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
                                             float_direct<kKind, kRows>(job, rows, panel, row);
                                           });
@@ -353,47 +353,26 @@ struct PanelLoops {
     }
   }
 
-  // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows: tile.template
-  // operator()<height>(row).
+  // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows:
+  // tile.template operator()<height>(row).
   template <int kMaxRows, typename Tile>
   static void for_each_row_tile(int64_t num_rows, const Tile& tile) {
-    static_assert(kMaxRows <= 6);
     const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
-    int64_t row = 0;
-    for (int64_t t = 0; t < num_tiles; ++t) {
-      const int64_t height = (num_rows - row + (num_tiles - t) - 1) / (num_tiles - t);
-      switch (height) {
-        case 1:
-          tile.template operator()<1>(row);
-          break;
-        case 2:
-          if constexpr (kMaxRows >= 2) {
-            tile.template operator()<2>(row);
-          }
-          break;
-        case 3:
-          if constexpr (kMaxRows >= 3) {
-            tile.template operator()<3>(row);
-          }
-          break;
-        case 4:
-          if constexpr (kMaxRows >= 4) {
-            tile.template operator()<4>(row);
-          }
-          break;
-        case 5:
-          if constexpr (kMaxRows >= 5) {
-            tile.template operator()<5>(row);
-          }
-          break;
-        default:
-          if constexpr (kMaxRows >= 6) {
-            tile.template operator()<6>(row);
-          }
-          break;
-      }
+    for (int64_t row = 0, t = num_tiles; t > 0; --t) {
+      const int64_t height = (num_rows - row + t - 1) / t;
+      row_tile<kMaxRows>(height, row, tile);
       row += height;
     }
+  }
+  template <int kRows, typename Tile>
+  static void row_tile(int64_t height, int64_t row, const Tile& tile) {
+    if constexpr (kRows > 1) {
+      if (height < kRows) {
+        row_tile<kRows - 1>(height, row, tile);
+        return;
+      }
+    }
+    tile.template operator()<kRows>(row);
   }
 
   // What an integer sum starts at, so that it ends as the sum over true weights.
@@ -439,22 +418,20 @@ struct PanelLoops {
   // A few rows of one panel, straight from the packed weights.
   template <PackedKind kKind, int kGroup, int kRows>
   static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
-    constexpr int64_t kGroupBytes = kGroup * kLanes / (kKind == PackedKind::kQ4 ? 2 : 1);
-    constexpr int64_t kAhead =
-        4096;  // bytes; hides memory latency where the hardware prefetcher stops at pages
     const std::byte* weights = panel_at(job, panel);
     const int8_t* q = rows.q + row * rows.stride;
     const ActGroup* acts = rows.groups + row * rows.group_stride;
     const int64_t num_groups = job.k / kGroup;
+    const int64_t bytes_per_group = job.panel_bytes / num_groups;
+    const std::byte* ahead = weights + 8192;
     F acc[kRows];
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
       acc[r] = start(job, row + r, panel, 0);
     }
     for (int64_t g = 0; g < num_groups; ++g) {
-      WR_UNROLL
-      for (int i = 0; i < kGroupBytes / 64; ++i) {
-        __builtin_prefetch(weights + g * kGroupBytes + kAhead + i * 64);
+      for (const std::byte* end = ahead + bytes_per_group; ahead < end; ahead += 64) {
+        __builtin_prefetch(ahead);
       }
       I w[kGroup / 4];
       load_group<kKind, kGroup>(job, weights, g, w);
@@ -593,7 +570,7 @@ struct PanelLoops {
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        for_each_row_tile<V::kDirectRows>(
+        for_each_row_tile<V::kDirectTile>(
             job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
               int8_direct<kKind, kGroup, kRows>(job, rows, panel, row);
             });
