@@ -50,7 +50,6 @@ class GgufFile {
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] uint32_t version() const { return version_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
   // Tensors and metadata keys come in the order of the file.
@@ -87,7 +86,6 @@ class GgufFile {
   std::string name_;
   std::optional<MappedFile> mapping_;
   std::span<const std::byte> bytes_;
-  uint32_t version_ = 0;
   std::vector<GgufTensor> tensors_;
   std::vector<std::string_view> keys_;
   std::unordered_map<std::string_view, GgufValue> values_;

@@ -89,18 +89,19 @@ Result<void> GgufParser::read_header() {
   if (!read(magic) || magic != kMagic) {
     return corrupt("not a GGUF file (it does not start with the letters GGUF)");
   }
-  if (!read(file_.version_)) {
+  uint32_t version = 0;
+  if (!read(version)) {
     return ends_in("the version");
   }
-  if (file_.version_ != 2 && file_.version_ != 3) {
-    const bool big_endian = file_.version_ != 0 && (file_.version_ & 0xffffU) == 0;
+  if (version != 2 && version != 3) {
+    const bool big_endian = version != 0 && (version & 0xffffU) == 0;
     return fail(ErrorCode::kUnsupported,
                 big_endian
                     ? fmt::format("'{}': a big-endian GGUF file; only little-endian ones are read",
                                   file_.name_)
                     : fmt::format("'{}': GGUF version {} is not supported (versions 2 and 3 are)",
                                   file_.name_,
-                                  file_.version_));
+                                  version));
   }
   if (!read(num_tensors_) || !read(num_values_)) {
     return ends_in("the header");

@@ -55,21 +55,15 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (data == MAP_FAILED) {
     return cannot("map", path, error);
   }
-  return MappedFile(path, static_cast<const std::byte*>(data), size);
+  return MappedFile(static_cast<const std::byte*>(data), size);
 }
 
-MappedFile::MappedFile(std::string path, const std::byte* data, size_t size)
-    : path_(std::move(path)), data_(data), size_(size) {}
-
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
     unmap();
-    path_ = std::move(other.path_);
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
   }

@@ -30,7 +30,6 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
-  [[nodiscard]] const std::string& path() const { return path_; }
 
   // The pages that hold [offset, offset + len) leave this process's memory; a later touch reads
   // them again. Whole pages, so neighbours that share the first or last page are dropped as well.
@@ -39,10 +38,9 @@ class MappedFile {
   void advise_sequential() const;
 
  private:
-  MappedFile(std::string path, const std::byte* data, size_t size);
+  MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}
   void unmap();
 
-  std::string path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

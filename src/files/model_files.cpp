@@ -152,7 +152,7 @@ Result<ModelFiles> resolve_hub_name(const std::string& name,
   const fs::path repo = fs::path(caches.huggingface_hub) / folder;
   if (!is_there(repo)) {
     return fail(ErrorCode::kNotFound,
-                fmt::format("the model '{}' is neither a path, nor a known alias, nor in the "
+                fmt::format("the model '{}' is neither a path, nor the alias smollm2, nor in the "
                             "Hugging Face cache '{}'",
                             name,
                             caches.huggingface_hub));
