@@ -34,7 +34,7 @@ class Tokenizer {
 
   // Special tokens in the text are parsed as such. add_special: with the tokens that the model's rules put around a
   // text (BOS, EOS), if any. Any bytes are accepted: those that are not UTF-8 become byte tokens, or U+FFFD first where
-  // the vocabulary has none. Should the tokenizer itself fail (a tokenizer.json without a token for the unknown may), it
+  // the vocabulary is not made of bytes; a byte that the vocabulary lacks is lost, as in the original. Should the tokenizer itself fail (a tokenizer.json without a token for the unknown may), it
   // logs an error and the result is empty.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special) const;
 

@@ -169,10 +169,11 @@ impl GgufTokenizer {
             |start, split, end| ranks.rank(merges, &bytes[start..split], &bytes[split..end]),
             |part| match self.find(part.as_bytes()) {
                 Some(id) => out.push(id),
-                // A merge that made no token: its characters, as far as the vocabulary has them.
+                // A merge that made no token: its characters. Bytes without a token of their own are lost, as they are in
+                // the tokenizers that these vocabularies were made for.
                 None => {
                     for (i, c) in part.char_indices() {
-                        out.extend(self.find(&part.as_bytes()[i..i + c.len_utf8()]).or(self.unk));
+                        out.extend(self.find(&part.as_bytes()[i..i + c.len_utf8()]));
                     }
                 }
             },
