@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "executor/executor.h"
+#include "executor/make_executor.h"
+#include "sched/scheduler.h"
+#include "wire/serialize.h"
+#include "worker/model_plan.h"
+
+namespace warprow::test {
+
+// What a run under test varies.
+struct RigOptions {
+  EngineConfig config;
+  cpu::CpuDeviceOptions device;
+  bool debug_checks = true;
+  bool serialize = false;  // every message goes through its bytes
+};
+
+struct RigResult {
+  std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<std::vector<std::pair<TokenId, float>>> top;
+  FinishReason reason = FinishReason::kNone;
+  int32_t num_cached_tokens = 0;
+};
+
+// Scheduler and executor without the engine's threads: requests in, tokens out, every step in the hand.
+class ModelRig {
+ public:
+  explicit ModelRig(const RigOptions& options) : options_(options) {
+    if (options_.device.num_threads > 0) {
+      options_.config.threads = options_.device.num_threads;
+    }
+    ModelPlan plan = value_or_throw(plan_model(options_.config, this_machine()));
+    plan.runner.debug_checks = options_.debug_checks;
+    options_.device.num_threads = plan.config.threads;
+    SchedulerConfig config;
+    config.max_num_seqs = plan.config.max_num_seqs;
+    config.max_num_batched_tokens = plan.config.max_num_batched_tokens;
+    config.max_model_len = plan.config.max_model_len;
+    config.enable_prefix_caching = plan.config.enable_prefix_caching;
+    config.enable_chunked_prefill = plan.config.enable_chunked_prefill;
+    config.max_concurrent_steps = plan.runner.max_steps_in_flight;
+    config.kv = plan.kv_cache;
+    auto device = cpu::make_cpu_device(options_.device);
+    device_ = device.get();
+    executor_ = make_uniproc_executor(std::move(plan), std::move(device));
+    scheduler_ = std::make_unique<Scheduler>(config);
+    scheduler_->reserve(step_);
+  }
+
+  void add(Request request) {
+    results_[request.id] = {};
+    value_or_throw(scheduler_->add_request(request));
+  }
+
+  // One tick as the engine does it: submit while there is room, else take the oldest output. False when idle.
+  bool tick() {
+    if (scheduler_->schedule(step_)) {
+      submit(step_);
+      return true;
+    }
+    if (executor_->num_outstanding() == 0) {
+      return false;
+    }
+    collect();
+    return true;
+  }
+
+  std::map<uint64_t, RigResult>& run() {
+    while (tick()) {
+    }
+    return results_;
+  }
+
+  void submit(const SchedulerOutput& step) {
+    if (options_.serialize) {
+      serialize(step, bytes_);
+      SchedulerOutput arrived;
+      value_or_throw(deserialize(bytes_, arrived));
+      executor_->execute_model(arrived);
+    } else {
+      executor_->execute_model(step);
+    }
+    executor_->sample_tokens(nullptr);
+  }
+
+  void collect() {
+    executor_->take_output(output_);
+    if (options_.serialize) {
+      serialize(output_, bytes_);
+      value_or_throw(deserialize(bytes_, output_));
+    }
+    scheduler_->update_from_output(output_, deltas_);
+    for (const RequestDelta& delta : deltas_) {
+      take(delta);
+    }
+  }
+
+  [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
+  [[nodiscard]] Executor& executor() { return *executor_; }
+  [[nodiscard]] cpu::CpuDevice& device() { return *device_; }
+  [[nodiscard]] const SchedulerOutput& step() const { return step_; }
+  [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
+
+ private:
+  void take(const RequestDelta& delta) {
+    RigResult& result = results_[delta.id];
+    for (int32_t i = delta.tokens.begin; i < delta.tokens.begin + delta.tokens.count; ++i) {
+      const auto at = static_cast<size_t>(i);
+      result.tokens.push_back(output_.token_ids[at]);
+      if (output_.has_logprobs) {
+        const TokenLogprobs& logprobs = output_.logprobs[at];
+        result.logprobs.push_back(logprobs);
+        auto& top = result.top.emplace_back();
+        for (int32_t t = logprobs.top.begin; t < logprobs.top.begin + logprobs.top.count; ++t) {
+          top.emplace_back(output_.top_ids[static_cast<size_t>(t)], output_.top_logprobs[static_cast<size_t>(t)]);
+        }
+      }
+    }
+    if (delta.reason != FinishReason::kNone) {
+      result.reason = delta.reason;
+      result.num_cached_tokens = delta.num_cached_tokens;
+    }
+  }
+
+  RigOptions options_;
+  cpu::CpuDevice* device_ = nullptr;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Scheduler> scheduler_;
+  SchedulerOutput step_;
+  std::vector<uint8_t> bytes_;
+  ModelRunnerOutput output_;
+  std::vector<RequestDelta> deltas_;
+  std::map<uint64_t, RigResult> results_;
+};
+
+}  // namespace warprow::test
