@@ -156,12 +156,11 @@ int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
   return static_cast<int32_t>(std::min<int64_t>(needed, RequestKv::kNever));
 }
 
-bool KvCacheManager::admit(
-    RequestKv& kv, int32_t num_hit, int32_t num_tokens, int32_t num_known, RowId row, SchedulerOutput& out) {
-  if (num_hit == 0) {
+bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerOutput& out) {
+  if (admission.num_hit == 0) {
     collect_hits(kv, 0);
   }
-  if (free_blocks_to_admit(num_known) > pool_.num_free()) {
+  if (free_blocks_to_admit(admission.num_known) > pool_.num_free()) {
     return false;
   }
   for (const std::vector<BlockId>& hits : hits_) {
@@ -176,8 +175,8 @@ bool KvCacheManager::admit(
     table.blocks.assign(hits_[g].begin(), hits_[g].end());
     table.num_cached = num_of(hits_[g]);
     table.num_dropped = static_cast<int32_t>(std::count(hits_[g].begin(), hits_[g].end(), kNullBlock));
-    append_blocks(kv, g, num_tokens);
-    emit(kv, g, 0, row, out);
+    append_blocks(kv, g, admission.num_tokens);
+    emit(kv, g, 0, admission.row, out);
   }
   refresh_marks(kv);
   return true;

@@ -51,6 +51,14 @@ class KvCacheManager {
     bool fence_freed_blocks = false;
   };
 
+  // How a request enters its row.
+  struct Admission {
+    RowId row = kNoRow;
+    int32_t num_hit = 0;     // tokens of the prefix that find_prefix() found
+    int32_t num_tokens = 0;  // computed by the end of the first step, the hit included
+    int32_t num_known = 0;   // all of its prefill
+  };
+
   KvCacheManager(const KvCacheSpec& spec, const Limits& limits);
 
   // The most blocks a request ever holds at once while its length grows to num_tokens.
@@ -63,9 +71,9 @@ class KvCacheManager {
   // blocks found are remembered for an admit() that follows at once.
   int32_t find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens);
 
-  // Takes the prefix of num_hit tokens just found and blocks for num_tokens (hit included), and appends the tables to
-  // `out`. False, and nothing changed, unless blocks for all num_known tokens are free now.
-  bool admit(RequestKv& kv, int32_t num_hit, int32_t num_tokens, int32_t num_known, RowId row, SchedulerOutput& out);
+  // Takes the prefix just found and blocks for the first chunk, and appends the tables to `out`. False, and nothing
+  // changed, unless blocks for all known tokens are free now.
+  bool admit(RequestKv& kv, const Admission& admission, SchedulerOutput& out);
 
   // Makes room for num_tokens and appends the new blocks to `out`. False, and nothing changed, if too few are free.
   bool grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);

@@ -175,7 +175,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
     return false;  // waits for a step that takes it whole; only a resumed one that outgrew every step is chunked
   }
   const int32_t n = std::min({rest, max_chunk_, budget_});
-  if (!kv_.admit(r.kv, hit, hit + n, r.num_known(), rows_.next(), out)) {
+  if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.pool().num_changes();
     return false;
@@ -310,64 +310,6 @@ void Scheduler::end(int32_t index) {
   requests_.remove(index);
 }
 
-void Scheduler::update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas) {
-  deltas.clear();
-  WR_CHECK_GT(num_in_flight_, 0);
-  const int64_t step = next_step_ - num_in_flight_;
-  WR_CHECK_EQ(out.step, step);
-  StepRecord& record = records_[static_cast<size_t>(step % config_.max_concurrent_steps)];
-  for (const RowOutput& row : out.rows) {
-    PlannedRow& planned = record.rows.at(static_cast<size_t>(index_of(row.row)));
-    if (planned.step != step || planned.generation != row.generation || !planned.samples) {
-      continue;  // a stale result, or a prefill chunk that yields nothing
-    }
-    planned.samples = false;
-    --record.num_sampling;
-    if (requests_[planned.index].arrival != planned.arrival) {
-      continue;  // it ended while the step was in flight
-    }
-    WR_CHECK_EQ(row.tokens.count, 1);
-    RequestDelta& delta = deltas.emplace_back();
-    delta.tokens = row.tokens;
-    take_token(planned.index, out.token_ids[static_cast<size_t>(row.tokens.begin)], delta);
-  }
-  WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
-  kv_.complete(step);
-  --num_in_flight_;
-}
-
-void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
-  LiveRequest& r = requests_[index];
-  r.tokens.push_back(token);
-  --r.num_pending;
-  delta.id = r.id;
-  delta.num_cached_tokens = r.num_cached_tokens;
-  delta.reason = finish_reason(r, token, delta.stop_token_id);
-  const int32_t num_confirmed = std::min(r.num_computed, r.num_known());
-  if (num_confirmed >= r.kv.cache_at) {
-    kv_.cache_full_blocks(r.kv, r.tokens, num_confirmed);
-  }
-  if (delta.reason != FinishReason::kNone) {
-    end(index);
-  }
-}
-
-FinishReason Scheduler::finish_reason(const LiveRequest& request, TokenId token, TokenId& stop_token_id) {
-  const auto has = [token](const std::vector<TokenId>& ids) {
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
-  };
-  if (request.num_known() > request.stop_from_len) {
-    if (has(request.eos_token_ids)) {
-      return FinishReason::kStop;
-    }
-    if (has(request.stop_token_ids)) {
-      stop_token_id = token;
-      return FinishReason::kStop;
-    }
-  }
-  return request.num_known() >= request.max_len ? FinishReason::kLength : FinishReason::kNone;
-}
-
 void Scheduler::reserve(SchedulerOutput& out) const {
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   const auto num_blocks = static_cast<size_t>(kv_.pool().num_blocks());
@@ -389,50 +331,6 @@ SchedulerStats Scheduler::stats() const {
   stats.num_kv_blocks = kv_.pool().num_blocks() - 1;
   stats.num_kv_blocks_used = stats.num_kv_blocks - kv_.pool().num_free() - kv_.pool().num_fenced();
   return stats;
-}
-
-std::vector<BlockId> Scheduler::block_table(uint64_t id, int32_t group) const {
-  const int32_t index = requests_.find(id);
-  WR_CHECK_GE(index, 0);
-  return requests_[index].kv.tables.at(static_cast<size_t>(group)).blocks;
-}
-
-void Scheduler::check_invariants() const {
-  const BlockPool& pool = kv_.pool();
-  std::vector<int32_t> refs(static_cast<size_t>(pool.num_blocks()), 0);
-  int32_t num_running = 0;
-  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next, ++num_running) {
-    const LiveRequest& r = requests_[i];
-    WR_CHECK(r.state == LiveRequest::State::kRunning);
-    WR_CHECK_EQ(row_owner_.at(static_cast<size_t>(index_of(r.row))), i);
-    WR_CHECK_LE(r.num_computed, r.num_known() + r.num_pending);
-    WR_CHECK_LE(r.num_computed, r.kv.capacity);
-    for (const RequestKv::Table& table : r.kv.tables) {
-      for (const BlockId block : table.blocks) {
-        ++refs[static_cast<size_t>(index_of(block))];
-      }
-    }
-  }
-  WR_CHECK_EQ(num_running, running_.size());
-  WR_CHECK_EQ(num_running + rows_.num_free(), config_.max_num_seqs);
-  for (int32_t i = waiting_.front(); i >= 0; i = requests_[i].next) {
-    WR_CHECK_EQ(requests_[i].kv.capacity, 0);
-  }
-  std::vector<bool> is_free(refs.size(), false);
-  for (const BlockId block : pool.free_order()) {
-    WR_CHECK(!is_free[static_cast<size_t>(index_of(block))]);
-    is_free[static_cast<size_t>(index_of(block))] = true;
-  }
-  int32_t num_idle = 0;
-  for (int32_t b = 1; b < pool.num_blocks(); ++b) {
-    const auto i = static_cast<size_t>(b);
-    WR_CHECK(refs[i] == pool.num_refs(BlockId{b}), "block {}: {} tables name it, {} references", b, refs[i],
-             pool.num_refs(BlockId{b}));
-    WR_CHECK(refs[i] == 0 || !is_free[i], "block {} is held and free", b);
-    WR_CHECK(refs[i] <= 1 || pool.is_hashed(BlockId{b}), "block {} is shared and not full", b);
-    num_idle += refs[i] == 0 ? 1 : 0;
-  }
-  WR_CHECK_EQ(num_idle, pool.num_free() + pool.num_fenced());
 }
 
 }  // namespace warprow

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/kv_spec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "kv/kv_math.h"
 
@@ -45,7 +48,14 @@ TEST(KvSpec, KeysAndValuesMayDiffer) {
 TEST(KvSpec, KernelBlocks) {
   KvGroupSpec group = group_of(1, 1, 16);
   group.block_size = 64;
-  EXPECT_EQ(group.kernel_blocks_per_block(), 4);  // blocks [2, 5] are kernel blocks [8..11, 20..23]
+  EXPECT_EQ(group.kernel_blocks_per_block(), 4);
+  std::vector<int32_t> kernel_blocks;
+  for (const int32_t block : {2, 5}) {
+    for (int32_t i = 0; i < group.kernel_blocks_per_block(); ++i) {
+      kernel_blocks.push_back(block * group.kernel_blocks_per_block() + i);
+    }
+  }
+  EXPECT_THAT(kernel_blocks, ::testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
 }
 
 TEST(KvMath, MaxBlocksPerRow) {

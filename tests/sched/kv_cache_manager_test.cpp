@@ -42,12 +42,15 @@ struct Cache {
     const auto num_tokens = static_cast<int32_t>(tokens.size());
     const int32_t hit = manager.find_prefix(kv, tokens, num_tokens - 1);
     out.clear();
-    if (!manager.admit(kv, hit, num_tokens, num_tokens, kRow, out)) {
+    if (!manager.admit(kv, {kRow, hit, num_tokens, num_tokens}, out)) {
       return false;
     }
     manager.cache_full_blocks(kv, tokens, num_tokens);
     return true;
   }
+
+  // The manager shows its pool read-only; here it is a test that evicts.
+  BlockPool& pool() { return const_cast<BlockPool&>(manager.pool()); }
 
   KvCacheManager manager;
   SchedulerOutput out;
@@ -88,23 +91,19 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   const std::vector<BlockId> window = first.tables[1].blocks;
   cache.manager.release(first, 0);
 
-  // Evict the window group's blocks 0, 1, 4 and 5 by taking them for something else; keep the others alive meanwhile.
-  RequestKv keep;
-  cache.manager.init(keep, {}, 200);
-  ASSERT_EQ(cache.manager.find_prefix(keep, tokens, 96), 96);
-  RequestKv other;
-  std::vector<BlockId> held;
-  for (size_t i = 0; i < 6; ++i) {
-    const_cast<BlockPool&>(cache.manager.pool()).touch(full[i]);
+  // Evict the window group's blocks 0, 1, 4 and 5 by taking every block that is not held.
+  BlockPool& pool = cache.pool();
+  std::vector<BlockId> kept(full.begin(), full.begin() + 6);
+  kept.insert(kept.end(), {window[2], window[3]});
+  for (const BlockId block : kept) {
+    pool.touch(block);
   }
-  for (const size_t i : {2U, 3U}) {
-    const_cast<BlockPool&>(cache.manager.pool()).touch(window[i]);
+  std::vector<BlockId> taken;
+  while (pool.num_free() > 0) {
+    taken.push_back(pool.take());
   }
-  while (cache.manager.pool().num_free() > 0) {
-    held.push_back(const_cast<BlockPool&>(cache.manager.pool()).take());
-  }
-  for (const BlockId block : held) {
-    const_cast<BlockPool&>(cache.manager.pool()).release(block, 0);
+  for (const BlockId block : taken) {
+    pool.release(block, 0);
   }
 
   RequestKv second;
@@ -112,7 +111,7 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   const std::vector<TokenId> longer = tokens_from(0, 150);
   EXPECT_EQ(cache.manager.find_prefix(second, longer, 149), 64);
   cache.out.clear();
-  ASSERT_TRUE(cache.manager.admit(second, 64, 70, 150, kRow, cache.out));
+  ASSERT_TRUE(cache.manager.admit(second, {kRow, 64, 70, 150}, cache.out));
   EXPECT_EQ(second.tables[0].blocks[3], full[3]);
   EXPECT_THAT(std::vector<BlockId>(second.tables[1].blocks.begin(), second.tables[1].blocks.begin() + 4),
               ElementsAre(kNullBlock, kNullBlock, window[2], window[3]));
@@ -142,7 +141,7 @@ TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {
   EXPECT_EQ(cache.manager.find_prefix(second, tokens, 39), 36);
   EXPECT_EQ(cache.manager.find_prefix(second, tokens, 35), 24);
   cache.out.clear();
-  ASSERT_TRUE(cache.manager.admit(second, 24, 40, 40, kRow, cache.out));
+  ASSERT_TRUE(cache.manager.admit(second, {kRow, 24, 40, 40}, cache.out));
   EXPECT_EQ(second.tables[0].blocks.size(), 10U);
   EXPECT_EQ(second.tables[1].blocks.size(), 7U);
   EXPECT_EQ(second.capacity, 40);
@@ -167,7 +166,7 @@ TEST(KvCacheManager, GrowIsAllOrNothing) {
   Cache cache({full_group(4), full_group(4)}, 6);
   RequestKv kv;
   cache.manager.init(kv, {}, 20);
-  ASSERT_TRUE(cache.manager.admit(kv, 0, 4, 4, kRow, cache.out));
+  ASSERT_TRUE(cache.manager.admit(kv, {kRow, 0, 4, 4}, cache.out));
   cache.out.clear();
   EXPECT_TRUE(cache.manager.grow(kv, 5, kRow, cache.out));
   EXPECT_THAT(cache.out.block_appends,
@@ -186,7 +185,7 @@ TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
   manager.init(kv, {}, 20);
   const std::vector<TokenId> tokens = tokens_from(0, 9);
   EXPECT_EQ(manager.find_prefix(kv, tokens, 8), 0);
-  ASSERT_TRUE(manager.admit(kv, 0, 9, 9, kRow, out));
+  ASSERT_TRUE(manager.admit(kv, {kRow, 0, 9, 9}, out));
   EXPECT_EQ(kv.cache_at, RequestKv::kNever);
 }
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold between any two calls; tests ask after each.
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace warprow {
+
+std::vector<BlockId> Scheduler::block_table(uint64_t id, int32_t group) const {
+  const int32_t index = requests_.find(id);
+  WR_CHECK_GE(index, 0);
+  return requests_[index].kv.tables.at(static_cast<size_t>(group)).blocks;
+}
+
+void Scheduler::check_invariants() const {
+  const BlockPool& pool = kv_.pool();
+  std::vector<int32_t> refs(static_cast<size_t>(pool.num_blocks()), 0);
+  int32_t num_running = 0;
+  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next, ++num_running) {
+    const LiveRequest& r = requests_[i];
+    WR_CHECK(r.state == LiveRequest::State::kRunning);
+    WR_CHECK_EQ(row_owner_.at(static_cast<size_t>(index_of(r.row))), i);
+    WR_CHECK_LE(r.num_computed, r.num_known() + r.num_pending);
+    WR_CHECK_LE(r.num_computed, r.kv.capacity);
+    for (const RequestKv::Table& table : r.kv.tables) {
+      for (const BlockId block : table.blocks) {
+        ++refs[static_cast<size_t>(index_of(block))];
+      }
+    }
+  }
+  WR_CHECK_EQ(num_running, running_.size());
+  WR_CHECK_EQ(num_running + rows_.num_free(), config_.max_num_seqs);
+  for (int32_t i = waiting_.front(); i >= 0; i = requests_[i].next) {
+    WR_CHECK_EQ(requests_[i].kv.capacity, 0);
+  }
+  std::vector<bool> is_free(refs.size(), false);
+  for (const BlockId block : pool.free_order()) {
+    WR_CHECK(!is_free[static_cast<size_t>(index_of(block))]);
+    is_free[static_cast<size_t>(index_of(block))] = true;
+  }
+  int32_t num_idle = 0;
+  for (int32_t b = 1; b < pool.num_blocks(); ++b) {
+    const auto i = static_cast<size_t>(b);
+    WR_CHECK(refs[i] == pool.num_refs(BlockId{b}), "block {}: {} tables name it, {} references", b, refs[i],
+             pool.num_refs(BlockId{b}));
+    WR_CHECK(refs[i] == 0 || !is_free[i], "block {} is held and free", b);
+    WR_CHECK(refs[i] <= 1 || pool.is_hashed(BlockId{b}), "block {} is shared and not full", b);
+    num_idle += refs[i] == 0 ? 1 : 0;
+  }
+  WR_CHECK_EQ(num_idle, pool.num_free() + pool.num_fenced());
+}
+
+}  // namespace warprow

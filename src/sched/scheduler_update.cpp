@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way back: what a step's output means for the requests it ran for.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace warprow {
+
+void Scheduler::update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas) {
+  deltas.clear();
+  WR_CHECK_GT(num_in_flight_, 0);
+  const int64_t step = next_step_ - num_in_flight_;
+  WR_CHECK_EQ(out.step, step);
+  StepRecord& record = records_[static_cast<size_t>(step % config_.max_concurrent_steps)];
+  for (const RowOutput& row : out.rows) {
+    PlannedRow& planned = record.rows.at(static_cast<size_t>(index_of(row.row)));
+    if (planned.step != step || planned.generation != row.generation || !planned.samples) {
+      continue;  // a stale result, or a prefill chunk that yields nothing
+    }
+    planned.samples = false;
+    --record.num_sampling;
+    if (requests_[planned.index].arrival != planned.arrival) {
+      continue;  // it ended while the step was in flight
+    }
+    WR_CHECK_EQ(row.tokens.count, 1);
+    RequestDelta& delta = deltas.emplace_back();
+    delta.tokens = row.tokens;
+    take_token(planned.index, out.token_ids[static_cast<size_t>(row.tokens.begin)], delta);
+  }
+  WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
+  kv_.complete(step);
+  --num_in_flight_;
+}
+
+void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
+  LiveRequest& r = requests_[index];
+  r.tokens.push_back(token);
+  --r.num_pending;
+  delta.id = r.id;
+  delta.num_cached_tokens = r.num_cached_tokens;
+  delta.reason = finish_reason(r, token, delta.stop_token_id);
+  const int32_t num_confirmed = std::min(r.num_computed, r.num_known());
+  if (num_confirmed >= r.kv.cache_at) {
+    kv_.cache_full_blocks(r.kv, r.tokens, num_confirmed);
+  }
+  if (delta.reason != FinishReason::kNone) {
+    end(index);
+  }
+}
+
+FinishReason Scheduler::finish_reason(const LiveRequest& request, TokenId token, TokenId& stop_token_id) {
+  const auto has = [token](const std::vector<TokenId>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  if (request.num_known() > request.stop_from_len) {
+    if (has(request.eos_token_ids)) {
+      return FinishReason::kStop;
+    }
+    if (has(request.stop_token_ids)) {
+      stop_token_id = token;
+      return FinishReason::kStop;
+    }
+  }
+  return request.num_known() >= request.max_len ? FinishReason::kLength : FinishReason::kNone;
+}
+
+}  // namespace warprow

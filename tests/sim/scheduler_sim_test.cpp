@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+
+#include "sched/scheduler.h"
+#include "tests/sim/toy_device.h"
+#include "wire/serialize.h"
+
+namespace warprow {
+namespace {
+
+using testing::ToyDevice;
+using testing::ToyModel;
+
+constexpr TokenId kEos = 0;
+constexpr TokenId kStopId = 1;
+
+struct SimCase {
+  const char* name;
+  ToyModel model;
+  int32_t max_concurrent_steps = 2;
+  SchedulerConfig::Policy policy = SchedulerConfig::Policy::kFcfs;
+  int32_t num_blocks = 40;
+  int32_t max_num_batched_tokens = 48;
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;
+  bool fence_freed_blocks = false;
+  bool over_the_wire = false;
+};
+
+void PrintTo(const SimCase& sim, std::ostream* os) { *os << sim.name; }
+
+KvGroupSpec group_of(int32_t block_size, int32_t window = 0) {
+  KvGroupSpec group;
+  group.kind = window > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
+  group.window = window;
+  group.block_size = block_size;
+  return group;
+}
+
+ToyModel one_group() { return {{group_of(4)}, {0, 0}}; }
+ToyModel hybrid(int32_t window_block_size = 4) {
+  return {{group_of(4), group_of(window_block_size, 10)}, {0, 1, 0, 1}};
+}
+
+// Random arrivals, aborts and outputs kept back, on the toy device; every token is compared as it arrives.
+class Simulation {
+ public:
+  Simulation(const SimCase& sim, uint32_t seed)
+      : sim_(sim), random_(seed), scheduler_(config()), device_(sim.model, 8, sim.num_blocks, seed) {}
+
+  void run(int32_t num_steps) {
+    while (scheduler_.stats().num_steps < num_steps && !::testing::Test::HasFatalFailure()) {
+      while (live_.size() < 14 && chance(35)) {
+        arrive();
+      }
+      if (!live_.empty() && chance(3)) {
+        leave();
+      }
+      advance();
+    }
+    while (scheduler_.has_work() || scheduler_.num_in_flight() > 0) {
+      advance();
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
+    }
+    EXPECT_TRUE(live_.empty());
+    EXPECT_EQ(scheduler_.stats().num_kv_blocks_used, 0);
+  }
+
+  [[nodiscard]] SchedulerStats stats() const { return scheduler_.stats(); }
+  [[nodiscard]] int32_t num_finished() const { return num_finished_; }
+
+ private:
+  struct Expected {
+    std::vector<TokenId> outputs;
+    FinishReason reason = FinishReason::kLength;
+    TokenId stop_token_id = -1;
+    size_t num_seen = 0;
+  };
+
+  [[nodiscard]] SchedulerConfig config() const {
+    SchedulerConfig config;
+    config.max_num_seqs = 8;
+    config.max_num_batched_tokens = sim_.max_num_batched_tokens;
+    config.max_model_len = 100;
+    config.enable_prefix_caching = sim_.enable_prefix_caching;
+    config.enable_chunked_prefill = sim_.enable_chunked_prefill;
+    config.policy = sim_.policy;
+    config.max_concurrent_steps = sim_.max_concurrent_steps;
+    config.fence_freed_blocks = sim_.fence_freed_blocks;
+    config.kv = {sim_.model.groups, sim_.num_blocks};
+    return config;
+  }
+
+  int32_t number(int32_t below) { return static_cast<int32_t>(random_() % static_cast<uint32_t>(below)); }
+  bool chance(int32_t percent) { return number(100) < percent; }
+
+  // Prompts share one of three beginnings, cut anywhere.
+  void arrive() {
+    Request request;
+    request.id = next_id_++;
+    std::mt19937 shared(static_cast<uint32_t>(number(3)));
+    for (int32_t i = number(45); i > 0; --i) {
+      request.prompt.push_back(static_cast<TokenId>(shared() % 40));
+    }
+    for (int32_t i = number(4) == 0 ? 0 : number(12); i > 0 || request.prompt.empty(); --i) {
+      request.prompt.push_back(number(40));
+    }
+    request.max_tokens = 1 + number(24);
+    request.params.min_tokens = number(3) == 0 ? number(5) : 0;
+    if (number(4) != 0) {
+      request.eos_token_ids = {kEos};
+    }
+    request.stop_token_ids = {kStopId};
+    request.priority = number(3);
+    request.cache_salt = static_cast<uint64_t>(number(8) == 0);
+    if (scheduler_.add_request(request)) {
+      live_[request.id] = expect(request);
+    }
+  }
+
+  [[nodiscard]] Expected expect(const Request& request) const {
+    Expected expected;
+    const auto prompt_len = static_cast<int32_t>(request.prompt.size());
+    const int32_t max_outputs = std::min(request.max_tokens, 100 - prompt_len);
+    for (const TokenId token : sim_.model.generate(request.prompt, max_outputs)) {
+      expected.outputs.push_back(token);
+      const bool is_eos = !request.eos_token_ids.empty() && token == kEos;
+      if (static_cast<int32_t>(expected.outputs.size()) > request.params.min_tokens && (is_eos || token == kStopId)) {
+        expected.reason = FinishReason::kStop;
+        expected.stop_token_id = is_eos ? -1 : token;
+        break;
+      }
+    }
+    return expected;
+  }
+
+  // Somebody goes away, or a stop string was found.
+  void leave() {
+    const auto it = std::next(live_.begin(), number(static_cast<int32_t>(live_.size())));
+    EXPECT_TRUE(chance(50) ? scheduler_.abort_request(it->first) : scheduler_.finish_request(it->first));
+    live_.erase(it);
+    scheduler_.check_invariants();
+  }
+
+  void advance() {
+    const bool keep_back = scheduler_.num_in_flight() < sim_.max_concurrent_steps && chance(80);
+    if (keep_back && scheduler_.schedule(step_)) {
+      scheduler_.check_invariants();
+      in_flight_.push_back(step_);
+      return;
+    }
+    if (in_flight_.empty()) {
+      ASSERT_TRUE(!scheduler_.has_work() || !keep_back) << "nothing in flight, and nothing can advance";
+      return;
+    }
+    collect();
+  }
+
+  // The device runs a step only now: whatever the host did since must not matter.
+  void collect() {
+    SchedulerOutput step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    if (sim_.over_the_wire) {
+      serialize(step, bytes_);
+      ASSERT_TRUE(deserialize(bytes_, step));
+    }
+    ModelRunnerOutput out = device_.run(step);
+    if (sim_.over_the_wire) {
+      serialize(out, bytes_);
+      ASSERT_TRUE(deserialize(bytes_, out));
+    }
+    scheduler_.update_from_output(out, deltas_);
+    scheduler_.check_invariants();
+    for (const RequestDelta& delta : deltas_) {
+      compare(delta, out);
+    }
+  }
+
+  void compare(const RequestDelta& delta, const ModelRunnerOutput& out) {
+    const auto it = live_.find(delta.id);
+    ASSERT_NE(it, live_.end()) << "tokens for a request that ended";
+    Expected& expected = it->second;
+    for (int32_t i = 0; i < delta.tokens.count; ++i) {
+      ASSERT_LT(expected.num_seen, expected.outputs.size());
+      ASSERT_EQ(out.token_ids[static_cast<size_t>(delta.tokens.begin + i)], expected.outputs[expected.num_seen])
+          << "request " << delta.id << ", output " << expected.num_seen;
+      ++expected.num_seen;
+    }
+    const bool is_last = expected.num_seen == expected.outputs.size();
+    ASSERT_EQ(delta.reason, is_last ? expected.reason : FinishReason::kNone);
+    if (is_last) {
+      ASSERT_EQ(delta.stop_token_id, expected.stop_token_id);
+      live_.erase(it);
+      ++num_finished_;
+    }
+  }
+
+  const SimCase& sim_;
+  std::mt19937 random_;
+  Scheduler scheduler_;
+  ToyDevice device_;
+  std::map<uint64_t, Expected> live_;
+  std::deque<SchedulerOutput> in_flight_;
+  SchedulerOutput step_;
+  std::vector<RequestDelta> deltas_;
+  std::vector<uint8_t> bytes_;
+  uint64_t next_id_ = 1;
+  int32_t num_finished_ = 0;
+};
+
+class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
+
+TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Simulation simulation(GetParam(), seed);
+    simulation.run(600);
+    ASSERT_FALSE(HasFailure());
+    // The run was worth something only if all of this happened in it.
+    const SchedulerStats stats = simulation.stats();
+    EXPECT_GT(simulation.num_finished(), 50);
+    EXPECT_GT(stats.num_preemptions, 0);
+    EXPECT_GT(stats.num_mixed_steps, 50);
+    EXPECT_EQ(stats.max_steps_in_flight, GetParam().max_concurrent_steps);
+    EXPECT_EQ(stats.num_prefix_hit_tokens > 0, GetParam().enable_prefix_caching);
+    EXPECT_EQ(stats.num_partial_prefill_steps > 0, GetParam().enable_chunked_prefill);
+  }
+}
+
+constexpr auto kPriority = SchedulerConfig::Policy::kPriority;
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases,
+    SchedulerSim,
+    ::testing::Values(
+        SimCase{.name = "Plain", .model = one_group(), .max_concurrent_steps = 1},
+        SimCase{.name = "Async", .model = one_group()},
+        SimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
+        SimCase{.name = "Priority", .model = one_group(), .policy = kPriority},
+        SimCase{.name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
+        SimCase{.name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
+        SimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},
+        SimCase{.name = "TinyBudget", .model = one_group(), .num_blocks = 32, .max_num_batched_tokens = 7, .over_the_wire = true},
+        SimCase{.name = "Hybrid", .model = hybrid(), .max_concurrent_steps = 1, .num_blocks = 60},
+        SimCase{.name = "HybridAsync", .model = hybrid(), .num_blocks = 60, .over_the_wire = true},
+        SimCase{.name = "HybridPriorityFenced",
+                .model = hybrid(),
+                .max_concurrent_steps = 3,
+                .policy = kPriority,
+                .num_blocks = 60,
+                .fence_freed_blocks = true},
+        SimCase{.name = "HybridTwoBlockSizes", .model = hybrid(2), .num_blocks = 70},
+        SimCase{.name = "WindowOnly", .model = {{group_of(4, 9)}, {0, 0}}, .num_blocks = 17}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace warprow

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <unordered_set>
+#include <vector>
+
+#include "tests/sim/toy_model.h"
+#include "wire/model_runner_output.h"
+#include "wire/scheduler_output.h"
+
+namespace warprow::testing {
+
+// Runs SchedulerOutputs on the toy model with nothing but what they say: rows, block tables, and KV memory in which
+// the groups overlap as on a device (layer i of each group lies in the same tensor). Breaches of the contract of
+// SchedulerOutput are test failures.
+class ToyDevice {
+ public:
+  ToyDevice(ToyModel model, int32_t max_rows, int32_t num_blocks, uint32_t seed)
+      : model_(std::move(model)), rows_(static_cast<size_t>(max_rows)), random_(seed) {
+    for (const KvGroupSpec& group : model_.groups) {
+      block_stride_ = std::max(block_stride_, group.block_size);
+    }
+    for (size_t layer = 0; layer < model_.layer_group.size(); ++layer) {
+      const auto end = model_.layer_group.begin() + static_cast<std::ptrdiff_t>(layer);
+      tensor_of_layer_.push_back(
+          static_cast<size_t>(std::count(model_.layer_group.begin(), end, model_.layer_group[layer])));
+    }
+    // Garbage, as in a fresh allocation.
+    memory_.resize(model_.layer_group.size());
+    for (auto& tensor : memory_) {
+      tensor.resize(static_cast<size_t>(num_blocks) * static_cast<size_t>(block_stride_));
+      std::generate(tensor.begin(), tensor.end(), [this] { return random_(); });
+    }
+  }
+
+  ModelRunnerOutput run(const SchedulerOutput& step) {
+    release(step.finished_rows);
+    release(step.preempted_rows);
+    for (const NewRow& row : step.new_rows) {
+      enter(row, step);
+    }
+    append_blocks(step);
+    ModelRunnerOutput out;
+    out.step = step.step;
+    forward(step);
+    sample(step, out);
+    return out;
+  }
+
+ private:
+  struct Row {
+    bool live = false;
+    uint32_t generation = 0;
+    int32_t num_computed = 0;
+    std::vector<TokenId> tokens;
+    std::vector<std::vector<BlockId>> tables;  // by group
+  };
+  struct Query {
+    const Row* row;
+    int32_t pos;
+    uint64_t x;
+  };
+
+  Row& at(RowId row) { return rows_.at(static_cast<size_t>(index_of(row))); }
+
+  void release(const std::vector<RowId>& rows) {
+    for (const RowId row : rows) {
+      EXPECT_TRUE(at(row).live);
+      at(row).live = false;
+    }
+  }
+
+  void enter(const NewRow& row, const SchedulerOutput& step) {
+    Row& r = at(row.row);
+    EXPECT_FALSE(r.live);
+    EXPECT_GT(row.generation, r.generation);
+    EXPECT_EQ(row.tokens.count, row.prefill_len);
+    EXPECT_GE(row.prefill_len, row.prompt_len);
+    const auto begin = step.token_ids.begin() + row.tokens.begin;
+    r = {true, row.generation, row.num_computed_tokens, {begin, begin + row.tokens.count}, {}};
+    r.tables.resize(model_.groups.size());
+  }
+
+  void append_blocks(const SchedulerOutput& step) {
+    for (const BlockAppend& append : step.block_appends) {
+      Row& r = at(append.row);
+      ASSERT_TRUE(r.live);
+      auto& table = r.tables.at(static_cast<size_t>(append.group));
+      ASSERT_EQ(append.start, static_cast<int32_t>(table.size()));
+      const auto begin = step.block_ids.begin() + append.blocks.begin;
+      table.insert(table.end(), begin, begin + append.blocks.count);
+    }
+  }
+
+  uint64_t& cell(size_t layer, const Row& row, int32_t pos) {
+    const auto group = static_cast<size_t>(model_.layer_group[layer]);
+    const int32_t block_size = model_.groups[group].block_size;
+    const BlockId block = row.tables[group].at(static_cast<size_t>(pos / block_size));
+    EXPECT_NE(block, kNullBlock);
+    const size_t slot = static_cast<size_t>(index_of(block)) * static_cast<size_t>(block_stride_) +
+                        static_cast<size_t>(pos % block_size);
+    return memory_[tensor_of_layer_[layer]].at(slot);
+  }
+
+  // All rows write a layer's keys before any row reads them, as a batched kernel does.
+  void forward(const SchedulerOutput& step) {
+    queries_.clear();
+    for (const ScheduledRow& s : step.scheduled) {
+      const Row& r = at(s.row);
+      ASSERT_TRUE(r.live);
+      ASSERT_GE(s.num_tokens, 1);
+      ASSERT_EQ(s.num_computed_tokens, r.num_computed);
+      for (int32_t pos = r.num_computed; pos < r.num_computed + s.num_tokens; ++pos) {
+        queries_.push_back({&r, pos, static_cast<uint64_t>(r.tokens.at(static_cast<size_t>(pos)))});
+      }
+    }
+    ASSERT_EQ(static_cast<int32_t>(queries_.size()), step.total_num_tokens);
+    for (size_t layer = 0; layer < model_.layer_group.size(); ++layer) {
+      written_.clear();
+      for (const Query& q : queries_) {
+        uint64_t& k = cell(layer, *q.row, q.pos);
+        EXPECT_TRUE(written_.insert(&k).second) << "a slot is written twice in step " << step.step;
+        k = ToyModel::mix(q.x, static_cast<uint64_t>(q.pos));
+      }
+      const KvGroupSpec& group = model_.groups[static_cast<size_t>(model_.layer_group[layer])];
+      for (Query& q : queries_) {
+        for (int32_t seen = ToyModel::first_seen(group, q.pos); seen <= q.pos; ++seen) {
+          q.x = ToyModel::mix(q.x, cell(layer, *q.row, seen));
+        }
+      }
+    }
+  }
+
+  // In any order, as the runner sorts its batch.
+  void sample(const SchedulerOutput& step, ModelRunnerOutput& out) {
+    size_t last_query = 0;
+    for (const ScheduledRow& s : step.scheduled) {
+      last_query += static_cast<size_t>(s.num_tokens);
+      Row& r = at(s.row);
+      r.num_computed += s.num_tokens;
+      RowOutput result;
+      result.row = s.row;
+      result.generation = r.generation;
+      result.tokens.begin = static_cast<int32_t>(out.token_ids.size());
+      if (r.num_computed == static_cast<int32_t>(r.tokens.size())) {
+        result.tokens.count = 1;
+        out.token_ids.push_back(model_.token_of(queries_[last_query - 1].x));
+        r.tokens.push_back(out.token_ids.back());
+      }
+      out.rows.push_back(result);
+    }
+    std::shuffle(out.rows.begin(), out.rows.end(), random_);
+  }
+
+  ToyModel model_;
+  std::vector<Row> rows_;
+  std::mt19937_64 random_;
+  int32_t block_stride_ = 0;
+  std::vector<size_t> tensor_of_layer_;  // a layer's ordinal within its group
+  std::vector<std::vector<uint64_t>> memory_;
+  std::vector<Query> queries_;
+  std::unordered_set<const uint64_t*> written_;
+};
+
+}  // namespace warprow::testing
