@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "engine/engine.h"
+#include "executor/make_executor.h"
+#include "files/model_files.h"
+#include "text/text_model.h"
+
+namespace warprow {
+
+std::unique_ptr<Engine> load_engine(const EngineConfig& config) {
+  const ModelFiles files = value_or_throw(resolve_model(config.model));
+  Result<std::unique_ptr<TextModel>> text = fail(ErrorCode::kInternal, "not loaded yet");
+  std::unique_ptr<Executor> executor;
+  {
+    const std::jthread reader([&] { text = load_text_model(files); });
+    executor = make_executor(config);
+  }
+  return make_engine(config, value_or_throw(std::move(text)), std::move(executor));
+}
+
+}  // namespace warprow
