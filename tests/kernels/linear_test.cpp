@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -180,6 +181,27 @@ TEST_P(LinearTest, ExtremesStayExact) {
           for (const float y : run_linear(one_, w, x, act)) {
             ASSERT_EQ(y, each * sign * 127.0F * 64);
           }
+        }
+      }
+    }
+  }
+}
+
+// A broken row is visibly broken, and alone.
+TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
+  const TestWeight t = make_weight(rng_, kind().shape(20, 64));
+  for (const ActFormat act : formats()) {
+    for (const size_t num_toks : {3, 9}) {
+      auto x = random_floats(rng_, static_cast<int64_t>(num_toks) * 64, -1.0F, 1.0F);
+      const auto good = run_linear(one_, t.w, x, act);
+      x[1 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+      x[2 * 64 + 40] = -std::numeric_limits<float>::infinity();
+      const auto y = run_linear(one_, t.w, x, act);
+      for (size_t i = 0; i < y.size(); ++i) {
+        if (i / 20 == 1 || i / 20 == 2) {
+          ASSERT_FALSE(std::isfinite(y[i])) << "row " << i / 20;
+        } else {
+          ASSERT_EQ(y[i], good[i]);
         }
       }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear layer's inner kernels for AVX2, FMA and F16C. A 16-lane vector is a pair of registers.
-#include "kernels/linear/panel_loops.h"
+#include "kernels/linear/panel_float.h"
+#include "kernels/linear/panel_int8.h"
 
 #include <immintrin.h>
 
@@ -95,20 +96,19 @@ struct Avx2 {
   }
   static I dot4_pinned(I acc, I w, __m256i a) { return dot4(acc, w, a); }
 
+  // Compares bits, so that a NaN is larger than anything.
   static float max_of_abs(F a, F b) {
-    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    const __m256 low =
-        _mm256_max_ps(_mm256_and_ps(a.lo, magnitude), _mm256_and_ps(a.hi, magnitude));
-    const __m256 high =
-        _mm256_max_ps(_mm256_and_ps(b.lo, magnitude), _mm256_and_ps(b.hi, magnitude));
-    const __m256 both = _mm256_max_ps(low, high);
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+    const __m256i larger = _mm256_max_epi32(_mm256_max_epi32(magnitude(a.lo), magnitude(a.hi)),
+                                            _mm256_max_epi32(magnitude(b.lo), magnitude(b.hi)));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(larger), _mm256_extracti128_si256(larger, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(m));
   }
+  // Rounds to nearest even within [-127, 127], stores 16 bytes and returns their sum.
   static int32_t round_to_s8(int8_t* q, F v) {
-    const __m256i lo = _mm256_cvtps_epi32(v.lo);
-    const __m256i hi = _mm256_cvtps_epi32(v.hi);
+    const __m256i lo = rounded(v.lo);
+    const __m256i hi = rounded(v.hi);
     const __m128i first =
         _mm_packs_epi32(_mm256_castsi256_si128(lo), _mm256_extracti128_si256(lo, 1));
     const __m128i second =
@@ -121,6 +121,13 @@ struct Avx2 {
   }
 
  private:
+  static __m256i magnitude(__m256 v) {
+    return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
+  }
+  static __m256i rounded(__m256 v) {
+    const __m256 limit = _mm256_set1_ps(127.0F);
+    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(v, _mm256_set1_ps(-127.0F)), limit));
+  }
   static __m128i load_128(const std::byte* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   }
@@ -140,6 +147,7 @@ struct Avx2 {
 
 }  // namespace
 
-const PanelKernels kPanelKernelsAvx2 = PanelLoops<Avx2>::table("avx2");
+const PanelKernels kPanelKernelsAvx2 = {
+    "avx2", &Int8Panels<Avx2>::quantise_row, &FloatPanels<Avx2>::run, &Int8Panels<Avx2>::run};
 
 }  // namespace warprow::cpu

@@ -7,7 +7,8 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-#include "kernels/linear/panel_loops.h"
+#include "kernels/linear/panel_float.h"
+#include "kernels/linear/panel_int8.h"
 
 namespace warprow::cpu {
 namespace {
@@ -80,12 +81,17 @@ struct Avx512 {
 #endif
   }
 
+  // Compares bits, so that a NaN is larger than anything.
   static float max_of_abs(F a, F b) {
-    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+    const I magnitude = _mm512_set1_epi32(0x7fffffff);
+    const I larger = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                                      _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(larger))));
   }
-  // Rounds to nearest even, stores 16 bytes and returns their sum.
+  // Rounds to nearest even within [-127, 127], stores 16 bytes and returns their sum.
   static int32_t round_to_s8(int8_t* q, F v) {
-    const I rounded = _mm512_cvtps_epi32(v);
+    const F limited = _mm512_min_ps(_mm512_max_ps(v, set1(-127.0F)), set1(127.0F));
+    const I rounded = _mm512_cvtps_epi32(limited);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(rounded));
     return _mm512_reduce_add_epi32(rounded);
   }
@@ -98,6 +104,9 @@ struct Avx512 {
 
 }  // namespace
 
-const PanelKernels kPanelKernelsAvx512 = PanelLoops<Avx512>::table("avx512");
+const PanelKernels kPanelKernelsAvx512 = {"avx512",
+                                          &Int8Panels<Avx512>::quantise_row,
+                                          &FloatPanels<Avx512>::run,
+                                          &Int8Panels<Avx512>::run};
 
 }  // namespace warprow::cpu

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear layer's inner kernels in portable C++: right everywhere, fast nowhere.
 #include "base/dtype.h"
-#include "kernels/linear/panel_loops.h"
+#include "kernels/linear/panel_float.h"
+#include "kernels/linear/panel_int8.h"
+
+#include <bit>
 
 namespace warprow::cpu {
 namespace {
@@ -129,22 +132,25 @@ struct Generic {
   }
   static I dot4_pinned(I acc, I w, int32_t a) { return dot4(acc, w, a); }
 
+  // Compares bits, so that a NaN is larger than anything.
   static float max_of_abs(F a, F b) {
-    float m = 0.0F;
+    uint32_t largest = 0;
     for (int i = 0; i < 16; ++i) {
-      m = __builtin_fabsf(a.v[i]) > m ? __builtin_fabsf(a.v[i]) : m;
-      m = __builtin_fabsf(b.v[i]) > m ? __builtin_fabsf(b.v[i]) : m;
+      const uint32_t first = std::bit_cast<uint32_t>(a.v[i]) & 0x7fffffffU;
+      const uint32_t second = std::bit_cast<uint32_t>(b.v[i]) & 0x7fffffffU;
+      const uint32_t larger = first > second ? first : second;
+      largest = larger > largest ? larger : largest;
     }
-    return m;
+    return std::bit_cast<float>(largest);
   }
   static int32_t round_to_s8(int8_t* q, F a) {
     constexpr float kRound =
         12582912.0F;  // 1.5 * 2^23: adding it leaves no fraction bits, rounding to nearest even
     int32_t sum = 0;
     for (int i = 0; i < 16; ++i) {
-      const float rounded = (a.v[i] + kRound) - kRound;
-      const bool in_range = rounded >= -127.0F && rounded <= 127.0F;  // false for NaN
-      const int32_t v = in_range ? static_cast<int32_t>(rounded) : 0;
+      const float above = a.v[i] > -127.0F ? a.v[i] : -127.0F;  // also for NaN
+      const float limited = above < 127.0F ? above : 127.0F;
+      const auto v = static_cast<int32_t>((limited + kRound) - kRound);
       q[i] = static_cast<int8_t>(v);
       sum += v;
     }
@@ -154,6 +160,9 @@ struct Generic {
 
 }  // namespace
 
-const PanelKernels kPanelKernelsGeneric = PanelLoops<Generic>::table("generic");
+const PanelKernels kPanelKernelsGeneric = {"generic",
+                                           &Int8Panels<Generic>::quantise_row,
+                                           &FloatPanels<Generic>::run,
+                                           &Int8Panels<Generic>::run};
 
 }  // namespace warprow::cpu

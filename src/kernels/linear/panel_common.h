@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/panel_kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+
+// The loops of the CPU linear layer (this file, panel_float.h, panel_int8.h) are written once over
+// a vector type V and instantiated by panel_kernels_*.cpp, each for its own instruction set. V
+// lives in an anonymous namespace there, so every instantiation is local to its file. These headers
+// therefore hold nothing but templates over V and call no function of the standard library.
+//
+// Numerics, the same for every V but the generic one (whose fma rounds twice), and for every number
+// of rows, tile and thread. acc starts at (add_to_y ? y : 0) + (out_bias or 0).
+//   float: acc takes the even inputs and a second sum, from 0, the odd ones, in ascending order:
+//   sum = fma(w, x, sum).
+//     After each block of block_len(k, kMaxFloatBlock) inputs the second sum joins acc and starts
+//     again.
+//   int8: group after group, isum the exact dot product: acc = fma(isum, scale_w * scale_x, acc),
+//   and with a bias
+//     acc = fma(bias_w, scaled_sum_x, acc).
+// Between two blocks of inputs acc may be kept in y, which is exact.
+//
+// V provides F (16 floats), I (64 bytes or 16 s32) and static functions on them, and the constants
+//   kDirectRows             up to so many rows use the packed weights directly, more go through an
+//   unpacked block, kDirectTile             in tiles of so many rows; kFloatRows, kFloatPanels,
+//   kIntRows, kIntPanels   register tiles over unpacked blocks; kOffsetWeights          whether
+//   dot4 wants weights as u8: s8 ones come with 128 added, u4 ones with their zero point,
+//                           and ActGroup undoes the offset. Otherwise they are s8 without offset.
+
+#if defined(__clang__)
+#define WR_UNROLL _Pragma("unroll")
+#else
+#define WR_UNROLL _Pragma("GCC unroll 16")
+#endif
+#define WR_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace warprow::cpu {
+
+// Where a register tile lies: its first row and panel, and the inputs (or groups of inputs) it sums
+// over.
+struct TilePlace {
+  int64_t row;
+  int64_t panel;
+  int64_t begin;
+  int64_t end;
+};
+
+template <typename V>
+struct PanelCommon {
+  using F = typename V::F;
+  static constexpr int kLanes = 16;
+
+  // Cuts k into equal blocks of at most max_len inputs, multiples of 32 but for the last.
+  static int64_t block_len(int64_t k, int64_t max_len) {
+    const int64_t num_blocks = (k + max_len - 1) / max_len;
+    return ((k + num_blocks - 1) / num_blocks + 31) / 32 * 32;
+  }
+
+  static int num_valid(const PanelJob& job, int64_t panel) {
+    const int64_t left = job.num_outputs - panel * kLanes;
+    return left < kLanes ? static_cast<int>(left) : kLanes;
+  }
+  // n of 16 floats; the rest is zero, and is not stored. Kept out of line: only a matrix's last
+  // panel comes here.
+  [[gnu::noinline]] static void load_part(const float* p, int n, float* lanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      lanes[i] = i < n ? p[i] : 0.0F;
+    }
+  }
+  [[gnu::noinline]] static void store_part(float* p, int n, const float* lanes) {
+    for (int i = 0; i < n; ++i) {
+      p[i] = lanes[i];
+    }
+  }
+  static F load_some(const float* p, int n) {
+    if (n == kLanes) [[likely]] {
+      return V::load(p);
+    }
+    float lanes[kLanes];
+    load_part(p, n, lanes);
+    return V::load(lanes);
+  }
+  static void store_some(float* p, F v, int n) {
+    if (n == kLanes) [[likely]] {
+      V::store(p, v);
+      return;
+    }
+    float lanes[kLanes];
+    V::store(lanes, v);
+    store_part(p, n, lanes);
+  }
+  static float* y_at(const PanelJob& job, int64_t row, int64_t panel) {
+    return job.y + row * job.y_stride + panel * kLanes;
+  }
+  // Where the sum of a row's panel stands before input k0.
+  static F start(const PanelJob& job, int64_t row, int64_t panel, int64_t k0) {
+    const int n = num_valid(job, panel);
+    if (k0 > 0) {
+      return load_some(y_at(job, row, panel), n);
+    }
+    F acc = job.add_to_y ? load_some(y_at(job, row, panel), n) : V::zero();
+    if (job.out_bias != nullptr) {
+      acc = V::add(acc, load_some(job.out_bias + panel * kLanes, n));
+    }
+    return acc;
+  }
+  static void finish(const PanelJob& job, int64_t row, int64_t panel, F acc) {
+    store_some(y_at(job, row, panel), acc, num_valid(job, panel));
+  }
+
+  static const std::byte* panel_at(const PanelJob& job, int64_t panel) {
+    return job.panels + panel * job.panel_bytes;
+  }
+  static F group_scale(const PanelJob& job, const std::byte* panel, int64_t g) {
+    const std::byte* p = panel + job.scales_offset + g * job.scale_group_bytes;
+    return job.f16_scales ? V::load_half(p) : V::load_bytes_f32(p);
+  }
+  // -0 where there is no bias: adding it changes nothing.
+  static F group_bias(const PanelJob& job, const std::byte* panel, int64_t g) {
+    if (!job.has_bias) {
+      return V::set1(-0.0F);
+    }
+    const std::byte* p =
+        panel + job.scales_offset + g * job.scale_group_bytes + job.scale_group_bytes / 2;
+    return job.f16_scales ? V::load_half(p) : V::load_bytes_f32(p);
+  }
+
+  // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows:
+  // tile.template operator()<height>(row).
+  template <int kMaxRows, typename Tile>
+  static void for_each_row_tile(int64_t num_rows, const Tile& tile) {
+    const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
+    for (int64_t row = 0, t = num_tiles; t > 0; --t) {
+      const int64_t height = (num_rows - row + t - 1) / t;
+      row_tile<kMaxRows>(height, row, tile);
+      row += height;
+    }
+  }
+  template <int kRows, typename Tile>
+  static void row_tile(int64_t height, int64_t row, const Tile& tile) {
+    if constexpr (kRows > 1) {
+      if (height < kRows) {
+        row_tile<kRows - 1>(height, row, tile);
+        return;
+      }
+    }
+    tile.template operator()<kRows>(row);
+  }
+};
+
+}  // namespace warprow::cpu
