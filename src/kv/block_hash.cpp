@@ -74,7 +74,9 @@ uint64_t add_bytes(SipState& state, const void* data, size_t num_bytes) {
 
 }  // namespace
 
-BlockHash hash_block(const BlockHash& parent, std::span<const TokenId> tokens, const BlockHashKeys& keys) {
+BlockHash hash_block(const BlockHash& parent,
+                     std::span<const TokenId> tokens,
+                     const BlockHashKeys& keys) {
   SipState state;
   state.add(parent.lo);
   state.add(parent.hi);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/ids.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "base/ids.h"
-
 namespace warprow {
 
-// The name of a full block's content: its tokens and everything before them. 128 bits of SipHash-2-4 under a fixed key,
-// so that names agree between processes and runs; at 2^40 blocks a chance collision has a probability near 2^-49. The
-// key is public: this is no defence against somebody who builds collisions on purpose (a salt of their own is).
+// The name of a full block's content: its tokens and everything before them. 128 bits of
+// SipHash-2-4 under a fixed key, so that names agree between processes and runs; at 2^40 blocks a
+// chance collision has a probability near 2^-49. The key is public: this is no defence against
+// somebody who builds collisions on purpose (a salt of their own is).
 struct BlockHash {
   uint64_t lo = 0;
   uint64_t hi = 0;
@@ -26,10 +27,13 @@ struct BlockHashKeys {
 };
 
 // The name of a block; parent is the name of the block before it, BlockHash{} for the first.
-[[nodiscard]] BlockHash hash_block(const BlockHash& parent, std::span<const TokenId> tokens, const BlockHashKeys& keys);
+[[nodiscard]] BlockHash hash_block(const BlockHash& parent,
+                                   std::span<const TokenId> tokens,
+                                   const BlockHashKeys& keys);
 
-// SipHash-2-4 with 128 bits of output (Aumasson, Bernstein: "SipHash: a fast short-input PRF", reference vectors in its
-// repository) under the key 00 01 .. 0f; `lo` holds the first 8 output bytes, little endian.
+// SipHash-2-4 with 128 bits of output (Aumasson, Bernstein: "SipHash: a fast short-input PRF",
+// reference vectors in its repository) under the key 00 01 .. 0f; `lo` holds the first 8 output
+// bytes, little endian.
 [[nodiscard]] BlockHash sip_hash_128(std::span<const std::byte> bytes);
 
 }  // namespace warprow

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/math.h"
 #include "kv/kv_spec.h"
 
-// Arithmetic over KV blocks that scheduler, memory plan and runner must agree on. Pure functions; tokens and blocks are
-// counts >= 0, block sizes > 0.
+#include <cstdint>
+
+// Arithmetic over KV blocks that scheduler, memory plan and runner must agree on. Pure functions;
+// tokens and blocks are counts >= 0, block sizes > 0.
 namespace warprow {
 
 // Blocks of the plan that fit in `kv_bytes`, the null block included.
@@ -16,15 +16,15 @@ namespace warprow {
   return block_bytes > 0 ? kv_bytes / block_bytes : 0;
 }
 
-// Width of a row's block table: ceil(L / bs), rounded up to a multiple of 128 / bs for blocks of up to 128 tokens, so
-// that a table always covers whole tiles of 128 tokens.
+// Width of a row's block table: ceil(L / bs), rounded up to a multiple of 128 / bs for blocks of up
+// to 128 tokens, so that a table always covers whole tiles of 128 tokens.
 [[nodiscard]] constexpr int32_t max_blocks_per_row(int32_t max_model_len, int32_t block_size) {
   const int32_t blocks = ceil_div(max_model_len, block_size);
   return block_size <= 128 ? round_up(blocks, 128 / block_size) : blocks;
 }
 
-// The first token that the query at position `num_computed` can still see through a window of `window` tokens (itself
-// included); everything below is dead to it and to all later queries.
+// The first token that the query at position `num_computed` can still see through a window of
+// `window` tokens (itself included); everything below is dead to it and to all later queries.
 [[nodiscard]] constexpr int32_t first_token_in_window(int32_t num_computed, int32_t window) {
   return num_computed - window + 1 > 0 ? num_computed - window + 1 : 0;
 }
@@ -34,8 +34,8 @@ namespace warprow {
   return ceil_div(window - 1, block_size);
 }
 
-// The most blocks a row of a window group ever holds, when at most `max_step_tokens` enter in one step: the tokens of
-// the step, the window before them, and one block for misalignment.
+// The most blocks a row of a window group ever holds, when at most `max_step_tokens` enter in one
+// step: the tokens of the step, the window before them, and one block for misalignment.
 [[nodiscard]] constexpr int32_t max_window_blocks(int32_t window,
                                                   int32_t max_step_tokens,
                                                   int32_t max_model_len,

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "kv/block_hash.h"
 #include "sched/prefix_index.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace warprow {
 
-// All KV blocks of the cache, shared by every KV group: who holds how many references, which content is known by hash,
-// and in which order free blocks are given out.
+// All KV blocks of the cache, shared by every KV group: who holds how many references, which
+// content is known by hash, and in which order free blocks are given out.
 //
-// The free list is least-recently-used for content worth keeping: a released block goes to the back if it has a hash
-// and to the front if not, blocks are taken from the front, and a hash is forgotten only when its block is taken.
-// The fence: with `fenced` set, a released block waits until the step given with it is complete, for devices (or
-// connectors) that read a block out of stream order. Without it a block may be reused at once, which is safe because
-// all steps run in one stream.
+// The free list is least-recently-used for content worth keeping: a released block goes to the back
+// if it has a hash and to the front if not, blocks are taken from the front, and a hash is
+// forgotten only when its block is taken. The fence: with `fenced` set, a released block waits
+// until the step given with it is complete, for devices (or connectors) that read a block out of
+// stream order. Without it a block may be reused at once, which is safe because all steps run in
+// one stream.
 //
-// Owns: the state of blocks 1 .. num_blocks - 1; block 0 is the null block, never given out or released.
-// Thread: one, the scheduler's.
-// Invariant: a block has references, or lies in exactly one of the two lists (free, fenced).
+// Owns: the state of blocks 1 .. num_blocks - 1; block 0 is the null block, never given out or
+// released. Thread: one, the scheduler's. Invariant: a block has references, or lies in exactly one
+// of the two lists (free, fenced).
 class BlockPool {
  public:
   BlockPool(int32_t num_blocks, bool fenced);
@@ -31,7 +32,8 @@ class BlockPool {
   [[nodiscard]] int32_t num_fenced() const { return num_fenced_; }
   [[nodiscard]] int32_t num_refs(BlockId block) const { return at(block).num_refs; }
   [[nodiscard]] bool is_hashed(BlockId block) const { return at(block).group >= 0; }
-  // Times a block became free or known by hash: who was refused for lack of blocks need not ask again before it grows.
+  // Times a block became free or known by hash: who was refused for lack of blocks need not ask
+  // again before it grows.
   [[nodiscard]] int64_t num_changes() const { return num_changes_; }
 
   // The free block at the front, with one reference and no hash. num_free() must be > 0.
@@ -45,7 +47,9 @@ class BlockPool {
 
   // Makes the block's content known; a block that has a hash already keeps it.
   void set_hash(BlockId block, const BlockHash& hash, int32_t group);
-  [[nodiscard]] BlockId find(const BlockHash& hash, int32_t group) const { return index_.find(hash, group); }
+  [[nodiscard]] BlockId find(const BlockHash& hash, int32_t group) const {
+    return index_.find(hash, group);
+  }
 
   // For tests: the free blocks in the order in which they will be given out.
   [[nodiscard]] std::vector<BlockId> free_order() const;
@@ -62,7 +66,9 @@ class BlockPool {
   static constexpr int64_t kNoFence = -1;
 
   [[nodiscard]] Block& at(BlockId block) { return blocks_[static_cast<size_t>(index_of(block))]; }
-  [[nodiscard]] const Block& at(BlockId block) const { return blocks_[static_cast<size_t>(index_of(block))]; }
+  [[nodiscard]] const Block& at(BlockId block) const {
+    return blocks_[static_cast<size_t>(index_of(block))];
+  }
   [[nodiscard]] Block& node(int32_t i) { return blocks_[static_cast<size_t>(i)]; }
   void link_after(int32_t before, int32_t i);
   void unlink(int32_t i);
@@ -74,7 +80,8 @@ class BlockPool {
   int32_t num_fenced_ = 0;
   int64_t num_changes_ = 0;
   int64_t completed_step_ = 0;
-  std::vector<Block> blocks_;  // [num_blocks + 2]: the last two are the heads of the free and the fenced ring
+  std::vector<Block>
+      blocks_;  // [num_blocks + 2]: the last two are the heads of the free and the fenced ring
   PrefixIndex index_;
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/kv_cache_manager.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include "base/check.h"
 #include "base/math.h"
 #include "kv/kv_math.h"
+
+#include <algorithm>
+#include <numeric>
 
 namespace warprow {
 namespace {
@@ -29,8 +29,10 @@ KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
       block_sizes_.push_back(group.block_size);
     }
     const int32_t max_blocks =
-        is_window ? max_window_blocks(group.window, limits.max_step_tokens, limits.max_model_len, group.block_size)
-                  : RequestKv::kNever;
+        is_window
+            ? max_window_blocks(
+                  group.window, limits.max_step_tokens, limits.max_model_len, group.block_size)
+            : RequestKv::kNever;
     groups_.push_back({is_window, group.window, group.block_size, chain, max_blocks});
     alignment_ = std::lcm(alignment_, group.block_size);
   }
@@ -69,7 +71,8 @@ void KvCacheManager::extend_chains(RequestKv& kv, std::span<const TokenId> token
     const auto block_size = static_cast<size_t>(block_sizes_[c]);
     while ((chain.size() + 1) * block_size <= tokens.size()) {
       const BlockHash parent = chain.empty() ? BlockHash{} : chain.back();
-      chain.push_back(hash_block(parent, tokens.subspan(chain.size() * block_size, block_size), kv.keys));
+      chain.push_back(
+          hash_block(parent, tokens.subspan(chain.size() * block_size, block_size), kv.keys));
     }
   }
 }
@@ -100,10 +103,13 @@ int32_t KvCacheManager::window_hit(const RequestKv& kv, size_t group, int32_t li
       return (i + needed) * block_size;
     }
   }
-  return needed == 0 ? limit : run * block_size;  // a shorter run counts only if it reaches back to token 0
+  return needed == 0 ? limit
+                     : run * block_size;  // a shorter run counts only if it reaches back to token 0
 }
 
-int32_t KvCacheManager::find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens) {
+int32_t KvCacheManager::find_prefix(RequestKv& kv,
+                                    std::span<const TokenId> tokens,
+                                    int32_t max_tokens) {
   if (!enable_prefix_caching_) {
     return 0;
   }
@@ -132,7 +138,8 @@ void KvCacheManager::collect_hits(const RequestKv& kv, int32_t num_hit) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     const int32_t blocks = num_hit / group.block_size;
-    const int32_t seen = group.is_window ? window_hit_blocks(group.window, group.block_size) : blocks;
+    const int32_t seen =
+        group.is_window ? window_hit_blocks(group.window, group.block_size) : blocks;
     hits_[g].clear();
     for (int32_t i = 0; i < blocks; ++i) {
       hits_[g].push_back(i < blocks - seen ? kNullBlock : find(kv, g, i));
@@ -146,7 +153,8 @@ int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const std::vector<BlockId>& hits = hits_[g];
     const auto skipped = static_cast<int32_t>(std::count(hits.begin(), hits.end(), kNullBlock));
-    const int32_t held = std::min(ceil_div(num_known, groups_[g].block_size) - skipped, groups_[g].max_blocks);
+    const int32_t held =
+        std::min(ceil_div(num_known, groups_[g].block_size) - skipped, groups_[g].max_blocks);
     needed += std::max(0, held - (num_of(hits) - skipped));
     // A cached block that nobody holds counts as free until the hit takes it.
     needed += std::count_if(hits.begin(), hits.end(), [this](BlockId block) {
@@ -174,7 +182,8 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
     RequestKv::Table& table = kv.tables[g];
     table.blocks.assign(hits_[g].begin(), hits_[g].end());
     table.num_cached = num_of(hits_[g]);
-    table.num_dropped = static_cast<int32_t>(std::count(hits_[g].begin(), hits_[g].end(), kNullBlock));
+    table.num_dropped =
+        static_cast<int32_t>(std::count(hits_[g].begin(), hits_[g].end(), kNullBlock));
     append_blocks(kv, g, admission.num_tokens);
     emit(kv, g, 0, admission.row, out);
   }
@@ -185,7 +194,8 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
 bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out) {
   int32_t needed = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    needed += std::max(0, ceil_div(num_tokens, groups_[g].block_size) - num_of(kv.tables[g].blocks));
+    needed +=
+        std::max(0, ceil_div(num_tokens, groups_[g].block_size) - num_of(kv.tables[g].blocks));
   }
   if (needed > pool_.num_free()) {
     return false;
@@ -207,13 +217,17 @@ void KvCacheManager::append_blocks(RequestKv& kv, size_t group, int32_t num_toke
   }
 }
 
-void KvCacheManager::emit(const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out) {
+void KvCacheManager::emit(
+    const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out) {
   const std::vector<BlockId>& blocks = kv.tables[group].blocks;
   const auto count = static_cast<int32_t>(blocks.size() - start);
   if (count > 0) {
-    out.block_appends.push_back(
-        {row, static_cast<int32_t>(group), static_cast<int32_t>(start), {num_of(out.block_ids), count}});
-    out.block_ids.insert(out.block_ids.end(), blocks.begin() + static_cast<std::ptrdiff_t>(start), blocks.end());
+    out.block_appends.push_back({row,
+                                 static_cast<int32_t>(group),
+                                 static_cast<int32_t>(start),
+                                 {num_of(out.block_ids), count}});
+    out.block_ids.insert(
+        out.block_ids.end(), blocks.begin() + static_cast<std::ptrdiff_t>(start), blocks.end());
   }
 }
 
@@ -224,7 +238,8 @@ void KvCacheManager::refresh_marks(RequestKv& kv) const {
     const RequestKv::Table& table = kv.tables[g];
     kv.capacity = std::min(kv.capacity, num_of(table.blocks) * group.block_size);
     if (group.is_window) {
-      kv.window_at = std::min(kv.window_at, (table.num_dropped + 1) * group.block_size + group.window - 1);
+      kv.window_at =
+          std::min(kv.window_at, (table.num_dropped + 1) * group.block_size + group.window - 1);
     }
     if (enable_prefix_caching_) {
       kv.cache_at = std::min(kv.cache_at, (table.num_cached + 1) * group.block_size);
@@ -238,7 +253,8 @@ void KvCacheManager::drop_outside_windows(RequestKv& kv, int32_t num_computed, i
       continue;
     }
     RequestKv::Table& table = kv.tables[g];
-    const int32_t first = first_token_in_window(num_computed, groups_[g].window) / groups_[g].block_size;
+    const int32_t first =
+        first_token_in_window(num_computed, groups_[g].window) / groups_[g].block_size;
     for (int32_t i = first - 1; i >= table.num_dropped; --i) {
       pool_.release(table.blocks[static_cast<size_t>(i)], last_step);
       table.blocks[static_cast<size_t>(i)] = kNullBlock;
@@ -248,7 +264,9 @@ void KvCacheManager::drop_outside_windows(RequestKv& kv, int32_t num_computed, i
   refresh_marks(kv);
 }
 
-void KvCacheManager::cache_full_blocks(RequestKv& kv, std::span<const TokenId> tokens, int32_t num_confirmed) {
+void KvCacheManager::cache_full_blocks(RequestKv& kv,
+                                       std::span<const TokenId> tokens,
+                                       int32_t num_confirmed) {
   extend_chains(kv, tokens);
   for (size_t g = 0; g < groups_.size(); ++g) {
     RequestKv::Table& table = kv.tables[g];

@@ -1,47 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
-
 #include "base/ids.h"
 #include "kv/block_hash.h"
 #include "kv/kv_spec.h"
 #include "sched/block_pool.h"
 #include "wire/scheduler_output.h"
 
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
 namespace warprow {
 
-// One request's part of the KV cache: a block table for each group and the names of its full blocks. Plain data that
-// KvCacheManager reads and writes.
+// One request's part of the KV cache: a block table for each group and the names of its full
+// blocks. Plain data that KvCacheManager reads and writes.
 struct RequestKv {
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
   struct Table {
-    std::vector<BlockId> blocks;  // [tokens / block size]; null where a window has passed or a hit skipped
-    int32_t num_cached = 0;       // leading blocks already offered to the prefix cache
-    int32_t num_dropped = 0;      // leading blocks that a window has left behind
+    std::vector<BlockId>
+        blocks;  // [tokens / block size]; null where a window has passed or a hit skipped
+    int32_t num_cached = 0;   // leading blocks already offered to the prefix cache
+    int32_t num_dropped = 0;  // leading blocks that a window has left behind
   };
 
-  // The step loop compares these three numbers and touches the tables only when one of them is reached.
-  int32_t capacity = 0;       // tokens that the blocks of every group can hold
+  // The step loop compares these three numbers and touches the tables only when one of them is
+  // reached.
+  int32_t capacity = 0;        // tokens that the blocks of every group can hold
   int32_t window_at = kNever;  // computed tokens at which the next block leaves a window
   int32_t cache_at = kNever;   // confirmed tokens at which the next block is full
   BlockHashKeys keys;
-  std::vector<Table> tables;                   // by group
-  std::vector<std::vector<BlockHash>> chains;  // by distinct block size; names of the full blocks of known tokens
+  std::vector<Table> tables;  // by group
+  std::vector<std::vector<BlockHash>>
+      chains;  // by distinct block size; names of the full blocks of known tokens
 };
 
-// Gives requests the blocks they need, finds prefixes that are cached, lets go of what a window has passed.
+// Gives requests the blocks they need, finds prefixes that are cached, lets go of what a window has
+// passed.
 //
-// A block enters the prefix cache when it is full and its tokens are confirmed (known to the host and at least
-// scheduled to be computed). Rules: facts of the V2 design, sections 7.2 and 7.3.
+// A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
+// and at least scheduled to be computed). Rules: facts of the V2 design, sections 7.2 and 7.3.
 //
 // Owns: the block pool. Requests' tables belong to the requests.
 // Thread: one, the scheduler's.
-// Invariant: a table holds a reference to each of its non-null blocks; shared blocks are full and hashed.
+// Invariant: a table holds a reference to each of its non-null blocks; shared blocks are full and
+// hashed.
 class KvCacheManager {
  public:
   struct Limits {
@@ -67,15 +72,16 @@ class KvCacheManager {
   // Prepares an empty RequestKv with room for num_tokens, so that nothing is allocated later.
   void init(RequestKv& kv, const BlockHashKeys& keys, int32_t num_tokens) const;
 
-  // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without a prefix cache. The
-  // blocks found are remembered for an admit() that follows at once.
+  // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without
+  // a prefix cache. The blocks found are remembered for an admit() that follows at once.
   int32_t find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens);
 
-  // Takes the prefix just found and blocks for the first chunk, and appends the tables to `out`. False, and nothing
-  // changed, unless blocks for all known tokens are free now.
+  // Takes the prefix just found and blocks for the first chunk, and appends the tables to `out`.
+  // False, and nothing changed, unless blocks for all known tokens are free now.
   bool admit(RequestKv& kv, const Admission& admission, SchedulerOutput& out);
 
-  // Makes room for num_tokens and appends the new blocks to `out`. False, and nothing changed, if too few are free.
+  // Makes room for num_tokens and appends the new blocks to `out`. False, and nothing changed, if
+  // too few are free.
   bool grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
 
   // Releases blocks that no query from position num_computed on can see.
@@ -106,7 +112,8 @@ class KvCacheManager {
   void collect_hits(const RequestKv& kv, int32_t num_hit);
   [[nodiscard]] int32_t free_blocks_to_admit(int32_t num_known) const;
   void append_blocks(RequestKv& kv, size_t group, int32_t num_tokens);
-  static void emit(const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out);
+  static void emit(
+      const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out);
   void refresh_marks(RequestKv& kv) const;
 
   std::vector<Group> groups_;
@@ -114,7 +121,8 @@ class KvCacheManager {
   int32_t alignment_ = 1;             // least common multiple of the block sizes: hits end on it
   bool enable_prefix_caching_;
   BlockPool pool_;
-  std::vector<std::vector<BlockId>> hits_;  // by group: the last prefix found, null where a window skips
+  std::vector<std::vector<BlockId>>
+      hits_;  // by group: the last prefix found, null where a window skips
 };
 
 }  // namespace warprow

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/prefix_index.h"
 
-#include <bit>
-
 #include "base/check.h"
+
+#include <bit>
 
 namespace warprow {
 
@@ -31,7 +31,8 @@ void PrefixIndex::insert(const BlockHash& hash, int32_t group, BlockId block) {
 void PrefixIndex::erase(const BlockHash& hash, int32_t group, BlockId block) {
   size_t hole = home(hash, group);
   while (slots_[hole].block != block) {
-    WR_CHECK(slots_[hole].block != kNullBlock, "block {} is not in the prefix index", index_of(block));
+    WR_CHECK(
+        slots_[hole].block != kNullBlock, "block {} is not in the prefix index", index_of(block));
     hole = (hole + 1) & mask_;
   }
   // Pull back every later entry of the run that may not be found any more across the hole.

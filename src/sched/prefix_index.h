@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "kv/block_hash.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace warprow {
 
-// The prefix cache's map from (block hash, group) to the block that holds it: open addressing with linear probing and
-// backward-shift deletion (Knuth, TAOCP 3, 6.4, algorithm R), sized once for every block of the pool.
+// The prefix cache's map from (block hash, group) to the block that holds it: open addressing with
+// linear probing and backward-shift deletion (Knuth, TAOCP 3, 6.4, algorithm R), sized once for
+// every block of the pool.
 //
 // Owns: its slots; blocks are only named.
 // Thread: one, the scheduler's.
-// Invariant: a block is in the map at most once; equal keys may name several blocks, of which find() returns one.
+// Invariant: a block is in the map at most once; equal keys may name several blocks, of which
+// find() returns one.
 class PrefixIndex {
  public:
   explicit PrefixIndex(int32_t num_blocks);

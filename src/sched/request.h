@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "wire/sampling_params.h"
 #include "wire/scheduler_output.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace warprow {
 
@@ -20,7 +20,7 @@ struct Request {
   std::vector<TokenId> stop_token_ids;  // ends with kStop and that id
   int32_t priority = 0;                 // lower is more urgent; only under the priority policy
   int32_t adapter = -1;
-  uint64_t cache_salt = 0;              // prefixes are shared only under the same salt
+  uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
 };
 
 enum class FinishReason : uint8_t {
@@ -36,7 +36,7 @@ struct RequestDelta {
   uint64_t id = 0;
   Span32 tokens;  // new outputs, in ModelRunnerOutput::token_ids (and logprobs, which are parallel)
   FinishReason reason = FinishReason::kNone;
-  TokenId stop_token_id = -1;  // the stop id that ended it; -1 for EOS and all other reasons
+  TokenId stop_token_id = -1;     // the stop id that ended it; -1 for EOS and all other reasons
   int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache spared, at first admission
   bool operator==(const RequestDelta&) const = default;
 };

@@ -20,7 +20,8 @@ int32_t RequestTable::add(uint64_t id) {
 
 void RequestTable::remove(int32_t index) {
   index_of_id_.erase((*this)[index].id);
-  (*this)[index].arrival = 0;  // no arrival has this number: results in flight no longer find the request
+  (*this)[index].arrival =
+      0;  // no arrival has this number: results in flight no longer find the request
   free_.push_back(index);
 }
 

@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sched/kv_cache_manager.h"
+#include "sched/request.h"
+
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
-
-#include "sched/kv_cache_manager.h"
-#include "sched/request.h"
 
 namespace warprow {
 
 // A request between add and end. What every step reads comes first.
 //
-// Invariant: num_computed <= num_known() + num_pending; it is exact as of the last step scheduled, while the values of
-// the num_pending newest outputs are still on their way.
+// Invariant: num_computed <= num_known() + num_pending; it is exact as of the last step scheduled,
+// while the values of the num_pending newest outputs are still on their way.
 struct LiveRequest {
   enum class State : uint8_t { kWaiting, kRunning };
 
   State state = State::kWaiting;
-  RowId row = kNoRow;            // while running
-  int32_t num_computed = 0;      // tokens whose KV is in the cache or being computed by a step in flight
-  int32_t num_pending = 0;       // outputs sampled by steps in flight
-  int32_t max_len = 0;           // prompt + outputs at which it ends by length
-  int32_t prefill_len = 0;       // known tokens when it took its row
+  RowId row = kNoRow;  // while running
+  int32_t num_computed =
+      0;                    // tokens whose KV is in the cache or being computed by a step in flight
+  int32_t num_pending = 0;  // outputs sampled by steps in flight
+  int32_t max_len = 0;      // prompt + outputs at which it ends by length
+  int32_t prefill_len = 0;  // known tokens when it took its row
   int32_t prompt_len = 0;
-  int32_t stop_from_len = 0;     // lengths up to this one ignore EOS and stop ids (min_tokens)
-  std::vector<TokenId> tokens;   // known: prompt and outputs
+  int32_t stop_from_len = 0;    // lengths up to this one ignore EOS and stop ids (min_tokens)
+  std::vector<TokenId> tokens;  // known: prompt and outputs
   RequestKv kv;
-  int32_t prev = -1;             // links of the list it is in
+  int32_t prev = -1;  // links of the list it is in
   int32_t next = -1;
-  uint64_t arrival = 0;          // grows; unique for ever
+  uint64_t arrival = 0;  // grows; unique for ever
   uint64_t id = 0;
   int32_t priority = 0;
   int32_t num_cached_tokens = -1;  // prefix hit of the first admission; -1 before it
@@ -41,8 +42,8 @@ struct LiveRequest {
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }
 };
 
-// The live requests in slots that are reused, so that the step loop names them by index; ids are looked up only when
-// the outside calls.
+// The live requests in slots that are reused, so that the step loop names them by index; ids are
+// looked up only when the outside calls.
 //
 // Owns: the requests. Thread: one, the scheduler's.
 // Invariant: an index stays valid until remove(); references do not survive add().
@@ -53,8 +54,12 @@ class RequestTable {
   void remove(int32_t index);
   // -1 if no such request lives.
   [[nodiscard]] int32_t find(uint64_t id) const;
-  [[nodiscard]] LiveRequest& operator[](int32_t index) { return slots_[static_cast<size_t>(index)]; }
-  [[nodiscard]] const LiveRequest& operator[](int32_t index) const { return slots_[static_cast<size_t>(index)]; }
+  [[nodiscard]] LiveRequest& operator[](int32_t index) {
+    return slots_[static_cast<size_t>(index)];
+  }
+  [[nodiscard]] const LiveRequest& operator[](int32_t index) const {
+    return slots_[static_cast<size_t>(index)];
+  }
 
  private:
   std::vector<LiveRequest> slots_;

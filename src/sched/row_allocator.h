@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/check.h"
 #include "base/ids.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace warprow {
 
@@ -23,7 +23,9 @@ class RowAllocator {
   }
 
   [[nodiscard]] int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
-  [[nodiscard]] uint32_t generation(RowId row) const { return generations_[static_cast<size_t>(index_of(row))]; }
+  [[nodiscard]] uint32_t generation(RowId row) const {
+    return generations_[static_cast<size_t>(index_of(row))];
+  }
   // The row that take() will give; there must be one.
   [[nodiscard]] RowId next() const { return free_.back(); }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/scheduler.h"
 
-#include <fmt/format.h>
+#include "base/check.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include <fmt/format.h>
 
 namespace warprow {
 
@@ -37,7 +37,9 @@ Scheduler::Scheduler(SchedulerConfig config)
 }
 
 Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
-  const auto refuse = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
+  const auto refuse = [](std::string message) {
+    return fail(ErrorCode::kInvalidArgument, std::move(message));
+  };
   if (prompt_len < 1) {
     return refuse("the prompt is empty; at least 1 token is needed");
   }
@@ -45,18 +47,21 @@ Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
     return refuse(fmt::format("max_tokens is {}; at least 1 is needed", max_tokens));
   }
   if (prompt_len >= config_.max_model_len) {
-    return refuse(fmt::format("the prompt has {} tokens; max_model_len {} leaves room for at most {}",
-                              prompt_len,
-                              config_.max_model_len,
-                              config_.max_model_len - 1));
+    return refuse(
+        fmt::format("the prompt has {} tokens; max_model_len {} leaves room for at most {}",
+                    prompt_len,
+                    config_.max_model_len,
+                    config_.max_model_len - 1));
   }
   if (!config_.enable_chunked_prefill && prompt_len > config_.max_num_batched_tokens) {
-    return refuse(fmt::format("the prompt has {} tokens; without chunked prefill max_num_batched_tokens {} is the limit",
-                              prompt_len,
-                              config_.max_num_batched_tokens));
+    return refuse(fmt::format(
+        "the prompt has {} tokens; without chunked prefill max_num_batched_tokens {} is the limit",
+        prompt_len,
+        config_.max_num_batched_tokens));
   }
   // The last output is never fed back, so its KV needs no place.
-  const int64_t num_kv_tokens = std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) - 1;
+  const int64_t num_kv_tokens =
+      std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) - 1;
   const int32_t needed = kv_.max_blocks_for(static_cast<int32_t>(num_kv_tokens));
   const int32_t present = kv_.pool().num_blocks() - 1;
   if (needed > present) {
@@ -70,7 +75,8 @@ Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
 }
 
 Result<void> Scheduler::add_request(const Request& request) {
-  if (auto checked = check(static_cast<int64_t>(request.prompt.size()), request.max_tokens); !checked) {
+  if (auto checked = check(static_cast<int64_t>(request.prompt.size()), request.max_tokens);
+      !checked) {
     return checked;
   }
   const int32_t index = requests_.add(request.id);
@@ -132,7 +138,8 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
   }
 }
 
-// Plans the request's tokens in this step, if it can have any, and returns the running request after it.
+// Plans the request's tokens in this step, if it can have any, and returns the running request
+// after it.
 int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
   const int32_t len = r.num_known() + r.num_pending;
@@ -172,7 +179,8 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   const int32_t hit = kv_.find_prefix(r.kv, r.tokens, r.num_known() - 1);
   const int32_t rest = r.num_known() - hit;
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
-    return false;  // waits for a step that takes it whole; only a resumed one that outgrew every step is chunked
+    return false;  // waits for a step that takes it whole; only a resumed one that outgrew every
+                   // step is chunked
   }
   const int32_t n = std::min({rest, max_chunk_, budget_});
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
@@ -227,10 +235,12 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     const bool samples = r.num_computed == r.num_known() + r.num_pending;
     r.num_pending += samples ? 1 : 0;
     record.num_sampling += samples ? 1 : 0;
-    record.rows[row_idx] = {next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, samples};
+    record.rows[row_idx] = {
+        next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, samples};
     (is_prefill ? any_prefill : any_decode) = true;
     any_partial = any_partial || (is_prefill && !samples);
-    // Only after the whole step is planned: a request must not count on blocks that its own step fills.
+    // Only after the whole step is planned: a request must not count on blocks that its own step
+    // fills.
     if (is_prefill && std::min(r.num_computed, r.num_known()) >= r.kv.cache_at) {
       kv_.cache_full_blocks(r.kv, r.tokens, std::min(r.num_computed, r.num_known()));
     }
@@ -248,7 +258,8 @@ bool Scheduler::comes_before(const LiveRequest& a, const LiveRequest& b) const {
   return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
 }
 
-// First come, first served: the one admitted last. By priority: the least urgent, of equals the latest.
+// First come, first served: the one admitted last. By priority: the least urgent, of equals the
+// latest.
 int32_t Scheduler::pick_victim() const {
   int32_t victim = running_.back();
   if (config_.policy == SchedulerConfig::Policy::kPriority) {
@@ -275,8 +286,9 @@ void Scheduler::preempt(int32_t index, SchedulerOutput& out) {
 
 // Takes back what this step had planned for a row.
 void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
-  const auto planned = std::find_if(
-      out.scheduled.begin(), out.scheduled.end(), [row](const ScheduledRow& s) { return s.row == row; });
+  const auto planned = std::find_if(out.scheduled.begin(),
+                                    out.scheduled.end(),
+                                    [row](const ScheduledRow& s) { return s.row == row; });
   if (planned != out.scheduled.end()) {
     budget_ += planned->num_tokens;
     out.scheduled.erase(planned);
@@ -284,7 +296,8 @@ void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
   std::erase_if(out.block_appends, [row](const BlockAppend& append) { return append.row == row; });
 }
 
-// Into the waiting list, which is ordered: newcomers belong at its end, preempted requests near its front.
+// Into the waiting list, which is ordered: newcomers belong at its end, preempted requests near its
+// front.
 void Scheduler::enqueue(int32_t index) {
   const LiveRequest& r = requests_[index];
   int32_t before = waiting_.back();

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <limits>
-#include <vector>
-
 #include "base/error.h"
 #include "sched/kv_cache_manager.h"
 #include "sched/request.h"
@@ -12,6 +8,10 @@
 #include "sched/row_allocator.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
+
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 namespace warprow {
 
@@ -24,9 +24,11 @@ struct SchedulerConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   Policy policy = Policy::kFcfs;
-  int32_t max_concurrent_steps = 1;          // 2 when async
-  int32_t long_prefill_token_threshold = 0;  // most tokens a row gets in a step under chunked prefill; 0: no limit
-  bool fence_freed_blocks = false;  // reuse a block only after the last step that may touch it: see BlockPool
+  int32_t max_concurrent_steps = 1;  // 2 when async
+  int32_t long_prefill_token_threshold =
+      0;  // most tokens a row gets in a step under chunked prefill; 0: no limit
+  bool fence_freed_blocks =
+      false;  // reuse a block only after the last step that may touch it: see BlockPool
   KvCacheSpec kv;
 };
 
@@ -45,16 +47,17 @@ struct SchedulerStats {
   int32_t num_kv_blocks_used = 0;  // held by requests
 };
 
-// Decides which requests advance in each step, by how many tokens, in which rows and blocks. Continuous batching: one
-// token budget, no phases; each request closes the gap between computed and known tokens. Running requests come first,
-// in order of admission, then waiting ones by (priority,) arrival. When blocks run out the running request last in
-// that order gives up everything and waits to be admitted anew with prompt + outputs as its prefill.
+// Decides which requests advance in each step, by how many tokens, in which rows and blocks.
+// Continuous batching: one token budget, no phases; each request closes the gap between computed
+// and known tokens. Running requests come first, in order of admission, then waiting ones by
+// (priority,) arrival. When blocks run out the running request last in that order gives up
+// everything and waits to be admitted anew with prompt + outputs as its prefill.
 //
-// Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each step, in order.
-// A request that certainly ends with the outputs in flight is not scheduled again.
+// Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each
+// step, in order. A request that certainly ends with the outputs in flight is not scheduled again.
 //
-// Owns: requests, rows, blocks. Thread: one. No clock, no device; after warm-up schedule() and update_from_output()
-// allocate nothing unless a caller's vector must grow (reserve() sizes it).
+// Owns: requests, rows, blocks. Thread: one. No clock, no device; after warm-up schedule() and
+// update_from_output() allocate nothing unless a caller's vector must grow (reserve() sizes it).
 // Invariant: see check_invariants().
 class Scheduler {
  public:
@@ -64,15 +67,16 @@ class Scheduler {
 
   [[nodiscard]] const SchedulerConfig& config() const { return config_; }
 
-  // Whether a request of this size can ever run: kInvalidArgument naming the limit if not. Reads only the
-  // configuration, so any thread may call it.
+  // Whether a request of this size can ever run: kInvalidArgument naming the limit if not. Reads
+  // only the configuration, so any thread may call it.
   [[nodiscard]] Result<void> check(int64_t prompt_len, int64_t max_tokens) const;
 
   // Queues a request, or refuses it like check(). Its id must not live already.
   [[nodiscard]] Result<void> add_request(const Request& request);
 
-  // End a request wherever it is: the client left, or a stop string was found outside. Its row is released in the next
-  // step and its outputs in flight are dropped. False if no such request lives; no delta is made either way.
+  // End a request wherever it is: the client left, or a stop string was found outside. Its row is
+  // released in the next step and its outputs in flight are dropped. False if no such request
+  // lives; no delta is made either way.
   bool abort_request(uint64_t id);
   bool finish_request(uint64_t id) { return abort_request(id); }
 
@@ -82,12 +86,14 @@ class Scheduler {
   }
   [[nodiscard]] int32_t num_in_flight() const { return num_in_flight_; }
 
-  // Plans the next step into `out`. False, and no step made, if max_concurrent_steps are in flight, or if no request
-  // can advance and no row is to be released. A step without tokens counts as a step: its (empty) output is expected.
+  // Plans the next step into `out`. False, and no step made, if max_concurrent_steps are in flight,
+  // or if no request can advance and no row is to be released. A step without tokens counts as a
+  // step: its (empty) output is expected.
   bool schedule(SchedulerOutput& out);
 
-  // Takes in the output of the oldest step in flight; `deltas` is replaced by one entry for each request that got a
-  // token, in the order of the output's rows. Tokens of requests that have ended since are dropped.
+  // Takes in the output of the oldest step in flight; `deltas` is replaced by one entry for each
+  // request that got a token or failed, in the order of the output's rows. Tokens of requests that
+  // have ended since are dropped.
   void update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas);
 
   // Gives `out` the capacity that any usual step needs.
@@ -95,15 +101,16 @@ class Scheduler {
 
   [[nodiscard]] SchedulerStats stats() const;
 
-  // For tests. Aborts unless every block is held exactly as often as tables name it, or else is free; only full hashed
-  // blocks are shared; and rows, lists and counts agree.
+  // For tests. Aborts unless every block is held exactly as often as tables name it, or else is
+  // free; only full hashed blocks are shared; and rows, lists and counts agree.
   void check_invariants() const;
   [[nodiscard]] const BlockPool& pool() const { return kv_.pool(); }
   // The request's block table; empty if it is not running.
   [[nodiscard]] std::vector<BlockId> block_table(uint64_t id, int32_t group) const;
 
  private:
-  // What a step in flight does to one row; the request is found by index if it is still the one that arrived then.
+  // What a step in flight does to one row; the request is found by index if it is still the one
+  // that arrived then.
   struct PlannedRow {
     int64_t step = 0;
     int32_t index = -1;
@@ -130,7 +137,9 @@ class Scheduler {
   void end(int32_t index);
 
   void take_token(int32_t index, TokenId token, RequestDelta& delta);
-  [[nodiscard]] static FinishReason finish_reason(const LiveRequest& request, TokenId token, TokenId& stop_token_id);
+  [[nodiscard]] static FinishReason finish_reason(const LiveRequest& request,
+                                                  TokenId token,
+                                                  TokenId& stop_token_id);
   [[nodiscard]] LiveRequest& owner(RowId row) {
     return requests_[row_owner_[static_cast<size_t>(index_of(row))]];
   }
@@ -142,7 +151,8 @@ class Scheduler {
   RequestTable requests_;
   RequestList running_;  // in order of admission
   RequestList waiting_;  // most urgent first
-  std::vector<int32_t> row_owner_;  // [max_num_seqs] index of the request in the row; stale where the row is free
+  std::vector<int32_t>
+      row_owner_;  // [max_num_seqs] index of the request in the row; stale where the row is free
   std::vector<RowId> finished_rows_;  // released since the last step
   std::vector<StepRecord> records_;   // [max_concurrent_steps], by step modulo
   uint64_t next_arrival_ = 1;
@@ -150,8 +160,8 @@ class Scheduler {
   int32_t num_in_flight_ = 0;
   int32_t max_chunk_ = std::numeric_limits<int32_t>::max();  // most tokens of one row in a step
   int32_t budget_ = 0;  // tokens left in the step being planned
-  // The waiting request refused last for want of blocks, and the pool's change count then: until that has grown, the
-  // same answer would follow.
+  // The waiting request refused last for want of blocks, and the pool's change count then: until
+  // that has grown, the same answer would follow.
   uint64_t refused_arrival_ = 0;
   int64_t refused_at_ = 0;
   SchedulerStats stats_;

@@ -40,7 +40,10 @@ void Scheduler::check_invariants() const {
   int32_t num_idle = 0;
   for (int32_t b = 1; b < pool.num_blocks(); ++b) {
     const auto i = static_cast<size_t>(b);
-    WR_CHECK(refs[i] == pool.num_refs(BlockId{b}), "block {}: {} tables name it, {} references", b, refs[i],
+    WR_CHECK(refs[i] == pool.num_refs(BlockId{b}),
+             "block {}: {} tables name it, {} references",
+             b,
+             refs[i],
              pool.num_refs(BlockId{b}));
     WR_CHECK(refs[i] == 0 || !is_free[i], "block {} is held and free", b);
     WR_CHECK(refs[i] <= 1 || pool.is_hashed(BlockId{b}), "block {} is shared and not full", b);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way back: what a step's output means for the requests it ran for.
-#include <algorithm>
-
 #include "base/check.h"
 #include "sched/scheduler.h"
 
+#include <algorithm>
+
 namespace warprow {
 
-void Scheduler::update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas) {
+void Scheduler::update_from_output(const ModelRunnerOutput& out,
+                                   std::vector<RequestDelta>& deltas) {
   deltas.clear();
   WR_CHECK_GT(num_in_flight_, 0);
   const int64_t step = next_step_ - num_in_flight_;
@@ -23,9 +24,16 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out, std::vector<Req
     if (requests_[planned.index].arrival != planned.arrival) {
       continue;  // it ended while the step was in flight
     }
-    WR_CHECK_EQ(row.tokens.count, 1);
     RequestDelta& delta = deltas.emplace_back();
+    delta.id = requests_[planned.index].id;
     delta.tokens = row.tokens;
+    delta.num_cached_tokens = requests_[planned.index].num_cached_tokens;
+    if (row.failed) {
+      delta.reason = FinishReason::kError;
+      end(planned.index);
+      continue;
+    }
+    WR_CHECK_EQ(row.tokens.count, 1);
     take_token(planned.index, out.token_ids[static_cast<size_t>(row.tokens.begin)], delta);
   }
   WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
@@ -37,8 +45,6 @@ void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
   LiveRequest& r = requests_[index];
   r.tokens.push_back(token);
   --r.num_pending;
-  delta.id = r.id;
-  delta.num_cached_tokens = r.num_cached_tokens;
   delta.reason = finish_reason(r, token, delta.stop_token_id);
   const int32_t num_confirmed = std::min(r.num_computed, r.num_known());
   if (num_confirmed >= r.kv.cache_at) {
@@ -49,7 +55,9 @@ void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
   }
 }
 
-FinishReason Scheduler::finish_reason(const LiveRequest& request, TokenId token, TokenId& stop_token_id) {
+FinishReason Scheduler::finish_reason(const LiveRequest& request,
+                                      TokenId token,
+                                      TokenId& stop_token_id) {
   const auto has = [token](const std::vector<TokenId>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };

@@ -8,9 +8,10 @@
 #include <type_traits>
 #include <vector>
 
-// Two archives with one face: `archive(a, b, c)` visits values in order, so that a message's fields are written down
-// once (serialize.cpp) for both directions. Scalars go by memcpy, structs through a free function
-// `visit(archive, value)`, vectors as a u32 count and elements, optionals as a u8 and the value.
+// Two archives with one face: `archive(a, b, c)` visits values in order, so that a message's fields
+// are written down once (serialize.cpp) for both directions. Scalars go by memcpy, structs through
+// a free function `visit(archive, value)`, vectors as a u32 count and elements, optionals as a u8
+// and the value.
 namespace warprow::wire {
 
 template <typename T>
@@ -62,7 +63,8 @@ class Writer {
   std::vector<uint8_t>& bytes_;
 };
 
-// Bytes that a value of a fixed-size struct takes: what a list's count is checked against before anything is reserved.
+// Bytes that a value of a fixed-size struct takes: what a list's count is checked against before
+// anything is reserved.
 class Sizer {
  public:
   static constexpr bool kReading = false;

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/serialize.h"
 
-#include <fmt/format.h>
+#include "kv/block_hash.h"
+#include "wire/archive.h"
 
 #include <bit>
 #include <string_view>
 
-#include "kv/block_hash.h"
-#include "wire/archive.h"
+#include <fmt/format.h>
 
 namespace warprow {
 
-static_assert(std::endian::native == std::endian::little, "scalars are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "scalars are copied as they lie in memory");
 
-// The fields of each struct, once for reading and writing. Not in an anonymous namespace: the archives find them by
-// argument-dependent lookup.
+// The fields of each struct, once for reading and writing. Not in an anonymous namespace: the
+// archives find them by argument-dependent lookup.
 
 // T& when the archive reads into it, else const T&.
 template <typename Archive, typename T>
@@ -36,7 +37,14 @@ void visit(A& archive, Ref<A, SamplingParams> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, NewRow> v) {
-  archive(v.row, v.generation, v.prompt_len, v.prefill_len, v.num_computed_tokens, v.tokens, v.adapter, v.params);
+  archive(v.row,
+          v.generation,
+          v.prompt_len,
+          v.prefill_len,
+          v.num_computed_tokens,
+          v.tokens,
+          v.adapter,
+          v.params);
 }
 
 template <typename A>
@@ -68,7 +76,8 @@ template <typename A>
 void visit(A& archive, Ref<A, SchedulerOutput> v) {
   archive(v.step, v.finished_rows, v.preempted_rows, v.new_rows, v.block_appends, v.scheduled);
   archive(v.total_num_tokens, v.token_ids, v.block_ids, v.draft_token_ids, v.grammar_rows);
-  archive(v.encoder_inputs, v.encoder_frees, v.block_copies, v.blocks_to_zero, v.connector_metadata);
+  archive(
+      v.encoder_inputs, v.encoder_frees, v.block_copies, v.blocks_to_zero, v.connector_metadata);
   archive(v.num_common_prefix_blocks, v.data_parallel);
 }
 
@@ -139,7 +148,8 @@ const char* inconsistency(const SchedulerOutput& message) {
     }
     num_tokens += row.num_tokens;
   }
-  return num_tokens == message.total_num_tokens ? nullptr : "total_num_tokens is not the sum over scheduled";
+  return num_tokens == message.total_num_tokens ? nullptr
+                                                : "total_num_tokens is not the sum over scheduled";
 }
 
 const char* inconsistency(const ModelRunnerOutput& message) {
@@ -149,7 +159,8 @@ const char* inconsistency(const ModelRunnerOutput& message) {
     }
   }
   for (const TokenLogprobs& token : message.logprobs) {
-    if (!inside(token.top, message.top_ids.size()) || !inside(token.top, message.top_logprobs.size())) {
+    if (!inside(token.top, message.top_ids.size()) ||
+        !inside(token.top, message.top_logprobs.size())) {
       return "logprobs.top points outside top_ids or top_logprobs";
     }
   }
@@ -165,7 +176,8 @@ void write_message(const Message& message, std::vector<uint8_t>& bytes) {
   bytes.resize(kWireHeaderBytes);
   wire::Writer writer(bytes);
   writer(message);
-  const std::span<const uint8_t> payload = std::span<const uint8_t>(bytes).subspan(kWireHeaderBytes);
+  const std::span<const uint8_t> payload =
+      std::span<const uint8_t>(bytes).subspan(kWireHeaderBytes);
   Header header;
   header.kind = kKind<Message>;
   header.payload_bytes = payload.size();
@@ -182,7 +194,8 @@ Result<void> read_message(std::span<const uint8_t> bytes, Message& message) {
   message.clear();
   Header header;
   if (bytes.size() < sizeof(header)) {
-    return corrupt(fmt::format("{} bytes, shorter than its header of {}", bytes.size(), sizeof(header)));
+    return corrupt(
+        fmt::format("{} bytes, shorter than its header of {}", bytes.size(), sizeof(header)));
   }
   std::memcpy(&header, bytes.data(), sizeof(header));
   const std::span<const uint8_t> payload = bytes.subspan(sizeof(header));
@@ -196,14 +209,15 @@ Result<void> read_message(std::span<const uint8_t> bytes, Message& message) {
                                kKind<Message>));
   }
   if (header.payload_bytes != payload.size()) {
-    return corrupt(fmt::format("payload of {} bytes, header says {}", payload.size(), header.payload_bytes));
+    return corrupt(
+        fmt::format("payload of {} bytes, header says {}", payload.size(), header.payload_bytes));
   }
   if (header.checksum != payload_checksum(payload)) {
     return corrupt("checksum differs");
   }
   wire::Reader reader(payload);
   reader(message);
-  const char* wrong = !reader.ok()              ? "a count exceeds the bytes that are left"
+  const char* wrong = !reader.ok()             ? "a count exceeds the bytes that are left"
                       : reader.num_left() != 0 ? "bytes follow the last field"
                                                : inconsistency(message);
   if (wrong != nullptr) {
@@ -215,8 +229,12 @@ Result<void> read_message(std::span<const uint8_t> bytes, Message& message) {
 
 }  // namespace
 
-void serialize(const SchedulerOutput& message, std::vector<uint8_t>& bytes) { write_message(message, bytes); }
-void serialize(const ModelRunnerOutput& message, std::vector<uint8_t>& bytes) { write_message(message, bytes); }
+void serialize(const SchedulerOutput& message, std::vector<uint8_t>& bytes) {
+  write_message(message, bytes);
+}
+void serialize(const ModelRunnerOutput& message, std::vector<uint8_t>& bytes) {
+  write_message(message, bytes);
+}
 
 Result<void> deserialize(std::span<const uint8_t> bytes, SchedulerOutput& message) {
   return read_message(bytes, message);
@@ -225,6 +243,8 @@ Result<void> deserialize(std::span<const uint8_t> bytes, ModelRunnerOutput& mess
   return read_message(bytes, message);
 }
 
-uint64_t payload_checksum(std::span<const uint8_t> payload) { return sip_hash_128(std::as_bytes(payload)).lo; }
+uint64_t payload_checksum(std::span<const uint8_t> payload) {
+  return sip_hash_128(std::as_bytes(payload)).lo;
+}
 
 }  // namespace warprow

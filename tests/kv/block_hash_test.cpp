@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/block_hash.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <bit>
 #include <random>
 #include <set>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -44,7 +44,8 @@ TEST(BlockHash, DependsOnEverything) {
   }
 }
 
-// A number written into code: names must not change between builds, or caches outside the process would go stale.
+// A number written into code: names must not change between builds, or caches outside the process
+// would go stale.
 TEST(BlockHash, IsFixed) {
   const std::vector<TokenId> tokens = {1, 2, 3};
   const BlockHash hash = hash_block({}, tokens, {});

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/kv_spec.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "kv/kv_math.h"
 
 #include <vector>
 
-#include "kv/kv_math.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/block_pool.h"
 
+#include "base/check.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "base/check.h"
 
 namespace warprow {
 namespace {
@@ -25,8 +25,8 @@ TEST(BlockPool, GivesOutInOrderAndNeverTheNullBlock) {
   EXPECT_THROW(pool.take(), CheckFailure);
 }
 
-// Facts 27: a request with hashed blocks 1, 2, 3 and the partial block 4 is released in reverse: afterwards the order
-// is 4, the blocks that were free before, 3, 2, 1.
+// Facts 27: a request with hashed blocks 1, 2, 3 and the partial block 4 is released in reverse:
+// afterwards the order is 4, the blocks that were free before, 3, 2, 1.
 TEST(BlockPool, ReleaseOrder) {
   BlockPool pool(8, false);
   for (int32_t i = 1; i <= 4; ++i) {
@@ -38,7 +38,8 @@ TEST(BlockPool, ReleaseOrder) {
   for (int32_t i = 4; i >= 1; --i) {
     pool.release(block(i), 0);
   }
-  EXPECT_THAT(pool.free_order(), ElementsAre(block(4), block(5), block(6), block(7), block(3), block(2), block(1)));
+  EXPECT_THAT(pool.free_order(),
+              ElementsAre(block(4), block(5), block(6), block(7), block(3), block(2), block(1)));
 }
 
 TEST(BlockPool, ForgetsAHashOnlyWhenTheBlockIsTaken) {

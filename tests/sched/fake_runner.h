@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "wire/model_runner_output.h"
+#include "wire/scheduler_output.h"
+
 #include <cstdint>
 #include <functional>
 #include <map>
 
-#include "wire/model_runner_output.h"
-#include "wire/scheduler_output.h"
-
 namespace warprow::testing {
 
-// Answers a SchedulerOutput without any model: a row whose step reaches its last known token samples token(row), or
-// `token` where no function is set.
+// Answers a SchedulerOutput without any model: a row whose step reaches its last known token
+// samples token(row), or `token` where no function is set.
 class FakeRunner {
  public:
   TokenId token = 7;

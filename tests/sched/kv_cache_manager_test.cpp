@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/kv_cache_manager.h"
 
+#include <numeric>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <numeric>
 
 namespace warprow {
 namespace {
@@ -80,8 +80,8 @@ TEST(KvCacheManager, BlocksARequestEverNeeds) {
   EXPECT_EQ(cache.manager.max_blocks_for(1000), 500 + 11);
 }
 
-// Facts 30: the full group hits 6 blocks; the window group (W = 33: 2 blocks) has only its blocks 2 and 3 cached:
-// 64 tokens hit, and the window's table is [null, null, 2, 3].
+// Facts 30: the full group hits 6 blocks; the window group (W = 33: 2 blocks) has only its blocks 2
+// and 3 cached: 64 tokens hit, and the window's table is [null, null, 2, 3].
 TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   Cache cache({full_group(16), window_group(16, 33)}, 40);
   const std::vector<TokenId> tokens = tokens_from(0, 97);
@@ -113,8 +113,9 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   cache.out.clear();
   ASSERT_TRUE(cache.manager.admit(second, {kRow, 64, 70, 150}, cache.out));
   EXPECT_EQ(second.tables[0].blocks[3], full[3]);
-  EXPECT_THAT(std::vector<BlockId>(second.tables[1].blocks.begin(), second.tables[1].blocks.begin() + 4),
-              ElementsAre(kNullBlock, kNullBlock, window[2], window[3]));
+  EXPECT_THAT(
+      std::vector<BlockId>(second.tables[1].blocks.begin(), second.tables[1].blocks.begin() + 4),
+      ElementsAre(kNullBlock, kNullBlock, window[2], window[3]));
   EXPECT_EQ(second.tables[1].blocks.size(), 5U);
   // The whole table goes down, nulls included.
   ASSERT_EQ(cache.out.block_appends.size(), 2U);
@@ -128,7 +129,8 @@ TEST(KvCacheManager, AWindowHitMayReachBackToTheStart) {
   ASSERT_TRUE(cache.enter(first, tokens_from(0, 9)));
   RequestKv second;
   cache.manager.init(second, {}, 50);
-  EXPECT_EQ(cache.manager.find_prefix(second, tokens_from(0, 50), 49), 8);  // 2 blocks, though W asks for 25
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens_from(0, 50), 49),
+            8);  // 2 blocks, though W asks for 25
 }
 
 TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/prefix_index.h"
 
-#include <gtest/gtest.h>
+#include "base/check.h"
 
 #include <map>
 #include <random>
 #include <set>
 #include <tuple>
 
-#include "base/check.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -37,7 +37,8 @@ TEST(PrefixIndex, AgreesWithAMultimap) {
       }
       ASSERT_EQ(index.size(), static_cast<int32_t>(key_of_block.size()));
       for (const auto& [key, blocks] : blocks_of_key) {
-        const int32_t found = index_of(index.find({std::get<0>(key), std::get<1>(key)}, std::get<2>(key)));
+        const int32_t found =
+            index_of(index.find({std::get<0>(key), std::get<1>(key)}, std::get<2>(key)));
         ASSERT_EQ(found == 0, blocks.empty());
         ASSERT_TRUE(found == 0 || blocks.contains(found));
       }

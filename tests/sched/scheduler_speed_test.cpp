@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
+#include "sched/scheduler.h"
+#include "tests/sched/fake_runner.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,8 +10,7 @@
 #include <new>
 #include <numeric>
 
-#include "sched/scheduler.h"
-#include "tests/sched/fake_runner.h"
+#include <gtest/gtest.h>
 
 // Counts every allocation of this test program.
 namespace {
@@ -114,7 +114,8 @@ TEST(SchedulerSpeed, SteadyDecodeOf256Rows) {
     best_ns = std::min(best_ns, ns / static_cast<double>(loop.num_rows));
   }
   EXPECT_EQ(loop.allocations, 0);
-  std::printf("schedule + update: %.1f ns a running request and step at 256 rows (goal: 200)\n", best_ns);
+  std::printf("schedule + update: %.1f ns a running request and step at 256 rows (goal: 200)\n",
+              best_ns);
 }
 
 TEST(SchedulerSpeed, NoAllocationsWithArrivals) {
@@ -128,7 +129,8 @@ TEST(SchedulerSpeed, NoAllocationsWithArrivals) {
     }
     while (loop.scheduler.stats().num_waiting < 4) {
       ++id;
-      ASSERT_TRUE(loop.scheduler.add_request(request_of(id, 20 + static_cast<int32_t>(id * 7 % 50), 10)));
+      ASSERT_TRUE(
+          loop.scheduler.add_request(request_of(id, 20 + static_cast<int32_t>(id * 7 % 50), 10)));
     }
     loop.advance();
   }

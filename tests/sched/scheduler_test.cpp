@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/scheduler.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/sched/fake_runner.h"
 
 #include <numeric>
 
-#include "tests/sched/fake_runner.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -36,7 +36,10 @@ std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
 struct Bench {
   explicit Bench(const SchedulerConfig& config) : scheduler(config) {}
 
-  void add(uint64_t id, std::vector<TokenId> prompt, int32_t max_tokens = 100, int32_t priority = 0) {
+  void add(uint64_t id,
+           std::vector<TokenId> prompt,
+           int32_t max_tokens = 100,
+           int32_t priority = 0) {
     Request request;
     request.id = id;
     request.prompt = std::move(prompt);
@@ -122,7 +125,8 @@ TEST(Scheduler, OneRequestFromPromptToLength) {
   EXPECT_EQ(bench.scheduler.stats().num_kv_blocks_used, 0);
 }
 
-// Facts 24: T = 16, two decodes and a waiting prompt of 40: chunks of 14, 14, 12 and the first sample.
+// Facts 24: T = 16, two decodes and a waiting prompt of 40: chunks of 14, 14, 12 and the first
+// sample.
 TEST(Scheduler, ChunksBesideDecodes) {
   SchedulerConfig config = small_config();
   config.max_num_batched_tokens = 16;
@@ -215,7 +219,8 @@ TEST(Scheduler, OutputsAreCachedToo) {
   while (bench.scheduler.has_work()) {
     bench.run_step();
   }
-  // The next turn of a chat: prompt and answer of the first (all 7s), and a new question. 39 tokens were computed.
+  // The next turn of a chat: prompt and answer of the first (all 7s), and a new question. 39 tokens
+  // were computed.
   std::vector<TokenId> prompt = tokens_from(0, 10);
   prompt.resize(40, 7);
   prompt.resize(50, 99);
@@ -224,7 +229,8 @@ TEST(Scheduler, OutputsAreCachedToo) {
   EXPECT_EQ(bench.deltas[0].num_cached_tokens, 32);
 }
 
-// Facts 28: running [A, B, C], A needs blocks and none is free: C goes, and as that is still too little, B.
+// Facts 28: running [A, B, C], A needs blocks and none is free: C goes, and as that is still too
+// little, B.
 TEST(Scheduler, PreemptsTheLastAdmittedFirst) {
   SchedulerConfig config = small_config(/*num_blocks=*/8, /*block_size=*/2);
   config.max_model_len = 14;
@@ -293,7 +299,8 @@ TEST(Scheduler, PreemptedResumesAsNewWithItsOutputs) {
   ASSERT_EQ(bench.step.new_rows.size(), 1U);
   EXPECT_EQ(bench.step.new_rows[0].prompt_len, 7);
   EXPECT_EQ(bench.step.new_rows[0].prefill_len, 9);
-  EXPECT_EQ(bench.step.new_rows[0].generation, 1U + (bench.step.new_rows[0].row == bench.step.finished_rows[0]));
+  EXPECT_EQ(bench.step.new_rows[0].generation,
+            1U + (bench.step.new_rows[0].row == bench.step.finished_rows[0]));
   std::vector<TokenId> known = tokens_from(50, 7);
   known.resize(9, 7);
   EXPECT_EQ(bench.step.token_ids, known);
@@ -346,7 +353,8 @@ TEST(Scheduler, PriorityPreemptsTheLeastUrgent) {
   EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {1, 4}}));
 }
 
-// The victim may have been planned already in the same step: its tokens, blocks and budget come back.
+// The victim may have been planned already in the same step: its tokens, blocks and budget come
+// back.
 TEST(Scheduler, PriorityTakesBackAPlannedRow) {
   SchedulerConfig config = small_config(/*num_blocks=*/6, /*block_size=*/2);
   config.policy = SchedulerConfig::Policy::kPriority;
@@ -402,6 +410,26 @@ TEST(Scheduler, ResultsOfAnotherGenerationAreDropped) {
   EXPECT_EQ(bench.deltas.size(), 1U);
 }
 
+TEST(Scheduler, AFailedRowEndsItsRequestOnly) {
+  SchedulerConfig config = small_config();
+  config.max_concurrent_steps = 2;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 5));
+  bench.add(2, tokens_from(50, 5));
+  bench.launch();
+  bench.launch();
+  RowOutput& row = bench.pending[0].rows[0];
+  row.failed = true;
+  row.tokens.count = 0;
+  bench.collect();
+  EXPECT_THAT(bench.deltas,
+              ElementsAre(RequestDelta{1, {0, 0}, FinishReason::kError, -1, 0},
+                          RequestDelta{2, {1, 1}, FinishReason::kNone, -1, 0}));
+  bench.collect();
+  ASSERT_EQ(bench.deltas.size(), 1U);
+  EXPECT_EQ(bench.deltas[0].id, 2U);
+}
+
 TEST(Scheduler, AMissingResultIsOurMistake) {
   Bench bench(small_config());
   bench.add(1, tokens_from(0, 5));
@@ -449,7 +477,8 @@ FinishReason end_with(TokenId token, int32_t min_tokens, TokenId& stop_id, int32
 TEST(Scheduler, FinishReasons) {
   TokenId stop_id = 0;
   int32_t num_outputs = 0;
-  EXPECT_EQ(end_with(2, 0, stop_id, num_outputs), FinishReason::kStop);  // EOS wins over the stop id
+  EXPECT_EQ(end_with(2, 0, stop_id, num_outputs),
+            FinishReason::kStop);  // EOS wins over the stop id
   EXPECT_EQ(stop_id, -1);
   EXPECT_EQ(num_outputs, 1);
   EXPECT_EQ(end_with(9, 0, stop_id, num_outputs), FinishReason::kStop);
@@ -478,7 +507,8 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
   EXPECT_THAT(scheduler.check(0, 1).error().message, HasSubstr("empty"));
   EXPECT_THAT(scheduler.check(1, 0).error().message, HasSubstr("max_tokens is 0"));
   EXPECT_THAT(scheduler.check(512, 1).error().message, HasSubstr("512 tokens; max_model_len 512"));
-  EXPECT_THAT(scheduler.check(60, 6).error().message, HasSubstr("need 5 KV blocks; the cache has 4"));
+  EXPECT_THAT(scheduler.check(60, 6).error().message,
+              HasSubstr("need 5 KV blocks; the cache has 4"));
   EXPECT_TRUE(scheduler.check(60, 5));
   EXPECT_TRUE(scheduler.check(33, 1));
   config.enable_chunked_prefill = false;

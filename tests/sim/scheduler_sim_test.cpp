@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
+#include "sched/scheduler.h"
+#include "tests/sim/toy_device.h"
+#include "wire/serialize.h"
 
 #include <deque>
 #include <map>
 #include <random>
 #include <string>
 
-#include "sched/scheduler.h"
-#include "tests/sim/toy_device.h"
-#include "wire/serialize.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -47,11 +47,15 @@ ToyModel hybrid(int32_t window_block_size = 4) {
   return {{group_of(4), group_of(window_block_size, 10)}, {0, 1, 0, 1}};
 }
 
-// Random arrivals, aborts and outputs kept back, on the toy device; every token is compared as it arrives.
+// Random arrivals, aborts and outputs kept back, on the toy device; every token is compared as it
+// arrives.
 class Simulation {
  public:
   Simulation(const SimCase& sim, uint32_t seed)
-      : sim_(sim), random_(seed), scheduler_(config()), device_(sim.model, 8, sim.num_blocks, seed) {}
+      : sim_(sim),
+        random_(seed),
+        scheduler_(config()),
+        device_(sim.model, 8, sim.num_blocks, seed) {}
 
   void run(int32_t num_steps) {
     while (scheduler_.stats().num_steps < num_steps && !::testing::Test::HasFatalFailure()) {
@@ -96,7 +100,9 @@ class Simulation {
     return config;
   }
 
-  int32_t number(int32_t below) { return static_cast<int32_t>(random_() % static_cast<uint32_t>(below)); }
+  int32_t number(int32_t below) {
+    return static_cast<int32_t>(random_() % static_cast<uint32_t>(below));
+  }
   bool chance(int32_t percent) { return number(100) < percent; }
 
   // Prompts share one of three beginnings, cut anywhere.
@@ -130,7 +136,8 @@ class Simulation {
     for (const TokenId token : sim_.model.generate(request.prompt, max_outputs)) {
       expected.outputs.push_back(token);
       const bool is_eos = !request.eos_token_ids.empty() && token == kEos;
-      if (static_cast<int32_t>(expected.outputs.size()) > request.params.min_tokens && (is_eos || token == kStopId)) {
+      if (static_cast<int32_t>(expected.outputs.size()) > request.params.min_tokens &&
+          (is_eos || token == kStopId)) {
         expected.reason = FinishReason::kStop;
         expected.stop_token_id = is_eos ? -1 : token;
         break;
@@ -142,7 +149,8 @@ class Simulation {
   // Somebody goes away, or a stop string was found.
   void leave() {
     const auto it = std::next(live_.begin(), number(static_cast<int32_t>(live_.size())));
-    EXPECT_TRUE(chance(50) ? scheduler_.abort_request(it->first) : scheduler_.finish_request(it->first));
+    EXPECT_TRUE(chance(50) ? scheduler_.abort_request(it->first)
+                           : scheduler_.finish_request(it->first));
     live_.erase(it);
     scheduler_.check_invariants();
   }
@@ -155,7 +163,8 @@ class Simulation {
       return;
     }
     if (in_flight_.empty()) {
-      ASSERT_TRUE(!scheduler_.has_work() || !keep_back) << "nothing in flight, and nothing can advance";
+      ASSERT_TRUE(!scheduler_.has_work() || !keep_back)
+          << "nothing in flight, and nothing can advance";
       return;
     }
     collect();
@@ -187,7 +196,8 @@ class Simulation {
     Expected& expected = it->second;
     for (int32_t i = 0; i < delta.tokens.count; ++i) {
       ASSERT_LT(expected.num_seen, expected.outputs.size());
-      ASSERT_EQ(out.token_ids[static_cast<size_t>(delta.tokens.begin + i)], expected.outputs[expected.num_seen])
+      ASSERT_EQ(out.token_ids[static_cast<size_t>(delta.tokens.begin + i)],
+                expected.outputs[expected.num_seen])
           << "request " << delta.id << ", output " << expected.num_seen;
       ++expected.num_seen;
     }
@@ -245,7 +255,11 @@ INSTANTIATE_TEST_SUITE_P(
         SimCase{.name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
         SimCase{.name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
         SimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},
-        SimCase{.name = "TinyBudget", .model = one_group(), .num_blocks = 32, .max_num_batched_tokens = 7, .over_the_wire = true},
+        SimCase{.name = "TinyBudget",
+                .model = one_group(),
+                .num_blocks = 32,
+                .max_num_batched_tokens = 7,
+                .over_the_wire = true},
         SimCase{.name = "Hybrid", .model = hybrid(), .max_concurrent_steps = 1, .num_blocks = 60},
         SimCase{.name = "HybridAsync", .model = hybrid(), .num_blocks = 60, .over_the_wire = true},
         SimCase{.name = "HybridPriorityFenced",

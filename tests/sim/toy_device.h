@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gtest/gtest.h>
+#include "tests/sim/toy_model.h"
+#include "wire/model_runner_output.h"
+#include "wire/scheduler_output.h"
 
 #include <algorithm>
 #include <random>
 #include <unordered_set>
 #include <vector>
 
-#include "tests/sim/toy_model.h"
-#include "wire/model_runner_output.h"
-#include "wire/scheduler_output.h"
+#include <gtest/gtest.h>
 
 namespace warprow::testing {
 
-// Runs SchedulerOutputs on the toy model with nothing but what they say: rows, block tables, and KV memory in which
-// the groups overlap as on a device (layer i of each group lies in the same tensor). Breaches of the contract of
-// SchedulerOutput are test failures.
+// Runs SchedulerOutputs on the toy model with nothing but what they say: rows, block tables, and KV
+// memory in which the groups overlap as on a device (layer i of each group lies in the same
+// tensor). Breaches of the contract of SchedulerOutput are test failures.
 class ToyDevice {
  public:
   ToyDevice(ToyModel model, int32_t max_rows, int32_t num_blocks, uint32_t seed)
@@ -26,8 +26,8 @@ class ToyDevice {
     }
     for (size_t layer = 0; layer < model_.layer_group.size(); ++layer) {
       const auto end = model_.layer_group.begin() + static_cast<std::ptrdiff_t>(layer);
-      tensor_of_layer_.push_back(
-          static_cast<size_t>(std::count(model_.layer_group.begin(), end, model_.layer_group[layer])));
+      tensor_of_layer_.push_back(static_cast<size_t>(
+          std::count(model_.layer_group.begin(), end, model_.layer_group[layer])));
     }
     // Garbage, as in a fresh allocation.
     memory_.resize(model_.layer_group.size());

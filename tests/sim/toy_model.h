@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "kv/kv_math.h"
 #include "kv/kv_spec.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace warprow::testing {
 
-// A "transformer" over 64-bit words. Layer l stores k[p] = mix(x[p], p) and yields x'[p] = x[p] folded with k[q] for
-// every q the layer's KV group lets p see; x of the first layer is the token. The next token is x of the last layer
-// modulo the vocabulary. Every later token thus depends on every cell a real model would read, so that a wrong block
-// table, a lost block or a block shared by mistake shows up as a wrong token.
+// A "transformer" over 64-bit words. Layer l stores k[p] = mix(x[p], p) and yields x'[p] = x[p]
+// folded with k[q] for every q the layer's KV group lets p see; x of the first layer is the token.
+// The next token is x of the last layer modulo the vocabulary. Every later token thus depends on
+// every cell a real model would read, so that a wrong block table, a lost block or a block shared
+// by mistake shows up as a wrong token.
 struct ToyModel {
   std::vector<KvGroupSpec> groups;
   std::vector<int32_t> layer_group;  // [layers] the KV group of each layer
@@ -34,7 +35,8 @@ struct ToyModel {
   }
 
   // The oracle: the first num_outputs tokens after the prompt, computed alone and without blocks.
-  [[nodiscard]] std::vector<TokenId> generate(std::vector<TokenId> tokens, int32_t num_outputs) const {
+  [[nodiscard]] std::vector<TokenId> generate(std::vector<TokenId> tokens,
+                                              int32_t num_outputs) const {
     std::vector<TokenId> outputs;
     std::vector<std::vector<uint64_t>> k(layer_group.size());
     for (int32_t pos = 0; static_cast<int32_t>(outputs.size()) < num_outputs; ++pos) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/serialize.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -17,7 +17,9 @@ class Maker {
  public:
   explicit Maker(uint32_t seed) : random_(seed) {}
 
-  int32_t number(int32_t below) { return static_cast<int32_t>(random_() % static_cast<uint32_t>(below)); }
+  int32_t number(int32_t below) {
+    return static_cast<int32_t>(random_() % static_cast<uint32_t>(below));
+  }
   int32_t any() { return static_cast<int32_t>(random_()); }
   float real() { return static_cast<float>(number(1000)) / 7.0F; }
   template <typename T, typename F>
@@ -52,9 +54,17 @@ class Maker {
     fill(m.finished_rows, [&] { return row(); });
     fill(m.preempted_rows, [&] { return row(); });
     fill(m.new_rows, [&] {
-      return NewRow{row(), static_cast<uint32_t>(any()), any(), any(), any(), span_in(m.token_ids.size()), any(), params()};
+      return NewRow{row(),
+                    static_cast<uint32_t>(any()),
+                    any(),
+                    any(),
+                    any(),
+                    span_in(m.token_ids.size()),
+                    any(),
+                    params()};
     });
-    fill(m.block_appends, [&] { return BlockAppend{row(), number(3), any(), span_in(m.block_ids.size())}; });
+    fill(m.block_appends,
+         [&] { return BlockAppend{row(), number(3), any(), span_in(m.block_ids.size())}; });
     fill(m.scheduled, [&] { return ScheduledRow{row(), number(50) + 1, any(), any()}; });
     for (const ScheduledRow& s : m.scheduled) {
       m.total_num_tokens += s.num_tokens;
@@ -87,7 +97,8 @@ class Maker {
     m.step = any();
     fill(m.token_ids, [&] { return any(); });
     fill(m.rows, [&] {
-      return RowOutput{row(), static_cast<uint32_t>(any()), span_in(m.token_ids.size()), any()};
+      return RowOutput{
+          row(), static_cast<uint32_t>(any()), span_in(m.token_ids.size()), any(), number(2) == 0};
     });
     m.has_logprobs = number(2) == 0;
     if (m.has_logprobs) {
@@ -189,7 +200,9 @@ TYPED_TEST(Serialize, DamageBehindAValidChecksum) {
     std::vector<uint8_t> bytes;
     serialize(make<TypeParam>(maker), bytes);
     for (int32_t i = maker.number(4); i >= 0; --i) {
-      const auto at = kWireHeaderBytes + static_cast<size_t>(maker.number(static_cast<int32_t>(bytes.size() - kWireHeaderBytes)));
+      const auto at =
+          kWireHeaderBytes +
+          static_cast<size_t>(maker.number(static_cast<int32_t>(bytes.size() - kWireHeaderBytes)));
       bytes[at] = static_cast<uint8_t>(maker.number(3) == 0 ? 0xff : maker.any());
     }
     stamp(bytes);
