@@ -3,18 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <regex>
-
 #include "text/textkit_call.h"
 
 namespace warprow {
 namespace {
-
-// Whether the template walks through lists of content parts: `for part in message.content` or `message['content']`.
-bool walks_content(std::string_view source) {
-  static const std::regex loop(R"(for\s+\w+\s+in\s+(\w+(\.|\[['"]))?content\b)");
-  return std::regex_search(source.begin(), source.end(), loop);
-}
 
 void parse_arguments(OrderedJson& message) {
   const auto calls = message.find("tool_calls");
@@ -54,23 +46,6 @@ void join_parts(OrderedJson& message) {
   *content = std::move(joined);
 }
 
-Result<OrderedJson> prepare_messages(const OrderedJson& messages, bool takes_parts) {
-  if (!messages.is_array()) {
-    return fail(ErrorCode::kInvalidArgument, "messages must be a list");
-  }
-  OrderedJson prepared = messages;
-  for (OrderedJson& message : prepared) {
-    if (!message.is_object()) {
-      return fail(ErrorCode::kInvalidArgument, "every message must be an object with role and content");
-    }
-    parse_arguments(message);
-    if (!takes_parts) {
-      join_parts(message);
-    }
-  }
-  return prepared;
-}
-
 }  // namespace
 
 void ChatTemplate::Free::operator()(wr_template* t) const { wr_template_free(t); }
@@ -87,6 +62,30 @@ Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
   return Handle(parsed);
 }
 
+// Whether the template walks through lists of content parts itself: shown one, it prints the text of the part and not the
+// list around it (where a quote would precede the text).
+bool ChatTemplate::takes_parts(const wr_template* chosen) const {
+  static constexpr std::string_view kProbe = "warprow-probe";
+  OrderedJson context = special_tokens_;
+  context["messages"] = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", kProbe}}}}}};
+  context["tools"] = nullptr;
+  context["documents"] = nullptr;
+  context["add_generation_prompt"] = true;
+  const auto text = render_context(chosen, context);
+  const size_t at = text ? text->find(kProbe) : std::string::npos;
+  return at != std::string::npos && (at == 0 || ((*text)[at - 1] != '\'' && (*text)[at - 1] != '"'));
+}
+
+Result<std::string> ChatTemplate::render_context(const wr_template* chosen, const OrderedJson& context) {
+  const std::string json = context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  TextkitOwned text;
+  TextkitOwned error;
+  if (wr_template_render(chosen, to_textkit(json), text.out(), error.out()) != 0) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("chat template: {}", error.text()));
+  }
+  return text.str();
+}
+
 Result<ChatTemplate> ChatTemplate::parse(const Source& source) {
   ChatTemplate out;
   auto main = parse_one(source.text);
@@ -94,14 +93,12 @@ Result<ChatTemplate> ChatTemplate::parse(const Source& source) {
     return tl::unexpected(main.error());
   }
   out.main_ = *std::move(main);
-  out.main_takes_parts_ = walks_content(source.text);
   if (!source.tool_use.empty()) {
     auto tool_use = parse_one(source.tool_use);
     if (!tool_use) {
       return tl::unexpected(tool_use.error());
     }
     out.tool_use_ = *std::move(tool_use);
-    out.tool_use_takes_parts_ = walks_content(source.tool_use);
   }
   for (const auto& [name, text] : source.special_tokens) {
     out.special_tokens_[name] = text;
@@ -110,29 +107,34 @@ Result<ChatTemplate> ChatTemplate::parse(const Source& source) {
 }
 
 Result<std::string> ChatTemplate::render(const ChatRequest& request) const {
+  if (!request.messages.is_array()) {
+    return fail(ErrorCode::kInvalidArgument, "messages must be a list");
+  }
   const bool with_tools = request.tools.is_array() && !request.tools.empty();
-  const bool use_tool_variant = with_tools && tool_use_ != nullptr;
-  auto messages = prepare_messages(request.messages, use_tool_variant ? tool_use_takes_parts_ : main_takes_parts_);
-  if (!messages) {
-    return tl::unexpected(messages.error());
+  const wr_template* chosen = with_tools && tool_use_ != nullptr ? tool_use_.get() : main_.get();
+  OrderedJson messages = request.messages;
+  bool any_parts = false;
+  for (OrderedJson& message : messages) {
+    if (!message.is_object()) {
+      return fail(ErrorCode::kInvalidArgument, "every message must be an object with role and content");
+    }
+    parse_arguments(message);
+    any_parts |= message.contains("content") && message["content"].is_array();
+  }
+  if (any_parts && !takes_parts(chosen)) {
+    for (OrderedJson& message : messages) {
+      join_parts(message);
+    }
   }
   OrderedJson context = special_tokens_;
   if (request.variables.is_object()) {
     context.update(request.variables);
   }
-  context["messages"] = *std::move(messages);
+  context["messages"] = std::move(messages);
   context["tools"] = with_tools ? request.tools : OrderedJson();
   context["documents"] = request.documents;
   context["add_generation_prompt"] = request.add_generation_prompt;
-
-  const std::string json = context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  TextkitOwned text;
-  TextkitOwned error;
-  const wr_template* chosen = use_tool_variant ? tool_use_.get() : main_.get();
-  if (wr_template_render(chosen, to_textkit(json), text.out(), error.out()) != 0) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("chat template: {}", error.text()));
-  }
-  return text.str();
+  return render_context(chosen, context);
 }
 
 }  // namespace warprow

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,8 +20,8 @@ using OrderedJson = nlohmann::ordered_json;
 struct ChatRequest {
   OrderedJson messages = OrderedJson::array();  // objects with role and content, as OpenAI's API has them
   bool add_generation_prompt = true;            // end with the opening of the assistant's turn
-  OrderedJson tools;                            // an array of tool definitions, or null
-  OrderedJson documents;                        // an array for retrieval templates, or null
+  OrderedJson tools = nullptr;                         // an array of tool definitions, or null
+  OrderedJson documents = nullptr;                     // an array for retrieval templates, or null
   OrderedJson variables = OrderedJson::object();  // further template variables (enable_thinking, ...)
 };
 
@@ -59,11 +58,11 @@ class ChatTemplate {
   using Handle = std::unique_ptr<wr_template, Free>;
   ChatTemplate() = default;
   static Result<Handle> parse_one(std::string_view source);
+  static Result<std::string> render_context(const wr_template* chosen, const OrderedJson& context);
+  [[nodiscard]] bool takes_parts(const wr_template* chosen) const;
 
   Handle main_;
   Handle tool_use_;  // may be null
-  bool main_takes_parts_ = false;
-  bool tool_use_takes_parts_ = false;
   OrderedJson special_tokens_ = OrderedJson::object();
 };
 

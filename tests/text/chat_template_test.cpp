@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/chat_template.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <string>
+
+#include "tests/text/text_test_support.h"
+
+namespace warprow {
+namespace {
+
+OrderedJson chat(std::initializer_list<std::pair<const char*, const char*>> turns) {
+  OrderedJson messages = OrderedJson::array();
+  for (const auto& [role, content] : turns) {
+    messages.push_back({{"role", role}, {"content", content}});
+  }
+  return messages;
+}
+
+ChatTemplate parse(const std::string& source) {
+  return value_or_throw(ChatTemplate::parse({source, "", {{"bos_token", "<s>"}, {"eos_token", "</s>"}}}));
+}
+
+std::string render(const std::string& source, const ChatRequest& request) {
+  const auto text = parse(source).render(request);
+  return text ? *text : "error: " + text.error().message;
+}
+
+// `source` with the variables of `json` and no messages.
+std::string eval(const std::string& source, const char* json = "{}") {
+  ChatRequest request;
+  request.variables = OrderedJson::parse(json);
+  return render(source, request);
+}
+
+TEST(ChatTemplate, ChatMl) {
+  const std::string source =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+      "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  ChatRequest request{.messages = chat({{"system", "Be kind."}, {"user", "Hi"}})};
+  EXPECT_EQ(render(source, request),
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  request.add_generation_prompt = false;
+  EXPECT_EQ(render(source, request),
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
+}
+
+TEST(ChatTemplate, Llama3Style) {
+  const std::string source =
+      "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+      "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+      "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}";
+  EXPECT_EQ(render(source, {.messages = chat({{"user", "  Hi \n"}})}),
+            "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>");
+}
+
+TEST(ChatTemplate, MistralStyle) {
+  const std::string source =
+      "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+      "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+      "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+      "{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}";
+  EXPECT_EQ(render(source, {.messages = chat({{"user", "a"}, {"assistant", "b"}, {"user", "c"}})}),
+            "<s>[INST] a [/INST]b</s>[INST] c [/INST]");
+  const auto refused = parse(source).render({.messages = chat({{"assistant", "a"}})});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().message,
+            "chat template: Conversation roles must alternate user/assistant/user/assistant/...");
+}
+
+TEST(ChatTemplate, NamespaceAndLoopControls) {
+  EXPECT_EQ(eval("{% set ns = namespace(n=0) %}{% for i in range(10) %}{% if i == 2 %}{% continue %}{% endif %}"
+                 "{% if i == 5 %}{% break %}{% endif %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}"),
+            "8");
+  EXPECT_EQ(eval("{% for x in xs[::-1] %}{{ loop.index }}{{ x }}{{ ',' if not loop.last }}{% endfor %}|{{ xs[-1] }}"
+                 "|{{ xs[1:] }}",
+                 R"({"xs": ["a", "b", "c"]})"),
+            "1c,2b,3a|c|['b', 'c']");
+}
+
+TEST(ChatTemplate, WhiteSpaceOfBlocks) {
+  EXPECT_EQ(eval("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
+  EXPECT_EQ(eval("a \n {%- if true -%} \n b {%- endif %}\n\nc\n\n"), "ab\nc\n");
+  EXPECT_EQ(eval("{% generation %}\nx\n{% endgeneration %}\ny"), "x\ny");
+}
+
+TEST(ChatTemplate, JsonAsPythonWritesIt) {
+  const char* const vars = R"({"v": {"z": "<a href='x'>&", "a": [1, 2.0, true, null], "é": "\u00e9\n"}})";
+  EXPECT_EQ(eval("{{ v | tojson }}", vars), "{\"z\": \"<a href='x'>&\", \"a\": [1, 2.0, true, null], \"é\": \"é\\n\"}");
+  EXPECT_EQ(eval("{{ v.a | tojson(indent=4) }}", vars), "[\n    1,\n    2.0,\n    true,\n    null\n]");
+  EXPECT_EQ(eval("{{ v | tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}", vars),
+            "{\"a\":[1,2.0,true,null],\"z\":\"<a href='x'>&\",\"\\u00e9\":\"\\u00e9\\n\"}");
+}
+
+TEST(ChatTemplate, PythonStrings) {
+  EXPECT_EQ(eval("{{ 'a-b-c'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'ab'.startswith('a') }}{{ 'abc'.replace('b', '') }}"
+                 "{{ 'A'.lower() }}{{ 'xxaxx'.strip('x') }}{{ 'tt'.title() }}"),
+            "cxTrueacaaTt");
+  EXPECT_EQ(eval("{{ true }} {{ none }} {{ 1.0 }} {{ d }} {{ missing }}|", R"({"d": {"k": [1, "a'b"]}})"),
+            "True None 1.0 {'k': [1, \"a'b\"]} |");
+  EXPECT_EQ(eval("{{ 'x' is sequence }} {{ d is mapping }} {{ d.items() | list }}", R"({"d": {"items": 1}})"),
+            "True True [['items', 1]]");
+}
+
+TEST(ChatTemplate, Date) {
+  char today[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  std::strftime(today, sizeof today, "%d %b %Y", &parts);
+  EXPECT_EQ(eval("{{ strftime_now('%d %b %Y') }}"), today);
+}
+
+TEST(ChatTemplate, ErrorsNameTheLine) {
+  const auto broken = ChatTemplate::parse({"a\n{% if %}", "", {}});
+  ASSERT_FALSE(broken);
+  EXPECT_EQ(broken.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(broken.error().message.substr(0, 23), "chat template: line 2: ");
+  EXPECT_EQ(eval("x\n\n{{ missing.field }}").substr(0, 30), "error: chat template: line 3: ");
+  ChatRequest request;
+  request.messages = "hello";
+  EXPECT_EQ(render("x", request), "error: messages must be a list");
+  request.messages = OrderedJson::array({"hello"});
+  EXPECT_EQ(render("x", request), "error: every message must be an object with role and content");
+}
+
+TEST(ChatTemplate, PartsBecomeTextWhereTheTemplateWantsText) {
+  ChatRequest request;
+  request.messages = OrderedJson::parse(
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
+  EXPECT_EQ(render("{{ messages[0].content }}", request), "a\nb");
+  EXPECT_EQ(render("{% set c = messages[0]['content'] %}{% for p in c %}[{{ p.text }}]{% endfor %}", request),
+            "[a][b]");
+}
+
+TEST(ChatTemplate, ToolsAndTheirVariant) {
+  const auto both = value_or_throw(ChatTemplate::parse({"plain", "{{ tools[0].name }}", {}}));
+  ChatRequest request;
+  EXPECT_EQ(*both.render(request), "plain");
+  request.tools = OrderedJson::parse(R"([{"name": "f"}])");
+  EXPECT_EQ(*both.render(request), "f");
+  // Arguments given as JSON text reach the template as a mapping.
+  request.messages = OrderedJson::parse(
+      R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]}])");
+  EXPECT_EQ(render("{{ messages[0].tool_calls[0].function.arguments | tojson }}", request), R"({"b": 1, "a": 2})");
+}
+
+uint64_t fnv1a(std::string_view text) {
+  uint64_t h = 0xCBF29CE484222325U;
+  for (const char c : text) {
+    h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3U;
+  }
+  return h;
+}
+
+// Templates of many models against Jinja2 (make_template_vectors.py).
+TEST(ChatTemplate, CollectionEqualsJinja2) {
+  const std::string dir = test::vocab_dir() + "/templates";
+  if (!std::filesystem::exists(dir)) {
+    GTEST_SKIP() << dir << " is absent: tools/fetch_vocab_vectors.sh brings it";
+  }
+  const auto vectors = OrderedJson::parse(
+      test::read_file(std::string(WARPROW_SOURCE_DIR) + "/tests/text/template_vectors.json"));
+  int compared = 0;
+  for (const auto& [name, hashes] : vectors["hashes"].items()) {
+    const ChatTemplate chat_template = parse(test::read_file(dir + "/" + name));
+    for (const auto& [conversation, hash] : hashes.items()) {
+      const OrderedJson& c = vectors["conversations"][conversation];
+      ChatRequest request;
+      request.messages = c["messages"];
+      request.tools = c.value("tools", OrderedJson());
+      request.variables = c.value("variables", OrderedJson::object());
+      request.add_generation_prompt = c.value("add_generation_prompt", true);
+      const auto text = chat_template.render(request);
+      EXPECT_EQ(text ? fmt::format("{:016x}", fnv1a(*text)) : "error", hash.get<std::string>())
+          << name << " " << conversation << ": " << (text ? *text : text.error().message);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 500);
+}
+
+}  // namespace
+}  // namespace warprow
