@@ -257,6 +257,11 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   if (spec.head_dim % 8 != 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("head size {} is not a multiple of 8", spec.head_dim));
   }
+  const Result<std::string> activation = string_or("hidden_act", "", "silu");
+  if (!activation || *activation != "silu") {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("hidden_act {} is not supported (silu is)", activation ? *activation : "?"));
+  }
   auto rope = rope_spec(spec.head_dim);
   if (!rope) {
     return tl::unexpected(rope.error());

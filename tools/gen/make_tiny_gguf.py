@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes model.gguf beside each tiny model's safetensors, with GGUF's own Python package.
+
+usage: make_tiny_gguf.py tests/golden/tiny   (needs gguf and numpy)
+
+Names, metadata and the order of Q and K rows are those of the format's converters: in the llama family a head's rope
+halves are interleaved into pairs. Weights keep their bf16 bits, vectors become f32.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+import gguf
+import numpy as np
+
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+LAYER = {
+    "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight", "self_attn.q_proj.bias": "attn_q.bias",
+    "self_attn.k_proj.weight": "attn_k.weight", "self_attn.k_proj.bias": "attn_k.bias",
+    "self_attn.v_proj.weight": "attn_v.weight", "self_attn.v_proj.bias": "attn_v.bias",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.q_norm.weight": "attn_q_norm.weight", "self_attn.k_norm.weight": "attn_k_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight", "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight"}
+TOP = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+       "lm_head.weight": "output.weight"}
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + size])
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            assert entry["dtype"] == "BF16", name
+            bits = np.frombuffer(data[8 + size + begin:8 + size + end], np.uint16).reshape(entry["shape"])
+            yield name, bits
+
+
+def to_pairs(bits, heads):
+    rows = bits.reshape(heads, 2, bits.shape[0] // heads // 2, *bits.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(bits.shape))
+
+
+def gguf_name(name):
+    if name in TOP:
+        return TOP[name]
+    _, _, layer, rest = name.split(".", 3)
+    return f"blk.{layer}.{LAYER[rest]}"
+
+
+def rope_factors(config, rope):
+    """Divisors of the frequencies as the llama converter computes them."""
+    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    freqs = 1.0 / (rope["rope_theta"] ** (np.arange(0, dim, 2, dtype=np.float32) / dim))
+    low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    factors = []
+    for freq in freqs:
+        wavelen = 2 * np.pi / freq
+        if wavelen < high:
+            factors.append(1.0)
+        elif wavelen > low:
+            factors.append(rope["factor"])
+        else:
+            smooth = (rope["original_max_position_embeddings"] / wavelen - rope["low_freq_factor"]) / (
+                rope["high_freq_factor"] - rope["low_freq_factor"])
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(factors, np.float32)
+
+
+def convert(folder):
+    config = json.loads((folder / "config.json").read_text())
+    arch = ARCHITECTURES.get(config["architectures"][0])
+    if arch is None or "sliding_attention" in (config.get("layer_types") or []):
+        return
+    rope = config.get("rope_parameters") or config
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(folder / "model.gguf", arch)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if rope.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", rope_factors(config, rope))
+    for name, bits in read_safetensors(folder / "model.safetensors"):
+        if config["tie_word_embeddings"] and name == "lm_head.weight":
+            continue
+        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
+            bits = to_pairs(bits, heads if "q_proj" in name else kv_heads)
+        if bits.ndim == 1:
+            writer.add_tensor(gguf_name(name), (bits.astype(np.uint32) << 16).view(np.float32))
+        else:
+            writer.add_tensor(gguf_name(name), bits.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(folder.name, (folder / "model.gguf").stat().st_size)
+
+
+for model in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    convert(model)

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tiny random models with Hugging Face transformers and what they answer, as golden data for tests/golden.
+
+usage: make_tiny_models.py OUT.tar   (needs torch and transformers; writes one folder a model into the archive)
+
+Each folder holds config.json, model.safetensors (bf16, computed in float32) and golden.json:
+  prompts[].ids, .greedy (tokens by argmax), .steps[] = [[token, logit], ...] of the 20 largest logits per greedy step.
+tools/gen/make_tiny_gguf.py adds model.gguf to each.
+"""
+import io
+import json
+import pathlib
+import sys
+import tarfile
+import tempfile
+
+import torch
+import transformers
+from transformers import (
+    LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+    Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+
+COMMON = dict(vocab_size=128, max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
+              attn_implementation="eager")
+
+
+def models():
+    small = dict(COMMON, hidden_size=32, intermediate_size=56, num_hidden_layers=2)
+    yield "llama_gqa_tied", LlamaForCausalLM(LlamaConfig(
+        **dict(small, hidden_size=48), num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True))
+    yield "llama_mha", LlamaForCausalLM(LlamaConfig(
+        **small, num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=False))
+    yield "llama3_rope", LlamaForCausalLM(LlamaConfig(
+        **small, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=64)))
+    yield "mistral_window", MistralForCausalLM(MistralConfig(
+        **small, num_attention_heads=4, num_key_value_heads=2, sliding_window=20, tie_word_embeddings=False))
+    yield "qwen2", Qwen2ForCausalLM(Qwen2Config(
+        **small, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True))
+    yield "qwen3", Qwen3ForCausalLM(Qwen3Config(
+        **small, num_attention_heads=4, num_key_value_heads=2, head_dim=16, tie_word_embeddings=False))
+    yield "qwen3_two_groups", Qwen3ForCausalLM(Qwen3Config(
+        **dict(small, num_hidden_layers=4), num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        tie_word_embeddings=True, use_sliding_window=True, sliding_window=20, max_window_layers=2,
+        layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"]))
+
+
+def randomise(model, generator):
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        value = 1.0 + 0.2 * noise if "norm" in name else 0.25 * noise
+        parameter.data = value.to(torch.bfloat16).to(torch.float32)
+
+
+@torch.no_grad()
+def answers(model, ids, steps):
+    greedy, rows = [], []
+    for _ in range(steps):
+        logits = model(torch.tensor([ids + greedy]), use_cache=False).logits[0, -1].float()
+        top = torch.topk(logits, 20)
+        rows.append([[int(i), round(float(v), 6)] for i, v in zip(top.indices, top.values)])
+        greedy.append(int(top.indices[0]))
+    return {"ids": ids, "greedy": greedy, "steps": rows[:6]}
+
+
+def main():
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(20261120)
+    with tarfile.open(sys.argv[1], "w") as archive:
+        for name, model in models():
+            model.eval()
+            randomise(model, generator)
+            model.tie_weights()
+            prompts = [torch.randint(3, 128, (n,), generator=generator).tolist() for n in (1, 7, 45)]
+            golden = {"made_with": {"torch": torch.__version__, "transformers": transformers.__version__},
+                      "prompts": [answers(model, ids, 24) for ids in prompts]}
+            with tempfile.TemporaryDirectory() as folder:
+                model.to(torch.bfloat16).save_pretrained(folder)
+                (pathlib.Path(folder) / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
+                for path in sorted(pathlib.Path(folder).iterdir()):
+                    if path.name == "generation_config.json":
+                        continue
+                    data = path.read_bytes()
+                    info = tarfile.TarInfo(f"{name}/{path.name}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+            print(name, sum(p.numel() for p in model.parameters()), golden["prompts"][1]["greedy"][:8])
+
+
+if __name__ == "__main__":
+    main()
