@@ -9,6 +9,14 @@
 #include <fmt/format.h>
 
 namespace warprow {
+namespace {
+
+// The order of waiting; without the priority policy all priorities are 0.
+bool comes_before(const LiveRequest& a, const LiveRequest& b) {
+  return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
+}
+
+}  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config)
     : config_(std::move(config)),
@@ -138,8 +146,8 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
   }
 }
 
-// Plans the request's tokens in this step, if it can have any, and returns the running request
-// after it.
+// Plans the request's tokens in this step, if it can have any. Returns the running request after
+// it.
 int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
   const int32_t len = r.num_known() + r.num_pending;
@@ -178,9 +186,10 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   // At least one token is computed anew: its logits are wanted.
   const int32_t hit = kv_.find_prefix(r.kv, r.tokens, r.num_known() - 1);
   const int32_t rest = r.num_known() - hit;
+  // Without chunks it waits for a step that takes it whole, unless outputs made it too long for
+  // any.
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
-    return false;  // waits for a step that takes it whole; only a resumed one that outgrew every
-                   // step is chunked
+    return false;
   }
   const int32_t n = std::min({rest, max_chunk_, budget_});
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
@@ -239,8 +248,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, samples};
     (is_prefill ? any_prefill : any_decode) = true;
     any_partial = any_partial || (is_prefill && !samples);
-    // Only after the whole step is planned: a request must not count on blocks that its own step
-    // fills.
+    // Only now that the step is planned: nobody in it may count on blocks that it fills itself.
     if (is_prefill && std::min(r.num_computed, r.num_known()) >= r.kv.cache_at) {
       kv_.cache_full_blocks(r.kv, r.tokens, std::min(r.num_computed, r.num_known()));
     }
@@ -254,12 +262,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
   stats_.max_steps_in_flight = std::max(stats_.max_steps_in_flight, num_in_flight_);
 }
 
-bool Scheduler::comes_before(const LiveRequest& a, const LiveRequest& b) const {
-  return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
-}
-
-// First come, first served: the one admitted last. By priority: the least urgent, of equals the
-// latest.
+// First come, first served: the last admitted. By priority: the least urgent, of equals the latest.
 int32_t Scheduler::pick_victim() const {
   int32_t victim = running_.back();
   if (config_.policy == SchedulerConfig::Policy::kPriority) {
@@ -296,8 +299,7 @@ void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
   std::erase_if(out.block_appends, [row](const BlockAppend& append) { return append.row == row; });
 }
 
-// Into the waiting list, which is ordered: newcomers belong at its end, preempted requests near its
-// front.
+// The waiting list is ordered: newcomers belong at its end, preempted requests near its front.
 void Scheduler::enqueue(int32_t index) {
   const LiveRequest& r = requests_[index];
   int32_t before = waiting_.back();

@@ -129,7 +129,6 @@ class Scheduler {
   void enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out);
   void commit_step(SchedulerOutput& out);
 
-  [[nodiscard]] bool comes_before(const LiveRequest& a, const LiveRequest& b) const;
   [[nodiscard]] int32_t pick_victim() const;
   void preempt(int32_t index, SchedulerOutput& out);
   void unschedule(RowId row, SchedulerOutput& out);

@@ -15,7 +15,9 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
   WR_CHECK_EQ(out.step, step);
   StepRecord& record = records_[static_cast<size_t>(step % config_.max_concurrent_steps)];
   for (const RowOutput& row : out.rows) {
-    PlannedRow& planned = record.rows.at(static_cast<size_t>(index_of(row.row)));
+    const auto row_idx = static_cast<size_t>(index_of(row.row));
+    WR_CHECK_LT(row_idx, record.rows.size());
+    PlannedRow& planned = record.rows[row_idx];
     if (planned.step != step || planned.generation != row.generation || !planned.samples) {
       continue;  // a stale result, or a prefill chunk that yields nothing
     }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/scheduler.h"
 
-#include "tests/sched/fake_runner.h"
-
-#include <numeric>
+#include "tests/sched/scheduler_rig.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,80 +12,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-SchedulerConfig small_config(int32_t num_blocks = 64, int32_t block_size = 16) {
-  SchedulerConfig config;
-  config.max_num_seqs = 8;
-  config.max_num_batched_tokens = 64;
-  config.max_model_len = 512;
-  KvGroupSpec group;
-  group.block_size = block_size;
-  config.kv = {{group}, num_blocks};
-  return config;
-}
-
-std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
-  std::vector<TokenId> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-// A scheduler with a runner that answers at once, or later where a test keeps outputs back.
-struct Bench {
-  explicit Bench(const SchedulerConfig& config) : scheduler(config) {}
-
-  void add(uint64_t id,
-           std::vector<TokenId> prompt,
-           int32_t max_tokens = 100,
-           int32_t priority = 0) {
-    Request request;
-    request.id = id;
-    request.prompt = std::move(prompt);
-    request.max_tokens = max_tokens;
-    request.priority = priority;
-    add(request);
-  }
-  void add(const Request& request) {
-    const auto added = scheduler.add_request(request);
-    ASSERT_TRUE(added) << added.error().message;
-  }
-  // Schedules and runs; the output waits in `pending`.
-  bool launch() {
-    if (!scheduler.schedule(step)) {
-      return false;
-    }
-    scheduler.check_invariants();
-    pending.push_back(runner.run(step));
-    return true;
-  }
-  void collect() {
-    scheduler.update_from_output(pending.front(), deltas);
-    pending.erase(pending.begin());
-    scheduler.check_invariants();
-  }
-  bool run_step() {
-    if (!launch()) {
-      return false;
-    }
-    collect();
-    return true;
-  }
-  // {tokens, computed before} of each scheduled row.
-  [[nodiscard]] std::vector<std::pair<int32_t, int32_t>> plan() const {
-    std::vector<std::pair<int32_t, int32_t>> rows;
-    for (const ScheduledRow& row : step.scheduled) {
-      rows.emplace_back(row.num_tokens, row.num_computed_tokens);
-    }
-    return rows;
-  }
-
-  Scheduler scheduler;
-  testing::FakeRunner runner;
-  SchedulerOutput step;
-  std::vector<ModelRunnerOutput> pending;
-  std::vector<RequestDelta> deltas;
-};
-
+using testing::small_config;
+using testing::tokens_from;
+using Bench = testing::SchedulerRig;
 using Plan = std::vector<std::pair<int32_t, int32_t>>;
 
 TEST(Scheduler, OneRequestFromPromptToLength) {
@@ -372,122 +299,6 @@ TEST(Scheduler, PriorityTakesBackAPlannedRow) {
   ASSERT_EQ(bench.step.block_appends.size(), 1U);
   EXPECT_EQ(bench.step.block_appends[0].row, bench.step.scheduled[0].row);
   EXPECT_EQ(bench.deltas.size(), 1U);
-}
-
-// Facts 34: abort in flight, and the row is given out again at once.
-TEST(Scheduler, AbortInFlightWithTheRowReused) {
-  SchedulerConfig config = small_config();
-  config.max_num_seqs = 1;
-  config.max_concurrent_steps = 2;
-  Bench bench(config);
-  bench.runner.token = 111;
-  bench.add(1, tokens_from(0, 5));
-  bench.launch();
-  EXPECT_TRUE(bench.scheduler.abort_request(1));
-  EXPECT_FALSE(bench.scheduler.abort_request(1));
-  bench.add(1, tokens_from(50, 5));  // the same id, even
-  bench.runner.token = 222;
-  bench.launch();
-  EXPECT_THAT(bench.step.finished_rows, ElementsAre(RowId{0}));
-  ASSERT_EQ(bench.step.new_rows.size(), 1U);
-  EXPECT_EQ(bench.step.new_rows[0].row, RowId{0});
-  EXPECT_EQ(bench.step.new_rows[0].generation, 2U);
-  bench.collect();
-  EXPECT_THAT(bench.deltas, IsEmpty());
-  bench.collect();
-  ASSERT_EQ(bench.deltas.size(), 1U);
-  EXPECT_EQ(bench.deltas[0].id, 1U);
-}
-
-TEST(Scheduler, ResultsOfAnotherGenerationAreDropped) {
-  Bench bench(small_config());
-  bench.add(1, tokens_from(0, 5));
-  bench.launch();
-  RowOutput stale = bench.pending[0].rows[0];
-  stale.generation = 0;
-  bench.pending[0].rows.insert(bench.pending[0].rows.begin(), stale);
-  bench.collect();
-  EXPECT_EQ(bench.deltas.size(), 1U);
-}
-
-TEST(Scheduler, AFailedRowEndsItsRequestOnly) {
-  SchedulerConfig config = small_config();
-  config.max_concurrent_steps = 2;
-  Bench bench(config);
-  bench.add(1, tokens_from(0, 5));
-  bench.add(2, tokens_from(50, 5));
-  bench.launch();
-  bench.launch();
-  RowOutput& row = bench.pending[0].rows[0];
-  row.failed = true;
-  row.tokens.count = 0;
-  bench.collect();
-  EXPECT_THAT(bench.deltas,
-              ElementsAre(RequestDelta{1, {0, 0}, FinishReason::kError, -1, 0},
-                          RequestDelta{2, {1, 1}, FinishReason::kNone, -1, 0}));
-  bench.collect();
-  ASSERT_EQ(bench.deltas.size(), 1U);
-  EXPECT_EQ(bench.deltas[0].id, 2U);
-}
-
-TEST(Scheduler, AMissingResultIsOurMistake) {
-  Bench bench(small_config());
-  bench.add(1, tokens_from(0, 5));
-  bench.launch();
-  bench.pending[0].rows.clear();
-  const ScopedCheckThrows throws;
-  EXPECT_THROW(bench.collect(), CheckFailure);
-}
-
-TEST(Scheduler, AbortWaitingAndFinishRunning) {
-  SchedulerConfig config = small_config();
-  config.max_num_seqs = 1;
-  Bench bench(config);
-  bench.add(1, tokens_from(0, 5));
-  bench.add(2, tokens_from(0, 5));
-  bench.run_step();
-  EXPECT_TRUE(bench.scheduler.abort_request(2));
-  EXPECT_TRUE(bench.scheduler.finish_request(1));
-  EXPECT_TRUE(bench.scheduler.has_work());
-  EXPECT_TRUE(bench.run_step());
-  EXPECT_THAT(bench.step.finished_rows, ElementsAre(RowId{0}));
-  EXPECT_FALSE(bench.scheduler.has_work());
-}
-
-FinishReason end_with(TokenId token, int32_t min_tokens, TokenId& stop_id, int32_t& num_outputs) {
-  Bench bench(small_config());
-  Request request;
-  request.id = 1;
-  request.prompt = tokens_from(0, 5);
-  request.max_tokens = 4;
-  request.params.min_tokens = min_tokens;
-  request.eos_token_ids = {2};
-  request.stop_token_ids = {2, 9};
-  bench.add(request);
-  bench.runner.token = token;
-  for (num_outputs = 1;; ++num_outputs) {
-    bench.run_step();
-    if (bench.deltas[0].reason != FinishReason::kNone) {
-      stop_id = bench.deltas[0].stop_token_id;
-      return bench.deltas[0].reason;
-    }
-  }
-}
-
-TEST(Scheduler, FinishReasons) {
-  TokenId stop_id = 0;
-  int32_t num_outputs = 0;
-  EXPECT_EQ(end_with(2, 0, stop_id, num_outputs),
-            FinishReason::kStop);  // EOS wins over the stop id
-  EXPECT_EQ(stop_id, -1);
-  EXPECT_EQ(num_outputs, 1);
-  EXPECT_EQ(end_with(9, 0, stop_id, num_outputs), FinishReason::kStop);
-  EXPECT_EQ(stop_id, 9);
-  EXPECT_EQ(end_with(9, 2, stop_id, num_outputs), FinishReason::kStop);
-  EXPECT_EQ(num_outputs, 3);
-  EXPECT_EQ(end_with(5, 0, stop_id, num_outputs), FinishReason::kLength);
-  EXPECT_EQ(stop_id, -1);
-  EXPECT_EQ(num_outputs, 4);
 }
 
 TEST(Scheduler, TheContextEndsARequest) {
