@@ -17,6 +17,7 @@ constexpr Command kCommands[] = {
     {"chat", "talks with a model in the terminal", &run_chat},
     {"tokenize", "shows the tokens of a text", &run_tokenize},
     {"detokenize", "turns token ids into text", &run_detokenize},
+    {"plan", "shows what a model would take of the memory", &run_plan},
 };
 
 std::string overview() {

@@ -29,5 +29,6 @@ Result<ExitCode> run_generate(const Arguments& arguments);
 Result<ExitCode> run_chat(const Arguments& arguments);
 Result<ExitCode> run_tokenize(const Arguments& arguments);
 Result<ExitCode> run_detokenize(const Arguments& arguments);
+Result<ExitCode> run_plan(const Arguments& arguments);
 
 }  // namespace warprow

@@ -6,7 +6,7 @@
 #include "config/fields.h"
 #include "config/print_config.h"
 #include "config/resolve.h"
-#include "device/cpu/cpu_device.h"
+#include "worker/model_plan.h"
 
 #include <algorithm>
 #include <string_view>
@@ -100,9 +100,12 @@ Result<std::optional<std::string>> EngineFlags::printed(const LoadedConfig& load
   if (!print_) {
     return std::nullopt;
   }
-  const Result<ResolvedConfig> resolved = resolve(
-      loaded.config,
-      {.usable_cores = cpu::usable_cores(), .usable_memory_bytes = cpu::usable_memory_bytes()});
+  const MachineFacts machine = this_machine();
+  const Result<ResolvedConfig> resolved =
+      resolve(loaded.config,
+              {.usable_cores = machine.usable_cores,
+               .usable_memory_bytes = machine.usable_memory_bytes,
+               .has_cuda = machine.kind == DeviceKind::kCuda});
   if (!resolved) {
     return tl::unexpected(resolved.error());
   }

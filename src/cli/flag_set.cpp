@@ -86,28 +86,31 @@ void FlagSet::add_switch(Flag flag, std::function<void(bool on)> read) {
   flags_.push_back(std::make_unique<Flag>(std::move(flag)));
 }
 
-void FlagSet::add_positionals(std::vector<std::string>& target) {
-  app_->add_option("positionals", target)
-      ->allow_extra_args(false)
-      ->expected(0, CLI::detail::expected_max_vector_size);
-}
+void FlagSet::add_positionals(std::vector<std::string>& target) { positionals_ = &target; }
 
 Result<void> FlagSet::parse(const std::vector<std::string>& arguments) {
-  std::vector<std::string> reversed = normalised(arguments);
-  std::reverse(reversed.begin(), reversed.end());
+  value_error_.reset();
+  Split split = split_arguments(arguments);
+  std::reverse(split.flags.begin(), split.flags.end());  // the order that CLI11 takes
   try {
-    app_->parse(std::move(reversed));
+    app_->parse(std::move(split.flags));
   } catch (const CLI::ArgumentMismatch&) {
     // The only flag that can lack its value is the last argument.
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}: needs a value", arguments.back()));
   } catch (const CLI::ParseError& error) {
     return fail(ErrorCode::kInvalidArgument, error.what());
   }
+  if (const std::vector<std::string> rest = app_->remaining(); !rest.empty()) {
+    return tl::unexpected(unknown_flag(rest.front()));
+  }
   if (value_error_) {
     return tl::unexpected(*value_error_);
   }
-  if (const std::vector<std::string> rest = app_->remaining(); !rest.empty()) {
-    return tl::unexpected(unknown_argument(rest.front()));
+  if (positionals_ != nullptr) {
+    *positionals_ = std::move(split.positionals);
+  } else if (!split.positionals.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("unexpected argument '{}'", split.positionals.front()));
   }
   return {};
 }
@@ -121,43 +124,52 @@ const Flag* FlagSet::find(std::string_view long_name) const {
   return nullptr;
 }
 
-// `--a_b=c` becomes `--a-b` `c`: the form that CLI11 reads without surprises, an empty c included.
-std::vector<std::string> FlagSet::normalised(const std::vector<std::string>& arguments) const {
-  std::vector<std::string> out;
-  bool is_value = false;  // the text after a value flag is the user's, whatever it looks like
+// The text after a value flag is the user's, whatever it looks like.
+FlagSet::Split FlagSet::split_arguments(const std::vector<std::string>& arguments) const {
+  Split out;
+  bool is_value = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "--" && !is_value) {
-      out.insert(out.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+    if (is_value) {
+      out.flags.push_back(argument);
+      is_value = false;
+    } else if (argument == "--") {
+      out.positionals.insert(out.positionals.end(),
+                             arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                             arguments.end());
       break;
-    }
-    if (is_value || !is_long(argument)) {
-      const bool is_short = !is_value && argument.size() == 2 && argument[0] == '-';
-      is_value = is_short && std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
-                   return flag->short_name == argument.substr(1) && !flag->value.empty();
-                 });
-      out.push_back(argument);
-      continue;
-    }
-    const size_t equals = std::min(argument.find('='), argument.size());
-    const std::string name = with_dashes(std::string_view(argument).substr(2, equals - 2));
-    const Flag* flag = find(name);
-    const bool takes_value = flag != nullptr && !flag->value.empty();
-    if (takes_value && equals < argument.size()) {
-      out.push_back("--" + name);
-      out.push_back(argument.substr(equals + 1));
+    } else if (argument.size() < 2 || argument[0] != '-') {
+      out.positionals.push_back(argument);
     } else {
-      out.push_back("--" + name + argument.substr(equals));
-      is_value = takes_value;
+      is_value = split_flag(argument, out.flags);
     }
   }
   return out;
 }
 
-Error FlagSet::unknown_argument(const std::string& argument) const {
-  if (argument.size() < 2 || argument[0] != '-') {
-    return {ErrorCode::kInvalidArgument, fmt::format("unexpected argument '{}'", argument)};
+// `--a_b=c` becomes `--a-b` `c`: the form that CLI11 reads without surprises, an empty c included.
+bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& out) const {
+  if (!is_long(argument)) {
+    out.push_back(argument);
+    return argument.size() == 2 && std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
+             return flag->short_name == argument.substr(1) && !flag->value.empty();
+           });
   }
+  const size_t equals = std::min(argument.find('='), argument.size());
+  const std::string name = with_dashes(std::string_view(argument).substr(2, equals - 2));
+  const Flag* flag = find(name);
+  const bool takes_value = flag != nullptr && !flag->value.empty();
+  const bool has_value = equals < argument.size();
+  if (takes_value && has_value) {
+    out.push_back("--" + name);
+    out.push_back(argument.substr(equals + 1));
+  } else {
+    out.push_back("--" + name + argument.substr(equals));
+  }
+  return takes_value && !has_value;
+}
+
+Error FlagSet::unknown_flag(const std::string& argument) const {
   std::vector<std::string> known;
   for (const auto& flag : flags_) {
     known.push_back("--" + flag->name);

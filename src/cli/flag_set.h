@@ -57,16 +57,23 @@ class FlagSet {
   [[nodiscard]] Result<std::string> help(std::string_view scope) const;
 
  private:
-  [[nodiscard]] std::vector<std::string> normalised(
-      const std::vector<std::string>& arguments) const;
+  // Flags with their values, as CLI11 reads them, and what stands between them.
+  struct Split {
+    std::vector<std::string> flags;
+    std::vector<std::string> positionals;
+  };
+  [[nodiscard]] Split split_arguments(const std::vector<std::string>& arguments) const;
+  // Adds one flag argument to out; whether its value is still to come.
+  bool split_flag(const std::string& argument, std::vector<std::string>& out) const;
   [[nodiscard]] const Flag* find(std::string_view long_name) const;
-  [[nodiscard]] Error unknown_argument(const std::string& argument) const;
+  [[nodiscard]] Error unknown_flag(const std::string& argument) const;
 
   std::string command_;
   std::string summary_;
   std::string usage_;
   std::vector<std::unique_ptr<Flag>> flags_;
   std::unique_ptr<CLI::App> app_;
+  std::vector<std::string>* positionals_ = nullptr;
   std::optional<Error> value_error_;  // the first that a ReadValue returned
 };
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/answer.h"
+
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+RequestUpdate piece(const char* text, std::vector<TokenId> ids) {
+  RequestUpdate update;
+  update.text = text;
+  update.token_ids = std::move(ids);
+  return update;
+}
+
+TEST(AnswerJson, HasTheDocumentedShape) {
+  Answer answer;
+  answer.add(piece("Par", {7}));
+  EXPECT_FALSE(answer.finished());
+  RequestUpdate last = piece("is", {8, 9});
+  last.finish_reason = FinishReason::kStop;
+  last.stop_reason = std::string("END");
+  last.num_prompt_tokens = 5;
+  last.num_output_tokens = 3;
+  last.num_cached_tokens = 4;
+  last.timings = {.queue_ms = 0.5, .prompt_ms = 2, .predicted_ms = 10};
+  answer.add(last);
+  EXPECT_TRUE(answer.finished());
+
+  const std::vector<TokenId> prompt{1, 2};
+  EXPECT_EQ(
+      answer_json(prompt, answer).dump(),
+      R"({"prompt_token_ids":[1,2],"choices":[{"index":0,"token_ids":[7,8,9],"text":"Paris","finish_reason":"stop",)"
+      R"("stop_reason":"END","logprobs":null}],"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8,)"
+      R"("prompt_tokens_details":{"cached_tokens":4}},"timings":{"queue_ms":0.5,"prompt_n":1,"prompt_ms":2.0,)"
+      R"("prompt_per_second":500.0,"predicted_n":3,"predicted_ms":10.0,"predicted_per_second":200.0}})");
+}
+
+TEST(AnswerJson, StopReasonIsAnIdATextOrNull) {
+  Answer answer;
+  RequestUpdate last;
+  last.finish_reason = FinishReason::kStop;
+  last.stop_reason = int64_t{198};
+  answer.add(last);
+  EXPECT_EQ(answer_json({}, answer)["choices"][0]["stop_reason"], 198);
+  last.stop_reason = std::monostate{};
+  answer.add(last);
+  EXPECT_TRUE(answer_json({}, answer)["choices"][0]["stop_reason"].is_null());
+}
+
+TEST(AnswerJson, LogprobsAreShortAndFinite) {
+  Answer answer;
+  RequestUpdate update = piece("a", {3});
+  update.logprobs = {
+      {.token_id = 3,
+       .logprob = -0.1F,
+       .rank = 1,
+       .top = {{.token_id = 4, .logprob = -std::numeric_limits<float>::infinity()}}}};
+  answer.add(update);
+  EXPECT_EQ(answer_json({}, answer)["choices"][0]["logprobs"].dump(),
+            R"([{"token_id":3,"logprob":-0.1,"rank":1,"top":[{"token_id":4,"logprob":-9999.0}]}])");
+}
+
+TEST(AnswerJson, ErrorsHaveTheFormOfTheOpenAiApi) {
+  EXPECT_EQ(
+      error_json({ErrorCode::kInvalidArgument, "top_p: 3"}).dump(),
+      R"({"error":{"message":"top_p: 3","type":"invalid_request_error","param":null,"code":400}})");
+  EXPECT_EQ(error_json({ErrorCode::kInternal, "x"})["error"]["code"], 500);
+}
+
+TEST(AnswerJson, ALineIsAlwaysValidJson) {
+  AnswerJson json;
+  json["text"] = "a\xff\n";
+  EXPECT_EQ(json_line(json), "{\"text\":\"a\xEF\xBF\xBD\\n\"}\n");
+}
+
+}  // namespace
+}  // namespace warprow

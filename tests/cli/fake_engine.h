@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine/engine.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace warprow {
+
+// An engine without a model. A text's tokens are its bytes, the answer to a prompt is "<prompt>" in
+// pieces of one byte, cut at max_tokens. Every second request is held back until the next one was
+// answered, so answers come out of order; what is held when nobody asks any more comes with
+// release(). Prompts that contain a word of trouble do what it says: "hang" starts and never ends,
+// "ctrl-c" sends SIGINT and hangs, "fail" ends with an error.
+//
+// Thread: one; updates come from within submit, abort and release.
+class FakeEngine final : public Engine {
+ public:
+  explicit FakeEngine(bool out_of_order = false) : out_of_order_(out_of_order) {
+    facts_.vocab_size = 256;
+    facts_.max_model_len = 128;
+    facts_.max_num_seqs = 4;
+  }
+
+  [[nodiscard]] const ModelFacts& model_facts() const override { return facts_; }
+  [[nodiscard]] const TextModel& text() const override { std::abort(); }
+
+  [[nodiscard]] Result<ValidRequest> validate(const GenerationRequest& request) const override {
+    RequestLimits limits;
+    limits.vocab_size = facts_.vocab_size;
+    limits.max_model_len = facts_.max_model_len;
+    return validate_request(request, encode(request), limits);
+  }
+
+  RequestId submit(ValidRequest request, UpdateCallback on_update) override {
+    const RequestId id = ++num_submitted;
+    Running running{std::move(request).take(), std::move(on_update)};
+    const std::string prompt(running.fields.prompt_token_ids.begin(),
+                             running.fields.prompt_token_ids.end());
+    prompts.push_back(prompt);
+    if (prompt.find("hang") != std::string::npos || prompt.find("ctrl-c") != std::string::npos) {
+      give(id, running, "par", FinishReason::kNone);
+      live_.emplace(id, std::move(running));
+      if (prompt.find("ctrl-c") != std::string::npos) {
+        std::raise(SIGINT);
+      }
+      return id;
+    }
+    if (out_of_order_ && held_ == 0) {
+      live_.emplace(id, std::move(running));
+      held_ = id;
+      return id;
+    }
+    answer(id, running);
+    release();
+    return id;
+  }
+
+  void abort(RequestId id) override {
+    const auto found = live_.find(id);
+    if (found != live_.end()) {
+      ++num_aborted;
+      give(id, found->second, "", FinishReason::kAbort);
+      live_.erase(found);
+    }
+  }
+
+  void release() {
+    if (held_ != 0) {
+      answer(held_, live_.at(held_));
+      live_.erase(held_);
+      held_ = 0;
+    }
+  }
+
+  [[nodiscard]] EngineStats stats() const override {
+    EngineStats stats;
+    stats.steps = static_cast<int64_t>(num_submitted);
+    return stats;
+  }
+
+  RequestId num_submitted = 0;
+  int num_aborted = 0;
+  std::vector<std::string> prompts;  // as submitted
+
+ private:
+  struct Running {
+    RequestFields fields;
+    UpdateCallback on_update;
+    int32_t num_output_tokens = 0;
+  };
+
+  static std::vector<TokenId> encode(const GenerationRequest& request) {
+    if (const auto* ids = std::get_if<std::vector<TokenId>>(&request.prompt)) {
+      return *ids;
+    }
+    std::string text;
+    if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&request.prompt)) {
+      for (const ChatMessage& message : *messages) {
+        text += message.role.substr(0, 1) + ":" + message.content + ";";
+      }
+    } else {
+      text = std::get<std::string>(request.prompt);
+    }
+    return {text.begin(), text.end()};
+  }
+
+  static void give(RequestId id, Running& running, const std::string& text, FinishReason reason) {
+    RequestUpdate update;
+    update.id = id;
+    update.text = text;
+    update.token_ids.assign(text.begin(), text.end());
+    running.num_output_tokens += static_cast<int32_t>(text.size());
+    update.finish_reason = reason;
+    if (reason != FinishReason::kNone) {
+      update.num_prompt_tokens = static_cast<int32_t>(running.fields.prompt_token_ids.size());
+      update.num_output_tokens = running.num_output_tokens;
+      update.error = reason == FinishReason::kError ? "the toy broke" : "";
+    }
+    running.on_update(update);
+  }
+
+  static void answer(RequestId id, Running& running) {
+    const std::string prompt(running.fields.prompt_token_ids.begin(),
+                             running.fields.prompt_token_ids.end());
+    if (prompt.find("fail") != std::string::npos) {
+      give(id, running, "x", FinishReason::kError);
+      return;
+    }
+    const std::string full = "<" + prompt + ">";
+    const std::string text = full.substr(0, static_cast<size_t>(running.fields.max_tokens));
+    for (size_t i = 0; i + 1 < text.size(); ++i) {
+      give(id, running, text.substr(i, 1), FinishReason::kNone);
+    }
+    give(id,
+         running,
+         text.substr(text.size() - 1),
+         text == full ? FinishReason::kStop : FinishReason::kLength);
+  }
+
+  ModelFacts facts_;
+  bool out_of_order_;
+  RequestId held_ = 0;
+  std::map<RequestId, Running> live_;
+};
+
+}  // namespace warprow

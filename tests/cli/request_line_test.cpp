@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/request_line.h"
+
+#include "cli/sampling_fields.h"
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::ElementsAre;
+
+std::string error(const std::string& line) {
+  const auto request = parse_request_line(line, {});
+  return request ? "" : request.error().message;
+}
+
+GenerationRequest parsed(const std::string& line, const SamplingOptions& defaults = {}) {
+  const auto request = parse_request_line(line, defaults);
+  EXPECT_TRUE(request) << line << ": " << request.error().message;
+  return request ? *request : GenerationRequest{};
+}
+
+TEST(RequestLine, ReadsEachKindOfPrompt) {
+  EXPECT_EQ(std::get<std::string>(parsed(R"({"prompt":"a\u00e9"})").prompt), "aé");
+  EXPECT_THAT(std::get<std::vector<TokenId>>(parsed(R"({"prompt":[1,2.0,3]})").prompt),
+              ElementsAre(1, 2, 3));
+  const auto request = parsed(
+      R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]})");
+  const auto& messages = std::get<std::vector<ChatMessage>>(request.prompt);
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_EQ(messages[0].role, "system");
+  EXPECT_EQ(messages[1].content, "a\nb");
+}
+
+TEST(RequestLine, ReadsSamplingFieldsOverTheDefaults) {
+  SamplingOptions defaults;
+  defaults.max_tokens = 16;
+  defaults.temperature = 0.0;
+  defaults.stop = {"x"};
+  const auto request = parsed(
+      R"({"prompt":"p","max_tokens":3.0,"top_k":-1,"stop":"END","stop_token_ids":[2],"ignore_eos":true,"seed":null,)"
+      R"("priority":-2,"cache_salt":"s","logprobs":5,"n":1})",
+      defaults);
+  EXPECT_EQ(request.sampling.max_tokens, 3);
+  EXPECT_EQ(request.sampling.temperature, 0.0);
+  EXPECT_EQ(request.sampling.top_k, -1);
+  EXPECT_THAT(request.sampling.stop, ElementsAre("END"));
+  EXPECT_THAT(request.sampling.stop_token_ids, ElementsAre(2));
+  EXPECT_TRUE(request.sampling.ignore_eos);
+  EXPECT_FALSE(request.sampling.seed);
+  EXPECT_EQ(request.priority, -2);
+  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_THAT(parsed(R"({"prompt":"p","stop":["a","b"]})").sampling.stop, ElementsAre("a", "b"));
+}
+
+TEST(RequestLine, NullCountsAsAbsentForEveryField) {
+  std::string line = R"({"prompt":"p","messages":null,"priority":null,"cache_salt":null)";
+  for_each_sampling_field(
+      [&](const SamplingField& field) { line += fmt::format(",\"{}\":null", field.name); });
+  EXPECT_EQ(error(line + "}"), "");
+}
+
+TEST(RequestLine, MistakesNameTheField) {
+  EXPECT_EQ(error("{"), "not a JSON object");
+  EXPECT_EQ(error("[1]"), "must be a JSON object, not [1]");
+  EXPECT_EQ(error("{}"), "needs prompt or messages");
+  EXPECT_EQ(error(R"({"prompt":null})"), "needs prompt or messages");
+  EXPECT_EQ(error(R"({"prompt":"a","messages":[{"role":"user","content":"b"}]})"),
+            "has both prompt and messages, needs one of them");
+  EXPECT_EQ(error(R"({"prompt":"a","temprature":1})"), "unknown field 'temprature'");
+  EXPECT_EQ(error(R"({"prompt":"a","temprature":null})"), "unknown field 'temprature'");
+  EXPECT_EQ(error(R"({"prompt":5})"), "prompt: must be text or a list of token ids, not 5");
+  EXPECT_EQ(error(R"({"prompt":[1,"a"]})"),
+            R"(prompt: must be text or a list of token ids, not [1,"a"])");
+  EXPECT_EQ(error(R"({"prompt":[4294967296]})"),
+            "prompt: must be text or a list of token ids, not [4294967296]");
+  EXPECT_EQ(error(R"({"prompt":"a","max_tokens":"3"})"),
+            R"(max_tokens: must be a whole number, not "3")");
+  EXPECT_EQ(error(R"({"prompt":"a","max_tokens":1.5})"),
+            "max_tokens: must be a whole number, not 1.5");
+  EXPECT_EQ(error(R"({"prompt":"a","seed":18446744073709551615})"),
+            "seed: must be a whole number, not 18446744073709551615");
+  EXPECT_EQ(error(R"({"prompt":"a","temperature":true})"),
+            "temperature: must be a number, not true");
+  EXPECT_EQ(error(R"({"prompt":"a","ignore_eos":1})"), "ignore_eos: must be true or false, not 1");
+  EXPECT_EQ(error(R"({"prompt":"a","stop":[1]})"),
+            "stop: must be text or a list of texts, not [1]");
+  EXPECT_EQ(error(R"({"prompt":"a","stop_token_ids":2})"),
+            "stop_token_ids: must be a list of token ids, not 2");
+  EXPECT_EQ(error(R"({"messages":[]})"), "messages: must be a list of one message or more");
+  EXPECT_EQ(error(R"({"messages":[{"content":"b"}]})"),
+            "messages[0].role: must be text, for instance user");
+  EXPECT_EQ(error(R"({"messages":[{"role":"user"}]})"),
+            "messages[0].content: must be text or a list of text parts");
+  EXPECT_EQ(error(R"({"messages":[{"role":"user","content":"x","extra":1}]})"),
+            "messages[0]: unknown field 'extra'");
+}
+
+}  // namespace
+}  // namespace warprow

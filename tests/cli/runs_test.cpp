@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs of `generate` against an engine without a model.
+#include "cli/batch_run.h"
+#include "cli/single_run.h"
+#include "tests/cli/captured_output.h"
+#include "tests/cli/fake_engine.h"
+
+#include <csignal>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+GenerationRequest request_for(const std::string& prompt) {
+  GenerationRequest request;
+  request.prompt = prompt;
+  return request;
+}
+
+std::vector<nlohmann::json> json_lines(const std::string& text) {
+  std::vector<nlohmann::json> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    out.push_back(nlohmann::json::parse(line));
+  }
+  return out;
+}
+
+class Runs : public testing::Test {
+ protected:
+  Runs() { updates_.watch_signals(); }
+
+  Result<ExitCode> run_lines(FakeEngine& engine, const std::string& text, int64_t max_tokens = 16) {
+    std::istringstream lines(text);
+    SamplingOptions defaults;
+    defaults.max_tokens = max_tokens;
+    BatchRun batch(engine, updates_, options_, out_.output());
+    return batch.run(lines, defaults, 0);
+  }
+
+  UpdateQueue updates_;
+  RunOptions options_;
+  CapturedOutput out_;
+};
+
+TEST_F(Runs, TextIsStreamedAndEndsItsLine) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_single(engine, updates_, request_for("hi"), options_, out_.output()),
+            ExitCode::kOk);
+  EXPECT_EQ(out_.text(), "<hi>\n");
+}
+
+TEST_F(Runs, JsonHasTheStatsOnlyIfAsked) {
+  FakeEngine engine;
+  options_.format = AnswerFormat::kJson;
+  EXPECT_EQ(*run_single(engine, updates_, request_for("hi"), options_, out_.output()),
+            ExitCode::kOk);
+  options_.stats = true;
+  EXPECT_EQ(*run_single(engine, updates_, request_for("ho"), options_, out_.output()),
+            ExitCode::kOk);
+  const auto lines = json_lines(out_.text());
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["choices"][0]["text"], "<hi>");
+  EXPECT_EQ(lines[0]["prompt_token_ids"], (std::vector<int>{'h', 'i'}));
+  EXPECT_FALSE(lines[0].contains("stats"));
+  EXPECT_EQ(lines[1]["stats"]["steps"], 2);
+}
+
+TEST_F(Runs, ARefusedRequestIsAnError) {
+  FakeEngine engine;
+  GenerationRequest request = request_for("hi");
+  request.sampling.temperature = 5;
+  const auto code = run_single(engine, updates_, request, options_, out_.output());
+  ASSERT_FALSE(code);
+  EXPECT_EQ(exit_code_of(code.error().code), ExitCode::kUsage);
+  EXPECT_EQ(engine.num_submitted, 0U);
+}
+
+TEST_F(Runs, AFailedRequestIsExitCodeOne) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_single(engine, updates_, request_for("fail"), options_, out_.output()),
+            ExitCode::kRequestFailed);
+}
+
+TEST_F(Runs, CtrlCAbortsAndKeepsWhatCame) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_single(engine, updates_, request_for("ctrl-c"), options_, out_.output()),
+            ExitCode::kInterrupted);
+  EXPECT_EQ(engine.num_aborted, 1);
+  EXPECT_EQ(out_.text(), "par\n");
+}
+
+TEST_F(Runs, AReaderThatWentAwayEndsTheRunQuietly) {
+  std::signal(SIGPIPE, SIG_IGN);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  Output closed(ends[1]);
+  FakeEngine engine;
+  EXPECT_EQ(*run_single(engine, updates_, request_for("hang"), options_, closed), ExitCode::kOk);
+  EXPECT_EQ(engine.num_aborted, 1);
+  close(ends[1]);
+}
+
+TEST_F(Runs, AFullDiskIsAnError) {
+  std::FILE* full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  Output out(fileno(full));
+  FakeEngine engine;
+  const auto code = run_single(engine, updates_, request_for("hi"), options_, out);
+  ASSERT_FALSE(code);
+  EXPECT_EQ(exit_code_of(code.error().code), ExitCode::kInternal);
+  std::fclose(full);
+}
+
+TEST_F(Runs, BatchResultsComeInTheOrderOfTheLines) {
+  FakeEngine engine(true);
+  std::string text;
+  for (int i = 0; i < 20; ++i) {
+    text += R"({"prompt":"p)" + std::to_string(i) + "\"}\n";
+  }
+  EXPECT_EQ(*run_lines(engine, text), ExitCode::kOk);
+  const auto lines = json_lines(out_.text());
+  ASSERT_EQ(lines.size(), 20U);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(lines[static_cast<size_t>(i)]["choices"][0]["text"], "<p" + std::to_string(i) + ">");
+  }
+}
+
+TEST_F(Runs, ABadLineGetsItsErrorInItsPlaceAndTheRestRun) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_lines(engine,
+                       "{\"prompt\":\"a\"}\n"
+                       "\n"
+                       "{\"prompt\":\"b\",\"foo\":1}\n"
+                       "not json\n"
+                       "{\"prompt\":\"c\",\"top_p\":7}\n"
+                       "{\"prompt\":\"fail\"}\r\n"
+                       "{\"prompt\":\"d\"}"),
+            ExitCode::kRequestFailed);
+  const auto lines = json_lines(out_.text());
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[0]["choices"][0]["text"], "<a>");
+  EXPECT_EQ(lines[1]["error"]["message"], "line 3: unknown field 'foo'");
+  EXPECT_EQ(lines[1]["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(lines[2]["error"]["message"], "line 4: not a JSON object");
+  EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(), testing::HasSubstr("line 5: top_p"));
+  EXPECT_EQ(lines[4]["error"]["code"], 500);
+  EXPECT_EQ(lines[5]["choices"][0]["text"], "<d>");
+}
+
+TEST_F(Runs, DefaultsHoldWhereALineIsSilent) {
+  FakeEngine engine;
+  EXPECT_EQ(
+      *run_lines(engine, "{\"prompt\":\"abcdef\"}\n{\"prompt\":\"abcdef\",\"max_tokens\":3}\n", 5),
+      ExitCode::kOk);
+  const auto lines = json_lines(out_.text());
+  EXPECT_EQ(lines[0]["choices"][0]["text"], "<abcd");
+  EXPECT_EQ(lines[0]["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(lines[1]["choices"][0]["text"], "<ab");
+}
+
+TEST_F(Runs, ABatchLargerThanTheLookAheadRuns) {
+  FakeEngine engine;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) {
+    text += "{\"prompt\":\"x\",\"max_tokens\":1}\n";
+  }
+  options_.stats = true;
+  EXPECT_EQ(*run_lines(engine, text), ExitCode::kOk);
+  EXPECT_EQ(engine.num_submitted, 1000U);
+}
+
+TEST_F(Runs, CtrlCEndsABatchWithWhatIsDone) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_lines(engine, "{\"prompt\":\"a\"}\n{\"prompt\":\"ctrl-c\"}\n{\"prompt\":\"b\"}\n"),
+            ExitCode::kInterrupted);
+  EXPECT_EQ(engine.num_submitted, 2U);
+  EXPECT_EQ(engine.num_aborted, 1);
+}
+
+TEST_F(Runs, AnEmptyFileIsNoMistake) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_lines(engine, ""), ExitCode::kOk);
+  EXPECT_EQ(out_.text(), "");
+}
+
+}  // namespace
+}  // namespace warprow
