@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <variant>
-#include <vector>
-
 #include "base/error.h"
 #include "base/ids.h"
 #include "config/engine_config.h"
@@ -16,6 +8,14 @@
 #include "engine/validate.h"
 #include "executor/executor.h"
 #include "sched/request.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
 
 namespace warprow {
 
@@ -37,8 +37,8 @@ struct LogprobEntry {
 };
 
 struct RequestTimings {
-  double queue_ms = 0;    // arrival to the first step that runs it
-  double prompt_ms = 0;   // first step to first token
+  double queue_ms = 0;      // arrival to the first step that runs it
+  double prompt_ms = 0;     // first step to first token
   double predicted_ms = 0;  // first to last token
 };
 
@@ -50,8 +50,9 @@ struct RequestUpdate {
   std::vector<TokenId> token_ids;
   std::vector<LogprobEntry> logprobs;  // parallel to token_ids when asked for
   FinishReason finish_reason = FinishReason::kNone;
-  std::variant<std::monostate, int64_t, std::string> stop_reason;  // a stop token id or a stop string
-  std::string error;                   // with kError
+  // The stop token id or the stop string that ended it.
+  std::variant<std::monostate, int64_t, std::string> stop_reason;
+  std::string error;  // with kError
   // Set with the finish reason:
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
@@ -100,7 +101,8 @@ class Engine {
 };
 
 // Takes ready parts, so that tests can bring their own executor; the command line uses load_engine.
-std::unique_ptr<Engine> make_engine(const EngineConfig& config, std::unique_ptr<TextModel> text,
+std::unique_ptr<Engine> make_engine(const EngineConfig& config,
+                                    std::unique_ptr<TextModel> text,
                                     std::unique_ptr<Executor> executor);
 
 // Loads text and weights side by side and starts the engine. Throws StartupError.

@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <atomic>
-#include <memory>
-#include <thread>
-#include <utility>
-
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
@@ -11,6 +6,11 @@
 #include "engine/output_loop.h"
 #include "engine/output_queue.h"
 #include "text/text_model.h"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -40,7 +40,9 @@ uint64_t draw_seed(uint64_t engine_seed, uint64_t n) {
 // Invariant: a request is known to the output thread before the engine thread sees it.
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(const EngineConfig& config, std::unique_ptr<TextModel> text, std::unique_ptr<Executor> executor)
+  EngineImpl(const EngineConfig& config,
+             std::unique_ptr<TextModel> text,
+             std::unique_ptr<Executor> executor)
       : seed_(config.seed),
         text_(std::move(text)),
         executor_(std::move(executor)),
@@ -53,8 +55,10 @@ class EngineImpl final : public Engine {
         output_thread_([this] { output_loop_.run(); }) {
     const float repetition = text_->sampling.repetition_penalty.value_or(1.0F);
     if (repetition != 1.0F) {
-      WR_LOG_WARN("the model's generation config asks for repetition_penalty {}, which is not supported yet: not applied",
-                  repetition);
+      WR_LOG_WARN(
+          "the model's generation config asks for repetition_penalty {}, which is not supported "
+          "yet: not applied",
+          repetition);
     }
   }
 
@@ -92,8 +96,10 @@ class EngineImpl final : public Engine {
       submission.fields.params.seed = draw_seed(seed_, submission.id);
     }
     const RequestId id = submission.id;
-    outputs_.add(std::make_unique<RequestOutput>(id, submission.fields, text_->tokenizer, std::move(on_update)));
-    inbox_.submit(std::move(submission));  // refused after the engine's end, which the output thread passes on
+    outputs_.add(std::make_unique<RequestOutput>(
+        id, submission.fields, text_->tokenizer, std::move(on_update)));
+    inbox_.submit(std::move(
+        submission));  // refused after the engine's end, which the output thread passes on
     return id;
   }
 

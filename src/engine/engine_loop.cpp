@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_loop.h"
 
-#include <exception>
-#include <utility>
-
 #include "base/check.h"
 #include "base/log.h"
+
+#include <exception>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -39,7 +39,10 @@ Request to_request(Submission&& submission) {
 
 }  // namespace
 
-EngineLoop::EngineLoop(const EngineConfig& config, Executor& executor, Inbox& inbox, OutputQueue& outputs)
+EngineLoop::EngineLoop(const EngineConfig& config,
+                       Executor& executor,
+                       Inbox& inbox,
+                       OutputQueue& outputs)
     : executor_(executor),
       inbox_(inbox),
       outputs_(outputs),

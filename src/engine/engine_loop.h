@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <mutex>
-#include <vector>
-
 #include "config/engine_config.h"
 #include "engine/engine.h"
 #include "engine/inbox.h"
@@ -11,6 +8,9 @@
 #include "engine/output_queue.h"
 #include "executor/executor.h"
 #include "sched/scheduler.h"
+
+#include <mutex>
+#include <vector>
 
 namespace warprow {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine/engine.h"
+#include "engine/validate.h"
+
 #include <condition_variable>
 #include <mutex>
 #include <vector>
-
-#include "engine/engine.h"
-#include "engine/validate.h"
 
 namespace warprow {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <memory>
-#include <thread>
-#include <utility>
-
 #include "engine/engine.h"
 #include "executor/make_executor.h"
 #include "files/model_files.h"
 #include "text/text_model.h"
+
+#include <memory>
+#include <thread>
+#include <utility>
 
 namespace warprow {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "base/ids.h"
 #include "engine/engine.h"
 #include "sched/request.h"
 #include "wire/model_runner_output.h"
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace warprow {
 
@@ -18,8 +18,8 @@ using EngineClock = std::chrono::steady_clock;
 // What one step brought for one request, on its way to the output thread.
 struct OutputDelta {
   RequestId id = 0;
-  Span32 tokens;              // in OutputBatch::token_ids
-  int32_t logprobs_at = -1;   // of the first token, in OutputBatch::logprobs; -1: none
+  Span32 tokens;             // in OutputBatch::token_ids
+  int32_t logprobs_at = -1;  // of the first token, in OutputBatch::logprobs; -1: none
   FinishReason reason = FinishReason::kNone;
   TokenId stop_token_id = -1;
   int32_t num_cached_tokens = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/output_loop.h"
 
+#include "base/log.h"
+
 #include <exception>
 #include <utility>
-
-#include "base/log.h"
 
 namespace warprow {
 

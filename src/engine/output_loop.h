@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <unordered_map>
-
 #include "engine/inbox.h"
 #include "engine/output_queue.h"
 #include "engine/request_output.h"
+
+#include <memory>
+#include <unordered_map>
 
 namespace warprow {
 

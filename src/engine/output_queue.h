@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine/output_batch.h"
+#include "engine/request_output.h"
+
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include "engine/output_batch.h"
-#include "engine/request_output.h"
 
 namespace warprow {
 

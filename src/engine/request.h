@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/ids.h"
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -8,22 +10,20 @@
 #include <variant>
 #include <vector>
 
-#include "base/ids.h"
-
 namespace warprow {
 
 // Sampling as a user wishes it, by the names vLLM and OpenAI clients use; unset means the model's or vLLM's default.
 // Every field is accepted from the command line, from a line of --prompts-file and later from the server.
 struct SamplingOptions {
-  std::optional<double> temperature;         // default 1
-  std::optional<double> top_p;               // (0, 1]
-  std::optional<int64_t> top_k;              // 0 or -1: off
-  std::optional<double> min_p;               // [0, 1]
-  std::optional<int64_t> seed;               // -1: none
+  std::optional<double> temperature;  // default 1
+  std::optional<double> top_p;        // (0, 1]
+  std::optional<int64_t> top_k;       // 0 or -1: off
+  std::optional<double> min_p;        // [0, 1]
+  std::optional<int64_t> seed;        // -1: none
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> n;
-  std::optional<int64_t> logprobs;           // 0 .. 20
+  std::optional<int64_t> logprobs;  // 0 .. 20
   std::optional<double> repetition_penalty;
   std::optional<double> frequency_penalty;
   std::optional<double> presence_penalty;

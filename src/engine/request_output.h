@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "engine/engine.h"
 #include "engine/output_batch.h"
 #include "engine/validate.h"
 #include "text/detokenizer.h"
 #include "text/stop_checker.h"
+
+#include <string>
+#include <vector>
 
 namespace warprow {
 
@@ -19,7 +19,10 @@ namespace warprow {
 class RequestOutput {
  public:
   // The tokenizer must outlive this.
-  RequestOutput(RequestId id, const RequestFields& fields, const Tokenizer& tokenizer, UpdateCallback on_update);
+  RequestOutput(RequestId id,
+                const RequestFields& fields,
+                const Tokenizer& tokenizer,
+                UpdateCallback on_update);
 
   [[nodiscard]] RequestId id() const { return update_.id; }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/validate.h"
 
+#include "kv/block_hash.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <span>
 #include <string_view>
-
-#include "kv/block_hash.h"
 
 #include <fmt/format.h>
 
@@ -120,7 +120,8 @@ void Checker::check_prompt(const std::vector<TokenId>& ids) {
   }
   if (ids.size() >= static_cast<size_t>(limits_.max_model_len)) {
     refuse(ErrorCode::kInvalidArgument,
-           fmt::format("prompt: {} tokens and at least one more for the answer exceed the maximum context length of "
+           fmt::format("prompt: {} tokens and at least one more for the answer exceed the maximum "
+                       "context length of "
                        "{} tokens (max_model_len)",
                        ids.size(),
                        limits_.max_model_len));
@@ -168,9 +169,11 @@ std::optional<uint64_t> Checker::check_seed() {
 }
 
 int32_t Checker::check_max_tokens(size_t prompt_len) {
-  const int64_t left = std::max<int64_t>(limits_.max_model_len - static_cast<int64_t>(prompt_len), 0);
-  const int64_t wanted = check(IntRange{"max_tokens", 1, kNoLimit},
-                               choose(wish_.max_tokens, limits_.defaults.max_tokens, std::max<int64_t>(left, 1)));
+  const int64_t left =
+      std::max<int64_t>(limits_.max_model_len - static_cast<int64_t>(prompt_len), 0);
+  const int64_t wanted =
+      check(IntRange{"max_tokens", 1, kNoLimit},
+            choose(wish_.max_tokens, limits_.defaults.max_tokens, std::max<int64_t>(left, 1)));
   return static_cast<int32_t>(std::min(wanted, left));
 }
 
@@ -178,8 +181,10 @@ std::vector<TokenId> Checker::check_stop_token_ids() {
   std::vector<TokenId> ids;
   for (const int64_t id : wish_.stop_token_ids) {
     if (!in_vocabulary(id)) {
-      refuse(ErrorCode::kInvalidArgument,
-             fmt::format("stop_token_ids: {} is outside the vocabulary [0, {}]", id, limits_.vocab_size - 1));
+      refuse(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "stop_token_ids: {} is outside the vocabulary [0, {}]", id, limits_.vocab_size - 1));
       return {};
     }
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
@@ -192,7 +197,8 @@ std::vector<TokenId> Checker::check_stop_token_ids() {
 void Checker::check_stop() {
   for (size_t i = 0; i < wish_.stop.size(); ++i) {
     if (wish_.stop[i].empty()) {
-      refuse(ErrorCode::kInvalidArgument, fmt::format("stop: string {} is empty, must have 1 character or more", i));
+      refuse(ErrorCode::kInvalidArgument,
+             fmt::format("stop: string {} is empty, must have 1 character or more", i));
     }
   }
 }
@@ -201,7 +207,8 @@ void Checker::check_num_choices(bool greedy) {
   const int64_t n = check(IntRange{"n", 1, kMaxChoices}, choose(wish_.n, {}, int64_t{1}));
   if (n > 1 && greedy) {
     refuse(ErrorCode::kInvalidArgument,
-           fmt::format("n: {} must be 1 when sampling is greedy (temperature below {})", n, kGreedyBelow));
+           fmt::format(
+               "n: {} must be 1 when sampling is greedy (temperature below {})", n, kGreedyBelow));
   }
   if (n > 1) {
     refuse(ErrorCode::kUnsupported, fmt::format("n: {} is not supported yet, only 1", n));
@@ -209,12 +216,15 @@ void Checker::check_num_choices(bool greedy) {
 }
 
 // What a value other than `off` would ask for is not built yet; better to say so than to ignore it.
-void Checker::refuse_unless(const RealRange& range, const std::optional<double>& value, double off) {
+void Checker::refuse_unless(const RealRange& range,
+                            const std::optional<double>& value,
+                            double off) {
   if (!value) {
     return;
   }
   if (check(range, Choice<double>{*value, ""}) != off) {
-    refuse(ErrorCode::kUnsupported, fmt::format("{}: {} is not supported yet, only {}", range.field, *value, off));
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("{}: {} is not supported yet, only {}", range.field, *value, off));
   }
 }
 
@@ -228,7 +238,8 @@ void Checker::refuse_later_features(int32_t max_tokens) {
     const int64_t min_tokens =
         check(IntRange{"min_tokens", 0, max_tokens}, Choice<int64_t>{*wish_.min_tokens, ""});
     if (min_tokens > 0) {
-      refuse(ErrorCode::kUnsupported, fmt::format("min_tokens: {} is not supported yet, only 0", min_tokens));
+      refuse(ErrorCode::kUnsupported,
+             fmt::format("min_tokens: {} is not supported yet, only 0", min_tokens));
     }
   }
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+#include "base/ids.h"
+#include "engine/request.h"
+#include "wire/sampling_params.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "base/error.h"
-#include "base/ids.h"
-#include "engine/request.h"
-#include "wire/sampling_params.h"
 
 namespace warprow {
 
@@ -26,7 +26,7 @@ struct RequestFields {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   int32_t priority = 0;
-  uint64_t cache_salt = 0;                // 0: none
+  uint64_t cache_salt = 0;  // 0: none
 };
 
 // What a request is measured against.

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of an engine: ends, failures, idleness.
-#include <gtest/gtest.h>
-
-#include <time.h>
+#include "engine/engine.h"
+#include "tests/engine/toy_engine.h"
 
 #include <atomic>
 #include <stdexcept>
 #include <thread>
+#include <time.h>
 
-#include "engine/engine.h"
-#include "tests/engine/toy_engine.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -114,13 +113,14 @@ TEST(Engine, CallbackMaySubmitAndAbort) {
   std::atomic<bool> submitted = false;
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   const RequestId other = client.submit(*engine, long_request());
-  engine->submit(value_or_throw(engine->validate(greedy_request({7, 7}, 4))), [&](const RequestUpdate& update) {
-    if (update.finish_reason != FinishReason::kNone) {
-      engine->abort(other);
-      client.submit(*engine, greedy_request({8, 8}, 4));
-      submitted = true;
-    }
-  });
+  engine->submit(value_or_throw(engine->validate(greedy_request({7, 7}, 4))),
+                 [&](const RequestUpdate& update) {
+                   if (update.finish_reason != FinishReason::kNone) {
+                     engine->abort(other);
+                     client.submit(*engine, greedy_request({8, 8}, 4));
+                     submitted = true;
+                   }
+                 });
   client.wait(0);
   while (!submitted) {
     std::this_thread::yield();
@@ -178,7 +178,8 @@ TEST(Engine, ValidateRefusesWhatTheCacheCannotHold) {
   EXPECT_TRUE(engine->validate(greedy_request({5}, 64)));
   const Result<ValidRequest> refused = engine->validate(greedy_request({5}, 65));
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("KV blocks"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("KV blocks"), std::string::npos)
+      << refused.error().message;
 }
 
 }  // namespace

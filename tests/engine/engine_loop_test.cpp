@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_loop.h"
 
-#include <gtest/gtest.h>
+#include "base/alloc_counter.h"
+#include "tests/engine/toy_engine.h"
+#include "tests/support/serializing_executor.h"
 
 #include <atomic>
 #include <optional>
 #include <random>
 #include <thread>
 
-#include "base/alloc_counter.h"
-#include "tests/engine/toy_engine.h"
-#include "tests/support/serializing_executor.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -102,7 +102,8 @@ void expect_answer(const Told& told, const RequestFields& fields) {
     EXPECT_EQ(entry.rank, testing::toy_rank(entry.token_id));
     ASSERT_EQ(entry.top.size(), static_cast<size_t>(fields.params.num_logprobs));
     for (size_t k = 0; k < entry.top.size(); ++k) {
-      EXPECT_EQ(entry.top[k].token_id, (entry.token_id + static_cast<TokenId>(k)) % testing::kToyVocab);
+      EXPECT_EQ(entry.top[k].token_id,
+                (entry.token_id + static_cast<TokenId>(k)) % testing::kToyVocab);
       EXPECT_EQ(entry.top[k].logprob, testing::toy_logprob(entry.top[k].token_id));
     }
   }
@@ -173,7 +174,8 @@ TEST_P(EngineLoopAxes, ManyThreadsSubmitAndAbort) {
       ++num_aborted;
       const ToyAnswer answer = toy_answer(fields[t][i]);
       ASSERT_LT(told.token_ids.size(), answer.token_ids.size());
-      EXPECT_TRUE(std::equal(told.token_ids.begin(), told.token_ids.end(), answer.token_ids.begin()));
+      EXPECT_TRUE(
+          std::equal(told.token_ids.begin(), told.token_ids.end(), answer.token_ids.begin()));
       EXPECT_EQ(told.num_final, 1);
       EXPECT_FALSE(told.updated_after_final);
     }
@@ -302,7 +304,7 @@ TEST(EngineLoop, TimingsAndCachedTokensAreTold) {
   EXPECT_EQ(first.num_cached_tokens, 0);
   EXPECT_EQ(second.num_cached_tokens, 32);
   EXPECT_GE(first.timings.queue_ms, 0);
-  EXPECT_GE(first.timings.prompt_ms, 3.9);  // 40 tokens in steps of 32
+  EXPECT_GE(first.timings.prompt_ms, 3.9);     // 40 tokens in steps of 32
   EXPECT_GE(first.timings.predicted_ms, 5.9);  // the second may be ready when the first is taken
   EXPECT_LT(first.timings.predicted_ms, 1000);
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/engine/fake_executor.h"
 
+#include "base/check.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <thread>
 
-#include "base/check.h"
-
 namespace warprow::testing {
 
-TokenId toy_next_token(const std::vector<TokenId>& context, const SamplingParams& params, int32_t vocab_size) {
+TokenId toy_next_token(const std::vector<TokenId>& context,
+                       const SamplingParams& params,
+                       int32_t vocab_size) {
   uint64_t hash = params.is_greedy() ? 14695981039346656037U : params.seed * 2654435761U + 1;
   for (const TokenId token : context) {
     hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211U;
@@ -99,7 +101,12 @@ void FakeExecutor::add_rows(const SchedulerOutput& step) {
     WR_CHECK_EQ(added.tokens.count, added.prefill_len);
     WR_CHECK_LT(added.num_computed_tokens, added.prefill_len);
     const auto first = step.token_ids.begin() + added.tokens.begin;
-    row = Row{true, added.generation, {first, first + added.tokens.count}, added.num_computed_tokens, added.params, {}};
+    row = Row{true,
+              added.generation,
+              {first, first + added.tokens.count},
+              added.num_computed_tokens,
+              added.params,
+              {}};
   }
 }
 

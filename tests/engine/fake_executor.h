@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "executor/executor.h"
+
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <string>
 #include <vector>
-
-#include "executor/executor.h"
 
 namespace warprow::testing {
 
@@ -24,7 +24,9 @@ struct FakeModel {
 };
 
 // What the toy model answers to a context: a hash of all its tokens, and of the seed where the row samples.
-TokenId toy_next_token(const std::vector<TokenId>& context, const SamplingParams& params, int32_t vocab_size);
+TokenId toy_next_token(const std::vector<TokenId>& context,
+                       const SamplingParams& params,
+                       int32_t vocab_size);
 // Logprobs of a toy token: recognisable numbers.
 float toy_logprob(TokenId token);
 int32_t toy_rank(TokenId token);
@@ -38,13 +40,19 @@ class FakeExecutor : public Executor {
   explicit FakeExecutor(const FakeModel& model);
 
   [[nodiscard]] const ModelFacts& model_facts() const override { return facts_; }
-  [[nodiscard]] int32_t max_concurrent_batches() const override { return model_.max_concurrent_batches; }
+  [[nodiscard]] int32_t max_concurrent_batches() const override {
+    return model_.max_concurrent_batches;
+  }
   void execute_model(const SchedulerOutput& step) override;
   void sample_tokens(const GrammarOutput* grammar) override;
-  [[nodiscard]] int32_t num_outstanding() const override { return static_cast<int32_t>(outputs_.size()); }
+  [[nodiscard]] int32_t num_outstanding() const override {
+    return static_cast<int32_t>(outputs_.size());
+  }
   [[nodiscard]] bool output_ready() const override;
   void take_output(ModelRunnerOutput& output) override;
-  std::vector<std::string> collective_rpc(const std::string&, const std::string&) override { return {""}; }
+  std::vector<std::string> collective_rpc(const std::string&, const std::string&) override {
+    return {""};
+  }
   [[nodiscard]] ExecutorStats stats() const override { return stats_; }
 
  private:

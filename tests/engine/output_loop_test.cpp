@@ -2,12 +2,12 @@
 // Text through the whole engine, stop strings above all.
 #include "engine/output_loop.h"
 
-#include <gtest/gtest.h>
+#include "tests/engine/toy_engine.h"
+#include "text/text_model.h"
 
 #include <random>
 
-#include "tests/engine/toy_engine.h"
-#include "text/text_model.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -27,16 +27,20 @@ struct TextAnswer {
 };
 
 // The text of an answer, byte by byte, cut where a stop string is complete first.
-TextAnswer text_answer(const ToyAnswer& answer, const RequestFields& fields, const Tokenizer& tokenizer) {
+TextAnswer text_answer(const ToyAnswer& answer,
+                       const RequestFields& fields,
+                       const Tokenizer& tokenizer) {
   TextAnswer result;
-  Detokenizer detokenizer(tokenizer, {.skip_special = fields.skip_special_tokens, .continues = true});
+  Detokenizer detokenizer(tokenizer,
+                          {.skip_special = fields.skip_special_tokens, .continues = true});
   const auto add = [&](const std::string& piece) {
     for (const char c : piece) {
       result.text += c;
       for (const std::string& stop : fields.stop) {
         if (result.text.ends_with(stop)) {
           result.stopped_by = stop;
-          result.text.resize(result.text.size() - (fields.include_stop_str_in_output ? 0 : stop.size()));
+          result.text.resize(result.text.size() -
+                             (fields.include_stop_str_in_output ? 0 : stop.size()));
           return true;
         }
       }
@@ -45,7 +49,8 @@ TextAnswer text_answer(const ToyAnswer& answer, const RequestFields& fields, con
   };
   for (const TokenId token : answer.token_ids) {
     ++result.num_tokens;
-    const bool is_end = result.num_tokens == answer.token_ids.size() && answer.reason == FinishReason::kStop;
+    const bool is_end =
+        result.num_tokens == answer.token_ids.size() && answer.reason == FinishReason::kStop;
     const bool shown = !is_end || fields.include_stop_str_in_output;
     if (shown && add(detokenizer.push(token))) {
       return result;

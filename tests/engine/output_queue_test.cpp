@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/output_queue.h"
 
-#include <gtest/gtest.h>
+#include "tests/engine/toy_engine.h"
 
 #include <atomic>
 #include <thread>
 
-#include "tests/engine/toy_engine.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -103,7 +103,8 @@ TEST(OutputQueue, RequestsAddedAfterTheEndAreHandedOut) {
   OutputWork work;
   ASSERT_TRUE(queue.take(work));
   EXPECT_EQ(work.end.error, "gone");
-  queue.add(std::make_unique<RequestOutput>(5, RequestFields{}, text->tokenizer, [](const RequestUpdate&) {}));
+  queue.add(std::make_unique<RequestOutput>(
+      5, RequestFields{}, text->tokenizer, [](const RequestUpdate&) {}));
   ASSERT_TRUE(queue.take(work));
   ASSERT_EQ(work.arrivals.size(), 1U);
   EXPECT_EQ(work.end.reason, FinishReason::kError);

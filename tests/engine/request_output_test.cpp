@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/request_output.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/engine/toy_engine.h"
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
-constexpr TokenId kStop = 40;       // "stop"
+constexpr TokenId kStop = 40;  // "stop"
 constexpr TokenId kSt = 41;
 constexpr TokenId kOp = 42;
-constexpr TokenId kHalf1 = 43;      // "é"
+constexpr TokenId kHalf1 = 43;  // "é"
 constexpr TokenId kHalf2 = 44;
 constexpr TokenId letter(char c) { return 2 + (c - 'a'); }
 
@@ -21,7 +21,9 @@ class Fixture {
   explicit Fixture(RequestFields fields = {}) : text_(testing::make_toy_text()) {
     fields.prompt_token_ids = {5, 6};
     output_ = std::make_unique<RequestOutput>(
-        77, fields, text_->tokenizer, [this](const RequestUpdate& update) { updates_.push_back(update); });
+        77, fields, text_->tokenizer, [this](const RequestUpdate& update) {
+          updates_.push_back(update);
+        });
   }
 
   bool take(const std::vector<TokenId>& tokens,

@@ -19,7 +19,9 @@ struct ToyToken {
 const std::vector<ToyToken>& toy_tokens() {
   static const std::vector<ToyToken> tokens = [] {
     std::vector<ToyToken> list = {{"<eos>", "", kControl}, {"<pad>", "", kControl}};
-    const auto add = [&](const std::string& spelling, const std::string& bytes) { list.push_back({spelling, bytes}); };
+    const auto add = [&](const std::string& spelling, const std::string& bytes) {
+      list.push_back({spelling, bytes});
+    };
     for (char c = 'a'; c <= 'z'; ++c) {
       add({c}, {c});
     }
@@ -43,7 +45,9 @@ const std::vector<ToyToken>& toy_tokens() {
 
 }  // namespace
 
-std::string toy_token_bytes(TokenId token) { return toy_tokens()[static_cast<size_t>(token)].bytes; }
+std::string toy_token_bytes(TokenId token) {
+  return toy_tokens()[static_cast<size_t>(token)].bytes;
+}
 
 std::unique_ptr<TextModel> make_toy_text() {
   GgufVocab vocab;
@@ -55,11 +59,12 @@ std::unique_ptr<TextModel> make_toy_text() {
   }
   vocab.eos = kToyEos;
   Result<Tokenizer> tokenizer = Tokenizer::from_gguf(vocab, "toy");
-  return std::make_unique<TextModel>(TextModel{value_or_throw(std::move(tokenizer)),
-                                               fail(ErrorCode::kUnsupported, "toy: the model has no chat template"),
-                                               std::nullopt,
-                                               {kToyEos},
-                                               SamplingDefaults{}});
+  return std::make_unique<TextModel>(
+      TextModel{value_or_throw(std::move(tokenizer)),
+                fail(ErrorCode::kUnsupported, "toy: the model has no chat template"),
+                std::nullopt,
+                {kToyEos},
+                SamplingDefaults{}});
 }
 
 RequestId Client::submit(Engine& engine, ValidRequest request) {
@@ -101,7 +106,8 @@ void Client::wait_all() {
 
 void Client::wait_for_tokens(size_t n, size_t num_tokens) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return told_.at(n)->num_final > 0 || told_[n]->token_ids.size() >= num_tokens; });
+  changed_.wait(
+      lock, [&] { return told_.at(n)->num_final > 0 || told_[n]->token_ids.size() >= num_tokens; });
 }
 
 size_t Client::size() {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine/engine.h"
+#include "tests/engine/fake_executor.h"
+#include "text/text_model.h"
+
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -8,10 +12,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "engine/engine.h"
-#include "tests/engine/fake_executor.h"
-#include "text/text_model.h"
 
 namespace warprow::testing {
 
@@ -29,7 +29,7 @@ struct Told {
   std::string text;
   std::vector<TokenId> token_ids;
   std::vector<LogprobEntry> logprobs;
-  RequestUpdate last;      // the update with the finish reason
+  RequestUpdate last;  // the update with the finish reason
   int32_t num_updates = 0;
   int32_t num_final = 0;
   bool updated_after_final = false;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/validate.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -36,9 +36,7 @@ Result<ValidRequest> validate(const Edit& edit, std::vector<TokenId> prompt = {5
   return validate_request(request, std::move(prompt), limits());
 }
 
-RequestFields valid(const Edit& edit) {
-  return value_or_throw(validate(edit)).fields();
-}
+RequestFields valid(const Edit& edit) { return value_or_throw(validate(edit)).fields(); }
 
 TEST(Validate, DefaultsAreVllms) {
   const RequestFields fields = valid([](GenerationRequest&) {});
@@ -101,7 +99,8 @@ TEST(Validate, AcceptsTheEdges) {
       {"seed -1", option([](auto& o) { o.seed = -1; })},
       {"seed lowest", option([](auto& o) { o.seed = std::numeric_limits<int64_t>::min(); })},
       {"max_tokens 1", option([](auto& o) { o.max_tokens = 1; })},
-      {"max_tokens huge", option([](auto& o) { o.max_tokens = std::numeric_limits<int64_t>::max(); })},
+      {"max_tokens huge",
+       option([](auto& o) { o.max_tokens = std::numeric_limits<int64_t>::max(); })},
       {"min_tokens 0", option([](auto& o) { o.min_tokens = 0; })},
       {"n 1", option([](auto& o) { o.n = 1; })},
       {"logprobs 0", option([](auto& o) { o.logprobs = 0; })},
@@ -147,10 +146,15 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
          o.n = 2;
          o.temperature = 0;
        })},
-      {"n: 2 is not supported yet, only 1", option([](auto& o) { o.n = 2; }), ErrorCode::kUnsupported},
-      {"stop: string 1 is empty, must have 1 character or more", option([](auto& o) { o.stop = {"a", ""}; })},
-      {"stop_token_ids: 100 is outside the vocabulary [0, 99]", option([](auto& o) { o.stop_token_ids = {3, 100}; })},
-      {"stop_token_ids: -1 is outside the vocabulary [0, 99]", option([](auto& o) { o.stop_token_ids = {-1}; })},
+      {"n: 2 is not supported yet, only 1",
+       option([](auto& o) { o.n = 2; }),
+       ErrorCode::kUnsupported},
+      {"stop: string 1 is empty, must have 1 character or more",
+       option([](auto& o) { o.stop = {"a", ""}; })},
+      {"stop_token_ids: 100 is outside the vocabulary [0, 99]",
+       option([](auto& o) { o.stop_token_ids = {3, 100}; })},
+      {"stop_token_ids: -1 is outside the vocabulary [0, 99]",
+       option([](auto& o) { o.stop_token_ids = {-1}; })},
       {"repetition_penalty: 1.1 is not supported yet, only 1",
        option([](auto& o) { o.repetition_penalty = 1.1; }),
        ErrorCode::kUnsupported},
@@ -160,13 +164,16 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
       {"presence_penalty: -2 is not supported yet, only 0",
        option([](auto& o) { o.presence_penalty = -2; }),
        ErrorCode::kUnsupported},
-      {"presence_penalty: -2.5 is outside [-2, 2]", option([](auto& o) { o.presence_penalty = -2.5; })},
+      {"presence_penalty: -2.5 is outside [-2, 2]",
+       option([](auto& o) { o.presence_penalty = -2.5; })},
       {"min_tokens: -1 is outside [0, 47]", option([](auto& o) { o.min_tokens = -1; })},
       {"min_tokens: 4 is outside [0, 3]", option([](auto& o) {
          o.min_tokens = 4;
          o.max_tokens = 3;
        })},
-      {"min_tokens: 2 is not supported yet, only 0", option([](auto& o) { o.min_tokens = 2; }), ErrorCode::kUnsupported},
+      {"min_tokens: 2 is not supported yet, only 0",
+       option([](auto& o) { o.min_tokens = 2; }),
+       ErrorCode::kUnsupported},
   };
   for (const BadEdge& c : cases) {
     const Result<ValidRequest> result = validate(c.edit);
@@ -174,7 +181,8 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
     EXPECT_EQ(result.error().message, c.message);
     EXPECT_EQ(result.error().code, c.code) << c.message;
   }
-  const Result<ValidRequest> repetition = validate(option([](auto& o) { o.repetition_penalty = 0; }));
+  const Result<ValidRequest> repetition =
+      validate(option([](auto& o) { o.repetition_penalty = 0; }));
   ASSERT_FALSE(repetition);
   EXPECT_THAT(repetition.error().message, HasSubstr("repetition_penalty: 0 is outside (0, "));
 }
@@ -183,8 +191,9 @@ TEST(Validate, PromptMustFitAndBeInTheVocabulary) {
   const Edit nothing = [](GenerationRequest&) {};
   EXPECT_EQ(validate(nothing, {}).error().message, "prompt: 0 tokens, must be 1 or more");
   EXPECT_TRUE(validate(nothing, std::vector<TokenId>(49, 3)).has_value());
-  EXPECT_THAT(validate(nothing, std::vector<TokenId>(50, 3)).error().message,
-              AllOf(HasSubstr("prompt: 50 tokens"), HasSubstr("maximum context length of 50 tokens")));
+  EXPECT_THAT(
+      validate(nothing, std::vector<TokenId>(50, 3)).error().message,
+      AllOf(HasSubstr("prompt: 50 tokens"), HasSubstr("maximum context length of 50 tokens")));
   EXPECT_EQ(validate(nothing, {3, 100}).error().message,
             "prompt: token id 100 at position 1 is outside the vocabulary [0, 99]");
   EXPECT_EQ(validate(nothing, {-1}).error().message,
@@ -205,7 +214,8 @@ TEST(Validate, GreedyBelowTheThresholdOnly) {
              o.top_k = 5;
              o.top_p = 0.5;
              o.min_p = 0.25;
-           })).params;
+           }))
+        .params;
   };
   for (const double t : {0.0, 9e-6}) {
     EXPECT_TRUE(params(t).is_greedy()) << t;
@@ -226,7 +236,8 @@ TEST(Validate, ValuesThatChangeNothingAreOff) {
 TEST(Validate, SeedsOfEitherSign) {
   EXPECT_EQ(valid(option([](auto& o) { o.seed = 7; })).seed, 7U);
   EXPECT_EQ(valid(option([](auto& o) { o.seed = 7; })).params.seed, 7U);
-  EXPECT_EQ(valid(option([](auto& o) { o.seed = -2; })).seed, std::numeric_limits<uint64_t>::max() - 1);
+  EXPECT_EQ(valid(option([](auto& o) { o.seed = -2; })).seed,
+            std::numeric_limits<uint64_t>::max() - 1);
   EXPECT_EQ(valid(option([](auto& o) { o.seed = -1; })).seed, std::nullopt);
 }
 
@@ -243,7 +254,8 @@ TEST(Validate, StopsAndSalts) {
   EXPECT_EQ(fields.stop, std::vector<std::string>{"end"});
   EXPECT_EQ(fields.priority, 4);
   EXPECT_NE(fields.cache_salt, 0U);
-  EXPECT_NE(fields.cache_salt, valid([](GenerationRequest& r) { r.cache_salt = "tenant2"; }).cache_salt);
+  EXPECT_NE(fields.cache_salt,
+            valid([](GenerationRequest& r) { r.cache_salt = "tenant2"; }).cache_salt);
 }
 
 }  // namespace

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
+#include "executor/executor.h"
+#include "wire/serialize.h"
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "base/check.h"
-#include "executor/executor.h"
-#include "wire/serialize.h"
 
 namespace warprow::testing {
 
@@ -35,7 +35,8 @@ class SerializingExecutor : public Executor {
     inner_->take_output(taken_);
     through_bytes(taken_, output);
   }
-  std::vector<std::string> collective_rpc(const std::string& operation, const std::string& argument) override {
+  std::vector<std::string> collective_rpc(const std::string& operation,
+                                          const std::string& argument) override {
     return inner_->collective_rpc(operation, argument);
   }
   [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
