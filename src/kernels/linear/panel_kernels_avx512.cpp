@@ -5,6 +5,7 @@
 #if !defined(__clang__)
 // gcc 12 takes the deliberately undefined operands inside its own intrinsics for ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 #include "kernels/linear/panel_float.h"
