@@ -1,22 +1,26 @@
-# The Rust text library (tokenizers, chat templates) behind its C ABI: target warprow_textkit. Owned by rust/textkit.
+# The Rust text library (tokenizers, chat templates) behind its C ABI: target warprow_textkit.
+# Owned by rust/textkit.
 #
-# Cargo's outputs are shared between build directories (WARPROW_CARGO_TARGET_DIR, as cache or environment variable), so
-# that a second one links what the first has built; the library is copied into ${CMAKE_BINARY_DIR}/textkit. It is always
-# a release build without sanitizers: its C++ callers are what the sanitizer builds are after.
+# Cargo's outputs are shared between build directories (WARPROW_CARGO_TARGET_DIR, as cache or
+# environment variable), so that a second one links what the first has built; the library is copied
+# into ${CMAKE_BINARY_DIR}/textkit. It is always a release build without sanitizers: its C++ callers
+# are what the sanitizer builds are after.
 set(WARPROW_CARGO_TARGET_DIR "$ENV{WARPROW_CARGO_TARGET_DIR}" CACHE PATH "Cargo's target directory")
 if(NOT WARPROW_CARGO_TARGET_DIR)
-  set(WARPROW_CARGO_TARGET_DIR "${CMAKE_SOURCE_DIR}/target/textkit" CACHE PATH "Cargo's target directory" FORCE)
+  set(WARPROW_CARGO_TARGET_DIR "${CMAKE_SOURCE_DIR}/target/textkit"
+      CACHE PATH "Cargo's target directory" FORCE)
 endif()
 find_program(CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" REQUIRED)
 
 set(textkit_source ${CMAKE_SOURCE_DIR}/rust/textkit)
 set(textkit_library ${CMAKE_BINARY_DIR}/textkit/libwarprow_textkit.a)
+set(textkit_built ${WARPROW_CARGO_TARGET_DIR}/release/libwarprow_textkit.a)
 file(GLOB textkit_inputs CONFIGURE_DEPENDS ${textkit_source}/src/*.rs)
 add_custom_command(
   OUTPUT ${textkit_library}
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${WARPROW_CARGO_TARGET_DIR}
           ${CARGO} build --release --locked --quiet --manifest-path ${textkit_source}/Cargo.toml
-  COMMAND ${CMAKE_COMMAND} -E copy ${WARPROW_CARGO_TARGET_DIR}/release/libwarprow_textkit.a ${textkit_library}
+  COMMAND ${CMAKE_COMMAND} -E copy ${textkit_built} ${textkit_library}
   DEPENDS ${textkit_inputs} ${textkit_source}/Cargo.toml ${textkit_source}/Cargo.lock
   COMMENT "Building the text library with cargo"
   VERBATIM)
@@ -25,5 +29,5 @@ add_custom_target(warprow_textkit_build DEPENDS ${textkit_library})
 add_library(warprow_textkit INTERFACE)
 add_dependencies(warprow_textkit warprow_textkit_build)
 target_include_directories(warprow_textkit INTERFACE ${textkit_source})
-find_package(Threads REQUIRED)
-target_link_libraries(warprow_textkit INTERFACE ${textkit_library} Threads::Threads ${CMAKE_DL_LIBS} m)
+target_link_libraries(warprow_textkit INTERFACE
+  ${textkit_library} Threads::Threads ${CMAKE_DL_LIBS} m)

@@ -3,9 +3,10 @@
 
 /* The C ABI of the text library (rust/textkit/src/abi.rs; kept by hand, change both together).
  *
- * Text is (pointer, length) and never needs a terminator; inputs are borrowed for the call. A call that can fail returns
- * 0 for success; otherwise *error holds a message to be freed with wr_textkit_free. Every object is immutable once made:
- * all calls on it may run in several threads at once. No panic leaves this library. */
+ * Text is (pointer, length) and never needs a terminator; inputs are borrowed for the call. A call
+ * that can fail returns 0 for success; otherwise *error holds a message to be freed with
+ * wr_textkit_free. Every object is immutable once made: all calls on it may run in several threads
+ * at once. No panic leaves this library. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -64,8 +65,8 @@ size_t wr_tokenizer_vocab_size(const wr_tokenizer* tokenizer);
 
 enum { WR_TOKEN_NORMAL = 0, WR_TOKEN_SPECIAL = 1, WR_TOKEN_HOLE = 2 };
 
-/* id < vocab_size. text: as in the vocabulary; bytes: what it decodes to after other tokens. Both live as long as the
- * tokenizer. Returns WR_TOKEN_*. */
+/* text: as in the vocabulary; bytes: what it decodes to after other tokens. Both live as long as the
+ * tokenizer. Returns WR_TOKEN_*; an id outside of the vocabulary is a hole. */
 int wr_tokenizer_token(const wr_tokenizer* tokenizer, size_t id, wr_text* text, wr_text* bytes);
 
 /* -1 when no token has this text. */

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
-#include <fmt/format.h>
-
 #include "text/textkit_call.h"
+
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -19,7 +19,8 @@ void parse_arguments(OrderedJson& message) {
     }
     OrderedJson& holder = call.contains("function") ? call["function"] : call;
     if (holder.is_object() && holder.contains("arguments") && holder["arguments"].is_string()) {
-      OrderedJson value = OrderedJson::parse(holder["arguments"].get<std::string>(), nullptr, false);
+      OrderedJson value =
+          OrderedJson::parse(holder["arguments"].get<std::string>(), nullptr, false);
       if (value.is_object()) {
         holder["arguments"] = std::move(value);
       }
@@ -36,7 +37,8 @@ void join_parts(OrderedJson& message) {
   std::string joined;
   bool first = true;
   for (const OrderedJson& part : *content) {
-    if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") || !part["text"].is_string()) {
+    if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") ||
+        !part["text"].is_string()) {
       return;
     }
     joined += first ? "" : "\n";
@@ -62,8 +64,8 @@ Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
   return Handle(parsed);
 }
 
-// Whether the template walks through lists of content parts itself: shown one, it prints the text of the part and not the
-// list around it (where a quote would precede the text).
+// Whether the template walks through lists of content parts itself: shown one, it prints the text
+// of the part and not the list around it (where a quote would precede the text).
 bool ChatTemplate::takes_parts(const wr_template* chosen) const {
   static constexpr std::string_view kProbe = "warprow-probe";
   OrderedJson context = special_tokens_;
@@ -73,10 +75,12 @@ bool ChatTemplate::takes_parts(const wr_template* chosen) const {
   context["add_generation_prompt"] = true;
   const auto text = render_context(chosen, context);
   const size_t at = text ? text->find(kProbe) : std::string::npos;
-  return at != std::string::npos && (at == 0 || ((*text)[at - 1] != '\'' && (*text)[at - 1] != '"'));
+  return at != std::string::npos &&
+         (at == 0 || ((*text)[at - 1] != '\'' && (*text)[at - 1] != '"'));
 }
 
-Result<std::string> ChatTemplate::render_context(const wr_template* chosen, const OrderedJson& context) {
+Result<std::string> ChatTemplate::render_context(const wr_template* chosen,
+                                                 const OrderedJson& context) {
   const std::string json = context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   TextkitOwned text;
   TextkitOwned error;
@@ -116,7 +120,8 @@ Result<std::string> ChatTemplate::render(const ChatRequest& request) const {
   bool any_parts = false;
   for (OrderedJson& message : messages) {
     if (!message.is_object()) {
-      return fail(ErrorCode::kInvalidArgument, "every message must be an object with role and content");
+      return fail(ErrorCode::kInvalidArgument,
+                  "every message must be an object with role and content");
     }
     parse_arguments(message);
     any_parts |= message.contains("content") && message["content"].is_array();

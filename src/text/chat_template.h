@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
+#include <nlohmann/json.hpp>
 
 struct wr_template;
 
@@ -18,15 +19,16 @@ namespace warprow {
 using OrderedJson = nlohmann::ordered_json;
 
 struct ChatRequest {
-  OrderedJson messages = OrderedJson::array();  // objects with role and content, as OpenAI's API has them
-  bool add_generation_prompt = true;            // end with the opening of the assistant's turn
-  OrderedJson tools = nullptr;                         // an array of tool definitions, or null
-  OrderedJson documents = nullptr;                     // an array for retrieval templates, or null
-  OrderedJson variables = OrderedJson::object();  // further template variables (enable_thinking, ...)
+  OrderedJson messages = OrderedJson::array();    // role and content, as in OpenAI's API
+  bool add_generation_prompt = true;              // end with the opening of the assistant's turn
+  OrderedJson tools = nullptr;                    // an array of tool definitions, or null
+  OrderedJson documents = nullptr;                // an array for retrieval templates, or null
+  OrderedJson variables = OrderedJson::object();  // further variables (enable_thinking, ...)
 };
 
-// A model's chat template, rendered as transformers' apply_chat_template does: Jinja2 with trim_blocks, lstrip_blocks and
-// loop controls; raise_exception, strftime_now; tojson as Python's json.dumps; special tokens as variables.
+// A model's chat template, rendered as transformers' apply_chat_template does: Jinja2 with
+// trim_blocks, lstrip_blocks and loop controls; raise_exception, strftime_now; tojson as Python's
+// json.dumps; special tokens as variables.
 // Owns: the parsed templates.
 // Thread: const methods from any thread at once.
 class ChatTemplate {
@@ -41,10 +43,11 @@ class ChatTemplate {
   // kUnsupported, with the line, if it is no template that we can read.
   static Result<ChatTemplate> parse(const Source& source);
 
-  // The prompt, special tokens spelled out (encode it with add_special = false). kInvalidArgument with the template's own
-  // words if it refuses the messages, or with the line if it fails.
-  // Before rendering: a tool call's `arguments` given as JSON text becomes the value, and a content given as a list of text
-  // parts becomes one text (joined by line ends) if the template does not walk through lists of parts itself.
+  // The prompt, special tokens spelled out (encode it with add_special = false). kInvalidArgument
+  // with the template's own words if it refuses the messages, or with the line if it fails. Before
+  // rendering: a tool call's `arguments` given as JSON text becomes the value, and a content given
+  // as a list of text parts becomes one text (joined by line ends) if the template does not walk
+  // through lists of parts itself.
   [[nodiscard]] Result<std::string> render(const ChatRequest& request) const;
 
   ChatTemplate(ChatTemplate&&) noexcept;

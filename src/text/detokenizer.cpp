@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/detokenizer.h"
 
-#include <string_view>
-
 #include "text/utf8.h"
+
+#include <string_view>
 
 namespace warprow {
 

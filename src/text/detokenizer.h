@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "base/ids.h"
 #include "text/tokenizer.h"
 
+#include <string>
+
 namespace warprow {
 
-// Text of one request while its tokens arrive. Each piece is whole UTF-8 characters; bytes of an unfinished one are held
-// (at most 3) until the next token shows what they are. The pieces in a row equal Tokenizer::decode of all tokens.
+// Text of one request while its tokens arrive. Each piece is whole UTF-8 characters; bytes of an
+// unfinished one are held (at most 3) until the next token shows what they are. The pieces in a row
+// equal Tokenizer::decode of all tokens.
 // Owns: up to 3 held bytes.
 // Thread: one at a time.
 class Detokenizer {
@@ -23,7 +24,8 @@ class Detokenizer {
 
   // The text that the token completes, perhaps none. Constant time in the number of tokens so far.
   std::string push(TokenId id);
-  // The end: what is held is no character any more and becomes U+FFFD. push may follow, as a new text would.
+  // The end: what is held is no character any more and becomes U+FFFD. push may follow, as a new
+  // text would.
   std::string flush();
 
  private:

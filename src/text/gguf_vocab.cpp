@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/gguf_vocab.h"
 
-#include <fmt/format.h>
+#include "files/gguf.h"
 
 #include <string>
 #include <utility>
 
-#include "files/gguf.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -17,7 +17,9 @@ Result<std::vector<T>> array_or_empty(const GgufFile& file, std::string_view key
 }
 
 // A token id under `key`; files hold -1 or the unsigned equivalent for "none".
-Result<std::optional<TokenId>> token_id(const GgufFile& file, std::string_view key, size_t vocab_size) {
+Result<std::optional<TokenId>> token_id(const GgufFile& file,
+                                        std::string_view key,
+                                        size_t vocab_size) {
   if (!file.has(key)) {
     return std::nullopt;
   }
@@ -29,8 +31,10 @@ Result<std::optional<TokenId>> token_id(const GgufFile& file, std::string_view k
     return std::nullopt;
   }
   if (*id < 0 || std::cmp_greater_equal(*id, vocab_size)) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: {} is {}, but the vocabulary has {} tokens", file.name(), key, *id, vocab_size));
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format(
+            "{}: {} is {}, but the vocabulary has {} tokens", file.name(), key, *id, vocab_size));
   }
   return static_cast<TokenId>(*id);
 }
@@ -39,9 +43,12 @@ Result<void> read_ids(const GgufFile& file, GgufVocab& vocab) {
   std::optional<TokenId> eot;
   std::optional<TokenId> eom;
   const std::pair<const char*, std::optional<TokenId>*> keys[] = {
-      {"tokenizer.ggml.bos_token_id", &vocab.bos},     {"tokenizer.ggml.eos_token_id", &vocab.eos},
-      {"tokenizer.ggml.unknown_token_id", &vocab.unk}, {"tokenizer.ggml.padding_token_id", &vocab.pad},
-      {"tokenizer.ggml.eot_token_id", &eot},           {"tokenizer.ggml.eom_token_id", &eom}};
+      {"tokenizer.ggml.bos_token_id", &vocab.bos},
+      {"tokenizer.ggml.eos_token_id", &vocab.eos},
+      {"tokenizer.ggml.unknown_token_id", &vocab.unk},
+      {"tokenizer.ggml.padding_token_id", &vocab.pad},
+      {"tokenizer.ggml.eot_token_id", &eot},
+      {"tokenizer.ggml.eom_token_id", &eom}};
   for (const auto& [key, target] : keys) {
     auto id = token_id(file, key, vocab.tokens.size());
     if (!id) {
@@ -54,7 +61,8 @@ Result<void> read_ids(const GgufFile& file, GgufVocab& vocab) {
       vocab.end_of_turn.push_back(*id);
     }
   }
-  // Files of SentencePiece models may leave out what was fixed for all of them when the format was made.
+  // Files of SentencePiece models may leave out what was fixed for all of them when the format was
+  // made.
   if (vocab.model == "llama" && vocab.tokens.size() > 2) {
     const auto set_default = [&](const char* key, std::optional<TokenId>& id, TokenId value) {
       if (!file.has(key)) {
@@ -114,8 +122,9 @@ Result<void> read_arrays(const GgufFile& file, GgufVocab& vocab) {
 Result<GgufVocab> read_gguf_vocab(const GgufFile& file) {
   GgufVocab vocab;
   if (!file.has("tokenizer.ggml.model")) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: the file has no tokenizer (no tokenizer.ggml.model)", file.name()));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: the file has no tokenizer (no tokenizer.ggml.model)", file.name()));
   }
   auto model = file.require<std::string_view>("tokenizer.ggml.model");
   auto pre = file.get_or<std::string_view>("tokenizer.ggml.pre", "");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+#include "base/ids.h"
+
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
-
-#include "base/error.h"
-#include "base/ids.h"
 
 namespace warprow {
 
@@ -21,13 +21,15 @@ struct GgufVocab {
   std::vector<std::string_view> tokens;  // by id
   std::vector<std::string_view> merges;  // "left right", best first
   std::vector<float> scores;             // empty, or by id
-  std::vector<int32_t> types;            // empty, or by id: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte
+  // Empty, or by id: 1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte.
+  std::vector<int32_t> types;
   std::optional<TokenId> bos, eos, unk, pad;
-  std::vector<TokenId> end_of_turn;      // eot and eom, if named
+  std::vector<TokenId> end_of_turn;  // eot and eom, if named
   std::optional<bool> add_bos, add_eos, add_space_prefix;
 };
 
-// kUnsupported without a tokenizer in the file, kCorrupt if a key contradicts another or has the wrong type.
+// kUnsupported without a tokenizer in the file, kCorrupt if a key contradicts another or has the
+// wrong type.
 Result<GgufVocab> read_gguf_vocab(const GgufFile& file);
 
 }  // namespace warprow

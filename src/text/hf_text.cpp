@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/hf_text.h"
 
-#include <fmt/format.h>
+#include "files/json_file.h"
+#include "files/mapped_file.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "files/json_file.h"
-#include "files/mapped_file.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -138,13 +138,15 @@ Result<ChatTemplate> load_template(const std::string& dir, const Json& config) {
 Result<Tokenizer> load_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
   if (!std::filesystem::exists(path)) {
-    return fail(ErrorCode::kNotFound, fmt::format("{}: the model has no tokenizer (tokenizer.json is missing)", dir));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{}: the model has no tokenizer (tokenizer.json is missing)", dir));
   }
   auto json = MappedFile::open(path);
   if (!json) {
     return tl::unexpected(json.error());
   }
-  return Tokenizer::from_json({reinterpret_cast<const char*>(json->bytes().data()), json->bytes().size()}, path);
+  return Tokenizer::from_json(
+      {reinterpret_cast<const char*>(json->bytes().data()), json->bytes().size()}, path);
 }
 
 }  // namespace
@@ -178,8 +180,8 @@ Result<std::unique_ptr<TextModel>> load_hf_text(const std::string& dir) {
     }
   }
   Result<ChatTemplate> chat = load_template(dir, *tokenizer_config);
-  return std::make_unique<TextModel>(TextModel{*std::move(tokenizer), std::move(chat), bos, std::move(eos),
-                                               read_sampling(*generation)});
+  return std::make_unique<TextModel>(TextModel{
+      *std::move(tokenizer), std::move(chat), bos, std::move(eos), read_sampling(*generation)});
 }
 
 }  // namespace warprow

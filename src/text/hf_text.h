@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "base/error.h"
 #include "text/text_model.h"
 
+#include <memory>
+#include <string>
+
 namespace warprow {
 
-// The text side of a Hugging Face model directory (see load_text_model). Only tokenizer.json must be there.
+// The text side of a Hugging Face model directory (see load_text_model). Only tokenizer.json must
+// be there.
 Result<std::unique_ptr<TextModel>> load_hf_text(const std::string& dir);
 
 }  // namespace warprow

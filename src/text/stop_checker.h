@@ -15,9 +15,10 @@ struct StopMatch {
   size_t end;
 };
 
-// Stop strings over the streamed text of one request. Text that may yet turn out to begin a stop string is held back;
-// the rest passes. The first stop string to be complete wins (of several that end at the same byte, the first in the
-// list), so the result does not depend on how the text was cut into pieces.
+// Stop strings over the streamed text of one request. Text that may yet turn out to begin a stop
+// string is held back; the rest passes. The first stop string to be complete wins (of several that
+// end at the same byte, the first in the list), so the result does not depend on how the text was
+// cut into pieces.
 // Owns: the held text, shorter than the longest stop string.
 // Thread: one at a time.
 // Invariant: pieces passed so far + held text = the text pushed so far, until a match.

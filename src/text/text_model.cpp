@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/text_model.h"
 
-#include <algorithm>
-#include <string_view>
-#include <utility>
-
 #include "files/gguf.h"
 #include "files/model_files.h"
 #include "text/gguf_vocab.h"
 #include "text/hf_text.h"
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 namespace warprow {
 namespace {
 
-// What ends the assistant's turn in the common chat formats. Converted files often name only one end token.
-constexpr std::string_view kEndOfTurn[] = {"<|im_end|>", "<|eot_id|>",          "<|eom_id|>", "<|end|>",
-                                           "<end_of_turn>", "<|end_of_turn|>", "<end_of_utterance>"};
+// What ends the assistant's turn in the common chat formats. Converted files often name only one
+// end token.
+constexpr std::string_view kEndOfTurn[] = {"<|im_end|>",
+                                           "<|eot_id|>",
+                                           "<|eom_id|>",
+                                           "<|end|>",
+                                           "<end_of_turn>",
+                                           "<|end_of_turn|>",
+                                           "<end_of_utterance>"};
 
 void add_eos(std::vector<TokenId>& eos, TokenId id) {
   const auto at = std::lower_bound(eos.begin(), eos.end(), id);
@@ -28,8 +34,10 @@ ChatTemplate::Source template_source(const GgufFile& file, const GgufVocab& voca
   ChatTemplate::Source source;
   source.text = file.get<std::string_view>("tokenizer.chat_template").value_or("");
   source.tool_use = file.get<std::string_view>("tokenizer.chat_template.tool_use").value_or("");
-  const std::pair<const char*, std::optional<TokenId>> names[] = {
-      {"bos_token", vocab.bos}, {"eos_token", vocab.eos}, {"unk_token", vocab.unk}, {"pad_token", vocab.pad}};
+  const std::pair<const char*, std::optional<TokenId>> names[] = {{"bos_token", vocab.bos},
+                                                                  {"eos_token", vocab.eos},
+                                                                  {"unk_token", vocab.unk},
+                                                                  {"pad_token", vocab.pad}};
   for (const auto& [name, id] : names) {
     if (id) {
       source.special_tokens.emplace_back(name, vocab.tokens[static_cast<size_t>(*id)]);
@@ -50,9 +58,10 @@ Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file) {
     return tl::unexpected(tokenizer.error());
   }
   const ChatTemplate::Source source = template_source(file, *vocab);
-  Result<ChatTemplate> chat = source.text.empty()
-                                  ? fail(ErrorCode::kUnsupported, file.name() + ": the model has no chat template")
-                                  : ChatTemplate::parse(source);
+  Result<ChatTemplate> chat =
+      source.text.empty()
+          ? fail(ErrorCode::kUnsupported, file.name() + ": the model has no chat template")
+          : ChatTemplate::parse(source);
   std::vector<TokenId> eos;
   if (vocab->eos) {
     add_eos(eos, *vocab->eos);
@@ -61,12 +70,15 @@ Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file) {
     add_eos(eos, id);
   }
   for (const std::string_view name : kEndOfTurn) {
+    if (name == "<|end|>" && tokenizer->find("<|return|>")) {
+      continue;  // the harmony format: it closes one message of a turn that goes on
+    }
     if (const auto id = tokenizer->find(name); id && tokenizer->is_special(*id)) {
       add_eos(eos, *id);
     }
   }
-  return std::make_unique<TextModel>(
-      TextModel{*std::move(tokenizer), std::move(chat), vocab->bos, std::move(eos), SamplingDefaults{}});
+  return std::make_unique<TextModel>(TextModel{
+      *std::move(tokenizer), std::move(chat), vocab->bos, std::move(eos), SamplingDefaults{}});
 }
 
 Result<std::unique_ptr<TextModel>> load_text_model(const ModelFiles& model) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <vector>
-
 #include "base/error.h"
 #include "base/ids.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
 
 namespace warprow {
 
@@ -33,13 +33,15 @@ struct TextModel {
   Tokenizer tokenizer;
   Result<ChatTemplate> chat_template;  // or why there is none
   std::optional<TokenId> bos;
-  std::vector<TokenId> eos;  // any of them ends a generation: the declared ones and the end of a turn; sorted
+  // Any of them ends a generation: the declared ones and the end of a turn. Sorted.
+  std::vector<TokenId> eos;
   SamplingDefaults sampling;
 };
 
-// Reads tokenizer, chat template and generation settings: from a GGUF file's metadata, or from a Hugging Face directory's
-// tokenizer.json, tokenizer_config.json, chat_template.jinja (which wins over the template in tokenizer_config.json),
-// generation_config.json and config.json. kNotFound or kUnsupported, in one line, if there is no usable tokenizer.
+// Reads tokenizer, chat template and generation settings: from a GGUF file's metadata, or from a
+// Hugging Face directory's tokenizer.json, tokenizer_config.json, chat_template.jinja (which wins
+// over the template in tokenizer_config.json), generation_config.json and config.json. kNotFound or
+// kUnsupported, in one line, if there is no usable tokenizer.
 Result<std::unique_ptr<TextModel>> load_text_model(const ModelFiles& model);
 
 // The same from a GGUF file that is open already.

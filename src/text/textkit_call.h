@@ -17,7 +17,9 @@ class TextkitOwned {
   TextkitOwned& operator=(const TextkitOwned&) = delete;
 
   wr_owned* out() { return &raw_; }
-  [[nodiscard]] std::string_view text() const { return {static_cast<const char*>(raw_.data), raw_.bytes}; }
+  [[nodiscard]] std::string_view text() const {
+    return {static_cast<const char*>(raw_.data), raw_.bytes};
+  }
   [[nodiscard]] std::string str() const { return std::string(text()); }
   [[nodiscard]] const wr_owned& raw() const { return raw_; }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer.h"
 
-#include <fmt/format.h>
+#include "base/log.h"
+#include "text/textkit_call.h"
+#include "text/utf8.h"
 
 #include <cstring>
 #include <utility>
 
-#include "base/log.h"
-#include "text/textkit_call.h"
-#include "text/utf8.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -78,7 +78,8 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab, const std::string
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special) const {
   TextkitOwned ids;
   TextkitOwned error;
-  const int failed = wr_tokenizer_encode(impl_.get(), to_textkit(text), add_special ? 1 : 0, ids.out(), error.out());
+  const int failed = wr_tokenizer_encode(
+      impl_.get(), to_textkit(text), add_special ? 1 : 0, ids.out(), error.out());
   if (failed != 0) {
     WR_LOG_ERROR("tokenizer: {}", error.text());
     return {};
@@ -124,7 +125,8 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
 bool Tokenizer::is_special(TokenId id) const {
   wr_text text{};
   wr_text bytes{};
-  return wr_tokenizer_token(impl_.get(), static_cast<uint32_t>(id), &text, &bytes) == WR_TOKEN_SPECIAL;
+  return wr_tokenizer_token(impl_.get(), static_cast<uint32_t>(id), &text, &bytes) ==
+         WR_TOKEN_SPECIAL;
 }
 
 std::optional<TokenId> Tokenizer::find(std::string_view text) const {

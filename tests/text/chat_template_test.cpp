@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
+#include "tests/text/text_test_support.h"
 
 #include <ctime>
 #include <string>
 
-#include "tests/text/text_test_support.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -21,7 +21,8 @@ OrderedJson chat(std::initializer_list<std::pair<const char*, const char*>> turn
 }
 
 ChatTemplate parse(const std::string& source) {
-  return value_or_throw(ChatTemplate::parse({source, "", {{"bos_token", "<s>"}, {"eos_token", "</s>"}}}));
+  return value_or_throw(
+      ChatTemplate::parse({source, "", {{"bos_token", "<s>"}, {"eos_token", "</s>"}}}));
 }
 
 std::string render(const std::string& source, const ChatRequest& request) {
@@ -38,11 +39,14 @@ std::string eval(const std::string& source, const char* json = "{}") {
 
 TEST(ChatTemplate, ChatMl) {
   const std::string source =
-      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
-      "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+      "message['content'] + '<|im_end|>' + "
+      "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif "
+      "%}";
   ChatRequest request{.messages = chat({{"system", "Be kind."}, {"user", "Hi"}})};
   EXPECT_EQ(render(source, request),
-            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>system\nBe "
+            "kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   request.add_generation_prompt = false;
   EXPECT_EQ(render(source, request),
             "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
@@ -50,8 +54,10 @@ TEST(ChatTemplate, ChatMl) {
 
 TEST(ChatTemplate, Llama3Style) {
   const std::string source =
-      "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
-      "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+      "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "
+      "'<|start_header_id|>' + "
+      "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if "
+      "loop.index0 == 0 %}"
       "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}";
   EXPECT_EQ(render(source, {.messages = chat({{"user", "  Hi \n"}})}),
             "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>");
@@ -59,8 +65,10 @@ TEST(ChatTemplate, Llama3Style) {
 
 TEST(ChatTemplate, MistralStyle) {
   const std::string source =
-      "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-      "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+      "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != "
+      "(loop.index0 % 2 == 0) %}"
+      "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') "
+      "}}{% endif %}"
       "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
       "{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}";
   EXPECT_EQ(render(source, {.messages = chat({{"user", "a"}, {"assistant", "b"}, {"user", "c"}})}),
@@ -73,10 +81,13 @@ TEST(ChatTemplate, MistralStyle) {
 }
 
 TEST(ChatTemplate, NamespaceAndLoopControls) {
-  EXPECT_EQ(eval("{% set ns = namespace(n=0) %}{% for i in range(10) %}{% if i == 2 %}{% continue %}{% endif %}"
-                 "{% if i == 5 %}{% break %}{% endif %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}"),
-            "8");
-  EXPECT_EQ(eval("{% for x in xs[::-1] %}{{ loop.index }}{{ x }}{{ ',' if not loop.last }}{% endfor %}|{{ xs[-1] }}"
+  EXPECT_EQ(
+      eval("{% set ns = namespace(n=0) %}{% for i in range(10) %}{% if i == 2 %}{% continue %}{% "
+           "endif %}"
+           "{% if i == 5 %}{% break %}{% endif %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}"),
+      "8");
+  EXPECT_EQ(eval("{% for x in xs[::-1] %}{{ loop.index }}{{ x }}{{ ',' if not loop.last }}{% "
+                 "endfor %}|{{ xs[-1] }}"
                  "|{{ xs[1:] }}",
                  R"({"xs": ["a", "b", "c"]})"),
             "1c,2b,3a|c|['b', 'c']");
@@ -89,20 +100,27 @@ TEST(ChatTemplate, WhiteSpaceOfBlocks) {
 }
 
 TEST(ChatTemplate, JsonAsPythonWritesIt) {
-  const char* const vars = R"({"v": {"z": "<a href='x'>&", "a": [1, 2.0, true, null], "é": "\u00e9\n"}})";
-  EXPECT_EQ(eval("{{ v | tojson }}", vars), "{\"z\": \"<a href='x'>&\", \"a\": [1, 2.0, true, null], \"é\": \"é\\n\"}");
-  EXPECT_EQ(eval("{{ v.a | tojson(indent=4) }}", vars), "[\n    1,\n    2.0,\n    true,\n    null\n]");
-  EXPECT_EQ(eval("{{ v | tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}", vars),
-            "{\"a\":[1,2.0,true,null],\"z\":\"<a href='x'>&\",\"\\u00e9\":\"\\u00e9\\n\"}");
+  const char* const vars =
+      R"({"v": {"z": "<a href='x'>&", "a": [1, 2.0, true, null], "é": "\u00e9\n"}})";
+  EXPECT_EQ(eval("{{ v | tojson }}", vars),
+            "{\"z\": \"<a href='x'>&\", \"a\": [1, 2.0, true, null], \"é\": \"é\\n\"}");
+  EXPECT_EQ(eval("{{ v.a | tojson(indent=4) }}", vars),
+            "[\n    1,\n    2.0,\n    true,\n    null\n]");
+  EXPECT_EQ(
+      eval("{{ v | tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}", vars),
+      "{\"a\":[1,2.0,true,null],\"z\":\"<a href='x'>&\",\"\\u00e9\":\"\\u00e9\\n\"}");
 }
 
 TEST(ChatTemplate, PythonStrings) {
-  EXPECT_EQ(eval("{{ 'a-b-c'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'ab'.startswith('a') }}{{ 'abc'.replace('b', '') }}"
+  EXPECT_EQ(eval("{{ 'a-b-c'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'ab'.startswith('a') }}{{ "
+                 "'abc'.replace('b', '') }}"
                  "{{ 'A'.lower() }}{{ 'xxaxx'.strip('x') }}{{ 'tt'.title() }}"),
             "cxTrueacaaTt");
-  EXPECT_EQ(eval("{{ true }} {{ none }} {{ 1.0 }} {{ d }} {{ missing }}|", R"({"d": {"k": [1, "a'b"]}})"),
-            "True None 1.0 {'k': [1, \"a'b\"]} |");
-  EXPECT_EQ(eval("{{ 'x' is sequence }} {{ d is mapping }} {{ d.items() | list }}", R"({"d": {"items": 1}})"),
+  EXPECT_EQ(
+      eval("{{ true }} {{ none }} {{ 1.0 }} {{ d }} {{ missing }}|", R"({"d": {"k": [1, "a'b"]}})"),
+      "True None 1.0 {'k': [1, \"a'b\"]} |");
+  EXPECT_EQ(eval("{{ 'x' is sequence }} {{ d is mapping }} {{ d.items() | list }}",
+                 R"({"d": {"items": 1}})"),
             "True True [['items', 1]]");
 }
 
@@ -133,7 +151,8 @@ TEST(ChatTemplate, PartsBecomeTextWhereTheTemplateWantsText) {
   request.messages = OrderedJson::parse(
       R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
   EXPECT_EQ(render("{{ messages[0].content }}", request), "a\nb");
-  EXPECT_EQ(render("{% set c = messages[0]['content'] %}{% for p in c %}[{{ p.text }}]{% endfor %}", request),
+  EXPECT_EQ(render("{% set c = messages[0]['content'] %}{% for p in c %}[{{ p.text }}]{% endfor %}",
+                   request),
             "[a][b]");
 }
 
@@ -146,7 +165,8 @@ TEST(ChatTemplate, ToolsAndTheirVariant) {
   // Arguments given as JSON text reach the template as a mapping.
   request.messages = OrderedJson::parse(
       R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]}])");
-  EXPECT_EQ(render("{{ messages[0].tool_calls[0].function.arguments | tojson }}", request), R"({"b": 1, "a": 2})");
+  EXPECT_EQ(render("{{ messages[0].tool_calls[0].function.arguments | tojson }}", request),
+            R"({"b": 1, "a": 2})");
 }
 
 uint64_t fnv1a(std::string_view text) {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/detokenizer.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
+#include "tests/text/text_test_support.h"
+#include "text/utf8.h"
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "tests/text/text_test_support.h"
-#include "text/utf8.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
-// Byte-level BPE without merges: the alphabet's 256 characters are the tokens 0 to 255 in the order of the bytes.
+// Byte-level BPE without merges: the alphabet's 256 characters are the tokens 0 to 255 in the order
+// of the bytes.
 struct ByteVocab {
   std::vector<std::string> texts;
   GgufVocab vocab;
@@ -27,7 +28,8 @@ ByteVocab byte_vocab() {
     const bool prints = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
     const int code = prints ? b : next++;
     v.texts.push_back(code < 0x80 ? std::string(1, static_cast<char>(code))
-                                  : std::string{static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))});
+                                  : std::string{static_cast<char>(0xC0 | (code >> 6)),
+                                                static_cast<char>(0x80 | (code & 0x3F))});
   }
   v.texts.emplace_back("<|end|>");
   v.vocab.model = "gpt2";
@@ -68,7 +70,9 @@ Tokenizer spm_tokenizer() {
   return value_or_throw(Tokenizer::from_gguf(vocab, "test"));
 }
 
-std::string stream(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, Detokenizer::Options options) {
+std::string stream(const Tokenizer& tokenizer,
+                   const std::vector<TokenId>& ids,
+                   Detokenizer::Options options) {
   Detokenizer detokenizer(tokenizer, options);
   std::string text;
   for (const TokenId id : ids) {
@@ -102,7 +106,9 @@ TEST(Detokenizer, RandomBytesEqualDecode) {
     std::vector<TokenId> ids(rng() % 40);
     for (TokenId& id : ids) {
       const unsigned pick = rng();  // lead and continuation bytes often, so that characters form
-      id = static_cast<TokenId>(pick % 3 == 0 ? pick / 3 % 257 : pick % 3 == 1 ? 0x80 + pick / 3 % 64 : 0xC2 + pick / 3 % 51);
+      id = static_cast<TokenId>(pick % 3 == 0   ? pick / 3 % 257
+                                : pick % 3 == 1 ? 0x80 + pick / 3 % 64
+                                                : 0xC2 + pick / 3 % 51);
     }
     for (const bool skip : {true, false}) {
       EXPECT_EQ(stream(tokenizer, ids, {skip, false}), tokenizer.decode(ids, skip));

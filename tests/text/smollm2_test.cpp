@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The default model's text side against what transformers gave.
-#include <gtest/gtest.h>
+#include "tests/text/text_test_support.h"
 
 #include <string>
 #include <vector>
 
-#include "tests/text/text_test_support.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -44,7 +44,8 @@ TEST(Smollm2, PromptsAreEqual) {
       EXPECT_EQ(*rendered, text);
       ++chats;
     }
-    EXPECT_EQ(model.tokenizer.encode(text, false), prompt["hf_ids"].get<std::vector<TokenId>>()) << text;
+    EXPECT_EQ(model.tokenizer.encode(text, false), prompt["hf_ids"].get<std::vector<TokenId>>())
+        << text;
     EXPECT_EQ(model.tokenizer.decode(prompt["hf_greedy"].get<std::vector<TokenId>>(), false),
               prompt["hf_greedy_text"].get<std::string>());
   }

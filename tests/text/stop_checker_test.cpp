@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/stop_checker.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -15,7 +15,9 @@ struct Outcome {
   std::optional<StopMatch> match;
 };
 
-Outcome run(const std::vector<std::string>& pieces, const std::vector<std::string>& stops, bool include) {
+Outcome run(const std::vector<std::string>& pieces,
+            const std::vector<std::string>& stops,
+            bool include) {
   StopChecker checker(stops, include);
   Outcome out;
   for (const std::string& piece : pieces) {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/text_model.h"
 
-#include <gtest/gtest.h>
-
-#include <unistd.h>
+#include "files/model_files.h"
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <unistd.h>
 
-#include "files/model_files.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -21,7 +20,9 @@ class HfDir : public testing::Test {
     std::filesystem::create_directories(dir_);
   }
   ~HfDir() override { std::filesystem::remove_all(dir_); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(dir_ + "/" + name) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(dir_ + "/" + name) << text;
+  }
   void write_tokenizer() const {
     write("tokenizer.json", R"({"version": "1.0", "added_tokens": [
       {"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
@@ -38,8 +39,9 @@ class HfDir : public testing::Test {
 TEST_F(HfDir, EverythingIsFound) {
   write_tokenizer();
   write("config.json", R"({"eos_token_id": 2, "bos_token_id": 0})");
-  write("generation_config.json",
-        R"({"eos_token_id": [3, 2, 99], "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.1})");
+  write(
+      "generation_config.json",
+      R"({"eos_token_id": [3, 2, 99], "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.1})");
   write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>",
     "chat_template": [{"name": "default", "template": "{{ bos_token }}d"}, {"name": "tool_use", "template": "t"}]})");
   const auto model = value_or_throw(load());
@@ -66,7 +68,8 @@ TEST_F(HfDir, WhatIsMissingIsSaid) {
   auto none = load();
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(none.error().message, dir_ + ": the model has no tokenizer (tokenizer.json is missing)");
+  EXPECT_EQ(none.error().message,
+            dir_ + ": the model has no tokenizer (tokenizer.json is missing)");
   write_tokenizer();
   const auto bare = value_or_throw(load());
   ASSERT_FALSE(bare->chat_template);

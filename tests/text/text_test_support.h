@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-
 #include "base/error.h"
 #include "files/cache_paths.h"
 #include "files/gguf.h"
 #include "text/gguf_vocab.h"
 #include "text/text_model.h"
 #include "text/tokenizer.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
 
 namespace warprow::test {
 
@@ -49,7 +50,8 @@ inline const TextModel* smollm2() {
 
 }  // namespace warprow::test
 
-#define WR_NEED_SMOLLM2()                                                                          \
-  if (::warprow::test::smollm2() == nullptr) {                                                     \
-    GTEST_SKIP() << ::warprow::test::smollm2_path() << " is absent: tools/fetch.py smollm2 brings it"; \
+#define WR_NEED_SMOLLM2()                                           \
+  if (::warprow::test::smollm2() == nullptr) {                      \
+    GTEST_SKIP() << ::warprow::test::smollm2_path()                 \
+                 << " is absent: tools/fetch.py smollm2 brings it"; \
   }

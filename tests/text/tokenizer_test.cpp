@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer.h"
 
-#include <gtest/gtest.h>
+#include "tests/text/text_test_support.h"
 
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/text/text_test_support.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -44,13 +44,16 @@ const char* const kFallbackJson = R"({
             "vocab": {"<unk>": 0, "▁": 1, "a": 2, "▁a": 3, "<0xC3>": 4, "<0xA9>": 5, "<0xFF>": 6},
             "merges": ["▁ a"]}})";
 
-Tokenizer from_json(const char* json) { return value_or_throw(Tokenizer::from_json(json, "tokenizer.json")); }
+Tokenizer from_json(const char* json) {
+  return value_or_throw(Tokenizer::from_json(json, "tokenizer.json"));
+}
 using Ids = std::vector<TokenId>;
 
 TEST(TokenizerJson, ByteLevel) {
   const Tokenizer t = from_json(kByteLevelJson);
   EXPECT_EQ(t.vocab_size(), 9);
-  EXPECT_EQ(t.encode("ab ab", true), (Ids{8, 3, 4})) << "with BOS, and not cut to the file's max_length";
+  EXPECT_EQ(t.encode("ab ab", true), (Ids{8, 3, 4}))
+      << "with BOS, and not cut to the file's max_length";
   EXPECT_EQ(t.encode("ab<s>ab", false), (Ids{3, 8, 3}));
   EXPECT_EQ(t.encode("é", false), (Ids{5, 6}));
   EXPECT_EQ(t.decode(Ids{8, 3, 4}, true), "ab ab");
@@ -122,7 +125,8 @@ TEST(TokenizerGguf, RefusalsNameTheValue) {
   };
   GgufVocab v = tiny_vocab();
   v.pre = "no-such-pre";
-  EXPECT_NE(message(v).find("m.gguf: pre-tokenizer \"no-such-pre\""), std::string::npos) << message(v);
+  EXPECT_NE(message(v).find("m.gguf: pre-tokenizer \"no-such-pre\""), std::string::npos)
+      << message(v);
   v = tiny_vocab();
   v.model = "rwkv";
   EXPECT_NE(message(v).find("\"rwkv\""), std::string::npos);
@@ -154,12 +158,24 @@ std::string random_text(std::mt19937& rng, bool valid) {
   for (int i = 0; i < len; ++i) {
     uint32_t c = 0;
     switch (rng() % 6) {
-      case 0: c = 0x20; break;
-      case 1: c = 0x30 + rng() % 10; break;
-      case 2: c = 0x61 + rng() % 26; break;
-      case 3: c = rng() % 0x80; break;
-      case 4: c = rng() % 0xD800; break;
-      default: c = 0xE000 + rng() % (0x110000 - 0xE000); break;
+      case 0:
+        c = 0x20;
+        break;
+      case 1:
+        c = 0x30 + rng() % 10;
+        break;
+      case 2:
+        c = 0x61 + rng() % 26;
+        break;
+      case 3:
+        c = rng() % 0x80;
+        break;
+      case 4:
+        c = rng() % 0xD800;
+        break;
+      default:
+        c = 0xE000 + rng() % (0x110000 - 0xE000);
+        break;
     }
     if (!valid && rng() % 4 == 0) {
       s += static_cast<char>(rng() % 256);
@@ -168,10 +184,14 @@ std::string random_text(std::mt19937& rng, bool valid) {
     } else if (c < 0x800) {
       s += {static_cast<char>(0xC0 | (c >> 6)), static_cast<char>(0x80 | (c & 0x3F))};
     } else if (c < 0x10000) {
-      s += {static_cast<char>(0xE0 | (c >> 12)), static_cast<char>(0x80 | ((c >> 6) & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+      s += {static_cast<char>(0xE0 | (c >> 12)),
+            static_cast<char>(0x80 | ((c >> 6) & 0x3F)),
+            static_cast<char>(0x80 | (c & 0x3F))};
     } else {
-      s += {static_cast<char>(0xF0 | (c >> 18)), static_cast<char>(0x80 | ((c >> 12) & 0x3F)),
-            static_cast<char>(0x80 | ((c >> 6) & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+      s += {static_cast<char>(0xF0 | (c >> 18)),
+            static_cast<char>(0x80 | ((c >> 12) & 0x3F)),
+            static_cast<char>(0x80 | ((c >> 6) & 0x3F)),
+            static_cast<char>(0x80 | (c & 0x3F))};
     }
   }
   return s;

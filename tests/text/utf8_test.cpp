@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/utf8.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -18,11 +18,15 @@ TEST(Utf8, IllFormedPartsBecomeOneMarkEach) {
   const std::string mark = "\uFFFD";
   EXPECT_EQ(lossy("aé中😀"), "aé中😀");
   EXPECT_EQ(lossy("\xFF"), mark);
-  EXPECT_EQ(lossy("\xC0\xAF"), mark + mark);              // overlong
-  EXPECT_EQ(lossy("\xED\xA0\x80"), mark + mark + mark);   // surrogate
+  EXPECT_EQ(lossy("\xC0\xAF"), mark + mark);                        // overlong
+  EXPECT_EQ(lossy("\xED\xA0\x80"), mark + mark + mark);             // surrogate
   EXPECT_EQ(lossy("\xF4\x90\x80\x80"), mark + mark + mark + mark);  // above U+10FFFF
-  EXPECT_EQ(lossy("\xE4\xB8" "a"), mark + "a");           // a cut character is one mark
-  EXPECT_EQ(lossy("\xF0\x9F\x98" "\xE4"), mark + mark);
+  EXPECT_EQ(lossy("\xE4\xB8"
+                  "a"),
+            mark + "a");  // a cut character is one mark
+  EXPECT_EQ(lossy("\xF0\x9F\x98"
+                  "\xE4"),
+            mark + mark);
 }
 
 TEST(Utf8, TailIsWhatMoreBytesCouldComplete) {

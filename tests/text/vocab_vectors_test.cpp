@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
+#include "tests/text/text_test_support.h"
 
 #include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "tests/text/text_test_support.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -47,13 +47,26 @@ TEST_P(VocabVectors, IdsAreEqual) {
   ASSERT_LE(inputs.size(), outputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     EXPECT_EQ(tokenizer.encode(inputs[i], false), outputs[i]) << "case " << i << ": " << inputs[i];
-    EXPECT_EQ(tokenizer.decode(tokenizer.encode(inputs[i], false), false), inputs[i]) << "case " << i;
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(inputs[i], false), false), inputs[i])
+        << "case " << i;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, VocabVectors,
-                         testing::Values("llama-bpe", "llama-spm", "qwen2", "gpt-2", "qwen35", "phi-3", "starcoder", "refact", "command-r",
-                                         "mpt", "falcon", "deepseek-llm", "deepseek-coder"),
+INSTANTIATE_TEST_SUITE_P(,
+                         VocabVectors,
+                         testing::Values("llama-bpe",
+                                         "llama-spm",
+                                         "qwen2",
+                                         "gpt-2",
+                                         "qwen35",
+                                         "phi-3",
+                                         "starcoder",
+                                         "refact",
+                                         "command-r",
+                                         "mpt",
+                                         "falcon",
+                                         "deepseek-llm",
+                                         "deepseek-coder"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

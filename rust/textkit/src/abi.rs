@@ -26,7 +26,10 @@ impl Text {
     }
 
     fn borrow(bytes: &[u8]) -> Self {
-        Text { data: bytes.as_ptr(), size: bytes.len() }
+        Text {
+            data: bytes.as_ptr(),
+            size: bytes.len(),
+        }
     }
 }
 
@@ -53,19 +56,29 @@ impl Owned {
     fn from_ids(ids: Vec<u32>) -> Self {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
         let count = ids.len();
-        Owned { size: count, ..Self::from_bytes(bytes) }
+        Owned {
+            size: count,
+            ..Self::from_bytes(bytes)
+        }
     }
 
     fn from_boxed(bytes: Box<[u8]>) -> Self {
         let size = bytes.len();
-        Owned { data: Box::into_raw(bytes).cast(), size, bytes: size }
+        Owned {
+            data: Box::into_raw(bytes).cast(),
+            size,
+            bytes: size,
+        }
     }
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn wr_textkit_free(owned: Owned) {
     if !owned.data.is_null() {
-        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(owned.data, owned.bytes)));
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+            owned.data,
+            owned.bytes,
+        )));
     }
 }
 
@@ -77,7 +90,10 @@ unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), String>) 
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            format!("internal error of the text library: {}", text.unwrap_or_default())
+            format!(
+                "internal error of the text library: {}",
+                text.unwrap_or_default()
+            )
         }
     };
     *error = Owned::from_bytes(message.into_bytes());
@@ -128,7 +144,11 @@ unsafe fn copy_list(texts: &[Text]) -> StrList {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn wr_tokenizer_from_json(json: Text, out: *mut *mut Tokenizer, error: *mut Owned) -> i32 {
+pub unsafe extern "C" fn wr_tokenizer_from_json(
+    json: Text,
+    out: *mut *mut Tokenizer,
+    error: *mut Owned,
+) -> i32 {
     guarded(error, || {
         let tokenizer = HfTokenizer::new(json.bytes())?;
         *out = Box::into_raw(Box::new(Tokenizer::Hf(Box::new(tokenizer))));
@@ -216,10 +236,15 @@ pub unsafe extern "C" fn wr_tokenizer_token(
 #[no_mangle]
 pub unsafe extern "C" fn wr_tokenizer_find(tokenizer: *const Tokenizer, text: Text) -> i64 {
     let find = || match &*tokenizer {
-        Tokenizer::Hf(t) => std::str::from_utf8(text.bytes()).ok().and_then(|s| t.find(s)),
+        Tokenizer::Hf(t) => std::str::from_utf8(text.bytes())
+            .ok()
+            .and_then(|s| t.find(s)),
         Tokenizer::Gguf(t) => t.find(text.bytes()),
     };
-    catch_unwind(AssertUnwindSafe(find)).ok().flatten().map_or(-1, i64::from)
+    catch_unwind(AssertUnwindSafe(find))
+        .ok()
+        .flatten()
+        .map_or(-1, i64::from)
 }
 
 #[no_mangle]
@@ -228,7 +253,11 @@ pub unsafe extern "C" fn wr_tokenizer_strips_leading_space(tokenizer: *const Tok
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn wr_template_parse(source: Text, out: *mut *mut ChatTemplate, error: *mut Owned) -> i32 {
+pub unsafe extern "C" fn wr_template_parse(
+    source: Text,
+    out: *mut *mut ChatTemplate,
+    error: *mut Owned,
+) -> i32 {
     guarded(error, || {
         let template = ChatTemplate::new(source.utf8("the template")?)?;
         *out = Box::into_raw(Box::new(template));

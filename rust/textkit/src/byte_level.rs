@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The alphabet of GPT-2's byte-level BPE: each byte stands as one printable character. Bytes that print already keep
-//! their code point; the 68 others take U+0100, U+0101 and so on, in order of their value.
+//! The alphabet of GPT-2's byte-level BPE: each byte stands as one printable character. Bytes that
+//! print already keep their code point; the 68 others take U+0100, U+0101 and so on, in order of
+//! their value.
 
 use std::sync::OnceLock;
 
@@ -16,7 +17,10 @@ struct Alphabet {
 fn alphabet() -> &'static Alphabet {
     static ALPHABET: OnceLock<Alphabet> = OnceLock::new();
     ALPHABET.get_or_init(|| {
-        let mut a = Alphabet { to_char: ['\0'; 256], to_byte: [-1; 0x144] };
+        let mut a = Alphabet {
+            to_char: ['\0'; 256],
+            to_byte: [-1; 0x144],
+        };
         let mut next = 0x100;
         for b in 0..256u32 {
             let code = if prints(b) {
@@ -40,8 +44,8 @@ pub fn encode_into(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// Appends the bytes that `text` stands for. Where one of its characters is outside of the alphabet the whole text is
-/// taken as it is: so do added tokens decode.
+/// Appends the bytes that `text` stands for. Where one of its characters is outside of the alphabet
+/// the whole text is taken as it is: so do added tokens decode.
 pub fn decode_into(text: &str, out: &mut Vec<u8>) {
     let a = alphabet();
     let start = out.len();

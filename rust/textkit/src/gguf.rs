@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tokenizer out of GGUF metadata: `gpt2` (byte-level BPE with a named pre-tokenizer) and `llama` (SentencePiece BPE,
-//! merges by score, bytes as a last resort).
+//! A tokenizer out of GGUF metadata: `gpt2` (byte-level BPE with a named pre-tokenizer) and `llama`
+//! (SentencePiece BPE, merges by score, bytes as a last resort).
 
 use crate::byte_level;
 use crate::merge::Merger;
@@ -35,8 +35,16 @@ pub struct Vocab<'a> {
 }
 
 enum Model {
-    ByteLevel { merges: StrList, ranks: MergeTable, pre: PreTokenizer },
-    SentencePiece { scores: Vec<f32>, add_space_prefix: bool, byte_ids: Box<[Option<u32>; 256]> },
+    ByteLevel {
+        merges: StrList,
+        ranks: MergeTable,
+        pre: PreTokenizer,
+    },
+    SentencePiece {
+        scores: Vec<f32>,
+        add_space_prefix: bool,
+        byte_ids: Box<[Option<u32>; 256]>,
+    },
 }
 
 pub struct GgufTokenizer {
@@ -56,11 +64,22 @@ impl GgufTokenizer {
             return Err("the vocabulary (tokenizer.ggml.tokens) is empty".into());
         }
         if !vocab.types.is_empty() && vocab.types.len() != n {
-            return Err(format!("tokenizer.ggml.token_type has {} entries for {} tokens", vocab.types.len(), n));
+            return Err(format!(
+                "tokenizer.ggml.token_type has {} entries for {} tokens",
+                vocab.types.len(),
+                n
+            ));
         }
-        for (name, id) in [("bos", vocab.bos), ("eos", vocab.eos), ("unknown", vocab.unk)] {
+        for (name, id) in [
+            ("bos", vocab.bos),
+            ("eos", vocab.eos),
+            ("unknown", vocab.unk),
+        ] {
             if id.is_some_and(|id| id as usize >= n) {
-                return Err(format!("tokenizer.ggml.{name}_token_id {} is not below the vocabulary's {n}", id.unwrap()));
+                return Err(format!(
+                    "tokenizer.ggml.{name}_token_id {} is not below the vocabulary's {n}",
+                    id.unwrap()
+                ));
             }
         }
         let ids = StrTable::build(&vocab.tokens);
@@ -69,20 +88,41 @@ impl GgufTokenizer {
                 let pre = PreTokenizer::new(vocab.pre)?;
                 let add_bos = pre.add_bos;
                 let ranks = MergeTable::build(&vocab.merges)?;
-                (Model::ByteLevel { merges: vocab.merges, ranks, pre }, add_bos)
+                (
+                    Model::ByteLevel {
+                        merges: vocab.merges,
+                        ranks,
+                        pre,
+                    },
+                    add_bos,
+                )
             }
             "llama" => {
                 if vocab.scores.len() != n {
-                    return Err(format!("tokenizer.ggml.scores has {} entries for {n} tokens", vocab.scores.len()));
+                    return Err(format!(
+                        "tokenizer.ggml.scores has {} entries for {n} tokens",
+                        vocab.scores.len()
+                    ));
                 }
                 let mut byte_ids = Box::new([None; 256]);
                 for (b, id) in byte_ids.iter_mut().enumerate() {
                     *id = ids.find(&vocab.tokens, format!("<0x{b:02X}>").as_bytes());
                 }
                 let add_space_prefix = vocab.add_space_prefix.unwrap_or(true);
-                (Model::SentencePiece { scores: vocab.scores.to_vec(), add_space_prefix, byte_ids }, true)
+                (
+                    Model::SentencePiece {
+                        scores: vocab.scores.to_vec(),
+                        add_space_prefix,
+                        byte_ids,
+                    },
+                    true,
+                )
             }
-            other => return Err(format!("tokenizer model \"{other}\" (tokenizer.ggml.model) is not supported")),
+            other => {
+                return Err(format!(
+                    "tokenizer model \"{other}\" (tokenizer.ggml.model) is not supported"
+                ))
+            }
         };
         let pieces = build_pieces(vocab.tokens, vocab.types, &model);
         Ok(GgufTokenizer {
@@ -90,8 +130,16 @@ impl GgufTokenizer {
             pieces,
             ids,
             model,
-            prefix: if vocab.add_bos.unwrap_or(add_bos) { vocab.bos } else { None },
-            suffix: if vocab.add_eos.unwrap_or(false) { vocab.eos } else { None },
+            prefix: if vocab.add_bos.unwrap_or(add_bos) {
+                vocab.bos
+            } else {
+                None
+            },
+            suffix: if vocab.add_eos.unwrap_or(false) {
+                vocab.eos
+            } else {
+                None
+            },
             unk: vocab.unk,
         })
     }
@@ -128,7 +176,9 @@ impl GgufTokenizer {
             if !chunk.valid().is_empty() {
                 match &self.model {
                     Model::ByteLevel { .. } => self.encode_byte_level(chunk.valid(), merger, out),
-                    Model::SentencePiece { .. } => self.encode_sentence_piece(chunk.valid(), first, merger, out),
+                    Model::SentencePiece { .. } => {
+                        self.encode_sentence_piece(chunk.valid(), first, merger, out)
+                    }
                 }
             }
             if !chunk.invalid().is_empty() {
@@ -139,7 +189,9 @@ impl GgufTokenizer {
     }
 
     fn encode_byte_level(&self, text: &str, merger: &mut Merger, out: &mut Vec<u32>) {
-        let Model::ByteLevel { pre, .. } = &self.model else { unreachable!() };
+        let Model::ByteLevel { pre, .. } = &self.model else {
+            unreachable!()
+        };
         let composed: String;
         let text = if pre.nfc && !text.is_ascii() {
             composed = text.nfc().map(|(c, _)| c).collect();
@@ -156,7 +208,9 @@ impl GgufTokenizer {
     }
 
     fn encode_word(&self, word: &str, merger: &mut Merger, out: &mut Vec<u32>) {
-        let Model::ByteLevel { merges, ranks, pre } = &self.model else { unreachable!() };
+        let Model::ByteLevel { merges, ranks, pre } = &self.model else {
+            unreachable!()
+        };
         if pre.ignore_merges {
             if let Some(id) = self.find(word.as_bytes()) {
                 out.push(id);
@@ -169,8 +223,8 @@ impl GgufTokenizer {
             |start, split, end| ranks.rank(merges, &bytes[start..split], &bytes[split..end]),
             |part| match self.find(part.as_bytes()) {
                 Some(id) => out.push(id),
-                // A merge that made no token: its characters. Bytes without a token of their own are lost, as they are in
-                // the tokenizers that these vocabularies were made for.
+                // A merge that made no token: its characters. Bytes without a token of their own
+                // are lost, as they are in the tokenizers that these vocabularies were made for.
                 None => {
                     for (i, c) in part.char_indices() {
                         out.extend(self.find(&part.as_bytes()[i..i + c.len_utf8()]));
@@ -180,8 +234,21 @@ impl GgufTokenizer {
         );
     }
 
-    fn encode_sentence_piece(&self, text: &str, first: bool, merger: &mut Merger, out: &mut Vec<u32>) {
-        let Model::SentencePiece { scores, add_space_prefix, .. } = &self.model else { unreachable!() };
+    fn encode_sentence_piece(
+        &self,
+        text: &str,
+        first: bool,
+        merger: &mut Merger,
+        out: &mut Vec<u32>,
+    ) {
+        let Model::SentencePiece {
+            scores,
+            add_space_prefix,
+            ..
+        } = &self.model
+        else {
+            unreachable!()
+        };
         let mut marked = String::with_capacity(text.len() + text.len() / 4 + 3);
         if *add_space_prefix && first {
             marked.push_str(SPACE_MARK);
@@ -196,7 +263,10 @@ impl GgufTokenizer {
         let mut missing: Vec<u8> = Vec::new();
         merger.merge(
             &marked,
-            |start, _, end| self.find(&marked.as_bytes()[start..end]).map(|id| descending(scores[id as usize])),
+            |start, _, end| {
+                self.find(&marked.as_bytes()[start..end])
+                    .map(|id| descending(scores[id as usize]))
+            },
             |part| match self.find(part.as_bytes()) {
                 Some(id) => out.push(id),
                 None => {
@@ -220,7 +290,9 @@ impl GgufTokenizer {
     }
 
     fn push_byte_tokens(&self, bytes: &[u8], out: &mut Vec<u32>) {
-        let Model::SentencePiece { byte_ids, .. } = &self.model else { unreachable!() };
+        let Model::SentencePiece { byte_ids, .. } = &self.model else {
+            unreachable!()
+        };
         for &b in bytes {
             out.extend(byte_ids[b as usize].or(self.unk));
         }
@@ -230,7 +302,11 @@ impl GgufTokenizer {
 /// A key that sorts floats from high to low.
 fn descending(score: f32) -> u32 {
     let bits = score.to_bits();
-    let ascending = if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 };
+    let ascending = if bits >> 31 == 1 {
+        !bits
+    } else {
+        bits | 0x8000_0000
+    };
     !ascending
 }
 
@@ -241,7 +317,11 @@ fn build_pieces(tokens: StrList, types: &[i32], model: &Model) -> Pieces {
     for id in 0..n {
         let text = tokens.get(id);
         let kind = types.get(id).copied().unwrap_or(1);
-        kinds.push(if kind == TYPE_CONTROL || kind == TYPE_UNKNOWN { KIND_SPECIAL } else { KIND_NORMAL });
+        kinds.push(if kind == TYPE_CONTROL || kind == TYPE_UNKNOWN {
+            KIND_SPECIAL
+        } else {
+            KIND_NORMAL
+        });
         if kind == TYPE_CONTROL || kind == TYPE_UNKNOWN || kind == TYPE_USER_DEFINED {
             bytes.push(text);
             continue;
@@ -260,8 +340,19 @@ fn build_pieces(tokens: StrList, types: &[i32], model: &Model) -> Pieces {
             }
         }
     }
-    let strip_leading_space = matches!(model, Model::SentencePiece { add_space_prefix: true, .. });
-    Pieces { texts: tokens, bytes, kinds, strip_leading_space }
+    let strip_leading_space = matches!(
+        model,
+        Model::SentencePiece {
+            add_space_prefix: true,
+            ..
+        }
+    );
+    Pieces {
+        texts: tokens,
+        bytes,
+        kinds,
+        strip_leading_space,
+    }
 }
 
 /// `<0x41>` -> 0x41
@@ -289,7 +380,8 @@ fn build_marks(pieces: &Pieces, types: &[i32]) -> Result<Option<(AhoCorasick, Ve
         .iter()
         .enumerate()
         .filter(|&(id, &t)| {
-            (t == TYPE_CONTROL || t == TYPE_USER_DEFINED || t == TYPE_UNKNOWN) && !pieces.texts.get(id).is_empty()
+            (t == TYPE_CONTROL || t == TYPE_USER_DEFINED || t == TYPE_UNKNOWN)
+                && !pieces.texts.get(id).is_empty()
         })
         .map(|(id, _)| id as u32)
         .collect();

@@ -21,9 +21,13 @@ pub struct HfTokenizer {
 
 impl HfTokenizer {
     pub fn new(json: &[u8]) -> Result<Self, String> {
-        let mut tokenizer = Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
-        // What the file says about cutting and padding is about training batches; transformers resets both as well.
-        tokenizer.with_truncation(None).map_err(|e| format!("tokenizer.json: {e}"))?;
+        let mut tokenizer =
+            Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
+        // What the file says about cutting and padding is about training batches; transformers
+        // resets both as well.
+        tokenizer
+            .with_truncation(None)
+            .map_err(|e| format!("tokenizer.json: {e}"))?;
         tokenizer.with_padding(None);
         let bytes = match tokenizer.get_decoder() {
             Some(d) if mentions(d, "ByteLevel") => Bytes::ByteLevel,
@@ -31,7 +35,11 @@ impl HfTokenizer {
             _ => Bytes::None,
         };
         let pieces = build_pieces(&tokenizer, bytes);
-        Ok(HfTokenizer { tokenizer, pieces, bytes })
+        Ok(HfTokenizer {
+            tokenizer,
+            pieces,
+            bytes,
+        })
     }
 
     pub fn find(&self, text: &str) -> Option<u32> {
@@ -41,15 +49,19 @@ impl HfTokenizer {
     pub fn encode(&self, text: &[u8], add_special: bool) -> Result<Vec<u32>, String> {
         let ids = match std::str::from_utf8(text) {
             Ok(text) => self.tokenizer.encode_fast(text, add_special),
-            Err(_) if self.bytes == Bytes::None => {
-                self.tokenizer.encode_fast(String::from_utf8_lossy(text).as_ref(), add_special)
-            }
+            Err(_) if self.bytes == Bytes::None => self
+                .tokenizer
+                .encode_fast(String::from_utf8_lossy(text).as_ref(), add_special),
             Err(_) => self.encode_raw(text, add_special),
         };
-        Ok(ids.map_err(|e| format!("tokenizer: {e}"))?.get_ids().to_vec())
+        Ok(ids
+            .map_err(|e| format!("tokenizer: {e}"))?
+            .get_ids()
+            .to_vec())
     }
 
-    /// Text around the stray bytes is encoded in parts; the special tokens come once, around the whole.
+    /// Text around the stray bytes is encoded in parts; the special tokens come once, around the
+    /// whole.
     fn encode_raw(&self, text: &[u8], add_special: bool) -> tokenizers::Result<Encoding> {
         let mut whole = Encoding::default();
         for chunk in text.utf8_chunks() {
@@ -57,7 +69,10 @@ impl HfTokenizer {
                 whole.merge_with(self.tokenizer.encode_fast(chunk.valid(), false)?, false);
             }
             if !chunk.invalid().is_empty() {
-                whole.merge_with(Encoding::from_tokens(self.byte_tokens(chunk.invalid())?, 0), false);
+                whole.merge_with(
+                    Encoding::from_tokens(self.byte_tokens(chunk.invalid())?, 0),
+                    false,
+                );
             }
         }
         self.tokenizer.post_process(whole, None, add_special)
@@ -70,7 +85,9 @@ impl HfTokenizer {
             return self.tokenizer.get_model().tokenize(&word);
         }
         let named = bytes.iter().map(|b| format!("<0x{b:02X}>"));
-        Ok(named.filter_map(|s| self.find(&s).map(|id| Token::new(id, s, (0, 0)))).collect())
+        Ok(named
+            .filter_map(|s| self.find(&s).map(|id| Token::new(id, s, (0, 0))))
+            .collect())
     }
 }
 
@@ -79,7 +96,8 @@ fn mentions(decoder: &DecoderWrapper, step: &str) -> bool {
     fn search(v: &serde_json::Value, step: &str) -> bool {
         match v {
             serde_json::Value::Object(o) => {
-                o.get("type").and_then(|t| t.as_str()) == Some(step) || o.values().any(|v| search(v, step))
+                o.get("type").and_then(|t| t.as_str()) == Some(step)
+                    || o.values().any(|v| search(v, step))
             }
             serde_json::Value::Array(a) => a.iter().any(|v| search(v, step)),
             _ => false,
@@ -97,13 +115,17 @@ fn build_pieces(tokenizer: &Tokenizer, bytes: Bytes) -> Pieces {
         texts[id as usize] = Some(text);
     }
     let mut pieces = Pieces {
-        strip_leading_space: tokenizer.get_decoder().is_some_and(|d| decode(d, &["\u{2581}a"]) == "a"),
+        strip_leading_space: tokenizer
+            .get_decoder()
+            .is_some_and(|d| decode(d, &["\u{2581}a"]) == "a"),
         ..Pieces::default()
     };
     for (id, text) in texts.iter().enumerate() {
         let text = text.unwrap_or_default();
         pieces.texts.push(text.as_bytes());
-        pieces.bytes.push_with(|out| piece_bytes(tokenizer.get_decoder(), bytes, text, out));
+        pieces
+            .bytes
+            .push_with(|out| piece_bytes(tokenizer.get_decoder(), bytes, text, out));
         pieces.kinds.push(match added.get(&(id as u32)) {
             Some(token) if token.special => KIND_SPECIAL,
             _ if text.is_empty() => KIND_HOLE,
@@ -115,7 +137,10 @@ fn build_pieces(tokenizer: &Tokenizer, bytes: Bytes) -> Pieces {
 
 fn decode(decoder: &DecoderWrapper, tokens: &[&str]) -> String {
     let tokens = tokens.iter().map(|t| t.to_string()).collect();
-    decoder.decode_chain(tokens).map(|parts| parts.concat()).unwrap_or_default()
+    decoder
+        .decode_chain(tokens)
+        .map(|parts| parts.concat())
+        .unwrap_or_default()
 }
 
 /// The bytes that a token adds when it follows others.

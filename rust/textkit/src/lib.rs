@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text library of warprow: tokenizers and chat templates behind a C ABI (textkit.h).
 //!
-//! A Hugging Face tokenizer.json runs on the `tokenizers` crate, as it is. A vocabulary out of GGUF metadata has its own
-//! small tokenizer here, because it must be ready within milliseconds: the crate's model would copy every merge into
-//! several maps first. Chat templates run on `minijinja`, with the names and the output of Python that they are made for.
+//! A Hugging Face tokenizer.json runs on the `tokenizers` crate, as it is. A vocabulary out of GGUF
+//! metadata has its own small tokenizer here, because it must be ready within milliseconds: the
+//! crate's model would copy every merge into several maps first. Chat templates run on `minijinja`,
+//! with the names and the output of Python that they are made for.
 
 mod abi;
 mod byte_level;

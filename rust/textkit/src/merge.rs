@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Byte-pair merging: neighbours are joined, the pair of lowest key first and the leftmost of equals, until no pair has a
-//! key. A heap of candidate pairs over a linked list of symbols: O(n log n) in the length of the word.
+//! Byte-pair merging: neighbours are joined, the pair of lowest key first and the leftmost of
+//! equals, until no pair has a key. A heap of candidate pairs over a linked list of symbols: O(n
+//! log n) in the length of the word.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,8 +23,8 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Starts from the characters of `text`. `key(start, split, end)` is asked for the pair text[start..split],
-    /// text[split..end]; `emit` gets what remains, in order.
+    /// Starts from the characters of `text`. `key(start, split, end)` is asked for the pair
+    /// text[start..split], text[split..end]; `emit` gets what remains, in order.
     pub fn merge(
         &mut self,
         text: &str,
@@ -35,7 +36,12 @@ impl Merger {
         for (start, c) in text.char_indices() {
             let i = self.symbols.len();
             let prev = if i == 0 { NONE } else { i - 1 };
-            self.symbols.push(Symbol { start, end: start + c.len_utf8(), prev, next: i + 1 });
+            self.symbols.push(Symbol {
+                start,
+                end: start + c.len_utf8(),
+                prev,
+                next: i + 1,
+            });
         }
         if let Some(last) = self.symbols.last_mut() {
             last.next = NONE;
@@ -45,7 +51,8 @@ impl Merger {
         }
         while let Some(Reverse((_, left, end))) = self.heap.pop() {
             let right = self.symbols[left].next;
-            // A candidate is stale when its left side was merged away or either side has grown since.
+            // A candidate is stale when its left side was merged away or either side has grown
+            // since.
             let l = &self.symbols[left];
             if l.start == l.end || right == NONE || self.symbols[right].end != end {
                 continue;

@@ -16,7 +16,10 @@ pub struct StrList {
 
 impl StrList {
     pub fn with_capacity(strings: usize, bytes: usize) -> Self {
-        StrList { blob: Vec::with_capacity(bytes), ends: Vec::with_capacity(strings) }
+        StrList {
+            blob: Vec::with_capacity(bytes),
+            ends: Vec::with_capacity(strings),
+        }
     }
 
     pub fn push(&mut self, s: &[u8]) {
@@ -31,7 +34,10 @@ impl StrList {
     }
 
     fn close(&mut self) {
-        assert!(self.blob.len() <= u32::MAX as usize, "the vocabulary's text exceeds 4 GiB");
+        assert!(
+            self.blob.len() <= u32::MAX as usize,
+            "the vocabulary's text exceeds 4 GiB"
+        );
         self.ends.push(self.blob.len() as u32);
     }
 
@@ -51,6 +57,7 @@ pub struct Pieces {
     pub texts: StrList,
     pub bytes: StrList,
     pub kinds: Vec<u8>,
-    /// One space at the very start of a decoded text is not part of it (the prefix that SentencePiece adds).
+    /// One space at the very start of a decoded text is not part of it (the prefix that
+    /// SentencePiece adds).
     pub strip_leading_space: bool,
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pre-tokenizers that `tokenizer.ggml.pre` names: a chain of regular expressions. Each one splits every piece that
-//! the one before left, into its matches and what lies between them. The expressions are those of the models' own
-//! tokenizer.json files, so that Oniguruma reads them as it does there.
+//! The pre-tokenizers that `tokenizer.ggml.pre` names: a chain of regular expressions. Each one
+//! splits every piece that the one before left, into its matches and what lies between them. The
+//! expressions are those of the models' own tokenizer.json files, so that Oniguruma reads them as
+//! it does there.
 
 use tokenizers::utils::SysRegex;
 
@@ -41,26 +42,51 @@ const CASED_LETTERS: &str = concat!(
 );
 
 fn spec(pre: &str) -> Option<Spec> {
-    let plain = |patterns| Spec { patterns, ..Spec::default() };
+    let plain = |patterns| Spec {
+        patterns,
+        ..Spec::default()
+    };
     Some(match pre {
         "gpt-2" | "phi-2" | "gigachat" | "exaone4" => plain(&[GPT2]),
-        "olmo" | "mpt" => Spec { patterns: &[GPT2], nfc: true, ..Spec::default() },
+        "olmo" | "mpt" => Spec {
+            patterns: &[GPT2],
+            nfc: true,
+            ..Spec::default()
+        },
         // Digits come apart one by one before anything else sees them.
         "smollm" | "starcoder" | "refact" | "codeshell" | "exaone" | "minerva-7b" => {
             plain(&[r"\p{N}", GPT2])
         }
-        "command-r" => Spec { patterns: &[r"\p{N}", GPT2], nfc: true, ..Spec::default() },
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "pixtral" | "lfm2" => {
-            Spec { patterns: &[LLAMA3], ignore_merges: true, nfc: false, add_bos: true }
-        }
+        "command-r" => Spec {
+            patterns: &[r"\p{N}", GPT2],
+            nfc: true,
+            ..Spec::default()
+        },
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "pixtral" | "lfm2" => Spec {
+            patterns: &[LLAMA3],
+            ignore_merges: true,
+            nfc: false,
+            add_bos: true,
+        },
         "dbrx" | "smaug-bpe" | "chatglm-bpe" => plain(&[LLAMA3]),
-        "glm4" | "glm5" => Spec { patterns: &[LLAMA3], ignore_merges: true, ..Spec::default() },
-        "qwen2" | "deepseek-r1-qwen" | "megrez" => {
-            Spec { patterns: &[QWEN2], nfc: true, ..Spec::default() }
-        }
+        "glm4" | "glm5" => Spec {
+            patterns: &[LLAMA3],
+            ignore_merges: true,
+            ..Spec::default()
+        },
+        "qwen2" | "deepseek-r1-qwen" | "megrez" => Spec {
+            patterns: &[QWEN2],
+            nfc: true,
+            ..Spec::default()
+        },
         "stablelm2" | "hunyuan" => plain(&[QWEN2]),
         "qwen35" => plain(&[QWEN35]),
-        "tekken" => Spec { patterns: &[TEKKEN], ignore_merges: true, nfc: false, add_bos: true },
+        "tekken" => Spec {
+            patterns: &[TEKKEN],
+            ignore_merges: true,
+            nfc: false,
+            add_bos: true,
+        },
         "gpt-4o" | "llama4" => plain(&[GPT4O]),
         "deepseek-llm" => plain(&[
             r"[\r\n]",
@@ -74,9 +100,7 @@ fn spec(pre: &str) -> Option<Spec> {
         "deepseek-v3" => plain(&[r"\p{N}{1,3}", CJK_KANA, DEEPSEEK3]),
         "falcon" => plain(&[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"]),
         // Files that were converted before the key existed.
-        "" | "default" => {
-            plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"])
-        }
+        "" | "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
         _ => return None,
     })
 }
@@ -90,13 +114,20 @@ pub struct PreTokenizer {
 
 impl PreTokenizer {
     pub fn new(pre: &str) -> Result<Self, String> {
-        let spec = spec(pre).ok_or_else(|| format!("pre-tokenizer \"{pre}\" (tokenizer.ggml.pre) is not supported"))?;
+        let spec = spec(pre).ok_or_else(|| {
+            format!("pre-tokenizer \"{pre}\" (tokenizer.ggml.pre) is not supported")
+        })?;
         let chain = spec
             .patterns
             .iter()
             .map(|p| SysRegex::new(p).map_err(|e| format!("pre-tokenizer \"{pre}\": {e}")))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(PreTokenizer { chain, ignore_merges: spec.ignore_merges, nfc: spec.nfc, add_bos: spec.add_bos })
+        Ok(PreTokenizer {
+            chain,
+            ignore_merges: spec.ignore_merges,
+            nfc: spec.nfc,
+            add_bos: spec.add_bos,
+        })
     }
 
     /// The words of `text`, in order: byte ranges that cover it.
@@ -131,22 +162,36 @@ mod tests {
     use super::*;
 
     fn words<'t>(pre: &str, text: &'t str) -> Vec<&'t str> {
-        PreTokenizer::new(pre).unwrap().split(text).into_iter().map(|(a, b)| &text[a..b]).collect()
+        PreTokenizer::new(pre)
+            .unwrap()
+            .split(text)
+            .into_iter()
+            .map(|(a, b)| &text[a..b])
+            .collect()
     }
 
     #[test]
     fn smollm_takes_digits_apart() {
-        assert_eq!(words("smollm", "a 12½  b"), ["a", " ", "1", "2", "½", " ", " b"]);
+        assert_eq!(
+            words("smollm", "a 12½  b"),
+            ["a", " ", "1", "2", "½", " ", " b"]
+        );
         assert_eq!(words("gpt-2", "a 12  b"), ["a", " 12", " ", " b"]);
     }
 
     #[test]
     fn llama3_takes_digits_by_three() {
-        assert_eq!(words("llama-bpe", "x1234\n\ny"), ["x", "123", "4", "\n\n", "y"]);
+        assert_eq!(
+            words("llama-bpe", "x1234\n\ny"),
+            ["x", "123", "4", "\n\n", "y"]
+        );
     }
 
     #[test]
     fn unknown_names_are_refused() {
-        assert!(PreTokenizer::new("no-such").err().unwrap().contains("\"no-such\""));
+        assert!(PreTokenizer::new("no-such")
+            .err()
+            .unwrap()
+            .contains("\"no-such\""));
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values as Python writes them: json.dumps for the tojson filter, str() for what a template prints.
+//! Values as Python writes them: json.dumps for the tojson filter, str() for what a template
+//! prints.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -25,10 +26,14 @@ fn dump(value: &Value, o: &DumpOptions, depth: usize, out: &mut String) -> Resul
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => write_number(value, ["NaN", "Infinity", "-Infinity"], out),
-        ValueKind::String => write_json_string(value.as_str().unwrap_or_default(), o.ensure_ascii, out),
+        ValueKind::String => {
+            write_json_string(value.as_str().unwrap_or_default(), o.ensure_ascii, out)
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
-            write_items(('[', ']'), items.len(), o, depth, out, |i, out| dump(&items[i], o, depth + 1, out))?;
+            write_items(('[', ']'), items.len(), o, depth, out, |i, out| {
+                dump(&items[i], o, depth + 1, out)
+            })?;
         }
         ValueKind::Map => {
             let mut pairs = Vec::new();
@@ -46,7 +51,10 @@ fn dump(value: &Value, o: &DumpOptions, depth: usize, out: &mut String) -> Resul
             })?;
         }
         kind => {
-            return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} is not JSON serializable")));
+            return Err(Error::new(
+                ErrorKind::BadSerialization,
+                format!("{kind} is not JSON serializable"),
+            ));
         }
     }
     Ok(())
@@ -91,7 +99,12 @@ fn json_key(key: &Value) -> Result<String, Error> {
             write_number(key, ["NaN", "Infinity", "-Infinity"], &mut s);
             s
         }
-        kind => return Err(Error::new(ErrorKind::BadSerialization, format!("a {kind} cannot be a JSON key"))),
+        kind => {
+            return Err(Error::new(
+                ErrorKind::BadSerialization,
+                format!("a {kind} cannot be a JSON key"),
+            ))
+        }
     })
 }
 
@@ -133,7 +146,8 @@ fn write_number(value: &Value, specials: [&str; 3], out: &mut String) {
     }
 }
 
-/// repr() of a float: the shortest digits that read back equal, with an exponent below 1e-4 and from 1e16 on.
+/// repr() of a float: the shortest digits that read back equal, with an exponent below 1e-4 and
+/// from 1e16 on.
 fn write_float(f: f64, out: &mut String) {
     if f == 0.0 || (1e-4..1e16).contains(&f.abs()) {
         let _ = write!(out, "{f:?}");
@@ -172,7 +186,11 @@ fn repr(value: &Value, out: &mut String) {
             }
             out.push(']');
         }
-        ValueKind::Map if value.as_object().is_some_and(|o| o.try_iter_pairs().is_some()) => {
+        ValueKind::Map
+            if value
+                .as_object()
+                .is_some_and(|o| o.try_iter_pairs().is_some()) =>
+        {
             out.push('{');
             for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
                 if i > 0 {
@@ -191,7 +209,11 @@ fn repr(value: &Value, out: &mut String) {
 }
 
 fn repr_string(s: &str, out: &mut String) {
-    let quote = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
+    let quote = if s.contains('\'') && !s.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(quote);
     for c in s.chars() {
         match c {

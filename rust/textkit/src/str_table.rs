@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hash tables from vocabulary strings to ids and from pairs of strings to merge ranks. They keep only numbers and
-//! compare against the string lists, so that building one copies no text.
+//! Hash tables from vocabulary strings to ids and from pairs of strings to merge ranks. They keep
+//! only numbers and compare against the string lists, so that building one copies no text.
 
 use crate::pieces::StrList;
 use hashbrown::HashTable;
@@ -38,8 +38,13 @@ impl StrTable {
             let s = list.get(i);
             let h = hash_bytes(s);
             let tag = (h >> 32) as u32;
-            if table.find(h, |&(t, j)| t == tag && list.get(j as usize) == s).is_none() {
-                table.insert_unique(h, (tag, i as u32), |&(_, j)| hash_bytes(list.get(j as usize)));
+            if table
+                .find(h, |&(t, j)| t == tag && list.get(j as usize) == s)
+                .is_none()
+            {
+                table.insert_unique(h, (tag, i as u32), |&(_, j)| {
+                    hash_bytes(list.get(j as usize))
+                });
             }
         }
         StrTable { table }
@@ -48,12 +53,14 @@ impl StrTable {
     pub fn find(&self, list: &StrList, s: &[u8]) -> Option<u32> {
         let h = hash_bytes(s);
         let tag = (h >> 32) as u32;
-        self.table.find(h, |&(t, j)| t == tag && list.get(j as usize) == s).map(|&(_, j)| j)
+        self.table
+            .find(h, |&(t, j)| t == tag && list.get(j as usize) == s)
+            .map(|&(_, j)| j)
     }
 }
 
-/// (left, right) -> rank, from merges written "left right". A left part may begin with a space, so the space that
-/// divides is searched from the second byte on.
+/// (left, right) -> rank, from merges written "left right". A left part may begin with a space, so
+/// the space that divides is searched from the second byte on.
 pub struct MergeTable {
     table: HashTable<(u32, u32)>, // (upper half of the hash, rank)
 }
@@ -69,11 +76,18 @@ impl MergeTable {
         for i in 0..merges.len() {
             let merge = merges.get(i);
             let (left, right) = split_merge(merge).ok_or_else(|| {
-                format!("merge {} of the vocabulary, \"{}\", is not two parts", i, String::from_utf8_lossy(merge))
+                format!(
+                    "merge {} of the vocabulary, \"{}\", is not two parts",
+                    i,
+                    String::from_utf8_lossy(merge)
+                )
             })?;
             let h = hash_pair(left, right);
             let tag = (h >> 32) as u32;
-            if table.find(h, |&(t, j)| t == tag && merges.get(j as usize) == merge).is_none() {
+            if table
+                .find(h, |&(t, j)| t == tag && merges.get(j as usize) == merge)
+                .is_none()
+            {
                 table.insert_unique(h, (tag, i as u32), |&(_, j)| {
                     let (l, r) = split_merge(merges.get(j as usize)).unwrap();
                     hash_pair(l, r)

@@ -20,7 +20,8 @@ impl ChatTemplate {
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
         env.set_auto_escape_callback(|_| AutoEscape::None);
         env.set_formatter(|out, _, value| {
-            out.write_str(&py_str(value)).map_err(|e| Error::new(ErrorKind::WriteFailure, e.to_string()))
+            out.write_str(&py_str(value))
+                .map_err(|e| Error::new(ErrorKind::WriteFailure, e.to_string()))
         });
         env.set_unknown_method_callback(call_method);
         minijinja_contrib::add_to_environment(&mut env);
@@ -29,10 +30,13 @@ impl ChatTemplate {
         env.add_filter("from_json", from_json);
         env.add_test("sequence", is_sequence);
         env.add_test("iterable", is_sequence);
-        env.add_test("number", |v: &Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool));
+        env.add_test("number", |v: &Value| {
+            matches!(v.kind(), ValueKind::Number | ValueKind::Bool)
+        });
         env.add_function("raise_exception", raise_exception);
         env.add_function("strftime_now", strftime_now);
-        env.add_template_owned(NAME, prepare(source)).map_err(|e| describe(&e))?;
+        env.add_template_owned(NAME, prepare(source))
+            .map_err(|e| describe(&e))?;
         Ok(ChatTemplate { env })
     }
 
@@ -41,12 +45,15 @@ impl ChatTemplate {
         let context: serde_json::Value =
             serde_json::from_slice(context).map_err(|e| format!("template variables: {e}"))?;
         let template = self.env.get_template(NAME).map_err(|e| describe(&e))?;
-        template.render(Value::from_serialize(context)).map_err(|e| describe(&e))
+        template
+            .render(Value::from_serialize(context))
+            .map_err(|e| describe(&e))
     }
 }
 
-/// Jinja2 reads every line end as "\n". `{% generation %}` marks the assistant's words for training; it becomes a
-/// block that only opens a scope, so that the white space around it is treated as around any other tag.
+/// Jinja2 reads every line end as "\n". `{% generation %}` marks the assistant's words for
+/// training; it becomes a block that only opens a scope, so that the white space around it is
+/// treated as around any other tag.
 fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
@@ -77,10 +84,14 @@ fn prepare(source: &str) -> String {
 /// One line: what a template says through raise_exception is passed on as it is.
 fn describe(error: &Error) -> String {
     let mut root = error;
-    while let Some(inner) = std::error::Error::source(root).and_then(|e| e.downcast_ref::<Error>()) {
+    while let Some(inner) = std::error::Error::source(root).and_then(|e| e.downcast_ref::<Error>())
+    {
         root = inner;
     }
-    let detail = root.detail().map(str::to_string).unwrap_or_else(|| root.kind().to_string());
+    let detail = root
+        .detail()
+        .map(str::to_string)
+        .unwrap_or_else(|| root.kind().to_string());
     if root.kind() == ErrorKind::InvalidOperation && detail.starts_with(RAISED) {
         return detail[RAISED.len()..].to_string();
     }
@@ -97,19 +108,31 @@ fn describe(error: &Error) -> String {
 const RAISED: &str = "\u{1}raised:";
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", py_str(message))))
+    Err(Error::new(
+        ErrorKind::InvalidOperation,
+        format!("{RAISED}{}", py_str(message)),
+    ))
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {
-    let format = std::ffi::CString::new(format)
-        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: the format holds a NUL"))?;
+    let format = std::ffi::CString::new(format).map_err(|_| {
+        Error::new(
+            ErrorKind::InvalidOperation,
+            "strftime_now: the format holds a NUL",
+        )
+    })?;
     let mut buffer = vec![0u8; 64 + 32 * format.as_bytes().len()];
     // SAFETY: the pointers are valid for the calls, and the buffer's size is passed with it.
     let length = unsafe {
         let now = libc::time(std::ptr::null_mut());
         let mut parts: libc::tm = std::mem::zeroed();
         libc::localtime_r(&now, &mut parts);
-        libc::strftime(buffer.as_mut_ptr().cast(), buffer.len(), format.as_ptr(), &parts)
+        libc::strftime(
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            format.as_ptr(),
+            &parts,
+        )
     };
     buffer.truncate(length);
     Ok(String::from_utf8_lossy(&buffer).into_owned())
@@ -128,8 +151,14 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     };
     let separators: Option<Value> = kwargs.get("separators")?;
     let (item, key) = match separators.filter(|v| !v.is_none()) {
-        Some(pair) => (py_str(&pair.get_item_by_index(0)?), py_str(&pair.get_item_by_index(1)?)),
-        None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
+        Some(pair) => (
+            py_str(&pair.get_item_by_index(0)?),
+            py_str(&pair.get_item_by_index(1)?),
+        ),
+        None => (
+            if indent.is_some() { "," } else { ", " }.to_string(),
+            ": ".to_string(),
+        ),
     };
     let options = DumpOptions {
         indent,
@@ -143,8 +172,8 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
 }
 
 fn from_json(text: &str) -> Result<Value, Error> {
-    let value: serde_json::Value =
-        serde_json::from_str(text).map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("from_json: {e}")))?;
+    let value: serde_json::Value = serde_json::from_str(text)
+        .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("from_json: {e}")))?;
     Ok(Value::from_serialize(value))
 }
 
@@ -152,7 +181,11 @@ fn from_json(text: &str) -> Result<Value, Error> {
 fn is_sequence(v: &Value) -> bool {
     matches!(
         v.kind(),
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::String | ValueKind::Undefined
+        ValueKind::Seq
+            | ValueKind::Iterable
+            | ValueKind::Map
+            | ValueKind::String
+            | ValueKind::Undefined
     )
 }
 
@@ -183,8 +216,14 @@ fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Re
             "rsplit" => return rsplit(s, args),
             "ljust" | "rjust" => {
                 let (width, fill): (usize, Option<&str>) = from_args(args)?;
-                let pad = fill.unwrap_or(" ").repeat(width.saturating_sub(s.chars().count()));
-                return Ok(Value::from(if method == "ljust" { format!("{s}{pad}") } else { format!("{pad}{s}") }));
+                let pad = fill
+                    .unwrap_or(" ")
+                    .repeat(width.saturating_sub(s.chars().count()));
+                return Ok(Value::from(if method == "ljust" {
+                    format!("{s}{pad}")
+                } else {
+                    format!("{pad}{s}")
+                }));
             }
             "join" => {
                 let (items,): (&Value,) = from_args(args)?;
@@ -196,7 +235,9 @@ fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Re
     } else if method == "index" && matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         let (what,): (&Value,) = from_args(args)?;
         let at = value.try_iter()?.position(|v| v == *what);
-        return at.map(Value::from).ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "value is not in the list"));
+        return at
+            .map(Value::from)
+            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "value is not in the list"));
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
 }
@@ -204,26 +245,46 @@ fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Re
 fn find(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (what, start): (&str, Option<i64>) = from_args(args)?;
     let count = s.chars().count() as i64;
-    let start = start.map_or(0, |i| if i < 0 { (count + i).max(0) } else { i.min(count) });
-    let from: usize = s.char_indices().nth(start as usize).map_or(s.len(), |(at, _)| at);
-    let at = if method.starts_with('r') { s[from..].rfind(what) } else { s[from..].find(what) };
+    let start = start.map_or(0, |i| {
+        if i < 0 {
+            (count + i).max(0)
+        } else {
+            i.min(count)
+        }
+    });
+    let from: usize = s
+        .char_indices()
+        .nth(start as usize)
+        .map_or(s.len(), |(at, _)| at);
+    let at = if method.starts_with('r') {
+        s[from..].rfind(what)
+    } else {
+        s[from..].find(what)
+    };
     match at {
         Some(at) => Ok(Value::from(s[..from + at].chars().count())),
-        None if method.ends_with("index") => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
+        None if method.ends_with("index") => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "substring not found",
+        )),
         None => Ok(Value::from(-1)),
     }
 }
 
 fn rsplit(s: &str, args: &[Value]) -> Result<Value, Error> {
     let (sep, max, _rest): (Option<Cow<'_, str>>, Option<i64>, Rest<Value>) = from_args(args)?;
-    let limit = max.filter(|&m| m >= 0).map_or(usize::MAX, |m| (m as usize).saturating_add(1));
+    let limit = max
+        .filter(|&m| m >= 0)
+        .map_or(usize::MAX, |m| (m as usize).saturating_add(1));
     let parts: Vec<&str> = match &sep {
         Some(sep) => s.rsplitn(limit, sep.as_ref()).collect(),
         None => {
             let mut parts = Vec::new();
             let mut rest = s.trim();
             while !rest.is_empty() && parts.len() + 1 < limit {
-                let Some(at) = rest.rfind(char::is_whitespace) else { break };
+                let Some(at) = rest.rfind(char::is_whitespace) else {
+                    break;
+                };
                 let width = rest[at..].chars().next().map_or(1, char::len_utf8);
                 parts.push(&rest[at + width..]);
                 rest = rest[..at].trim_end();
@@ -242,36 +303,60 @@ mod tests {
     use super::*;
 
     fn render(source: &str) -> Result<String, String> {
-        ChatTemplate::new(source)?.render(br#"{"xs": [1, 2.5, null], "d": {"items": "<b>", "k": "\u00e9"}}"#)
+        ChatTemplate::new(source)?
+            .render(br#"{"xs": [1, 2.5, null], "d": {"items": "<b>", "k": "\u00e9"}}"#)
     }
 
     #[test]
     fn json_as_transformers_writes_it() {
-        assert_eq!(render("{{ d | tojson }}").unwrap(), r#"{"items": "<b>", "k": "é"}"#);
-        assert_eq!(render("{{ xs | tojson(indent=2) }}").unwrap(), "[\n  1,\n  2.5,\n  null\n]");
-        assert_eq!(render("{{ d | tojson(ensure_ascii=true, separators=(',', ':')) }}").unwrap(),
-                   r#"{"items":"<b>","k":"\u00e9"}"#);
+        assert_eq!(
+            render("{{ d | tojson }}").unwrap(),
+            r#"{"items": "<b>", "k": "é"}"#
+        );
+        assert_eq!(
+            render("{{ xs | tojson(indent=2) }}").unwrap(),
+            "[\n  1,\n  2.5,\n  null\n]"
+        );
+        assert_eq!(
+            render("{{ d | tojson(ensure_ascii=true, separators=(',', ':')) }}").unwrap(),
+            r#"{"items":"<b>","k":"\u00e9"}"#
+        );
     }
 
     #[test]
     fn methods_win_over_keys() {
-        assert_eq!(render("{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}").unwrap(), "items=<b>;k=é;");
+        assert_eq!(
+            render("{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}").unwrap(),
+            "items=<b>;k=é;"
+        );
     }
 
     #[test]
     fn generation_marks_vanish() {
-        assert_eq!(render("a\n{%- generation %}\nb\n{%- endgeneration -%}\n c").unwrap(), "ab\nc".replace('\n', ""));
+        assert_eq!(
+            render("a\n{%- generation %}\nb\n{%- endgeneration -%}\n c").unwrap(),
+            "ab\nc".replace('\n', "")
+        );
     }
 
     #[test]
     fn strings_behave_as_in_python() {
-        assert_eq!(render("{{ 'aébc'.find('b') }} {{ 'a.b.c'.rsplit('.', 1) }}").unwrap(), "2 ['a.b', 'c']");
-        assert_eq!(render("{{ true }} {{ none }} {{ xs }}").unwrap(), "True None [1, 2.5, None]");
+        assert_eq!(
+            render("{{ 'aébc'.find('b') }} {{ 'a.b.c'.rsplit('.', 1) }}").unwrap(),
+            "2 ['a.b', 'c']"
+        );
+        assert_eq!(
+            render("{{ true }} {{ none }} {{ xs }}").unwrap(),
+            "True None [1, 2.5, None]"
+        );
     }
 
     #[test]
     fn a_refusal_is_passed_on() {
-        assert_eq!(render("{{ raise_exception('no system role') }}").unwrap_err(), "no system role");
+        assert_eq!(
+            render("{{ raise_exception('no system role') }}").unwrap_err(),
+            "no system role"
+        );
         assert!(render("{{ 1 + 'a' }}").unwrap_err().starts_with("line 1: "));
     }
 }
