@@ -45,7 +45,7 @@ struct PagedAttention {
     return tiles;
   }
 
-  void run_item(int32_t row, int32_t tile, int32_t kv_head, float* scratch) const {
+  [[nodiscard]] AttentionTile make_item(int32_t row, int32_t tile, int32_t kv_head) const {
     const KvLayerView& kv = args.kv;
     const int32_t first = tile * queries_per_tile(group());
     const int32_t row_start = args.query_start_loc(row);
@@ -66,7 +66,6 @@ struct PagedAttention {
     a.v = kv.v + kv_head * kv.head_stride * element;
     a.block_stride = kv.block_stride;
     a.token_stride = kv.token_stride;
-    a.scratch = scratch;
     a.block_size = kv.block_size;
     a.group = group();
     a.head_dim_k = kv.head_dim_k;
@@ -79,7 +78,7 @@ struct PagedAttention {
     a.soft_cap = args.soft_cap;
     a.causal = args.causal;
     a.bf16 = kv.dtype == DType::kBF16;
-    run_tile(a);
+    return a;
   }
 
   void operator()(ComputePool& pool) const {
@@ -92,13 +91,24 @@ struct PagedAttention {
     const int64_t items = int64_t{count_tiles(tiles_before)} * heads;
     const int32_t* starts = tiles_before;
     const int32_t* ends = starts + num_rows() + 1;
-    // A row's last query tiles see the most keys, so items are taken from the back.
-    pool.parallel_for(items, 1, [&](int64_t begin, int64_t end, int32_t worker) {
+    const auto item_at = [&](int64_t i) {
+      const int64_t item = items - 1 - i;  // a row's last query tiles see the most keys, so they are taken first
+      const auto tile = static_cast<int32_t>(item / heads);
+      const auto row = static_cast<int32_t>(std::upper_bound(starts, ends, tile) - starts) - 1;
+      return make_item(row, tile - starts[row], static_cast<int32_t>(item % heads));
+    };
+    const int64_t grain = std::clamp<int64_t>(items / (8 * pool.num_workers()), 1, 8);
+    pool.parallel_for(items, grain, [&](int64_t begin, int64_t end, int32_t worker) {
+      AttentionTile item = item_at(begin);
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t item = items - 1 - i;
-        const auto tile = static_cast<int32_t>(item / heads);
-        const auto row = static_cast<int32_t>(std::upper_bound(starts, ends, tile) - starts) - 1;
-        run_item(row, tile - starts[row], static_cast<int32_t>(item % heads), base + worker * per_worker);
+        AttentionTile next{};
+        if (i + 1 < end) {
+          next = item_at(i + 1);
+          item.next = &next;
+        }
+        item.scratch = base + worker * per_worker;
+        run_tile(item);
+        item = next;
       }
     });
   }

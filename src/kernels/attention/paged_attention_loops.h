@@ -26,6 +26,7 @@ struct AttentionTile {
   int64_t block_stride;
   int64_t token_stride;
   float* scratch;  // attention_scratch_floats
+  const AttentionTile* next;  // the item that follows on this thread, to be fetched ahead; null: unknown
   int32_t block_size;
   int32_t group;  // query heads per KV head
   int32_t head_dim_k;

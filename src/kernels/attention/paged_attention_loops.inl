@@ -7,14 +7,14 @@ namespace {
 
 // The scratch of one item, cut up. A line is one (query, head) pair: line = query * group + head in group.
 struct Work {
-  float* keys;     // [kKeyTile, dim_k]
+  float* keys;     // [kKeyTile / kLanes, dim_k / kLanes, kLanes keys, kLanes]: see dot_keys
   float* values;   // [kKeyTile, dim_v]
   float* q;        // [lines, dim_k], zeros behind head_dim_k
   float* acc;      // [lines, dim_v]
   float* weights;  // [lines, kKeyTile]
   float* max;      // [lines]
   float* sum;      // [lines]
-  int dim_k;       // padded
+  int dim_k;       // padded to kLanes
   int dim_v;
   int lines;
 };
@@ -25,8 +25,8 @@ struct Span {
   int end;
 };
 
-inline int least(int a, int b) { return a < b ? a : b; }
-inline int most(int a, int b) { return a > b ? a : b; }
+constexpr int least(int a, int b) { return a < b ? a : b; }
+constexpr int most(int a, int b) { return a > b ? a : b; }
 
 inline Span visible(const AttentionTile& a, int position) {
   if (!a.causal) {
@@ -37,8 +37,8 @@ inline Span visible(const AttentionTile& a, int position) {
 
 inline Work cut_scratch(const AttentionTile& a) {
   Work w{};
-  w.dim_k = padded_row(a.head_dim_k);
-  w.dim_v = padded_row(a.head_dim_v);
+  w.dim_k = (a.head_dim_k + kLanes - 1) / kLanes * kLanes;
+  w.dim_v = (a.head_dim_v + kLanes - 1) / kLanes * kLanes;
   w.lines = a.num_queries * a.group;
   float* p = a.scratch;
   const auto take = [&p](int64_t n) {
@@ -73,52 +73,116 @@ inline void start_lines(const AttentionTile& a, const Work& w) {
   }
 }
 
-// n cache elements to floats; [n, padded) become zeros.
-inline void load_row(const void* cache, int64_t at, bool bf16, int n, int padded, float* out) {
+// n cache elements to floats, vector i of them to out + i * step; the last vector is filled up with zeros.
+inline void load_row(const void* cache, int64_t at, bool bf16, int n, float* out, int step) {
   int i = 0;
   if (bf16) {
     const uint16_t* p = static_cast<const uint16_t*>(cache) + at;
-    for (; i + kLanes <= n; i += kLanes) {
-      store(out + i, load_bf16(p + i));
+    for (; i + kLanes <= n; i += kLanes, out += step) {
+      store(out, load_bf16(p + i));
     }
-    for (; i < n; ++i) {
-      const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
-      __builtin_memcpy(out + i, &bits, sizeof(bits));
+    if (i < n) {
+      uint16_t rest[kLanes] = {};
+      __builtin_memcpy(rest, p + i, static_cast<unsigned>(n - i) * sizeof(uint16_t));
+      store(out, load_bf16(rest));
     }
   } else {
     const float* p = static_cast<const float*>(cache) + at;
-    for (; i + kLanes <= n; i += kLanes) {
-      store(out + i, load(p + i));
+    for (; i + kLanes <= n; i += kLanes, out += step) {
+      store(out, load(p + i));
     }
-    for (; i < n; ++i) {
-      out[i] = p[i];
+    if (i < n) {
+      store(out, load_n(p + i, n - i, 0.0F));
     }
   }
-  for (; i < padded; ++i) {
-    out[i] = 0.0F;
+}
+
+// Calls f(j, element offset) for positions base + j, j in [see.begin, see.end).
+template <typename F>
+inline void for_each_key(const AttentionTile& a, int base, Span see, const F& f) {
+  int block = (base + see.begin) / a.block_size;
+  int offset = (base + see.begin) % a.block_size;
+  for (int j = see.begin; j < see.end; ++block, offset = 0) {
+    int64_t at = a.blocks[block] * a.block_stride + offset * a.token_stride;
+    const int end = least(see.end, j + a.block_size - offset);
+    for (; j < end; ++j, at += a.token_stride) {
+      f(j, at);
+    }
+  }
+}
+
+// The keys of an item, tile by tile.
+struct Tiles {
+  int begin;  // first position
+  int end;
+  [[nodiscard]] int first_base() const { return begin / kKeyTile * kKeyTile; }
+  // The part of a tile that holds keys, relative to its base; empty behind the end.
+  [[nodiscard]] Span in_tile(int base) const { return {most(0, begin - base), least(kKeyTile, end - base)}; }
+};
+
+inline Tiles tiles_of(const AttentionTile& a) {
+  return {visible(a, a.first_position).begin, visible(a, a.first_position + a.num_queries - 1).end};
+}
+
+// The tile that is needed next: its cache lines are asked for a few at a time between the arithmetic, because memory,
+// not arithmetic, bounds decode, and a burst of requests only waits in a queue.
+struct Ahead {
+  const AttentionTile* item = nullptr;  // null: nothing comes
+  int count = 0;
+  int64_t at[kKeyTile];
+};
+
+inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahead& ahead) {
+  const bool more = base + kKeyTile < tiles.end;
+  ahead.item = more ? &a : a.next;
+  ahead.count = 0;
+  if (ahead.item == nullptr) {
+    return;
+  }
+  const Tiles next = tiles_of(*ahead.item);
+  const int next_base = more ? base + kKeyTile : next.first_base();
+  for_each_key(*ahead.item, next_base, next.in_tile(next_base),
+               [&](int, int64_t at) { ahead.at[ahead.count++] = at; });
+}
+
+// Always inlined: g++ takes a function that only prefetches for one without effect and drops its calls.
+[[gnu::always_inline]] inline void fetch(const Ahead& ahead, int begin, int end) {
+  for (int j = begin; j < end && j < ahead.count; ++j) {
+    const int element = ahead.item->bf16 ? 2 : 4;
+    const int64_t at = ahead.at[j] * element;
+    for (int i = 0; i < ahead.item->head_dim_k * element; i += 64) {
+      __builtin_prefetch(static_cast<const char*>(ahead.item->k) + at + i);
+    }
+    for (int i = 0; i < ahead.item->head_dim_v * element; i += 64) {
+      __builtin_prefetch(static_cast<const char*>(ahead.item->v) + at + i);
+    }
   }
 }
 
 // Keys and values of positions base + [see.begin, see.end). The block table may hold anything before the first key that
 // a window still shows, so nothing outside is touched; scores of stale key rows are masked away.
 inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see) {
-  for (int j = see.begin; j < see.end; ++j) {
-    const int position = base + j;
-    const int64_t at = a.blocks[position / a.block_size] * a.block_stride +
-                       position % a.block_size * a.token_stride;
-    load_row(a.k, at, a.bf16, a.head_dim_k, w.dim_k, w.keys + int64_t{j} * w.dim_k);
-    load_row(a.v, at, a.bf16, a.head_dim_v, w.dim_v, w.values + int64_t{j} * w.dim_v);
-  }
+  for_each_key(a, base, see, [&](int j, int64_t at) {
+    float* key = w.keys + int64_t{j / kLanes} * kLanes * w.dim_k + int64_t{j % kLanes} * kLanes;
+    load_row(a.k, at, a.bf16, a.head_dim_k, key, kLanes * kLanes);
+    load_row(a.v, at, a.bf16, a.head_dim_v, w.values + int64_t{j} * w.dim_v, kLanes);
+  });
 }
 
-// Dot products of one query with kLanes consecutive keys.
+// Dot products of one query with kLanes keys, which lie interleaved: vector d of every key, then vector d + 1.
 inline VecF dot_keys(const float* q, const float* keys, int dim) {
-  VecF sum[kLanes] = {};
+  VecF sum[kLanes];
+  WR_UNROLL
+  for (int j = 0; j < kLanes; ++j) {
+    sum[j] = VecF{};
+  }
   for (int d = 0; d < dim; d += kLanes) {
     const VecF x = load(q + d);
+    WR_UNROLL
     for (int j = 0; j < kLanes; ++j) {
-      sum[j] = fma(x, load(keys + int64_t{j} * dim + d), sum[j]);
+      sum[j] = fma(x, load(keys + j * kLanes), sum[j]);
     }
+    keys += kLanes * kLanes;
   }
   return sum_each(sum);
 }
@@ -128,20 +192,27 @@ inline VecF capped(VecF s, float cap) {
   return cap - (2.0F * cap) / (e + 1.0F);
 }
 
-// One line meets one tile: its weights e^(s - max) go to w.weights (0 where it does not see), its maximum and sum
-// move on and its accumulator is rescaled. `see` is relative to the tile and not empty.
-inline void weigh_tile(const AttentionTile& a, const Work& w, int line, Span see) {
-  VecF scores[kKeyTile / kLanes];
+// The dot products of a line with the tile's keys, to w.weights, for at least the keys in `see`.
+inline void dot_line(const Work& w, int line, Span see) {
   const float* q = w.q + int64_t{line} * w.dim_k;
+  float* dots = w.weights + int64_t{line} * kKeyTile;
+  for (int j = see.begin / kLanes * kLanes; j < see.end; j += kLanes) {
+    store(dots + j, dot_keys(q, w.keys + int64_t{j} * w.dim_k, w.dim_k));
+  }
+}
+
+// One line meets one tile: its dot products in w.weights become weights e^(s - max) (0 where it does not see), its
+// maximum and sum move on and its accumulator is rescaled. `see` is relative to the tile and not empty.
+inline void weigh_line(const AttentionTile& a, const Work& w, int line, Span see) {
+  VecF scores[kKeyTile / kLanes];
+  float* weights = w.weights + int64_t{line} * kKeyTile;
   VecI lane;
   for (int i = 0; i < kLanes; ++i) {
     lane[i] = i;
   }
   VecF top = splat(-kInfinity);
-  const int first = see.begin / kLanes;
-  const int last = (see.end + kLanes - 1) / kLanes;
-  for (int g = first; g < last; ++g) {
-    VecF s = dot_keys(q, w.keys + int64_t{g} * kLanes * w.dim_k, w.dim_k) * a.scale;
+  for (int g = 0; g < kKeyTile / kLanes; ++g) {
+    VecF s = load(weights + g * kLanes) * a.scale;
     if (a.soft_cap > 0.0F) {
       s = capped(s, a.soft_cap);
     }
@@ -153,14 +224,10 @@ inline void weigh_tile(const AttentionTile& a, const Work& w, int line, Span see
   const float tile_max = max_lanes(top);
   const float old_max = w.max[line];
   const float new_max = old_max > tile_max ? old_max : tile_max;
-  float* weights = w.weights + int64_t{line} * kKeyTile;
   VecF sum = {};
   for (int g = 0; g < kKeyTile / kLanes; ++g) {
-    VecF e = {};
-    if (g >= first && g < last) {
-      e = exp(scores[g] - new_max);
-      sum += e;
-    }
+    const VecF e = exp_nonpositive(scores[g] - new_max);
+    sum += e;
     store(weights + g * kLanes, e);
   }
   const float tile_sum = sum_lanes(sum);
@@ -168,7 +235,7 @@ inline void weigh_tile(const AttentionTile& a, const Work& w, int line, Span see
     w.sum[line] += tile_sum;
     return;
   }
-  const VecF shrink = exp(splat(old_max - new_max));
+  const VecF shrink = exp_nonpositive(splat(old_max - new_max));
   w.sum[line] = w.sum[line] * shrink[0] + tile_sum;
   w.max[line] = new_max;
   float* acc = w.acc + int64_t{line} * w.dim_v;
@@ -177,66 +244,83 @@ inline void weigh_tile(const AttentionTile& a, const Work& w, int line, Span see
   }
 }
 
+// Reads the values of a tile from scratch, or straight from the cache.
+struct TileValues {
+  const Work& w;
+  VecF operator()(int j, int d) const { return load(w.values + int64_t{j} * w.dim_v + d); }
+};
+template <bool kBf16>
+inline VecF load_cache(const void* cache, int64_t at) {
+  if constexpr (kBf16) {
+    return load_bf16(static_cast<const uint16_t*>(cache) + at);
+  } else {
+    return load(static_cast<const float*>(cache) + at);
+  }
+}
+template <bool kBf16>
+struct CacheValues {
+  const void* v;
+  const int64_t* at;
+  VecF operator()(int j, int d) const { return load_cache<kBf16>(v, at[j] + d); }
+};
+
 // acc += weights x values for `Lines` lines and `Cols` vectors of the head, keys [see.begin, see.end).
-template <int Lines, int Cols>
-inline void add_values_block(const Work& w, int line, int d, Span see) {
+template <int Lines, int Cols, typename Values>
+inline void add_values_block(const Work& w, int line, int d, Span see, const Values& values) {
   VecF acc[Lines][Cols];
   float* to = w.acc + int64_t{line} * w.dim_v + d;
   const float* weights = w.weights + int64_t{line} * kKeyTile;
+  WR_UNROLL
   for (int m = 0; m < Lines; ++m) {
+    WR_UNROLL
     for (int c = 0; c < Cols; ++c) {
       acc[m][c] = load(to + int64_t{m} * w.dim_v + c * kLanes);
     }
   }
   for (int j = see.begin; j < see.end; ++j) {
-    const float* value = w.values + int64_t{j} * w.dim_v + d;
     VecF v[Cols];
+    WR_UNROLL
     for (int c = 0; c < Cols; ++c) {
-      v[c] = load(value + c * kLanes);
+      v[c] = values(j, d + c * kLanes);
     }
+    WR_UNROLL
     for (int m = 0; m < Lines; ++m) {
       const VecF p = splat(weights[m * kKeyTile + j]);
+      WR_UNROLL
       for (int c = 0; c < Cols; ++c) {
         acc[m][c] = fma(p, v[c], acc[m][c]);
       }
     }
   }
+  WR_UNROLL
   for (int m = 0; m < Lines; ++m) {
+    WR_UNROLL
     for (int c = 0; c < Cols; ++c) {
       store(to + int64_t{m} * w.dim_v + c * kLanes, acc[m][c]);
     }
   }
 }
 
-template <int Lines>
-inline void add_values_lines(const Work& w, int line, Span see) {
+template <int Lines, typename Values>
+inline void add_values_lines(const Work& w, int line, Span see, const Values& values) {
   constexpr int kCols = kLanes == 16 ? 4 : 2;  // as many accumulators as the register file takes
   int d = 0;
   for (; d + kCols * kLanes <= w.dim_v; d += kCols * kLanes) {
-    add_values_block<Lines, kCols>(w, line, d, see);
+    add_values_block<Lines, kCols>(w, line, d, see, values);
   }
   for (; d < w.dim_v; d += kLanes) {
-    add_values_block<Lines, 1>(w, line, d, see);
+    add_values_block<Lines, 1>(w, line, d, see, values);
   }
 }
 
 inline void add_values(const Work& w, Span see) {
+  const TileValues values{w};
   int line = 0;
   for (; line + 4 <= w.lines; line += 4) {
-    add_values_lines<4>(w, line, see);
+    add_values_lines<4>(w, line, see, values);
   }
-  switch (w.lines - line) {
-    case 3:
-      add_values_lines<3>(w, line, see);
-      break;
-    case 2:
-      add_values_lines<2>(w, line, see);
-      break;
-    case 1:
-      add_values_lines<1>(w, line, see);
-      break;
-    default:
-      break;
+  for (; line < w.lines; ++line) {
+    add_values_lines<1>(w, line, see, values);
   }
 }
 
@@ -258,27 +342,150 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
   }
 }
 
+// Few lines, as in decode, do not repay a copy of the tile: they read keys and values straight from the cache. Each
+// score and each sum goes through the same operations in the same order as over a copy, so both ways are bit-equal.
+template <int Lines, bool kBf16>
+inline void dot_lines_direct(const AttentionTile& a, const Work& w, const int64_t* at, Span see,
+                             const Ahead& ahead) {
+  constexpr int kKeys = Lines == 1 ? kLanes : Lines < 4 ? most(kLanes / 2, 4) : kLanes / 4;  // that fit in registers
+  for (int group = see.begin / kLanes * kLanes; group < see.end; group += kLanes) {
+    VecF sums[Lines][kLanes];
+    for (int first = 0; first < kLanes; first += kKeys) {
+      fetch(ahead, group + first, group + first + kKeys);
+      VecF sum[Lines][kKeys];
+      WR_UNROLL
+      for (int m = 0; m < Lines; ++m) {
+        WR_UNROLL
+        for (int j = 0; j < kKeys; ++j) {
+          sum[m][j] = VecF{};
+        }
+      }
+      for (int d = 0; d < w.dim_k; d += kLanes) {
+        VecF q[Lines];
+        WR_UNROLL
+        for (int m = 0; m < Lines; ++m) {
+          q[m] = load(w.q + int64_t{m} * w.dim_k + d);
+        }
+        WR_UNROLL
+        for (int j = 0; j < kKeys; ++j) {
+          const VecF key = load_cache<kBf16>(a.k, at[group + first + j] + d);
+          WR_UNROLL
+          for (int m = 0; m < Lines; ++m) {
+            sum[m][j] = fma(q[m], key, sum[m][j]);
+          }
+        }
+      }
+      WR_UNROLL
+      for (int m = 0; m < Lines; ++m) {
+        WR_UNROLL
+        for (int j = 0; j < kKeys; ++j) {
+          sums[m][first + j] = sum[m][j];
+        }
+      }
+    }
+    WR_UNROLL
+    for (int m = 0; m < Lines; ++m) {
+      store(w.weights + m * kKeyTile + group, sum_each(sums[m]));
+    }
+  }
+}
+
+constexpr int kDirectLines = 4;  // at most so many lines go without a copy
+
+inline bool goes_direct(const AttentionTile& a, const Work& w) {
+  return w.lines <= kDirectLines && a.head_dim_k % kLanes == 0 && a.head_dim_v % kLanes == 0;
+}
+
+// Offsets of a tile's keys in the cache; keys outside `see`, whose scores are masked, stand in as one inside.
+inline void locate_keys(const AttentionTile& a, int base, Span see, int64_t* at) {
+  for_each_key(a, base, see, [&](int j, int64_t offset) { at[j] = offset; });
+  for (int j = 0; j < see.begin; ++j) {
+    at[j] = at[see.begin];
+  }
+  for (int j = see.end; j < kKeyTile; ++j) {
+    at[j] = at[see.begin];
+  }
+}
+
+template <int Lines>
+inline void dot_direct(const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
+  if (a.bf16) {
+    dot_lines_direct<Lines, true>(a, w, at, see, ahead);
+  } else {
+    dot_lines_direct<Lines, false>(a, w, at, see, ahead);
+  }
+}
+template <int Lines>
+inline void add_values_direct(const AttentionTile& a, const Work& w, const int64_t* at, Span see) {
+  if (a.bf16) {
+    add_values_lines<Lines>(w, 0, see, CacheValues<true>{a.v, at});
+  } else {
+    add_values_lines<Lines>(w, 0, see, CacheValues<false>{a.v, at});
+  }
+}
+
+inline Span line_span(const AttentionTile& a, int line, int base) {
+  const Span keys = visible(a, a.first_position + line / a.group);
+  return {most(0, keys.begin - base), least(kKeyTile, keys.end - base)};
+}
+
+// Turns every line's dot products into weights; returns the keys that any line sees.
+inline Span weigh_lines(const AttentionTile& a, const Work& w, int base) {
+  Span all = {kKeyTile, 0};
+  for (int line = 0; line < w.lines; ++line) {
+    const Span see = line_span(a, line, base);
+    if (see.begin >= see.end) {
+      __builtin_memset(w.weights + int64_t{line} * kKeyTile, 0, kKeyTile * sizeof(float));
+      continue;
+    }
+    weigh_line(a, w, line, see);
+    all = {least(all.begin, see.begin), most(all.end, see.end)};
+  }
+  return all;
+}
+
+template <int Lines>
+void run_direct(const AttentionTile& a, const Work& w, const Tiles& tiles) {
+  Ahead ahead;
+  for (int base = tiles.first_base(); base < tiles.end; base += kKeyTile) {
+    const Span see = tiles.in_tile(base);
+    int64_t at[kKeyTile];
+    locate_keys(a, base, see, at);
+    look_ahead(a, tiles, base, ahead);
+    dot_direct<Lines>(a, w, at, see, ahead);
+    add_values_direct<Lines>(a, w, at, weigh_lines(a, w, base));
+  }
+}
+
+void run_copied(const AttentionTile& a, const Work& w, const Tiles& tiles) {
+  Ahead ahead;
+  for (int base = tiles.first_base(); base < tiles.end; base += kKeyTile) {
+    load_tile(a, w, base, tiles.in_tile(base));
+    look_ahead(a, tiles, base, ahead);
+    for (int line = 0; line < w.lines; ++line) {
+      fetch(ahead, line * kKeyTile / w.lines, (line + 1) * kKeyTile / w.lines);
+      dot_line(w, line, line_span(a, line, base));
+    }
+    add_values(w, weigh_lines(a, w, base));
+  }
+}
+
 }  // namespace
 
 void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
   const Work w = cut_scratch(a);
   start_lines(a, w);
-  const int key_begin = visible(a, a.first_position).begin;
-  const int key_end = visible(a, a.first_position + a.num_queries - 1).end;
-  for (int base = key_begin / kKeyTile * kKeyTile; base < key_end; base += kKeyTile) {
-    load_tile(a, w, base, {most(0, key_begin - base), least(kKeyTile, key_end - base)});
-    Span all = {kKeyTile, 0};
-    for (int line = 0; line < w.lines; ++line) {
-      const Span keys = visible(a, a.first_position + line / a.group);
-      const Span see = {most(0, keys.begin - base), least(kKeyTile, keys.end - base)};
-      if (see.begin >= see.end) {
-        __builtin_memset(w.weights + int64_t{line} * kKeyTile, 0, kKeyTile * sizeof(float));
-        continue;
-      }
-      weigh_tile(a, w, line, see);
-      all = {least(all.begin, see.begin), most(all.end, see.end)};
-    }
-    add_values(w, all);
+  const Tiles tiles = tiles_of(a);
+  if (!goes_direct(a, w)) {
+    run_copied(a, w, tiles);
+  } else if (w.lines == 1) {
+    run_direct<1>(a, w, tiles);
+  } else if (w.lines == 2) {
+    run_direct<2>(a, w, tiles);
+  } else if (w.lines == 3) {
+    run_direct<3>(a, w, tiles);
+  } else {
+    run_direct<4>(a, w, tiles);
   }
   finish_lines(a, w);
 }

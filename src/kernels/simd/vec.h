@@ -13,6 +13,13 @@
 #include <immintrin.h>
 #endif
 
+// Before a loop of fixed length over an array of vectors: unrolls it, so that the array lives in registers.
+#if defined(__clang__)
+#define WR_UNROLL _Pragma("unroll")
+#else
+#define WR_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace warprow::cpu {
 namespace {
 
@@ -144,13 +151,16 @@ inline VecF fold(VecF a, VecF b) {
 }
 // Lane j of the result is the sum over the lanes of v[j], by a fixed tree. Destroys v.
 inline VecF sum_each(VecF (&v)[kLanes]) {
+  WR_UNROLL
   for (int i = 0; i < kLanes / 2; ++i) {
     v[i] = fold<1>(v[2 * i], v[2 * i + 1]);
   }
+  WR_UNROLL
   for (int i = 0; i < kLanes / 4; ++i) {
     v[i] = fold<2>(v[2 * i], v[2 * i + 1]);
   }
   if constexpr (kLanes >= 8) {
+    WR_UNROLL
     for (int i = 0; i < kLanes / 8; ++i) {
       v[i] = fold<4>(v[2 * i], v[2 * i + 1]);
     }
@@ -161,31 +171,39 @@ inline VecF sum_each(VecF (&v)[kLanes]) {
   return v[0];
 }
 
+template <int N, int... I>
+inline VecF rotate(VecF v, Indices<I...>) {
+  return __builtin_shufflevector(v, v, ((I + N) % kLanes)...);
+}
 // Fixed trees over the lanes.
 inline float sum_lanes(VecF v) {
-  float x[kLanes];
-  store(x, v);
-  for (int n = kLanes / 2; n > 0; n /= 2) {
-    for (int i = 0; i < n; ++i) {
-      x[i] += x[i + n];
-    }
+  if constexpr (kLanes >= 16) {
+    v += rotate<8>(v, LaneIndices{});
   }
-  return x[0];
+  if constexpr (kLanes >= 8) {
+    v += rotate<4>(v, LaneIndices{});
+  }
+  v += rotate<2>(v, LaneIndices{});
+  v += rotate<1>(v, LaneIndices{});
+  return v[0];
 }
 inline float max_lanes(VecF v) {
-  float x[kLanes];
-  store(x, v);
-  float m = x[0];
-  for (int i = 1; i < kLanes; ++i) {
-    m = m > x[i] ? m : x[i];
+  if constexpr (kLanes >= 16) {
+    v = max(v, rotate<8>(v, LaneIndices{}));
   }
-  return m;
+  if constexpr (kLanes >= 8) {
+    v = max(v, rotate<4>(v, LaneIndices{}));
+  }
+  v = max(v, rotate<2>(v, LaneIndices{}));
+  v = max(v, rotate<1>(v, LaneIndices{}));
+  return v[0];
 }
 
 // e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (the last half binade at either end is given up for
 // speed). NaN stays NaN. Method: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series of e^r to r^7 (the rest is below
 // 2^-27); n goes into the exponent.
-inline VecF exp(VecF x) {
+// The form for x <= 0 saves the upper end's check.
+inline VecF exp_nonpositive(VecF x) {
   const VecF magic = splat(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
   const VecF shifted = fma(x, splat(1.44269504088896341F), magic);
   const VecF n = shifted - magic;
@@ -199,21 +217,38 @@ inline VecF exp(VecF x) {
   p = fma(p, r, splat(0.5F));
   p = fma(p, r * r, r) + 1.0F;
   const VecI exponent = (as_int(shifted) - as_int(magic) + 127) << 23;
-  VecF y = p * as_float(exponent);
-  y = x < -87.33F ? splat(0.0F) : y;
-  return x > 88.37F ? splat(kInfinity) : y;
+  const VecF y = p * as_float(exponent);
+  return x < -87.33F ? splat(0.0F) : y;
+}
+inline VecF exp(VecF x) {
+  return x > 88.37F ? splat(kInfinity) : exp_nonpositive(x);
 }
 
-// bf16 is the upper half of an f32.
-inline VecF load_bf16(const uint16_t* p) {
-  return as_float(__builtin_convertvector(load_as<VecH>(p), VecI) << 16);
+// Between the lanes' 32 bits and their lower 16. (g++ 12 makes several instructions of __builtin_convertvector here.)
+inline VecI widen(VecH h) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecI>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(h)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<VecI>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(h)));
+#else
+  return __builtin_convertvector(h, VecI);
+#endif
 }
+inline VecH narrow(VecU u) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecH>(_mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(u)));
+#else
+  return __builtin_convertvector(u, VecH);
+#endif
+}
+// bf16 is the upper half of an f32.
+inline VecF load_bf16(const uint16_t* p) { return as_float(widen(load_as<VecH>(p)) << 16); }
 // Rounds to nearest, ties to even; NaN stays NaN.
 inline void store_bf16(uint16_t* p, VecF v) {
   const VecU u = reinterpret_cast<VecU>(v);
   const VecU rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
   const VecU quiet = (u >> 16) | 0x40U;
-  store(p, __builtin_convertvector(v != v ? quiet : rounded, VecH));
+  store(p, narrow(v != v ? quiet : rounded));
 }
 
 }  // namespace
