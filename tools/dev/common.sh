@@ -90,10 +90,10 @@ build() {
 
 # The C++ files that are ours, or those named.
 cpp_files() {
+  local -a tops=()
   if [[ $# -gt 0 ]]; then
     realpath -- "$@"
   else
-    local -a tops=()
     mapfile -t tops < <(find "$root"/{src,tests,bench,rust} -maxdepth 0 -type d 2>/dev/null)
     find "${tops[@]}" -name target -prune -o -type f -regex '.*\.\(h\|cpp\|inl\|cu\|cuh\)' -print | sort
   fi
@@ -121,12 +121,15 @@ format() {
   [[ ${#wrong[@]} -eq 0 ]] || die "${#wrong[@]} files are not formatted; ./dev fmt does it"
 }
 
-# clang_tidy [FILE...]: the checks of .clang-tidy on these sources, two at a time.
+# clang_tidy [FILE...]: the checks of .clang-tidy on these sources, or on all of src/, as many at a time as there are cores.
 clang_tidy() {
   set_up ci
   configure tidy
-  cpp_files "$@" | grep '\.cpp$' |
-    xargs --no-run-if-empty -n 4 -P "$(nproc)" clang-tidy-19 --quiet -p "$root/build/tidy"
+  if [[ $# -gt 0 ]]; then
+    realpath -- "$@"
+  else
+    find "$root/src" -name '*.cpp'
+  fi | xargs --no-run-if-empty -n 4 -P "$(nproc)" clang-tidy-19 --quiet -p "$root/build/tidy"
 }
 
 tidy() {
