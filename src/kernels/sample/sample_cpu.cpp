@@ -39,8 +39,6 @@ double draw_score(const GumbelDraw& d, int32_t token) {
 
 namespace {
 
-constexpr int32_t kListDraw = 512;  // longer lists of survivors are drawn from by a pass over the row
-
 struct WorkerScratch {
   TokenKey* keys;
   float* values;
@@ -81,10 +79,10 @@ void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& sc
   row.max /= divisor;
 }
 
-// The survivor with the largest score among row.keys[0, count).
-int32_t draw_from_list(const TokenRow& row, GumbelDraw draw, int32_t count) {
-  if (count > kListDraw) {
-    const TokenKey last = *std::max_element(row.keys, row.keys + count);
+// The survivor with the largest score: tokens up to `last` in the order of keys, which row.keys[0, count) holds if
+// they are few.
+int32_t draw_up_to(const TokenRow& row, GumbelDraw draw, int32_t count, TokenKey last) {
+  if (count > kShortList) {
     draw.cut = {key_value(last), key_id(last)};
     return row.loops->draw_gumbel(draw);
   }
@@ -92,6 +90,9 @@ int32_t draw_from_list(const TokenRow& row, GumbelDraw draw, int32_t count) {
   double best = draw_score(draw, draw.first);
   for (int32_t i = 0; i < count; ++i) {
     const int32_t id = key_id(row.keys[i]);
+    if (row.keys[i] > last) {
+      continue;
+    }
     const double score = draw_score(draw, id);
     if (score > best || (score == best && id < best_id)) {
       best = score;
@@ -117,14 +118,14 @@ int32_t draw_token(const TokenRow& row, const SampleParams& params, int32_t argm
   const bool use_top_k = params.top_k > 0 && params.top_k < row.n;
   const bool use_top_p = params.top_p < 1.0F;
   if (use_top_k) {
-    int32_t count = select_top_k(row, params.top_k, lower);
-    if (use_top_p) {
-      count = select_top_p(row, count, params.top_p);
-    }
-    return draw_from_list(row, draw, count);
+    const int32_t count = select_top_k(row, params.top_k, lower);
+    const TokenKey last = use_top_p ? last_of_top_p(row, count, params.top_p)
+                                    : *std::max_element(row.keys, row.keys + count);
+    return draw_up_to(row, draw, count, last);
   }
   if (use_top_p) {
-    return draw_from_list(row, draw, select_top_p_of_row(row, lower, params.top_p));
+    const TopPSurvivors survivors = top_p_of_row(row, lower, params.top_p);
+    return draw_up_to(row, draw, survivors.count, survivors.last);
   }
   return row.loops->draw_gumbel(draw);
 }

@@ -19,16 +19,24 @@ struct TokenRow {
   float* group_copy;  // scratch [num_max_groups(n)]
 };
 
+// Lists up to this length are handled token by token, longer ones by passes over the row.
+constexpr int32_t kShortList = 512;
+
 // Puts the keys of the k tokens that come first (largest value, then lowest id) among those with x >= lower into
 // row.keys, in no order; fewer if there are fewer. Returns their number.
 int32_t select_top_k(const TokenRow& row, int32_t k, float lower);
 
-// Of the row.keys[0, count), all with value <= row.max, keeps the first tokens (largest value, then lowest id) whose
-// softmax weights, over those count tokens, reach p; at least one. They end up in front, in no order; returns their
-// number.
-int32_t select_top_p(const TokenRow& row, int32_t count, float p);
+// Of row.keys[0, count) the first tokens (largest value, then lowest id) survive whose softmax weights, over those
+// count tokens, reach p; at least one. Returns the last survivor's key: all smaller keys survive too. Reorders the keys,
+// and of a list longer than kShortList destroys them.
+TokenKey last_of_top_p(const TokenRow& row, int32_t count, float p);
 
-// The same over all tokens with x >= lower, without listing them all first.
-int32_t select_top_p_of_row(const TokenRow& row, float lower, float p);
+// The tokens of a row that top-p leaves.
+struct TopPSurvivors {
+  int32_t count;  // row.keys[0, count) holds them, among others, if count <= kShortList
+  TokenKey last;
+};
+// The same over all tokens with x >= lower, without listing them all.
+TopPSurvivors top_p_of_row(const TokenRow& row, float lower, float p);
 
 }  // namespace warprow::cpu

@@ -10,30 +10,27 @@
 namespace warprow::cpu {
 namespace {
 
-constexpr int32_t kBins = 512;      // of the histogram of log-probabilities
-constexpr int32_t kSortBelow = 256;  // lists shorter than this are sorted outright
+constexpr int32_t kBins = 512;  // of the histogram of log-probabilities
 
-// The number of leading keys of [begin, end), sorted here, whose weights bring `mass` up to `target`; at least one if
-// mass is still 0.
-int32_t take_until(TokenKey* begin, TokenKey* end, float max, double mass, double target) {
+// The last of the sorted keys that is needed to bring `mass` up to `target`.
+TokenKey last_until(TokenKey* begin, TokenKey* end, float max, double mass, double target) {
   std::sort(begin, end);
-  int32_t taken = 0;
-  for (TokenKey* key = begin; key != end; ++key) {
-    if (mass >= target && (taken > 0 || mass > 0.0)) {
+  TokenKey* key = begin;
+  for (; key + 1 < end; ++key) {
+    mass += std::exp(static_cast<double>(key_value(*key)) - static_cast<double>(max));
+    if (mass >= target) {
       break;
     }
-    mass += std::exp(static_cast<double>(key_value(*key)) - static_cast<double>(max));
-    ++taken;
   }
-  return taken;
+  return *key;
 }
 
-// Keeps the first keys of [0, count) that reach `target`. A histogram over max - x finds the bin in which the mass is
-// reached: what lies before it is in, what lies behind it is out, and only the bin itself has to be sorted.
-int32_t keep_mass(const TokenRow& row, int32_t count, double target) {
+// The last of the first keys that reach `target`. For a long list a histogram over max - x finds the bin in which the
+// mass is reached: what lies before it is in, what lies behind it is out, and only the bin itself has to be sorted.
+TokenKey last_of_mass(const TokenRow& row, int32_t count, double target) {
   TokenKey* keys = row.keys;
-  if (count <= kSortBelow) {
-    return take_until(keys, keys + count, row.max, 0.0, target);
+  if (count <= kShortList) {
+    return last_until(keys, keys + count, row.max, 0.0, target);
   }
   float least = row.max;
   for (int32_t i = 0; i < count; ++i) {
@@ -43,22 +40,29 @@ int32_t keep_mass(const TokenRow& row, int32_t count, double target) {
   const float to_bin = static_cast<float>(kBins - 1) / std::max(row.max - least, 1e-30F);
   const auto bin_of = [&](float x) { return std::min(static_cast<int32_t>((row.max - x) * to_bin), kBins - 1); };
   double mass[kBins] = {};
+  int32_t last_bin = 0;  // that has a token
   for (int32_t begin = 0; begin < count; begin += kMaxGroup) {
     float weights[kMaxGroup];
     const int32_t n = std::min(kMaxGroup, count - begin);
     row.loops->exp_row(row.values + begin, n, row.max, weights);
     for (int32_t i = 0; i < n; ++i) {
-      mass[bin_of(row.values[begin + i])] += static_cast<double>(weights[i]);
+      const int32_t bin = bin_of(row.values[begin + i]);
+      mass[bin] += static_cast<double>(weights[i]);
+      last_bin = std::max(last_bin, bin);
     }
   }
   double before = 0.0;
   int32_t bin = 0;
-  while (bin < kBins - 1 && before + mass[bin] < target) {
+  while (bin < last_bin && before + mass[bin] < target) {
     before += mass[bin++];
   }
-  TokenKey* in = std::partition(keys, keys + count, [&](TokenKey k) { return bin_of(key_value(k)) < bin; });
-  TokenKey* maybe = std::partition(in, keys + count, [&](TokenKey k) { return bin_of(key_value(k)) == bin; });
-  return static_cast<int32_t>(in - keys) + take_until(in, maybe, row.max, before, target);
+  TokenKey* end = keys;
+  for (int32_t i = 0; i < count; ++i) {
+    if (bin_of(row.values[i]) == bin) {
+      *end++ = keys[i];
+    }
+  }
+  return last_until(keys, end, row.max, before, target);
 }
 
 }  // namespace
@@ -80,27 +84,28 @@ int32_t select_top_k(const TokenRow& row, int32_t k, float lower) {
   return k;
 }
 
-int32_t select_top_p(const TokenRow& row, int32_t count, float p) {
+TokenKey last_of_top_p(const TokenRow& row, int32_t count, float p) {
   double total = 0.0;
-  for (int32_t i = 0; i < count; ++i) {
-    row.values[i] = key_value(row.keys[i]);
-  }
   for (int32_t begin = 0; begin < count; begin += kMaxGroup) {
-    float weights[kMaxGroup];
-    total += row.loops->exp_row(row.values + begin, std::min(kMaxGroup, count - begin), row.max, weights);
+    float values[kMaxGroup];
+    const int32_t n = std::min(kMaxGroup, count - begin);
+    for (int32_t i = 0; i < n; ++i) {
+      values[i] = key_value(row.keys[begin + i]);
+    }
+    total += row.loops->exp_row(values, n, row.max, values);
   }
-  return keep_mass(row, count, static_cast<double>(p) * total);
+  return last_of_mass(row, count, static_cast<double>(p) * total);
 }
 
-int32_t select_top_p_of_row(const TokenRow& row, float lower, float p) {
+TopPSurvivors top_p_of_row(const TokenRow& row, float lower, float p) {
   const double total = row.loops->sum_exp(row.x, row.n, row.max, lower);
   // Tokens under the bound weigh at most (1 - p) * total together, so those at or above it reach p. Half of it leaves
   // room for rounding.
   const double spare = 0.5 * (1.0 - static_cast<double>(p)) * total / static_cast<double>(row.n);
-  const double bound = static_cast<double>(row.max) + std::log(spare);
-  const float from = spare > 0.0 ? std::max(lower, static_cast<float>(bound)) : lower;
-  const int32_t count = row.loops->collect_at_least(row.x, row.n, from, row.group_max, row.keys);
-  return keep_mass(row, count, static_cast<double>(p) * total);
+  const float bound = static_cast<float>(static_cast<double>(row.max) + std::log(spare));
+  const int32_t count =
+      row.loops->collect_at_least(row.x, row.n, std::max(lower, bound), row.group_max, row.keys);
+  return {count, last_of_mass(row, count, static_cast<double>(p) * total)};
 }
 
 }  // namespace warprow::cpu
