@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/log.h"
 #include "engine/engine.h"
+
+#include "base/log.h"
 #include "engine/engine_loop.h"
 #include "engine/inbox.h"
 #include "engine/output_loop.h"

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/validate.h"
 
 #include <exception>
 #include <utility>
@@ -37,6 +38,15 @@ Request to_request(Submission&& submission) {
   return request;
 }
 
+// So that taking an output never grows its lists.
+void reserve_output(ModelRunnerOutput& output, size_t max_rows) {
+  output.rows.reserve(max_rows);
+  output.token_ids.reserve(max_rows);
+  output.logprobs.reserve(max_rows);
+  output.top_ids.reserve(max_rows * kMaxLogprobs);
+  output.top_logprobs.reserve(max_rows * kMaxLogprobs);
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(const EngineConfig& config,
@@ -49,6 +59,7 @@ EngineLoop::EngineLoop(const EngineConfig& config,
       scheduler_(scheduler_config(config, executor)) {
   const ModelFacts& facts = executor.model_facts();
   scheduler_.reserve(step_);
+  reserve_output(output_, static_cast<size_t>(facts.max_num_seqs));
   deltas_.reserve(static_cast<size_t>(facts.max_num_seqs));
   batch_.reserve(outputs_.max_deltas());
   row_starts_.resize(static_cast<size_t>(facts.max_num_seqs));

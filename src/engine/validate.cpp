@@ -16,7 +16,6 @@ namespace warprow {
 namespace {
 
 constexpr double kGreedyBelow = 1e-5;
-constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxChoices = 16384;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 

@@ -29,6 +29,9 @@ struct RequestFields {
   uint64_t cache_salt = 0;  // 0: none
 };
 
+// The most likely tokens that a client may ask for beside the sampled one.
+inline constexpr int64_t kMaxLogprobs = 20;
+
 // What a request is measured against.
 struct RequestLimits {
   int32_t vocab_size = 0;

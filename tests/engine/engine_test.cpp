@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of an engine: ends, failures, idleness.
 #include "engine/engine.h"
+
 #include "tests/engine/toy_engine.h"
 
 #include <atomic>
