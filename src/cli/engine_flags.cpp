@@ -61,13 +61,12 @@ EngineFlags::EngineFlags(FlagSet& flags, Seed seed) {
       });
     }
   });
-  flags.add_text(
-      {.name = "config",
-       .value = "FILE",
-       .group = "Configuration",
-       .help =
-           "YAML with flag names as keys; flags beat WARPROW_... variables, which beat the file"},
-      file_);
+  flags.add_text({.name = "config",
+                  .value = "FILE",
+                  .group = "Configuration",
+                  .help = "YAML with flag names as keys (or WARPROW_CONFIG); flags beat "
+                          "WARPROW_... variables, which beat the file"},
+                 file_);
   flags.add_switch(
       {.name = "print-config",
        .value = "",

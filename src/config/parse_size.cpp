@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/parse_size.h"
 
+#include <algorithm>
 #include <cctype>
 #include <limits>
 #include <string>
@@ -58,50 +59,57 @@ std::string_view take_digits(std::string_view& rest) {
   return digits;
 }
 
+// 128 bits hold every product below: a value stays under 2^63, a factor under 2^41.
+__extension__ using Wide = __int128;
+constexpr Wide kMax = std::numeric_limits<int64_t>::max();
+
+// The number `digits` times factor; more than kMax if it does not fit.
+Wide scaled(std::string_view digits, int64_t factor) {
+  Wide value = 0;
+  for (const char digit : digits) {
+    value = value * 10 + (digit - '0');
+    if (value > kMax) {
+      return value;
+    }
+  }
+  return value * factor;
+}
+
+// The number `0.digits` times factor, rounded down.
+Wide scaled_fraction(std::string_view digits, int64_t factor) {
+  constexpr size_t kEnough = 18;  // more digits than any factor has
+  Wide scale = 1;
+  for (size_t i = 0; i < std::min(digits.size(), kEnough); ++i) {
+    scale *= 10;
+  }
+  return scaled(digits.substr(0, kEnough), factor) / scale;
+}
+
+// 0 for what is no suffix.
+int64_t factor_of(std::string_view suffix) {
+  for (const Suffix& known : kSuffixes) {
+    if (known.text == suffix) {
+      return known.factor;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<int64_t> parse_size(std::string_view text) {
   std::string_view rest = text;
   const std::string_view whole = take_digits(rest);
-  std::string_view fraction;
-  if (!rest.empty() && rest.front() == '.') {
+  const bool has_point = !rest.empty() && rest.front() == '.';
+  if (has_point) {
     rest.remove_prefix(1);
-    fraction = take_digits(rest);
-    if (fraction.empty()) {
-      return not_a_number(text);
-    }
   }
-  if (whole.empty()) {
+  const std::string_view fraction = has_point ? take_digits(rest) : "";
+  const int64_t factor = factor_of(rest);
+  if (whole.empty() || factor == 0 || (has_point && (fraction.empty() || factor == 1))) {
     return not_a_number(text);
   }
-  const Suffix* suffix = nullptr;
-  for (const Suffix& candidate : kSuffixes) {
-    if (candidate.text == rest) {
-      suffix = &candidate;
-    }
-  }
-  if (suffix == nullptr || (!fraction.empty() && suffix->factor == 1)) {
-    return not_a_number(text);
-  }
-
-  // 128 bits hold every product below: the value stays under 2^63, the factor under 2^41.
-  __extension__ using Wide = __int128;
-  constexpr Wide kMax = std::numeric_limits<int64_t>::max();
-  Wide value = 0;
-  for (const char digit : whole) {
-    value = value * 10 + (digit - '0');
-    if (value > kMax) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is too large", text));
-    }
-  }
-  value *= suffix->factor;
-  Wide scale = 1;
-  Wide part = 0;
-  for (const char digit : fraction.substr(0, 18)) {
-    part = part * 10 + (digit - '0');
-    scale *= 10;
-  }
-  value += part * suffix->factor / scale;
+  const Wide value = scaled(whole, factor) + scaled_fraction(fraction, factor);
   if (value > kMax) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is too large", text));
   }

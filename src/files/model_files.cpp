@@ -73,7 +73,7 @@ Result<ModelFiles> resolve_file(const fs::path& path) {
   // The name decides, so that a damaged .gguf gets the reader's precise message; the content helps
   // where it has none.
   if (path.extension() != ".gguf" && !starts_with_gguf_magic(path)) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a GGUF file", path.string()));
+    return fail(ErrorCode::kUnsupported, fmt::format("'{}' is not a GGUF file", path.string()));
   }
   return ModelFiles{ModelFiles::Kind::kGguf, path.string(), path.stem().string()};
 }

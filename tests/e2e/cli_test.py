@@ -132,6 +132,7 @@ class Models(CliTest):
         self.refuse(NO_MODEL, "some/thing", "generate", "some/thing", "-p", "x")
         self.refuse(NO_MODEL, str(self.dir), "generate", self.dir, "-p", "x")
         self.refuse(NO_MODEL, "empty.gguf", "generate", self.file("empty.gguf", ""), "-p", "x")
+        self.refuse(NO_MODEL, "not a GGUF file", "generate", self.file("notes.txt", "hello"), "-p", "x")
         self.refuse(NO_MODEL, "noise.gguf", "generate", self.file("noise.gguf", os.urandom(4096)), "-p", "x")
 
     def test_a_truncated_file(self):

@@ -49,7 +49,7 @@ TEST_F(ModelFilesTest, Files) {
   expect_model(named, Kind::kGguf, named, "My-Model.Q4_1");
   const std::string blob = dir_.write("blob", "GGUF....");
   expect_model(blob, Kind::kGguf, blob, "blob");
-  expect_error(dir_.write("a.txt", "text"), ErrorCode::kInvalidArgument, "is not a GGUF file");
+  expect_error(dir_.write("a.txt", "text"), ErrorCode::kUnsupported, "is not a GGUF file");
   expect_error(dir_.write("m.safetensors", "x"), ErrorCode::kInvalidArgument, "give the directory");
   expect_error(at("absent.gguf"), ErrorCode::kNotFound, "no file or directory");
   expect_error(at("absent"), ErrorCode::kNotFound, "no file or directory");
