@@ -5,9 +5,10 @@
 
 namespace warprow {
 
-// The instruction sets that CPU kernels are compiled for. Ordered: a higher one includes the lower ones.
-//  kAvx2: AVX2, FMA, F16C. kAvx512: also AVX-512 F, BW, VL, DQ, VNNI. Each only if the operating system saves the
-//  registers.
+// The instruction sets that CPU kernels are compiled for. Ordered: a higher one includes the lower
+// ones.
+//  kAvx2: AVX2, FMA, F16C. kAvx512: also AVX-512 F, BW, VL, DQ, VNNI. Each only if the operating
+//  system saves the registers.
 enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512 };
 
 // What kernels dispatch on: the best set this machine has, unless a ScopedCpuIsa lowers it. Cheap.
@@ -19,8 +20,9 @@ CpuIsa detected_cpu_isa();
 
 const char* cpu_isa_name(CpuIsa isa);
 
-// Lowers cpu_isa() for the whole process within its scope, for tests that walk through every kernel variant. A set that
-// the machine lacks is lowered to what it has. Not for use while other threads run kernels.
+// Lowers cpu_isa() for the whole process within its scope, for tests that walk through every kernel
+// variant. A set that the machine lacks is lowered to what it has. Not for use while other threads
+// run kernels.
 class ScopedCpuIsa {
  public:
   explicit ScopedCpuIsa(CpuIsa isa);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/cpu_isa.h"
+#include "device/cpu/cpu_device.h"
+
 #include <memory>
 #include <random>
 #include <vector>
-
-#include "base/cpu_isa.h"
-#include "device/cpu/cpu_device.h"
 
 namespace warprow::testing {
 
 // A CPU device with an inline stream: an operation has run when its call returns.
 struct CpuHarness {
   explicit CpuHarness(int32_t num_threads = 2)
-      : device(cpu::make_cpu_device({.num_threads = num_threads, .mode = cpu::CpuStreamMode::kInline})),
+      : device(cpu::make_cpu_device(
+            {.num_threads = num_threads, .mode = cpu::CpuStreamMode::kInline})),
         stream(device->make_stream()) {}
   std::unique_ptr<cpu::CpuDevice> device;
   std::unique_ptr<Stream> stream;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention/paged_attention.h"
 
-#include <gtest/gtest.h>
+#include "tests/kernels/cpu_harness.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "tests/kernels/cpu_harness.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -68,7 +68,8 @@ struct Outcome {
   std::vector<float> lse;  // [T, hq]
 };
 
-// Lays a batch out as the runner would: a paged cache with shuffled blocks, rows behind idx_mapping, q in wider rows.
+// Lays a batch out as the runner would: a paged cache with shuffled blocks, rows behind
+// idx_mapping, q in wider rows.
 class Batch {
  public:
   Batch(const World& world, std::vector<Piece> pieces, Options options)
@@ -81,12 +82,19 @@ class Batch {
   Outcome run() {
     CpuHarness cpu(o_.threads);
     PagedAttentionArgs a;
-    a.kv = {k_.data(),     v_.data(),       w_.dtype,       o_.block_size,
-            w_.hkv,        w_.dim_k,        w_.dim_v,       block_stride_,
-            head_stride_, token_stride_};
+    a.kv = {k_.data(),
+            v_.data(),
+            w_.dtype,
+            o_.block_size,
+            w_.hkv,
+            w_.dim_k,
+            w_.dim_v,
+            block_stride_,
+            head_stride_,
+            token_stride_};
     a.num_q_heads = w_.hq;
-    std::vector<std::byte> scratch(
-        paged_attention_scratch_bytes(a.kv, w_.hq, static_cast<int32_t>(pieces_.size()), o_.threads));
+    std::vector<std::byte> scratch(paged_attention_scratch_bytes(
+        a.kv, w_.hq, static_cast<int32_t>(pieces_.size()), o_.threads));
     Outcome result;
     result.out.assign(static_cast<size_t>(tokens_ * w_.hq * w_.dim_v), -5.0F);
     result.lse.assign(static_cast<size_t>(tokens_ * w_.hq), -5.0F);
@@ -130,14 +138,16 @@ class Batch {
     num_blocks_ = blocks;
     table_.assign((pieces_.size() + 2) * static_cast<size_t>(max_blocks_), -1);
     for (size_t r = 0; r < pieces_.size(); ++r) {
-      const auto row = static_cast<int32_t>(pieces_.size() + 1 - r);  // rows in another order than the batch
+      const auto row =
+          static_cast<int32_t>(pieces_.size() + 1 - r);  // rows in another order than the batch
       idx_mapping_.push_back(pieces_[r].request < 0 ? -1 : row);
       const int32_t first_seen = o_.window > 0 ? std::max(0, pieces_[r].begin - o_.window + 1) : 0;
       for (int32_t b = 0; pieces_[r].request >= 0 && b * o_.block_size < pieces_[r].end; ++b) {
         const int32_t block = free.back();
         free.pop_back();
         // A window's scheduler has taken old blocks away.
-        table_[static_cast<size_t>(row * max_blocks_ + b)] = (b + 1) * o_.block_size <= first_seen ? -1 : block;
+        table_[static_cast<size_t>(row * max_blocks_ + b)] =
+            (b + 1) * o_.block_size <= first_seen ? -1 : block;
       }
     }
   }
@@ -152,7 +162,8 @@ class Batch {
     v_.assign(bytes, std::byte{0xff});
     for (size_t r = 0; r < pieces_.size(); ++r) {
       for (int32_t t = 0; pieces_[r].request >= 0 && t < pieces_[r].end; ++t) {
-        const int32_t block = table_[static_cast<size_t>(idx_mapping_[r] * max_blocks_ + t / o_.block_size)];
+        const int32_t block =
+            table_[static_cast<size_t>(idx_mapping_[r] * max_blocks_ + t / o_.block_size)];
         for (int32_t h = 0; block >= 0 && h < w_.hkv; ++h) {
           const int64_t at =
               block * block_stride_ + h * head_stride_ + t % o_.block_size * token_stride_;
@@ -180,8 +191,10 @@ class Batch {
     for (size_t r = 0; r < pieces_.size(); ++r) {
       for (int32_t i = 0; pieces_[r].request >= 0 && i < pieces_[r].end - pieces_[r].begin; ++i) {
         const int64_t width = int64_t{w_.hq} * w_.dim_k;
-        std::copy_n(w_.q[static_cast<size_t>(pieces_[r].request)].begin() + (pieces_[r].begin + i) * width, width,
-                    q_.begin() + (query_start_[r] + i) * q_stride_);
+        std::copy_n(
+            w_.q[static_cast<size_t>(pieces_[r].request)].begin() + (pieces_[r].begin + i) * width,
+            width,
+            q_.begin() + (query_start_[r] + i) * q_stride_);
       }
     }
   }
@@ -197,8 +210,13 @@ class Batch {
 };
 
 // One query and head in double.
-void reference(const World& w, const Options& o, const Piece& p, int32_t position, int32_t head,
-               std::vector<double>& out, double& lse) {
+void reference(const World& w,
+               const Options& o,
+               const Piece& p,
+               int32_t position,
+               int32_t head,
+               std::vector<double>& out,
+               double& lse) {
   const auto r = static_cast<size_t>(p.request);
   const int32_t kv_head = head / (w.hq / w.hkv);
   const int32_t begin = o.causal && o.window > 0 ? std::max(0, position - o.window + 1) : 0;
@@ -208,8 +226,9 @@ void reference(const World& w, const Options& o, const Piece& p, int32_t positio
   for (int32_t j = begin; j < end; ++j) {
     double s = 0.0;
     for (int32_t d = 0; d < w.dim_k; ++d) {
-      s += static_cast<double>(w.q[r][static_cast<size_t>((position * w.hq + head) * w.dim_k + d)]) *
-           w.k[r][static_cast<size_t>((j * w.hkv + kv_head) * w.dim_k + d)];
+      s +=
+          static_cast<double>(w.q[r][static_cast<size_t>((position * w.hq + head) * w.dim_k + d)]) *
+          w.k[r][static_cast<size_t>((j * w.hkv + kv_head) * w.dim_k + d)];
     }
     s /= std::sqrt(static_cast<double>(w.dim_k));
     if (o.soft_cap > 0.0F) {
@@ -224,7 +243,8 @@ void reference(const World& w, const Options& o, const Piece& p, int32_t positio
     const double e = std::exp(scores[static_cast<size_t>(j - begin)] - top);
     sum += e;
     for (int32_t d = 0; d < w.dim_v; ++d) {
-      out[static_cast<size_t>(d)] += e * w.v[r][static_cast<size_t>((j * w.hkv + kv_head) * w.dim_v + d)];
+      out[static_cast<size_t>(d)] +=
+          e * w.v[r][static_cast<size_t>((j * w.hkv + kv_head) * w.dim_v + d)];
     }
   }
   for (double& x : out) {
@@ -233,7 +253,10 @@ void reference(const World& w, const Options& o, const Piece& p, int32_t positio
   lse = top + std::log(sum);
 }
 
-void expect_reference(const World& w, const Options& o, const std::vector<Piece>& pieces, const Outcome& got) {
+void expect_reference(const World& w,
+                      const Options& o,
+                      const std::vector<Piece>& pieces,
+                      const Outcome& got) {
   int64_t token = 0;
   std::vector<double> expected;
   double lse = 0.0;
@@ -244,7 +267,8 @@ void expect_reference(const World& w, const Options& o, const std::vector<Piece>
         const int64_t at = (token * w.hq + h) * w.dim_v;
         for (int32_t d = 0; d < w.dim_v; ++d) {
           ASSERT_NEAR(got.out[static_cast<size_t>(at + d)], expected[static_cast<size_t>(d)], 5e-6)
-              << "request " << p.request << " position " << position << " head " << h << " dim " << d;
+              << "request " << p.request << " position " << position << " head " << h << " dim "
+              << d;
         }
         ASSERT_NEAR(got.lse[static_cast<size_t>(token * w.hq + h)], lse, 1e-5);
       }
@@ -252,7 +276,8 @@ void expect_reference(const World& w, const Options& o, const std::vector<Piece>
   }
 }
 
-const std::vector<Piece> kMixed{{0, 0, 1}, {3, 129, 130}, {-1, 0, 0}, {1, 5, 17}, {4, 0, 200}, {2, 63, 64}, {-1, 0, 0}};
+const std::vector<Piece> kMixed{
+    {0, 0, 1}, {3, 129, 130}, {-1, 0, 0}, {1, 5, 17}, {4, 0, 200}, {2, 63, 64}, {-1, 0, 0}};
 
 TEST(PagedAttention, MixedBatchAgreesWithDouble) {
   World w;
@@ -302,8 +327,13 @@ TEST(PagedAttention, HeadDimensionsAndGroups) {
   struct Shape {
     int32_t hq, hkv, dim_k, dim_v;
   };
-  for (const Shape s : {Shape{2, 2, 80, 80}, Shape{4, 1, 96, 96}, Shape{8, 2, 128, 128}, Shape{5, 1, 256, 256},
-                        Shape{2, 1, 8, 8}, Shape{7, 1, 72, 40}, Shape{36, 1, 24, 24}}) {
+  for (const Shape s : {Shape{2, 2, 80, 80},
+                        Shape{4, 1, 96, 96},
+                        Shape{8, 2, 128, 128},
+                        Shape{5, 1, 256, 256},
+                        Shape{2, 1, 8, 8},
+                        Shape{7, 1, 72, 40},
+                        Shape{36, 1, 24, 24}}) {
     World w;
     w.hq = s.hq;
     w.hkv = s.hkv;
@@ -320,7 +350,10 @@ TEST(PagedAttention, HeadDimensionsAndGroups) {
 }
 
 // The rows of `whole` that `part`, made of other pieces, holds, are bit-equal.
-void expect_same_bits(const World& w, const std::vector<Piece>& pieces, const Outcome& part, const Outcome& whole) {
+void expect_same_bits(const World& w,
+                      const std::vector<Piece>& pieces,
+                      const Outcome& part,
+                      const Outcome& whole) {
   size_t token = 0;
   const auto width = static_cast<size_t>(w.hq * w.dim_v);
   for (const Piece& p : pieces) {
@@ -330,7 +363,8 @@ void expect_same_bits(const World& w, const std::vector<Piece>& pieces, const Ou
     }
     for (int32_t position = p.begin; position < p.end; ++position, ++token) {
       for (size_t i = 0; i < width; ++i) {
-        ASSERT_EQ(part.out[token * width + i], whole.out[(start + static_cast<size_t>(position)) * width + i])
+        ASSERT_EQ(part.out[token * width + i],
+                  whole.out[(start + static_cast<size_t>(position)) * width + i])
             << "request " << p.request << " position " << position;
       }
     }
@@ -356,11 +390,11 @@ TEST(PagedAttention, BitEqualForAnyBatchChunkBlockSizeAndThreads) {
           Options o = base;
           o.block_size = block_size;
           o.threads = block_size == 16 ? 1 : 2;
-          for (const auto& pieces : std::vector<std::vector<Piece>>{
-                   {{4, 199, 200}},
-                   {{3, 129, 130}, {4, 0, 100}, {1, 16, 17}},
-                   {{4, 100, 200}, {3, 3, 71}, {2, 0, 64}, {0, 0, 1}},
-                   {{4, 37, 38}, {3, 64, 128}}}) {
+          for (const auto& pieces :
+               std::vector<std::vector<Piece>>{{{4, 199, 200}},
+                                               {{3, 129, 130}, {4, 0, 100}, {1, 16, 17}},
+                                               {{4, 100, 200}, {3, 3, 71}, {2, 0, 64}, {0, 0, 1}},
+                                               {{4, 37, 38}, {3, 64, 128}}}) {
             expect_same_bits(w, pieces, Batch(w, pieces, o).run(), whole);
           }
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/norm/rms_norm.h"
 
-#include <gtest/gtest.h>
+#include "tests/kernels/cpu_harness.h"
 
 #include <cmath>
 
-#include "tests/kernels/cpu_harness.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -20,10 +20,12 @@ void expect_norm(const float* x, const float* weight, const float* out, int64_t 
   for (int64_t i = 0; i < width; ++i) {
     squares += static_cast<double>(x[i]) * x[i];
   }
-  const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(kEps));
+  const double factor =
+      1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(kEps));
   for (int64_t i = 0; i < width; ++i) {
     const double expected = x[i] * factor * weight[i];
-    ASSERT_NEAR(out[i], expected, 1e-6 * std::abs(expected)) << "width " << width << " element " << i;
+    ASSERT_NEAR(out[i], expected, 1e-6 * std::abs(expected))
+        << "width " << width << " element " << i;
   }
 }
 
@@ -36,11 +38,12 @@ TEST(RmsNorm, AgreesWithDoubleOnEveryIsaAndWidth) {
       const auto x = random_floats(static_cast<size_t>(rows * width), 1, 3.0F);
       const auto weight = random_floats(static_cast<size_t>(width), 2);
       std::vector<float> out(x.size());
-      rms_norm(*cpu.stream, {.x = make_view(x.data(), rows, width),
-                             .residual = {},
-                             .weight = make_view(weight.data(), width),
-                             .out = make_view(out.data(), rows, width),
-                             .eps = kEps});
+      rms_norm(*cpu.stream,
+               {.x = make_view(x.data(), rows, width),
+                .residual = {},
+                .weight = make_view(weight.data(), width),
+                .out = make_view(out.data(), rows, width),
+                .eps = kEps});
       for (int64_t t = 0; t < rows; ++t) {
         expect_norm(&x[t * width], weight.data(), &out[t * width], width);
       }
@@ -59,11 +62,12 @@ TEST(RmsNorm, AddsTheResidualFirstAndInPlace) {
     const ScopedCpuIsa scope(isa);
     auto residual = before;
     auto out = x;  // in place
-    rms_norm(*cpu.stream, {.x = make_view<const float>(out.data(), rows, width),
-                           .residual = make_view(residual.data(), rows, width),
-                           .weight = make_view(weight.data(), width),
-                           .out = make_view(out.data(), rows, width),
-                           .eps = kEps});
+    rms_norm(*cpu.stream,
+             {.x = make_view<const float>(out.data(), rows, width),
+              .residual = make_view(residual.data(), rows, width),
+              .weight = make_view(weight.data(), width),
+              .out = make_view(out.data(), rows, width),
+              .eps = kEps});
     for (int64_t i = 0; i < rows * width; ++i) {
       ASSERT_EQ(residual[i], before[i] + x[i]);
     }
@@ -81,12 +85,20 @@ TEST(RmsNorm, RowDoesNotDependOnBatchOrThreads) {
   std::vector<float> together(x.size());
   std::vector<float> alone(x.size());
   CpuHarness two(2);
-  rms_norm(*two.stream, {make_view(x.data(), rows, width), {}, make_view(weight.data(), width),
-                         make_view(together.data(), rows, width), kEps});
+  rms_norm(*two.stream,
+           {make_view(x.data(), rows, width),
+            {},
+            make_view(weight.data(), width),
+            make_view(together.data(), rows, width),
+            kEps});
   CpuHarness one(1);
   for (int64_t t = 0; t < rows; ++t) {
-    rms_norm(*one.stream, {make_view(&x[t * width], 1, width), {}, make_view(weight.data(), width),
-                           make_view(&alone[t * width], 1, width), kEps});
+    rms_norm(*one.stream,
+             {make_view(&x[t * width], 1, width),
+              {},
+              make_view(weight.data(), width),
+              make_view(&alone[t * width], 1, width),
+              kEps});
   }
   EXPECT_EQ(together, alone);
 }
@@ -95,8 +107,12 @@ TEST(RmsNorm, RefusesUnequalWidths) {
   CpuHarness cpu;
   std::vector<float> a(8);
   const ScopedCheckThrows throws;
-  EXPECT_THROW(rms_norm(*cpu.stream, {make_view<const float>(a.data(), 2, 4), {}, make_view<const float>(a.data(), 3),
-                                      make_view(a.data(), 2, 4), kEps}),
+  EXPECT_THROW(rms_norm(*cpu.stream,
+                        {make_view<const float>(a.data(), 2, 4),
+                         {},
+                         make_view<const float>(a.data(), 3),
+                         make_view(a.data(), 2, 4),
+                         kEps}),
                CheckFailure);
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rope/rope_kv_write.h"
 
-#include <gtest/gtest.h>
+#include "tests/kernels/cpu_harness.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "tests/kernels/cpu_harness.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -15,7 +15,8 @@ namespace {
 using testing::CpuHarness;
 using testing::random_floats;
 
-// A layer with 4 query heads over 2 KV heads of 24, blocks of 4 tokens, rows with slack behind them.
+// A layer with 4 query heads over 2 KV heads of 24, blocks of 4 tokens, rows with slack behind
+// them.
 struct Layer {
   int32_t hq = 4;
   int32_t hkv = 2;
@@ -32,15 +33,26 @@ struct Layer {
   std::vector<float> q_norm = random_floats(static_cast<size_t>(dim), 24);
   std::vector<float> k_norm = random_floats(static_cast<size_t>(dim), 25);
 
-  [[nodiscard]] size_t cache_elements() const { return static_cast<size_t>(blocks * block * hkv * dim); }
+  [[nodiscard]] size_t cache_elements() const {
+    return static_cast<size_t>(blocks * block * hkv * dim);
+  }
 
-  RopeKvWriteArgs args(std::vector<float>& rows, std::byte* k, std::byte* v, DType dtype, bool nhd) {
+  RopeKvWriteArgs args(
+      std::vector<float>& rows, std::byte* k, std::byte* v, DType dtype, bool nhd) {
     RopeKvWriteArgs a;
     a.qkv = make_strided(rows.data(), tokens, int64_t{hq + 2 * hkv} * dim, stride);
     a.cos = make_view<const float>(cos.data(), tokens, rot / 2);
     a.sin = make_view<const float>(sin.data(), tokens, rot / 2);
     a.slot_mapping = make_view<const int64_t>(slots.data(), tokens);
-    a.kv = {k, v, dtype, block, hkv, dim, dim, int64_t{block} * hkv * dim, nhd ? dim : int64_t{block} * dim,
+    a.kv = {k,
+            v,
+            dtype,
+            block,
+            hkv,
+            dim,
+            dim,
+            int64_t{block} * hkv * dim,
+            nhd ? dim : int64_t{block} * dim,
             nhd ? int64_t{hkv} * dim : dim};
     a.num_q_heads = hq;
     a.rot_dim = rot;
@@ -49,7 +61,8 @@ struct Layer {
 };
 
 // One head in double: optional norm, then rotation.
-std::vector<double> reference_head(const Layer& layer, const float* x, int64_t token, const float* norm, bool pairs) {
+std::vector<double> reference_head(
+    const Layer& layer, const float* x, int64_t token, const float* norm, bool pairs) {
   std::vector<double> h(x, x + layer.dim);
   if (norm != nullptr) {
     double squares = 0.0;
@@ -90,8 +103,11 @@ TEST_P(RopeKvWrite, RotatesAndWritesF32) {
     auto rows = layer.qkv;
     std::vector<float> k(layer.cache_elements(), -9.0F);
     std::vector<float> v(layer.cache_elements(), -9.0F);
-    auto args = layer.args(rows, reinterpret_cast<std::byte*>(k.data()), reinterpret_cast<std::byte*>(v.data()),
-                           DType::kF32, nhd);
+    auto args = layer.args(rows,
+                           reinterpret_cast<std::byte*>(k.data()),
+                           reinterpret_cast<std::byte*>(v.data()),
+                           DType::kF32,
+                           nhd);
     args.interleaved = pairs;
     if (with_norm) {
       args.q_norm = make_view<const float>(layer.q_norm.data(), layer.dim);
@@ -102,17 +118,22 @@ TEST_P(RopeKvWrite, RotatesAndWritesF32) {
     for (int64_t t = 0; t < layer.tokens; ++t) {
       const float* in = &layer.qkv[t * layer.stride];
       for (int h = 0; h < layer.hq; ++h) {
-        expect_head(&rows[t * layer.stride + h * layer.dim],
-                    reference_head(layer, in + h * layer.dim, t, with_norm ? layer.q_norm.data() : nullptr, pairs));
+        expect_head(
+            &rows[t * layer.stride + h * layer.dim],
+            reference_head(
+                layer, in + h * layer.dim, t, with_norm ? layer.q_norm.data() : nullptr, pairs));
       }
       if (layer.slots[t] < 0) {
         continue;
       }
       for (int h = 0; h < layer.hkv; ++h) {
-        const int64_t at = layer.slots[t] / layer.block * args.kv.block_stride + h * args.kv.head_stride +
+        const int64_t at = layer.slots[t] / layer.block * args.kv.block_stride +
+                           h * args.kv.head_stride +
                            layer.slots[t] % layer.block * args.kv.token_stride;
         const float* key = in + (layer.hq + h) * layer.dim;
-        expect_head(&k[at], reference_head(layer, key, t, with_norm ? layer.k_norm.data() : nullptr, pairs));
+        expect_head(
+            &k[at],
+            reference_head(layer, key, t, with_norm ? layer.k_norm.data() : nullptr, pairs));
         EXPECT_EQ(0, std::memcmp(&v[at], key + layer.hkv * layer.dim, sizeof(float) * layer.dim));
         written += layer.dim;
       }
@@ -122,8 +143,11 @@ TEST_P(RopeKvWrite, RotatesAndWritesF32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, RopeKvWrite,
-                         ::testing::Combine(::testing::Bool(), ::testing::Bool(), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Forms,
+                         RopeKvWrite,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Bool(),
+                                            ::testing::Bool()));
 
 TEST(RopeKvWriteBf16, RoundsToNearestEven) {
   CpuHarness cpu;
@@ -133,13 +157,16 @@ TEST(RopeKvWriteBf16, RoundsToNearestEven) {
     const ScopedCpuIsa scope(isa);
     auto rows = layer.qkv;
     rows[layer.hq * layer.dim] = std::nanf("");
-    rows[layer.hq * layer.dim + 1] = 1.00390625F;   // half way, down to even
-    rows[layer.hq * layer.dim + 2] = 1.01171875F;   // half way, up to even
+    rows[layer.hq * layer.dim + 1] = 1.00390625F;  // half way, down to even
+    rows[layer.hq * layer.dim + 2] = 1.01171875F;  // half way, up to even
     const auto source = rows;
     std::vector<uint16_t> k(layer.cache_elements());
     std::vector<uint16_t> v(layer.cache_elements());
-    auto args = layer.args(rows, reinterpret_cast<std::byte*>(k.data()), reinterpret_cast<std::byte*>(v.data()),
-                           DType::kBF16, false);
+    auto args = layer.args(rows,
+                           reinterpret_cast<std::byte*>(k.data()),
+                           reinterpret_cast<std::byte*>(v.data()),
+                           DType::kBF16,
+                           false);
     rope_kv_write(*cpu.stream, args);
     const int64_t at = 1 * args.kv.block_stride + 2 * args.kv.token_stride;  // slot 6, head 0
     for (int i = 0; i < layer.dim; ++i) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rope/rope_table.h"
 
-#include <gtest/gtest.h>
+#include "tests/kernels/cpu_harness.h"
 
 #include <cmath>
 
-#include "tests/kernels/cpu_harness.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -19,8 +19,12 @@ TEST(RopeTable, AngleIsAFloatProduct) {
   }
   std::vector<float> cos(4 * 32);
   std::vector<float> sin(4 * 32);
-  rope_table(*cpu.stream, {make_view(positions.data(), 4), make_view(inv_freq.data(), 32),
-                           make_view(cos.data(), 4, 32), make_view(sin.data(), 4, 32), 2.0F});
+  rope_table(*cpu.stream,
+             {make_view(positions.data(), 4),
+              make_view(inv_freq.data(), 32),
+              make_view(cos.data(), 4, 32),
+              make_view(sin.data(), 4, 32),
+              2.0F});
   EXPECT_EQ(cos[0], 2.0F);
   EXPECT_EQ(sin[0], 0.0F);
   for (size_t t = 0; t < 4; ++t) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sample/sample.h"
 
-#include <gtest/gtest.h>
+#include "kernels/sample/gumbel.h"
+#include "kernels/sample/min_p.h"
+#include "kernels/sample/temperature.h"
+#include "tests/kernels/cpu_harness.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "kernels/sample/gumbel.h"
-#include "kernels/sample/min_p.h"
-#include "kernels/sample/temperature.h"
-#include "tests/kernels/cpu_harness.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -88,7 +88,9 @@ std::vector<int32_t> reference_survivors(std::vector<float> x, const SampleParam
   if (p.min_p > 0.0F) {
     std::erase_if(ids, [&](int32_t i) { return x[i] < min_p_threshold(max, p.min_p); });
   }
-  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+  std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+    return x[a] > x[b] || (x[a] == x[b] && a < b);
+  });
   if (p.top_k > 0 && static_cast<size_t>(p.top_k) < ids.size()) {
     ids.resize(static_cast<size_t>(p.top_k));
   }
@@ -107,15 +109,19 @@ std::vector<int32_t> reference_survivors(std::vector<float> x, const SampleParam
   return ids;
 }
 
-int32_t reference_sample(const std::vector<float>& logits, const SampleParams& p, int32_t position) {
+int32_t reference_sample(const std::vector<float>& logits,
+                         const SampleParams& p,
+                         int32_t position) {
   if (is_greedy(p.temperature)) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   int32_t best_id = -1;
   double best = 0.0;
   for (const int32_t id : reference_survivors(logits, p)) {
-    const double score = gumbel_score(logits[id] / effective_temperature(p.temperature),
-                                      {p.seed, static_cast<uint32_t>(position), RandomPurpose::kSample}, id);
+    const double score =
+        gumbel_score(logits[id] / effective_temperature(p.temperature),
+                     {p.seed, static_cast<uint32_t>(position), RandomPurpose::kSample},
+                     id);
     if (best_id < 0 || score > best || (score == best && id < best_id)) {
       best = score;
       best_id = id;
@@ -143,7 +149,8 @@ TEST(Sample, GreedyTakesTheFirstOfTheLargest) {
   }
 }
 
-// Mission D1: temperatures [0, 9e-6, 1e-5, 1] in one batch: two argmax, two random, no NaN; under 0.01 acts as 0.01.
+// Mission D1: temperatures [0, 9e-6, 1e-5, 1] in one batch: two argmax, two random, no NaN; under
+// 0.01 acts as 0.01.
 TEST(Sample, SmallTemperatures) {
   Call call{.vocab = 64};
   std::vector<float> x(64, 0.0F);
@@ -187,8 +194,10 @@ std::vector<RuleCase> rule_cases() {
 // Every combination of rules, on peaked, flat and tied rows, draws what the definition draws.
 TEST(Sample, EveryRuleCombinationAgreesWithItsDefinition) {
   const int64_t vocab = 2501;
-  std::vector<std::vector<float>> rows{random_floats(vocab, 31, 4.0F), random_floats(vocab, 32, 0.2F),
-                                       random_floats(vocab, 33, 2.0F), std::vector<float>(vocab, 1.5F)};
+  std::vector<std::vector<float>> rows{random_floats(vocab, 31, 4.0F),
+                                       random_floats(vocab, 32, 0.2F),
+                                       random_floats(vocab, 33, 2.0F),
+                                       std::vector<float>(vocab, 1.5F)};
   for (float& v : rows[2]) {
     v = std::round(v * 2.0F) / 2.0F;  // many ties
   }
@@ -211,8 +220,9 @@ TEST(Sample, EveryRuleCombinationAgreesWithItsDefinition) {
     call.run(2);
     for (size_t i = 0; i < expected.size(); ++i) {
       const SampleParams& p = call.params[i];
-      ASSERT_EQ(call.sampled[i], expected[i]) << cpu_isa_name(isa) << " temperature " << p.temperature << " top_p "
-                                              << p.top_p << " min_p " << p.min_p << " top_k " << p.top_k;
+      ASSERT_EQ(call.sampled[i], expected[i])
+          << cpu_isa_name(isa) << " temperature " << p.temperature << " top_p " << p.top_p
+          << " min_p " << p.min_p << " top_k " << p.top_k;
     }
   }
 }
@@ -236,7 +246,8 @@ TEST(Sample, WorkedExamplesOfTheRules) {
   p.min_p = 0.3F;
   EXPECT_EQ(drawn_ids({2, 1, 0}, p, 300), (std::vector<int32_t>{0, 1}));
   p.temperature = 0.5F;
-  EXPECT_EQ(drawn_ids({2, 1, 0}, p, 300), (std::vector<int32_t>{0})) << "min_p comes after temperature";
+  EXPECT_EQ(drawn_ids({2, 1, 0}, p, 300), (std::vector<int32_t>{0}))
+      << "min_p comes after temperature";
 
   SampleParams nucleus = with_temperature(1.0F);
   nucleus.top_p = 0.65F;
@@ -247,13 +258,15 @@ TEST(Sample, WorkedExamplesOfTheRules) {
 
   SampleParams two = with_temperature(1.0F);
   two.top_k = 2;
-  EXPECT_EQ(drawn_ids({3, 3, 3, 1}, two, 300), (std::vector<int32_t>{0, 1})) << "exactly k, lowest id first";
+  EXPECT_EQ(drawn_ids({3, 3, 3, 1}, two, 300), (std::vector<int32_t>{0, 1}))
+      << "exactly k, lowest id first";
   // top_p counts the mass of what top_k left: .4 / (.4 + .3) = .571 reaches .55 alone.
   two.top_p = 0.55F;
   EXPECT_EQ(drawn_ids(probs, two, 300), (std::vector<int32_t>{0}));
 }
 
-// Pearson's statistic of 100,000 draws against the exact distribution stays under its 1 - 1e-6 quantile.
+// Pearson's statistic of 100,000 draws against the exact distribution stays under its 1 - 1e-6
+// quantile.
 void expect_distribution(const SampleParams& base) {
   const std::vector<float> x{1.0F, 2.0F, -1.0F, 0.5F, 2.5F, 0.0F, -3.0F, 1.5F, 2.0F, 0.25F};
   const int draws = 100000;
@@ -284,7 +297,8 @@ void expect_distribution(const SampleParams& base) {
     statistic += (count[i] - expected) * (count[i] - expected) / expected;
   }
   const double df = static_cast<double>(survivors.size()) - 1.0;
-  // Wilson and Hilferty's approximation of the chi-square quantile; 4.75 is the normal one for 1e-6.
+  // Wilson and Hilferty's approximation of the chi-square quantile; 4.75 is the normal one for
+  // 1e-6.
   const double cube = 1.0 - 2.0 / (9.0 * df) + 4.75 * std::sqrt(2.0 / (9.0 * df));
   EXPECT_LT(statistic, df * cube * cube * cube) << survivors.size() << " survivors";
 }
@@ -322,11 +336,14 @@ TEST(Sample, DrawDependsOnSeedAndPositionOnly) {
     alone.run();
     Call crowd{.vocab = vocab};
     for (uint32_t i = 0; i < 63; ++i) {
-      crowd.add(random_floats(vocab, 100 + i, 1.0F), with_temperature(i % 2 == 0 ? 0.0F : 0.8F, i), 3);
+      crowd.add(
+          random_floats(vocab, 100 + i, 1.0F), with_temperature(i % 2 == 0 ? 0.0F : 0.8F, i), 3);
     }
     crowd.add(x, p, 17);
-    std::swap(crowd.row[63], crowd.row[20]);  // another row of the table, another place in the batch
-    std::swap_ranges(crowd.logits.begin() + 63 * vocab, crowd.logits.end(), crowd.logits.begin() + 20 * vocab);
+    std::swap(crowd.row[63],
+              crowd.row[20]);  // another row of the table, another place in the batch
+    std::swap_ranges(
+        crowd.logits.begin() + 63 * vocab, crowd.logits.end(), crowd.logits.begin() + 20 * vocab);
     std::swap(crowd.position[63], crowd.position[20]);
     crowd.run(2);
     EXPECT_EQ(crowd.sampled[20], alone.sampled[0]);
@@ -368,7 +385,8 @@ TEST(Sample, RawLogprobsAndRank) {
   ties.run();
   EXPECT_EQ(ties.sampled[0], 1);
   EXPECT_EQ(ties.rank[0], 2) << "ties count";
-  EXPECT_EQ(std::vector<int32_t>(ties.top_ids.begin(), ties.top_ids.begin() + 4), (std::vector<int32_t>{1, 2, 0, -1}));
+  EXPECT_EQ(std::vector<int32_t>(ties.top_ids.begin(), ties.top_ids.begin() + 4),
+            (std::vector<int32_t>{1, 2, 0, -1}));
   EXPECT_EQ(ties.top_logprobs[0], ties.top_logprobs[1]);
   EXPECT_EQ(ties.top_logprobs[0], ties.logprob[0]);
   EXPECT_EQ(ties.top_logprobs[3], -kInf);
@@ -384,7 +402,9 @@ TEST(Sample, LogprobsAgreeWithDoubleWhateverTheRules) {
   }
   std::vector<int32_t> order(vocab);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return x[a] > x[b] || (x[a] == x[b] && a < b);
+  });
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     SampleParams p = with_temperature(3.0F, 5);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/activation/silu_and_mul.h"
 
-#include <gtest/gtest.h>
+#include "tests/kernels/cpu_harness.h"
 
 #include <cmath>
 #include <limits>
 
-#include "tests/kernels/cpu_harness.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -22,12 +22,14 @@ TEST(SiluAndMul, AgreesWithDoubleOnEveryIsaAndWidth) {
       const int64_t rows = 3;
       const auto x = random_floats(static_cast<size_t>(rows * 2 * width), 11, 8.0F);
       std::vector<float> out(static_cast<size_t>(rows * width));
-      silu_and_mul(*cpu.stream, {make_view(x.data(), rows, 2 * width), make_view(out.data(), rows, width)});
+      silu_and_mul(*cpu.stream,
+                   {make_view(x.data(), rows, 2 * width), make_view(out.data(), rows, width)});
       for (int64_t t = 0; t < rows; ++t) {
         for (int64_t i = 0; i < width; ++i) {
           const double gate = x[t * 2 * width + i];
           const double expected = gate / (1.0 + std::exp(-gate)) * x[t * 2 * width + width + i];
-          ASSERT_NEAR(out[t * width + i], expected, 5e-7 * std::abs(expected)) << cpu_isa_name(isa) << " " << gate;
+          ASSERT_NEAR(out[t * width + i], expected, 5e-7 * std::abs(expected))
+              << cpu_isa_name(isa) << " " << gate;
         }
       }
     }
@@ -37,7 +39,8 @@ TEST(SiluAndMul, AgreesWithDoubleOnEveryIsaAndWidth) {
 TEST(SiluAndMul, ExtremesAndNan) {
   CpuHarness cpu;
   const float inf = std::numeric_limits<float>::infinity();
-  const std::vector<float> x{-1000.0F, -100.0F, 0.0F, 100.0F, 3e38F, std::nanf(""), inf, 1, 1, 1, 1, 1, 1, 1};
+  const std::vector<float> x{
+      -1000.0F, -100.0F, 0.0F, 100.0F, 3e38F, std::nanf(""), inf, 1, 1, 1, 1, 1, 1, 1};
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     std::vector<float> out(7);
@@ -59,7 +62,8 @@ TEST(SiluAndMul, SameResultWhereverAValueStands) {
     const int64_t width = 37;
     std::vector<float> x(2 * width, -1.2345F);
     std::vector<float> out(width);
-    silu_and_mul(*cpu.stream, {make_view<const float>(x.data(), 1, 2 * width), make_view(out.data(), 1, width)});
+    silu_and_mul(*cpu.stream,
+                 {make_view<const float>(x.data(), 1, 2 * width), make_view(out.data(), 1, width)});
     EXPECT_EQ(out, std::vector<float>(width, out[0]));
   }
 }

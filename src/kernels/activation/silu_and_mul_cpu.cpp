@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/cpu_stream.h"
 #include "kernels/activation/silu_and_mul.h"
+
+#include "device/cpu/cpu_stream.h"
 #include "kernels/activation/silu_and_mul_loops.h"
 
 namespace warprow::cpu {

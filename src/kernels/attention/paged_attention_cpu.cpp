@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include "kernels/attention/paged_attention.h"
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
-#include "kernels/attention/paged_attention.h"
 #include "kernels/attention/paged_attention_loops.h"
+
+#include <algorithm>
 
 namespace warprow {
 
-size_t paged_attention_scratch_bytes(const KvLayerView& kv, int32_t num_q_heads, int32_t max_rows,
+size_t paged_attention_scratch_bytes(const KvLayerView& kv,
+                                     int32_t num_q_heads,
+                                     int32_t max_rows,
                                      int32_t num_workers) {
   const int32_t group = num_q_heads / kv.num_kv_heads;
   const int64_t items = round_up<int64_t>(max_rows + 1, cpu::kRowPad);
-  const int64_t per_worker =
-      round_up<int64_t>(cpu::attention_scratch_floats(group, kv.head_dim_k, kv.head_dim_v), cpu::kRowPad);
+  const int64_t per_worker = round_up<int64_t>(
+      cpu::attention_scratch_floats(group, kv.head_dim_k, kv.head_dim_v), cpu::kRowPad);
   return static_cast<size_t>(items + per_worker * num_workers + cpu::kRowPad) * sizeof(float);
 }
 
@@ -92,7 +95,8 @@ struct PagedAttention {
     const int32_t* starts = tiles_before;
     const int32_t* ends = starts + num_rows() + 1;
     const auto item_at = [&](int64_t i) {
-      const int64_t item = items - 1 - i;  // a row's last query tiles see the most keys, so they are taken first
+      const int64_t item =
+          items - 1 - i;  // a row's last query tiles see the most keys, so they are taken first
       const auto tile = static_cast<int32_t>(item / heads);
       const auto row = static_cast<int32_t>(std::upper_bound(starts, ends, tile) - starts) - 1;
       return make_item(row, tile - starts[row], static_cast<int32_t>(item % heads));
@@ -129,9 +133,10 @@ void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
   WR_CHECK_EQ(args.idx_mapping.shape[0], rows);
   WR_CHECK(args.sinks.empty() || args.sinks.shape[0] == args.num_q_heads);
   WR_CHECK(args.lse.empty() || args.lse.shape[0] == args.q.shape[0]);
-  WR_CHECK_GE(args.scratch.shape[0],
-              static_cast<int64_t>(paged_attention_scratch_bytes(kv, args.num_q_heads, static_cast<int32_t>(rows),
-                                                                 stream.device().facts().num_threads)));
+  WR_CHECK_GE(
+      args.scratch.shape[0],
+      static_cast<int64_t>(paged_attention_scratch_bytes(
+          kv, args.num_q_heads, static_cast<int32_t>(rows), stream.device().facts().num_threads)));
   as_cpu(stream).launch("paged_attention", PagedAttention{args, WR_ISA_PICK(paged_attention_tile)});
 }
 

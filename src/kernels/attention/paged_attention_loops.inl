@@ -5,7 +5,8 @@
 namespace warprow::cpu {
 namespace {
 
-// The scratch of one item, cut up. A line is one (query, head) pair: line = query * group + head in group.
+// The scratch of one item, cut up. A line is one (query, head) pair: line = query * group + head in
+// group.
 struct Work {
   float* keys;     // [kKeyTile / kLanes, dim_k / kLanes, kLanes keys, kLanes]: see dot_keys
   float* values;   // [kKeyTile, dim_v]
@@ -73,7 +74,8 @@ inline void start_lines(const AttentionTile& a, const Work& w) {
   }
 }
 
-// n cache elements to floats, vector i of them to out + i * step; the last vector is filled up with zeros.
+// n cache elements to floats, vector i of them to out + i * step; the last vector is filled up with
+// zeros.
 inline void load_row(const void* cache, int64_t at, bool bf16, int n, float* out, int step) {
   int i = 0;
   if (bf16) {
@@ -117,15 +119,18 @@ struct Tiles {
   int end;
   [[nodiscard]] int first_base() const { return begin / kKeyTile * kKeyTile; }
   // The part of a tile that holds keys, relative to its base; empty behind the end.
-  [[nodiscard]] Span in_tile(int base) const { return {most(0, begin - base), least(kKeyTile, end - base)}; }
+  [[nodiscard]] Span in_tile(int base) const {
+    return {most(0, begin - base), least(kKeyTile, end - base)};
+  }
 };
 
 inline Tiles tiles_of(const AttentionTile& a) {
   return {visible(a, a.first_position).begin, visible(a, a.first_position + a.num_queries - 1).end};
 }
 
-// The tile that is needed next: its cache lines are asked for a few at a time between the arithmetic, because memory,
-// not arithmetic, bounds decode, and a burst of requests only waits in a queue.
+// The tile that is needed next: its cache lines are asked for a few at a time between the
+// arithmetic, because memory, not arithmetic, bounds decode, and a burst of requests only waits in
+// a queue.
 struct Ahead {
   const AttentionTile* item = nullptr;  // null: nothing comes
   int count = 0;
@@ -141,11 +146,13 @@ inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahe
   }
   const Tiles next = tiles_of(*ahead.item);
   const int next_base = more ? base + kKeyTile : next.first_base();
-  for_each_key(*ahead.item, next_base, next.in_tile(next_base),
-               [&](int, int64_t at) { ahead.at[ahead.count++] = at; });
+  for_each_key(*ahead.item, next_base, next.in_tile(next_base), [&](int, int64_t at) {
+    ahead.at[ahead.count++] = at;
+  });
 }
 
-// Always inlined: g++ takes a function that only prefetches for one without effect and drops its calls.
+// Always inlined: g++ takes a function that only prefetches for one without effect and drops its
+// calls.
 [[gnu::always_inline]] inline void fetch(const Ahead& ahead, int begin, int end) {
   for (int j = begin; j < end && j < ahead.count; ++j) {
     const int element = ahead.item->bf16 ? 2 : 4;
@@ -159,8 +166,9 @@ inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahe
   }
 }
 
-// Keys and values of positions base + [see.begin, see.end). The block table may hold anything before the first key that
-// a window still shows, so nothing outside is touched; scores of stale key rows are masked away.
+// Keys and values of positions base + [see.begin, see.end). The block table may hold anything
+// before the first key that a window still shows, so nothing outside is touched; scores of stale
+// key rows are masked away.
 inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see) {
   for_each_key(a, base, see, [&](int j, int64_t at) {
     float* key = w.keys + int64_t{j / kLanes} * kLanes * w.dim_k + int64_t{j % kLanes} * kLanes;
@@ -169,7 +177,8 @@ inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see)
   });
 }
 
-// Dot products of one query with kLanes keys, which lie interleaved: vector d of every key, then vector d + 1.
+// Dot products of one query with kLanes keys, which lie interleaved: vector d of every key, then
+// vector d + 1.
 inline VecF dot_keys(const float* q, const float* keys, int dim) {
   VecF sum[kLanes];
   WR_UNROLL
@@ -201,8 +210,9 @@ inline void dot_line(const Work& w, int line, Span see) {
   }
 }
 
-// One line meets one tile: its dot products in w.weights become weights e^(s - max) (0 where it does not see), its
-// maximum and sum move on and its accumulator is rescaled. `see` is relative to the tile and not empty.
+// One line meets one tile: its dot products in w.weights become weights e^(s - max) (0 where it
+// does not see), its maximum and sum move on and its accumulator is rescaled. `see` is relative to
+// the tile and not empty.
 inline void weigh_line(const AttentionTile& a, const Work& w, int line, Span see) {
   VecF scores[kKeyTile / kLanes];
   float* weights = w.weights + int64_t{line} * kKeyTile;
@@ -217,7 +227,7 @@ inline void weigh_line(const AttentionTile& a, const Work& w, int line, Span see
       s = capped(s, a.soft_cap);
     }
     const VecI j = lane + g * kLanes;
-    s = (j >= see.begin) & (j < see.end) ? s : splat(-kInfinity);
+    s = ((j >= see.begin) & (j < see.end)) ? s : splat(-kInfinity);
     scores[g] = s;
     top = max(top, s);
   }
@@ -264,7 +274,8 @@ struct CacheValues {
   VecF operator()(int j, int d) const { return load_cache<kBf16>(v, at[j] + d); }
 };
 
-// acc += weights x values for `Lines` lines and `Cols` vectors of the head, keys [see.begin, see.end).
+// acc += weights x values for `Lines` lines and `Cols` vectors of the head, keys [see.begin,
+// see.end).
 template <int Lines, int Cols, typename Values>
 inline void add_values_block(const Work& w, int line, int d, Span see, const Values& values) {
   VecF acc[Lines][Cols];
@@ -342,12 +353,15 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
   }
 }
 
-// Few lines, as in decode, do not repay a copy of the tile: they read keys and values straight from the cache. Each
-// score and each sum goes through the same operations in the same order as over a copy, so both ways are bit-equal.
+// Few lines, as in decode, do not repay a copy of the tile: they read keys and values straight from
+// the cache. Each score and each sum goes through the same operations in the same order as over a
+// copy, so both ways are bit-equal.
 template <int Lines, bool kBf16>
-inline void dot_lines_direct(const AttentionTile& a, const Work& w, const int64_t* at, Span see,
-                             const Ahead& ahead) {
-  constexpr int kKeys = Lines == 1 ? kLanes : Lines < 4 ? most(kLanes / 2, 4) : kLanes / 4;  // that fit in registers
+inline void dot_lines_direct(
+    const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
+  constexpr int kKeys = Lines == 1  ? kLanes
+                        : Lines < 4 ? most(kLanes / 2, 4)
+                                    : kLanes / 4;  // that fit in registers
   for (int group = see.begin / kLanes * kLanes; group < see.end; group += kLanes) {
     VecF sums[Lines][kLanes];
     for (int first = 0; first < kLanes; first += kKeys) {
@@ -396,7 +410,8 @@ inline bool goes_direct(const AttentionTile& a, const Work& w) {
   return w.lines <= kDirectLines && a.head_dim_k % kLanes == 0 && a.head_dim_v % kLanes == 0;
 }
 
-// Offsets of a tile's keys in the cache; keys outside `see`, whose scores are masked, stand in as one inside.
+// Offsets of a tile's keys in the cache; keys outside `see`, whose scores are masked, stand in as
+// one inside.
 inline void locate_keys(const AttentionTile& a, int base, Span see, int64_t* at) {
   for_each_key(a, base, see, [&](int j, int64_t offset) { at[j] = offset; });
   for (int j = 0; j < see.begin; ++j) {
@@ -408,7 +423,8 @@ inline void locate_keys(const AttentionTile& a, int base, Span see, int64_t* at)
 }
 
 template <int Lines>
-inline void dot_direct(const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
+inline void dot_direct(
+    const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
   if (a.bf16) {
     dot_lines_direct<Lines, true>(a, w, at, see, ahead);
   } else {

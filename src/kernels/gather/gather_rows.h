@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "device/view.h"
 #include "kernels/op.h"
+
+#include <cstdint>
 
 namespace warprow {
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
+#include "kernels/gather/gather_rows.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "kernels/gather/gather_rows.h"
+
+#include <cstring>
 
 namespace warprow::cpu {
 

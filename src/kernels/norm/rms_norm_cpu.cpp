@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/cpu_stream.h"
 #include "kernels/norm/rms_norm.h"
+
+#include "device/cpu/cpu_stream.h"
 #include "kernels/norm/rms_norm_loops.h"
 
 namespace warprow::cpu {
@@ -26,7 +27,8 @@ void rms_norm(Stream& stream, const RmsNormArgs& args) {
                          args.eps};
   const auto run_rows = WR_ISA_PICK(rms_norm_rows);
   as_cpu(stream).launch("rms_norm", [loop, rows, run_rows](ComputePool& pool) {
-    pool.parallel_for(rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
+    pool.parallel_for(
+        rows, 16, [&](int64_t begin, int64_t end, int32_t) { run_rows(loop, begin, end); });
   });
 }
 

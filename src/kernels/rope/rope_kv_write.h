@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "device/view.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/op.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// What lies between the QKV projection and attention: optional per-head norm, rotary embedding, write to the cache.
+// What lies between the QKV projection and attention: optional per-head norm, rotary embedding,
+// write to the cache.
 //
-// Formula: q and k heads: optional RMS norm over head_dim_k, then for pair i < rot_dim / 2 with elements (a, b):
-//   a' = a cos[t, i] - b sin[t, i], b' = b cos[t, i] + a sin[t, i]; the pair is (i, i + rot_dim / 2), or
-//   (2i, 2i + 1) when interleaved. Then k and v go to the cache at slot_mapping[t].
-// Shapes: qkv [T, (Hq + Hkv) * head_dim_k + Hkv * head_dim_v], q then k then v, row stride free; cos, sin
-//   [T, rot_dim / 2]; q_norm, k_norm [head_dim_k] or empty; slot_mapping [T], slot = block * block_size + offset.
+// Formula: q and k heads: optional RMS norm over head_dim_k, then for pair i < rot_dim / 2 with
+// elements (a, b):
+//   a' = a cos[t, i] - b sin[t, i], b' = b cos[t, i] + a sin[t, i]; the pair is (i, i + rot_dim /
+//   2), or (2i, 2i + 1) when interleaved. Then k and v go to the cache at slot_mapping[t].
+// Shapes: qkv [T, (Hq + Hkv) * head_dim_k + Hkv * head_dim_v], q then k then v, row stride free;
+// cos, sin
+//   [T, rot_dim / 2]; q_norm, k_norm [head_dim_k] or empty; slot_mapping [T], slot = block *
+//   block_size + offset.
 // Mapping: CPU: tokens in parallel, lanes along the head.
-// Bytes moved: 8 * T * (Hq + Hkv) * head_dim_k + T * Hkv * (head_dim_k + head_dim_v) * cache element.
-// Numerics: float32 without fused multiply-add, as transformers rounds; bf16 cache elements round to nearest even.
-// Preconditions: q and k are rotated in place; rot_dim is even and at most head_dim_k, 0 for none. Slot -1 is padding:
+// Bytes moved: 8 * T * (Hq + Hkv) * head_dim_k + T * Hkv * (head_dim_k + head_dim_v) * cache
+// element. Numerics: float32 without fused multiply-add, as transformers rounds; bf16 cache
+// elements round to nearest even. Preconditions: q and k are rotated in place; rot_dim is even and
+// at most head_dim_k, 0 for none. Slot -1 is padding:
 //   nothing is written to the cache for it.
 // Origin: Su et al., "RoFormer", 2021 (interleaved); the half-split order is GPT-NeoX's.
 struct RopeKvWriteArgs {

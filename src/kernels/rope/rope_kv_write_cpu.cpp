@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/cpu_stream.h"
 #include "kernels/rope/rope_kv_write.h"
+
+#include "device/cpu/cpu_stream.h"
 #include "kernels/rope/rope_kv_write_loops.h"
 
 namespace warprow::cpu {
@@ -8,8 +9,9 @@ namespace warprow::cpu {
 void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
   const KvLayerView& kv = args.kv;
   const int64_t tokens = args.qkv.shape[0];
-  WR_CHECK_EQ(args.qkv.shape[1], int64_t{args.num_q_heads + kv.num_kv_heads} * kv.head_dim_k +
-                                     int64_t{kv.num_kv_heads} * kv.head_dim_v);
+  WR_CHECK_EQ(args.qkv.shape[1],
+              int64_t{args.num_q_heads + kv.num_kv_heads} * kv.head_dim_k +
+                  int64_t{kv.num_kv_heads} * kv.head_dim_v);
   WR_CHECK_EQ(args.slot_mapping.shape[0], tokens);
   WR_CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
   WR_CHECK(args.rot_dim % 2 == 0);
@@ -53,7 +55,8 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
   };
   const auto run_tokens = WR_ISA_PICK(rope_kv_write_tokens);
   as_cpu(stream).launch("rope_kv_write", [loop, tokens, run_tokens](ComputePool& pool) {
-    pool.parallel_for(tokens, 8, [&](int64_t begin, int64_t end, int32_t) { run_tokens(loop, begin, end); });
+    pool.parallel_for(
+        tokens, 8, [&](int64_t begin, int64_t end, int32_t) { run_tokens(loop, begin, end); });
   });
 }
 

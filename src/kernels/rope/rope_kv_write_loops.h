@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/simd/dispatch.h"
+
+#include <cstdint>
 
 namespace warprow::cpu {
 

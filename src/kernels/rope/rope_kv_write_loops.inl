@@ -83,11 +83,11 @@ void WR_ISA_NAME(rope_kv_write_tokens)(const RopeKvLoop& a, int64_t begin, int64
     if (slot < 0) {
       continue;
     }
-    const int64_t at =
-        slot / a.block_size * a.block_stride + slot % a.block_size * a.token_stride;
+    const int64_t at = slot / a.block_size * a.block_stride + slot % a.block_size * a.token_stride;
     for (int h = 0; h < a.num_kv_heads; ++h) {
       write_head(a.k_cache, at + h * a.head_stride, keys + h * a.head_dim_k, a.head_dim_k, a.bf16);
-      write_head(a.v_cache, at + h * a.head_stride, values + h * a.head_dim_v, a.head_dim_v, a.bf16);
+      write_head(
+          a.v_cache, at + h * a.head_stride, values + h * a.head_dim_v, a.head_dim_v, a.bf16);
     }
   }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
+#include "kernels/rope/rope_table.h"
 
 #include "device/cpu/cpu_stream.h"
-#include "kernels/rope/rope_table.h"
+
+#include <cmath>
 
 namespace warprow::cpu {
 

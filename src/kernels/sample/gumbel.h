@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-
 #include "base/philox.h"
+
+#include <cmath>
 
 namespace warprow {
 
-// A standard Gumbel number from 32 random bits: -log(-log(1 - u)), u uniform in (0, 1). The largest numbers, which
-// decide, come from the smallest u, where cells are finest (1 - u is as uniform as u).
+// A standard Gumbel number from 32 random bits: -log(-log(1 - u)), u uniform in (0, 1). The largest
+// numbers, which decide, come from the smallest u, where cells are finest (1 - u is as uniform as
+// u).
 WR_HD inline double gumbel_noise(uint32_t bits) { return -log(-log1p(-uniform_open(bits))); }
 
 // What the draw maximises over the surviving tokens; the lowest id wins a tie.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/sample/logprobs.h"
+
+#include "kernels/sample/token_key.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include "kernels/sample/logprobs.h"
-#include "kernels/sample/token_key.h"
 
 namespace warprow::cpu {
 

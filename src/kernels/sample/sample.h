@@ -1,31 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "device/view.h"
 #include "kernels/op.h"
 #include "kernels/sample/sample_params.h"
 
+#include <cstddef>
+#include <cstdint>
+
 namespace warprow {
 
 // Errors that a logits row can bring.
-enum class SampleError : int32_t { kNone = 0, kBadLogits = 1 };  // kBadLogits: NaN, or no finite maximum
+enum class SampleError : int32_t {
+  kNone = 0,
+  kBadLogits = 1
+};  // kBadLogits: NaN, or no finite maximum
 
-// Draws one token per logits row. The rules stand in their own files, in their order: raw logprobs (logprobs.h), greedy
-// or temperature (temperature.h), min_p (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h).
+// Draws one token per logits row. The rules stand in their own files, in their order: raw logprobs
+// (logprobs.h), greedy or temperature (temperature.h), min_p (min_p.h), top-k and top-p
+// (top_k_top_p.h), the draw (gumbel.h).
 //
-// Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the survivor with the
+// Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the
+// survivor with the
 //   largest x + gumbel(seed, position, id).
-// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative: yields no token; logit_pos [n] is
-//   the position of the logits' input token; sampled, logprob, rank, error [n]; top_ids, top_logprobs [n, max_top].
+// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative: yields no
+// token; logit_pos [n] is
+//   the position of the logits' input token; sampled, logprob, rank, error [n]; top_ids,
+//   top_logprobs [n, max_top].
 // Mapping: CPU: rows in parallel, lanes along the vocabulary.
 // Bytes moved: one pass over the row for a greedy token, 2 to 5 otherwise, from cache.
-// Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities and the nucleus' mass
+// Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities
+// and the nucleus' mass
 //   are summed in double over float terms.
-// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has sample_scratch_bytes. Rows without a
-//   token get sampled -1; where no logprob is asked, logprob is 0 and rank 0; unused columns of top_ids are -1.
+// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has
+// sample_scratch_bytes. Rows without a
+//   token get sampled -1; where no logprob is asked, logprob is 0 and rank 0; unused columns of
+//   top_ids are -1.
 // Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
 struct SampleArgs {
   View<const float, 2> logits;

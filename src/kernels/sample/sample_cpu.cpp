@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cmath>
-#include <limits>
+#include "kernels/sample/sample.h"
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
 #include "kernels/sample/gumbel.h"
 #include "kernels/sample/logprobs.h"
 #include "kernels/sample/min_p.h"
-#include "kernels/sample/sample.h"
 #include "kernels/sample/temperature.h"
 #include "kernels/sample/token_key.h"
 #include "kernels/sample/top_k_top_p.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace warprow {
 namespace {
 
 constexpr int64_t kAlign = 64;
 
-// One worker's scratch: keys [V] u64, values [V], scaled logits [V], group maxima and a copy of them.
+// One worker's scratch: keys [V] u64, values [V], scaled logits [V], group maxima and a copy of
+// them.
 int64_t worker_bytes(int64_t vocab) {
   const int64_t groups = cpu::num_max_groups(static_cast<int32_t>(vocab));
   return round_up<int64_t>(vocab * 8, kAlign) + 2 * round_up<int64_t>(vocab * 4, kAlign) +
@@ -34,7 +36,8 @@ size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers) {
 namespace cpu {
 
 double draw_score(const GumbelDraw& d, int32_t token) {
-  return gumbel_score(d.x[token], {d.seed, d.position, static_cast<RandomPurpose>(d.purpose)}, token);
+  return gumbel_score(
+      d.x[token], {d.seed, d.position, static_cast<RandomPurpose>(d.purpose)}, token);
 }
 
 namespace {
@@ -79,8 +82,8 @@ void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& sc
   row.max /= divisor;
 }
 
-// The survivor with the largest score: tokens up to `last` in the order of keys, which row.keys[0, count) holds if
-// they are few.
+// The survivor with the largest score: tokens up to `last` in the order of keys, which row.keys[0,
+// count) holds if they are few.
 int32_t draw_up_to(const TokenRow& row, GumbelDraw draw, int32_t count, TokenKey last) {
   if (count > kShortList) {
     draw.cut = {key_value(last), key_id(last)};
@@ -102,7 +105,10 @@ int32_t draw_up_to(const TokenRow& row, GumbelDraw draw, int32_t count, TokenKey
   return best_id;
 }
 
-int32_t draw_token(const TokenRow& row, const SampleParams& params, int32_t argmax, int32_t position) {
+int32_t draw_token(const TokenRow& row,
+                   const SampleParams& params,
+                   int32_t argmax,
+                   int32_t position) {
   float lower = std::numeric_limits<float>::lowest();  // -inf never survives
   if (params.min_p > 0.0F) {
     lower = std::max(lower, min_p_threshold(row.max, params.min_p));
@@ -140,12 +146,15 @@ struct Sample {
     args.rank(i) = 0;
     args.error(i) = static_cast<int32_t>(SampleError::kNone);
     std::fill_n(args.top_ids.row(i), args.top_ids.shape[1], -1);
-    std::fill_n(args.top_logprobs.row(i), args.top_logprobs.shape[1], -std::numeric_limits<float>::infinity());
+    std::fill_n(args.top_logprobs.row(i),
+                args.top_logprobs.shape[1],
+                -std::numeric_limits<float>::infinity());
   }
 
   void write_logprobs(int64_t i, const TokenRow& raw, int32_t num_logprobs, double lse) const {
     const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
-    top_logprobs(raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
+    top_logprobs(
+        raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
   }
 
   void run_row(int64_t i, const WorkerScratch& scratch) const {
@@ -162,8 +171,14 @@ struct Sample {
       args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
       return;
     }
-    TokenRow row{logits,          vocab,          facts.max,         scratch.group_max, &loops,
-                 scratch.keys, scratch.values, scratch.group_copy};
+    TokenRow row{logits,
+                 vocab,
+                 facts.max,
+                 scratch.group_max,
+                 &loops,
+                 scratch.keys,
+                 scratch.values,
+                 scratch.group_copy};
     const TokenRow raw = row;
     const bool wants_logprobs = params.num_logprobs >= 0;
     double lse = 0.0;
@@ -198,18 +213,27 @@ struct Sample {
 void sample(Stream& stream, const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];
-  for (const int64_t size :
-       {args.logit_row.shape[0], args.logit_pos.shape[0], args.sampled.shape[0],
-        args.logprob.shape[0], args.rank.shape[0], args.top_ids.shape[0], args.top_logprobs.shape[0],
-        args.error.shape[0]}) {
+  for (const int64_t size : {args.logit_row.shape[0],
+                             args.logit_pos.shape[0],
+                             args.sampled.shape[0],
+                             args.logprob.shape[0],
+                             args.rank.shape[0],
+                             args.top_ids.shape[0],
+                             args.top_logprobs.shape[0],
+                             args.error.shape[0]}) {
     WR_CHECK_EQ(size, n);
   }
   WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
   WR_CHECK_GT(vocab, 0);
-  WR_CHECK_GE(args.scratch.shape[0],
-              static_cast<int64_t>(sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
-  const SampleLoops loops{WR_ISA_PICK(scan_row),       WR_ISA_PICK(divide_row),       WR_ISA_PICK(exp_row),
-                          WR_ISA_PICK(sum_exp),        WR_ISA_PICK(count_at_least),   WR_ISA_PICK(collect_at_least),
+  WR_CHECK_GE(
+      args.scratch.shape[0],
+      static_cast<int64_t>(sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
+  const SampleLoops loops{WR_ISA_PICK(scan_row),
+                          WR_ISA_PICK(divide_row),
+                          WR_ISA_PICK(exp_row),
+                          WR_ISA_PICK(sum_exp),
+                          WR_ISA_PICK(count_at_least),
+                          WR_ISA_PICK(collect_at_least),
                           WR_ISA_PICK(draw_gumbel)};
   as_cpu(stream).launch("sample", Sample{args, loops});
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/simd/dispatch.h"
+
+#include <cstdint>
 
 namespace warprow::cpu {
 
-// Tokens whose maximum is kept together, so that a search for large values reads only promising groups.
+// Tokens whose maximum is kept together, so that a search for large values reads only promising
+// groups.
 constexpr int32_t kMaxGroup = 64;
 constexpr int32_t num_max_groups(int32_t n) { return (n + kMaxGroup - 1) / kMaxGroup; }
 
@@ -46,13 +47,16 @@ WR_ISA_DECLARE(double, exp_row, (const float* x, int32_t n, float max, float* ou
 WR_ISA_DECLARE(double, sum_exp, (const float* x, int32_t n, float max, float lower));
 // How many x[i] >= value.
 WR_ISA_DECLARE(int32_t, count_at_least, (const float* x, int32_t n, float value));
-// The keys of all x[i] >= lower, in the order of ids; returns their number. group_max is scan_row's.
-WR_ISA_DECLARE(int32_t, collect_at_least,
+// The keys of all x[i] >= lower, in the order of ids; returns their number. group_max is
+// scan_row's.
+WR_ISA_DECLARE(int32_t,
+               collect_at_least,
                (const float* x, int32_t n, float lower, const float* group_max, TokenKey* keys));
 // The surviving token with the largest gumbel_score.
 WR_ISA_DECLARE(int32_t, draw_gumbel, (const GumbelDraw& d));
 
-// gumbel_score for draw_gumbel, compiled once for every instruction set: a token's score is the same everywhere.
+// gumbel_score for draw_gumbel, compiled once for every instruction set: a token's score is the
+// same everywhere.
 double draw_score(const GumbelDraw& d, int32_t token);
 
 // The loops of one instruction set.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/philox.h"  // for its constants only: its functions would be compiled for this instruction set
+#include "base/philox.h"  // for its constants: its functions would be built for this instruction set
 #include "kernels/sample/sample_loops.h"
 #include "kernels/simd/vec.h"
 
@@ -29,7 +29,8 @@ inline void multiply(VecU a, uint32_t constant, VecU& high, VecU& low) {
   low = reinterpret_cast<VecU>((even & low_half) | (odd << 32));
 }
 
-// The random bits of tokens 4 * first_block .. + 4 * kLanes - 1, in their order (philox4x32_10 lane by lane).
+// The random bits of tokens 4 * first_block .. + 4 * kLanes - 1, in their order (philox4x32_10 lane
+// by lane).
 inline void random_tokens(const GumbelDraw& d, uint32_t first_block, VecU (&bits)[4]) {
   VecU w0 = splat(d.position);
   VecU w1 = splat(d.purpose);
@@ -65,9 +66,10 @@ inline void random_tokens(const GumbelDraw& d, uint32_t first_block, VecU (&bits
   bits[3] = zip_high(c, e, lanes);
 }
 
-// An upper bound of gumbel_noise(bits), at most 0.07 too high where the noise is large. -log(1 - u) >= u, so the noise
-// is at most -ln u; and log2 of a float is at least its exponent plus its mantissa's fraction, which is what its bits
-// say when read as an integer. The low 8 bits of u are dropped (u gets smaller), and a constant covers the rounding.
+// An upper bound of gumbel_noise(bits), at most 0.07 too high where the noise is large. -log(1 - u)
+// >= u, so the noise is at most -ln u; and log2 of a float is at least its exponent plus its
+// mantissa's fraction, which is what its bits say when read as an integer. The low 8 bits of u are
+// dropped (u gets smaller), and a constant covers the rounding.
 inline VecF gumbel_bound(VecU bits) {
   constexpr float kLn2 = 0.693147180559945309F;
   const VecF u = __builtin_convertvector(reinterpret_cast<VecI>(bits >> 8), VecF);
@@ -170,8 +172,8 @@ int32_t WR_ISA_NAME(count_at_least)(const float* x, int32_t n, float value) {
   return sum;
 }
 
-int32_t WR_ISA_NAME(collect_at_least)(const float* x, int32_t n, float lower, const float* group_max,
-                                      TokenKey* keys) {
+int32_t WR_ISA_NAME(collect_at_least)(
+    const float* x, int32_t n, float lower, const float* group_max, TokenKey* keys) {
   int32_t count = 0;
   for (int32_t g = 0; g * kMaxGroup < n; ++g) {
     if (!(group_max[g] >= lower)) {

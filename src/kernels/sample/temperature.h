@@ -5,7 +5,7 @@
 
 namespace warprow {
 
-constexpr float kGreedyBelow = 1e-5F;     // temperatures under it mean argmax
+constexpr float kGreedyBelow = 1e-5F;       // temperatures under it mean argmax
 constexpr float kLeastTemperature = 0.01F;  // those from kGreedyBelow up to it act as this
 
 WR_HD constexpr bool is_greedy(float temperature) { return temperature < kGreedyBelow; }

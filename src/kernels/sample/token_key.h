@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/sample/sample_loops.h"
+
 #include <bit>
 #include <cstdint>
-
-#include "kernels/sample/sample_loops.h"
 
 namespace warprow::cpu {
 
@@ -12,7 +12,8 @@ namespace warprow::cpu {
 inline int32_t key_id(TokenKey key) { return static_cast<int32_t>(key); }
 inline float key_value(TokenKey key) {
   const auto ascending = ~static_cast<uint32_t>(key >> 32);
-  return std::bit_cast<float>((ascending & 0x80000000U) != 0 ? ascending & 0x7fffffffU : ~ascending);
+  return std::bit_cast<float>((ascending & 0x80000000U) != 0 ? ascending & 0x7fffffffU
+                                                             : ~ascending);
 }
 
 }  // namespace warprow::cpu

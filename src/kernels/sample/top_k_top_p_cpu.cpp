@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cmath>
-#include <functional>
+#include "kernels/sample/top_k_top_p.h"
 
 #include "base/math.h"
 #include "kernels/sample/token_key.h"
-#include "kernels/sample/top_k_top_p.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
 
 namespace warprow::cpu {
 namespace {
@@ -25,8 +26,9 @@ TokenKey last_until(TokenKey* begin, TokenKey* end, float max, double mass, doub
   return *key;
 }
 
-// The last of the first keys that reach `target`. For a long list a histogram over max - x finds the bin in which the
-// mass is reached: what lies before it is in, what lies behind it is out, and only the bin itself has to be sorted.
+// The last of the first keys that reach `target`. For a long list a histogram over max - x finds
+// the bin in which the mass is reached: what lies before it is in, what lies behind it is out, and
+// only the bin itself has to be sorted.
 TokenKey last_of_mass(const TokenRow& row, int32_t count, double target) {
   TokenKey* keys = row.keys;
   if (count <= kShortList) {
@@ -38,7 +40,9 @@ TokenKey last_of_mass(const TokenRow& row, int32_t count, double target) {
     least = std::min(least, row.values[i]);
   }
   const float to_bin = static_cast<float>(kBins - 1) / std::max(row.max - least, 1e-30F);
-  const auto bin_of = [&](float x) { return std::min(static_cast<int32_t>((row.max - x) * to_bin), kBins - 1); };
+  const auto bin_of = [&](float x) {
+    return std::min(static_cast<int32_t>((row.max - x) * to_bin), kBins - 1);
+  };
   double mass[kBins] = {};
   int32_t last_bin = 0;  // that has a token
   for (int32_t begin = 0; begin < count; begin += kMaxGroup) {
@@ -71,9 +75,11 @@ int32_t select_top_k(const TokenRow& row, int32_t k, float lower) {
   k = std::min(k, row.n);
   const int32_t groups = num_max_groups(row.n);
   if (k < groups) {
-    // At least k values reach the k-th largest group maximum, so nothing below it is among the first k.
+    // At least k values reach the k-th largest group maximum, so nothing below it is among the
+    // first k.
     std::copy_n(row.group_max, groups, row.group_copy);
-    std::nth_element(row.group_copy, row.group_copy + (k - 1), row.group_copy + groups, std::greater<>());
+    std::nth_element(
+        row.group_copy, row.group_copy + (k - 1), row.group_copy + groups, std::greater<>());
     lower = std::max(lower, row.group_copy[k - 1]);
   }
   const int32_t count = row.loops->collect_at_least(row.x, row.n, lower, row.group_max, row.keys);
@@ -99,8 +105,8 @@ TokenKey last_of_top_p(const TokenRow& row, int32_t count, float p) {
 
 TopPSurvivors top_p_of_row(const TokenRow& row, float lower, float p) {
   const double total = row.loops->sum_exp(row.x, row.n, row.max, lower);
-  // Tokens under the bound weigh at most (1 - p) * total together, so those at or above it reach p. Half of it leaves
-  // room for rounding.
+  // Tokens under the bound weigh at most (1 - p) * total together, so those at or above it reach p.
+  // Half of it leaves room for rounding.
   const double spare = 0.5 * (1.0 - static_cast<double>(p)) * total / static_cast<double>(row.n);
   const float bound = static_cast<float>(static_cast<double>(row.max) + std::log(spare));
   const int32_t count =

@@ -3,15 +3,15 @@
 
 #include "base/cpu_isa.h"
 
-// Hot loops are built three times (see simd/vec.h). WR_ISA_DECLARE(void, f, (int x)) declares f_generic, f_avx2 and
-// f_avx512; WR_ISA_PICK(f) is the one for cpu_isa(); WR_ISA_NAME(f) is the one that the including file builds, which
-// has set WR_ISA to its suffix.
+// Hot loops are built three times (see simd/vec.h). WR_ISA_DECLARE(void, f, (int x)) declares
+// f_generic, f_avx2 and f_avx512; WR_ISA_PICK(f) is the one for cpu_isa(); WR_ISA_NAME(f) is the
+// one that the including file builds, which has set WR_ISA to its suffix.
 #define WR_ISA_DECLARE(Result, name, params) \
   Result name##_generic params;              \
   Result name##_avx2 params;                 \
   Result name##_avx512 params
 
-#define WR_ISA_PICK(name)                                          \
+#define WR_ISA_PICK(name)                                             \
   (::warprow::cpu_isa() == ::warprow::CpuIsa::kAvx512 ? name##_avx512 \
    : ::warprow::cpu_isa() == ::warprow::CpuIsa::kAvx2 ? name##_avx2   \
                                                       : name##_generic)

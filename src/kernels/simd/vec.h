@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Vectors of floats as wide as the including file's instruction set: 16 lanes with AVX-512, 8 with AVX2, else 4. A hot
-// loop is written once against these (`<op>_loops.inl`) and compiled by its `_avx512`, `_avx2` and `_generic` files.
+// Vectors of floats as wide as the including file's instruction set: 16 lanes with AVX-512, 8 with
+// AVX2, else 4. A hot loop is written once against these (`<op>_loops.inl`) and compiled by its
+// `_avx512`, `_avx2` and `_generic` files.
 //
-// Everything here lies in an unnamed namespace, and nothing but <cstdint> and intrinsics is included: a function with
-// external linkage, compiled for AVX-512 here, could be the copy that the linker keeps for the whole program.
+// Everything here lies in an unnamed namespace, and nothing but <cstdint> and intrinsics is
+// included: a function with external linkage, compiled for AVX-512 here, could be the copy that the
+// linker keeps for the whole program.
 
 #include <cstdint>
 
@@ -13,7 +15,8 @@
 #include <immintrin.h>
 #endif
 
-// Before a loop of fixed length over an array of vectors: unrolls it, so that the array lives in registers.
+// Before a loop of fixed length over an array of vectors: unrolls it, so that the array lives in
+// registers.
 #if defined(__clang__)
 #define WR_UNROLL _Pragma("unroll")
 #else
@@ -32,7 +35,8 @@ constexpr int kLanes = 4;
 #endif
 
 typedef float VecF __attribute__((vector_size(kLanes * 4)));
-typedef int32_t VecI __attribute__((vector_size(kLanes * 4)));  // also a mask: -1 is true, 0 is false
+typedef int32_t VecI
+    __attribute__((vector_size(kLanes * 4)));  // also a mask: -1 is true, 0 is false
 typedef uint32_t VecU __attribute__((vector_size(kLanes * 4)));
 typedef uint64_t VecU64 __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));
@@ -139,7 +143,8 @@ template <typename V, int... I>
 inline V zip_high(V a, V b, Indices<I...>) {
   return __builtin_shufflevector(a, b, (kLanes / 2 + I / 2 + (I % 2) * kLanes)...);
 }
-// Lane j of the result takes runs of U lanes in turn from a and b: run r of a, then run r of b, r even (Odd: r odd).
+// Lane j of the result takes runs of U lanes in turn from a and b: run r of a, then run r of b, r
+// even (Odd: r odd).
 template <int U, int Odd, int... I>
 inline VecF runs(VecF a, VecF b, Indices<I...>) {
   return __builtin_shufflevector(
@@ -199,15 +204,16 @@ inline float max_lanes(VecF v) {
   return v[0];
 }
 
-// e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (the last half binade at either end is given up for
-// speed). NaN stays NaN. Method: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series of e^r to r^7 (the rest is below
-// 2^-27); n goes into the exponent.
-// The form for x <= 0 saves the upper end's check.
+// e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (the last half binade at either
+// end is given up for speed). NaN stays NaN. Method: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's
+// series of e^r to r^7 (the rest is below 2^-27); n goes into the exponent. The form for x <= 0
+// saves the upper end's check.
 inline VecF exp_nonpositive(VecF x) {
   const VecF magic = splat(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
   const VecF shifted = fma(x, splat(1.44269504088896341F), magic);
   const VecF n = shifted - magic;
-  VecF r = fma(n, splat(-0.693359375F), x);      // ln 2 in two parts; the first has few enough bits that
+  VecF r =
+      fma(n, splat(-0.693359375F), x);  // ln 2 in two parts; the first has few enough bits that
   r = fma(n, splat(2.12194440054690583e-4F), r);  // n times it is exact
   VecF p = splat(1.0F / 5040);
   p = fma(p, r, splat(1.0F / 720));
@@ -220,11 +226,10 @@ inline VecF exp_nonpositive(VecF x) {
   const VecF y = p * as_float(exponent);
   return x < -87.33F ? splat(0.0F) : y;
 }
-inline VecF exp(VecF x) {
-  return x > 88.37F ? splat(kInfinity) : exp_nonpositive(x);
-}
+inline VecF exp(VecF x) { return x > 88.37F ? splat(kInfinity) : exp_nonpositive(x); }
 
-// Between the lanes' 32 bits and their lower 16. (g++ 12 makes several instructions of __builtin_convertvector here.)
+// Between the lanes' 32 bits and their lower 16. (g++ 12 makes several instructions of
+// __builtin_convertvector here.)
 inline VecI widen(VecH h) {
 #if defined(__AVX512F__)
   return reinterpret_cast<VecI>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(h)));
