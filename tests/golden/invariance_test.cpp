@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The invariance matrix: one workload under every configuration, token for token the same. Each axis names the counter
+// that proves it was active. A feature that could change what a request gets adds its axis here.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "files/model_files.h"
+#include "tests/support/model_rig.h"
+
+namespace warprow {
+namespace {
+
+using test::ModelRig;
+using test::RigOptions;
+using test::RigResult;
+
+struct Workload {
+  std::string model;
+  std::string dtype;
+  int32_t vocab_size;
+  int32_t num_requests;
+  int32_t max_prompt;
+  int32_t max_tokens;
+};
+
+// Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with its own rules.
+std::vector<Request> make_requests(const Workload& load) {
+  std::mt19937 random(7);
+  const auto token = [&] { return static_cast<TokenId>(3 + random() % static_cast<uint32_t>(load.vocab_size - 3)); };
+  std::vector<TokenId> prefix(40);
+  for (TokenId& id : prefix) {
+    id = token();
+  }
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < load.num_requests; ++i) {
+    Request request;
+    request.id = static_cast<uint64_t>(i + 1);
+    if (i % 2 == 0) {
+      request.prompt = prefix;
+    }
+    const auto extra = 1 + random() % static_cast<uint32_t>(load.max_prompt - 40);
+    for (uint32_t t = 0; t < extra; ++t) {
+      request.prompt.push_back(token());
+    }
+    request.max_tokens = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(load.max_tokens));
+    if (i % 4 >= 2) {
+      request.params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
+      request.params.seed = 1000U + static_cast<uint64_t>(i);
+      request.params.top_k = i % 3 == 0 ? 40 : 0;
+      request.params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
+      request.params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
+    }
+    request.params.num_logprobs = i % 8 == 0 ? 2 : -1;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+RigOptions base_options(const Workload& load) {
+  RigOptions options;
+  options.config.model = load.model;
+  options.config.dtype = load.dtype;
+  options.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  options.config.max_model_len = 256;
+  options.config.max_num_seqs = 32;
+  options.config.max_num_batched_tokens = 128;
+  options.config.enable_prefix_caching = false;
+  options.config.threads = 1;
+  options.device.num_threads = 1;
+  return options;
+}
+
+using Tokens = std::map<uint64_t, std::vector<TokenId>>;
+
+Tokens tokens_of(const std::map<uint64_t, RigResult>& results) {
+  Tokens tokens;
+  for (const auto& [id, result] : results) {
+    tokens[id] = result.tokens;
+  }
+  return tokens;
+}
+
+// Every request alone, synchronously, on the inline stream.
+Tokens reference(const Workload& load) {
+  RigOptions options = base_options(load);
+  options.config.async_scheduling = false;
+  options.device.mode = cpu::CpuStreamMode::kInline;
+  ModelRig rig(options);
+  for (const Request& request : make_requests(load)) {
+    rig.add(request);
+    rig.run();
+  }
+  EXPECT_EQ(rig.scheduler().stats().num_mixed_steps, 0);
+  return tokens_of(rig.results());
+}
+
+struct Axis {
+  std::string name;
+  std::function<void(RigOptions&)> set;
+  std::function<bool(ModelRig&)> was_active;
+};
+
+// A cache that holds about two requests: they take turns.
+int64_t few_blocks_bytes(const Workload& load) {
+  const ModelPlan plan = value_or_throw(plan_model(base_options(load).config, this_machine()));
+  return 10 * plan.kv_cache.block_bytes() * static_cast<int64_t>(plan.kv.groups.size());
+}
+
+std::vector<Axis> axes(const Workload& load) {
+  const auto mixed = [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; };
+  const auto partial = [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; };
+  const int64_t few_blocks = few_blocks_bytes(load);
+  return {
+      {"together", [](RigOptions&) {}, mixed},
+      {"sync", [](RigOptions& o) { o.config.async_scheduling = false; },
+       [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 1; }},
+      {"async", [](RigOptions& o) { o.config.async_scheduling = true; },
+       [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 2; }},
+      {"chunk_16",
+       [](RigOptions& o) {
+         o.config.max_num_seqs = 8;
+         o.config.max_num_batched_tokens = 16;
+       },
+       partial},
+      {"chunk_64", [](RigOptions& o) { o.config.max_num_batched_tokens = 64; }, partial},
+      {"chunk_unlimited", [](RigOptions& o) { o.config.max_num_batched_tokens = 8192; },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps == 0; }},
+      {"prefix_caching", [](RigOptions& o) { o.config.enable_prefix_caching = true; },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
+      {"block_32", [](RigOptions& o) { o.config.block_size = 32; },
+       [](ModelRig& rig) { return rig.executor().model_facts().kv.groups[0].block_size == 32; }},
+      {"block_32_over_16",
+       [](RigOptions& o) {
+         o.config.block_size = 32;
+         o.config.kernel_block_size = 16;
+       },
+       [](ModelRig& rig) { return rig.executor().model_facts().kv.groups[0].kernel_blocks_per_block() == 2; }},
+      {"preemption",
+       [few_blocks](RigOptions& o) {
+         o.config.max_model_len = 128;
+         o.config.kv_cache_memory_bytes = few_blocks;
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
+      {"preemption_with_prefix_caching",
+       [few_blocks](RigOptions& o) {
+         o.config.max_model_len = 128;
+         o.config.kv_cache_memory_bytes = few_blocks;
+         o.config.enable_prefix_caching = true;
+       },
+       [](ModelRig& rig) {
+         return rig.scheduler().stats().num_preemptions > 0 && rig.scheduler().stats().num_prefix_hit_tokens > 0;
+       }},
+      {"deferred_shuffled",
+       [](RigOptions& o) {
+         o.device.mode = cpu::CpuStreamMode::kDeferred;
+         o.device.shuffle = true;
+         o.device.seed = 11;
+       },
+       [](ModelRig& rig) { return rig.device().options().shuffle; }},
+      {"two_threads", [](RigOptions& o) { o.device.num_threads = 2; },
+       [](ModelRig& rig) { return rig.device().facts().num_threads == 2; }},
+      {"serialised", [](RigOptions& o) { o.serialize = true; }, mixed},
+      {"guarded_memory",
+       [](RigOptions& o) {
+         o.device.mode = cpu::CpuStreamMode::kInline;
+         o.device.guard_arenas = true;
+       },
+       [](ModelRig& rig) { return rig.device().options().guard_arenas; }},
+  };
+}
+
+void expect_invariant(const Workload& load) {
+  const Tokens expected = reference(load);
+  ASSERT_EQ(expected.size(), static_cast<size_t>(load.num_requests));
+  for (const Axis& axis : axes(load)) {
+    SCOPED_TRACE(axis.name);
+    if (axis.name == "guarded_memory" && load.vocab_size > 1000) {
+      continue;  // opening and closing a large model's pages around every launch takes minutes; the tiny ones show it
+    }
+    RigOptions options = base_options(load);
+    axis.set(options);
+    ModelRig rig(options);
+    for (const Request& request : make_requests(load)) {
+      rig.add(request);
+    }
+    EXPECT_EQ(tokens_of(rig.run()), expected);
+    EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
+    rig.scheduler().check_invariants();
+  }
+}
+
+TEST(Invariance, TinyModel) {
+  expect_invariant({std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf", "float32", 128,
+                    32, 100, 24});
+}
+
+TEST(Invariance, TwoKvGroups) {
+  expect_invariant(
+      {std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/qwen3_two_groups", "bfloat16", 128, 32, 100, 24});
+}
+
+// The fast path: int8 activations, bf16 cache, a real vocabulary.
+TEST(Invariance, SmolLm2) {
+  if (!resolve_model("smollm2")) {
+    GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";
+  }
+  expect_invariant({"smollm2", "auto", 49152, 8, 90, 12});
+}
+
+}  // namespace
+}  // namespace warprow

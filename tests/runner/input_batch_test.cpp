@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/input_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace warprow {
+namespace {
+
+std::string order_of(const std::vector<int32_t>& tokens, int32_t decode_len) {
+  std::vector<ScheduledRow> rows;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back({RowId{static_cast<int32_t>(i)}, tokens[i], 0, 0});
+  }
+  InputBatch batch;
+  batch.order(rows, decode_len);
+  std::string names;
+  for (const ScheduledRow& row : batch.rows) {
+    names += static_cast<char>('a' + index_of(row.row));
+  }
+  return names;
+}
+
+int32_t uniform(const std::vector<int32_t>& tokens) {
+  std::vector<ScheduledRow> rows;
+  for (const int32_t n : tokens) {
+    rows.push_back({RowId{0}, n, 0, 0});
+  }
+  return uniform_query_len(rows);
+}
+
+// Facts section 10, numbers 7 and 8.
+TEST(InputBatch, DecodesThenShortThenLong) {
+  EXPECT_EQ(order_of({1, 7, 1, 3}, 1), "acdb");
+  EXPECT_EQ(order_of({1, 3, 40}, 3), "bac");
+}
+
+TEST(InputBatch, UniformQueryLen) {
+  EXPECT_EQ(uniform({3, 3, 3}), 3);
+  EXPECT_EQ(uniform({3, 3, 2}), 0);
+  EXPECT_EQ(uniform({2, 4}), 0);
+  EXPECT_EQ(uniform({}), 0);
+}
+
+}  // namespace
+}  // namespace warprow

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "tests/runner/step_fixture.h"
+
+namespace warprow {
+namespace {
+
+using Ints = std::vector<int32_t>;
+using test::StepFixture;
+
+// In order and with rows and lanes shuffled: the result must not depend on it.
+class RunnerOpsTest : public testing::TestWithParam<bool> {
+ protected:
+  StepFixture fixture{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Order, RunnerOpsTest, testing::Bool(),
+                         [](const auto& order) { return order.param ? "shuffled" : "in_order"; });
+
+RowState row_state(int32_t prompt_len, int32_t computed, int32_t last_sampled = 0, int32_t total_len = 0) {
+  RowState state;
+  state.prompt_len = prompt_len;
+  state.prefill_len = prompt_len;
+  state.total_len = total_len > 0 ? total_len : prompt_len;
+  state.num_computed_tokens = computed;
+  state.last_sampled = last_sampled;
+  return state;
+}
+
+TEST_P(RunnerOpsTest, ADecodesWhileBStarts) {
+  fixture.add(row_state(4, 4, 104, 5), {100, 101, 102, 103}, 1);
+  fixture.add(row_state(3, 0), {200, 201, 202}, 3);
+  fixture.prepare();
+  EXPECT_EQ(fixture.input_ids, (Ints{104, 200, 201, 202}));
+  EXPECT_EQ(fixture.positions, (Ints{4, 0, 1, 2}));
+  EXPECT_EQ(fixture.query_start_loc, (Ints{0, 1, 4}));
+  EXPECT_EQ(fixture.seq_lens, (Ints{5, 3}));
+  EXPECT_EQ(fixture.logits_indices, (Ints{0, 3}));
+  EXPECT_EQ(fixture.logit_pos, (Ints{4, 2}));
+  EXPECT_EQ(fixture.logit_row, (Ints{0, 1}));
+}
+
+TEST_P(RunnerOpsTest, APrefillAndADecodeAtSeven) {
+  fixture.add(row_state(4, 0), {10, 11, 12, 13}, 4);
+  fixture.add(row_state(5, 7, 77, 8), {1, 2, 3, 4, 5}, 1);
+  fixture.prepare();
+  EXPECT_EQ(fixture.input_ids, (Ints{10, 11, 12, 13, 77}));
+  EXPECT_EQ(fixture.positions, (Ints{0, 1, 2, 3, 7}));
+  EXPECT_EQ(fixture.query_start_loc, (Ints{0, 4, 5}));
+  EXPECT_EQ(fixture.seq_lens, (Ints{4, 8}));
+  EXPECT_EQ(fixture.logits_indices, (Ints{3, 4}));
+}
+
+TEST_P(RunnerOpsTest, QueryStartsOfTwoFiveThree) {
+  Ints ids(16);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (const int32_t n : {2, 5, 3}) {
+    fixture.add(row_state(16, 0), ids, n);
+  }
+  fixture.prepare();
+  EXPECT_EQ(fixture.query_start_loc, (Ints{0, 2, 7, 10}));
+  EXPECT_EQ(fixture.positions, (Ints{0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
+  // No row reached its prompt's end: no logit yields a token.
+  EXPECT_EQ(fixture.logit_row, (Ints{-1, -1, -1}));
+}
+
+// Facts section 10, number 4: a chunk in the middle of a prompt samples nothing.
+TEST_P(RunnerOpsTest, AChunkInTheMiddle) {
+  fixture.add(row_state(10, 4), {0, 1, 2, 3, 40, 50, 60, 7, 8, 9}, 3);
+  fixture.prepare();
+  EXPECT_EQ(fixture.input_ids, (Ints{40, 50, 60}));
+  EXPECT_EQ(fixture.positions, (Ints{4, 5, 6}));
+  EXPECT_EQ(fixture.seq_lens, (Ints{7}));
+  Ints num_sampled(1, -7);
+  Ints num_rejected(1, -7);
+  fixture.ops->count_sampled(*fixture.stream,
+                             {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()}, 1);
+  EXPECT_EQ(num_sampled, (Ints{0}));
+  EXPECT_EQ(num_rejected, (Ints{0}));
+}
+
+// Number 5: last token and two drafts; the second is rejected, and the next step starts where the cache is good.
+TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
+  const int32_t a = 70;
+  fixture.add(row_state(15, 20, a, 21), Ints(15, 1), 3, 3);
+  fixture.drafts = {71, 72};
+  fixture.prepare(2);
+  EXPECT_EQ(fixture.input_ids, (Ints{a, 71, 72}));
+  EXPECT_EQ(fixture.positions, (Ints{20, 21, 22}));
+  EXPECT_EQ(fixture.seq_lens, (Ints{23}));
+  EXPECT_EQ(fixture.logits_indices, (Ints{0, 1, 2}));
+  EXPECT_EQ(fixture.logit_pos, (Ints{20, 21, 22}));
+
+  const Ints sampled{71, 99, -1};
+  const Ints num_sampled{2};
+  const Ints num_rejected{1};
+  Ints history(64, -1);
+  fixture.ops->post_update(*fixture.stream,
+                           {fixture.step(), sampled.data(), 3, num_sampled.data(), num_rejected.data(), history.data(),
+                            64},
+                           1);
+  EXPECT_EQ(fixture.rows[0].num_computed_tokens, 22);
+  EXPECT_EQ(fixture.rows[0].last_sampled, 99);
+  EXPECT_EQ(fixture.rows[0].total_len, 23);
+  EXPECT_EQ(history[21], 71);
+  EXPECT_EQ(history[22], 99);
+}
+
+// Number 6: the row spans the prompt's end; the prompt's last token stays in place.
+TEST_P(RunnerOpsTest, PromptTailUnderPaddedDrafts) {
+  fixture.add(row_state(10, 9, 5), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 3, 3);
+  fixture.drafts = {0, 0};
+  fixture.prepare(2);
+  EXPECT_EQ(fixture.input_ids, (Ints{9, 0, 0}));
+  EXPECT_EQ(fixture.seq_lens, (Ints{12}));
+  EXPECT_EQ(fixture.logit_pos, (Ints{9, 10, 11}));
+}
+
+// Number 1, and padding that writes nothing.
+TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
+  fixture.add(row_state(35, 35, 1, 36), {}, 1);
+  const Ints table{7, 3, 9};
+  std::vector<int64_t> slots(4, 5);
+  fixture.ops->slot_mapping(*fixture.stream, {fixture.step(), table.data(), 3, 16, slots.data()}, 1);
+  EXPECT_EQ(slots[0], 147);
+  Ints ids(4, 9);
+  Ints positions(4, 9);
+  fixture.ops->pad_tail(*fixture.stream, {1, 1, 4, ids.data(), positions.data(), slots.data()}, 3);
+  EXPECT_EQ(slots, (std::vector<int64_t>{147, -1, -1, -1}));
+  EXPECT_EQ(ids, (Ints{9, 0, 0, 0}));
+  EXPECT_EQ(positions, (Ints{9, 0, 0, 0}));
+}
+
+// Slot and row numbers whose byte offsets pass 2^31 stay right.
+TEST_P(RunnerOpsTest, SlotsPastThirtyOneBits) {
+  fixture.add(row_state(16, 3, 1, 17), {}, 1);
+  const Ints table{200'000'000};
+  std::vector<int64_t> slots(1);
+  fixture.ops->slot_mapping(*fixture.stream, {fixture.step(), table.data(), 1, 16, slots.data()}, 1);
+  EXPECT_EQ(slots[0], 3'200'000'003);
+}
+
+TEST_P(RunnerOpsTest, PaddingRowsAreEmpty) {
+  fixture.add(row_state(2, 0), {8, 9}, 2);
+  fixture.idx_mapping.push_back(-1);
+  fixture.query_start_loc.push_back(2);
+  fixture.cu_num_logits.push_back(1);
+  fixture.prepare();
+  EXPECT_EQ(fixture.seq_lens, (Ints{2, 0}));
+  EXPECT_EQ(fixture.input_ids, (Ints{8, 9}));
+}
+
+TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
+  fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);          // still in its prompt
+  fixture.add(row_state(2, 5, 50, 6), {1, 2}, 1);         // decodes
+  fixture.prepare();
+  Ints num_sampled(2);
+  Ints num_rejected(2);
+  fixture.ops->count_sampled(*fixture.stream,
+                             {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()}, 2);
+  EXPECT_EQ(num_sampled, (Ints{0, 1}));
+  const Ints sampled{-1, 51};
+  Ints history(2 * 8, 0);
+  fixture.ops->post_update(*fixture.stream,
+                           {fixture.step(), sampled.data(), 1, num_sampled.data(), num_rejected.data(), history.data(),
+                            8},
+                           2);
+  EXPECT_EQ(fixture.rows[0].num_computed_tokens, 3);
+  EXPECT_EQ(fixture.rows[0].total_len, 4);
+  EXPECT_EQ(fixture.rows[1].num_computed_tokens, 6);
+  EXPECT_EQ(fixture.rows[1].total_len, 7);
+  EXPECT_EQ(fixture.rows[1].last_sampled, 51);
+  EXPECT_EQ(history[8 + 6], 51);
+}
+
+}  // namespace
+}  // namespace warprow

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "runner/ops/runner_ops.h"
+
+namespace warprow::test {
+
+// Runs the runner's operations by hand on plain vectors, in order or shuffled: the worked examples of a step.
+class StepFixture {
+ public:
+  explicit StepFixture(bool shuffle) {
+    cpu::CpuDeviceOptions options;
+    options.mode = cpu::CpuStreamMode::kInline;
+    options.num_threads = 1;
+    options.shuffle = shuffle;
+    options.seed = 5;
+    device = cpu::make_cpu_device(options);
+    stream = device->make_stream();
+    ops = make_runner_ops(*device);
+  }
+
+  // Adds a row to the batch: its state, its known tokens, and how many tokens it advances by.
+  void add(const RowState& state, std::vector<int32_t> known, int32_t num_toks, int32_t num_logits = 1) {
+    const auto row = static_cast<int32_t>(rows.size());
+    rows.push_back(state);
+    rows.back().prompt_region = row;
+    known.resize(kRegion);
+    prompts.insert(prompts.end(), known.begin(), known.end());
+    idx_mapping.push_back(row);
+    query_start_loc.push_back(query_start_loc.back() + num_toks);
+    cu_num_logits.push_back(cu_num_logits.back() + num_logits);
+  }
+
+  void prepare(int32_t max_drafts = 0) {
+    const auto num_rows = static_cast<int64_t>(idx_mapping.size());
+    const auto num_toks = static_cast<size_t>(query_start_loc.back());
+    const auto num_logits = static_cast<size_t>(cu_num_logits.back());
+    input_ids.assign(num_toks, -7);
+    positions.assign(num_toks, -7);
+    seq_lens.assign(idx_mapping.size(), -7);
+    logits_indices.assign(num_logits, -7);
+    logit_row.assign(num_logits, -7);
+    logit_pos.assign(num_logits, -7);
+    ops->prefill_inputs(*stream, {step(), prompts.data(), kRegion, input_ids.data()}, num_rows);
+    ops->pos_seq_lens(*stream, {step(), positions.data(), seq_lens.data()}, num_rows);
+    ops->combine_tokens(*stream,
+                        {step(), drafts.data(), max_drafts, input_ids.data(), logits_indices.data(), logit_row.data(),
+                         logit_pos.data()},
+                        num_rows);
+  }
+
+  StepRows step() { return {idx_mapping.data(), query_start_loc.data(), cu_num_logits.data(), rows.data()}; }
+
+  static constexpr int32_t kRegion = 64;
+  std::unique_ptr<cpu::CpuDevice> device;
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<RunnerOps> ops;
+  std::vector<RowState> rows;
+  std::vector<int32_t> prompts, drafts, idx_mapping, query_start_loc{0}, cu_num_logits{0};
+  std::vector<int32_t> input_ids, positions, seq_lens, logits_indices, logit_row, logit_pos;
+};
+
+}  // namespace warprow::test
