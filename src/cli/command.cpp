@@ -12,6 +12,7 @@
 namespace warprow {
 namespace {
 
+// In the order of --help.
 constexpr Command kCommands[] = {
     {"generate", "goes on from one prompt, or from a file of them", &run_generate},
     {"chat", "talks with a model in the terminal", &run_chat},
@@ -60,8 +61,6 @@ tl::unexpected<Error> unknown_command(const std::string& name) {
 }
 
 }  // namespace
-
-std::span<const Command> commands() { return kCommands; }
 
 Result<ExitCode> run_command_line(const Arguments& arguments) {
   if (arguments.empty()) {

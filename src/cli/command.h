@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "cli/exit_code.h"
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,9 +17,6 @@ struct Command {
   const char* summary;
   Result<ExitCode> (*run)(const Arguments& arguments);
 };
-
-// In the order of --help.
-std::span<const Command> commands();
 
 // The whole program but for catching exceptions: finds the command and runs it.
 Result<ExitCode> run_command_line(const Arguments& arguments);
