@@ -111,7 +111,7 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
   for (const int32_t k : {kind().group, 3 * kind().group, 22 * 32, 45 * 32}) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
-      for (const int64_t num_toks : {1, 2, 3, 4, 5, 8, 13}) {
+      for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
         auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
         std::fill_n(x.begin(), std::min(k, 32), 0.0F);  // a group without a scale
         const auto rounded = rounded_to_int8(x, static_cast<size_t>(k));
@@ -132,9 +132,9 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
 TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
   InlineDevice three(3);
   // Several blocks of inputs, an odd number of panels, a short last panel.
-  const TestWeight t = make_weight(rng_, kind().shape(16 * 6 + 3, 21 * 32));
+  const TestWeight t = make_weight(rng_, kind().shape(16 * 4 + 3, 21 * 32));
   const size_t k = 21 * 32;
-  const size_t n = 16 * 6 + 3;
+  const size_t n = 16 * 4 + 3;
   constexpr size_t kMaxToks = 40;
   const auto x = random_floats(rng_, kMaxToks * k, -2.0F, 2.0F);
   for (const ActFormat act : formats()) {
