@@ -37,11 +37,9 @@ fn alphabet() -> &'static Alphabet {
 }
 
 /// Appends the characters that stand for `bytes`.
-pub fn encode_into(bytes: &[u8], out: &mut String) {
+pub fn encode_into(bytes: impl Iterator<Item = u8>, out: &mut String) {
     let a = alphabet();
-    for &b in bytes {
-        out.push(a.to_char[b as usize]);
-    }
+    out.extend(bytes.map(|b| a.to_char[b as usize]));
 }
 
 /// Appends the bytes that `text` stands for. Where one of its characters is outside of the alphabet

@@ -39,6 +39,7 @@ enum Model {
         merges: StrList,
         ranks: MergeTable,
         pre: PreTokenizer,
+        has_byte: Box<[bool; 256]>,
     },
     SentencePiece {
         scores: Vec<f32>,
@@ -93,6 +94,7 @@ impl GgufTokenizer {
                         merges: vocab.merges,
                         ranks,
                         pre,
+                        has_byte: find_bytes(&ids, &vocab.tokens),
                     },
                     add_bos,
                 )
@@ -199,19 +201,28 @@ impl GgufTokenizer {
         } else {
             text
         };
-        let mut word = String::new();
         for (start, end) in pre.split(text) {
-            word.clear();
-            byte_level::encode_into(&text.as_bytes()[start..end], &mut word);
-            self.encode_word(&word, merger, out);
+            self.encode_word(&text.as_bytes()[start..end], merger, out);
         }
     }
 
-    fn encode_word(&self, word: &str, merger: &mut Merger, out: &mut Vec<u32>) {
-        let Model::ByteLevel { merges, ranks, pre } = &self.model else {
+    /// Bytes without a token of their own are lost before anything is merged, as they are in the
+    /// tokenizers that these vocabularies were made for.
+    fn encode_word(&self, raw: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
+        let Model::ByteLevel {
+            merges,
+            ranks,
+            pre,
+            has_byte,
+        } = &self.model
+        else {
             unreachable!()
         };
-        if pre.ignore_merges {
+        let known = raw.iter().copied().filter(|&b| has_byte[b as usize]);
+        let whole = known.clone().count() == raw.len();
+        let mut word = String::with_capacity(2 * raw.len());
+        byte_level::encode_into(known, &mut word);
+        if pre.ignore_merges && whole {
             if let Some(id) = self.find(word.as_bytes()) {
                 out.push(id);
                 return;
@@ -219,12 +230,11 @@ impl GgufTokenizer {
         }
         let bytes = word.as_bytes();
         merger.merge(
-            word,
+            &word,
             |start, split, end| ranks.rank(merges, &bytes[start..split], &bytes[split..end]),
             |part| match self.find(part.as_bytes()) {
                 Some(id) => out.push(id),
-                // A merge that made no token: its characters. Bytes without a token of their own
-                // are lost, as they are in the tokenizers that these vocabularies were made for.
+                // A merge that made no token: its characters.
                 None => {
                     for (i, c) in part.char_indices() {
                         out.extend(self.find(&part.as_bytes()[i..i + c.len_utf8()]));
@@ -280,11 +290,7 @@ impl GgufTokenizer {
 
     fn encode_bytes(&self, bytes: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
         match &self.model {
-            Model::ByteLevel { .. } => {
-                let mut word = String::new();
-                byte_level::encode_into(bytes, &mut word);
-                self.encode_word(&word, merger, out);
-            }
+            Model::ByteLevel { .. } => self.encode_word(bytes, merger, out),
             Model::SentencePiece { .. } => self.push_byte_tokens(bytes, out),
         }
     }
@@ -297,6 +303,17 @@ impl GgufTokenizer {
             out.extend(byte_ids[b as usize].or(self.unk));
         }
     }
+}
+
+/// Which bytes have a token of their own in a byte-level vocabulary.
+fn find_bytes(ids: &StrTable, tokens: &StrList) -> Box<[bool; 256]> {
+    let mut has_byte = Box::new([false; 256]);
+    for b in 0..=255u8 {
+        let mut character = String::new();
+        byte_level::encode_into(std::iter::once(b), &mut character);
+        has_byte[b as usize] = ids.find(tokens, character.as_bytes()).is_some();
+    }
+    has_byte
 }
 
 /// A key that sorts floats from high to low.

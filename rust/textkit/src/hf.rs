@@ -21,13 +21,10 @@ pub struct HfTokenizer {
 
 impl HfTokenizer {
     pub fn new(json: &[u8]) -> Result<Self, String> {
-        let mut tokenizer =
-            Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
+        let mut tokenizer = Tokenizer::from_bytes(json).map_err(|e| e.to_string())?;
         // What the file says about cutting and padding is about training batches; transformers
         // resets both as well.
-        tokenizer
-            .with_truncation(None)
-            .map_err(|e| format!("tokenizer.json: {e}"))?;
+        tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
         tokenizer.with_padding(None);
         let bytes = match tokenizer.get_decoder() {
             Some(d) if mentions(d, "ByteLevel") => Bytes::ByteLevel,
@@ -81,7 +78,7 @@ impl HfTokenizer {
     fn byte_tokens(&self, bytes: &[u8]) -> tokenizers::Result<Vec<Token>> {
         if self.bytes == Bytes::ByteLevel {
             let mut word = String::new();
-            byte_level::encode_into(bytes, &mut word);
+            byte_level::encode_into(bytes.iter().copied(), &mut word);
             return self.tokenizer.get_model().tokenize(&word);
         }
         let named = bytes.iter().map(|b| format!("<0x{b:02X}>"));
