@@ -12,8 +12,7 @@ namespace warprow {
 
 // How activations meet quantised weights. Plain-float weights always use kF32.
 //  kF32: float32 sums over exactly dequantised weights.
-//  kInt8: activations are rounded to int8, one scale per 32 inputs; sums within a group are exact
-//  integers.
+//  kInt8: activations are rounded to int8, one scale per 32 inputs; a group's sum is exact.
 enum class ActFormat : uint8_t { kF32, kInt8 };
 
 // One matrix of a fused linear operation, and where in a row of y its outputs go.
@@ -35,23 +34,19 @@ struct LinearArgs {
   std::byte* scratch = nullptr;  // dev, 64-byte aligned, linear_scratch_bytes; kInt8 only
 };
 
-// Formula: y[t, y_col + j] = (add_to_y ? y : 0) + bias[j] + sum over i of w[j, i] * x[t, i], for
-// each segment. Shapes: x [num_toks, k] and y row-strided, rows contiguous; all segments have the
-// same k. num_toks may be 0. Columns of
-//   y that no segment names are left alone.
-// Mapping (CPU): panels of 16 outputs, in pairs, over the compute pool; one pass for all segments.
-// Up to 4 rows stream
-//   the packed weights, more rows unpack them once per block of inputs into L1 and use register
-//   tiles.
+// Formula: y[t, y_col + j] = (add_to_y ? y : 0) + bias[j] + sum over i of w[j, i] * x[t, i].
+// Shapes: x [num_toks, k] and y have strided rows; all segments have the same k; num_toks may be 0.
+//   Columns of y that no segment names are left alone.
+// Mapping (CPU): pairs of 16-output panels over the compute pool, one pass for all segments. A few
+//   rows (8 with AVX-512) stream the packed weights through registers; more rows unpack them once
+//   per block of inputs into L1 and use register tiles.
 // Bytes moved: the packed weights once, whatever num_toks.
-// Numerics: f32 accumulators; every (t, j) has one fixed sequence of operations that depends on k
-// and the kind only, so
-//   a row's result is bit-identical whatever num_toks, the other rows and the number of threads
-//   (panel_loops.h says which sequence). AVX-512 and AVX2 agree bit for bit; the generic set rounds
-//   products (no fused multiply-add).
-// Preconditions: num_segments in 1..kMaxLinearSegments; k a multiple of the group of quantised
-// kinds; x.stride[1] and
-//   y.stride[1] are 1; scratch lives until the operation has run and belongs to it alone.
+// Numerics: f32 accumulators. Every (t, j) has one sequence of operations, fixed by k and the kind
+//   of weight, so a row's result is bit-identical whatever num_toks, the other rows and the number
+//   of threads (panel_access.h says which sequence). AVX-512 and AVX2 agree bit for bit; the
+//   generic set lacks fused multiply-adds and rounds differently.
+// Preconditions: 1 to kMaxLinearSegments segments; x.stride[1] and y.stride[1] are 1; scratch
+//   belongs to this operation alone until it has run.
 // Origin: own design; the packed layout is in panel_layout.h.
 WR_OP(linear, LinearArgs);
 

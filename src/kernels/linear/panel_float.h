@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/panel_common.h"
+#include "kernels/linear/panel_access.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,10 @@ inline constexpr int kMaxFloatBlock = 320;  // inputs of a block
 // Float sums over exactly dequantised weights of any kind.
 template <typename V>
 struct FloatPanels {
-  using Common = PanelCommon<V>;
+  using Access = PanelAccess<V>;
   using F = typename V::F;
   using I = typename V::I;
-  static constexpr int kLanes = Common::kLanes;
+  static constexpr int kLanes = Access::kLanes;
 
   // A group's scale and bias: from stored numbers to weights.
   struct Affine {
@@ -61,8 +61,8 @@ struct FloatPanels {
   static void for_each_byte(
       const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
     for (int64_t k = k0; k < k1;) {
-      const Affine affine{Common::group_scale(job, panel, k / job.group),
-                          Common::group_bias(job, panel, k / job.group)};
+      const Affine affine{Access::group_scale(job, panel, k / job.group),
+                          Access::group_bias(job, panel, k / job.group)};
       for (const int64_t end = k + job.group; k < end; k += 4) {
         const I raw = V::load_raw(panel + k * kLanes);
         sink.template operator()<0>(k, affine(V::template byte_to_float<0>(raw)));
@@ -78,8 +78,8 @@ struct FloatPanels {
     const auto decode = V::nibble_decoder(job.zero_point);
     const int64_t half = job.group / 2;
     for (int64_t k = k0; k < k1; k += job.group) {
-      const Affine affine{Common::group_scale(job, panel, k / job.group),
-                          Common::group_bias(job, panel, k / job.group)};
+      const Affine affine{Access::group_scale(job, panel, k / job.group),
+                          Access::group_bias(job, panel, k / job.group)};
       const std::byte* p = panel + k * kLanes / 2;
       four_nibbles<0>(p, k, k + half, decode, affine, sink);
       four_nibbles<4>(p, k + half, k + job.group, decode, affine, sink);
@@ -107,14 +107,14 @@ struct FloatPanels {
   // A few rows: each weight is decoded once in registers and used by all of them.
   template <PackedKind kKind, int kRows>
   static void float_direct(const PanelJob& job, const FloatRows& rows, int64_t panel, int64_t row) {
-    const std::byte* weights = Common::panel_at(job, panel);
-    const int64_t block = Common::block_len(job.k, kMaxFloatBlock);
+    const std::byte* weights = Access::panel_at(job, panel);
+    const int64_t block = Access::block_len(job.k, kMaxFloatBlock);
     const float* x = rows.x + row * rows.stride;
     const int64_t stride = rows.stride;
     F acc[kRows][2];
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      acc[r][0] = Common::start(job, row + r, panel, 0);
+      acc[r][0] = Access::start(job, row + r, panel, 0);
     }
     for (int64_t k0 = 0; k0 < job.k; k0 += block) {
       const int64_t k1 = k0 + block < job.k ? k0 + block : job.k;
@@ -136,7 +136,7 @@ struct FloatPanels {
     }
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      Common::finish(job, row + r, panel, acc[r][0]);
+      Access::finish(job, row + r, panel, acc[r][0]);
     }
   }
 
@@ -157,7 +157,7 @@ struct FloatPanels {
     for (int r = 0; r < kRows; ++r) {
       WR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        acc[p][r][0] = Common::start(job, at.row + r, at.panel + p, at.begin);
+        acc[p][r][0] = Access::start(job, at.row + r, at.panel + p, at.begin);
         acc[p][r][1] = V::zero();
       }
     }
@@ -190,7 +190,7 @@ struct FloatPanels {
     for (int r = 0; r < kRows; ++r) {
       WR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        Common::finish(job, at.row + r, at.panel + p, V::add(acc[p][r][0], acc[p][r][1]));
+        Access::finish(job, at.row + r, at.panel + p, V::add(acc[p][r][0], acc[p][r][1]));
       }
     }
   }
@@ -198,21 +198,21 @@ struct FloatPanels {
   template <PackedKind kKind, int kPanels>
   static void float_unpacked(const PanelJob& job, const FloatRows& rows, int64_t panel) {
     FloatBlock block_weights;
-    const int64_t block = Common::block_len(job.k, kMaxFloatBlock);
+    const int64_t block = Access::block_len(job.k, kMaxFloatBlock);
     for (int64_t k0 = 0; k0 < job.k; k0 += block) {
       const int64_t k1 = k0 + block < job.k ? k0 + block : job.k;
       const float* w[kPanels];
       for (int p = 0; p < kPanels; ++p) {
         float* dst = block_weights.w[p][0];
         for_each_weight<kKind>(job,
-                               Common::panel_at(job, panel + p),
+                               Access::panel_at(job, panel + p),
                                k0,
                                k1,
                                [&]<int kParity>(int64_t k, F v)
                                    WR_INLINE_LAMBDA { V::store(dst + (k - k0) * kLanes, v); });
         w[p] = dst;
       }
-      Common::template for_each_row_tile<V::kFloatRows>(
+      Access::template for_each_row_tile<V::kFloatRows>(
           job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
             float_tile<kPanels, kRows>(job, rows, w, {row, panel, k0, k1});
           });
@@ -223,7 +223,7 @@ struct FloatPanels {
   static void float_kind(const PanelJob& job, const FloatRows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        Common::template for_each_row_tile<V::kDirectTile>(
+        Access::template for_each_row_tile<V::kDirectTile>(
             job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
               float_direct<kKind, kRows>(job, rows, panel, row);
             });

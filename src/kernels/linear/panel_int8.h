@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/panel_common.h"
+#include "kernels/linear/panel_access.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,10 @@ inline constexpr int kMaxIntBlock = 640;  // inputs unpacked at once, a multiple
 // Sums over int8 activations and quantised weights, and the rounding of activations to int8.
 template <typename V>
 struct Int8Panels {
-  using Common = PanelCommon<V>;
+  using Access = PanelAccess<V>;
   using F = typename V::F;
   using I = typename V::I;
-  static constexpr int kLanes = Common::kLanes;
+  static constexpr int kLanes = Access::kLanes;
 
   // What an integer sum starts at, so that it ends as the sum over true weights.
   static I int_start(const PanelJob& job, const ActGroup& act) {
@@ -62,7 +62,7 @@ struct Int8Panels {
   template <PackedKind kKind, int kGroup, int kRows>
   static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
     constexpr int64_t kAhead = 8192;
-    const std::byte* weights = Common::panel_at(job, panel);
+    const std::byte* weights = Access::panel_at(job, panel);
     const int8_t* q = rows.q + row * rows.stride;
     const ActGroup* acts = rows.groups + row * rows.group_stride;
     const int64_t num_groups = job.k / kGroup;
@@ -72,7 +72,7 @@ struct Int8Panels {
     F acc[kRows];
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      acc[r] = Common::start(job, row + r, panel, 0);
+      acc[r] = Access::start(job, row + r, panel, 0);
     }
     for (int64_t g = 0; g < num_groups; ++g) {
       for (const std::byte* end = ahead + bytes_per_group; ahead < end; ahead += 64) {
@@ -80,8 +80,8 @@ struct Int8Panels {
       }
       I w[kGroup / 4];
       load_group<kKind, kGroup>(job, weights, g, w);
-      const F scale = Common::group_scale(job, weights, g);
-      const F bias = Common::group_bias(job, weights, g);
+      const F scale = Access::group_scale(job, weights, g);
+      const F bias = Access::group_bias(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const ActGroup& act = acts[r * rows.group_stride + g];
@@ -101,7 +101,7 @@ struct Int8Panels {
     }
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      Common::finish(job, row + r, panel, acc[r]);
+      Access::finish(job, row + r, panel, acc[r]);
     }
   }
 
@@ -115,7 +115,7 @@ struct Int8Panels {
   template <PackedKind kKind, int kGroup>
   static void unpack_int8(
       const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, int slot, Int8Block& block) {
-    const std::byte* weights = Common::panel_at(job, panel);
+    const std::byte* weights = Access::panel_at(job, panel);
     for (int64_t g = g0; g < g1; ++g) {
       I w[kGroup / 4];
       load_group<kKind, kGroup>(job, weights, g, w);
@@ -124,8 +124,8 @@ struct Int8Panels {
       for (int i = 0; i < kGroup / 4; ++i) {
         V::store_raw(dst + i * 64, w[i]);
       }
-      V::store(block.scale[slot][g - g0], Common::group_scale(job, weights, g));
-      V::store(block.bias[slot][g - g0], Common::group_bias(job, weights, g));
+      V::store(block.scale[slot][g - g0], Access::group_scale(job, weights, g));
+      V::store(block.bias[slot][g - g0], Access::group_bias(job, weights, g));
     }
   }
 
@@ -139,7 +139,7 @@ struct Int8Panels {
     for (int r = 0; r < kRows; ++r) {
       WR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        acc[p][r] = Common::start(job, at.row + r, at.panel + p, at.begin);
+        acc[p][r] = Access::start(job, at.row + r, at.panel + p, at.begin);
       }
     }
     const int8_t* q = rows.q + at.row * rows.stride + at.begin * kGroup;
@@ -187,7 +187,7 @@ struct Int8Panels {
     for (int r = 0; r < kRows; ++r) {
       WR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        Common::finish(job, at.row + r, at.panel + p, acc[p][r]);
+        Access::finish(job, at.row + r, at.panel + p, acc[p][r]);
       }
     }
   }
@@ -195,14 +195,14 @@ struct Int8Panels {
   template <PackedKind kKind, int kGroup, int kPanels>
   static void int8_unpacked(const PanelJob& job, const Int8Rows& rows, int64_t panel) {
     Int8Block block;
-    const int64_t groups_per_block = Common::block_len(job.k, kMaxIntBlock) / kGroup;
+    const int64_t groups_per_block = Access::block_len(job.k, kMaxIntBlock) / kGroup;
     const int64_t num_groups = job.k / kGroup;
     for (int64_t g0 = 0; g0 < num_groups; g0 += groups_per_block) {
       const int64_t g1 = g0 + groups_per_block < num_groups ? g0 + groups_per_block : num_groups;
       for (int p = 0; p < kPanels; ++p) {
         unpack_int8<kKind, kGroup>(job, panel + p, g0, g1, p, block);
       }
-      Common::template for_each_row_tile<V::kIntRows>(
+      Access::template for_each_row_tile<V::kIntRows>(
           job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
             int8_tile<kGroup, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
           });
@@ -213,7 +213,7 @@ struct Int8Panels {
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-        Common::template for_each_row_tile<V::kDirectTile>(
+        Access::template for_each_row_tile<V::kDirectTile>(
             job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
               int8_direct<kKind, kGroup, kRows>(job, rows, panel, row);
             });

@@ -49,8 +49,7 @@ struct FloatRows {
 struct Int8Rows {
   const int8_t* q;  // [num_rows, k], padded to whole groups of 32
   int64_t stride;
-  const ActGroup*
-      groups;  // [num_rows, k / job.group]: for weights in groups of 16, the sums of 16 inputs each
+  const ActGroup* groups;  // [num_rows, k / job.group]: sums over as many inputs as a weight group
   int64_t group_stride;
 };
 

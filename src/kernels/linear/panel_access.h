@@ -12,22 +12,19 @@
 // therefore hold nothing but templates over V and call no function of the standard library.
 //
 // Numerics, the same for every V but the generic one (whose fma rounds twice), and for every number
-// of rows, tile and thread. acc starts at (add_to_y ? y : 0) + (out_bias or 0).
-//   float: acc takes the even inputs and a second sum, from 0, the odd ones, in ascending order:
-//   sum = fma(w, x, sum).
-//     After each block of block_len(k, kMaxFloatBlock) inputs the second sum joins acc and starts
-//     again.
-//   int8: group after group, isum the exact dot product: acc = fma(isum, scale_w * scale_x, acc),
-//   and with a bias
-//     acc = fma(bias_w, scaled_sum_x, acc).
-// Between two blocks of inputs acc may be kept in y, which is exact.
+// of rows, tile and thread. A sum starts at (add_to_y ? y : 0) + (out_bias or 0).
+// Float path: the sum takes the even inputs and a second one, from 0, the odd ones, in ascending
+// order, each by sum = fma(w, x, sum). After each block of block_len(k, kMaxFloatBlock) inputs the
+// second sum joins the first and starts again.
+// Int8 path: group after group, with isum the exact dot product of the group's integers,
+// sum = fma(isum, scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum).
+// Between two blocks of inputs the sum may be kept in y, which is exact.
 //
-// V provides F (16 floats), I (64 bytes or 16 s32) and static functions on them, and the constants
-//   kDirectRows             up to so many rows use the packed weights directly, more go through an
-//   unpacked block, kDirectTile             in tiles of so many rows; kFloatRows, kFloatPanels,
-//   kIntRows, kIntPanels   register tiles over unpacked blocks; kOffsetWeights          whether
-//   dot4 wants weights as u8: s8 ones come with 128 added, u4 ones with their zero point,
-//                           and ActGroup undoes the offset. Otherwise they are s8 without offset.
+// V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
+// kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows; more go through
+// unpacked blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With
+// kOffsetWeights dot4 takes weights as u8: s8 ones come with 128 added, u4 ones with their zero
+// point, and ActGroup undoes the offset; otherwise they are s8 without offset.
 
 #if defined(__clang__)
 #define WR_UNROLL _Pragma("unroll")
@@ -48,7 +45,7 @@ struct TilePlace {
 };
 
 template <typename V>
-struct PanelCommon {
+struct PanelAccess {
   using F = typename V::F;
   static constexpr int kLanes = 16;
 
