@@ -18,9 +18,10 @@ struct EmbeddingArgs {
 // Formula: out[t] = table[ids[t]], exactly dequantised; zeros where the id is not in 0..n-1.
 // Shapes: out [num_toks, table.k]; num_toks may be 0.
 // Mapping (CPU): rows over the compute pool.
-// Bytes moved: a packed row lies in 64-byte pieces shared with 15 neighbours, so up to 16 times its
-// own bytes. Numerics: f32, scale * q then + bias; deterministic. Preconditions: out.stride[1]
-// is 1. Origin: own design; layout in panel_layout.h.
+// Bytes moved: a row shares its 64-byte lines with 15 others, so up to 16 times its packed bytes.
+// Numerics: f32, scale * q, then + bias; deterministic.
+// Preconditions: out.stride[1] is 1.
+// Origin: own design; the packed layout is in panel_layout.h.
 WR_OP(embedding, EmbeddingArgs);
 
 }  // namespace warprow
