@@ -54,10 +54,6 @@ Result<void> size_kv_cache(ModelPlan& plan, const EngineConfig& wishes) {
   }
   plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
   const int64_t held = static_cast<int64_t>(plan.kv_cache.num_blocks - 1) / num_groups * config.block_size;
-  if (wishes.max_model_len > plan.spec.max_position) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("max_model_len is {}, the model's own limit is {}",
-                                                         wishes.max_model_len, plan.spec.max_position));
-  }
   if (wishes.max_model_len > held) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; lower max_model_len or "

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/forward_context.h"
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "device/cpu/cpu_device.h"
+
+namespace warprow {
+namespace {
+
+std::unique_ptr<cpu::CpuDevice> inline_device() {
+  cpu::CpuDeviceOptions options;
+  options.mode = cpu::CpuStreamMode::kInline;
+  options.num_threads = 1;
+  return cpu::make_cpu_device(options);
+}
+
+TEST(ForwardContext, IsThereForOneForward) {
+  const ScopedCheckThrows throws;
+  const auto device = inline_device();
+  const auto stream = device->make_stream();
+  EXPECT_THROW(forward_context(*stream), CheckFailure);
+  const ForwardContext context;
+  {
+    const ScopedForwardContext scope(*stream, context);
+    EXPECT_EQ(&forward_context(*stream), &context);
+    EXPECT_THROW(ScopedForwardContext(*stream, context), CheckFailure);
+  }
+  EXPECT_THROW(forward_context(*stream), CheckFailure);
+}
+
+TEST(ForwardContext, TwoStreamsHoldTwo) {
+  const auto device = inline_device();
+  const auto first = device->make_stream();
+  const auto second = device->make_stream();
+  const ForwardContext a;
+  const ForwardContext b;
+  const ScopedForwardContext scope_a(*first, a);
+  const ScopedForwardContext scope_b(*second, b);
+  EXPECT_EQ(&forward_context(*first), &a);
+  EXPECT_EQ(&forward_context(*second), &b);
+}
+
+TEST(Backends, UnmetNeedsAreNamed) {
+  KvGroupSpec group;
+  group.head_dim_k = group.head_dim_v = 64;
+  EXPECT_TRUE(make_attention_backend("auto", DeviceKind::kCpu, group));
+  EXPECT_TRUE(make_attention_backend("cpu_paged", DeviceKind::kCpu, group));
+  const auto unknown = make_attention_backend("flash", DeviceKind::kCpu, group);
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("flash"), std::string::npos);
+  group.head_dim_k = 60;
+  const auto odd = make_attention_backend("cpu_paged", DeviceKind::kCpu, group);
+  ASSERT_FALSE(odd);
+  EXPECT_NE(odd.error().message.find("cpu_paged does not support head size"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace warprow
