@@ -57,8 +57,8 @@ int wr_tokenizer_from_gguf(const wr_gguf_vocab* vocab, wr_tokenizer** out, wr_ow
 void wr_tokenizer_free(wr_tokenizer* tokenizer);
 
 /* ids: int32. */
-int wr_tokenizer_encode(const wr_tokenizer* tokenizer, wr_text text, int add_special, wr_owned* ids,
-                        wr_owned* error);
+int wr_tokenizer_encode(
+    const wr_tokenizer* tokenizer, wr_text text, int add_special, wr_owned* ids, wr_owned* error);
 
 /* The highest id plus one. */
 size_t wr_tokenizer_vocab_size(const wr_tokenizer* tokenizer);

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-
 #include "base/error.h"
 #include "device/arena.h"
 #include "device/device.h"
@@ -14,10 +8,16 @@
 #include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
 namespace warprow {
 
-// How far a backend's forward may be recorded into a graph, weakest first; the graph manager resolves modes from the
-// weakest backend of a model.
+// How far a backend's forward may be recorded into a graph, weakest first; the graph manager
+// resolves modes from the weakest backend of a model.
 enum class GraphSupport : uint8_t {
   kNever,
   kUniformSingleTokenDecode,  // every row exactly one token
@@ -34,7 +34,7 @@ struct AttentionCapabilities {
   bool kv_f32 = false;
   bool kv_bf16 = false;
   int32_t kernel_block_multiple = 16;  // kernel block sizes are multiples of this
-  bool separate_kv_write = true;       // the KV write is an operation of its own, before the forward
+  bool separate_kv_write = true;  // the KV write is an operation of its own, before the forward
   bool ahead_of_time_schedule = false;
   bool cascade = false;
   bool sliding_window = false;
@@ -42,8 +42,8 @@ struct AttentionCapabilities {
   GraphSupport graph_support = GraphSupport::kNever;
 };
 
-// One step's batch as attention sees it. All views are on the device and at fixed addresses; rows past num_rows are
-// padding (row -1, seq_len 0), tokens past num_toks too (slot -1).
+// One step's batch as attention sees it. All views are on the device and at fixed addresses; rows
+// past num_rows are padding (row -1, seq_len 0), tokens past num_toks too (slot -1).
 struct AttentionBatch {
   View<const int32_t, 1> idx_mapping;      // [max_num_seqs] batch_idx -> row, -1: padding
   View<const int32_t, 1> query_start_loc;  // [max_num_seqs + 1]
@@ -55,20 +55,22 @@ struct AttentionBatch {
 // What the attention of one KV group needs in one step.
 struct AttentionMetadata {
   AttentionBatch batch;
-  View<const int32_t, 2> block_table;   // [max_num_seqs, max_blocks] by row, in kernel blocks
-  View<const int64_t, 1> slot_mapping;  // [max_num_batched_tokens] slot of each token, -1: write nothing
+  View<const int32_t, 2> block_table;  // [max_num_seqs, max_blocks] by row, in kernel blocks
+  View<const int64_t, 1>
+      slot_mapping;  // [max_num_batched_tokens] slot of each token, -1: write nothing
 };
 
 // Constants of one layer's attention.
 struct AttentionParams {
   float scale = 1.0F;
-  int32_t window = 0;       // 0: none
-  float soft_cap = 0.0F;    // 0: none
+  int32_t window = 0;            // 0: none
+  float soft_cap = 0.0F;         // 0: none
   const float* sinks = nullptr;  // dev f32 [num_heads] or null
   bool causal = true;
 };
 
-// One call: queries of this step against the layer's cache, which already holds this step's keys and values.
+// One call: queries of this step against the layer's cache, which already holds this step's keys
+// and values.
 struct AttentionCall {
   View<const float, 2> q;  // [num_toks, num_heads * head_dim], row-strided
   View<float, 2> out;      // [num_toks, num_heads * head_dim_v]
@@ -84,23 +86,31 @@ struct AttentionLimits {
   int32_t max_num_rows = 0;
 };
 
-// A family of attention kernels: what it can do, what it prepares once a step and group, and the forward.
+// A family of attention kernels: what it can do, what it prepares once a step and group, and the
+// forward.
 //
-// Thread: the runner's. Invariant: build_metadata is called before any forward of its step and group.
+// Thread: the runner's. Invariant: build_metadata is called before any forward of its step and
+// group.
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
   [[nodiscard]] virtual const AttentionCapabilities& capabilities() const = 0;
   // Once, before the first step: takes what scratch the largest step needs.
   virtual void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) = 0;
-  // Per step and KV group; may enqueue device work. The base metadata goes in, what forward will be given comes out.
-  virtual AttentionMetadata build_metadata(Stream& stream, const KvGroupSpec& group, const AttentionMetadata& base) = 0;
-  virtual void forward(Stream& stream, const AttentionCall& call, const AttentionMetadata& metadata) = 0;
+  // Per step and KV group; may enqueue device work. The base metadata goes in, what forward will be
+  // given comes out.
+  virtual AttentionMetadata build_metadata(Stream& stream,
+                                           const KvGroupSpec& group,
+                                           const AttentionMetadata& base) = 0;
+  virtual void forward(Stream& stream,
+                       const AttentionCall& call,
+                       const AttentionMetadata& metadata) = 0;
 };
 
-// Names a backend for a group, or the device's default when name is "auto". Errors: unknown name; a need of the group
-// that the backend lacks, naming both.
-Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name, DeviceKind device,
+// Names a backend for a group, or the device's default when name is "auto". Errors: unknown name; a
+// need of the group that the backend lacks, naming both.
+Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name,
+                                                                 DeviceKind device,
                                                                  const KvGroupSpec& group);
 
 }  // namespace warprow

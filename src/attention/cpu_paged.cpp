@@ -20,7 +20,8 @@ constexpr AttentionCapabilities kCapabilities{
     .graph_support = GraphSupport::kAlways,
 };
 
-// Online softmax straight over the block tables; nothing to prepare, since tables, lengths and rows are read in place.
+// Online softmax straight over the block tables; nothing to prepare, since tables, lengths and rows
+// are read in place.
 class CpuPagedAttention final : public AttentionBackend {
  public:
   const AttentionCapabilities& capabilities() const override { return kCapabilities; }
@@ -31,12 +32,15 @@ class CpuPagedAttention final : public AttentionBackend {
     scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
   }
 
-  AttentionMetadata build_metadata(Stream& /*stream*/, const KvGroupSpec& /*group*/,
+  AttentionMetadata build_metadata(Stream& /*stream*/,
+                                   const KvGroupSpec& /*group*/,
                                    const AttentionMetadata& base) override {
     return base;
   }
 
-  void forward(Stream& stream, const AttentionCall& call, const AttentionMetadata& metadata) override {
+  void forward(Stream& stream,
+               const AttentionCall& call,
+               const AttentionMetadata& metadata) override {
     const AttentionBatch& batch = metadata.batch;
     PagedAttentionArgs args;
     args.q = call.q;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
 #include "attention/attention_backend.h"
+
+#include <memory>
 
 namespace warprow {
 

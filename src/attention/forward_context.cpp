@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/forward_context.h"
 
-#include <array>
-
 #include "base/check.h"
+
+#include <array>
 
 namespace warprow {
 namespace {
@@ -32,7 +32,8 @@ Installed* find(const Stream* stream) {
 
 }  // namespace
 
-ScopedForwardContext::ScopedForwardContext(const Stream& stream, const ForwardContext& context) : stream_(&stream) {
+ScopedForwardContext::ScopedForwardContext(const Stream& stream, const ForwardContext& context)
+    : stream_(&stream) {
   WR_CHECK(find(stream_) == nullptr, "the stream already runs a forward");
   Installed* slot = find(nullptr);
   WR_CHECK(slot != nullptr, "more than {} forwards on one thread", kMaxStreams);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-
 #include "attention/attention_backend.h"
 #include "device/stream.h"
+
+#include <cstdint>
+#include <span>
 
 namespace warprow {
 
@@ -25,16 +25,16 @@ struct ForwardGroup {
 
 // What layers read during one forward, so that no model signature carries attention arguments.
 struct ForwardContext {
-  std::span<const ForwardGroup> groups;      // by KV group
-  std::span<const KvLayerView> kv_layers;    // by layer
+  std::span<const ForwardGroup> groups;    // by KV group
+  std::span<const KvLayerView> kv_layers;  // by layer
   GraphMode graph_mode = GraphMode::kNone;
-  int32_t num_toks = 0;                      // padded
+  int32_t num_toks = 0;                       // padded
   std::span<const MicroBatch> micro_batches;  // empty: not split
   std::span<const int32_t> rank_num_toks;     // data parallel: tokens of every rank; empty: alone
 };
 
-// Installs a context on a stream for exactly one forward. Two streams hold two contexts; a second one on the same
-// stream is a checked error.
+// Installs a context on a stream for exactly one forward. Two streams hold two contexts; a second
+// one on the same stream is a checked error.
 class ScopedForwardContext {
  public:
   ScopedForwardContext(const Stream& stream, const ForwardContext& context);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
+#include "attention/attention_backend.h"
+#include "attention/cpu_paged.h"
 
 #include <algorithm>
 #include <string>
 
-#include "attention/attention_backend.h"
-#include "attention/cpu_paged.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -20,7 +20,9 @@ constexpr Entry kBackends[] = {
 };
 
 // The first need of the group that the backend does not meet; empty when it meets all.
-std::string unmet_need(const AttentionCapabilities& can, DeviceKind device, const KvGroupSpec& group) {
+std::string unmet_need(const AttentionCapabilities& can,
+                       DeviceKind device,
+                       const KvGroupSpec& group) {
   const int32_t dim = std::max(group.head_dim_k, group.head_dim_v);
   if (can.device != device) {
     return "this device";
@@ -29,7 +31,8 @@ std::string unmet_need(const AttentionCapabilities& can, DeviceKind device, cons
       group.head_dim_v % can.head_dim_multiple != 0) {
     return fmt::format("head size {}", dim);
   }
-  if ((group.dtype == DType::kF32 && !can.kv_f32) || (group.dtype == DType::kBF16 && !can.kv_bf16)) {
+  if ((group.dtype == DType::kF32 && !can.kv_f32) ||
+      (group.dtype == DType::kBF16 && !can.kv_bf16)) {
     return fmt::format("KV cache dtype {}", dtype_name(group.dtype));
   }
   if (group.kernel_block_size % can.kernel_block_multiple != 0) {
@@ -43,7 +46,8 @@ std::string unmet_need(const AttentionCapabilities& can, DeviceKind device, cons
 
 }  // namespace
 
-Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name, DeviceKind device,
+Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name,
+                                                                 DeviceKind device,
                                                                  const KvGroupSpec& group) {
   std::string known;
   for (const Entry& entry : kBackends) {
@@ -51,15 +55,17 @@ Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_vie
     known += (known.empty() ? "" : ", ") + std::string(can.name);
     const std::string unmet = unmet_need(can, device, group);
     if (name == can.name && !unmet.empty()) {
-      return fail(ErrorCode::kUnsupported, fmt::format("attention backend {} does not support {}", can.name, unmet));
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("attention backend {} does not support {}", can.name, unmet));
     }
     if ((name == "auto" || name == can.name) && unmet.empty()) {
       return entry.make();
     }
   }
   return fail(ErrorCode::kUnsupported,
-              name == "auto" ? fmt::format("no attention backend for this model (tried {})", known)
-                             : fmt::format("unknown attention backend {} (known: auto, {})", name, known));
+              name == "auto"
+                  ? fmt::format("no attention backend for this model (tried {})", known)
+                  : fmt::format("unknown attention backend {} (known: auto, {})", name, known));
 }
 
 }  // namespace warprow

@@ -8,7 +8,8 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define WR_OWN_NEW 0
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
 #define WR_OWN_NEW 0
 #endif
 #endif
@@ -39,9 +40,10 @@ void* counted_alloc(size_t bytes, size_t alignment) {
   }
   const size_t size = bytes == 0 ? 1 : bytes;
   for (;;) {
-    void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
-                       ? std::malloc(size)
-                       : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+    void* memory =
+        alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
+            ? std::malloc(size)
+            : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
     if (memory != nullptr) {
       return memory;
     }
@@ -73,6 +75,10 @@ void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory
 void operator delete[](void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept {
+  std::free(memory);
+}
 #endif

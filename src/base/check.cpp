@@ -15,8 +15,8 @@ bool& throws_on_this_thread() {
 }  // namespace
 
 void check_failed(const char* file, int line, const char* expr, const std::string& detail) {
-  std::string message =
-      fmt::format("check failed at {}:{}: {}{}{}", file, line, expr, detail.empty() ? "" : ": ", detail);
+  std::string message = fmt::format(
+      "check failed at {}:{}: {}{}{}", file, line, expr, detail.empty() ? "" : ": ", detail);
   if (throws_on_this_thread()) {
     throw CheckFailure{std::move(message)};
   }

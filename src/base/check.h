@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
+
+#include <fmt/format.h>
 
 namespace warprow {
 
-// Prints the message with its place and aborts: our own mistake, from which there is no sane way on.
-[[noreturn]] void check_failed(const char* file, int line, const char* expr, const std::string& detail);
+// Prints the message with its place and aborts: our own mistake, from which there is no sane way
+// on.
+[[noreturn]] void check_failed(const char* file,
+                               int line,
+                               const char* expr,
+                               const std::string& detail);
 
-// Replaces abort() by a throw of CheckFailure within its scope and thread, so that a test can show that a misuse is
-// caught. Not for production code.
+// Replaces abort() by a throw of CheckFailure within its scope and thread, so that a test can show
+// that a misuse is caught. Not for production code.
 struct CheckFailure {
   std::string message;
 };
@@ -28,22 +32,22 @@ class ScopedCheckThrows {
 
 }  // namespace warprow
 
-#define WR_CHECK(cond, ...)                                                                  \
-  do {                                                                                       \
-    if (!(cond)) [[unlikely]] {                                                              \
-      ::warprow::check_failed(__FILE__, __LINE__, #cond, ::fmt::format("" __VA_ARGS__));      \
-    }                                                                                        \
+#define WR_CHECK(cond, ...)                                                              \
+  do {                                                                                   \
+    if (!(cond)) [[unlikely]] {                                                          \
+      ::warprow::check_failed(__FILE__, __LINE__, #cond, ::fmt::format("" __VA_ARGS__)); \
+    }                                                                                    \
   } while (false)
 
 // The comparing forms print both operands; they must be integers.
-#define WR_CHECK_OP_(op, a, b)                                                               \
-  do {                                                                                       \
-    const auto wr_a_ = static_cast<long long>(a);                                            \
-    const auto wr_b_ = static_cast<long long>(b);                                            \
-    if (!(wr_a_ op wr_b_)) [[unlikely]] {                                                    \
-      ::warprow::check_failed(__FILE__, __LINE__, #a " " #op " " #b,                         \
-                              ::fmt::format("{} vs {}", wr_a_, wr_b_));                      \
-    }                                                                                        \
+#define WR_CHECK_OP_(op, a, b)                                                             \
+  do {                                                                                     \
+    const auto wr_a_ = static_cast<long long>(a);                                          \
+    const auto wr_b_ = static_cast<long long>(b);                                          \
+    if (!(wr_a_ op wr_b_)) [[unlikely]] {                                                  \
+      ::warprow::check_failed(                                                             \
+          __FILE__, __LINE__, #a " " #op " " #b, ::fmt::format("{} vs {}", wr_a_, wr_b_)); \
+    }                                                                                      \
   } while (false)
 #define WR_CHECK_EQ(a, b) WR_CHECK_OP_(==, a, b)
 #define WR_CHECK_LE(a, b) WR_CHECK_OP_(<=, a, b)

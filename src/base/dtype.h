@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/hd.h"
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include "base/hd.h"
-
 namespace warprow {
 
-// Element types of activations, KV and plain weights. Quantised weight formats are weights/ matters.
+// Element types of activations, KV and plain weights. Quantised weight formats are weights/
+// matters.
 enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kU8, kI32, kI64 };
 
 constexpr size_t dtype_bytes(DType t) {

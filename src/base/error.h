@@ -3,12 +3,14 @@
 
 #include <stdexcept>
 #include <string>
-#include <tl/expected.hpp>
 #include <utility>
+
+#include <tl/expected.hpp>
 
 namespace warprow {
 
-// What kind of mistake an Error is; the command line maps it to an exit code, the server to an HTTP status.
+// What kind of mistake an Error is; the command line maps it to an exit code, the server to an HTTP
+// status.
 enum class ErrorCode {
   kInvalidArgument,  // the client's value is out of range or of the wrong type
   kNotFound,         // a model, file or name that does not exist
@@ -18,7 +20,8 @@ enum class ErrorCode {
   kInternal,         // ours
 };
 
-// A client's mistake, or a reason to refuse: one line for a person, naming the field, the value and the limit.
+// A client's mistake, or a reason to refuse: one line for a person, naming the field, the value and
+// the limit.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -31,7 +34,8 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
   return tl::unexpected<Error>(Error{code, std::move(message)});
 }
 
-// The world's failure at start-up (missing file, too little memory). Thrown during start-up only, caught in main.
+// The world's failure at start-up (missing file, too little memory). Thrown during start-up only,
+// caught in main.
 class StartupError : public std::runtime_error {
  public:
   explicit StartupError(const Error& error)

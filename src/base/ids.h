@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
+
+#include <cstdint>
 
 namespace warprow {
 
-// The index vocabulary (STYLE.md). Ids that cross a room's border are distinct types; inside a kernel and in the
-// arrays that kernels read they are plain int32.
+// The index vocabulary (STYLE.md). Ids that cross a room's border are distinct types; inside a
+// kernel and in the arrays that kernels read they are plain int32.
 enum class RowId : int32_t {};    // persistent request row, 0 .. max_num_seqs - 1
 enum class BlockId : int32_t {};  // KV block; 0 is the null block and belongs to nobody
 using TokenId = int32_t;          // an entry of the vocabulary

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
-
 #include <memory>
 #include <string>
+
+#include <spdlog/sinks/stdout_color_sinks.h>
 
 namespace warprow {
 
@@ -16,11 +16,14 @@ bool init_logging(std::string_view level, std::string_view format) {
   if (parsed == spdlog::level::off && level != "off") {
     return false;
   }
-  auto logger = std::make_shared<spdlog::logger>("warprow", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(
+      "warprow", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger->set_level(parsed);
-  // The json form relies on messages holding no quotes or control characters beyond what people write in a log line.
-  logger->set_pattern(format == "json" ? R"({"ts":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})"
-                                       : "%^%L%$ %H:%M:%S.%e %v");
+  // The json form relies on messages holding no quotes or control characters beyond what people
+  // write in a log line.
+  logger->set_pattern(format == "json"
+                          ? R"({"ts":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})"
+                          : "%^%L%$ %H:%M:%S.%e %v");
   spdlog::set_default_logger(std::move(logger));
   return true;
 }

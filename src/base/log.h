@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <spdlog/spdlog.h>
-
 #include <string_view>
+
+#include <spdlog/spdlog.h>
 
 namespace warprow {
 

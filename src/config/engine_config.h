@@ -6,23 +6,23 @@
 
 namespace warprow {
 
-// The engine's settings as the user wishes them. Names follow vLLM's flags. 0 means "decide" where a line says so;
-// resolve() (config/resolve.h) turns wishes into facts.
+// The engine's settings as the user wishes them. Names follow vLLM's flags. 0 means "decide" where
+// a line says so; resolve() (config/resolve.h) turns wishes into facts.
 struct EngineConfig {
-  std::string model;                        // file, directory, alias or org/name
-  std::string dtype = "auto";               // auto | float32 | bfloat16
-  std::string device = "auto";              // auto | cpu | cuda
-  int32_t threads = 0;                      // 0: the cores this process may use
-  int32_t max_model_len = 0;                // 0: the model's own, cut to what the KV cache holds
-  int32_t max_num_seqs = 0;                 // 0: 64 on a CPU
-  int32_t max_num_batched_tokens = 0;       // 0: 512 on a CPU
-  int32_t block_size = 16;                  // tokens in a KV block, a multiple of 16
-  int32_t kernel_block_size = 0;  // 0: block_size; else a divisor of it, a multiple of 16
-  int64_t kv_cache_memory_bytes = 0;        // 0: min(2 GiB, a quarter of the memory) on a CPU
+  std::string model;                   // file, directory, alias or org/name
+  std::string dtype = "auto";          // auto | float32 | bfloat16
+  std::string device = "auto";         // auto | cpu | cuda
+  int32_t threads = 0;                 // 0: the cores this process may use
+  int32_t max_model_len = 0;           // 0: the model's own, cut to what the KV cache holds
+  int32_t max_num_seqs = 0;            // 0: 64 on a CPU
+  int32_t max_num_batched_tokens = 0;  // 0: 512 on a CPU
+  int32_t block_size = 16;             // tokens in a KV block, a multiple of 16
+  int32_t kernel_block_size = 0;       // 0: block_size; else a divisor of it, a multiple of 16
+  int64_t kv_cache_memory_bytes = 0;   // 0: min(2 GiB, a quarter of the memory) on a CPU
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
-  uint64_t seed = 0;                        // draws the seeds of requests that bring none
+  uint64_t seed = 0;  // draws the seeds of requests that bring none
   std::string log_level = "warning";
   std::string log_format = "text";
 };

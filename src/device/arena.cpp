@@ -38,8 +38,12 @@ Arena::~Arena() {
 
 std::byte* Arena::alloc_bytes(size_t bytes) {
   const size_t begin = round_up(used_, kAlignment);
-  WR_CHECK(bytes <= capacity_ && begin <= capacity_ - bytes, "{} arena: {} bytes wanted at {} of {}",
-           arena_name(purpose_), bytes, begin, capacity_);
+  WR_CHECK(bytes <= capacity_ && begin <= capacity_ - bytes,
+           "{} arena: {} bytes wanted at {} of {}",
+           arena_name(purpose_),
+           bytes,
+           begin,
+           capacity_);
   used_ = begin + bytes;
   high_water_ = std::max(high_water_, used_);
   return base_ + begin;

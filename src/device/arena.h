@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
+#include "base/math.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-
-#include "base/check.h"
-#include "base/math.h"
 
 namespace warprow {
 
@@ -14,8 +14,8 @@ namespace warprow {
 enum class ArenaPurpose : uint8_t { kWeights, kKvCache, kState, kWorkspace };
 const char* arena_name(ArenaPurpose purpose);
 
-// A range of device memory that is handed out from the front. Addresses never change while the arena lives, so views
-// and captured graphs stay valid.
+// A range of device memory that is handed out from the front. Addresses never change while the
+// arena lives, so views and captured graphs stay valid.
 //
 // Owns: the mapping, given back by `release`. Thread: one.
 // Invariant: used() <= capacity(); alignment of every piece is kAlignment.

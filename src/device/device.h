@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/arena.h"
+#include "device/stream.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-
-#include "device/arena.h"
-#include "device/stream.h"
 
 namespace warprow {
 
@@ -32,7 +32,8 @@ class Device {
   [[nodiscard]] virtual const DeviceFacts& facts() const = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
-  // Reserves address space of `bytes` for one purpose; pages cost memory when first touched. Throws StartupError.
+  // Reserves address space of `bytes` for one purpose; pages cost memory when first touched. Throws
+  // StartupError.
   virtual Arena make_arena(ArenaPurpose purpose, size_t bytes) = 0;
   // Host memory that the device reads and writes in place.
   virtual PinnedBuffer make_pinned(size_t bytes) = 0;

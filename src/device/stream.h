@@ -9,8 +9,8 @@ namespace warprow {
 
 class Device;
 
-// A point in a stream that the host or another stream can wait for. Recording again moves it. An event never recorded
-// counts as reached.
+// A point in a stream that the host or another stream can wait for. Recording again moves it. An
+// event never recorded counts as reached.
 class Event {
  public:
   virtual ~Event() = default;
@@ -23,8 +23,8 @@ class Event {
 // An in-order queue of device work. Nothing here blocks the host except synchronize.
 //
 // Thread: one submitting thread at a time.
-// Invariant: memory given to an operation stays valid and, unless the operation writes it, unchanged until the
-// operation has run; an event tells when.
+// Invariant: memory given to an operation stays valid and, unless the operation writes it,
+// unchanged until the operation has run; an event tells when.
 class Stream {
  public:
   virtual ~Stream() = default;

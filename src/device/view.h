@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
+
+#include <cstdint>
 
 namespace warprow {
 
-// A typed, strided window on memory that somebody else owns. The last dimension is contiguous unless strides say
-// otherwise; strides are in elements. Passed by value into kernels.
+// A typed, strided window on memory that somebody else owns. The last dimension is contiguous
+// unless strides say otherwise; strides are in elements. Passed by value into kernels.
 template <typename T, int N>
 struct View {
   T* data = nullptr;

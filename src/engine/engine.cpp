@@ -29,7 +29,8 @@ RequestLimits request_limits(const ModelFacts& facts, const TextModel& text) {
   return limits;
 }
 
-// The n-th value of the splitmix64 sequence (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+// The n-th value of the splitmix64 sequence (Steele, Lea, Flood: "Fast splittable pseudorandom
+// number generators").
 uint64_t draw_seed(uint64_t engine_seed, uint64_t n) {
   uint64_t z = engine_seed + (n + 1) * 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;

@@ -42,8 +42,8 @@ struct RequestTimings {
   double predicted_ms = 0;  // first to last token
 };
 
-// Something new of a request: text that is safe to show (whole characters, no possible stop string held back),
-// and at the end the reason.
+// Something new of a request: text that is safe to show (whole characters, no possible stop string
+// held back), and at the end the reason.
 struct RequestUpdate {
   RequestId id = 0;
   std::string text;
@@ -60,8 +60,8 @@ struct RequestUpdate {
   RequestTimings timings;
 };
 
-// Called on the engine's output thread, in order for each request; the last call carries a finish reason. Must not
-// block for long.
+// Called on the engine's output thread, in order for each request; the last call carries a finish
+// reason. Must not block for long.
 using UpdateCallback = std::function<void(const RequestUpdate&)>;
 
 // Counters since start; names as they appear under --stats and in the JSON "stats".
@@ -82,7 +82,8 @@ struct EngineStats {
 
 // The loop around scheduler and executor: plan, submit, collect, one step ahead.
 //
-// Owns: the scheduler, the executor, one engine thread and one output thread (detokenise, stop strings, callbacks).
+// Owns: the scheduler, the executor, one engine thread and one output thread (detokenise, stop
+// strings, callbacks).
 // Thread: submit, abort and stats from any thread.
 // Invariant: every accepted request gets exactly one final update, also at shutdown (kAbort).
 class Engine {
@@ -92,7 +93,8 @@ class Engine {
   [[nodiscard]] virtual const ModelFacts& model_facts() const = 0;
   [[nodiscard]] virtual const TextModel& text() const = 0;
 
-  // Turns a client's wish into a request the engine can run: renders and encodes the prompt, checks every limit.
+  // Turns a client's wish into a request the engine can run: renders and encodes the prompt, checks
+  // every limit.
   [[nodiscard]] virtual Result<ValidRequest> validate(const GenerationRequest& request) const = 0;
   virtual RequestId submit(ValidRequest request, UpdateCallback on_update) = 0;
   // Ends a request soon with kAbort; unknown or ended ids are ignored.

@@ -152,7 +152,8 @@ void EngineLoop::take_step() {
 }
 
 void EngineLoop::forward_deltas(EngineClock::time_point now) {
-  // Deltas come in the order of the output's rows; the row of a delta is the one with its slice of tokens.
+  // Deltas come in the order of the output's rows; the row of a delta is the one with its slice of
+  // tokens.
   auto row = output_.rows.begin();
   for (const RequestDelta& delta : deltas_) {
     while (row->tokens != delta.tokens) {

@@ -14,12 +14,14 @@
 
 namespace warprow {
 
-// The engine thread's work: commands in, steps through scheduler and executor, deltas out. A tick applies what clients
-// asked, then submits a step if one fits, else takes the oldest output; filling beats draining, so that the device
-// always has the next step. With nothing to do it sleeps in the inbox.
+// The engine thread's work: commands in, steps through scheduler and executor, deltas out. A tick
+// applies what clients asked, then submits a step if one fits, else takes the oldest output;
+// filling beats draining, so that the device always has the next step. With nothing to do it sleeps
+// in the inbox.
 //
 // Owns: the scheduler. Thread: run() is the engine thread's body; check and stats from any.
-// Invariant: when run() returns no step is outstanding (unless the executor threw) and every request has an end.
+// Invariant: when run() returns no step is outstanding (unless the executor threw) and every
+// request has an end.
 class EngineLoop {
  public:
   EngineLoop(const EngineConfig& config, Executor& executor, Inbox& inbox, OutputQueue& outputs);

@@ -15,7 +15,8 @@ struct Submission {
   RequestFields fields;
 };
 
-// What the engine thread has been asked since it last looked. Submissions come first: an abort may name one of them.
+// What the engine thread has been asked since it last looked. Submissions come first: an abort may
+// name one of them.
 struct Commands {
   std::vector<Submission> submissions;
   std::vector<RequestId> aborts;   // by clients
@@ -28,12 +29,13 @@ struct Commands {
   }
 };
 
-// The way into the engine thread. Whoever writes never waits for the engine, so a callback on the output thread may
-// submit and abort; how many requests may queue up is for the door to decide (the server refuses, the command line
-// submits as it goes).
+// The way into the engine thread. Whoever writes never waits for the engine, so a callback on the
+// output thread may submit and abort; how many requests may queue up is for the door to decide (the
+// server refuses, the command line submits as it goes).
 //
 // Owns: the pending commands. Thread: any to write, the engine's to take.
-// Invariant: commands are taken in the order of their kind's writing; after close() submissions are refused.
+// Invariant: commands are taken in the order of their kind's writing; after close() submissions are
+// refused.
 class Inbox {
  public:
   // False after close(): the submission will not be seen.

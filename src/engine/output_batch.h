@@ -27,7 +27,8 @@ struct OutputDelta {
   EngineClock::time_point at;       // when the output was there
 };
 
-// Everything new since the output thread last looked: flat lists, so that a steady stream of steps allocates nothing.
+// Everything new since the output thread last looked: flat lists, so that a steady stream of steps
+// allocates nothing.
 struct OutputBatch {
   std::vector<OutputDelta> deltas;
   std::vector<TokenId> token_ids;

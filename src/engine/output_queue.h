@@ -25,11 +25,13 @@ struct OutputWork {
   EngineEnd end;
 };
 
-// From the engine thread (deltas) and the submitting threads (new requests) to the output thread. The engine swaps its
-// batch in, and waits when the output thread is kMaxPending deltas behind.
+// From the engine thread (deltas) and the submitting threads (new requests) to the output thread.
+// The engine swaps its batch in, and waits when the output thread is kMaxPending deltas behind.
 //
-// Owns: what is pending. Thread: add any; publish and end the engine's; close the engine's owner; take the output's.
-// Invariant: a request is added before its first delta is published, so take() never meets an unknown one first.
+// Owns: what is pending. Thread: add any; publish and end the engine's; close the engine's owner;
+// take the output's.
+// Invariant: a request is added before its first delta is published, so take() never meets an
+// unknown one first.
 class OutputQueue {
  public:
   static constexpr size_t kMaxPending = 4096;
@@ -37,13 +39,15 @@ class OutputQueue {
   // max_step_deltas: the most that one step brings.
   explicit OutputQueue(size_t max_step_deltas);
 
-  // Room for all that can ever be pending. The batches on both sides of the queue need it too, since they are swapped.
+  // Room for all that can ever be pending. The batches on both sides of the queue need it too,
+  // since they are swapped.
   [[nodiscard]] size_t max_deltas() const { return max_deltas_; }
 
   void add(std::unique_ptr<RequestOutput> request);
   // Takes over the batch's content; it comes back empty, with some capacity.
   void publish(OutputBatch& batch);
-  // Nothing will be published any more: requests without a final update, and all that are added later, end like this.
+  // Nothing will be published any more: requests without a final update, and all that are added
+  // later, end like this.
   void end(EngineEnd how);
   // Lets take() return false once it has handed out everything.
   void close();

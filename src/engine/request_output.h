@@ -14,7 +14,8 @@ namespace warprow {
 
 // One request as the output thread sees it: tokens in, updates for the client out.
 //
-// Owns: its detokeniser, its stop strings, the client's callback. Thread: the output thread's, after construction.
+// Owns: its detokeniser, its stop strings, the client's callback. Thread: the output thread's,
+// after construction.
 // Invariant: the update with a finish reason is the last one.
 class RequestOutput {
  public:
@@ -26,8 +27,8 @@ class RequestOutput {
 
   [[nodiscard]] RequestId id() const { return update_.id; }
 
-  // Tells the client what a delta brings. True when that was the end: by the delta's own reason, or by a stop string,
-  // after which the delta's remaining tokens are dropped.
+  // Tells the client what a delta brings. True when that was the end: by the delta's own reason, or
+  // by a stop string, after which the delta's remaining tokens are dropped.
   bool take(const OutputBatch& batch, const OutputDelta& delta);
   // Ends it from outside; held back text is given out.
   void end(FinishReason reason, const std::string& error);

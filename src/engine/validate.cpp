@@ -55,7 +55,8 @@ Choice<T> choose(const std::optional<T>& client, const std::optional<T>& model, 
   return {fallback, ""};
 }
 
-// Walks through the fields of one request and keeps the first thing wrong; all later checks still run, harmlessly.
+// Walks through the fields of one request and keeps the first thing wrong; all later checks still
+// run, harmlessly.
 class Checker {
  public:
   Checker(const SamplingOptions& wish, const RequestLimits& limits)

@@ -14,7 +14,8 @@
 
 namespace warprow {
 
-// A request after validation: every value is legal for the loaded model and every default is filled in.
+// A request after validation: every value is legal for the loaded model and every default is filled
+// in.
 struct RequestFields {
   std::vector<TokenId> prompt_token_ids;  // 1 .. max_model_len - 1 ids, each in the vocabulary
   SamplingParams params;                  // seed is 0 where the client brought none
@@ -42,9 +43,10 @@ struct RequestLimits {
 
 class ValidRequest;
 
-// The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a value out of range,
-// kUnsupported for what is understood and not built yet; the message names field, value and limit. Ranges and defaults
-// are vLLM's. `prompt_token_ids` is the request's prompt, rendered and encoded.
+// The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a
+// value out of range, kUnsupported for what is understood and not built yet; the message names
+// field, value and limit. Ranges and defaults are vLLM's. `prompt_token_ids` is the request's
+// prompt, rendered and encoded.
 [[nodiscard]] Result<ValidRequest> validate_request(const GenerationRequest& request,
                                                     std::vector<TokenId> prompt_token_ids,
                                                     const RequestLimits& limits);

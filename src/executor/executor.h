@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "config/engine_config.h"
 #include "kv/kv_spec.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace warprow {
 
@@ -26,8 +26,9 @@ struct ModelFacts {
 struct ExecutorStats {
   int64_t steps = 0;
   int64_t max_steps_in_flight = 0;
-  int64_t row_state_bytes = 0;       // uploaded diffs of row state, summed
-  int64_t step_allocations = 0;      // operator new calls inside steps; counted only where a hook is installed
+  int64_t row_state_bytes = 0;  // uploaded diffs of row state, summed
+  int64_t step_allocations =
+      0;  // operator new calls inside steps; counted only where a hook is installed
   int64_t workspace_high_water = 0;
   int64_t workspace_planned = 0;
 };
@@ -35,8 +36,8 @@ struct ExecutorStats {
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.
 //
 // Owns: its workers. Thread: the engine's.
-// Invariant: every execute_model is followed by exactly one sample_tokens before the next execute_model; at most
-// max_concurrent_batches outputs are outstanding.
+// Invariant: every execute_model is followed by exactly one sample_tokens before the next
+// execute_model; at most max_concurrent_batches outputs are outstanding.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -55,9 +56,10 @@ class Executor {
   // Takes the oldest outstanding output; blocks until it is there. `output` keeps its capacity.
   virtual void take_output(ModelRunnerOutput& output) = 0;
 
-  // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health", "memory_plan",
-  // "state_checksum" ("" for an unknown name is an error).
-  virtual std::vector<std::string> collective_rpc(const std::string& operation, const std::string& argument) = 0;
+  // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health",
+  // "memory_plan", "state_checksum" ("" for an unknown name is an error).
+  virtual std::vector<std::string> collective_rpc(const std::string& operation,
+                                                  const std::string& argument) = 0;
 
   [[nodiscard]] virtual ExecutorStats stats() const = 0;
 };

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
 #include "config/engine_config.h"
 #include "executor/executor.h"
 #include "worker/model_plan.h"
 
+#include <memory>
+
 namespace warprow {
 
-// The executor for a configuration: in this process for one device. Loads the model. Throws StartupError.
+// The executor for a configuration: in this process for one device. Loads the model. Throws
+// StartupError.
 std::unique_ptr<Executor> make_executor(const EngineConfig& config);
 
 // The same on a device of the caller's, for tests: streams that defer, shuffle or guard.

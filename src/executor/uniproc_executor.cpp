@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <utility>
-
 #include "base/alloc_counter.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -11,23 +6,34 @@
 #include "executor/make_executor.h"
 #include "worker/worker.h"
 
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
 namespace warprow {
 namespace {
 
-// One worker in this process and on the engine's thread: submitting a step returns as soon as it is enqueued, so the
-// engine plans the next one while the device runs.
+// One worker in this process and on the engine's thread: submitting a step returns as soon as it is
+// enqueued, so the engine plans the next one while the device runs.
 class UniprocExecutor final : public Executor {
  public:
-  UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device) : worker_(std::move(plan), std::move(device)) {
+  UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device)
+      : worker_(std::move(plan), std::move(device)) {
     const ModelPlan& mine = worker_.plan();
-    facts_ = {mine.spec.architecture,           mine.spec.vocab_size,
-              mine.config.max_model_len,        mine.config.max_num_seqs,
-              mine.config.max_num_batched_tokens, mine.kv_cache};
+    facts_ = {mine.spec.architecture,
+              mine.spec.vocab_size,
+              mine.config.max_model_len,
+              mine.config.max_num_seqs,
+              mine.config.max_num_batched_tokens,
+              mine.kv_cache};
     allocations_before_ = counted_allocations();
   }
 
   const ModelFacts& model_facts() const override { return facts_; }
-  int32_t max_concurrent_batches() const override { return worker_.plan().runner.max_steps_in_flight; }
+  int32_t max_concurrent_batches() const override {
+    return worker_.plan().runner.max_steps_in_flight;
+  }
 
   void execute_model(const SchedulerOutput& step) override {
     const CountAllocations count;
@@ -37,7 +43,8 @@ class UniprocExecutor final : public Executor {
     const CountAllocations count;
     worker_.sample_tokens(grammar);
     ++stats_.steps;
-    stats_.max_steps_in_flight = std::max<int64_t>(stats_.max_steps_in_flight, worker_.num_outstanding());
+    stats_.max_steps_in_flight =
+        std::max<int64_t>(stats_.max_steps_in_flight, worker_.num_outstanding());
   }
   int32_t num_outstanding() const override { return worker_.num_outstanding(); }
   bool output_ready() const override { return worker_.output_ready(); }
@@ -47,7 +54,8 @@ class UniprocExecutor final : public Executor {
     stats_.row_state_bytes += output.stats.row_state_bytes;
   }
 
-  std::vector<std::string> collective_rpc(const std::string& operation, const std::string& argument) override {
+  std::vector<std::string> collective_rpc(const std::string& operation,
+                                          const std::string& argument) override {
     std::optional<std::string> answer = worker_.call(operation, argument);
     WR_CHECK(answer.has_value(), "unknown operation {}", operation);
     return {std::move(*answer)};
@@ -65,7 +73,8 @@ class UniprocExecutor final : public Executor {
   Worker worker_;
   ModelFacts facts_;
   ExecutorStats stats_;
-  int64_t allocations_before_ = 0;  // the device's threads count from their start; loading does not matter
+  int64_t allocations_before_ =
+      0;  // the device's threads count from their start; loading does not matter
 };
 
 }  // namespace

@@ -5,21 +5,21 @@
 #include "device/device.h"
 #include "device/stream.h"
 
-// WR_OP(rms_norm, RmsNormArgs) declares an operation: one function per backend and the one that callers use, which
-// sends the arguments to the stream's backend. A backend that a build lacks is one stub line per op in
-// kernels/no_cuda.cpp, so that file doubles as the list of operations.
-#define WR_OP(name, Args)                                        \
-  namespace cpu {                                                \
-  void name(Stream& stream, const Args& args);                   \
-  }                                                              \
-  namespace cuda {                                               \
-  void name(Stream& stream, const Args& args);                   \
-  }                                                              \
-  inline void name(Stream& stream, const Args& args) {           \
-    if (stream.device().facts().kind == DeviceKind::kCuda) {     \
-      cuda::name(stream, args);                                  \
-    } else {                                                     \
-      cpu::name(stream, args);                                   \
-    }                                                            \
-  }                                                              \
+// WR_OP(rms_norm, RmsNormArgs) declares an operation: one function per backend and the one that
+// callers use, which sends the arguments to the stream's backend. A backend that a build lacks is
+// one stub line per op in kernels/no_cuda.cpp, so that file doubles as the list of operations.
+#define WR_OP(name, Args)                                    \
+  namespace cpu {                                            \
+  void name(Stream& stream, const Args& args);               \
+  }                                                          \
+  namespace cuda {                                           \
+  void name(Stream& stream, const Args& args);               \
+  }                                                          \
+  inline void name(Stream& stream, const Args& args) {       \
+    if (stream.device().facts().kind == DeviceKind::kCuda) { \
+      cuda::name(stream, args);                              \
+    } else {                                                 \
+      cpu::name(stream, args);                               \
+    }                                                        \
+  }                                                          \
   static_assert(true)

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
+
 #include <cstdint>
 #include <vector>
 
-#include "base/dtype.h"
-
 namespace warprow {
 
-// What a KV group's layers attend to. A group is a set of layers with one block table; all groups of a model draw
-// blocks from one pool and one id space.
+// What a KV group's layers attend to. A group is a set of layers with one block table; all groups
+// of a model draw blocks from one pool and one id space.
 enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
 
-// How one layer's keys and values lie inside a block: kNHD is [block, heads, dim], kHND is [heads, block, dim].
+// How one layer's keys and values lie inside a block: kNHD is [block, heads, dim], kHND is [heads,
+// block, dim].
 enum class KvLayout : uint8_t { kNHD, kHND };
 
 // One KV group. Layers of a group have equal shapes.
@@ -24,8 +25,8 @@ struct KvGroupSpec {
   int32_t num_kv_heads = 0;
   int32_t head_dim_k = 0;
   int32_t head_dim_v = 0;
-  int32_t window = 0;             // kSlidingWindow: tokens a query sees, itself included; else 0
-  int32_t block_size = 16;        // tokens in a manager block: what the scheduler allocates
+  int32_t window = 0;              // kSlidingWindow: tokens a query sees, itself included; else 0
+  int32_t block_size = 16;         // tokens in a manager block: what the scheduler allocates
   int32_t kernel_block_size = 16;  // tokens in a block of the attention kernel; divides block_size
 
   // Bytes of one manager block in one layer, keys and values together.
@@ -33,9 +34,11 @@ struct KvGroupSpec {
     return static_cast<int64_t>(block_size) * num_kv_heads * (head_dim_k + head_dim_v) *
            static_cast<int64_t>(dtype_bytes(dtype));
   }
-  // Bytes of one manager block over all layers of the group: layers x 2 x block x kv_heads x head_dim x bytes.
+  // Bytes of one manager block over all layers of the group: layers x 2 x block x kv_heads x
+  // head_dim x bytes.
   [[nodiscard]] int64_t block_bytes() const { return layer_block_bytes() * num_layers; }
-  // Kernel blocks in a manager block ("bpk"): manager block b is kernel blocks b * bpk .. b * bpk + bpk - 1.
+  // Kernel blocks in a manager block ("bpk"): manager block b is kernel blocks b * bpk .. b * bpk +
+  // bpk - 1.
   [[nodiscard]] int32_t kernel_blocks_per_block() const { return block_size / kernel_block_size; }
 
   bool operator==(const KvGroupSpec&) const = default;

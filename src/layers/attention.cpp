@@ -6,7 +6,10 @@
 
 namespace warprow {
 
-void AttentionLayer::forward(Stream& stream, View<float, 2> qkv, View<const float, 2> cos, View<const float, 2> sin,
+void AttentionLayer::forward(Stream& stream,
+                             View<float, 2> qkv,
+                             View<const float, 2> cos,
+                             View<const float, 2> sin,
                              View<float, 2> out) const {
   const ForwardContext& context = forward_context(stream);
   const ForwardGroup& mine = context.groups[static_cast<size_t>(group)];
@@ -26,7 +29,8 @@ void AttentionLayer::forward(Stream& stream, View<float, 2> qkv, View<const floa
   rope_kv_write(stream, rope);
 
   AttentionCall call;
-  call.q = make_strided<const float>(qkv.data, qkv.shape[0], static_cast<int64_t>(num_heads) * head_dim, qkv.stride[0]);
+  call.q = make_strided<const float>(
+      qkv.data, qkv.shape[0], static_cast<int64_t>(num_heads) * head_dim, qkv.stride[0]);
   call.out = out;
   call.num_heads = num_heads;
   call.kv = kv;

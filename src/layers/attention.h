@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "attention/attention_backend.h"
 #include "device/view.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// A decoder layer's attention between its two projections: head norms and rope on Q and K, write of K and V to the
-// cache, attention of this step's queries. Metadata comes from the stream's ForwardContext.
+// A decoder layer's attention between its two projections: head norms and rope on Q and K, write of
+// K and V to the cache, attention of this step's queries. Metadata comes from the stream's
+// ForwardContext.
 struct AttentionLayer {
   int32_t layer = 0;  // which KvLayerView
   int32_t group = 0;  // which KV group
@@ -22,8 +23,12 @@ struct AttentionLayer {
   View<const float, 1> k_norm;
   AttentionParams params;
 
-  // qkv [T, (heads + 2 kv_heads) * head_dim] is rotated in place; cos and sin [T, rot_dim / 2]; out [T, heads * head_dim].
-  void forward(Stream& stream, View<float, 2> qkv, View<const float, 2> cos, View<const float, 2> sin,
+  // qkv [T, (heads + 2 kv_heads) * head_dim] is rotated in place; cos and sin [T, rot_dim / 2]; out
+  // [T, heads * head_dim].
+  void forward(Stream& stream,
+               View<float, 2> qkv,
+               View<const float, 2> cos,
+               View<const float, 2> sin,
                View<float, 2> out) const;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.h"
 
-#include <iterator>
-
 #include "base/check.h"
+
+#include <iterator>
 
 namespace warprow {
 
@@ -31,7 +31,10 @@ Linear::Linear(const PackedWeight& weight, ActFormat act) : num_outputs_(weight.
   args_.segments[0].w = weight;
 }
 
-void Linear::forward(Stream& stream, View<const float, 2> x, View<float, 2> y, std::byte* scratch) const {
+void Linear::forward(Stream& stream,
+                     View<const float, 2> x,
+                     View<float, 2> y,
+                     std::byte* scratch) const {
   LinearArgs args = args_;
   args.x = x;
   args.y = y;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "device/view.h"
 #include "kernels/linear/linear.h"
 #include "layers/parameter_loader.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace warprow {
 
@@ -16,8 +16,8 @@ struct LinearPart {
   std::string bias;  // tensor name; empty: none
 };
 
-// A linear layer as an ordered list of segments side by side in the output: GGUF mixes formats within Q, K and V, so one
-// fused weight would not do.
+// A linear layer as an ordered list of segments side by side in the output: GGUF mixes formats
+// within Q, K and V, so one fused weight would not do.
 //
 // Owns: nothing; weights live in the loader's arena. Thread: the runner's.
 class Linear {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/pack_tensor.h"
 
-#include <algorithm>
-#include <cstring>
-#include <vector>
-
 #include "base/check.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "kernels/linear/pack.h"
 #include "weights/quant_groups.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
 
 namespace warprow {
 namespace {
@@ -39,10 +39,15 @@ class PanelPacker {
     const auto groups = static_cast<size_t>(job_.weight.k / job_.weight.group);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
-      const std::byte* src = tensor.data + static_cast<size_t>(source_row(job_, first + i)) * tensor.row_bytes;
+      const std::byte* src =
+          tensor.data + static_cast<size_t>(source_row(job_, first + i)) * tensor.row_bytes;
       if (values_.empty()) {
-        decode_groups(tensor.format, src, tensor.cols, q_.data() + at * static_cast<size_t>(tensor.cols),
-                      scale_.data() + at * groups, bias_.data() + at * groups);
+        decode_groups(tensor.format,
+                      src,
+                      tensor.cols,
+                      q_.data() + at * static_cast<size_t>(tensor.cols),
+                      scale_.data() + at * groups,
+                      bias_.data() + at * groups);
       } else {
         std::memcpy(values_.data() + at * tensor.row_bytes, src, tensor.row_bytes);
       }
@@ -65,7 +70,8 @@ class PanelPacker {
 void run_pack(const PackTensor& job, cpu::ComputePool& pool) {
   const auto panel_bytes = static_cast<int64_t>(cpu::packed_panel_bytes(job.weight));
   const int64_t panels = ceil_div<int64_t>(job.weight.n, cpu::kRowsPerPanel);
-  pool.parallel_for(panels, std::max<int64_t>(1, panels / (4 * pool.num_workers())),
+  pool.parallel_for(panels,
+                    std::max<int64_t>(1, panels / (4 * pool.num_workers())),
                     [&](int64_t begin, int64_t end, int32_t /*worker*/) {
                       PanelPacker packer(job);
                       for (int64_t panel = begin; panel < end; ++panel) {
@@ -99,7 +105,8 @@ PackedWeight packed_shape(const TensorSource& tensor) {
 }
 
 void pack_tensor(Stream& stream, const PackTensor& job) {
-  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu, "packing for this device is not built in");
+  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu,
+           "packing for this device is not built in");
   cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) { run_pack(job, pool); });
 }
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "device/stream.h"
 #include "kernels/linear/packed_weight.h"
 #include "layers/parameter_loader.h"
 #include "weights/checkpoint.h"
+
+#include <cstddef>
+#include <cstdint>
 
 namespace warprow {
 
 // The packed form of a tensor, without data: its kind, groups and sizes.
 PackedWeight packed_shape(const TensorSource& tensor);
 
-// The checkpoint's row that holds row `row` of the plain order, when rope pairs lie side by side: halves (j, i) of a
-// head become row 2 i + j.
+// The checkpoint's row that holds row `row` of the plain order, when rope pairs lie side by side:
+// halves (j, i) of a head become row 2 i + j.
 constexpr int64_t rope_pair_row(int64_t row, int32_t head_dim) {
   const int64_t head = row / head_dim;
   const int64_t within = row % head_dim;

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameter_loader.h"
 
-#include <fmt/format.h>
-
-#include <utility>
-
 #include "base/error.h"
 #include "kernels/linear/pack.h"
 #include "layers/pack_tensor.h"
 #include "weights/dequantize.h"
 
+#include <utility>
+
+#include <fmt/format.h>
+
 namespace warprow {
 
-ParameterLoader::ParameterLoader(const Checkpoint& checkpoint, Stream& stream, Arena& arena, Progress progress)
+ParameterLoader::ParameterLoader(const Checkpoint& checkpoint,
+                                 Stream& stream,
+                                 Arena& arena,
+                                 Progress progress)
     : checkpoint_(checkpoint), stream_(stream), arena_(arena), progress_(std::move(progress)) {}
 
 const TensorSource& ParameterLoader::source(const TensorWish& wish) const {
   const TensorSource* tensor = value_or_throw(checkpoint_.require(wish.name));
   if (tensor->rows != wish.rows || tensor->cols != wish.cols) {
-    throw StartupError(ErrorCode::kCorrupt, fmt::format("tensor {} is [{}, {}], the model's config wants [{}, {}]",
-                                                        wish.name, tensor->rows, tensor->cols, wish.rows, wish.cols));
+    throw StartupError(ErrorCode::kCorrupt,
+                       fmt::format("tensor {} is [{}, {}], the model's config wants [{}, {}]",
+                                   wish.name,
+                                   tensor->rows,
+                                   tensor->cols,
+                                   wish.rows,
+                                   wish.cols));
   }
   return *tensor;
 }
@@ -48,7 +56,8 @@ std::vector<float> ParameterLoader::read_vector(const TensorWish& wish) const {
   if (wish.order == RowOrder::kRopePairs) {
     std::vector<float> ordered(values.size());
     for (size_t row = 0; row < ordered.size(); ++row) {
-      ordered[row] = values[static_cast<size_t>(rope_pair_row(static_cast<int64_t>(row), wish.head_dim))];
+      ordered[row] =
+          values[static_cast<size_t>(rope_pair_row(static_cast<int64_t>(row), wish.head_dim))];
     }
     return ordered;
   }

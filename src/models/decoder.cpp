@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder.h"
 
-#include <algorithm>
-#include <string>
-
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/embedding.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
 #include "models/weight_names.h"
+
+#include <algorithm>
+#include <string>
 
 namespace warprow {
 namespace {
@@ -18,7 +18,8 @@ std::vector<float> inv_freq_of(const DecoderSpec& spec, const ParameterLoader& l
   std::vector<float> inv_freq = rope_inv_freq(spec.rope);
   const std::string& name = spec.names.rope_factors;
   if (!name.empty() && loader.has(name)) {
-    const std::vector<float> factors = loader.read_vector({name, 1, static_cast<int64_t>(inv_freq.size())});
+    const std::vector<float> factors =
+        loader.read_vector({name, 1, static_cast<int64_t>(inv_freq.size())});
     for (size_t i = 0; i < inv_freq.size(); ++i) {
       inv_freq[i] /= factors[i];
     }
@@ -32,7 +33,10 @@ LinearPart part(const std::string& weight, int64_t rows, int64_t cols, bool bias
 
 }  // namespace
 
-Decoder::Decoder(const DecoderSpec& spec, const KvPlan& kv, const DecoderOptions& options, ParameterLoader& loader,
+Decoder::Decoder(const DecoderSpec& spec,
+                 const KvPlan& kv,
+                 const DecoderOptions& options,
+                 ParameterLoader& loader,
                  Arena& workspace)
     : spec_(spec), options_(options) {
   embedding_ = loader.matrix({spec.names.embed, spec.vocab_size, spec.hidden_size});
@@ -41,13 +45,16 @@ Decoder::Decoder(const DecoderSpec& spec, const KvPlan& kv, const DecoderOptions
   }
   final_norm_ = loader.vector({spec.names.final_norm, 1, spec.hidden_size});
   inv_freq_ = loader.constants(inv_freq_of(spec, loader));
-  head_ = spec.tied_head
-              ? Linear(embedding_, options.act)
-              : Linear(loader, {part(spec.names.head, spec.vocab_size, spec.hidden_size, false)}, options.act);
+  head_ = spec.tied_head ? Linear(embedding_, options.act)
+                         : Linear(loader,
+                                  {part(spec.names.head, spec.vocab_size, spec.hidden_size, false)},
+                                  options.act);
   allocate_buffers(workspace);
 }
 
-Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const {
+Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
+                                   int32_t index,
+                                   const LayerKvPlace& place) const {
   const auto name = [index](const std::string& pattern) { return layer_name(pattern, index); };
   const DecoderWeightNames& names = spec_.names;
   const int64_t hidden = spec_.hidden_size;
@@ -60,7 +67,8 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
 
   Layer layer;
   layer.input_norm = loader.vector({name(names.input_norm), 1, hidden});
-  layer.qkv = Linear(loader, {q, k, part(name(names.v), spec_.kv_size(), hidden, spec_.qkv_bias)}, options_.act);
+  layer.qkv = Linear(
+      loader, {q, k, part(name(names.v), spec_.kv_size(), hidden, spec_.qkv_bias)}, options_.act);
   layer.attention.layer = index;
   layer.attention.group = place.group;
   layer.attention.num_heads = spec_.num_heads;
@@ -74,13 +82,16 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
     layer.attention.q_norm = loader.vector({name(names.q_norm), 1, spec_.head_dim});
     layer.attention.k_norm = loader.vector({name(names.k_norm), 1, spec_.head_dim});
   }
-  layer.o = Linear(loader, {part(name(names.o), hidden, spec_.q_size(), spec_.o_bias)}, options_.act);
+  layer.o =
+      Linear(loader, {part(name(names.o), hidden, spec_.q_size(), spec_.o_bias)}, options_.act);
   layer.post_norm = loader.vector({name(names.post_norm), 1, hidden});
   layer.gate_up = Linear(loader,
                          {part(name(names.gate), spec_.intermediate_size, hidden, spec_.mlp_bias),
                           part(name(names.up), spec_.intermediate_size, hidden, spec_.mlp_bias)},
                          options_.act);
-  layer.down = Linear(loader, {part(name(names.down), hidden, spec_.intermediate_size, spec_.mlp_bias)}, options_.act);
+  layer.down = Linear(loader,
+                      {part(name(names.down), hidden, spec_.intermediate_size, spec_.mlp_bias)},
+                      options_.act);
   return layer;
 }
 
@@ -100,7 +111,10 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.scratch = workspace.alloc_bytes(linear_scratch_bytes(toks, widest));
 }
 
-void Decoder::norm(Stream& stream, View<const float, 2> x, View<float, 2> residual, View<const float, 1> weight,
+void Decoder::norm(Stream& stream,
+                   View<const float, 2> x,
+                   View<float, 2> residual,
+                   View<const float, 1> weight,
                    View<float, 2> out) const {
   RmsNormArgs args;
   args.x = x;
@@ -128,7 +142,8 @@ DecoderOutput Decoder::forward(Stream& stream, const DecoderInput& in) {
   rope_table(stream, {make_view(in.positions.data, toks), inv_freq_, cos, sin, 1.0F});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    // The residual stream starts as the embedding itself; from then on each norm first adds the last output to it.
+    // The residual stream starts as the embedding itself; from then on each norm first adds the
+    // last output to it.
     if (i == 0) {
       norm(stream, residual, {}, layer.input_norm, normed);
     } else {

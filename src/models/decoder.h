@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "device/arena.h"
 #include "device/stream.h"
 #include "device/view.h"
@@ -11,12 +8,15 @@
 #include "layers/linear.h"
 #include "models/decoder_spec.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace warprow {
 
 // What a forward is fed: token ids, or hidden states of an earlier pipeline stage, and positions.
 struct DecoderInput {
-  View<const int32_t, 1> input_ids;      // [T]
-  View<const int32_t, 2> positions;      // [P, T], P = 1 (3 with multimodal rope)
+  View<const int32_t, 1> input_ids;  // [T]
+  View<const int32_t, 2> positions;  // [P, T], P = 1 (3 with multimodal rope)
 };
 
 // What a forward yields, at fixed addresses.
@@ -30,14 +30,18 @@ struct DecoderOptions {
   int32_t max_num_toks = 0;  // the largest step
 };
 
-// The decoder-only transformer, once for every architecture: embedding, pre-norm layers with attention and SwiGLU,
-// final norm; logits are a call of their own on gathered rows.
+// The decoder-only transformer, once for every architecture: embedding, pre-norm layers with
+// attention and SwiGLU, final norm; logits are a call of their own on gathered rows.
 //
-// Owns: nothing on the device; weights and activations lie in the arenas it was given. Thread: the runner's.
+// Owns: nothing on the device; weights and activations lie in the arenas it was given. Thread: the
+// runner's.
 // Invariant: a forward of T <= max_num_toks touches the first T rows of its buffers only.
 class Decoder {
  public:
-  Decoder(const DecoderSpec& spec, const KvPlan& kv, const DecoderOptions& options, ParameterLoader& loader,
+  Decoder(const DecoderSpec& spec,
+          const KvPlan& kv,
+          const DecoderOptions& options,
+          ParameterLoader& loader,
           Arena& workspace);
 
   [[nodiscard]] const DecoderSpec& spec() const { return spec_; }
@@ -56,7 +60,8 @@ class Decoder {
     Linear gate_up;
     Linear down;
   };
-  // Activations, dev f32, [max_num_toks, ...]; rows past a step's tokens hold leftovers and are never read.
+  // Activations, dev f32, [max_num_toks, ...]; rows past a step's tokens hold leftovers and are
+  // never read.
   struct Buffers {
     float* residual = nullptr;   // [T, hidden_size]
     float* hidden = nullptr;     // [T, hidden_size]
@@ -72,7 +77,10 @@ class Decoder {
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
   void allocate_buffers(Arena& workspace);
-  void norm(Stream& stream, View<const float, 2> x, View<float, 2> residual, View<const float, 1> weight,
+  void norm(Stream& stream,
+            View<const float, 2> x,
+            View<float, 2> residual,
+            View<const float, 1> weight,
             View<float, 2> out) const;
 
   DecoderSpec spec_;

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder_spec.h"
 
+#include "base/math.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "base/math.h"
-
 namespace warprow {
 
-float DecoderSpec::attention_scale() const { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
+float DecoderSpec::attention_scale() const {
+  return 1.0F / std::sqrt(static_cast<float>(head_dim));
+}
 
 namespace {
 
-// Layers per group: the smallest class's count, or the largest's if that is less than half as many again.
+// Layers per group: the smallest class's count, or the largest's if that is less than half as many
+// again.
 int32_t group_size(const std::vector<int32_t>& counts) {
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
   return 2 * *most < 3 * *least ? *most : *least;
@@ -20,7 +23,10 @@ int32_t group_size(const std::vector<int32_t>& counts) {
 
 }  // namespace
 
-KvPlan plan_kv_groups(const DecoderSpec& spec, DType kv_dtype, int32_t block_size, int32_t kernel_block_size) {
+KvPlan plan_kv_groups(const DecoderSpec& spec,
+                      DType kv_dtype,
+                      int32_t block_size,
+                      int32_t kernel_block_size) {
   std::vector<int32_t> windows;  // distinct, in order of appearance
   std::vector<int32_t> counts;
   std::vector<int32_t> class_of;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "base/dtype.h"
 #include "kv/kv_spec.h"
 #include "models/rope_spec.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace warprow {
 
@@ -16,8 +16,8 @@ struct LayerSpec {
   int32_t window = 0;  // sliding window in tokens; 0: everything before it
 };
 
-// Where a decoder's weights are found: tensor names of a checkpoint, with {} for the layer number. An empty name means
-// that the tensor does not exist in this family.
+// Where a decoder's weights are found: tensor names of a checkpoint, with {} for the layer number.
+// An empty name means that the tensor does not exist in this family.
 struct DecoderWeightNames {
   std::string embed, final_norm, head;
   std::string input_norm, q, k, v, o, q_norm, k_norm;
@@ -25,8 +25,9 @@ struct DecoderWeightNames {
   std::string rope_factors;  // GGUF: per-frequency divisors
 };
 
-// Everything that tells one decoder-only transformer from another. The forward (models/decoder.h) is written once and
-// driven by this; an architecture file maps a config.json or GGUF metadata to it.
+// Everything that tells one decoder-only transformer from another. The forward (models/decoder.h)
+// is written once and driven by this; an architecture file maps a config.json or GGUF metadata to
+// it.
 struct DecoderSpec {
   std::string architecture;  // as Hugging Face names it, for people
   int32_t num_layers = 0;
@@ -42,8 +43,9 @@ struct DecoderSpec {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;       // RMS norm over each head of Q and K before rope
-  bool permuted_qk = false;   // Q and K rows lie as interleaved rope pairs (GGUF of the llama family)
+  bool qk_norm = false;  // RMS norm over each head of Q and K before rope
+  bool permuted_qk =
+      false;  // Q and K rows lie as interleaved rope pairs (GGUF of the llama family)
   RopeSpec rope;
   std::vector<LayerSpec> layers;  // [num_layers]
   DecoderWeightNames names;
@@ -60,12 +62,16 @@ struct LayerKvPlace {
   int32_t index = 0;
 };
 
-// The KV groups of a model: layers with the same window share a group. Groups of unequal counts are cut to equal sizes,
-// so that a block of the common pool costs the same bytes whichever group takes it.
+// The KV groups of a model: layers with the same window share a group. Groups of unequal counts are
+// cut to equal sizes, so that a block of the common pool costs the same bytes whichever group takes
+// it.
 struct KvPlan {
   std::vector<KvGroupSpec> groups;
   std::vector<LayerKvPlace> layers;  // [num_layers]
 };
-KvPlan plan_kv_groups(const DecoderSpec& spec, DType kv_dtype, int32_t block_size, int32_t kernel_block_size);
+KvPlan plan_kv_groups(const DecoderSpec& spec,
+                      DType kv_dtype,
+                      int32_t block_size,
+                      int32_t kernel_block_size);
 
 }  // namespace warprow

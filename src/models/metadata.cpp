@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/metadata.h"
 
-#include <fmt/format.h>
+#include "models/weight_names.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
-#include "models/weight_names.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -23,7 +23,8 @@ const nlohmann::json* find_json(const nlohmann::json& json, const char* key) {
 }
 
 tl::unexpected<Error> bad_field(const char* key, const std::string& value, const char* wanted) {
-  return fail(ErrorCode::kCorrupt, fmt::format("model config: {} is {}, expected {}", key, value, wanted));
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("model config: {} is {}, expected {}", key, value, wanted));
 }
 
 Result<int32_t> as_count(const char* key, int64_t value) {
@@ -77,15 +78,20 @@ Result<int32_t> ModelMetadata::require_count(const char* json_key, const char* g
   return as_count(json_key, value->get<int64_t>());
 }
 
-Result<int32_t> ModelMetadata::count_or(const char* json_key, const char* gguf_key, int32_t fallback) const {
+Result<int32_t> ModelMetadata::count_or(const char* json_key,
+                                        const char* gguf_key,
+                                        int32_t fallback) const {
   const bool there = is_gguf() ? *gguf_key != '\0' && gguf_->has(gguf_name(gguf_key))
                                : find_json(*json_, json_key) != nullptr;
   return there ? require_count(json_key, gguf_key) : Result<int32_t>(fallback);
 }
 
-Result<float> ModelMetadata::float_or(const char* json_key, const char* gguf_key, float fallback) const {
+Result<float> ModelMetadata::float_or(const char* json_key,
+                                      const char* gguf_key,
+                                      float fallback) const {
   if (is_gguf()) {
-    return *gguf_key == '\0' ? Result<float>(fallback) : gguf_->get_or<float>(gguf_name(gguf_key), fallback);
+    return *gguf_key == '\0' ? Result<float>(fallback)
+                             : gguf_->get_or<float>(gguf_name(gguf_key), fallback);
   }
   const nlohmann::json* value = find_json(*json_, json_key);
   if (value == nullptr) {
@@ -108,9 +114,12 @@ Result<bool> ModelMetadata::bool_or(const char* json_key, bool fallback) const {
   return value->get<bool>();
 }
 
-Result<std::string> ModelMetadata::string_or(const char* json_key, const char* gguf_key, std::string fallback) const {
+Result<std::string> ModelMetadata::string_or(const char* json_key,
+                                             const char* gguf_key,
+                                             std::string fallback) const {
   if (is_gguf()) {
-    auto value = *gguf_key == '\0' ? std::nullopt : gguf_->get<std::string_view>(gguf_name(gguf_key));
+    auto value =
+        *gguf_key == '\0' ? std::nullopt : gguf_->get<std::string_view>(gguf_name(gguf_key));
     return value ? std::string(*value) : std::move(fallback);
   }
   const nlohmann::json* value = find_json(*json_, json_key);
@@ -138,13 +147,15 @@ Result<std::vector<std::string>> ModelMetadata::layer_types() const {
   return types;
 }
 
-// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters (transformers 5).
+// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters
+// (transformers 5).
 Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
   const nlohmann::json* scaling = find_json(*json_, "rope_parameters");
   const nlohmann::json* theta = find_json(*json_, "rope_theta");
   if (scaling == nullptr) {
     scaling = find_json(*json_, "rope_scaling");
-  } else if (const nlohmann::json* inner = scaling->is_object() ? find_json(*scaling, "rope_theta") : nullptr) {
+  } else if (const nlohmann::json* inner =
+                 scaling->is_object() ? find_json(*scaling, "rope_theta") : nullptr) {
     theta = inner;
   }
   if (theta != nullptr && theta->is_number()) {
@@ -162,7 +173,8 @@ Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
   };
   const nlohmann::json* type = find_json(*scaling, "rope_type");
   type = type == nullptr ? find_json(*scaling, "type") : type;
-  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "default";
+  const std::string name =
+      type != nullptr && type->is_string() ? type->get<std::string>() : "default";
   rope.factor = number("factor", 1.0F);
   if (name == "linear") {
     rope.scaling = RopeScaling::kLinear;
@@ -170,10 +182,12 @@ Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
     rope.scaling = RopeScaling::kLlama3;
     rope.low_freq_factor = number("low_freq_factor", 1.0F);
     rope.high_freq_factor = number("high_freq_factor", 4.0F);
-    rope.original_max_position = static_cast<int32_t>(number("original_max_position_embeddings", 8192.0F));
+    rope.original_max_position =
+        static_cast<int32_t>(number("original_max_position_embeddings", 8192.0F));
   } else if (name != "default") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("rope_type {} is not supported (default, linear and llama3 are)", name));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("rope_type {} is not supported (default, linear and llama3 are)", name));
   }
   return rope;
 }
@@ -199,16 +213,19 @@ Result<RopeSpec> ModelMetadata::rope_spec(int32_t head_dim) const {
   auto theta = float_or("", "rope.freq_base", 10000.0F);
   auto rot_dim = count_or("", "rope.dimension_count", head_dim);
   auto partial = float_or("partial_rotary_factor", "", 1.0F);
-  for (const Error* error : {theta ? nullptr : &theta.error(), rot_dim ? nullptr : &rot_dim.error(),
+  for (const Error* error : {theta ? nullptr : &theta.error(),
+                             rot_dim ? nullptr : &rot_dim.error(),
                              partial ? nullptr : &partial.error()}) {
     if (error != nullptr) {
       return tl::unexpected(*error);
     }
   }
   rope.theta = *theta;
-  rope.rot_dim = is_gguf() ? *rot_dim : static_cast<int32_t>(static_cast<float>(head_dim) * *partial);
+  rope.rot_dim =
+      is_gguf() ? *rot_dim : static_cast<int32_t>(static_cast<float>(head_dim) * *partial);
   if (rope.rot_dim % 2 != 0 || rope.rot_dim > head_dim) {
-    return bad_field("rope dimensions", std::to_string(rope.rot_dim), "an even number up to the head size");
+    return bad_field(
+        "rope dimensions", std::to_string(rope.rot_dim), "an even number up to the head size");
   }
   return is_gguf() ? gguf_rope(rope) : json_rope(rope);
 }
@@ -217,7 +234,7 @@ namespace {
 
 // A head count, size or length of the common part: where it goes and what both containers call it.
 struct CountField {
-  int32_t DecoderSpec::*field;
+  int32_t DecoderSpec::* field;
   const char* json_key;
   const char* gguf_key;
 };
@@ -246,21 +263,26 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   auto head_dim = count_or("head_dim", "attention.key_length", spec.hidden_size / spec.num_heads);
   auto eps = float_or("rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6F);
   if (!kv_heads || !head_dim || !eps) {
-    return tl::unexpected(!kv_heads ? kv_heads.error() : !head_dim ? head_dim.error() : eps.error());
+    return tl::unexpected(!kv_heads   ? kv_heads.error()
+                          : !head_dim ? head_dim.error()
+                                      : eps.error());
   }
   spec.num_kv_heads = *kv_heads;
   spec.head_dim = *head_dim;
   spec.rms_eps = *eps;
   if (spec.num_heads % spec.num_kv_heads != 0) {
-    return bad_field("attention heads", std::to_string(spec.num_heads), "a multiple of the key-value heads");
+    return bad_field(
+        "attention heads", std::to_string(spec.num_heads), "a multiple of the key-value heads");
   }
   if (spec.head_dim % 8 != 0) {
-    return fail(ErrorCode::kUnsupported, fmt::format("head size {} is not a multiple of 8", spec.head_dim));
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("head size {} is not a multiple of 8", spec.head_dim));
   }
   const Result<std::string> activation = string_or("hidden_act", "", "silu");
   if (!activation || *activation != "silu") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("hidden_act {} is not supported (silu is)", activation ? *activation : "?"));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("hidden_act {} is not supported (silu is)", activation ? *activation : "?"));
   }
   auto rope = rope_spec(spec.head_dim);
   if (!rope) {
@@ -280,7 +302,8 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
     return tl::unexpected(vocab.error());
   }
   spec.vocab_size = *vocab;
-  // A checkpoint without a head of its own is tied; one that says so may still carry a copy, which is not read.
+  // A checkpoint without a head of its own is tied; one that says so may still carry a copy, which
+  // is not read.
   auto tied = bool_or("tie_word_embeddings", false);
   if (!tied) {
     return tl::unexpected(tied.error());

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "base/error.h"
 #include "models/decoder_spec.h"
 #include "weights/checkpoint.h"
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 namespace warprow {
 
-// One view of a model's description for both containers: config.json keys, or GGUF keys under the architecture's
-// prefix. A field is asked for by both names; the getter uses the one that applies. An empty name means "not in this
-// container" and yields the fallback.
+// One view of a model's description for both containers: config.json keys, or GGUF keys under the
+// architecture's prefix. A field is asked for by both names; the getter uses the one that applies.
+// An empty name means "not in this container" and yields the fallback.
 //
 // Thread: const. Invariant: the checkpoint outlives it.
 class ModelMetadata {
@@ -28,14 +28,22 @@ class ModelMetadata {
 
   // A positive integer that must be there.
   [[nodiscard]] Result<int32_t> require_count(const char* json_key, const char* gguf_key) const;
-  [[nodiscard]] Result<int32_t> count_or(const char* json_key, const char* gguf_key, int32_t fallback) const;
-  [[nodiscard]] Result<float> float_or(const char* json_key, const char* gguf_key, float fallback) const;
-  [[nodiscard]] Result<bool> bool_or(const char* json_key, bool fallback) const;      // config.json only
-  [[nodiscard]] Result<std::string> string_or(const char* json_key, const char* gguf_key, std::string fallback) const;
+  [[nodiscard]] Result<int32_t> count_or(const char* json_key,
+                                         const char* gguf_key,
+                                         int32_t fallback) const;
+  [[nodiscard]] Result<float> float_or(const char* json_key,
+                                       const char* gguf_key,
+                                       float fallback) const;
+  [[nodiscard]] Result<bool> bool_or(const char* json_key,
+                                     bool fallback) const;  // config.json only
+  [[nodiscard]] Result<std::string> string_or(const char* json_key,
+                                              const char* gguf_key,
+                                              std::string fallback) const;
   // config.json `layer_types`; empty when absent.
   [[nodiscard]] Result<std::vector<std::string>> layer_types() const;
 
-  // Fills the fields that every decoder family has, rope and weight names included, and checks that they agree.
+  // Fills the fields that every decoder family has, rope and weight names included, and checks that
+  // they agree.
   [[nodiscard]] Result<DecoderSpec> common_spec() const;
 
  private:

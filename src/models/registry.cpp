@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry.h"
 
-#include <fmt/format.h>
+#include "models/arch/arch.h"
+#include "models/metadata.h"
 
 #include <string_view>
 
-#include "models/arch/arch.h"
-#include "models/metadata.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -53,8 +53,10 @@ Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
     }
     return spec;
   }
-  return fail(ErrorCode::kUnsupported, fmt::format("architecture {} is not supported (supported: {})",
-                                                   metadata->architecture(), supported_architectures()));
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("architecture {} is not supported (supported: {})",
+                          metadata->architecture(),
+                          supported_architectures()));
 }
 
 }  // namespace warprow

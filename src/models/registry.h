@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "base/error.h"
 #include "models/decoder_spec.h"
 #include "weights/checkpoint.h"
 
+#include <string>
+
 namespace warprow {
 
-// The spec of a checkpoint, whichever of the two containers it came in. Reads metadata only. Errors: an architecture
-// or option that is not supported (named, with what is), a missing or contradictory field.
+// The spec of a checkpoint, whichever of the two containers it came in. Reads metadata only.
+// Errors: an architecture or option that is not supported (named, with what is), a missing or
+// contradictory field.
 Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint);
 
 // The architectures that read_decoder_spec knows, for messages: "LlamaForCausalLM, ...".

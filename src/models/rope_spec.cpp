@@ -17,8 +17,8 @@ float llama3_scaled(const RopeSpec& spec, float inv_freq) {
   if (wavelength > old_len / spec.low_freq_factor) {
     return inv_freq / spec.factor;
   }
-  const float smooth =
-      (old_len / wavelength - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor);
+  const float smooth = (old_len / wavelength - spec.low_freq_factor) /
+                       (spec.high_freq_factor - spec.low_freq_factor);
   return (1.0F - smooth) * inv_freq / spec.factor + smooth * inv_freq;
 }
 

@@ -18,8 +18,8 @@ struct RopeSpec {
   float theta = 10000.0F;
   RopeScaling scaling = RopeScaling::kNone;
   float factor = 1.0F;
-  float low_freq_factor = 1.0F;   // kLlama3
-  float high_freq_factor = 4.0F;  // kLlama3
+  float low_freq_factor = 1.0F;          // kLlama3
+  float high_freq_factor = 4.0F;         // kLlama3
   int32_t original_max_position = 8192;  // kLlama3
 };
 

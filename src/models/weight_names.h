@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "models/decoder_spec.h"
+
+#include <string>
 
 namespace warprow {
 

@@ -19,10 +19,12 @@ InputBuffers::InputBuffers(Arena& state, int32_t num_seqs, int32_t num_toks, int
 
 void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len) {
   rows.assign(scheduled.begin(), scheduled.end());
-  // Insertion sort: stable, without the buffer that std::stable_sort would allocate. The scheduler already puts
-  // running rows, which are nearly all decodes, before new ones, so there is little to move.
+  // Insertion sort: stable, without the buffer that std::stable_sort would allocate. The scheduler
+  // already puts running rows, which are nearly all decodes, before new ones, so there is little to
+  // move.
   const auto before = [decode_len](const ScheduledRow& a, const ScheduledRow& b) {
-    return std::pair(a.num_tokens != decode_len, a.num_tokens) < std::pair(b.num_tokens != decode_len, b.num_tokens);
+    return std::pair(a.num_tokens != decode_len, a.num_tokens) <
+           std::pair(b.num_tokens != decode_len, b.num_tokens);
   };
   for (size_t i = 1; i < rows.size(); ++i) {
     const ScheduledRow row = rows[i];
@@ -39,8 +41,9 @@ int32_t uniform_query_len(const std::vector<ScheduledRow>& rows) {
     return 0;
   }
   const int32_t first = rows.front().num_tokens;
-  const bool uniform = std::all_of(rows.begin(), rows.end(),
-                                   [first](const ScheduledRow& row) { return row.num_tokens == first; });
+  const bool uniform = std::all_of(rows.begin(), rows.end(), [first](const ScheduledRow& row) {
+    return row.num_tokens == first;
+  });
   return uniform ? first : 0;
 }
 

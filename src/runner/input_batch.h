@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "device/arena.h"
 #include "device/view.h"
 #include "runner/ops/step_views.h"
 #include "wire/scheduler_output.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace warprow {
 
-// Device arrays that a step's inputs are built into, at fixed addresses and sized for the largest step, so that
-// captured graphs stay valid.
+// Device arrays that a step's inputs are built into, at fixed addresses and sized for the largest
+// step, so that captured graphs stay valid.
 struct InputBuffers {
   InputBuffers(Arena& state, int32_t max_num_seqs, int32_t max_num_toks, int32_t num_groups);
 
@@ -28,8 +28,8 @@ struct InputBuffers {
   int32_t* logit_pos;       // dev i32 [max_num_seqs]          tail: stale, never read
 };
 
-// One step's batch: host counts, the rows in batch order, and the device arrays of the step. A value: everything that
-// forward and sampling need to know of the step.
+// One step's batch: host counts, the rows in batch order, and the device arrays of the step. A
+// value: everything that forward and sampling need to know of the step.
 struct InputBatch {
   int32_t num_rows = 0;
   int32_t num_rows_padded = 0;
@@ -38,15 +38,17 @@ struct InputBatch {
   int32_t num_logits = 0;
   int32_t num_prefill_rows = 0;
   bool wants_logprobs = false;
-  StepRows device;                     // views of the uploaded arrays
-  std::vector<ScheduledRow> rows;      // host, in batch order
+  StepRows device;                 // views of the uploaded arrays
+  std::vector<ScheduledRow> rows;  // host, in batch order
 
-  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by their number; equal
-  // ones keep the scheduler's order. Attention backends rely on it to split decodes from prefills.
+  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by
+  // their number; equal ones keep the scheduler's order. Attention backends rely on it to split
+  // decodes from prefills.
   void order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len);
 };
 
-// The number of tokens that every row has, or 0 when they differ: what a uniform graph needs to know.
+// The number of tokens that every row has, or 0 when they differ: what a uniform graph needs to
+// know.
 int32_t uniform_query_len(const std::vector<ScheduledRow>& rows);
 
 }  // namespace warprow

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/kv_cache.h"
 
+#include "base/check.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "base/check.h"
 
 namespace warprow {
 
 KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base) {
   WR_CHECK(group.layout == KvLayout::kHND, "only the HND layout is built");
   WR_CHECK_EQ(group.head_dim_k, group.head_dim_v);
-  const int64_t keys = static_cast<int64_t>(group.kernel_block_size) * group.num_kv_heads * group.head_dim_k;
+  const int64_t keys =
+      static_cast<int64_t>(group.kernel_block_size) * group.num_kv_heads * group.head_dim_k;
   KvLayerView view;
   view.k = base;
   view.v = base + keys * static_cast<int64_t>(dtype_bytes(group.dtype));
@@ -26,7 +27,8 @@ KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base) {
   return view;
 }
 
-KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan) : arena_(std::move(arena)) {
+KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan)
+    : arena_(std::move(arena)) {
   int64_t layer_block_bytes = 0;
   for (const KvGroupSpec& group : spec.groups) {
     layer_block_bytes = std::max(layer_block_bytes, group.layer_block_bytes());
@@ -34,7 +36,8 @@ KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan) : are
   std::byte* base = arena_.alloc_bytes(static_cast<size_t>(planned_bytes(spec)));
   for (const LayerKvPlace& place : plan.layers) {
     const KvGroupSpec& group = spec.groups[static_cast<size_t>(place.group)];
-    layers_.push_back(kv_layer_view(group, base + place.index * layer_block_bytes * spec.num_blocks));
+    layers_.push_back(
+        kv_layer_view(group, base + place.index * layer_block_bytes * spec.num_blocks));
   }
 }
 

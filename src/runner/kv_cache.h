@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "device/arena.h"
 #include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 #include "models/decoder_spec.h"
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 namespace warprow {
 
-// The KV cache of a model on one device. Layers with the same place in their groups share memory: a block belongs to
-// one group at a time.
+// The KV cache of a model on one device. Layers with the same place in their groups share memory: a
+// block belongs to one group at a time.
 //
 //   memory           [layers per group][num_blocks][bpk][keys | values]
 //   keys (kHND)      [kv_heads][kernel_block_size][head_dim]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/model_runner.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/gather/gather_rows.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -24,7 +24,11 @@ int32_t max_staged_values(const RunnerOptions& options, const BlockTables& table
 
 }  // namespace
 
-ModelRunner::ModelRunner(Device& device, Stream& stream, Decoder& model, const KvPlan& kv, RunnerArenas arenas,
+ModelRunner::ModelRunner(Device& device,
+                         Stream& stream,
+                         Decoder& model,
+                         const KvPlan& kv,
+                         RunnerArenas arenas,
                          const RunnerOptions& options)
     : device_(device),
       stream_(stream),
@@ -32,13 +36,26 @@ ModelRunner::ModelRunner(Device& device, Stream& stream, Decoder& model, const K
       options_(options),
       groups_(kv.groups),
       ops_(make_runner_ops(device)),
-      rows_(*arenas.state, device, options.max_num_seqs, options.max_model_len, options.max_steps_in_flight),
-      tables_(*arenas.state, groups_, options.max_num_seqs, options.max_model_len, RequestRows::kFirstBlockTable),
+      rows_(*arenas.state,
+            device,
+            options.max_num_seqs,
+            options.max_model_len,
+            options.max_steps_in_flight),
+      tables_(*arenas.state,
+              groups_,
+              options.max_num_seqs,
+              options.max_model_len,
+              RequestRows::kFirstBlockTable),
       staged_(max_staged_writes(options, tables_), max_staged_values(options, tables_)),
-      upload_(device, *arenas.state, options.max_num_seqs,
-              StagedWrites::max_packed_bytes(max_staged_writes(options, tables_), max_staged_values(options, tables_)),
+      upload_(device,
+              *arenas.state,
+              options.max_num_seqs,
+              StagedWrites::max_packed_bytes(max_staged_writes(options, tables_),
+                                             max_staged_values(options, tables_)),
               options.max_steps_in_flight + 1),
-      inputs_(*arenas.state, options.max_num_seqs, options.max_num_batched_tokens,
+      inputs_(*arenas.state,
+              options.max_num_seqs,
+              options.max_num_batched_tokens,
               static_cast<int32_t>(groups_.size())),
       sampler_(device, *arenas.workspace, options.max_num_seqs, model.spec().vocab_size),
       outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
@@ -46,20 +63,25 @@ ModelRunner::ModelRunner(Device& device, Stream& stream, Decoder& model, const K
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(
         make_attention_backend(options.attention_backend, device.facts().kind, groups_[g])));
-    backends_[g]->allocate(*arenas.workspace, device,
-                           {kv_layer_view(groups_[g], nullptr), model.spec().num_heads, options.max_num_seqs});
+    backends_[g]->allocate(
+        *arenas.workspace,
+        device,
+        {kv_layer_view(groups_[g], nullptr), model.spec().num_heads, options.max_num_seqs});
     forward_groups_[g].backend = backends_[g].get();
   }
   features_ = make_features({groups_, &inputs_, options.max_num_seqs, options.debug_checks});
-  logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) * model.spec().vocab_size);
-  logit_hidden_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) * model.spec().hidden_size);
+  logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
+                                           model.spec().vocab_size);
+  logit_hidden_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
+                                                 model.spec().hidden_size);
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
   batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
-  WR_CHECK(!pending_, "execute_model before sample_tokens of step {}", pending_ ? pending_->step : 0);
+  WR_CHECK(
+      !pending_, "execute_model before sample_tokens of step {}", pending_ ? pending_->step : 0);
   WR_CHECK_LT(num_outstanding(), options_.max_steps_in_flight);
   update_rows(step);
   build_batch(step);
@@ -77,17 +99,22 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
   DecoderOutput out;
   {
     const ScopedForwardContext scope(stream_, context);
-    out = model_.forward(stream_, {make_view<const int32_t>(inputs_.input_ids, batch_.num_toks_padded),
-                                   make_view<const int32_t>(inputs_.positions, 1, batch_.num_toks_padded)});
+    out = model_.forward(stream_,
+                         {make_view<const int32_t>(inputs_.input_ids, batch_.num_toks_padded),
+                          make_view<const int32_t>(inputs_.positions, 1, batch_.num_toks_padded)});
   }
   for (const auto& feature : features_) {
     feature->after_forward(stream_, batch_);
   }
 
-  const View<float, 2> gathered = make_view(logit_hidden_, batch_.num_logits, model_.spec().hidden_size);
+  const View<float, 2> gathered =
+      make_view(logit_hidden_, batch_.num_logits, model_.spec().hidden_size);
   const View<float, 2> logits = make_view(logits_, batch_.num_logits, model_.spec().vocab_size);
   if (batch_.num_logits > 0) {
-    gather_rows(stream_, {out.hidden, make_view<const int32_t>(inputs_.logits_indices, batch_.num_logits), gathered});
+    gather_rows(stream_,
+                {out.hidden,
+                 make_view<const int32_t>(inputs_.logits_indices, batch_.num_logits),
+                 gathered});
     model_.compute_logits(stream_, gathered, logits);
   }
   note_step(step);
@@ -100,13 +127,21 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   if (batch_.num_logits > 0) {
     sampler_.sample(stream_, pending_->logits, inputs_, rows_.params(), options_.max_num_seqs);
     const SampledArrays& sampled = sampler_.arrays();
-    ops_->count_sampled(stream_, {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected},
-                        batch_.num_rows);
+    ops_->count_sampled(
+        stream_,
+        {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected},
+        batch_.num_rows);
     ops_->post_update(stream_,
-                      {batch_.device, sampled.tokens, 1, sampled.num_sampled, sampled.num_rejected, rows_.history(),
+                      {batch_.device,
+                       sampled.tokens,
+                       1,
+                       sampled.num_sampled,
+                       sampled.num_rejected,
+                       rows_.history(),
                        rows_.history_stride()},
                       batch_.num_rows);
-    ops_->publish_output(stream_, {sampled, outputs_.arrays(), 1, Sampler::kMaxTop, batch_.wants_logprobs},
+    ops_->publish_output(stream_,
+                         {sampled, outputs_.arrays(), 1, Sampler::kMaxTop, batch_.wants_logprobs},
                          batch_.num_rows);
   }
   for (const auto& feature : features_) {
@@ -136,17 +171,22 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
   release_rows(step.preempted_rows);
   for (const NewRow& row : step.new_rows) {
     const std::span tokens(step.token_ids);
-    rows_.add(row, tokens.subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count)),
-              step.step, done_step_, staged_);
+    rows_.add(row,
+              tokens.subspan(static_cast<size_t>(row.tokens.begin),
+                             static_cast<size_t>(row.tokens.count)),
+              step.step,
+              done_step_,
+              staged_);
     for (const auto& feature : features_) {
       feature->on_row_added(row);
     }
   }
   for (const BlockAppend& append : step.block_appends) {
     const std::span blocks(step.block_ids);
-    tables_.append(
-        append,
-        blocks.subspan(static_cast<size_t>(append.blocks.begin), static_cast<size_t>(append.blocks.count)), staged_);
+    tables_.append(append,
+                   blocks.subspan(static_cast<size_t>(append.blocks.begin),
+                                  static_cast<size_t>(append.blocks.count)),
+                   staged_);
   }
   for (const auto& feature : features_) {
     feature->stage(step);
@@ -190,7 +230,8 @@ void ModelRunner::upload() {
   const StagedWrites::Packed packed = staged_.pack(entry.staged);
   row_state_bytes_ = packed.bytes;
   upload_.submit(stream_, packed.bytes);
-  batch_.device = {upload_.idx_mapping(), upload_.query_start_loc(), upload_.cu_num_logits(), rows_.states()};
+  batch_.device = {
+      upload_.idx_mapping(), upload_.query_start_loc(), upload_.cu_num_logits(), rows_.states()};
 
   const std::byte* staged = upload_.staged();
   ApplyStagedWrites apply;
@@ -205,11 +246,18 @@ void ModelRunner::prepare_inputs() {
   const StepRows& step = batch_.device;
   const PromptStore& prompts = rows_.prompts();
   if (batch_.num_prefill_rows > 0) {
-    ops_->prefill_inputs(stream_, {step, prompts.base(), prompts.region_stride(), inputs_.input_ids}, batch_.num_rows);
+    ops_->prefill_inputs(stream_,
+                         {step, prompts.base(), prompts.region_stride(), inputs_.input_ids},
+                         batch_.num_rows);
   }
   ops_->pos_seq_lens(stream_, {step, inputs_.positions, inputs_.seq_lens}, options_.max_num_seqs);
   ops_->combine_tokens(stream_,
-                       {step, nullptr, 0, inputs_.input_ids, inputs_.logits_indices, inputs_.logit_row,
+                       {step,
+                        nullptr,
+                        0,
+                        inputs_.input_ids,
+                        inputs_.logits_indices,
+                        inputs_.logit_row,
                         inputs_.logit_pos},
                        batch_.num_rows);
 }
@@ -219,12 +267,15 @@ void ModelRunner::prepare_attention() {
   for (int32_t g = 0; g < tables_.num_groups(); ++g) {
     const View<int32_t, 2> table = tables_.table(g);
     int64_t* slots = inputs_.slot_mapping + g * max_toks;
-    ops_->slot_mapping(stream_, {batch_.device, table.data, table.stride[0], tables_.kernel_block_size(g), slots},
-                       batch_.num_rows);
+    ops_->slot_mapping(
+        stream_,
+        {batch_.device, table.data, table.stride[0], tables_.kernel_block_size(g), slots},
+        batch_.num_rows);
     AttentionMetadata base;
     base.batch = {make_view(batch_.device.idx_mapping, options_.max_num_seqs),
                   make_view(batch_.device.query_start_loc, options_.max_num_seqs + 1),
-                  make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs), batch_.num_rows_padded,
+                  make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs),
+                  batch_.num_rows_padded,
                   batch_.num_toks_padded};
     base.block_table = table;
     base.slot_mapping = make_view<const int64_t>(slots, max_toks);
@@ -232,7 +283,11 @@ void ModelRunner::prepare_attention() {
     group.metadata = group.backend->build_metadata(stream_, groups_[static_cast<size_t>(g)], base);
   }
   ops_->pad_tail(stream_,
-                 {batch_.num_toks, tables_.num_groups(), max_toks, inputs_.input_ids, inputs_.positions,
+                 {batch_.num_toks,
+                  tables_.num_groups(),
+                  max_toks,
+                  inputs_.input_ids,
+                  inputs_.positions,
                   inputs_.slot_mapping},
                  batch_.num_toks_padded - batch_.num_toks);
 }

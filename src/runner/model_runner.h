@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "attention/forward_context.h"
 #include "device/device.h"
 #include "models/decoder.h"
@@ -22,6 +16,12 @@
 #include "runner/step_upload.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace warprow {
 
@@ -47,16 +47,20 @@ struct ExecuteModelState {
   View<float, 2> logits;  // dev f32 [num_logits, vocab_size]
 };
 
-// Turns "advance these rows by these many tokens" into one forward and its sampled tokens. Two phases: execute_model
-// submits everything up to the logits, sample_tokens the rest; neither waits for the device. Results are taken later,
-// in order.
+// Turns "advance these rows by these many tokens" into one forward and its sampled tokens. Two
+// phases: execute_model submits everything up to the logits, sample_tokens the rest; neither waits
+// for the device. Results are taken later, in order.
 //
 // Owns: rows, tables, inputs, sampler, rings. The model and the KV cache are the worker's.
-// Thread: one. Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight steps are outstanding;
-// after construction a step allocates nothing.
+// Thread: one. Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight
+// steps are outstanding; after construction a step allocates nothing.
 class ModelRunner {
  public:
-  ModelRunner(Device& device, Stream& stream, Decoder& model, const KvPlan& kv, RunnerArenas arenas,
+  ModelRunner(Device& device,
+              Stream& stream,
+              Decoder& model,
+              const KvPlan& kv,
+              RunnerArenas arenas,
               const RunnerOptions& options);
 
   // Gives the runner its cache; before the first step.
@@ -69,7 +73,8 @@ class ModelRunner {
   [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
   void take_output(ModelRunnerOutput& output);
 
-  // Enqueues a copy of the row states to the host and waits: for checks that a step changed nothing.
+  // Enqueues a copy of the row states to the host and waits: for checks that a step changed
+  // nothing.
   [[nodiscard]] std::vector<RowState> read_row_states();
 
  private:
@@ -97,8 +102,8 @@ class ModelRunner {
   std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
   std::vector<ForwardGroup> forward_groups_;                 // by KV group
   std::vector<std::unique_ptr<RunnerFeature>> features_;
-  float* logits_ = nullptr;         // dev f32 [max_num_seqs, vocab_size]
-  float* logit_hidden_ = nullptr;   // dev f32 [max_num_seqs, hidden_size]
+  float* logits_ = nullptr;        // dev f32 [max_num_seqs, vocab_size]
+  float* logit_hidden_ = nullptr;  // dev f32 [max_num_seqs, hidden_size]
   const KvCache* kv_cache_ = nullptr;
 
   InputBatch batch_;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/output_ring.h"
 
-#include <algorithm>
-
 #include "base/check.h"
+
+#include <algorithm>
 
 namespace warprow {
 
 int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_top) {
-  return static_cast<int64_t>(sizeof(int32_t)) * max_num_seqs * (5 + 2 * static_cast<int64_t>(max_top));
+  return static_cast<int64_t>(sizeof(int32_t)) * max_num_seqs *
+         (5 + 2 * static_cast<int64_t>(max_top));
 }
 
 SampledArrays sampled_arrays_at(std::byte* base, int32_t max_num_seqs, int32_t max_top) {
@@ -28,7 +29,8 @@ SampledArrays sampled_arrays_at(std::byte* base, int32_t max_num_seqs, int32_t m
 OutputRing::OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top)
     : max_top_(max_top), entries_(static_cast<size_t>(size)) {
   for (Entry& entry : entries_) {
-    entry.memory = device.make_pinned(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, max_top)));
+    entry.memory =
+        device.make_pinned(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, max_top)));
     entry.arrays = sampled_arrays_at(entry.memory.data(), max_num_seqs, max_top);
     entry.pending.rows.reserve(static_cast<size_t>(max_num_seqs));
     entry.done = device.make_event();
@@ -41,7 +43,9 @@ void OutputRing::submit(Stream& stream) {
   WR_CHECK_LE(head_ - tail_, entries_.size());
 }
 
-bool OutputRing::ready() const { return head_ != tail_ && entries_[tail_ % entries_.size()].done->reached(); }
+bool OutputRing::ready() const {
+  return head_ != tail_ && entries_[tail_ % entries_.size()].done->reached();
+}
 
 void OutputRing::take(ModelRunnerOutput& output) {
   WR_CHECK(head_ != tail_, "no step is outstanding");
@@ -81,7 +85,9 @@ void OutputRing::take_logprobs(const Entry& entry, size_t logit, ModelRunnerOutp
     logprobs.logprob = arrays.logprob[logit];
     logprobs.rank = arrays.rank[logit];
     const size_t first = logit * static_cast<size_t>(max_top_);
-    for (int32_t i = 0; i < std::min(wanted, max_top_) && arrays.top_ids[first + static_cast<size_t>(i)] >= 0; ++i) {
+    for (int32_t i = 0;
+         i < std::min(wanted, max_top_) && arrays.top_ids[first + static_cast<size_t>(i)] >= 0;
+         ++i) {
       output.top_ids.push_back(arrays.top_ids[first + static_cast<size_t>(i)]);
       output.top_logprobs.push_back(arrays.top_logprobs[first + static_cast<size_t>(i)]);
       ++logprobs.top.count;

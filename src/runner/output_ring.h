@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "base/ids.h"
 #include "device/device.h"
 #include "runner/ops/publish_output.h"
 #include "wire/model_runner_output.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace warprow {
 
@@ -27,17 +27,20 @@ struct PendingStep {
   StepStats stats;
 };
 
-// Results of the steps in flight: the device writes them into mapped pinned memory, an event says when the host may
-// read. In order: the oldest step is taken first.
+// Results of the steps in flight: the device writes them into mapped pinned memory, an event says
+// when the host may read. In order: the oldest step is taken first.
 //
-// Owns: the mapped arrays and events. Thread: the runner's. Invariant: at most `size` steps are outstanding.
+// Owns: the mapped arrays and events. Thread: the runner's. Invariant: at most `size` steps are
+// outstanding.
 class OutputRing {
  public:
   OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top);
 
   // The entry that the step to be submitted fills: host notes to write, arrays for publish_output.
   PendingStep& pending() { return entries_[head_ % entries_.size()].pending; }
-  [[nodiscard]] const SampledArrays& arrays() const { return entries_[head_ % entries_.size()].arrays; }
+  [[nodiscard]] const SampledArrays& arrays() const {
+    return entries_[head_ % entries_.size()].arrays;
+  }
   // Records the step's event; from now on it is outstanding.
   void submit(Stream& stream);
 

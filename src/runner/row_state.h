@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/ids.h"
+
 #include <cstdint>
 #include <type_traits>
 
-#include "base/ids.h"
-
 namespace warprow {
 
-// What the device knows of a row. Staged whole at admission; from then on only post_update writes it, so a step never
-// needs a value that the host would have to wait for.
+// What the device knows of a row. Staged whole at admission; from then on only post_update writes
+// it, so a step never needs a value that the host would have to wait for.
 struct RowState {
   int32_t prompt_len = 0;           // what the user sent
   int32_t prefill_len = 0;          // tokens known at admission
   int32_t total_len = 0;            // tokens known now: prefill and sampled
   int32_t num_computed_tokens = 0;  // tokens whose keys and values are in the cache
   TokenId last_sampled = 0;
-  int32_t prompt_region = 0;        // where the prefill's tokens lie in the prompt store
+  int32_t prompt_region = 0;  // where the prefill's tokens lie in the prompt store
   int32_t reserved[2] = {};
 };
 static_assert(sizeof(RowState) == 32);

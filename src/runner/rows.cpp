@@ -5,7 +5,10 @@
 
 namespace warprow {
 
-RequestRows::RequestRows(Arena& state, Device& device, int32_t max_num_seqs, int32_t max_model_len,
+RequestRows::RequestRows(Arena& state,
+                         Device& device,
+                         int32_t max_num_seqs,
+                         int32_t max_model_len,
                          int32_t max_steps_in_flight)
     : max_model_len_(max_model_len),
       states_(state.alloc<RowState>(max_num_seqs)),
@@ -14,7 +17,10 @@ RequestRows::RequestRows(Arena& state, Device& device, int32_t max_num_seqs, int
       prompts_(device, max_num_seqs, max_steps_in_flight, max_model_len),
       hosts_(static_cast<size_t>(max_num_seqs)) {}
 
-void RequestRows::add(const NewRow& row, std::span<const TokenId> tokens, int64_t step, int64_t done_step,
+void RequestRows::add(const NewRow& row,
+                      std::span<const TokenId> tokens,
+                      int64_t step,
+                      int64_t done_step,
                       StagedWrites& staged) {
   Host& host = hosts_[static_cast<size_t>(index_of(row.row))];
   WR_CHECK(!host.live, "row {} is given out twice", index_of(row.row));
@@ -39,7 +45,8 @@ void RequestRows::release(RowId row) {
 
 void RequestRows::fill_tables(StagedTable* tables) const {
   tables[kStateTable] = {reinterpret_cast<int32_t*>(states_), sizeof(RowState) / sizeof(int32_t)};
-  tables[kParamsTable] = {reinterpret_cast<int32_t*>(params_), sizeof(SamplingParams) / sizeof(int32_t)};
+  tables[kParamsTable] = {reinterpret_cast<int32_t*>(params_),
+                          sizeof(SamplingParams) / sizeof(int32_t)};
 }
 
 }  // namespace warprow

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "device/arena.h"
 #include "runner/prompt_store.h"
@@ -11,13 +8,17 @@
 #include "runner/staged_writes.h"
 #include "wire/scheduler_output.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace warprow {
 
-// The persistent rows: a request owns one from admission to its end. The device's copy (RowState, parameters, history)
-// is authoritative; the host keeps what it needs for shapes.
+// The persistent rows: a request owns one from admission to its end. The device's copy (RowState,
+// parameters, history) is authoritative; the host keeps what it needs for shapes.
 //
 // Owns: the host mirrors; device arrays lie in the state arena. Thread: the runner's.
-// Invariant: a row is live between add and release; a released row's device cells are left as they are.
+// Invariant: a row is live between add and release; a released row's device cells are left as they
+// are.
 class RequestRows {
  public:
   // Index of each device table in staged writes.
@@ -25,9 +26,17 @@ class RequestRows {
   static constexpr int32_t kParamsTable = 1;
   static constexpr int32_t kFirstBlockTable = 2;  // block tables of the KV groups follow
 
-  RequestRows(Arena& state, Device& device, int32_t max_num_seqs, int32_t max_model_len, int32_t max_steps_in_flight);
+  RequestRows(Arena& state,
+              Device& device,
+              int32_t max_num_seqs,
+              int32_t max_model_len,
+              int32_t max_steps_in_flight);
 
-  void add(const NewRow& row, std::span<const TokenId> tokens, int64_t step, int64_t done_step, StagedWrites& staged);
+  void add(const NewRow& row,
+           std::span<const TokenId> tokens,
+           int64_t step,
+           int64_t done_step,
+           StagedWrites& staged);
   void release(RowId row);
 
   struct Host {
@@ -37,7 +46,9 @@ class RequestRows {
     int32_t num_logprobs = -1;
     bool greedy = true;
   };
-  [[nodiscard]] const Host& host(RowId row) const { return hosts_[static_cast<size_t>(index_of(row))]; }
+  [[nodiscard]] const Host& host(RowId row) const {
+    return hosts_[static_cast<size_t>(index_of(row))];
+  }
 
   [[nodiscard]] RowState* states() const { return states_; }
   [[nodiscard]] SamplingParams* params() const { return params_; }
@@ -51,7 +62,7 @@ class RequestRows {
   int32_t max_model_len_;
   RowState* states_;        // dev [max_num_seqs]
   SamplingParams* params_;  // dev [max_num_seqs]
-  int32_t* history_;        // dev i32 [max_num_seqs, max_model_len]  sampled tokens at their positions
+  int32_t* history_;  // dev i32 [max_num_seqs, max_model_len]  sampled tokens at their positions
   PromptStore prompts_;
   std::vector<Host> hosts_;  // [max_num_seqs]
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/staged_writes.h"
 
+#include "base/check.h"
+
 #include <algorithm>
 #include <tuple>
-
-#include "base/check.h"
 
 namespace warprow {
 
@@ -18,13 +18,15 @@ std::span<int32_t> StagedWrites::stage(int32_t table, RowId row, int32_t start, 
   WR_CHECK_LT(pending_.size(), max_writes_);
   WR_CHECK_LE(values_.size() + static_cast<size_t>(count), max_values_);
   const auto begin = static_cast<int32_t>(values_.size());
-  pending_.push_back({table, index_of(row), static_cast<int32_t>(pending_.size()), {start, count, begin}});
+  pending_.push_back(
+      {table, index_of(row), static_cast<int32_t>(pending_.size()), {start, count, begin}});
   values_.resize(values_.size() + static_cast<size_t>(count));
   return std::span(values_).subspan(static_cast<size_t>(begin));
 }
 
 int64_t StagedWrites::max_packed_bytes(int32_t max_writes, int32_t max_values) {
-  return static_cast<int64_t>(max_writes) * static_cast<int64_t>(sizeof(StagedGroup) + sizeof(StagedWrite)) +
+  return static_cast<int64_t>(max_writes) *
+             static_cast<int64_t>(sizeof(StagedGroup) + sizeof(StagedWrite)) +
          static_cast<int64_t>(max_values) * static_cast<int64_t>(sizeof(int32_t));
 }
 
@@ -54,7 +56,8 @@ StagedWrites::Packed StagedWrites::pack(std::byte* dst) {
   for (size_t i = 0; i < pending_.size(); ++i) {
     writes[i] = pending_[i].write;
   }
-  packed.values_offset = packed.writes_offset + static_cast<int64_t>(pending_.size() * sizeof(StagedWrite));
+  packed.values_offset =
+      packed.writes_offset + static_cast<int64_t>(pending_.size() * sizeof(StagedWrite));
   std::memcpy(dst + packed.values_offset, values_.data(), values_.size() * sizeof(int32_t));
   packed.bytes = packed.values_offset + static_cast<int64_t>(values_.size() * sizeof(int32_t));
   pending_.clear();

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/ids.h"
+#include "runner/ops/apply_staged_writes.h"
+
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <type_traits>
 #include <vector>
 
-#include "base/ids.h"
-#include "runner/ops/apply_staged_writes.h"
-
 namespace warprow {
 
-// The one idiom by which the host changes device tables: it stages (table, row, start, values) diffs, packs them into
-// the step's upload, and one operation scatters them (ops/apply_staged_writes.h).
+// The one idiom by which the host changes device tables: it stages (table, row, start, values)
+// diffs, packs them into the step's upload, and one operation scatters them
+// (ops/apply_staged_writes.h).
 //
 // Owns: the diffs of one step. Thread: the runner's.
-// Invariant: capacity is fixed at construction; staging never allocates. Of two writes to a cell the later wins.
+// Invariant: capacity is fixed at construction; staging never allocates. Of two writes to a cell
+// the later wins.
 class StagedWrites {
  public:
   StagedWrites(int32_t max_writes, int32_t max_values);

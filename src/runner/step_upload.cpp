@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-StepUpload::StepUpload(Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes,
-                       int32_t ring_size)
+StepUpload::StepUpload(
+    Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes, int32_t ring_size)
     : max_num_seqs_(max_num_seqs), max_staged_bytes_(max_staged_bytes) {
   const size_t bytes = head_bytes() + static_cast<size_t>(max_staged_bytes);
   device_ = reinterpret_cast<int32_t*>(state.alloc_bytes(bytes));
@@ -18,18 +18,23 @@ StepUpload::StepUpload(Device& device, Arena& state, int32_t max_num_seqs, int64
 }
 
 size_t StepUpload::head_bytes() const {
-  return static_cast<size_t>(round_up<int64_t>((3 * max_num_seqs_ + 2) * static_cast<int64_t>(sizeof(int32_t)), 16));
+  return static_cast<size_t>(
+      round_up<int64_t>((3 * max_num_seqs_ + 2) * static_cast<int64_t>(sizeof(int32_t)), 16));
 }
 
 StepUpload::Entry StepUpload::begin() {
   uploaded_[next_]->wait();
   auto* words = ring_[next_].as<int32_t>();
-  return {words, words + max_num_seqs_, words + 2 * max_num_seqs_ + 1, ring_[next_].data() + head_bytes()};
+  return {words,
+          words + max_num_seqs_,
+          words + 2 * max_num_seqs_ + 1,
+          ring_[next_].data() + head_bytes()};
 }
 
 void StepUpload::submit(Stream& stream, int64_t staged_bytes) {
   WR_CHECK_LE(staged_bytes, max_staged_bytes_);
-  stream.copy_to_device(device_, ring_[next_].data(), head_bytes() + static_cast<size_t>(staged_bytes));
+  stream.copy_to_device(
+      device_, ring_[next_].data(), head_bytes() + static_cast<size_t>(staged_bytes));
   stream.record(*uploaded_[next_]);
   next_ = (next_ + 1) % ring_.size();
 }

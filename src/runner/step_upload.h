@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/device.h"
+
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "device/device.h"
-
 namespace warprow {
 
-// The one upload of a step: its batch layout and its staged writes, written into a pinned ring entry and copied to a
-// fixed device buffer. An entry is written again only after its event says that the device has read it.
+// The one upload of a step: its batch layout and its staged writes, written into a pinned ring
+// entry and copied to a fixed device buffer. An entry is written again only after its event says
+// that the device has read it.
 //
-//   head    i32 idx_mapping [max_num_seqs], query_start_loc [max_num_seqs + 1], cu_num_logits [max_num_seqs + 1]
+//   head    i32 idx_mapping [max_num_seqs], query_start_loc [max_num_seqs + 1],
+//           cu_num_logits [max_num_seqs + 1]
 //   staged  StagedWrites::pack, only as long as there is something to tell
 //
 // Owns: the ring and its events. Thread: the runner's.
 class StepUpload {
  public:
-  StepUpload(Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes, int32_t ring_size);
+  StepUpload(Device& device,
+             Arena& state,
+             int32_t max_num_seqs,
+             int64_t max_staged_bytes,
+             int32_t ring_size);
 
   // Host pointers of the next entry.
   struct Entry {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/ids.h"
+#include "wire/scheduler_output.h"
+
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "base/ids.h"
-#include "wire/scheduler_output.h"
-
 namespace warprow {
 
-// Logprobs of one sampled token: its own, its rank (1 is the most likely) and the slice of the most likely ones.
+// Logprobs of one sampled token: its own, its rank (1 is the most likely) and the slice of the most
+// likely ones.
 struct TokenLogprobs {
   float logprob = 0.0F;
   int32_t rank = 0;
@@ -18,13 +19,15 @@ struct TokenLogprobs {
   bool operator==(const TokenLogprobs&) const = default;
 };
 
-// What one row yields in a step: 0 tokens (a prefill chunk that does not reach the prompt's end), 1, or several.
+// What one row yields in a step: 0 tokens (a prefill chunk that does not reach the prompt's end),
+// 1, or several.
 struct RowOutput {
   RowId row = kNoRow;
-  uint32_t generation = 0;  // of the request the step ran for; a stale one is dropped
-  Span32 tokens;            // in token_ids
+  uint32_t generation = 0;   // of the request the step ran for; a stale one is dropped
+  Span32 tokens;             // in token_ids
   int32_t num_rejected = 0;  // drafts not accepted
-  bool failed = false;       // no token could be drawn (logits without a finite maximum): the request ends in error
+  // No token could be drawn (logits without a finite maximum): the request ends in error.
+  bool failed = false;
   bool operator==(const RowOutput&) const = default;
 };
 
@@ -52,7 +55,7 @@ struct ModelRunnerOutput {
   std::vector<RowOutput> rows;
   std::vector<TokenId> token_ids;
 
-  bool has_logprobs = false;            // then logprobs is parallel to token_ids; rank 0 where not asked
+  bool has_logprobs = false;  // then logprobs is parallel to token_ids; rank 0 where not asked
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenId> top_ids;
   std::vector<float> top_logprobs;

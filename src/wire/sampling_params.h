@@ -6,16 +6,17 @@
 
 namespace warprow {
 
-// A row's sampling parameters as the device reads them: one block of 128 bytes, staged once at admission, read through
-// idx_mapping. Ranges are checked in engine/validate; here every value is legal.
+// A row's sampling parameters as the device reads them: one block of 128 bytes, staged once at
+// admission, read through idx_mapping. Ranges are checked in engine/validate; here every value is
+// legal.
 struct alignas(16) SamplingParams {
-  float temperature = 0.0F;         // < 1e-5: greedy; 1e-5 .. 0.01 acts as 0.01
-  float top_p = 1.0F;               // (0, 1]; 1: off
-  float min_p = 0.0F;               // [0, 1]; 0: off
-  int32_t top_k = 0;                // 0: off
-  uint64_t seed = 0;                // always set: rows without a user's seed draw one at admission
-  int32_t num_logprobs = -1;        // -1: none; 0: the sampled token's only; n: also the n most likely
-  int32_t min_tokens = 0;           // outputs before EOS and stop ids may be sampled
+  float temperature = 0.0F;   // < 1e-5: greedy; 1e-5 .. 0.01 acts as 0.01
+  float top_p = 1.0F;         // (0, 1]; 1: off
+  float min_p = 0.0F;         // [0, 1]; 0: off
+  int32_t top_k = 0;          // 0: off
+  uint64_t seed = 0;          // always set: rows without a user's seed draw one at admission
+  int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's only; n: also the n most likely
+  int32_t min_tokens = 0;     // outputs before EOS and stop ids may be sampled
   float repetition_penalty = 1.0F;  // 1: off
   float frequency_penalty = 0.0F;   // 0: off
   float presence_penalty = 0.0F;    // 0: off

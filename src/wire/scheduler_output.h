@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "base/ids.h"
 #include "wire/sampling_params.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace warprow {
 
@@ -16,12 +16,13 @@ struct Span32 {
   bool operator==(const Span32&) const = default;
 };
 
-// A request that enters a row in this step; also a resumed one, whose prefill is then prompt + outputs so far.
+// A request that enters a row in this step; also a resumed one, whose prefill is then prompt +
+// outputs so far.
 struct NewRow {
   RowId row = kNoRow;
-  uint32_t generation = 0;          // grows each time the row is given out; results carry it back
-  int32_t prompt_len = 0;           // what the user sent; rules that tell prompt from output use this
-  int32_t prefill_len = 0;          // tokens known at admission: prompt, or prompt + outputs when resumed
+  uint32_t generation = 0;  // grows each time the row is given out; results carry it back
+  int32_t prompt_len = 0;   // what the user sent; rules that tell prompt from output use this
+  int32_t prefill_len = 0;  // tokens known at admission: prompt, or prompt + outputs when resumed
   int32_t num_computed_tokens = 0;  // prefix-cache hits
   Span32 tokens;                    // in SchedulerOutput::token_ids; count == prefill_len
   int32_t adapter = -1;
@@ -29,7 +30,8 @@ struct NewRow {
   bool operator==(const NewRow&) const = default;
 };
 
-// Blocks appended to a row's table of one group. A new row's first blocks come this way too, with start 0.
+// Blocks appended to a row's table of one group. A new row's first blocks come this way too, with
+// start 0.
 struct BlockAppend {
   RowId row = kNoRow;
   int32_t group = 0;
@@ -41,9 +43,10 @@ struct BlockAppend {
 // A row that advances in this step.
 struct ScheduledRow {
   RowId row = kNoRow;
-  int32_t num_tokens = 0;           // >= 1
-  int32_t num_computed_tokens = 0;  // before this step; exact without drafts in flight, else an upper bound
-  int32_t num_drafts = 0;           // of num_tokens, how many are draft tokens to verify
+  int32_t num_tokens = 0;  // >= 1
+  int32_t num_computed_tokens =
+      0;                   // before this step; exact without drafts in flight, else an upper bound
+  int32_t num_drafts = 0;  // of num_tokens, how many are draft tokens to verify
   bool operator==(const ScheduledRow&) const = default;
 };
 
@@ -60,7 +63,8 @@ struct EncoderInput {
   bool operator==(const EncoderInput&) const = default;
 };
 
-// What the parallel ranks agreed on, so that all run the same shapes. padded 0: no agreement needed.
+// What the parallel ranks agreed on, so that all run the same shapes. padded 0: no agreement
+// needed.
 struct DataParallelShape {
   int32_t num_toks_padded = 0;
   int32_t graph_mode = 0;
@@ -69,10 +73,11 @@ struct DataParallelShape {
 
 // One step as the scheduler wants it: flat, serialisable, rows only, no request ids.
 //
-// Order of meaning: finished and preempted rows are released first, then new rows take theirs (a row may be released and
-// given out in the same step), then blocks are appended, then `scheduled` runs. A step with no scheduled rows still
-// releases rows and yields an empty output.
-// Invariant: total_num_tokens is the sum over scheduled; every scheduled row is live after the releases and additions.
+// Order of meaning: finished and preempted rows are released first, then new rows take theirs (a
+// row may be released and given out in the same step), then blocks are appended, then `scheduled`
+// runs. A step with no scheduled rows still releases rows and yields an empty output.
+// Invariant: total_num_tokens is the sum over scheduled; every scheduled row is live after the
+// releases and additions.
 struct SchedulerOutput {
   int64_t step = 0;
   std::vector<RowId> finished_rows;
@@ -86,7 +91,8 @@ struct SchedulerOutput {
   std::vector<BlockId> block_ids;  // pool of BlockAppend::blocks
 
   // Room for what comes later; empty today.
-  std::vector<TokenId> draft_token_ids;  // ragged by ScheduledRow::num_drafts; -1: the device's own draft
+  std::vector<TokenId>
+      draft_token_ids;  // ragged by ScheduledRow::num_drafts; -1: the device's own draft
   std::vector<RowId> grammar_rows;
   std::vector<EncoderInput> encoder_inputs;
   std::vector<uint64_t> encoder_frees;

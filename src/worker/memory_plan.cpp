@@ -2,32 +2,51 @@
 #include "worker/memory_plan.h"
 
 #include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
 
-std::string mib(int64_t bytes) { return fmt::format("{:10.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string mib(int64_t bytes) {
+  return fmt::format("{:10.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 }  // namespace
 
 std::string format_plan(const MemoryPlan& plan) {
   std::string out;
-  const auto line = [&out](const char* name, const std::string& value) { out += fmt::format("{:<12}{}\n", name, value); };
+  const auto line = [&out](const char* name, const std::string& value) {
+    out += fmt::format("{:<12}{}\n", name, value);
+  };
   line("model", fmt::format("{} ({}, dtype {})", plan.model, plan.architecture, plan.dtype));
-  line("device", fmt::format("{}, {} threads, {:.1f} GiB usable", plan.device, plan.threads,
-                             static_cast<double>(plan.total_bytes) / (1 << 30)));
-  line("weights", fmt::format("{}   ({:.1f} MiB in the files)", mib(plan.weights_bytes),
-                              static_cast<double>(plan.checkpoint_bytes) / (1 << 20)));
-  line("state", fmt::format("{}   {} rows, {} tokens a row at most", mib(plan.state_bytes), plan.max_num_seqs,
-                            plan.max_model_len));
-  line("activations", fmt::format("{}   {} tokens a step at most", mib(plan.workspace_bytes),
-                                  plan.max_num_batched_tokens));
-  line("kv cache", fmt::format("{}   {} blocks of {} tokens ({} bytes each): {} tokens", mib(plan.kv_bytes),
-                               plan.num_blocks, plan.block_size, plan.kv_block_bytes, plan.kv_tokens()));
+  line("device",
+       fmt::format("{}, {} threads, {:.1f} GiB usable",
+                   plan.device,
+                   plan.threads,
+                   static_cast<double>(plan.total_bytes) / (1 << 30)));
+  line("weights",
+       fmt::format("{}   ({:.1f} MiB in the files)",
+                   mib(plan.weights_bytes),
+                   static_cast<double>(plan.checkpoint_bytes) / (1 << 20)));
+  line("state",
+       fmt::format("{}   {} rows, {} tokens a row at most",
+                   mib(plan.state_bytes),
+                   plan.max_num_seqs,
+                   plan.max_model_len));
+  line(
+      "activations",
+      fmt::format(
+          "{}   {} tokens a step at most", mib(plan.workspace_bytes), plan.max_num_batched_tokens));
+  line("kv cache",
+       fmt::format("{}   {} blocks of {} tokens ({} bytes each): {} tokens",
+                   mib(plan.kv_bytes),
+                   plan.num_blocks,
+                   plan.block_size,
+                   plan.kv_block_bytes,
+                   plan.kv_tokens()));
   line("total", mib(plan.planned_bytes()));
-  line("concurrency", fmt::format("{:.1f} requests of {} tokens", plan.max_concurrency(), plan.max_model_len));
+  line("concurrency",
+       fmt::format("{:.1f} requests of {} tokens", plan.max_concurrency(), plan.max_model_len));
   return out;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+
 #include <cstdint>
 #include <string>
-
-#include "base/error.h"
 
 namespace warprow {
 
@@ -12,8 +12,8 @@ namespace warprow {
 //
 //   requested - weights - foreign growth - peak of one step - graphs
 //
-// requested: the share of the device's memory the user grants (--gpu-memory-utilization x total); foreign: what contexts
-// and libraries took since start.
+// requested: the share of the device's memory the user grants (--gpu-memory-utilization x total);
+// foreign: what contexts and libraries took since start.
 struct KvBudget {
   int64_t requested = 0;
   int64_t weights = 0;
@@ -25,8 +25,9 @@ constexpr int64_t available_kv_bytes(const KvBudget& budget) {
   return budget.requested - budget.weights - budget.foreign - budget.step_peak - budget.graphs;
 }
 
-// Where every byte of an engine goes, known before any of it is allocated. Weights, state and workspace are computed by
-// building model and runner on a shape-only device, so they hold to the byte; the KV cache takes its pages when used.
+// Where every byte of an engine goes, known before any of it is allocated. Weights, state and
+// workspace are computed by building model and runner on a shape-only device, so they hold to the
+// byte; the KV cache takes its pages when used.
 struct MemoryPlan {
   std::string model;
   std::string architecture;
@@ -39,7 +40,7 @@ struct MemoryPlan {
   int64_t workspace_bytes = 0;   // activations, logits, sampler
   int64_t kv_bytes = 0;          // num_blocks x block_bytes
   int64_t kv_block_bytes = 0;
-  int32_t num_blocks = 0;        // the null block included
+  int32_t num_blocks = 0;  // the null block included
   int32_t block_size = 0;
   int32_t num_kv_groups = 0;
   int32_t max_model_len = 0;
@@ -49,13 +50,16 @@ struct MemoryPlan {
 
   // Tokens that the cache holds when every block is full.
   [[nodiscard]] int64_t kv_tokens() const {
-    return static_cast<int64_t>(num_blocks - 1) / (num_kv_groups > 0 ? num_kv_groups : 1) * block_size;
+    return static_cast<int64_t>(num_blocks - 1) / (num_kv_groups > 0 ? num_kv_groups : 1) *
+           block_size;
   }
   // Requests of the maximum length that fit at once.
   [[nodiscard]] double max_concurrency() const {
     return max_model_len > 0 ? static_cast<double>(kv_tokens()) / max_model_len : 0.0;
   }
-  [[nodiscard]] int64_t planned_bytes() const { return weights_bytes + state_bytes + workspace_bytes + kv_bytes; }
+  [[nodiscard]] int64_t planned_bytes() const {
+    return weights_bytes + state_bytes + workspace_bytes + kv_bytes;
+  }
 };
 
 // The plan as lines for a person, and as one JSON object.

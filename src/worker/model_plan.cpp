@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/model_plan.h"
 
-#include <fmt/format.h>
+#include "device/cpu/cpu_device.h"
+#include "files/model_files.h"
+#include "layers/parameter_loader.h"
+#include "models/registry.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "device/cpu/cpu_device.h"
-#include "files/model_files.h"
-#include "layers/parameter_loader.h"
-#include "models/registry.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
 
 // Address space of a shape-only arena: more than any model needs, none of it mapped.
 constexpr size_t kUnlimited = size_t{1} << 46;
-// The share of the machine's memory an engine may plan for; the rest is the process's and the page cache's.
+// The share of the machine's memory an engine may plan for; the rest is the process's and the page
+// cache's.
 constexpr double kMemoryShare = 0.9;
 
 // Measures weights, state and workspace by building the real things where nothing runs.
@@ -47,37 +48,51 @@ Result<void> size_kv_cache(ModelPlan& plan, const EngineConfig& wishes) {
   const auto num_groups = static_cast<int32_t>(plan.kv.groups.size());
   if (blocks < 1 + num_groups) {
     return fail(ErrorCode::kOutOfMemory,
-                fmt::format("kv_cache_memory_bytes is {}, below the {} bytes of {} blocks: the null block and one of "
+                fmt::format("kv_cache_memory_bytes is {}, below the {} bytes of {} blocks: the "
+                            "null block and one of "
                             "{} tokens a group",
-                            config.kv_cache_memory_bytes, block_bytes * (1 + num_groups), 1 + num_groups,
+                            config.kv_cache_memory_bytes,
+                            block_bytes * (1 + num_groups),
+                            1 + num_groups,
                             config.block_size));
   }
   plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
-  const int64_t held = static_cast<int64_t>(plan.kv_cache.num_blocks - 1) / num_groups * config.block_size;
+  const int64_t held =
+      static_cast<int64_t>(plan.kv_cache.num_blocks - 1) / num_groups * config.block_size;
   if (wishes.max_model_len > held) {
     return fail(ErrorCode::kOutOfMemory,
-                fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; lower max_model_len or "
+                fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; "
+                            "lower max_model_len or "
                             "raise kv_cache_memory_bytes",
-                            wishes.max_model_len, config.kv_cache_memory_bytes, held));
+                            wishes.max_model_len,
+                            config.kv_cache_memory_bytes,
+                            held));
   }
   const int64_t longest = std::min<int64_t>(plan.spec.max_position, held);
-  plan.config.max_model_len = wishes.max_model_len > 0 ? wishes.max_model_len : static_cast<int32_t>(longest);
+  plan.config.max_model_len =
+      wishes.max_model_len > 0 ? wishes.max_model_len : static_cast<int32_t>(longest);
   return {};
 }
 
 Result<void> check_fit(const ModelPlan& plan, const MachineFacts& machine) {
   const MemoryPlan& memory = plan.memory;
   KvBudget budget;
-  budget.requested = static_cast<int64_t>(std::floor(kMemoryShare * static_cast<double>(machine.usable_memory_bytes)));
+  budget.requested = static_cast<int64_t>(
+      std::floor(kMemoryShare * static_cast<double>(machine.usable_memory_bytes)));
   budget.weights = memory.weights_bytes;
   budget.step_peak = memory.state_bytes + memory.workspace_bytes;
   const int64_t available = available_kv_bytes(budget);
   if (memory.kv_bytes > available) {
     return fail(ErrorCode::kOutOfMemory,
-                fmt::format("not enough memory: {} bytes of weights, {} of state and activations and {} of KV cache "
+                fmt::format("not enough memory: {} bytes of weights, {} of state and activations "
+                            "and {} of KV cache "
                             "do not fit in {} ({}% of {})",
-                            budget.weights, budget.step_peak, memory.kv_bytes, budget.requested,
-                            static_cast<int>(kMemoryShare * 100), machine.usable_memory_bytes));
+                            budget.weights,
+                            budget.step_peak,
+                            memory.kv_bytes,
+                            budget.requested,
+                            static_cast<int>(kMemoryShare * 100),
+                            machine.usable_memory_bytes));
   }
   return {};
 }
@@ -104,17 +119,21 @@ void describe(ModelPlan& plan, const ModelFiles& files, const MachineFacts& mach
 
 void decide_options(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
-  // float32 is exact throughout; auto lets quantised weights meet int8 activations; both others keep KV in bf16.
+  // float32 is exact throughout; auto lets quantised weights meet int8 activations; both others
+  // keep KV in bf16.
   plan.decoder.act = config.dtype == "auto" ? ActFormat::kInt8 : ActFormat::kF32;
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
   const DType kv_dtype = config.dtype == "float32" ? DType::kF32 : DType::kBF16;
-  const int32_t kernel_block = config.kernel_block_size > 0 ? config.kernel_block_size : config.block_size;
+  const int32_t kernel_block =
+      config.kernel_block_size > 0 ? config.kernel_block_size : config.block_size;
   plan.kv = plan_kv_groups(plan.spec, kv_dtype, config.block_size, kernel_block);
 }
 
 }  // namespace
 
-MachineFacts this_machine() { return {DeviceKind::kCpu, cpu::usable_cores(), cpu::usable_memory_bytes()}; }
+MachineFacts this_machine() {
+  return {DeviceKind::kCpu, cpu::usable_cores(), cpu::usable_memory_bytes()};
+}
 
 Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine) {
   ModelPlan plan;
@@ -132,8 +151,11 @@ Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& mac
     return tl::unexpected(spec.error());
   }
   plan.spec = std::move(*spec);
-  auto config = resolve(wishes, {machine.usable_cores, machine.usable_memory_bytes,
-                                 machine.kind == DeviceKind::kCuda, plan.spec.max_position});
+  auto config = resolve(wishes,
+                        {machine.usable_cores,
+                         machine.usable_memory_bytes,
+                         machine.kind == DeviceKind::kCuda,
+                         plan.spec.max_position});
   if (!config) {
     return tl::unexpected(config.error());
   }

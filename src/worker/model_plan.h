@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
 #include "base/error.h"
 #include "config/resolve.h"
 #include "device/device.h"
@@ -12,6 +10,8 @@
 #include "runner/model_runner.h"
 #include "weights/checkpoint.h"
 #include "worker/memory_plan.h"
+
+#include <memory>
 
 namespace warprow {
 
@@ -35,8 +35,8 @@ struct MachineFacts {
 };
 MachineFacts this_machine();
 
-// Errors: a model that cannot be found, read or supported; wishes that contradict each other or the model; too little
-// memory, with the numbers.
+// Errors: a model that cannot be found, read or supported; wishes that contradict each other or the
+// model; too little memory, with the numbers.
 Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine);
 
 }  // namespace warprow

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/worker.h"
 
-#include <fmt/format.h>
+#include "base/check.h"
+#include "base/log.h"
+#include "layers/parameter_loader.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/log.h"
-#include "layers/parameter_loader.h"
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -31,20 +31,27 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
     : plan_(std::move(plan)),
       device_(std::move(device)),
       stream_(device_->make_stream()),
-      weights_(device_->make_arena(ArenaPurpose::kWeights, static_cast<size_t>(plan_.memory.weights_bytes))),
-      state_(device_->make_arena(ArenaPurpose::kState, static_cast<size_t>(plan_.memory.state_bytes))),
-      workspace_(device_->make_arena(ArenaPurpose::kWorkspace, static_cast<size_t>(plan_.memory.workspace_bytes))) {
+      weights_(device_->make_arena(ArenaPurpose::kWeights,
+                                   static_cast<size_t>(plan_.memory.weights_bytes))),
+      state_(
+          device_->make_arena(ArenaPurpose::kState, static_cast<size_t>(plan_.memory.state_bytes))),
+      workspace_(device_->make_arena(ArenaPurpose::kWorkspace,
+                                     static_cast<size_t>(plan_.memory.workspace_bytes))) {
   ParameterLoader loader(*plan_.checkpoint, *stream_, weights_);
   model_ = std::make_unique<Decoder>(plan_.spec, plan_.kv, plan_.decoder, loader, workspace_);
   const auto kv_bytes = static_cast<size_t>(KvCache::planned_bytes(plan_.kv_cache));
-  kv_cache_ = std::make_unique<KvCache>(device_->make_arena(ArenaPurpose::kKvCache, kv_bytes), plan_.kv_cache, plan_.kv);
-  runner_ = std::make_unique<ModelRunner>(*device_, *stream_, *model_, plan_.kv,
-                                          RunnerArenas{&state_, &workspace_}, plan_.runner);
+  kv_cache_ = std::make_unique<KvCache>(
+      device_->make_arena(ArenaPurpose::kKvCache, kv_bytes), plan_.kv_cache, plan_.kv);
+  runner_ = std::make_unique<ModelRunner>(
+      *device_, *stream_, *model_, plan_.kv, RunnerArenas{&state_, &workspace_}, plan_.runner);
   runner_->bind_kv_cache(kv_cache_.get());
   loader.finish();
   for (const Arena* arena : {&weights_, &state_, &workspace_}) {
-    WR_CHECK(arena->high_water() == arena->capacity(), "{} arena: {} bytes planned, {} used",
-             arena_name(arena->purpose()), arena->capacity(), arena->high_water());
+    WR_CHECK(arena->high_water() == arena->capacity(),
+             "{} arena: {} bytes planned, {} used",
+             arena_name(arena->purpose()),
+             arena->capacity(),
+             arena->high_water());
   }
   warm_up();
 }
@@ -65,7 +72,8 @@ void Worker::warm_up() {
 std::string Worker::state_checksum() {
   uint64_t hash = 0xcbf29ce484222325ULL;
   const std::vector<RowState> rows = runner_->read_row_states();
-  hash = checksum(reinterpret_cast<const std::byte*>(rows.data()), rows.size() * sizeof(RowState), hash);
+  hash = checksum(
+      reinterpret_cast<const std::byte*>(rows.data()), rows.size() * sizeof(RowState), hash);
   // In pieces, so that a large cache does not need a copy of its size.
   std::vector<std::byte> piece(size_t{1} << 20);
   const Arena& cache = kv_cache_->arena();
@@ -78,7 +86,8 @@ std::string Worker::state_checksum() {
   return fmt::format("{:016x}", hash);
 }
 
-std::optional<std::string> Worker::call(const std::string& operation, const std::string& /*argument*/) {
+std::optional<std::string> Worker::call(const std::string& operation,
+                                        const std::string& /*argument*/) {
   if (operation == "check_health") {
     return "ok";
   }

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-
 #include "device/device.h"
 #include "models/decoder.h"
 #include "runner/kv_cache.h"
@@ -14,10 +9,15 @@
 #include "wire/scheduler_output.h"
 #include "worker/model_plan.h"
 
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
 namespace warprow {
 
-// One rank: owns a device and everything on it. Loads the model by its plan, allocates the KV cache, warms up, then
-// runs steps.
+// One rank: owns a device and everything on it. Loads the model by its plan, allocates the KV
+// cache, warms up, then runs steps.
 //
 // Owns: device, stream, arenas, model, cache, runner. Thread: one, the executor's.
 // Invariant: after construction the arenas are exactly full: what was planned is what is used.
@@ -35,11 +35,14 @@ class Worker {
   [[nodiscard]] bool output_ready() const { return runner_->output_ready(); }
   void take_output(ModelRunnerOutput& output) { runner_->take_output(output); }
 
-  // Named operations for collective_rpc: check_health, memory_plan, state_checksum (rows and KV cache; waits for the
-  // device). Nothing for an unknown name.
-  [[nodiscard]] std::optional<std::string> call(const std::string& operation, const std::string& argument);
+  // Named operations for collective_rpc: check_health, memory_plan, state_checksum (rows and KV
+  // cache; waits for the device). Nothing for an unknown name.
+  [[nodiscard]] std::optional<std::string> call(const std::string& operation,
+                                                const std::string& argument);
 
-  [[nodiscard]] int64_t workspace_high_water() const { return static_cast<int64_t>(workspace_.high_water()); }
+  [[nodiscard]] int64_t workspace_high_water() const {
+    return static_cast<int64_t>(workspace_.high_water());
+  }
 
  private:
   void warm_up();

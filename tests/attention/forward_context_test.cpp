@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/forward_context.h"
 
-#include <gtest/gtest.h>
-
 #include "base/check.h"
 #include "device/cpu/cpu_device.h"
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/cpu_device.h"
 
-#include <gtest/gtest.h>
+#include "base/check.h"
+#include "device/cpu/cpu_stream.h"
 
 #include <atomic>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
-#include "base/check.h"
-#include "device/cpu/cpu_stream.h"
+#include <gtest/gtest.h>
 
 namespace warprow::cpu {
 namespace {
@@ -22,8 +22,8 @@ std::unique_ptr<CpuDevice> device_of(CpuStreamMode mode, uint64_t seed = 1, int3
   return make_cpu_device(options);
 }
 
-// The race that must not exist, with a gated stream: write A, enqueue the upload, write B, open the gate. One pinned
-// entry per step, guarded by its event, keeps A in this step and B in the next.
+// The race that must not exist, with a gated stream: write A, enqueue the upload, write B, open the
+// gate. One pinned entry per step, guarded by its event, keeps A in this step and B in the next.
 TEST(UploadRing, AThisStepBTheNext) {
   const auto device = device_of(CpuStreamMode::kThreaded);
   const auto stream = device->make_stream();
@@ -50,8 +50,11 @@ TEST(UploadRing, AThisStepBTheNext) {
 }
 
 class StreamTest : public testing::TestWithParam<CpuStreamMode> {};
-INSTANTIATE_TEST_SUITE_P(Modes, StreamTest,
-                         testing::Values(CpuStreamMode::kThreaded, CpuStreamMode::kInline, CpuStreamMode::kDeferred));
+INSTANTIATE_TEST_SUITE_P(Modes,
+                         StreamTest,
+                         testing::Values(CpuStreamMode::kThreaded,
+                                         CpuStreamMode::kInline,
+                                         CpuStreamMode::kDeferred));
 
 TEST_P(StreamTest, RunsInOrder) {
   const auto device = device_of(GetParam());
@@ -67,7 +70,8 @@ TEST_P(StreamTest, RunsInOrder) {
   EXPECT_EQ(device->num_commands_run(), 10000);
 }
 
-// A consumer stream that waits for the producer's event sees what it wrote, whatever the interleaving.
+// A consumer stream that waits for the producer's event sees what it wrote, whatever the
+// interleaving.
 TEST_P(StreamTest, EventsOrderStreams) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const auto device = device_of(GetParam(), seed);

@@ -206,7 +206,8 @@ TEST(EngineLoop, MaxTokensOneIsOneStep) {
   EXPECT_EQ(engine->stats().output_tokens, 1);
 }
 
-// 10 prompt tokens and 3 outputs, a step ahead all the time: what certainly ends is not scheduled again.
+// 10 prompt tokens and 3 outputs, a step ahead all the time: what certainly ends is not scheduled
+// again.
 TEST(EngineLoop, AsyncRunsNoStepInVain) {
   Client client;
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});

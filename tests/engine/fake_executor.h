@@ -23,7 +23,8 @@ struct FakeModel {
   int64_t throw_at_step = -1;  // execute_model of this step (counted from 0) throws
 };
 
-// What the toy model answers to a context: a hash of all its tokens, and of the seed where the row samples.
+// What the toy model answers to a context: a hash of all its tokens, and of the seed where the row
+// samples.
 TokenId toy_next_token(const std::vector<TokenId>& context,
                        const SamplingParams& params,
                        int32_t vocab_size);
@@ -31,8 +32,9 @@ TokenId toy_next_token(const std::vector<TokenId>& context,
 float toy_logprob(TokenId token);
 int32_t toy_rank(TokenId token);
 
-// An executor whose model is a hash function, strict about everything the contract says: order of the two phases, row
-// lifetimes, positions, and a KV cache (one token id per slot) in which each row must find its own tokens again.
+// An executor whose model is a hash function, strict about everything the contract says: order of
+// the two phases, row lifetimes, positions, and a KV cache (one token id per slot) in which each
+// row must find its own tokens again.
 //
 // Thread: the engine's.
 class FakeExecutor : public Executor {

@@ -18,8 +18,8 @@ namespace warprow::testing {
 inline constexpr TokenId kToyEos = 0;
 inline constexpr int32_t kToyVocab = 64;
 
-// The bytes of each of the 64 toy tokens: <eos> and <pad>, letters, space, digits, "ab", "stop", "st", "op", the two
-// halves of "é", a line end, and a space with a letter behind it.
+// The bytes of each of the 64 toy tokens: <eos> and <pad>, letters, space, digits, "ab", "stop",
+// "st", "op", the two halves of "é", a line end, and a space with a letter behind it.
 std::string toy_token_bytes(TokenId token);
 // A text model over them, byte-level, without merges and without a chat template.
 std::unique_ptr<TextModel> make_toy_text();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariance matrix: one workload under every configuration, token for token the same. Each axis names the counter
-// that proves it was active. A feature that could change what a request gets adds its axis here.
-#include <gtest/gtest.h>
+// The invariance matrix: one workload under every configuration, token for token the same. Each
+// axis names the counter that proves it was active. A feature that could change what a request gets
+// adds its axis here.
+#include "files/model_files.h"
+#include "tests/support/model_rig.h"
 
 #include <functional>
 #include <map>
@@ -9,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "files/model_files.h"
-#include "tests/support/model_rig.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -28,10 +29,13 @@ struct Workload {
   int32_t max_tokens;
 };
 
-// Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with its own rules.
+// Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with
+// its own rules.
 std::vector<Request> make_requests(const Workload& load) {
   std::mt19937 random(7);
-  const auto token = [&] { return static_cast<TokenId>(3 + random() % static_cast<uint32_t>(load.vocab_size - 3)); };
+  const auto token = [&] {
+    return static_cast<TokenId>(3 + random() % static_cast<uint32_t>(load.vocab_size - 3));
+  };
   std::vector<TokenId> prefix(40);
   for (TokenId& id : prefix) {
     id = token();
@@ -47,7 +51,8 @@ std::vector<Request> make_requests(const Workload& load) {
     for (uint32_t t = 0; t < extra; ++t) {
       request.prompt.push_back(token());
     }
-    request.max_tokens = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(load.max_tokens));
+    request.max_tokens =
+        1 + static_cast<int32_t>(random() % static_cast<uint32_t>(load.max_tokens));
     if (i % 4 >= 2) {
       request.params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
       request.params.seed = 1000U + static_cast<uint64_t>(i);
@@ -113,13 +118,17 @@ int64_t few_blocks_bytes(const Workload& load) {
 
 std::vector<Axis> axes(const Workload& load) {
   const auto mixed = [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; };
-  const auto partial = [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; };
+  const auto partial = [](ModelRig& rig) {
+    return rig.scheduler().stats().num_partial_prefill_steps > 0;
+  };
   const int64_t few_blocks = few_blocks_bytes(load);
   return {
       {"together", [](RigOptions&) {}, mixed},
-      {"sync", [](RigOptions& o) { o.config.async_scheduling = false; },
+      {"sync",
+       [](RigOptions& o) { o.config.async_scheduling = false; },
        [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 1; }},
-      {"async", [](RigOptions& o) { o.config.async_scheduling = true; },
+      {"async",
+       [](RigOptions& o) { o.config.async_scheduling = true; },
        [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 2; }},
       {"chunk_16",
        [](RigOptions& o) {
@@ -128,18 +137,23 @@ std::vector<Axis> axes(const Workload& load) {
        },
        partial},
       {"chunk_64", [](RigOptions& o) { o.config.max_num_batched_tokens = 64; }, partial},
-      {"chunk_unlimited", [](RigOptions& o) { o.config.max_num_batched_tokens = 8192; },
+      {"chunk_unlimited",
+       [](RigOptions& o) { o.config.max_num_batched_tokens = 8192; },
        [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps == 0; }},
-      {"prefix_caching", [](RigOptions& o) { o.config.enable_prefix_caching = true; },
+      {"prefix_caching",
+       [](RigOptions& o) { o.config.enable_prefix_caching = true; },
        [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
-      {"block_32", [](RigOptions& o) { o.config.block_size = 32; },
+      {"block_32",
+       [](RigOptions& o) { o.config.block_size = 32; },
        [](ModelRig& rig) { return rig.executor().model_facts().kv.groups[0].block_size == 32; }},
       {"block_32_over_16",
        [](RigOptions& o) {
          o.config.block_size = 32;
          o.config.kernel_block_size = 16;
        },
-       [](ModelRig& rig) { return rig.executor().model_facts().kv.groups[0].kernel_blocks_per_block() == 2; }},
+       [](ModelRig& rig) {
+         return rig.executor().model_facts().kv.groups[0].kernel_blocks_per_block() == 2;
+       }},
       {"preemption",
        [few_blocks](RigOptions& o) {
          o.config.max_model_len = 128;
@@ -153,7 +167,8 @@ std::vector<Axis> axes(const Workload& load) {
          o.config.enable_prefix_caching = true;
        },
        [](ModelRig& rig) {
-         return rig.scheduler().stats().num_preemptions > 0 && rig.scheduler().stats().num_prefix_hit_tokens > 0;
+         return rig.scheduler().stats().num_preemptions > 0 &&
+                rig.scheduler().stats().num_prefix_hit_tokens > 0;
        }},
       {"deferred_shuffled",
        [](RigOptions& o) {
@@ -162,7 +177,8 @@ std::vector<Axis> axes(const Workload& load) {
          o.device.seed = 11;
        },
        [](ModelRig& rig) { return rig.device().options().shuffle; }},
-      {"two_threads", [](RigOptions& o) { o.device.num_threads = 2; },
+      {"two_threads",
+       [](RigOptions& o) { o.device.num_threads = 2; },
        [](ModelRig& rig) { return rig.device().facts().num_threads == 2; }},
       {"serialised", [](RigOptions& o) { o.serialize = true; }, mixed},
       {"guarded_memory",
@@ -180,7 +196,9 @@ void expect_invariant(const Workload& load) {
   for (const Axis& axis : axes(load)) {
     SCOPED_TRACE(axis.name);
     if (axis.name == "guarded_memory" && load.vocab_size > 1000) {
-      continue;  // opening and closing a large model's pages around every launch takes minutes; the tiny ones show it
+      // Opening and closing a large model's pages around every launch takes minutes; the tiny ones
+      // show it.
+      continue;
     }
     RigOptions options = base_options(load);
     axis.set(options);
@@ -195,13 +213,22 @@ void expect_invariant(const Workload& load) {
 }
 
 TEST(Invariance, TinyModel) {
-  expect_invariant({std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf", "float32", 128,
-                    32, 100, 24});
+  expect_invariant(
+      {std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf",
+       "float32",
+       128,
+       32,
+       100,
+       24});
 }
 
 TEST(Invariance, TwoKvGroups) {
-  expect_invariant(
-      {std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/qwen3_two_groups", "bfloat16", 128, 32, 100, 24});
+  expect_invariant({std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/qwen3_two_groups",
+                    "bfloat16",
+                    128,
+                    32,
+                    100,
+                    24});
 }
 
 // The fast path: int8 activations, bf16 cache, a real vocabulary.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SmolLM2-135M-Instruct Q4_1 against transformers in float32 on the exactly dequantised weights.
-#include <gtest/gtest.h>
+#include "files/model_files.h"
+#include "tests/support/model_rig.h"
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 
-#include "files/model_files.h"
-#include "tests/support/model_rig.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -63,13 +63,15 @@ TEST(SmolLm2, Float32EqualsTransformers) {
       ASSERT_EQ(result.top[step].size(), 5U);
       for (size_t i = 0; i < 5; ++i) {
         EXPECT_EQ(result.top[step][i].first, top5[step][i][0].get<TokenId>()) << "step " << step;
-        EXPECT_NEAR(result.top[step][i].second, top5[step][i][1].get<float>(), 1e-3) << "step " << step;
+        EXPECT_NEAR(result.top[step][i].second, top5[step][i][1].get<float>(), 1e-3)
+            << "step " << step;
       }
     }
   }
 }
 
-// Rounded activations: close to float32, and another token only where float32 itself is nearly undecided.
+// Rounded activations: close to float32, and another token only where float32 itself is nearly
+// undecided.
 TEST(SmolLm2, FastPathStaysClose) {
   if (!model_is_here()) {
     GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";
@@ -103,7 +105,10 @@ TEST(SmolLm2, FastPathStaysClose) {
       }
     }
     EXPECT_LE(sum / count, 0.15);
-    std::printf("%s: mean |dlogprob| %.4f over %d\n", prompt["name"].get<std::string>().c_str(), sum / count, count);
+    std::printf("%s: mean |dlogprob| %.4f over %d\n",
+                prompt["name"].get<std::string>().c_str(),
+                sum / count,
+                count);
   }
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiny random models of every architecture against transformers in float32, from safetensors and from GGUF.
-// Data: tools/gen/make_tiny_models.py and make_tiny_gguf.py.
-#include <gtest/gtest.h>
+// Tiny random models of every architecture against transformers in float32, from safetensors and
+// from GGUF. Data: tools/gen/make_tiny_models.py and make_tiny_gguf.py.
+#include "tests/support/model_rig.h"
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tests/support/model_rig.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -51,7 +51,9 @@ void expect_equal(const RigResult& result, const nlohmann::json& prompt) {
     const float top_logprob = result.top[step][0].second;
     for (size_t i = 0; i < 20; ++i) {
       EXPECT_EQ(result.top[step][i].first, steps[step][i][0].get<TokenId>());
-      EXPECT_NEAR(result.top[step][i].second - top_logprob, steps[step][i][1].get<float>() - top_logit, 1e-4);
+      EXPECT_NEAR(result.top[step][i].second - top_logprob,
+                  steps[step][i][1].get<float>() - top_logit,
+                  1e-4);
     }
   }
 }
@@ -77,17 +79,30 @@ TEST_P(TinyModel, EqualsTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, TinyModel,
-    testing::Values(Case{"llama_gqa_tied", false}, Case{"llama_gqa_tied", true}, Case{"llama_mha", false},
-                    Case{"llama_mha", true}, Case{"llama3_rope", false}, Case{"llama3_rope", true},
-                    Case{"mistral_window", false}, Case{"qwen2", false}, Case{"qwen2", true}, Case{"qwen3", false},
-                    Case{"qwen3", true}, Case{"qwen3_two_groups", false}),
-    [](const auto& test_case) { return std::string(test_case.param.model) + (test_case.param.gguf ? "_gguf" : "_safetensors"); });
+INSTANTIATE_TEST_SUITE_P(All,
+                         TinyModel,
+                         testing::Values(Case{"llama_gqa_tied", false},
+                                         Case{"llama_gqa_tied", true},
+                                         Case{"llama_mha", false},
+                                         Case{"llama_mha", true},
+                                         Case{"llama3_rope", false},
+                                         Case{"llama3_rope", true},
+                                         Case{"mistral_window", false},
+                                         Case{"qwen2", false},
+                                         Case{"qwen2", true},
+                                         Case{"qwen3", false},
+                                         Case{"qwen3", true},
+                                         Case{"qwen3_two_groups", false}),
+                         [](const auto& test_case) {
+                           return std::string(test_case.param.model) +
+                                  (test_case.param.gguf ? "_gguf" : "_safetensors");
+                         });
 
-// Sliding and full attention over one pool: two groups of two layers, and blocks of the window group are given back.
+// Sliding and full attention over one pool: two groups of two layers, and blocks of the window
+// group are given back.
 TEST(TwoGroups, ShareOnePool) {
-  const ModelPlan plan = value_or_throw(plan_model(options_for({"qwen3_two_groups", false}).config, this_machine()));
+  const ModelPlan plan =
+      value_or_throw(plan_model(options_for({"qwen3_two_groups", false}).config, this_machine()));
   ASSERT_EQ(plan.kv.groups.size(), 2U);
   EXPECT_EQ(plan.kv.groups[0].kind, KvKind::kFull);
   EXPECT_EQ(plan.kv.groups[1].kind, KvKind::kSlidingWindow);

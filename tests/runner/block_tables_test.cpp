@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/block_tables.h"
 
-#include <gtest/gtest.h>
+#include "device/cpu/cpu_device.h"
 
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
 using Ints = std::vector<int32_t>;
 
-Ints staged_cells(int32_t block_size, int32_t kernel_block_size, const std::vector<BlockId>& blocks, int32_t start) {
+Ints staged_cells(int32_t block_size,
+                  int32_t kernel_block_size,
+                  const std::vector<BlockId>& blocks,
+                  int32_t start) {
   cpu::CpuDeviceOptions options;
   options.mode = cpu::CpuStreamMode::kInline;
   options.num_threads = 1;
@@ -39,7 +42,8 @@ Ints staged_cells(int32_t block_size, int32_t kernel_block_size, const std::vect
 
 TEST(BlockTables, ManagerBlocksBecomeKernelBlocks) {
   EXPECT_EQ(staged_cells(32, 16, {BlockId{0}, BlockId{1}}, 0), (Ints{0, 0, 1, 2, 3}));
-  EXPECT_EQ(staged_cells(64, 16, {BlockId{2}, BlockId{5}}, 0), (Ints{0, 8, 9, 10, 11, 20, 21, 22, 23}));
+  EXPECT_EQ(staged_cells(64, 16, {BlockId{2}, BlockId{5}}, 0),
+            (Ints{0, 8, 9, 10, 11, 20, 21, 22, 23}));
 }
 
 TEST(BlockTables, AppendsStartInKernelBlocks) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/input_batch.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
+#include "tests/runner/step_fixture.h"
 
 #include <numeric>
 #include <vector>
 
-#include "tests/runner/step_fixture.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -17,10 +17,14 @@ class RunnerOpsTest : public testing::TestWithParam<bool> {
  protected:
   StepFixture fixture{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Order, RunnerOpsTest, testing::Bool(),
-                         [](const auto& order) { return order.param ? "shuffled" : "in_order"; });
+INSTANTIATE_TEST_SUITE_P(Order, RunnerOpsTest, testing::Bool(), [](const auto& order) {
+  return order.param ? "shuffled" : "in_order";
+});
 
-RowState row_state(int32_t prompt_len, int32_t computed, int32_t last_sampled = 0, int32_t total_len = 0) {
+RowState row_state(int32_t prompt_len,
+                   int32_t computed,
+                   int32_t last_sampled = 0,
+                   int32_t total_len = 0) {
   RowState state;
   state.prompt_len = prompt_len;
   state.prefill_len = prompt_len;
@@ -76,13 +80,16 @@ TEST_P(RunnerOpsTest, AChunkInTheMiddle) {
   EXPECT_EQ(fixture.seq_lens, (Ints{7}));
   Ints num_sampled(1, -7);
   Ints num_rejected(1, -7);
-  fixture.ops->count_sampled(*fixture.stream,
-                             {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()}, 1);
+  fixture.ops->count_sampled(
+      *fixture.stream,
+      {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()},
+      1);
   EXPECT_EQ(num_sampled, (Ints{0}));
   EXPECT_EQ(num_rejected, (Ints{0}));
 }
 
-// Number 5: last token and two drafts; the second is rejected, and the next step starts where the cache is good.
+// Number 5: last token and two drafts; the second is rejected, and the next step starts where the
+// cache is good.
 TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   const int32_t a = 70;
   fixture.add(row_state(15, 20, a, 21), Ints(15, 1), 3, 3);
@@ -99,7 +106,12 @@ TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   const Ints num_rejected{1};
   Ints history(64, -1);
   fixture.ops->post_update(*fixture.stream,
-                           {fixture.step(), sampled.data(), 3, num_sampled.data(), num_rejected.data(), history.data(),
+                           {fixture.step(),
+                            sampled.data(),
+                            3,
+                            num_sampled.data(),
+                            num_rejected.data(),
+                            history.data(),
                             64},
                            1);
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 22);
@@ -124,7 +136,8 @@ TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
   fixture.add(row_state(35, 35, 1, 36), {}, 1);
   const Ints table{7, 3, 9};
   std::vector<int64_t> slots(4, 5);
-  fixture.ops->slot_mapping(*fixture.stream, {fixture.step(), table.data(), 3, 16, slots.data()}, 1);
+  fixture.ops->slot_mapping(
+      *fixture.stream, {fixture.step(), table.data(), 3, 16, slots.data()}, 1);
   EXPECT_EQ(slots[0], 147);
   Ints ids(4, 9);
   Ints positions(4, 9);
@@ -139,7 +152,8 @@ TEST_P(RunnerOpsTest, SlotsPastThirtyOneBits) {
   fixture.add(row_state(16, 3, 1, 17), {}, 1);
   const Ints table{200'000'000};
   std::vector<int64_t> slots(1);
-  fixture.ops->slot_mapping(*fixture.stream, {fixture.step(), table.data(), 1, 16, slots.data()}, 1);
+  fixture.ops->slot_mapping(
+      *fixture.stream, {fixture.step(), table.data(), 1, 16, slots.data()}, 1);
   EXPECT_EQ(slots[0], 3'200'000'003);
 }
 
@@ -154,18 +168,25 @@ TEST_P(RunnerOpsTest, PaddingRowsAreEmpty) {
 }
 
 TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
-  fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);          // still in its prompt
-  fixture.add(row_state(2, 5, 50, 6), {1, 2}, 1);         // decodes
+  fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);   // still in its prompt
+  fixture.add(row_state(2, 5, 50, 6), {1, 2}, 1);  // decodes
   fixture.prepare();
   Ints num_sampled(2);
   Ints num_rejected(2);
-  fixture.ops->count_sampled(*fixture.stream,
-                             {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()}, 2);
+  fixture.ops->count_sampled(
+      *fixture.stream,
+      {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()},
+      2);
   EXPECT_EQ(num_sampled, (Ints{0, 1}));
   const Ints sampled{-1, 51};
   Ints history(2 * 8, 0);
   fixture.ops->post_update(*fixture.stream,
-                           {fixture.step(), sampled.data(), 1, num_sampled.data(), num_rejected.data(), history.data(),
+                           {fixture.step(),
+                            sampled.data(),
+                            1,
+                            num_sampled.data(),
+                            num_rejected.data(),
+                            history.data(),
                             8},
                            2);
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 3);

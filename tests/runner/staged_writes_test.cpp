@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/staged_writes.h"
 
-#include <gtest/gtest.h>
+#include "base/check.h"
+#include "tests/runner/step_fixture.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
-#include "base/check.h"
-#include "tests/runner/step_fixture.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -74,19 +74,22 @@ TEST(StagedWrites, TooMuchIsChecked) {
   EXPECT_THROW(stage(staged, 0, 0, {1}), CheckFailure);
 }
 
-// Random overlapping writes against doing them one after the other; cells that the device wrote survive.
+// Random overlapping writes against doing them one after the other; cells that the device wrote
+// survive.
 TEST(StagedWrites, RandomWritesEqualSequentialOnes) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
     Ints table(8 * 32);
-    std::generate(table.begin(), table.end(), [&] { return static_cast<int32_t>(random() % 1000); });
+    std::generate(
+        table.begin(), table.end(), [&] { return static_cast<int32_t>(random() % 1000); });
     Ints expected = table;
     StagedWrites staged(40, 2000);
     for (int write = 0; write < 40; ++write) {
       const auto row = static_cast<int32_t>(random() % 8);
       const auto start = static_cast<int32_t>(random() % 30);
       Ints values(1 + random() % static_cast<uint32_t>(32 - start));
-      std::generate(values.begin(), values.end(), [&] { return -static_cast<int32_t>(random() % 1000); });
+      std::generate(
+          values.begin(), values.end(), [&] { return -static_cast<int32_t>(random() % 1000); });
       stage(staged, row, start, values);
       std::copy(values.begin(), values.end(), expected.begin() + row * 32 + start);
     }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/cpu/cpu_device.h"
+#include "runner/ops/runner_ops.h"
+
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
-#include "runner/ops/runner_ops.h"
-
 namespace warprow::test {
 
-// Runs the runner's operations by hand on plain vectors, in order or shuffled: the worked examples of a step.
+// Runs the runner's operations by hand on plain vectors, in order or shuffled: the worked examples
+// of a step.
 class StepFixture {
  public:
   explicit StepFixture(bool shuffle) {
@@ -25,7 +26,10 @@ class StepFixture {
   }
 
   // Adds a row to the batch: its state, its known tokens, and how many tokens it advances by.
-  void add(const RowState& state, std::vector<int32_t> known, int32_t num_toks, int32_t num_logits = 1) {
+  void add(const RowState& state,
+           std::vector<int32_t> known,
+           int32_t num_toks,
+           int32_t num_logits = 1) {
     const auto row = static_cast<int32_t>(rows.size());
     rows.push_back(state);
     rows.back().prompt_region = row;
@@ -49,12 +53,19 @@ class StepFixture {
     ops->prefill_inputs(*stream, {step(), prompts.data(), kRegion, input_ids.data()}, num_rows);
     ops->pos_seq_lens(*stream, {step(), positions.data(), seq_lens.data()}, num_rows);
     ops->combine_tokens(*stream,
-                        {step(), drafts.data(), max_drafts, input_ids.data(), logits_indices.data(), logit_row.data(),
+                        {step(),
+                         drafts.data(),
+                         max_drafts,
+                         input_ids.data(),
+                         logits_indices.data(),
+                         logit_row.data(),
                          logit_pos.data()},
                         num_rows);
   }
 
-  StepRows step() { return {idx_mapping.data(), query_start_loc.data(), cu_num_logits.data(), rows.data()}; }
+  StepRows step() {
+    return {idx_mapping.data(), query_start_loc.data(), cu_num_logits.data(), rows.data()};
+  }
 
   static constexpr int32_t kRegion = 64;
   std::unique_ptr<cpu::CpuDevice> device;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The execution layer as its contract says: phases, overlap, memory, and steps that change nothing.
-#include <gtest/gtest.h>
+#include "base/alloc_counter.h"
+#include "base/check.h"
+#include "tests/support/model_rig.h"
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "base/alloc_counter.h"
-#include "base/check.h"
-#include "tests/support/model_rig.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -18,7 +18,8 @@ using test::RigOptions;
 
 RigOptions tiny_options() {
   RigOptions options;
-  options.config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf";
+  options.config.model =
+      std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf";
   options.config.dtype = "float32";
   options.config.max_model_len = 128;
   options.config.max_num_seqs = 8;
@@ -78,7 +79,8 @@ TEST(EmptyStep, ChangesNoState) {
     ModelRunnerOutput output;
     rig.executor().take_output(output);
     EXPECT_TRUE(output.rows.empty());
-    EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before) << padded << " padded tokens";
+    EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before)
+        << padded << " padded tokens";
   }
   EXPECT_EQ(rig.run().at(1).tokens.size(), 30U);
   EXPECT_NE(rig.executor().collective_rpc("state_checksum", ""), before);
@@ -131,7 +133,8 @@ TEST(Deferred, NothingRunsBeforeAnEventIsWaitedFor) {
   rig.run();
 }
 
-// A thousand steps with arrivals: nothing is allocated in a step, and a steady step uploads no row state.
+// A thousand steps with arrivals: nothing is allocated in a step, and a steady step uploads no row
+// state.
 TEST(SteadyState, NoAllocationsAndNoRowStateBytes) {
   RigOptions options = tiny_options();
   options.debug_checks = false;
@@ -139,7 +142,8 @@ TEST(SteadyState, NoAllocationsAndNoRowStateBytes) {
   std::mt19937 random(3);
   uint64_t id = 0;
   for (; id < 40; ++id) {
-    rig.add(make_request(id + 1, 1 + static_cast<int32_t>(random() % 60), 1 + static_cast<int32_t>(random() % 60)));
+    rig.add(make_request(
+        id + 1, 1 + static_cast<int32_t>(random() % 60), 1 + static_cast<int32_t>(random() % 60)));
   }
   for (int32_t i = 0; i < 100; ++i) {  // first use of each vector's capacity
     rig.tick();
@@ -149,7 +153,9 @@ TEST(SteadyState, NoAllocationsAndNoRowStateBytes) {
   while (rig.executor().stats().steps < first_step + 1000) {
     if (rig.scheduler().stats().num_waiting < 4) {
       ++id;
-      rig.add(make_request(id + 1, 1 + static_cast<int32_t>(random() % 60), 1 + static_cast<int32_t>(random() % 60)));
+      rig.add(make_request(id + 1,
+                           1 + static_cast<int32_t>(random() % 60),
+                           1 + static_cast<int32_t>(random() % 60)));
     }
     ASSERT_TRUE(rig.tick());
   }
@@ -199,7 +205,8 @@ TEST(Memory, HostNeverTouchesDeviceMemory) {
   EXPECT_EQ(rig.run().at(4).tokens.size(), 10U);
 }
 
-// An aborted request's row is reused while its last step is in flight: neither sees the other's tokens.
+// An aborted request's row is reused while its last step is in flight: neither sees the other's
+// tokens.
 TEST(Rows, ReusedInFlight) {
   RigOptions options = tiny_options();
   options.config.max_num_seqs = 1;

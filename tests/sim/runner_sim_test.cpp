@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scheduler and runner together on a tiny model for thousands of random steps: arrivals, aborts, preemptions, prefix
-// hits. The oracle is what each prompt yields alone.
-#include <gtest/gtest.h>
+// Scheduler and runner together on a tiny model for thousands of random steps: arrivals, aborts,
+// preemptions, prefix hits. The oracle is what each prompt yields alone.
+#include "tests/support/model_rig.h"
 
 #include <map>
 #include <random>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/model_rig.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -50,7 +50,8 @@ std::vector<Request> make_prompts(uint32_t seed) {
     Request request;
     if (i % 3 != 0) {
       const auto& earlier = prompts[random() % prompts.size()].prompt;
-      request.prompt.assign(earlier.begin(), earlier.begin() + static_cast<int64_t>(random() % (earlier.size() + 1)));
+      request.prompt.assign(
+          earlier.begin(), earlier.begin() + static_cast<int64_t>(random() % (earlier.size() + 1)));
     }
     const auto extra = 1 + random() % 30;
     for (uint32_t t = 0; t < extra && request.prompt.size() < 70; ++t) {
@@ -120,7 +121,8 @@ TEST_P(RunnerSim, EveryTokenIsTheOracles) {
       const test::RigResult& result = rig.results().at(id);
       const auto& want = expected[prompt_of[id]];
       const bool done = result.reason != FinishReason::kNone;
-      // Whatever has come so far is a prefix of what the prompt yields alone; what has ended is all of it.
+      // Whatever has come so far is a prefix of what the prompt yields alone; what has ended is all
+      // of it.
       EXPECT_LE(result.tokens.size(), want.size());
       EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), want.begin()));
       EXPECT_TRUE(!done || result.tokens.size() == want.size());
@@ -138,12 +140,16 @@ TEST_P(RunnerSim, EveryTokenIsTheOracles) {
   EXPECT_GT(stats.num_mixed_steps, 0);
   EXPECT_GT(aborted.size(), 10U);
   EXPECT_GT(num_finished, 50U);
-  std::printf("%zu finished, %zu aborted, %lld preemptions, %lld prefix-hit tokens\n", num_finished, aborted.size(),
-              static_cast<long long>(stats.num_preemptions), static_cast<long long>(stats.num_prefix_hit_tokens));
+  std::printf("%zu finished, %zu aborted, %lld preemptions, %lld prefix-hit tokens\n",
+              num_finished,
+              aborted.size(),
+              static_cast<long long>(stats.num_preemptions),
+              static_cast<long long>(stats.num_prefix_hit_tokens));
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Cases, RunnerSim,
+    Cases,
+    RunnerSim,
     testing::Values(SimCase{"llama_gqa_tied", 20, cpu::CpuStreamMode::kInline, 4000, 1},
                     SimCase{"llama_gqa_tied", 20, cpu::CpuStreamMode::kThreaded, 2500, 2},
                     SimCase{"llama_gqa_tied", 20, cpu::CpuStreamMode::kDeferred, 1500, 3},

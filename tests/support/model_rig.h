@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/cpu/cpu_device.h"
+#include "executor/executor.h"
+#include "executor/make_executor.h"
+#include "sched/scheduler.h"
+#include "wire/serialize.h"
+#include "worker/model_plan.h"
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -8,13 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "device/cpu/cpu_device.h"
-#include "executor/executor.h"
-#include "executor/make_executor.h"
-#include "sched/scheduler.h"
-#include "wire/serialize.h"
-#include "worker/model_plan.h"
 
 namespace warprow::test {
 
@@ -34,7 +34,8 @@ struct RigResult {
   int32_t num_cached_tokens = 0;
 };
 
-// Scheduler and executor without the engine's threads: requests in, tokens out, every step in the hand.
+// Scheduler and executor without the engine's threads: requests in, tokens out, every step in the
+// hand.
 class ModelRig {
  public:
   explicit ModelRig(const RigOptions& options) : options_(options) {
@@ -64,7 +65,8 @@ class ModelRig {
     value_or_throw(scheduler_->add_request(request));
   }
 
-  // One tick as the engine does it: submit while there is room, else take the oldest output. False when idle.
+  // One tick as the engine does it: submit while there is room, else take the oldest output. False
+  // when idle.
   bool tick() {
     if (scheduler_->schedule(step_)) {
       submit(step_);
@@ -124,7 +126,8 @@ class ModelRig {
         result.logprobs.push_back(logprobs);
         auto& top = result.top.emplace_back();
         for (int32_t t = logprobs.top.begin; t < logprobs.top.begin + logprobs.top.count; ++t) {
-          top.emplace_back(output_.top_ids[static_cast<size_t>(t)], output_.top_logprobs[static_cast<size_t>(t)]);
+          top.emplace_back(output_.top_ids[static_cast<size_t>(t)],
+                           output_.top_logprobs[static_cast<size_t>(t)]);
         }
       }
     }

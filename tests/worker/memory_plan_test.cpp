@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/memory_plan.h"
 
-#include <gtest/gtest.h>
+#include "worker/model_plan.h"
 
 #include <string>
 
-#include "worker/model_plan.h"
+#include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
@@ -23,7 +23,8 @@ EngineConfig tiny_config() {
 
 MachineFacts machine_with(int64_t bytes) { return {DeviceKind::kCpu, 2, bytes}; }
 
-// 0.9 x 80 - 16 - 1.5 - 4 - 1 = 49.5 GiB, in tenths of a MiB-multiple so that all numbers are whole.
+// 0.9 x 80 - 16 - 1.5 - 4 - 1 = 49.5 GiB, in tenths of a MiB-multiple so that all numbers are
+// whole.
 TEST(KvBudget, WorkedExample) {
   constexpr int64_t kTenthGiB = 1024 * kMiB / 10;
   KvBudget budget;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/stream.h"
+
+#include <cstdint>
+#include <memory>
 
 namespace warprow::cpu {
 
@@ -30,7 +30,8 @@ std::unique_ptr<CommandQueue> make_immediate_queue(bool shape_only, CommandRunne
 std::unique_ptr<CommandQueue> make_deferred_queue(uint64_t seed, CommandRunner& runner);
 std::unique_ptr<CommandQueue> make_threaded_queue(CommandRunner& runner);
 
-inline std::unique_ptr<CommandQueue> make_command_queue(const CpuDeviceOptions& options, CommandRunner& runner) {
+inline std::unique_ptr<CommandQueue> make_command_queue(const CpuDeviceOptions& options,
+                                                        CommandRunner& runner) {
   switch (options.mode) {
     case CpuStreamMode::kThreaded:
       return make_threaded_queue(runner);

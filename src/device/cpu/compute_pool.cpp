@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/compute_pool.h"
 
-#include <algorithm>
-
 #include "base/alloc_counter.h"
 #include "base/check.h"
 #include "device/cpu/spin.h"
 
+#include <algorithm>
+
 namespace warprow::cpu {
 namespace {
 
-// How long a worker looks for the next call before it sleeps. A decode step's kernels follow each other within a few
-// microseconds, a step within some tens.
+// How long a worker looks for the next call before it sleeps. A decode step's kernels follow each
+// other within a few microseconds, a step within some tens.
 constexpr int32_t kSpins = 4000;
 
 }  // namespace
@@ -61,7 +61,8 @@ void ComputePool::parallel_for(int64_t n, int64_t grain, Body body) {
     epoch_.notify_all();
   }
   run_pieces(0);
-  // Every worker checks in, also one that found nothing left: after that none touches this call's fields.
+  // Every worker checks in, also one that found nothing left: after that none touches this call's
+  // fields.
   for (int32_t spins = 0; active_.load(std::memory_order_acquire) != 0; ++spins) {
     spin_or_yield(spins);
   }

@@ -31,8 +31,8 @@ class FunctionRef<R(A...)> {
 // The threads that run the inside of a CPU kernel. The caller is worker 0 and takes part.
 //
 // Owns: num_workers - 1 threads. Thread: one caller at a time (the stream's thread).
-// Invariant: parallel_for returns when every item has run; workers spin briefly between calls and then sleep, so a
-// taken core delays its share only and idling costs nothing.
+// Invariant: parallel_for returns when every item has run; workers spin briefly between calls and
+// then sleep, so a taken core delays its share only and idling costs nothing.
 class ComputePool {
  public:
   explicit ComputePool(int32_t num_workers);
@@ -42,8 +42,9 @@ class ComputePool {
 
   [[nodiscard]] int32_t num_workers() const { return num_workers_; }
 
-  // Runs f(begin, end, worker) over [0, n) in pieces of `grain` items (the last may be shorter), taken by whichever
-  // worker is free. `worker` < num_workers() names a scratch slot. What an item computes must not depend on its piece.
+  // Runs f(begin, end, worker) over [0, n) in pieces of `grain` items (the last may be shorter),
+  // taken by whichever worker is free. `worker` < num_workers() names a scratch slot. What an item
+  // computes must not depend on its piece.
   using Body = FunctionRef<void(int64_t begin, int64_t end, int32_t worker)>;
   void parallel_for(int64_t n, int64_t grain, Body body);
 
@@ -53,9 +54,9 @@ class ComputePool {
 
   int32_t num_workers_;
   std::vector<std::thread> threads_;
-  std::atomic<uint32_t> epoch_{0};     // grows by one per parallel_for; the sleepers' futex
+  std::atomic<uint32_t> epoch_{0};  // grows by one per parallel_for; the sleepers' futex
   std::atomic<int32_t> sleepers_{0};
-  std::atomic<int32_t> active_{0};     // workers not yet done with the current epoch
+  std::atomic<int32_t> active_{0};  // workers not yet done with the current epoch
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
   const Body* body_ = nullptr;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/cpu_device.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include "base/error.h"
+#include "device/cpu/command_queue.h"
 
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
-
-#include "base/error.h"
-#include "device/cpu/command_queue.h"
 
 namespace warprow::cpu {
 namespace {
@@ -24,7 +23,8 @@ size_t page_round(size_t bytes) {
 }
 
 std::byte* map_pages(size_t bytes, int protection, const char* what) {
-  void* base = mmap(nullptr, page_round(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = mmap(
+      nullptr, page_round(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     throw StartupError(ErrorCode::kOutOfMemory,
                        fmt::format("cannot reserve {} bytes of address space for {}", bytes, what));
@@ -60,15 +60,16 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
     if (options_.mode == CpuStreamMode::kShapeOnly) {
       return {purpose, reinterpret_cast<std::byte*>(kShapeOnlyBase), bytes, {}};
     }
-    std::byte* base =
-        map_pages(bytes, options_.guard_arenas ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
+    std::byte* base = map_pages(
+        bytes, options_.guard_arenas ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
     const std::scoped_lock lock(arenas_mutex_);
     arenas_.push_back({base, page_round(bytes)});
     return {purpose, base, bytes, [this](std::byte* at, size_t size) { release_arena(at, size); }};
   }
 
   PinnedBuffer make_pinned(size_t bytes) override {
-    return {map_pages(bytes, PROT_READ | PROT_WRITE, "pinned memory"), bytes,
+    return {map_pages(bytes, PROT_READ | PROT_WRITE, "pinned memory"),
+            bytes,
             [](std::byte* at, size_t size) { munmap(at, page_round(size)); }};
   }
 
@@ -93,7 +94,8 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
   void protect_arenas(int protection) {
     const std::scoped_lock lock(arenas_mutex_);
     for (const Range& range : arenas_) {
-      WR_CHECK(mprotect(range.base, range.bytes, protection) == 0, "mprotect: {}", std::strerror(errno));
+      WR_CHECK(
+          mprotect(range.base, range.bytes, protection) == 0, "mprotect: {}", std::strerror(errno));
     }
   }
 

@@ -1,29 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "device/cpu/compute_pool.h"
 #include "device/device.h"
+
+#include <cstdint>
+#include <memory>
 
 namespace warprow::cpu {
 
 // When a stream's commands run.
 enum class CpuStreamMode : uint8_t {
-  kThreaded,   // production: on the stream's own thread, which leads the compute pool
-  kInline,     // at once, on the submitting thread; for debugging and simple tests
-  kDeferred,   // not before somebody waits for an event; several streams are interleaved by seed, honouring only
-               // events: finds every missing wait
-  kShapeOnly,  // never: a forward in this mode only moves the arenas' marks, which is how memory is planned
+  // Production: on the stream's own thread, which leads the compute pool.
+  kThreaded,
+  // At once, on the submitting thread; for debugging and simple tests.
+  kInline,
+  // Not before somebody waits for an event; several streams are interleaved by seed, honouring
+  // only events: finds every missing wait.
+  kDeferred,
+  // Never: a forward in this mode only moves the arenas' marks, which is how memory is planned.
+  kShapeOnly,
 };
 
 struct CpuDeviceOptions {
   int32_t num_threads = 0;  // 0: the cores this process may use (affinity and container quota)
   CpuStreamMode mode = CpuStreamMode::kThreaded;
-  uint64_t seed = 1;          // kDeferred: order of streams; also shuffles functor launches when shuffle is set
-  bool shuffle = false;       // run the items of runner functors in a random order
-  bool guard_arenas = false;  // arenas are inaccessible except while a command runs (tests: finds host reads)
+  uint64_t seed =
+      1;  // kDeferred: order of streams; also shuffles functor launches when shuffle is set
+  bool shuffle = false;  // run the items of runner functors in a random order
+  bool guard_arenas =
+      false;  // arenas are inaccessible except while a command runs (tests: finds host reads)
 };
 
 // What tests may do to a CPU device beyond the Device interface.
@@ -31,7 +37,8 @@ class CpuDevice : public Device {
  public:
   [[nodiscard]] virtual const CpuDeviceOptions& options() const = 0;
   [[nodiscard]] virtual ComputePool& pool() = 0;
-  // A shut gate holds back every command of every threaded or deferred stream; opening it lets them go on.
+  // A shut gate holds back every command of every threaded or deferred stream; opening it lets them
+  // go on.
   virtual void set_gate(bool open) = 0;
   // Commands run so far, over all streams.
   [[nodiscard]] virtual int64_t num_commands_run() const = 0;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
+#include "device/cpu/compute_pool.h"
+#include "device/stream.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include "base/check.h"
-#include "device/cpu/compute_pool.h"
-#include "device/stream.h"
-
 namespace warprow::cpu {
 
-// One queued operation: a trivially copyable callable stored by value, as a kernel launch stores its parameters.
+// One queued operation: a trivially copyable callable stored by value, as a kernel launch stores
+// its parameters.
 struct Command {
   static constexpr size_t kStorage = 480;
   using Run = void (*)(void* storage, ComputePool& pool);
@@ -22,8 +23,8 @@ struct Command {
   alignas(16) std::byte storage[kStorage];
 };
 
-// A CPU stream: an in-order queue of commands that run on the compute pool. How and when they run is the kind of
-// stream (CpuStreamMode in cpu_device.h).
+// A CPU stream: an in-order queue of commands that run on the compute pool. How and when they run
+// is the kind of stream (CpuStreamMode in cpu_device.h).
 class CpuStream : public Stream {
  public:
   // Enqueues f(ComputePool&). f is copied; what it points to must live until it has run.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/check.h"
+#include "device/cpu/command_queue.h"
+
 #include <deque>
 #include <memory>
 #include <random>
 #include <vector>
-
-#include "base/check.h"
-#include "device/cpu/command_queue.h"
 
 namespace warprow::cpu {
 namespace {
@@ -51,7 +51,8 @@ class DeferredStream final : public CopyingStream {
   void synchronize() override;
 
   [[nodiscard]] bool runnable() const {
-    return !entries_.empty() && (entries_.front().event == nullptr || entries_.front().event->done_ >= entries_.front().ticket);
+    return !entries_.empty() && (entries_.front().event == nullptr ||
+                                 entries_.front().event->done_ >= entries_.front().ticket);
   }
 
   std::deque<Entry> entries_;
@@ -67,8 +68,8 @@ class DeferredStream final : public CopyingStream {
   DeferredQueue& queue_;
 };
 
-// Runs nothing until the host waits; then picks among the streams whose front may run, by seed. Everything happens on
-// the waiting thread, so a run is repeatable.
+// Runs nothing until the host waits; then picks among the streams whose front may run, by seed.
+// Everything happens on the waiting thread, so a run is repeatable.
 class DeferredQueue final : public CommandQueue {
  public:
   DeferredQueue(uint64_t seed, CommandRunner& runner) : random_(seed), runner_(runner) {}
@@ -111,7 +112,8 @@ class DeferredQueue final : public CommandQueue {
   bool open_ = true;
 };
 
-DeferredStream::DeferredStream(Device& device, DeferredQueue& queue) : CopyingStream(device), queue_(queue) {
+DeferredStream::DeferredStream(Device& device, DeferredQueue& queue)
+    : CopyingStream(device), queue_(queue) {
   queue_.streams_.push_back(this);
 }
 DeferredStream::~DeferredStream() { std::erase(queue_.streams_, this); }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sched.h>
-#include <unistd.h>
+#include "device/cpu/cpu_device.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <sched.h>
 #include <string>
-
-#include "device/cpu/cpu_device.h"
+#include <unistd.h>
 
 namespace warprow::cpu {
 namespace {
 
-// The two numbers of a cgroup file such as cpu.max ("200000 100000" or "max 100000"); -1 for "max" or a missing file.
+// The two numbers of a cgroup file such as cpu.max ("200000 100000" or "max 100000"); -1 for "max"
+// or a missing file.
 int64_t read_limit(const char* path, int64_t* second = nullptr) {
   std::ifstream file(path);
   std::string first;
@@ -50,7 +50,8 @@ int32_t usable_cores() {
 
 int64_t usable_memory_bytes() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     const int64_t limit = read_limit(path);
     if (limit > 0) {
       bytes = std::min(bytes, limit);

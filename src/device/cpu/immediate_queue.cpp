@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-
 #include "device/cpu/command_queue.h"
+
+#include <cstring>
 
 namespace warprow::cpu {
 
@@ -47,7 +47,8 @@ class ImmediateStream final : public CopyingStream {
 
 class ImmediateQueue final : public CommandQueue {
  public:
-  ImmediateQueue(bool shape_only, CommandRunner& runner) : shape_only_(shape_only), runner_(runner) {}
+  ImmediateQueue(bool shape_only, CommandRunner& runner)
+      : shape_only_(shape_only), runner_(runner) {}
   std::unique_ptr<Stream> make_stream(Device& device) override {
     return std::make_unique<ImmediateStream>(device, shape_only_, runner_);
   }

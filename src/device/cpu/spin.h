@@ -15,7 +15,8 @@ inline void cpu_relax() {
 #endif
 }
 
-// The body of a wait that is expected to be short: spins first, then gives the core to whoever holds up the wait.
+// The body of a wait that is expected to be short: spins first, then gives the core to whoever
+// holds up the wait.
 inline void spin_or_yield(int32_t spins) {
   if (spins < 2000) {
     cpu_relax();

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/alloc_counter.h"
+#include "device/cpu/command_queue.h"
+#include "device/cpu/spin.h"
+
 #include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "base/alloc_counter.h"
-#include "device/cpu/command_queue.h"
-#include "device/cpu/spin.h"
-
 namespace warprow::cpu {
 namespace {
 
-// A ring holds more commands than two steps in flight submit; a submitter that gets further ahead waits.
+// A ring holds more commands than two steps in flight submit; a submitter that gets further ahead
+// waits.
 constexpr uint64_t kRingSize = 4096;
 constexpr int32_t kSpins = 2000;
 
@@ -66,12 +67,15 @@ class Gate {
   std::atomic<int32_t> shut_{0};
 };
 
-// The production stream: a single-producer ring drained by one thread, which leads the compute pool while it runs a
-// command. The thread spins briefly for the next command and then sleeps on the ring's head.
+// The production stream: a single-producer ring drained by one thread, which leads the compute pool
+// while it runs a command. The thread spins briefly for the next command and then sleeps on the
+// ring's head.
 class ThreadedStream final : public CopyingStream {
  public:
   ThreadedStream(Device& device, CommandRunner& runner, Gate& gate)
-      : CopyingStream(device), runner_(runner), gate_(gate), ring_(kRingSize), thread_([this] { drain(); }) {}
+      : CopyingStream(device), runner_(runner), gate_(gate), ring_(kRingSize), thread_([this] {
+          drain();
+        }) {}
 
   ~ThreadedStream() override {
     synchronize();

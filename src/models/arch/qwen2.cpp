@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include "models/arch/arch.h"
 #include "models/arch/layer_windows.h"
 
+#include <fmt/format.h>
+
 namespace warprow {
 
-// Which layers slide: config.json's layer_types, or Qwen's older rule that layers from max_window_layers on do when
-// use_sliding_window is set.
+// Which layers slide: config.json's layer_types, or Qwen's older rule that layers from
+// max_window_layers on do when use_sliding_window is set.
 Result<void> read_layer_windows(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto use = metadata.bool_or("use_sliding_window", false);
   auto window = metadata.count_or("sliding_window", "", 0);
@@ -20,14 +20,17 @@ Result<void> read_layer_windows(const ModelMetadata& metadata, DecoderSpec& spec
                                     : full_layers.error());
   }
   if (!types->empty() && types->size() != spec.layers.size()) {
-    return fail(ErrorCode::kCorrupt, fmt::format("config.json: layer_types has {} entries for {} layers",
-                                                 types->size(), spec.layers.size()));
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("config.json: layer_types has {} entries for {} layers",
+                            types->size(),
+                            spec.layers.size()));
   }
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const bool slides = types->empty() ? *use && static_cast<int32_t>(i) >= *full_layers
                                        : (*types)[i] == "sliding_attention";
     if (!types->empty() && !slides && (*types)[i] != "full_attention") {
-      return fail(ErrorCode::kUnsupported, fmt::format("layer type {} is not supported", (*types)[i]));
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("layer type {} is not supported", (*types)[i]));
     }
     if (slides && *window == 0) {
       return fail(ErrorCode::kCorrupt, "config.json: sliding layers without sliding_window");

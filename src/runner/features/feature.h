@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "device/stream.h"
 #include "kv/kv_spec.h"
 #include "runner/input_batch.h"
 #include "wire/scheduler_output.h"
 
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 namespace warprow {
 
-// A feature around the forward, in a file of its own. The runner calls the hooks of every feature in the order of
-// registry.cpp and knows none by name. All hooks default to nothing.
+// A feature around the forward, in a file of its own. The runner calls the hooks of every feature
+// in the order of registry.cpp and knows none by name. All hooks default to nothing.
 class RunnerFeature {
  public:
   virtual ~RunnerFeature() = default;

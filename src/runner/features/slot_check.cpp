@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/features/slot_check.h"
 
+#include "base/check.h"
+#include "device/cpu/cpu_stream.h"
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
 #include <vector>
-
-#include "base/check.h"
-#include "device/cpu/cpu_stream.h"
 
 namespace warprow {
 namespace {
@@ -63,11 +63,14 @@ class SlotCheck final : public RunnerFeature {
   }
 
  private:
-  std::vector<std::vector<BlockId>>& of(RowId row) { return blocks_[static_cast<size_t>(index_of(row))]; }
+  std::vector<std::vector<BlockId>>& of(RowId row) {
+    return blocks_[static_cast<size_t>(index_of(row))];
+  }
 
   void check_group(const Expected& expected, size_t group) const {
     const int64_t block_size = setup_.groups[group].block_size;
-    const int64_t* slots = setup_.inputs->slot_mapping + static_cast<int64_t>(group) * setup_.inputs->max_num_toks;
+    const int64_t* slots =
+        setup_.inputs->slot_mapping + static_cast<int64_t>(group) * setup_.inputs->max_num_toks;
     std::unordered_set<int64_t> written;
     for (const Expected::Row& row : expected.rows) {
       for (int32_t tok = row.first_tok; tok < row.first_tok + row.num_toks; ++tok) {
@@ -75,8 +78,11 @@ class SlotCheck final : public RunnerFeature {
         const BlockId block{static_cast<int32_t>(slots[tok] / block_size)};
         const std::vector<BlockId>& own = row.blocks[group];
         WR_CHECK(block != kNullBlock && std::find(own.begin(), own.end(), block) != own.end(),
-                 "token {} writes slot {} outside its request's blocks", tok, slots[tok]);
-        WR_CHECK(written.insert(slots[tok]).second, "slot {} is written twice in a step", slots[tok]);
+                 "token {} writes slot {} outside its request's blocks",
+                 tok,
+                 slots[tok]);
+        WR_CHECK(
+            written.insert(slots[tok]).second, "slot {} is written twice in a step", slots[tok]);
       }
     }
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
+
+#include <cstdint>
 
 namespace warprow {
 
@@ -31,8 +31,9 @@ struct StagedTable {
 };
 inline constexpr int32_t kMaxStagedTables = 8;
 
-// Scatters the step's staged writes; one team per group. Each cell is decided by one lane, which lets the latest write
-// win whatever order the lanes run in. Cells that no write names keep what the device wrote there.
+// Scatters the step's staged writes; one team per group. Each cell is decided by one lane, which
+// lets the latest write win whatever order the lanes run in. Cells that no write names keep what
+// the device wrote there.
 struct ApplyStagedWrites {
   StagedTable tables[kMaxStagedTables];
   const StagedGroup* groups = nullptr;

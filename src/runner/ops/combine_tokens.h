@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
 #include "runner/ops/step_views.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// Puts the last sampled token and the drafts behind it into input_ids, and lays out the rows of logits: a batch row
-// with k logits has them at its last k tokens. The first logit's token is the last sampled one, unless it is still part
-// of the prefill (a row that spans the prompt's end), which stays as prefill_inputs wrote it. One team per batch_idx.
+// Puts the last sampled token and the drafts behind it into input_ids, and lays out the rows of
+// logits: a batch row with k logits has them at its last k tokens. The first logit's token is the
+// last sampled one, unless it is still part of the prefill (a row that spans the prompt's end),
+// which stays as prefill_inputs wrote it. One team per batch_idx.
 struct CombineTokens {
   StepRows step;
-  const int32_t* draft_tokens = nullptr;  // dev i32 [max_num_seqs, max_drafts] by row, or null without speculation
+  const int32_t* draft_tokens =
+      nullptr;  // dev i32 [max_num_seqs, max_drafts] by row, or null without speculation
   int64_t max_drafts = 0;
-  int32_t* input_ids = nullptr;       // dev i32 [max_num_batched_tokens]
-  int32_t* logits_indices = nullptr;  // dev i32 [max_logits]  token whose hidden state gives the logits
-  int32_t* logit_row = nullptr;       // dev i32 [max_logits]  row; -1: yields no token
-  int32_t* logit_pos = nullptr;       // dev i32 [max_logits]  position of the logit's input token
+  int32_t* input_ids = nullptr;  // dev i32 [max_num_batched_tokens]
+  int32_t* logits_indices =
+      nullptr;                   // dev i32 [max_logits]  token whose hidden state gives the logits
+  int32_t* logit_row = nullptr;  // dev i32 [max_logits]  row; -1: yields no token
+  int32_t* logit_pos = nullptr;  // dev i32 [max_logits]  position of the logit's input token
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {

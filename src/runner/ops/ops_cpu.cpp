@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/check.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/cpu_stream.h"
+#include "runner/ops/runner_ops.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include "base/check.h"
-#include "device/cpu/cpu_device.h"
-#include "device/cpu/cpu_stream.h"
-#include "runner/ops/runner_ops.h"
 
 namespace warprow {
 namespace {
@@ -31,7 +31,8 @@ std::vector<int64_t> shuffled(int64_t n, std::mt19937_64& random) {
   return order;
 }
 
-// Runs the lanes in a random order: a functor that relies on lane order fails here as it would on a GPU.
+// Runs the lanes in a random order: a functor that relies on lane order fails here as it would on a
+// GPU.
 struct ShuffledTeam {
   std::mt19937_64* random;
   template <typename F>

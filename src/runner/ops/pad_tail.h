@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
+
+#include <cstdint>
 
 namespace warprow {
 
-// Tokens from num_toks up to the padded count: id 0, position 0, PAD slot in every group, so that a padded step writes
-// no cache cell and reads no foreign token. One item per padding token.
+// Tokens from num_toks up to the padded count: id 0, position 0, PAD slot in every group, so that a
+// padded step writes no cache cell and reads no foreign token. One item per padding token.
 struct PadTail {
   int32_t num_toks = 0;
   int32_t num_groups = 0;

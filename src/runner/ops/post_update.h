@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
 #include "runner/ops/step_views.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// How many tokens each batch row yields: none while its prefill has not reached its end, else 1 plus the drafts
-// accepted. `sampled` < 0 marks logits that no token could be drawn from. One item per batch_idx.
+// How many tokens each batch row yields: none while its prefill has not reached its end, else 1
+// plus the drafts accepted. `sampled` < 0 marks logits that no token could be drawn from. One item
+// per batch_idx.
 struct CountSampled {
   StepRows step;
   const int32_t* logit_row = nullptr;  // dev i32 [max_logits]
@@ -25,15 +26,17 @@ struct CountSampled {
   }
 };
 
-// The only place that moves a request on: last token, lengths, computed count less rejections, token history. One item
-// per batch_idx, sequential, since a row's fields are read and written here.
+// The only place that moves a request on: last token, lengths, computed count less rejections,
+// token history. One item per batch_idx, sequential, since a row's fields are read and written
+// here.
 struct PostUpdate {
   StepRows step;
   const int32_t* sampled = nullptr;  // dev i32 [max_num_seqs, sampled_stride] by batch_idx
   int64_t sampled_stride = 1;
   const int32_t* num_sampled = nullptr;
   const int32_t* num_rejected = nullptr;
-  int32_t* history = nullptr;  // dev i32 [max_num_seqs, history_stride] by row: tokens sampled, at their positions
+  int32_t* history =
+      nullptr;  // dev i32 [max_num_seqs, history_stride] by row: tokens sampled, at their positions
   int64_t history_stride = 0;
 
   WR_HD void operator()(int64_t batch_idx) const {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
 #include "runner/ops/step_views.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// input_ids of the tokens that a row's prefill knows, read in place from the prompt store in host memory. One team per
-// batch_idx; tokens past the prefill are combine_tokens' part.
+// input_ids of the tokens that a row's prefill knows, read in place from the prompt store in host
+// memory. One team per batch_idx; tokens past the prefill are combine_tokens' part.
 struct PrefillInputs {
   StepRows step;
   const int32_t* prompts = nullptr;  // pinned i32 [regions, region_stride]
@@ -26,8 +26,10 @@ struct PrefillInputs {
     const int32_t start = step.query_start_loc[batch_idx];
     const int32_t num_toks = step.query_start_loc[batch_idx + 1] - start;
     const int32_t left = state.prefill_len - state.num_computed_tokens;
-    const int32_t* prompt = prompts + state.prompt_region * region_stride + state.num_computed_tokens;
-    team.for_each(left < num_toks ? left : num_toks, [&](int64_t i) { input_ids[start + i] = prompt[i]; });
+    const int32_t* prompt =
+        prompts + state.prompt_region * region_stride + state.num_computed_tokens;
+    team.for_each(left < num_toks ? left : num_toks,
+                  [&](int64_t i) { input_ids[start + i] = prompt[i]; });
   }
 };
 

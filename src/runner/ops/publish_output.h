@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
+
+#include <cstdint>
 
 namespace warprow {
 
@@ -18,8 +18,8 @@ struct SampledArrays {
   float* top_logprobs = nullptr;    // f32 [max_logits, max_top]
 };
 
-// The last operation of a step: copies what the host will read into the mapped ring. One item per batch_idx; logprobs
-// only where the step has some.
+// The last operation of a step: copies what the host will read into the mapped ring. One item per
+// batch_idx; logprobs only where the step has some.
 struct PublishOutput {
   SampledArrays from;  // dev
   SampledArrays to;    // pinned, mapped

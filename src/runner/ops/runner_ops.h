@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "device/stream.h"
 #include "runner/ops/apply_staged_writes.h"
 #include "runner/ops/combine_tokens.h"
@@ -14,16 +11,22 @@
 #include "runner/ops/publish_output.h"
 #include "runner/ops/slot_mapping.h"
 
+#include <cstdint>
+#include <memory>
+
 namespace warprow {
 
-// The runner's integer steps on the device, in the order in which a step runs them: this is the table of contents of a
-// step around the forward. Each is a functor written once for host and device; a backend only launches it, in one of
-// two shapes: for_rows (a team of lanes per index, no barrier, no exchange) or for_items (one lane per index).
+// The runner's integer steps on the device, in the order in which a step runs them: this is the
+// table of contents of a step around the forward. Each is a functor written once for host and
+// device; a backend only launches it, in one of two shapes: for_rows (a team of lanes per index, no
+// barrier, no exchange) or for_items (one lane per index).
 class RunnerOps {
  public:
   virtual ~RunnerOps() = default;
   // Prologue.
-  virtual void apply_staged_writes(Stream& stream, const ApplyStagedWrites& op, int64_t num_groups) = 0;
+  virtual void apply_staged_writes(Stream& stream,
+                                   const ApplyStagedWrites& op,
+                                   int64_t num_groups) = 0;
   virtual void prefill_inputs(Stream& stream, const PrefillInputs& op, int64_t num_rows) = 0;
   virtual void pos_seq_lens(Stream& stream, const PosSeqLens& op, int64_t num_rows) = 0;
   virtual void combine_tokens(Stream& stream, const CombineTokens& op, int64_t num_rows) = 0;
@@ -35,8 +38,8 @@ class RunnerOps {
   virtual void publish_output(Stream& stream, const PublishOutput& op, int64_t num_rows) = 0;
 };
 
-// Launcher gives for_rows(stream, name, n, functor) and for_items(stream, name, n, functor). Instantiated in exactly
-// one file per backend.
+// Launcher gives for_rows(stream, name, n, functor) and for_items(stream, name, n, functor).
+// Instantiated in exactly one file per backend.
 template <typename Launcher>
 class RunnerOpsImpl final : public RunnerOps {
  public:
@@ -56,7 +59,9 @@ class RunnerOpsImpl final : public RunnerOps {
   void slot_mapping(Stream& s, const SlotMapping& op, int64_t n) override {
     launch_.for_rows(s, "slot_mapping", n, op);
   }
-  void pad_tail(Stream& s, const PadTail& op, int64_t n) override { launch_.for_items(s, "pad_tail", n, op); }
+  void pad_tail(Stream& s, const PadTail& op, int64_t n) override {
+    launch_.for_items(s, "pad_tail", n, op);
+  }
   void count_sampled(Stream& s, const CountSampled& op, int64_t n) override {
     launch_.for_items(s, "count_sampled", n, op);
   }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "base/hd.h"
 #include "runner/ops/step_views.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// slot = table[row][pos / block_size] * block_size + pos % block_size, for one KV group, in kernel blocks. One team per
-// batch_idx; padding tokens are pad_tail's part.
+// slot = table[row][pos / block_size] * block_size + pos % block_size, for one KV group, in kernel
+// blocks. One team per batch_idx; padding tokens are pad_tail's part.
 struct SlotMapping {
   StepRows step;
   const int32_t* block_table = nullptr;  // dev i32 [max_num_seqs, table_stride] by row
@@ -29,7 +29,8 @@ struct SlotMapping {
     const int32_t* table = block_table + row * table_stride;
     team.for_each(num_toks, [&](int64_t i) {
       const int64_t position = computed + i;
-      slots[start + i] = static_cast<int64_t>(table[position / block_size]) * block_size + position % block_size;
+      slots[start + i] =
+          static_cast<int64_t>(table[position / block_size]) * block_size + position % block_size;
     });
   }
 };

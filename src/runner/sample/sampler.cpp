@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/sample/sampler.h"
 
-#include <cstddef>
-
 #include "kernels/sample/sample.h"
 #include "runner/output_ring.h"
+
+#include <cstddef>
 
 namespace warprow {
 
@@ -17,15 +17,20 @@ static_assert(offsetof(SampleParams, flags) == offsetof(SamplingParams, flags));
 
 Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size)
     : arrays_(sampled_arrays_at(
-          workspace.alloc_bytes(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, kMaxTop))), max_num_seqs,
+          workspace.alloc_bytes(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, kMaxTop))),
+          max_num_seqs,
           kMaxTop)),
       errors_(workspace.alloc<int32_t>(max_num_seqs)) {
-  const auto bytes = static_cast<int64_t>(sample_scratch_bytes(vocab_size, device.facts().num_threads));
+  const auto bytes =
+      static_cast<int64_t>(sample_scratch_bytes(vocab_size, device.facts().num_threads));
   scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
 }
 
-void Sampler::sample(Stream& stream, View<const float, 2> logits, const InputBuffers& inputs,
-                     const SamplingParams* params, int32_t max_num_seqs) {
+void Sampler::sample(Stream& stream,
+                     View<const float, 2> logits,
+                     const InputBuffers& inputs,
+                     const SamplingParams* params,
+                     int32_t max_num_seqs) {
   const int64_t n = logits.shape[0];
   SampleArgs args;
   args.logits = logits;

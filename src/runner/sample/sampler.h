@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "device/device.h"
 #include "device/view.h"
 #include "runner/input_batch.h"
 #include "runner/ops/publish_output.h"
 #include "wire/sampling_params.h"
 
+#include <cstdint>
+
 namespace warprow {
 
-// Draws the tokens of a step from its logits. The rules and their order live in kernels/sample; parameters are read
-// through each logit's row.
+// Draws the tokens of a step from its logits. The rules and their order live in kernels/sample;
+// parameters are read through each logit's row.
 //
 // Owns: nothing; its arrays lie in the workspace arena. Thread: the runner's.
 class Sampler {
@@ -22,13 +22,16 @@ class Sampler {
   Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size);
 
   // logits [num_logits, vocab]. Results lie in arrays() when the stream gets there.
-  void sample(Stream& stream, View<const float, 2> logits, const InputBuffers& inputs, const SamplingParams* params,
+  void sample(Stream& stream,
+              View<const float, 2> logits,
+              const InputBuffers& inputs,
+              const SamplingParams* params,
               int32_t max_num_seqs);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
  private:
-  SampledArrays arrays_;       // dev [max_num_seqs, ...]
-  int32_t* errors_;            // dev i32 [max_num_seqs]
+  SampledArrays arrays_;  // dev [max_num_seqs, ...]
+  int32_t* errors_;       // dev i32 [max_num_seqs]
   View<std::byte, 1> scratch_;
 };
 
