@@ -89,8 +89,8 @@ struct AttentionLimits {
 // A family of attention kernels: what it can do, what it prepares once a step and group, and the
 // forward.
 //
-// Thread: the runner's. Invariant: build_metadata is called before any forward of its step and
-// group.
+// Thread: the runner's.
+// Invariant: build_metadata is called before any forward of its step and group.
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;

@@ -17,7 +17,8 @@ const char* arena_name(ArenaPurpose purpose);
 // A range of device memory that is handed out from the front. Addresses never change while the
 // arena lives, so views and captured graphs stay valid.
 //
-// Owns: the mapping, given back by `release`. Thread: one.
+// Owns: the mapping, given back by `release`.
+// Thread: one.
 // Invariant: used() <= capacity(); alignment of every piece is kAlignment.
 class Arena {
  public:
@@ -57,7 +58,8 @@ class Arena {
   Release release_;
 };
 
-// Pinned host memory, zero-filled. Owns: the mapping.
+// Pinned host memory, zero-filled.
+// Owns: the mapping.
 class PinnedBuffer {
  public:
   using Release = std::function<void(std::byte* base, size_t bytes)>;

@@ -35,7 +35,8 @@ struct ExecutorStats {
 
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.
 //
-// Owns: its workers. Thread: the engine's.
+// Owns: its workers.
+// Thread: the engine's.
 // Invariant: every execute_model is followed by exactly one sample_tokens before the next
 // execute_model; at most max_concurrent_batches outputs are outstanding.
 class Executor {

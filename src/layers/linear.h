@@ -19,7 +19,8 @@ struct LinearPart {
 // A linear layer as an ordered list of segments side by side in the output: GGUF mixes formats
 // within Q, K and V, so one fused weight would not do.
 //
-// Owns: nothing; weights live in the loader's arena. Thread: the runner's.
+// Owns: nothing; weights live in the loader's arena.
+// Thread: the runner's.
 class Linear {
  public:
   Linear() = default;

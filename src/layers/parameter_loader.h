@@ -36,7 +36,8 @@ struct TensorWish {
 // Turns a checkpoint's tensors into device parameters, in the order the model asks for them. On a
 // shape-only stream it only moves the arena's mark, so that the very same code plans the memory.
 //
-// Owns: host constants on their way to the device, until finish. Thread: one.
+// Owns: host constants on their way to the device, until finish.
+// Thread: one.
 // Invariant: what it returned is usable on the stream at once, on the host after finish.
 class ParameterLoader {
  public:

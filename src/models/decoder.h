@@ -33,8 +33,8 @@ struct DecoderOptions {
 // The decoder-only transformer, once for every architecture: embedding, pre-norm layers with
 // attention and SwiGLU, final norm; logits are a call of their own on gathered rows.
 //
-// Owns: nothing on the device; weights and activations lie in the arenas it was given. Thread: the
-// runner's.
+// Owns: nothing on the device; weights and activations lie in the arenas it was given.
+// Thread: the runner's.
 // Invariant: a forward of T <= max_num_toks touches the first T rows of its buffers only.
 class Decoder {
  public:

@@ -15,7 +15,8 @@ namespace warprow {
 // architecture's prefix. A field is asked for by both names; the getter uses the one that applies.
 // An empty name means "not in this container" and yields the fallback.
 //
-// Thread: const. Invariant: the checkpoint outlives it.
+// Thread: const.
+// Invariant: the checkpoint outlives it.
 class ModelMetadata {
  public:
   // Errors: no architecture named.

@@ -17,7 +17,8 @@ namespace warprow {
 // One block table per KV group, by row, in kernel blocks: a manager block b is written as the
 // kernel blocks b * bpk .. b * bpk + bpk - 1.
 //
-// Owns: nothing; tables lie in the state arena. Thread: the runner's.
+// Owns: nothing; tables lie in the state arena.
+// Thread: the runner's.
 // Invariant: a row's entries past its blocks are stale and never read.
 class BlockTables {
  public:

@@ -18,7 +18,9 @@ namespace warprow {
 //   memory           [layers per group][num_blocks][bpk][keys | values]
 //   keys (kHND)      [kv_heads][kernel_block_size][head_dim]
 //
-// Owns: its arena. Thread: views are read-only. Invariant: block 0 is nobody's and holds garbage.
+// Owns: its arena.
+// Thread: views are read-only.
+// Invariant: block 0 is nobody's and holds garbage.
 class KvCache {
  public:
   KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan);

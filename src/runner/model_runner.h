@@ -52,8 +52,9 @@ struct ExecuteModelState {
 // for the device. Results are taken later, in order.
 //
 // Owns: rows, tables, inputs, sampler, rings. The model and the KV cache are the worker's.
-// Thread: one. Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight
-// steps are outstanding; after construction a step allocates nothing.
+// Thread: one.
+// Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight steps are
+// outstanding; after construction a step allocates nothing.
 class ModelRunner {
  public:
   ModelRunner(Device& device,

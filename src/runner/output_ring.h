@@ -30,8 +30,9 @@ struct PendingStep {
 // Results of the steps in flight: the device writes them into mapped pinned memory, an event says
 // when the host may read. In order: the oldest step is taken first.
 //
-// Owns: the mapped arrays and events. Thread: the runner's. Invariant: at most `size` steps are
-// outstanding.
+// Owns: the mapped arrays and events.
+// Thread: the runner's.
+// Invariant: at most `size` steps are outstanding.
 class OutputRing {
  public:
   OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top);

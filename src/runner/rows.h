@@ -16,7 +16,8 @@ namespace warprow {
 // The persistent rows: a request owns one from admission to its end. The device's copy (RowState,
 // parameters, history) is authoritative; the host keeps what it needs for shapes.
 //
-// Owns: the host mirrors; device arrays lie in the state arena. Thread: the runner's.
+// Owns: the host mirrors; device arrays lie in the state arena.
+// Thread: the runner's.
 // Invariant: a row is live between add and release; a released row's device cells are left as they
 // are.
 class RequestRows {

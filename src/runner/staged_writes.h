@@ -16,7 +16,8 @@ namespace warprow {
 // diffs, packs them into the step's upload, and one operation scatters them
 // (ops/apply_staged_writes.h).
 //
-// Owns: the diffs of one step. Thread: the runner's.
+// Owns: the diffs of one step.
+// Thread: the runner's.
 // Invariant: capacity is fixed at construction; staging never allocates. Of two writes to a cell
 // the later wins.
 class StagedWrites {

@@ -17,7 +17,8 @@ namespace warprow {
 //           cu_num_logits [max_num_seqs + 1]
 //   staged  StagedWrites::pack, only as long as there is something to tell
 //
-// Owns: the ring and its events. Thread: the runner's.
+// Owns: the ring and its events.
+// Thread: the runner's.
 class StepUpload {
  public:
   StepUpload(Device& device,

@@ -21,8 +21,9 @@ namespace warprow {
 // one stream.
 //
 // Owns: the state of blocks 1 .. num_blocks - 1; block 0 is the null block, never given out or
-// released. Thread: one, the scheduler's. Invariant: a block has references, or lies in exactly one
-// of the two lists (free, fenced).
+// released.
+// Thread: one, the scheduler's.
+// Invariant: a block has references, or lies in exactly one of the two lists (free, fenced).
 class BlockPool {
  public:
   BlockPool(int32_t num_blocks, bool fenced);

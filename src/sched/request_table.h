@@ -45,7 +45,8 @@ struct LiveRequest {
 // The live requests in slots that are reused, so that the step loop names them by index; ids are
 // looked up only when the outside calls.
 //
-// Owns: the requests. Thread: one, the scheduler's.
+// Owns: the requests.
+// Thread: one, the scheduler's.
 // Invariant: an index stays valid until remove(); references do not survive add().
 class RequestTable {
  public:

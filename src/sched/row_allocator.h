@@ -11,7 +11,8 @@ namespace warprow {
 
 // The persistent rows: a stack of free ones, and how often each was given out.
 //
-// Owns: which rows are free. Thread: one, the scheduler's.
+// Owns: which rows are free.
+// Thread: one, the scheduler's.
 // Invariant: a (row, generation) pair names one stay of one request for ever.
 class RowAllocator {
  public:

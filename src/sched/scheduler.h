@@ -56,8 +56,9 @@ struct SchedulerStats {
 // Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each
 // step, in order. A request that certainly ends with the outputs in flight is not scheduled again.
 //
-// Owns: requests, rows, blocks. Thread: one. No clock, no device; after warm-up schedule() and
-// update_from_output() allocate nothing unless a caller's vector must grow (reserve() sizes it).
+// Owns: requests, rows, blocks.
+// Thread: one. No clock, no device; after warm-up schedule() and update_from_output() allocate
+// nothing unless a caller's vector must grow (reserve() sizes it).
 // Invariant: see check_invariants().
 class Scheduler {
  public:

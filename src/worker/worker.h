@@ -19,7 +19,8 @@ namespace warprow {
 // One rank: owns a device and everything on it. Loads the model by its plan, allocates the KV
 // cache, warms up, then runs steps.
 //
-// Owns: device, stream, arenas, model, cache, runner. Thread: one, the executor's.
+// Owns: device, stream, arenas, model, cache, runner.
+// Thread: one, the executor's.
 // Invariant: after construction the arenas are exactly full: what was planned is what is used.
 class Worker {
  public:

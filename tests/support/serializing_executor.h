@@ -16,7 +16,8 @@ namespace warprow::testing {
 // Sends both messages of every step through bytes, as an executor with workers in other processes
 // does: what a field does not carry is lost here too.
 //
-// Owns: the executor behind it. Thread: the engine's.
+// Owns: the executor behind it.
+// Thread: the engine's.
 class SerializingExecutor : public Executor {
  public:
   explicit SerializingExecutor(std::unique_ptr<Executor> inner) : inner_(std::move(inner)) {}

@@ -30,7 +30,8 @@ class FunctionRef<R(A...)> {
 
 // The threads that run the inside of a CPU kernel. The caller is worker 0 and takes part.
 //
-// Owns: num_workers - 1 threads. Thread: one caller at a time (the stream's thread).
+// Owns: num_workers - 1 threads.
+// Thread: one caller at a time (the stream's thread).
 // Invariant: parallel_for returns when every item has run; workers spin briefly between calls and
 // then sleep, so a taken core delays its share only and idling costs nothing.
 class ComputePool {

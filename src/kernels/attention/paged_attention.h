@@ -28,8 +28,9 @@ namespace warprow {
 //   each loaded tile of 64 keys; items in parallel. Rows of padding, or without queries, cost
 //   nothing.
 // Bytes moved: per item its visible keys and values once; per query head_dim * Hq * 4 read and
-// written. Numerics: float32 sums, online softmax over tiles of 64 keys aligned to absolute
-// positions. The result for a query
+//   written.
+// Numerics: float32 sums, online softmax over tiles of 64 keys aligned to absolute positions. The
+//   result for a query
 //   and head is a function of that query and its keys: bit-equal for any batch, chunk, block size
 //   and thread count.
 // Preconditions: Hq is a multiple of the KV heads; cache is f32 or bf16 and holds this step's keys

@@ -16,8 +16,7 @@ struct EmbeddingArgs {
 };
 
 // Formula: out[t] = table[ids[t]], exactly dequantised; zeros where the id is not in 0..n-1.
-// Shapes: out [num_toks, table.k]; num_toks may be 0.
-// Mapping (CPU): rows over the compute pool.
+// Shapes: out [num_toks, table.k]; num_toks may be 0. Mapping (CPU): rows over the compute pool.
 // Bytes moved: a row shares its 64-byte lines with 15 others, so up to 16 times its packed bytes.
 // Numerics: f32, scale * q, then + bias; deterministic.
 // Preconditions: out.stride[1] is 1.

@@ -22,9 +22,11 @@ namespace warprow {
 //   block_size + offset.
 // Mapping: CPU: tokens in parallel, lanes along the head.
 // Bytes moved: 8 * T * (Hq + Hkv) * head_dim_k + T * Hkv * (head_dim_k + head_dim_v) * cache
-// element. Numerics: float32 without fused multiply-add, as transformers rounds; bf16 cache
-// elements round to nearest even. Preconditions: q and k are rotated in place; rot_dim is even and
-// at most head_dim_k, 0 for none. Slot -1 is padding:
+//   element.
+// Numerics: float32 without fused multiply-add, as transformers rounds; bf16 cache elements round
+//   to nearest even.
+// Preconditions: q and k are rotated in place; rot_dim is even and at most head_dim_k, 0 for none.
+//   Slot -1 is padding:
 //   nothing is written to the cache for it.
 // Origin: Su et al., "RoFormer", 2021 (interleaved); the half-split order is GPT-NeoX's.
 struct RopeKvWriteArgs {

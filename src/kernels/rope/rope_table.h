@@ -16,8 +16,9 @@ namespace warprow {
 // Mapping: CPU: tokens in parallel.
 // Bytes moved: 8 * T * rot_dim / 2 written.
 // Numerics: the angle is a float32 product, as in transformers; cosine and sine of it in double,
-// then rounded. Preconditions: cos and sin rows are contiguous. Origin: Su et al., "RoFormer",
-// 2021; scale is the attention factor of YaRN and LongRoPE.
+//   then rounded.
+// Preconditions: cos and sin rows are contiguous.
+// Origin: Su et al., "RoFormer", 2021; scale is the attention factor of YaRN and LongRoPE.
 struct RopeTableArgs {
   View<const int32_t, 1> positions;
   View<const float, 1> inv_freq;

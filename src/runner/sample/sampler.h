@@ -14,7 +14,8 @@ namespace warprow {
 // Draws the tokens of a step from its logits. The rules and their order live in kernels/sample;
 // parameters are read through each logit's row.
 //
-// Owns: nothing; its arrays lie in the workspace arena. Thread: the runner's.
+// Owns: nothing; its arrays lie in the workspace arena.
+// Thread: the runner's.
 class Sampler {
  public:
   static constexpr int32_t kMaxTop = 20;  // most likely tokens reported for a position
