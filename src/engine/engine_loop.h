@@ -19,7 +19,8 @@ namespace warprow {
 // filling beats draining, so that the device always has the next step. With nothing to do it sleeps
 // in the inbox.
 //
-// Owns: the scheduler. Thread: run() is the engine thread's body; check and stats from any.
+// Owns: the scheduler.
+// Thread: run() is the engine thread's body; check and stats from any.
 // Invariant: when run() returns no step is outstanding (unless the executor threw) and every
 // request has an end.
 class EngineLoop {

@@ -33,7 +33,8 @@ struct Commands {
 // output thread may submit and abort; how many requests may queue up is for the door to decide (the
 // server refuses, the command line submits as it goes).
 //
-// Owns: the pending commands. Thread: any to write, the engine's to take.
+// Owns: the pending commands.
+// Thread: any to write, the engine's to take.
 // Invariant: commands are taken in the order of their kind's writing; after close() submissions are
 // refused.
 class Inbox {

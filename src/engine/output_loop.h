@@ -13,8 +13,8 @@ namespace warprow {
 // The output thread's work: turns deltas into text and calls clients back; tells the engine thread
 // of stop strings.
 //
-// Owns: the requests that have not had their final update. Thread: run() is the output thread's
-// body.
+// Owns: the requests that have not had their final update.
+// Thread: run() is the output thread's body.
 // Invariant: a request leaves when its final update is given, so there is never a second one; what
 // the engine still sends for it is dropped.
 class OutputLoop {

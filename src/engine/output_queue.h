@@ -28,8 +28,8 @@ struct OutputWork {
 // From the engine thread (deltas) and the submitting threads (new requests) to the output thread.
 // The engine swaps its batch in, and waits when the output thread is kMaxPending deltas behind.
 //
-// Owns: what is pending. Thread: add any; publish and end the engine's; close the engine's owner;
-// take the output's.
+// Owns: what is pending.
+// Thread: add any; publish and end the engine's; close the engine's owner; take the output's.
 // Invariant: a request is added before its first delta is published, so take() never meets an
 // unknown one first.
 class OutputQueue {

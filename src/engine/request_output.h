@@ -14,8 +14,8 @@ namespace warprow {
 
 // One request as the output thread sees it: tokens in, updates for the client out.
 //
-// Owns: its detokeniser, its stop strings, the client's callback. Thread: the output thread's,
-// after construction.
+// Owns: its detokeniser, its stop strings, the client's callback.
+// Thread: the output thread's, after construction.
 // Invariant: the update with a finish reason is the last one.
 class RequestOutput {
  public:
