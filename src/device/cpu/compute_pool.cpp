@@ -55,17 +55,30 @@ void ComputePool::parallel_for(int64_t n, int64_t grain, Body body) {
   n_ = n;
   grain_ = grain;
   next_.store(0, std::memory_order_relaxed);
-  active_.store(num_workers_ - 1, std::memory_order_relaxed);
-  epoch_.fetch_add(1);  // publishes the call; seq_cst pairs with a worker's way to sleep
+  left_.store(0, std::memory_order_relaxed);
+  door_.store(0, std::memory_order_release);  // publishes the call
+  epoch_.fetch_add(1);                        // seq_cst pairs with a worker's way to sleep
   if (sleepers_.load() > 0) {
     epoch_.notify_all();
   }
   run_pieces(0);
-  // Every worker checks in, also one that found nothing left: after that none touches this call's
-  // fields.
-  for (int32_t spins = 0; active_.load(std::memory_order_acquire) != 0; ++spins) {
+  // Nothing is left to take: only those that are inside need to be waited for.
+  const uint32_t inside = door_.fetch_or(kClosed, std::memory_order_acq_rel);
+  for (int32_t spins = 0; left_.load(std::memory_order_acquire) != inside; ++spins) {
     spin_or_yield(spins);
   }
+}
+
+// Joins the current call unless it is over.
+bool ComputePool::go_in() {
+  uint32_t inside = door_.load(std::memory_order_relaxed);
+  while ((inside & kClosed) == 0) {
+    if (door_.compare_exchange_weak(
+            inside, inside + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void ComputePool::worker_main(int32_t worker) {
@@ -87,8 +100,10 @@ void ComputePool::worker_main(int32_t worker) {
     if (stop_.load()) {
       return;
     }
-    run_pieces(worker);
-    active_.fetch_sub(1, std::memory_order_release);
+    if (go_in()) {
+      run_pieces(worker);
+      left_.fetch_add(1, std::memory_order_release);
+    }
   }
 }
 

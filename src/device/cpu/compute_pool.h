@@ -32,8 +32,9 @@ class FunctionRef<R(A...)> {
 //
 // Owns: num_workers - 1 threads.
 // Thread: one caller at a time (the stream's thread).
-// Invariant: parallel_for returns when every item has run; workers spin briefly between calls and
-// then sleep, so a taken core delays its share only and idling costs nothing.
+// Invariant: parallel_for returns when every item has run. A worker that comes late, because its
+// core was taken, is not waited for: the others have done its share. Workers spin briefly between
+// calls and then sleep, so idling costs nothing.
 class ComputePool {
  public:
   explicit ComputePool(int32_t num_workers);
@@ -52,12 +53,16 @@ class ComputePool {
  private:
   void worker_main(int32_t worker);
   void run_pieces(int32_t worker);
+  bool go_in();
 
   int32_t num_workers_;
   std::vector<std::thread> threads_;
   std::atomic<uint32_t> epoch_{0};  // grows by one per parallel_for; the sleepers' futex
   std::atomic<int32_t> sleepers_{0};
-  std::atomic<int32_t> active_{0};  // workers not yet done with the current epoch
+  // The door of the current call: kClosed, or the number of workers that went in.
+  static constexpr uint32_t kClosed = uint32_t{1} << 31;
+  std::atomic<uint32_t> door_{kClosed};
+  std::atomic<uint32_t> left_{0};  // of those that went in, how many are out again
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
   const Body* body_ = nullptr;
