@@ -422,6 +422,7 @@ class Chat(CliTest):
         chat.type("\x03")
         chat.expect(r"\(stopped\)\r\n")
         chat.expect("> ")
+        time.sleep(0.5)  # the prompt is there a moment before the editor has the terminal
         chat.type("half a line\x03")
         chat.expect(r"Ctrl-D leaves\)")
         chat.expect("> ")
