@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry.h"
+
+#include "tests/support/gguf_writer.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using nlohmann::json;
+using test::GgufWriter;
+using test::TempDir;
+
+json llama_config() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"num_hidden_layers", 4},
+          {"hidden_size", 64},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"intermediate_size", 96},
+          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 5000.0}};
+}
+
+// The spec of a Hugging Face directory with this config.json and an embedding of 32 x 64.
+Result<DecoderSpec> spec_of(const json& config, bool with_head = false) {
+  const TempDir dir;
+  dir.write("config.json", config.dump());
+  test::SafetensorsWriter writer;
+  const std::vector<float> values(32 * 64, 0.5F);
+  writer.add_f32("model.embed_tokens.weight", {32, 64}, values);
+  if (with_head) {
+    writer.add_f32("lm_head.weight", {32, 64}, values);
+  }
+  dir.write("model.safetensors", writer.bytes());
+  auto files = resolve_model(dir.path().string());
+  if (!files) {
+    return tl::unexpected(files.error());
+  }
+  auto checkpoint = Checkpoint::open(*files);
+  if (!checkpoint) {
+    return tl::unexpected(checkpoint.error());
+  }
+  return read_decoder_spec(*checkpoint);
+}
+
+std::string error_of(const json& config) {
+  const auto spec = spec_of(config);
+  return spec ? "no error" : spec.error().message;
+}
+
+TEST(Registry, ReadsALlamaConfig) {
+  const DecoderSpec spec = value_or_throw(spec_of(llama_config()));
+  EXPECT_EQ(spec.num_layers, 4);
+  EXPECT_EQ(spec.head_dim, 16);
+  EXPECT_EQ(spec.num_kv_heads, 2);
+  EXPECT_EQ(spec.vocab_size, 32);
+  EXPECT_EQ(spec.rope.rot_dim, 16);
+  EXPECT_EQ(spec.rope.theta, 5000.0F);
+  EXPECT_TRUE(spec.tied_head);
+  EXPECT_FALSE(spec.permuted_qk);
+  EXPECT_FALSE(spec.qkv_bias);
+  EXPECT_FALSE(value_or_throw(spec_of(llama_config(), true)).tied_head);
+}
+
+TEST(Registry, ReadsBothFormsOfRope) {
+  json config = llama_config();
+  config.erase("rope_theta");
+  config["rope_parameters"] = {{"rope_theta", 700.0}, {"rope_type", "linear"}, {"factor", 2.0}};
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_EQ(spec.rope.theta, 700.0F);
+  EXPECT_EQ(spec.rope.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(spec.rope.factor, 2.0F);
+  config = llama_config();
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+  EXPECT_NE(error_of(config).find("rope_type yarn"), std::string::npos);
+}
+
+TEST(Registry, ReadsEachArchitecturesOwnFields) {
+  json config = llama_config();
+  config["architectures"] = {"MistralForCausalLM"};
+  config["sliding_window"] = 128;
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].window, 128);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].window, 0);
+
+  config["architectures"] = {"Qwen2ForCausalLM"};
+  config["sliding_window"] = 64;
+  EXPECT_TRUE(value_or_throw(spec_of(config)).qkv_bias);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].window, 0);
+  config["use_sliding_window"] = true;
+  config["max_window_layers"] = 2;
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[1].window, 0);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[2].window, 64);
+
+  config["architectures"] = {"Qwen3ForCausalLM"};
+  config["head_dim"] = 32;
+  const DecoderSpec qwen3 = value_or_throw(spec_of(config));
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.q_size(), 128);
+}
+
+TEST(Registry, RefusalsNameTheField) {
+  json config = llama_config();
+  config["architectures"] = {"BertModel"};
+  EXPECT_NE(error_of(config).find("BertModel is not supported"), std::string::npos);
+  EXPECT_NE(error_of(config).find("Qwen3ForCausalLM"), std::string::npos);
+  for (const char* field : {"num_hidden_layers",
+                            "hidden_size",
+                            "num_attention_heads",
+                            "intermediate_size",
+                            "max_position_embeddings"}) {
+    config = llama_config();
+    config.erase(field);
+    EXPECT_NE(error_of(config).find(field), std::string::npos);
+    for (const json& bad : {json(0), json(-3), json("x"), json(1LL << 40)}) {
+      config[field] = bad;
+      EXPECT_NE(error_of(config).find(field), std::string::npos) << bad.dump();
+    }
+  }
+  config = llama_config();
+  config["num_key_value_heads"] = 3;
+  EXPECT_NE(error_of(config).find("multiple of the key-value heads"), std::string::npos);
+  config = llama_config();
+  config["head_dim"] = 20;
+  EXPECT_NE(error_of(config).find("head size 20"), std::string::npos);
+  config = llama_config();
+  config["hidden_act"] = "gelu";
+  EXPECT_NE(error_of(config).find("hidden_act gelu"), std::string::npos);
+  config = llama_config();
+  config["architectures"] = json::array();
+  EXPECT_NE(error_of(config).find("architectures"), std::string::npos);
+  config = llama_config();
+  config["architectures"] = {"Qwen3ForCausalLM"};
+  config["layer_types"] = {"full_attention"};
+  EXPECT_NE(error_of(config).find("layer_types has 1 entries for 4 layers"), std::string::npos);
+}
+
+TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
+  GgufWriter writer;
+  writer.add("general.architecture", "llama").add("llama.block_count", uint32_t{1});
+  writer.add("llama.context_length", uint32_t{64}).add("llama.embedding_length", uint32_t{64});
+  writer.add("llama.feed_forward_length", uint32_t{96});
+  writer.add("llama.attention.head_count", uint32_t{4});
+  writer.add_f32("token_embd.weight", {64, 32}, std::vector<float>(32 * 64, 1.0F));
+  const TempDir dir;
+  const auto checkpoint = value_or_throw(
+      Checkpoint::open(value_or_throw(resolve_model(dir.write("m.gguf", writer.bytes())))));
+  const DecoderSpec spec = value_or_throw(read_decoder_spec(checkpoint));
+  EXPECT_TRUE(spec.permuted_qk);
+  EXPECT_EQ(spec.num_kv_heads, 4);
+  EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
+}
+
+TEST(KvPlan, LayersOfOneKindShareAGroup) {
+  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
+  const KvPlan plan = plan_kv_groups(spec, DType::kBF16, 16, 16);
+  ASSERT_EQ(plan.groups.size(), 1U);
+  EXPECT_EQ(plan.groups[0].num_layers, 4);
+  EXPECT_EQ(plan.layers[2].index, 2);
+}
+
+// One full layer to three sliding ones: four groups of one layer, so that a block costs the same in each.
+TEST(KvPlan, UnequalKindsAreCutToEqualGroups) {
+  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
+  for (size_t i = 1; i < 4; ++i) {
+    spec.layers[i].window = 32;
+  }
+  const KvPlan plan = plan_kv_groups(spec, DType::kBF16, 16, 16);
+  ASSERT_EQ(plan.groups.size(), 4U);
+  EXPECT_EQ(plan.groups[0].kind, KvKind::kFull);
+  EXPECT_EQ(plan.groups[3].kind, KvKind::kSlidingWindow);
+  for (const KvGroupSpec& group : plan.groups) {
+    EXPECT_EQ(group.num_layers, 1);
+  }
+  EXPECT_EQ(plan.layers[3].group, 3);
+}
+
+TEST(RopeSpec, FrequenciesOfTheRule) {
+  RopeSpec rope;
+  rope.rot_dim = 8;
+  rope.theta = 10000.0F;
+  const auto plain = rope_inv_freq(rope);
+  ASSERT_EQ(plain.size(), 4U);
+  EXPECT_FLOAT_EQ(plain[0], 1.0F);
+  EXPECT_FLOAT_EQ(plain[2], 0.01F);
+  rope.scaling = RopeScaling::kLinear;
+  rope.factor = 4.0F;
+  EXPECT_FLOAT_EQ(rope_inv_freq(rope)[2], 0.0025F);
+  rope.scaling = RopeScaling::kLlama3;
+  rope.original_max_position = 8192;
+  EXPECT_FLOAT_EQ(rope_inv_freq(rope)[0], 1.0F);  // a short wave is kept
+  rope.theta = 1e9F;
+  EXPECT_FLOAT_EQ(rope_inv_freq(rope)[3],
+                  rope_inv_freq({8, 1e9F})[3] / 4.0F);  // a long one divided
+}
+
+}  // namespace
+}  // namespace warprow

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/features/slot_check.h"
+
+#include "base/check.h"
+#include "device/cpu/cpu_device.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+// A row with blocks 3 and 4, two tokens, and slots as a device might have computed them.
+class SlotCheckTest : public testing::Test {
+ protected:
+  void check(const std::vector<int64_t>& slots) {
+    cpu::CpuDeviceOptions options;
+    options.mode = cpu::CpuStreamMode::kInline;
+    options.num_threads = 1;
+    const auto device = cpu::make_cpu_device(options);
+    const auto stream = device->make_stream();
+    Arena arena = device->make_arena(ArenaPurpose::kState, 1 << 16);
+    InputBuffers inputs(arena, 4, 8, 1);
+    std::copy(slots.begin(), slots.end(), inputs.slot_mapping);
+    KvGroupSpec group;
+    group.block_size = 16;
+    const auto feature = make_slot_check({{group}, &inputs, 4, true});
+    NewRow row;
+    row.row = RowId{2};
+    feature->on_row_added(row);
+    SchedulerOutput step;
+    BlockAppend append;
+    append.row = RowId{2};
+    append.blocks = {0, 2};
+    step.block_ids = {BlockId{3}, BlockId{4}};
+    step.block_appends = {append};
+    feature->stage(step);
+    InputBatch batch;
+    batch.rows = {{RowId{2}, 2, 15, 0}};
+    batch.num_rows = 1;
+    batch.num_toks = 2;
+    feature->before_forward(*stream, batch);
+  }
+};
+
+TEST_F(SlotCheckTest, AcceptsOwnSlotsOnce) { check({3 * 16 + 15, 4 * 16}); }
+
+TEST_F(SlotCheckTest, FindsForeignAndDoubleSlots) {
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(check({3 * 16 + 15, 5 * 16}), CheckFailure);       // another's block
+  EXPECT_THROW(check({3 * 16 + 15, -1}), CheckFailure);           // padding for a real token
+  EXPECT_THROW(check({3 * 16 + 15, 3 * 16 + 15}), CheckFailure);  // one slot twice
+  EXPECT_THROW(check({5, 4 * 16}), CheckFailure);                 // the null block
+}
+
+}  // namespace
+}  // namespace warprow
