@@ -125,7 +125,7 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
   WR_CHECK(grammar == nullptr || grammar->rows.empty(), "grammars are not built in");
   if (batch_.num_logits > 0) {
-    sampler_.sample(stream_, pending_->logits, inputs_, rows_.params(), options_.max_num_seqs);
+    sampler_.sample(stream_, pending_->logits, inputs_, rows_);
     const SampledArrays& sampled = sampler_.arrays();
     ops_->count_sampled(
         stream_,

@@ -51,6 +51,7 @@ class RequestRows {
     return hosts_[static_cast<size_t>(index_of(row))];
   }
 
+  [[nodiscard]] int32_t max_num_seqs() const { return static_cast<int32_t>(hosts_.size()); }
   [[nodiscard]] RowState* states() const { return states_; }
   [[nodiscard]] SamplingParams* params() const { return params_; }
   [[nodiscard]] int32_t* history() const { return history_; }

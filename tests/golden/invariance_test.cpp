@@ -30,7 +30,7 @@ struct Workload {
 };
 
 // Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with
-// its own rules.
+// its own rules, and every fifth has penalties.
 std::vector<Request> make_requests(const Workload& load) {
   std::mt19937 random(7);
   const auto token = [&] {
@@ -59,6 +59,11 @@ std::vector<Request> make_requests(const Workload& load) {
       request.params.top_k = i % 3 == 0 ? 40 : 0;
       request.params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
       request.params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
+    }
+    if (i % 5 == 3) {  // greedy and drawn rows alike
+      request.params.repetition_penalty = 1.3F;
+      request.params.frequency_penalty = i % 2 == 0 ? 0.4F : 0.0F;
+      request.params.presence_penalty = i % 3 == 0 ? 0.6F : -0.2F;
     }
     request.params.num_logprobs = i % 8 == 0 ? 2 : -1;
     requests.push_back(request);

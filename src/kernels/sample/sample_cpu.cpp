@@ -6,6 +6,7 @@
 #include "kernels/sample/gumbel.h"
 #include "kernels/sample/logprobs.h"
 #include "kernels/sample/min_p.h"
+#include "kernels/sample/penalties.h"
 #include "kernels/sample/temperature.h"
 #include "kernels/sample/token_key.h"
 #include "kernels/sample/top_k_top_p.h"
@@ -19,8 +20,8 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-// One worker's scratch: keys [V] u64, values [V], scaled logits [V], group maxima and a copy of
-// them.
+// One worker's scratch: keys [V] u64, values [V], changed logits [V], group maxima and a copy of
+// them. Token counts share the keys' place: they are done with before the first key.
 int64_t worker_bytes(int64_t vocab) {
   const int64_t groups = cpu::num_max_groups(static_cast<int32_t>(vocab));
   return round_up<int64_t>(vocab * 8, kAlign) + 2 * round_up<int64_t>(vocab * 4, kAlign) +
@@ -44,8 +45,9 @@ namespace {
 
 struct WorkerScratch {
   TokenKey* keys;
+  int32_t* counts;
   float* values;
-  float* scaled;
+  float* changed;
   float* group_max;
   float* group_copy;
 };
@@ -60,9 +62,11 @@ WorkerScratch cut_scratch(std::byte* scratch, int64_t vocab, int32_t worker) {
   };
   const int64_t groups = num_max_groups(static_cast<int32_t>(vocab));
   WorkerScratch s{};
-  s.keys = reinterpret_cast<TokenKey*>(take(vocab * 8));
+  std::byte* const keys = take(vocab * 8);
+  s.keys = reinterpret_cast<TokenKey*>(keys);
+  s.counts = reinterpret_cast<int32_t*>(keys);
   s.values = reinterpret_cast<float*>(take(vocab * 4));
-  s.scaled = reinterpret_cast<float*>(take(vocab * 4));
+  s.changed = reinterpret_cast<float*>(take(vocab * 4));
   s.group_max = reinterpret_cast<float*>(take(groups * 4));
   s.group_copy = reinterpret_cast<float*>(take(groups * 4));
   return s;
@@ -74,11 +78,11 @@ void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& sc
   if (divisor == 1.0F) {
     return;
   }
-  row.loops->divide_row(row.x, row.n, divisor, scratch.scaled);
+  row.loops->divide_row(row.x, row.n, divisor, scratch.changed);
   for (int32_t g = 0; g < num_max_groups(row.n); ++g) {
     scratch.group_max[g] /= divisor;
   }
-  row.x = scratch.scaled;
+  row.x = scratch.changed;
   row.max /= divisor;
 }
 
@@ -157,6 +161,28 @@ struct Sample {
         raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
   }
 
+  // Points `row` to a copy of its logits with the row's penalties. False if nothing is left to draw
+  // from.
+  bool penalize(int64_t i, TokenRow& row, int32_t& argmax, const WorkerScratch& scratch) const {
+    const int32_t source = args.logit_row(i);
+    std::copy_n(row.x, row.n, scratch.changed);
+    apply_penalties(known_tokens(args.tokens, source, args.logit_pos(i)),
+                    args.params(source),
+                    scratch.changed,
+                    row.n,
+                    scratch.counts);
+    const RowFacts facts = loops.scan_row(scratch.changed, row.n, scratch.group_max);
+    row.x = scratch.changed;
+    row.max = facts.max;
+    argmax = facts.argmax;
+    return !facts.has_nan && std::isfinite(facts.max);
+  }
+
+  void fail(int64_t i) const {
+    clear_outputs(i);
+    args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
+  }
+
   void run_row(int64_t i, const WorkerScratch& scratch) const {
     clear_outputs(i);
     const int32_t source = args.logit_row(i);
@@ -168,7 +194,7 @@ struct Sample {
     const auto vocab = static_cast<int32_t>(args.logits.shape[1]);
     const RowFacts facts = loops.scan_row(logits, vocab, scratch.group_max);
     if (facts.has_nan || !std::isfinite(facts.max)) {
-      args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
+      fail(i);
       return;
     }
     TokenRow row{logits,
@@ -187,9 +213,13 @@ struct Sample {
       write_logprobs(i, raw, params.num_logprobs, lse);
     }
     int32_t token = facts.argmax;
+    if (uses_penalties(params) && !args.tokens.empty() && !penalize(i, row, token, scratch)) {
+      fail(i);
+      return;
+    }
     if (!is_greedy(params.temperature)) {
       apply_temperature(row, params.temperature, scratch);
-      token = draw_token(row, params, facts.argmax, args.logit_pos(i));
+      token = draw_token(row, params, token, args.logit_pos(i));
     }
     args.sampled(i) = token;
     if (wants_logprobs) {

@@ -13,7 +13,37 @@ static_assert(sizeof(SampleParams) == sizeof(SamplingParams));
 static_assert(offsetof(SampleParams, top_k) == offsetof(SamplingParams, top_k));
 static_assert(offsetof(SampleParams, seed) == offsetof(SamplingParams, seed));
 static_assert(offsetof(SampleParams, num_logprobs) == offsetof(SamplingParams, num_logprobs));
+static_assert(offsetof(SampleParams, min_tokens) == offsetof(SamplingParams, min_tokens));
+static_assert(offsetof(SampleParams, repetition_penalty) ==
+              offsetof(SamplingParams, repetition_penalty));
+static_assert(offsetof(SampleParams, frequency_penalty) ==
+              offsetof(SamplingParams, frequency_penalty));
+static_assert(offsetof(SampleParams, presence_penalty) ==
+              offsetof(SamplingParams, presence_penalty));
 static_assert(offsetof(SampleParams, flags) == offsetof(SamplingParams, flags));
+
+namespace {
+
+// One field of every row's state.
+View<const int32_t, 1> column(const RequestRows& rows, int32_t RowState::* field) {
+  return {&(rows.states()->*field),
+          {rows.max_num_seqs()},
+          {static_cast<int64_t>(sizeof(RowState) / sizeof(int32_t))}};
+}
+
+TokenHistory token_history(const RequestRows& rows) {
+  TokenHistory tokens;
+  tokens.prompts = rows.prompts().base();
+  tokens.prompt_stride = rows.prompts().region_stride();
+  tokens.history = rows.history();
+  tokens.history_stride = rows.history_stride();
+  tokens.prompt_len = column(rows, &RowState::prompt_len);
+  tokens.prefill_len = column(rows, &RowState::prefill_len);
+  tokens.region = column(rows, &RowState::prompt_region);
+  return tokens;
+}
+
+}  // namespace
 
 Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size)
     : arrays_(sampled_arrays_at(
@@ -29,14 +59,15 @@ Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t
 void Sampler::sample(Stream& stream,
                      View<const float, 2> logits,
                      const InputBuffers& inputs,
-                     const SamplingParams* params,
-                     int32_t max_num_seqs) {
+                     const RequestRows& rows) {
   const int64_t n = logits.shape[0];
   SampleArgs args;
   args.logits = logits;
   args.logit_row = make_view<const int32_t>(inputs.logit_row, n);
   args.logit_pos = make_view<const int32_t>(inputs.logit_pos, n);
-  args.params = make_view(reinterpret_cast<const SampleParams*>(params), max_num_seqs);
+  args.params =
+      make_view(reinterpret_cast<const SampleParams*>(rows.params()), rows.max_num_seqs());
+  args.tokens = token_history(rows);
   args.sampled = make_view(arrays_.tokens, n);
   args.logprob = make_view(arrays_.logprob, n);
   args.rank = make_view(arrays_.rank, n);

@@ -5,7 +5,7 @@
 #include "device/view.h"
 #include "runner/input_batch.h"
 #include "runner/ops/publish_output.h"
-#include "wire/sampling_params.h"
+#include "runner/rows.h"
 
 #include <cstdint>
 
@@ -26,8 +26,7 @@ class Sampler {
   void sample(Stream& stream,
               View<const float, 2> logits,
               const InputBuffers& inputs,
-              const SamplingParams* params,
-              int32_t max_num_seqs);
+              const RequestRows& rows);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
  private:

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/hd.h"
+#include "kernels/sample/sample_params.h"
+#include "kernels/sample/token_history.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+WR_HD constexpr bool uses_penalties(const SampleParams& p) {
+  return p.repetition_penalty != 1.0F || p.frequency_penalty != 0.0F || p.presence_penalty != 0.0F;
+}
+
+// The logit of a token that occurs in prompt or output, in the output `count` times. Repetition
+// makes it less likely whatever its sign (Keskar et al., "CTRL", 2019), in the prompt too;
+// frequency and presence see the output alone. -inf stays.
+WR_HD inline float penalized(float logit, const SampleParams& p, int32_t count) {
+  logit = logit > 0.0F ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+  logit -= p.frequency_penalty * static_cast<float>(count);
+  return count > 0 ? logit - p.presence_penalty : logit;
+}
+
+namespace cpu {
+
+// Penalises the row's tokens in logits [vocab]. counts [vocab] is scratch of any content: nothing
+// is kept from step to step, so a row costs its tokens, and neither batch nor preemption matters.
+void apply_penalties(const KnownTokens& tokens,
+                     const SampleParams& params,
+                     float* logits,
+                     int32_t vocab,
+                     int32_t* counts);
+
+}  // namespace cpu
+}  // namespace warprow
