@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -13,8 +14,8 @@
 
 namespace warprow {
 
-// An engine without a model. A text's tokens are its bytes, the answer to a prompt is "<prompt>" in
-// pieces of one byte, cut at max_tokens. Every second request is held back until the next one was
+// An engine without a model. A text's tokens are its bytes, the answer to a prompt is "<prompt>", or
+// "<prompt:seed>" to one with a seed, in pieces of one byte, cut at max_tokens. Every second request is held back until the next one was
 // answered, so answers come out of order; what is held when nobody asks any more comes with
 // release(). Prompts that contain a word of trouble do what it says: "hang" starts and never ends,
 // "ctrl-c" sends SIGINT and hangs, "fail" ends with an error.
@@ -47,7 +48,8 @@ class FakeEngine final : public Engine {
     if (prompt.find("hang") != std::string::npos || prompt.find("ctrl-c") != std::string::npos) {
       give(id, running, "par", FinishReason::kNone);
       live_.emplace(id, std::move(running));
-      if (prompt.find("ctrl-c") != std::string::npos) {
+      // A second signal would end the program.
+      if (prompt.find("ctrl-c") != std::string::npos && !std::exchange(interrupted_, true)) {
         std::raise(SIGINT);
       }
       return id;
@@ -133,7 +135,8 @@ class FakeEngine final : public Engine {
       give(id, running, "x", FinishReason::kError);
       return;
     }
-    const std::string full = "<" + prompt + ">";
+    const std::optional<uint64_t> seed = running.fields.seed;
+    const std::string full = "<" + prompt + (seed ? ":" + std::to_string(*seed) : "") + ">";
     const std::string text = full.substr(0, static_cast<size_t>(running.fields.max_tokens));
     for (size_t i = 0; i + 1 < text.size(); ++i) {
       give(id, running, text.substr(i, 1), FinishReason::kNone);
@@ -146,6 +149,7 @@ class FakeEngine final : public Engine {
 
   ModelFacts facts_;
   bool out_of_order_;
+  bool interrupted_ = false;
   RequestId held_ = 0;
   std::map<RequestId, Running> live_;
 };

@@ -72,6 +72,48 @@ TEST_F(Runs, JsonHasTheStatsOnlyIfAsked) {
   EXPECT_EQ(lines[1]["stats"]["steps"], 2);
 }
 
+GenerationRequest several(const std::string& prompt, int64_t n) {
+  GenerationRequest request = request_for(prompt);
+  request.sampling.n = n;
+  request.sampling.seed = 7;
+  return request;
+}
+
+TEST_F(Runs, ChoicesAreWrittenOneAfterTheOther) {
+  FakeEngine engine(true);  // the second choice ends before the first
+  EXPECT_EQ(*run_single(engine, updates_, several("hi", 2), options_, out_.output()),
+            ExitCode::kOk);
+  EXPECT_EQ(out_.text(), "== 1 of 2 ==\n<hi:7>\n== 2 of 2 ==\n<hi:8>\n");
+}
+
+TEST_F(Runs, ChoicesHaveTheirPlaceInTheJson) {
+  FakeEngine engine(true);
+  options_.format = AnswerFormat::kJson;
+  EXPECT_EQ(*run_single(engine, updates_, several("hi", 4), options_, out_.output()),
+            ExitCode::kOk);
+  const auto lines = json_lines(out_.text());
+  ASSERT_EQ(lines.size(), 1U);
+  ASSERT_EQ(lines[0]["choices"].size(), 4U);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(lines[0]["choices"][i]["index"], i);
+    EXPECT_EQ(lines[0]["choices"][i]["text"], "<hi:" + std::to_string(7 + i) + ">");
+  }
+  EXPECT_EQ(lines[0]["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(lines[0]["usage"]["completion_tokens"], 23);
+}
+
+TEST_F(Runs, CtrlCAbortsEveryChoice) {
+  FakeEngine engine;
+  EXPECT_EQ(*run_single(engine, updates_, several("ctrl-c", 3), options_, out_.output()),
+            ExitCode::kInterrupted);
+  EXPECT_EQ(engine.num_aborted, 3);
+}
+
+TEST_F(Runs, ARefusedFieldIsAWrongValueNotAWrongModel) {
+  EXPECT_EQ(exit_code_of(refused_request({ErrorCode::kUnsupported, ""}).code), ExitCode::kUsage);
+  EXPECT_EQ(exit_code_of(refused_request({ErrorCode::kOutOfMemory, ""}).code), ExitCode::kMemory);
+}
+
 TEST_F(Runs, ARefusedRequestIsAnError) {
   FakeEngine engine;
   GenerationRequest request = request_for("hi");
@@ -153,6 +195,28 @@ TEST_F(Runs, ABadLineGetsItsErrorInItsPlaceAndTheRestRun) {
   EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(), testing::HasSubstr("line 5: top_p"));
   EXPECT_EQ(lines[4]["error"]["code"], 500);
   EXPECT_EQ(lines[5]["choices"][0]["text"], "<d>");
+}
+
+TEST_F(Runs, LinesMayAskForSeveralChoices) {
+  FakeEngine engine(true);
+  EXPECT_EQ(*run_lines(engine,
+                       "{\"prompt\":\"a\",\"n\":2,\"seed\":1}\n"
+                       "{\"prompt\":\"b\"}\n"
+                       "{\"prompt\":\"c\",\"n\":2,\"temperature\":0}\n"
+                       "{\"prompt\":\"fail\",\"n\":2}\n"
+                       "{\"prompt\":\"d\",\"n\":3,\"seed\":5}\n"
+                       "{\"prompt\":\"e\"}\n"),
+            ExitCode::kRequestFailed);
+  const auto lines = json_lines(out_.text());
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[0]["choices"].size(), 2U);
+  EXPECT_EQ(lines[0]["choices"][1]["text"], "<a:2>");
+  EXPECT_EQ(lines[1]["choices"][0]["text"], "<b>");
+  EXPECT_THAT(lines[2]["error"]["message"].get<std::string>(), testing::HasSubstr("line 3: n: 2"));
+  EXPECT_EQ(lines[3]["error"]["message"], "the toy broke");
+  EXPECT_EQ(lines[4]["choices"].size(), 3U);
+  EXPECT_EQ(lines[4]["choices"][2]["text"], "<d:7>");
+  EXPECT_EQ(lines[5]["choices"][0]["text"], "<e>");
 }
 
 TEST_F(Runs, DefaultsHoldWhereALineIsSilent) {

@@ -27,6 +27,7 @@ TEST(Fields, TheIssuesFlagsAreAllThere) {
                            "max-num-seqs",
                            "max-num-batched-tokens",
                            "block-size",
+                           "kernel-block-size",
                            "kv-cache-memory-bytes",
                            "enable-prefix-caching",
                            "enable-chunked-prefill",

@@ -84,6 +84,17 @@ TEST(Resolve, RefusesContradictionsWithTheNumbers) {
   wishes = {};
   wishes.block_size = 24;
   EXPECT_EQ(error(wishes), "--block-size: 24 is not a multiple of 16");
+
+  wishes = {};
+  wishes.block_size = 64;
+  wishes.kernel_block_size = 48;
+  EXPECT_EQ(error(wishes), "--kernel-block-size: 48 does not divide --block-size 64");
+  wishes.kernel_block_size = 128;
+  EXPECT_EQ(error(wishes), "--kernel-block-size: 128 does not divide --block-size 64");
+  wishes.kernel_block_size = 8;
+  EXPECT_EQ(error(wishes), "--kernel-block-size: 8 is not a multiple of 16");
+  wishes.kernel_block_size = 32;
+  EXPECT_EQ(error(wishes), "");
 }
 
 TEST(Resolve, CudaIsOnlyTakenWhereThereIsOne) {

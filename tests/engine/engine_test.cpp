@@ -172,6 +172,26 @@ TEST(Engine, ValidateEncodesThePrompt) {
   EXPECT_EQ(engine->validate(request).error().message, "toy: the model has no chat template");
 }
 
+TEST(Engine, EveryChoiceHasAStreamOfItsOwn) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  GenerationRequest request = long_request();
+  request.sampling.temperature = 1;
+  request.sampling.max_tokens = 20;
+  request.sampling.n = 3;
+  request.sampling.seed = 5;
+  for (ValidRequest& choice : split_choices(value_or_throw(engine->validate(request)))) {
+    client.submit(*engine, std::move(choice));
+  }
+  request.sampling.n = 1;
+  request.sampling.seed = 6;
+  client.submit(*engine, request);
+  client.wait_all();
+  EXPECT_NE(client.wait(0).token_ids, client.wait(1).token_ids);
+  EXPECT_NE(client.wait(1).token_ids, client.wait(2).token_ids);
+  EXPECT_EQ(client.wait(1).token_ids, client.wait(3).token_ids) << "choice i has seed + i";
+}
+
 TEST(Engine, ValidateRefusesWhatTheCacheCannotHold) {
   FakeModel model;
   model.num_blocks = 5;  // 64 tokens, and the last output needs no place

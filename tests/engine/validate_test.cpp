@@ -61,6 +61,7 @@ TEST(Validate, TheModelsDefaultsFillWhatIsUnset) {
   with_defaults.defaults.top_k = 20;
   with_defaults.defaults.min_p = 0.125;
   with_defaults.defaults.max_tokens = 9;
+  with_defaults.defaults.repetition_penalty = 1.5;
   GenerationRequest request;
   RequestFields fields = value_or_throw(validate_request(request, {5}, with_defaults)).fields();
   EXPECT_EQ(fields.params.temperature, 0.5F);
@@ -68,6 +69,7 @@ TEST(Validate, TheModelsDefaultsFillWhatIsUnset) {
   EXPECT_EQ(fields.params.top_k, 20);
   EXPECT_EQ(fields.params.min_p, 0.125F);
   EXPECT_EQ(fields.max_tokens, 9);
+  EXPECT_EQ(fields.params.repetition_penalty, 1.5F);
   request.sampling.temperature = 2;
   request.sampling.top_k = -1;
   fields = value_or_throw(validate_request(request, {5}, with_defaults)).fields();
@@ -103,12 +105,18 @@ TEST(Validate, AcceptsTheEdges) {
        option([](auto& o) { o.max_tokens = std::numeric_limits<int64_t>::max(); })},
       {"min_tokens 0", option([](auto& o) { o.min_tokens = 0; })},
       {"n 1", option([](auto& o) { o.n = 1; })},
+      {"n 128", option([](auto& o) { o.n = 128; })},
       {"logprobs 0", option([](auto& o) { o.logprobs = 0; })},
       {"logprobs 20", option([](auto& o) { o.logprobs = 20; })},
-      {"penalties off", option([](auto& o) {
-         o.repetition_penalty = 1;
-         o.frequency_penalty = 0;
-         o.presence_penalty = 0;
+      {"penalties low", option([](auto& o) {
+         o.repetition_penalty = 1e-300;
+         o.frequency_penalty = -2;
+         o.presence_penalty = -2;
+       })},
+      {"penalties high", option([](auto& o) {
+         o.repetition_penalty = 1e300;
+         o.frequency_penalty = 2;
+         o.presence_penalty = 2;
        })},
       {"stop", option([](auto& o) { o.stop = {"x", " "}; })},
       {"stop_token_ids", option([](auto& o) { o.stop_token_ids = {0, 99}; })},
@@ -140,30 +148,28 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
       {"max_tokens: -5 must be 1 or more", option([](auto& o) { o.max_tokens = -5; })},
       {"logprobs: -1 is outside [0, 20]", option([](auto& o) { o.logprobs = -1; })},
       {"logprobs: 21 is outside [0, 20]", option([](auto& o) { o.logprobs = 21; })},
-      {"n: 0 is outside [1, 16384]", option([](auto& o) { o.n = 0; })},
-      {"n: 16385 is outside [1, 16384]", option([](auto& o) { o.n = 16385; })},
+      {"n: 0 is outside [1, 128]", option([](auto& o) { o.n = 0; })},
+      {"n: 129 is outside [1, 128]", option([](auto& o) { o.n = 129; })},
       {"n: 2 must be 1 when sampling is greedy (temperature below 1e-05)", option([](auto& o) {
          o.n = 2;
          o.temperature = 0;
        })},
-      {"n: 2 is not supported yet, only 1",
-       option([](auto& o) { o.n = 2; }),
-       ErrorCode::kUnsupported},
       {"stop: string 1 is empty, must have 1 character or more",
        option([](auto& o) { o.stop = {"a", ""}; })},
       {"stop_token_ids: 100 is outside the vocabulary [0, 99]",
        option([](auto& o) { o.stop_token_ids = {3, 100}; })},
       {"stop_token_ids: -1 is outside the vocabulary [0, 99]",
        option([](auto& o) { o.stop_token_ids = {-1}; })},
-      {"repetition_penalty: 1.1 is not supported yet, only 1",
-       option([](auto& o) { o.repetition_penalty = 1.1; }),
-       ErrorCode::kUnsupported},
-      {"frequency_penalty: 0.5 is not supported yet, only 0",
-       option([](auto& o) { o.frequency_penalty = 0.5; }),
-       ErrorCode::kUnsupported},
-      {"presence_penalty: -2 is not supported yet, only 0",
-       option([](auto& o) { o.presence_penalty = -2; }),
-       ErrorCode::kUnsupported},
+      {"repetition_penalty: 0 is outside (0, inf)",
+       option([](auto& o) { o.repetition_penalty = 0; })},
+      {"repetition_penalty: -1 is outside (0, inf)",
+       option([](auto& o) { o.repetition_penalty = -1; })},
+      {"repetition_penalty: inf is outside (0, inf)",
+       option([](auto& o) { o.repetition_penalty = kInf; })},
+      {"frequency_penalty: 2.01 is outside [-2, 2]",
+       option([](auto& o) { o.frequency_penalty = 2.01; })},
+      {"frequency_penalty: nan is outside [-2, 2]",
+       option([](auto& o) { o.frequency_penalty = kNan; })},
       {"presence_penalty: -2.5 is outside [-2, 2]",
        option([](auto& o) { o.presence_penalty = -2.5; })},
       {"min_tokens: -1 is outside [0, 47]", option([](auto& o) { o.min_tokens = -1; })},
@@ -181,10 +187,6 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
     EXPECT_EQ(result.error().message, c.message);
     EXPECT_EQ(result.error().code, c.code) << c.message;
   }
-  const Result<ValidRequest> repetition =
-      validate(option([](auto& o) { o.repetition_penalty = 0; }));
-  ASSERT_FALSE(repetition);
-  EXPECT_THAT(repetition.error().message, HasSubstr("repetition_penalty: 0 is outside (0, "));
 }
 
 TEST(Validate, PromptMustFitAndBeInTheVocabulary) {
@@ -227,6 +229,25 @@ TEST(Validate, GreedyBelowTheThresholdOnly) {
   EXPECT_EQ(params(1).min_p, 0.25F);
 }
 
+TEST(Validate, PenaltiesHoldForGreedyRowsToo) {
+  for (const double temperature : {0.0, 1.0}) {
+    const SamplingParams params = valid(option([=](auto& o) {
+                                    o.temperature = temperature;
+                                    o.repetition_penalty = 1.25;
+                                    o.frequency_penalty = -0.5;
+                                    o.presence_penalty = 2;
+                                  })).params;
+    EXPECT_EQ(params.repetition_penalty, 1.25F);
+    EXPECT_EQ(params.frequency_penalty, -0.5F);
+    EXPECT_EQ(params.presence_penalty, 2.0F);
+  }
+  const auto repetition = [](double value) {
+    return valid(option([=](auto& o) { o.repetition_penalty = value; })).params.repetition_penalty;
+  };
+  EXPECT_EQ(repetition(1e-300), std::numeric_limits<float>::min());
+  EXPECT_EQ(repetition(1e300), std::numeric_limits<float>::max());
+}
+
 TEST(Validate, ValuesThatChangeNothingAreOff) {
   EXPECT_EQ(valid(option([](auto& o) { o.top_k = 99; })).params.top_k, 99);
   EXPECT_EQ(valid(option([](auto& o) { o.top_k = 100; })).params.top_k, 0);
@@ -239,6 +260,41 @@ TEST(Validate, SeedsOfEitherSign) {
   EXPECT_EQ(valid(option([](auto& o) { o.seed = -2; })).seed,
             std::numeric_limits<uint64_t>::max() - 1);
   EXPECT_EQ(valid(option([](auto& o) { o.seed = -1; })).seed, std::nullopt);
+}
+
+TEST(Validate, ChoicesAreSplitWithASeedEach) {
+  std::vector<ValidRequest> split = split_choices(value_or_throw(validate(option([](auto& o) {
+    o.n = 3;
+    o.seed = 7;
+    o.top_p = 0.5;
+  }))));
+  ASSERT_EQ(split.size(), 3U);
+  for (size_t i = 0; i < split.size(); ++i) {
+    const RequestFields& fields = split[i].fields();
+    EXPECT_EQ(fields.num_choices, 1);
+    EXPECT_EQ(fields.seed, 7 + i);
+    EXPECT_EQ(fields.params.seed, 7 + i);
+    EXPECT_EQ(fields.params.top_p, 0.5F);
+    EXPECT_EQ(fields.prompt_token_ids, (std::vector<TokenId>{5, 6, 7}));
+  }
+  split = split_choices(value_or_throw(validate(option([](auto& o) { o.n = 2; }))));
+  ASSERT_EQ(split.size(), 2U);
+  EXPECT_EQ(split[1].fields().seed, std::nullopt);
+  EXPECT_EQ(split_choices(value_or_throw(validate([](GenerationRequest&) {}))).size(), 1U);
+}
+
+TEST(Validate, WithoutAModelOnlyWhatEveryModelRefuses) {
+  SamplingOptions options;
+  EXPECT_TRUE(check_without_model(options));
+  options.max_tokens = 1'000'000;
+  options.stop_token_ids = {1'000'000};
+  options.n = 2;
+  EXPECT_TRUE(check_without_model(options));
+  options.temperature = 0;
+  EXPECT_FALSE(check_without_model(options));
+  options.n = 1;
+  options.min_p = 2;
+  EXPECT_EQ(check_without_model(options).error().message, "min_p: 2 is outside [0, 1]");
 }
 
 TEST(Validate, StopsAndSalts) {

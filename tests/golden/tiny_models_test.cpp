@@ -26,6 +26,7 @@ struct Case {
   const char* model;
   bool gguf;
 };
+void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.model; }
 
 class TinyModel : public testing::TestWithParam<Case> {};
 

@@ -18,12 +18,14 @@ using test::ModelRig;
 using test::RigOptions;
 
 struct SimCase {
+  const char* name;
   const char* model;
   int64_t num_blocks;
   cpu::CpuStreamMode mode;
   int32_t num_steps;
   uint32_t seed;
 };
+void PrintTo(const SimCase& sim, std::ostream* out) { *out << sim.name; }
 
 constexpr int32_t kNumPrompts = 48;
 
@@ -150,10 +152,12 @@ TEST_P(RunnerSim, EveryTokenIsTheOracles) {
 INSTANTIATE_TEST_SUITE_P(
     Cases,
     RunnerSim,
-    testing::Values(SimCase{"llama_gqa_tied", 20, cpu::CpuStreamMode::kInline, 4000, 1},
-                    SimCase{"llama_gqa_tied", 20, cpu::CpuStreamMode::kThreaded, 2500, 2},
-                    SimCase{"llama_gqa_tied", 20, cpu::CpuStreamMode::kDeferred, 1500, 3},
-                    SimCase{"qwen3_two_groups", 30, cpu::CpuStreamMode::kInline, 2500, 4}));
+    testing::Values(
+        SimCase{"inline", "llama_gqa_tied", 20, cpu::CpuStreamMode::kInline, 4000, 1},
+        SimCase{"threaded", "llama_gqa_tied", 20, cpu::CpuStreamMode::kThreaded, 2500, 2},
+        SimCase{"deferred", "llama_gqa_tied", 20, cpu::CpuStreamMode::kDeferred, 1500, 3},
+        SimCase{"two_groups", "qwen3_two_groups", 30, cpu::CpuStreamMode::kInline, 2500, 4}),
+    [](const auto& sim) { return std::string(sim.param.name); });
 
 }  // namespace
 }  // namespace warprow
