@@ -13,12 +13,14 @@ namespace {
 
 constexpr int32_t kDecodeLen = 1;  // tokens of a decoding row in a step
 
-// In one step every row may be new: a state, parameters, and its blocks in every group.
+// In one step every row may be new: a state, parameters, stop ids, and its blocks in every
+// group.
 int32_t max_staged_writes(const RunnerOptions& options, const BlockTables& tables) {
-  return options.max_num_seqs * (2 + 2 * tables.num_groups());
+  return options.max_num_seqs * (3 + 2 * tables.num_groups());
 }
 int32_t max_staged_values(const RunnerOptions& options, const BlockTables& tables) {
-  const int64_t words = (sizeof(RowState) + sizeof(SamplingParams)) / sizeof(int32_t);
+  const int64_t words =
+      (sizeof(RowState) + sizeof(SamplingParams)) / sizeof(int32_t) + RequestRows::kStopIdsWidth;
   return static_cast<int32_t>(options.max_num_seqs * words + tables.max_values());
 }
 
@@ -170,13 +172,7 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
   release_rows(step.finished_rows);
   release_rows(step.preempted_rows);
   for (const NewRow& row : step.new_rows) {
-    const std::span tokens(step.token_ids);
-    rows_.add(row,
-              tokens.subspan(static_cast<size_t>(row.tokens.begin),
-                             static_cast<size_t>(row.tokens.count)),
-              step.step,
-              done_step_,
-              staged_);
+    rows_.add(row, step, done_step_, staged_);
     for (const auto& feature : features_) {
       feature->on_row_added(row);
     }

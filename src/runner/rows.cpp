@@ -3,6 +3,8 @@
 
 #include "base/check.h"
 
+#include <algorithm>
+
 namespace warprow {
 
 RequestRows::RequestRows(Arena& state,
@@ -13,18 +15,21 @@ RequestRows::RequestRows(Arena& state,
     : max_model_len_(max_model_len),
       states_(state.alloc<RowState>(max_num_seqs)),
       params_(state.alloc<SamplingParams>(max_num_seqs)),
+      stop_ids_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * kStopIdsWidth)),
       history_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * max_model_len)),
       prompts_(device, max_num_seqs, max_steps_in_flight, max_model_len),
       hosts_(static_cast<size_t>(max_num_seqs)) {}
 
 void RequestRows::add(const NewRow& row,
-                      std::span<const TokenId> tokens,
-                      int64_t step,
+                      const SchedulerOutput& out,
                       int64_t done_step,
                       StagedWrites& staged) {
   Host& host = hosts_[static_cast<size_t>(index_of(row.row))];
   WR_CHECK(!host.live, "row {} is given out twice", index_of(row.row));
-  WR_CHECK_EQ(tokens.size(), row.prefill_len);
+  WR_CHECK_EQ(row.tokens.count, row.prefill_len);
+  const auto tokens =
+      std::span(out.token_ids)
+          .subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count));
   host = {true, row.generation, row.prefill_len, row.params.num_logprobs, row.params.is_greedy()};
 
   RowState state;
@@ -32,9 +37,16 @@ void RequestRows::add(const NewRow& row,
   state.prefill_len = row.prefill_len;
   state.total_len = row.prefill_len;
   state.num_computed_tokens = row.num_computed_tokens;
-  state.prompt_region = prompts_.put(row.row, tokens, step, done_step);
+  state.prompt_region = prompts_.put(row.row, tokens, out.step, done_step);
   staged.stage_struct(kStateTable, row.row, state);
   staged.stage_struct(kParamsTable, row.row, row.params);
+  if (row.params.min_tokens > 0) {
+    const Span32 ids = row.stop_ids;
+    WR_CHECK_LE(ids.count, kMaxStopIds);
+    const std::span<int32_t> cells = staged.stage(kStopIdsTable, row.row, 0, 1 + ids.count);
+    cells[0] = ids.count;
+    std::copy_n(out.stop_ids.begin() + ids.begin, ids.count, cells.begin() + 1);
+  }
 }
 
 void RequestRows::release(RowId row) {
@@ -47,6 +59,7 @@ void RequestRows::fill_tables(StagedTable* tables) const {
   tables[kStateTable] = {reinterpret_cast<int32_t*>(states_), sizeof(RowState) / sizeof(int32_t)};
   tables[kParamsTable] = {reinterpret_cast<int32_t*>(params_),
                           sizeof(SamplingParams) / sizeof(int32_t)};
+  tables[kStopIdsTable] = {stop_ids_, kStopIdsWidth};
 }
 
 }  // namespace warprow

@@ -25,7 +25,10 @@ class RequestRows {
   // Index of each device table in staged writes.
   static constexpr int32_t kStateTable = 0;
   static constexpr int32_t kParamsTable = 1;
-  static constexpr int32_t kFirstBlockTable = 2;  // block tables of the KV groups follow
+  static constexpr int32_t kStopIdsTable = 2;
+  static constexpr int32_t kFirstBlockTable = 3;  // block tables of the KV groups follow
+
+  static constexpr int32_t kStopIdsWidth = 1 + kMaxStopIds;
 
   RequestRows(Arena& state,
               Device& device,
@@ -33,11 +36,8 @@ class RequestRows {
               int32_t max_model_len,
               int32_t max_steps_in_flight);
 
-  void add(const NewRow& row,
-           std::span<const TokenId> tokens,
-           int64_t step,
-           int64_t done_step,
-           StagedWrites& staged);
+  // Admits a new row of `out`, the step's plan.
+  void add(const NewRow& row, const SchedulerOutput& out, int64_t done_step, StagedWrites& staged);
   void release(RowId row);
 
   struct Host {
@@ -54,16 +54,19 @@ class RequestRows {
   [[nodiscard]] int32_t max_num_seqs() const { return static_cast<int32_t>(hosts_.size()); }
   [[nodiscard]] RowState* states() const { return states_; }
   [[nodiscard]] SamplingParams* params() const { return params_; }
+  // [max_num_seqs, kStopIdsWidth]  a count and ids; rows with min_tokens only
+  [[nodiscard]] const int32_t* stop_ids() const { return stop_ids_; }
   [[nodiscard]] int32_t* history() const { return history_; }
   [[nodiscard]] int64_t history_stride() const { return max_model_len_; }
   [[nodiscard]] const PromptStore& prompts() const { return prompts_; }
-  // The two device tables that staged writes reach.
+  // The device tables that staged writes reach.
   void fill_tables(StagedTable* tables) const;
 
  private:
   int32_t max_model_len_;
   RowState* states_;        // dev [max_num_seqs]
   SamplingParams* params_;  // dev [max_num_seqs]
+  int32_t* stop_ids_;       // dev i32 [max_num_seqs, kStopIdsWidth]
   int32_t* history_;  // dev i32 [max_num_seqs, max_model_len]  sampled tokens at their positions
   PromptStore prompts_;
   std::vector<Host> hosts_;  // [max_num_seqs]

@@ -227,6 +227,12 @@ void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) 
   row.adapter = r.adapter;
   row.params = r.params;
   out.token_ids.insert(out.token_ids.end(), r.tokens.begin(), r.tokens.end());
+  if (r.params.min_tokens > 0) {
+    row.stop_ids.begin = static_cast<int32_t>(out.stop_ids.size());
+    row.stop_ids.count = static_cast<int32_t>(r.eos_token_ids.size() + r.stop_token_ids.size());
+    out.stop_ids.insert(out.stop_ids.end(), r.eos_token_ids.begin(), r.eos_token_ids.end());
+    out.stop_ids.insert(out.stop_ids.end(), r.stop_token_ids.begin(), r.stop_token_ids.end());
+  }
 }
 
 void Scheduler::commit_step(SchedulerOutput& out) {

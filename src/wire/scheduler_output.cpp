@@ -13,6 +13,7 @@ void SchedulerOutput::clear() {
   total_num_tokens = 0;
   token_ids.clear();
   block_ids.clear();
+  stop_ids.clear();
   draft_token_ids.clear();
   grammar_rows.clear();
   encoder_inputs.clear();

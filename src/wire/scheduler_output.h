@@ -16,6 +16,9 @@ struct Span32 {
   bool operator==(const Span32&) const = default;
 };
 
+// The most ids that NewRow::stop_ids names.
+inline constexpr int32_t kMaxStopIds = 128;
+
 // A request that enters a row in this step; also a resumed one, whose prefill is then prompt +
 // outputs so far.
 struct NewRow {
@@ -27,6 +30,7 @@ struct NewRow {
   Span32 tokens;                    // in SchedulerOutput::token_ids; count == prefill_len
   int32_t adapter = -1;
   SamplingParams params;
+  Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
   bool operator==(const NewRow&) const = default;
 };
 
@@ -89,6 +93,7 @@ struct SchedulerOutput {
 
   std::vector<TokenId> token_ids;  // pool of NewRow::tokens
   std::vector<BlockId> block_ids;  // pool of BlockAppend::blocks
+  std::vector<TokenId> stop_ids;   // pool of NewRow::stop_ids
 
   // Room for what comes later; empty today.
   std::vector<TokenId>

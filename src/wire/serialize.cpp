@@ -44,7 +44,8 @@ void visit(A& archive, Ref<A, NewRow> v) {
           v.num_computed_tokens,
           v.tokens,
           v.adapter,
-          v.params);
+          v.params,
+          v.stop_ids);
 }
 
 template <typename A>
@@ -75,7 +76,8 @@ void visit(A& archive, Ref<A, DataParallelShape> v) {
 template <typename A>
 void visit(A& archive, Ref<A, SchedulerOutput> v) {
   archive(v.step, v.finished_rows, v.preempted_rows, v.new_rows, v.block_appends, v.scheduled);
-  archive(v.total_num_tokens, v.token_ids, v.block_ids, v.draft_token_ids, v.grammar_rows);
+  archive(
+      v.total_num_tokens, v.token_ids, v.block_ids, v.stop_ids, v.draft_token_ids, v.grammar_rows);
   archive(
       v.encoder_inputs, v.encoder_frees, v.block_copies, v.blocks_to_zero, v.connector_metadata);
   archive(v.num_common_prefix_blocks, v.data_parallel);
@@ -134,6 +136,9 @@ const char* inconsistency(const SchedulerOutput& message) {
   for (const NewRow& row : message.new_rows) {
     if (!inside(row.tokens, message.token_ids.size())) {
       return "new_rows.tokens points outside token_ids";
+    }
+    if (!inside(row.stop_ids, message.stop_ids.size())) {
+      return "new_rows.stop_ids points outside stop_ids";
     }
   }
   for (const BlockAppend& append : message.block_appends) {

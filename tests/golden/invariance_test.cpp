@@ -30,7 +30,8 @@ struct Workload {
 };
 
 // Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with
-// its own rules, and every fifth has penalties.
+// its own rules, and every fifth has penalties, another
+// fifth a least length.
 std::vector<Request> make_requests(const Workload& load) {
   std::mt19937 random(7);
   const auto token = [&] {
@@ -64,6 +65,13 @@ std::vector<Request> make_requests(const Workload& load) {
       request.params.repetition_penalty = 1.3F;
       request.params.frequency_penalty = i % 2 == 0 ? 0.4F : 0.0F;
       request.params.presence_penalty = i % 3 == 0 ? 0.6F : -0.2F;
+    }
+    if (i % 5 == 1) {  // half the vocabulary ends a request, but not soon
+      request.params.min_tokens = request.max_tokens / 2;
+      request.eos_token_ids = {0};
+      for (TokenId id = 1; id < 128; id += 2) {
+        request.stop_token_ids.push_back(id);
+      }
     }
     request.params.num_logprobs = i % 8 == 0 ? 2 : -1;
     requests.push_back(request);

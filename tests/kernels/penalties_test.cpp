@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sample/penalties.h"
 
-#include "kernels/sample/sample.h"
 #include "tests/kernels/cpu_harness.h"
+#include "tests/kernels/token_rows.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <limits>
 #include <random>
 #include <set>
@@ -17,45 +16,12 @@
 namespace warprow {
 namespace {
 
-using testing::CpuHarness;
+using testing::draw;
+using testing::Drawn;
 using testing::random_floats;
+using testing::TokenRows;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-// Rows whose tokens lie as the runner keeps them: the prefill in one place, the rest in another.
-struct Rows {
-  static constexpr int64_t kMaxLen = 64;
-  std::vector<int32_t> prompts, history, prompt_len, prefill_len, region, len;
-
-  // Regions lie in reverse order of rows.
-  explicit Rows(int64_t n) : prompts(static_cast<size_t>(n * kMaxLen), -7), history(prompts) {
-    for (int64_t i = 0; i < n; ++i) {
-      region.push_back(static_cast<int32_t>(n - 1 - i));
-    }
-  }
-  void add(const std::vector<int32_t>& tokens, int32_t prompt, int32_t prefill) {
-    const auto row = static_cast<int64_t>(len.size());
-    const auto split = tokens.begin() + prefill;
-    std::copy(tokens.begin(), split, prompts.begin() + region[len.size()] * kMaxLen);
-    std::copy(split, tokens.end(), history.begin() + row * kMaxLen + prefill);
-    prompt_len.push_back(prompt);
-    prefill_len.push_back(prefill);
-    len.push_back(static_cast<int32_t>(tokens.size()));
-  }
-  [[nodiscard]] TokenHistory view() const {
-    const auto n = static_cast<int64_t>(len.size());
-    return {prompts.data(),
-            kMaxLen,
-            history.data(),
-            kMaxLen,
-            make_view(prompt_len.data(), n),
-            make_view(prefill_len.data(), n),
-            make_view(region.data(), n)};
-  }
-  [[nodiscard]] KnownTokens tokens(size_t row) const {
-    return known_tokens(view(), static_cast<int32_t>(row), len[row] - 1);
-  }
-};
 
 SampleParams penalties(float repetition, float frequency, float presence) {
   SampleParams p;
@@ -73,7 +39,7 @@ std::vector<float> apply(const KnownTokens& tokens, const SampleParams& p, std::
 
 TEST(Penalties, WorkedExample) {
   // Token 0 in the prompt only, 1 twice in the output, 2 nowhere, 3 in both.
-  Rows rows(2);
+  TokenRows rows(2);
   rows.add({0, 3, 1, 3, 1}, 2, 2);
   rows.add({0, 3, 1, 3, 1}, 2, 4);  // resumed after two outputs
   for (const size_t row : {0U, 1U}) {
@@ -101,7 +67,7 @@ std::vector<double> reference(const std::vector<int32_t>& tokens,
 struct RandomRows {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<SampleParams> params;
-  Rows rows;
+  TokenRows rows;
 
   RandomRows(int32_t n, int32_t vocab, uint32_t seed) : rows(n) {
     std::mt19937 random(seed);
@@ -112,7 +78,7 @@ struct RandomRows {
       return values[static_cast<size_t>(below(static_cast<int32_t>(values.size())))];
     };
     for (int32_t i = 0; i < n; ++i) {
-      tokens.emplace_back(static_cast<size_t>(1 + below(Rows::kMaxLen)));
+      tokens.emplace_back(static_cast<size_t>(1 + below(TokenRows::kMaxLen)));
       for (int32_t& id : tokens.back()) {
         id = below(vocab);
       }
@@ -145,56 +111,9 @@ TEST(Penalties, AgreeWithTheirDefinition) {
 }
 
 TEST(Penalties, IdsOutsideTheVocabularyAreSkipped) {
-  Rows rows(1);
+  TokenRows rows(1);
   rows.add({1, -1, 4, 1}, 1, 1);
   EXPECT_EQ(apply(rows.tokens(0), penalties(1, 1, 0), {3, 3, 3}), (std::vector<float>{3, 2, 3}));
-}
-
-struct Drawn {
-  std::vector<int32_t> tokens, errors, ranks;
-  std::vector<float> logprobs;
-};
-
-// One call of the sampler, row i of the logits being row i of the requests.
-Drawn draw(const TokenHistory& tokens,
-           const std::vector<SampleParams>& params,
-           const std::vector<int32_t>& len,
-           const std::vector<float>& logits,
-           int32_t threads = 1) {
-  CpuHarness cpu(threads);
-  const auto n = static_cast<int64_t>(params.size());
-  const int64_t vocab = static_cast<int64_t>(logits.size()) / n;
-  std::vector<int32_t> row(params.size());
-  std::vector<int32_t> position(params.size());
-  for (size_t i = 0; i < row.size(); ++i) {
-    row[i] = static_cast<int32_t>(i);
-    position[i] = len[i] - 1;
-  }
-  Drawn out;
-  out.tokens.resize(params.size());
-  out.errors = out.ranks = out.tokens;
-  out.logprobs.resize(params.size());
-  std::vector<int32_t> top_ids(params.size());
-  std::vector<float> top_logprobs(params.size());
-  // What a worker's scratch held before must not matter.
-  std::vector<std::byte> scratch(sample_scratch_bytes(vocab, threads), std::byte{0xa5});
-  const auto before = logits;
-  SampleArgs a;
-  a.logits = make_view(logits.data(), n, vocab);
-  a.logit_row = make_view<const int32_t>(row.data(), n);
-  a.logit_pos = make_view<const int32_t>(position.data(), n);
-  a.params = make_view(params.data(), n);
-  a.tokens = tokens;
-  a.sampled = make_view(out.tokens.data(), n);
-  a.logprob = make_view(out.logprobs.data(), n);
-  a.rank = make_view(out.ranks.data(), n);
-  a.top_ids = make_view(top_ids.data(), n, 1);
-  a.top_logprobs = make_view(top_logprobs.data(), n, 1);
-  a.error = make_view(out.errors.data(), n);
-  a.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
-  sample(*cpu.stream, a);
-  EXPECT_EQ(logits, before) << "raw logits stay untouched";
-  return out;
 }
 
 // The sampler draws from penalised logits what it draws, without penalties, from logits that were
@@ -229,7 +148,7 @@ TEST(Penalties, SamplerDrawsFromPenalisedLogits) {
 }
 
 TEST(Penalties, LogprobsStayThoseOfTheRawLogits) {
-  Rows rows(1);
+  TokenRows rows(1);
   rows.add({0, 2}, 1, 1);
   SampleParams p = penalties(1, 0, 2);
   p.num_logprobs = 0;
@@ -241,7 +160,7 @@ TEST(Penalties, LogprobsStayThoseOfTheRawLogits) {
 
 // A penalty so extreme that logits overflow ends that request alone.
 TEST(Penalties, OverflowFailsItsRowAlone) {
-  Rows rows(2);
+  TokenRows rows(2);
   rows.add({0, 1}, 2, 2);
   rows.add({0, 1}, 2, 2);
   const Drawn drawn = draw(rows.view(),

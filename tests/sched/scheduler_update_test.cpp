@@ -115,6 +115,26 @@ FinishReason end_with(TokenId token, int32_t min_tokens, TokenId& stop_id, int32
   }
 }
 
+TEST(Scheduler, StopIdsTravelForMinTokensOnly) {
+  Bench bench(small_config());
+  Request request;
+  request.prompt = tokens_from(0, 5);
+  request.max_tokens = 4;
+  request.eos_token_ids = {2, 3};
+  request.stop_token_ids = {9};
+  for (const int32_t min_tokens : {0, 1, 3}) {
+    request.id = static_cast<uint64_t>(min_tokens + 1);
+    request.params.min_tokens = min_tokens;
+    bench.add(request);
+  }
+  bench.run_step();
+  ASSERT_EQ(bench.step.new_rows.size(), 3U);
+  EXPECT_EQ(bench.step.new_rows[0].stop_ids, (Span32{0, 0}));
+  EXPECT_EQ(bench.step.new_rows[1].stop_ids, (Span32{0, 3}));
+  EXPECT_EQ(bench.step.new_rows[2].stop_ids, (Span32{3, 3}));
+  EXPECT_THAT(bench.step.stop_ids, ElementsAre(2, 3, 9, 2, 3, 9));
+}
+
 TEST(Scheduler, FinishReasons) {
   TokenId stop_id = 0;
   int32_t num_outputs = 0;

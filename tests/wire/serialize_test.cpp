@@ -51,6 +51,7 @@ class Maker {
     m.step = any();
     fill(m.token_ids, [&] { return any(); });
     fill(m.block_ids, [&] { return BlockId{any()}; });
+    fill(m.stop_ids, [&] { return any(); });
     fill(m.finished_rows, [&] { return row(); });
     fill(m.preempted_rows, [&] { return row(); });
     fill(m.new_rows, [&] {
@@ -61,7 +62,8 @@ class Maker {
                     any(),
                     span_in(m.token_ids.size()),
                     any(),
-                    params()};
+                    params(),
+                    span_in(m.stop_ids.size())};
     });
     fill(m.block_appends,
          [&] { return BlockAppend{row(), number(3), any(), span_in(m.block_ids.size())}; });

@@ -18,8 +18,8 @@ enum class SampleError : int32_t {
 };  // kBadLogits: NaN, or no finite maximum
 
 // Draws one token per logits row. The rules stand in their own files, in their order: raw logprobs
-// (logprobs.h), penalties (penalties.h), greedy or temperature (temperature.h), min_p (min_p.h), top-k
-// and top-p (top_k_top_p.h), the draw (gumbel.h).
+// (logprobs.h), penalties (penalties.h), min_tokens (min_tokens.h), greedy or temperature
+// (temperature.h), min_p (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h).
 //
 // Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the
 // survivor with the
@@ -30,7 +30,7 @@ enum class SampleError : int32_t {
 //   top_logprobs [n, max_top].
 // Mapping: CPU: rows in parallel, lanes along the vocabulary.
 // Bytes moved: one pass over the row for a greedy token, 2 to 5 otherwise, from cache; with
-//   penalties a copy of the row and three passes over the row's tokens besides.
+//   penalties or min_tokens a copy of the row and three passes over the row's tokens besides.
 // Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities
 //   and the nucleus' mass
 //   are summed in double over float terms.
@@ -44,7 +44,10 @@ struct SampleArgs {
   View<const int32_t, 1> logit_row;
   View<const int32_t, 1> logit_pos;
   View<const SampleParams, 1> params;
-  TokenHistory tokens;  // by the rows that logit_row names; empty: no penalties
+  TokenHistory tokens;  // by the rows that logit_row names; empty: no penalties, no min_tokens
+  // i32 [rows, stop_ids_stride]  a count, then ids; read for rows with min_tokens
+  const int32_t* stop_ids = nullptr;
+  int64_t stop_ids_stride = 0;
   View<int32_t, 1> sampled;
   View<float, 1> logprob;
   View<int32_t, 1> rank;

@@ -6,6 +6,7 @@
 #include "kernels/sample/gumbel.h"
 #include "kernels/sample/logprobs.h"
 #include "kernels/sample/min_p.h"
+#include "kernels/sample/min_tokens.h"
 #include "kernels/sample/penalties.h"
 #include "kernels/sample/temperature.h"
 #include "kernels/sample/token_key.h"
@@ -161,16 +162,26 @@ struct Sample {
         raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
   }
 
-  // Points `row` to a copy of its logits with the row's penalties. False if nothing is left to draw
-  // from.
-  bool penalize(int64_t i, TokenRow& row, int32_t& argmax, const WorkerScratch& scratch) const {
+  // Points `row` to a copy of its logits with penalties and min_tokens, if they change anything.
+  // False if nothing is left to draw from.
+  bool apply_token_rules(int64_t i,
+                         TokenRow& row,
+                         int32_t& argmax,
+                         const WorkerScratch& scratch) const {
     const int32_t source = args.logit_row(i);
+    const SampleParams& params = args.params(source);
+    const KnownTokens tokens = known_tokens(args.tokens, source, args.logit_pos(i));
+    const bool too_short = tokens.num_outputs() < params.min_tokens;
+    if (!too_short && !uses_penalties(params)) {
+      return true;
+    }
     std::copy_n(row.x, row.n, scratch.changed);
-    apply_penalties(known_tokens(args.tokens, source, args.logit_pos(i)),
-                    args.params(source),
-                    scratch.changed,
-                    row.n,
-                    scratch.counts);
+    if (uses_penalties(params)) {
+      apply_penalties(tokens, params, scratch.changed, row.n, scratch.counts);
+    }
+    if (too_short) {
+      mask_stop_ids(args.stop_ids + source * args.stop_ids_stride, scratch.changed, row.n);
+    }
     const RowFacts facts = loops.scan_row(scratch.changed, row.n, scratch.group_max);
     row.x = scratch.changed;
     row.max = facts.max;
@@ -213,7 +224,8 @@ struct Sample {
       write_logprobs(i, raw, params.num_logprobs, lse);
     }
     int32_t token = facts.argmax;
-    if (uses_penalties(params) && !args.tokens.empty() && !penalize(i, row, token, scratch)) {
+    const bool has_token_rules = uses_penalties(params) || params.min_tokens > 0;
+    if (has_token_rules && !args.tokens.empty() && !apply_token_rules(i, row, token, scratch)) {
       fail(i);
       return;
     }

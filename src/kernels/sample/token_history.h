@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/hd.h"
-#include "device/view.h"
 
 #include <cstdint>
 
@@ -14,9 +13,11 @@ struct TokenHistory {
   int64_t prompt_stride = 0;
   const int32_t* history = nullptr;  // i32 [rows, history_stride]    the later ones, by position
   int64_t history_stride = 0;
-  View<const int32_t, 1> prompt_len;   // [rows]  tokens that the user sent
-  View<const int32_t, 1> prefill_len;  // [rows]  tokens that lie in prompts; >= prompt_len
-  View<const int32_t, 1> region;       // [rows]  index in prompts
+  // Of row 0; those of row i lie i * state_stride further.
+  const int32_t* prompt_len = nullptr;   // tokens that the user sent
+  const int32_t* prefill_len = nullptr;  // tokens that lie in prompts; >= prompt_len
+  const int32_t* region = nullptr;       // index in prompts
+  int64_t state_stride = 1;
 
   [[nodiscard]] WR_HD bool empty() const { return prompts == nullptr; }
 };
@@ -48,11 +49,12 @@ struct KnownTokens {
 
 // `position` is that of the last token fed in.
 WR_HD inline KnownTokens known_tokens(const TokenHistory& all, int32_t row, int32_t position) {
+  const int64_t at = row * all.state_stride;
   KnownTokens tokens{};
-  tokens.prefill = all.prompts + all.region(row) * all.prompt_stride;
+  tokens.prefill = all.prompts + all.region[at] * all.prompt_stride;
   tokens.later = all.history + row * all.history_stride;
-  tokens.prompt_len = all.prompt_len(row);
-  tokens.prefill_len = all.prefill_len(row);
+  tokens.prompt_len = all.prompt_len[at];
+  tokens.prefill_len = all.prefill_len[at];
   // A step beyond the row's end, whose result is dropped, may find the history full.
   const int64_t len = static_cast<int64_t>(position) + 1;
   tokens.len = static_cast<int32_t>(len < all.history_stride ? len : all.history_stride);

@@ -24,22 +24,16 @@ static_assert(offsetof(SampleParams, flags) == offsetof(SamplingParams, flags));
 
 namespace {
 
-// One field of every row's state.
-View<const int32_t, 1> column(const RequestRows& rows, int32_t RowState::* field) {
-  return {&(rows.states()->*field),
-          {rows.max_num_seqs()},
-          {static_cast<int64_t>(sizeof(RowState) / sizeof(int32_t))}};
-}
-
 TokenHistory token_history(const RequestRows& rows) {
   TokenHistory tokens;
   tokens.prompts = rows.prompts().base();
   tokens.prompt_stride = rows.prompts().region_stride();
   tokens.history = rows.history();
   tokens.history_stride = rows.history_stride();
-  tokens.prompt_len = column(rows, &RowState::prompt_len);
-  tokens.prefill_len = column(rows, &RowState::prefill_len);
-  tokens.region = column(rows, &RowState::prompt_region);
+  tokens.prompt_len = &rows.states()->prompt_len;
+  tokens.prefill_len = &rows.states()->prefill_len;
+  tokens.region = &rows.states()->prompt_region;
+  tokens.state_stride = sizeof(RowState) / sizeof(int32_t);
   return tokens;
 }
 
@@ -68,6 +62,8 @@ void Sampler::sample(Stream& stream,
   args.params =
       make_view(reinterpret_cast<const SampleParams*>(rows.params()), rows.max_num_seqs());
   args.tokens = token_history(rows);
+  args.stop_ids = rows.stop_ids();
+  args.stop_ids_stride = RequestRows::kStopIdsWidth;
   args.sampled = make_view(arrays_.tokens, n);
   args.logprob = make_view(arrays_.logprob, n);
   args.rank = make_view(arrays_.rank, n);

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/sample/sample.h"
+#include "kernels/sample/token_history.h"
+#include "tests/kernels/cpu_harness.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow::testing {
+
+// Rows whose tokens lie as the runner keeps them: the prefill in one place, the rest in another.
+struct TokenRows {
+  static constexpr int64_t kMaxLen = 64;
+  std::vector<int32_t> prompts, history, prompt_len, prefill_len, region, len;
+
+  // Regions lie in reverse order of rows.
+  explicit TokenRows(int64_t n) : prompts(static_cast<size_t>(n * kMaxLen), -7), history(prompts) {
+    for (int64_t i = 0; i < n; ++i) {
+      region.push_back(static_cast<int32_t>(n - 1 - i));
+    }
+  }
+  void add(const std::vector<int32_t>& tokens, int32_t prompt, int32_t prefill) {
+    const auto row = static_cast<int64_t>(len.size());
+    const auto split = tokens.begin() + prefill;
+    std::copy(tokens.begin(), split, prompts.begin() + region[len.size()] * kMaxLen);
+    std::copy(split, tokens.end(), history.begin() + row * kMaxLen + prefill);
+    prompt_len.push_back(prompt);
+    prefill_len.push_back(prefill);
+    len.push_back(static_cast<int32_t>(tokens.size()));
+  }
+  [[nodiscard]] TokenHistory view() const {
+    return {prompts.data(),
+            kMaxLen,
+            history.data(),
+            kMaxLen,
+            prompt_len.data(),
+            prefill_len.data(),
+            region.data(),
+            1};
+  }
+  [[nodiscard]] KnownTokens tokens(size_t row) const {
+    return known_tokens(view(), static_cast<int32_t>(row), len[row] - 1);
+  }
+};
+
+struct Drawn {
+  std::vector<int32_t> tokens, errors, ranks;
+  std::vector<float> logprobs;
+};
+
+// One call of the sampler, row i of the logits being that of request i with len[i] tokens.
+inline Drawn draw(const TokenHistory& tokens,
+                  const std::vector<SampleParams>& params,
+                  const std::vector<int32_t>& len,
+                  const std::vector<float>& logits,
+                  int32_t threads = 1,
+                  const View<const int32_t, 2>& stop_ids = {}) {
+  CpuHarness cpu(threads);
+  const auto n = static_cast<int64_t>(params.size());
+  const int64_t vocab = static_cast<int64_t>(logits.size()) / n;
+  std::vector<int32_t> row(params.size());
+  std::vector<int32_t> position(params.size());
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = static_cast<int32_t>(i);
+    position[i] = len[i] - 1;
+  }
+  Drawn out;
+  out.tokens.resize(params.size());
+  out.errors = out.ranks = out.tokens;
+  out.logprobs.resize(params.size());
+  std::vector<int32_t> top_ids(params.size());
+  std::vector<float> top_logprobs(params.size());
+  // What a worker's scratch held before must not matter.
+  std::vector<std::byte> scratch(sample_scratch_bytes(vocab, threads), std::byte{0xa5});
+  const auto before = logits;
+  SampleArgs a;
+  a.logits = make_view(logits.data(), n, vocab);
+  a.logit_row = make_view<const int32_t>(row.data(), n);
+  a.logit_pos = make_view<const int32_t>(position.data(), n);
+  a.params = make_view(params.data(), n);
+  a.tokens = tokens;
+  a.stop_ids = stop_ids.data;
+  a.stop_ids_stride = stop_ids.stride[0];
+  a.sampled = make_view(out.tokens.data(), n);
+  a.logprob = make_view(out.logprobs.data(), n);
+  a.rank = make_view(out.ranks.data(), n);
+  a.top_ids = make_view(top_ids.data(), n, 1);
+  a.top_logprobs = make_view(top_logprobs.data(), n, 1);
+  a.error = make_view(out.errors.data(), n);
+  a.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
+  sample(*cpu.stream, a);
+  EXPECT_EQ(logits, before) << "raw logits stay untouched";
+  return out;
+}
+
+}  // namespace warprow::testing
