@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include "base/log.h"
+#include "base/check.h"
 #include "engine/engine_loop.h"
 #include "engine/inbox.h"
 #include "engine/output_loop.h"
@@ -25,6 +25,7 @@ RequestLimits request_limits(const ModelFacts& facts, const TextModel& text) {
   limits.defaults.top_p = text.sampling.top_p;
   limits.defaults.min_p = text.sampling.min_p;
   limits.defaults.top_k = text.sampling.top_k;
+  limits.defaults.repetition_penalty = text.sampling.repetition_penalty;
   limits.defaults.max_tokens = text.sampling.max_new_tokens;
   return limits;
 }
@@ -54,15 +55,7 @@ class EngineImpl final : public Engine {
         loop_(config, *executor_, inbox_, outputs_),
         output_loop_(outputs_, inbox_),
         engine_thread_([this] { loop_.run(); }),
-        output_thread_([this] { output_loop_.run(); }) {
-    const float repetition = text_->sampling.repetition_penalty.value_or(1.0F);
-    if (repetition != 1.0F) {
-      WR_LOG_WARN(
-          "the model's generation config asks for repetition_penalty {}, which is not supported "
-          "yet: not applied",
-          repetition);
-    }
-  }
+        output_thread_([this] { output_loop_.run(); }) {}
 
   ~EngineImpl() override {
     inbox_.close();
@@ -94,6 +87,7 @@ class EngineImpl final : public Engine {
     Submission submission;
     submission.id = next_id_.fetch_add(1, std::memory_order_relaxed);
     submission.fields = std::move(request).take();
+    WR_CHECK(submission.fields.num_choices == 1, "a request for several choices is not split");
     if (!submission.fields.seed) {
       submission.fields.params.seed = draw_seed(seed_, submission.id);
     }

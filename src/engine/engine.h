@@ -96,6 +96,7 @@ class Engine {
   // Turns a client's wish into a request the engine can run: renders and encodes the prompt, checks
   // every limit.
   [[nodiscard]] virtual Result<ValidRequest> validate(const GenerationRequest& request) const = 0;
+  // Takes a request for one choice; see split_choices.
   virtual RequestId submit(ValidRequest request, UpdateCallback on_update) = 0;
   // Ends a request soon with kAbort; unknown or ended ids are ignored.
   virtual void abort(RequestId id) = 0;

@@ -2,6 +2,7 @@
 #include "engine/validate.h"
 
 #include "kv/block_hash.h"
+#include "wire/scheduler_output.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,10 +17,9 @@ namespace warprow {
 namespace {
 
 constexpr double kGreedyBelow = 1e-5;
-constexpr int64_t kMaxChoices = 16384;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// [low, high], or (low, high] where low is open.
+// [low, high], or (low, high] where low is open; only finite values are inside.
 struct RealRange {
   const char* field;
   double low;
@@ -64,12 +64,13 @@ class Checker {
 
   void check_prompt(const std::vector<TokenId>& ids);
   SamplingParams check_sampling();
+  void check_penalties(SamplingParams& params);
   std::optional<uint64_t> check_seed();
   int32_t check_max_tokens(size_t prompt_len);
   std::vector<TokenId> check_stop_token_ids();
   void check_stop();
-  void check_num_choices(bool greedy);
-  void refuse_later_features(int32_t max_tokens);
+  int32_t check_num_choices(bool greedy);
+  void check_min_tokens(RequestFields& fields);
 
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
@@ -82,7 +83,6 @@ class Checker {
   double check(const RealRange& range, Choice<double> choice);
   int64_t check(const IntRange& range, Choice<int64_t> choice);
   bool in_vocabulary(int64_t id) const { return id >= 0 && id < limits_.vocab_size; }
-  void refuse_unless(const RealRange& range, const std::optional<double>& value, double off);
 
   const SamplingOptions& wish_;
   const RequestLimits& limits_;
@@ -92,13 +92,14 @@ class Checker {
 double Checker::check(const RealRange& range, Choice<double> choice) {
   if (!range.has(choice.value)) {
     refuse(ErrorCode::kInvalidArgument,
-           fmt::format("{}{}: {} is outside {}{}, {}]",
+           fmt::format("{}{}: {} is outside {}{}, {}{}",
                        range.field,
                        choice.origin,
                        choice.value,
                        range.low_open ? '(' : '[',
                        range.low,
-                       range.high));
+                       range.high,
+                       std::isfinite(range.high) ? ']' : ')'));
   }
   return choice.value;
 }
@@ -151,7 +152,7 @@ SamplingParams Checker::check_sampling() {
     params.num_logprobs = static_cast<int32_t>(
         check(IntRange{"logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*wish_.logprobs, ""}));
   }
-  if (temperature >= kGreedyBelow) {  // a greedy row ignores the rest, as in vLLM
+  if (temperature >= kGreedyBelow) {  // a greedy row ignores these, as in vLLM
     params.temperature = static_cast<float>(temperature);
     // A double just above 0 must not become a float 0, which is out of range.
     params.top_p = std::max(static_cast<float>(top_p), std::numeric_limits<float>::min());
@@ -159,6 +160,22 @@ SamplingParams Checker::check_sampling() {
     params.top_k = top_k > 0 && top_k < limits_.vocab_size ? static_cast<int32_t>(top_k) : 0;
   }
   return params;
+}
+
+void Checker::check_penalties(SamplingParams& params) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const double repetition =
+      check(RealRange{"repetition_penalty", 0, kInfinite, true},
+            choose(wish_.repetition_penalty, limits_.defaults.repetition_penalty, 1.0));
+  // Finite and above 0 as a float too.
+  params.repetition_penalty =
+      static_cast<float>(std::clamp(repetition,
+                                    double{std::numeric_limits<float>::min()},
+                                    double{std::numeric_limits<float>::max()}));
+  params.frequency_penalty = static_cast<float>(
+      check(RealRange{"frequency_penalty", -2, 2}, choose(wish_.frequency_penalty, {}, 0.0)));
+  params.presence_penalty = static_cast<float>(
+      check(RealRange{"presence_penalty", -2, 2}, choose(wish_.presence_penalty, {}, 0.0)));
 }
 
 std::optional<uint64_t> Checker::check_seed() {
@@ -203,44 +220,28 @@ void Checker::check_stop() {
   }
 }
 
-void Checker::check_num_choices(bool greedy) {
+int32_t Checker::check_num_choices(bool greedy) {
   const int64_t n = check(IntRange{"n", 1, kMaxChoices}, choose(wish_.n, {}, int64_t{1}));
   if (n > 1 && greedy) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format(
                "n: {} must be 1 when sampling is greedy (temperature below {})", n, kGreedyBelow));
   }
-  if (n > 1) {
-    refuse(ErrorCode::kUnsupported, fmt::format("n: {} is not supported yet, only 1", n));
-  }
+  return static_cast<int32_t>(n);
 }
 
-// What a value other than `off` would ask for is not built yet; better to say so than to ignore it.
-void Checker::refuse_unless(const RealRange& range,
-                            const std::optional<double>& value,
-                            double off) {
-  if (!value) {
-    return;
-  }
-  if (check(range, Choice<double>{*value, ""}) != off) {
-    refuse(ErrorCode::kUnsupported,
-           fmt::format("{}: {} is not supported yet, only {}", range.field, *value, off));
-  }
-}
-
-void Checker::refuse_later_features(int32_t max_tokens) {
-  refuse_unless(RealRange{"repetition_penalty", 0, std::numeric_limits<double>::max(), true},
-                wish_.repetition_penalty,
-                1.0);
-  refuse_unless(RealRange{"frequency_penalty", -2, 2}, wish_.frequency_penalty, 0.0);
-  refuse_unless(RealRange{"presence_penalty", -2, 2}, wish_.presence_penalty, 0.0);
-  if (wish_.min_tokens) {
-    const int64_t min_tokens =
-        check(IntRange{"min_tokens", 0, max_tokens}, Choice<int64_t>{*wish_.min_tokens, ""});
-    if (min_tokens > 0) {
-      refuse(ErrorCode::kUnsupported,
-             fmt::format("min_tokens: {} is not supported yet, only 0", min_tokens));
-    }
+// Behind the fields that it is measured against: max_tokens, EOS and stop ids.
+void Checker::check_min_tokens(RequestFields& fields) {
+  fields.params.min_tokens = static_cast<int32_t>(check(
+      IntRange{"min_tokens", 0, fields.max_tokens}, choose(wish_.min_tokens, {}, int64_t{0})));
+  const size_t num_ids = fields.eos_token_ids.size() + fields.stop_token_ids.size();
+  if (fields.params.min_tokens > 0 && num_ids > kMaxStopIds) {
+    refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("stop_token_ids: {} ids, end of sequence included, are more than the {} that "
+                    "min_tokens can hold back",
+                    num_ids,
+                    kMaxStopIds));
   }
 }
 
@@ -263,12 +264,16 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   RequestFields fields;
   checker.check_prompt(prompt_token_ids);
   fields.params = checker.check_sampling();
+  checker.check_penalties(fields.params);
   fields.seed = checker.check_seed();
   fields.max_tokens = checker.check_max_tokens(prompt_token_ids.size());
   fields.stop_token_ids = checker.check_stop_token_ids();
   checker.check_stop();
-  checker.check_num_choices(fields.params.is_greedy());
-  checker.refuse_later_features(fields.max_tokens);
+  fields.num_choices = checker.check_num_choices(fields.params.is_greedy());
+  if (!wish.ignore_eos) {
+    fields.eos_token_ids = limits.eos_token_ids;
+  }
+  checker.check_min_tokens(fields);
   if (checker.error()) {
     return tl::unexpected<Error>(*checker.error());
   }
@@ -277,14 +282,34 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   }
   fields.prompt_token_ids = std::move(prompt_token_ids);
   fields.stop = wish.stop;
-  if (!wish.ignore_eos) {
-    fields.eos_token_ids = limits.eos_token_ids;
-  }
   fields.include_stop_str_in_output = wish.include_stop_str_in_output;
   fields.skip_special_tokens = wish.skip_special_tokens;
   fields.priority = request.priority;
   fields.cache_salt = hash_salt(request.cache_salt);
   return ValidRequest(std::move(fields));
+}
+
+Result<void> check_without_model(const SamplingOptions& sampling) {
+  GenerationRequest request;
+  request.sampling = sampling;
+  RequestLimits widest;  // no model refuses less
+  widest.vocab_size = std::numeric_limits<int32_t>::max();
+  widest.max_model_len = std::numeric_limits<int32_t>::max();
+  return validate_request(request, {0}, widest).map([](const ValidRequest&) {});
+}
+
+std::vector<ValidRequest> split_choices(ValidRequest request) {
+  std::vector<ValidRequest> out;
+  for (int32_t i = 0; i < request.fields_.num_choices; ++i) {
+    RequestFields fields = request.fields_;
+    fields.num_choices = 1;
+    if (fields.seed) {
+      fields.seed = *fields.seed + static_cast<uint64_t>(i);
+      fields.params.seed = *fields.seed;
+    }
+    out.push_back(ValidRequest(std::move(fields)));
+  }
+  return out;
 }
 
 }  // namespace warprow

@@ -20,6 +20,7 @@ struct RequestFields {
   std::vector<TokenId> prompt_token_ids;  // 1 .. max_model_len - 1 ids, each in the vocabulary
   SamplingParams params;                  // seed is 0 where the client brought none
   std::optional<uint64_t> seed;           // unset: the engine draws one at submission
+  int32_t num_choices = 1;                // answers wanted; see split_choices
   int32_t max_tokens = 0;                 // >= 1, and prompt + max_tokens <= max_model_len
   std::vector<TokenId> eos_token_ids;     // empty with ignore_eos
   std::vector<TokenId> stop_token_ids;    // without repetitions, in the client's order
@@ -32,6 +33,8 @@ struct RequestFields {
 
 // The most likely tokens that a client may ask for beside the sampled one.
 inline constexpr int64_t kMaxLogprobs = 20;
+// The most answers to one prompt.
+inline constexpr int64_t kMaxChoices = 128;
 
 // What a request is measured against.
 struct RequestLimits {
@@ -51,6 +54,14 @@ class ValidRequest;
                                                     std::vector<TokenId> prompt_token_ids,
                                                     const RequestLimits& limits);
 
+// Refuses what validate_request would refuse whatever the model, so that nobody waits for a load to
+// learn of a typing error.
+[[nodiscard]] Result<void> check_without_model(const SamplingOptions& sampling);
+
+// A request for each choice, to be submitted all; the prefix cache makes the repeated prompt cheap.
+// Choice i has the client's seed + i, as in vLLM, and without one the engine draws for each.
+[[nodiscard]] std::vector<ValidRequest> split_choices(ValidRequest request);
+
 // The only way into the engine; made by validate_request alone.
 class ValidRequest {
  public:
@@ -65,6 +76,7 @@ class ValidRequest {
   friend Result<ValidRequest> validate_request(const GenerationRequest& request,
                                                std::vector<TokenId> prompt_token_ids,
                                                const RequestLimits& limits);
+  friend std::vector<ValidRequest> split_choices(ValidRequest request);
   explicit ValidRequest(RequestFields fields) : fields_(std::move(fields)) {}
 
   RequestFields fields_;

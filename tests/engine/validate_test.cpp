@@ -177,9 +177,6 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
          o.min_tokens = 4;
          o.max_tokens = 3;
        })},
-      {"min_tokens: 2 is not supported yet, only 0",
-       option([](auto& o) { o.min_tokens = 2; }),
-       ErrorCode::kUnsupported},
   };
   for (const BadEdge& c : cases) {
     const Result<ValidRequest> result = validate(c.edit);
@@ -246,6 +243,27 @@ TEST(Validate, PenaltiesHoldForGreedyRowsToo) {
   };
   EXPECT_EQ(repetition(1e-300), std::numeric_limits<float>::min());
   EXPECT_EQ(repetition(1e300), std::numeric_limits<float>::max());
+}
+
+TEST(Validate, MinTokensHoldBackUpTo128Ids) {
+  EXPECT_EQ(valid(option([](auto& o) { o.min_tokens = 47; })).params.min_tokens, 47);
+  GenerationRequest request;
+  request.sampling.min_tokens = 1;
+  for (int64_t id = 0; id < 127; ++id) {
+    request.sampling.stop_token_ids.push_back(id);
+  }
+  RequestLimits wide = limits();  // two ids are EOS
+  wide.vocab_size = 1000;
+  EXPECT_EQ(validate_request(request, {5}, wide).error().message,
+            "stop_token_ids: 129 ids, end of sequence included, are more than the 128 that "
+            "min_tokens can hold back");
+  request.sampling.stop_token_ids.pop_back();
+  EXPECT_TRUE(validate_request(request, {5}, wide).has_value());
+  for (int64_t id = 200; id < 500; ++id) {
+    request.sampling.stop_token_ids.push_back(id);
+  }
+  request.sampling.min_tokens = 0;
+  EXPECT_TRUE(validate_request(request, {5}, wide).has_value());
 }
 
 TEST(Validate, ValuesThatChangeNothingAreOff) {
