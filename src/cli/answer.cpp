@@ -54,25 +54,44 @@ AnswerJson stop_reason_json(const RequestUpdate& last) {
   return nullptr;
 }
 
-AnswerJson usage_json(const RequestUpdate& last) {
-  return {{"prompt_tokens", last.num_prompt_tokens},
-          {"completion_tokens", last.num_output_tokens},
-          {"total_tokens", last.num_prompt_tokens + last.num_output_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", last.num_cached_tokens}}}};
+AnswerJson usage_json(std::span<const Answer> answers) {
+  const RequestUpdate& first = answers.front().last;
+  const int64_t num_output_tokens = count_output_tokens(answers);
+  return {{"prompt_tokens", first.num_prompt_tokens},
+          {"completion_tokens", num_output_tokens},
+          {"total_tokens", first.num_prompt_tokens + num_output_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", first.num_cached_tokens}}}};
 }
 
-// The first token comes with the prompt; the others take predicted_ms.
-AnswerJson timings_json(const RequestUpdate& last) {
+// The first token of each choice comes with the prompt; the others take predicted_ms.
+AnswerJson timings_json(std::span<const Answer> answers) {
+  const RequestUpdate& last = answers.front().last;
   const RequestTimings& timings = last.timings;
+  double predicted_ms = 0;
+  int64_t num_timed = 0;
+  for (const Answer& answer : answers) {
+    predicted_ms = std::max(predicted_ms, answer.last.timings.predicted_ms);
+    num_timed += std::max(0, answer.last.num_output_tokens - 1);
+  }
   return {{"queue_ms", rounded_ms(timings.queue_ms)},
           {"prompt_n", last.num_prompt_tokens - last.num_cached_tokens},
           {"prompt_ms", rounded_ms(timings.prompt_ms)},
           {"prompt_per_second",
            per_second(last.num_prompt_tokens - last.num_cached_tokens, timings.prompt_ms)},
-          {"predicted_n", last.num_output_tokens},
-          {"predicted_ms", rounded_ms(timings.predicted_ms)},
-          {"predicted_per_second",
-           per_second(std::max(0, last.num_output_tokens - 1), timings.predicted_ms)}};
+          {"predicted_n", count_output_tokens(answers)},
+          {"predicted_ms", rounded_ms(predicted_ms)},
+          {"predicted_per_second", per_second(num_timed, predicted_ms)}};
+}
+
+AnswerJson choice_json(size_t index, const Answer& answer) {
+  AnswerJson choice = {{"index", index},
+                       {"token_ids", answer.token_ids},
+                       {"text", answer.text},
+                       {"finish_reason", finish_reason_name(answer.last.finish_reason)},
+                       {"stop_reason", stop_reason_json(answer.last)}};
+  choice["logprobs"] =
+      answer.logprobs.empty() ? AnswerJson(nullptr) : logprobs_json(answer.logprobs);
+  return choice;
 }
 
 struct ErrorKind {
@@ -110,19 +129,31 @@ void Answer::add(RequestUpdate update) {
   last = std::move(update);
 }
 
-AnswerJson answer_json(std::span<const TokenId> prompt_token_ids, const Answer& answer) {
-  AnswerJson choice = {{"index", 0},
-                       {"token_ids", answer.token_ids},
-                       {"text", answer.text},
-                       {"finish_reason", finish_reason_name(answer.last.finish_reason)},
-                       {"stop_reason", stop_reason_json(answer.last)}};
-  choice["logprobs"] =
-      answer.logprobs.empty() ? AnswerJson(nullptr) : logprobs_json(answer.logprobs);
+const Answer* find_failed(std::span<const Answer> answers) {
+  const auto failed = std::find_if(answers.begin(), answers.end(), [](const Answer& answer) {
+    return answer.last.finish_reason == FinishReason::kError;
+  });
+  return failed == answers.end() ? nullptr : &*failed;
+}
+
+int64_t count_output_tokens(std::span<const Answer> answers) {
+  int64_t sum = 0;
+  for (const Answer& answer : answers) {
+    sum += answer.last.num_output_tokens;
+  }
+  return sum;
+}
+
+AnswerJson answer_json(std::span<const TokenId> prompt_token_ids, std::span<const Answer> answers) {
+  AnswerJson choices = AnswerJson::array();
+  for (const Answer& answer : answers) {
+    choices.push_back(choice_json(choices.size(), answer));
+  }
   AnswerJson out;
   out["prompt_token_ids"] = std::vector<TokenId>(prompt_token_ids.begin(), prompt_token_ids.end());
-  out["choices"] = AnswerJson::array({std::move(choice)});
-  out["usage"] = usage_json(answer.last);
-  out["timings"] = timings_json(answer.last);
+  out["choices"] = std::move(choices);
+  out["usage"] = usage_json(answers);
+  out["timings"] = timings_json(answers);
   return out;
 }
 

@@ -25,11 +25,19 @@ struct Answer {
   [[nodiscard]] bool finished() const { return last.finish_reason != FinishReason::kNone; }
 };
 
+// The first choice that failed, or null.
+const Answer* find_failed(std::span<const Answer> answers);
+
+// Of all choices together.
+int64_t count_output_tokens(std::span<const Answer> answers);
+
 using AnswerJson = nlohmann::ordered_json;
 
 // {"prompt_token_ids":[…],"choices":[{…}],"usage":{…},"timings":{…}}. A log probability of minus
 // infinity is written -9999.0, as vLLM does, since JSON has no infinity.
-AnswerJson answer_json(std::span<const TokenId> prompt_token_ids, const Answer& answer);
+// A choice for each answer, one or more. usage counts the prompt once; of timings the prompt's are
+// those of the first choice, and predicted_ms is that of the slowest.
+AnswerJson answer_json(std::span<const TokenId> prompt_token_ids, std::span<const Answer> answers);
 
 // {"error":{"message":…,"type":…,"param":null,"code":…}}, the form and the numbers of the OpenAI
 // API.

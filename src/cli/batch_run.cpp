@@ -46,7 +46,7 @@ Result<ExitCode> BatchRun::run(std::istream& lines,
         break;
       }
       take_update();
-      const auto done = static_cast<int64_t>(window_.size() - live_.size()) + first_;
+      const auto done = first_ + static_cast<int64_t>(window_.size()) - num_running_;
       bar.update(done, num_output_tokens_);
     }
     abort_all();
@@ -88,8 +88,13 @@ void BatchRun::start_line(const std::string& text, const SamplingOptions& defaul
     return;
   }
   line.prompt_token_ids = valid->prompt_token_ids();
-  const RequestId id = engine_.submit(std::move(*valid), updates_.callback());
-  live_.emplace(id, first_ + static_cast<int64_t>(window_.size()) - 1);
+  const int64_t number = first_ + static_cast<int64_t>(window_.size()) - 1;
+  for (ValidRequest& choice : split_choices(*std::move(valid))) {
+    const RequestId id = engine_.submit(std::move(choice), updates_.callback());
+    live_.emplace(id, Choice{number, line.num_running++});
+  }
+  line.answers.resize(line.num_running);
+  ++num_running_;
 }
 
 void BatchRun::refuse(Line& line, const Error& error) {
@@ -106,19 +111,25 @@ void BatchRun::take_update() {
   if (found == live_.end()) {
     return;
   }
-  Line& line = window_[static_cast<size_t>(found->second - first_)];
+  Line& line = window_[static_cast<size_t>(found->second.line - first_)];
   num_output_tokens_ += static_cast<int64_t>(update->token_ids.size());
-  line.answer.add(std::move(*update));
-  if (!line.answer.finished()) {
-    return;
+  Answer& answer = line.answers[found->second.index];
+  answer.add(*std::move(update));
+  if (answer.finished()) {
+    live_.erase(found);
+    if (--line.num_running == 0) {
+      finish(line);
+    }
   }
-  live_.erase(found);
-  const RequestUpdate& last = line.answer.last;
-  if (last.finish_reason == FinishReason::kError) {
-    line.result = error_json({ErrorCode::kInternal, last.error});
+}
+
+void BatchRun::finish(Line& line) {
+  --num_running_;
+  if (const Answer* failed = find_failed(line.answers)) {
+    line.result = error_json({ErrorCode::kInternal, failed->last.error});
     ++num_failed_;
   } else {
-    line.result = answer_json(line.prompt_token_ids, line.answer);
+    line.result = answer_json(line.prompt_token_ids, line.answers);
   }
 }
 
@@ -136,7 +147,7 @@ void BatchRun::write_finished() {
 }
 
 void BatchRun::abort_all() {
-  for (const auto& [id, line] : live_) {
+  for (const auto& [id, choice] : live_) {
     engine_.abort(id);
   }
 }

@@ -28,7 +28,7 @@ bool is_blank(std::string_view line);
 //
 // Owns: the lines under way. Thread: one.
 // Invariant: window_[i] is the line first_ + i, counted without empty lines; live_ holds the
-// unfinished ones among them.
+// unfinished choices of them.
 class BatchRun {
  public:
   BatchRun(Engine& engine, UpdateQueue& updates, const RunOptions& options, Output& out);
@@ -40,14 +40,20 @@ class BatchRun {
  private:
   struct Line {
     std::vector<TokenId> prompt_token_ids;
-    Answer answer;
-    AnswerJson result;  // null until the line is finished
+    std::vector<Answer> answers;
+    size_t num_running = 0;  // choices
+    AnswerJson result;       // null until the line is finished
+  };
+  struct Choice {
+    int64_t line = 0;
+    size_t index = 0;
   };
 
   void read_ahead(std::istream& lines, const SamplingOptions& defaults);
   void start_line(const std::string& text, const SamplingOptions& defaults);
   void refuse(Line& line, const Error& error);
   void take_update();
+  void finish(Line& line);
   void write_finished();
   void abort_all();
   void report(double seconds) const;
@@ -59,9 +65,10 @@ class BatchRun {
   size_t look_ahead_;
 
   std::deque<Line> window_;
-  std::unordered_map<RequestId, int64_t> live_;  // request -> its line
-  int64_t first_ = 0;                            // lines written
-  int64_t line_number_ = 0;                      // lines read from the file, empty ones included
+  std::unordered_map<RequestId, Choice> live_;
+  int64_t first_ = 0;        // lines written
+  int64_t num_running_ = 0;  // unfinished lines
+  int64_t line_number_ = 0;  // lines read from the file, empty ones included
   int64_t num_failed_ = 0;
   int64_t num_output_tokens_ = 0;
   bool end_of_input_ = false;

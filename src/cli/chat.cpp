@@ -59,6 +59,15 @@ Result<ExitCode> run_chat(const Arguments& arguments) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
 
+  if (Result<void> checked = check_without_model(sampling); !checked) {
+    return tl::unexpected(refused_request(checked.error()));
+  }
+  if (sampling.n.value_or(1) > 1) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("n: {} must be 1 in a chat, which goes on from one answer", *sampling.n));
+  }
+
   const bool on_terminal = isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1;
   Output out(STDOUT_FILENO);
   UpdateQueue updates;

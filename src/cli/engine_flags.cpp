@@ -37,6 +37,21 @@ std::string help_of(const Field& field) {
   return fmt::format("{} [{}]", field.help, field.zero_decides && value == "0" ? "auto" : value);
 }
 
+// A mistyped variable would otherwise just do nothing. Not an error: a variable may be for another
+// version.
+void warn_of_unknown_variables() {
+  std::vector<std::string> known{"WARPROW_CONFIG"};
+  for_each_field([&](const Field& field) { known.push_back(environment_name(field)); });
+  for (const std::string& name : environment_names("WARPROW_")) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      const std::string near = nearest_word(name, known);
+      WR_LOG_WARN("the variable {} is no setting and does nothing{}",
+                  name,
+                  near.empty() ? "" : fmt::format("; did you mean {}?", near));
+    }
+  }
+}
+
 }  // namespace
 
 EngineFlags::EngineFlags(FlagSet& flags, Seed seed) {
@@ -90,6 +105,7 @@ Result<LoadedConfig> EngineFlags::load() const {
   Result<LoadedConfig> loaded = load_config(file, environment, given_);
   if (loaded) {
     init_logging(loaded->config.log_level, loaded->config.log_format);
+    warn_of_unknown_variables();
   }
   return loaded;
 }

@@ -19,6 +19,13 @@ ExitCode exit_code_of(ErrorCode code) {
   return ExitCode::kInternal;
 }
 
+Error refused_request(Error error) {
+  if (error.code == ErrorCode::kUnsupported) {
+    error.code = ErrorCode::kInvalidArgument;
+  }
+  return error;
+}
+
 const char* exit_codes_help() {
   return "Exit codes\n"
          "  0    done\n"
@@ -27,7 +34,8 @@ const char* exit_codes_help() {
          "  3    a model or file is missing, corrupt or unsupported\n"
          "  4    not enough memory\n"
          "  5    an internal or device failure\n"
-         "  130  interrupted (Ctrl-C)\n";
+         "  130  interrupted (Ctrl-C)\n"
+         "  143  terminated (SIGTERM)\n";
 }
 
 }  // namespace warprow

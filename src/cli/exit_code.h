@@ -19,6 +19,10 @@ enum class ExitCode : int {
 
 ExitCode exit_code_of(ErrorCode code);
 
+// The error of a request that was refused: what is not supported in it is the user's to change, not
+// the model's fault, so it ends the program as a wrong value does.
+Error refused_request(Error error);
+
 // The paragraph of --help.
 const char* exit_codes_help();
 

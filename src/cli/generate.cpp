@@ -104,6 +104,9 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
+  if (Result<void> checked = check_without_model(sampling); !checked) {
+    return tl::unexpected(refused_request(checked.error()));
+  }
   options.format = frame.as_json() ? AnswerFormat::kJson : AnswerFormat::kText;
   options.summary = isatty(STDERR_FILENO) == 1;
   if (!prompts_file) {

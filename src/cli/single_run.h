@@ -9,6 +9,8 @@
 #include "cli/update_queue.h"
 #include "engine/engine.h"
 
+#include <vector>
+
 namespace warprow {
 
 enum class AnswerFormat { kText, kJson };
@@ -22,10 +24,14 @@ struct RunOptions {
 // --stats.
 void add_stats_flag(FlagSet& flags, RunOptions& options);
 
-// Streams one request's text to `text` (may be null) until its final update. A signal or a closed
-// output aborts the request, whose final update is then awaited. The engine must not run other
-// requests of this queue.
-Answer stream_answer(Engine& engine, UpdateQueue& updates, ValidRequest request, Output* text);
+// Runs a request until the final update of each choice and returns the answers in their order.
+// `text` (may be null) gets the first choice as it comes and the others after it, under headings if
+// there are several. A signal or a closed output aborts all, and their final updates are awaited.
+// The engine must not run other requests of this queue.
+std::vector<Answer> stream_answers(Engine& engine,
+                                   UpdateQueue& updates,
+                                   ValidRequest request,
+                                   Output* text);
 
 // `warprow generate` with one prompt: the text as it comes, or JSON at the end.
 Result<ExitCode> run_single(Engine& engine,

@@ -2,6 +2,7 @@
 #include "config/env.h"
 
 #include <cstdlib>
+#include <unistd.h>
 
 namespace warprow {
 
@@ -11,6 +12,18 @@ std::optional<std::string> environment(const std::string& name) {
     return std::nullopt;
   }
   return std::string(value);
+}
+
+std::vector<std::string> environment_names(std::string_view prefix) {
+  std::vector<std::string> out;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (text.substr(0, prefix.size()) == prefix && equals + 1 < text.size()) {
+      out.emplace_back(text.substr(0, equals));
+    }
+  }
+  return out;
 }
 
 }  // namespace warprow

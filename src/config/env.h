@@ -3,11 +3,16 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace warprow {
 
 // A variable of the process environment; an empty one counts as unset. The only place that reads it
 // for settings. Thread: any, as long as nobody calls setenv.
 std::optional<std::string> environment(const std::string& name);
+
+// The names of the variables that begin so and are not empty, in no order.
+std::vector<std::string> environment_names(std::string_view prefix);
 
 }  // namespace warprow

@@ -42,6 +42,15 @@ Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
   if (config.block_size <= 0 || config.block_size % 16 != 0) {
     return refuse(fmt::format("--block-size: {} is not a multiple of 16", config.block_size));
   }
+  if (config.kernel_block_size < 0 || config.kernel_block_size % 16 != 0) {
+    return refuse(
+        fmt::format("--kernel-block-size: {} is not a multiple of 16", config.kernel_block_size));
+  }
+  if (config.kernel_block_size != 0 && config.block_size % config.kernel_block_size != 0) {
+    return refuse(fmt::format("--kernel-block-size: {} does not divide --block-size {}",
+                              config.kernel_block_size,
+                              config.block_size));
+  }
   if (host.model_max_len != 0 && config.max_model_len > host.model_max_len) {
     return refuse(fmt::format(
         "--max-model-len: {} is above the model's {}", config.max_model_len, host.model_max_len));

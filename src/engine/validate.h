@@ -47,9 +47,8 @@ struct RequestLimits {
 class ValidRequest;
 
 // The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a
-// value out of range, kUnsupported for what is understood and not built yet; the message names
-// field, value and limit. Ranges and defaults are vLLM's. `prompt_token_ids` is the request's
-// prompt, rendered and encoded.
+// value out of range; the message names field, value and limit. Ranges and defaults are vLLM's.
+// `prompt_token_ids` is the request's prompt, rendered and encoded.
 [[nodiscard]] Result<ValidRequest> validate_request(const GenerationRequest& request,
                                                     std::vector<TokenId> prompt_token_ids,
                                                     const RequestLimits& limits);

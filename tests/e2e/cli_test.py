@@ -195,6 +195,11 @@ class Configuration(CliTest):
         self.refuse(USAGE, "--max-num-batched-tokens: 4 is below --max-num-seqs 8", "generate", MODEL, "-p", "x",
                     "--max-num-seqs", "8", "--max-num-batched-tokens", "4")
 
+    def test_an_unknown_variable_is_named(self):
+        done = self.succeed("tokenize", MODEL, "-p", "x", env=clean_environment(WARPROW_BLOCKSIZE="16"))
+        self.assertIn("WARPROW_BLOCKSIZE", done.stderr.decode())
+        self.assertIn("did you mean WARPROW_BLOCK_SIZE?", done.stderr.decode())
+
     def test_the_model_may_come_from_the_environment(self):
         self.succeed("tokenize", "-p", "x", env=clean_environment(WARPROW_MODEL=MODEL))
 
@@ -290,6 +295,17 @@ class Generate(CliTest):
 
         self.assertEqual(tokens(1), tokens(1))
         self.assertGreater(len({tuple(tokens(seed)) for seed in range(1, 5)}), 1)
+
+    def test_choices(self):
+        got = self.answer("generate", MODEL, "-p", self.PROMPT, "--max-tokens", "6", "--seed", 5, "--n", 3)
+        self.assertEqual([choice["index"] for choice in got["choices"]], [0, 1, 2])
+        single = self.answer("generate", MODEL, "-p", self.PROMPT, "--max-tokens", "6", "--seed", 6)
+        self.assertEqual(got["choices"][1]["text"], single["choices"][0]["text"])
+        self.assertGreater(len({tuple(choice["token_ids"]) for choice in got["choices"]}), 1)
+        self.assertEqual(got["usage"]["prompt_tokens"], 5)
+        self.assertEqual(got["usage"]["completion_tokens"], sum(len(c["token_ids"]) for c in got["choices"]))
+        self.refuse(USAGE, "n: 2 must be 1", "generate", "nonesuch", "-p", "x", "--n", "2", "--temperature", "0")
+        self.refuse(USAGE, "n: 129 is outside [1, 128]", "generate", "nonesuch", "-p", "x", "--n", "129")
 
     def test_a_reader_that_goes_away_ends_the_run_quietly(self):
         child = subprocess.Popen([BIN, "generate", MODEL, "-p", self.PROMPT, "--max-tokens", "2000", "--ignore-eos"],
