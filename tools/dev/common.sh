@@ -10,7 +10,6 @@ source "$root/tools/dev/setup.sh"
 # A clone elsewhere, or a second preset, compiles nothing twice.
 export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-4G}
-export WARPROW_CARGO_TARGET_DIR=${WARPROW_CARGO_TARGET_DIR:-$cache/deps/textkit}
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -69,7 +68,8 @@ step() {
 configure() {
   local dir=$root/build/$1
   if [[ ! -f $dir/build.ninja || $root/CMakePresets.json -nt $dir/build.ninja ]]; then
-    step "configuring $1" "configure-$1" cmake -S "$root" --preset "$1"
+    step "configuring $1" "configure-$1" cmake -S "$root" --preset "$1" \
+      -DWARPROW_CARGO_TARGET_DIR="${WARPROW_CARGO_TARGET_DIR:-$cache/deps/textkit}"
     touch "$dir/build.ninja"
   fi
 }

@@ -90,7 +90,7 @@ check_distribution() {
       die "set-up knows Debian 12, Debian 13 and Ubuntu 24.04, not $PRETTY_NAME. Install with your package manager:
   a C++20 compiler (g++ 12 or newer), cmake 3.25, ninja, ccache, git, python 3.11 with pip, Rust 1.$min_rust_minor with cargo,
   and the development files of fmt, spdlog, tl-expected, nlohmann-json, yaml-cpp, CLI11, libedit, GoogleTest;
-  then call ./dev again with WARPROW_SKIP_SETUP=1" ;;
+  then call ./dev again with DEV_SKIP_SETUP=1" ;;
   esac
 }
 
@@ -98,7 +98,7 @@ apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock
 
 # set_up build|ci|bench: silent and quick when nothing is missing.
 set_up() {
-  [[ -z ${WARPROW_SKIP_SETUP:-} ]] || return 0
+  [[ -z ${DEV_SKIP_SETUP:-} ]] || return 0
   local packages=("${build_packages[@]}") missing rust=
   case $1 in
     build) ;;
