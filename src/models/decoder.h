@@ -13,7 +13,7 @@
 
 namespace warprow {
 
-// What a forward is fed: token ids, or hidden states of an earlier pipeline stage, and positions.
+// What a forward is fed.
 struct DecoderInput {
   View<const int32_t, 1> input_ids;  // [T]
   View<const int32_t, 2> positions;  // [P, T], P = 1 (3 with multimodal rope)

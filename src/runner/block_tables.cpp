@@ -2,7 +2,7 @@
 #include "runner/block_tables.h"
 
 #include "base/check.h"
-#include "base/math.h"
+#include "kv/kv_math.h"
 
 namespace warprow {
 
@@ -14,7 +14,7 @@ BlockTables::BlockTables(Arena& state,
     : groups_(groups.begin(), groups.end()), first_table_(first_table) {
   WR_CHECK_LE(first_table + static_cast<int32_t>(groups.size()), kMaxStagedTables);
   for (const KvGroupSpec& group : groups_) {
-    const int64_t max_blocks = static_cast<int64_t>(ceil_div(max_model_len, group.block_size)) *
+    const int64_t max_blocks = int64_t{max_blocks_per_row(max_model_len, group.block_size)} *
                                group.kernel_blocks_per_block();
     tables_.push_back(
         make_view(state.alloc<int32_t>(max_num_seqs * max_blocks), max_num_seqs, max_blocks));

@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "files/model_files.h"
+#include "kv/kv_math.h"
 #include "layers/parameter_loader.h"
 #include "models/registry.h"
 
@@ -44,7 +45,7 @@ Result<void> size_kv_cache(ModelPlan& plan, const EngineConfig& wishes) {
   const ResolvedConfig& config = plan.config;
   plan.kv_cache.groups = plan.kv.groups;
   const int64_t block_bytes = plan.kv_cache.block_bytes();
-  const int64_t blocks = config.kv_cache_memory_bytes / block_bytes;
+  const int64_t blocks = num_blocks_in(config.kv_cache_memory_bytes, plan.kv_cache);
   const auto num_groups = static_cast<int32_t>(plan.kv.groups.size());
   if (blocks < 1 + num_groups) {
     return fail(ErrorCode::kOutOfMemory,
