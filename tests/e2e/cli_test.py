@@ -475,6 +475,31 @@ class Plan(CliTest):
         self.assertIn("weights", self.succeed("plan", MODEL).stdout.decode())
 
 
+class Bench(CliTest):
+    def test_latency(self):
+        path = self.file("latency.json", "")
+        done = self.succeed("bench", "latency", MODEL, "--input-len", "8", "--output-len", "4", "--batch-size", "2",
+                            "--num-iters", "2", "--num-iters-warmup", "1", "--output", "json", "--output-json", path)
+        result = json.loads(done.stdout)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(result, json.load(file))
+        self.assertEqual(len(result["latencies"]), 2)
+        self.assertAlmostEqual(result["avg_latency"], sum(result["latencies"]) / 2)
+        self.assertEqual(set(result["percentiles"]), {"10", "25", "50", "75", "90", "99"})
+        self.assertEqual(done.stderr, b"")
+
+    def test_throughput(self):
+        result = json.loads(self.succeed("bench", "throughput", MODEL, "--input-len", "8", "--output-len", "4",
+                                         "--num-prompts", "5", "--output", "json").stdout)
+        self.assertEqual((result["num_requests"], result["total_num_tokens"]), (5, 60))
+        self.assertAlmostEqual(result["tokens_per_second"], 60 / result["elapsed_time"])
+
+    def test_usage(self):
+        self.refuse(USAGE, "none of latency|throughput", "bench", "speed")
+        self.refuse(USAGE, "must be at least 1", "bench", "latency", MODEL, "--output-len", "0")
+        self.refuse(USAGE, "8192", "bench", "latency", MODEL, "--input-len", "9000")
+
+
 def default_model_file():
     """Path of the model's .gguf file."""
     if MODEL.endswith(".gguf"):
