@@ -87,7 +87,6 @@ class ModelRunner {
   void prepare_attention();
   void note_step(const SchedulerOutput& step);
 
-  Device& device_;
   Stream& stream_;
   Decoder& model_;
   RunnerOptions options_;
