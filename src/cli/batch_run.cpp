@@ -89,7 +89,7 @@ void BatchRun::start_line(const std::string& text, const SamplingOptions& defaul
   }
   line.prompt_token_ids = valid->prompt_token_ids();
   const int64_t number = first_ + static_cast<int64_t>(window_.size()) - 1;
-  for (ValidRequest& choice : split_choices(*std::move(valid))) {
+  for (ValidRequest& choice : split_choices(*valid)) {
     const RequestId id = engine_.submit(std::move(choice), updates_.callback());
     live_.emplace(id, Choice{number, line.num_running++});
   }

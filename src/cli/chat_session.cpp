@@ -84,7 +84,7 @@ ChatSession::Next ChatSession::answer(const std::string& text) {
     return Next::kGoOn;
   }
   const auto start = std::chrono::steady_clock::now();
-  Answer reply = stream_answers(engine_, updates_, *std::move(valid), &out_).front();
+  Answer reply = stream_answers(engine_, updates_, *valid, &out_).front();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   out_.end_line();
   last_speed_ = speed_text(reply.last.num_output_tokens, took.count()) + "\n";

@@ -63,10 +63,10 @@ void add_stats_flag(FlagSet& flags, RunOptions& options) {
 
 std::vector<Answer> stream_answers(Engine& engine,
                                    UpdateQueue& updates,
-                                   ValidRequest request,
+                                   const ValidRequest& request,
                                    Output* text) {
   std::vector<RequestId> ids;
-  for (ValidRequest& choice : split_choices(std::move(request))) {
+  for (ValidRequest& choice : split_choices(request)) {
     ids.push_back(engine.submit(std::move(choice), updates.callback()));
   }
   std::vector<Answer> answers(ids.size());
@@ -113,7 +113,7 @@ Result<ExitCode> run_single(Engine& engine,
   const bool as_text = options.format == AnswerFormat::kText;
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Answer> answers =
-      stream_answers(engine, updates, *std::move(valid), as_text ? &out : nullptr);
+      stream_answers(engine, updates, *valid, as_text ? &out : nullptr);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
 
   if (const Answer* failed = find_failed(answers)) {

@@ -30,7 +30,7 @@ void add_stats_flag(FlagSet& flags, RunOptions& options);
 // The engine must not run other requests of this queue.
 std::vector<Answer> stream_answers(Engine& engine,
                                    UpdateQueue& updates,
-                                   ValidRequest request,
+                                   const ValidRequest& request,
                                    Output* text);
 
 // `warprow generate` with one prompt: the text as it comes, or JSON at the end.

@@ -153,7 +153,7 @@ Result<int64_t> parse_number(const Field& field, int64_t type_max, std::string_v
   if (field.zero_decides && text == "auto") {
     return 0;
   }
-  const Result<int64_t> value = parse_size(text);
+  Result<int64_t> value = parse_size(text);
   if (!value || (field.zero_decides && *value == 0)) {
     return value;
   }

@@ -97,8 +97,8 @@ void RequestOutput::take_token(const OutputBatch& batch, const OutputDelta& delt
   ++update_.num_output_tokens;
   if (wants_logprobs_) {
     WR_CHECK_GE(delta.logprobs_at, 0);
-    update_.logprobs.push_back(logprob_entry(
-        batch, token, batch.logprobs[static_cast<size_t>(delta.logprobs_at + index)]));
+    const auto at = static_cast<size_t>(delta.logprobs_at) + static_cast<size_t>(index);
+    update_.logprobs.push_back(logprob_entry(batch, token, batch.logprobs[at]));
   }
   // The token that ends a request is no part of its answer, whatever it would print; as in vLLM.
   const bool ends_it = delta.reason == FinishReason::kStop && index == delta.tokens.count - 1;

@@ -298,7 +298,7 @@ Result<void> check_without_model(const SamplingOptions& sampling) {
   return validate_request(request, {0}, widest).map([](const ValidRequest&) {});
 }
 
-std::vector<ValidRequest> split_choices(ValidRequest request) {
+std::vector<ValidRequest> split_choices(const ValidRequest& request) {
   std::vector<ValidRequest> out;
   for (int32_t i = 0; i < request.fields_.num_choices; ++i) {
     RequestFields fields = request.fields_;

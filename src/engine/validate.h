@@ -59,7 +59,7 @@ class ValidRequest;
 
 // A request for each choice, to be submitted all; the prefix cache makes the repeated prompt cheap.
 // Choice i has the client's seed + i, as in vLLM, and without one the engine draws for each.
-[[nodiscard]] std::vector<ValidRequest> split_choices(ValidRequest request);
+[[nodiscard]] std::vector<ValidRequest> split_choices(const ValidRequest& request);
 
 // The only way into the engine; made by validate_request alone.
 class ValidRequest {
@@ -75,7 +75,7 @@ class ValidRequest {
   friend Result<ValidRequest> validate_request(const GenerationRequest& request,
                                                std::vector<TokenId> prompt_token_ids,
                                                const RequestLimits& limits);
-  friend std::vector<ValidRequest> split_choices(ValidRequest request);
+  friend std::vector<ValidRequest> split_choices(const ValidRequest& request);
   explicit ValidRequest(RequestFields fields) : fields_(std::move(fields)) {}
 
   RequestFields fields_;

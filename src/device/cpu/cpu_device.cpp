@@ -58,6 +58,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
 
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
     if (options_.mode == CpuStreamMode::kShapeOnly) {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that nobody may follow
       return {purpose, reinterpret_cast<std::byte*>(kShapeOnlyBase), bytes, {}};
     }
     std::byte* base = map_pages(
