@@ -171,6 +171,7 @@ bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& 
 
 Error FlagSet::unknown_flag(const std::string& argument) const {
   std::vector<std::string> known;
+  known.reserve(flags_.size());
   for (const auto& flag : flags_) {
     known.push_back("--" + flag->name);
   }

@@ -12,8 +12,10 @@ namespace warprow {
 namespace {
 
 // What a signal handler may touch: lock-free atomics and sem_post.
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 std::atomic<sem_t*> g_wake{nullptr};
 std::atomic<int> g_signal{0};
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 void note_signal(int number) {
   const int saved_errno = errno;

@@ -86,6 +86,7 @@ struct PagedAttention {
 
   void operator()(ComputePool& pool) const {
     const auto address = reinterpret_cast<uintptr_t>(args.scratch.data);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): rounding an address up
     auto* base = reinterpret_cast<float*>(round_up<uintptr_t>(address, kRowPad * sizeof(float)));
     const int64_t per_worker = round_up<int64_t>(
         attention_scratch_floats(group(), args.kv.head_dim_k, args.kv.head_dim_v), kRowPad);

@@ -55,6 +55,7 @@ struct WorkerScratch {
 
 WorkerScratch cut_scratch(std::byte* scratch, int64_t vocab, int32_t worker) {
   const auto address = round_up<uintptr_t>(reinterpret_cast<uintptr_t>(scratch), kAlign);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): rounding an address up
   auto* p = reinterpret_cast<std::byte*>(address) + worker_bytes(vocab) * worker;
   const auto take = [&p](int64_t bytes) {
     std::byte* at = p;
