@@ -125,6 +125,7 @@ format() {
 clang_tidy() {
   set_up ci
   configure tidy
+  step --quiet "refreshing the compilation database" configure-tidy ninja -C "$root/build/tidy" build.ninja
   if [[ $# -gt 0 ]]; then
     realpath -- "$@"
   else
