@@ -95,6 +95,19 @@ Result<void> check_counts(const BenchFlags& flags) {
   return {};
 }
 
+// Loads the model and runs the load on it; seconds of each measured run.
+Result<std::vector<double>> load_and_measure(const CommandFrame& frame, const BenchFlags& flags) {
+  if (auto counts = check_counts(flags); !counts) {
+    return tl::unexpected(counts.error());
+  }
+  const std::unique_ptr<Engine> engine = load_engine(frame.config());
+  Result<BenchRun> run = BenchRun::prepare(*engine, flags.load);
+  if (!run) {
+    return tl::unexpected(run.error());
+  }
+  return measure(*run, flags);
+}
+
 // Prefix caching is off unless asked for, as in vLLM: repeated prompts would measure the cache.
 Arguments without_prefix_cache(const Arguments& arguments) {
   Arguments all{"--no-enable-prefix-caching"};
@@ -118,15 +131,11 @@ Result<ExitCode> latency(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
-  if (auto counts = check_counts(flags); !counts) {
-    return tl::unexpected(counts.error());
+  const Result<std::vector<double>> measured = load_and_measure(frame, flags);
+  if (!measured) {
+    return tl::unexpected(measured.error());
   }
-  const std::unique_ptr<Engine> engine = load_engine(frame.config());
-  Result<BenchRun> run = BenchRun::prepare(*engine, flags.load);
-  if (!run) {
-    return tl::unexpected(run.error());
-  }
-  const std::vector<double> seconds = measure(*run, flags);
+  const std::vector<double>& seconds = *measured;
   const double average =
       std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
   const auto tokens = static_cast<double>(flags.load.num_prompts * flags.load.output_len);
@@ -155,15 +164,11 @@ Result<ExitCode> throughput(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
-  if (auto counts = check_counts(flags); !counts) {
-    return tl::unexpected(counts.error());
+  const Result<std::vector<double>> measured = load_and_measure(frame, flags);
+  if (!measured) {
+    return tl::unexpected(measured.error());
   }
-  const std::unique_ptr<Engine> engine = load_engine(frame.config());
-  Result<BenchRun> run = BenchRun::prepare(*engine, flags.load);
-  if (!run) {
-    return tl::unexpected(run.error());
-  }
-  const double seconds = measure(*run, flags).front();
+  const double seconds = measured->front();
   const auto prompts = static_cast<double>(flags.load.num_prompts);
   const double total = prompts * static_cast<double>(flags.load.input_len + flags.load.output_len);
   const double output = prompts * static_cast<double>(flags.load.output_len);

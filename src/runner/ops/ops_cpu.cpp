@@ -43,6 +43,16 @@ struct ShuffledTeam {
   }
 };
 
+// An item's body as a row whose team has nothing to share.
+template <typename Op>
+struct OneLane {
+  Op op;
+  template <typename Team>
+  void operator()(int64_t i, const Team& /*team*/) const {
+    op(i);
+  }
+};
+
 struct CpuLauncher {
   bool shuffle = false;
   uint64_t seed = 0;
@@ -70,23 +80,7 @@ struct CpuLauncher {
 
   template <typename Op>
   void for_items(Stream& stream, const char* name, int64_t n, const Op& op) const {
-    if (n <= 0) {
-      return;
-    }
-    if (shuffle) {
-      cpu::as_cpu(stream).launch(name, [op, n, seed = seed](cpu::ComputePool&) {
-        std::mt19937_64 random(seed);
-        for (const int64_t i : shuffled(n, random)) {
-          op(i);
-        }
-      });
-    } else {
-      cpu::as_cpu(stream).launch(name, [op, n](cpu::ComputePool&) {
-        for (int64_t i = 0; i < n; ++i) {
-          op(i);
-        }
-      });
-    }
+    for_rows(stream, name, n, OneLane<Op>{op});
   }
 };
 
