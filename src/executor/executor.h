@@ -26,9 +26,8 @@ struct ModelFacts {
 struct ExecutorStats {
   int64_t steps = 0;
   int64_t max_steps_in_flight = 0;
-  int64_t row_state_bytes = 0;  // uploaded diffs of row state, summed
-  int64_t step_allocations =
-      0;  // operator new calls inside steps; counted only where a hook is installed
+  int64_t row_state_bytes = 0;   // uploaded diffs of row state, summed
+  int64_t step_allocations = 0;  // heap allocations inside steps; 0 under sanitizers
   int64_t workspace_high_water = 0;
   int64_t workspace_planned = 0;
 };
@@ -58,7 +57,7 @@ class Executor {
   virtual void take_output(ModelRunnerOutput& output) = 0;
 
   // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health",
-  // "memory_plan", "state_checksum" ("" for an unknown name is an error).
+  // "memory_plan", "state_checksum". Another name is a checked error.
   virtual std::vector<std::string> collective_rpc(const std::string& operation,
                                                   const std::string& argument) = 0;
 

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace warprow {
 namespace {
 
@@ -73,8 +71,8 @@ class UniprocExecutor final : public Executor {
   Worker worker_;
   ModelFacts facts_;
   ExecutorStats stats_;
-  int64_t allocations_before_ =
-      0;  // the device's threads count from their start; loading does not matter
+  // The device's threads count from their start; what loading allocated does not matter.
+  int64_t allocations_before_ = 0;
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ void RequestRows::add(const NewRow& row,
   const auto tokens =
       std::span(out.token_ids)
           .subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count));
-  host = {true, row.generation, row.prefill_len, row.params.num_logprobs, row.params.is_greedy()};
+  host = {true, row.generation, row.prefill_len, row.params.num_logprobs};
 
   RowState state;
   state.prompt_len = row.prompt_len;

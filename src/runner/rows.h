@@ -45,7 +45,6 @@ class RequestRows {
     uint32_t generation = 0;
     int32_t prefill_len = 0;
     int32_t num_logprobs = -1;
-    bool greedy = true;
   };
   [[nodiscard]] const Host& host(RowId row) const {
     return hosts_[static_cast<size_t>(index_of(row))];

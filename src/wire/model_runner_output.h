@@ -37,7 +37,6 @@ struct StepStats {
   int32_t num_toks = 0;
   int32_t num_prefill_rows = 0;  // rows with tokens of their prefill in the step
   int64_t row_state_bytes = 0;   // uploaded diffs of row state
-  int64_t step_us = 0;           // device time from first to last operation
   bool operator==(const StepStats&) const = default;
 };
 

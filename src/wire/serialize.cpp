@@ -95,7 +95,7 @@ void visit(A& archive, Ref<A, RowOutput> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, StepStats> v) {
-  archive(v.num_rows, v.num_toks, v.num_prefill_rows, v.row_state_bytes, v.step_us);
+  archive(v.num_rows, v.num_toks, v.num_prefill_rows, v.row_state_bytes);
 }
 
 template <typename A>

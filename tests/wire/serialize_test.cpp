@@ -115,7 +115,7 @@ class Maker {
     m.hidden_states = tensors();
     m.pooled = tensors();
     fill(m.connector_output, [&] { return static_cast<uint8_t>(any()); });
-    m.stats = {any(), any(), any(), any(), any()};
+    m.stats = {any(), any(), any(), any()};
     return m;
   }
 

@@ -26,9 +26,7 @@ class ThreadedEvent final : public Event {
       }
       cpu_relax();
     }
-    for (uint64_t done = done_.load(); done < target; done = done_.load()) {
-      done_.wait(done);
-    }
+    wait_for(target);
   }
   [[nodiscard]] bool reached() const override {
     return done_.load(std::memory_order_acquire) >= target_.load(std::memory_order_acquire);
