@@ -3,6 +3,10 @@
 
 #include <string>
 
+// fmt 9 takes nvcc for a compiler without constexpr functions and then calls them in constants.
+#if defined(__NVCC__) && !defined(FMT_USE_CONSTEXPR)
+#define FMT_USE_CONSTEXPR 1
+#endif
 #include <fmt/format.h>
 
 namespace warprow {

@@ -4,6 +4,7 @@
 #include "base/hd.h"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace warprow {
 
@@ -28,8 +29,10 @@ struct View {
   [[nodiscard]] WR_HD T* row(int64_t i) const { return data + i * stride[0]; }
   [[nodiscard]] WR_HD bool empty() const { return data == nullptr; }
   // A window of const elements from one of mutable ones.
-  WR_HD operator View<const T, N>() const {  // NOLINT(google-explicit-constructor)
-    View<const T, N> v;
+  template <typename C>
+    requires(!std::is_const_v<T> && std::is_same_v<C, const T>)
+  WR_HD operator View<C, N>() const {  // NOLINT(google-explicit-constructor)
+    View<C, N> v;
     v.data = data;
     for (int d = 0; d < N; ++d) {
       v.shape[d] = shape[d];

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/dtype.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_bf16.h>
+
+// Eight elements a thread: a 16-byte access of bf16, two of float32. Arithmetic is float32 always.
+namespace warprow::cuda {
+
+using Bf16 = __nv_bfloat16;
+inline constexpr int kVec = 8;
+
+__device__ __forceinline__ void unpack2(uint32_t pair, float& low, float& high) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000U);
+}
+
+__device__ __forceinline__ uint32_t pack2(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+__device__ __forceinline__ void unpack8(const uint4& raw, float (&v)[kVec]) {
+  unpack2(raw.x, v[0], v[1]);
+  unpack2(raw.y, v[2], v[3]);
+  unpack2(raw.z, v[4], v[5]);
+  unpack2(raw.w, v[6], v[7]);
+}
+
+__device__ __forceinline__ uint4 pack8(const float (&v)[kVec]) {
+  return {pack2(v[0], v[1]), pack2(v[2], v[3]), pack2(v[4], v[5]), pack2(v[6], v[7])};
+}
+
+__device__ __forceinline__ void load8(const Bf16* p, float (&v)[kVec]) {
+  unpack8(*reinterpret_cast<const uint4*>(p), v);
+}
+
+__device__ __forceinline__ void load8(const float* p, float (&v)[kVec]) {
+  const float4 low = reinterpret_cast<const float4*>(p)[0];
+  const float4 high = reinterpret_cast<const float4*>(p)[1];
+  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+}
+
+__device__ __forceinline__ void store8(Bf16* p, const float (&v)[kVec]) {
+  *reinterpret_cast<uint4*>(p) = pack8(v);
+}
+
+__device__ __forceinline__ void store8(float* p, const float (&v)[kVec]) {
+  reinterpret_cast<float4*>(p)[0] = {v[0], v[1], v[2], v[3]};
+  reinterpret_cast<float4*>(p)[1] = {v[4], v[5], v[6], v[7]};
+}
+
+__device__ __forceinline__ float to_float(float v) { return v; }
+__device__ __forceinline__ float to_float(Bf16 v) { return __bfloat162float(v); }
+
+__device__ __forceinline__ void store(float* p, float v) { *p = v; }
+__device__ __forceinline__ void store(Bf16* p, float v) { *p = __float2bfloat16_rn(v); }
+
+// Whether rows of a matrix can be read eight elements at a time.
+inline bool rows_fit_vec(const void* base, int64_t row_stride, size_t element_bytes) {
+  return reinterpret_cast<uintptr_t>(base) % 16 == 0 &&
+         static_cast<size_t>(row_stride) * element_bytes % 16 == 0;
+}
+
+}  // namespace warprow::cuda
