@@ -58,9 +58,7 @@ template <typename X, typename Out, int kGroups>
 __global__ void __launch_bounds__(kMaxThreads) norm_rows(Rows<X, Out> a) {
   float weight[kGroups][kVec];
   float x[kGroups][kVec];
-  const auto column = [](int g) {
-    return static_cast<int>(g * blockDim.x + threadIdx.x) * kVec;
-  };
+  const auto column = [](int g) { return static_cast<int>(g * blockDim.x + threadIdx.x) * kVec; };
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     if (column(g) < a.width) {
