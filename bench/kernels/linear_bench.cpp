@@ -102,7 +102,7 @@ class Bench {
         model_(smollm2()),
         x_(static_cast<size_t>(kMaxToks * 1536)),
         y_(static_cast<size_t>(kMaxToks * 3072 + 64 * 49152)),
-        scratch_(new_weights(linear_scratch_bytes(kMaxToks, 1536))) {
+        scratch_(new_weights(cpu::linear_scratch_bytes(kMaxToks, 1536))) {
     for (size_t i = 0; i < x_.size(); ++i) {
       x_[i] = static_cast<float>(i % 61) - 30.0F;
     }

@@ -5,6 +5,7 @@
 #include "device/arena.h"
 #include "device/device.h"
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 
@@ -72,8 +73,8 @@ struct AttentionParams {
 // One call: queries of this step against the layer's cache, which already holds this step's keys
 // and values.
 struct AttentionCall {
-  View<const float, 2> q;  // [num_toks, num_heads * head_dim], row-strided
-  View<float, 2> out;      // [num_toks, num_heads * head_dim_v]
+  ConstActView q;  // [num_toks, num_heads * head_dim], row-strided
+  ActView out;     // [num_toks, num_heads * head_dim_v]
   int32_t num_heads = 0;
   KvLayerView kv;
   AttentionParams params;

@@ -7,10 +7,10 @@
 namespace warprow {
 
 void AttentionLayer::forward(Stream& stream,
-                             View<float, 2> qkv,
+                             ActView qkv,
                              View<const float, 2> cos,
                              View<const float, 2> sin,
-                             View<float, 2> out) const {
+                             ActView out) const {
   const ForwardContext& context = forward_context(stream);
   const ForwardGroup& mine = context.groups[static_cast<size_t>(group)];
   const KvLayerView& kv = context.kv_layers[static_cast<size_t>(layer)];
@@ -29,8 +29,7 @@ void AttentionLayer::forward(Stream& stream,
   rope_kv_write(stream, rope);
 
   AttentionCall call;
-  call.q = make_strided<const float>(
-      qkv.data, qkv.shape[0], static_cast<int64_t>(num_heads) * head_dim, qkv.stride[0]);
+  call.q = qkv.columns(0, static_cast<int64_t>(num_heads) * head_dim);
   call.out = out;
   call.num_heads = num_heads;
   call.kv = kv;

@@ -26,10 +26,10 @@ struct AttentionLayer {
   // qkv [T, (heads + 2 kv_heads) * head_dim] is rotated in place; cos and sin [T, rot_dim / 2]; out
   // [T, heads * head_dim].
   void forward(Stream& stream,
-               View<float, 2> qkv,
+               ActView qkv,
                View<const float, 2> cos,
                View<const float, 2> sin,
-               View<float, 2> out) const;
+               ActView out) const;
 };
 
 }  // namespace warprow

@@ -32,13 +32,24 @@ Linear::Linear(const PackedWeight& weight, ActFormat act) : num_outputs_(weight.
 }
 
 void Linear::forward(Stream& stream,
-                     View<const float, 2> x,
-                     View<float, 2> y,
-                     std::byte* scratch) const {
+                     const LinearInput& in,
+                     ActView y,
+                     LinearEpilogue epilogue,
+                     const LinearWorkspace& workspace) const {
+  const int64_t toks = in.x.shape[0];
   LinearArgs args = args_;
-  args.x = x;
+  args.x = in.x;
   args.y = y;
-  args.scratch = scratch;
+  args.epilogue = epilogue;
+  args.scratch = workspace.scratch;
+  if (!in.norm_weight.empty()) {
+    args.norm_weight = in.norm_weight;
+    args.norm_eps = in.norm_eps;
+    args.normed = {workspace.normed.dtype, workspace.normed.data, toks, in.x.shape[1]};
+  }
+  if (epilogue != LinearEpilogue::kStore) {
+    args.wide = {workspace.wide.dtype, workspace.wide.data, toks, num_outputs_};
+  }
   linear(stream, args);
 }
 

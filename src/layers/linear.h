@@ -16,6 +16,20 @@ struct LinearPart {
   std::string bias;  // tensor name; empty: none
 };
 
+// Memory that every linear layer of a model shares, for its largest step.
+struct LinearWorkspace {
+  ActView normed;                // [max_num_toks, most inputs of a layer behind a norm]
+  ActView wide;                  // [max_num_toks, most outputs of a layer that gates or adds]
+  std::byte* scratch = nullptr;  // linear_scratch_bytes
+};
+
+// What a linear layer reads: x itself, or its RMS norm.
+struct LinearInput {
+  ConstActView x;
+  View<const float, 1> norm_weight = {};  // empty: x itself
+  float norm_eps = 0.0F;
+};
+
 // A linear layer as an ordered list of segments side by side in the output: GGUF mixes formats
 // within Q, K and V, so one fused weight would not do.
 //
@@ -30,8 +44,12 @@ class Linear {
   Linear(const PackedWeight& weight, ActFormat act);
 
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
-  // y[t] = W x[t] + b. scratch: linear_scratch_bytes for the most tokens and inputs of any layer.
-  void forward(Stream& stream, View<const float, 2> x, View<float, 2> y, std::byte* scratch) const;
+  // y[t] = W x[t] + b, or what the epilogue says (kernels/linear/linear.h).
+  void forward(Stream& stream,
+               const LinearInput& in,
+               ActView y,
+               LinearEpilogue epilogue,
+               const LinearWorkspace& workspace) const;
 
  private:
   LinearArgs args_;  // without x and y

@@ -3,6 +3,7 @@
 
 #include "base/dtype.h"
 #include "device/arena.h"
+#include "device/device.h"
 #include "device/stream.h"
 #include "device/view.h"
 #include "kernels/linear/packed_weight.h"
@@ -60,6 +61,8 @@ class ParameterLoader {
   View<const float, 1> constants(std::vector<float> values);
   // The host's copy of a small vector, as f32.
   [[nodiscard]] std::vector<float> read_vector(const TensorWish& wish) const;
+
+  [[nodiscard]] DeviceKind device_kind() const { return stream_.device().facts().kind; }
 
   // Waits until everything is on the device.
   void finish();

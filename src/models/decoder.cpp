@@ -38,7 +38,7 @@ Decoder::Decoder(const DecoderSpec& spec,
                  const DecoderOptions& options,
                  ParameterLoader& loader,
                  Arena& workspace)
-    : spec_(spec), options_(options) {
+    : spec_(spec), options_(options), device_(loader.device_kind()) {
   embedding_ = loader.matrix({spec.names.embed, spec.vocab_size, spec.hidden_size});
   for (int32_t i = 0; i < spec.num_layers; ++i) {
     layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
@@ -97,72 +97,58 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
 
 void Decoder::allocate_buffers(Arena& workspace) {
   const int64_t toks = options_.max_num_toks;
-  const int64_t hidden = spec_.hidden_size;
-  buffers_.residual = workspace.alloc<float>(toks * hidden);
-  buffers_.hidden = workspace.alloc<float>(toks * hidden);
-  buffers_.normed = workspace.alloc<float>(toks * hidden);
-  buffers_.qkv = workspace.alloc<float>(toks * spec_.qkv_size());
-  buffers_.attention = workspace.alloc<float>(toks * spec_.q_size());
-  buffers_.gate_up = workspace.alloc<float>(toks * 2 * spec_.intermediate_size);
-  buffers_.activated = workspace.alloc<float>(toks * spec_.intermediate_size);
+  const auto activations = [&](int64_t width) {
+    const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
+    return ActView(options_.act_dtype, workspace.alloc_bytes(bytes), toks, width);
+  };
+  buffers_.residual = workspace.alloc<float>(toks * spec_.hidden_size);
+  buffers_.hidden = activations(spec_.hidden_size);
+  buffers_.qkv = activations(spec_.qkv_size());
+  buffers_.attention = activations(spec_.q_size());
+  buffers_.activated = activations(spec_.intermediate_size);
   buffers_.cos = workspace.alloc<float>(toks * spec_.rope.rot_dim / 2);
   buffers_.sin = workspace.alloc<float>(toks * spec_.rope.rot_dim / 2);
+  // The final norm's output is not needed before the last layer is done with its own norms.
+  buffers_.linear.normed = buffers_.hidden;
+  buffers_.linear.wide = activations(std::max(2 * spec_.intermediate_size, spec_.hidden_size));
   const int64_t widest = std::max({spec_.hidden_size, spec_.q_size(), spec_.intermediate_size});
-  buffers_.scratch = workspace.alloc_bytes(linear_scratch_bytes(toks, widest));
-}
-
-void Decoder::norm(Stream& stream,
-                   View<const float, 2> x,
-                   View<float, 2> residual,
-                   View<const float, 1> weight,
-                   View<float, 2> out) const {
-  RmsNormArgs args;
-  args.x = x;
-  args.residual = residual;
-  args.weight = weight;
-  args.out = out;
-  args.eps = spec_.rms_eps;
-  rms_norm(stream, args);
+  buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
 }
 
 DecoderOutput Decoder::forward(Stream& stream, const DecoderInput& in) {
   const int64_t toks = in.input_ids.shape[0];
-  const auto rows = [toks](float* data, int64_t width) { return make_view(data, toks, width); };
-  const View<float, 2> residual = rows(buffers_.residual, spec_.hidden_size);
-  const View<float, 2> hidden = rows(buffers_.hidden, spec_.hidden_size);
-  const View<float, 2> normed = rows(buffers_.normed, spec_.hidden_size);
-  const View<float, 2> qkv = rows(buffers_.qkv, spec_.qkv_size());
-  const View<float, 2> attended = rows(buffers_.attention, spec_.q_size());
-  const View<float, 2> gate_up = rows(buffers_.gate_up, 2LL * spec_.intermediate_size);
-  const View<float, 2> activated = rows(buffers_.activated, spec_.intermediate_size);
-  const View<float, 2> cos = rows(buffers_.cos, spec_.rope.rot_dim / 2);
-  const View<float, 2> sin = rows(buffers_.sin, spec_.rope.rot_dim / 2);
+  const auto first = [toks](ActView buffer) {
+    buffer.shape[0] = toks;
+    return buffer;
+  };
+  const int64_t rotated = spec_.rope.rot_dim / 2;
+  const View<float, 2> residual = make_view(buffers_.residual, toks, spec_.hidden_size);
+  const View<float, 2> cos = make_view(buffers_.cos, toks, rotated);
+  const View<float, 2> sin = make_view(buffers_.sin, toks, rotated);
+  const ActView qkv = first(buffers_.qkv);
+  const ActView attended = first(buffers_.attention);
+  const ActView activated = first(buffers_.activated);
+  const ActView hidden = first(buffers_.hidden);
+  const float eps = spec_.rms_eps;
+  const LinearWorkspace& workspace = buffers_.linear;
 
   embedding(stream, {in.input_ids, embedding_, residual});
   rope_table(stream, {make_view(in.positions.data, toks), inv_freq_, cos, sin, 1.0F});
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    // The residual stream starts as the embedding itself; from then on each norm first adds the
-    // last output to it.
-    if (i == 0) {
-      norm(stream, residual, {}, layer.input_norm, normed);
-    } else {
-      norm(stream, hidden, residual, layer.input_norm, normed);
-    }
-    layer.qkv.forward(stream, normed, qkv, buffers_.scratch);
+  for (const Layer& layer : layers_) {
+    layer.qkv.forward(
+        stream, {residual, layer.input_norm, eps}, qkv, LinearEpilogue::kStore, workspace);
     layer.attention.forward(stream, qkv, cos, sin, attended);
-    layer.o.forward(stream, attended, hidden, buffers_.scratch);
-    norm(stream, hidden, residual, layer.post_norm, normed);
-    layer.gate_up.forward(stream, normed, gate_up, buffers_.scratch);
-    silu_and_mul(stream, {gate_up, activated});
-    layer.down.forward(stream, activated, hidden, buffers_.scratch);
+    layer.o.forward(stream, {attended}, residual, LinearEpilogue::kAdd, workspace);
+    layer.gate_up.forward(
+        stream, {residual, layer.post_norm, eps}, activated, LinearEpilogue::kSwiGlu, workspace);
+    layer.down.forward(stream, {activated}, residual, LinearEpilogue::kAdd, workspace);
   }
-  norm(stream, hidden, residual, final_norm_, normed);
-  return {normed};
+  rms_norm(stream, {residual, final_norm_, hidden, eps});
+  return {hidden};
 }
 
-void Decoder::compute_logits(Stream& stream, View<const float, 2> hidden, View<float, 2> logits) {
-  head_.forward(stream, hidden, logits, buffers_.scratch);
+void Decoder::compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) {
+  head_.forward(stream, {hidden}, logits, LinearEpilogue::kStore, buffers_.linear);
 }
 
 }  // namespace warprow

@@ -21,13 +21,13 @@ struct DecoderInput {
 
 // What a forward yields, at fixed addresses.
 struct DecoderOutput {
-  View<float, 2> hidden;  // dev f32 [T, hidden_size], after the final norm
+  ActView hidden;  // [T, hidden_size], after the final norm
 };
 
-// How activations meet quantised weights.
 struct DecoderOptions {
-  ActFormat act = ActFormat::kF32;
-  int32_t max_num_toks = 0;  // the largest step
+  ActFormat act = ActFormat::kF32;  // how activations meet quantised weights
+  DType act_dtype = DType::kF32;    // of activations; the residual stream is float32 always
+  int32_t max_num_toks = 0;         // the largest step
 };
 
 // The decoder-only transformer, once for every architecture: embedding, pre-norm layers with
@@ -45,10 +45,11 @@ class Decoder {
           Arena& workspace);
 
   [[nodiscard]] const DecoderSpec& spec() const { return spec_; }
+  [[nodiscard]] DType act_dtype() const { return options_.act_dtype; }
   // Needs a ForwardContext on the stream.
   DecoderOutput forward(Stream& stream, const DecoderInput& in);
-  // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits [n, vocab_size].
-  void compute_logits(Stream& stream, View<const float, 2> hidden, View<float, 2> logits);
+  // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, vocab_size].
+  void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits);
 
  private:
   struct Layer {
@@ -60,31 +61,24 @@ class Decoder {
     Linear gate_up;
     Linear down;
   };
-  // Activations, dev f32, [max_num_toks, ...]; rows past a step's tokens hold leftovers and are
-  // never read.
+  // Activations [max_num_toks, ...]; rows past a step's tokens hold leftovers and are never read.
   struct Buffers {
-    float* residual = nullptr;   // [T, hidden_size]
-    float* hidden = nullptr;     // [T, hidden_size]
-    float* normed = nullptr;     // [T, hidden_size]
-    float* qkv = nullptr;        // [T, qkv_size]
-    float* attention = nullptr;  // [T, q_size]
-    float* gate_up = nullptr;    // [T, 2 * intermediate_size]
-    float* activated = nullptr;  // [T, intermediate_size]
-    float* cos = nullptr;        // [T, rot_dim / 2]
-    float* sin = nullptr;        // [T, rot_dim / 2]
-    std::byte* scratch = nullptr;
+    float* residual = nullptr;  // [T, hidden_size]
+    ActView hidden;             // [T, hidden_size]  after the final norm
+    ActView qkv;                // [T, qkv_size]
+    ActView attention;          // [T, q_size]
+    ActView activated;          // [T, intermediate_size]
+    float* cos = nullptr;       // [T, rot_dim / 2]
+    float* sin = nullptr;       // [T, rot_dim / 2]
+    LinearWorkspace linear;
   };
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
   void allocate_buffers(Arena& workspace);
-  void norm(Stream& stream,
-            View<const float, 2> x,
-            View<float, 2> residual,
-            View<const float, 1> weight,
-            View<float, 2> out) const;
 
   DecoderSpec spec_;
   DecoderOptions options_;
+  DeviceKind device_;
   PackedWeight embedding_;
   std::vector<Layer> layers_;
   View<const float, 1> final_norm_;

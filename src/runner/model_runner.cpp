@@ -73,8 +73,13 @@ ModelRunner::ModelRunner(Device& device,
   features_ = make_features({groups_, &inputs_, options.max_num_seqs, options.debug_checks});
   logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
                                            model.spec().vocab_size);
-  logit_hidden_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
-                                                 model.spec().hidden_size);
+  const int64_t hidden_size = model.spec().hidden_size;
+  const size_t hidden_bytes =
+      static_cast<size_t>(options.max_num_seqs * hidden_size) * dtype_bytes(model.act_dtype());
+  logit_hidden_ = ActView(model.act_dtype(),
+                          arenas.workspace->alloc_bytes(hidden_bytes),
+                          options.max_num_seqs,
+                          hidden_size);
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
   batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
@@ -108,8 +113,8 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
     feature->after_forward(stream_, batch_);
   }
 
-  const View<float, 2> gathered =
-      make_view(logit_hidden_, batch_.num_logits, model_.spec().hidden_size);
+  ActView gathered = logit_hidden_;
+  gathered.shape[0] = batch_.num_logits;
   const View<float, 2> logits = make_view(logits_, batch_.num_logits, model_.spec().vocab_size);
   if (batch_.num_logits > 0) {
     gather_rows(stream_,

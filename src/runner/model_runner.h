@@ -43,7 +43,7 @@ struct RunnerArenas {
 // Between execute_model and sample_tokens: what the forward left behind.
 struct ExecuteModelState {
   int64_t step = 0;
-  View<float, 2> hidden;  // dev f32 [num_toks, hidden_size]
+  ActView hidden;         // [num_toks, hidden_size]
   View<float, 2> logits;  // dev f32 [num_logits, vocab_size]
 };
 
@@ -102,8 +102,8 @@ class ModelRunner {
   std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
   std::vector<ForwardGroup> forward_groups_;                 // by KV group
   std::vector<std::unique_ptr<RunnerFeature>> features_;
-  float* logits_ = nullptr;        // dev f32 [max_num_seqs, vocab_size]
-  float* logit_hidden_ = nullptr;  // dev f32 [max_num_seqs, hidden_size]
+  float* logits_ = nullptr;  // dev f32 [max_num_seqs, vocab_size]
+  ActView logit_hidden_;     // [max_num_seqs, hidden_size]
   const KvCache* kv_cache_ = nullptr;
 
   InputBatch batch_;

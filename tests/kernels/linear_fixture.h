@@ -158,7 +158,7 @@ struct InlineDevice {
       : device(cpu::make_cpu_device(
             {.num_threads = num_threads, .mode = cpu::CpuStreamMode::kInline})),
         stream(device->make_stream()),
-        scratch(linear_scratch_bytes(64, 2048)) {}
+        scratch(cpu::linear_scratch_bytes(64, 2048)) {}
 
   std::unique_ptr<cpu::CpuDevice> device;
   std::unique_ptr<Stream> stream;

@@ -2,6 +2,8 @@
 #include "kernels/linear/linear.h"
 
 #include "base/check.h"
+#include "kernels/activation/silu_and_mul.h"
+#include "kernels/norm/rms_norm.h"
 #include "tests/kernels/linear_fixture.h"
 
 #include <algorithm>
@@ -263,7 +265,6 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
       }
       args.num_segments = 4;
       args.act = act;
-      args.add_to_y = true;
       args.scratch = d.scratch.data();
       linear(*d.stream, args);
 
@@ -277,7 +278,7 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
         const int64_t n = weights[s].w.n;
         for (int64_t t = 0; t < num_toks; ++t) {
           for (int64_t j = 0; j < n; ++j) {
-            expected[static_cast<size_t>(t * kYStride + columns[s] + j)] +=
+            expected[static_cast<size_t>(t * kYStride + columns[s] + j)] =
                 alone[static_cast<size_t>(t * n + j)] +
                 (s == 0 ? out_bias[static_cast<size_t>(j)] : 0.0F);
           }
@@ -300,6 +301,58 @@ INSTANTIATE_TEST_SUITE_P(Isas,
                          [](const testing::TestParamInfo<CpuIsa>& param) {
                            return cpu_isa_name(param.param);
                          });
+
+// A norm in front and an epilogue behind give what the three operations give one by one.
+TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
+  constexpr int64_t kK = 64;
+  constexpr int64_t kN = 48;
+  std::mt19937 rng(8);
+  InlineDevice d(2);
+  const TestWeight weight = make_weight(rng, kKindCases[2].shape(kN, kK));  // bf16
+  for (const int64_t num_toks : {1, 5}) {
+    const auto x = random_floats(rng, num_toks * kK, -1.0F, 1.0F);
+    const auto gain = random_floats(rng, kK, 0.5F, 1.5F);
+    std::vector<float> normed(x.size());
+    rms_norm(*d.stream,
+             {make_view(x.data(), num_toks, kK),
+              make_view(gain.data(), kK),
+              make_view(normed.data(), num_toks, kK),
+              1e-5F});
+    const auto product = run_linear(d, weight.w, normed, ActFormat::kF32);
+    for (const auto epilogue :
+         {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
+      const int64_t width = epilogue == LinearEpilogue::kSwiGlu ? kN / 2 : kN;
+      std::vector<float> y(static_cast<size_t>(num_toks * width), 0.25F);
+      std::vector<float> expected(y.size());
+      for (int64_t t = 0; t < num_toks; ++t) {
+        for (int64_t j = 0; j < width; ++j) {
+          const float p = product[static_cast<size_t>(t * kN + j)];
+          expected[static_cast<size_t>(t * width + j)] =
+              epilogue == LinearEpilogue::kAdd ? 0.25F + p : p;
+        }
+      }
+      if (epilogue == LinearEpilogue::kSwiGlu) {
+        silu_and_mul(*d.stream,
+                     {make_view<const float>(product.data(), num_toks, kN),
+                      make_view(expected.data(), num_toks, width)});
+      }
+      std::vector<float> room(x.size());
+      std::vector<float> wide(product.size());
+      LinearArgs args;
+      args.x = make_view<const float>(x.data(), num_toks, kK);
+      args.norm_weight = make_view<const float>(gain.data(), kK);
+      args.norm_eps = 1e-5F;
+      args.normed = make_view(room.data(), num_toks, kK);
+      args.y = make_view(y.data(), num_toks, width);
+      args.wide = make_view(wide.data(), num_toks, kN);
+      args.segments[0].w = weight.w;
+      args.num_segments = 1;
+      args.epilogue = epilogue;
+      linear(*d.stream, args);
+      EXPECT_EQ(y, expected);
+    }
+  }
+}
 
 TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
   if (detected_cpu_isa() < CpuIsa::kAvx512) {

@@ -48,7 +48,7 @@ struct Call {
     logprob.assign(row.size(), -7.0F);
     top_ids.assign(static_cast<size_t>(n * max_top), -7);
     top_logprobs.assign(static_cast<size_t>(n * max_top), -7.0F);
-    std::vector<std::byte> scratch(sample_scratch_bytes(vocab, threads));
+    std::vector<std::byte> scratch(cpu::sample_scratch_bytes(vocab, threads));
     const auto before = logits;
     SampleArgs a;
     a.logits = make_view<const float>(logits.data(), n, vocab);

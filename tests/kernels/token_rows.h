@@ -77,7 +77,7 @@ inline Drawn draw(const TokenHistory& tokens,
   std::vector<int32_t> top_ids(params.size());
   std::vector<float> top_logprobs(params.size());
   // What a worker's scratch held before must not matter.
-  std::vector<std::byte> scratch(sample_scratch_bytes(vocab, threads), std::byte{0xa5});
+  std::vector<std::byte> scratch(cpu::sample_scratch_bytes(vocab, threads), std::byte{0xa5});
   const auto before = logits;
   SampleArgs a;
   a.logits = make_view(logits.data(), n, vocab);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/op.h"
 
 namespace warprow {
@@ -16,8 +16,8 @@ namespace warprow {
 // Preconditions: widths agree; out does not overlap x.
 // Origin: Shazeer, "GLU Variants Improve Transformer", 2020.
 struct SiluAndMulArgs {
-  View<const float, 2> x;
-  View<float, 2> out;
+  ConstActView x;
+  ActView out;
 };
 
 WR_OP(silu_and_mul, SiluAndMulArgs);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/op.h"
 
@@ -40,8 +41,8 @@ namespace warprow {
 // "PagedAttention",
 //   2023; sinks as in gpt-oss: a logit without a value.
 struct PagedAttentionArgs {
-  View<const float, 2> q;
-  View<float, 2> out;
+  ConstActView q;
+  ActView out;
   KvLayerView kv;
   View<const int32_t, 2> block_table;
   View<const int32_t, 1> idx_mapping;

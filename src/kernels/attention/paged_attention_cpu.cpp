@@ -57,10 +57,10 @@ struct PagedAttention {
     const int64_t head = int64_t{kv_head} * group();
     const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
     AttentionTile a{};
-    a.q = args.q.row(token) + head * kv.head_dim_k;
-    a.q_stride = args.q.stride[0];
-    a.out = args.out.row(token) + head * kv.head_dim_v;
-    a.out_stride = args.out.stride[0];
+    a.q = args.q.f32().row(token) + head * kv.head_dim_k;
+    a.q_stride = args.q.stride;
+    a.out = args.out.f32().row(token) + head * kv.head_dim_v;
+    a.out_stride = args.out.stride;
     a.lse = args.lse.empty() ? nullptr : args.lse.row(token) + head;
     a.lse_stride = args.lse.stride[0];
     a.sinks = args.sinks.empty() ? nullptr : args.sinks.data + head;

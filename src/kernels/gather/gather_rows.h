@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/op.h"
 
 #include <cstdint>
@@ -18,9 +19,9 @@ namespace warprow {
 // Preconditions: index < T; out does not overlap x.
 // Origin: own.
 struct GatherRowsArgs {
-  View<const float, 2> x;
+  ConstActView x;
   View<const int32_t, 1> index;
-  View<float, 2> out;
+  ActView out;
 };
 
 WR_OP(gather_rows, GatherRowsArgs);

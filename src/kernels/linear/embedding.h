@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/linear/packed_weight.h"
 #include "kernels/op.h"
 
@@ -12,7 +13,7 @@ namespace warprow {
 struct EmbeddingArgs {
   View<const int32_t, 1> ids;  // dev i32 [num_toks]
   PackedWeight table;          // [vocabulary, width]; may be the same packed copy as a tied head's
-  View<float, 2> out;          // dev f32 [num_toks, width], rows contiguous
+  ActView out;                 // [num_toks, width], rows contiguous
 };
 
 // Formula: out[t] = table[ids[t]], exactly dequantised; zeros where the id is not in 0..n-1.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/linear/packed_weight.h"
 #include "kernels/op.h"
 
@@ -24,33 +25,60 @@ struct LinearSegment {
 
 inline constexpr int kMaxLinearSegments = 4;
 
+// What becomes of a product.
+//  kStore:  y[t, y_col + j] = p[t, j]
+//  kAdd:    y[t, y_col + j] += p[t, j]
+//  kSwiGlu: y[t, j] = silu(p[t, j]) * p[t, n / 2 + j], gate and up one above the other in p
+enum class LinearEpilogue : uint8_t { kStore, kAdd, kSwiGlu };
+
 struct LinearArgs {
-  View<const float, 2> x;  // dev f32 [num_toks, k]
-  View<float, 2> y;  // dev f32 [num_toks, at least y_col + n of every segment]; must not overlap x
+  ConstActView x;                    // [num_toks, k]
+  View<const float, 1> norm_weight;  // dev f32 [k] or empty: x is RMS-normed before the product
+  float norm_eps = 1e-6F;
+  ActView normed;  // [num_toks, k]  room for normed x; with norm_weight only
+  ActView y;       // [num_toks, ...]  must not overlap x
+  ActView wide;    // [num_toks, n]  room for the product; kSwiGlu, kAdd
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
+  LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;
-  bool add_to_y = false;
-  std::byte* scratch = nullptr;  // dev, 64-byte aligned, linear_scratch_bytes; kInt8 only
+  std::byte* scratch = nullptr;  // dev, 256-byte aligned, linear_scratch_bytes
 };
 
-// Formula: y[t, y_col + j] = (add_to_y ? y : 0) + bias[j] + sum over i of w[j, i] * x[t, i].
+// A matrix product with what a decoder puts before and behind it, so that a backend may run all of
+// it in one kernel where that pays.
+//
+// Formula: h = x, or with norm_weight h[t] = x[t] / sqrt(mean(x[t]^2) + norm_eps) * norm_weight;
+//   p[t, j] = bias[j] + sum over i of w[j, i] * h[t, i]; y by the epilogue.
 // Shapes: x [num_toks, k] and y have strided rows; all segments have the same k; num_toks may be 0.
-//   Columns of y that no segment names are left alone.
-// Mapping (CPU): pairs of 16-output panels over the compute pool, one pass for all segments. A few
-//   rows (8 with AVX-512) stream the packed weights through registers; more rows unpack them once
-//   per block of inputs into L1 and use register tiles.
+//   Columns of y that no segment names are left alone. CUDA: one bf16 segment, x bf16 (float32 with
+//   norm_weight: the residual stream), y bf16 or float32.
+// Mapping (CPU): norm, product and gate one after the other. The product: pairs of 16-output panels
+//   over the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed
+//   weights through registers; more rows unpack them once per block of inputs into L1 and use
+//   register tiles.
+// Mapping (CUDA): few rows: skinny_cuda.cu, norm and epilogue inside; more: cuBLASLt between kernels
+//   of their own.
 // Bytes moved: the packed weights once, whatever num_toks.
-// Numerics: f32 accumulators. Every (t, j) has one sequence of operations, fixed by k and the kind
-//   of weight, so a row's result is bit-identical whatever num_toks, the other rows and the number
-//   of threads (panel_access.h says which sequence). AVX-512 and AVX2 agree bit for bit; the
+// Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the
+//   kind of weight, so a row's result is bit-identical whatever num_toks, the other rows and the
+//   number of threads (panel_access.h says which sequence). AVX-512 and AVX2 agree bit for bit; the
 //   generic set lacks fused multiply-adds and rounds differently.
-// Preconditions: 1 to kMaxLinearSegments segments; x.stride[1] and y.stride[1] are 1; scratch
-//   belongs to this operation alone until it has run.
-// Origin: own design; the packed layout is in panel_layout.h.
+// Preconditions: 1 to kMaxLinearSegments segments; scratch, normed and wide belong to this
+//   operation alone until it has run.
+// Origin: own design; the CPU's packed layout is in panel_layout.h.
 WR_OP(linear, LinearArgs);
 
 // Scratch for any linear operation of up to max_toks rows of up to max_k inputs.
+namespace cpu {
 size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k);
+}
+namespace cuda {
+size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k);
+}
+inline size_t linear_scratch_bytes(DeviceKind device, int64_t max_toks, int64_t max_k) {
+  return device == DeviceKind::kCuda ? cuda::linear_scratch_bytes(max_toks, max_k)
+                                     : cpu::linear_scratch_bytes(max_toks, max_k);
+}
 
 }  // namespace warprow

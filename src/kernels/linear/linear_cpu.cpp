@@ -4,8 +4,10 @@
 #include "base/check.h"
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/panel_kernels.h"
 #include "kernels/linear/panel_layout.h"
+#include "kernels/norm/rms_norm.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -55,7 +57,6 @@ void check_args(const LinearArgs& args) {
            "{} segments",
            args.num_segments);
   WR_CHECK_EQ(args.x.shape[0], args.y.shape[0]);
-  WR_CHECK(args.x.stride[1] == 1 && args.y.stride[1] == 1, "rows must be contiguous");
   for (int s = 0; s < args.num_segments; ++s) {
     const LinearSegment& segment = args.segments[s];
     WR_CHECK_EQ(segment.w.k, args.x.shape[1]);
@@ -78,6 +79,8 @@ class LinearRun {
         kernels_(cpu::panel_kernels()),
         num_toks_(args.x.shape[0]),
         k_(args.x.shape[1]),
+        x_(args.x.f32()),
+        y_(args.y.f32()),
         acts_(act_layout(num_toks_, k_)) {}
 
   void run() {
@@ -115,7 +118,7 @@ class LinearRun {
     }
     const auto rows = [&](int64_t begin, int64_t end, int32_t /*worker*/) {
       for (int64_t t = begin; t < end; ++t) {
-        kernels_.quantise_row(args_.x.row(t),
+        kernels_.quantise_row(x_.row(t),
                               k_,
                               q_rows() + t * acts_.q_stride,
                               by32() + t * acts_.groups,
@@ -143,7 +146,7 @@ class LinearRun {
   void run_panels(const LinearSegment& segment, int64_t first, int64_t last) const {
     const cpu::PanelJob job = make_job(segment, first, last);
     if (!uses_int8(args_, segment)) {
-      kernels_.float_panels(job, {args_.x.data, args_.x.stride[0]});
+      kernels_.float_panels(job, {x_.data, x_.stride[0]});
     } else if (segment.w.group == 16) {
       kernels_.int8_panels(job, {q_rows(), acts_.q_stride, by16(), acts_.groups * 2});
     } else {
@@ -160,7 +163,6 @@ class LinearRun {
     job.kind = w.kind;
     job.has_bias = w.has_bias;
     job.f16_scales = w.f16_scales;
-    job.add_to_y = args_.add_to_y;
     job.zero_point = w.zero_point;
     job.group = w.group;
     job.k = w.k;
@@ -171,8 +173,8 @@ class LinearRun {
     job.num_panels = last - first;
     job.num_outputs = std::min<int64_t>(w.n, last * cpu::kPanelRows) - first_output;
     job.out_bias = segment.bias == nullptr ? nullptr : segment.bias + first_output;
-    job.y = args_.y.data + segment.y_col + first_output;
-    job.y_stride = args_.y.stride[0];
+    job.y = y_.data + segment.y_col + first_output;
+    job.y_stride = y_.stride[0];
     job.num_rows = num_toks_;
     return job;
   }
@@ -186,22 +188,53 @@ class LinearRun {
   const cpu::PanelKernels& kernels_;
   int64_t num_toks_;
   int64_t k_;
+  View<const float, 2> x_;
+  View<float, 2> y_;
   ActLayout acts_;
   int64_t first_pair_[kMaxLinearSegments + 1] = {};
 };
 
+// y += p. A pass of its own, so that a sum's rounding does not depend on what it is added to.
+void add_rows(Stream& stream, View<const float, 2> p, View<float, 2> y) {
+  WR_CHECK_EQ(p.shape[1], y.shape[1]);
+  cpu::as_cpu(stream).launch("add_rows", [p, y](cpu::ComputePool& pool) {
+    pool.parallel_for(y.shape[0], 16, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+      for (int64_t t = begin; t < end; ++t) {
+        const float* from = p.row(t);
+        float* to = y.row(t);
+        for (int64_t i = 0; i < y.shape[1]; ++i) {
+          to[i] += from[i];
+        }
+      }
+    });
+  });
+}
+
 }  // namespace
 
-size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k) {
+size_t cpu::linear_scratch_bytes(int64_t max_toks, int64_t max_k) {
   return static_cast<size_t>(act_layout(max_toks, max_k).total_bytes);
 }
 
 void cpu::linear(Stream& stream, const LinearArgs& args) {
-  check_args(args);
   if (args.x.shape[0] == 0) {
     return;
   }
-  as_cpu(stream).launch("linear", [args](ComputePool& pool) { LinearRun(args, pool).run(); });
+  LinearArgs product = args;
+  if (!args.norm_weight.empty()) {
+    cpu::rms_norm(stream, {args.x, args.norm_weight, args.normed, args.norm_eps});
+    product.x = args.normed;
+  }
+  if (args.epilogue != LinearEpilogue::kStore) {
+    product.y = args.wide;
+  }
+  check_args(product);
+  as_cpu(stream).launch("linear", [product](ComputePool& pool) { LinearRun(product, pool).run(); });
+  if (args.epilogue == LinearEpilogue::kSwiGlu) {
+    cpu::silu_and_mul(stream, {args.wide, args.y});
+  } else if (args.epilogue == LinearEpilogue::kAdd) {
+    add_rows(stream, args.wide.f32(), args.y.f32());
+  }
 }
 
 }  // namespace warprow

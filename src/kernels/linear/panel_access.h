@@ -12,7 +12,7 @@
 // therefore hold nothing but templates over V and call no function of the standard library.
 //
 // Numerics, the same for every V but the generic one (whose fma rounds twice), and for every number
-// of rows, tile and thread. A sum starts at (add_to_y ? y : 0) + (out_bias or 0).
+// of rows, tile and thread. A sum starts at out_bias or 0.
 // Float path: the sum takes the even inputs and a second one, from 0, the odd ones, in ascending
 // order, each by sum = fma(w, x, sum). After each block of block_len(k, kMaxFloatBlock) inputs the
 // second sum joins the first and starts again.
@@ -97,7 +97,7 @@ struct PanelAccess {
     if (k0 > 0) {
       return load_some(y_at(job, row, panel), n);
     }
-    F acc = job.add_to_y ? load_some(y_at(job, row, panel), n) : V::zero();
+    F acc = V::zero();
     if (job.out_bias != nullptr) {
       acc = V::add(acc, load_some(job.out_bias + panel * kLanes, n));
     }

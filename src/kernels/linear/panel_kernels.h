@@ -25,7 +25,6 @@ struct PanelJob {
   PackedKind kind;
   bool has_bias;  // as PackedWeight
   bool f16_scales;
-  bool add_to_y;  // y += instead of y =
   int32_t zero_point;
   int32_t group;
   int64_t k;

@@ -12,17 +12,13 @@ void rms_norm(Stream& stream, const RmsNormArgs& args) {
   WR_CHECK_EQ(args.out.shape[0], rows);
   WR_CHECK_EQ(args.out.shape[1], width);
   WR_CHECK_EQ(args.weight.shape[0], width);
-  if (!args.residual.empty()) {
-    WR_CHECK_EQ(args.residual.shape[0], rows);
-    WR_CHECK_EQ(args.residual.shape[1], width);
-  }
-  const RmsNormLoop loop{args.x.data,
-                         args.x.stride[0],
-                         args.residual.data,
-                         args.residual.stride[0],
+  const View<const float, 2> x = args.x.f32();
+  const View<float, 2> out = args.out.f32();
+  const RmsNormLoop loop{x.data,
+                         x.stride[0],
                          args.weight.data,
-                         args.out.data,
-                         args.out.stride[0],
+                         out.data,
+                         out.stride[0],
                          static_cast<int32_t>(width),
                          args.eps};
   const auto run_rows = WR_ISA_PICK(rms_norm_rows);

@@ -11,8 +11,6 @@ namespace warprow::cpu {
 struct RmsNormLoop {
   const float* x;
   int64_t x_stride;
-  float* residual;  // null: none
-  int64_t residual_stride;
   const float* weight;
   float* out;
   int64_t out_stride;

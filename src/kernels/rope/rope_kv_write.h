@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/op.h"
 
@@ -30,7 +31,7 @@ namespace warprow {
 //   nothing is written to the cache for it.
 // Origin: Su et al., "RoFormer", 2021 (interleaved); the half-split order is GPT-NeoX's.
 struct RopeKvWriteArgs {
-  View<float, 2> qkv;
+  ActView qkv;
   View<const float, 2> cos;
   View<const float, 2> sin;
   View<const int64_t, 1> slot_mapping;

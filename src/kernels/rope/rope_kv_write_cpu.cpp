@@ -28,9 +28,10 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
   if (!args.k_norm.empty()) {
     WR_CHECK_EQ(args.k_norm.shape[0], kv.head_dim_k);
   }
+  const View<float, 2> qkv = args.qkv.f32();
   const RopeKvLoop loop{
-      .qkv = args.qkv.data,
-      .qkv_stride = args.qkv.stride[0],
+      .qkv = qkv.data,
+      .qkv_stride = qkv.stride[0],
       .cos = args.cos.data,
       .sin = args.sin.data,
       .cos_stride = args.cos.stride[0],

@@ -39,6 +39,16 @@ enum class SampleError : int32_t {
 //   token get sampled -1; where no logprob is asked, logprob is 0 and rank 0; unused columns of
 //   top_ids are -1.
 // Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
+// What a batch asks of the sampler. Backends may skip a rule that no row asks for; one set too many
+// changes nothing.
+enum SampleRules : uint32_t {
+  kSampleRandom = 1,     // a row with a temperature
+  kSampleTopKTopP = 2,   // a random row with top_k or top_p (min_p costs nothing of its own)
+  kSampleLogprobs = 4,   // a row that wants logprobs
+  kSamplePenalties = 8,  // a row with a penalty or min_tokens
+};
+inline constexpr uint32_t kAllSampleRules = 15;
+
 struct SampleArgs {
   View<const float, 2> logits;
   View<const int32_t, 1> logit_row;
@@ -55,10 +65,24 @@ struct SampleArgs {
   View<float, 2> top_logprobs;
   View<int32_t, 1> error;  // SampleError
   View<std::byte, 1> scratch;
+  uint32_t rules = kAllSampleRules;
 };
 
 WR_OP(sample, SampleArgs);
 
+// num_workers: of the CPU's pool; max_rows: logits rows of the largest step.
+namespace cpu {
 size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers);
+}
+namespace cuda {
+size_t sample_scratch_bytes(int64_t vocab, int64_t max_rows);
+}
+inline size_t sample_scratch_bytes(DeviceKind device,
+                                   int64_t vocab,
+                                   int64_t max_rows,
+                                   int32_t num_workers) {
+  return device == DeviceKind::kCuda ? cuda::sample_scratch_bytes(vocab, max_rows)
+                                     : cpu::sample_scratch_bytes(vocab, num_workers);
+}
 
 }  // namespace warprow

@@ -31,7 +31,7 @@ int64_t worker_bytes(int64_t vocab) {
 
 }  // namespace
 
-size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers) {
+size_t cpu::sample_scratch_bytes(int64_t vocab, int32_t num_workers) {
   return static_cast<size_t>(worker_bytes(vocab) * num_workers + kAlign);
 }
 
@@ -270,7 +270,7 @@ void sample(Stream& stream, const SampleArgs& args) {
   WR_CHECK_GT(vocab, 0);
   WR_CHECK_GE(
       args.scratch.shape[0],
-      static_cast<int64_t>(sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
+      static_cast<int64_t>(cpu::sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
   const SampleLoops loops{WR_ISA_PICK(scan_row),
                           WR_ISA_PICK(divide_row),
                           WR_ISA_PICK(exp_row),

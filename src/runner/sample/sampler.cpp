@@ -45,8 +45,8 @@ Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t
           max_num_seqs,
           kMaxTop)),
       errors_(workspace.alloc<int32_t>(max_num_seqs)) {
-  const auto bytes =
-      static_cast<int64_t>(sample_scratch_bytes(vocab_size, device.facts().num_threads));
+  const auto bytes = static_cast<int64_t>(sample_scratch_bytes(
+      device.facts().kind, vocab_size, max_num_seqs, device.facts().num_threads));
   scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
 }
 

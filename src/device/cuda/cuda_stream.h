@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/stream.h"
+
+#include <cuda_runtime_api.h>
+
+namespace warprow::cuda {
+
+// A CUDA stream as kernels launch on it.
+//
+// Owns: nothing that callers see; the device made the handle.
+// Thread: one submitting thread at a time.
+class CudaStream : public Stream {
+ public:
+  [[nodiscard]] virtual cudaStream_t handle() const = 0;
+  // Called by launch for each kernel: counts driver calls outside captures.
+  virtual void note_launch(const char* name) = 0;
+};
+
+inline CudaStream& as_cuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+}  // namespace warprow::cuda
