@@ -70,7 +70,7 @@ Result<ExitCode> run_command_line(const Arguments& arguments) {
   }
   const std::string& name = arguments.front();
   if (name == "--version") {
-    fmt::print("warprow {}\n", WARPROW_VERSION);
+    fmt::print("warprow {} ({})\n", WARPROW_VERSION, WARPROW_BACKENDS);
     return ExitCode::kOk;
   }
   Arguments rest(arguments.begin() + 1, arguments.end());

@@ -82,7 +82,7 @@ class CliTest(unittest.TestCase):
 
 class Usage(CliTest):
     def test_help_and_version(self):
-        self.assertRegex(self.succeed("--version").stdout.decode(), r"^warprow \d+\.\d+\.\d+\n$")
+        self.assertRegex(self.succeed("--version").stdout.decode(), r"^warprow \d+\.\d+\.\d+ \(cpu(, cuda [^)]+)?\)\n$")
         overview = self.succeed("--help").stdout.decode()
         for word in ("generate", "chat", "tokenize", "detokenize", "plan", "Exit codes"):
             self.assertIn(word, overview)

@@ -74,6 +74,14 @@ configure() {
   fi
 }
 
+# What cmake/cuda.cmake would otherwise fetch in silence.
+fetch_cuda() {
+  if [[ -z ${CUDACXX:-} ]]; then
+    step --quiet "fetching the CUDA toolkit (780 MB, once)" fetch-cuda python3 "$root/tools/fetch_cuda.py" toolkit
+  fi
+  step --quiet "fetching FlashInfer (65 MB, once)" fetch-flashinfer python3 "$root/tools/fetch_cuda.py" flashinfer
+}
+
 # build PRESET [TARGET...]: set-up, configure, compile.
 build() {
   local preset=$1 title="building $*" needs=build
@@ -84,6 +92,9 @@ build() {
   esac
   grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
   set_up "$needs"
+  if [[ $preset == cuda-* ]]; then
+    fetch_cuda
+  fi
   configure "$preset"
   step "$title" "build-$preset" ninja -C "$root/build/$preset" "$@"
 }
