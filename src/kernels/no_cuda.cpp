@@ -9,6 +9,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
+#include "kernels/random/fill_random.h"
 #include "kernels/rope/rope_kv_write.h"
 #include "kernels/rope/rope_table.h"
 #include "kernels/sample/sample.h"
@@ -21,6 +22,7 @@ namespace warprow::cuda {
   }
 
 WR_NO_CUDA(embedding, EmbeddingArgs)
+WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
