@@ -35,7 +35,7 @@ WR_HD inline void random_quad(uint64_t seed, int64_t quad, float scale, float (&
 // Mapping: CPU: pieces in parallel. CUDA: eight elements a thread.
 // Bytes moved: 2 * n.
 // Numerics: the same bits on every device.
-// Preconditions: dst is 16-byte aligned.
+// Preconditions: none.
 // Origin: own; Philox as in base/philox.h.
 struct FillRandomArgs {
   uint16_t* dst = nullptr;

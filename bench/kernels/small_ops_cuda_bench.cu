@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row operations of a decoder layer at the shapes of Qwen3 0.6B and 8B. A graph holds 64 launches;
+// from many tokens on they go through so many buffers that L2 does not serve them, with few tokens
+// they find their inputs there, as in a real step.
+#include "kernels/activation/silu_and_mul.h"
+#include "kernels/gather/gather_rows.h"
+#include "kernels/linear/embedding.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/rope/rope_kv_write.h"
+#include "kernels/rope/rope_table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cuda_bf16.h>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "bench/kernels/cuda_timing.h"
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int kCalls = 64;
+
+struct Model {
+  const char* name;
+  int32_t hidden;
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t intermediate;
+  int32_t vocab;
+};
+
+// A buffer for each of several calls, full of small numbers of the type.
+class Copies {
+ public:
+  Copies(DType type, int64_t rows, int64_t cols)
+      : type_(type),
+        rows_(rows),
+        cols_(cols),
+        bytes_(static_cast<size_t>(rows * cols) * dtype_bytes(type)),
+        count_(copies_beyond_l2(bytes_)),
+        buffer_(bytes_ * static_cast<size_t>(count_)) {
+    const auto n = bytes_ * static_cast<size_t>(count_) / dtype_bytes(type);
+    std::vector<std::byte> host(std::min<size_t>(n, size_t{1} << 22) * dtype_bytes(type));
+    for (size_t i = 0; i < host.size() / dtype_bytes(type); ++i) {
+      const float v = static_cast<float>(i * 7919 % 2003) / 1000.0F - 1.0F;
+      if (type == DType::kF32) {
+        reinterpret_cast<float*>(host.data())[i] = v;
+      } else {
+        reinterpret_cast<uint16_t*>(host.data())[i] = f32_to_bf16(v);
+      }
+    }
+    for (size_t at = 0; at < buffer_.bytes(); at += host.size()) {
+      WR_CUDA(cudaMemcpy(buffer_.as<std::byte>() + at,
+                         host.data(),
+                         std::min(host.size(), buffer_.bytes() - at),
+                         cudaMemcpyHostToDevice));
+    }
+  }
+  [[nodiscard]] ActView at(int call) const {
+    return {type_, buffer_.as<std::byte>() + bytes_ * (call % count_), rows_, cols_};
+  }
+
+ private:
+  DType type_;
+  int64_t rows_;
+  int64_t cols_;
+  size_t bytes_;
+  int count_;
+  BenchBuffer buffer_;
+};
+
+template <typename T>
+class Uploaded {
+ public:
+  explicit Uploaded(const std::vector<T>& values)
+      : n_(static_cast<int64_t>(values.size())), buffer_(values.size() * sizeof(T)) {
+    WR_CUDA(cudaMemcpy(
+        buffer_.template as<T>(), values.data(), buffer_.bytes(), cudaMemcpyHostToDevice));
+  }
+  [[nodiscard]] View<T, 1> view() const { return make_view(buffer_.template as<T>(), n_); }
+
+ private:
+  int64_t n_;
+  BenchBuffer buffer_;
+};
+
+std::vector<int32_t> scattered(int64_t n, int64_t below) {
+  std::vector<int32_t> values(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(below));
+  }
+  return values;
+}
+
+class Bench {
+ public:
+  Bench(const Model& model, int64_t toks) : model_(model), toks_(toks) {}
+
+  void run() {
+    rms_norm_rows(DType::kF32);
+    rms_norm_rows(DType::kBF16);
+    silu();
+    gather();
+    table();
+    rope();
+    embed();
+  }
+
+ private:
+  void report(const char* op, double bytes, const std::function<void(int)>& launch_nth) {
+    const double us = graph_us(stream_, kCalls, launch_nth);
+    const double rate = bytes / us * 1e6;
+    std::printf("%-5s %5ld tokens  %-18s %8.2f us %8.1f GB/s %5.1f %%\n",
+                model_.name,
+                static_cast<long>(toks_),
+                op,
+                us,
+                rate / 1e9,
+                100.0 * rate / kReadBytesPerSecond);
+  }
+  [[nodiscard]] double elements(int64_t cols) const { return static_cast<double>(toks_ * cols); }
+
+  void rms_norm_rows(DType in) {
+    const Copies x(in, toks_, model_.hidden);
+    const Copies out(DType::kBF16, toks_, model_.hidden);
+    const Uploaded<float> weight(std::vector<float>(static_cast<size_t>(model_.hidden), 1.0F));
+    report(in == DType::kF32 ? "rms_norm f32" : "rms_norm bf16",
+           elements(model_.hidden) * static_cast<double>(dtype_bytes(in) + 2),
+           [&](int i) { cuda::rms_norm(stream_, {x.at(i), weight.view(), out.at(i), 1e-6F}); });
+  }
+  void silu() {
+    const Copies x(DType::kBF16, toks_, 2 * model_.intermediate);
+    const Copies out(DType::kBF16, toks_, model_.intermediate);
+    report("silu_and_mul", elements(model_.intermediate) * 6, [&](int i) {
+      cuda::silu_and_mul(stream_, {x.at(i), out.at(i)});
+    });
+  }
+  void gather() {
+    const Copies x(DType::kBF16, toks_, model_.hidden);
+    const Copies out(DType::kBF16, toks_, model_.hidden);
+    const Uploaded<int32_t> index(scattered(toks_, toks_));
+    report("gather_rows", elements(model_.hidden) * 4, [&](int i) {
+      cuda::gather_rows(stream_, {x.at(i), index.view(), out.at(i)});
+    });
+  }
+  void table() {
+    const int32_t half = model_.head_dim / 2;
+    const Copies cos(DType::kF32, toks_, half);
+    const Copies sin(DType::kF32, toks_, half);
+    const Uploaded<int32_t> positions(scattered(toks_, 40960));
+    const Uploaded<float> inv_freq(std::vector<float>(static_cast<size_t>(half), 0.1F));
+    report("rope_table", elements(half) * 8, [&](int i) {
+      cuda::rope_table(stream_,
+                       {positions.view(), inv_freq.view(), cos.at(i).f32(), sin.at(i).f32(), 1.0F});
+    });
+  }
+  void rope() {
+    const int32_t heads = model_.q_heads + 2 * model_.kv_heads;
+    const Copies qkv(DType::kBF16, toks_, int64_t{heads} * model_.head_dim);
+    const Copies cos(DType::kF32, toks_, model_.head_dim / 2);
+    const Uploaded<float> norm(std::vector<float>(static_cast<size_t>(model_.head_dim), 1.0F));
+    std::vector<int64_t> slots(static_cast<size_t>(toks_));
+    std::iota(slots.begin(), slots.end(), 0);
+    const Uploaded<int64_t> slot_mapping(slots);
+    const int64_t width = int64_t{model_.kv_heads} * model_.head_dim;
+    const int64_t blocks = toks_ / 16 + 1;
+    const Copies keys(DType::kBF16, blocks * 16, width);
+    const Copies values(DType::kBF16, blocks * 16, width);
+    // q and k back to their place, k and v to the cache.
+    report("rope_kv_write", elements(int64_t{heads} * model_.head_dim) * 4, [&](int i) {
+      RopeKvWriteArgs args;
+      args.qkv = qkv.at(i);
+      args.cos = args.sin = cos.at(0).f32();
+      args.slot_mapping = slot_mapping.view();
+      args.q_norm = args.k_norm = norm.view();
+      args.kv.k = static_cast<std::byte*>(keys.at(i).data);
+      args.kv.v = static_cast<std::byte*>(values.at(i).data);
+      args.kv.dtype = DType::kBF16;
+      args.kv.num_kv_heads = model_.kv_heads;
+      args.kv.head_dim_k = args.kv.head_dim_v = model_.head_dim;
+      args.kv.block_stride = 16 * width;
+      args.kv.head_stride = 16 * model_.head_dim;
+      args.kv.token_stride = model_.head_dim;
+      args.num_q_heads = model_.q_heads;
+      args.rot_dim = model_.head_dim;
+      cuda::rope_kv_write(stream_, args);
+    });
+  }
+  void embed() {
+    const BenchBuffer table(static_cast<size_t>(model_.vocab) * model_.hidden * 2);
+    WR_CUDA(cudaMemset(table.as<void>(), 1, table.bytes()));
+    const Copies out(DType::kF32, toks_, model_.hidden);
+    const Uploaded<int32_t> ids(scattered(toks_, model_.vocab));
+    PackedWeight weight;
+    weight.kind = PackedKind::kBF16;
+    weight.n = model_.vocab;
+    weight.k = model_.hidden;
+    weight.data = table.as<std::byte>();
+    report("embedding", elements(model_.hidden) * 6, [&](int i) {
+      cuda::embedding(stream_, {ids.view(), weight, out.at(i)});
+    });
+  }
+
+  const Model& model_;
+  int64_t toks_;
+  BenchStream stream_;
+};
+
+}  // namespace
+}  // namespace warprow::cuda
+
+int main() {
+  using warprow::cuda::Bench;
+  using warprow::cuda::Model;
+  constexpr Model kModels[] = {{"0.6B", 1024, 16, 8, 128, 3072, 151936},
+                               {"8B", 4096, 32, 8, 128, 12288, 151936}};
+  for (const Model& model : kModels) {
+    for (const int64_t toks : {1, 32, 256, 4096}) {
+      Bench(model, toks).run();
+    }
+  }
+  return 0;
+}

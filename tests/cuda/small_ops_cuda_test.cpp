@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row operations of a decoder layer on CUDA against their CPU twins: the same arguments, once on
+// device memory and once on the host's float32 copy of it.
+#include "base/dtype.h"
+#include "kernels/activation/silu_and_mul.h"
+#include "kernels/gather/gather_rows.h"
+#include "kernels/linear/embedding.h"
+#include "kernels/linear/pack.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/random/fill_random.h"
+#include "kernels/rope/rope_kv_write.h"
+#include "kernels/rope/rope_table.h"
+#include "tests/cuda/cuda_test.h"
+#include "tests/kernels/linear_fixture.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::CudaTest;
+
+constexpr float kPoison = 8192.0F;  // exact in every type
+constexpr float kHalfUlpOfBf16 = 1.02F / 512;
+
+enum class Side { kCpu, kCuda };
+
+class SmallOpsCuda : public CudaTest {
+ public:
+  using CudaTest::arena;
+  using CudaTest::download;
+  using CudaTest::stream;
+  using CudaTest::upload;
+
+ protected:
+  // Both sides of an operation whose arguments `args_of` makes.
+  template <typename Op, typename ArgsOf>
+  void run(Op&& op, ArgsOf&& args_of) {
+    op(cpu_stream(), args_of(Side::kCpu));
+    op(stream(), args_of(Side::kCuda));
+    stream().synchronize();
+  }
+  float normal() { return normal_(rng_); }
+  auto normals(float scale = 1.0F) {
+    return [this, scale] { return scale * normal(); };
+  }
+
+  std::mt19937 rng_{20};
+  std::normal_distribution<float> normal_;
+};
+
+// Elements of one type on the device, and their values as float32 on the host.
+class Values {
+ public:
+  Values(SmallOpsCuda& test, DType type, size_t n)
+      : test_(test),
+        type_(type),
+        host_(n, kPoison),
+        device_(test.arena().alloc_bytes(n * dtype_bytes(type))) {
+    upload();
+  }
+  // Fills with what the type can hold exactly.
+  template <typename Generate>
+  void fill(Generate&& generate) {
+    for (float& v : host_) {
+      v = type_ == DType::kBF16 ? bf16_to_f32(f32_to_bf16(generate())) : generate();
+    }
+    upload();
+  }
+  [[nodiscard]] float* host() { return host_.data(); }
+  [[nodiscard]] std::byte* device() const { return device_; }
+  [[nodiscard]] DType type() const { return type_; }
+
+  // The device's elements are what the CPU twin left in the host's.
+  void expect_same(float relative, float absolute) {
+    const auto raw = test_.download(device_, host_.size() * dtype_bytes(type_));
+    for (size_t i = 0; i < host_.size(); ++i) {
+      const float got = element(raw, i);
+      ASSERT_LE(std::abs(got - host_[i]), relative * std::abs(host_[i]) + absolute)
+          << "element " << i << ": " << got << ", the CPU has " << host_[i];
+    }
+  }
+
+ private:
+  [[nodiscard]] float element(const std::vector<std::byte>& raw, size_t i) const {
+    if (type_ == DType::kBF16) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, raw.data() + i * 2, 2);
+      return bf16_to_f32(bits);
+    }
+    float v = 0.0F;
+    std::memcpy(&v, raw.data() + i * 4, 4);
+    return v;
+  }
+  void upload() {
+    std::vector<uint16_t> halves(type_ == DType::kBF16 ? host_.size() : 0);
+    for (size_t i = 0; i < halves.size(); ++i) {
+      halves[i] = f32_to_bf16(host_[i]);
+    }
+    const void* from = halves.empty() ? static_cast<const void*>(host_.data()) : halves.data();
+    test_.stream().copy_to_device(device_, from, host_.size() * dtype_bytes(type_));
+    test_.stream().synchronize();
+  }
+
+  SmallOpsCuda& test_;
+  DType type_;
+  std::vector<float> host_;
+  std::byte* device_;
+};
+
+// A matrix with room between its rows, which must stay as it is.
+class Matrix : public Values {
+ public:
+  Matrix(SmallOpsCuda& test, DType type, int64_t rows, int64_t cols, int64_t gap = 0)
+      : Values(test, type, static_cast<size_t>(rows * (cols + gap))),
+        rows_(rows),
+        cols_(cols),
+        stride_(cols + gap) {}
+  [[nodiscard]] ActView view(Side side) {
+    return side == Side::kCuda ? ActView(type(), device(), rows_, cols_, stride_)
+                               : ActView(DType::kF32, host(), rows_, cols_, stride_);
+  }
+  [[nodiscard]] View<float, 2> floats(Side side) { return view(side).f32(); }
+
+ private:
+  int64_t rows_;
+  int64_t cols_;
+  int64_t stride_;
+};
+
+// Numbers that both sides only read.
+template <typename T>
+class Numbers {
+ public:
+  Numbers(SmallOpsCuda& test, std::vector<T> values)
+      : host_(std::move(values)), device_(test.upload(host_)) {}
+  [[nodiscard]] View<const T, 1> view(Side side) const {
+    return make_view<const T>(side == Side::kCuda ? device_ : host_.data(),
+                              static_cast<int64_t>(host_.size()));
+  }
+
+ private:
+  std::vector<T> host_;
+  T* device_;
+};
+
+Numbers<float> norm_weight(SmallOpsCuda& test, int64_t n) {
+  std::mt19937 rng(static_cast<uint32_t>(n));
+  std::normal_distribution<float> normal(1.0F, 0.2F);
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& v : values) {
+    v = normal(rng);
+  }
+  return {test, values};
+}
+
+const auto kRmsNorm = [](Stream& stream, const RmsNormArgs& args) { rms_norm(stream, args); };
+
+TEST_F(SmallOpsCuda, RmsNormOfEveryTypeAndWidth) {
+  for (const DType in : {DType::kF32, DType::kBF16}) {
+    for (const DType out : {DType::kF32, DType::kBF16}) {
+      for (const int64_t width :
+           {1, 7, 8, 64, 100, 576, 1024, 1031, 4096, 5120, 9728, 16384, 16400}) {
+        for (const int64_t gap : {0, 8, 3}) {
+          SCOPED_TRACE(::testing::Message() << dtype_name(in) << " to " << dtype_name(out) << ", "
+                                            << width << " wide, gap " << gap);
+          const int64_t rows = width % 3 == 0 ? 1 : 5;
+          Matrix x(*this, in, rows, width, gap);
+          Matrix y(*this, out, rows, width, gap);
+          x.fill(normals(3.0F));
+          const auto weight = norm_weight(*this, width);
+          run(kRmsNorm, [&](Side side) {
+            return RmsNormArgs{x.view(side), weight.view(side), y.view(side), 1e-6F};
+          });
+          y.expect_same(out == DType::kBF16 ? kHalfUlpOfBf16 : 1e-5F, 0.0F);
+          if (HasFatalFailure()) {
+            return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, RmsNormInPlaceAndOfNoRows) {
+  Matrix x(*this, DType::kF32, 3, 1024);
+  x.fill(normals());
+  const auto weight = norm_weight(*this, 1024);
+  const auto args_of = [&](Side side) {
+    return RmsNormArgs{x.view(side), weight.view(side), x.view(side), 1e-5F};
+  };
+  run(kRmsNorm, args_of);
+  RmsNormArgs none = args_of(Side::kCuda);
+  none.x.shape[0] = none.out.shape[0] = 0;
+  rms_norm(stream(), none);
+  x.expect_same(1e-5F, 0.0F);
+}
+
+TEST_F(SmallOpsCuda, RmsNormOfARowDoesNotDependOnTheBatch) {
+  Matrix x(*this, DType::kF32, 64, 4096);
+  Matrix all(*this, DType::kF32, 64, 4096);
+  Matrix last(*this, DType::kF32, 1, 4096);
+  x.fill(normals());
+  const auto weight = norm_weight(*this, 4096).view(Side::kCuda);
+  rms_norm(stream(), {x.view(Side::kCuda), weight, all.view(Side::kCuda), 1e-6F});
+  const ActView row(DType::kF32, x.floats(Side::kCuda).row(63), 1, 4096);
+  rms_norm(stream(), {row, weight, last.view(Side::kCuda), 1e-6F});
+  EXPECT_EQ(download(all.floats(Side::kCuda).row(63), 4096),
+            download(last.floats(Side::kCuda).data, 4096));
+}
+
+TEST_F(SmallOpsCuda, SiluAndMul) {
+  for (const int64_t width : {1, 7, 8, 100, 1024, 1032, 3072, 12288}) {
+    for (const int64_t gap : {0, 8, 3}) {
+      for (const int64_t rows : {0, 1, 5, 130}) {
+        SCOPED_TRACE(::testing::Message() << rows << " rows, " << width << " wide, gap " << gap);
+        Matrix x(*this, DType::kBF16, rows, 2 * width, gap);
+        Matrix y(*this, DType::kBF16, rows, width, gap);
+        x.fill([&] { return rng_() % 20 == 0 ? 60.0F * normal() : normal(); });
+        run([](Stream& stream, const SiluAndMulArgs& args) { silu_and_mul(stream, args); },
+            [&](Side side) { return SiluAndMulArgs{x.view(side), y.view(side)}; });
+        y.expect_same(kHalfUlpOfBf16, 1e-30F);
+        if (HasFatalFailure()) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, GatherRows) {
+  const Numbers<int32_t> index(*this, {4, -1, 0, 4, 6});
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const int64_t width : {1, 7, 8, 100, 1024, 4096, 20000}) {
+      for (const int64_t gap : {0, 8, 1}) {
+        SCOPED_TRACE(::testing::Message()
+                     << dtype_name(type) << ", " << width << " wide, gap " << gap);
+        Matrix x(*this, type, 7, width, gap);
+        Matrix y(*this, type, 5, width, gap);
+        x.fill(normals());
+        run([](Stream& stream, const GatherRowsArgs& args) { gather_rows(stream, args); },
+            [&](Side side) {
+              return GatherRowsArgs{x.view(side), index.view(side), y.view(side)};
+            });
+        y.expect_same(0.0F, 0.0F);
+        if (HasFatalFailure()) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, RopeTableUpToLongContexts) {
+  for (const int half : {3, 16, 32, 64}) {
+    const Numbers<int32_t> positions(*this, {0, 1, 2, 77, 4095, 32767, 131071, 1000003});
+    std::vector<float> inv_freq;
+    for (int i = 0; i < half; ++i) {
+      inv_freq.push_back(std::pow(1e6F, -static_cast<float>(i) / static_cast<float>(half)));
+    }
+    const Numbers<float> frequencies(*this, inv_freq);
+    Matrix cos(*this, DType::kF32, 8, half);
+    Matrix sin(*this, DType::kF32, 8, half);
+    run([](Stream& stream, const RopeTableArgs& args) { rope_table(stream, args); },
+        [&](Side side) {
+          return RopeTableArgs{positions.view(side),
+                               frequencies.view(side),
+                               cos.floats(side),
+                               sin.floats(side),
+                               1.25F};
+        });
+    cos.expect_same(3e-7F, 1e-7F);
+    sin.expect_same(3e-7F, 1e-7F);
+  }
+}
+
+struct RopeCase {
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t dim_k;
+  int32_t dim_v;
+  int32_t rot_dim;
+  bool interleaved = false;
+  bool norm = false;
+  bool heads_first = false;  // the cache's layout: [block][head][token] instead of [token][head]
+  int64_t gap = 0;           // between rows of qkv
+};
+
+class RopeKvWriteCuda : public SmallOpsCuda, public ::testing::WithParamInterface<RopeCase> {};
+
+KvLayerView cache_view(const RopeCase& c, Side side, Values& keys, Values& values) {
+  constexpr int32_t kBlockSize = 16;
+  const int64_t dim = std::max(c.dim_k, c.dim_v);
+  KvLayerView kv;
+  kv.k = side == Side::kCuda ? keys.device() : reinterpret_cast<std::byte*>(keys.host());
+  kv.v = side == Side::kCuda ? values.device() : reinterpret_cast<std::byte*>(values.host());
+  kv.dtype = side == Side::kCuda ? DType::kBF16 : DType::kF32;
+  kv.block_size = kBlockSize;
+  kv.num_kv_heads = c.kv_heads;
+  kv.head_dim_k = c.dim_k;
+  kv.head_dim_v = c.dim_v;
+  kv.block_stride = kBlockSize * c.kv_heads * dim;
+  kv.head_stride = c.heads_first ? kBlockSize * dim : dim;
+  kv.token_stride = c.heads_first ? dim : c.kv_heads * dim;
+  return kv;
+}
+
+TEST_P(RopeKvWriteCuda, AgreesWithTheCpu) {
+  const RopeCase& c = GetParam();
+  for (const int tokens : {0, 1, 5, 70}) {
+    SCOPED_TRACE(::testing::Message() << tokens << " tokens");
+    const int64_t width = int64_t{c.q_heads + c.kv_heads} * c.dim_k + c.kv_heads * c.dim_v;
+    Matrix qkv(*this, DType::kBF16, tokens, width, c.gap);
+    Matrix cos(*this, DType::kF32, tokens, c.rot_dim / 2);
+    Matrix sin(*this, DType::kF32, tokens, c.rot_dim / 2);
+    qkv.fill(normals(2.0F));
+    cos.fill([this] { return std::cos(normal()); });
+    sin.fill([this] { return std::sin(normal()); });
+    const auto cache_elements =
+        static_cast<size_t>(7 * 16 * c.kv_heads * std::max(c.dim_k, c.dim_v));
+    Values keys(*this, DType::kBF16, cache_elements);
+    Values values(*this, DType::kBF16, cache_elements);
+    std::vector<int64_t> slots;
+    for (int t = 0; t < tokens; ++t) {
+      slots.push_back(t % 4 == 2 ? -1 : (t * 37 + 5) % (7 * 16));
+    }
+    const Numbers<int64_t> slot_mapping(*this, slots);
+    const auto q_norm = norm_weight(*this, c.dim_k);
+    const auto k_norm = norm_weight(*this, c.dim_k);
+    run([](Stream& stream, const RopeKvWriteArgs& args) { rope_kv_write(stream, args); },
+        [&](Side side) {
+          return RopeKvWriteArgs{.qkv = qkv.view(side),
+                                 .cos = cos.floats(side),
+                                 .sin = sin.floats(side),
+                                 .slot_mapping = slot_mapping.view(side),
+                                 .q_norm = c.norm ? q_norm.view(side) : View<const float, 1>{},
+                                 .k_norm = c.norm ? k_norm.view(side) : View<const float, 1>{},
+                                 .kv = cache_view(c, side, keys, values),
+                                 .num_q_heads = c.q_heads,
+                                 .rot_dim = c.rot_dim,
+                                 .interleaved = c.interleaved};
+        });
+    // A difference of products may cancel: a few float32 ulp of its terms.
+    qkv.expect_same(kHalfUlpOfBf16, 2e-6F);
+    keys.expect_same(kHalfUlpOfBf16, 2e-6F);
+    values.expect_same(0.0F, 0.0F);
+    if (HasFatalFailure()) {
+      return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         RopeKvWriteCuda,
+                         ::testing::Values(RopeCase{16, 8, 128, 128, 128, false, true},
+                                           RopeCase{32, 8, 128, 128, 128, false, true, true},
+                                           RopeCase{32, 8, 128, 128, 128, true, true},
+                                           RopeCase{9, 3, 64, 64, 64, false, false, true},
+                                           RopeCase{14, 2, 64, 64, 32},
+                                           RopeCase{14, 2, 64, 64, 24, true, true},
+                                           RopeCase{4, 1, 256, 256, 64, false, true},
+                                           RopeCase{3, 3, 256, 128, 256, false, false, true, 8},
+                                           RopeCase{6, 2, 80, 80, 80, false, true},
+                                           RopeCase{6, 2, 96, 96, 48, false, true, true},
+                                           RopeCase{6, 2, 96, 64, 0, false, true},
+                                           RopeCase{5, 1, 20, 20, 10, false, true},
+                                           RopeCase{5, 1, 20, 12, 10, true, true, true},
+                                           RopeCase{3, 1, 320, 320, 320, false, true},
+                                           RopeCase{16, 8, 128, 128, 128, false, true, false, 3},
+                                           RopeCase{16, 8, 128, 128, 128, true, false, true, 5}));
+
+TEST_F(SmallOpsCuda, FillRandomGivesTheSameBitsOnBothDevices) {
+  for (const int64_t n : {1, 7, 8, 4096, 100003}) {
+    for (const int64_t first : {0, 8, 3}) {
+      std::vector<uint16_t> expected(static_cast<size_t>(n));
+      fill_random(cpu_stream(), {expected.data(), n, 77, 0.02F});
+      uint16_t* got = poisoned<uint16_t>(static_cast<size_t>(n + first + 1));
+      fill_random(stream(), {got + first, n, 77, 0.02F});
+      EXPECT_EQ(download(got + first, static_cast<size_t>(n)), expected);
+      EXPECT_EQ(download(got + first + n, 1)[0], 0xffff) << "written beyond the end";
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, Embedding) {
+  const Numbers<int32_t> ids(*this, {0, 18, -1, 19, 7, 7, 1 << 30});
+  for (const int32_t width : {1, 7, 8, 100, 1024, 4096}) {
+    for (const int64_t gap : {0, 8, 3}) {
+      SCOPED_TRACE(::testing::Message() << width << " wide, gap " << gap);
+      PackedWeight shape;
+      shape.kind = PackedKind::kBF16;
+      shape.n = 19;
+      shape.k = width;
+      Matrix table(*this, DType::kBF16, shape.n, width);
+      table.fill(normals());
+      std::vector<uint16_t> plain;
+      for (int64_t i = 0; i < int64_t{shape.n} * width; ++i) {
+        plain.push_back(f32_to_bf16(table.host()[i]));
+      }
+      linear_test::AlignedBytes packed(cpu::packed_bytes(shape));
+      cpu::pack_values(shape, packed.data(), 0, shape.n, plain.data());
+      Matrix y(*this, DType::kF32, 7, width, gap);
+      run([](Stream& stream, const EmbeddingArgs& args) { embedding(stream, args); },
+          [&](Side side) {
+            PackedWeight weight = shape;
+            weight.data = side == Side::kCuda ? table.device() : packed.data();
+            return EmbeddingArgs{ids.view(side), weight, y.view(side)};
+          });
+      y.expect_same(0.0F, 0.0F);
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warprow
