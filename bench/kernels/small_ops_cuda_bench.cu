@@ -98,7 +98,8 @@ std::vector<int32_t> scattered(int64_t n, int64_t below) {
 
 class Bench {
  public:
-  Bench(const Model& model, int64_t toks) : model_(model), toks_(toks) {}
+  Bench(Stream& stream, const Model& model, int64_t toks)
+      : stream_(stream), model_(model), toks_(toks) {}
 
   void run() {
     rms_norm_rows(DType::kF32);
@@ -205,9 +206,9 @@ class Bench {
     });
   }
 
+  Stream& stream_;
   const Model& model_;
   int64_t toks_;
-  BenchStream stream_;
 };
 
 }  // namespace
@@ -218,9 +219,10 @@ int main() {
   using warprow::cuda::Model;
   constexpr Model kModels[] = {{"0.6B", 1024, 16, 8, 128, 3072, 151936},
                                {"8B", 4096, 32, 8, 128, 12288, 151936}};
+  const warprow::cuda::BenchDevice gpu;
   for (const Model& model : kModels) {
     for (const int64_t toks : {1, 32, 256, 4096}) {
-      Bench(model, toks).run();
+      Bench(*gpu.stream, model, toks).run();
     }
   }
   return 0;
