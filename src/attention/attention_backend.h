@@ -51,6 +51,9 @@ struct AttentionBatch {
   View<const int32_t, 1> seq_lens;         // [max_num_seqs]
   int32_t num_rows = 0;                    // host; padded
   int32_t num_toks = 0;                    // host; padded
+  int32_t num_decode_rows = 0;             // host; the first rows, that have exactly one token each
+  std::span<const int32_t> host_query_start_loc;  // of the step being prepared; may be empty
+  std::span<const int32_t> host_seq_lens;
 };
 
 // What the attention of one KV group needs in one step.
@@ -85,6 +88,7 @@ struct AttentionLimits {
   KvLayerView kv;  // shapes only
   int32_t num_heads = 0;
   int32_t max_num_rows = 0;
+  bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
 };
 
 // A family of attention kernels: what it can do, what it prepares once a step and group, and the

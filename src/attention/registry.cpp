@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/attention_backend.h"
 #include "attention/cpu_paged.h"
+#include "attention/native.h"
 
 #include <algorithm>
 #include <string>
@@ -17,6 +18,7 @@ struct Entry {
 };
 constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
+    {&native_attention_capabilities, &make_native_attention},
 };
 
 // The first need of the group that the backend does not meet; empty when it meets all.

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/native.h"
+
+#include "base/error.h"
+#include "kernels/attention/native_attention.h"
+#include "kernels/attention/native_params.h"
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr AttentionCapabilities kCapabilities{
+    .name = "native",
+    .device = DeviceKind::kCuda,
+    .head_dim_multiple = 64,
+    .max_head_dim = 128,
+    .kv_f32 = false,
+    .kv_bf16 = true,
+    .kernel_block_multiple = 16,
+    .separate_kv_write = true,
+    .ahead_of_time_schedule = true,
+    .sliding_window = true,
+    .sinks = true,
+    .graph_support = GraphSupport::kUniformBatch,
+};
+
+class NativeAttention final : public AttentionBackend {
+ public:
+  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+
+  void allocate(Arena& workspace, Device& /*device*/, const AttentionLimits& limits) override {
+    const int32_t group = limits.num_heads / limits.kv.num_kv_heads;
+    if (group > cuda::kMaxGroup || limits.max_num_rows > cuda::kMaxScheduledRows) {
+      throw StartupError(ErrorCode::kUnsupported,
+                         fmt::format("attention backend native does not support {} query heads per "
+                                     "KV head with {} rows (at most {} and {})",
+                                     group,
+                                     limits.max_num_rows,
+                                     cuda::kMaxGroup,
+                                     cuda::kMaxScheduledRows));
+    }
+    limits_ = limits;
+    const auto bytes = static_cast<int64_t>(
+        native_attention_scratch_bytes(limits.kv, limits.num_heads, limits.max_num_rows));
+    scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
+  }
+
+  AttentionMetadata build_metadata(Stream& stream,
+                                   const KvGroupSpec& group,
+                                   const AttentionMetadata& base) override {
+    window_ = group.window;
+    cuda::ScheduledAttentionArgs args = batch_args(base);
+    args.kv = limits_.kv;
+    args.num_q_heads = limits_.num_heads;
+    args.q.shape[0] = base.batch.num_toks;
+    cuda::attention_schedule(stream, args);
+    return base;
+  }
+
+  void forward(Stream& stream,
+               const AttentionCall& call,
+               const AttentionMetadata& metadata) override {
+    cuda::ScheduledAttentionArgs args = batch_args(metadata);
+    args.q = call.q;
+    args.out = call.out;
+    args.kv = call.kv;
+    if (call.params.sinks != nullptr) {
+      args.sinks = make_view(call.params.sinks, call.num_heads);
+    }
+    args.num_q_heads = call.num_heads;
+    args.window = call.params.window;
+    args.scale = call.params.scale;
+    args.soft_cap = call.params.soft_cap;
+    args.causal = call.params.causal;
+    cuda::attention_forward(stream, args);
+  }
+
+ private:
+  [[nodiscard]] cuda::ScheduledAttentionArgs batch_args(const AttentionMetadata& metadata) const {
+    const AttentionBatch& batch = metadata.batch;
+    cuda::ScheduledAttentionArgs args;
+    args.block_table = metadata.block_table;
+    args.idx_mapping = make_view(batch.idx_mapping.data, batch.num_rows);
+    args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
+    args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
+    args.scratch = scratch_;
+    args.num_decode_rows = batch.num_decode_rows;
+    args.batch_invariant = limits_.batch_invariant;
+    args.schedule_window = window_;
+    return args;
+  }
+
+  AttentionLimits limits_;
+  View<std::byte, 1> scratch_;
+  int32_t window_ = 0;
+};
+
+}  // namespace
+
+const AttentionCapabilities& native_attention_capabilities() { return kCapabilities; }
+std::unique_ptr<AttentionBackend> make_native_attention() {
+  return std::make_unique<NativeAttention>();
+}
+
+}  // namespace warprow

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/hd.h"
+#include "device/stream.h"
+#include "kernels/attention/native_params.h"
+
+namespace warprow::cuda {
+
+// Key tiles of a decode row that a query at its end sees.
+WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t window) {
+  if (seq_len <= 0) {
+    return 0;
+  }
+  const int32_t first = window > 0 && seq_len > window ? seq_len - window : 0;
+  return (seq_len + kDecodeTile - 1) / kDecodeTile - first / kDecodeTile;
+}
+
+// Blocks of the decode grid: as many as the device holds at once.
+int32_t native_decode_blocks(int32_t head_dim, int32_t group);
+
+void native_schedule(Stream& stream, const ScheduleParams& params);
+void native_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
+void native_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
+// `num_tiles`: at least as many as the schedule numbered. wide: tiles of 128 query-head rows, not 64.
+void native_prefill_64(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
+void native_prefill_128(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain arithmetic outside the CUDA files, so that a build without CUDA plans for a GPU.
+#include "base/math.h"
+#include "kernels/attention/native_attention.h"
+#include "kernels/attention/native_params.h"
+
+namespace warprow {
+
+cuda::ScratchLayout cuda::native_scratch_layout(int32_t num_kv_heads,
+                                                int32_t group,
+                                                int32_t head_dim,
+                                                int32_t max_rows) {
+  constexpr size_t kAlign = 256;
+  ScratchLayout layout;
+  size_t at = sizeof(DecodeShare) * kMaxDecodeBlocks;
+  layout.arrivals = at;
+  at += round_up(sizeof(int32_t) * max_rows * num_kv_heads, kAlign);
+  layout.prefill_tiles = at;
+  at += round_up(sizeof(int32_t) * (max_rows + 1), kAlign);
+  layout.partials = at;
+  at += sizeof(float) * 2 * kMaxDecodeBlocks * partial_floats(group, head_dim);
+  layout.bytes = at;
+  return layout;
+}
+
+size_t native_attention_scratch_bytes(const KvLayerView& kv,
+                                      int32_t num_q_heads,
+                                      int32_t max_rows) {
+  return cuda::native_scratch_layout(
+             kv.num_kv_heads, num_q_heads / kv.num_kv_heads, kv.head_dim_k, max_rows)
+      .bytes;
+}
+
+}  // namespace warprow

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention/paged_attention.h"
+
+#include "device/cuda/cuda_check.h"
+#include "kernels/attention/native_attention.h"
+#include "kernels/attention/native_launch.h"
+
+#include <algorithm>
+#include <cuda_runtime_api.h>
+
+namespace warprow::cuda {
+namespace {
+
+struct Chip {
+  int32_t num_sms = 0;
+  int32_t decode_blocks_per_sm = 1;  // as shared memory allows, for groups of up to 8
+};
+
+// Of the current device; all devices of a process are taken to be alike.
+const Chip& chip() {
+  static const Chip found = [] {
+    int device = 0;
+    int major = 0;
+    Chip c;
+    WR_CUDA(cudaGetDevice(&device));
+    WR_CUDA(cudaDeviceGetAttribute(&c.num_sms, cudaDevAttrMultiProcessorCount, device));
+    WR_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    c.decode_blocks_per_sm = major >= 9 ? 2 : 1;
+    return c;
+  }();
+  return found;
+}
+
+// How a call's rows are dealt with: a function of shapes alone, since it is part of captured graphs.
+struct Split {
+  int32_t num_rows = 0;
+  int32_t num_decode_rows = 0;
+  int32_t decode_blocks = 0;
+  int64_t prefill_tiles = 0;  // at most
+  bool wide = false;
+};
+
+Split split_rows(const PagedAttentionArgs& args) {
+  const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
+  Split split;
+  split.num_rows = static_cast<int32_t>(args.seq_lens.shape[0]);
+  split.num_decode_rows = args.batch_invariant ? 0 : args.num_decode_rows;
+  const int32_t per_sm = group <= 8 ? chip().decode_blocks_per_sm : 1;
+  split.decode_blocks = std::min(kMaxDecodeBlocks, chip().num_sms * per_sm);
+  const int64_t rows = split.num_rows - split.num_decode_rows;
+  if (rows > 0) {
+    // Tiles of 128 where they fill the device and a row fills them.
+    const int64_t query_rows = (args.q.shape[0] - split.num_decode_rows) * group;
+    split.wide =
+        query_rows >= rows * 128 && query_rows / 128 * args.kv.num_kv_heads >= chip().num_sms;
+    split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
+  }
+  return split;
+}
+
+NativeScratch place_scratch(const PagedAttentionArgs& args) {
+  const KvLayerView& kv = args.kv;
+  const ScratchLayout layout = native_scratch_layout(kv.num_kv_heads,
+                                                     args.num_q_heads / kv.num_kv_heads,
+                                                     kv.head_dim_k,
+                                                     static_cast<int32_t>(args.seq_lens.shape[0]));
+  std::byte* base = args.scratch.data;
+  NativeScratch scratch;
+  scratch.shares = reinterpret_cast<DecodeShare*>(base);
+  scratch.arrivals = reinterpret_cast<int32_t*>(base + layout.arrivals);
+  scratch.prefill_tiles = reinterpret_cast<int32_t*>(base + layout.prefill_tiles);
+  scratch.partials = reinterpret_cast<float*>(base + layout.partials);
+  return scratch;
+}
+
+void check_args(const ScheduledAttentionArgs& args) {
+  const KvLayerView& kv = args.kv;
+  const int64_t rows = args.seq_lens.shape[0];
+  WR_CHECK(kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
+  WR_CHECK(kv.head_dim_k == 64 || kv.head_dim_k == 128, "head size {}", kv.head_dim_k);
+  WR_CHECK_EQ(kv.head_dim_k, kv.head_dim_v);
+  WR_CHECK_EQ(kv.block_size % kSegmentToks, 0);
+  WR_CHECK_GT(kv.num_kv_heads, 0);
+  WR_CHECK_EQ(args.num_q_heads % kv.num_kv_heads, 0);
+  WR_CHECK_LE(args.num_q_heads / kv.num_kv_heads, kMaxGroup);
+  WR_CHECK_LE(rows, kMaxScheduledRows);
+  WR_CHECK_LE(args.num_decode_rows, rows);
+  WR_CHECK_EQ(args.idx_mapping.shape[0], rows);
+  WR_CHECK_EQ(args.query_start_loc.shape[0], rows + 1);
+  WR_CHECK(args.schedule_window == 0 ||
+               (args.window > 0 && args.window <= args.schedule_window && args.causal),
+           "a window of {} under a schedule for {}",
+           args.window,
+           args.schedule_window);
+  WR_CHECK_GE(args.scratch.shape[0],
+              static_cast<int64_t>(native_attention_scratch_bytes(
+                  kv, args.num_q_heads, static_cast<int32_t>(rows))));
+}
+
+NativeParams native_params(const ScheduledAttentionArgs& args, const Split& split) {
+  constexpr int64_t kElement = 2;
+  const KvLayerView& kv = args.kv;
+  NativeParams p = {};
+  p.q = args.q.data;
+  p.out = args.out.data;
+  p.lse = args.lse.data;
+  p.sinks = args.sinks.data;
+  p.k = reinterpret_cast<const char*>(kv.k);
+  p.v = reinterpret_cast<const char*>(kv.v);
+  p.block_table = args.block_table.data;
+  p.idx_mapping = args.idx_mapping.data;
+  p.query_start_loc = args.query_start_loc.data;
+  p.seq_lens = args.seq_lens.data;
+  p.q_stride = args.q.stride;
+  p.out_stride = args.out.stride;
+  p.lse_stride = args.lse.stride[0];
+  p.table_stride = args.block_table.stride[0];
+  p.block_bytes = kv.block_stride * kElement;
+  p.head_bytes = kv.head_stride * kElement;
+  p.token_bytes = kv.token_stride * kElement;
+  p.scratch = place_scratch(args);
+  p.block_size = kv.block_size;
+  p.num_kv_heads = kv.num_kv_heads;
+  p.group = args.num_q_heads / kv.num_kv_heads;
+  p.first_prefill_row = split.num_decode_rows;
+  p.num_rows = split.num_rows;
+  p.schedule_window = args.schedule_window;
+  p.window = args.causal ? args.window : 0;
+  p.scale = args.scale;
+  p.soft_cap = args.soft_cap;
+  p.causal = args.causal;
+  return p;
+}
+
+}  // namespace
+
+void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
+  const Split split = split_rows(args);
+  ScheduleParams p = {};
+  p.idx_mapping = args.idx_mapping.data;
+  p.query_start_loc = args.query_start_loc.data;
+  p.seq_lens = args.seq_lens.data;
+  p.scratch = place_scratch(args);
+  p.num_rows = split.num_rows;
+  p.num_decode_rows = split.num_decode_rows;
+  p.num_kv_heads = args.kv.num_kv_heads;
+  p.group = args.num_q_heads / args.kv.num_kv_heads;
+  p.window = args.schedule_window;
+  p.num_blocks = split.decode_blocks;
+  p.prefill_rows_per_tile = split.wide ? 128 : 64;
+  native_schedule(stream, p);
+}
+
+void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
+  check_args(args);
+  WR_CHECK(args.q.dtype == DType::kBF16 && args.out.dtype == DType::kBF16,
+           "bf16 activations wanted");
+  WR_CHECK_EQ(args.q.shape[1], int64_t{args.num_q_heads} * args.kv.head_dim_k);
+  WR_CHECK_EQ(args.out.shape[1], args.q.shape[1]);
+  const Split split = split_rows(args);
+  const NativeParams params = native_params(args, split);
+  const bool narrow_heads = args.kv.head_dim_k == 64;
+  if (split.num_decode_rows > 0) {
+    (narrow_heads ? native_decode_64 : native_decode_128)(stream, params, split.decode_blocks);
+  }
+  if (split.prefill_tiles > 0) {
+    (narrow_heads ? native_prefill_64 : native_prefill_128)(
+        stream, params, split.prefill_tiles, split.wide);
+  }
+}
+
+void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
+  const ScheduledAttentionArgs scheduled{args, args.causal ? args.window : 0};
+  attention_schedule(stream, scheduled);
+  attention_forward(stream, scheduled);
+}
+
+}  // namespace warprow::cuda
