@@ -42,6 +42,9 @@ struct LinearArgs {
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;
+  // CUDA: a row's result must not depend on the number of rows, at some cost for few rows. The CPU's
+  // never does.
+  bool batch_invariant = false;
   std::byte* scratch = nullptr;  // dev, 256-byte aligned, linear_scratch_bytes
 };
 

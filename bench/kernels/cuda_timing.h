@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
+#include "device/cuda_device.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime.h>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace warprow::cuda {
+
+// What one H200 reaches: a pure read of memory and a large bf16 matrix product.
+inline constexpr double kReadBytesPerSecond = 4.69e12;
+inline constexpr double kBf16FlopsPerSecond = 797e12;
+
+// The first GPU and a stream on it.
+struct BenchDevice {
+  std::unique_ptr<Device> device = make_cuda_device();
+  std::unique_ptr<Stream> stream = device->make_stream();
+};
+
+// Device memory for a benchmark, freed with it.
+class BenchBuffer {
+ public:
+  explicit BenchBuffer(size_t bytes) : bytes_(bytes) { WR_CUDA(cudaMalloc(&data_, bytes)); }
+  ~BenchBuffer() { cudaFree(data_); }
+  BenchBuffer(const BenchBuffer&) = delete;
+  BenchBuffer& operator=(const BenchBuffer&) = delete;
+  template <typename T>
+  [[nodiscard]] T* as() const {
+    return static_cast<T*>(data_);
+  }
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_;
+};
+
+// How many copies of something that a pass reads must be rotated so that L2 does not serve it.
+inline int copies_beyond_l2(size_t bytes) {
+  constexpr size_t kEnough = size_t{320} << 20;
+  return static_cast<int>(std::clamp<size_t>((kEnough + bytes - 1) / bytes, 2, 64));
+}
+
+// Median time in microseconds of one of `calls` launches, captured one after the other into a graph
+// that is replayed: launch_nth(i) launches the i-th on the stream.
+inline double graph_us(Stream& stream,
+                       int calls,
+                       const std::function<void(int)>& launch_nth,
+                       int replays = 9) {
+  cudaStream_t on = as_cuda(stream).handle();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  WR_CUDA(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < calls; ++i) {
+    launch_nth(i);
+  }
+  WR_CUDA(cudaStreamEndCapture(on, &graph));
+  WR_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  WR_CUDA(cudaEventCreate(&begin));
+  WR_CUDA(cudaEventCreate(&end));
+  WR_CUDA(cudaGraphLaunch(exec, on));
+  std::vector<float> times;
+  for (int r = 0; r < replays; ++r) {
+    WR_CUDA(cudaEventRecord(begin, on));
+    WR_CUDA(cudaGraphLaunch(exec, on));
+    WR_CUDA(cudaEventRecord(end, on));
+    WR_CUDA(cudaEventSynchronize(end));
+    float ms = 0.0F;
+    WR_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    times.push_back(ms);
+  }
+  WR_CUDA(cudaEventDestroy(begin));
+  WR_CUDA(cudaEventDestroy(end));
+  WR_CUDA(cudaGraphExecDestroy(exec));
+  WR_CUDA(cudaGraphDestroy(graph));
+  std::nth_element(times.begin(), times.begin() + replays / 2, times.end());
+  return times[replays / 2] * 1e3 / calls;
+}
+
+}  // namespace warprow::cuda

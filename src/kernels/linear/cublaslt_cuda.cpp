@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/cublaslt_cuda.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "device/cuda/cuda_check.h"
+#include "kernels/linear/cublaslt_library.h"
+#include "kernels/linear/cublaslt_plans.h"
+
+#include <algorithm>
+#include <dlfcn.h>
+#include <mutex>
+
+#include <fmt/format.h>
+
+namespace warprow::cuda {
+namespace {
+
+void check_lt(cublasStatus_t status, const char* what) {
+  WR_CHECK(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLAS status {}", what, static_cast<int>(status));
+}
+
+template <typename F>
+void find_symbol(void* library, const char* name, F*& function) {
+  function = reinterpret_cast<F*>(dlsym(library, name));
+  if (function == nullptr) {
+    throw StartupError(ErrorCode::kUnsupported, fmt::format("libcublasLt lacks {}", name));
+  }
+}
+
+// The largest m that shares a plan with this m. Small ranges where kernels change, then powers of
+// two.
+int32_t range_of(const LtProduct& product, int32_t m) {
+  if (product.batch_invariant) {
+    return kInvariantRange;
+  }
+  for (const int32_t limit : {8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}) {
+    if (m <= limit) {
+      return limit;
+    }
+  }
+  int32_t limit = 2048;
+  while (limit < m) {
+    limit *= 2;
+  }
+  return limit;
+}
+
+constexpr int32_t kInvariantTunedAt = 256;  // m at which the one algorithm for every m is chosen
+constexpr int32_t kMostTunedAt = 1024;      // larger products run alike, and take long to time
+constexpr int kMaxCandidates = 8;
+
+}  // namespace
+
+struct CublasLt::Api {
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtGetVersion) version = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulDescInit_internal) init_desc = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) set_desc = nullptr;
+  decltype(&cublasLtMatrixLayoutInit_internal) init_layout = nullptr;
+  decltype(&cublasLtMatmulPreferenceInit_internal) init_preference = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulDescOpaque_t desc = {};  // the same for every product
+
+  void open(void* library) {
+    find_symbol(library, "cublasLtCreate", create);
+    find_symbol(library, "cublasLtGetVersion", version);
+    find_symbol(library, "cublasLtMatmul", matmul);
+    find_symbol(library, "cublasLtMatmulAlgoGetHeuristic", heuristic);
+    find_symbol(library, "cublasLtMatmulDescInit_internal", init_desc);
+    find_symbol(library, "cublasLtMatmulDescSetAttribute", set_desc);
+    find_symbol(library, "cublasLtMatrixLayoutInit_internal", init_layout);
+    find_symbol(library, "cublasLtMatmulPreferenceInit_internal", init_preference);
+    find_symbol(library, "cublasLtMatmulPreferenceSetAttribute", set_preference);
+    if (const cublasStatus_t status = create(&handle); status != CUBLAS_STATUS_SUCCESS) {
+      throw StartupError(ErrorCode::kUnsupported,
+                         fmt::format("cublasLtCreate: status {}", static_cast<int>(status)));
+    }
+    check_lt(init_desc(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    check_lt(set_desc(&desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+             "transposition");
+  }
+};
+
+namespace {
+
+// Column-major as cuBLAS sees it: D [n, m] = op(A = w [k, n])^T * B [k, m].
+struct Layouts {
+  cublasLtMatrixLayoutOpaque_t a = {};
+  cublasLtMatrixLayoutOpaque_t b = {};
+  cublasLtMatrixLayoutOpaque_t d = {};
+};
+
+template <typename Api>
+Layouts make_layouts(
+    const Api& api, const LtProduct& product, int32_t m, int64_t x_stride, int64_t y_stride) {
+  Layouts out;
+  const cudaDataType_t y_type = product.y_f32 ? CUDA_R_32F : CUDA_R_16BF;
+  check_lt(api.init_layout(&out.a, sizeof(out.a), CUDA_R_16BF, product.k, product.n, product.k),
+           "layout of w");
+  check_lt(api.init_layout(&out.b, sizeof(out.b), CUDA_R_16BF, product.k, m, x_stride),
+           "layout of x");
+  check_lt(api.init_layout(&out.d, sizeof(out.d), y_type, product.n, m, y_stride), "layout of y");
+  return out;
+}
+
+template <typename Api>
+cublasStatus_t matmul(const Api& api,
+                      cudaStream_t stream,
+                      const LtProduct& product,
+                      const LtOperands& at,
+                      const cublasLtMatmulAlgo_t& algo) {
+  const Layouts layouts = make_layouts(api, product, at.m, at.x_stride, at.y_stride);
+  const float one = 1.0F;
+  const float beta = product.accumulate ? 1.0F : 0.0F;
+  auto* desc = const_cast<cublasLtMatmulDescOpaque_t*>(&api.desc);
+  auto* a = const_cast<cublasLtMatrixLayoutOpaque_t*>(&layouts.a);
+  auto* b = const_cast<cublasLtMatrixLayoutOpaque_t*>(&layouts.b);
+  auto* d = const_cast<cublasLtMatrixLayoutOpaque_t*>(&layouts.d);
+  return api.matmul(api.handle,
+                    desc,
+                    &one,
+                    at.w,
+                    a,
+                    at.x,
+                    b,
+                    &beta,
+                    at.y,
+                    d,
+                    at.y,
+                    d,
+                    &algo,
+                    at.workspace,
+                    kLtWorkspaceBytes,
+                    stream);
+}
+
+template <typename Api>
+std::vector<cublasLtMatmulAlgo_t> candidates(const Api& api, const LtProduct& product, int32_t m) {
+  cublasLtMatmulPreferenceOpaque_t preference = {};
+  check_lt(api.init_preference(&preference, sizeof(preference)), "preference");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
+    check_lt(api.set_preference(&preference, name, &value, sizeof(value)), "preference");
+  };
+  const uint64_t workspace = kLtWorkspaceBytes;
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t{16});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{16});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t{16});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t{16});
+  if (product.batch_invariant) {
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  }
+  Layouts layouts = make_layouts(api, product, m, product.k, product.n);
+  cublasLtMatmulHeuristicResult_t found[kMaxCandidates] = {};
+  int num_found = 0;
+  check_lt(api.heuristic(api.handle,
+                         const_cast<cublasLtMatmulDescOpaque_t*>(&api.desc),
+                         &layouts.a,
+                         &layouts.b,
+                         &layouts.d,
+                         &layouts.d,
+                         &preference,
+                         kMaxCandidates,
+                         found,
+                         &num_found),
+           "heuristic");
+  std::vector<cublasLtMatmulAlgo_t> out;
+  for (int i = 0; i < num_found; ++i) {
+    if (found[i].state == CUBLAS_STATUS_SUCCESS) {
+      out.push_back(found[i].algo);
+    }
+  }
+  WR_CHECK(!out.empty(), "no cuBLASLt algorithm for {} x {} x {}", m, product.n, product.k);
+  return out;
+}
+
+// Device memory for timing candidates: enough copies of w that L2 does not serve it.
+class TuningGround {
+ public:
+  TuningGround(const LtProduct& product, int32_t m) : product_(product), m_(m) {
+    w_bytes_ = size_t{2} * product.n * product.k;
+    copies_ = static_cast<int>(std::clamp<size_t>((size_t{192} << 20) / w_bytes_, 1, 64));
+    w_ = allocate(w_bytes_ * copies_);
+    x_ = allocate(size_t{2} * m * product.k);
+    y_ = allocate(size_t{4} * m * product.n);
+    workspace_ = allocate(kLtWorkspaceBytes);
+    WR_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    WR_CUDA(cudaEventCreate(&begin_));
+    WR_CUDA(cudaEventCreate(&end_));
+  }
+  ~TuningGround() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaStreamDestroy(stream_);
+    for (std::byte* block : blocks_) {
+      cudaFree(block);
+    }
+  }
+  TuningGround(const TuningGround&) = delete;
+  TuningGround& operator=(const TuningGround&) = delete;
+
+  // Microseconds of one product; a negative number if the algorithm does not run.
+  template <typename Api>
+  float time_us(const Api& api, const cublasLtMatmulAlgo_t& algo) {
+    constexpr int kRuns = 6;
+    for (int run = -2; run < kRuns; ++run) {
+      if (run == 0) {
+        WR_CUDA(cudaEventRecord(begin_, stream_));
+      }
+      LtOperands at;
+      at.m = m_;
+      at.x = x_;
+      at.x_stride = product_.k;
+      at.w = w_ + w_bytes_ * (next_++ % copies_);
+      at.y = y_;
+      at.y_stride = product_.n;
+      at.workspace = workspace_;
+      if (matmul(api, stream_, product_, at, algo) != CUBLAS_STATUS_SUCCESS) {
+        return -1.0F;
+      }
+    }
+    WR_CUDA(cudaEventRecord(end_, stream_));
+    WR_CUDA(cudaEventSynchronize(end_));
+    float ms = 0.0F;
+    WR_CUDA(cudaEventElapsedTime(&ms, begin_, end_));
+    return ms * 1e3F / kRuns;
+  }
+
+ private:
+  std::byte* allocate(size_t bytes) {
+    void* block = nullptr;
+    WR_CUDA(cudaMalloc(&block, bytes));
+    WR_CUDA(cudaMemset(block, 0x3C, bytes));  // 0.0115 as bf16, also as float32: no zeros, no NaN
+    blocks_.push_back(static_cast<std::byte*>(block));
+    return blocks_.back();
+  }
+
+  LtProduct product_;
+  int32_t m_;
+  size_t w_bytes_ = 0;
+  int copies_ = 1;
+  int next_ = 0;
+  std::byte* w_ = nullptr;
+  std::byte* x_ = nullptr;
+  std::byte* y_ = nullptr;
+  std::byte* workspace_ = nullptr;
+  std::vector<std::byte*> blocks_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+}  // namespace
+
+struct CublasLt::Plans {
+  std::mutex mutex;
+  LtPlanTable chosen;    // what run uses
+  LtPlanTable measured;  // what the file knows
+  std::string file;
+
+  // Under the lock. The plan of m's range, made now if it is missing.
+  const LtPlan& find_or_make(const Api& api, const LtProduct& product, int32_t m) {
+    const LtPlanKey key = {product, range_of(product, m)};
+    if (const LtPlan* plan = chosen.find(key); plan != nullptr) {
+      return *plan;
+    }
+    if (const LtPlan* plan = measured.find(key); plan != nullptr) {
+      return chosen.insert(*plan);
+    }
+    const int32_t at = product.batch_invariant ? kInvariantTunedAt : key.range;
+    return chosen.insert({key, candidates(api, product, at).front()});
+  }
+};
+
+CublasLt& CublasLt::get() {
+  static CublasLt library;
+  return library;
+}
+
+CublasLt::CublasLt() : api_(std::make_unique<Api>()), plans_(std::make_unique<Plans>()) {
+  std::string path;
+  api_->open(open_cublaslt(path));
+  const size_t number = api_->version();
+  version_ = fmt::format("{}.{}.{} ({})", number / 10000, number / 100 % 100, number % 100, path);
+  int device = 0;
+  WR_CUDA(cudaGetDevice(&device));
+  cudaDeviceProp properties = {};
+  WR_CUDA(cudaGetDeviceProperties(&properties, device));
+  plans_->file = lt_plan_file(properties.name);
+  plans_->measured = LtPlanTable::read(plans_->file, number);
+}
+
+CublasLt::~CublasLt() = default;  // the handle lives as long as the process
+
+void CublasLt::prepare(const LtProduct& product, int32_t max_m) {
+  const std::lock_guard lock(plans_->mutex);
+  for (int32_t m = 1; m <= max_m; m = range_of(product, m) + 1) {
+    plans_->find_or_make(*api_, product, m);
+    if (product.batch_invariant) {
+      return;
+    }
+  }
+}
+
+void CublasLt::tune(const LtProduct& product, int32_t max_m) {
+  const std::lock_guard lock(plans_->mutex);
+  bool found = false;
+  for (int32_t m = 1; m <= std::min(max_m, kMostTunedAt); m = range_of(product, m) + 1) {
+    const LtPlanKey key = {product, range_of(product, m)};
+    const int32_t at = product.batch_invariant ? kInvariantTunedAt : key.range;
+    if (plans_->measured.find(key) == nullptr) {
+      TuningGround ground(product, at);
+      LtPlan best = {key, {}};
+      float best_us = -1.0F;
+      for (const cublasLtMatmulAlgo_t& algo : candidates(*api_, product, at)) {
+        const float us = ground.time_us(*api_, algo);
+        if (us > 0.0F && (best_us < 0.0F || us < best_us)) {
+          best_us = us;
+          best.algo = algo;
+        }
+      }
+      WR_CHECK(best_us > 0.0F, "no cuBLASLt algorithm ran: {} x {} x {}", at, product.n, product.k);
+      plans_->measured.insert(best);
+      found = true;
+    }
+    plans_->chosen.insert(*plans_->measured.find(key));
+    if (product.batch_invariant) {
+      break;
+    }
+  }
+  if (found && !plans_->measured.write(plans_->file, api_->version())) {
+    WR_LOG_WARN("cannot write {}: cuBLASLt will be measured again", plans_->file);
+  }
+}
+
+void CublasLt::run(cudaStream_t stream, const LtProduct& product, const LtOperands& operands) {
+  cublasLtMatmulAlgo_t algo;
+  {
+    const std::lock_guard lock(plans_->mutex);
+    algo = plans_->find_or_make(*api_, product, operands.m).algo;
+  }
+  const cublasStatus_t status = matmul(*api_, stream, product, operands, algo);
+  WR_CHECK(status == CUBLAS_STATUS_SUCCESS,
+           "cublasLtMatmul {} x {} x {}: status {}",
+           operands.m,
+           product.n,
+           product.k,
+           static_cast<int>(status));
+}
+
+}  // namespace warprow::cuda

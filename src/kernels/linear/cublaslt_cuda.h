@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime_api.h>
+#include <memory>
+#include <string>
+
+namespace warprow::cuda {
+
+// Workspace that every product may use.
+inline constexpr size_t kLtWorkspaceBytes = size_t{32} << 20;
+
+// A kind of product y [m, n] = (accumulate ? y : 0) + x [m, k] * w [n, k]^T, x and w bf16.
+struct LtProduct {
+  int32_t n = 0;
+  int32_t k = 0;
+  bool y_f32 = false;  // else bf16
+  bool accumulate = false;
+  // One algorithm for every m, without a split of k: a row's result is the same whatever m.
+  bool batch_invariant = false;
+};
+
+struct LtOperands {
+  int32_t m = 0;
+  const void* x = nullptr;
+  int64_t x_stride = 0;  // elements
+  const void* w = nullptr;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+  std::byte* workspace = nullptr;  // dev, kLtWorkspaceBytes
+};
+
+// cuBLASLt, opened at run time, with one chosen algorithm for each product and range of m.
+//
+// Owns: the library handle and the table of plans.
+// Thread: any; a lock guards the table.
+// Invariant: after prepare, run allocates nothing and asks for no heuristic.
+class CublasLt {
+ public:
+  // Opens the library at the first call. Throws StartupError that says where it was looked for.
+  static CublasLt& get();
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  // Chooses algorithms for m up to max_m: from the file of earlier measurements, else by the
+  // library's heuristic. Start-up.
+  void prepare(const LtProduct& product, int32_t max_m);
+  // The same, but times the candidates that no file knows and writes what it found to the file
+  // ${XDG_CACHE_HOME:-~/.cache}/warprow/cublaslt/<gpu>.txt. Allocates device memory while it runs.
+  void tune(const LtProduct& product, int32_t max_m);
+  void run(cudaStream_t stream, const LtProduct& product, const LtOperands& operands);
+
+  // Of the opened library, such as "13.1.0 (/path)".
+  [[nodiscard]] const std::string& version() const { return version_; }
+
+ private:
+  struct Api;
+  struct Plans;
+  CublasLt();
+
+  std::unique_ptr<Api> api_;
+  std::unique_ptr<Plans> plans_;
+  std::string version_;
+};
+
+}  // namespace warprow::cuda

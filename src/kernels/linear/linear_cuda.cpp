@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/linear.h"
+
+#include "base/check.h"
+#include "device/cuda/cuda_stream.h"
+#include "kernels/activation/silu_and_mul.h"
+#include "kernels/linear/bias_rows_cuda.h"
+#include "kernels/linear/cublaslt_cuda.h"
+#include "kernels/linear/linear_prepare_cuda.h"
+#include "kernels/linear/skinny_cuda.h"
+#include "kernels/norm/rms_norm.h"
+
+namespace warprow::cuda {
+namespace {
+
+// Up to so many rows the skinny kernel is the faster one (bench/kernels/linear_cuda_bench.cu).
+constexpr int64_t kSkinnyRows = 16;
+
+bool use_skinny(const LinearArgs& args) {
+  return !args.batch_invariant && args.x.shape[0] <= kSkinnyRows;
+}
+
+void check_args(const LinearArgs& args) {
+  WR_CHECK_EQ(args.num_segments, 1);
+  const LinearSegment& segment = args.segments[0];
+  const bool norm = !args.norm_weight.empty();
+  const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
+  WR_CHECK(segment.w.kind == PackedKind::kBF16, "weights on CUDA are bf16");
+  WR_CHECK(args.x.dtype == (norm ? DType::kF32 : DType::kBF16),
+           "x is {} {} a norm",
+           dtype_name(args.x.dtype),
+           norm ? "with" : "without");
+  WR_CHECK(args.y.dtype == DType::kF32 || args.y.dtype == DType::kBF16);
+  WR_CHECK(args.epilogue != LinearEpilogue::kAdd || args.y.dtype == DType::kF32);
+  WR_CHECK_EQ(segment.w.k, args.x.shape[1]);
+  WR_CHECK_EQ(args.x.shape[0], args.y.shape[0]);
+  WR_CHECK_EQ(segment.w.k % 8, 0);
+  WR_CHECK_EQ(args.x.stride % 8, 0);
+  WR_CHECK(!swiglu || segment.w.n % 2 == 0);
+  const int64_t cols = swiglu ? segment.w.n / 2 : segment.w.n;
+  WR_CHECK(segment.y_col >= 0 && segment.y_col + cols <= args.y.shape[1],
+           "columns {} + {} of {}",
+           segment.y_col,
+           cols,
+           args.y.shape[1]);
+}
+
+// x, or where it is normed: then it has been.
+ConstActView normed_x(Stream& stream, const LinearArgs& args) {
+  if (args.norm_weight.empty()) {
+    return args.x;
+  }
+  WR_CHECK(!args.normed.empty() && args.normed.dtype == DType::kBF16, "room for normed x, bf16");
+  ActView normed = args.normed;
+  normed.shape[0] = args.x.shape[0];
+  cuda::rms_norm(stream, {args.x, args.norm_weight, normed, args.norm_eps});
+  return normed;
+}
+
+void run_skinny(Stream& stream, const LinearArgs& args) {
+  const LinearSegment& segment = args.segments[0];
+  const auto m = static_cast<int32_t>(args.x.shape[0]);
+  const bool norm_inside = !args.norm_weight.empty() && skinny_takes_norm(m, segment.w.k);
+  const ConstActView x = norm_inside ? args.x : normed_x(stream, args);
+  const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
+  SkinnyArgs skinny_args;
+  skinny_args.w = segment.w.data;
+  skinny_args.x = x.data;
+  skinny_args.x_stride = x.stride;
+  skinny_args.norm_weight = norm_inside ? args.norm_weight.data : nullptr;
+  skinny_args.norm_eps = args.norm_eps;
+  skinny_args.bias = segment.bias;
+  skinny_args.y = y.data;
+  skinny_args.y_stride = y.stride;
+  skinny_args.y_f32 = y.dtype == DType::kF32;
+  skinny_args.epilogue = args.epilogue;
+  skinny_args.m = m;
+  skinny_args.n = segment.w.n;
+  skinny_args.k = segment.w.k;
+  skinny(stream, skinny_args);
+}
+
+void run_library(Stream& stream, const LinearArgs& args) {
+  const LinearSegment& segment = args.segments[0];
+  const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
+  const bool add = args.epilogue == LinearEpilogue::kAdd;
+  WR_CHECK(args.scratch != nullptr);
+  WR_CHECK(!swiglu || !args.wide.empty(), "room for gate and up");
+  const ConstActView x = normed_x(stream, args);
+  ActView product = swiglu ? args.wide : args.y.columns(segment.y_col, segment.w.n);
+  product.shape[0] = args.x.shape[0];
+  product.shape[1] = segment.w.n;
+  if (segment.bias != nullptr) {
+    bias_rows(stream, product, segment.bias, add);
+  }
+  LtOperands at;
+  at.m = static_cast<int32_t>(x.shape[0]);
+  at.x = x.data;
+  at.x_stride = x.stride;
+  at.w = segment.w.data;
+  at.y = product.data;
+  at.y_stride = product.stride;
+  at.workspace = args.scratch;
+  CublasLt::get().run(as_cuda(stream).handle(),
+                      {segment.w.n,
+                       segment.w.k,
+                       product.dtype == DType::kF32,
+                       add || segment.bias != nullptr,
+                       args.batch_invariant},
+                      at);
+  as_cuda(stream).note_launch("cublaslt");
+  if (swiglu) {
+    cuda::silu_and_mul(stream, {product, args.y.columns(segment.y_col, segment.w.n / 2)});
+  }
+}
+
+}  // namespace
+
+void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune) {
+  for (const LinearShape& shape : shapes) {
+    if (max_toks <= kSkinnyRows && !shape.batch_invariant) {
+      continue;
+    }
+    const LtProduct product = {shape.n,
+                               shape.k,
+                               shape.epilogue != LinearEpilogue::kSwiGlu && shape.y == DType::kF32,
+                               shape.epilogue == LinearEpilogue::kAdd || shape.has_bias,
+                               shape.batch_invariant};
+    if (tune) {
+      CublasLt::get().tune(product, static_cast<int32_t>(max_toks));
+    }
+    CublasLt::get().prepare(product, static_cast<int32_t>(max_toks));
+  }
+}
+
+void linear(Stream& stream, const LinearArgs& args) {
+  check_args(args);
+  if (args.x.shape[0] == 0) {
+    return;
+  }
+  if (use_skinny(args)) {
+    run_skinny(stream, args);
+  } else {
+    run_library(stream, args);
+  }
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/linear.h"
+#include "tests/cuda/cuda_test.h"
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace warprow::testing {
+namespace {
+
+std::vector<float> random_values(size_t count, float scale, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-scale, scale);
+  std::vector<float> out(count);
+  for (float& v : out) {
+    v = uniform(random);
+  }
+  return out;
+}
+
+struct Case {
+  int32_t m = 1;
+  int32_t n = 64;
+  int32_t k = 64;
+  LinearEpilogue epilogue = LinearEpilogue::kStore;
+  bool norm = false;
+  bool bias = false;
+  bool y_f32 = false;
+  int32_t y_pad = 0;  // columns of y beside the product's, on both sides
+  int32_t x_pad = 0;  // elements between rows of x
+  bool batch_invariant = false;
+
+  [[nodiscard]] std::string text() const {
+    return fmt::format("m {} n {} k {} epilogue {} norm {} bias {} f32 {} pads {} {} invariant {}",
+                       m,
+                       n,
+                       k,
+                       static_cast<int>(epilogue),
+                       norm,
+                       bias,
+                       y_f32,
+                       y_pad,
+                       x_pad,
+                       batch_invariant);
+  }
+  [[nodiscard]] int32_t outputs() const { return epilogue == LinearEpilogue::kSwiGlu ? n / 2 : n; }
+};
+
+class LinearCudaTest : public CudaTest {
+ protected:
+  struct Inputs {
+    std::vector<float> x;  // [m, k]
+    std::vector<float> w;  // [n, k]
+    std::vector<float> norm;
+    std::vector<float> bias;
+    std::vector<float> y;  // [m, outputs]  what stood there
+  };
+
+  static Inputs draw(const Case& c, uint32_t seed) {
+    Inputs in;
+    const auto rows = static_cast<size_t>(c.m);
+    const auto k = static_cast<size_t>(c.k);
+    const auto n = static_cast<size_t>(c.n);
+    in.x = random_values(rows * k, 2.0F, seed);
+    if (!c.norm) {
+      in.x = rounded(in.x);
+    }
+    in.w = rounded(random_values(n * k, 2.0F / std::sqrt(static_cast<float>(k)), seed + 1));
+    in.norm = random_values(k, 1.5F, seed + 2);
+    in.bias = rounded(random_values(n, 1.0F, seed + 3));
+    in.y = random_values(rows * static_cast<size_t>(c.outputs()), 1.0F, seed + 4);
+    return in;
+  }
+
+  // In double precision from the same inputs; x after a norm rounded to bf16 nowhere.
+  static std::vector<double> reference(const Case& c, const Inputs& in) {
+    const auto k = static_cast<size_t>(c.k);
+    const auto outputs = static_cast<size_t>(c.outputs());
+    std::vector<double> out;
+    for (size_t t = 0; t < static_cast<size_t>(c.m); ++t) {
+      std::vector<double> h(in.x.begin() + static_cast<int64_t>(t * k),
+                            in.x.begin() + static_cast<int64_t>((t + 1) * k));
+      if (c.norm) {
+        double squares = 0.0;
+        for (const double v : h) {
+          squares += v * v;
+        }
+        const double scale = 1.0 / std::sqrt(squares / static_cast<double>(k) + kEps);
+        for (size_t i = 0; i < k; ++i) {
+          h[i] *= scale * in.norm[i];
+        }
+      }
+      const auto product = [&](size_t j) {
+        double sum = c.bias ? in.bias[j] : 0.0;
+        for (size_t i = 0; i < k; ++i) {
+          sum += h[i] * in.w[j * k + i];
+        }
+        return sum;
+      };
+      for (size_t j = 0; j < outputs; ++j) {
+        double v = product(j);
+        if (c.epilogue == LinearEpilogue::kSwiGlu) {
+          v = v / (1.0 + std::exp(-v)) * product(j + outputs);
+        } else if (c.epilogue == LinearEpilogue::kAdd) {
+          v += in.y[t * outputs + j];
+        }
+        out.push_back(v);
+      }
+    }
+    return out;
+  }
+
+  // All of y, pads too.
+  std::vector<float> run(const Case& c, const Inputs& in) {
+    const int64_t cols = c.outputs() + 2 * c.y_pad;
+    std::vector<float> padded_x(static_cast<size_t>(c.m) * static_cast<size_t>(c.k + c.x_pad));
+    for (size_t t = 0; t < static_cast<size_t>(c.m); ++t) {
+      for (size_t i = 0; i < static_cast<size_t>(c.k); ++i) {
+        padded_x[t * static_cast<size_t>(c.k + c.x_pad) + i] =
+            in.x[t * static_cast<size_t>(c.k) + i];
+      }
+    }
+    LinearArgs args;
+    ActView x = c.norm ? ActView(DType::kF32, upload(padded_x), c.m, c.k, c.k + c.x_pad)
+                       : ActView(DType::kBF16, upload(to_bf16(padded_x)), c.m, c.k, c.k + c.x_pad);
+    args.x = x;
+    if (c.norm) {
+      args.norm_weight = make_view<const float>(upload(in.norm), c.k);
+      args.norm_eps = kEps;
+      args.normed = poisoned_act(DType::kBF16, c.m, c.k);
+    }
+    args.y = poisoned_act(c.y_f32 ? DType::kF32 : DType::kBF16, c.m, cols);
+    if (c.epilogue == LinearEpilogue::kAdd) {
+      fill_y(c, in, args.y);
+    }
+    if (c.epilogue == LinearEpilogue::kSwiGlu) {
+      args.wide = poisoned_act(DType::kBF16, c.m, c.n);
+    }
+    LinearSegment& segment = args.segments[0];
+    segment.w.kind = PackedKind::kBF16;
+    segment.w.n = c.n;
+    segment.w.k = c.k;
+    segment.w.data = reinterpret_cast<const std::byte*>(upload(to_bf16(in.w)));
+    segment.bias = c.bias ? upload(in.bias) : nullptr;
+    segment.y_col = c.y_pad;
+    args.num_segments = 1;
+    args.epilogue = c.epilogue;
+    args.batch_invariant = c.batch_invariant;
+    args.scratch = poisoned<std::byte>(linear_scratch_bytes(DeviceKind::kCuda, c.m, c.k));
+    linear(stream(), args);
+    return download_act(args.y);
+  }
+
+  void fill_y(const Case& c, const Inputs& in, const ActView& y) {
+    std::vector<float> all(static_cast<size_t>(y.shape[0] * y.shape[1]), std::nanf(""));
+    for (int64_t t = 0; t < c.m; ++t) {
+      for (int64_t j = 0; j < c.outputs(); ++j) {
+        all[static_cast<size_t>(t * y.stride + c.y_pad + j)] =
+            in.y[static_cast<size_t>(t * c.outputs() + j)];
+      }
+    }
+    stream().copy_to_device(y.data, all.data(), all.size() * sizeof(float));
+    stream().synchronize();
+  }
+
+  void check(const Case& c, uint32_t seed = 1) {
+    SCOPED_TRACE(c.text());
+    arena().reset();
+    const Inputs in = draw(c, seed);
+    const std::vector<double> want = reference(c, in);
+    const std::vector<float> got = run(c, in);
+    const int64_t cols = c.outputs() + 2 * c.y_pad;
+    double error = 0.0;
+    double size = 0.0;
+    for (int64_t t = 0; t < c.m; ++t) {
+      for (int64_t j = 0; j < cols; ++j) {
+        const float v = got[static_cast<size_t>(t * cols + j)];
+        if (j < c.y_pad || j >= c.y_pad + c.outputs()) {
+          ASSERT_TRUE(std::isnan(v)) << "written beside the output: row " << t << " column " << j;
+          continue;
+        }
+        const double w = want[static_cast<size_t>(t * c.outputs() + j - c.y_pad)];
+        ASSERT_FALSE(std::isnan(v)) << "row " << t << " column " << j;
+        ASSERT_NEAR(v, w, 0.03 * std::fabs(w) + 0.05) << "row " << t << " column " << j;
+        error += (v - w) * (v - w);
+        size += w * w;
+      }
+    }
+    // bf16 operands after a norm or a bf16 output round at 2^-9; sums themselves are far closer.
+    EXPECT_LT(std::sqrt(error / size), c.norm || !c.y_f32 ? 6e-3 : 2e-5);
+  }
+
+  static constexpr float kEps = 1e-5F;
+};
+
+TEST_F(LinearCudaTest, EveryNumberOfRows) {
+  for (const int32_t m : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100}) {
+    check({.m = m, .n = 256, .k = 512, .y_f32 = true});
+    check({.m = m, .n = 256, .k = 512});
+  }
+}
+
+TEST_F(LinearCudaTest, OddSizes) {
+  for (const int32_t m : {1, 5, 16, 40}) {
+    for (const int32_t k : {8, 24, 64, 72, 200, 576, 1000, 1536}) {
+      check({.m = m, .n = 40, .k = k, .y_f32 = true});
+    }
+    for (const int32_t n : {1, 7, 8, 17, 33, 2113}) {
+      check({.m = m, .n = n, .k = 136, .y_f32 = true});
+    }
+  }
+}
+
+TEST_F(LinearCudaTest, ManyTiles) {  // several a block, and a last one that is not full
+  for (const int32_t m : {1, 8, 12, 16}) {
+    check({.m = m, .n = 132 * 16 * 2 + 24, .k = 96, .y_f32 = true});
+    check({.m = m, .n = 132 * 32 * 4 + 8, .k = 64, .y_f32 = true});
+  }
+}
+
+TEST_F(LinearCudaTest, Epilogues) {
+  for (const int32_t m : {1, 4, 11, 16, 50}) {
+    for (const bool bias : {false, true}) {
+      check({.m = m, .n = 192, .k = 320, .bias = bias});
+      check({.m = m,
+             .n = 192,
+             .k = 320,
+             .epilogue = LinearEpilogue::kAdd,
+             .bias = bias,
+             .y_f32 = true});
+      check({.m = m, .n = 208, .k = 320, .epilogue = LinearEpilogue::kSwiGlu, .bias = bias});
+      check({.m = m, .n = 20, .k = 64, .epilogue = LinearEpilogue::kSwiGlu, .bias = bias});
+    }
+  }
+}
+
+TEST_F(LinearCudaTest, NormInsideOrBefore) {
+  for (const int32_t m : {1, 2, 4, 9, 16, 24}) {
+    for (const int32_t k : {64, 576, 1024, 4096}) {
+      check({.m = m, .n = 128, .k = k, .norm = true, .y_f32 = true});
+    }
+    check({.m = m, .n = 144, .k = 1024, .epilogue = LinearEpilogue::kSwiGlu, .norm = true});
+  }
+}
+
+TEST_F(LinearCudaTest, RowsWithinWiderOnes) {
+  for (const int32_t m : {1, 3, 16, 35}) {
+    check({.m = m, .n = 64, .k = 128, .y_f32 = true, .y_pad = 8, .x_pad = 16});
+    check({.m = m, .n = 64, .k = 128, .y_pad = 8, .x_pad = 16});
+    check({.m = m, .n = 64, .k = 128, .epilogue = LinearEpilogue::kAdd, .y_f32 = true, .y_pad = 8});
+  }
+}
+
+TEST_F(LinearCudaTest, NoRowsDoNothing) {
+  LinearArgs args;
+  args.x = ActView(DType::kBF16, poisoned<uint16_t>(8), 0, 8);
+  args.y = ActView(DType::kBF16, poisoned<uint16_t>(8), 0, 8);
+  args.segments[0].w.kind = PackedKind::kBF16;
+  args.segments[0].w.n = 8;
+  args.segments[0].w.k = 8;
+  args.num_segments = 1;
+  linear(stream(), args);
+  stream().synchronize();
+}
+
+// The same first row, whatever stands behind it.
+TEST_F(LinearCudaTest, FewRowsDoNotChangeARow) {
+  for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
+    Case c = {.m = 16, .n = 272, .k = 1096, .epilogue = epilogue};
+    const Inputs in = draw(c, 3);
+    const std::vector<float> all = run(c, in);
+    for (c.m = 1; c.m < 16; ++c.m) {
+      const std::vector<float> some = run(c, in);
+      for (size_t i = 0; i < some.size(); ++i) {
+        ASSERT_EQ(some[i], all[i]) << c.text() << " at " << i;
+      }
+    }
+  }
+}
+
+TEST_F(LinearCudaTest, BatchInvariantRows) {
+  for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 3072}, {2048, 4096}}) {
+    for (const bool add : {false, true}) {
+      Case c = {.m = 512, .n = n, .k = k};
+      c.epilogue = add ? LinearEpilogue::kAdd : LinearEpilogue::kStore;
+      c.y_f32 = add;
+      c.batch_invariant = true;
+      const Inputs in = draw(c, 4);
+      const std::vector<float> all = run(c, in);
+      for (const int32_t m : {1, 3, 8, 17, 64, 200}) {
+        arena().reset();
+        c.m = m;
+        const std::vector<float> some = run(c, in);
+        size_t different = 0;
+        for (size_t i = 0; i < some.size(); ++i) {
+          different += some[i] == all[i] ? 0 : 1;
+        }
+        EXPECT_EQ(different, 0U) << c.text() << " of " << some.size();
+      }
+      arena().reset();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warprow::testing
