@@ -18,7 +18,11 @@ WR_HD constexpr bool uses_penalties(const SampleParams& p) {
 // frequency and presence see the output alone. -inf stays.
 WR_HD inline float penalized(float logit, const SampleParams& p, int32_t count) {
   logit = logit > 0.0F ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+#ifdef __CUDA_ARCH__
+  logit -= __fmul_rn(p.frequency_penalty, static_cast<float>(count));  // never a fused multiply-add
+#else
   logit -= p.frequency_penalty * static_cast<float>(count);
+#endif
   return count > 0 ? logit - p.presence_penalty : logit;
 }
 

@@ -32,6 +32,9 @@ struct KnownTokens {
   int32_t len;
 
   [[nodiscard]] WR_HD int32_t num_outputs() const { return len - prompt_len; }
+  [[nodiscard]] WR_HD int32_t at(int32_t pos) const {
+    return pos < prefill_len ? prefill[pos] : later[pos];
+  }
 
   // Calls f with each token at [begin, len). An id may be outside the vocabulary: a row that failed
   // keeps running until the host knows.

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/sample/penalties_cuda.cuh"
+#include "kernels/sample/sample_stages_cuda.h"
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int32_t kThreads = 512;
+
+// Formula: bit id of mask(row) = id occurs in the row's prompt.
+// Shapes: mask [n, mask_words] u32; rows without a repetition penalty are left as they are.
+// Mapping: a block per row, its mask in shared memory, prompt tokens over the threads.
+// Bytes moved: the prompt once, which may be over PCIe; vocab / 8 bytes written.
+__global__ void __launch_bounds__(kThreads) prompt_mask_kernel(
+    const __grid_constant__ SampleArgs args, const SampleScratch scratch, uint32_t rules) {
+  extern __shared__ uint32_t mask[];
+  pdl_wait();
+  pdl_release();
+  const int64_t i = blockIdx.x;
+  const RowPlan plan = plan_row(args, rules, i);
+  if (plan.row < 0 || !needs_prompt(args, plan)) {
+    return;
+  }
+  for (int32_t w = static_cast<int32_t>(threadIdx.x); w < scratch.mask_words; w += kThreads) {
+    mask[w] = 0;
+  }
+  __syncthreads();
+  const KnownTokens tokens = known_tokens(args.tokens, plan.row, plan.position);
+  const int32_t end = min(tokens.prompt_len, tokens.len);
+  for (int32_t pos = static_cast<int32_t>(threadIdx.x); pos < end; pos += kThreads) {
+    const int32_t id = tokens.at(pos);
+    if (id >= 0 && id < args.logits.shape[1]) {
+      atomicOr(&mask[id / 32], 1U << (id % 32));
+    }
+  }
+  __syncthreads();
+  uint32_t* const out = scratch.prompt_mask + i * scratch.mask_words;
+  for (int32_t w = static_cast<int32_t>(threadIdx.x); w < scratch.mask_words; w += kThreads) {
+    out[w] = mask[w];
+  }
+}
+
+}  // namespace
+
+void launch_prompt_mask(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(args.logits.shape[0]));
+  shape.block = dim3(kThreads);
+  shape.shared_bytes = static_cast<size_t>(scratch.mask_words) * sizeof(uint32_t);
+  launch(stream, "sample_prompt_mask", shape, prompt_mask_kernel, args, scratch, args.rules);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/sample/row_search_cuda.cuh"
+#include "kernels/sample/sample.h"
+#include "kernels/sample/sample_stages_cuda.h"
+
+namespace warprow::cuda {
+
+// One read of the logits by many blocks, then one block per row for what is left.
+void sample(Stream& stream, const SampleArgs& args) {
+  const int64_t n = args.logits.shape[0];
+  const int64_t vocab = args.logits.shape[1];
+  for (const int64_t size : {args.logit_row.shape[0],
+                             args.logit_pos.shape[0],
+                             args.sampled.shape[0],
+                             args.logprob.shape[0],
+                             args.rank.shape[0],
+                             args.top_ids.shape[0],
+                             args.top_logprobs.shape[0],
+                             args.error.shape[0]}) {
+    WR_CHECK_EQ(size, n);
+  }
+  WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
+  WR_CHECK_LE(args.top_ids.shape[1], kMaxKeys);
+  WR_CHECK_EQ(args.logits.stride[1], 1);
+  WR_CHECK_GT(vocab, 0);
+  WR_CHECK_LE(vocab, kMaxVocab);
+  WR_CHECK_GE(args.scratch.shape[0], static_cast<int64_t>(sample_scratch_bytes(vocab, n)));
+  if (n == 0) {
+    return;
+  }
+  const SampleScratch scratch = cut_sample_scratch(args.scratch.data, vocab, n);
+  if ((args.rules & kSamplePenalties) != 0 && !args.tokens.empty()) {
+    launch_prompt_mask(stream, args, scratch);
+  }
+  launch_scan(stream, args, scratch);
+  launch_finish(stream, args, scratch);
+}
+
+}  // namespace warprow::cuda

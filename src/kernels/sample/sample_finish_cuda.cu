@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/sample/draw_cuda.cuh"
+#include "kernels/sample/logprobs_cuda.cuh"
+#include "kernels/sample/sample_stages_cuda.h"
+
+namespace warprow::cuda {
+namespace {
+
+// What the tiles of a row say together.
+struct RowFacts {
+  float raw_max;
+  float max;
+  int32_t argmax;
+  int32_t drawn;
+  double lse;         // of the raw logits
+  double scaled_sum;  // of e^((x - max) / divisor)
+
+  // NaN, or no finite maximum, before or behind the rules on tokens.
+  __device__ bool bad() const { return !isfinite(raw_max) || !isfinite(max); }
+};
+
+// One warp; every lane gets the result. Sums are in double, in a fixed order.
+__device__ RowFacts row_facts(const TileResult* tiles, int32_t n, const RowPlan& plan) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  RowFacts facts{-kInfinity, -kInfinity, INT32_MAX, INT32_MAX, 0.0, 0.0};
+  Drawn drawn;
+  for (int32_t t = lane; t < n; t += 32) {
+    const TileResult tile = tiles[t];
+    facts.raw_max = max_or_nan(facts.raw_max, tile.raw_max);
+    if (tile.max > facts.max) {
+      facts.argmax = tile.argmax;
+    }
+    facts.max = max_or_nan(facts.max, tile.max);
+    drawn.offer(tile.score, tile.drawn);
+  }
+#pragma unroll
+  for (int32_t step = 16; step > 0; step /= 2) {
+    facts.raw_max = max_or_nan(facts.raw_max, __shfl_xor_sync(~0U, facts.raw_max, step));
+    const float max = __shfl_xor_sync(~0U, facts.max, step);
+    const int32_t argmax = __shfl_xor_sync(~0U, facts.argmax, step);
+    if (max > facts.max || (max == facts.max && argmax < facts.argmax)) {
+      facts.argmax = argmax;
+    }
+    facts.max = max_or_nan(facts.max, max);
+    const double score = __shfl_xor_sync(~0U, drawn.score, step);
+    drawn.offer(score, __shfl_xor_sync(~0U, drawn.token, step));
+  }
+  facts.drawn = drawn.token;
+  if (!plan.logprobs && !plan.top_p_alone()) {
+    return facts;
+  }
+  for (int32_t t = lane; t < n; t += 32) {
+    const TileResult tile = tiles[t];
+    if (tile.raw_max != -kInfinity) {
+      facts.lse += tile.raw_sum * exp(static_cast<double>(tile.raw_max) - facts.raw_max);
+    }
+    if (tile.max != -kInfinity) {
+      const double below = tile.max / plan.divisor - facts.max / plan.divisor;
+      facts.scaled_sum += tile.scaled_sum * exp(below);
+    }
+  }
+#pragma unroll
+  for (int32_t step = 16; step > 0; step /= 2) {
+    facts.lse += __shfl_xor_sync(~0U, facts.lse, step);
+    facts.scaled_sum += __shfl_xor_sync(~0U, facts.scaled_sum, step);
+  }
+  facts.lse = facts.raw_max + log(facts.lse);
+  return facts;
+}
+
+// The outputs of a row without a token; threads from 0 on, one to a column.
+__device__ void clear_outputs(const SampleArgs& args, int64_t i, int32_t thread, int32_t threads) {
+  if (thread == 0) {
+    args.sampled(i) = -1;
+    args.logprob(i) = 0.0F;
+    args.rank(i) = 0;
+    args.error(i) = static_cast<int32_t>(SampleError::kNone);
+  }
+  for (int64_t c = thread; c < args.top_ids.shape[1]; c += threads) {
+    args.top_ids(i, c) = -1;
+    args.top_logprobs(i, c) = -kInfinity;
+  }
+}
+
+__device__ void write_token(const SampleArgs& args, int64_t i, const RowFacts& facts) {
+  if (facts.bad()) {
+    args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
+  } else {
+    args.sampled(i) = facts.argmax;
+  }
+}
+
+constexpr int32_t kGreedyRows = 4;  // of a block, a warp each
+
+// Formula: the tiles' maximum, lowest id at ties.
+// Shapes: tiles [n, tiles]; sampled, logprob, rank, error [n]; top_ids, top_logprobs [n, max_top].
+// Mapping: a warp per row. Bytes moved: 32 per tile.
+__global__ void __launch_bounds__(kGreedyRows * 32) finish_greedy_kernel(
+    const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
+  pdl_wait();
+  pdl_release();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kGreedyRows + threadIdx.x / 32;
+  if (i >= args.logits.shape[0]) {
+    return;
+  }
+  const RowPlan plan = plan_row(args, args.rules, i);
+  clear_outputs(args, i, static_cast<int32_t>(threadIdx.x % 32), 32);
+  if (plan.row < 0) {
+    return;
+  }
+  const RowFacts facts = row_facts(scratch.tiles + i * scratch.num_tiles, scratch.num_tiles, plan);
+  if (threadIdx.x % 32 == 0) {
+    write_token(args, i, facts);
+  }
+}
+
+// Formula: cuts, draw and logprobs in the order of sample.h.
+// Shapes: as above; logits [n, vocab] f32, group maxima [n, tiles * 256].
+// Mapping: a block per row; the group maxima lead it to the tokens that matter, which are sorted in
+//   shared memory. Long lists take passes over the row (top_k_top_p_cuda.cuh).
+// Bytes moved: 4 per 32 tokens and the groups of large logits; for long lists the row a few times.
+// Numerics: weights in units of 2^-44 summed as integers, scores and logprobs in double: the same
+//   in every run and batch.
+// Preconditions: behind scan. Origin: own.
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(
+    const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
+  __shared__ FinishShared shared;
+  __shared__ RowFacts row_shared;
+  pdl_wait();
+  pdl_release();
+  const int64_t i = blockIdx.x;
+  const RowPlan plan = plan_row(args, args.rules, i);
+  clear_outputs(args, i, static_cast<int32_t>(threadIdx.x), kFinishThreads);
+  if (plan.row < 0) {
+    return;
+  }
+  if (threadIdx.x < 32) {
+    const RowFacts facts =
+        row_facts(scratch.tiles + i * scratch.num_tiles, scratch.num_tiles, plan);
+    if (threadIdx.x == 0) {
+      row_shared = facts;
+      shared.drawn.clear();
+      write_token(args, i, facts);
+    }
+  }
+  __syncthreads();
+  const RowFacts facts = row_shared;
+  if (facts.bad()) {
+    return;
+  }
+  const int64_t groups = static_cast<int64_t>(scratch.num_tiles) * kTileThreads;
+  const int64_t vocab = args.logits.shape[1];
+  int32_t token = facts.argmax;
+  if (plan.cut()) {
+    const float* x =
+        plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
+    const SearchRow row{LogitRow(x, vocab),
+                        scratch.group_max + i * groups,
+                        static_cast<int32_t>(groups),
+                        plan.divisor,
+                        facts.max / plan.divisor};
+    token = draw_cut(shared, row, plan, draw_key(args, plan), facts.scaled_sum, facts.argmax);
+  } else if (plan.random) {
+    token = facts.drawn;
+  }
+  if (threadIdx.x == 0) {
+    args.sampled(i) = token;
+  }
+  if (!plan.logprobs) {
+    return;
+  }
+  const SearchRow raw{LogitRow(args.logits.row(i), vocab),
+                      scratch.raw_group_max + i * groups,
+                      static_cast<int32_t>(groups),
+                      1.0F,
+                      facts.raw_max};
+  const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
+  top_logprobs(shared.search,
+               raw,
+               facts.lse,
+               min(args.params(plan.row).num_logprobs, columns),
+               args.top_ids.row(i),
+               args.top_logprobs.row(i));
+  const int32_t rank = token_rank(shared, raw, token);
+  if (threadIdx.x == 0) {
+    args.logprob(i) = static_cast<float>(static_cast<double>(args.logits(i, token)) - facts.lse);
+    args.rank(i) = rank;
+  }
+}
+
+}  // namespace
+
+void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
+  const int64_t n = args.logits.shape[0];
+  LaunchShape shape;
+  if ((args.rules & ~static_cast<uint32_t>(kSamplePenalties)) == 0) {
+    shape.grid = dim3(static_cast<unsigned>((n + kGreedyRows - 1) / kGreedyRows));
+    shape.block = dim3(kGreedyRows * 32);
+    launch(stream, "sample_finish_greedy", shape, finish_greedy_kernel, args, scratch);
+    return;
+  }
+  shape.grid = dim3(static_cast<unsigned>(n));
+  shape.block = dim3(kFinishThreads);
+  launch(stream, "sample_finish", shape, finish_kernel, args, scratch);
+}
+
+}  // namespace warprow::cuda

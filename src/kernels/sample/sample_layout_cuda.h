@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/hd.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// How the CUDA sampler cuts a row, and what it keeps in scratch. No CUDA header here: a build
+// without CUDA plans memory with it too.
+//
+// A tile of a row is read by one block, a group of a tile by one thread: group t has the tokens
+// first + part * 1024 + 4 * t + {0, 1, 2, 3} of every part.
+constexpr int32_t kTileThreads = 256;
+constexpr int32_t kTileParts = 8;
+constexpr int32_t kPartTokens = 4 * kTileThreads;
+constexpr int32_t kGroupTokens = 4 * kTileParts;
+constexpr int32_t kTileTokens = kTileParts * kPartTokens;
+constexpr int64_t kMaxVocab = 48 * 1024 * 8;  // a bit each in a block's shared memory
+
+WR_HD constexpr int32_t num_tiles(int64_t vocab) {
+  return static_cast<int32_t>((vocab + kTileTokens - 1) / kTileTokens);
+}
+
+// What the scan found in a tile. "Raw" is before penalties and min_tokens, the rest behind them.
+struct alignas(16) TileResult {
+  float raw_max;   // NaN if the tile has one
+  float raw_sum;   // of e^(x - raw_max); rows with logprobs
+  float max;       // NaN if the tile has one
+  int32_t argmax;  // the lowest id of a maximum
+  double score;    // the best gumbel_score and its token; random rows without a cut
+  int32_t drawn;
+  float scaled_sum;  // of e^((x - max) / temperature); rows with top_p alone
+};
+
+struct SampleScratch {
+  TileResult* tiles;      // [rows, num_tiles]
+  float* raw_group_max;   // [rows, num_tiles * kTileThreads]  rows with logprobs
+  float* group_max;       // [rows, num_tiles * kTileThreads]  random rows with a cut
+  uint32_t* prompt_mask;  // [rows, mask_words]  rows with a repetition penalty
+  float* changed;         // [rows, changed_stride]  random rows with a cut and a changed logit
+  int32_t num_tiles;
+  int32_t mask_words;
+  int64_t changed_stride;
+};
+
+// Cuts scratch of cuda::sample_scratch_bytes(vocab, rows).
+SampleScratch cut_sample_scratch(std::byte* scratch, int64_t vocab, int64_t rows);
+
+}  // namespace warprow::cuda

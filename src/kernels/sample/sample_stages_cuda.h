@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/sample/sample.h"
+#include "kernels/sample/sample_layout_cuda.h"
+
+namespace warprow::cuda {
+
+// The sampler's kernels in their order. Grids depend on shapes alone and which kernels run on
+// args.rules, so that a captured step can be replayed.
+
+// Which tokens a row's prompt has; with kSamplePenalties.
+void launch_prompt_mask(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
+// Reads every row once: maxima, sums, and the best draw of every tile.
+void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
+// Puts tiles together, cuts, draws, and writes all outputs.
+void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/sample/sample_row_cuda.cuh"
+
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// A token in an order: ascending keys are descending values, equal values by ascending id. No NaN.
+using TokenKey = unsigned long long;
+
+__device__ __forceinline__ TokenKey token_key(float value, int32_t id) {
+  return static_cast<TokenKey>(~ordered(value)) << 32 | static_cast<uint32_t>(id);
+}
+__device__ __forceinline__ int32_t key_id(TokenKey key) { return static_cast<int32_t>(key); }
+__device__ __forceinline__ float key_value(TokenKey key) {
+  return from_ordered(~static_cast<uint32_t>(key >> 32));
+}
+// The last key that a value can have.
+__device__ __forceinline__ TokenKey last_key(float value, int32_t vocab) {
+  return token_key(value, vocab - 1);
+}
+
+}  // namespace warprow::cuda
