@@ -11,6 +11,7 @@ namespace warprow {
 struct EngineConfig {
   std::string model;                   // file, directory, alias or org/name
   std::string dtype = "auto";          // auto | float32 | bfloat16
+  std::string load_format = "auto";    // auto | dummy
   std::string device = "auto";         // auto | cpu | cuda
   int32_t threads = 0;                 // 0: the cores this process may use
   int32_t max_model_len = 0;           // 0: the model's own, cut to what the KV cache holds

@@ -92,9 +92,10 @@ std::vector<std::string> gguf_files_in(const fs::path& dir) {
   return found;
 }
 
-Result<ModelFiles> resolve_dir(const fs::path& dir, std::string display_name) {
-  const bool weights =
-      is_there(dir / "model.safetensors") || is_there(dir / "model.safetensors.index.json");
+Result<ModelFiles> resolve_dir(const fs::path& dir, std::string display_name, WeightFiles wanted) {
+  const bool weights = (wanted == WeightFiles::kNotRead && is_there(dir / "config.json")) ||
+                       is_there(dir / "model.safetensors") ||
+                       is_there(dir / "model.safetensors.index.json");
   if (weights && is_there(dir / "config.json")) {
     return ModelFiles{ModelFiles::Kind::kHfDir, dir.string(), std::move(display_name)};
   }
@@ -144,7 +145,8 @@ Result<fs::path> find_snapshot(const fs::path& repo, const std::string& rev) {
 
 Result<ModelFiles> resolve_hub_name(const std::string& name,
                                     const std::string& rev,
-                                    const CachePaths& caches) {
+                                    const CachePaths& caches,
+                                    WeightFiles weights) {
   std::string folder = "models--" + name;
   if (const size_t slash = folder.find('/'); slash != std::string::npos) {
     folder.replace(slash, 1, "--");
@@ -161,7 +163,7 @@ Result<ModelFiles> resolve_hub_name(const std::string& name,
   if (!snapshot) {
     return tl::unexpected(snapshot.error());
   }
-  return resolve_dir(*snapshot, name);
+  return resolve_dir(*snapshot, name, weights);
 }
 
 std::string name_of_dir(const fs::path& dir) {
@@ -172,7 +174,9 @@ std::string name_of_dir(const fs::path& dir) {
 
 }  // namespace
 
-Result<ModelFiles> resolve_model(std::string_view name, const CachePaths& caches) {
+Result<ModelFiles> resolve_model(std::string_view name,
+                                 const CachePaths& caches,
+                                 WeightFiles weights) {
   if (name.empty()) {
     return fail(ErrorCode::kInvalidArgument, "no model is named");
   }
@@ -184,7 +188,7 @@ Result<ModelFiles> resolve_model(std::string_view name, const CachePaths& caches
   const fs::path path{std::string(name)};
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    return resolve_dir(path, name_of_dir(path));
+    return resolve_dir(path, name_of_dir(path), weights);
   }
   if (is_there(path)) {
     return resolve_file(path);
@@ -196,7 +200,7 @@ Result<ModelFiles> resolve_model(std::string_view name, const CachePaths& caches
     return fail(ErrorCode::kNotFound,
                 fmt::format("there is no file or directory {}", printable(name)));
   }
-  return resolve_hub_name(repo, rev, caches);
+  return resolve_hub_name(repo, rev, caches, weights);
 }
 
 }  // namespace warprow

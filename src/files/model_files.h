@@ -20,6 +20,13 @@ struct ModelFiles {
   std::string display_name;  // for people and answers: the alias, org/name, or the stem
 };
 
+// Whether a model must bring weights. Without them it can be planned and timed, and says nothing
+// sensible.
+enum class WeightFiles {
+  kRequired,
+  kNotRead,  // a directory with a config.json is enough; weights that are there stay unread
+};
+
 // What a user may write for a model:
 //   an alias          `smollm2`, the default model in warprow's own cache
 //   a path            to a .gguf file, or to a Hugging Face directory (config.json + safetensors)
@@ -27,6 +34,7 @@ struct ModelFiles {
 // in this order. One line of explanation if it is none of them. Looks at names and sizes only,
 // opens no weights.
 Result<ModelFiles> resolve_model(std::string_view name,
-                                 const CachePaths& caches = CachePaths::from_environment());
+                                 const CachePaths& caches = CachePaths::from_environment(),
+                                 WeightFiles weights = WeightFiles::kRequired);
 
 }  // namespace warprow

@@ -4,22 +4,70 @@
 #include "base/check.h"
 
 #include <iterator>
+#include <utility>
 
 namespace warprow {
 
+namespace {
+
+TensorWish bias_wish(const LinearPart& part) {
+  TensorWish bias = part.weight;
+  bias.name = part.bias;
+  bias.cols = bias.rows;
+  bias.rows = 1;
+  return bias;
+}
+
+// The biases of all parts, one after the other, zeros where a part has none; empty if no part has.
+std::vector<float> stacked_bias(const ParameterLoader& loader,
+                                const std::vector<LinearPart>& parts) {
+  std::vector<float> bias;
+  bool any = false;
+  for (const LinearPart& part : parts) {
+    if (part.bias.empty()) {
+      bias.resize(bias.size() + static_cast<size_t>(part.weight.rows));
+      continue;
+    }
+    const std::vector<float> values = loader.read_vector(bias_wish(part));
+    bias.insert(bias.end(), values.begin(), values.end());
+    any = true;
+  }
+  return any ? bias : std::vector<float>();
+}
+
+}  // namespace
+
 Linear::Linear(ParameterLoader& loader, const std::vector<LinearPart>& parts, ActFormat act) {
-  WR_CHECK_LE(parts.size(), std::size(args_.segments));
   args_.act = act;
+  if (loader.device_kind() == DeviceKind::kCuda) {
+    load_stacked(loader, parts);
+  } else {
+    load_segments(loader, parts);
+  }
+}
+
+void Linear::load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts) {
+  std::vector<TensorWish> wishes;
+  for (const LinearPart& part : parts) {
+    wishes.push_back(part.weight);
+    num_outputs_ += part.weight.rows;
+  }
+  args_.num_segments = 1;
+  args_.segments[0].w = loader.stacked(wishes);
+  std::vector<float> bias = stacked_bias(loader, parts);
+  if (!bias.empty()) {
+    args_.segments[0].bias = loader.constants(std::move(bias)).data;
+  }
+}
+
+void Linear::load_segments(ParameterLoader& loader, const std::vector<LinearPart>& parts) {
+  WR_CHECK_LE(parts.size(), std::size(args_.segments));
   for (const LinearPart& part : parts) {
     LinearSegment& segment = args_.segments[args_.num_segments++];
     segment.w = loader.matrix(part.weight);
     segment.y_col = num_outputs_;
     if (!part.bias.empty()) {
-      TensorWish bias = part.weight;
-      bias.name = part.bias;
-      bias.cols = bias.rows;
-      bias.rows = 1;
-      segment.bias = loader.vector(bias).data;
+      segment.bias = loader.vector(bias_wish(part)).data;
     }
     num_outputs_ += part.weight.rows;
   }

@@ -30,8 +30,9 @@ struct LinearInput {
   float norm_eps = 0.0F;
 };
 
-// A linear layer as an ordered list of segments side by side in the output: GGUF mixes formats
-// within Q, K and V, so one fused weight would not do.
+// A linear layer of several parts side by side in the output. On a CPU each stays a matrix of its
+// own, since GGUF mixes formats within Q, K and V; on CUDA, where all are bf16, they lie in memory as
+// one matrix.
 //
 // Owns: nothing; weights live in the loader's arena.
 // Thread: the runner's.
@@ -52,6 +53,9 @@ class Linear {
                const LinearWorkspace& workspace) const;
 
  private:
+  void load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts);
+  void load_segments(ParameterLoader& loader, const std::vector<LinearPart>& parts);
+
   LinearArgs args_;  // without x and y
   int64_t num_outputs_ = 0;
 };

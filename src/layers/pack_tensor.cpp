@@ -2,9 +2,11 @@
 #include "layers/pack_tensor.h"
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "kernels/linear/pack.h"
+#include "kernels/random/fill_random.h"
 #include "weights/quant_groups.h"
 
 #include <algorithm>
@@ -13,11 +15,6 @@
 
 namespace warprow {
 namespace {
-
-// The source row of packed row `row`.
-int64_t source_row(const PackTensor& job, int64_t row) {
-  return job.order == RowOrder::kRopePairs ? rope_pair_row(row, job.head_dim) : row;
-}
 
 // One worker's buffers for a panel of rows.
 class PanelPacker {
@@ -39,8 +36,8 @@ class PanelPacker {
     const auto groups = static_cast<size_t>(job_.weight.k / job_.weight.group);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
-      const std::byte* src =
-          tensor.data + static_cast<size_t>(source_row(job_, first + i)) * tensor.row_bytes;
+      const int64_t row = source_row(job_.order, first + i, job_.head_dim);
+      const std::byte* src = tensor.data + static_cast<size_t>(row) * tensor.row_bytes;
       if (values_.empty()) {
         decode_groups(tensor.format,
                       src,
@@ -67,20 +64,44 @@ class PanelPacker {
   std::vector<float> bias_;
 };
 
-void run_pack(const PackTensor& job, cpu::ComputePool& pool) {
+// Panels of random rows. Rows lie one after the other in the random vector, and sixteen of them are
+// whole quads.
+class RandomPacker {
+ public:
+  explicit RandomPacker(const PackRandom& job)
+      : job_(job), values_(static_cast<size_t>(cpu::kRowsPerPanel * job.weight.k)) {}
+
+  void pack(int64_t first, int64_t count, std::byte* dst) {
+    const int64_t first_quad = first * job_.weight.k / 4;
+    for (size_t i = 0; i < values_.size(); i += 4) {
+      float quad[4];
+      random_quad(job_.seed, first_quad + static_cast<int64_t>(i / 4), job_.scale, quad);
+      for (size_t j = 0; j < 4; ++j) {
+        values_[i + j] = f32_to_bf16(quad[j]);
+      }
+    }
+    cpu::pack_values(job_.weight, dst, first, count, values_.data());
+  }
+
+ private:
+  const PackRandom& job_;
+  std::vector<uint16_t> values_;
+};
+
+template <typename Packer, typename Job>
+void pack_panels(const Job& job, cpu::ComputePool& pool) {
   const auto panel_bytes = static_cast<int64_t>(cpu::packed_panel_bytes(job.weight));
   const int64_t panels = ceil_div<int64_t>(job.weight.n, cpu::kRowsPerPanel);
   pool.parallel_for(panels,
                     std::max<int64_t>(1, panels / (4 * pool.num_workers())),
                     [&](int64_t begin, int64_t end, int32_t /*worker*/) {
-                      PanelPacker packer(job);
+                      Packer packer(job);
                       for (int64_t panel = begin; panel < end; ++panel) {
                         const int64_t first = panel * cpu::kRowsPerPanel;
                         const int64_t count = std::min(cpu::kRowsPerPanel, job.weight.n - first);
                         packer.pack(first, count, job.dst + panel * panel_bytes);
                       }
                     });
-  job.checkpoint->drop_pages(*job.tensor);
 }
 
 }  // namespace
@@ -105,9 +126,18 @@ PackedWeight packed_shape(const TensorSource& tensor) {
 }
 
 void pack_tensor(Stream& stream, const PackTensor& job) {
-  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu,
-           "packing for this device is not built in");
-  cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) { run_pack(job, pool); });
+  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu);
+  cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) {
+    pack_panels<PanelPacker>(job, pool);
+    job.checkpoint->drop_pages(*job.tensor);
+  });
+}
+
+void pack_random(Stream& stream, const PackRandom& job) {
+  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu);
+  WR_CHECK(job.weight.kind == PackedKind::kBF16);
+  cpu::as_cpu(stream).launch(
+      "pack_random", [job](cpu::ComputePool& pool) { pack_panels<RandomPacker>(job, pool); });
 }
 
 }  // namespace warprow

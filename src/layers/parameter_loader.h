@@ -7,22 +7,26 @@
 #include "device/stream.h"
 #include "device/view.h"
 #include "kernels/linear/packed_weight.h"
+#include "layers/row_order.h"
+#include "layers/upload_weights.h"
 #include "weights/checkpoint.h"
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace warprow {
 
-// How a checkpoint orders the output rows of a matrix.
-enum class RowOrder : uint8_t {
-  kPlain,
-  // Within each head, rope's pairs lie side by side (GGUF of the llama family); loading puts the
-  // halves back.
-  kRopePairs,
+// Where parameters come from.
+enum class LoadFormat : uint8_t {
+  kAuto,  // the checkpoint
+  // Nowhere: matrices are random with a deviation of 2 / sqrt(inputs), so that every product, logits
+  // included, has a deviation of about 2 behind a norm; vectors are ones, biases zeros. The same
+  // numbers on every device; a function of the tensor's name and the place in it.
+  kDummy,
 };
 
 // Where a checkpoint's matrix or vector lies and what it must look like.
@@ -34,24 +38,28 @@ struct TensorWish {
   int32_t head_dim = 0;  // kRopePairs
 };
 
-// Turns a checkpoint's tensors into device parameters, in the order the model asks for them. On a
-// shape-only stream it only moves the arena's mark, so that the very same code plans the memory.
+// Turns a checkpoint's tensors into device parameters, in the order the model asks for them: on a CPU
+// packed in their own formats, on CUDA as rows of bf16. On a shape-only stream it only moves the
+// arena's mark, so that the very same code plans the memory.
 //
 // Owns: host constants on their way to the device, until finish.
-// Thread: one.
-// Invariant: what it returned is usable on the stream at once, on the host after finish.
+// Thread: one; finish runs several of its own.
+// Invariant: what it returned is filled after finish, which a loader of shapes need not call.
 class ParameterLoader {
  public:
-  // Called after each tensor with the bytes of the checkpoint read so far.
+  // Called now and then with the bytes of the checkpoint read so far, in finish from its threads,
+  // one at a time.
   using Progress = std::function<void(int64_t bytes)>;
   ParameterLoader(const Checkpoint& checkpoint,
                   Stream& stream,
                   Arena& arena,
+                  LoadFormat format = LoadFormat::kAuto,
                   Progress progress = {});
 
-  // A matrix for kernels/linear in its own format. Throws StartupError for a missing tensor or a
-  // wrong shape.
+  // A matrix for kernels/linear. Throws StartupError for a missing tensor or a wrong shape.
   PackedWeight matrix(const TensorWish& wish);
+  // CUDA: several matrices of as many columns, one below the other, as one.
+  PackedWeight stacked(std::span<const TensorWish> wishes);
   // A vector (wish.rows is 1) as f32.
   View<const float, 1> vector(const TensorWish& wish);
   [[nodiscard]] bool has(const std::string& name) const {
@@ -68,15 +76,27 @@ class ParameterLoader {
   void finish();
 
  private:
+  // A matrix of random numbers for finish to make.
+  struct RandomFill {
+    std::byte* dst;
+    int64_t n;
+    uint64_t seed;
+    float scale;
+  };
+
   const TensorSource& source(const TensorWish& wish) const;
+  PackedWeight packed(const TensorWish& wish);
   void report(const TensorSource& tensor);
 
   const Checkpoint& checkpoint_;
   Stream& stream_;
   Arena& arena_;
+  LoadFormat format_;
   Progress progress_;
   int64_t bytes_read_ = 0;
   std::deque<std::vector<float>> constants_;
+  std::vector<WeightUpload> uploads_;
+  std::vector<RandomFill> fills_;
 };
 
 }  // namespace warprow

@@ -293,11 +293,11 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   spec.layers.resize(static_cast<size_t>(spec.num_layers));
 
   // The vocabulary's size is what the embedding holds; config.json may say less or more (padding).
-  auto embed = checkpoint_->require(spec.names.embed);
-  if (!embed) {
-    return tl::unexpected(embed.error());
-  }
-  auto vocab = as_count("vocabulary", (*embed)->rows);
+  auto vocab = checkpoint_->has_tensors()
+                   ? checkpoint_->require(spec.names.embed).and_then([](const TensorSource* embed) {
+                       return as_count("vocabulary", embed->rows);
+                     })
+                   : require_count("vocab_size", "vocab_size");
   if (!vocab) {
     return tl::unexpected(vocab.error());
   }
@@ -308,7 +308,8 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   if (!tied) {
     return tl::unexpected(tied.error());
   }
-  spec.tied_head = *tied || checkpoint_->find(spec.names.head) == nullptr;
+  spec.tied_head =
+      *tied || (checkpoint_->has_tensors() && checkpoint_->find(spec.names.head) == nullptr);
   return spec;
 }
 

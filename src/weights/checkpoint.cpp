@@ -65,7 +65,7 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Result<Checkpoint> Checkpoint::open(const ModelFiles& files) {
+Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights) {
   auto sources = std::make_unique<Sources>();
   if (files.kind == ModelFiles::Kind::kGguf) {
     Result<GgufFile> gguf = GgufFile::open(files.path);
@@ -83,6 +83,12 @@ Result<Checkpoint> Checkpoint::open(const ModelFiles& files) {
   }
   if (Result<void> done = check_not_quantised(*config, config_path); !done) {
     return tl::unexpected(std::move(done).error());
+  }
+  if (weights == WeightFiles::kNotRead) {
+    sources->config = *std::move(config);
+    Checkpoint checkpoint(std::move(sources));
+    checkpoint.paths_.push_back(config_path);
+    return checkpoint;
   }
   Result<SafetensorsSet> safetensors = SafetensorsSet::open(files.path);
   if (!safetensors) {

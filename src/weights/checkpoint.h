@@ -44,13 +44,18 @@ class Checkpoint {
   // GGUF files and safetensors whose config.json declares a quantisation, besides everything the
   // readers refuse. Integer and bool tensors of safetensors, which are left-over buffers, are
   // passed over.
-  static Result<Checkpoint> open(const ModelFiles& files);
+  // With WeightFiles::kNotRead the safetensors of a directory are not looked at: there are no
+  // tensors.
+  static Result<Checkpoint> open(const ModelFiles& files,
+                                 WeightFiles weights = WeightFiles::kRequired);
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
   [[nodiscard]] const TensorSource* find(std::string_view name) const;  // null if absent
+  // Whether there is a list of tensors at all.
+  [[nodiscard]] bool has_tensors() const { return !tensors_.empty(); }
   // The tensor or a kCorrupt error that names it and the model.
   [[nodiscard]] Result<const TensorSource*> require(std::string_view name) const;
   [[nodiscard]] std::span<const TensorSource> tensors() const { return tensors_; }

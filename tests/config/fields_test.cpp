@@ -23,6 +23,7 @@ std::string set_error(const char* name, const char* text) {
 TEST(Fields, TheIssuesFlagsAreAllThere) {
   for (const char* name : {"model",
                            "dtype",
+                           "load-format",
                            "max-model-len",
                            "max-num-seqs",
                            "max-num-batched-tokens",

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/upload_weights.h"
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/math.h"
+#include "device/cpu/cpu_device.h"
+#include "weights/dequantize.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <fcntl.h>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{4} << 20;  // of bf16 rows: one copy to the device
+constexpr int kMaxReaders = 16;
+
+// The checkpoint's files for reading at an offset. Not mapped: a read into pinned memory is one copy
+// and no page faults.
+class CheckpointFiles {
+ public:
+  explicit CheckpointFiles(std::span<const std::string> paths) : paths_(paths) {
+    for (const std::string& path : paths) {
+      const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+      if (fd < 0) {
+        fail_at(path, std::strerror(errno));
+      }
+      fds_.push_back(fd);
+    }
+  }
+  ~CheckpointFiles() {
+    for (const int fd : fds_) {
+      ::close(fd);
+    }
+  }
+  CheckpointFiles(const CheckpointFiles&) = delete;
+  CheckpointFiles& operator=(const CheckpointFiles&) = delete;
+
+  void read(int file, uint64_t offset, std::byte* dst, size_t bytes) const {
+    const auto index = static_cast<size_t>(file);
+    while (bytes > 0) {
+      const ssize_t got = ::pread(fds_[index], dst, bytes, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) {
+        continue;
+      }
+      if (got <= 0) {
+        fail_at(paths_[index], got == 0 ? "the file has become shorter" : std::strerror(errno));
+      }
+      dst += got;
+      offset += static_cast<uint64_t>(got);
+      bytes -= static_cast<size_t>(got);
+    }
+  }
+
+ private:
+  [[noreturn]] static void fail_at(const std::string& path, const char* why) {
+    throw StartupError(ErrorCode::kCorrupt, fmt::format("cannot read '{}': {}", path, why));
+  }
+
+  std::span<const std::string> paths_;
+  std::vector<int> fds_;
+};
+
+// Consecutive rows of one matrix.
+struct Piece {
+  const WeightUpload* upload;
+  int64_t first;
+  int64_t count;
+};
+
+std::vector<Piece> cut(std::span<const WeightUpload> uploads) {
+  std::vector<Piece> pieces;
+  for (const WeightUpload& upload : uploads) {
+    const TensorSource& tensor = *upload.tensor;
+    const auto row_bytes = static_cast<size_t>(tensor.cols) * sizeof(uint16_t);
+    const auto rows = static_cast<int64_t>(std::max<size_t>(1, kPieceBytes / row_bytes));
+    for (int64_t first = 0; first < tensor.rows; first += rows) {
+      pieces.push_back({&upload, first, std::min(rows, tensor.rows - first)});
+    }
+  }
+  return pieces;
+}
+
+size_t largest_bytes(const std::vector<Piece>& pieces) {
+  size_t largest = 0;
+  for (const Piece& piece : pieces) {
+    largest = std::max(
+        largest, static_cast<size_t>(piece.count * piece.upload->tensor->cols) * sizeof(uint16_t));
+  }
+  return largest;
+}
+
+// What the readers share.
+struct Work {
+  explicit Work(const Checkpoint& checkpoint, std::span<const WeightUpload> uploads)
+      : files(checkpoint.files()), pieces(cut(uploads)) {}
+  const CheckpointFiles files;
+  const std::vector<Piece> pieces;
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;  // of what follows
+  int64_t bytes_read = 0;
+  std::exception_ptr failure;
+};
+
+// One thread's stream and its two pinned halves.
+class Reader {
+ public:
+  Reader(Device& device, size_t piece_bytes) : stream_(device.make_stream()) {
+    for (Half& half : halves_) {
+      half.pinned = device.make_pinned(piece_bytes);
+      half.passed = device.make_event();
+    }
+  }
+
+  void run(Work& work, const std::function<void(int64_t)>& progress) {
+    try {
+      for (size_t i = work.next++; i < work.pieces.size(); i = work.next++) {
+        const Piece& piece = work.pieces[i];
+        send(work.files, piece);
+        const std::scoped_lock lock(work.mutex);
+        work.bytes_read += piece.count * static_cast<int64_t>(piece.upload->tensor->row_bytes);
+        if (progress) {
+          progress(work.bytes_read);
+        }
+      }
+    } catch (...) {
+      const std::scoped_lock lock(work.mutex);
+      work.failure = std::current_exception();
+      work.next = work.pieces.size();  // the others stop after the piece in their hands
+    }
+    stream_->synchronize();
+  }
+
+ private:
+  struct Half {
+    PinnedBuffer pinned;
+    std::unique_ptr<Event> passed;  // the copy from it
+  };
+
+  void send(const CheckpointFiles& files, const Piece& piece) {
+    Half& half = halves_[turn_++ % std::size(halves_)];
+    half.passed->wait();
+    const TensorSource& tensor = *piece.upload->tensor;
+    const auto elements = static_cast<size_t>(piece.count * tensor.cols);
+    auto* rows = half.pinned.as<uint16_t>();
+    if (tensor.format == WeightFormat::kBF16) {
+      read_rows(files, piece, half.pinned.data());
+    } else {
+      raw_.resize(static_cast<size_t>(piece.count) * tensor.row_bytes);
+      read_rows(files, piece, raw_.data());
+      values_.resize(static_cast<size_t>(tensor.cols));
+      for (int64_t row = 0; row < piece.count; ++row) {
+        decode_row(tensor,
+                   raw_.data() + static_cast<size_t>(row) * tensor.row_bytes,
+                   rows + row * tensor.cols);
+      }
+    }
+    const auto before = static_cast<size_t>(piece.first * tensor.cols) * sizeof(uint16_t);
+    stream_->copy_to_device(
+        piece.upload->dst + before, half.pinned.data(), elements * sizeof(uint16_t));
+    stream_->record(*half.passed);
+  }
+
+  static void read_rows(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {
+    const WeightUpload& upload = *piece.upload;
+    const TensorSource& tensor = *upload.tensor;
+    if (upload.order == RowOrder::kPlain) {
+      files.read(tensor.file,
+                 tensor.offset + static_cast<uint64_t>(piece.first) * tensor.row_bytes,
+                 dst,
+                 static_cast<size_t>(piece.count) * tensor.row_bytes);
+      return;
+    }
+    for (int64_t i = 0; i < piece.count; ++i) {
+      const int64_t row = source_row(upload.order, piece.first + i, upload.head_dim);
+      files.read(tensor.file,
+                 tensor.offset + static_cast<uint64_t>(row) * tensor.row_bytes,
+                 dst + static_cast<size_t>(i) * tensor.row_bytes,
+                 tensor.row_bytes);
+    }
+  }
+
+  void decode_row(const TensorSource& tensor, const std::byte* src, uint16_t* dst) {
+    dequantize_row(tensor.format, src, values_.data(), tensor.cols);
+    for (size_t i = 0; i < values_.size(); ++i) {
+      dst[i] = f32_to_bf16(values_[i]);
+    }
+  }
+
+  std::unique_ptr<Stream> stream_;
+  Half halves_[2];
+  size_t turn_ = 0;
+  std::vector<std::byte> raw_;
+  std::vector<float> values_;
+};
+
+}  // namespace
+
+void upload_weights(Device& device,
+                    const Checkpoint& checkpoint,
+                    std::span<const WeightUpload> uploads,
+                    const std::function<void(int64_t bytes)>& progress) {
+  Work work(checkpoint, uploads);
+  if (work.pieces.empty()) {
+    return;
+  }
+  const size_t wanted = std::min<size_t>(work.pieces.size(), kMaxReaders);
+  const size_t count = std::min(wanted, static_cast<size_t>(std::max(1, cpu::usable_cores())));
+  std::vector<Reader> readers;
+  readers.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    readers.emplace_back(device, largest_bytes(work.pieces));
+  }
+  {
+    std::vector<std::jthread> threads;
+    for (Reader& reader : readers) {
+      threads.emplace_back([&work, &reader, &progress] { reader.run(work, progress); });
+    }
+  }
+  if (work.failure) {
+    std::rethrow_exception(work.failure);
+  }
+}
+
+}  // namespace warprow

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/device.h"
+#include "layers/row_order.h"
+#include "weights/checkpoint.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace warprow {
+
+// One matrix on its way to a device that keeps weights as plain bf16 rows.
+struct WeightUpload {
+  const TensorSource* tensor = nullptr;
+  std::byte* dst = nullptr;  // dev bf16 [rows, cols]
+  RowOrder order = RowOrder::kPlain;
+  int32_t head_dim = 0;  // kRopePairs
+};
+
+// Reads, decodes and copies all of them: several threads take pieces of rows, read them into pinned
+// memory of their own (bf16 rows without a detour, other formats decoded and rounded to nearest
+// even) and enqueue the copy on a stream of their own, while the other half of that memory is still
+// on its way. Returns when everything is on the device. Throws StartupError for a file that cannot
+// be read. `progress`, unless empty, hears the bytes of the checkpoint read so far, from any of the
+// threads but from one at a time.
+void upload_weights(Device& device,
+                    const Checkpoint& checkpoint,
+                    std::span<const WeightUpload> uploads,
+                    const std::function<void(int64_t bytes)>& progress);
+
+}  // namespace warprow
