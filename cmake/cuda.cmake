@@ -4,6 +4,7 @@
 #   warprow_cudart          the static runtime
 #   warprow_cuda_toolkit    the same with headers
 #   warprow_cuda_sources    what sets some sources apart
+#   warprow_generated_ROOM  sources written here
 #   WARPROW_BACKENDS        the words that --version prints
 #
 # The compiler is CMAKE_CUDA_COMPILER or CUDACXX where one of them is set, else the nvcc of pinned wheels, which are fetched
@@ -68,7 +69,8 @@ target_link_libraries(warprow_cuda_toolkit INTERFACE warprow_cudart)
 
 warprow_fetched(flashinfer_folder flashinfer)
 set(flashinfer ${flashinfer_folder}/flashinfer/data)
-set(flashinfer_includes ${flashinfer}/include ${flashinfer}/cutlass/include ${flashinfer}/csrc/xqa)
+set(flashinfer_includes ${CMAKE_BINARY_DIR}/flashinfer ${flashinfer}/include ${flashinfer}/cutlass/include ${flashinfer}/csrc/xqa)
+set(flashinfer_xqa ${flashinfer}/csrc/xqa/mha_sm90.cu)
 set(flashinfer_cccl ${flashinfer}/cccl/libcudacxx/include ${flashinfer}/cccl/cub ${flashinfer}/cccl/thrust)
 
 # Host code in .cu files follows the rules of all host code; ptxas' remarks are no warnings.
@@ -98,6 +100,46 @@ function(warprow_cuda_sources)
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_DEFINITIONS
     FLASHINFER_ENABLE_BF16 FLASHINFER_ENABLE_F16 FLASHINFER_ENABLE_FP8_E4M3)
 endfunction()
+
+# warprow_write(FILE CONTENT): leaves a file alone whose content is that already, so that nothing is compiled again.
+function(warprow_write file content)
+  if(EXISTS ${file})
+    file(READ ${file} present)
+  endif()
+  if(NOT "${present}" STREQUAL "${content}")
+    file(WRITE ${file} "${content}")
+  endif()
+endfunction()
+
+# Decode kernels: XQA is a source file that macros configure, so each instance is a file of a few lines that includes it
+# (src/kernels/attention/flashinfer_xqa.cuh). Its launcher is left out, since it calls CUDA before main(), and its queries are
+# read where the QKV projection left them instead of from a matrix of their own.
+file(READ ${flashinfer_xqa} xqa)
+string(FIND "${xqa}" "#ifndef GENERATE_CUBIN\nvoid launchHopperF8MHA(" launcher)
+set(queries "q, headGrpSize * (nbKHeads * (beamWidth * ctaInputTokBeg) + idxHeadGrp)}")
+string(FIND "${xqa}" "${queries}" queries_at)
+if(launcher EQUAL -1 OR queries_at EQUAL -1)
+  message(FATAL_ERROR "${flashinfer_xqa} is not the file that cmake/cuda.cmake knows")
+endif()
+string(SUBSTRING "${xqa}" 0 ${launcher} xqa)
+string(REPLACE "${queries}" "q, headGrpSize * idxHeadGrp + (headGrpSize + 2) * nbKHeads * ctaInputTokBeg}" xqa "${xqa}")
+set(xqa_folder ${CMAKE_BINARY_DIR}/flashinfer)
+warprow_write(${xqa_folder}/xqa.cuh "${xqa}#endif\n")
+foreach(head_dim 64 128)
+  foreach(group RANGE 1 8)
+    foreach(page 16 64)
+      set(name xqa_${head_dim}_${group}_${page})
+      warprow_write(${xqa_folder}/flashinfer_${name}_sm90_cuda.cu "#define HEAD_ELEMS ${head_dim}
+#define HEAD_GRP_SIZE ${group}
+#define TOKENS_PER_PAGE ${page}
+#define WR_XQA_NAME ${name}
+#define WR_XQA_SOURCE \"xqa.cuh\"
+#include \"kernels/attention/flashinfer_xqa.cuh\"
+")
+      list(APPEND warprow_generated_kernels ${xqa_folder}/flashinfer_${name}_sm90_cuda.cu)
+    endforeach()
+  endforeach()
+endforeach()
 
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" cuda_version "${CMAKE_CUDA_COMPILER_VERSION}")
 string(REGEX REPLACE "([0-9]+a?)(-real|-virtual)?" "sm_\\1" arch_names "${WARPROW_CUDA_ARCHS}")

@@ -89,6 +89,8 @@ struct AttentionLimits {
   int32_t num_heads = 0;
   int32_t max_num_rows = 0;
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
+  int32_t max_num_toks = 0;
+  int32_t max_num_blocks = 0;  // kernel blocks of one row
 };
 
 // A family of attention kernels: what it can do, what it prepares once a step and group, and the

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/attention_backend.h"
 #include "attention/cpu_paged.h"
+#include "attention/flashinfer.h"
 #include "attention/native.h"
 
 #include <algorithm>
@@ -19,6 +20,7 @@ struct Entry {
 constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
     {&native_attention_capabilities, &make_native_attention},
+    {&flashinfer_capabilities, &make_flashinfer},
 };
 
 // The first need of the group that the backend does not meet; empty when it meets all.

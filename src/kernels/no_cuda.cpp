@@ -3,6 +3,7 @@
 // list of operations. No CUDA device can be made in such a build, so none of these is ever reached.
 #include "base/check.h"
 #include "kernels/activation/silu_and_mul.h"
+#include "kernels/attention/flashinfer_attention.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "kernels/gather/gather_rows.h"
@@ -26,6 +27,8 @@ WR_NO_CUDA(attention_forward, ScheduledAttentionArgs)
 WR_NO_CUDA(attention_schedule, ScheduledAttentionArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
 WR_NO_CUDA(fill_random, FillRandomArgs)
+WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
+WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)

@@ -64,10 +64,13 @@ ModelRunner::ModelRunner(Device& device,
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(
         make_attention_backend(options.attention_backend, device.facts().kind, groups_[g])));
-    backends_[g]->allocate(
-        *arenas.workspace,
-        device,
-        {kv_layer_view(groups_[g], nullptr), model.spec().num_heads, options.max_num_seqs});
+    AttentionLimits limits;
+    limits.kv = kv_layer_view(groups_[g], nullptr);
+    limits.num_heads = model.spec().num_heads;
+    limits.max_num_rows = options.max_num_seqs;
+    limits.max_num_toks = options.max_num_batched_tokens;
+    limits.max_num_blocks = static_cast<int32_t>(tables_.table(static_cast<int32_t>(g)).shape[1]);
+    backends_[g]->allocate(*arenas.workspace, device, limits);
     forward_groups_[g].backend = backends_[g].get();
   }
   features_ = make_features({groups_, &inputs_, options.max_num_seqs, options.debug_checks});

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/flashinfer.h"
+
+#include "base/error.h"
+#include "kernels/attention/flashinfer_attention.h"
+
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kHopper = 90;
+
+constexpr AttentionCapabilities kCapabilities{
+    .name = "flashinfer",
+    .device = DeviceKind::kCuda,
+    .head_dim_multiple = 64,
+    .max_head_dim = 128,
+    .kv_f32 = false,
+    .kv_bf16 = true,
+    .kernel_block_multiple = 16,
+    .separate_kv_write = true,
+    .ahead_of_time_schedule = true,
+    .sliding_window = false,
+    .sinks = false,
+    .graph_support = GraphSupport::kUniformBatch,
+};
+
+class FlashInferAttention final : public AttentionBackend {
+ public:
+  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+
+  void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) override {
+    limits_.kv = limits.kv;
+    limits_.num_q_heads = limits.num_heads;
+    limits_.max_rows = limits.max_num_rows;
+    limits_.max_toks = limits.max_num_toks;
+    limits_.max_blocks = limits.max_num_blocks;
+    limits_.num_sms = device.facts().num_sms;
+    batch_invariant_ = limits.batch_invariant;
+    std::string_view unmet = flashinfer_unmet_need(limits_);
+    if (device.facts().compute_capability != kHopper) {
+      unmet = "GPUs other than Hopper";
+    }
+    if (!unmet.empty()) {
+      throw StartupError(ErrorCode::kUnsupported,
+                         fmt::format("attention backend flashinfer does not support {}", unmet));
+    }
+    const auto bytes = static_cast<int64_t>(flashinfer_scratch_bytes(limits_));
+    scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
+  }
+
+  AttentionMetadata build_metadata(Stream& stream,
+                                   const KvGroupSpec& /*group*/,
+                                   const AttentionMetadata& base) override {
+    cuda::FlashInferArgs args = batch_args(base);
+    args.kv = limits_.kv;
+    args.num_q_heads = limits_.num_q_heads;
+    args.q.shape[0] = base.batch.num_toks;
+    cuda::flashinfer_plan(stream, args);
+    return base;
+  }
+
+  void forward(Stream& stream,
+               const AttentionCall& call,
+               const AttentionMetadata& metadata) override {
+    cuda::FlashInferArgs args = batch_args(metadata);
+    args.q = call.q;
+    args.out = call.out;
+    args.kv = call.kv;
+    if (call.params.sinks != nullptr) {
+      args.sinks = make_view(call.params.sinks, call.num_heads);
+    }
+    args.num_q_heads = call.num_heads;
+    args.window = call.params.window;
+    args.scale = call.params.scale;
+    args.soft_cap = call.params.soft_cap;
+    args.causal = call.params.causal;
+    cuda::flashinfer_forward(stream, args);
+  }
+
+ private:
+  [[nodiscard]] cuda::FlashInferArgs batch_args(const AttentionMetadata& metadata) const {
+    const AttentionBatch& batch = metadata.batch;
+    cuda::FlashInferArgs args;
+    args.limits = limits_;
+    args.block_table = metadata.block_table;
+    args.idx_mapping = make_view(batch.idx_mapping.data, batch.num_rows);
+    args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
+    args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
+    args.scratch = scratch_;
+    args.num_decode_rows = batch.num_decode_rows;
+    args.batch_invariant = batch_invariant_;
+    return args;
+  }
+
+  FlashInferLimits limits_;
+  View<std::byte, 1> scratch_;
+  bool batch_invariant_ = false;
+};
+
+}  // namespace
+
+const AttentionCapabilities& flashinfer_capabilities() { return kCapabilities; }
+std::unique_ptr<AttentionBackend> make_flashinfer() {
+  return std::make_unique<FlashInferAttention>();
+}
+
+}  // namespace warprow

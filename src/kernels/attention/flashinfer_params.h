@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/hd.h"
+#include "device/stream.h"
+#include "kernels/attention/flashinfer_attention.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// What the files behind flashinfer_attention.h share. Kernels take these structs by value.
+
+// A batch's first rows have one token each (decode rows, whose token is their place in the batch),
+// the others any number (extend rows).
+
+// Block tables of the decode rows side by side, in pages of `page_size` tokens: a block of b tokens
+// is b / page_size pages, and page p begins p * page_stride elements into the cache.
+struct DecodeTables {
+  int32_t* pages = nullptr;      // dev [max_rows, max_pages]
+  uint32_t* lens = nullptr;      // dev [max_rows] 0: padding
+  uint32_t* arrivals = nullptr;  // dev [max_rows * num_kv_heads] 0 between launches
+  int32_t max_pages = 0;
+  int32_t page_size = 0;
+  int64_t page_stride = 0;
+};
+
+// Query tiles of the extend rows, once per query head, in lists by CTA: CTA c works on the items
+// [work_begin[c], work_begin[c + 1]).
+struct ExtendWork {
+  static constexpr int32_t kArrays = 7;
+  enum Array : int32_t { kTile, kHead, kQueryStart, kTableStart, kQueryLen, kKvLen, kBatchIdx };
+
+  int32_t* work_begin = nullptr;  // dev [num_ctas + 1]
+  int32_t* items = nullptr;       // dev [kArrays, max_items]
+  int32_t max_items = 0;
+  int32_t num_ctas = 0;
+  int32_t tile_q = 0;
+
+  [[nodiscard]] WR_HD int32_t* item(Array array) const {
+    return items + int64_t{array} * max_items;
+  }
+};
+
+constexpr int32_t kMaxExtendTiles = 4096;  // rows' tiles, without heads, that one plan sorts
+constexpr int32_t extend_tile_q(int32_t head_dim) { return head_dim == 64 ? 192 : 128; }
+
+struct FlashInferScratch {
+  DecodeTables tables;
+  ExtendWork work;
+  std::byte* partials = nullptr;  // of the decode rows' splits
+};
+// Where things lie in a scratch at `base`; returns its size.
+size_t flashinfer_scratch_layout(const FlashInferLimits& limits,
+                                 std::byte* base,
+                                 FlashInferScratch* scratch);
+
+// CTAs that share one decode row and KV head, at most.
+int32_t xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant);
+
+struct AttentionPlanParams {
+  const int32_t* block_table;
+  const int32_t* idx_mapping;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  int64_t table_stride;
+  int64_t block_stride;  // elements
+  int32_t block_size;
+  int32_t num_rows, num_decode_rows;
+  int32_t num_heads, num_kv_heads;
+};
+void plan_decode_tables(Stream& stream,
+                        const AttentionPlanParams& params,
+                        const DecodeTables& tables);
+void plan_extend_work(Stream& stream, const AttentionPlanParams& params, const ExtendWork& work);
+
+// Decode rows.
+void xqa_decode(Stream& stream,
+                const FlashInferArgs& args,
+                const DecodeTables& tables,
+                void* partials,
+                int32_t num_splits);
+// Extend rows; args.block_table is read in place.
+void flashinfer_extend_64(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);
+void flashinfer_extend_128(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);
+
+}  // namespace warprow::cuda

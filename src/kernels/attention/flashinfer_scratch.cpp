@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain arithmetic outside the CUDA files, so that a build without CUDA plans for a GPU.
+#include "base/check.h"
+#include "base/math.h"
+#include "kernels/attention/flashinfer_params.h"
+
+#include <algorithm>
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kSplitTokens = 64;     // a split has at least one tile of keys
+constexpr int32_t kInvariantSplits = 8;  // cuts depend on a row's own length only
+
+// Hands out aligned pieces from `base`, or only counts them when there is none.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* base) : base_(base) {}
+  template <typename T>
+  T* take(int64_t n) {
+    std::byte* piece = base_ == nullptr ? nullptr : base_ + bytes_;
+    bytes_ += round_up(static_cast<size_t>(n) * sizeof(T), size_t{256});
+    return reinterpret_cast<T*>(piece);
+  }
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  size_t bytes_ = 0;
+};
+
+int32_t extend_tiles(const FlashInferLimits& limits) {
+  return limits.max_toks / cuda::extend_tile_q(limits.kv.head_dim_k) + limits.max_rows;
+}
+
+// Per chunk (row, KV head, split) its heads' outputs in bf16, and their sums and maxima; both parts
+// are aligned to a chunk's outputs.
+int64_t partial_bytes(const FlashInferLimits& limits) {
+  const KvLayerView& kv = limits.kv;
+  int64_t chunks = 0;
+  for (int32_t rows = 1; rows <= limits.max_rows; ++rows) {
+    const int32_t splits = std::max(cuda::xqa_splits(rows, limits, false), kInvariantSplits);
+    chunks = std::max(chunks, int64_t{rows} * kv.num_kv_heads * splits);
+  }
+  const int64_t group = limits.num_q_heads / kv.num_kv_heads;
+  const int64_t outputs = group * kv.head_dim_v * 2;
+  return chunks * (outputs + group * 8) + 2 * outputs;
+}
+
+}  // namespace
+
+const char* flashinfer_unmet_need(const FlashInferLimits& limits) {
+  const KvLayerView& kv = limits.kv;
+  const int32_t group = limits.num_q_heads / kv.num_kv_heads;
+  if (kv.head_dim_k != kv.head_dim_v || (kv.head_dim_k != 64 && kv.head_dim_k != 128)) {
+    return "head sizes other than 64 and 128";
+  }
+  if (group > 8) {
+    return "more than 8 query heads per KV head";
+  }
+  if (kv.block_size % 16 != 0) {
+    return "blocks that are no multiple of 16 tokens";
+  }
+  if (extend_tiles(limits) > cuda::kMaxExtendTiles) {
+    return "so many tokens and rows in one step";
+  }
+  return "";
+}
+
+size_t flashinfer_scratch_bytes(const FlashInferLimits& limits) {
+  cuda::FlashInferScratch unused;
+  return cuda::flashinfer_scratch_layout(limits, nullptr, &unused);
+}
+
+namespace cuda {
+
+int32_t xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant) {
+  const int32_t most = std::max(1, limits.max_blocks * limits.kv.block_size / kSplitTokens);
+  if (batch_invariant) {
+    return std::min(kInvariantSplits, most);
+  }
+  // Three CTAs fit a multiprocessor; a quarter of them is where more splits stop to pay.
+  const int32_t chunks = num_rows * limits.kv.num_kv_heads;
+  return std::clamp((limits.num_sms * 3 / 4 + chunks / 2) / chunks, 1, most);
+}
+
+size_t flashinfer_scratch_layout(const FlashInferLimits& limits,
+                                 std::byte* base,
+                                 FlashInferScratch* scratch) {
+  const KvLayerView& kv = limits.kv;
+  Pieces pieces(base);
+  DecodeTables& tables = scratch->tables;
+  tables.page_size = kv.block_size % 64 == 0 ? 64 : 16;
+  tables.page_stride = kv.token_stride * tables.page_size;
+  tables.max_pages = limits.max_blocks * (kv.block_size / tables.page_size);
+  tables.pages = pieces.take<int32_t>(int64_t{limits.max_rows} * tables.max_pages);
+  tables.lens = pieces.take<uint32_t>(limits.max_rows);
+  tables.arrivals = pieces.take<uint32_t>(int64_t{limits.max_rows} * kv.num_kv_heads);
+  ExtendWork& work = scratch->work;
+  work.tile_q = extend_tile_q(kv.head_dim_k);
+  work.num_ctas = limits.num_sms;
+  work.max_items = extend_tiles(limits) * limits.num_q_heads;
+  work.work_begin = pieces.take<int32_t>(work.num_ctas + 1);
+  work.items = pieces.take<int32_t>(int64_t{ExtendWork::kArrays} * work.max_items);
+  scratch->partials = pieces.take<std::byte>(partial_bytes(limits));
+  return pieces.bytes();
+}
+
+}  // namespace cuda
+}  // namespace warprow
