@@ -135,6 +135,9 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
 }  // namespace
 
 void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
+  if (stream.discards()) {
+    return;
+  }
   const Split split = split_rows(args);
   ScheduleParams p = {};
   p.idx_mapping = args.idx_mapping.data;
@@ -158,6 +161,9 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
   WR_CHECK_EQ(args.q.shape[1], int64_t{args.num_q_heads} * args.kv.head_dim_k);
   WR_CHECK_EQ(args.out.shape[1], args.q.shape[1]);
   const Split split = split_rows(args);
+  if (stream.discards()) {
+    return;
+  }
   const NativeParams params = native_params(args, split);
   const bool narrow_heads = args.kv.head_dim_k == 64;
   if (split.num_decode_rows > 0) {

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16 tokens.
+// A graph holds one call per layer of as many layers as L2 cannot hold; the schedule, made once a
+// step, is timed on its own.
+#include "kernels/attention/native_attention.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/kernels/cuda_timing.h"
+
+namespace warprow::cuda {
+namespace {
+
+struct Row {
+  int32_t queries;
+  int32_t len;
+};
+
+struct Case {
+  std::string name;
+  int32_t q_heads, kv_heads, dim;
+  std::vector<Row> rows;
+};
+
+std::vector<Row> repeat(int32_t n, int32_t queries, int32_t len) {
+  return {size_t(n), {queries, len}};
+}
+
+// Everything of a case on the device.
+class Bench {
+ public:
+  explicit Bench(const Case& c) : case_(c) {
+    const size_t block_values = size_t{2} * kBlock * c.kv_heads * c.dim;
+    std::vector<int32_t> starts = {0};
+    std::vector<int32_t> lens;
+    int32_t num_blocks = 0;
+    int32_t max_blocks = 1;
+    for (const Row& row : c.rows) {
+      starts.push_back(starts.back() + row.queries);
+      lens.push_back(row.len);
+      const int32_t blocks = (row.len + kBlock - 1) / kBlock;
+      num_blocks += blocks;
+      max_blocks = std::max(max_blocks, blocks);
+      num_decodes_ += row.queries == 1 ? 1 : 0;
+      kv_bytes_ += 4.0 * row.len * c.kv_heads * c.dim;
+      const double seen = row.queries * (row.len - (row.queries - 1) / 2.0);
+      flops_ += 4.0 * seen * c.q_heads * c.dim;
+    }
+    std::vector<int32_t> ids(num_blocks);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    std::vector<int32_t> table(c.rows.size() * max_blocks);
+    std::vector<int32_t> idx(c.rows.size());
+    std::iota(idx.begin(), idx.end(), 0);
+    for (size_t r = 0, next = 0; r < c.rows.size(); ++r) {
+      for (int32_t b = 0; b < (lens[r] + kBlock - 1) / kBlock; ++b) {
+        table[r * max_blocks + b] = ids[next++];
+      }
+    }
+    layer_elements_ = num_blocks * block_values;
+    num_layers_ = copies_beyond_l2(layer_elements_ * 2);
+    const int64_t toks = starts.back();
+    const int64_t qkv = int64_t{c.q_heads + 2 * c.kv_heads} * c.dim;
+    const int64_t out = int64_t{c.q_heads} * c.dim;
+    cache_ = filled(layer_elements_ * num_layers_);
+    q_ = filled(toks * qkv);
+    out_ = filled(toks * out);
+    const auto n = static_cast<int64_t>(c.rows.size());
+    args_.q = ActView(DType::kBF16, q_, toks, out, qkv);
+    args_.out = ActView(DType::kBF16, out_, toks, out);
+    args_.kv.dtype = DType::kBF16;
+    args_.kv.num_kv_heads = c.kv_heads;
+    args_.kv.head_dim_k = args_.kv.head_dim_v = c.dim;
+    args_.kv.block_stride = static_cast<int64_t>(block_values);
+    args_.kv.head_stride = int64_t{kBlock} * c.dim;
+    args_.kv.token_stride = c.dim;
+    args_.block_table = make_view<const int32_t>(upload(table), n, max_blocks);
+    args_.idx_mapping = make_view<const int32_t>(upload(idx), n);
+    args_.query_start_loc = make_view<const int32_t>(upload(starts), n + 1);
+    args_.seq_lens = make_view<const int32_t>(upload(lens), n);
+    args_.num_q_heads = c.q_heads;
+    args_.scale = 0.0884F;
+    args_.num_decode_rows = num_decodes_;
+    const size_t scratch = native_attention_scratch_bytes(args_.kv, c.q_heads, n);
+    args_.scratch = make_view(allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
+  }
+  ~Bench() {
+    for (void* p : owned_) {
+      cudaFree(p);
+    }
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  void run(Stream& stream) {
+    const double plan = graph_us(stream, 16, [&](int) { attention_schedule(stream, args_); }, 3);
+    const int calls = std::max(num_layers_, 8);
+    const double us = graph_us(
+        stream,
+        calls,
+        [&](int i) {
+          const size_t layer = i % num_layers_;
+          args_.kv.k = reinterpret_cast<std::byte*>(cache_ + layer * layer_elements_);
+          args_.kv.v = args_.kv.k + size_t{2} * kBlock * case_.kv_heads * case_.dim;
+          attention_forward(stream, args_);
+        },
+        7);
+    const double rate = kv_bytes_ / us * 1e6;
+    const double flops = flops_ / us * 1e6;
+    std::printf(
+        "%-26s %2d/%d hd %3d  %8.1f us  %5.2f TB/s (%3.0f %%)  %5.0f TFLOP/s (%3.0f %%)  plan "
+        "%4.1f us\n",
+        case_.name.c_str(),
+        case_.q_heads,
+        case_.kv_heads,
+        case_.dim,
+        us,
+        rate * 1e-12,
+        100 * rate / kReadBytesPerSecond,
+        flops * 1e-12,
+        100 * flops / kBf16FlopsPerSecond,
+        plan);
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr int32_t kBlock = 16;
+
+  template <typename T>
+  T* allocate(size_t n) {
+    T* p = nullptr;
+    WR_CUDA(cudaMalloc(&p, n * sizeof(T)));
+    owned_.push_back(p);
+    return p;
+  }
+  template <typename T>
+  T* upload(const std::vector<T>& values) {
+    T* p = allocate<T>(values.size());
+    WR_CUDA(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+  }
+  // Random bf16 numbers of normal size; a stretch of them is repeated.
+  uint16_t* filled(size_t n) {
+    static const std::vector<uint16_t> stretch = [] {
+      std::vector<uint16_t> values((1 << 21) + 37);
+      std::mt19937 rng(7);
+      std::normal_distribution<float> normal;
+      for (uint16_t& v : values) {
+        v = f32_to_bf16(normal(rng));
+      }
+      return values;
+    }();
+    auto* p = allocate<uint16_t>(n);
+    for (size_t at = 0; at < n; at += stretch.size()) {
+      const size_t bytes = std::min(stretch.size(), n - at) * 2;
+      WR_CUDA(cudaMemcpyAsync(p + at, stretch.data(), bytes, cudaMemcpyHostToDevice));
+    }
+    WR_CUDA(cudaDeviceSynchronize());
+    return p;
+  }
+
+  Case case_;
+  ScheduledAttentionArgs args_;
+  uint16_t* cache_ = nullptr;
+  uint16_t* q_ = nullptr;
+  uint16_t* out_ = nullptr;
+  size_t layer_elements_ = 0;
+  int num_layers_ = 1;
+  int32_t num_decodes_ = 0;
+  double kv_bytes_ = 0;
+  double flops_ = 0;
+  std::vector<void*> owned_;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto decode = [&](int32_t n, int32_t len) {
+    all.push_back(
+        {"decode " + std::to_string(n) + "x" + std::to_string(len), 32, 8, 128, repeat(n, 1, len)});
+  };
+  for (const auto& [n, len] : std::vector<std::pair<int32_t, int32_t>>{{1, 256},
+                                                                       {1, 1024},
+                                                                       {1, 2048},
+                                                                       {1, 8192},
+                                                                       {1, 32768},
+                                                                       {8, 256},
+                                                                       {8, 2048},
+                                                                       {32, 256},
+                                                                       {32, 2048},
+                                                                       {64, 256},
+                                                                       {64, 4096},
+                                                                       {128, 256},
+                                                                       {128, 1152},
+                                                                       {256, 256},
+                                                                       {256, 1024},
+                                                                       {512, 256}}) {
+    decode(n, len);
+  }
+  Case skew{"decode 63x512 + 1x32768", 32, 8, 128, repeat(63, 1, 512)};
+  skew.rows.push_back({1, 32768});
+  all.push_back(skew);
+  Case ragged{"decode 256x(128..384)", 32, 8, 128, {}};
+  std::mt19937 rng(3);
+  for (int32_t r = 0; r < 256; ++r) {
+    ragged.rows.push_back({1, 128 + static_cast<int32_t>(rng() % 257)});
+  }
+  all.push_back(ragged);
+  for (const int32_t n : {1, 32, 128, 256}) {
+    all.push_back({"decode " + std::to_string(n) + "x256", 16, 8, 128, repeat(n, 1, 256)});
+  }
+  for (const int32_t n : {1, 32, 256}) {
+    all.push_back({"decode " + std::to_string(n) + "x256", 9, 3, 64, repeat(n, 1, 256)});
+  }
+  const auto prefill = [&](int32_t n, int32_t queries, int32_t len) {
+    all.push_back({"prefill " + std::to_string(n) + "x" + std::to_string(queries) + " on " +
+                       std::to_string(len),
+                   32,
+                   8,
+                   128,
+                   repeat(n, queries, len)});
+  };
+  prefill(1, 128, 128);
+  prefill(1, 1024, 1024);
+  prefill(1, 8192, 8192);
+  prefill(8, 1024, 1024);
+  prefill(16, 1024, 1024);
+  prefill(4, 4096, 4096);
+  prefill(1, 2048, 16384);
+  prefill(1, 512, 4096);
+  Case mixed{"64 decodes@4096 + 2048@4096", 32, 8, 128, repeat(64, 1, 4096)};
+  mixed.rows.push_back({2048, 4096});
+  all.push_back(mixed);
+  mixed = {"128 decodes@2048 + 512@512", 32, 8, 128, repeat(128, 1, 2048)};
+  mixed.rows.push_back({512, 512});
+  all.push_back(mixed);
+  all.push_back({"prefill 16x1024 on 1024", 16, 8, 128, repeat(16, 1024, 1024)});
+  all.push_back({"prefill 8x1024 on 1024", 9, 3, 64, repeat(8, 1024, 1024)});
+  return all;
+}
+
+}  // namespace
+}  // namespace warprow::cuda
+
+// The arguments name what to run: cases whose names contain one of them; none: all.
+int main(int argc, char** argv) {
+  const warprow::cuda::BenchDevice gpu;
+  for (const warprow::cuda::Case& c : warprow::cuda::cases()) {
+    bool wanted = argc == 1;
+    for (int i = 1; i < argc; ++i) {
+      wanted = wanted || c.name.find(argv[i]) != std::string::npos;
+    }
+    if (wanted) {
+      warprow::cuda::Bench bench(c);
+      bench.run(*gpu.stream);
+    }
+  }
+  return 0;
+}
