@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every functor of the runner through the CUDA launcher and through the CPU's, on random steps.
+#include "runner/ops/runner_ops.h"
+#include "tests/cuda/cuda_test.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::CudaTest;
+using Ints = std::vector<int32_t>;
+
+constexpr int64_t kRegion = 4096;
+constexpr int64_t kBlockSize = 16;
+constexpr int64_t kTable = kRegion / kBlockSize;
+constexpr int64_t kMaxDrafts = 2;
+
+// A step with random rows; decodes have one token, prefills many.
+struct Step {
+  std::vector<RowState> rows;
+  Ints idx_mapping, query_start_loc{0}, cu_num_logits{0}, prompts, table, drafts;
+  int64_t num_rows = 0;  // with padding
+
+  Step(int32_t live, int32_t padding, bool prefills, std::mt19937& rng)
+      : rows(static_cast<size_t>(live + 3)), num_rows(live + padding) {
+    const auto below = [&](int32_t n) { return static_cast<int32_t>(rng() % n); };
+    for (RowState& row : rows) {
+      row.prompt_len = 1 + below(1500);
+      row.prefill_len = row.prompt_len + below(20);
+      row.num_computed_tokens = below(row.prefill_len + 500);
+      row.total_len = std::max(row.prefill_len, row.num_computed_tokens + 1);
+      row.last_sampled = below(1000);
+      row.prompt_region = below(live + 3);
+    }
+    for (int32_t b = 0; b < live; ++b) {
+      const RowState& row = rows[static_cast<size_t>(b + 1)];
+      const int32_t left = row.prefill_len - row.num_computed_tokens;
+      const bool drafting = left <= 0 && below(3) == 0;
+      const int32_t toks = left > 0 ? (prefills ? 1 + below(left) : 1) : drafting ? 3 : 1;
+      idx_mapping.push_back(b + 1);
+      query_start_loc.push_back(query_start_loc.back() + toks);
+      cu_num_logits.push_back(cu_num_logits.back() + (drafting ? 3 : 1));
+    }
+    for (int32_t b = 0; b < padding; ++b) {
+      idx_mapping.push_back(-1);
+      query_start_loc.push_back(query_start_loc.back());
+      cu_num_logits.push_back(cu_num_logits.back());
+    }
+    const auto fill = [&](Ints& v, int64_t n) {
+      v.resize(static_cast<size_t>(n));
+      for (int32_t& x : v) {
+        x = below(30000);
+      }
+    };
+    fill(prompts, (live + 3) * kRegion);
+    fill(table, (live + 3) * kTable);
+    fill(drafts, (live + 3) * kMaxDrafts);
+  }
+  [[nodiscard]] int64_t num_toks() const { return query_start_loc.back(); }
+  [[nodiscard]] int64_t num_logits() const { return cu_num_logits.back(); }
+};
+
+class RunnerOpsCuda : public CudaTest {
+ protected:
+  // One side's memory: made on the host as bytes, read back as bytes.
+  struct Side {
+    RunnerOps* ops;
+    Stream* stream;
+    std::function<std::byte*(const std::byte*, size_t)> place;
+    std::vector<std::pair<std::byte*, size_t>> placed{};
+
+    template <typename T>
+    T* put(const std::vector<T>& v) {
+      std::byte* at = place(reinterpret_cast<const std::byte*>(v.data()), v.size() * sizeof(T));
+      placed.emplace_back(at, v.size() * sizeof(T));
+      return reinterpret_cast<T*>(at);
+    }
+    template <typename T>
+    T* fresh(int64_t n) {
+      return put(std::vector<T>(static_cast<size_t>(n), T{77}));
+    }
+  };
+
+  // Runs body(side) on both and compares every byte either could have written.
+  template <typename Body>
+  void compare(const Body& body) {
+    std::vector<std::vector<std::byte>> host;
+    const auto cpu_ops = make_runner_ops(cpu_device());
+    Side cpu{cpu_ops.get(), &cpu_stream(), [&](const std::byte* p, size_t n) {
+               host.emplace_back(p, p + n);
+               return host.back().data();
+             }};
+    const auto gpu_ops = make_runner_ops(gpu());
+    Side cuda{gpu_ops.get(), &stream(), [&](const std::byte* p, size_t n) {
+                return upload(std::vector<std::byte>(p, p + n));
+              }};
+    body(cpu);
+    body(cuda);
+    ASSERT_EQ(cpu.placed.size(), cuda.placed.size());
+    for (size_t i = 0; i < cpu.placed.size(); ++i) {
+      const auto [at, bytes] = cpu.placed[i];
+      const auto got = download(cuda.placed[i].first, bytes);
+      EXPECT_EQ(std::memcmp(at, got.data(), bytes), 0) << "array " << i;
+    }
+  }
+
+  static void run_step(const Step& step, Side& side) {
+    StepRows view;
+    view.idx_mapping = side.put(step.idx_mapping);
+    view.query_start_loc = side.put(step.query_start_loc);
+    view.cu_num_logits = side.put(step.cu_num_logits);
+    view.rows = side.put(step.rows);
+    const int64_t pad = 40;
+    auto* const ids = side.fresh<int32_t>(step.num_toks() + pad);
+    auto* const positions = side.fresh<int32_t>(step.num_toks() + pad);
+    auto* const slots = side.fresh<int64_t>(step.num_toks() + pad);
+    auto* const logit_row = side.fresh<int32_t>(step.num_logits() + pad);
+    PrefillInputs prefill;
+    prefill.step = view;
+    prefill.prompts = side.put(step.prompts);
+    prefill.region_stride = kRegion;
+    prefill.input_ids = ids;
+    side.ops->prefill_inputs(*side.stream, prefill, step.num_rows);
+    PosSeqLens lens;
+    lens.step = view;
+    lens.positions = positions;
+    lens.seq_lens = side.fresh<int32_t>(step.num_rows);
+    side.ops->pos_seq_lens(*side.stream, lens, step.num_rows);
+    CombineTokens combine;
+    combine.step = view;
+    combine.draft_tokens = side.put(step.drafts);
+    combine.max_drafts = kMaxDrafts;
+    combine.input_ids = ids;
+    combine.logits_indices = side.fresh<int32_t>(step.num_logits() + pad);
+    combine.logit_row = logit_row;
+    combine.logit_pos = side.fresh<int32_t>(step.num_logits());
+    side.ops->combine_tokens(*side.stream, combine, step.num_rows);
+    SlotMapping mapping;
+    mapping.step = view;
+    mapping.block_table = side.put(step.table);
+    mapping.table_stride = kTable;
+    mapping.block_size = kBlockSize;
+    mapping.slots = slots;
+    side.ops->slot_mapping(*side.stream, mapping, step.num_rows);
+    PadTail tail;
+    tail.step = view;
+    tail.max_num_seqs = static_cast<int32_t>(step.num_rows);
+    tail.num_toks_padded = static_cast<int32_t>(step.num_toks() + pad);
+    tail.num_logits_padded = static_cast<int32_t>(step.num_logits() + pad);
+    tail.num_groups = 1;
+    tail.slots_stride = step.num_toks() + pad;
+    tail.input_ids = ids;
+    tail.positions = positions;
+    tail.slots = slots;
+    tail.logits_indices = combine.logits_indices;
+    tail.logit_row = logit_row;
+    side.ops->pad_tail(
+        *side.stream, tail, std::max<int64_t>(tail.num_toks_padded, tail.num_logits_padded));
+  }
+};
+
+TEST_F(RunnerOpsCuda, Prologue) {
+  std::mt19937 rng(3);
+  for (const int32_t live : {1, 7, 60, 64, 65, 300}) {
+    const Step step(live, live % 5, live < 100, rng);
+    compare([&](Side& side) { run_step(step, side); });
+  }
+}
+
+TEST_F(RunnerOpsCuda, StagedWrites) {
+  std::mt19937 rng(4);
+  Ints values(5000);
+  std::generate(values.begin(), values.end(), [&] { return static_cast<int32_t>(rng()); });
+  std::vector<StagedGroup> groups;
+  std::vector<StagedWrite> writes;
+  for (int32_t g = 0; g < 90; ++g) {
+    StagedGroup group;
+    group.table = g % 2;
+    group.row = g / 2;
+    group.first_write = static_cast<int32_t>(writes.size());
+    group.num_writes = 1 + g % 4;
+    group.first_cell = 1000;
+    for (int32_t w = 0; w < group.num_writes; ++w) {
+      StagedWrite write;
+      write.start = static_cast<int32_t>(rng() % 200);
+      write.count = static_cast<int32_t>(rng() % 100);
+      write.begin = static_cast<int32_t>(rng() % 4900);
+      group.first_cell = std::min(group.first_cell, write.start);
+      group.end_cell = std::max(group.end_cell, write.start + write.count);
+      writes.push_back(write);
+    }
+    groups.push_back(group);
+  }
+  compare([&](Side& side) {
+    ApplyStagedWrites op;
+    op.tables[0] = {side.fresh<int32_t>(45 * 300), 300};
+    op.tables[1] = {side.fresh<int32_t>(45 * 310), 310};
+    op.groups = side.put(groups);
+    op.writes = side.put(writes);
+    op.values = side.put(values);
+    side.ops->apply_staged_writes(*side.stream, op, static_cast<int64_t>(groups.size()));
+  });
+}
+
+TEST_F(RunnerOpsCuda, AfterSampling) {
+  std::mt19937 rng(5);
+  for (const int32_t live : {1, 33, 300}) {
+    const Step step(live, 4, false, rng);
+    constexpr int64_t kMaxTop = 20;
+    Ints sampled(static_cast<size_t>(step.num_rows * 3));
+    std::generate(sampled.begin(), sampled.end(), [&] { return static_cast<int32_t>(rng()); });
+    Ints logit_row(static_cast<size_t>(step.num_logits()));
+    std::generate(
+        logit_row.begin(), logit_row.end(), [&] { return static_cast<int32_t>(rng() % 3) - 1; });
+    compare([&](Side& side) {
+      CountSampled count;
+      count.step.idx_mapping = side.put(step.idx_mapping);
+      count.step.query_start_loc = side.put(step.query_start_loc);
+      count.step.cu_num_logits = side.put(step.cu_num_logits);
+      count.step.rows = side.put(step.rows);
+      count.logit_row = side.put(logit_row);
+      count.num_sampled = side.fresh<int32_t>(step.num_rows);
+      count.num_rejected = side.fresh<int32_t>(step.num_rows);
+      side.ops->count_sampled(*side.stream, count, step.num_rows);
+      PostUpdate update;
+      update.step = count.step;
+      update.sampled = side.put(sampled);
+      update.sampled_stride = 3;
+      update.num_sampled = count.num_sampled;
+      update.num_rejected = count.num_rejected;
+      update.history = side.fresh<int32_t>((live + 3) * kRegion);
+      update.history_stride = kRegion;
+      side.ops->post_update(*side.stream, update, step.num_rows);
+      PublishOutput publish;
+      constexpr int32_t kEntry = 2;
+      constexpr int64_t kStride = 40;
+      const int64_t room = step.num_rows + kEntry * kStride;
+      for (SampledArrays* arrays : {&publish.from, &publish.ring}) {
+        arrays->num_sampled = side.fresh<int32_t>(room);
+        arrays->num_rejected = side.fresh<int32_t>(room);
+        arrays->tokens = side.fresh<int32_t>(room * 3);
+        arrays->logprob = side.fresh<float>(room * 3);
+        arrays->rank = side.fresh<int32_t>(room * 3);
+        arrays->top_ids = side.fresh<int32_t>(room * 3 * kMaxTop);
+        arrays->top_logprobs = side.fresh<float>(room * 3 * kMaxTop);
+      }
+      publish.entry = side.put(Ints{kEntry});
+      publish.entry_stride = kStride;
+      publish.from.num_sampled = count.num_sampled;
+      publish.from.num_rejected = count.num_rejected;
+      publish.from.tokens = side.put(sampled);
+      publish.sampled_stride = 3;
+      publish.max_top = kMaxTop;
+      publish.with_logprobs = true;
+      side.ops->publish_output(*side.stream, publish, step.num_rows);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace warprow
