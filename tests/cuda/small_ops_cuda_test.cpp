@@ -26,7 +26,7 @@ namespace {
 using testing::CudaTest;
 
 constexpr float kPoison = 8192.0F;  // exact in every type
-constexpr float kHalfUlpOfBf16 = 1.02F / 512;
+constexpr float kHalfUlpOfBf16 = 1.02F / 256;
 
 enum class Side { kCpu, kCuda };
 
