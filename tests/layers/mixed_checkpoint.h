@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/dtype.h"
+#include "layers/row_order.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/temp_dir.h"
+#include "tests/weights/gguf_blocks.h"
+#include "weights/checkpoint.h"
+#include "weights/dequantize.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace warprow::test {
+
+// A GGUF file with a matrix [rows, cols] of every format, named after it, one of bf16 that is too
+// large for one piece ("large"), and the vectors "norm" and "bias".
+class MixedCheckpoint {
+ public:
+  static constexpr int64_t kRows = 96;
+  static constexpr int64_t kCols = 512;
+  static constexpr int64_t kLargeRows = 9001;
+  static constexpr int32_t kHeadDim = 16;
+
+  MixedCheckpoint() : path_(write(dir_)), checkpoint_(value_or_throw(open(path_))) {}
+
+  [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  // What the tensor's rows are in bf16, in plain order.
+  [[nodiscard]] std::vector<uint16_t> expected(const std::string& name, RowOrder order) const {
+    const TensorSource& tensor = *value_or_throw(checkpoint_.require(name));
+    std::vector<float> row(static_cast<size_t>(tensor.cols));
+    std::vector<uint16_t> out;
+    for (int64_t i = 0; i < tensor.rows; ++i) {
+      const auto from = static_cast<size_t>(source_row(order, i, kHeadDim));
+      dequantize_row(tensor.format, tensor.data + from * tensor.row_bytes, row.data(), tensor.cols);
+      std::transform(row.begin(), row.end(), std::back_inserter(out), f32_to_bf16);
+    }
+    return out;
+  }
+  // The names of the matrices.
+  [[nodiscard]] std::vector<std::string> matrices() const {
+    std::vector<std::string> names;
+    for (const TensorSource& tensor : checkpoint_.tensors()) {
+      if (tensor.rows > 1) {
+        names.push_back(tensor.name);
+      }
+    }
+    return names;
+  }
+
+ private:
+  static Result<Checkpoint> open(const std::string& path) {
+    return Checkpoint::open({ModelFiles::Kind::kGguf, path, "mixed"});
+  }
+
+  static std::string write(const TempDir& dir) {
+    std::mt19937 rng(5);
+    std::normal_distribution<float> normal;
+    const auto floats = [&](int64_t n) {
+      std::vector<float> values(static_cast<size_t>(n));
+      std::generate(values.begin(), values.end(), [&] { return normal(rng); });
+      return values;
+    };
+    const auto bf16_bytes = [&](int64_t n) {
+      Bytes bytes;
+      for (const float v : floats(n)) {
+        put(bytes, f32_to_bf16(v));
+      }
+      return bytes;
+    };
+    const std::vector<uint64_t> ne{kCols, kRows};
+    GgufWriter writer;
+    writer.add("general.architecture", "llama");
+    writer.add_f32("F32", ne, floats(kRows * kCols));
+    writer.add_f16("F16", ne, floats(kRows * kCols));
+    writer.add_tensor("BF16", GgmlType::kBF16, ne, bf16_bytes(kRows * kCols));
+    for (const GgufBlocks& blocks : load_gguf_blocks()) {
+      add_blocks(writer, blocks, ne);
+    }
+    writer.add_tensor(
+        "large", GgmlType::kBF16, {kCols, kLargeRows}, bf16_bytes(kLargeRows * kCols));
+    writer.add_f32("norm", {kCols}, floats(kCols));
+    writer.add_f32("bias", {kRows}, floats(kRows));
+    return dir.write("mixed.gguf", writer.bytes());
+  }
+
+  // Fills a matrix with known good blocks, each row from another one on.
+  static void add_blocks(GgufWriter& writer,
+                         const GgufBlocks& blocks,
+                         const std::vector<uint64_t>& ne) {
+    for (int i = 0; i < kNumWeightFormats; ++i) {
+      const auto format = static_cast<WeightFormat>(i);
+      const WeightFormatTraits& traits = weight_format_traits(format);
+      if (!is_quantised(format) || blocks.format != traits.name) {
+        continue;
+      }
+      const auto block_bytes = static_cast<size_t>(traits.block_bytes);
+      const size_t stored = blocks.blocks.size() / block_bytes;
+      const auto wanted = static_cast<size_t>(kRows * kCols / traits.block_elems);
+      Bytes bytes;
+      for (size_t b = 0; b < wanted; ++b) {
+        const auto from =
+            blocks.blocks.begin() + static_cast<int64_t>(b * 7 % stored * block_bytes);
+        bytes.insert(bytes.end(), from, from + traits.block_bytes);
+      }
+      writer.add_tensor(blocks.format, type_of(format), ne, bytes);
+    }
+  }
+  static GgmlType type_of(WeightFormat format) {
+    for (int i = 0; i < 64; ++i) {
+      const auto type = static_cast<GgmlType>(i);
+      if (weight_format_of(type) == format) {
+        return type;
+      }
+    }
+    return GgmlType::kF32;
+  }
+
+  TempDir dir_;
+  std::string path_;
+  Checkpoint checkpoint_;
+};
+
+}  // namespace warprow::test
