@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/parameter_loader.h"
+#include "tests/cuda/cuda_test.h"
+#include "tests/layers/mixed_checkpoint.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::MixedCheckpoint;
+
+class LoadingCuda : public testing::CudaTest {
+ protected:
+  using CudaTest::download;
+  std::vector<uint16_t> rows_of(const PackedWeight& weight) {
+    return download(reinterpret_cast<const uint16_t*>(weight.data),
+                    static_cast<size_t>(weight.n) * static_cast<size_t>(weight.k));
+  }
+  static TensorWish wish(const std::string& name, RowOrder order = RowOrder::kPlain) {
+    return {name, MixedCheckpoint::kRows, MixedCheckpoint::kCols, order, MixedCheckpoint::kHeadDim};
+  }
+
+  MixedCheckpoint mixed_;
+};
+
+TEST_F(LoadingCuda, EveryFormatInBothOrdersBecomesRowsOfBf16) {
+  for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
+    ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
+    std::vector<std::pair<std::string, PackedWeight>> placed;
+    for (const std::string& name : mixed_.matrices()) {
+      if (name != "large") {
+        placed.emplace_back(name, loader.matrix(wish(name, order)));
+      }
+    }
+    loader.finish();
+    for (const auto& [name, weight] : placed) {
+      EXPECT_EQ(weight.kind, PackedKind::kBF16);
+      EXPECT_EQ(weight.n, MixedCheckpoint::kRows);
+      EXPECT_EQ(rows_of(weight), mixed_.expected(name, order)) << name;
+    }
+  }
+}
+
+TEST_F(LoadingCuda, PartsOfOneLayerLieOneBelowTheOther) {
+  ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
+  const std::vector<TensorWish> parts{
+      wish("Q4_K", RowOrder::kRopePairs), wish("Q8_0", RowOrder::kRopePairs), wish("Q6_K")};
+  const PackedWeight weight = loader.stacked(parts);
+  const PackedWeight large =
+      loader.matrix({"large", MixedCheckpoint::kLargeRows, MixedCheckpoint::kCols});
+  const View<const float, 1> norm = loader.vector({"norm", 1, MixedCheckpoint::kCols});
+  loader.finish();
+  EXPECT_EQ(weight.n, 3 * MixedCheckpoint::kRows);
+  std::vector<uint16_t> expected;
+  for (const TensorWish& part : parts) {
+    const std::vector<uint16_t> rows = mixed_.expected(part.name, part.order);
+    expected.insert(expected.end(), rows.begin(), rows.end());
+  }
+  EXPECT_EQ(rows_of(weight), expected);
+  EXPECT_EQ(rows_of(large), mixed_.expected("large", RowOrder::kPlain));
+  EXPECT_EQ(to_bf16(download(norm.data, MixedCheckpoint::kCols)),
+            mixed_.expected("norm", RowOrder::kPlain));
+}
+
+TEST_F(LoadingCuda, DummyWeightsAreTheSameOnBothDevicesAndReadNothing) {
+  ParameterLoader loader(mixed_.checkpoint(), stream(), arena(), LoadFormat::kDummy);
+  const PackedWeight weight = loader.matrix({"not.in.the.file.weight", 33, 100});
+  const PackedWeight again = loader.matrix({"not.in.the.file.weight", 33, 100});
+  const PackedWeight other = loader.matrix({"another.weight", 33, 100});
+  const View<const float, 1> norm = loader.vector({"some.norm.weight", 1, 7});
+  const View<const float, 1> bias = loader.vector({"some.bias", 1, 7});
+  loader.finish();
+  EXPECT_EQ(rows_of(weight), rows_of(again));
+  EXPECT_NE(rows_of(weight), rows_of(other));
+  EXPECT_EQ(download(norm.data, 7), std::vector<float>(7, 1.0F));
+  EXPECT_EQ(download(bias.data, 7), std::vector<float>(7, 0.0F));
+  double squares = 0.0;
+  for (const float v : from_bf16(rows_of(weight))) {
+    squares += static_cast<double>(v) * static_cast<double>(v);
+  }
+  EXPECT_NEAR(std::sqrt(squares / 3300), 2.0 / 10.0, 0.01);
+}
+
+}  // namespace
+}  // namespace warprow
