@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backend `flashinfer` against the CPU's paged attention on the same bf16 numbers.
+#include "attention/flashinfer.h"
+#include "kernels/attention/paged_attention.h"
+#include "tests/cuda/cuda_test.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+struct Row {
+  int32_t query_len = 1;
+  int32_t seq_len = 0;
+};
+
+struct Batch {
+  int32_t head_dim = 128;
+  int32_t group = 4;
+  int32_t num_kv_heads = 2;
+  int32_t block_size = 16;
+  std::vector<Row> rows = {};
+  int32_t num_padding = 2;  // rows and tokens
+
+  [[nodiscard]] int32_t num_heads() const { return group * num_kv_heads; }
+  [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(rows.size()) + num_padding; }
+  [[nodiscard]] int32_t num_real_toks() const {
+    return std::accumulate(rows.begin(), rows.end(), 0, [](int32_t sum, const Row& row) {
+      return sum + row.query_len;
+    });
+  }
+  [[nodiscard]] int32_t num_toks() const { return num_real_toks() + num_padding; }
+  [[nodiscard]] int32_t num_decode_rows() const {
+    int32_t n = 0;
+    while (n < static_cast<int32_t>(rows.size()) && rows[n].query_len == 1) {
+      ++n;
+    }
+    return n == static_cast<int32_t>(rows.size()) ? num_rows() : n;
+  }
+  [[nodiscard]] int32_t blocks_of(const Row& row) const {
+    return (row.seq_len + block_size - 1) / block_size;
+  }
+  [[nodiscard]] std::string name() const {
+    return fmt::format("head size {}, group {}, block {}, {} rows, {} tokens",
+                       head_dim,
+                       group,
+                       block_size,
+                       rows.size(),
+                       num_real_toks());
+  }
+};
+
+class FlashInferTest : public testing::CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!IsSkipped() && gpu().facts().compute_capability != 90) {
+      GTEST_SKIP() << "these kernels are for Hopper";
+    }
+  }
+
+  std::vector<float> random_values(size_t n) {
+    std::normal_distribution<float> normal;
+    std::vector<float> values(n);
+    std::generate(values.begin(), values.end(), [&] { return normal(random_); });
+    return rounded(values);
+  }
+
+  // Tables over shuffled blocks and rows, lengths, and a cache full of numbers.
+  void make_inputs(const Batch& batch) {
+    arena().reset();
+    const auto num_rows = static_cast<size_t>(batch.num_rows());
+    idx_mapping_.assign(num_rows, -1);
+    std::iota(idx_mapping_.begin(), idx_mapping_.begin() + batch.rows.size(), 0);
+    std::shuffle(idx_mapping_.begin(), idx_mapping_.begin() + batch.rows.size(), random_);
+    query_start_.assign(num_rows + 1, batch.num_real_toks());
+    seq_lens_.assign(num_rows, 0);
+    int32_t tok = 0;
+    int32_t num_blocks = 1;
+    max_blocks_ = 1;
+    for (size_t b = 0; b < batch.rows.size(); ++b) {
+      query_start_[b] = tok;
+      tok += batch.rows[b].query_len;
+      seq_lens_[b] = batch.rows[b].seq_len;
+      num_blocks += batch.blocks_of(batch.rows[b]);
+      max_blocks_ = std::max(max_blocks_, batch.blocks_of(batch.rows[b]) + 1);
+    }
+    std::vector<int32_t> order(static_cast<size_t>(num_blocks - 1));
+    std::iota(order.begin(), order.end(), 1);
+    std::shuffle(order.begin(), order.end(), random_);
+    block_table_.assign(num_rows * static_cast<size_t>(max_blocks_), 1 << 28);
+    auto next = order.begin();
+    for (size_t b = 0; b < batch.rows.size(); ++b) {
+      const int32_t blocks = batch.blocks_of(batch.rows[b]);
+      std::copy(next, next + blocks, block_table_.begin() + idx_mapping_[b] * max_blocks_);
+      next += blocks;
+    }
+    kv_.dtype = DType::kBF16;
+    kv_.block_size = batch.block_size;
+    kv_.num_kv_heads = batch.num_kv_heads;
+    kv_.head_dim_k = kv_.head_dim_v = batch.head_dim;
+    kv_.token_stride = batch.head_dim;
+    kv_.head_stride = kv_.token_stride * batch.block_size;
+    kv_.block_stride = 2 * kv_.head_stride * batch.num_kv_heads;
+    cache_ = to_bf16(random_values(static_cast<size_t>(num_blocks * kv_.block_stride)));
+    q_cols_ = int64_t{batch.num_heads()} * batch.head_dim;
+    qkv_cols_ = q_cols_ + 2 * int64_t{batch.num_kv_heads} * batch.head_dim;
+    qkv_ = random_values(static_cast<size_t>(batch.num_toks() * qkv_cols_));
+  }
+
+  KvLayerView layer_at(void* cache) const {
+    KvLayerView kv = kv_;
+    kv.k = static_cast<std::byte*>(cache);
+    kv.v = kv.k + kv.head_stride * kv.num_kv_heads * 2;
+    return kv;
+  }
+
+  std::vector<float> on_cpu(const Batch& batch) {
+    std::vector<float> out(static_cast<size_t>(batch.num_toks() * q_cols_));
+    PagedAttentionArgs args;
+    args.q = ActView(DType::kF32, qkv_.data(), batch.num_toks(), q_cols_, qkv_cols_);
+    args.out = ActView(DType::kF32, out.data(), batch.num_toks(), q_cols_);
+    args.kv = layer_at(cache_.data());
+    args.block_table = make_view<const int32_t>(block_table_.data(), batch.num_rows(), max_blocks_);
+    args.idx_mapping = make_view<const int32_t>(idx_mapping_.data(), batch.num_rows());
+    args.query_start_loc = make_view<const int32_t>(query_start_.data(), batch.num_rows() + 1);
+    args.seq_lens = make_view<const int32_t>(seq_lens_.data(), batch.num_rows());
+    std::vector<std::byte> scratch(paged_attention_scratch_bytes(
+        args.kv, batch.num_heads(), batch.num_rows(), cpu_device().facts().num_threads));
+    args.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
+    args.num_q_heads = batch.num_heads();
+    args.scale = 1.0F / std::sqrt(static_cast<float>(batch.head_dim));
+    paged_attention(cpu_stream(), args);
+    return out;
+  }
+
+  std::vector<float> on_gpu(const Batch& batch, bool batch_invariant) {
+    const std::unique_ptr<AttentionBackend> backend = make_flashinfer();
+    AttentionLimits limits;
+    limits.kv = kv_;
+    limits.num_heads = batch.num_heads();
+    limits.max_num_rows = batch.num_rows() + 3;
+    limits.max_num_toks = batch.num_toks() + 5;
+    limits.max_num_blocks = max_blocks_;
+    limits.batch_invariant = batch_invariant;
+    backend->allocate(arena(), gpu(), limits);
+
+    AttentionMetadata metadata;
+    metadata.block_table =
+        make_view<const int32_t>(upload(block_table_), batch.num_rows(), max_blocks_);
+    metadata.batch.idx_mapping = make_view<const int32_t>(upload(idx_mapping_), batch.num_rows());
+    metadata.batch.query_start_loc =
+        make_view<const int32_t>(upload(query_start_), batch.num_rows() + 1);
+    metadata.batch.seq_lens = make_view<const int32_t>(upload(seq_lens_), batch.num_rows());
+    metadata.batch.num_rows = batch.num_rows();
+    metadata.batch.num_toks = batch.num_toks();
+    metadata.batch.num_decode_rows = batch.num_decode_rows();
+    AttentionCall call;
+    call.q = ActView(DType::kBF16, upload(to_bf16(qkv_)), batch.num_toks(), q_cols_, qkv_cols_);
+    call.out = poisoned_act(DType::kBF16, batch.num_toks(), q_cols_);
+    call.num_heads = batch.num_heads();
+    call.kv = layer_at(upload(cache_));
+    call.params.scale = 1.0F / std::sqrt(static_cast<float>(batch.head_dim));
+    backend->forward(stream(), call, backend->build_metadata(stream(), KvGroupSpec{}, metadata));
+    return download_act(call.out);
+  }
+
+  void expect_equal(const Batch& batch) {
+    SCOPED_TRACE(batch.name());
+    make_inputs(batch);
+    const std::vector<float> expected = on_cpu(batch);
+    const std::vector<float> got = on_gpu(batch, false);
+    const auto real = static_cast<size_t>(batch.num_real_toks() * q_cols_);
+    float worst = 0.0F;
+    for (size_t i = 0; i < real; ++i) {
+      const float error = std::abs(got[i] - expected[i]) / (1.0F + std::abs(expected[i]));
+      ASSERT_LT(error, 0.01F) << "token " << i / q_cols_ << " column " << i % q_cols_ << ": "
+                              << got[i] << " for " << expected[i];
+      worst = std::max(worst, error);
+    }
+    for (size_t i = real; i < got.size(); ++i) {
+      ASSERT_TRUE(std::isnan(got[i])) << "padding token " << i / q_cols_ << " was written";
+    }
+    largest_error_ = std::max(largest_error_, worst);
+  }
+
+  std::mt19937 random_{7};
+  std::vector<int32_t> idx_mapping_, query_start_, seq_lens_, block_table_;
+  int32_t max_blocks_ = 0;
+  KvLayerView kv_;
+  std::vector<uint16_t> cache_;
+  std::vector<float> qkv_;
+  int64_t q_cols_ = 0, qkv_cols_ = 0;
+  float largest_error_ = 0.0F;
+};
+
+TEST_F(FlashInferTest, DecodeForEveryGroupHeadSizeAndBlockSize) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (int32_t group = 1; group <= 8; ++group) {
+      for (const int32_t block_size : {16, 32, 48, 64, 128}) {
+        Batch batch{.head_dim = head_dim, .group = group, .block_size = block_size};
+        for (const int32_t len : {1, 5, 63, 64, 65, 200, 1023, 5000}) {
+          batch.rows.push_back({1, len});
+        }
+        ASSERT_NO_FATAL_FAILURE(expect_equal(batch));
+      }
+    }
+  }
+  RecordProperty("largest_error", fmt::format("{}", largest_error_));
+}
+
+TEST_F(FlashInferTest, DecodeOfManyRowsWithoutSplits) {
+  Batch batch{.num_kv_heads = 8, .num_padding = 7};
+  for (int32_t i = 0; i < 150; ++i) {
+    batch.rows.push_back({1, 1 + static_cast<int32_t>(random_() % 400)});
+  }
+  expect_equal(batch);
+}
+
+TEST_F(FlashInferTest, MixedBatches) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t group : {1, 3, 4, 7, 8}) {
+      for (const int32_t block_size : {16, 128}) {
+        ASSERT_NO_FATAL_FAILURE(expect_equal({.head_dim = head_dim,
+                                              .group = group,
+                                              .block_size = block_size,
+                                              .rows = {{1, 4000},
+                                                       {1, 1},
+                                                       {1, 77},
+                                                       {2, 2},
+                                                       {7, 900},
+                                                       {129, 129},
+                                                       {300, 700},
+                                                       {1, 300},
+                                                       {64, 2000}}}));
+      }
+    }
+  }
+}
+
+TEST_F(FlashInferTest, LongPrompt) {
+  expect_equal({.group = 2, .num_kv_heads = 1, .rows = {{2500, 2500}}, .num_padding = 0});
+  expect_equal({.head_dim = 64, .group = 2, .num_kv_heads = 1, .rows = {{1000, 3000}, {900, 900}}});
+}
+
+TEST_F(FlashInferTest, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
+  Batch batch{.num_kv_heads = 8};
+  for (const int32_t len : {3000, 10, 700, 65, 1500}) {
+    batch.rows.push_back({1, len});
+  }
+  make_inputs(batch);
+  const std::vector<float> together = on_gpu(batch, true);
+  Batch alone = batch;
+  alone.rows.resize(1);
+  alone.num_padding = 0;
+  idx_mapping_.resize(1);
+  query_start_ = {0, 1};
+  seq_lens_.resize(1);
+  const std::vector<float> one = on_gpu(alone, true);
+  for (int64_t i = 0; i < q_cols_; ++i) {
+    ASSERT_EQ(one[static_cast<size_t>(i)], together[static_cast<size_t>(i)]) << "column " << i;
+  }
+}
+
+}  // namespace
+}  // namespace warprow
