@@ -23,11 +23,20 @@ struct ForwardGroup {
   AttentionMetadata metadata;
 };
 
+// Takes a forward's attention calls in place of their backends, while the operations between them
+// are being recorded.
+class AttentionSink {
+ public:
+  virtual ~AttentionSink() = default;
+  virtual void attention(Stream& stream, int32_t group, const AttentionCall& call) = 0;
+};
+
 // What layers read during one forward, so that no model signature carries attention arguments.
 struct ForwardContext {
   std::span<const ForwardGroup> groups;    // by KV group
   std::span<const KvLayerView> kv_layers;  // by layer
   GraphMode graph_mode = GraphMode::kNone;
+  AttentionSink* sink = nullptr;              // null: calls go to the groups' backends
   int32_t num_toks = 0;                       // padded
   std::span<const MicroBatch> micro_batches;  // empty: not split
   std::span<const int32_t> rank_num_toks;     // data parallel: tokens of every rank; empty: alone

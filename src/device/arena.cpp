@@ -27,6 +27,8 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(used_, other.used_);
   std::swap(high_water_, other.high_water_);
   std::swap(release_, other.release_);
+  std::swap(set_resident_, other.set_resident_);
+  std::swap(resident_, other.resident_);
   return *this;
 }
 
@@ -34,6 +36,14 @@ Arena::~Arena() {
   if (base_ != nullptr && release_) {
     release_(base_, capacity_);
   }
+}
+
+void Arena::set_resident(bool resident) {
+  if (resident == resident_ || !set_resident_) {
+    return;
+  }
+  set_resident_(resident);
+  resident_ = resident;
 }
 
 std::byte* Arena::alloc_bytes(size_t bytes) {

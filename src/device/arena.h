@@ -24,10 +24,19 @@ class Arena {
  public:
   static constexpr size_t kAlignment = 256;
   using Release = std::function<void(std::byte* base, size_t bytes)>;
+  using SetResident = std::function<void(bool resident)>;
 
   Arena() = default;
-  Arena(ArenaPurpose purpose, std::byte* base, size_t capacity, Release release)
-      : purpose_(purpose), base_(base), capacity_(capacity), release_(std::move(release)) {}
+  Arena(ArenaPurpose purpose,
+        std::byte* base,
+        size_t capacity,
+        Release release,
+        SetResident set_resident = {})
+      : purpose_(purpose),
+        base_(base),
+        capacity_(capacity),
+        release_(std::move(release)),
+        set_resident_(std::move(set_resident)) {}
   Arena(Arena&& other) noexcept { *this = std::move(other); }
   Arena& operator=(Arena&& other) noexcept;
   ~Arena();
@@ -43,6 +52,11 @@ class Arena {
   [[nodiscard]] size_t mark() const { return used_; }
   void reset(size_t mark = 0) { used_ = mark; }
 
+  // Gives the memory back to the system, or takes some again at the same addresses; its contents
+  // are lost. The device must be idle.
+  void set_resident(bool resident);
+  [[nodiscard]] bool resident() const { return resident_; }
+
   [[nodiscard]] ArenaPurpose purpose() const { return purpose_; }
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] size_t used() const { return used_; }
@@ -56,6 +70,8 @@ class Arena {
   size_t used_ = 0;
   size_t high_water_ = 0;
   Release release_;
+  SetResident set_resident_;
+  bool resident_ = true;
 };
 
 // Pinned host memory, zero-filled.

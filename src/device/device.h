@@ -19,7 +19,9 @@ struct DeviceFacts {
   std::string name;
   int64_t total_bytes = 0;  // memory this process may use: the container's limit, not the machine's
   int64_t free_bytes = 0;
-  int32_t num_threads = 1;  // CPU: workers of the compute pool
+  int32_t num_threads = 1;         // CPU: workers of the compute pool
+  int32_t compute_capability = 0;  // CUDA: 90 for 9.0
+  int32_t num_sms = 0;             // CUDA
 };
 
 // One device: makes streams, events and memory. Knows nothing of language models.
@@ -30,6 +32,10 @@ class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual const DeviceFacts& facts() const = 0;
+  // Whether nothing ever runs on it (device/shape_only.h).
+  [[nodiscard]] virtual bool shape_only() const { return false; }
+  // Memory that the device has left now; facts() keeps what it had at start.
+  [[nodiscard]] virtual int64_t free_bytes() const { return facts().free_bytes; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   // Reserves address space of `bytes` for one purpose; pages cost memory when first touched. Throws

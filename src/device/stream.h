@@ -8,6 +8,7 @@
 namespace warprow {
 
 class Device;
+class Graph;
 
 // A point in a stream that the host or another stream can wait for. Recording again moves it. An
 // event never recorded counts as reached.
@@ -37,6 +38,17 @@ class Stream {
   virtual void wait(Event& event) = 0;
   // Host: blocks until the queue is empty. For start-up and shutdown; the step loop never calls it.
   virtual void synchronize() = 0;
+
+  // From begin to end, launches are recorded instead of run (nothing else may be enqueued); launch
+  // then runs the record as often as wanted.
+  virtual void begin_capture() = 0;
+  virtual std::unique_ptr<Graph> end_capture() = 0;
+  virtual void launch_graph(Graph& graph) = 0;
+
+  // Whether operations are dropped: a stream of a shape-only device.
+  [[nodiscard]] virtual bool discards() const { return false; }
+  // Calls into the device's driver so far, captured launches not counted; 0 where there is none.
+  [[nodiscard]] virtual int64_t num_driver_calls() const { return 0; }
 };
 
 }  // namespace warprow

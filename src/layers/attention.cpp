@@ -34,7 +34,11 @@ void AttentionLayer::forward(Stream& stream,
   call.num_heads = num_heads;
   call.kv = kv;
   call.params = params;
-  mine.backend->forward(stream, call, mine.metadata);
+  if (context.sink != nullptr) {
+    context.sink->attention(stream, group, call);
+  } else {
+    mine.backend->forward(stream, call, mine.metadata);
+  }
 }
 
 }  // namespace warprow

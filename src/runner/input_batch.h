@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attention/forward_context.h"
 #include "base/ids.h"
 #include "device/arena.h"
 #include "device/view.h"
@@ -36,10 +37,17 @@ struct InputBatch {
   int32_t num_toks = 0;
   int32_t num_toks_padded = 0;
   int32_t num_logits = 0;
+  int32_t num_logits_padded = 0;
+  int32_t num_decode_rows = 0;  // the first rows, that have exactly one token each
   int32_t num_prefill_rows = 0;
-  bool wants_logprobs = false;
-  StepRows device;                 // views of the uploaded arrays
-  std::vector<ScheduledRow> rows;  // host, in batch order
+  uint32_t sample_rules = 0;  // SampleRules that any row asks for
+  GraphMode graph_mode = GraphMode::kNone;
+  StepRows device;                            // views of the uploaded arrays
+  std::vector<ScheduledRow> rows;             // host, in batch order
+  std::vector<int32_t> host_query_start_loc;  // [num_rows_padded + 1]
+  std::vector<int32_t> host_seq_lens;         // [num_rows_padded]  upper bounds; 0: padding
+
+  void reserve(int32_t max_num_seqs);
 
   // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by
   // their number; equal ones keep the scheduler's order. Attention backends rely on it to split

@@ -3,7 +3,10 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "device/host_sync.h"
+#include "device/step_note.h"
 #include "kernels/gather/gather_rows.h"
+#include "kernels/sample/sample.h"
 
 #include <algorithm>
 #include <utility>
@@ -60,7 +63,9 @@ ModelRunner::ModelRunner(Device& device,
               static_cast<int32_t>(groups_.size())),
       sampler_(device, *arenas.workspace, options.max_num_seqs, model.spec().vocab_size),
       outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
-      forward_groups_(groups_.size()) {
+      forward_groups_(groups_.size()),
+      graphs_(device, options.graphs.reserved_bytes) {
+  auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(
         make_attention_backend(options.attention_backend, device.facts().kind, groups_[g])));
@@ -72,7 +77,9 @@ ModelRunner::ModelRunner(Device& device,
     limits.max_num_blocks = static_cast<int32_t>(tables_.table(static_cast<int32_t>(g)).shape[1]);
     backends_[g]->allocate(*arenas.workspace, device, limits);
     forward_groups_[g].backend = backends_[g].get();
+    weakest = std::min(weakest, backends_[g]->capabilities().graph_support);
   }
+  graph_plan_ = GraphPlan(options.graphs, weakest, kDecodeLen, options.max_num_seqs);
   features_ = make_features({groups_, &inputs_, options.max_num_seqs, options.debug_checks});
   logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
                                            model.spec().vocab_size);
@@ -85,79 +92,131 @@ ModelRunner::ModelRunner(Device& device,
                           hidden_size);
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
-  batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
+  batch_.reserve(options.max_num_seqs);
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
   WR_CHECK(
       !pending_, "execute_model before sample_tokens of step {}", pending_ ? pending_->step : 0);
   WR_CHECK_LT(num_outstanding(), options_.max_steps_in_flight);
+  const ScopedNoHostSync no_sync(options_.debug_checks);
+  set_step_note({step.step, static_cast<int32_t>(step.scheduled.size()), step.total_num_tokens});
   update_rows(step);
   build_batch(step);
+  pad_batch(step);
   upload();
-  prepare_inputs();
-  prepare_attention();
-
-  ForwardContext context;
-  context.groups = forward_groups_;
-  context.kv_layers = kv_cache_->layers();
-  context.num_toks = batch_.num_toks_padded;
   for (const auto& feature : features_) {
     feature->before_forward(stream_, batch_);
   }
-  DecoderOutput out;
-  {
-    const ScopedForwardContext scope(stream_, context);
-    out = model_.forward(stream_,
-                         {make_view<const int32_t>(inputs_.input_ids, batch_.num_toks_padded),
-                          make_view<const int32_t>(inputs_.positions, 1, batch_.num_toks_padded)});
-  }
+  run_forward();
   for (const auto& feature : features_) {
     feature->after_forward(stream_, batch_);
   }
-
-  ActView gathered = logit_hidden_;
-  gathered.shape[0] = batch_.num_logits;
-  const View<float, 2> logits = make_view(logits_, batch_.num_logits, model_.spec().vocab_size);
-  if (batch_.num_logits > 0) {
-    gather_rows(stream_,
-                {out.hidden,
-                 make_view<const int32_t>(inputs_.logits_indices, batch_.num_logits),
-                 gathered});
-    model_.compute_logits(stream_, gathered, logits);
-  }
   note_step(step);
-  pending_ = ExecuteModelState{step.step, out.hidden, logits};
+  pending_ = ExecuteModelState{
+      step.step, hidden_, make_view(logits_, batch_.num_logits, model_.spec().vocab_size)};
+}
+
+// Everything between the upload and the logits, from a graph where the step has one.
+void ModelRunner::run_forward() {
+  ForwardContext context;
+  context.groups = forward_groups_;
+  context.kv_layers = kv_cache_->layers();
+  context.graph_mode = batch_.graph_mode;
+  context.num_toks = batch_.num_toks_padded;
+  const ScopedForwardContext scope(stream_, context);
+  const auto forward = [this] {
+    const int32_t toks = batch_.num_toks_padded;
+    hidden_ = model_
+                  .forward(stream_,
+                           {make_view<const int32_t>(inputs_.input_ids, toks),
+                            make_view<const int32_t>(inputs_.positions, 1, toks)})
+                  .hidden;
+  };
+  const auto whole_step = [&] {
+    prepare_inputs();
+    prepare_attention();
+    forward();
+    decode_logits();
+  };
+  GraphKey key{batch_.graph_mode, batch_.num_toks_padded};
+  switch (batch_.graph_mode) {
+    case GraphMode::kNone:
+      whole_step();
+      break;
+    case GraphMode::kFull:
+      key.num_rows = batch_.num_rows_padded;
+      key.query_len = uniform_query_len(batch_.rows);
+      key.features = static_cast<uint32_t>(batch_.num_logits_padded);
+      graphs_.run_full(stream_, key, whole_step);
+      break;
+    case GraphMode::kPiecewise:
+      prepare_inputs();
+      prepare_attention();
+      graphs_.run_piecewise(stream_, key, context, forward);
+      decode_logits();
+      break;
+  }
+}
+
+void ModelRunner::decode_logits() {
+  const int32_t n = batch_.num_logits_padded;
+  if (n == 0) {
+    return;
+  }
+  ActView gathered = logit_hidden_;
+  gathered.shape[0] = n;
+  gather_rows(stream_, {hidden_, make_view<const int32_t>(inputs_.logits_indices, n), gathered});
+  model_.compute_logits(stream_, gathered, make_view(logits_, n, model_.spec().vocab_size));
 }
 
 void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
   WR_CHECK(grammar == nullptr || grammar->rows.empty(), "grammars are not built in");
+  const ScopedNoHostSync no_sync(options_.debug_checks);
   if (batch_.num_logits > 0) {
-    sampler_.sample(stream_, pending_->logits, inputs_, rows_);
-    const SampledArrays& sampled = sampler_.arrays();
-    ops_->count_sampled(
-        stream_,
-        {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected},
-        batch_.num_rows);
-    ops_->post_update(stream_,
-                      {batch_.device,
-                       sampled.tokens,
-                       1,
-                       sampled.num_sampled,
-                       sampled.num_rejected,
-                       rows_.history(),
-                       rows_.history_stride()},
-                      batch_.num_rows);
-    ops_->publish_output(stream_,
-                         {sampled, outputs_.arrays(), 1, Sampler::kMaxTop, batch_.wants_logprobs},
-                         batch_.num_rows);
+    const auto draw = [this] { draw_tokens(); };
+    if (graph_plan_.sample_rows(batch_.num_logits) > 0) {
+      graphs_.run_full(
+          stream_, {GraphMode::kFull, 0, batch_.num_logits_padded, 0, batch_.sample_rules}, draw);
+    } else {
+      draw();
+    }
   }
   for (const auto& feature : features_) {
     feature->after_sample(stream_, batch_);
   }
   outputs_.submit(stream_);
   pending_.reset();
+}
+
+// From the logits to the rows' next state and the host's ring.
+void ModelRunner::draw_tokens() {
+  const int32_t n = batch_.num_logits_padded;
+  const uint32_t rules = batch_.sample_rules;
+  sampler_.sample(
+      stream_, make_view<const float>(logits_, n, model_.spec().vocab_size), inputs_, rows_, rules);
+  const SampledArrays& sampled = sampler_.arrays();
+  ops_->count_sampled(
+      stream_, {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected}, n);
+  ops_->post_update(stream_,
+                    {batch_.device,
+                     sampled.tokens,
+                     1,
+                     sampled.num_sampled,
+                     sampled.num_rejected,
+                     rows_.history(),
+                     rows_.history_stride()},
+                    n);
+  ops_->publish_output(stream_,
+                       {sampled,
+                        outputs_.arrays(),
+                        upload_.output_entry(),
+                        outputs_.entry_stride(),
+                        1,
+                        Sampler::kMaxTop,
+                        (rules & kSampleLogprobs) != 0},
+                       n);
 }
 
 void ModelRunner::take_output(ModelRunnerOutput& output) {
@@ -202,32 +261,57 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
   WR_CHECK_LE(step.data_parallel.num_toks_padded, options_.max_num_batched_tokens);
   batch_.order(step.scheduled, kDecodeLen);
   batch_.num_rows = static_cast<int32_t>(batch_.rows.size());
-  batch_.num_rows_padded = batch_.num_rows;
   batch_.num_toks = step.total_num_tokens;
-  batch_.num_toks_padded = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
   batch_.num_logits = batch_.num_rows;  // one a row: no drafts to verify
+  batch_.num_decode_rows = 0;
   batch_.num_prefill_rows = 0;
-  batch_.wants_logprobs = false;
+  batch_.sample_rules = 0;
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
     WR_CHECK(host.live, "row {} is scheduled but not live", index_of(row.row));
     WR_CHECK_EQ(row.num_drafts, 0);
+    batch_.num_decode_rows += row.num_tokens == 1 ? 1 : 0;
     batch_.num_prefill_rows += row.num_computed_tokens < host.prefill_len ? 1 : 0;
-    batch_.wants_logprobs |= host.num_logprobs >= 0;
+    batch_.sample_rules |= host.sample_rules;
+  }
+}
+
+// Chooses how the step runs and the sizes that go with it. A row has one logit, so rows and logits
+// are padded alike.
+void ModelRunner::pad_batch(const SchedulerOutput& step) {
+  const int32_t query_len = uniform_query_len(batch_.rows);
+  const int32_t toks = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
+  const GraphChoice choice = graph_plan_.choose({toks, batch_.num_rows, query_len});
+  batch_.graph_mode = choice.mode;
+  batch_.num_toks_padded = choice.num_toks;
+  batch_.num_rows_padded = choice.num_rows;
+  const int32_t sampled = graph_plan_.sample_rows(batch_.num_logits);
+  batch_.num_logits_padded = sampled > 0 ? sampled : batch_.num_logits;
+  if (choice.mode == GraphMode::kFull) {
+    batch_.num_decode_rows = query_len == 1 ? choice.num_rows : 0;
   }
 }
 
 void ModelRunner::upload() {
-  const StepUpload::Entry entry = upload_.begin();
+  const StepUpload::Entry entry = upload_.begin(num_outstanding());
+  *entry.output_entry = outputs_.next_entry();
+  batch_.host_query_start_loc.clear();
+  batch_.host_seq_lens.clear();
   int32_t toks = 0;
   for (int32_t i = 0; i < options_.max_num_seqs; ++i) {
     const bool real = i < batch_.num_rows;
-    entry.idx_mapping[i] = real ? index_of(batch_.rows[static_cast<size_t>(i)].row) : -1;
+    const ScheduledRow row = real ? batch_.rows[static_cast<size_t>(i)] : ScheduledRow{};
+    entry.idx_mapping[i] = real ? index_of(row.row) : -1;
     entry.query_start_loc[i] = toks;
     entry.cu_num_logits[i] = std::min(i, batch_.num_logits);
-    toks += real ? batch_.rows[static_cast<size_t>(i)].num_tokens : 0;
+    if (i < batch_.num_rows_padded) {
+      batch_.host_query_start_loc.push_back(toks);
+      batch_.host_seq_lens.push_back(real ? row.num_computed_tokens + row.num_tokens : 0);
+    }
+    toks += row.num_tokens;
   }
   WR_CHECK_EQ(toks, batch_.num_toks);
+  batch_.host_query_start_loc.push_back(toks);
   entry.query_start_loc[options_.max_num_seqs] = toks;
   entry.cu_num_logits[options_.max_num_seqs] = batch_.num_logits;
   const StagedWrites::Packed packed = staged_.pack(entry.staged);
@@ -248,10 +332,10 @@ void ModelRunner::upload() {
 void ModelRunner::prepare_inputs() {
   const StepRows& step = batch_.device;
   const PromptStore& prompts = rows_.prompts();
-  if (batch_.num_prefill_rows > 0) {
+  if (batch_.num_prefill_rows > 0 || batch_.graph_mode == GraphMode::kFull) {
     ops_->prefill_inputs(stream_,
                          {step, prompts.base(), prompts.region_stride(), inputs_.input_ids},
-                         batch_.num_rows);
+                         batch_.num_rows_padded);
   }
   ops_->pos_seq_lens(stream_, {step, inputs_.positions, inputs_.seq_lens}, options_.max_num_seqs);
   ops_->combine_tokens(stream_,
@@ -262,7 +346,7 @@ void ModelRunner::prepare_inputs() {
                         inputs_.logits_indices,
                         inputs_.logit_row,
                         inputs_.logit_pos},
-                       batch_.num_rows);
+                       batch_.num_rows_padded);
 }
 
 void ModelRunner::prepare_attention() {
@@ -273,33 +357,44 @@ void ModelRunner::prepare_attention() {
     ops_->slot_mapping(
         stream_,
         {batch_.device, table.data, table.stride[0], tables_.kernel_block_size(g), slots},
-        batch_.num_rows);
+        batch_.num_rows_padded);
     AttentionMetadata base;
     base.batch = {make_view(batch_.device.idx_mapping, options_.max_num_seqs),
                   make_view(batch_.device.query_start_loc, options_.max_num_seqs + 1),
                   make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs),
                   batch_.num_rows_padded,
-                  batch_.num_toks_padded};
+                  batch_.num_toks_padded,
+                  batch_.num_decode_rows,
+                  batch_.host_query_start_loc,
+                  batch_.host_seq_lens};
     base.block_table = table;
     base.slot_mapping = make_view<const int64_t>(slots, max_toks);
     ForwardGroup& group = forward_groups_[static_cast<size_t>(g)];
     group.metadata = group.backend->build_metadata(stream_, groups_[static_cast<size_t>(g)], base);
   }
+  const bool padded = batch_.num_toks_padded != batch_.num_toks ||
+                      batch_.num_logits_padded != batch_.num_logits ||
+                      batch_.graph_mode == GraphMode::kFull;
   ops_->pad_tail(stream_,
-                 {batch_.num_toks,
+                 {batch_.device,
+                  options_.max_num_seqs,
+                  batch_.num_toks_padded,
+                  batch_.num_logits_padded,
                   tables_.num_groups(),
                   max_toks,
                   inputs_.input_ids,
                   inputs_.positions,
-                  inputs_.slot_mapping},
-                 batch_.num_toks_padded - batch_.num_toks);
+                  inputs_.slot_mapping,
+                  inputs_.logits_indices,
+                  inputs_.logit_row},
+                 padded ? std::max(batch_.num_toks_padded, batch_.num_logits_padded) : 0);
 }
 
 // What the host will need to read the step's results.
 void ModelRunner::note_step(const SchedulerOutput& step) {
   PendingStep& pending = outputs_.pending();
   pending.step = step.step;
-  pending.with_logprobs = batch_.wants_logprobs;
+  pending.with_logprobs = (batch_.sample_rules & kSampleLogprobs) != 0;
   pending.rows.clear();
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
@@ -309,6 +404,8 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.stats.num_rows = batch_.num_rows;
   pending.stats.num_toks = batch_.num_toks;
   pending.stats.num_prefill_rows = batch_.num_prefill_rows;
+  pending.stats.num_toks_padded = batch_.num_toks_padded;
+  pending.stats.graph_mode = static_cast<int32_t>(batch_.graph_mode);
   pending.stats.row_state_bytes = row_state_bytes_;
 }
 

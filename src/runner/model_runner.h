@@ -6,6 +6,8 @@
 #include "models/decoder.h"
 #include "runner/block_tables.h"
 #include "runner/features/feature.h"
+#include "runner/graphs/graph_cache.h"
+#include "runner/graphs/graph_plan.h"
 #include "runner/input_batch.h"
 #include "runner/kv_cache.h"
 #include "runner/ops/runner_ops.h"
@@ -31,6 +33,7 @@ struct RunnerOptions {
   int32_t max_model_len = 2048;
   int32_t max_steps_in_flight = 2;
   std::string attention_backend = "auto";
+  GraphOptions graphs;
   bool debug_checks = false;  // features that verify each step (tests)
 };
 
@@ -40,7 +43,7 @@ struct RunnerArenas {
   Arena* workspace = nullptr;  // activations, logits, sampler
 };
 
-// Between execute_model and sample_tokens: what the forward left behind.
+// Between execute_model and sample_tokens: what the forward left behind, at fixed addresses.
 struct ExecuteModelState {
   int64_t step = 0;
   ActView hidden;         // [num_toks, hidden_size]
@@ -70,6 +73,7 @@ class ModelRunner {
   void execute_model(const SchedulerOutput& step);
   void sample_tokens(const GrammarOutput* grammar);
 
+  [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
   [[nodiscard]] int32_t num_outstanding() const { return outputs_.num_outstanding(); }
   [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
   void take_output(ModelRunnerOutput& output);
@@ -82,9 +86,13 @@ class ModelRunner {
   void release_rows(const std::vector<RowId>& rows);
   void update_rows(const SchedulerOutput& step);
   void build_batch(const SchedulerOutput& step);
+  void pad_batch(const SchedulerOutput& step);
   void upload();
+  void run_forward();
   void prepare_inputs();
   void prepare_attention();
+  void decode_logits();
+  void draw_tokens();
   void note_step(const SchedulerOutput& step);
 
   Stream& stream_;
@@ -102,6 +110,9 @@ class ModelRunner {
   std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
   std::vector<ForwardGroup> forward_groups_;                 // by KV group
   std::vector<std::unique_ptr<RunnerFeature>> features_;
+  GraphPlan graph_plan_;
+  GraphCache graphs_;
+  ActView hidden_;           // of the last forward
   float* logits_ = nullptr;  // dev f32 [max_num_seqs, vocab_size]
   ActView logit_hidden_;     // [max_num_seqs, hidden_size]
   const KvCache* kv_cache_ = nullptr;

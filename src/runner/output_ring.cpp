@@ -27,11 +27,15 @@ SampledArrays sampled_arrays_at(std::byte* base, int32_t max_num_seqs, int32_t m
 }
 
 OutputRing::OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top)
-    : max_top_(max_top), entries_(static_cast<size_t>(size)) {
+    : max_top_(max_top),
+      entry_words_(sampled_arrays_bytes(max_num_seqs, max_top) /
+                   static_cast<int64_t>(sizeof(int32_t))),
+      memory_(device.make_pinned(static_cast<size_t>(size) * static_cast<size_t>(entry_words_) *
+                                 sizeof(int32_t))),
+      entries_(static_cast<size_t>(size)) {
+  const SampledArrays first = sampled_arrays_at(memory_.data(), max_num_seqs, max_top);
   for (Entry& entry : entries_) {
-    entry.memory =
-        device.make_pinned(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, max_top)));
-    entry.arrays = sampled_arrays_at(entry.memory.data(), max_num_seqs, max_top);
+    entry.arrays = at_entry(first, (&entry - entries_.data()) * entry_words_);
     entry.pending.rows.reserve(static_cast<size_t>(max_num_seqs));
     entry.done = device.make_event();
   }

@@ -39,9 +39,10 @@ class OutputRing {
 
   // The entry that the step to be submitted fills: host notes to write, arrays for publish_output.
   PendingStep& pending() { return entries_[head_ % entries_.size()].pending; }
-  [[nodiscard]] const SampledArrays& arrays() const {
-    return entries_[head_ % entries_.size()].arrays;
-  }
+  // For publish_output: entry 0, words from one entry to the next, the entry of the step to come.
+  [[nodiscard]] const SampledArrays& arrays() const { return entries_.front().arrays; }
+  [[nodiscard]] int64_t entry_stride() const { return entry_words_; }
+  [[nodiscard]] int32_t next_entry() const { return static_cast<int32_t>(head_ % entries_.size()); }
   // Records the step's event; from now on it is outstanding.
   void submit(Stream& stream);
 
@@ -52,7 +53,6 @@ class OutputRing {
 
  private:
   struct Entry {
-    PinnedBuffer memory;
     SampledArrays arrays;
     PendingStep pending;
     std::unique_ptr<Event> done;
@@ -60,6 +60,8 @@ class OutputRing {
   void take_logprobs(const Entry& entry, size_t logit, ModelRunnerOutput& output) const;
 
   int32_t max_top_;
+  int64_t entry_words_;
+  PinnedBuffer memory_;
   std::vector<Entry> entries_;
   uint64_t head_ = 0;  // steps submitted
   uint64_t tail_ = 0;  // steps taken

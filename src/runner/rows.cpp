@@ -2,10 +2,33 @@
 #include "runner/rows.h"
 
 #include "base/check.h"
+#include "kernels/sample/sample.h"
 
 #include <algorithm>
 
 namespace warprow {
+namespace {
+
+// What one row asks of the sampler.
+uint32_t sample_rules_of(const SamplingParams& params) {
+  uint32_t rules = 0;
+  if (!params.is_greedy()) {
+    rules |= kSampleRandom;
+    if (params.top_k > 0 || params.top_p < 1.0F) {
+      rules |= kSampleTopKTopP;
+    }
+  }
+  if (params.num_logprobs >= 0) {
+    rules |= kSampleLogprobs;
+  }
+  if (params.min_tokens > 0 || params.repetition_penalty != 1.0F ||
+      params.frequency_penalty != 0.0F || params.presence_penalty != 0.0F) {
+    rules |= kSamplePenalties;
+  }
+  return rules;
+}
+
+}  // namespace
 
 RequestRows::RequestRows(Arena& state,
                          Device& device,
@@ -30,7 +53,8 @@ void RequestRows::add(const NewRow& row,
   const auto tokens =
       std::span(out.token_ids)
           .subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count));
-  host = {true, row.generation, row.prefill_len, row.params.num_logprobs};
+  host = {
+      true, row.generation, row.prefill_len, row.params.num_logprobs, sample_rules_of(row.params)};
 
   RowState state;
   state.prompt_len = row.prompt_len;

@@ -45,6 +45,7 @@ class RequestRows {
     uint32_t generation = 0;
     int32_t prefill_len = 0;
     int32_t num_logprobs = -1;
+    uint32_t sample_rules = 0;  // SampleRules
   };
   [[nodiscard]] const Host& host(RowId row) const {
     return hosts_[static_cast<size_t>(index_of(row))];

@@ -13,21 +13,23 @@ StepUpload::StepUpload(
   device_ = reinterpret_cast<int32_t*>(state.alloc_bytes(bytes));
   for (int32_t i = 0; i < ring_size; ++i) {
     ring_.push_back(device.make_pinned(bytes));
-    uploaded_.push_back(device.make_event());
   }
 }
 
 size_t StepUpload::head_bytes() const {
-  return static_cast<size_t>(
-      round_up<int64_t>((3 * max_num_seqs_ + 2) * static_cast<int64_t>(sizeof(int32_t)), 16));
+  return static_cast<size_t>(round_up<int64_t>(
+      (kWords + 3 * max_num_seqs_ + 2) * static_cast<int64_t>(sizeof(int32_t)), 16));
 }
 
-StepUpload::Entry StepUpload::begin() {
-  uploaded_[next_]->wait();
+StepUpload::Entry StepUpload::begin(int32_t num_outstanding) {
+  // The entry's last user is as many steps back as the ring is long.
+  WR_CHECK_LT(num_outstanding, ring_.size());
   auto* words = ring_[next_].as<int32_t>();
+  int32_t* rows = words + kWords;
   return {words,
-          words + max_num_seqs_,
-          words + 2 * max_num_seqs_ + 1,
+          rows,
+          rows + max_num_seqs_,
+          rows + 2 * max_num_seqs_ + 1,
           ring_[next_].data() + head_bytes()};
 }
 
@@ -35,7 +37,6 @@ void StepUpload::submit(Stream& stream, int64_t staged_bytes) {
   WR_CHECK_LE(staged_bytes, max_staged_bytes_);
   stream.copy_to_device(
       device_, ring_[next_].data(), head_bytes() + static_cast<size_t>(staged_bytes));
-  stream.record(*uploaded_[next_]);
   next_ = (next_ + 1) % ring_.size();
 }
 

@@ -29,31 +29,36 @@ class StepUpload {
 
   // Host pointers of the next entry.
   struct Entry {
+    int32_t* output_entry = nullptr;
     int32_t* idx_mapping = nullptr;
     int32_t* query_start_loc = nullptr;
     int32_t* cu_num_logits = nullptr;
     std::byte* staged = nullptr;
   };
-  Entry begin();
+  // num_outstanding: steps whose results were not taken; the copies of all others are done.
+  Entry begin(int32_t num_outstanding);
   // Enqueues the copy of the head and of staged_bytes behind it.
   void submit(Stream& stream, int64_t staged_bytes);
 
   // Where the parts lie on the device.
-  [[nodiscard]] const int32_t* idx_mapping() const { return device_; }
-  [[nodiscard]] const int32_t* query_start_loc() const { return device_ + max_num_seqs_; }
-  [[nodiscard]] const int32_t* cu_num_logits() const { return device_ + 2 * max_num_seqs_ + 1; }
+  [[nodiscard]] const int32_t* output_entry() const { return device_; }
+  [[nodiscard]] const int32_t* idx_mapping() const { return device_ + kWords; }
+  [[nodiscard]] const int32_t* query_start_loc() const { return idx_mapping() + max_num_seqs_; }
+  [[nodiscard]] const int32_t* cu_num_logits() const {
+    return query_start_loc() + max_num_seqs_ + 1;
+  }
   [[nodiscard]] const std::byte* staged() const {
     return reinterpret_cast<const std::byte*>(device_) + head_bytes();
   }
 
  private:
+  static constexpr int64_t kWords = 4;  // of the step as a whole: output_entry, and room
   [[nodiscard]] size_t head_bytes() const;
 
   int64_t max_num_seqs_;
   int64_t max_staged_bytes_;
   int32_t* device_;
   std::vector<PinnedBuffer> ring_;
-  std::vector<std::unique_ptr<Event>> uploaded_;
   size_t next_ = 0;
 };
 

@@ -36,6 +36,8 @@ struct StepStats {
   int32_t num_rows = 0;
   int32_t num_toks = 0;
   int32_t num_prefill_rows = 0;  // rows with tokens of their prefill in the step
+  int32_t num_toks_padded = 0;   // what the forward ran
+  int32_t graph_mode = 0;        // 0: eager, 1: in pieces, 2: whole
   int64_t row_state_bytes = 0;   // uploaded diffs of row state
   bool operator==(const StepStats&) const = default;
 };

@@ -95,7 +95,12 @@ void visit(A& archive, Ref<A, RowOutput> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, StepStats> v) {
-  archive(v.num_rows, v.num_toks, v.num_prefill_rows, v.row_state_bytes);
+  archive(v.num_rows,
+          v.num_toks,
+          v.num_prefill_rows,
+          v.num_toks_padded,
+          v.graph_mode,
+          v.row_state_bytes);
 }
 
 template <typename A>

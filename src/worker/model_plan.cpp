@@ -2,6 +2,7 @@
 #include "worker/model_plan.h"
 
 #include "device/cpu/cpu_device.h"
+#include "device/shape_only.h"
 #include "files/model_files.h"
 #include "kv/kv_math.h"
 #include "layers/parameter_loader.h"
@@ -24,15 +25,14 @@ constexpr double kMemoryShare = 0.9;
 
 // Measures weights, state and workspace by building the real things where nothing runs.
 void measure(ModelPlan& plan) {
-  cpu::CpuDeviceOptions options;
-  options.num_threads = plan.config.threads;
-  options.mode = cpu::CpuStreamMode::kShapeOnly;
-  const auto device = cpu::make_cpu_device(options);
+  DeviceFacts facts;
+  facts.num_threads = plan.config.threads;
+  const auto device = make_shape_only_device(facts);
   const auto stream = device->make_stream();
   Arena weights = device->make_arena(ArenaPurpose::kWeights, kUnlimited);
   Arena state = device->make_arena(ArenaPurpose::kState, kUnlimited);
   Arena workspace = device->make_arena(ArenaPurpose::kWorkspace, kUnlimited);
-  ParameterLoader loader(*plan.checkpoint, *stream, weights);
+  ParameterLoader loader(*plan.checkpoint, *stream, weights, plan.load_format());
   Decoder model(plan.spec, plan.kv, plan.decoder, loader, workspace);
   const ModelRunner runner(*device, *stream, model, plan.kv, {&state, &workspace}, plan.runner);
   plan.memory.weights_bytes = static_cast<int64_t>(weights.used());
@@ -138,11 +138,13 @@ MachineFacts this_machine() {
 
 Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine) {
   ModelPlan plan;
-  auto files = resolve_model(wishes.model);
+  const WeightFiles weights =
+      wishes.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
+  auto files = resolve_model(wishes.model, CachePaths::from_environment(), weights);
   if (!files) {
     return tl::unexpected(files.error());
   }
-  auto checkpoint = Checkpoint::open(*files);
+  auto checkpoint = Checkpoint::open(*files, weights);
   if (!checkpoint) {
     return tl::unexpected(checkpoint.error());
   }

@@ -5,6 +5,7 @@
 #include "config/resolve.h"
 #include "device/device.h"
 #include "kv/kv_spec.h"
+#include "layers/parameter_loader.h"
 #include "models/decoder.h"
 #include "models/decoder_spec.h"
 #include "runner/model_runner.h"
@@ -25,6 +26,10 @@ struct ModelPlan {
   DecoderOptions decoder;
   RunnerOptions runner;
   MemoryPlan memory;
+
+  [[nodiscard]] LoadFormat load_format() const {
+    return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  }
 };
 
 // What the planner must know of the machine.

@@ -37,7 +37,7 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
           device_->make_arena(ArenaPurpose::kState, static_cast<size_t>(plan_.memory.state_bytes))),
       workspace_(device_->make_arena(ArenaPurpose::kWorkspace,
                                      static_cast<size_t>(plan_.memory.workspace_bytes))) {
-  ParameterLoader loader(*plan_.checkpoint, *stream_, weights_);
+  ParameterLoader loader(*plan_.checkpoint, *stream_, weights_, plan_.load_format());
   model_ = std::make_unique<Decoder>(plan_.spec, plan_.kv, plan_.decoder, loader, workspace_);
   const auto kv_bytes = static_cast<size_t>(KvCache::planned_bytes(plan_.kv_cache));
   kv_cache_ = std::make_unique<KvCache>(

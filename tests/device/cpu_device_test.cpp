@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "device/cpu/cpu_stream.h"
+#include "device/shape_only.h"
 
 #include <atomic>
 #include <cstring>
@@ -120,8 +121,8 @@ TEST(DeferredStream, WaitingForNothingIsChecked) {
   event->wait();
 }
 
-TEST(ShapeOnlyStream, RunsNothing) {
-  const auto device = device_of(CpuStreamMode::kShapeOnly);
+TEST(ShapeOnlyDevice, RunsNothing) {
+  const auto device = make_shape_only_device({});
   const auto stream = device->make_stream();
   Arena arena = device->make_arena(ArenaPurpose::kWeights, size_t{1} << 45);
   auto* data = arena.alloc<float>(int64_t{1} << 40);

@@ -141,7 +141,23 @@ TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
   EXPECT_EQ(slots[0], 147);
   Ints ids(4, 9);
   Ints positions(4, 9);
-  fixture.ops->pad_tail(*fixture.stream, {1, 1, 4, ids.data(), positions.data(), slots.data()}, 3);
+  Ints logits_indices(4, 0);
+  Ints logit_row(4, 0);
+  fixture.ops->pad_tail(*fixture.stream,
+                        {fixture.step(),
+                         1,
+                         4,
+                         3,
+                         1,
+                         4,
+                         ids.data(),
+                         positions.data(),
+                         slots.data(),
+                         logits_indices.data(),
+                         logit_row.data()},
+                        4);
+  EXPECT_EQ(logits_indices, (Ints{0, -1, -1, 0}));
+  EXPECT_EQ(logit_row, (Ints{0, -1, -1, 0}));
   EXPECT_EQ(slots, (std::vector<int64_t>{147, -1, -1, -1}));
   EXPECT_EQ(ids, (Ints{9, 0, 0, 0}));
   EXPECT_EQ(positions, (Ints{9, 0, 0, 0}));

@@ -40,7 +40,7 @@ class SlotCheckTest : public testing::Test {
     batch.rows = {{RowId{2}, 2, 15, 0}};
     batch.num_rows = 1;
     batch.num_toks = 2;
-    feature->before_forward(*stream, batch);
+    feature->after_forward(*stream, batch);
   }
 };
 

@@ -26,7 +26,7 @@ class CommandQueue {
   virtual void set_gate(bool open) = 0;
 };
 
-std::unique_ptr<CommandQueue> make_immediate_queue(bool shape_only, CommandRunner& runner);
+std::unique_ptr<CommandQueue> make_immediate_queue(CommandRunner& runner);
 std::unique_ptr<CommandQueue> make_deferred_queue(uint64_t seed, CommandRunner& runner);
 std::unique_ptr<CommandQueue> make_threaded_queue(CommandRunner& runner);
 
@@ -38,10 +38,9 @@ inline std::unique_ptr<CommandQueue> make_command_queue(const CpuDeviceOptions& 
     case CpuStreamMode::kDeferred:
       return make_deferred_queue(options.seed, runner);
     case CpuStreamMode::kInline:
-    case CpuStreamMode::kShapeOnly:
       break;
   }
-  return make_immediate_queue(options.mode == CpuStreamMode::kShapeOnly, runner);
+  return make_immediate_queue(runner);
 }
 
 // The copies and fills of every CPU stream: ordinary commands.

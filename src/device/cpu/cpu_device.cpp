@@ -15,9 +15,6 @@
 namespace warprow::cpu {
 namespace {
 
-// Where shape-only arenas pretend to lie: never mapped, so a stray access faults.
-constexpr uintptr_t kShapeOnlyBase = 0x100000;
-
 size_t page_round(size_t bytes) {
   return round_up(bytes == 0 ? 1 : bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
 }
@@ -57,10 +54,6 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
   std::unique_ptr<Event> make_event() override { return queue_->make_event(); }
 
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
-    if (options_.mode == CpuStreamMode::kShapeOnly) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that nobody may follow
-      return {purpose, reinterpret_cast<std::byte*>(kShapeOnlyBase), bytes, {}};
-    }
     std::byte* base = map_pages(
         bytes, options_.guard_arenas ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
     if (purpose == ArenaPurpose::kWeights) {
@@ -69,7 +62,15 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
     }
     const std::scoped_lock lock(arenas_mutex_);
     arenas_.push_back({base, page_round(bytes)});
-    return {purpose, base, bytes, [this](std::byte* at, size_t size) { release_arena(at, size); }};
+    return {purpose,
+            base,
+            bytes,
+            [this](std::byte* at, size_t size) { release_arena(at, size); },
+            [base, bytes](bool resident) {
+              if (!resident) {
+                madvise(base, page_round(bytes), MADV_DONTNEED);
+              }
+            }};
   }
 
   PinnedBuffer make_pinned(size_t bytes) override {

@@ -18,8 +18,6 @@ enum class CpuStreamMode : uint8_t {
   // Not before somebody waits for an event; several streams are interleaved by seed, honouring
   // only events: finds every missing wait.
   kDeferred,
-  // Never: a forward in this mode only moves the arenas' marks, which is how memory is planned.
-  kShapeOnly,
 };
 
 struct CpuDeviceOptions {

@@ -3,13 +3,16 @@
 
 #include "base/check.h"
 #include "device/cpu/compute_pool.h"
+#include "device/graph.h"
 #include "device/stream.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace warprow::cpu {
 
@@ -23,6 +26,11 @@ struct Command {
   alignas(16) std::byte storage[kStorage];
 };
 
+// A CPU stream's graph: its commands.
+struct RecordedCommands final : public Graph {
+  std::vector<Command> commands;
+};
+
 // A CPU stream: an in-order queue of commands that run on the compute pool. How and when they run
 // is the kind of stream (CpuStreamMode in cpu_device.h).
 class CpuStream : public Stream {
@@ -31,20 +39,36 @@ class CpuStream : public Stream {
   template <typename F>
   void launch(const char* name, const F& f) {
     static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= Command::kStorage);
+    if (recording_ != nullptr) {
+      store(recording_->commands.emplace_back(), name, f);
+      return;
+    }
     Command* command = begin_command();
     if (command == nullptr) {
       return;  // shape-only stream
     }
-    command->name = name;
-    ::new (static_cast<void*>(command->storage)) F(f);
-    command->run = [](void* storage, ComputePool& pool) { (*static_cast<F*>(storage))(pool); };
+    store(*command, name, f);
     end_command();
   }
+
+  void begin_capture() override;
+  std::unique_ptr<Graph> end_capture() override;
+  void launch_graph(Graph& graph) override;
 
  protected:
   // The slot to fill, or null when the stream discards work; end_command publishes it.
   virtual Command* begin_command() = 0;
   virtual void end_command() = 0;
+
+ private:
+  template <typename F>
+  static void store(Command& command, const char* name, const F& f) {
+    command.name = name;
+    ::new (static_cast<void*>(command.storage)) F(f);
+    command.run = [](void* storage, ComputePool& pool) { (*static_cast<F*>(storage))(pool); };
+  }
+
+  std::unique_ptr<RecordedCommands> recording_;
 };
 
 inline CpuStream& as_cpu(Stream& stream) { return static_cast<CpuStream&>(stream); }

@@ -25,45 +25,41 @@ class ReachedEvent final : public Event {
   [[nodiscard]] bool reached() const override { return true; }
 };
 
-// Runs each command as it is submitted, or drops it (shape only).
+// Runs each command as it is submitted.
 class ImmediateStream final : public CopyingStream {
  public:
-  ImmediateStream(Device& device, bool shape_only, CommandRunner& runner)
-      : CopyingStream(device), shape_only_(shape_only), runner_(runner) {}
+  ImmediateStream(Device& device, CommandRunner& runner) : CopyingStream(device), runner_(runner) {}
 
   void record(Event& /*event*/) override {}
   void wait(Event& /*event*/) override {}
   void synchronize() override {}
 
  protected:
-  Command* begin_command() override { return shape_only_ ? nullptr : &command_; }
+  Command* begin_command() override { return &command_; }
   void end_command() override { runner_.run(command_); }
 
  private:
-  bool shape_only_;
   CommandRunner& runner_;
   Command command_;
 };
 
 class ImmediateQueue final : public CommandQueue {
  public:
-  ImmediateQueue(bool shape_only, CommandRunner& runner)
-      : shape_only_(shape_only), runner_(runner) {}
+  explicit ImmediateQueue(CommandRunner& runner) : runner_(runner) {}
   std::unique_ptr<Stream> make_stream(Device& device) override {
-    return std::make_unique<ImmediateStream>(device, shape_only_, runner_);
+    return std::make_unique<ImmediateStream>(device, runner_);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<ReachedEvent>(); }
   void set_gate(bool /*open*/) override {}
 
  private:
-  bool shape_only_;
   CommandRunner& runner_;
 };
 
 }  // namespace
 
-std::unique_ptr<CommandQueue> make_immediate_queue(bool shape_only, CommandRunner& runner) {
-  return std::make_unique<ImmediateQueue>(shape_only, runner);
+std::unique_ptr<CommandQueue> make_immediate_queue(CommandRunner& runner) {
+  return std::make_unique<ImmediateQueue>(runner);
 }
 
 }  // namespace warprow::cpu

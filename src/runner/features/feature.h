@@ -22,7 +22,8 @@ class RunnerFeature {
   virtual void on_row_removed(RowId /*row*/) {}
   // The whole step, after its rows were updated.
   virtual void stage(const SchedulerOutput& /*step*/) {}
-  // Inputs are built on the stream; the forward follows.
+  // Around the forward, outside graphs: what these enqueue is enqueued anew in every step. Inputs
+  // are built by the time of after_forward.
   virtual void before_forward(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   virtual void after_forward(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   virtual void after_sample(Stream& /*stream*/, const InputBatch& /*batch*/) {}

@@ -46,7 +46,7 @@ class SlotCheck final : public RunnerFeature {
     }
   }
 
-  void before_forward(Stream& stream, const InputBatch& batch) override {
+  void after_forward(Stream& stream, const InputBatch& batch) override {
     auto expected = std::make_unique<Expected>();
     int32_t tok = 0;
     for (const ScheduledRow& row : batch.rows) {

@@ -87,7 +87,12 @@ struct CpuLauncher {
 }  // namespace
 
 std::unique_ptr<RunnerOps> make_runner_ops(Device& device) {
-  WR_CHECK(device.facts().kind == DeviceKind::kCpu, "no runner operations for this device");
+  if (device.shape_only()) {
+    return std::make_unique<RunnerOpsImpl<CpuLauncher>>(CpuLauncher{});
+  }
+  if (device.facts().kind == DeviceKind::kCuda) {
+    return make_cuda_runner_ops(device);
+  }
   const auto& options = static_cast<cpu::CpuDevice&>(device).options();
   return std::make_unique<RunnerOpsImpl<CpuLauncher>>(CpuLauncher{options.shuffle, options.seed});
 }

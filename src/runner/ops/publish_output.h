@@ -18,16 +18,30 @@ struct SampledArrays {
   float* top_logprobs = nullptr;    // f32 [max_logits, max_top]
 };
 
+// The same arrays `words` 4-byte words further.
+WR_HD inline SampledArrays at_entry(const SampledArrays& arrays, int64_t words) {
+  return {arrays.num_sampled + words,
+          arrays.num_rejected + words,
+          arrays.tokens + words,
+          arrays.logprob + words,
+          arrays.rank + words,
+          arrays.top_ids + words,
+          arrays.top_logprobs + words};
+}
+
 // The last operation of a step: copies what the host will read into the mapped ring. One item per
 // batch_idx; logprobs only where the step has some.
 struct PublishOutput {
-  SampledArrays from;  // dev
-  SampledArrays to;    // pinned, mapped
+  SampledArrays from;              // dev
+  SampledArrays ring;              // pinned, mapped: entry 0
+  const int32_t* entry = nullptr;  // dev i32 [1]  the step's entry of the ring
+  int64_t entry_stride = 0;        // 4-byte words from one entry to the next
   int64_t sampled_stride = 1;
   int32_t max_top = 0;
   bool with_logprobs = false;
 
   WR_HD void operator()(int64_t batch_idx) const {
+    const SampledArrays to = at_entry(ring, *entry * entry_stride);
     to.num_sampled[batch_idx] = from.num_sampled[batch_idx];
     to.num_rejected[batch_idx] = from.num_rejected[batch_idx];
     for (int64_t i = batch_idx * sampled_stride; i < (batch_idx + 1) * sampled_stride; ++i) {

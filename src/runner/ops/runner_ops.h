@@ -31,7 +31,7 @@ class RunnerOps {
   virtual void pos_seq_lens(Stream& stream, const PosSeqLens& op, int64_t num_rows) = 0;
   virtual void combine_tokens(Stream& stream, const CombineTokens& op, int64_t num_rows) = 0;
   virtual void slot_mapping(Stream& stream, const SlotMapping& op, int64_t num_rows) = 0;
-  virtual void pad_tail(Stream& stream, const PadTail& op, int64_t num_padding_toks) = 0;
+  virtual void pad_tail(Stream& stream, const PadTail& op, int64_t num_items) = 0;
   // After sampling.
   virtual void count_sampled(Stream& stream, const CountSampled& op, int64_t num_rows) = 0;
   virtual void post_update(Stream& stream, const PostUpdate& op, int64_t num_rows) = 0;
@@ -78,5 +78,6 @@ class RunnerOpsImpl final : public RunnerOps {
 
 // The operations of the device's backend.
 std::unique_ptr<RunnerOps> make_runner_ops(class Device& device);
+std::unique_ptr<RunnerOps> make_cuda_runner_ops(class Device& device);
 
 }  // namespace warprow

@@ -53,7 +53,8 @@ Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t
 void Sampler::sample(Stream& stream,
                      View<const float, 2> logits,
                      const InputBuffers& inputs,
-                     const RequestRows& rows) {
+                     const RequestRows& rows,
+                     uint32_t rules) {
   const int64_t n = logits.shape[0];
   SampleArgs args;
   args.logits = logits;
@@ -71,6 +72,7 @@ void Sampler::sample(Stream& stream,
   args.top_logprobs = make_view(arrays_.top_logprobs, n, kMaxTop);
   args.error = make_view(errors_, n);
   args.scratch = scratch_;
+  args.rules = rules;
   warprow::sample(stream, args);
 }
 

@@ -22,11 +22,12 @@ class Sampler {
 
   Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size);
 
-  // logits [num_logits, vocab]. Results lie in arrays() when the stream gets there.
+  // logits [num_logits, vocab]; rules: what any row asks for (SampleRules). Results lie in arrays() when the stream gets there.
   void sample(Stream& stream,
               View<const float, 2> logits,
               const InputBuffers& inputs,
-              const RequestRows& rows);
+              const RequestRows& rows,
+              uint32_t rules);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
  private:

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda_device.h"
+
+#include "base/error.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_event.h"
+#include "device/cuda/virtual_range.h"
+
+#include <cstring>
+#include <cuda_runtime_api.h>
+
+#include <fmt/format.h>
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int kOrdinal = 0;
+
+// Empty when a device can be used, else why not.
+std::string missing() {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaErrorInsufficientDriver) {
+    return "no NVIDIA driver, or one too old for this build";
+  }
+  if (error != cudaSuccess || devices == 0) {
+    return fmt::format("no CUDA device ({})", cudaGetErrorName(error));
+  }
+  return {};
+}
+
+DeviceFacts read_facts() {
+  cudaDeviceProp prop{};
+  WR_CUDA(cudaGetDeviceProperties(&prop, kOrdinal));
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  WR_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+  DeviceFacts facts;
+  facts.kind = DeviceKind::kCuda;
+  facts.name = prop.name;
+  facts.total_bytes = static_cast<int64_t>(total_bytes);
+  facts.free_bytes = static_cast<int64_t>(free_bytes);
+  facts.compute_capability = 10 * prop.major + prop.minor;
+  facts.num_sms = prop.multiProcessorCount;
+  return facts;
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice() : facts_(read_facts()) {}
+  [[nodiscard]] const DeviceFacts& facts() const override { return facts_; }
+  [[nodiscard]] int64_t free_bytes() const override { return read_facts().free_bytes; }
+  std::unique_ptr<Stream> make_stream() override { return make_cuda_stream(*this); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+
+  Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
+    auto* range = new VirtualRange(kOrdinal, bytes, arena_name(purpose));  // NOLINT: below
+    return {purpose,
+            range->base(),
+            bytes,
+            [range](std::byte*, size_t) { delete range; },  // NOLINT: the arena owns it
+            [range](bool resident) { resident ? range->map() : range->unmap(); }};
+  }
+
+  PinnedBuffer make_pinned(size_t bytes) override {
+    void* base = nullptr;
+    const size_t size = bytes == 0 ? 1 : bytes;
+    if (cudaHostAlloc(&base, size, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
+      throw StartupError(ErrorCode::kOutOfMemory,
+                         fmt::format("cannot pin {} bytes of host memory", bytes));
+    }
+    std::memset(base, 0, size);
+    return {static_cast<std::byte*>(base), bytes, [](std::byte* at, size_t) { cudaFreeHost(at); }};
+  }
+
+ private:
+  DeviceFacts facts_;
+};
+
+}  // namespace
+
+Availability find_device() {
+  Availability found;
+  found.why_not = missing();
+  if (found.why_not.empty()) {
+    found.facts = read_facts();
+  }
+  return found;
+}
+
+std::unique_ptr<Device> make_cuda_device() {
+  if (const std::string why_not = missing(); !why_not.empty()) {
+    throw StartupError(ErrorCode::kUnsupported, why_not);
+  }
+  WR_CUDA(cudaSetDevice(kOrdinal));
+  return std::make_unique<CudaDevice>();
+}
+
+}  // namespace warprow::cuda

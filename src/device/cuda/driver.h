@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cuda.h>
+
+namespace warprow::cuda {
+
+// The driver's virtual-memory calls. The driver's library is never linked: entry points come from
+// the runtime, so a binary starts where no driver is.
+struct Driver {
+  decltype(&cuMemAddressReserve) reserve;
+  decltype(&cuMemAddressFree) free_address;
+  decltype(&cuMemCreate) create;
+  decltype(&cuMemRelease) release;
+  decltype(&cuMemMap) map;
+  decltype(&cuMemUnmap) unmap;
+  decltype(&cuMemSetAccess) set_access;
+  decltype(&cuMemGetAllocationGranularity) granularity;
+  decltype(&cuGetErrorName) error_name;
+};
+
+// Looked up once. Throws StartupError when the driver is too old.
+const Driver& driver();
+
+// Fails a check with the call's text and the error's name.
+void check_driver(CUresult result, const char* call);
+
+}  // namespace warprow::cuda
+
+#define WR_CU(call) ::warprow::cuda::check_driver((call), #call)

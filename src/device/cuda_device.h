@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/device.h"
+
+#include <memory>
+#include <string>
+
+namespace warprow::cuda {
+
+// Whether this build and machine can run on a CUDA device.
+struct Availability {
+  std::string why_not;  // empty: a device is there; else one line for the user
+  DeviceFacts facts;
+};
+Availability find_device();
+
+// The first CUDA device. Throws StartupError where there is none.
+std::unique_ptr<Device> make_cuda_device();
+
+// The facts of GPUs by name (h200), for planning without one. Null for an unknown name.
+const DeviceFacts* known_device(const std::string& name);
+std::string known_device_names();
+
+}  // namespace warprow::cuda

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/graphs/graph_plan.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kMaxDefaultSize = 512;
+
+bool wants_pieces(GraphWish wish) {
+  return wish == GraphWish::kPiecewise || wish == GraphWish::kFull ||
+         wish == GraphWish::kFullAndPiecewise;
+}
+
+// Whether a whole decode step can be recorded.
+bool can_record_decode(GraphSupport weakest, int32_t decode_len) {
+  return decode_len == 1 ? weakest >= GraphSupport::kUniformSingleTokenDecode
+                         : weakest >= GraphSupport::kUniformBatch;
+}
+
+}  // namespace
+
+Result<GraphWish> parse_graph_wish(std::string_view name) {
+  struct Name {
+    std::string_view name;
+    GraphWish wish;
+  };
+  constexpr Name kNames[] = {{"none", GraphWish::kNone},
+                             {"piecewise", GraphWish::kPiecewise},
+                             {"full", GraphWish::kFull},
+                             {"full_decode_only", GraphWish::kFullDecodeOnly},
+                             {"full_and_piecewise", GraphWish::kFullAndPiecewise}};
+  for (const Name& known : kNames) {
+    if (name == known.name) {
+      return known.wish;
+    }
+  }
+  return fail(ErrorCode::kInvalidArgument, fmt::format("unknown graph mode '{}'", name));
+}
+
+std::vector<int32_t> default_capture_sizes(int32_t max_num_seqs, int32_t max_num_batched_tokens) {
+  const int32_t most = std::min({max_num_seqs, max_num_batched_tokens, kMaxDefaultSize});
+  std::vector<int32_t> sizes;
+  for (int32_t size = 1; size < most; size += size < 4     ? size
+                                              : size < 8   ? 4
+                                              : size < 256 ? 8
+                                                           : 16) {
+    sizes.push_back(size);
+  }
+  sizes.push_back(most);
+  return sizes;
+}
+
+Result<std::vector<int32_t>> parse_capture_sizes(std::string_view text) {
+  std::vector<int32_t> sizes;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end) {
+    int32_t size = 0;
+    const auto [next, error] = std::from_chars(at, end, size);
+    const bool ends = next == end || (*next == ',' && next + 1 < end);
+    if (error != std::errc() || !ends || size < 1 || (!sizes.empty() && size <= sizes.back())) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is not a list of ascending sizes like 1,2,4,8", text));
+    }
+    sizes.push_back(size);
+    at = next == end ? end : next + 1;
+  }
+  return sizes;
+}
+
+GraphPlan::GraphPlan(const GraphOptions& options,
+                     GraphSupport weakest,
+                     int32_t decode_len,
+                     int32_t max_num_seqs)
+    : sizes_(options.sizes), decode_len_(decode_len), max_num_seqs_(max_num_seqs) {
+  if (options.wish == GraphWish::kNone) {
+    return;
+  }
+  const GraphMode pieces = wants_pieces(options.wish) ? GraphMode::kPiecewise : GraphMode::kNone;
+  const bool full_decode = options.wish != GraphWish::kPiecewise;
+  decode_ = full_decode && can_record_decode(weakest, decode_len) ? GraphMode::kFull : pieces;
+  mixed_ = options.wish == GraphWish::kFull && weakest == GraphSupport::kAlways ? GraphMode::kFull
+                                                                                : pieces;
+}
+
+int32_t GraphPlan::bucket(int32_t n) const {
+  const auto found = std::lower_bound(sizes_.begin(), sizes_.end(), n);
+  return found == sizes_.end() ? 0 : *found;
+}
+
+GraphChoice GraphPlan::choose(const StepShape& step) const {
+  const bool uniform = step.query_len == decode_len_ && step.num_rows > 0;
+  const GraphMode mode = uniform ? decode_ : mixed_;
+  const GraphChoice eager{GraphMode::kNone, step.num_toks, step.num_rows};
+  // Rows of drafts are padded as whole rows.
+  const int32_t toks = mode == GraphMode::kNone || step.num_toks == 0 ? 0 : bucket(step.num_toks);
+  if (toks == 0) {
+    return eager;
+  }
+  if (mode == GraphMode::kPiecewise) {
+    return {mode, toks, step.num_rows};
+  }
+  const int32_t rows = uniform ? toks / decode_len_ : std::min(toks, max_num_seqs_);
+  const bool fits = rows <= max_num_seqs_ && (!uniform || toks % decode_len_ == 0);
+  return fits ? GraphChoice{mode, toks, rows} : eager;
+}
+
+int32_t GraphPlan::sample_rows(int32_t num_logits) const {
+  const bool wanted = decode_ != GraphMode::kNone || mixed_ != GraphMode::kNone;
+  const int32_t rows = wanted && num_logits > 0 ? bucket(num_logits) : 0;
+  return rows <= max_num_seqs_ ? rows : 0;
+}
+
+}  // namespace warprow
