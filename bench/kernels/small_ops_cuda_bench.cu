@@ -171,8 +171,10 @@ class Bench {
     const int64_t blocks = toks_ / 16 + 1;
     const Copies keys(DType::kBF16, blocks * 16, width);
     const Copies values(DType::kBF16, blocks * 16, width);
-    // q and k back to their place, k and v to the cache.
-    report("rope_kv_write", elements(int64_t{heads} * model_.head_dim) * 4, [&](int i) {
+    // q and k go back to their place, k and v to the cache.
+    const double bytes =
+        elements(model_.head_dim) * (4.0 * model_.q_heads + 10.0 * model_.kv_heads);
+    report("rope_kv_write", bytes, [&](int i) {
       RopeKvWriteArgs args;
       args.qkv = qkv.at(i);
       args.cos = args.sin = cos.at(0).f32();

@@ -8,12 +8,10 @@
 #include <algorithm>
 
 // Formula, shapes, preconditions: rope_kv_write.h. qkv and the cache are bf16.
-// Mapping: a head belongs to 8, 16 or 32 neighbouring lanes, eight elements each; where halves are
-//   paired, the partner's elements come by a shuffle. A block of 128 threads takes 16, 8 or 4 heads
-//   of one token at a time, and keeps that token's cosines and sines in registers. Few tokens: one
-//   head a group, so that everything is in flight at once; many: a group goes through several.
-//   Shapes that do not fit: a warp a head, element by element.
-// Bytes moved: 4 * T * (Hq + 2 * Hkv) * head_dim, less what v does not write back.
+// Mapping: a head belongs to 8, 16 or 32 neighbouring lanes, four pairs or eight elements each. A
+//   block of 128 threads takes 16, 8 or 4 heads of one token, of many tokens twice as many. Shapes
+//   that do not fit: a warp a head, element by element.
+// Bytes moved: T * ((4 * Hq + 6 * Hkv) * head_dim_k + 4 * Hkv * head_dim_v).
 // Numerics: float32 from the loaded bf16 to one rounding; the norm's squares are added eight in a
 //   lane, then over the lanes as a butterfly: a head's result depends on that head alone.
 namespace warprow::cuda {
@@ -88,53 +86,47 @@ __device__ __forceinline__ float sum_of_lanes(float v) {
   return v;
 }
 
-// One lane's eight angles: of its elements where halves are paired (the second half has the first
-// one's), of its four pairs, twice each, where neighbours are.
+// A lane's eight elements of a head, as two quads. Where rope pairs halves, a lane of the rotated
+// part has four pairs: a quad of the first half and its counterpart; otherwise the quads are
+// neighbours.
 template <bool kInterleaved>
-struct Angles {
-  float cos[kVec];
-  float sin[kVec];
+struct Quads {
+  int low;
+  int high;
 
-  __device__ __forceinline__ void load(const Heads& a, int64_t token, int first) {
-    const float* c = a.cos + token * a.cos_stride;
-    const float* s = a.sin + token * a.sin_stride;
-    if constexpr (kInterleaved) {
-      const float4 cs = *reinterpret_cast<const float4*>(c + first / 2);
-      const float4 sn = *reinterpret_cast<const float4*>(s + first / 2);
-      cos[0] = cs.x, cos[1] = cs.y, cos[2] = cs.z, cos[3] = cs.w;
-      sin[0] = sn.x, sin[1] = sn.y, sin[2] = sn.z, sin[3] = sn.w;
-    } else {
-      const int half = a.rot_dim / 2;
-      const int from = first < half ? first : first - half;
-      load8(c + from, cos);
-      load8(s + from, sin);
-    }
+  __device__ __forceinline__ Quads(const Heads& a, const Head& head, int lane) {
+    const bool halves = !kInterleaved && head.rotated && lane * kVec < a.rot_dim;
+    low = halves ? lane * 4 : lane * kVec;
+    high = low + (halves ? a.rot_dim / 2 : 4);
+  }
+  __device__ __forceinline__ uint4 load(const Bf16* at) const {
+    const uint2 first = *reinterpret_cast<const uint2*>(at + low);
+    const uint2 second = *reinterpret_cast<const uint2*>(at + high);
+    return {first.x, first.y, second.x, second.y};
+  }
+  __device__ __forceinline__ void load(const float* at, float (&v)[kVec]) const {
+    const float4 first = *reinterpret_cast<const float4*>(at + low);
+    const float4 second = *reinterpret_cast<const float4*>(at + high);
+    v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
+    v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
+  }
+  __device__ __forceinline__ void store(Bf16* at, const uint4& raw) const {
+    *reinterpret_cast<uint2*>(at + low) = {raw.x, raw.y};
+    *reinterpret_cast<uint2*>(at + high) = {raw.z, raw.w};
   }
 };
 
-// All lanes of a warp call this, those of heads that stay as they are with `turn` false.
-template <bool kInterleaved, int kLanes>
-__device__ __forceinline__ void rotate(
-    const Angles<kInterleaved>& angles, int rot_dim, int first, bool turn, float (&x)[kVec]) {
-  turn = turn && first < rot_dim;
-  if constexpr (kInterleaved) {
+template <bool kInterleaved>
+__device__ __forceinline__ void rotate(const float4& cos, const float4& sin, float (&x)[kVec]) {
+  const float c[4] = {cos.x, cos.y, cos.z, cos.w};
+  const float s[4] = {sin.x, sin.y, sin.z, sin.w};
 #pragma unroll
-    for (int i = 0; i < kVec; i += 2) {
-      const float p = x[i];
-      const float q = x[i + 1];
-      x[i] = turn ? p * angles.cos[i / 2] - q * angles.sin[i / 2] : p;
-      x[i + 1] = turn ? q * angles.cos[i / 2] + p * angles.sin[i / 2] : q;
-    }
-  } else {
-    const int half = rot_dim / 2;
-    const bool is_first = first < half;
-    const int partner = (is_first ? first + half : first - half) / kVec;
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      const float other = __shfl_sync(0xffffffffU, x[i], partner, kLanes);
-      const float side = is_first ? -other : other;
-      x[i] = turn ? x[i] * angles.cos[i] + side * angles.sin[i] : x[i];
-    }
+  for (int i = 0; i < 4; ++i) {
+    float& p = x[kInterleaved ? 2 * i : i];
+    float& q = x[kInterleaved ? 2 * i + 1 : i + 4];
+    const float turned = p * c[i] - q * s[i];
+    q = q * c[i] + p * s[i];
+    p = turned;
   }
 }
 
@@ -142,52 +134,82 @@ __device__ __forceinline__ float norm_factor(float squares, const Heads& a) {
   return 1.0F / sqrtf(squares / static_cast<float>(a.dim_k) + a.norm_eps);
 }
 
-template <bool kInterleaved, int kLanes>
+template <int kLanes>
+__device__ __forceinline__ void norm_head(const Heads& a,
+                                          bool normed,
+                                          const float (&weight)[kVec],
+                                          float (&x)[kVec]) {
+  float squares = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    squares = fmaf(x[i], x[i], squares);
+  }
+  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), a);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    x[i] = normed ? x[i] * factor * weight[i] : x[i];
+  }
+}
+
+// A group of lanes takes kRounds heads, and loads all of them before it turns to the first. The
+// norms' weights, which no kernel writes, are there before the kernel ahead is done.
+template <bool kInterleaved, int kLanes, int kRounds>
 __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
   constexpr int kHeads = kThreads / kLanes;
-  const int group = static_cast<int>(threadIdx.x) / kLanes;
-  const int first = static_cast<int>(threadIdx.x) % kLanes * kVec;
+  const int group = static_cast<int>(blockIdx.y * kRounds * kHeads + threadIdx.x / kLanes);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int num_heads = a.num_q_heads + 2 * a.num_kv_heads;
-  const auto step = static_cast<int>(gridDim.y) * kHeads;
+  Bf16* row = a.qkv + blockIdx.x * a.qkv_stride;
+  // Lanes without a head go along to the end, for the shuffles.
+  const auto active = [&](const Head& head, int r) {
+    return group + r * kHeads < num_heads && lane * kVec < head.dim;
+  };
+  float weight[kRounds][kVec] = {};
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    const Head head = head_of(a, row, -1, group + r * kHeads);
+    if (active(head, r) && head.norm != nullptr) {
+      Quads<kInterleaved>(a, head, lane).load(head.norm, weight[r]);
+    }
+  }
   pdl_wait();
   pdl_release();
   const int64_t slot = a.slots[blockIdx.x];
-  Bf16* row = a.qkv + blockIdx.x * a.qkv_stride;
-  Angles<kInterleaved> angles = {};
-  if (first < a.rot_dim) {
-    angles.load(a, blockIdx.x, first);
+  uint4 raw[kRounds] = {};
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    const Head head = head_of(a, row, -1, group + r * kHeads);
+    if (active(head, r)) {
+      raw[r] = Quads<kInterleaved>(a, head, lane).load(head.at);
+    }
   }
-  // Every lane of a warp makes every round, for the shuffles.
-  for (int base = static_cast<int>(blockIdx.y) * kHeads; base < num_heads; base += step) {
-    const int h = min(base + group, num_heads - 1);
-    const Head head = head_of(a, row, slot, h);
-    const bool active = base + group < num_heads && first < head.dim;
-    float x[kVec] = {};
-    if (active) {
-      load8(head.at + first, x);
-    }
-    if (a.q_norm != nullptr || a.k_norm != nullptr) {
-      float squares = 0.0F;
+  const bool turns = lane * kVec < a.rot_dim;
+  float4 cos = {};
+  float4 sin = {};
+  if (turns) {
+    cos = *reinterpret_cast<const float4*>(a.cos + blockIdx.x * a.cos_stride + lane * 4);
+    sin = *reinterpret_cast<const float4*>(a.sin + blockIdx.x * a.sin_stride + lane * 4);
+  }
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        squares = fmaf(x[i], x[i], squares);
+  for (int r = 0; r < kRounds; ++r) {
+    const Head head = head_of(a, row, slot, group + r * kHeads);
+    const Quads<kInterleaved> quads(a, head, lane);
+    if (a.q_norm != nullptr || a.k_norm != nullptr || head.rotated) {
+      float x[kVec];
+      unpack8(raw[r], x);
+      if (a.q_norm != nullptr || a.k_norm != nullptr) {
+        norm_head<kLanes>(a, head.norm != nullptr, weight[r], x);
       }
-      const float factor = norm_factor(sum_of_lanes<kLanes>(squares), a);
-      if (active && head.norm != nullptr) {
-        float weight[kVec];
-        load8(head.norm + first, weight);
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          x[i] = x[i] * factor * weight[i];
-        }
+      if (head.rotated && turns) {
+        rotate<kInterleaved>(cos, sin, x);
       }
+      raw[r] = pack8(x);
     }
-    rotate<kInterleaved, kLanes>(angles, a.rot_dim, first, head.rotated, x);
-    if (active && head.rotated) {
-      store8(head.at + first, x);
+    if (active(head, r) && head.rotated) {
+      quads.store(head.at, raw[r]);
     }
-    if (active && head.cache != nullptr) {
-      store8(head.cache + first, x);
+    if (active(head, r) && head.cache != nullptr) {
+      quads.store(head.cache, raw[r]);
     }
   }
 }
@@ -242,9 +264,8 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads a) {
 
 bool fits_vec(const RopeKvWriteArgs& args) {
   const KvLayerView& kv = args.kv;
-  const int32_t rot_unit = args.interleaved ? kVec : 2 * kVec;
   return std::max(kv.head_dim_k, kv.head_dim_v) <= 32 * kVec && kv.head_dim_k % kVec == 0 &&
-         kv.head_dim_v % kVec == 0 && args.rot_dim % rot_unit == 0 &&
+         kv.head_dim_v % kVec == 0 && args.rot_dim % kVec == 0 &&
          rows_fit_vec(args.qkv.data, args.qkv.stride, sizeof(Bf16)) &&
          rows_fit_vec(args.cos.data, args.cos.stride[0], sizeof(float)) &&
          rows_fit_vec(args.sin.data, args.sin.stride[0], sizeof(float)) &&
@@ -255,18 +276,23 @@ bool fits_vec(const RopeKvWriteArgs& args) {
          rows_fit_vec(kv.v, kv.token_stride, sizeof(Bf16));
 }
 
+template <bool kInterleaved, int kLanes, int kRounds>
+void launch_rounds(Stream& stream, const Heads& heads, unsigned tokens) {
+  constexpr int kHeads = kThreads / kLanes * kRounds;
+  const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
+  const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kHeads)));
+  launch(
+      stream, "rope_kv_write", {grid, kThreads}, write_heads<kInterleaved, kLanes, kRounds>, heads);
+}
+
 template <bool kInterleaved, int kLanes>
 void launch_lanes(Stream& stream, const Heads& heads, unsigned tokens) {
-  constexpr int kHeads = kThreads / kLanes;
-  constexpr unsigned kManyTokens = 64;
-  const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
-  const int rounds = tokens < kManyTokens ? 1 : 3;
-  const auto parts = static_cast<unsigned>(ceil_div(num_heads, kHeads * rounds));
-  launch(stream,
-         "rope_kv_write",
-         {dim3(tokens, parts), kThreads},
-         write_heads<kInterleaved, kLanes>,
-         heads);
+  constexpr unsigned kManyTokens = 512;
+  if (tokens < kManyTokens) {
+    launch_rounds<kInterleaved, kLanes, 1>(stream, heads, tokens);
+  } else {
+    launch_rounds<kInterleaved, kLanes, 2>(stream, heads, tokens);
+  }
 }
 
 template <bool kInterleaved>
