@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 #include "executor/make_executor.h"
 #include "files/model_files.h"
+#include "text/byte_text.h"
 #include "text/text_model.h"
 
 #include <memory>
@@ -11,11 +12,20 @@
 namespace warprow {
 
 std::unique_ptr<Engine> load_engine(const EngineConfig& config) {
-  const ModelFiles files = value_or_throw(resolve_model(config.model));
+  const bool dummy = config.load_format == "dummy";
+  const ModelFiles files =
+      value_or_throw(resolve_model(config.model,
+                                   CachePaths::from_environment(),
+                                   dummy ? WeightFiles::kNotRead : WeightFiles::kRequired));
   Result<std::unique_ptr<TextModel>> text = fail(ErrorCode::kInternal, "not loaded yet");
   std::unique_ptr<Executor> executor;
   {
-    const std::jthread reader([&] { text = load_text_model(files); });
+    const std::jthread reader([&] {
+      text = load_text_model(files);
+      if (dummy && !text && text.error().code == ErrorCode::kNotFound) {
+        text = make_byte_text();
+      }
+    });
     executor = make_executor(config);
   }
   return make_engine(config, value_or_throw(std::move(text)), std::move(executor));
