@@ -44,6 +44,17 @@ class ModelFilesTest : public ::testing::Test {
   test::TempDir dir_;
 };
 
+TEST_F(ModelFilesTest, AConfigIsEnoughWhereNoWeightsAreRead) {
+  std::filesystem::create_directory(at("bare"));
+  dir_.write("bare/config.json", "{}");
+  expect_error(at("bare"), ErrorCode::kNotFound, "holds no model");
+  const auto model =
+      resolve_model(at("bare"), CachePaths{at("cache"), at("hub")}, WeightFiles::kNotRead);
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_EQ(model->kind, Kind::kHfDir);
+  EXPECT_EQ(model->display_name, "bare");
+}
+
 TEST_F(ModelFilesTest, Files) {
   const std::string named = dir_.write("My-Model.Q4_1.gguf", "damaged");
   expect_model(named, Kind::kGguf, named, "My-Model.Q4_1");
