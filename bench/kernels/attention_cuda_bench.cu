@@ -33,11 +33,17 @@ std::vector<Row> repeat(int32_t n, int32_t queries, int32_t len) {
   return {size_t(n), {queries, len}};
 }
 
+struct Options {
+  int32_t block_size = 16;
+  bool nhd = false;
+};
+
 // Everything of a case on the device.
 class Bench {
  public:
-  explicit Bench(const Case& c) : case_(c) {
-    const size_t block_values = size_t{2} * kBlock * c.kv_heads * c.dim;
+  Bench(const Case& c, const Options& options) : case_(c) {
+    const int32_t block = options.block_size;
+    const size_t block_values = size_t{2} * block * c.kv_heads * c.dim;
     std::vector<int32_t> starts = {0};
     std::vector<int32_t> lens;
     int32_t num_blocks = 0;
@@ -45,7 +51,7 @@ class Bench {
     for (const Row& row : c.rows) {
       starts.push_back(starts.back() + row.queries);
       lens.push_back(row.len);
-      const int32_t blocks = (row.len + kBlock - 1) / kBlock;
+      const int32_t blocks = (row.len + block - 1) / block;
       num_blocks += blocks;
       max_blocks = std::max(max_blocks, blocks);
       num_decodes_ += row.queries == 1 ? 1 : 0;
@@ -60,7 +66,7 @@ class Bench {
     std::vector<int32_t> idx(c.rows.size());
     std::iota(idx.begin(), idx.end(), 0);
     for (size_t r = 0, next = 0; r < c.rows.size(); ++r) {
-      for (int32_t b = 0; b < (lens[r] + kBlock - 1) / kBlock; ++b) {
+      for (int32_t b = 0; b < (lens[r] + block - 1) / block; ++b) {
         table[r * max_blocks + b] = ids[next++];
       }
     }
@@ -79,8 +85,9 @@ class Bench {
     args_.kv.num_kv_heads = c.kv_heads;
     args_.kv.head_dim_k = args_.kv.head_dim_v = c.dim;
     args_.kv.block_stride = static_cast<int64_t>(block_values);
-    args_.kv.head_stride = int64_t{kBlock} * c.dim;
-    args_.kv.token_stride = c.dim;
+    args_.kv.block_size = block;
+    args_.kv.head_stride = options.nhd ? c.dim : int64_t{block} * c.dim;
+    args_.kv.token_stride = options.nhd ? int64_t{c.kv_heads} * c.dim : c.dim;
     args_.block_table = make_view<const int32_t>(upload(table), n, max_blocks);
     args_.idx_mapping = make_view<const int32_t>(upload(idx), n);
     args_.query_start_loc = make_view<const int32_t>(upload(starts), n + 1);
@@ -108,7 +115,7 @@ class Bench {
         [&](int i) {
           const size_t layer = i % num_layers_;
           args_.kv.k = reinterpret_cast<std::byte*>(cache_ + layer * layer_elements_);
-          args_.kv.v = args_.kv.k + size_t{2} * kBlock * case_.kv_heads * case_.dim;
+          args_.kv.v = args_.kv.k + size_t{2} * args_.kv.block_size * case_.kv_heads * case_.dim;
           attention_forward(stream, args_);
         },
         7);
@@ -131,8 +138,6 @@ class Bench {
   }
 
  private:
-  static constexpr int32_t kBlock = 16;
-
   template <typename T>
   T* allocate(size_t n) {
     T* p = nullptr;
@@ -215,6 +220,7 @@ std::vector<Case> cases() {
   for (const int32_t n : {1, 32, 128, 256}) {
     all.push_back({"decode " + std::to_string(n) + "x256", 16, 8, 128, repeat(n, 1, 256)});
   }
+  all.push_back({"decode 512x4096", 4, 1, 128, repeat(512, 1, 4096)});
   for (const int32_t n : {1, 32, 256}) {
     all.push_back({"decode " + std::to_string(n) + "x256", 9, 3, 64, repeat(n, 1, 256)});
   }
@@ -248,16 +254,28 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// The arguments name what to run: cases whose names contain one of them; none: all.
+// Arguments: nhd; block=N; anything else names cases, by a part of their names (none: all).
 int main(int argc, char** argv) {
+  warprow::cuda::Options options;
+  std::vector<std::string> names;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "nhd") {
+      options.nhd = true;
+    } else if (argument.starts_with("block=")) {
+      options.block_size = std::atoi(argv[i] + 6);
+    } else {
+      names.push_back(argument);
+    }
+  }
   const warprow::cuda::BenchDevice gpu;
   for (const warprow::cuda::Case& c : warprow::cuda::cases()) {
-    bool wanted = argc == 1;
-    for (int i = 1; i < argc; ++i) {
-      wanted = wanted || c.name.find(argv[i]) != std::string::npos;
+    bool wanted = names.empty();
+    for (const std::string& name : names) {
+      wanted = wanted || c.name.find(name) != std::string::npos;
     }
     if (wanted) {
-      warprow::cuda::Bench bench(c);
+      warprow::cuda::Bench bench(c, options);
       bench.run(*gpu.stream);
     }
   }
