@@ -115,12 +115,8 @@ Result<std::optional<std::string>> EngineFlags::printed(const LoadedConfig& load
   if (!print_) {
     return std::nullopt;
   }
-  const MachineFacts machine = this_machine();
   const Result<ResolvedConfig> resolved =
-      resolve(loaded.config,
-              {.usable_cores = machine.usable_cores,
-               .usable_memory_bytes = machine.usable_memory_bytes,
-               .has_cuda = machine.kind == DeviceKind::kCuda});
+      resolve(loaded.config, host_facts(this_machine(loaded.config.device)));
   if (!resolved) {
     return tl::unexpected(resolved.error());
   }

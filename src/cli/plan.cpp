@@ -18,7 +18,7 @@ Result<ExitCode> run_plan(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
-  const Result<ModelPlan> plan = plan_model(frame.config(), this_machine());
+  const Result<ModelPlan> plan = plan_model(frame.config(), this_machine(frame.config().device));
   if (!plan) {
     return tl::unexpected(plan.error());
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <type_traits>
 #include <utility>
 
@@ -45,9 +46,9 @@ constexpr Field kFields[] = {
     {.name = "device",
      .member = &EngineConfig::device,
      .group = "Device",
-     .help = "where the model runs",
+     .help = "where the model runs; auto: a GPU if there is one (plan also takes h200)",
      .common = true,
-     .choices = "auto|cpu|cuda"},
+     .choices = "auto|cpu|cuda|h200"},
     {.name = "threads",
      .member = &EngineConfig::threads,
      .group = "Device",
@@ -58,11 +59,17 @@ constexpr Field kFields[] = {
     {.name = "kv-cache-memory-bytes",
      .member = &EngineConfig::kv_cache_memory_bytes,
      .group = "KV cache",
-     .help = "memory for keys and values; auto: 2 GiB, at most a quarter of the memory",
+     .help = "memory for keys and values; auto: 2 GiB, at most a quarter of the memory; on a GPU "
+             "what --gpu-memory-utilization leaves",
      .common = true,
      .is_bytes = true,
      .max = int64_t{1} << 50,
      .zero_decides = true},
+    {.name = "gpu-memory-utilization",
+     .member = &EngineConfig::gpu_memory_utilization,
+     .group = "KV cache",
+     .help = "share of a GPU's memory for weights, activations, graphs and KV cache",
+     .max = 1},
     {.name = "block-size",
      .member = &EngineConfig::block_size,
      .group = "KV cache",
@@ -86,14 +93,14 @@ constexpr Field kFields[] = {
     {.name = "max-num-seqs",
      .member = &EngineConfig::max_num_seqs,
      .group = "Scheduler",
-     .help = "requests that run at once; auto: 64",
+     .help = "requests that run at once; auto: 64, on a GPU 1024",
      .common = true,
      .max = 65536,
      .zero_decides = true},
     {.name = "max-num-batched-tokens",
      .member = &EngineConfig::max_num_batched_tokens,
      .group = "Scheduler",
-     .help = "tokens in one step; auto: 512",
+     .help = "tokens in one step; auto: 512, on a GPU 8192",
      .max = kMaxTokens,
      .zero_decides = true},
     {.name = "enable-chunked-prefill",
@@ -108,6 +115,23 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::seed,
      .group = "Scheduler",
      .help = "draws the seeds of requests that bring none"},
+    {.name = "attention-backend",
+     .member = &EngineConfig::attention_backend,
+     .group = "Kernels",
+     .help = "attention kernels by name; auto: the device's best that fits the model"},
+    {.name = "enforce-eager",
+     .member = &EngineConfig::enforce_eager,
+     .group = "Kernels",
+     .help = "run every step without graphs"},
+    {.name = "cudagraph-mode",
+     .member = &EngineConfig::cudagraph_mode,
+     .group = "Kernels",
+     .help = "which steps run from graphs; auto: full_and_piecewise on a GPU, none on a CPU",
+     .choices = "auto|none|piecewise|full|full_decode_only|full_and_piecewise"},
+    {.name = "cudagraph-capture-sizes",
+     .member = &EngineConfig::cudagraph_capture_sizes,
+     .group = "Kernels",
+     .help = "token counts that get graphs, ascending, like 1,2,4,8; auto: up to 512"},
     {.name = "log-level",
      .member = &EngineConfig::log_level,
      .group = "Logging",
@@ -152,6 +176,17 @@ Result<bool> parse_switch(std::string_view text) {
     return false;
   }
   return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is neither true nor false", text));
+}
+
+// Above 0, at most 1.
+Result<double> parse_share(std::string_view text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0.0 && value <= 1.0)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is not a number above 0 and at most 1", text));
+  }
+  return value;
 }
 
 Result<int64_t> parse_number(const Field& field, int64_t type_max, std::string_view text) {
@@ -218,14 +253,19 @@ Result<void> set_field(EngineConfig& config,
         auto& target = config.*member;
         using T = std::remove_reference_t<decltype(target)>;
         if constexpr (std::is_same_v<T, std::string>) {
-          if (*field.choices != '\0' && !is_choice(field.choices, text)) {
-            return bad(where, fmt::format("'{}' is none of {}", text, field.choices));
-          }
           target = std::string(text);
+          if (*field.choices != '\0') {
+            target = lower(text);
+            if (!is_choice(field.choices, target)) {
+              return bad(where, fmt::format("'{}' is none of {}", text, field.choices));
+            }
+          }
         } else {
           const auto value = [&] {
             if constexpr (std::is_same_v<T, bool>) {
               return parse_switch(text);
+            } else if constexpr (std::is_same_v<T, double>) {
+              return parse_share(text);
             } else {
               constexpr int64_t kTypeMax = std::is_same_v<T, int32_t>
                                                ? int64_t{std::numeric_limits<int32_t>::max()}

@@ -23,6 +23,7 @@ struct Field {
                               int32_t EngineConfig::*,
                               int64_t EngineConfig::*,
                               uint64_t EngineConfig::*,
+                              double EngineConfig::*,
                               bool EngineConfig::*>;
 
   const char* name;          // the flag without its dashes: "max-model-len"

@@ -11,6 +11,8 @@ namespace {
 constexpr int32_t kCpuSeqs = 64;
 constexpr int32_t kCpuBatchedTokens = 512;
 constexpr int64_t kCpuKvBytes = int64_t{2} << 30;
+constexpr int32_t kGpuSeqs = 1024;
+constexpr int32_t kGpuBatchedTokens = 8192;
 
 tl::unexpected<Error> refuse(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
@@ -24,18 +26,41 @@ int32_t known_max_len(const EngineConfig& config, const HostFacts& host) {
 // A value that the user left open follows the one that was given, so that one flag alone never
 // contradicts a default.
 void decide_batch(ResolvedConfig& config, const HostFacts& host) {
+  const bool gpu = config.device == "cuda";
+  const int32_t seqs = gpu ? kGpuSeqs : kCpuSeqs;
+  const int32_t batched_tokens = gpu ? kGpuBatchedTokens : kCpuBatchedTokens;
   if (config.max_num_seqs == 0) {
-    config.max_num_seqs = config.max_num_batched_tokens == 0
-                              ? kCpuSeqs
-                              : std::min(kCpuSeqs, config.max_num_batched_tokens);
+    config.max_num_seqs =
+        config.max_num_batched_tokens == 0 ? seqs : std::min(seqs, config.max_num_batched_tokens);
   }
   if (config.max_num_batched_tokens == 0) {
-    config.max_num_batched_tokens = std::max(kCpuBatchedTokens, config.max_num_seqs);
+    config.max_num_batched_tokens = std::max(batched_tokens, config.max_num_seqs);
     if (!config.enable_chunked_prefill) {
       config.max_num_batched_tokens =
           std::max(config.max_num_batched_tokens, known_max_len(config, host));
     }
   }
+}
+
+Result<void> decide_device(ResolvedConfig& config, const HostFacts& host) {
+  if (config.device == "auto") {
+    config.device = host.has_cuda ? "cuda" : "cpu";
+  }
+  if (config.device == "cpu") {
+    return {};
+  }
+  if (!host.has_cuda) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "--device: {} is not available here ({}); use cpu", config.device, host.why_no_cuda));
+  }
+  config.device = "cuda";
+  if (config.dtype == "float32") {
+    return fail(ErrorCode::kUnsupported,
+                "--dtype: float32 is not available on cuda; use auto or bfloat16");
+  }
+  return {};
 }
 
 Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
@@ -79,19 +104,22 @@ Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
 
 Result<ResolvedConfig> resolve(const EngineConfig& wishes, const HostFacts& host) {
   ResolvedConfig config{wishes};
-  if (config.device == "auto") {
-    config.device = host.has_cuda ? "cuda" : "cpu";
-  }
-  if (config.device == "cuda" && !host.has_cuda) {
-    return fail(ErrorCode::kUnsupported, "--device: cuda is not available here; use cpu");
+  if (Result<void> decided = decide_device(config, host); !decided) {
+    return tl::unexpected(decided.error());
   }
   if (config.threads == 0) {
     config.threads = std::max(1, host.usable_cores);
   }
-  if (config.kv_cache_memory_bytes == 0) {
+  if (config.kv_cache_memory_bytes == 0 && config.device == "cpu") {
     config.kv_cache_memory_bytes = std::min(kCpuKvBytes, host.usable_memory_bytes / 4);
   }
   decide_batch(config, host);
+  if (config.cudagraph_mode == "auto") {
+    config.cudagraph_mode = config.device == "cuda" ? "full_and_piecewise" : "none";
+  }
+  if (config.enforce_eager) {
+    config.cudagraph_mode = "none";
+  }
   if (Result<void> checked = check_limits(config, host); !checked) {
     return tl::unexpected(checked.error());
   }

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda_device.h"
 #include "executor/make_executor.h"
 #include "worker/worker.h"
 
@@ -82,7 +83,15 @@ std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan, std::unique_ptr<
 }
 
 std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
-  ModelPlan plan = value_or_throw(plan_model(config, this_machine()));
+  if (cuda::known_device(config.device) != nullptr) {
+    throw StartupError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--device: {} is for plans; use cuda to run on a GPU", config.device));
+  }
+  ModelPlan plan = value_or_throw(plan_model(config, this_machine(config.device)));
+  if (plan.config.device == "cuda") {
+    return make_uniproc_executor(std::move(plan), cuda::make_cuda_device());
+  }
   cpu::CpuDeviceOptions options;
   options.num_threads = plan.config.threads;
   return make_uniproc_executor(std::move(plan), cpu::make_cpu_device(options));

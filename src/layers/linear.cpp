@@ -79,6 +79,16 @@ Linear::Linear(const PackedWeight& weight, ActFormat act) : num_outputs_(weight.
   args_.segments[0].w = weight;
 }
 
+cuda::LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
+  const LinearSegment& segment = args_.segments[0];
+  return {static_cast<int32_t>(num_outputs_),
+          segment.w.k,
+          y,
+          epilogue,
+          segment.bias != nullptr,
+          args_.batch_invariant};
+}
+
 void Linear::forward(Stream& stream,
                      const LinearInput& in,
                      ActView y,

@@ -3,6 +3,7 @@
 
 #include "device/view.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/linear_prepare_cuda.h"
 #include "layers/parameter_loader.h"
 
 #include <cstdint>
@@ -45,6 +46,8 @@ class Linear {
   Linear(const PackedWeight& weight, ActFormat act);
 
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
+  // What kernels must know to prepare for calls with this output and epilogue.
+  [[nodiscard]] cuda::LinearShape shape(DType y, LinearEpilogue epilogue) const;
   // y[t] = W x[t] + b, or what the epilogue says (kernels/linear/linear.h).
   void forward(Stream& stream,
                const LinearInput& in,

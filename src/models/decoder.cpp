@@ -3,6 +3,7 @@
 
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/embedding.h"
+#include "kernels/linear/linear_prepare_cuda.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
 #include "models/weight_names.h"
@@ -113,6 +114,21 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.linear.wide = activations(std::max(2 * spec_.intermediate_size, spec_.hidden_size));
   const int64_t widest = std::max({spec_.hidden_size, spec_.q_size(), spec_.intermediate_size});
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
+}
+
+void Decoder::prepare_kernels() const {
+  if (device_ != DeviceKind::kCuda) {
+    return;
+  }
+  // All layers have the shapes of the first.
+  const Layer& layer = layers_.front();
+  const cuda::LinearShape shapes[] = {
+      layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
+      layer.o.shape(DType::kF32, LinearEpilogue::kAdd),
+      layer.gate_up.shape(options_.act_dtype, LinearEpilogue::kSwiGlu),
+      layer.down.shape(DType::kF32, LinearEpilogue::kAdd),
+      head_.shape(DType::kF32, LinearEpilogue::kStore)};
+  cuda::prepare_linear(shapes, options_.max_num_toks, true);
 }
 
 DecoderOutput Decoder::forward(Stream& stream, const DecoderInput& in) {

@@ -46,6 +46,9 @@ class Decoder {
 
   [[nodiscard]] const DecoderSpec& spec() const { return spec_; }
   [[nodiscard]] DType act_dtype() const { return options_.act_dtype; }
+  // Start-up, once the weights are there: lets kernels that choose among variants do so for this
+  // model's shapes. The device must be idle.
+  void prepare_kernels() const;
   // Needs a ForwardContext on the stream.
   DecoderOutput forward(Stream& stream, const DecoderInput& in);
   // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, vocab_size].

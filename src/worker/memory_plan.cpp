@@ -37,6 +37,10 @@ std::string format_plan(const MemoryPlan& plan) {
       "activations",
       fmt::format(
           "{}   {} tokens a step at most", mib(plan.workspace_bytes), plan.max_num_batched_tokens));
+  if (plan.graph_bytes + plan.foreign_bytes > 0) {
+    line("graphs", fmt::format("{}   at most", mib(plan.graph_bytes)));
+    line("driver", fmt::format("{}   context and libraries, about", mib(plan.foreign_bytes)));
+  }
   line("kv cache",
        fmt::format("{}   {} blocks of {} tokens ({} bytes each): {} tokens",
                    mib(plan.kv_bytes),
@@ -62,6 +66,8 @@ std::string plan_json(const MemoryPlan& plan) {
       {"weights_bytes", plan.weights_bytes},
       {"state_bytes", plan.state_bytes},
       {"workspace_bytes", plan.workspace_bytes},
+      {"graph_bytes", plan.graph_bytes},
+      {"foreign_bytes", plan.foreign_bytes},
       {"kv_bytes", plan.kv_bytes},
       {"kv_block_bytes", plan.kv_block_bytes},
       {"num_blocks", plan.num_blocks},

@@ -38,6 +38,8 @@ struct MemoryPlan {
   int64_t weights_bytes = 0;     // packed for the kernels
   int64_t state_bytes = 0;       // rows, block tables, inputs
   int64_t workspace_bytes = 0;   // activations, logits, sampler
+  int64_t graph_bytes = 0;       // GPU: captured graphs
+  int64_t foreign_bytes = 0;     // GPU: what the driver and its libraries will take
   int64_t kv_bytes = 0;          // num_blocks x block_bytes
   int64_t kv_block_bytes = 0;
   int32_t num_blocks = 0;  // the null block included
@@ -58,7 +60,7 @@ struct MemoryPlan {
     return max_model_len > 0 ? static_cast<double>(kv_tokens()) / max_model_len : 0.0;
   }
   [[nodiscard]] int64_t planned_bytes() const {
-    return weights_bytes + state_bytes + workspace_bytes + kv_bytes;
+    return weights_bytes + state_bytes + workspace_bytes + graph_bytes + foreign_bytes + kv_bytes;
   }
 };
 

@@ -2,6 +2,7 @@
 #include "worker/model_plan.h"
 
 #include "device/cpu/cpu_device.h"
+#include "device/cuda_device.h"
 #include "device/shape_only.h"
 #include "files/model_files.h"
 #include "kv/kv_math.h"
@@ -23,11 +24,26 @@ constexpr size_t kUnlimited = size_t{1} << 46;
 // cache's.
 constexpr double kMemoryShare = 0.9;
 
-// Measures weights, state and workspace by building the real things where nothing runs.
-void measure(ModelPlan& plan) {
+// What the driver, its libraries and our own code take of a GPU besides what is planned: the
+// context's growth from start to the first steps.
+constexpr int64_t kGpuForeignBytes = int64_t{768} << 20;
+// Device memory for captured graphs.
+constexpr int64_t kGraphBytes = int64_t{512} << 20;
+
+bool on_gpu(const ModelPlan& plan) { return plan.config.device == "cuda"; }
+
+DeviceFacts device_facts(const ModelPlan& plan, const MachineFacts& machine) {
+  if (on_gpu(plan)) {
+    return machine.gpu;
+  }
   DeviceFacts facts;
   facts.num_threads = plan.config.threads;
-  const auto device = make_shape_only_device(facts);
+  return facts;
+}
+
+// Measures weights, state and workspace by building the real things where nothing runs.
+void measure(ModelPlan& plan, const MachineFacts& machine) {
+  const auto device = make_shape_only_device(device_facts(plan, machine));
   const auto stream = device->make_stream();
   Arena weights = device->make_arena(ArenaPurpose::kWeights, kUnlimited);
   Arena state = device->make_arena(ArenaPurpose::kState, kUnlimited);
@@ -75,25 +91,46 @@ Result<void> size_kv_cache(ModelPlan& plan, const EngineConfig& wishes) {
   return {};
 }
 
-Result<void> check_fit(const ModelPlan& plan, const MachineFacts& machine) {
-  const MemoryPlan& memory = plan.memory;
+// The device's memory, and the part of it that the engine may take.
+int64_t total_bytes(const ModelPlan& plan, const MachineFacts& machine) {
+  return on_gpu(plan) ? machine.gpu.total_bytes : machine.usable_memory_bytes;
+}
+KvBudget budget_of(const ModelPlan& plan, const MachineFacts& machine) {
+  const double share = on_gpu(plan) ? plan.config.gpu_memory_utilization : kMemoryShare;
   KvBudget budget;
-  budget.requested = static_cast<int64_t>(
-      std::floor(kMemoryShare * static_cast<double>(machine.usable_memory_bytes)));
-  budget.weights = memory.weights_bytes;
-  budget.step_peak = memory.state_bytes + memory.workspace_bytes;
-  const int64_t available = available_kv_bytes(budget);
-  if (memory.kv_bytes > available) {
+  budget.requested =
+      static_cast<int64_t>(std::floor(share * static_cast<double>(total_bytes(plan, machine))));
+  budget.weights = plan.memory.weights_bytes;
+  budget.foreign = plan.memory.foreign_bytes;
+  budget.step_peak = plan.memory.state_bytes + plan.memory.workspace_bytes;
+  budget.graphs = plan.memory.graph_bytes;
+  return budget;
+}
+
+Result<void> check_fit(const ModelPlan& plan, const MachineFacts& machine) {
+  const KvBudget budget = budget_of(plan, machine);
+  if (on_gpu(plan) && budget.requested > machine.gpu.free_bytes) {
     return fail(ErrorCode::kOutOfMemory,
-                fmt::format("not enough memory: {} bytes of weights, {} of state and activations "
-                            "and {} of KV cache "
-                            "do not fit in {} ({}% of {})",
-                            budget.weights,
-                            budget.step_peak,
-                            memory.kv_bytes,
+                fmt::format("gpu_memory_utilization {} of {} bytes is {}, but only {} are free",
+                            plan.config.gpu_memory_utilization,
+                            machine.gpu.total_bytes,
                             budget.requested,
-                            static_cast<int>(kMemoryShare * 100),
-                            machine.usable_memory_bytes));
+                            machine.gpu.free_bytes));
+  }
+  if (plan.memory.kv_bytes > available_kv_bytes(budget)) {
+    return fail(
+        ErrorCode::kOutOfMemory,
+        fmt::format("not enough memory: {} bytes of weights, {} of state and activations, "
+                    "{} of graphs and libraries and {} of KV cache do not fit in {} ({:.0f}% "
+                    "of {})",
+                    budget.weights,
+                    budget.step_peak,
+                    budget.graphs + budget.foreign,
+                    plan.memory.kv_bytes,
+                    budget.requested,
+                    100.0 * static_cast<double>(budget.requested) /
+                        static_cast<double>(total_bytes(plan, machine)),
+                    total_bytes(plan, machine)));
   }
   return {};
 }
@@ -104,9 +141,9 @@ void describe(ModelPlan& plan, const ModelFiles& files, const MachineFacts& mach
   memory.model = files.display_name;
   memory.architecture = plan.spec.architecture;
   memory.dtype = config.dtype;
-  memory.device = config.device;
+  memory.device = on_gpu(plan) ? machine.gpu.name : config.device;
   memory.checkpoint_bytes = static_cast<int64_t>(plan.checkpoint->total_bytes());
-  memory.total_bytes = machine.usable_memory_bytes;
+  memory.total_bytes = total_bytes(plan, machine);
   memory.kv_block_bytes = plan.kv_cache.block_bytes();
   memory.kv_bytes = plan.kv_cache.total_bytes();
   memory.num_blocks = plan.kv_cache.num_blocks;
@@ -118,22 +155,116 @@ void describe(ModelPlan& plan, const ModelFiles& files, const MachineFacts& mach
   memory.threads = config.threads;
 }
 
-void decide_options(ModelPlan& plan) {
+Result<void> decide_graphs(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
-  // float32 is exact throughout; auto lets quantised weights meet int8 activations; both others
-  // keep KV in bf16.
-  plan.decoder.act = config.dtype == "auto" ? ActFormat::kInt8 : ActFormat::kF32;
+  GraphOptions& graphs = plan.runner.graphs;
+  const Result<GraphWish> wish = parse_graph_wish(config.cudagraph_mode);
+  if (!wish) {
+    return tl::unexpected(wish.error());
+  }
+  graphs.wish = *wish;
+  if (graphs.wish == GraphWish::kNone) {
+    return {};
+  }
+  if (config.cudagraph_capture_sizes == "auto") {
+    graphs.sizes = default_capture_sizes(config.max_num_seqs, config.max_num_batched_tokens);
+  } else {
+    Result<std::vector<int32_t>> sizes = parse_capture_sizes(config.cudagraph_capture_sizes);
+    if (!sizes) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("cudagraph_capture_sizes: {}", sizes.error().message));
+    }
+    graphs.sizes = std::move(*sizes);
+    if (!graphs.sizes.empty() && graphs.sizes.back() > config.max_num_batched_tokens) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("cudagraph_capture_sizes: {} is above max_num_batched_tokens {}",
+                              graphs.sizes.back(),
+                              config.max_num_batched_tokens));
+    }
+  }
+  graphs.reserved_bytes = kGraphBytes;
+  return {};
+}
+
+Result<void> decide_options(ModelPlan& plan) {
+  const ResolvedConfig& config = plan.config;
+  // On a CPU float32 is exact throughout; auto lets quantised weights meet int8 activations; both
+  // others keep KV in bf16.
+  plan.decoder.act = config.dtype == "auto" && !on_gpu(plan) ? ActFormat::kInt8 : ActFormat::kF32;
+  plan.decoder.act_dtype = on_gpu(plan) ? DType::kBF16 : DType::kF32;
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
   const DType kv_dtype = config.dtype == "float32" ? DType::kF32 : DType::kBF16;
   const int32_t kernel_block =
       config.kernel_block_size > 0 ? config.kernel_block_size : config.block_size;
   plan.kv = plan_kv_groups(plan.spec, kv_dtype, config.block_size, kernel_block);
+  plan.runner.max_num_seqs = config.max_num_seqs;
+  plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
+  plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;
+  plan.runner.attention_backend = config.attention_backend;
+  if (auto graphs = decide_graphs(plan); !graphs) {
+    return graphs;
+  }
+  if (on_gpu(plan)) {
+    plan.memory.foreign_bytes = kGpuForeignBytes;
+    plan.memory.graph_bytes = plan.runner.graphs.reserved_bytes;
+  }
+  return {};
+}
+
+// The KV cache and the longest request. On a GPU the cache takes what everything else leaves, and
+// state grows with the longest request; so that one is fixed first and cut when the cache is small.
+Result<void> size_memory(ModelPlan& plan, const EngineConfig& wishes, const MachineFacts& machine) {
+  if (!on_gpu(plan)) {
+    if (auto sized = size_kv_cache(plan, wishes); !sized) {
+      return sized;
+    }
+    plan.runner.max_model_len = plan.config.max_model_len;
+    measure(plan, machine);
+    return {};
+  }
+  const bool given = plan.config.kv_cache_memory_bytes > 0;
+  plan.runner.max_model_len =
+      wishes.max_model_len > 0 ? wishes.max_model_len : plan.spec.max_position;
+  for (;;) {
+    measure(plan, machine);
+    if (!given) {
+      plan.config.kv_cache_memory_bytes =
+          std::max<int64_t>(1, available_kv_bytes(budget_of(plan, machine)));
+    }
+    if (auto sized = size_kv_cache(plan, wishes); !sized) {
+      return sized;
+    }
+    if (plan.config.max_model_len >= plan.runner.max_model_len) {
+      return {};
+    }
+    plan.runner.max_model_len = plan.config.max_model_len;
+  }
 }
 
 }  // namespace
 
-MachineFacts this_machine() {
-  return {DeviceKind::kCpu, cpu::usable_cores(), cpu::usable_memory_bytes()};
+MachineFacts this_machine(const std::string& device) {
+  MachineFacts machine{cpu::usable_cores(), cpu::usable_memory_bytes(), {}, {}};
+  if (device == "cpu") {
+    return machine;
+  }
+  if (const DeviceFacts* known = cuda::known_device(device); known != nullptr) {
+    machine.gpu = *known;
+    return machine;
+  }
+  cuda::Availability found = cuda::find_device();
+  machine.gpu = std::move(found.facts);
+  machine.why_no_cuda = std::move(found.why_not);
+  return machine;
+}
+
+HostFacts host_facts(const MachineFacts& machine) {
+  HostFacts facts;
+  facts.usable_cores = machine.usable_cores;
+  facts.usable_memory_bytes = machine.usable_memory_bytes;
+  facts.has_cuda = machine.gpu.kind == DeviceKind::kCuda;
+  facts.why_no_cuda = machine.why_no_cuda;
+  return facts;
 }
 
 Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine) {
@@ -154,29 +285,24 @@ Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& mac
     return tl::unexpected(spec.error());
   }
   plan.spec = std::move(*spec);
-  auto config = resolve(wishes,
-                        {machine.usable_cores,
-                         machine.usable_memory_bytes,
-                         machine.kind == DeviceKind::kCuda,
-                         plan.spec.max_position});
+  HostFacts host = host_facts(machine);
+  host.model_max_len = plan.spec.max_position;
+  auto config = resolve(wishes, host);
   if (!config) {
     return tl::unexpected(config.error());
   }
   plan.config = std::move(*config);
-  decide_options(plan);
-  if (auto sized = size_kv_cache(plan, wishes); !sized) {
-    return tl::unexpected(sized.error());
+  if (auto decided = decide_options(plan); !decided) {
+    return tl::unexpected(decided.error());
   }
-  plan.runner.max_num_seqs = plan.config.max_num_seqs;
-  plan.runner.max_num_batched_tokens = plan.config.max_num_batched_tokens;
-  plan.runner.max_model_len = plan.config.max_model_len;
-  plan.runner.max_steps_in_flight = plan.config.async_scheduling ? 2 : 1;
-  describe(plan, *files, machine);
   try {
-    measure(plan);
+    if (auto sized = size_memory(plan, wishes, machine); !sized) {
+      return tl::unexpected(sized.error());
+    }
   } catch (const StartupError& error) {  // a tensor that is missing or has the wrong shape
     return fail(error.code(), error.what());
   }
+  describe(plan, *files, machine);
   if (auto fits = check_fit(plan, machine); !fits) {
     return tl::unexpected(fits.error());
   }

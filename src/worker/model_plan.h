@@ -13,6 +13,7 @@
 #include "worker/memory_plan.h"
 
 #include <memory>
+#include <string>
 
 namespace warprow {
 
@@ -34,11 +35,15 @@ struct ModelPlan {
 
 // What the planner must know of the machine.
 struct MachineFacts {
-  DeviceKind kind = DeviceKind::kCpu;
   int32_t usable_cores = 1;
   int64_t usable_memory_bytes = 0;
+  DeviceFacts gpu;          // kind kCuda when there is one
+  std::string why_no_cuda;  // when there is none
 };
-MachineFacts this_machine();
+// What is here, for a wish of EngineConfig::device: "cpu" does not look for a GPU, and the name of a
+// known GPU stands in for one.
+MachineFacts this_machine(const std::string& device = "cpu");
+HostFacts host_facts(const MachineFacts& machine);
 
 // Errors: a model that cannot be found, read or supported; wishes that contradict each other or the
 // model; too little memory, with the numbers.

@@ -46,6 +46,13 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
       *device_, *stream_, *model_, plan_.kv, RunnerArenas{&state_, &workspace_}, plan_.runner);
   runner_->bind_kv_cache(kv_cache_.get());
   loader.finish();
+  if (device_->facts().kind == DeviceKind::kCuda) {
+    // Kernels may weigh a masked value by zero, which only a finite one survives.
+    const Arena& cache = kv_cache_->arena();
+    stream_->fill(cache.base(), 0, cache.capacity());
+    stream_->synchronize();
+    model_->prepare_kernels();
+  }
   for (const Arena* arena : {&weights_, &state_, &workspace_}) {
     WR_CHECK(arena->high_water() == arena->capacity(),
              "{} arena: {} bytes planned, {} used",

@@ -21,7 +21,7 @@ EngineConfig tiny_config() {
   return config;
 }
 
-MachineFacts machine_with(int64_t bytes) { return {DeviceKind::kCpu, 2, bytes}; }
+MachineFacts machine_with(int64_t bytes) { return {2, bytes, {}, {}}; }
 
 // 0.9 x 80 - 16 - 1.5 - 4 - 1 = 49.5 GiB, in tenths of a MiB-multiple so that all numbers are
 // whole.
