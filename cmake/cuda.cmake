@@ -112,19 +112,28 @@ function(warprow_write file content)
 endfunction()
 
 # Decode kernels: XQA is a source file that macros configure, so each instance is a file of a few lines that includes it
-# (src/kernels/attention/flashinfer_xqa.cuh). Its launcher is left out, since it calls CUDA before main(), and its queries are
-# read where the QKV projection left them instead of from a matrix of their own.
+# (src/kernels/attention/flashinfer_xqa.cuh). Its launcher is left out, since it calls CUDA before main(); its queries are read
+# where the QKV projection left them instead of from a matrix of their own; and how few tiles of keys make a split worth while
+# is an argument, in the place of the cache's scale, which bf16 has not.
 file(READ ${flashinfer_xqa} xqa)
-string(FIND "${xqa}" "#ifndef GENERATE_CUBIN\nvoid launchHopperF8MHA(" launcher)
-set(queries "q, headGrpSize * (nbKHeads * (beamWidth * ctaInputTokBeg) + idxHeadGrp)}")
-string(FIND "${xqa}" "${queries}" queries_at)
-if(launcher EQUAL -1 OR queries_at EQUAL -1)
-  message(FATAL_ERROR "${flashinfer_xqa} is not the file that cmake/cuda.cmake knows")
-endif()
-string(SUBSTRING "${xqa}" 0 ${launcher} xqa)
-string(REPLACE "${queries}" "q, headGrpSize * idxHeadGrp + (headGrpSize + 2) * nbKHeads * ctaInputTokBeg}" xqa "${xqa}")
+
+# warprow_edit_xqa(FROM TO)
+macro(warprow_edit_xqa from to)
+  string(FIND "${xqa}" "${from}" found)
+  if(found EQUAL -1)
+    message(FATAL_ERROR "${flashinfer_xqa} is not the file that cmake/cuda.cmake knows")
+  endif()
+  string(REPLACE "${from}" "${to}" xqa "${xqa}")
+endmacro()
+
+warprow_edit_xqa("#ifndef GENERATE_CUBIN\nvoid launchHopperF8MHA(" "@LAUNCHER@")
+string(REGEX REPLACE "@LAUNCHER@.*" "#endif\n" xqa "${xqa}")
+warprow_edit_xqa("q, headGrpSize * (nbKHeads * (beamWidth * ctaInputTokBeg) + idxHeadGrp)}"
+  "q, headGrpSize * idxHeadGrp + (headGrpSize + 2) * nbKHeads * ctaInputTokBeg}")
+warprow_edit_xqa("nbTilesInUse >= multiBlockMinNbTiles)" "nbTilesInUse >= 2 * static_cast<uint32_t>(kvCacheScale))")
+warprow_edit_xqa("nbTilesInUse / multiBlockMinNbTilesPerCta" "nbTilesInUse / static_cast<uint32_t>(kvCacheScale)")
 set(xqa_folder ${CMAKE_BINARY_DIR}/flashinfer)
-warprow_write(${xqa_folder}/xqa.cuh "${xqa}#endif\n")
+warprow_write(${xqa_folder}/xqa.cuh "${xqa}")
 foreach(head_dim 64 128)
   foreach(group RANGE 1 8)
     foreach(page 16 64)

@@ -2,7 +2,7 @@
 // FlashInfer's kernels as the backend of that name runs them, 32 query and 8 KV heads of 128, over
 // shuffled blocks of 16 and 128 tokens. A graph holds one call per layer of as many layers as L2
 // cannot hold; the plan, made once a step, is timed on its own. `splits` as first argument times
-// decodes with 1 to 16 splits a row instead.
+// decodes with other numbers of splits a row instead.
 #include "base/dtype.h"
 #include "kernels/attention/flashinfer_params.h"
 
@@ -131,24 +131,32 @@ class Bench {
     flashinfer_plan(stream, args_);
     FlashInferScratch scratch;
     flashinfer_scratch_layout(args_.limits, args_.scratch.data, &scratch);
-    std::printf("%-26s block %3d  us with splits", case_.name.c_str(), args_.kv.block_size);
-    for (int32_t splits = 1; splits <= kMaxSplits; splits *= 2) {
-      const double us = graph_us(
-          stream,
-          calls(),
-          [&](int i) {
-            point_at(i);
-            xqa_decode(stream, args_, scratch.tables, scratch.partials, splits);
-          },
-          7);
-      std::printf("  %2d: %6.1f", splits, us);
+    const XqaSplits chosen = xqa_splits(args_.num_decode_rows, args_.limits, false);
+    std::printf("%-26s block %3d  us with at most n splits of at least m tiles (chosen %d, %d)\n",
+                case_.name.c_str(),
+                args_.kv.block_size,
+                chosen.most,
+                chosen.min_tiles);
+    for (const int32_t most : {1, 2, 4, 8, 16, kMaxSplits}) {
+      std::printf("  %2d:", most);
+      for (int32_t min_tiles = 1; min_tiles <= 32; min_tiles *= 2) {
+        const double us = graph_us(
+            stream,
+            calls(),
+            [&](int i) {
+              point_at(i);
+              xqa_decode(stream, args_, scratch.tables, scratch.partials, {most, min_tiles});
+            },
+            5);
+        std::printf("  %2d: %6.1f", min_tiles, us);
+      }
+      std::printf("\n");
     }
-    std::printf("  (chosen %d)\n", xqa_splits(args_.num_decode_rows, args_.limits, false));
     std::fflush(stdout);
   }
 
  private:
-  static constexpr int32_t kMaxSplits = 16;
+  static constexpr int32_t kMaxSplits = 32;
 
   [[nodiscard]] int calls() const { return std::max(num_layers_, 8); }
   void point_at(int call) {
@@ -252,7 +260,8 @@ int main(int argc, char** argv) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   for (const Case& c : cases) {
-    for (const int32_t block_size : {16, 128}) {
+    for (const int32_t block_size :
+         splits ? std::vector<int32_t>{16} : std::vector<int32_t>{16, 128}) {
       Bench bench(c, block_size, gpu.device->facts().num_sms);
       splits ? bench.run_splits(*gpu.stream) : bench.run(*gpu.stream);
     }

@@ -56,8 +56,13 @@ size_t flashinfer_scratch_layout(const FlashInferLimits& limits,
                                  std::byte* base,
                                  FlashInferScratch* scratch);
 
-// CTAs that share one decode row and KV head, at most.
-int32_t xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant);
+// How a decode row's keys are shared out: to CTAs with at least min_tiles tiles of 64 keys each, as
+// long as there are not more than `most`.
+struct XqaSplits {
+  int32_t most = 1;
+  int32_t min_tiles = 1;
+};
+XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant);
 
 struct AttentionPlanParams {
   const int32_t* block_table;
@@ -80,7 +85,7 @@ void xqa_decode(Stream& stream,
                 const FlashInferArgs& args,
                 const DecodeTables& tables,
                 void* partials,
-                int32_t num_splits);
+                XqaSplits splits);
 // Extend rows; args.block_table is read in place.
 void flashinfer_extend_64(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);
 void flashinfer_extend_128(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);

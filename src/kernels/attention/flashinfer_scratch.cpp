@@ -9,8 +9,8 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kSplitTokens = 64;     // a split has at least one tile of keys
-constexpr int32_t kInvariantSplits = 8;  // cuts depend on a row's own length only
+// Cuts that depend on a row's own length only.
+constexpr cuda::XqaSplits kInvariantSplits{8, 4};
 
 // Hands out aligned pieces from `base`, or only counts them when there is none.
 class Pieces {
@@ -39,8 +39,9 @@ int64_t partial_bytes(const FlashInferLimits& limits) {
   const KvLayerView& kv = limits.kv;
   int64_t chunks = 0;
   for (int32_t rows = 1; rows <= limits.max_rows; ++rows) {
-    const int32_t splits = std::max(cuda::xqa_splits(rows, limits, false), kInvariantSplits);
-    chunks = std::max(chunks, int64_t{rows} * kv.num_kv_heads * splits);
+    const int32_t most =
+        std::max(cuda::xqa_splits(rows, limits, false).most, kInvariantSplits.most);
+    chunks = std::max(chunks, int64_t{rows} * kv.num_kv_heads * most);
   }
   const int64_t group = limits.num_q_heads / kv.num_kv_heads;
   const int64_t outputs = group * kv.head_dim_v * 2;
@@ -74,14 +75,18 @@ size_t flashinfer_scratch_bytes(const FlashInferLimits& limits) {
 
 namespace cuda {
 
-int32_t xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant) {
-  const int32_t most = std::max(1, limits.max_blocks * limits.kv.block_size / kSplitTokens);
+XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant) {
   if (batch_invariant) {
-    return std::min(kInvariantSplits, most);
+    return kInvariantSplits;
   }
-  // Three CTAs fit a multiprocessor; a quarter of them is where more splits stop to pay.
+  // Measured on an H200 (bench/kernels/attention_flashinfer_cuda_bench.cu). A CTA without work costs
+  // a nanosecond, so few rows may be cut into many parts and many rows into few; a long row among
+  // many short ones is why they may be cut at all.
   const int32_t chunks = num_rows * limits.kv.num_kv_heads;
-  return std::clamp((limits.num_sms * 3 / 4 + chunks / 2) / chunks, 1, most);
+  XqaSplits splits;
+  splits.most = chunks <= 2048 ? std::clamp(1024 / chunks, 4, 32) : std::max(1, 8192 / chunks);
+  splits.min_tiles = std::clamp(chunks / 16, 2, 32);
+  return splits;
 }
 
 size_t flashinfer_scratch_layout(const FlashInferLimits& limits,

@@ -35,7 +35,7 @@ cudaError_t WR_XQA_NAME(const XqaLaunch& l) {
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1, l.num_splits, l.num_kv_heads * l.num_rows);
+  config.gridDim = dim3(1, l.max_splits, l.num_kv_heads * l.num_rows);
   config.blockDim = dim3(warp_size * gmmaWarpsPerGrp, 1, 3);
   config.dynamicSmemBytes = sizeof(SharedMem);
   config.stream = l.stream;
@@ -54,7 +54,7 @@ cudaError_t WR_XQA_NAME(const XqaLaunch& l) {
                             no_pointer,
                             cache,
                             l.num_rows,
-                            1.0F,
+                            static_cast<float>(l.tiles_per_split),
                             no_pointer,
                             l.k_map,
                             l.v_map,

@@ -13,10 +13,12 @@
 namespace warprow::cuda {
 
 // The instances; cmake/cuda.cmake writes a source for each.
-#define WR_XQA_INSTANCES(X)                                                                    \
-  X(64, 1)                                                                                     \
-  X(64, 2) X(64, 3) X(64, 4) X(64, 5) X(64, 6) X(64, 7) X(64, 8) X(128, 1) X(128, 2) X(128, 3) \
-      X(128, 4) X(128, 5) X(128, 6) X(128, 7) X(128, 8)
+#define WR_XQA_INSTANCES(X)                                                                      \
+  X(64, 1)                                                                                       \
+  X(64, 2)                                                                                       \
+  X(64, 3)                                                                                       \
+  X(64, 4) X(64, 5) X(64, 6) X(64, 7) X(64, 8) X(128, 1) X(128, 2) X(128, 3) X(128, 4) X(128, 5) \
+      X(128, 6) X(128, 7) X(128, 8)
 
 #define WR_XQA_DECLARE(dim, group)                        \
   cudaError_t xqa_##dim##_##group##_16(const XqaLaunch&); \
@@ -93,7 +95,7 @@ void xqa_decode(Stream& stream,
                 const FlashInferArgs& args,
                 const DecodeTables& tables,
                 void* partials,
-                int32_t num_splits) {
+                XqaSplits splits) {
   const KvLayerView& kv = args.kv;
   const int32_t group = args.num_q_heads / kv.num_kv_heads;
   const XqaFunction xqa = find_xqa(kv.head_dim_k, group, tables.page_size);
@@ -114,7 +116,8 @@ void xqa_decode(Stream& stream,
   launch.max_pages = static_cast<uint32_t>(tables.max_pages);
   launch.num_rows = static_cast<uint32_t>(args.num_decode_rows);
   launch.num_kv_heads = static_cast<uint32_t>(kv.num_kv_heads);
-  launch.num_splits = static_cast<uint32_t>(num_splits);
+  launch.max_splits = static_cast<uint32_t>(splits.most);
+  launch.tiles_per_split = static_cast<uint32_t>(splits.min_tiles);
   launch.window = std::numeric_limits<int32_t>::max();
   launch.q_scale = args.scale * std::sqrt(static_cast<float>(kv.head_dim_k));
   CudaStream& on = as_cuda(stream);
