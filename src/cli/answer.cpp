@@ -178,7 +178,12 @@ AnswerJson stats_json(const EngineStats& stats) {
           {"block_size", stats.block_size},
           {"num_blocks", stats.num_blocks},
           {"step_allocations", stats.step_allocations},
-          {"row_state_bytes", stats.row_state_bytes}};
+          {"row_state_bytes", stats.row_state_bytes},
+          {"graphs_full", stats.graphs_full},
+          {"graphs_piecewise", stats.graphs_piecewise},
+          {"graphs_eager", stats.graphs_eager},
+          {"graph_captures", stats.graph_captures},
+          {"graph_bytes", stats.graph_bytes}};
 }
 
 std::string json_line(const AnswerJson& json) {

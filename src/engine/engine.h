@@ -78,6 +78,12 @@ struct EngineStats {
   int64_t num_blocks = 0;
   int64_t step_allocations = 0;
   int64_t row_state_bytes = 0;
+  // Parts of steps that wanted a graph, by how they ran; a step has two, the forward and sampling.
+  int64_t graphs_full = 0;
+  int64_t graphs_piecewise = 0;
+  int64_t graphs_eager = 0;
+  int64_t graph_captures = 0;
+  int64_t graph_bytes = 0;
 };
 
 // The loop around scheduler and executor: plan, submit, collect, one step ahead.
@@ -108,7 +114,10 @@ std::unique_ptr<Engine> make_engine(const EngineConfig& config,
                                     std::unique_ptr<TextModel> text,
                                     std::unique_ptr<Executor> executor);
 
+// Puts something around the executor that the engine then drives, for measurements.
+using WrapExecutor = std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)>;
+
 // Loads text and weights side by side and starts the engine. Throws StartupError.
-std::unique_ptr<Engine> load_engine(const EngineConfig& config);
+std::unique_ptr<Engine> load_engine(const EngineConfig& config, const WrapExecutor& wrap = {});
 
 }  // namespace warprow

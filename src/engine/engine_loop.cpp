@@ -184,6 +184,11 @@ void EngineLoop::publish_stats() {
   stats_.max_steps_in_flight = executor.max_steps_in_flight;
   stats_.step_allocations = executor.step_allocations;
   stats_.row_state_bytes = executor.row_state_bytes;
+  stats_.graphs_full = executor.graphs_full;
+  stats_.graphs_piecewise = executor.graphs_piecewise;
+  stats_.graphs_eager = executor.graphs_eager;
+  stats_.graph_captures = executor.graph_captures;
+  stats_.graph_bytes = executor.graph_bytes;
   const std::scoped_lock lock(published_mutex_);
   published_ = stats_;
 }

@@ -11,7 +11,7 @@
 
 namespace warprow {
 
-std::unique_ptr<Engine> load_engine(const EngineConfig& config) {
+std::unique_ptr<Engine> load_engine(const EngineConfig& config, const WrapExecutor& wrap) {
   const bool dummy = config.load_format == "dummy";
   const ModelFiles files =
       value_or_throw(resolve_model(config.model,
@@ -27,6 +27,9 @@ std::unique_ptr<Engine> load_engine(const EngineConfig& config) {
       }
     });
     executor = make_executor(config);
+  }
+  if (wrap) {
+    executor = wrap(std::move(executor));
   }
   return make_engine(config, value_or_throw(std::move(text)), std::move(executor));
 }

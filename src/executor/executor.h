@@ -30,6 +30,15 @@ struct ExecutorStats {
   int64_t step_allocations = 0;  // heap allocations inside steps; 0 under sanitizers
   int64_t workspace_high_water = 0;
   int64_t workspace_planned = 0;
+  int64_t output_wait_ns = 0;  // spent in take_output until the device was done, summed
+  int64_t driver_calls = 0;    // 0 where there is no driver
+  // Parts of steps (a step has two: the forward, and sampling) by how they ran, of those that wanted
+  // a graph; see GraphStats.
+  int64_t graphs_full = 0;
+  int64_t graphs_piecewise = 0;
+  int64_t graphs_eager = 0;
+  int64_t graph_captures = 0;
+  int64_t graph_bytes = 0;
 };
 
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.
@@ -57,7 +66,7 @@ class Executor {
   virtual void take_output(ModelRunnerOutput& output) = 0;
 
   // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health",
-  // "memory_plan", "state_checksum". Another name is a checked error.
+  // "memory_plan", "state_checksum", "time_steps", "step_times". Another name is a checked error.
   virtual std::vector<std::string> collective_rpc(const std::string& operation,
                                                   const std::string& argument) = 0;
 

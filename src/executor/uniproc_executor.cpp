@@ -65,6 +65,14 @@ class UniprocExecutor final : public Executor {
     stats.step_allocations = counted_allocations() - allocations_before_;
     stats.workspace_high_water = worker_.workspace_high_water();
     stats.workspace_planned = worker_.plan().memory.workspace_bytes;
+    stats.output_wait_ns = worker_.output_wait_ns();
+    stats.driver_calls = worker_.num_driver_calls();
+    const GraphStats& graphs = worker_.graph_stats();
+    stats.graphs_full = graphs.full;
+    stats.graphs_piecewise = graphs.piecewise;
+    stats.graphs_eager = graphs.eager;
+    stats.graph_captures = graphs.captures;
+    stats.graph_bytes = graphs.bytes;
     return stats;
   }
 

@@ -80,7 +80,8 @@ ModelRunner::ModelRunner(Device& device,
     weakest = std::min(weakest, backends_[g]->capabilities().graph_support);
   }
   graph_plan_ = GraphPlan(options.graphs, weakest, kDecodeLen, options.max_num_seqs);
-  features_ = make_features({groups_, &inputs_, options.max_num_seqs, options.debug_checks});
+  features_ = make_features(
+      {groups_, &inputs_, options.max_num_seqs, options.debug_checks, options.step_times});
   logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
                                            model.spec().vocab_size);
   const int64_t hidden_size = model.spec().hidden_size;

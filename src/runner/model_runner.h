@@ -34,7 +34,8 @@ struct RunnerOptions {
   int32_t max_steps_in_flight = 2;
   std::string attention_backend = "auto";
   GraphOptions graphs;
-  bool debug_checks = false;  // features that verify each step (tests)
+  bool debug_checks = false;        // features that verify each step (tests)
+  StepTimes* step_times = nullptr;  // gets device times of steps; null: none are taken
 };
 
 // Device memory of a runner, by purpose. Capacities are what the memory plan computed.
@@ -74,6 +75,8 @@ class ModelRunner {
   void sample_tokens(const GrammarOutput* grammar);
 
   [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
+  // Time that take_output spent waiting for the device, summed.
+  [[nodiscard]] int64_t output_wait_ns() const { return outputs_.wait_ns(); }
   [[nodiscard]] int32_t num_outstanding() const { return outputs_.num_outstanding(); }
   [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
   void take_output(ModelRunnerOutput& output);

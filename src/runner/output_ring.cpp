@@ -4,6 +4,7 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace warprow {
 
@@ -54,7 +55,9 @@ bool OutputRing::ready() const {
 void OutputRing::take(ModelRunnerOutput& output) {
   WR_CHECK(head_ != tail_, "no step is outstanding");
   Entry& entry = entries_[tail_ % entries_.size()];
+  const auto before = std::chrono::steady_clock::now();
   entry.done->wait();
+  wait_ns_ += (std::chrono::steady_clock::now() - before) / std::chrono::nanoseconds(1);
   const PendingStep& pending = entry.pending;
   output.clear();
   output.step = pending.step;

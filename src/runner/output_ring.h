@@ -50,6 +50,8 @@ class OutputRing {
   [[nodiscard]] bool ready() const;
   // Waits for the oldest step and turns it into wire form.
   void take(ModelRunnerOutput& output);
+  // Time that take() spent waiting, summed.
+  [[nodiscard]] int64_t wait_ns() const { return wait_ns_; }
 
  private:
   struct Entry {
@@ -65,6 +67,7 @@ class OutputRing {
   std::vector<Entry> entries_;
   uint64_t head_ = 0;  // steps submitted
   uint64_t tail_ = 0;  // steps taken
+  int64_t wait_ns_ = 0;
 };
 
 // Arrays of a step's results inside one buffer of sampled_arrays_bytes().

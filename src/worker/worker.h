@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "models/decoder.h"
+#include "runner/features/step_times.h"
 #include "runner/kv_cache.h"
 #include "runner/model_runner.h"
 #include "wire/model_runner_output.h"
@@ -37,10 +38,15 @@ class Worker {
   void take_output(ModelRunnerOutput& output) { runner_->take_output(output); }
 
   // Named operations for collective_rpc: check_health, memory_plan, state_checksum (rows and KV
-  // cache; waits for the device). Nothing for an unknown name.
+  // cache; waits for the device), time_steps (argument: how many of the next steps), step_times
+  // (waits; JSON [[begin, end], ...] in microseconds of those steps on the device, empty on a CPU).
+  // Nothing for an unknown name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,
                                                 const std::string& argument);
 
+  [[nodiscard]] const GraphStats& graph_stats() const { return runner_->graph_stats(); }
+  [[nodiscard]] int64_t output_wait_ns() const { return runner_->output_wait_ns(); }
+  [[nodiscard]] int64_t num_driver_calls() const { return stream_->num_driver_calls(); }
   [[nodiscard]] int64_t workspace_high_water() const {
     return static_cast<int64_t>(workspace_.high_water());
   }
@@ -57,6 +63,7 @@ class Worker {
   Arena workspace_;
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<KvCache> kv_cache_;
+  StepTimes step_times_;
   std::unique_ptr<ModelRunner> runner_;
 };
 

@@ -29,11 +29,14 @@ class RunnerFeature {
   virtual void after_sample(Stream& /*stream*/, const InputBatch& /*batch*/) {}
 };
 
+class StepTimes;
+
 struct FeatureSetup {
   std::vector<KvGroupSpec> groups;
   const InputBuffers* inputs = nullptr;
   int32_t max_num_seqs = 0;
   bool debug_checks = false;
+  StepTimes* step_times = nullptr;
 };
 
 // The features that the setup asks for, in execution order.

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/features/feature.h"
 #include "runner/features/slot_check.h"
+#include "runner/features/step_times.h"
 
 namespace warprow {
 
 std::vector<std::unique_ptr<RunnerFeature>> make_features(const FeatureSetup& setup) {
   std::vector<std::unique_ptr<RunnerFeature>> features;
+  if (setup.step_times != nullptr) {
+    features.push_back(make_step_timing(*setup.step_times));
+  }
   // Checks come last, so that they see what every other feature made of the step.
   if (setup.debug_checks) {
     features.push_back(make_slot_check(setup));
