@@ -30,8 +30,10 @@ enum class GraphSupport : uint8_t {
 struct AttentionCapabilities {
   std::string_view name;
   DeviceKind device = DeviceKind::kCpu;
+  int32_t compute_capability = 0;  // CUDA: this one alone, 90 for 9.0; 0: any
   int32_t head_dim_multiple = 8;
   int32_t max_head_dim = 256;
+  int32_t max_group = 0;  // query heads per KV head; 0: any
   bool kv_f32 = false;
   bool kv_bf16 = false;
   int32_t kernel_block_multiple = 16;  // kernel block sizes are multiples of this
@@ -114,10 +116,12 @@ class AttentionBackend {
                        const AttentionMetadata& metadata) = 0;
 };
 
-// Names a backend for a group, or the device's default when name is "auto". Errors: unknown name; a
-// need of the group that the backend lacks, naming both.
+// Names a backend for a group whose layers have num_heads query heads, or takes the device's
+// preferred one that meets its needs when name is "auto". Errors: unknown name; a need that the
+// backend lacks, naming both.
 Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name,
-                                                                 DeviceKind device,
-                                                                 const KvGroupSpec& group);
+                                                                 const DeviceFacts& device,
+                                                                 const KvGroupSpec& group,
+                                                                 int32_t num_heads);
 
 }  // namespace warprow

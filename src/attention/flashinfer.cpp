@@ -11,13 +11,13 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kHopper = 90;
-
 constexpr AttentionCapabilities kCapabilities{
     .name = "flashinfer",
     .device = DeviceKind::kCuda,
+    .compute_capability = 90,
     .head_dim_multiple = 64,
     .max_head_dim = 128,
+    .max_group = 8,
     .kv_f32 = false,
     .kv_bf16 = true,
     .kernel_block_multiple = 16,
@@ -40,10 +40,7 @@ class FlashInferAttention final : public AttentionBackend {
     limits_.max_blocks = limits.max_num_blocks;
     limits_.num_sms = device.facts().num_sms;
     batch_invariant_ = limits.batch_invariant;
-    std::string_view unmet = flashinfer_unmet_need(limits_);
-    if (device.facts().compute_capability != kHopper) {
-      unmet = "GPUs other than Hopper";
-    }
+    const std::string_view unmet = flashinfer_unmet_need(limits_);
     if (!unmet.empty()) {
       throw StartupError(ErrorCode::kUnsupported,
                          fmt::format("attention backend flashinfer does not support {}", unmet));

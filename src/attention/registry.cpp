@@ -19,16 +19,18 @@ struct Entry {
 };
 constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
-    {&native_attention_capabilities, &make_native_attention},
     {&flashinfer_capabilities, &make_flashinfer},
+    {&native_attention_capabilities, &make_native_attention},
 };
 
 // The first need of the group that the backend does not meet; empty when it meets all.
 std::string unmet_need(const AttentionCapabilities& can,
-                       DeviceKind device,
-                       const KvGroupSpec& group) {
+                       const DeviceFacts& device,
+                       const KvGroupSpec& group,
+                       int32_t num_heads) {
   const int32_t dim = std::max(group.head_dim_k, group.head_dim_v);
-  if (can.device != device) {
+  if (can.device != device.kind ||
+      (can.compute_capability != 0 && can.compute_capability != device.compute_capability)) {
     return "this device";
   }
   if (dim > can.max_head_dim || group.head_dim_k % can.head_dim_multiple != 0 ||
@@ -38,6 +40,9 @@ std::string unmet_need(const AttentionCapabilities& can,
   if ((group.dtype == DType::kF32 && !can.kv_f32) ||
       (group.dtype == DType::kBF16 && !can.kv_bf16)) {
     return fmt::format("KV cache dtype {}", dtype_name(group.dtype));
+  }
+  if (can.max_group != 0 && num_heads > can.max_group * group.num_kv_heads) {
+    return fmt::format("{} query heads for {} KV heads", num_heads, group.num_kv_heads);
   }
   if (group.kernel_block_size % can.kernel_block_multiple != 0) {
     return fmt::format("kernel block size {}", group.kernel_block_size);
@@ -51,13 +56,14 @@ std::string unmet_need(const AttentionCapabilities& can,
 }  // namespace
 
 Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name,
-                                                                 DeviceKind device,
-                                                                 const KvGroupSpec& group) {
+                                                                 const DeviceFacts& device,
+                                                                 const KvGroupSpec& group,
+                                                                 int32_t num_heads) {
   std::string known;
   for (const Entry& entry : kBackends) {
     const AttentionCapabilities& can = entry.capabilities();
     known += (known.empty() ? "" : ", ") + std::string(can.name);
-    const std::string unmet = unmet_need(can, device, group);
+    const std::string unmet = unmet_need(can, device, group, num_heads);
     if (name == can.name && !unmet.empty()) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("attention backend {} does not support {}", can.name, unmet));

@@ -67,8 +67,8 @@ ModelRunner::ModelRunner(Device& device,
       graphs_(device, options.graphs.reserved_bytes) {
   auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    backends_.push_back(value_or_throw(
-        make_attention_backend(options.attention_backend, device.facts().kind, groups_[g])));
+    backends_.push_back(value_or_throw(make_attention_backend(
+        options.attention_backend, device.facts(), groups_[g], model.spec().num_heads)));
     AttentionLimits limits;
     limits.kv = kv_layer_view(groups_[g], nullptr);
     limits.num_heads = model.spec().num_heads;

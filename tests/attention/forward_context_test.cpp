@@ -43,17 +43,39 @@ TEST(ForwardContext, TwoStreamsHoldTwo) {
 }
 
 TEST(Backends, UnmetNeedsAreNamed) {
+  const DeviceFacts cpu;
   KvGroupSpec group;
+  group.num_kv_heads = 1;
   group.head_dim_k = group.head_dim_v = 64;
-  EXPECT_TRUE(make_attention_backend("auto", DeviceKind::kCpu, group));
-  EXPECT_TRUE(make_attention_backend("cpu_paged", DeviceKind::kCpu, group));
-  const auto unknown = make_attention_backend("flash", DeviceKind::kCpu, group);
+  EXPECT_TRUE(make_attention_backend("auto", cpu, group, 4));
+  EXPECT_TRUE(make_attention_backend("cpu_paged", cpu, group, 4));
+  const auto unknown = make_attention_backend("flash", cpu, group, 4);
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.error().message.find("flash"), std::string::npos);
   group.head_dim_k = 60;
-  const auto odd = make_attention_backend("cpu_paged", DeviceKind::kCpu, group);
+  const auto odd = make_attention_backend("cpu_paged", cpu, group, 4);
   ASSERT_FALSE(odd);
   EXPECT_NE(odd.error().message.find("cpu_paged does not support head size"), std::string::npos);
+}
+
+TEST(Backends, AutoTakesThePreferredOneThatMeetsAllNeeds) {
+  DeviceFacts gpu;
+  gpu.kind = DeviceKind::kCuda;
+  gpu.compute_capability = 90;
+  KvGroupSpec group;
+  group.num_kv_heads = 2;
+  group.head_dim_k = group.head_dim_v = 128;
+  const auto name_of = [&](int32_t num_heads) {
+    return (*make_attention_backend("auto", gpu, group, num_heads))->capabilities().name;
+  };
+  EXPECT_EQ(name_of(16), "flashinfer");
+  EXPECT_EQ(name_of(18), "native") << "nine query heads per KV head";
+  EXPECT_FALSE(make_attention_backend("flashinfer", gpu, group, 18));
+  group.window = 100;
+  EXPECT_EQ(name_of(16), "native");
+  group.window = 0;
+  gpu.compute_capability = 80;
+  EXPECT_EQ(name_of(16), "native");
 }
 
 }  // namespace
