@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the CUDA side of linear: the skinny kernel against cuBLASLt, by shape and number of rows,
 // and all linear operations of a model one after the other in one graph.
-//   linear_cuda_bench [shapes] [chain] [sweep]     nothing named: shapes and chain
+//   linear_cuda_bench [shapes] [chain] [sweep] [once] [Qwen3-0.6B] [Qwen3-8B]
+// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel, once runs each shape
+// once for a profiler.
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
+#include "kernels/norm/rms_norm.h"
 
 #include <cstdio>
 #include <cstring>
@@ -115,6 +118,22 @@ SkinnyArgs skinny_args(const Shape& s, const Rows& rows, const void* w, int m) {
   return args;
 }
 
+// With the norm in a kernel of its own where it is not inside.
+void launch_own(Stream& stream,
+                const Shape& s,
+                const Rows& rows,
+                const SkinnyArgs& args,
+                const SkinnyPlan& plan) {
+  if (s.norm && args.norm_weight == nullptr) {
+    cuda::rms_norm(stream,
+                   {ActView(DType::kF32, rows.residual.as<void>(), args.m, s.k),
+                    make_view<const float>(rows.norm.as<float>(), s.k),
+                    ActView(DType::kBF16, rows.x.as<void>(), args.m, s.k),
+                    1e-6F});
+  }
+  skinny(stream, args, plan);
+}
+
 void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
   const LtProduct product = {s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false};
   LtOperands at;
@@ -172,7 +191,7 @@ void bench_shapes(Stream& stream, const Model& model) {
         print_time("own", s, m, graph_us(stream, w.count, [&](int i) {
                      SkinnyArgs nth = args;
                      nth.w = w.nth(i);
-                     skinny(stream, nth);
+                     launch_own(stream, s, rows, nth, skinny_plan(nth, {}));
                    }));
       }
       print_time("Lt ", s, m, graph_us(stream, w.count, [&](int i) {
@@ -190,19 +209,16 @@ void sweep(Stream& stream, const Model& model) {
     const Weights w(s);
     for (const int m : {1, 8, 16, 32}) {
       std::printf("%s %s m %d:", model.name, s.name, m);
-      for (const int tile_rows : {8, 16, 32}) {
-        for (const int kib : {48, 72, 104, 150}) {
-          for (const int l2 : {0, 4}) {
+      for (const int tile_rows : {16, 32}) {
+        for (const int teams : {1, 2}) {
+          for (const int stages : {1, 2, 3}) {
             SkinnyArgs args = skinny_args(s, rows, nullptr, m);
-            SkinnyPlan plan = skinny_plan(args, 132);
-            if (s.epilogue == LinearEpilogue::kSwiGlu && tile_rows == 8) {
-              continue;
-            }
+            SkinnyPlan plan;
             plan.tile_rows = tile_rows;
-            plan.l2_chunks = l2;
-            plan.stages = std::max(1, kib / tile_rows);
-            finish_plan(plan, args, 132);
-            if (plan.shared_bytes > 160 * 1024) {
+            plan.num_teams = teams;
+            plan.stages = stages;
+            plan = skinny_plan(args, {}, plan);
+            if (plan.shared_bytes > 227 * 1024 || plan.stages != stages) {
               continue;
             }
             const double us = graph_us(
@@ -210,10 +226,10 @@ void sweep(Stream& stream, const Model& model) {
                 w.count,
                 [&](int i) {
                   args.w = w.nth(i);
-                  skinny(stream, args, plan);
+                  launch_own(stream, s, rows, args, plan);
                 },
                 5);
-            std::printf(" %d/%d/%d %.2f", tile_rows, plan.stages, l2, us);
+            std::printf(" %d/%d/%d %.2f", tile_rows, teams, stages, us);
           }
         }
       }
@@ -222,71 +238,134 @@ void sweep(Stream& stream, const Model& model) {
   }
 }
 
-// Every linear operation of a step in order, each with weights of its own. Ours has the norms, gates
-// and sums inside; cuBLASLt's has the bare products.
-void bench_chain(Stream& stream, const Model& model) {
-  const Rows rows(model, 512);
-  size_t bytes = 0;
-  std::vector<std::unique_ptr<BenchBuffer>> weights;
-  std::vector<const Shape*> steps;
-  for (int layer = 0; layer <= model.layers; ++layer) {
-    const size_t first = layer < model.layers ? 0 : 4;
-    const size_t last = layer < model.layers ? 4 : 5;
-    for (size_t i = first; i < last; ++i) {
-      const Shape& s = model.shapes[i];
-      weights.push_back(std::make_unique<BenchBuffer>(size_t{2} * s.n * s.k));
-      fill_random<__nv_bfloat16>(*weights.back(), 0.03F, static_cast<uint32_t>(weights.size()));
-      bytes += weights.back()->bytes();
-      steps.push_back(&s);
+// Every linear operation of a step in order, each with weights of its own.
+struct Chain {
+  explicit Chain(const Model& model) {
+    for (int layer = 0; layer <= model.layers; ++layer) {
+      const size_t first = layer < model.layers ? 0 : 4;
+      const size_t last = layer < model.layers ? 4 : 5;
+      for (size_t i = first; i < last; ++i) {
+        const Shape& s = model.shapes[i];
+        weights.push_back(std::make_unique<BenchBuffer>(size_t{2} * s.n * s.k));
+        fill_random<__nv_bfloat16>(*weights.back(), 0.03F, static_cast<uint32_t>(steps.size()));
+        bytes += weights.back()->bytes();
+        steps.push_back(&s);
+      }
     }
   }
-  const int count = static_cast<int>(steps.size());
+  [[nodiscard]] int count() const { return static_cast<int>(steps.size()); }
+  // Milliseconds; launch_step(shape, weights) launches one of the operations.
+  template <typename F>
+  double time_ms(Stream& stream, F launch_step) const {
+    return 1e-3 * count() * graph_us(stream, count(), [&](int i) {
+             launch_step(*steps[i], weights[i]->as<void>());
+           });
+  }
+  std::vector<std::unique_ptr<BenchBuffer>> weights;
+  std::vector<const Shape*> steps;
+  size_t bytes = 0;
+};
+
+// Ours has the norms, gates and sums inside; cuBLASLt's has the bare products.
+void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
+  const Rows rows(model, 512);
   std::printf("%s chain, %.3f GB, one read of it %.3f ms\n",
               model.name,
-              bytes * 1e-9,
-              bytes / kReadBytesPerSecond * 1e3);
+              chain.bytes * 1e-9,
+              chain.bytes / kReadBytesPerSecond * 1e3);
   for (const int m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}) {
     std::printf("m %3d", m);
     if (m <= kMaxSkinnyRows) {
-      const double ms = 1e-3 * count * graph_us(stream, count, [&](int i) {
-                          skinny(stream, skinny_args(*steps[i], rows, weights[i]->as<void>(), m));
-                        });
-      std::printf("  own %.3f ms %.2f TB/s", ms, bytes / ms * 1e-9);
+      const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
+        const SkinnyArgs args = skinny_args(s, rows, w, m);
+        launch_own(stream, s, rows, args, skinny_plan(args, {}));
+      });
+      std::printf("  own %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
     }
-    const double ms = 1e-3 * count * graph_us(stream, count, [&](int i) {
-                        run_lt(stream, *steps[i], rows, weights[i]->as<void>(), m);
-                      });
-    std::printf("  Lt %.3f ms %.2f TB/s\n", ms, bytes / ms * 1e-9);
+    const double ms = chain.time_ms(
+        stream, [&](const Shape& s, const void* w) { run_lt(stream, s, rows, w, m); });
+    std::printf("  Lt %.3f ms %.2f TB/s\n", ms, chain.bytes / ms * 1e-9);
   }
 }
 
-int run(int argc, char** argv) {
-  const auto wanted = [&](const char* what) {
-    bool any = false;
-    bool found = false;
-    for (int i = 1; i < argc; ++i) {
-      const bool part = std::strcmp(argv[i], "shapes") == 0 || std::strcmp(argv[i], "chain") == 0 ||
-                        std::strcmp(argv[i], "sweep") == 0;
-      any |= part;
-      found |= std::strcmp(argv[i], what) == 0;
+void sweep_chain(Stream& stream, const Model& model, const Chain& chain) {
+  const Rows rows(model, kMaxSkinnyRows);
+  for (const int m : {1, 2, 4, 8, 16, 32}) {
+    std::printf("%s chain m %d, stages: ms:", model.name, m);
+    for (const int stages : {0, 1, 2, 3}) {
+      bool fits = true;
+      const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
+        const SkinnyArgs args = skinny_args(s, rows, w, m);
+        SkinnyPlan plan;
+        plan.stages = stages;
+        plan = skinny_plan(args, {}, plan);
+        fits = fits && plan.stages > 0 && plan.shared_bytes <= 227 * 1024;
+        if (fits) {
+          launch_own(stream, s, rows, args, plan);
+        }
+      });
+      std::printf(" %d %.3f", stages, fits ? ms : 0.0);
     }
-    return found || (!any && std::strcmp(what, "sweep") != 0);
-  };
+    std::printf("\n");
+  }
+}
+
+// Each shape once, outside a graph: for a profiler.
+void run_once(Stream& stream, const Model& model) {
+  const Rows rows(model, 16);
+  for (const Shape& s : model.shapes) {
+    const Weights w(s);
+    for (const int m : {1, 8, 16}) {
+      const SkinnyArgs args = skinny_args(s, rows, w.nth(m), m);
+      skinny(stream, args, skinny_plan(args, {}));
+      stream.synchronize();
+    }
+  }
+}
+
+bool named(int argc, char** argv, const char* what) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], what) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int run(int argc, char** argv) {
+  const bool all =
+      !named(argc, argv, "shapes") && !named(argc, argv, "chain") && !named(argc, argv, "sweep");
+  const bool every_model = !named(argc, argv, "Qwen3-0.6B") && !named(argc, argv, "Qwen3-8B");
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
   Stream& stream = *bench.stream;
   std::printf("cuBLASLt %s\n", CublasLt::get().version().c_str());
   for (const Model& model : models()) {
-    if (wanted("shapes") || wanted("chain")) {
+    if (!every_model && !named(argc, argv, model.name)) {
+      continue;
+    }
+    const bool chain = all || named(argc, argv, "chain");
+    const bool shapes = all || named(argc, argv, "shapes");
+    if (chain || shapes) {
       tune(model, 512);
     }
-    if (wanted("chain")) {
-      bench_chain(stream, model);
+    if (chain || named(argc, argv, "sweep")) {
+      const Chain weights(model);
+      if (chain) {
+        bench_chain(stream, model, weights);
+      }
+      if (named(argc, argv, "sweep")) {
+        sweep_chain(stream, model, weights);
+      }
     }
-    if (wanted("shapes")) {
+    if (shapes) {
       bench_shapes(stream, model);
     }
-    if (wanted("sweep")) {
+    if (named(argc, argv, "sweep")) {
       sweep(stream, model);
+    }
+    if (named(argc, argv, "once")) {
+      run_once(stream, model);
     }
     std::fflush(stdout);
   }

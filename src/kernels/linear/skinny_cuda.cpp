@@ -13,30 +13,30 @@ namespace {
 
 // Blocks of two kernels should fit on a multiprocessor at once, so that the second can fill its
 // rings while the first still runs.
-constexpr int kSharedAim = 112 * 1024;
-constexpr int kSharedForX = 33 * 1024;
+constexpr int32_t kSharedAim = 112 * 1024;
+constexpr int32_t kLeastStages = 1;  // before that aim is given up
+constexpr int32_t kSharedForX = 132 * 1024;
+constexpr int32_t kNormRows = 4;
 
-int num_multiprocessors() {
-  static const int count = [] {
+SkinnyLimits device_limits() {
+  static const SkinnyLimits limits = [] {
+    SkinnyLimits out;
     int device = 0;
-    int sms = 0;
     WR_CUDA(cudaGetDevice(&device));
-    WR_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-    return sms;
+    WR_CUDA(cudaDeviceGetAttribute(&out.num_sms, cudaDevAttrMultiProcessorCount, device));
+    WR_CUDA(cudaDeviceGetAttribute(
+        &out.block_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return out;
   }();
-  return count;
+  return limits;
 }
 
-int32_t tile_rows_for(const SkinnyArgs& args, int32_t row_groups, int32_t num_sms) {
-  if (args.epilogue == LinearEpilogue::kSwiGlu) {
-    return 16;
-  }
-  // Few outputs: small tiles, or some multiprocessors would have no work. Many rows of x: large
-  // ones, for x is read once per tile.
-  if (args.n < 16 * num_sms) {
-    return 8;
-  }
-  return row_groups >= 2 && args.n >= 32 * 4 * num_sms ? 32 : 16;
+int32_t x_bytes(const SkinnyArgs& args) {
+  return skinny_chunks(args.k) * args.m * kSkinnyChunkBytes;
+}
+
+int32_t tile_rows_for(const SkinnyArgs& args, int32_t num_sms) {
+  return args.m <= 16 && args.n >= 32 * 4 * num_sms ? 32 : 16;
 }
 
 template <int kTileRows>
@@ -53,49 +53,59 @@ void launch_groups(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
 
 }  // namespace
 
-bool skinny_takes_norm(int32_t m, int32_t k) { return m * skinny_x_pitch(k) <= kSharedForX; }
+bool skinny_takes_norm(int32_t m, int32_t k) { return m <= kNormRows && m * k <= 4 * 4096; }
 
-void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, int32_t num_sms) {
-  const int32_t span =
-      args.epilogue == LinearEpilogue::kSwiGlu ? plan.tile_rows / 2 : plan.tile_rows;
-  const int32_t outputs = args.epilogue == LinearEpilogue::kSwiGlu ? args.n / 2 : args.n;
-  plan.num_tiles = ceil_div(outputs, span);
-  plan.num_blocks = std::min(plan.num_tiles, num_sms);
-  const int32_t x_bytes = plan.stage_x ? args.m * skinny_x_pitch(args.k) : 0;
-  const int32_t sums_bytes = 2 * kSkinnyWarps * plan.tile_rows * args.m * 4 +  //
-                             kSkinnyWarps * args.m * 4;
-  const int32_t stage_bytes = kSkinnyWarps * plan.tile_rows * kSkinnyChunk * 2;
-  const int32_t chunks_a_tile = ceil_div(skinny_chunks(args.k), kSkinnyWarps);
-  const int32_t most = chunks_a_tile * ceil_div(plan.num_tiles, plan.num_blocks);
-  if (plan.stages == 0) {
-    plan.stages = (kSharedAim - x_bytes - sums_bytes) / stage_bytes;
+SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits) {
+  SkinnyPlan given;
+  given.tile_rows = tile_rows_for(args, limits.num_sms);
+  const SkinnyPlan plan = skinny_plan(args, limits, given);
+  if (plan.stages > 0) {
+    return plan;
   }
-  plan.stages = std::clamp(std::min(plan.stages, most), 1, kSkinnyMaxStages);
-  plan.shared_bytes = static_cast<size_t>(stage_bytes) * plan.stages + x_bytes + sums_bytes;
+  given.tile_rows = 16;
+  return skinny_plan(args, limits, given);
 }
 
-SkinnyPlan skinny_plan(const SkinnyArgs& args, int32_t num_sms) {
-  SkinnyPlan plan;
-  plan.row_groups = args.m <= 8 ? 1 : args.m <= 16 ? 2 : 4;
-  plan.tile_rows = tile_rows_for(args, plan.row_groups, num_sms);
-  plan.stage_x = args.norm_weight != nullptr || skinny_takes_norm(args.m, args.k);
-  plan.stages = 0;
-  finish_plan(plan, args, num_sms);
+SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits, SkinnyPlan given) {
+  SkinnyPlan plan = given;
+  const auto or_else = [](int32_t& value, int32_t otherwise) {
+    value = value == 0 ? otherwise : value;
+  };
+  or_else(plan.row_groups, args.m <= 8 ? 1 : args.m <= 16 ? 2 : 4);
+  or_else(plan.tile_rows, tile_rows_for(args, limits.num_sms));
+  plan.stage_x = args.norm_weight != nullptr || x_bytes(args) <= kSharedForX;
+  const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
+  plan.num_tiles = ceil_div(gate ? args.n / 2 : args.n, gate ? plan.tile_rows / 2 : plan.tile_rows);
+  plan.num_blocks = std::min(plan.num_tiles, limits.num_sms);
+  or_else(plan.num_teams, plan.num_tiles <= limits.num_sms ? 1 : 2);
+  const int32_t team_warps = kSkinnyWarps / plan.num_teams;
+  const int32_t rows = plan.tile_rows + (plan.stage_x ? 0 : plan.row_groups * 8);
+  const int32_t stage_bytes = kSkinnyWarps * rows * kSkinnyChunkBytes;
+  const int32_t fixed_bytes =
+      (plan.stage_x ? x_bytes(args) : 0) + kSkinnyWarps * args.m * 4 * (1 + plan.tile_rows);
+  const int32_t aim = std::min(kSharedAim, limits.block_shared_bytes);
+  int32_t fit = (aim - fixed_bytes) / stage_bytes;
+  if (fit < kLeastStages) {
+    fit = std::min(kLeastStages, (limits.block_shared_bytes - fixed_bytes) / stage_bytes);
+  }
+  or_else(plan.stages, fit);
+  const int32_t chunks_a_tile = ceil_div(skinny_chunks(args.k), team_warps);
+  const int32_t most = chunks_a_tile * ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams);
+  plan.stages = std::min({plan.stages, most, kSkinnyMaxStages});
+  plan.shared_bytes = static_cast<size_t>(fixed_bytes + plan.stages * stage_bytes);
   return plan;
 }
 
 void skinny(Stream& stream, const SkinnyArgs& args) {
-  skinny(stream, args, skinny_plan(args, num_multiprocessors()));
+  skinny(stream, args, skinny_plan(args, device_limits()));
 }
 
 void skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan) {
   WR_CHECK(args.m >= 1 && args.m <= kMaxSkinnyRows, "{} rows", args.m);
   WR_CHECK(args.k % 8 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
   WR_CHECK(args.epilogue != LinearEpilogue::kAdd || args.y_f32, "sums are float32");
-  WR_CHECK_LE(plan.shared_bytes, kSkinnyMaxShared);
+  WR_CHECK(plan.stages >= 1, "{} x {} x {} does not fit", args.m, args.n, args.k);
   switch (plan.tile_rows) {
-    case 8:
-      return launch_groups<8>(stream, args, plan);
     case 16:
       return launch_groups<16>(stream, args, plan);
     default:

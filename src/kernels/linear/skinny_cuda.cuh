@@ -12,17 +12,18 @@
 
 // Formula: linear.h's, for up to 32 rows of x.
 // Shapes: w bf16 [n, k]; x bf16 [m, k] or float32 [m, k] with a norm; y bf16 or float32.
-// Mapping: a block of 8 warps takes tiles of kTileRows rows of w, one after the other. The inputs of
-//   a tile are cut into chunks of 64 (one 128-byte line of every row); warp v takes the chunks v, v +
-//   8, .... Every warp has its own ring of chunks in shared memory, filled by cp.async across tile
-//   borders, so the loop over chunks needs no block barrier. Tensor cores: m16n8k16 with rows of x
-//   as m and rows of w as n; the inputs within 32 are permuted alike for both, so that each lane's
-//   operands are plain 16-byte loads. The warps' sums meet in shared memory, one barrier a tile.
+// Mapping: a block of 16 warps is one team, or two if there are enough tiles. A team takes tiles of
+//   kTileRows rows of w, one after the other. The inputs of a tile are cut into chunks of 128; the
+//   warps of the team take them in turn. Every warp has its own ring of chunks in shared memory,
+//   filled by cp.async across tile borders, so the loop over chunks needs no barrier. x lies in
+//   shared memory as a whole where it fits, else its chunks travel in the ring. Tensor cores:
+//   m16n8k16 with rows of w as m and rows of x as n. A team's sums meet in shared memory.
 // Bytes moved: w once. The ring is filled before the kernel waits for the one before it: as long as
 //   blocks of both fit, the memory system works through the launch and the tail between kernels.
-// Numerics: float32 sums. A warp's chunks in ascending order, then the 8 warps in order: the order
-//   depends on k alone, not on m, tile_rows or the block, so a row's result does neither. The norm:
-//   weights are applied before the product (rounded to bf16), 1 / rms after it.
+// Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks, in
+//   ascending order; these two, then the warps in order. The order depends on n and k alone, so a
+//   row's result does not depend on m. The norm: weights are applied before the product (rounded to
+//   bf16), 1 / rms after it.
 // Preconditions: k a multiple of 8; rows of x, w and norm_weight 16-byte aligned.
 // Origin: own design.
 
@@ -35,6 +36,10 @@ __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* fr
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared),
                "l"(from),
                "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
 }
 __device__ __forceinline__ void commit_async() {
@@ -53,38 +58,27 @@ __device__ __forceinline__ void wait_async(int pending) {
       return wait_async<1>();
     case 2:
       return wait_async<2>();
-    case 3:
-      return wait_async<3>();
-    case 4:
-      return wait_async<4>();
-    case 5:
-      return wait_async<5>();
-    case 6:
-      return wait_async<6>();
-    case 7:
-      return wait_async<7>();
-    case 8:
-      return wait_async<8>();
-    case 9:
-      return wait_async<9>();
-    case 10:
-      return wait_async<10>();
     default:
-      return wait_async<11>();
+      return wait_async<kSkinnyMaxStages - 1>();
   }
 }
 
-__device__ __forceinline__ void mma_bf16(
-    float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// Four 8 x 8 matrices of bf16; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
 }
 
-__device__ __forceinline__ void prefetch_l2(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+__device__ __forceinline__ void mma_bf16(float (&c)[4],
+                                         const uint32_t (&a)[4],
+                                         uint32_t b0,
+                                         uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -94,292 +88,408 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 
 __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
 
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Where a 16-byte unit of a row of 256 bytes lies: eight rows' same units are in different banks.
+__device__ __forceinline__ int swizzled(int row, int unit) { return (unit ^ (row & 7)) * 16; }
+
 struct Params {
   SkinnyArgs a;
+  int32_t num_teams;
   int32_t stages;
   int32_t num_tiles;
-  int32_t l2_chunks;
   bool stage_x;
 };
 
-template <int kTileRows, int kRowGroups>
-class Block {
+// The rows of x in shared memory as bf16, [chunk][m] rows of 256 bytes, copied by all warps of a
+// block.
+class StagedX {
  public:
-  __device__ Block(const Params& p, unsigned char* shared)
-      : p_(p.a),
-        stages_(p.stages),
-        num_tiles_(p.num_tiles),
-        lane_(static_cast<int>(threadIdx.x) % 32),
+  __device__ StagedX(const SkinnyArgs& p, unsigned char* x, float* squares)
+      : p_(p),
+        x_(x),
+        squares_(squares),
         warp_(static_cast<int>(threadIdx.x) / 32),
-        gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
-        half_(p.a.n / 2) {
-    const int chunks = skinny_chunks(p_.k);
-    warp_chunks_ = chunks > warp_ ? (chunks - warp_ + kSkinnyWarps - 1) / kSkinnyWarps : 0;
-    ring_ = shared + warp_ * stages_ * kStageBytes;
-    unsigned char* next = shared + kSkinnyWarps * stages_ * kStageBytes;
-    if (p.stage_x) {
-      x_pitch_ = skinny_x_pitch(p_.k);
-      x_ = next;
-      next += p_.m * x_pitch_;
-    } else {
-      x_pitch_ = p_.x_stride * 2;
-      x_ = static_cast<const unsigned char*>(p_.x);
-    }
-    sums_ = reinterpret_cast<float*>(next);
-    squares_ = sums_ + 2 * kSkinnyWarps * kTileRows * p_.m;
-    fill_tile_ = static_cast<int>(blockIdx.x);
-  }
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        first_chunk_(warp_ * 2 + lane_ / 16) {}
 
-  // Starts the loads of the first chunks: touches weights only.
-  __device__ void fill_ring() {
-    for (int s = 0; s < stages_; ++s) {
-      fill_next(s);
+  // Weights are nobody's output: they are fetched before the wait.
+  __device__ void fetch_norm_weight() {
+    const int col = first_chunk_ * kSkinnyChunk + lane_ % 16 * 8;
+    if (p_.norm_weight != nullptr && col < p_.k) {
+      weight_[0] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col));
+      weight_[1] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col) + 1);
     }
   }
 
-  // Asks for the chunks after those of the ring, into L2.
-  __device__ void prefetch_beyond(int count) const {
-    if (warp_chunks_ == 0) {
-      return;
-    }
-    int tile = fill_tile_;
-    int chunk = fill_chunk_;
-    for (int s = 0; s < count && tile < num_tiles_; ++s) {
-      const int col = (chunk * kSkinnyWarps + warp_) * kSkinnyChunk;
-      const WRow at = w_row(tile, lane_);
-      if (lane_ < kTileRows && at.valid) {
-        prefetch_l2(static_cast<const __nv_bfloat16*>(p_.w) + at.row * p_.k + col);
+  // Without a norm. Blocks start at different rows, or all would ask for the same lines at once.
+  __device__ void copy() const {
+    int row = static_cast<int>(blockIdx.x) % p_.m;
+    for (int i = 0; i < p_.m; ++i) {
+      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += kStep) {
+        const int col = chunk * kSkinnyChunk + lane_ % 16 * 8;
+        const auto* from = static_cast<const __nv_bfloat16*>(p_.x) + row * p_.x_stride + col;
+        copy_async_16(shared_address(place(row, chunk)), col < p_.k ? from : p_.x, col < p_.k);
       }
-      if (++chunk == warp_chunks_) {
-        chunk = 0;
-        tile += static_cast<int>(gridDim.x);
-      }
+      row = row + 1 == p_.m ? 0 : row + 1;
     }
-  }
-
-  __device__ void prefetch_norm_weight() const {
-    for (int line = static_cast<int>(threadIdx.x); line * 32 < p_.k; line += kSkinnyThreads) {
-      prefetch_l2(p_.norm_weight + line * 32);
-    }
-  }
-
-  // Copies this warp's inputs of every row of x, with the norm's weights, where only this warp reads
-  // them; with a norm it leaves the warp's part of the sum of squares.
-  template <bool kNorm>
-  __device__ void stage_x() const {
-    const int part = lane_ / 8;
-    const int col_in_chunk = lane_ % 8 * 8;
-#pragma unroll 2
-    for (int row = 0; row < p_.m; ++row) {
-      float squares = 0.0F;
-#pragma unroll 2
-      for (int c = part; c < warp_chunks_; c += 4) {
-        const int chunk = c * kSkinnyWarps + warp_;
-        const int col = chunk * kSkinnyChunk + col_in_chunk;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (col < p_.k) {
-          if constexpr (kNorm) {
-            v = weigh(static_cast<const float*>(p_.x) + row * p_.x_stride + col,
-                      p_.norm_weight + col,
-                      squares);
-          } else {
-            v = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p_.x) +
-                                                row * p_.x_stride + col);
-          }
-        }
-        *reinterpret_cast<uint4*>(const_cast<unsigned char*>(x_) + row * x_pitch_ +
-                                  chunk * kSkinnyChunk * 2 + lane_ % 8 * 16) = v;
-      }
-      if constexpr (kNorm) {
-#pragma unroll
-        for (int o = 16; o > 0; o /= 2) {
-          squares += __shfl_xor_sync(0xFFFFFFFFU, squares, o);
-        }
-        if (lane_ == 0) {
-          squares_[warp_ * p_.m + row] = squares;
-        }
-      }
-    }
-    __syncwarp();
-  }
-
-  __device__ void run() {
-    int stage = 0;
-    int parity = 0;
-    for (int tile = static_cast<int>(blockIdx.x); tile < num_tiles_;
-         tile += static_cast<int>(gridDim.x)) {
-      Output outputs[kOutputs];
-      start_outputs(tile, outputs);
-      float sum[kTileRows / 8][kPairs][4] = {};
-      for (int c = 0; c < warp_chunks_; ++c) {
-        wait_async(stages_ - 1);
-        __syncwarp();
-        add_chunk(c * kSkinnyWarps + warp_, ring_ + stage * kStageBytes, sum);
-        __syncwarp();
-        fill_next(stage);
-        stage = stage + 1 == stages_ ? 0 : stage + 1;
-      }
-      float* meet = sums_ + parity * kSkinnyWarps * kTileRows * p_.m;
-      leave_sums(meet, sum);
-      __syncthreads();
-      finish_outputs(meet, outputs);
-      parity ^= 1;  // a second buffer: the next tile's sums may come while these are read
-    }
+    commit_async();
     wait_async<0>();
   }
 
- private:
-  static constexpr int kStageBytes = kTileRows * kSkinnyChunk * 2;
-  static constexpr int kPairs = (kRowGroups + 1) / 2;  // m16 operands
-  static constexpr int kOutputs =
-      (kTileRows * kRowGroups * 8 + kSkinnyThreads - 1) / kSkinnyThreads;
+  // With the norm's weights; each warp leaves its part of a row's sum of squares.
+  __device__ void copy_weighted() const {
+    constexpr int kRows = 2;  // at once
+    for (int first = 0; first < p_.m; first += kRows) {
+      float squares[kRows] = {};
+      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += kStep) {
+        const int col = chunk * kSkinnyChunk + lane_ % 16 * 8;
+        float4 x[kRows][2] = {};
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          if (first + i < p_.m && col < p_.k) {
+            const auto* from = static_cast<const float*>(p_.x) + (first + i) * p_.x_stride + col;
+            x[i][0] = *reinterpret_cast<const float4*>(from);
+            x[i][1] = *reinterpret_cast<const float4*>(from + 4);
+          }
+        }
+        float4 g[2] = {weight_[0], weight_[1]};
+        if (chunk != first_chunk_ && col < p_.k) {
+          g[0] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col));
+          g[1] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col) + 1);
+        }
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          squares[i] = add_squares(x[i][1], add_squares(x[i][0], squares[i]));
+          if (first + i < p_.m) {
+            *reinterpret_cast<uint4*>(place(first + i, chunk)) = weighted(x[i], g);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int o = 16; o > 0; o /= 2) {
+          squares[i] += __shfl_xor_sync(0xFFFFFFFFU, squares[i], o);
+        }
+        if (lane_ == 0 && first + i < p_.m) {
+          squares_[warp_ * p_.m + first + i] = squares[i];
+        }
+      }
+    }
+  }
 
-  // One output of this thread in the tile at hand.
+ private:
+  static constexpr int kStep = kSkinnyWarps * 2;  // chunks in a round of all half warps
+
+  __device__ unsigned char* place(int row, int chunk) const {
+    return x_ + (chunk * p_.m + row) * kSkinnyChunkBytes + swizzled(row, lane_ % 16);
+  }
+  __device__ static float add_squares(const float4& v, float to) {
+    return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, to))));
+  }
+  __device__ static uint4 weighted(const float4 (&x)[2], const float4 (&g)[2]) {
+    return make_uint4(pack_bf16(x[0].x * g[0].x, x[0].y * g[0].y),
+                      pack_bf16(x[0].z * g[0].z, x[0].w * g[0].w),
+                      pack_bf16(x[1].x * g[1].x, x[1].y * g[1].y),
+                      pack_bf16(x[1].z * g[1].z, x[1].w * g[1].w));
+  }
+
+  const SkinnyArgs& p_;
+  unsigned char* x_;
+  float* squares_;  // [warps][m]
+  int warp_;
+  int lane_;
+  int first_chunk_;
+  float4 weight_[2] = {};
+};
+
+template <int kTileRows, int kRowGroups>
+class Team {
+ public:
+  __device__ Team(const Params& p, unsigned char* shared)
+      : p_(p.a),
+        stages_(p.stages),
+        num_tiles_(p.num_tiles),
+        stage_x_(p.stage_x),
+        gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
+        team_warps_(kSkinnyWarps / p.num_teams),
+        team_(static_cast<int>(threadIdx.x) / 32 / team_warps_),
+        thread_(static_cast<int>(threadIdx.x) - team_ * team_warps_ * 32),
+        warp_(thread_ / 32),
+        lane_(thread_ % 32),
+        row_bytes_(int64_t{p.a.k} * 2) {
+    const int chunks = skinny_chunks(p_.k);
+    warp_chunks_ = chunks > warp_ ? (chunks - warp_ + team_warps_ - 1) / team_warps_ : 0;
+    first_tile_ = static_cast<int>(blockIdx.x) + team_ * static_cast<int>(gridDim.x);
+    tile_step_ = p.num_teams * static_cast<int>(gridDim.x);
+    const int tiles =
+        first_tile_ < num_tiles_ ? (num_tiles_ - first_tile_ + tile_step_ - 1) / tile_step_ : 0;
+    w_left_ = x_left_ = tiles * warp_chunks_;
+    stage_bytes_ = kWBytes + (stage_x_ ? 0 : kXBytes);
+    ring_ = shared_address(shared) + static_cast<int>(threadIdx.x) / 32 * stages_ * stage_bytes_;
+    shared += kSkinnyWarps * stages_ * stage_bytes_;
+    staged_x_ = shared;
+    shared += stage_x_ ? chunks * p_.m * kSkinnyChunkBytes : 0;
+    squares_ = reinterpret_cast<float*>(shared);
+    sums_ = squares_ + kSkinnyWarps * p_.m + team_ * team_warps_ * kTileRows * p_.m;
+    start_tile(first_tile_);
+  }
+  [[nodiscard]] __device__ unsigned char* staged_x() const { return staged_x_; }
+  [[nodiscard]] __device__ float* squares() const { return squares_; }
+
+  // Starts the loads of the first chunks of w. Touches nothing else.
+  __device__ void fill_ring() {
+    for (int s = 0; s < stages_; ++s) {
+      fill_w(ring_ + s * stage_bytes_);
+      commit_async();
+    }
+  }
+
+  // Without staged x: its chunks beside those of w.
+  __device__ void fill_ring_x() {
+    for (int s = 0; s < stages_; ++s) {
+      fill_x(ring_ + s * stage_bytes_ + kWBytes);
+      commit_async();
+    }
+  }
+
+  __device__ void run() {
+    Output outputs[kOutputs];
+    place_outputs(outputs);
+    place_lanes();
+    const uint32_t staged_x = shared_address(staged_x_);
+    int stage = 0;
+    for (int tile = first_tile_; tile < num_tiles_; tile += tile_step_) {
+      fetch_old(tile, outputs);
+      Sums sum = {};
+      for (int c = 0; c < warp_chunks_; ++c) {
+        wait_async(stages_ - 1);
+        __syncwarp();
+        const uint32_t w = ring_ + stage * stage_bytes_;
+        const int chunk = c * team_warps_ + warp_;
+        add_chunk(w, stage_x_ ? staged_x + chunk * p_.m * kSkinnyChunkBytes : w + kWBytes, sum);
+        __syncwarp();
+        fill_w(w);
+        if (!stage_x_) {
+          fill_x(w + kWBytes);
+        }
+        commit_async();
+        stage = stage + 1 == stages_ ? 0 : stage + 1;
+      }
+      if (tile != first_tile_) {
+        barrier();  // the sums of the tile before have been read
+      }
+      leave_sums(sum);
+      barrier();
+      finish_outputs(tile, outputs);
+    }
+  }
+
+ private:
+  static constexpr int kWBytes = kTileRows * kSkinnyChunkBytes;  // of one chunk
+  static constexpr int kXBytes = kRowGroups * 8 * kSkinnyChunkBytes;
+  static constexpr int kLeastThreads = kSkinnyThreads / 2;  // of a team
+  static constexpr int kOutputs = (kTileRows * kRowGroups * 8 + kLeastThreads - 1) / kLeastThreads;
+  static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // as registers allow
+  using Sums = float[2][kTileRows / 16][kRowGroups][4];
+
+  // An output of this thread: the same place in every tile.
   struct Output {
-    bool valid;
-    int64_t at;  // elements from y
-    float bias;
-    float bias_up;
+    int row;  // of x and y
+    int r;    // row of the tile
     float old;
   };
 
+  __device__ void barrier() const {
+    if (team_ == 0) {  // with literal numbers, or all 16 barriers are reserved
+      asm volatile("bar.sync 1, %0;" ::"r"(team_warps_ * 32) : "memory");
+    } else {
+      asm volatile("bar.sync 2, %0;" ::"r"(team_warps_ * 32) : "memory");
+    }
+  }
+
   __device__ int span() const { return gate_ ? kTileRows / 2 : kTileRows; }
-  __device__ int num_outputs() const { return gate_ ? half_ : p_.n; }
+  __device__ int num_outputs() const { return gate_ ? p_.n / 2 : p_.n; }
 
-  // Row r of a tile: with a gate the tile's second half is the rows up for the first half's gates.
-  struct WRow {
-    int64_t row;
-    bool valid;
-  };
-  __device__ WRow w_row(int tile, int r) const {
-    const bool up = gate_ && r >= kTileRows / 2;
-    const int output = tile * span() + (up ? r - kTileRows / 2 : r);
-    return {output + (up ? half_ : 0), output < num_outputs()};
+  __device__ void start_tile(int tile) {
+    fill_tile_ = tile;
+    fill_chunk_ = warp_;
+    const int row = tile * span() + lane_ / 16;
+    fill_from_ = static_cast<const unsigned char*>(p_.w) + row * row_bytes_ +
+                 warp_ * kSkinnyChunkBytes + lane_ % 16 * 16;
   }
 
-  // Loads this warp's next chunk, if there is one, into a stage; always one group.
-  __device__ void fill_next(int stage) {
-    if (fill_tile_ < num_tiles_ && warp_chunks_ > 0) {
-      const int col = (fill_chunk_ * kSkinnyWarps + warp_) * kSkinnyChunk + lane_ % 8 * 8;
-      const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(ring_ + stage * kStageBytes));
-#pragma unroll
-      for (int i = 0; i < kTileRows / 4; ++i) {
-        const int r = i * 4 + lane_ / 8;
-        const WRow at = w_row(fill_tile_, r);
-        const bool valid = at.valid && col < p_.k;
-        const auto* from =
-            static_cast<const __nv_bfloat16*>(p_.w) + (valid ? at.row * p_.k + col : 0);
-        copy_async_16(to + r * 128 + ((lane_ % 8) ^ ((r & 1) * 4)) * 16, from, valid);
-      }
-      if (++fill_chunk_ == warp_chunks_) {
-        fill_chunk_ = 0;
-        fill_tile_ += static_cast<int>(gridDim.x);
-      }
+  // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs; with
+  // a gate the second half of the tile is the rows up for the gates of the first. Half a warp copies
+  // a row.
+  __device__ void fill_w(uint32_t to) {
+    if (w_left_ == 0) {
+      return;
     }
-    commit_async();
+    --w_left_;
+    if ((fill_tile_ + 1) * span() <= num_outputs() && (fill_chunk_ + 1) * kSkinnyChunk <= p_.k) {
+      fill_whole(to);
+    } else {
+      fill_part(to);
+    }
+    fill_from_ += team_warps_ * kSkinnyChunkBytes;
+    fill_chunk_ += team_warps_;
+    if (fill_chunk_ >= skinny_chunks(p_.k)) {
+      start_tile(fill_tile_ + tile_step_);
+    }
   }
 
-  __device__ uint4 weigh(const float* x, const float* g, float& squares) const {
-    const float4 x0 = *reinterpret_cast<const float4*>(x);
-    const float4 x1 = *reinterpret_cast<const float4*>(x + 4);
-    const float4 g0 = __ldg(reinterpret_cast<const float4*>(g));
-    const float4 g1 = __ldg(reinterpret_cast<const float4*>(g + 4));
-    squares = fmaf(x0.x, x0.x, squares);
-    squares = fmaf(x0.y, x0.y, squares);
-    squares = fmaf(x0.z, x0.z, squares);
-    squares = fmaf(x0.w, x0.w, squares);
-    squares = fmaf(x1.x, x1.x, squares);
-    squares = fmaf(x1.y, x1.y, squares);
-    squares = fmaf(x1.z, x1.z, squares);
-    squares = fmaf(x1.w, x1.w, squares);
-    return make_uint4(pack_bf16(x0.x * g0.x, x0.y * g0.y),
-                      pack_bf16(x0.z * g0.z, x0.w * g0.w),
-                      pack_bf16(x1.x * g1.x, x1.y * g1.y),
-                      pack_bf16(x1.z * g1.z, x1.w * g1.w));
-  }
+  // From the last row of the first half of a tile to the first of the second, less the step between
+  // rows.
+  __device__ int64_t up_jump() const { return gate_ ? (p_.n - kTileRows) / 2 * row_bytes_ : 0; }
 
-  // sum += chunk of w times the same inputs of x. Lane (g, t) holds the 8 inputs t * 8.. of row g of
-  // either operand: the first four are the k-places 2t, 2t + 1, 2t + 8, 2t + 9 of one mma, the
-  // others those of the next.
-  __device__ void add_chunk(int chunk,
-                            const unsigned char* w,
-                            float (&sum)[kTileRows / 8][kPairs][4]) const {
-    const int g = lane_ / 4;
-    const int t = lane_ % 4;
+  __device__ void fill_whole(uint32_t to) const {
+    const unsigned char* from = fill_from_;
+    to += lane_ / 16 * kSkinnyChunkBytes + swizzled(lane_ / 16, lane_ % 16);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int col = chunk * kSkinnyChunk + half * 32 + t * 8;
-      uint4 xv[kPairs * 2];
-#pragma unroll
-      for (int i = 0; i < kPairs * 2; ++i) {
-        const int row = i * 8 + g;
-        xv[i] = make_uint4(0, 0, 0, 0);
-        if (i < kRowGroups && row < p_.m && col < p_.k) {
-          xv[i] = *reinterpret_cast<const uint4*>(x_ + row * x_pitch_ + col * 2);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kTileRows / 8; ++j) {
-        const uint4 wv = *reinterpret_cast<const uint4*>(w + (j * 8 + g) * 128 +
-                                                         ((half * 4 + t) ^ ((g & 1) * 4)) * 16);
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-          const uint4 lo = xv[2 * i];
-          const uint4 hi = xv[2 * i + 1];
-          mma_bf16(sum[j][i], lo.x, hi.x, lo.y, hi.y, wv.x, wv.y);
-          mma_bf16(sum[j][i], lo.z, hi.z, lo.w, hi.w, wv.z, wv.w);
-        }
+    for (int i = 0; i < kTileRows / 2; ++i) {
+      // With i the bits of the swizzle that its row does not share with the first one change.
+      copy_async_16((to ^ (i % 4 * 32)) + i * 512, from);
+      from += 2 * row_bytes_;
+      if (i == kTileRows / 4 - 1) {
+        from += up_jump();
       }
     }
   }
 
-  // meet [warps][m][kTileRows]
-  __device__ void leave_sums(float* meet, const float (&sum)[kTileRows / 8][kPairs][4]) const {
-    const int g = lane_ / 4;
-    const int t = lane_ % 4;
+  // Zeros for what lies outside.
+  __device__ void fill_part(uint32_t to) const {
+    const unsigned char* from = fill_from_;
+#pragma unroll 1
+    for (int r = lane_ / 16; r < kTileRows; r += 2) {
+      const int output = fill_tile_ * span() + (gate_ ? r % (kTileRows / 2) : r);
+      const bool valid =
+          output < num_outputs() && fill_chunk_ * kSkinnyChunk + lane_ % 16 * 8 < p_.k;
+      const unsigned char* at = from + (r >= kTileRows / 2 ? up_jump() : 0);
+      copy_async_16(to + r * kSkinnyChunkBytes + swizzled(r, lane_ % 16), valid ? at : p_.w, valid);
+      from += 2 * row_bytes_;
+    }
+  }
+
+  __device__ void fill_x(uint32_t to) {
+    if (x_left_ == 0) {
+      return;
+    }
+    --x_left_;
+    const int col = (x_chunk_ * team_warps_ + warp_) * kSkinnyChunk + lane_ % 16 * 8;
+#pragma unroll
+    for (int i = 0; i < kRowGroups * 4; ++i) {
+      const int row = i * 2 + lane_ / 16;
+      if (row < p_.m) {
+        const auto* from = static_cast<const __nv_bfloat16*>(p_.x) + row * p_.x_stride + col;
+        copy_async_16(to + row * kSkinnyChunkBytes + swizzled(row, lane_ % 16),
+                      col < p_.k ? from : p_.x,
+                      col < p_.k);
+      }
+    }
+    x_chunk_ = x_chunk_ + 1 == warp_chunks_ ? 0 : x_chunk_ + 1;
+  }
+
+  // What a lane adds to a chunk's address for ldmatrix. Of w: row l % 16, half l / 16 of 16 inputs.
+  // Of x: row l % 8 (or the last, whose result is then not used), quarter l / 8 of 32 inputs. The
+  // next 16 or 32 inputs are an exclusive or away, since rows are aligned to their 256 bytes.
+  __device__ void place_lanes() {
+    w_lane_ = lane_ % 16 * kSkinnyChunkBytes + swizzled(lane_ % 16, lane_ / 16);
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
-      const int row = i * 8 + g;
-      if (row < p_.m) {
-        float* to = meet + (warp_ * p_.m + row) * kTileRows + t * 2;
+      const int row = min(i * 8 + lane_ % 8, p_.m - 1);
+      x_lane_[i] = row * kSkinnyChunkBytes + swizzled(row, lane_ / 8);
+    }
+  }
+
+  __device__ void add_chunk(uint32_t w, uint32_t x, Sums& sum) const {
 #pragma unroll
-        for (int j = 0; j < kTileRows / 8; ++j) {
-          const float* from = sum[j][i / 2] + i % 2 * 2;
-          *reinterpret_cast<float2*>(to + j * 8) = make_float2(from[0], from[1]);
+    for (int first = 0; first < kSkinnyChunk / 32; first += kPartsAtOnce) {
+      uint32_t a[kPartsAtOnce][2][kTileRows / 16][4];
+      uint32_t b[kPartsAtOnce][kRowGroups][4];
+#pragma unroll
+      for (int p = 0; p < kPartsAtOnce; ++p) {
+#pragma unroll
+        for (int i = 0; i < kRowGroups; ++i) {
+          load_matrices(b[p][i], (x + x_lane_[i]) ^ ((first + p) * 64));
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int j = 0; j < kTileRows / 16; ++j) {
+            load_matrices(
+                a[p][half][j],
+                ((w + w_lane_) ^ ((first + p) * 64 + half * 32)) + j * 16 * kSkinnyChunkBytes);
+          }
+        }
+      }
+#pragma unroll
+      for (int p = 0; p < kPartsAtOnce; ++p) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int j = 0; j < kTileRows / 16; ++j) {
+#pragma unroll
+            for (int i = 0; i < kRowGroups; ++i) {
+              mma_bf16(sum[half][j][i], a[p][half][j], b[p][i][half * 2], b[p][i][half * 2 + 1]);
+            }
+          }
         }
       }
     }
   }
 
-  // What an output needs besides the sum is fetched before the loop over the chunks.
-  __device__ void start_outputs(int tile, Output (&outputs)[kOutputs]) const {
+  // sums_ [warps][m][kTileRows]
+  __device__ void leave_sums(const Sums& sum) const {
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) {
-      const int o = static_cast<int>(threadIdx.x) + i * kSkinnyThreads;
-      const int row = o / kTileRows;
-      const int r = o % kTileRows;
-      const int output = tile * span() + r;
-      Output& out = outputs[i];
-      out.valid = row < p_.m && r < span() && output < num_outputs();
-      out.at = row * p_.y_stride + output;
-      out.bias = 0.0F;
-      out.bias_up = 0.0F;
-      out.old = 0.0F;
-      if (out.valid && p_.bias != nullptr) {
-        out.bias = __ldg(p_.bias + output);
-        out.bias_up = gate_ ? __ldg(p_.bias + half_ + output) : 0.0F;
-      }
-      if (out.valid && p_.epilogue == LinearEpilogue::kAdd) {
-        out.old = static_cast<const float*>(p_.y)[out.at];
+    for (int i = 0; i < kRowGroups; ++i) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const int row = i * 8 + lane_ % 4 * 2 + v % 2;
+        if (row < p_.m) {
+          float* to = sums_ + (warp_ * p_.m + row) * kTileRows + lane_ / 4 + v / 2 * 8;
+#pragma unroll
+          for (int j = 0; j < kTileRows / 16; ++j) {
+            to[j * 16] = sum[0][j][i][v] + sum[1][j][i][v];
+          }
+        }
       }
     }
   }
 
-  __device__ float total(const float* meet, int row, int r) const {
-    float v = 0.0F;
+  __device__ void place_outputs(Output (&outputs)[kOutputs]) const {
 #pragma unroll
-    for (int w = 0; w < kSkinnyWarps; ++w) {
-      v += meet[(w * p_.m + row) * kTileRows + r];
+    for (int i = 0; i < kOutputs; ++i) {
+      const int o = thread_ + i * team_warps_ * 32;
+      outputs[i].row = o / kTileRows;
+      outputs[i].r = o % kTileRows;
+    }
+  }
+
+  __device__ bool valid(int tile, const Output& out) const {
+    return out.row < p_.m && out.r < span() && tile * span() + out.r < num_outputs();
+  }
+
+  // What is added to is fetched before the loop over the chunks.
+  __device__ void fetch_old(int tile, Output (&outputs)[kOutputs]) const {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      Output& out = outputs[i];
+      out.old = 0.0F;
+      if (p_.epilogue == LinearEpilogue::kAdd && valid(tile, out)) {
+        out.old = static_cast<const float*>(p_.y)[out.row * p_.y_stride + tile * span() + out.r];
+      }
+    }
+  }
+
+  __device__ float total(int row, int r) const {
+    float v = 0.0F;
+#pragma unroll 8
+    for (int w = 0; w < team_warps_; ++w) {
+      v += sums_[(w * p_.m + row) * kTileRows + r];
     }
     return v;
   }
@@ -393,26 +503,27 @@ class Block {
     return rsqrtf(squares / static_cast<float>(p_.k) + p_.norm_eps);
   }
 
-  __device__ void finish_outputs(const float* meet, const Output (&outputs)[kOutputs]) const {
+  __device__ void finish_outputs(int tile, const Output (&outputs)[kOutputs]) const {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       const Output& out = outputs[i];
-      if (!out.valid) {
+      if (!valid(tile, out)) {
         continue;
       }
-      const int o = static_cast<int>(threadIdx.x) + i * kSkinnyThreads;
-      const int row = o / kTileRows;
-      const int r = o % kTileRows;
-      const float scale = p_.norm_weight != nullptr ? inverse_rms(row) : 1.0F;
-      float v = fmaf(total(meet, row, r), scale, out.bias);
+      const int output = tile * span() + out.r;
+      const float scale = p_.norm_weight != nullptr ? inverse_rms(out.row) : 1.0F;
+      const float bias = p_.bias != nullptr ? __ldg(p_.bias + output) : 0.0F;
+      float v = fmaf(total(out.row, out.r), scale, bias);
       if (gate_) {
-        v = silu(v) * fmaf(total(meet, row, r + kTileRows / 2), scale, out.bias_up);
+        const float bias_up = p_.bias != nullptr ? __ldg(p_.bias + p_.n / 2 + output) : 0.0F;
+        v = silu(v) * fmaf(total(out.row, out.r + kTileRows / 2), scale, bias_up);
       }
       v += out.old;
+      const int64_t at = out.row * p_.y_stride + output;
       if (p_.y_f32) {
-        static_cast<float*>(p_.y)[out.at] = v;
+        static_cast<float*>(p_.y)[at] = v;
       } else {
-        static_cast<__nv_bfloat16*>(p_.y)[out.at] = __float2bfloat16(v);
+        static_cast<__nv_bfloat16*>(p_.y)[at] = __float2bfloat16(v);
       }
     }
   }
@@ -420,39 +531,55 @@ class Block {
   const SkinnyArgs& p_;
   int stages_;
   int num_tiles_;
-  int lane_;
-  int warp_;
+  bool stage_x_;
   bool gate_;
-  int half_;
+  int team_warps_;
+  int team_;
+  int thread_;  // of the team
+  int warp_;    // of the team
+  int lane_;
+  int64_t row_bytes_;
   int warp_chunks_ = 0;
+  int first_tile_ = 0;
+  int tile_step_ = 0;
+  // The next chunk of w to load: chunks left, its tile, its number in the tile and this lane's
+  // address in it. Of x only the number.
+  int w_left_ = 0;
   int fill_tile_ = 0;
   int fill_chunk_ = 0;
-  unsigned char* ring_ = nullptr;
-  const unsigned char* x_ = nullptr;  // bf16 rows, in shared or in global memory
-  int64_t x_pitch_ = 0;               // bytes
-  float* sums_ = nullptr;
-  float* squares_ = nullptr;  // [warps][m]
+  const unsigned char* fill_from_ = nullptr;
+  int x_left_ = 0;
+  int x_chunk_ = 0;
+  int stage_bytes_ = 0;
+  uint32_t ring_ = 0;  // this warp's, a shared address
+  uint32_t w_lane_ = 0;
+  uint32_t x_lane_[kRowGroups] = {};
+  unsigned char* staged_x_ = nullptr;  // [chunks][m] rows of 256 bytes
+  float* squares_ = nullptr;           // [warps][m]
+  float* sums_ = nullptr;              // the team's
 };
 
 template <int kTileRows, int kRowGroups>
-__global__ __launch_bounds__(kSkinnyThreads) void skinny_kernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  Block<kTileRows, kRowGroups> block(p, shared);
-  block.fill_ring();
-  block.prefetch_beyond(p.l2_chunks);
-  if (p.a.norm_weight != nullptr) {
-    block.prefetch_norm_weight();
-  }
-  // Whatever starts now only fills its own ring before it waits for this kernel, and this kernel
+__global__ __launch_bounds__(kSkinnyThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
+skinny_kernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  Team<kTileRows, kRowGroups> team(p, shared);
+  StagedX x(p.a, team.staged_x(), team.squares());
+  team.fill_ring();
+  x.fetch_norm_weight();
+  // Whatever starts now only fills its own rings before it waits for this kernel, and this kernel
   // ends after the ones before it.
   pdl_release();
   pdl_wait();
   if (p.a.norm_weight != nullptr) {
-    block.template stage_x<true>();
+    x.copy_weighted();
   } else if (p.stage_x) {
-    block.template stage_x<false>();
+    x.copy();
+  } else {
+    team.fill_ring_x();
   }
-  block.run();
+  __syncthreads();
+  team.run();
 }
 
 }  // namespace skinny_detail
@@ -465,12 +592,13 @@ void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
   WR_CUDA(cudaGetDevice(&device));
   const uint64_t bit = uint64_t{1} << (device % 64);
   if ((raised.load(std::memory_order_relaxed) & bit) == 0) {
-    WR_CUDA(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSkinnyMaxShared));
+    int most = 0;
+    WR_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    WR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
     raised.fetch_or(bit, std::memory_order_relaxed);
   }
   const skinny_detail::Params params{
-      args, plan.stages, plan.num_tiles, plan.l2_chunks, plan.stage_x};
+      args, plan.num_teams, plan.stages, plan.num_tiles, plan.stage_x};
   launch(stream,
          "skinny",
          {dim3(static_cast<unsigned>(plan.num_blocks)), dim3(kSkinnyThreads), plan.shared_bytes},

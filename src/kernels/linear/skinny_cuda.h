@@ -30,23 +30,29 @@ struct SkinnyArgs {
   int32_t k = 0;  // a multiple of 8
 };
 
-// How a product is cut; a pure function of sizes (skinny_plan), so that it can be tested and tuned.
+// How a product is cut. What is not given follows from the sizes (skinny_plan), so that benchmarks
+// can try other cuts.
 struct SkinnyPlan {
-  int32_t tile_rows = 16;  // rows of w a block works on at a time: 8, 16 or 32
-  int32_t row_groups = 1;  // groups of 8 rows of x: 1, 2 or 4
-  int32_t stages = 4;      // depth of each warp's ring of weight chunks
-  int32_t l2_chunks = 0;   // chunks a warp asks into L2 beyond its ring before it waits
+  int32_t tile_rows = 0;   // rows of w a team works on at a time: 16 or 32
+  int32_t row_groups = 0;  // groups of 8 rows of x: 1, 2 or 4
+  int32_t num_teams = 0;   // of a block's 16 warps: 1 or 2
+  int32_t stages = 0;      // depth of each warp's ring of chunks
+  bool stage_x = true;     // x lies in shared memory as a whole
   int32_t num_tiles = 0;
   int32_t num_blocks = 0;
-  bool stage_x = true;  // x goes through shared memory once; else chunks are read as needed
   size_t shared_bytes = 0;
 };
 
-SkinnyPlan skinny_plan(const SkinnyArgs& args, int32_t num_sms);
-// Fills in the numbers that follow from tile_rows, row_groups, stage_x and stages (0: as many as fit).
-void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, int32_t num_sms);
+struct SkinnyLimits {
+  int32_t num_sms = 132;
+  int32_t block_shared_bytes = 227 * 1024;  // the most dynamic shared memory of a block
+};
 
-// Whether x with its norm can be done inside: all of x must fit into shared memory.
+SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits);
+// The same with some numbers given; the others are 0.
+SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits, SkinnyPlan given);
+
+// Whether the norm pays inside, where every block does it again.
 bool skinny_takes_norm(int32_t m, int32_t k);
 
 void skinny(Stream& stream, const SkinnyArgs& args);
