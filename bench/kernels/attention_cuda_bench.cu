@@ -36,6 +36,7 @@ std::vector<Row> repeat(int32_t n, int32_t queries, int32_t len) {
 struct Options {
   int32_t block_size = 16;
   bool nhd = false;
+  bool settled = true;
 };
 
 // Everything of a case on the device.
@@ -95,6 +96,7 @@ class Bench {
     args_.num_q_heads = c.q_heads;
     args_.scale = 0.0884F;
     args_.num_decode_rows = num_decodes_;
+    args_.settled = options.settled;
     const size_t scratch = native_attention_scratch_bytes(args_.kv, c.q_heads, n);
     args_.scratch = make_view(allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
   }
@@ -254,7 +256,7 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: nhd; block=N; anything else names cases, by a part of their names (none: all).
+// Arguments: nhd; unsettled; block=N; anything else names cases, by a part of their names (none: all).
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
   std::vector<std::string> names;
@@ -262,6 +264,8 @@ int main(int argc, char** argv) {
     const std::string argument = argv[i];
     if (argument == "nhd") {
       options.nhd = true;
+    } else if (argument == "unsettled") {
+      options.settled = false;
     } else if (argument.starts_with("block=")) {
       options.block_size = std::atoi(argv[i] + 6);
     } else {

@@ -15,6 +15,7 @@ constexpr AttentionCapabilities kCapabilities{
     .device = DeviceKind::kCuda,
     .head_dim_multiple = 64,
     .max_head_dim = 128,
+    .max_group = cuda::kMaxGroup,
     .kv_f32 = false,
     .kv_bf16 = true,
     .kernel_block_multiple = 16,
@@ -73,6 +74,7 @@ class NativeAttention final : public AttentionBackend {
     args.scale = call.params.scale;
     args.soft_cap = call.params.soft_cap;
     args.causal = call.params.causal;
+    args.settled = true;  // at least the QKV product and the write of keys lie between
     cuda::attention_forward(stream, args);
   }
 

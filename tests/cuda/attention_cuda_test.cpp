@@ -256,7 +256,17 @@ class AttentionCudaTest : public CudaTest {
                  << c.soft_cap << " sinks " << c.sinks << " decode rows " << c.num_decode_rows);
     arena().reset();
     build(c, seed);
-    expect_near(run_cuda(), run_cpu());
+    const Result want = run_cpu();
+    expect_near(run_cuda(), want);
+    if (c.num_decode_rows > 0) {
+      SCOPED_TRACE("settled");
+      cuda::ScheduledAttentionArgs args{cuda_args(), c.window, true};
+      cuda::attention_schedule(stream(), args);
+      stream().synchronize();
+      cuda::attention_forward(stream(), args);
+      cuda::attention_forward(stream(), args);
+      expect_near(fetch(args), want);
+    }
   }
 
   struct {
@@ -321,6 +331,17 @@ TEST_F(AttentionCudaTest, DecodeOfManyRowsWithLongOnes) {
   rows.push_back({1, 5000});
   rows[3].len = 4097;
   check(with_decodes(rows));
+}
+
+TEST_F(AttentionCudaTest, DecodeOfMoreSharesThanBlocks) {
+  Case c = with_decodes(decode_rows(700, 1, 200, 12));
+  c.q_heads = 16;
+  c.kv_heads = 8;
+  check(c);
+  c = with_decodes(decode_rows(40, 1500, 2500, 13));
+  c.q_heads = 16;
+  c.kv_heads = 8;
+  check(c);
 }
 
 TEST_F(AttentionCudaTest, DecodeWithPaddingRows) {

@@ -7,6 +7,8 @@
 #include "kernels/attention/flashinfer_cutlass.cuh"
 #include "kernels/attention/flashinfer_params.h"
 
+// From the build folder (cmake/flashinfer.cmake); its include guard keeps the original out.
+#include <epilogue.cuh>
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>

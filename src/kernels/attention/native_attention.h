@@ -17,6 +17,10 @@ namespace cuda {
 // paged_attention in two halves, so that the layers of a step share one schedule.
 struct ScheduledAttentionArgs : PagedAttentionArgs {
   int32_t schedule_window = 0;  // 0, or at least the window of every layer that uses the schedule
+  // The launches right before this one wrote nothing that attention reads but q and this step's keys
+  // and values: the batch, the block table and the schedule were complete before the launch before
+  // this one started its work. Decode then fetches older keys while that launch still runs.
+  bool settled = false;
 };
 
 // Once per step: deals the step's keys out to blocks, from the lengths on the device. Reads batch,

@@ -10,18 +10,19 @@
 
 // Formula: paged_attention.h, for rows with one query token.
 // Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
-// Mapping: a grid of as many blocks as the device holds, each with its DecodeShare of consecutive
-//   (row, KV head) pairs. Of a pair's tiles of 16 tokens, warp w takes every fourth from the w-th on,
-//   through a ring of its own in shared memory that it fills by cp.async, running ahead over pair and
-//   row borders; nothing waits for another warp until a pair's end, where the warps add up. Scores and
-//   outputs are computed transposed (tokens x heads, dims x heads) on the tensor cores, so that a
-//   group of up to 8 heads fills the narrow side. A pair that was cut is written in parts; the block
-//   that arrives last adds them up.
-// Bytes moved: the visible keys and values once; of a pair that was cut 2 * group * (head_dim + 2) * 4
-//   a part. About 64 KiB are under way per block, two blocks an SM.
+// Mapping: a grid of as many blocks as the device holds; a block works on pieces (a run of key tiles
+//   of one row, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens, warp w
+//   takes every fourth from the w-th on, through a ring of its own in shared memory that it fills by
+//   cp.async, running ahead into the next piece; nothing waits for another warp until a piece's end,
+//   where the warps add up. Scores and outputs are computed transposed (tokens x heads, dims x heads)
+//   on the tensor cores, so that a group of up to 8 heads fills the narrow side. Of a row that was cut
+//   the parts go to scratch; the block that brings the last one adds them up.
+// Bytes moved: the visible keys and values once; of a row that was cut 2 * group * (head_dim + 2) * 4
+//   a part and KV head. About 64 KiB are under way per block, two blocks an SM.
 // Numerics: bf16 products, float32 sums, softmax weights rounded to bf16 before they meet the values.
 //   Which tokens are added up first depends on the cuts, so on the whole batch.
-// Preconditions: query token of row r is r; native_schedule ran for these lengths.
+// Preconditions: query token of row r is r; native_schedule ran for these lengths; if settled, what
+//   ScheduledAttentionArgs says.
 // Origin: flash-decoding (Dao et al., 2023); our own layout and pipeline.
 namespace warprow::cuda {
 namespace {
@@ -43,111 +44,184 @@ struct DecodeSizes {
   static constexpr int kSharedBytes = kRingBytes + kExchangeFloats * 4;
 };
 
-// Steps through a share pair by pair.
-struct PairWalk {
-  int32_t row, head, tile;                  // the first tile of this block's part of the pair
-  int32_t count;                            // tiles of the part
-  int32_t left;                             // tiles of the share from this part on
-  int32_t pair_tiles, seq_len, first_tile;  // of the row; first_tile is the pair's, in the sequence
+// An item for one KV head.
+struct Piece {
+  DecodeItem item;
+  int32_t head;
+};
 
-  __device__ void load_row(const NativeParams& p) {
-    seq_len = p.idx_mapping[row] < 0 ? 0 : p.seq_lens[row];
-    pair_tiles = decode_tiles(seq_len, p.schedule_window);
-    first_tile = (seq_len + kDecodeTile - 1) / kDecodeTile - pair_tiles;
+// The pieces of a block, in order. The first two are known; which the k-th is gets known while the
+// block is at k - 2, so that copies can run ahead into the piece after the current one.
+struct PieceQueue {
+  static constexpr int kSlots = 4;
+  static constexpr int kSlotInts = 12;
+  int32_t* slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: there is none)
+  int32_t num_pieces;
+
+  [[nodiscard]] __device__ bool dealt() const {
+    return num_pieces > 2 * static_cast<int32_t>(gridDim.x);
   }
-  __device__ void start(const NativeParams& p, const DecodeShare& share) {
-    row = share.row;
-    head = share.head;
-    tile = share.tile;
-    left = share.num_tiles;
-    load_row(p);
-    count = min(left, pair_tiles - tile);
+  // One thread: takes the piece after the next two. A launch takes as many as there are pieces, so
+  // the count wraps with the last.
+  [[nodiscard]] __device__ int32_t take(const NativeParams& p) const {
+    return static_cast<int32_t>(atomicInc(&p.scratch.counts->taken, num_pieces - 1) +
+                                2 * gridDim.x);
   }
-  __device__ bool next(const NativeParams& p) {
-    left -= count;
-    if (left <= 0) {
-      return false;
+  // One warp: what put needs to know of a piece, an integer a lane.
+  [[nodiscard]] __device__ int32_t fetch(const NativeParams& p, int32_t number) const {
+    const int lane = threadIdx.x % 32;
+    const int32_t item = number / p.num_kv_heads;
+    if (number >= num_pieces) {
+      return -1;
     }
-    tile = 0;
-    if (++head == p.num_kv_heads) {
-      head = 0;
-      do {
-        ++row;
-        load_row(p);
-      } while (pair_tiles == 0);
+    return lane < 8 ? __ldcg(reinterpret_cast<const int32_t*>(p.scratch.items + item) + lane)
+                    : number - item * p.num_kv_heads;
+  }
+  __device__ void put(int k, int32_t fetched) const {
+    if (threadIdx.x % 32 < 9) {
+      slots[k % kSlots * kSlotInts + threadIdx.x % 32] = fetched;
     }
-    count = min(left, pair_tiles);
-    return true;
+  }
+  [[nodiscard]] __device__ bool has(int k) const { return slots[k % kSlots * kSlotInts + 8] >= 0; }
+  [[nodiscard]] __device__ Piece get(int k) const {
+    const auto* slot = reinterpret_cast<const int4*>(slots + k % kSlots * kSlotInts);
+    const int4 a = slot[0];
+    const int4 b = slot[1];
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, slot[2].x};
   }
 };
 
 // A warp's way through its tiles, ahead of the arithmetic.
 template <int kDim>
 struct TileFeed {
-  PairWalk walk;
-  bool live = true;
-  int32_t n = 0;          // tiles of this warp in the part that are on their way
-  int32_t held_row = -1;  // lane l holds the place of tile held_tile + l * kDecodeWarps
-  int32_t held_tile = -1;
-  int64_t held_bytes = 0;
+  Piece piece;
+  int k = -1;     // which of the block's pieces it is
+  int32_t n = 0;  // tiles of this warp in the piece that are on their way
+  // Lane l holds the place in the cache of the warp's tile held_first + l of the piece; places of the
+  // pieces to come are fetched a piece ahead.
+  int64_t held = 0;
+  int32_t held_first = 0;
+  int64_t coming[2] = {};
 
-  __device__ void hold(const NativeParams& p, int32_t tile) {
-    if (held_row == walk.row && tile >= held_tile && tile < held_tile + 32 * kDecodeWarps &&
-        (tile - held_tile) % kDecodeWarps == 0) {
-      return;
+  [[nodiscard]] __device__ int64_t place(const NativeParams& p,
+                                         const DecodeItem& item,
+                                         int32_t first) const {
+    const auto mine = (first + static_cast<int32_t>(threadIdx.x % 32)) * kDecodeWarps +
+                      static_cast<int32_t>(threadIdx.x / 32);
+    if (mine >= item.num_tiles) {
+      return 0;
     }
-    held_row = walk.row;
-    held_tile = tile;
-    const int32_t mine = tile + static_cast<int32_t>(threadIdx.x % 32) * kDecodeWarps;
-    if (mine < walk.pair_tiles) {
-      const int32_t token = (walk.first_tile + mine) * kDecodeTile;
-      const int32_t block = token / p.block_size;
-      const int64_t table = p.idx_mapping[walk.row] * p.table_stride;
-      held_bytes = p.block_table[table + block] * p.block_bytes +
-                   (token - block * p.block_size) * p.token_bytes;
+    const int32_t token = (item.tile + mine) * kDecodeTile;
+    const int32_t block = token / p.block_size;
+    const int64_t table = item.table_row * p.table_stride;
+    return __ldcg(p.block_table + table + block) * p.block_bytes +
+           (token - block * p.block_size) * p.token_bytes;
+  }
+  // Once for every piece of the block, before the feed can get there.
+  __device__ void expect(const NativeParams& p, const PieceQueue& queue, int k_coming) {
+    if (queue.has(k_coming)) {
+      const int64_t to = place(p, queue.get(k_coming).item, 0);
+      coming[0] = k_coming % 2 == 0 ? to : coming[0];
+      coming[1] = k_coming % 2 == 0 ? coming[1] : to;
     }
   }
 
-  // Starts the copy of the warp's next tile into a stage of its ring, if there is one.
-  __device__ void issue(const NativeParams& p, uint32_t stage) {
-    using Sizes = DecodeSizes<kDim, 1>;
-    const int lane = threadIdx.x % 32;
+  // Whether the warp has a next tile in its block's pieces up to the `reach`-th.
+  __device__ bool find(const PieceQueue& queue, int reach) {
     const int warp = threadIdx.x / 32;
-    while (live && warp + n * kDecodeWarps >= walk.count) {
-      live = walk.next(p);
+    while (k < 0 || warp + n * kDecodeWarps >= piece.item.num_tiles) {
+      if (k >= reach || !queue.has(k + 1)) {
+        return false;
+      }
+      ++k;
+      piece = queue.get(k);
+      held = k % 2 == 0 ? coming[0] : coming[1];
+      held_first = 0;
       n = 0;
     }
-    if (live) {
-      const int32_t tile = walk.tile + warp + n * kDecodeWarps;
-      hold(p, tile);
-      ++n;
-      const int64_t place =
-          __shfl_sync(0xffffffffU, held_bytes, (tile - held_tile) / kDecodeWarps) +
-          walk.head * p.head_bytes;
-      constexpr int kTokensAtOnce = 32 / Sizes::kChunks;
-      const int chunk = lane % Sizes::kChunks;
-      const int first = lane / Sizes::kChunks;
-      const int64_t from = place + first * p.token_bytes + chunk * 16;
-      const int32_t valid = walk.seq_len - (walk.first_tile + tile) * kDecodeTile;
+    return true;
+  }
+  // Whether the tile that was found holds the row's newest token.
+  [[nodiscard]] __device__ bool newest() const {
+    const int32_t tile =
+        piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
+    return (tile + 1) * kDecodeTile >= piece.item.seq_len;
+  }
+
+  // Starts the copy of the tile that was found.
+  __device__ void copy(const NativeParams& p, uint32_t stage) {
+    using Sizes = DecodeSizes<kDim, 1>;
+    const int lane = threadIdx.x % 32;
+    if (n >= held_first + 32) {
+      held_first = n;
+      held = place(p, piece.item, n);
+    }
+    const int64_t place =
+        __shfl_sync(0xffffffffU, held, n - held_first) + piece.head * p.head_bytes;
+    constexpr int kTokensAtOnce = 32 / Sizes::kChunks;
+    const int chunk = lane % Sizes::kChunks;
+    const int first = lane / Sizes::kChunks;
+    const int64_t from = place + first * p.token_bytes + chunk * 16;
+    const int32_t tile =
+        piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
+    const int32_t valid = piece.item.seq_len - tile * kDecodeTile;
+    ++n;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const char* base = (half == 0 ? p.k : p.v) + from;
 #pragma unroll
       for (int i = 0; i < kDecodeTile / kTokensAtOnce; ++i) {
         const int token = first + i * kTokensAtOnce;
-        const uint32_t to = stage + token * Sizes::kRowBytes + ((chunk ^ (token & 7)) * 16);
-        copy16_async(to, p.k + from + i * kTokensAtOnce * p.token_bytes, token < valid);
-      }
-#pragma unroll
-      for (int i = 0; i < kDecodeTile / kTokensAtOnce; ++i) {
-        const int token = first + i * kTokensAtOnce;
-        const uint32_t to =
-            stage + Sizes::kHalfBytes + token * Sizes::kRowBytes + ((chunk ^ (token & 7)) * 16);
-        copy16_async(to, p.v + from + i * kTokensAtOnce * p.token_bytes, token < valid);
+        const uint32_t to = stage + half * Sizes::kHalfBytes + token * Sizes::kRowBytes +
+                            ((chunk ^ (token & 7)) * 16);
+        copy16_async(to, base + i * kTokensAtOnce * p.token_bytes, token < valid);
       }
     }
     copy_commit();
   }
 };
 
-// What a warp knows of its part of a pair: for each head the running maximum (in powers of two), the
+// A warp's ring of stages between the feed and the arithmetic.
+template <int kDim, int kHeadTiles>
+struct TileRing {
+  using Sizes = DecodeSizes<kDim, kHeadTiles>;
+  TileFeed<kDim> feed;
+  uint32_t base;
+  int first = 0;  // the stage of the oldest tile
+  int ahead = 0;  // tiles that were copied, or are under way, and not yet used
+
+  [[nodiscard]] __device__ uint32_t stage(int i) const {
+    const int at = first + i;
+    return base + (at >= Sizes::kStages ? at - Sizes::kStages : at) * Sizes::kStageBytes;
+  }
+  __device__ void fill(const NativeParams& p,
+                       const PieceQueue& queue,
+                       int reach,
+                       bool with_newest) {
+    while (ahead < Sizes::kStages && feed.find(queue, reach) &&
+           (with_newest || !feed.newest())) {
+      feed.copy(p, stage(ahead));
+      ++ahead;
+    }
+  }
+  // Waits for the oldest tile; fill has made sure that there is one.
+  __device__ uint32_t front() const {
+    if (ahead == Sizes::kStages) {
+      copy_wait<Sizes::kStages - 1>();
+    } else {
+      copy_wait<0>();
+    }
+    __syncwarp();
+    return stage(0);
+  }
+  __device__ void pop() {
+    __syncwarp();
+    first = first + 1 == Sizes::kStages ? 0 : first + 1;
+    --ahead;
+  }
+};
+
+// What a warp knows of its tiles of a piece: for each head the running maximum (in powers of two), the
 // sum of weights (each lane those of its tokens) and the output, transposed.
 template <int kDim, int kHeadTiles>
 struct DecodeState {
@@ -360,42 +434,37 @@ struct Gathered {
   }
 };
 
-// Adds up the parts of a pair that were written to scratch by blocks first .. last.
+// Adds up the parts of a row and KV head.
 template <int kDim>
-__device__ void gather_parts(const NativeParams& p, const PairWalk& pair, int first, int last) {
+__device__ void gather_parts(const NativeParams& p, const Piece& piece) {
   const int threads_per_head = kDim / 4;
   const int64_t floats = partial_floats(p.group, kDim);
   const int element = static_cast<int>(threadIdx.x) % threads_per_head * 4;
   for (int h = static_cast<int>(threadIdx.x) / threads_per_head; h < p.group;
        h += kDecodeThreads / threads_per_head) {
     Gathered all;
-#pragma unroll 4
-    for (int block = first; block <= last; ++block) {
-      const float* part = p.scratch.partials + (2 * block + (block == first ? 1 : 0)) * floats;
+#pragma unroll 8
+    for (int i = 0; i < piece.item.num_parts; ++i) {
+      const float* part =
+          p.scratch.partials + ((piece.item.first_part + i) * p.num_kv_heads + piece.head) * floats;
       const float* tops = part + p.group * kDim + h * 2;
       all.add(__ldcg(reinterpret_cast<const float4*>(part + h * kDim + element)),
               __ldcg(tops),
               __ldcg(tops + 1));
     }
-    all.write(p, pair.row, pair.head * p.group + h, kDim, element);
+    all.write(p, piece.item.row, piece.head * p.group + h, kDim, element);
   }
 }
 
-// The end of a block's part of a pair: adds up the warps and writes the output or a part; the block
-// that brings a pair's last part adds those up.
+// Adds up the warps and writes the output of a row, or of a part of one.
 template <int kDim, int kHeadTiles>
-__device__ void finish_pair(const NativeParams& p,
-                            const DecodeShare& share,
-                            const PairWalk& pair,
-                            const float* exchange) {
+__device__ void finish_piece(const NativeParams& p, const Piece& piece, const float* exchange) {
   using Sizes = DecodeSizes<kDim, kHeadTiles>;
   const int threads_per_head = kDim / 4;
   const int element = static_cast<int>(threadIdx.x) % threads_per_head * 4;
-  const int block = static_cast<int>(blockIdx.x);
-  const bool begins = pair.tile == 0;
-  const bool whole = begins && pair.count == pair.pair_tiles;
-  float* part =
-      p.scratch.partials + (2 * block + (begins ? 1 : 0)) * int64_t{partial_floats(p.group, kDim)};
+  const int64_t slot =
+      (piece.item.first_part + piece.item.part) * int64_t{p.num_kv_heads} + piece.head;
+  float* part = p.scratch.partials + slot * partial_floats(p.group, kDim);
   for (int h = static_cast<int>(threadIdx.x) / threads_per_head; h < p.group;
        h += kDecodeThreads / threads_per_head) {
     Gathered all;
@@ -407,8 +476,8 @@ __device__ void finish_pair(const NativeParams& p,
               tops[0],
               tops[1]);
     }
-    if (whole) {
-      all.write(p, pair.row, pair.head * p.group + h, kDim, element);
+    if (piece.item.num_parts == 1) {
+      all.write(p, piece.item.row, piece.head * p.group + h, kDim, element);
     } else {
       *reinterpret_cast<float4*>(part + h * kDim + element) = all.o;
       if (element == 0) {
@@ -417,82 +486,112 @@ __device__ void finish_pair(const NativeParams& p,
       }
     }
   }
-  if (whole) {
-    return;
-  }
-  const int first = begins ? block : share.first_pair_first_block;
-  const int last = begins ? share.last_pair_last_block : share.first_pair_last_block;
-  int32_t* arrivals = p.scratch.arrivals + pair.row * p.num_kv_heads + pair.head;
-  __threadfence();
-  __syncthreads();
-  __shared__ int32_t others;
-  if (threadIdx.x == 0) {
-    others = atomicAdd(arrivals, 1);
-  }
-  __syncthreads();
-  if (others == last - first) {
-    __threadfence();
-    gather_parts<kDim>(p, pair, first, last);
-    if (threadIdx.x == 0) {
-      *arrivals = 0;
+}
+
+// The parts of rows that this block brings. Whether a part was its row's last is known only after a
+// way to memory and back, so one thread asks and all look at the answer after the next barrier.
+struct PartArrivals {
+  int32_t* answer;  // shared
+  Piece brought;
+  bool asked = false;
+
+  // After a barrier behind the part's writes.
+  __device__ void ask(const NativeParams& p, const Piece& piece) {
+    asked = piece.item.num_parts > 1;
+    brought = piece;
+    if (asked && threadIdx.x == kDecodeThreads - 1) {
+      __threadfence();
+      int32_t* count = p.scratch.arrivals + piece.item.row * p.num_kv_heads + piece.head;
+      const bool last = atomicAdd(count, 1) == piece.item.num_parts - 1;
+      if (last) {
+        __threadfence();
+        *count = 0;
+      }
+      *answer = last ? 1 : 0;
     }
   }
-}
+  // After another barrier.
+  template <int kDim>
+  __device__ void look(const NativeParams& p) {
+    if (asked && *answer != 0) {
+      gather_parts<kDim>(p, brought);
+    }
+    asked = false;
+  }
+};
 
 template <int kDim, int kHeadTiles>
 __global__ void __launch_bounds__(kDecodeThreads, DecodeSizes<kDim, kHeadTiles>::kBlocksPerSm)
 decode_kernel(const NativeParams p) {
   using Sizes = DecodeSizes<kDim, kHeadTiles>;
   extern __shared__ __align__(16) char shared[];
-  pdl_wait();
-  pdl_release();
-  const DecodeShare share = p.scratch.shares[blockIdx.x];
-  if (share.num_tiles == 0) {
-    return;
-  }
-  const int warp = threadIdx.x / 32;
-  const uint32_t ring = shared_address(shared) + warp * Sizes::kStages * Sizes::kStageBytes;
+  __shared__ __align__(16) int32_t slots[PieceQueue::kSlots * PieceQueue::kSlotInts];
+  __shared__ int32_t answer;
   auto* exchange = reinterpret_cast<float*>(shared + Sizes::kRingBytes);
-
-  PairWalk pair;
-  pair.start(p, share);
-  TileFeed<kDim> feed;
-  feed.walk = pair;
-#pragma unroll 1
-  for (int s = 0; s + 1 < Sizes::kStages; ++s) {
-    feed.issue(p, ring + s * Sizes::kStageBytes);
+  const int warp = threadIdx.x / 32;
+  if (!p.settled) {
+    pdl_wait();
   }
+  const PieceQueue queue{slots, __ldcg(&p.scratch.counts->num_pieces)};
+  if (warp < 2) {
+    queue.put(warp, queue.fetch(p, static_cast<int32_t>(blockIdx.x + warp * gridDim.x)));
+  }
+  __syncthreads();
+  TileRing<kDim, kHeadTiles> ring;
+  ring.base = shared_address(shared) + warp * Sizes::kStages * Sizes::kStageBytes;
+  ring.feed.expect(p, queue, 0);
+  ring.feed.expect(p, queue, 1);
+  ring.fill(p, queue, 1, !p.settled);
+  if (p.settled) {
+    pdl_wait();
+  }
+  pdl_release();
+
   DecodeState<kDim, kHeadTiles> state;
-  state.load_q(p, pair.row, pair.head);
-  int stage = 0;
-  int free_stage = Sizes::kStages - 1;
-  while (true) {
+  PartArrivals arrivals{&answer, {}};
+  bool more = queue.has(0);
+  if (more) {
+    const Piece first = queue.get(0);
+    state.load_q(p, first.item.row, first.head);
+  }
+  for (int k = 0; more; ++k) {
+    const Piece piece = queue.get(k);
+    int32_t taken = queue.num_pieces;
+    if (queue.dealt() && threadIdx.x == 0) {
+      taken = queue.take(p);
+    }
     state.reset();
-    const int32_t low = p.window > 0 ? pair.seq_len - p.window : 0;
+    ring.fill(p, queue, k + 1, true);
+    const int32_t low = p.window > 0 ? piece.item.seq_len - p.window : 0;
 #pragma unroll 1
-    for (int t = warp; t < pair.count; t += kDecodeWarps) {
-      copy_wait<Sizes::kStages - 2>();
-      __syncwarp();
-      feed.issue(p, ring + free_stage * Sizes::kStageBytes);
-      const int32_t position = (pair.first_tile + pair.tile + t) * kDecodeTile;
-      state.add_tile(p, ring + stage * Sizes::kStageBytes, position, low, pair.seq_len);
-      free_stage = stage;
-      stage = stage + 1 == Sizes::kStages ? 0 : stage + 1;
+    for (int t = warp; t < piece.item.num_tiles; t += kDecodeWarps) {
+      ring.fill(p, queue, k + 1, true);
+      const uint32_t stage = ring.front();
+      state.add_tile(p, stage, (piece.item.tile + t) * kDecodeTile, low, piece.item.seq_len);
+      ring.pop();
+    }
+    more = queue.has(k + 1);
+    if (more) {
+      const Piece next = queue.get(k + 1);
+      state.load_q(p, next.item.row, next.head);
+    }
+    int32_t fetched = -1;
+    if (warp == 0 && queue.dealt()) {
+      fetched = queue.fetch(p, __shfl_sync(0xffffffffU, taken, 0));
     }
     state.put(exchange);
-    PairWalk next = pair;
-    const bool more = next.next(p);
-    if (more) {
-      state.load_q(p, next.row, next.head);
+    __syncthreads();
+    arrivals.look<kDim>(p);
+    finish_piece<kDim, kHeadTiles>(p, piece, exchange);
+    if (warp == 0) {
+      queue.put(k + 2, fetched);
     }
     __syncthreads();
-    finish_pair<kDim, kHeadTiles>(p, share, pair, exchange);
-    if (!more) {
-      return;
-    }
-    __syncthreads();
-    pair = next;
+    arrivals.ask(p, piece);
+    ring.feed.expect(p, queue, k + 2);
   }
+  __syncthreads();
+  arrivals.look<kDim>(p);
 }
 
 template <int kDim, int kHeadTiles>

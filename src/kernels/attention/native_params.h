@@ -9,42 +9,48 @@ namespace warprow::cuda {
 
 // What the native kernels agree on. Plain types only: kernels take these structs by value.
 
-constexpr int32_t kMaxScheduledRows =
-    8192;  // the schedule kernel keeps a prefix sum in shared memory
-constexpr int32_t kMaxDecodeBlocks = 512;  // of a decode grid; bounds the scratch
-constexpr int32_t kSegmentToks = 16;       // tokens that surely lie in one kernel block
-constexpr int32_t kDecodeTile = 16;        // tokens of a decode tile: the unit of shares
+constexpr int32_t kMaxScheduledRows = 3072;           // their prefix sums lie in shared memory
+constexpr int32_t kMaxDecodeBlocks = 320;             // of a decode grid
+constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // of rows that are cut, times KV heads
+constexpr int32_t kSegmentToks = 16;                  // tokens that surely lie in one kernel block
+constexpr int32_t kDecodeTile = 16;                   // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
-constexpr int32_t kMinShareTiles = 16;  // a block is not given less, unless there is no more
 constexpr int32_t kMaxGroup = 16;
 constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to absolute positions
 
-// What one block of the decode grid works on: `num_tiles` tiles of consecutive (row, KV head) pairs,
-// heads inside rows, from tile `tile` of pair (row, head) on.
-struct DecodeShare {
-  int32_t row, head, tile, num_tiles;
-  // The blocks that share the first pair when it does not begin here, and the last block of the pair
-  // with which the share ends.
-  int32_t first_pair_first_block, first_pair_last_block, last_pair_last_block;
-  int32_t unused;
+// A run of key tiles of one decode row; with each KV head it is one piece of work.
+struct DecodeItem {
+  int32_t row, table_row;  // in the batch, in the block table
+  int32_t seq_len;
+  int32_t tile, num_tiles;  // tile: the first one, counted from the sequence's start
+  int32_t part, num_parts;  // of the row; a row that is not cut is one part
+  int32_t first_part;       // the number of the row's part 0 among the parts of rows that are cut
+};
+
+// Block b of the grid works on pieces b and b + num_blocks (piece i: item i / heads, head i % heads),
+// then on whichever is next: multiprocessors differ in how fast they reach memory, by a factor of two.
+struct DecodeCounts {
+  int32_t num_pieces;
+  uint32_t taken;  // of those past the first two rounds; wraps to 0 at the end of a launch
 };
 
 // Where things lie in the scratch of one step and KV group.
 struct NativeScratch {
-  DecodeShare* shares;     // [num_blocks]
+  DecodeItem* items;  // [max_rows + kMaxParts]
+  DecodeCounts* counts;
   int32_t* arrivals;       // [max_rows * num_kv_heads], 0 between launches
   int32_t* prefill_tiles;  // [max_rows + 1] query tiles before each row of the prefill part
-  float* partials;         // [2 * num_blocks, partial_floats]
+  float* partials;         // [kMaxParts, partial_floats]
 };
 // Output, maximum and sum of every head of a group, in whole vectors of four.
 WR_HD constexpr int32_t partial_floats(int32_t group, int32_t head_dim) {
   return (group * (head_dim + 2) + 3) / 4 * 4;
 }
 
-// Byte offsets of the above; shares come first. Calls with fewer rows than planned for put the parts
+// Byte offsets of the above; items come first. Calls with fewer rows than planned for put the parts
 // after the counters earlier.
 struct ScratchLayout {
-  size_t arrivals = 0, prefill_tiles = 0, partials = 0, bytes = 0;
+  size_t counts = 0, arrivals = 0, prefill_tiles = 0, partials = 0, bytes = 0;
 };
 ScratchLayout native_scratch_layout(int32_t num_kv_heads,
                                     int32_t group,
@@ -84,6 +90,8 @@ struct NativeParams {
   int32_t window;
   float scale, soft_cap;
   bool causal;
+  bool
+      settled;  // batch, schedule and older keys are: decode reads them before the kernel ahead ends
 };
 
 }  // namespace warprow::cuda

@@ -3,15 +3,15 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/native_launch.h"
 
-// Formula: deals a step's decode work out to the blocks of the decode grid in equal numbers of key
-//   tiles, and numbers the query tiles of the other rows.
+// Formula: cuts a step's decode rows into pieces of work for the decode grid, and numbers the query
+//   tiles of the other rows.
 // Shapes: NativeScratch; rows [0, num_decode_rows) have one query token, the others any number.
-// Mapping: block 0 decode, block 1 prefill; threads over rows, then over grid blocks.
-// Bytes moved: a few per row and grid block; a few microseconds, once a step and KV group.
-// Numerics: integers. Where pairs are cut, and so in which order a decode row's sum is made, depends
+// Mapping: block 0 decode, block 1 prefill; threads over rows.
+// Bytes moved: a few per row and piece; a few microseconds, once a step and KV group.
+// Numerics: integers. Where rows are cut, and so in which order a decode row's sum is made, depends
 //   on the lengths of the whole batch.
-// Preconditions: at most kMaxScheduledRows rows and kMaxDecodeBlocks blocks.
-// Origin: "stream-K" work splitting; our own cuts, moved to the nearest pair where that costs little.
+// Preconditions: at most kMaxScheduledRows rows.
+// Origin: guided self-scheduling (Polychronopoulos and Kuck, 1987): pieces shrink towards the end.
 namespace warprow::cuda {
 namespace {
 
@@ -68,124 +68,80 @@ __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
   __syncthreads();
 }
 
-// The number of ascending values[0..n) that are at most x.
-template <typename T>
-__device__ int32_t count_at_most(const T* values, int32_t n, T x) {
-  int32_t low = 0;
-  int32_t high = n;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (values[middle] <= x) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-// Where a position in the step's sequence of tiles lies.
-struct Place {
-  int32_t row, head, tile;
-  int32_t pair_tiles;
-};
-
-struct DecodeRows {
-  const int32_t* before;  // [n + 1] tiles of one head before each row
-  int32_t n;
+// How finely rows are cut. A block's even share of the step's tiles is `share`; a row that begins
+// when the fraction x of the tiles lies before it is cut into parts of about share * (1 - x) / 2, so
+// that parts become smaller towards the end and the blocks end together, though some are much faster.
+// No part is smaller than kSmallest tiles unless its row is.
+struct Cutting {
+  static constexpr int32_t kSmallest = 16;
+  static constexpr int32_t kMostParts = 64;
+  int32_t all;  // tiles of one head over all rows
   int32_t num_heads;
+  int32_t num_blocks;
 
-  [[nodiscard]] __device__ int64_t num_tiles() const { return int64_t{before[n]} * num_heads; }
-  [[nodiscard]] __device__ Place find(int64_t position) const {
-    const auto per_head = static_cast<int32_t>(position / num_heads);
-    Place at;
-    at.row = count_at_most(before, n + 1, per_head) - 1;
-    const auto within = static_cast<int32_t>(position - int64_t{before[at.row]} * num_heads);
-    at.pair_tiles = before[at.row + 1] - before[at.row];
-    at.head = within / at.pair_tiles;
-    at.tile = within - at.head * at.pair_tiles;
-    return at;
+  [[nodiscard]] __device__ int32_t parts(int32_t before, int32_t tiles) const {
+    const float middle = static_cast<float>(before) + 0.5F * static_cast<float>(tiles);
+    const float left = static_cast<float>(all) - middle;
+    const float size = left * static_cast<float>(num_heads) / static_cast<float>(2 * num_blocks);
+    const int32_t whole = max(kSmallest, static_cast<int32_t>(size));
+    return min(kMostParts, (tiles + whole - 1) / whole);
   }
 };
 
-// Cuts [0, num_tiles) for the grid's blocks: equal shares, but at the edges of pairs where no share
-// grows much by it, since a pair that is cut costs its blocks a meeting.
-__device__ void cut_shares(const DecodeRows& rows, int32_t num_blocks, int64_t* cuts) {
-  __shared__ int32_t largest;
-  const int64_t all = rows.num_tiles();
-  const auto used =
-      static_cast<int32_t>(min(int64_t{num_blocks}, (all + kMinShareTiles - 1) / kMinShareTiles));
-  const auto block = static_cast<int32_t>(threadIdx.x);
-  const bool inner = block > 0 && block < used;
-  const auto share = static_cast<int32_t>(used > 0 ? all / used : 0);
-  int64_t equal = block == 0 ? 0 : all;
-  int64_t snapped = equal;
-  int32_t distance = 0;
-  if (inner) {
-    equal = all * block / used;
-    const Place at = rows.find(equal);
-    const bool down = 2 * at.tile < at.pair_tiles;
-    distance = down ? at.tile : at.pair_tiles - at.tile;
-    snapped = equal + (down ? -distance : distance);
+__device__ void write_items(const ScheduleParams& p,
+                            int32_t row,
+                            DecodeItem* items,
+                            int32_t tiles,
+                            int32_t parts,
+                            int32_t first_part) {
+  DecodeItem item;
+  item.row = row;
+  item.table_row = p.idx_mapping[row];
+  item.seq_len = p.seq_lens[row];
+  item.num_parts = parts;
+  item.first_part = first_part;
+  const int32_t first = (item.seq_len + kDecodeTile - 1) / kDecodeTile - tiles;
+  const int32_t each = tiles / parts;
+  const int32_t longer = tiles - each * parts;  // parts with one tile more come first
+  for (int32_t i = 0; i < parts; ++i) {
+    item.part = i;
+    item.tile = first + i * each + min(i, longer);
+    item.num_tiles = each + (i < longer ? 1 : 0);
+    items[i] = item;
   }
-  if (block == 0) {
-    largest = 0;
-    cuts[num_blocks] = all;
-  }
-  if (block < num_blocks) {
-    cuts[block] = snapped;
-  }
-  __syncthreads();
-  if (block < num_blocks) {
-    atomicMax(&largest, static_cast<int32_t>(cuts[block + 1] - cuts[block]));
-  }
-  __syncthreads();
-  if (largest > share + share / 16 + 4 && inner && distance > share / 32 + 2) {
-    cuts[block] = equal;
-  }
-  __syncthreads();
-}
-
-__device__ DecodeShare make_share(const DecodeRows& rows,
-                                  const int64_t* cuts,
-                                  int32_t num_blocks,
-                                  int32_t block) {
-  DecodeShare share = {};
-  const int64_t begin = cuts[block];
-  const int64_t end = cuts[block + 1];
-  share.num_tiles = static_cast<int32_t>(end - begin);
-  if (begin == end) {
-    return share;
-  }
-  const auto last_block = [&](int64_t pair_end) {
-    return count_at_most(cuts, num_blocks + 1, pair_end - 1) - 1;
-  };
-  const Place first = rows.find(begin);
-  share.row = first.row;
-  share.head = first.head;
-  share.tile = first.tile;
-  const int64_t first_pair = begin - first.tile;
-  share.first_pair_first_block = count_at_most(cuts, num_blocks + 1, first_pair) - 1;
-  share.first_pair_last_block = last_block(first_pair + first.pair_tiles);
-  const Place last = rows.find(end - 1);
-  share.last_pair_last_block = last_block(end - 1 - last.tile + last.pair_tiles);
-  return share;
 }
 
 __device__ void schedule_decode(const ScheduleParams& p) {
-  __shared__ int32_t before[kMaxScheduledRows + 1];
-  __shared__ int64_t cuts[kMaxDecodeBlocks + 1];
-  prefix_sums(before, p.num_decode_rows, [&](int32_t r) {
+  __shared__ int32_t tiles_before[kMaxScheduledRows + 1];
+  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of rows that are to be cut
+  __shared__ int32_t items_before[kMaxScheduledRows + 1];
+  const int32_t n = p.num_decode_rows;
+  prefix_sums(tiles_before, n, [&](int32_t r) {
     return p.idx_mapping[r] < 0 ? 0 : decode_tiles(p.seq_lens[r], p.window);
   });
-  const DecodeRows rows{before, p.num_decode_rows, p.num_kv_heads};
-  cut_shares(rows, p.num_blocks, cuts);
-  for (int32_t i = threadIdx.x; i < p.num_decode_rows * p.num_kv_heads; i += kThreads) {
+  const Cutting cutting{tiles_before[n], p.num_kv_heads, p.num_blocks};
+  const auto tiles_of = [&](int32_t r) { return tiles_before[r + 1] - tiles_before[r]; };
+  prefix_sums(parts_before, n, [&](int32_t r) {
+    const int32_t parts = cutting.parts(tiles_before[r], tiles_of(r));
+    return parts > 1 ? parts : 0;
+  });
+  // Rows for whose parts there is no room stay whole.
+  const auto parts_of = [&](int32_t r) {
+    const int32_t parts = parts_before[r + 1] - parts_before[r];
+    return parts > 0 && parts_before[r + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
+  };
+  prefix_sums(items_before, n, [&](int32_t r) { return tiles_of(r) > 0 ? parts_of(r) : 0; });
+  for (int32_t r = threadIdx.x; r < n; r += kThreads) {
+    if (tiles_of(r) > 0) {
+      DecodeItem* items = p.scratch.items + items_before[r];
+      write_items(p, r, items, tiles_of(r), parts_of(r), parts_before[r]);
+    }
+  }
+  for (int32_t i = threadIdx.x; i < n * p.num_kv_heads; i += kThreads) {
     p.scratch.arrivals[i] = 0;
   }
-  if (static_cast<int32_t>(threadIdx.x) < p.num_blocks) {
-    const auto block = static_cast<int32_t>(threadIdx.x);
-    p.scratch.shares[block] = make_share(rows, cuts, p.num_blocks, block);
+  if (threadIdx.x == 0) {
+    *p.scratch.counts = {items_before[n] * p.num_kv_heads, 0};
   }
 }
 

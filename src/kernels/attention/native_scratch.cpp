@@ -12,13 +12,15 @@ cuda::ScratchLayout cuda::native_scratch_layout(int32_t num_kv_heads,
                                                 int32_t max_rows) {
   constexpr size_t kAlign = 256;
   ScratchLayout layout;
-  size_t at = sizeof(DecodeShare) * kMaxDecodeBlocks;
+  size_t at = round_up(sizeof(DecodeItem) * (max_rows + kMaxParts), kAlign);
+  layout.counts = at;
+  at += kAlign;
   layout.arrivals = at;
   at += round_up(sizeof(int32_t) * max_rows * num_kv_heads, kAlign);
   layout.prefill_tiles = at;
   at += round_up(sizeof(int32_t) * (max_rows + 1), kAlign);
   layout.partials = at;
-  at += sizeof(float) * 2 * kMaxDecodeBlocks * partial_floats(group, head_dim);
+  at += sizeof(float) * kMaxParts * partial_floats(group, head_dim);
   layout.bytes = at;
   return layout;
 }

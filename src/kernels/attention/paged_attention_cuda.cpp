@@ -66,7 +66,8 @@ NativeScratch place_scratch(const PagedAttentionArgs& args) {
                                                      static_cast<int32_t>(args.seq_lens.shape[0]));
   std::byte* base = args.scratch.data;
   NativeScratch scratch;
-  scratch.shares = reinterpret_cast<DecodeShare*>(base);
+  scratch.items = reinterpret_cast<DecodeItem*>(base);
+  scratch.counts = reinterpret_cast<DecodeCounts*>(base + layout.counts);
   scratch.arrivals = reinterpret_cast<int32_t*>(base + layout.arrivals);
   scratch.prefill_tiles = reinterpret_cast<int32_t*>(base + layout.prefill_tiles);
   scratch.partials = reinterpret_cast<float*>(base + layout.partials);
@@ -129,6 +130,7 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.scale = args.scale;
   p.soft_cap = args.soft_cap;
   p.causal = args.causal;
+  p.settled = args.settled;
   return p;
 }
 
