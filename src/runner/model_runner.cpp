@@ -64,7 +64,7 @@ ModelRunner::ModelRunner(Device& device,
       sampler_(device, *arenas.workspace, options.max_num_seqs, model.spec().vocab_size),
       outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
       forward_groups_(groups_.size()),
-      graphs_(device, options.graphs.reserved_bytes) {
+      graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes) {
   auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(make_attention_backend(
@@ -147,7 +147,7 @@ void ModelRunner::run_forward() {
       break;
     case GraphMode::kFull:
       key.num_rows = batch_.num_rows_padded;
-      key.query_len = uniform_query_len(batch_.rows);
+      key.query_len = batch_.graph_query_len;
       key.features = static_cast<uint32_t>(batch_.num_logits_padded);
       graphs_.run_full(stream_, key, whole_step);
       break;
@@ -284,12 +284,13 @@ void ModelRunner::pad_batch(const SchedulerOutput& step) {
   const int32_t toks = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
   const GraphChoice choice = graph_plan_.choose({toks, batch_.num_rows, query_len});
   batch_.graph_mode = choice.mode;
+  batch_.graph_query_len = choice.query_len;
   batch_.num_toks_padded = choice.num_toks;
   batch_.num_rows_padded = choice.num_rows;
   const int32_t sampled = graph_plan_.sample_rows(batch_.num_logits);
   batch_.num_logits_padded = sampled > 0 ? sampled : batch_.num_logits;
   if (choice.mode == GraphMode::kFull) {
-    batch_.num_decode_rows = query_len == 1 ? choice.num_rows : 0;
+    batch_.num_decode_rows = choice.query_len == 1 ? choice.num_rows : 0;
   }
 }
 

@@ -29,17 +29,26 @@ std::string missing() {
   return {};
 }
 
-DeviceFacts read_facts() {
-  cudaDeviceProp prop{};
-  WR_CUDA(cudaGetDeviceProperties(&prop, kOrdinal));
+struct Memory {
+  int64_t free = 0;
+  int64_t total = 0;
+};
+Memory read_memory() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   WR_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
+DeviceFacts read_facts() {
+  cudaDeviceProp prop{};
+  WR_CUDA(cudaGetDeviceProperties(&prop, kOrdinal));
+  const Memory memory = read_memory();
   DeviceFacts facts;
   facts.kind = DeviceKind::kCuda;
   facts.name = prop.name;
-  facts.total_bytes = static_cast<int64_t>(total_bytes);
-  facts.free_bytes = static_cast<int64_t>(free_bytes);
+  facts.total_bytes = memory.total;
+  facts.free_bytes = memory.free;
   facts.compute_capability = 10 * prop.major + prop.minor;
   facts.num_sms = prop.multiProcessorCount;
   return facts;
@@ -49,7 +58,7 @@ class CudaDevice final : public Device {
  public:
   CudaDevice() : facts_(read_facts()) {}
   [[nodiscard]] const DeviceFacts& facts() const override { return facts_; }
-  [[nodiscard]] int64_t free_bytes() const override { return read_facts().free_bytes; }
+  [[nodiscard]] int64_t free_bytes() const override { return read_memory().free; }
   std::unique_ptr<Stream> make_stream() override { return make_cuda_stream(*this); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 

@@ -37,11 +37,13 @@ struct GraphStats {
 //
 // Owns: the graphs.
 // Thread: the runner's.
-// Invariant: bytes never exceeds the reservation; a capture that might is not begun.
+// Invariant: a capture that would exceed the reservation if it took as much as the largest so far is
+// not begun; such keys run eagerly.
 class GraphCache {
  public:
-  GraphCache(Device& device, int64_t reserved_bytes)
-      : device_(device), reserved_bytes_(reserved_bytes) {}
+  // capture_bytes: what a capture is reckoned to take until one has taken more.
+  GraphCache(Device& device, int64_t reserved_bytes, int64_t capture_bytes)
+      : device_(device), reserved_bytes_(reserved_bytes), largest_capture_(capture_bytes) {}
 
   // Runs a part of a step that may be recorded whole.
   template <typename Body>
@@ -125,7 +127,7 @@ class GraphCache {
 
   Device& device_;
   int64_t reserved_bytes_;
-  int64_t largest_capture_ = 0;
+  int64_t largest_capture_;
   std::vector<std::unique_ptr<Entry>> entries_;
   GraphStats stats_;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/graphs/graph_plan.h"
 
+#include "base/math.h"
+
 #include <algorithm>
 #include <charconv>
 
@@ -93,21 +95,33 @@ int32_t GraphPlan::bucket(int32_t n) const {
   return found == sizes_.end() ? 0 : *found;
 }
 
+int32_t GraphPlan::decode_bucket(int32_t num_rows) const {
+  for (const int32_t size : sizes_) {
+    const int32_t rows = ceil_div(size, decode_len_);
+    if (rows >= num_rows && rows <= max_num_seqs_ && rows * decode_len_ <= sizes_.back()) {
+      return rows;
+    }
+  }
+  return 0;
+}
+
 GraphChoice GraphPlan::choose(const StepShape& step) const {
+  const GraphChoice eager{GraphMode::kNone, step.num_toks, step.num_rows, 0};
+  if (step.num_toks == 0) {
+    return eager;
+  }
   const bool uniform = step.query_len == decode_len_ && step.num_rows > 0;
   const GraphMode mode = uniform ? decode_ : mixed_;
-  const GraphChoice eager{GraphMode::kNone, step.num_toks, step.num_rows};
-  // Rows of drafts are padded as whole rows.
-  const int32_t toks = mode == GraphMode::kNone || step.num_toks == 0 ? 0 : bucket(step.num_toks);
+  if (mode == GraphMode::kFull && uniform) {
+    const int32_t rows = decode_bucket(ceil_div(step.num_toks, decode_len_));
+    return rows == 0 ? eager : GraphChoice{mode, rows * decode_len_, rows, decode_len_};
+  }
+  const int32_t toks = mode == GraphMode::kNone ? 0 : bucket(step.num_toks);
   if (toks == 0) {
     return eager;
   }
-  if (mode == GraphMode::kPiecewise) {
-    return {mode, toks, step.num_rows};
-  }
-  const int32_t rows = uniform ? toks / decode_len_ : std::min(toks, max_num_seqs_);
-  const bool fits = rows <= max_num_seqs_ && (!uniform || toks % decode_len_ == 0);
-  return fits ? GraphChoice{mode, toks, rows} : eager;
+  const bool full = mode == GraphMode::kFull;
+  return {mode, toks, full ? std::min(toks, max_num_seqs_) : step.num_rows, 0};
 }
 
 int32_t GraphPlan::sample_rows(int32_t num_logits) const {

@@ -24,6 +24,7 @@ Result<GraphWish> parse_graph_wish(std::string_view name);
 struct GraphOptions {
   GraphWish wish = GraphWish::kNone;
   std::vector<int32_t> sizes;  // token counts to capture, ascending
+  int64_t capture_bytes = 0;   // device memory that one capture takes at most, as far as is known
   int64_t reserved_bytes = 0;  // device memory that captured graphs may take
 };
 
@@ -44,6 +45,7 @@ struct GraphChoice {
   GraphMode mode = GraphMode::kNone;
   int32_t num_toks = 0;
   int32_t num_rows = 0;
+  int32_t query_len = 0;  // kFull: tokens of every row where the graph counts on them, else 0
 };
 
 // Decides the mode of each step from the user's wish and the weakest attention backend.
@@ -67,6 +69,9 @@ class GraphPlan {
  private:
   // The smallest size of at least n, 0 when none is.
   [[nodiscard]] int32_t bucket(int32_t n) const;
+  // Rows of the smallest size, rounded up to whole rows, that holds num_rows of them; 0 when none
+  // does.
+  [[nodiscard]] int32_t decode_bucket(int32_t num_rows) const;
 
   std::vector<int32_t> sizes_;
   int32_t decode_len_ = 1;

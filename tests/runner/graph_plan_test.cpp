@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/graphs/graph_plan.h"
+
+#include "runner/input_batch.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+GraphPlan plan_of(GraphWish wish,
+                  GraphSupport weakest,
+                  std::vector<int32_t> sizes,
+                  int32_t decode_len = 1,
+                  int32_t max_num_seqs = 16) {
+  GraphOptions options;
+  options.wish = wish;
+  options.sizes = std::move(sizes);
+  return {options, weakest, decode_len, max_num_seqs};
+}
+
+GraphPlan plan_of(std::vector<int32_t> sizes) {
+  return plan_of(
+      GraphWish::kFullAndPiecewise, GraphSupport::kUniformSingleTokenDecode, std::move(sizes));
+}
+
+StepShape decodes(int32_t rows, int32_t query_len = 1) {
+  return {rows * query_len, rows, query_len};
+}
+StepShape mixed(int32_t toks, int32_t rows) { return {toks, rows, 0}; }
+
+void expect_choice(const GraphChoice& choice, GraphMode mode, int32_t toks, int32_t rows) {
+  EXPECT_EQ(choice.mode, mode);
+  EXPECT_EQ(choice.num_toks, toks);
+  EXPECT_EQ(choice.num_rows, rows);
+}
+
+TEST(GraphPlan, ABatchTakesTheNextSize) {
+  const GraphPlan plan = plan_of({1, 2, 4, 8});
+  expect_choice(plan.choose(decodes(1)), GraphMode::kFull, 1, 1);
+  expect_choice(plan.choose(decodes(3)), GraphMode::kFull, 4, 4);
+  expect_choice(plan.choose(decodes(4)), GraphMode::kFull, 4, 4);
+  expect_choice(plan.choose(decodes(5)), GraphMode::kFull, 8, 8);
+  expect_choice(plan.choose(decodes(9)), GraphMode::kNone, 9, 9);
+  EXPECT_EQ(plan.sample_rows(3), 4);
+  EXPECT_EQ(plan.sample_rows(9), 0);
+  EXPECT_EQ(plan.sample_rows(0), 0);
+}
+
+TEST(GraphPlan, MixedStepsPadTokensOnly) {
+  const GraphPlan plan = plan_of({1, 2, 4, 8, 16});
+  // Rows of 1 and 2 tokens.
+  expect_choice(plan.choose(mixed(3, 2)), GraphMode::kPiecewise, 4, 2);
+  expect_choice(plan.choose(mixed(17, 2)), GraphMode::kNone, 17, 2);
+  // One prefill alone is as good as mixed, and so is a step without rows.
+  expect_choice(plan.choose({7, 1, 7}), GraphMode::kPiecewise, 8, 1);
+  expect_choice(plan.choose({5, 0, 0}), GraphMode::kPiecewise, 8, 0);
+  expect_choice(plan.choose({0, 0, 0}), GraphMode::kNone, 0, 0);
+}
+
+TEST(GraphPlan, DecodesWithDraftsArePaddedToWholeRows) {
+  const GraphPlan plan = plan_of(
+      GraphWish::kFullAndPiecewise, GraphSupport::kUniformBatch, {1, 2, 4, 8, 16, 24}, 3, 16);
+  // 12 tokens: 16 is rounded up to six rows, not passed over for pieces.
+  expect_choice(plan.choose(decodes(4, 3)), GraphMode::kFull, 18, 6);
+  expect_choice(plan.choose(decodes(1, 3)), GraphMode::kFull, 3, 1);
+  expect_choice(plan.choose(decodes(8, 3)), GraphMode::kFull, 24, 8);
+  expect_choice(plan.choose(decodes(9, 3)), GraphMode::kNone, 27, 9);
+  // A size that only decodes would fit is one for mixed steps too.
+  expect_choice(plan.choose(mixed(17, 7)), GraphMode::kPiecewise, 24, 7);
+  expect_choice(plan.choose(decodes(12)), GraphMode::kPiecewise, 16, 12);
+}
+
+TEST(GraphPlan, RowsNeverExceedTheRunners) {
+  const GraphPlan plan = plan_of(
+      GraphWish::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16, 24}, 1, /*max_num_seqs=*/10);
+  // Ten decodes: the next size would be a graph of sixteen rows.
+  expect_choice(plan.choose(decodes(10)), GraphMode::kNone, 10, 10);
+  expect_choice(plan.choose(mixed(20, 3)), GraphMode::kFull, 24, 10);
+  EXPECT_EQ(plan.sample_rows(10), 0);
+}
+
+// What steps become, by wish and by what the weakest backend can record.
+struct Resolution {
+  GraphWish wish;
+  GraphSupport weakest;
+  int32_t decode_len;
+  GraphMode decode;
+  GraphMode mixed;
+};
+
+TEST(GraphPlan, ModesFollowTheWeakestBackend) {
+  using enum GraphSupport;
+  constexpr GraphMode kNone = GraphMode::kNone;
+  constexpr GraphMode kPieces = GraphMode::kPiecewise;
+  constexpr GraphMode kWhole = GraphMode::kFull;
+  const Resolution table[] = {
+      {GraphWish::kFull, kAlways, 1, kWhole, kWhole},
+      {GraphWish::kFull, kAlways, 3, kWhole, kWhole},
+      {GraphWish::kFull, kUniformBatch, 1, kWhole, kPieces},
+      {GraphWish::kFull, kUniformBatch, 3, kWhole, kPieces},
+      {GraphWish::kFull, kUniformSingleTokenDecode, 1, kWhole, kPieces},
+      {GraphWish::kFull, kUniformSingleTokenDecode, 3, kPieces, kPieces},
+      {GraphWish::kFull, kNever, 1, kPieces, kPieces},
+      {GraphWish::kFullAndPiecewise, kAlways, 1, kWhole, kPieces},
+      {GraphWish::kFullAndPiecewise, kUniformBatch, 3, kWhole, kPieces},
+      {GraphWish::kFullAndPiecewise, kUniformSingleTokenDecode, 3, kPieces, kPieces},
+      {GraphWish::kFullAndPiecewise, kNever, 1, kPieces, kPieces},
+      {GraphWish::kFullDecodeOnly, kAlways, 1, kWhole, kNone},
+      {GraphWish::kFullDecodeOnly, kUniformSingleTokenDecode, 3, kNone, kNone},
+      {GraphWish::kFullDecodeOnly, kNever, 1, kNone, kNone},
+      {GraphWish::kPiecewise, kAlways, 1, kPieces, kPieces},
+      {GraphWish::kPiecewise, kNever, 1, kPieces, kPieces},
+      {GraphWish::kNone, kAlways, 1, kNone, kNone},
+  };
+  for (const Resolution& row : table) {
+    SCOPED_TRACE(testing::Message()
+                 << "wish " << static_cast<int>(row.wish) << ", support "
+                 << static_cast<int>(row.weakest) << ", decode_len " << row.decode_len);
+    const GraphPlan plan = plan_of(row.wish, row.weakest, {1, 2, 4, 8, 16}, row.decode_len);
+    EXPECT_EQ(plan.decode_mode(), row.decode);
+    EXPECT_EQ(plan.mixed_mode(), row.mixed);
+    EXPECT_EQ(plan.choose(decodes(2, row.decode_len)).mode, row.decode);
+    EXPECT_EQ(plan.choose(mixed(5, 2)).mode, row.mixed);
+  }
+}
+
+// A graph that serves any mix of rows must not be captured again for each length they may share.
+TEST(GraphPlan, OnlyDecodesCountOnTheirLength) {
+  const GraphPlan plan = plan_of(GraphWish::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16});
+  EXPECT_EQ(plan.choose(decodes(3)).query_len, 1);
+  EXPECT_EQ(plan.choose({5, 1, 5}).query_len, 0);
+  EXPECT_EQ(plan.choose(mixed(5, 2)).query_len, 0);
+}
+
+TEST(GraphPlan, UniformLengthOfRows) {
+  const auto rows = [](const std::vector<int32_t>& lens) {
+    std::vector<ScheduledRow> out;
+    for (const int32_t len : lens) {
+      out.push_back({RowId{static_cast<int32_t>(out.size())}, len, 0, 0});
+    }
+    return out;
+  };
+  EXPECT_EQ(uniform_query_len(rows({3, 3, 3})), 3);
+  EXPECT_EQ(uniform_query_len(rows({3, 3, 2})), 0);
+  EXPECT_EQ(uniform_query_len(rows({2, 4})), 0);  // as many tokens as twice three
+  EXPECT_EQ(uniform_query_len({}), 0);
+}
+
+TEST(GraphSizes, DefaultsEndWithTheLargestDecodeBatch) {
+  const std::vector<int32_t> large = default_capture_sizes(1024, 8192);
+  EXPECT_EQ(std::vector(large.begin(), large.begin() + 6),
+            (std::vector<int32_t>{1, 2, 4, 8, 16, 24}));
+  EXPECT_EQ(large.back(), 512);
+  EXPECT_TRUE(std::is_sorted(large.begin(), large.end()));
+  EXPECT_EQ(default_capture_sizes(5, 8192), (std::vector<int32_t>{1, 2, 4, 5}));
+  EXPECT_EQ(default_capture_sizes(64, 3), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(default_capture_sizes(1, 1), std::vector<int32_t>{1});
+}
+
+TEST(GraphSizes, PowersOfTwoToTheLargestAreTen) {
+  const auto sizes = parse_capture_sizes("1,2,4,8,16,32,64,128,256,512");
+  ASSERT_TRUE(sizes);
+  EXPECT_EQ(sizes->size(), 10U);
+  const GraphPlan plan = plan_of(
+      GraphWish::kFullAndPiecewise, GraphSupport::kUniformSingleTokenDecode, *sizes, 1, 512);
+  std::vector<int32_t> used;
+  for (int32_t rows = 1; rows <= 512; ++rows) {
+    used.push_back(plan.choose(decodes(rows)).num_toks);
+    EXPECT_GE(used.back(), rows);
+    EXPECT_LT(used.back(), 2 * rows);
+  }
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  EXPECT_EQ(used, *sizes);
+  EXPECT_EQ(plan.choose(decodes(513)).mode, GraphMode::kNone);
+}
+
+TEST(GraphSizes, MistakesAreNamed) {
+  for (const char* text : {"1,2,,4", "1,2,", ",1", "4,2", "2,2", "0,1", "-1", "1 2", "a", "1,x"}) {
+    const auto sizes = parse_capture_sizes(text);
+    ASSERT_FALSE(sizes) << text;
+    EXPECT_NE(sizes.error().message.find(std::string("'") + text + "'"), std::string::npos);
+  }
+}
+
+TEST(GraphWishes, NamesAreVllms) {
+  EXPECT_EQ(*parse_graph_wish("none"), GraphWish::kNone);
+  EXPECT_EQ(*parse_graph_wish("piecewise"), GraphWish::kPiecewise);
+  EXPECT_EQ(*parse_graph_wish("full"), GraphWish::kFull);
+  EXPECT_EQ(*parse_graph_wish("full_decode_only"), GraphWish::kFullDecodeOnly);
+  EXPECT_EQ(*parse_graph_wish("full_and_piecewise"), GraphWish::kFullAndPiecewise);
+  const auto unknown = parse_graph_wish("fulll");
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("'fulll'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace warprow
