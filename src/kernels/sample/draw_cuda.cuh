@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/sample/gumbel_cuda.cuh"
+#include "kernels/sample/tile_cuda.cuh"
 #include "kernels/sample/top_k_top_p_cuda.cuh"
 
 #include <cstdint>
@@ -10,131 +10,250 @@ namespace warprow::cuda {
 
 // The draw from a part of a row, by one block.
 
+constexpr int32_t kMaxTiles = num_tiles(kMaxVocab);
+
+// What is known of a tile's winner, the token with its best score.
+enum class Winner : int32_t {
+  kUntested,  // may not survive
+  kValid,     // survives
+  kStale,     // does not; the best survivor of the tile scores less
+};
+
 struct FinishShared {
   SearchShared search;
   DrawShared drawn;
-  uint32_t limit;  // ordered bound that a token must pass
-  int32_t rank;
+  DrawList draws;
+  double score[kMaxTiles];
+  int32_t token[kMaxTiles];  // INT32_MAX: none is left
+  Winner winner[kMaxTiles];
+  TokenKey limit;           // no token with a larger key survives
+  int32_t tested[kTested];  // tiles
+  int32_t redraw;           // a tile, or -1
 };
 
 // From shared.search.keys[0, count) and `first`, which the temperature's division may have put
 // behind a lower id.
 __device__ inline int32_t draw_from_keys(
     FinishShared& shared, const RandomKey& key, int32_t count, float max, int32_t first) {
-  Drawn mine;
-  if (threadIdx.x == 0) {
-    mine.offer(gumbel_score(max, key, first), first);
-  }
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kFinishThreads) {
-    const TokenKey token = shared.search.keys[i];
-    mine.offer(gumbel_score(key_value(token), key, key_id(token)), key_id(token));
-  }
-  return best_of_block(shared.drawn, mine);
-}
-
-// From all tokens with keys up to `limit`; `first` is one of them.
-__device__ inline int32_t draw_from_row(FinishShared& shared,
-                                        const SearchRow& row,
-                                        const RandomKey& key,
-                                        TokenKey limit,
-                                        int32_t first) {
   const GumbelDraw draw(key, 1.0F);  // values are divided already
   Drawn mine;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i <= count; i += kFinishThreads) {
+    const TokenKey token = i < count ? shared.search.keys[i] : token_key(max, first);
+    mine.offer(draw.score(key_value(token), key_id(token)), key_id(token));
+  }
+  return best_of_block(shared.drawn, mine).token;
+}
+
+// The winner of a tile among tokens up to shared.limit, and the argmax.
+__device__ inline void redraw_tile(FinishShared& shared,
+                                   const SearchRow& row,
+                                   const RandomKey& random,
+                                   int32_t argmax) {
+  const int32_t number = shared.redraw;
+  const TokenKey limit = shared.limit;
+  Tile<kFinishThreads> tile(number);
+  tile.load(row.logits);
+#pragma unroll
+  for (int32_t j = 0; j < Tile<kFinishThreads>::kTokens; ++j) {
+    const int32_t id = tile.token(j);
+    if (id != argmax && token_key(row.value(tile.x[j]), id) > limit) {
+      tile.x[j] = -kInfinity;
+    }
+  }
   if (threadIdx.x == 0) {
-    mine.offer(draw.score(row.max, first), first);
-    shared.limit = ordered(GumbelDraw::beatable(mine.score));
+    shared.draws.clear();
   }
   __syncthreads();
-  const float lower = key_value(limit);
-  volatile uint32_t* const pass = &shared.limit;
-  for_each_four(row, lower, [&](const float(&values)[4], int32_t id) {
-    const PhiloxBlock bits = draw.bits(id / 4);
-    const float limit_now = from_ordered(*pass);
-#pragma unroll
-    for (int32_t c = 0; c < 4; ++c) {
-      const bool survives =
-          values[c] >= lower && id + c < row.logits.vocab && token_key(values[c], id + c) <= limit;
-      if (survives && !(draw.bound(values[c], bits.word[c]) <= limit_now)) {
-        const double score = draw.score(values[c], id + c);
-        mine.offer(score, id + c);
-        atomicMax(&shared.limit, ordered(GumbelDraw::beatable(score)));
+  const Drawn drawn = draw_tile(tile, GumbelDraw(random, row.divisor), shared.draws);
+  if (threadIdx.x == 0) {
+    shared.score[number] = drawn.score;
+    shared.token[number] = drawn.token;
+    shared.winner[number] = Winner::kUntested;
+  }
+  __syncthreads();
+}
+
+// The first warp: walks the tiles by their winners' scores. Leaves those to test in shared.tested
+// (-1: no more), or the one to draw again in shared.redraw, or the token in shared.drawn.
+__device__ inline void next_winners(FinishShared& shared, const SearchRow& row, int32_t argmax) {
+  const int32_t tiles = row.num_groups / kTileThreads;
+  BestTiles best;
+  int32_t token = -1;
+  int32_t redraw = -1;
+  bool more = true;
+  for (int32_t t = 0; t < kTested; ++t) {
+    int32_t tile = -1;
+    if (more) {
+      tile =
+          best.next(tiles, [&](int32_t at) { return Drawn{shared.score[at], shared.token[at]}; });
+    }
+    if (tile >= 0) {
+      const int32_t id = shared.token[tile];
+      const Winner winner = shared.winner[tile];
+      const bool valid = winner == Winner::kValid || (winner == Winner::kUntested && id == argmax);
+      const bool stale = !valid && (winner == Winner::kStale || row.key(id) > shared.limit);
+      if (t == 0) {
+        token = valid ? id : -1;
+        redraw = stale ? tile : -1;
+      }
+      if (valid || stale) {  // what is behind it need not be known yet
+        tile = -1;
       }
     }
-  });
-  return best_of_block(shared.drawn, mine);
+    more = tile >= 0;
+    if (threadIdx.x == 0) {
+      shared.tested[t] = tile;
+    }
+  }
+  if (threadIdx.x == 0) {
+    shared.redraw = redraw;
+    shared.drawn.token = token;
+  }
 }
 
-// What max - value must stay under for a token to be in a nucleus of p of `total`, counted in
-// weights of the largest: tokens under it weigh at most (1 - p) * total together. Half of it leaves
-// room for rounding.
-__device__ inline float nucleus_span(float p, double total, int32_t vocab) {
-  const double spare = 0.5 * (1.0 - static_cast<double>(p)) * total / static_cast<double>(vocab);
-  return static_cast<float>(-log(spare));
+// One thread: what a test says about a tile's winner.
+__device__ inline void note_test(FinishShared& shared,
+                                 const SearchRow& row,
+                                 int32_t tile,
+                                 bool below_target) {
+  const TokenKey key = row.key(shared.token[tile]);
+  if (!below_target) {
+    shared.limit = min(shared.limit, key - 1);
+  }
+  shared.winner[tile] = key <= shared.limit ? Winner::kValid : Winner::kStale;
 }
 
-// A random row under min_p, top_k and top_p. `total`: the sum of e^(value - max) over all tokens if
-// top_p comes alone.
+// The first warp: the test of the best winners that weigh_kernel has done for all tiles.
+__device__ inline void note_weights(FinishShared& shared,
+                                    const SearchRow& row,
+                                    const TileWeights* weights,
+                                    double target) {
+  const int32_t tiles = row.num_groups / kTileThreads;
+  BestTiles best;
+  for (int32_t t = 0; t < kTested; ++t) {
+    const int32_t tile =
+        best.next(tiles, [&](int32_t at) { return Drawn{shared.score[at], shared.token[at]}; });
+    unsigned long long before = 0;
+    for (int32_t at = static_cast<int32_t>(threadIdx.x); at < tiles; at += 32) {
+      before += weights[at].before[t];
+    }
+#pragma unroll
+    for (int32_t step = 16; step > 0; step /= 2) {
+      before += __shfl_xor_sync(~0U, before, step);
+    }
+    if (threadIdx.x == 0 && tile >= 0) {
+      note_test(shared, row, tile, static_cast<double>(before) < target);
+    }
+  }
+}
+
+// The draw among survivors, out of the tiles' winners among all tokens: a set's winner is that of
+// each of its subsets in which it lies. Winners are tested from the best score down. One that fails
+// tells that no token behind it survives; only tiles that lost a winner with a higher score than the
+// answer's are drawn again.
+//
+// A token survives if its key is up to shared.limit and what stands before it is below `target`.
+__device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
+                                                const SearchRow& row,
+                                                const RandomKey& random,
+                                                int32_t argmax,
+                                                bool by_mass,
+                                                double target) {
+  while (true) {
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      next_winners(shared, row, argmax);
+    }
+    __syncthreads();
+    if (shared.drawn.token >= 0) {
+      return shared.drawn.token;
+    }
+    if (shared.redraw >= 0) {
+      redraw_tile(shared, row, random, argmax);
+      continue;
+    }
+    Tested tested;
+#pragma unroll
+    for (int32_t t = 0; t < kTested; ++t) {
+      const int32_t tile = shared.tested[t];
+      tested.id[t] = tile < 0 ? 0 : shared.token[tile];
+      tested.logit[t] = tile < 0 ? kInfinity : row.logits.x[tested.id[t]];
+      tested.before[t] = 0;
+    }
+    if (target < kInfinity) {
+      weigh_before(shared.search, row, by_mass, tested);
+    }
+    if (threadIdx.x == 0) {
+#pragma unroll
+      for (int32_t t = 0; t < kTested; ++t) {
+        const int32_t tile = shared.tested[t];
+        if (tile >= 0) {
+          note_test(shared, row, tile, static_cast<double>(tested.before[t]) < target);
+        }
+      }
+    }
+  }
+}
+
+// A random row under min_p, top_k and top_p. `tiles`: the scan's, whose winners are those among all
+// tokens unless top_k is listed; `weights`: if they were tested; `total`: the sum of
+// e^(value - max) over all tokens if top_p comes alone.
 __device__ inline int32_t draw_cut(FinishShared& shared,
                                    const SearchRow& row,
                                    const RowPlan& plan,
-                                   const RandomKey& key,
-                                   double total,
-                                   int32_t argmax) {
+                                   const RandomKey& random,
+                                   const TileResult* tiles,
+                                   const TileWeights* weights,
+                                   int32_t argmax,
+                                   double total) {
   SearchShared& search = shared.search;
-  const int32_t vocab = row.logits.vocab;
   float lower = std::numeric_limits<float>::lowest();  // -inf never survives
   if (plan.min_p > 0.0F) {
     lower = fmaxf(lower, min_p_threshold(row.max, plan.min_p));
   }
-  if (plan.top_k == 0 && plan.top_p >= 1.0F) {
-    return draw_from_row(shared, row, key, last_key(lower, vocab), argmax);
+  if (threadIdx.x == 0) {
+    shared.drawn.clear();
   }
-  const MassWeight mass{row.max};
-  const bool few = plan.top_k > 0 ? plan.top_k <= kFinishThreads / 2 : true;
-  float from = lower;
-  float span = nucleus_span(plan.top_p, 1.0, vocab);
-  bool total_known = true;  // from the list of candidates alone
-  if (plan.top_k > 0) {
-    from = few ? fmaxf(lower, value_reached_by(row, plan.top_k)) : lower;
-  } else {
-    span = nucleus_span(plan.top_p, total, vocab);
-    from = fmaxf(lower, row.max - span);
-    total_known = from == lower;
-  }
-  const bool mass_of_row = !total_known && plan.min_p == 0.0F;
-  const bool may_list = few && (total_known || mass_of_row);
-  int32_t count = kMaxKeys + 1;
-  if (may_list) {
-    count = collect(search, row, from, [](float, TokenKey) { return true; });
-  }
-  if (count <= kMaxKeys) {
-    sort_keys(search, count);
-    count = plan.top_k > 0 ? min(count, plan.top_k) : count;
-    if (plan.top_p < 1.0F) {
-      unsigned long long sum = 0;
-      if (mass_of_row) {
-        sum = __double2ull_rn(total * 17592186044416.0);
-      } else {
-        for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kFinishThreads) {
-          sum += mass(key_value(search.keys[i]));
-        }
-        sum = block_sum(search, sum);
+  if (plan.listed()) {
+    const float from = fmaxf(lower, value_reached_by(search, row, plan.top_k));
+    int32_t count = collect(search, row, from, [](TokenKey) { return true; });
+    if (count <= kMaxKeys) {
+      sort_keys(search, count);
+      count = min(count, plan.top_k);
+      if (plan.top_p < 1.0F) {
+        count = count_top_p(search, count, plan.top_p, row.max);
       }
-      count = count_until(search, count, mass, 0, Target{0, plan.top_p}.of(sum));
+      return draw_from_keys(shared, random, count, row.max, argmax);
     }
-    return draw_from_keys(shared, key, count, row.max, argmax);
   }
-  TokenKey limit = last_key(lower, vocab);
-  if (plan.top_k > 0) {
-    constexpr float kSpan = 32.0F;
-    const Target target{static_cast<unsigned long long>(plan.top_k), 1.0F};
-    limit = last_of(search, row, limit, kSpan, CountWeight{}, target);
+  const int32_t num_tiles = row.num_groups / kTileThreads;
+  for (int32_t t = static_cast<int32_t>(threadIdx.x); t < num_tiles; t += kFinishThreads) {
+    // Without winners every tile is drawn before any is decided.
+    shared.score[t] = plan.listed() ? kInfinity : tiles[t].score;
+    shared.token[t] = plan.listed() ? t * kTileTokens : tiles[t].drawn;
+    shared.winner[t] = plan.listed() ? Winner::kStale : Winner::kUntested;
   }
-  if (plan.top_p < 1.0F) {
-    limit = last_of(search, row, limit, span, mass, Target{0, plan.top_p});
+  const bool by_mass = plan.top_p < 1.0F;
+  TokenKey limit = token_key(lower, row.logits.vocab - 1);
+  if (plan.listed() || (plan.top_k > 0 && by_mass)) {
+    limit = kth_key(search, row, lower, plan.top_k);
+  }
+  double target = kInfinity;
+  if (by_mass) {
+    const double mass = plan.top_p_alone() ? total * kMassUnits
+                                           : static_cast<double>(mass_up_to(search, row, limit));
+    target = static_cast<double>(plan.top_p) * mass;
+  } else if (plan.top_k > 0 && !plan.listed()) {
+    target = plan.top_k;
+  }
+  if (threadIdx.x == 0) {
+    shared.limit = limit;
   }
   __syncthreads();
-  return draw_from_row(shared, row, key, limit, argmax);
+  if (plan.tested() && threadIdx.x < 32) {
+    note_weights(shared, row, weights, target);
+  }
+  return draw_of_winners(shared, row, random, argmax, by_mass, target);
 }
 
 }  // namespace warprow::cuda

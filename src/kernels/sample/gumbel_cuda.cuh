@@ -34,12 +34,21 @@ struct GumbelDraw {
   // A bound at or under this cannot beat the score.
   __device__ static float beatable(double score) {
     const double in_log2 = score * 1.4426950408889634 - 32.0;
-    return static_cast<float>(in_log2 - 1e-3 - 2e-6 * fabs(in_log2 + 32.0));
+    return static_cast<float>(in_log2 - 2e-3 - 2e-6 * fabs(in_log2 + 32.0));
+  }
+
+  // The score to within a thousandth.
+  __device__ double rough_score(float x, uint32_t word) const {
+    const float u = (static_cast<float>(word) + 0.5F) * 2.3283064365386962890625e-10F;
+    // -ln(1 - u); by a series where 1 - u would lose u's digits.
+    const float t = u < 0.01F ? u * (1.0F + u * (0.5F + u * (1.0F / 3)))
+                              : -log2_of(fmaxf(1.0F - u, 1e-10F)) * 0.693147181F;
+    return (x * scale - log2_of(t)) * 0.69314718055994530942;
   }
 
   // The score of a logit, which is divided here.
-  __device__ __noinline__ double score(float x, int32_t token) const {
-    return gumbel_score(divisor == 1.0F ? x : x / divisor, key, token);
+  __device__ double score(float x, int32_t token) const {
+    return score_of(x, divisor, key.seed, key.position, token);
   }
 
  private:
@@ -48,12 +57,18 @@ struct GumbelDraw {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
     return r;
   }
+  // Out of line: its registers would weigh on loops that seldom come here.
+  __device__ __noinline__ static double score_of(
+      float x, float divisor, uint64_t seed, uint32_t position, int32_t token) {
+    const RandomKey key{seed, position, RandomPurpose::kSample};
+    return gumbel_score(divisor == 1.0F ? x : x / divisor, key, token);
+  }
 };
 
 // The best score and its token, lowest id at ties.
 struct Drawn {
   double score = -kInfinity;
-  int32_t token = INT32_MAX;
+  int32_t token = INT32_MAX;  // none
 
   __device__ void offer(double s, int32_t id) {
     if (s > score || (s == score && id < token)) {
@@ -63,10 +78,47 @@ struct Drawn {
   }
 };
 
-// Shared memory in which a block agrees on the best.
+// The best of a warp's, in every lane.
+__device__ inline Drawn best_of_warp(Drawn mine) {
+#pragma unroll
+  for (int32_t step = 16; step > 0; step /= 2) {
+    const double score = __shfl_xor_sync(~0U, mine.score, step);
+    mine.offer(score, __shfl_xor_sync(~0U, mine.token, step));
+  }
+  return mine;
+}
+
+// One warp: walks tiles by the scores of their winners, best first.
+struct BestTiles {
+  uint64_t passed = 0;
+
+  // The next tile, -1 after the last; winner_of(tile) gives its Drawn.
+  template <typename WinnerOf>
+  __device__ int32_t next(int32_t tiles, const WinnerOf& winner_of) {
+    Drawn mine;
+    int32_t my_tile = -1;
+    for (int32_t tile = static_cast<int32_t>(threadIdx.x % 32); tile < tiles; tile += 32) {
+      const Drawn winner = winner_of(tile);
+      if ((passed >> tile & 1) == 0 && winner.token != INT32_MAX) {
+        mine.offer(winner.score, winner.token);
+        my_tile = mine.token == winner.token ? tile : my_tile;
+      }
+    }
+    const Drawn best = best_of_warp(mine);
+    const uint32_t owner = __ballot_sync(~0U, mine.token == best.token && mine.token != INT32_MAX);
+    if (owner == 0) {
+      return -1;
+    }
+    const int32_t tile = __shfl_sync(~0U, my_tile, __ffs(static_cast<int>(owner)) - 1);
+    passed |= uint64_t{1} << tile;
+    return tile;
+  }
+};
+
+// Shared memory in which a block agrees on the best draw.
 struct DrawShared {
-  unsigned long long best;  // ordered score, 0 before any
-  int32_t token;            // INT32_MAX before any
+  unsigned long long best;  // ordered score
+  int32_t token;
 
   __device__ void clear() {
     best = 0;
@@ -74,8 +126,8 @@ struct DrawShared {
   }
 };
 
-// All threads of a block: the best of their `mine`; `shared` was cleared before a barrier.
-__device__ inline int32_t best_of_block(DrawShared& shared, const Drawn& mine) {
+// The best of all threads' `mine`, in every thread; `shared` was cleared before a barrier.
+__device__ inline Drawn best_of_block(DrawShared& shared, const Drawn& mine) {
   const unsigned long long v = ordered(mine.score);
   if (mine.token != INT32_MAX) {
     atomicMax(&shared.best, v);
@@ -85,7 +137,10 @@ __device__ inline int32_t best_of_block(DrawShared& shared, const Drawn& mine) {
     atomicMin(&shared.token, mine.token);
   }
   __syncthreads();
-  return shared.token;
+  Drawn best;
+  best.score = from_ordered(shared.best);
+  best.token = shared.token;
+  return best;
 }
 
 }  // namespace warprow::cuda

@@ -11,23 +11,20 @@ namespace warprow::cuda {
 // looked for, so a search for large values reads little of the row.
 
 constexpr int32_t kFinishThreads = 512;
-constexpr int32_t kFinishWarps = kFinishThreads / 32;
-constexpr int32_t kMaxKeys = 2048;  // tokens that a block holds and sorts
-constexpr int32_t kBins = 2048;
+constexpr int32_t kMaxGroups = num_tiles(kMaxVocab) * kTileThreads;
 constexpr int32_t kBinBits = 11;
+constexpr int32_t kBins = 1 << kBinBits;
 
 struct SearchShared {
-  TokenKey keys[kMaxKeys];
-  // A sum of 64 bits for each bin, as two halves: shared memory adds 32 bits at a time.
-  uint32_t low[kBins];
-  uint32_t high[kBins];
-  uint32_t count[kBins];
-  unsigned long long parts[kFinishWarps];
-  unsigned long long before;  // weight in front of the bin
-  TokenKey first;
-  TokenKey last;
+  union {  // never wanted together
+    TokenKey keys[kMaxKeys];
+    uint32_t bins[kBins];
+  };
+  uint16_t groups[kMaxGroups];  // those to read
+  int32_t num_groups;
   int32_t num_keys;
-  int32_t bin;  // -1: the target is behind all bins
+  int32_t counts[3];
+  unsigned long long sum;
 };
 
 // A row's values with what a search needs. Values are logits / divisor, where that is not 1.
@@ -36,66 +33,108 @@ struct SearchRow {
   const float* group_max;  // of the logits  [num_groups]
   int32_t num_groups;
   float divisor;
+  float max_logit;
   float max;  // of the values
 
   __device__ float value(float logit) const { return divisor == 1.0F ? logit : logit / divisor; }
+  __device__ TokenKey key(int32_t id) const { return token_key(value(logits.x[id]), id); }
 };
 
-// Calls f(values, id) with tokens id .. id + 3 of all groups whose maximum reaches `lower`.
-// Values behind the row's end are -inf.
-template <typename F>
-__device__ void for_each_four(const SearchRow& row, float lower, const F& f) {
-  for (int32_t g = static_cast<int32_t>(threadIdx.x); g < row.num_groups; g += kFinishThreads) {
-    if (!(row.value(row.group_max[g]) >= lower)) {
-      continue;
+// Lists the groups whose maximum reaches `lower`, about in order; returns their number.
+__device__ inline int32_t list_groups(SearchShared& shared, const SearchRow& row, float lower) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.num_groups = 0;
+  }
+  __syncthreads();
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const uint32_t lanes_before = (1U << (thread % 32)) - 1;
+  constexpr int32_t kBatch = 5;  // loads in flight
+  for (int32_t first = 0; first < row.num_groups; first += kBatch * kFinishThreads) {
+    float max[kBatch];
+#pragma unroll
+    for (int32_t b = 0; b < kBatch; ++b) {
+      const int32_t g = first + b * kFinishThreads + thread;
+      max[b] = g < row.num_groups ? row.group_max[g] : __int_as_float(-1);  // NaN reaches nothing
     }
-    const int32_t first = g / kTileThreads * kTileTokens + g % kTileThreads * 4;
-    constexpr int32_t kBatch = 4;  // loads in flight
-#pragma unroll 1
-    for (int32_t part = 0; part < kTileParts; part += kBatch) {
-      float4 v[kBatch];
 #pragma unroll
-      for (int32_t p = 0; p < kBatch; ++p) {
-        v[p] = row.logits.four(first + (part + p) * kPartTokens);
+    for (int32_t b = 0; b < kBatch; ++b) {
+      const bool wanted = row.value(max[b]) >= lower;
+      const uint32_t votes = __ballot_sync(~0U, wanted);
+      if (votes != 0) {
+        int32_t at = 0;
+        if (thread % 32 == 0) {
+          at = atomicAdd(&shared.num_groups, __popc(votes));
+        }
+        at = __shfl_sync(~0U, at, 0) + __popc(votes & lanes_before);
+        if (wanted) {
+          shared.groups[at] = static_cast<uint16_t>(first + b * kFinishThreads + thread);
+        }
       }
+    }
+  }
+  __syncthreads();
+  return shared.num_groups;
+}
+
+// Calls f(logits, id) with tokens id .. id + 3 of all groups whose maximum's value reaches `lower`;
+// -inf behind the row's end.
+template <typename F>
+__device__ void for_each_four(SearchShared& shared, const SearchRow& row, float lower, const F& f) {
+  const int32_t groups = list_groups(shared, row, lower);
+  const int32_t items = groups * kTileParts;
+  const float per_part = 1.0F / static_cast<float>(groups);
+  constexpr int32_t kBatch = 4;  // loads in flight
+  for (int32_t first = static_cast<int32_t>(threadIdx.x); first < items;
+       first += kBatch * kFinishThreads) {
+    float4 v[kBatch];
+    int32_t id[kBatch];
 #pragma unroll
-      for (int32_t p = 0; p < kBatch; ++p) {
-        const float values[4] = {
-            row.value(v[p].x), row.value(v[p].y), row.value(v[p].z), row.value(v[p].w)};
-        f(values, first + (part + p) * kPartTokens);
+    for (int32_t b = 0; b < kBatch; ++b) {
+      const int32_t item = first + b * kFinishThreads;
+      id[b] = row.logits.vocab;
+      if (item < items) {  // item / groups: exact, numbers are far under 2^23
+        const auto part = static_cast<int32_t>((static_cast<float>(item) + 0.5F) * per_part);
+        const int32_t g = shared.groups[item - part * groups];
+        id[b] = g / kTileThreads * kTileTokens + part * kPartTokens + g % kTileThreads * 4;
       }
+      v[b] = row.logits.four(id[b]);
+    }
+#pragma unroll
+    for (int32_t b = 0; b < kBatch; ++b) {
+      const float logits[4] = {v[b].x, v[b].y, v[b].z, v[b].w};
+      f(logits, id[b]);
     }
   }
 }
 
-// Calls f(value, id) with all tokens of value >= lower, and some threads behind the row's end
-// nothing at all.
+// Calls f(value, id) with all tokens of value >= lower.
 template <typename F>
-__device__ void for_each_at_least(const SearchRow& row, float lower, const F& f) {
-  for_each_four(row, lower, [&](const float(&values)[4], int32_t id) {
+__device__ void for_each_at_least(SearchShared& shared,
+                                  const SearchRow& row,
+                                  float lower,
+                                  const F& f) {
+  for_each_four(shared, row, lower, [&](const float(&logits)[4], int32_t id) {
 #pragma unroll
     for (int32_t c = 0; c < 4; ++c) {
-      if (values[c] >= lower && id + c < row.logits.vocab) {
-        f(values[c], id + c);
+      const float value = row.value(logits[c]);
+      if (value >= lower && id + c < row.logits.vocab) {
+        f(value, id + c);
       }
     }
   });
 }
 
-// A value that at least k tokens reach and few more: the k-th largest of the threads' maxima, each
-// over the groups of one thread. k is below kFinishThreads.
-__device__ inline float value_reached_by(const SearchRow& row, int32_t k) {
-  float mine = -kInfinity;
-  for (int32_t g = static_cast<int32_t>(threadIdx.x); g < row.num_groups; g += kFinishThreads) {
-    mine = fmaxf(mine, row.group_max[g]);
-  }
-  const uint32_t v = ordered(row.value(mine));
+// The largest number that `count(number)` says at least k of something reach, or one that exactly k
+// reach. The count is the same in all threads.
+template <typename Count>
+__device__ float largest_reached(int32_t k, const Count& count) {
   uint32_t reached = 0;
   for (uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
-    const int32_t count = __syncthreads_count(v >= (reached | bit) ? 1 : 0);
-    if (count >= k) {
+    const int32_t n = count(reached | bit);
+    if (n >= k) {
       reached |= bit;
-      if (count == k) {
+      if (n == k) {
         break;
       }
     }
@@ -103,8 +142,49 @@ __device__ inline float value_reached_by(const SearchRow& row, int32_t k) {
   return from_ordered(reached);
 }
 
+// A value that at least k tokens reach and few more: the k-th largest of maxima, of all groups of a
+// thread where k is small, else of single groups. -inf where there are not that many.
+__device__ inline float value_reached_by(SearchShared& shared, const SearchRow& row, int32_t k) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (k <= kFinishThreads / 2) {
+    float mine = -kInfinity;
+    for (int32_t g = thread; g < row.num_groups; g += kFinishThreads) {
+      mine = fmaxf(mine, row.group_max[g]);
+    }
+    const uint32_t v = ordered(row.value(mine));
+    return largest_reached(k,
+                           [&](uint32_t least) { return __syncthreads_count(v >= least ? 1 : 0); });
+  }
+  if (k > row.num_groups) {
+    return -kInfinity;
+  }
+  __syncthreads();
+  if (thread < 3) {
+    shared.counts[thread] = 0;
+  }
+  __syncthreads();
+  int32_t turn =
+      0;  // one barrier a turn: a count is read in its own and cleared in the next but one
+  const float logit = largest_reached(k, [&](uint32_t least) {
+    int32_t n = 0;
+    for (int32_t g = thread; g < row.num_groups; g += kFinishThreads) {
+      n += ordered(row.group_max[g]) >= least ? 1 : 0;
+    }
+    n = __reduce_add_sync(~0U, n);
+    if (thread % 32 == 0) {
+      atomicAdd(&shared.counts[turn % 3], n);
+    }
+    if (thread == 0) {
+      shared.counts[(turn + 1) % 3] = 0;
+    }
+    __syncthreads();
+    return shared.counts[turn++ % 3];
+  });
+  return row.value(logit);
+}
+
 // Puts the keys of the tokens with value >= lower that `wanted` lets through into shared.keys, in
-// no order, and returns their number, which may be above kMaxKeys: then some are missing.
+// no order, and returns their number; some are missing if that is above kMaxKeys.
 template <typename Wanted>
 __device__ int32_t
 collect(SearchShared& shared, const SearchRow& row, float lower, const Wanted& wanted) {
@@ -112,10 +192,10 @@ collect(SearchShared& shared, const SearchRow& row, float lower, const Wanted& w
   if (threadIdx.x == 0) {
     shared.num_keys = 0;
   }
-  __syncthreads();
-  for_each_at_least(row, lower, [&](float value, int32_t id) {
+  volatile int32_t* const so_far = &shared.num_keys;
+  for_each_at_least(shared, row, lower, [&](float value, int32_t id) {
     const TokenKey key = token_key(value, id);
-    if (wanted(value, key)) {
+    if (wanted(key) && *so_far <= kMaxKeys) {
       const int32_t at = atomicAdd(&shared.num_keys, 1);
       if (at < kMaxKeys) {
         shared.keys[at] = key;
@@ -154,23 +234,22 @@ __device__ inline void sort_keys(SearchShared& shared, int32_t count) {
   __syncthreads();
 }
 
-// The sum of the block's values, in every thread.
+// The sum of all threads' values, in every thread.
 __device__ inline unsigned long long block_sum(SearchShared& shared, unsigned long long v) {
 #pragma unroll
   for (int32_t step = 16; step > 0; step /= 2) {
     v += __shfl_xor_sync(~0U, v, step);
   }
   __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    shared.parts[threadIdx.x / 32] = v;
+  if (threadIdx.x == 0) {
+    shared.sum = 0;
   }
   __syncthreads();
-  v = 0;
-#pragma unroll
-  for (const unsigned long long part : shared.parts) {
-    v += part;
+  if (threadIdx.x % 32 == 0) {
+    atomicAdd(&shared.sum, v);
   }
-  return v;
+  __syncthreads();
+  return shared.sum;
 }
 
 }  // namespace warprow::cuda

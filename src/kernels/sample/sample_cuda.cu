@@ -33,6 +33,10 @@ void sample(Stream& stream, const SampleArgs& args) {
     launch_prompt_mask(stream, args, scratch);
   }
   launch_scan(stream, args, scratch);
+  constexpr uint32_t kCut = kSampleRandom | kSampleTopKTopP;
+  if ((args.rules & kCut) == kCut) {
+    launch_weigh(stream, args, scratch);
+  }
   launch_finish(stream, args, scratch);
 }
 

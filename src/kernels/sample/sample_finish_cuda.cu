@@ -118,13 +118,15 @@ __global__ void __launch_bounds__(kGreedyRows * 32) finish_greedy_kernel(
 
 // Formula: cuts, draw and logprobs in the order of sample.h.
 // Shapes: as above; logits [n, vocab] f32, group maxima [n, tiles * 256].
-// Mapping: a block per row; the group maxima lead it to the tokens that matter, which are sorted in
-//   shared memory. Long lists take passes over the row (top_k_top_p_cuda.cuh).
-// Bytes moved: 4 per 32 tokens and the groups of large logits; for long lists the row a few times.
-// Numerics: weights in units of 2^-44 summed as integers, scores and logprobs in double: the same
+// Mapping: a block per row; the group maxima lead it to the tokens that matter. A top_k up to
+//   kListTopK is sorted in shared memory; other cuts test the scan's draw and draw again from less
+//   where it fails (draw_cuda.cuh).
+// Bytes moved: 4 per 32 tokens and the groups of large logits; in the worst case the row several
+//   times.
+// Numerics: weights in units of 2^-31 summed as integers, scores and logprobs in double: the same
 //   in every run and batch.
 // Preconditions: behind scan. Origin: own.
-__global__ void __launch_bounds__(kFinishThreads) finish_kernel(
+__global__ void __launch_bounds__(kFinishThreads, 2) finish_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ FinishShared shared;
   __shared__ RowFacts row_shared;
@@ -141,7 +143,6 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(
         row_facts(scratch.tiles + i * scratch.num_tiles, scratch.num_tiles, plan);
     if (threadIdx.x == 0) {
       row_shared = facts;
-      shared.drawn.clear();
       write_token(args, i, facts);
     }
   }
@@ -160,8 +161,16 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(
                         scratch.group_max + i * groups,
                         static_cast<int32_t>(groups),
                         plan.divisor,
+                        facts.max,
                         facts.max / plan.divisor};
-    token = draw_cut(shared, row, plan, draw_key(args, plan), facts.scaled_sum, facts.argmax);
+    token = draw_cut(shared,
+                     row,
+                     plan,
+                     draw_key(args, plan),
+                     scratch.tiles + i * scratch.num_tiles,
+                     scratch.weights + i * scratch.num_tiles,
+                     facts.argmax,
+                     facts.scaled_sum);
   } else if (plan.random) {
     token = facts.drawn;
   }
@@ -175,6 +184,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(
                       scratch.raw_group_max + i * groups,
                       static_cast<int32_t>(groups),
                       1.0F,
+                      facts.raw_max,
                       facts.raw_max};
   const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
   top_logprobs(shared.search,
@@ -183,7 +193,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(
                min(args.params(plan.row).num_logprobs, columns),
                args.top_ids.row(i),
                args.top_logprobs.row(i));
-  const int32_t rank = token_rank(shared, raw, token);
+  const int32_t rank = token_rank(shared.search, raw, token);
   if (threadIdx.x == 0) {
     args.logprob(i) = static_cast<float>(static_cast<double>(args.logits(i, token)) - facts.lse);
     args.rank(i) = rank;

@@ -35,8 +35,17 @@ struct alignas(16) TileResult {
   float scaled_sum;  // of e^((x - max) / temperature); rows with top_p alone
 };
 
+// How many tokens are tested at a time for whether they survive a cut.
+constexpr int32_t kTested = 4;
+
+// What stands in a tile before each of the row's best-scored tokens; rows whose cut is tested.
+struct TileWeights {
+  uint64_t before[kTested];
+};
+
 struct SampleScratch {
   TileResult* tiles;      // [rows, num_tiles]
+  TileWeights* weights;   // [rows, num_tiles]
   float* raw_group_max;   // [rows, num_tiles * kTileThreads]  rows with logprobs
   float* group_max;       // [rows, num_tiles * kTileThreads]  random rows with a cut
   uint32_t* prompt_mask;  // [rows, mask_words]  rows with a repetition penalty

@@ -14,6 +14,8 @@
 namespace warprow::cuda {
 
 constexpr float kLog2e = 1.442695041F;
+constexpr int32_t kMaxKeys = 2048;               // tokens that a block holds and sorts
+constexpr int32_t kListTopK = kMaxKeys * 3 / 4;  // leaves room for what a first look finds besides
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A row's parameters as its kernels need them; all of them read the same from the same row.
@@ -33,8 +35,14 @@ struct RowPlan {
   __device__ bool changed() const { return penalties || too_short; }
   // A random row that draws from a part of its tokens.
   __device__ bool cut() const { return random && (top_k > 0 || top_p < 1.0F || min_p > 0.0F); }
-  // The nucleus of all tokens: its mass must be known.
-  __device__ bool top_p_alone() const { return random && top_p < 1.0F && top_k == 0; }
+  // Its top_k tokens fit into a block's list: no draw from all tokens is wanted.
+  __device__ bool listed() const { return random && top_k > 0 && top_k <= kListTopK; }
+  // Whether a token survives depends on what stands before it.
+  __device__ bool tested() const { return cut() && !listed() && (top_k > 0 || top_p < 1.0F); }
+  // The nucleus of all tokens: their mass is wanted.
+  __device__ bool top_p_alone() const {
+    return random && top_p < 1.0F && top_k == 0 && min_p == 0.0F;
+  }
 };
 
 __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64_t i) {
@@ -90,6 +98,13 @@ struct LogitRow {
 __device__ __forceinline__ float max_or_nan(float a, float b) {
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+// 2^x to float precision.
+__device__ __forceinline__ float exp2_of(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
 

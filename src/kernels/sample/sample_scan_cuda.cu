@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/sample/gumbel_cuda.cuh"
 #include "kernels/sample/penalties_cuda.cuh"
 #include "kernels/sample/sample_row_cuda.cuh"
 #include "kernels/sample/sample_stages_cuda.h"
+#include "kernels/sample/tile_cuda.cuh"
 
 namespace warprow::cuda {
 namespace {
@@ -12,92 +12,32 @@ namespace {
 constexpr int32_t kWarps = kTileThreads / 32;
 constexpr uint32_t kSums = kSampleTopKTopP | kSampleLogprobs;
 
+using ScanTile = Tile<kTileThreads>;
+
+// What each warp found in its part of the tile, as TileResult has it for the whole.
 struct ScanShared {
   float raw_max[kWarps];
+  float raw_sum[kWarps];
   float max[kWarps];
-  float bound[kWarps];
-  float sum[2][kWarps];
-  int32_t argmax;
-  DrawShared limit;  // of the tokens with the best bound
-  DrawShared drawn;
+  int32_t argmax[kWarps];
+  float scaled_sum[kWarps];
+  DrawList draws;
 };
 
-// A thread's part of a tile: token of x[4 * part + c] is first + part * kPartTokens + c.
-struct Tile {
-  float x[kGroupTokens];
-  int32_t first;
-
-  __device__ int32_t token(int32_t j) const { return first + j / 4 * kPartTokens + j % 4; }
-
-  __device__ void load(const LogitRow& row) {
-    const bool whole = row.aligned && first + (kTileParts - 1) * kPartTokens + 4 <= row.vocab;
-#pragma unroll
-    for (int32_t part = 0; part < kTileParts; ++part) {
-      const int32_t id = first + part * kPartTokens;
-      const float4 v = whole ? __ldg(reinterpret_cast<const float4*>(row.x + id)) : row.four(id);
-      x[4 * part] = v.x;
-      x[4 * part + 1] = v.y;
-      x[4 * part + 2] = v.z;
-      x[4 * part + 3] = v.w;
-    }
-  }
-
-  __device__ float max() const {
-    float m = x[0];
-#pragma unroll
-    for (int32_t j = 1; j < kGroupTokens; ++j) {
-      m = max_or_nan(m, x[j]);
-    }
-    return m;
-  }
-};
-
-// The block's maximum of each thread's value; one barrier. `parts` is used once.
-__device__ float block_max(float v, float* parts) {
-#pragma unroll
-  for (int32_t step = 16; step > 0; step /= 2) {
-    v = max_or_nan(v, __shfl_xor_sync(~0U, v, step));
-  }
-  if (threadIdx.x % 32 == 0) {
-    parts[threadIdx.x / 32] = v;
-  }
-  __syncthreads();
-  v = parts[0];
-#pragma unroll
-  for (int32_t w = 1; w < kWarps; ++w) {
-    v = max_or_nan(v, parts[w]);
-  }
-  return v;
-}
-
-// Leaves the sum of a warp's values in its part; the order is fixed.
-__device__ void warp_sum(float v, float* parts) {
-#pragma unroll
-  for (int32_t step = 16; step > 0; step /= 2) {
-    v += __shfl_xor_sync(~0U, v, step);
-  }
-  if (threadIdx.x % 32 == 0) {
-    parts[threadIdx.x / 32] = v;
-  }
-}
-
-// The thread's sum of e^((x - max) / divisor).
-__device__ float sum_exp(const Tile& tile, float max, float divisor) {
-  if (max == -kInfinity) {
-    return 0.0F;
-  }
+// The warp's sum of e^((x - max) / divisor).
+__device__ float sum_exp(const ScanTile& tile, float max, float divisor) {
   float sum = 0.0F;
-  if (divisor == 1.0F) {
+  if (max == -kInfinity) {
+    return sum;
+  }
+  const float scale = kLog2e / divisor;
 #pragma unroll
-    for (const float x : tile.x) {
-      sum += __expf(x - max);
-    }
-  } else {
-    const float top = max / divisor;
+  for (const float x : tile.x) {
+    sum += exp2_of((x - max) * scale);
+  }
 #pragma unroll
-    for (const float x : tile.x) {
-      sum += __expf(x / divisor - top);
-    }
+  for (int32_t step = 16; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(~0U, sum, step);
   }
   return sum;
 }
@@ -107,7 +47,7 @@ __device__ void change_tile(const SampleArgs& args,
                             const RowPlan& plan,
                             int64_t i,
                             const int32_t* entries,
-                            Tile& tile) {
+                            ScanTile& tile) {
   const SampleParams params = args.params(plan.row);
   const bool prompt = needs_prompt(args, plan);
   const uint32_t* mask = scratch.prompt_mask + i * scratch.mask_words;
@@ -134,56 +74,54 @@ __device__ void change_tile(const SampleArgs& args,
   }
 }
 
-// The best draw of the tile. The token with the largest bound sets a limit; those whose bounds
-// pass it, seldom more than a few, get their exact score.
-__device__ int32_t draw_tile(const Tile& tile,
-                             const GumbelDraw& draw,
-                             ScanShared& shared,
-                             Drawn& mine) {
-  float bound = -kInfinity;
-  int32_t best_part = 0;
+// Calls combine(step) for the steps of a reduction over kWarps lanes.
+template <typename Combine>
+__device__ void over_warps(const Combine& combine) {
 #pragma unroll
-  for (int32_t part = 0; part < kTileParts; ++part) {
-    const PhiloxBlock bits = draw.bits(tile.token(4 * part) / 4);
-    float b = -kInfinity;
-#pragma unroll
-    for (int32_t c = 0; c < 4; ++c) {
-      b = fmaxf(b, draw.bound(tile.x[4 * part + c], bits.word[c]));
+  for (int32_t step = kWarps / 2; step > 0; step /= 2) {
+    combine(step);
+  }
+}
+
+// The first warp: puts the warps' findings together, in an order that is always the same.
+template <uint32_t kRules>
+__device__ void write_result(const ScanShared& shared,
+                             float divisor,
+                             const Drawn& drawn,
+                             TileResult& out) {
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) % kWarps;
+  const float part = shared.max[warp];
+  TileResult r;
+  r.max = part;
+  over_warps([&](int32_t step) { r.max = max_or_nan(r.max, __shfl_xor_sync(~0U, r.max, step)); });
+  r.argmax = __reduce_min_sync(~0U, part == r.max ? shared.argmax[warp] : INT32_MAX);
+  r.raw_max = r.max;
+  const float raw_part = shared.raw_max[warp];
+  if constexpr ((kRules & kSamplePenalties) != 0) {
+    r.raw_max = raw_part;
+    over_warps([&](int32_t step) {
+      r.raw_max = max_or_nan(r.raw_max, __shfl_xor_sync(~0U, r.raw_max, step));
+    });
+  }
+  r.raw_sum = 0.0F;
+  r.scaled_sum = 0.0F;
+  if constexpr ((kRules & kSums) != 0) {
+    if (raw_part != -kInfinity) {
+      r.raw_sum = shared.raw_sum[warp] * exp2_of((raw_part - r.raw_max) * kLog2e);
     }
-    best_part = b > bound ? part : best_part;
-    bound = fmaxf(b, bound);
-  }
-  const float best_bound = block_max(bound, shared.bound);
-  if (best_bound == -kInfinity) {
-    return INT32_MAX;
-  }
-  if (bound == best_bound) {
-    Drawn best;
-#pragma unroll
-    for (int32_t j = 0; j < kGroupTokens; ++j) {
-      if (j / 4 == best_part && tile.x[j] != -kInfinity) {
-        best.offer(draw.score(tile.x[j], tile.token(j)), tile.token(j));
-      }
+    if (part != -kInfinity) {
+      r.scaled_sum = shared.scaled_sum[warp] * exp2_of((part - r.max) * (kLog2e / divisor));
     }
-    atomicMax(&shared.limit.best, ordered(best.score));
+    over_warps([&](int32_t step) {
+      r.raw_sum += __shfl_xor_sync(~0U, r.raw_sum, step);
+      r.scaled_sum += __shfl_xor_sync(~0U, r.scaled_sum, step);
+    });
   }
-  __syncthreads();
-  const float limit = GumbelDraw::beatable(from_ordered(shared.limit.best));
-  if (!(bound <= limit)) {
-#pragma unroll
-    for (int32_t part = 0; part < kTileParts; ++part) {
-      const PhiloxBlock bits = draw.bits(tile.token(4 * part) / 4);
-#pragma unroll
-      for (int32_t c = 0; c < 4; ++c) {
-        const float x = tile.x[4 * part + c];
-        if (x != -kInfinity && !(draw.bound(x, bits.word[c]) <= limit)) {
-          const int32_t id = tile.token(4 * part) + c;
-          mine.offer(draw.score(x, id), id);
-        }
-      }
-    }
+  r.score = drawn.score;
+  r.drawn = drawn.token;
+  if (threadIdx.x == 0) {
+    out = r;
   }
-  return best_of_block(shared.drawn, mine);
 }
 
 // Formula: per tile of a row: maximum with its lowest id, sums of exponentials, the best
@@ -197,7 +135,7 @@ __device__ int32_t draw_tile(const Tile& tile,
 // Preconditions: scratch of cuda::sample_scratch_bytes; with kSamplePenalties behind prompt_mask.
 // Origin: own.
 template <uint32_t kRules>
-__global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
+__global__ void __launch_bounds__(kTileThreads, (kRules & kSampleRandom) != 0 ? 3 : 4) scan_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   constexpr bool kPenalties = (kRules & kSamplePenalties) != 0;
   __shared__ ScanShared shared;
@@ -210,23 +148,24 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
     return;
   }
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  Tile tile;
-  tile.first = static_cast<int32_t>(blockIdx.x) * kTileTokens + 4 * thread;
+  const int32_t warp = thread / 32;
+  ScanTile tile(static_cast<int32_t>(blockIdx.x));
   tile.load(LogitRow(args.logits.row(i), args.logits.shape[1]));
-  if (thread == 0) {
-    shared.argmax = INT32_MAX;
-    shared.limit.clear();
-    shared.drawn.clear();
+  if constexpr ((kRules & kSampleRandom) != 0) {
+    if (thread == 0) {
+      shared.draws.clear();
+    }
+    __syncthreads();
   }
   const int64_t index = i * scratch.num_tiles + blockIdx.x;
   const int64_t group = index * kTileThreads + thread;
   float group_max = tile.max();
-  const float raw_max = block_max(group_max, shared.raw_max);
-  float max = raw_max;
+  float max = warp_max(group_max);
+  shared.raw_max[warp] = max;
   if constexpr ((kRules & kSampleLogprobs) != 0) {
     if (plan.logprobs) {
       scratch.raw_group_max[group] = group_max;
-      warp_sum(sum_exp(tile, raw_max, 1.0F), shared.sum[0]);
+      shared.raw_sum[warp] = sum_exp(tile, max, 1.0F);
     }
   }
   if constexpr (kPenalties) {
@@ -234,48 +173,31 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
       fill_entries(args, plan, static_cast<int32_t>(blockIdx.x) * kTileTokens, entries);
       change_tile(args, scratch, plan, i, entries, tile);
       group_max = tile.max();
-      max = block_max(group_max, shared.max);
+      max = warp_max(group_max);
     }
   }
-  if (group_max == max && max != -kInfinity) {
-    int32_t j = kGroupTokens - 1;
-#pragma unroll
-    for (int32_t k = kGroupTokens - 2; k >= 0; --k) {
-      j = tile.x[k] == max ? k : j;
-    }
-    atomicMin(&shared.argmax, tile.token(j));
+  shared.max[warp] = max;
+  if (!plan.random || plan.cut()) {
+    shared.argmax[warp] = __reduce_min_sync(~0U, group_max == max ? tile.find(max) : INT32_MAX);
   }
-  Drawn mine;
-  int32_t drawn = INT32_MAX;
+  Drawn drawn;
   if constexpr ((kRules & kSampleRandom) != 0) {
     if (plan.cut()) {
       scratch.group_max[group] = group_max;
       if ((kRules & kSampleTopKTopP) != 0 && plan.top_p_alone()) {
-        warp_sum(sum_exp(tile, max, plan.divisor), shared.sum[1]);
-      }
-    } else if (plan.random) {
-      drawn = draw_tile(tile, GumbelDraw(draw_key(args, plan), plan.divisor), shared, mine);
-    }
-  }
-  __syncthreads();
-  TileResult& result = scratch.tiles[index];
-  if (drawn != INT32_MAX ? mine.token == drawn : thread == 0) {
-    result.score = mine.score;
-    result.drawn = drawn;
-  }
-  if (thread == 0) {
-    result.raw_max = raw_max;
-    result.max = max;
-    result.argmax = shared.argmax;
-    float sums[2] = {};
-    if constexpr ((kRules & kSums) != 0) {
-      for (int32_t w = 0; w < kWarps; ++w) {
-        sums[0] += shared.sum[0][w];
-        sums[1] += shared.sum[1][w];
+        shared.scaled_sum[warp] = sum_exp(tile, max, plan.divisor);
       }
     }
-    result.raw_sum = sums[0];
-    result.scaled_sum = sums[1];
+    if (plan.random && !plan.listed()) {
+      drawn = draw_tile(tile, GumbelDraw(draw_key(args, plan), plan.divisor), shared.draws);
+    } else {
+      __syncthreads();
+    }
+  } else {
+    __syncthreads();
+  }
+  if (warp == 0) {
+    write_result<kRules>(shared, plan.divisor, drawn, scratch.tiles[index]);
   }
 }
 

@@ -17,9 +17,5 @@ __device__ __forceinline__ int32_t key_id(TokenKey key) { return static_cast<int
 __device__ __forceinline__ float key_value(TokenKey key) {
   return from_ordered(~static_cast<uint32_t>(key >> 32));
 }
-// The last key that a value can have.
-__device__ __forceinline__ TokenKey last_key(float value, int32_t vocab) {
-  return token_key(value, vocab - 1);
-}
 
 }  // namespace warprow::cuda

@@ -10,135 +10,95 @@ namespace warprow::cuda {
 // Which tokens top-k and top-p leave. Weights are integers, so that sums do not depend on the order
 // in which a block's threads come.
 
-// A token's share: one for top-k, for top-p e^(value - max) in units of 2^-44.
-struct CountWeight {
-  __device__ unsigned long long operator()(float /*value*/) const { return 1; }
-};
-struct MassWeight {
-  float max;
-  __device__ unsigned long long operator()(float value) const {
-    return __float2ull_rn(expf(value - max) * 17592186044416.0F);
-  }
-};
+constexpr float kMassBits = 31.0F;           // the likeliest token's mass is 2^31
+constexpr double kMassUnits = 2147483648.0;  // that is
 
-// What is to be reached: `units` or, where p is below 1, that part of all weight.
-struct Target {
-  unsigned long long units;
-  float p;
-
-  __device__ unsigned long long of(unsigned long long total) const {
-    if (p >= 1.0F) {
-      return units;
-    }
-    const auto part = __double2ull_ru(static_cast<double>(p) * static_cast<double>(total));
-    return part > total ? total : part;
-  }
-};
-
-__device__ inline void clear_bins(SearchShared& shared) {
-  __syncthreads();
-  for (int32_t b = static_cast<int32_t>(threadIdx.x); b < kBins; b += kFinishThreads) {
-    shared.low[b] = 0;
-    shared.high[b] = 0;
-    shared.count[b] = 0;
-  }
-  __syncthreads();
+__device__ __forceinline__ uint32_t mass_of(float value, float max) {
+  return __float2uint_rn(exp2_of(fmaf(value - max, kLog2e, kMassBits)));
 }
 
-__device__ inline void add_to_bin(SearchShared& shared, int32_t bin, unsigned long long weight) {
-  const auto low = static_cast<uint32_t>(weight);
-  const uint32_t old = atomicAdd(&shared.low[bin], low);
-  const uint32_t high = static_cast<uint32_t>(weight >> 32) + (old + low < old ? 1 : 0);
-  if (high != 0) {
-    atomicAdd(&shared.high[bin], high);
-  }
-  atomicAdd(&shared.count[bin], 1U);
-}
-
-__device__ inline unsigned long long bin_weight(const SearchShared& shared, int32_t bin) {
-  return static_cast<unsigned long long>(shared.high[bin]) << 32 | shared.low[bin];
-}
-
-__device__ inline unsigned long long weight_of_bins(SearchShared& shared) {
-  constexpr int32_t kEach = kBins / kFinishThreads;
+// The mass of the tokens with keys up to `last`.
+__device__ inline unsigned long long mass_up_to(SearchShared& shared,
+                                                const SearchRow& row,
+                                                TokenKey last) {
   unsigned long long mine = 0;
-  __syncthreads();
-  for (int32_t b = 0; b < kEach; ++b) {
-    mine += bin_weight(shared, static_cast<int32_t>(threadIdx.x) * kEach + b);
-  }
+  for_each_at_least(shared, row, key_value(last), [&](float value, int32_t id) {
+    mine += token_key(value, id) <= last ? mass_of(value, row.max) : 0;
+  });
   return block_sum(shared, mine);
 }
 
-// Finds the bin in which `target` is reached, given what lies before all bins, and leaves it in
-// shared.bin and the weight before it in shared.before.
-__device__ inline void find_bin(SearchShared& shared,
-                                unsigned long long before,
-                                unsigned long long target) {
-  constexpr int32_t kEach = kBins / kFinishThreads;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  unsigned long long mine = 0;
-  __syncthreads();
-  for (int32_t b = 0; b < kEach; ++b) {
-    mine += bin_weight(shared, thread * kEach + b);
-  }
-  unsigned long long end = mine;  // of this thread's bins, within the warp, then the block
+// What stands in front of some tokens: their mass, or their number. Orders by logits, not by
+// values: where the temperature's division makes two equal, their ids do not count.
+struct Tested {
+  float logit[kTested];  // infinity: no token
+  int32_t id[kTested];
+  unsigned long long before[kTested];
+
+  __device__ float least() const {
+    float v = kInfinity;
 #pragma unroll
-  for (int32_t step = 1; step < 32; step *= 2) {
-    const unsigned long long other = __shfl_up_sync(~0U, end, step);
-    end += thread % 32 >= step ? other : 0;
+    for (const float x : logit) {
+      v = fminf(v, x);
+    }
+    return v;
   }
-  if (thread % 32 == 31) {
-    shared.parts[thread / 32] = end;
-  }
-  if (thread == 0) {
-    shared.bin = -1;
-  }
-  __syncthreads();
-  end += before;
-  for (int32_t w = 0; w < thread / 32; ++w) {
-    end += shared.parts[w];
-  }
-  unsigned long long begin = end - mine;
-  if (begin < target && end >= target) {
-    for (int32_t b = thread * kEach;; ++b) {
-      const unsigned long long next = begin + bin_weight(shared, b);
-      if (next >= target) {
-        shared.bin = b;
-        shared.before = begin;
-        break;
+
+  // Adds what four tokens weigh; `scale`: log2(e) / divisor, or 0 where tokens are counted.
+  __device__ void add(const float (&logits)[4], int32_t first, float max_logit, float scale) {
+    const float from = least();
+#pragma unroll
+    for (int32_t c = 0; c < 4; ++c) {
+      const float x = logits[c];
+      if (x < from) {
+        continue;
       }
-      begin = next;
+      const uint32_t weight =
+          scale == 0.0F ? 1 : __float2uint_rn(exp2_of(fmaf(x - max_logit, scale, kMassBits)));
+#pragma unroll
+      for (int32_t t = 0; t < kTested; ++t) {
+        const bool in_front = x > logit[t] || (x == logit[t] && first + c < id[t]);
+        before[t] += in_front ? weight : 0;
+      }
     }
   }
-  __syncthreads();
+};
+
+// Weighs what stands in front, in every thread.
+__device__ inline void weigh_before(SearchShared& shared,
+                                    const SearchRow& row,
+                                    bool by_mass,
+                                    Tested& tested) {
+  const float scale = by_mass ? kLog2e / row.divisor : 0.0F;
+  for_each_four(shared, row, row.value(tested.least()), [&](const float(&logits)[4], int32_t id) {
+    tested.add(logits, id, row.max_logit, scale);
+  });
+#pragma unroll
+  for (int32_t t = 0; t < kTested; ++t) {
+    tested.before[t] = block_sum(shared, tested.before[t]);
+  }
 }
 
-// Of the sorted shared.keys[0, count), the number that brings `before` up to `target`: at least
-// one, at most all.
-template <typename Weight>
-__device__ int32_t count_until(SearchShared& shared,
-                               int32_t count,
-                               const Weight& weight,
-                               unsigned long long before,
-                               unsigned long long target) {
-  auto* const weights = reinterpret_cast<unsigned long long*>(shared.low);  // low and high
-  static_assert(sizeof(shared.low) + sizeof(shared.high) == kMaxKeys * sizeof(*weights));
-  __syncthreads();
+// Of the sorted shared.keys[0, count) the number that has p of their mass: at least one.
+__device__ inline int32_t count_top_p(SearchShared& shared, int32_t count, float p, float max) {
+  unsigned long long mine = 0;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kFinishThreads) {
-    weights[i] = weight(key_value(shared.keys[i]));
+    mine += mass_of(key_value(shared.keys[i]), max);
   }
-  __syncthreads();
+  const double target = static_cast<double>(p) * static_cast<double>(block_sum(shared, mine));
   if (threadIdx.x < 32) {
     const auto lane = static_cast<int32_t>(threadIdx.x);
+    unsigned long long before = 0;
     int32_t end = count;
     for (int32_t first = 0; first < count; first += 32) {
-      unsigned long long sum = first + lane < count ? weights[first + lane] : 0;
+      unsigned long long sum =
+          first + lane < count ? mass_of(key_value(shared.keys[first + lane]), max) : 0;
 #pragma unroll
       for (int32_t step = 1; step < 32; step *= 2) {
         const unsigned long long other = __shfl_up_sync(~0U, sum, step);
         sum += lane >= step ? other : 0;
       }
-      const uint32_t there = __ballot_sync(~0U, before + sum >= target);
+      const uint32_t there = __ballot_sync(~0U, static_cast<double>(before + sum) >= target);
       if (there != 0) {
         end = min(count, first + __ffs(static_cast<int>(there)));
         break;
@@ -146,96 +106,85 @@ __device__ int32_t count_until(SearchShared& shared,
       before += __shfl_sync(~0U, sum, 31);
     }
     if (lane == 0) {
-      shared.bin = end;
+      shared.num_keys = end;
     }
   }
   __syncthreads();
-  return shared.bin;
+  return shared.num_keys;
 }
 
-// The last of the first tokens (largest value, then lowest id) among those with keys up to `limit`
-// whose weights reach the target; `limit` if they never do. For lists of any length: bins over
-// max - value first, then, while a bin has more than a block can sort, over the keys in it.
-// `span`: max - value up to where the last is likely.
-template <typename Weight>
-__device__ TokenKey last_of(SearchShared& shared,
-                            const SearchRow& row,
-                            TokenKey limit,
-                            float span,
-                            const Weight& weight,
-                            const Target& wanted) {
-  const float lower = key_value(limit);
-  const float to_bin = static_cast<float>(kBins - 1) / fmaxf(span, 1e-30F);
-  const auto bin_of = [&](float value) {
-    return static_cast<int32_t>(fminf((row.max - value) * to_bin, static_cast<float>(kBins - 1)));
-  };
-  clear_bins(shared);
-  for_each_at_least(row, lower, [&](float value, int32_t id) {
-    if (token_key(value, id) <= limit) {
-      add_to_bin(shared, bin_of(value), weight(value));
-    }
-  });
-  const unsigned long long target = wanted.of(weight_of_bins(shared));
-  find_bin(shared, 0, target);
-  if (shared.bin < 0) {
-    return limit;
-  }
-  const int32_t first_bin = shared.bin;
-  int32_t bin = first_bin;
-  unsigned long long before = shared.before;
-  const auto in_bin = [&](float value, TokenKey key) {
-    return key <= limit && bin_of(value) == first_bin;
-  };
-  TokenKey first = 0;
-  TokenKey last = limit;
-  if (shared.count[bin] > kMaxKeys) {
-    if (threadIdx.x == 0) {
-      shared.first = ~TokenKey{0};
-      shared.last = 0;
-    }
-    __syncthreads();
-    TokenKey least = ~TokenKey{0};
-    TokenKey most = 0;
-    for_each_at_least(row, lower, [&](float value, int32_t id) {
-      const TokenKey key = token_key(value, id);
-      if (in_bin(value, key)) {
-        least = min(least, key);
-        most = max(most, key);
+// The bin in which the k-th of what the bins count is reached, -1 if there are fewer, and how many
+// lie in front of it. One warp's work, in all threads.
+struct BinOf {
+  int32_t bin;
+  int32_t before;
+};
+__device__ inline BinOf bin_of_kth(SearchShared& shared, int32_t k) {
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const auto lane = static_cast<int32_t>(threadIdx.x);
+    int32_t before = 0;
+    int32_t bin = -1;
+    for (int32_t first = 0; first < kBins; first += 32) {
+      const auto n = static_cast<int32_t>(shared.bins[first + lane]);
+      int32_t sum = n;
+#pragma unroll
+      for (int32_t step = 1; step < 32; step *= 2) {
+        const int32_t other = __shfl_up_sync(~0U, sum, step);
+        sum += lane >= step ? other : 0;
       }
-    });
-    atomicMin(&shared.first, least);
-    atomicMax(&shared.last, most);
-    __syncthreads();
-    first = shared.first;
-    last = shared.last;
-    while (true) {
-      const int32_t shift = max(0, 64 - __clzll(static_cast<long long>(last - first)) - kBinBits);
-      clear_bins(shared);
-      for_each_at_least(row, key_value(last), [&](float value, int32_t id) {
-        const TokenKey key = token_key(value, id);
-        if (key >= first && key <= last) {
-          add_to_bin(shared, static_cast<int32_t>((key - first) >> shift), weight(value));
-        }
-      });
-      find_bin(shared, before, target);
-      bin = shared.bin;
-      before = shared.before;
-      first += static_cast<TokenKey>(bin) << shift;
-      last = min(last, first + ((TokenKey{1} << shift) - 1));
-      if (first >> 32 == last >> 32) {  // one value: what is left are ids
-        last = min(last, (first & ~TokenKey{0xffffffff}) + static_cast<uint32_t>(row.logits.vocab));
-      }
-      if (shared.count[bin] <= kMaxKeys) {
+      const uint32_t there = __ballot_sync(~0U, before + sum >= k);
+      if (there != 0) {
+        const int32_t at = __ffs(static_cast<int>(there)) - 1;
+        bin = first + at;
+        before += __shfl_sync(~0U, sum - n, at);
         break;
       }
+      before += __shfl_sync(~0U, sum, 31);
+    }
+    if (lane == 0) {
+      shared.counts[0] = bin;
+      shared.counts[1] = before;
     }
   }
-  const int32_t count =
-      collect(shared, row, fmaxf(lower, key_value(last)), [&](float value, TokenKey key) {
-        return key >= first && key <= last && bin_of(value) == first_bin;
-      });
-  sort_keys(shared, count);
-  return shared.keys[count_until(shared, count, weight, before, target) - 1];
+  __syncthreads();
+  return {shared.counts[0], shared.counts[1]};
+}
+
+// The k-th key of a row's tokens with value >= lower, or the last if there are fewer. For lists of
+// any length and any ties: the keys' range is cut into bins until a bin is one key. Seldom needed.
+__device__ __noinline__ inline TokenKey kth_key(SearchShared& shared,
+                                         const SearchRow& row,
+                                         float lower,
+                                         int32_t k) {
+  TokenKey first = token_key(row.max, 0);
+  TokenKey last = token_key(lower, row.logits.vocab - 1);
+  while (first < last) {
+    const int32_t bits = 64 - __clzll(static_cast<long long>(last - first));
+    const int32_t shift = max(0, bits - kBinBits);
+    __syncthreads();
+    for (int32_t b = static_cast<int32_t>(threadIdx.x); b < kBins; b += kFinishThreads) {
+      shared.bins[b] = 0;
+    }
+    for_each_at_least(shared, row, key_value(last), [&](float value, int32_t id) {
+      const TokenKey key = token_key(value, id);
+      if (key >= first && key <= last) {
+        atomicAdd(&shared.bins[(key - first) >> shift], 1U);
+      }
+    });
+    const BinOf found = bin_of_kth(shared, k);
+    if (found.bin < 0) {
+      return last;
+    }
+    k -= found.before;
+    first += static_cast<TokenKey>(found.bin) << shift;
+    last = min(last, first + ((TokenKey{1} << shift) - 1));
+    if (first >> 32 == last >> 32) {  // one value: what is left are ids
+      const auto last_id = static_cast<uint32_t>(row.logits.vocab - 1);
+      last = min(last, (first & ~TokenKey{0xffffffff}) | last_id);
+    }
+  }
+  return first;
 }
 
 }  // namespace warprow::cuda

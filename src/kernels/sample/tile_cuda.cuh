@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/sample/gumbel_cuda.cuh"
+
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// A tile of a row in the registers of a block.
+
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+  for (int32_t step = 16; step > 0; step /= 2) {
+    v = max_or_nan(v, __shfl_xor_sync(~0U, v, step));
+  }
+  return v;
+}
+
+// A thread's part: four tokens of each of kParts stretches of the tile.
+template <int32_t kThreads>
+struct Tile {
+  static constexpr int32_t kStep = 4 * kThreads;  // tokens of a stretch
+  static constexpr int32_t kParts = kTileTokens / kStep;
+  static constexpr int32_t kTokens = 4 * kParts;
+  float x[kTokens];
+  int32_t first;
+
+  __device__ explicit Tile(int32_t tile)
+      : first(tile * kTileTokens + 4 * static_cast<int32_t>(threadIdx.x)) {}
+
+  __device__ int32_t token(int32_t j) const { return first + j / 4 * kStep + j % 4; }
+
+  __device__ void load(const LogitRow& row) {
+    const bool whole = row.aligned && first + (kParts - 1) * kStep + 4 <= row.vocab;
+#pragma unroll
+    for (int32_t part = 0; part < kParts; ++part) {
+      const int32_t id = first + part * kStep;
+      const float4 v = whole ? *reinterpret_cast<const float4*>(row.x + id) : row.four(id);
+      x[4 * part] = v.x;
+      x[4 * part + 1] = v.y;
+      x[4 * part + 2] = v.z;
+      x[4 * part + 3] = v.w;
+    }
+  }
+
+  __device__ float max() const {
+    float m = x[0];
+#pragma unroll
+    for (int32_t j = 1; j < kTokens; ++j) {
+      m = max_or_nan(m, x[j]);
+    }
+    return m;
+  }
+
+  // The lowest id of this thread's that has the value, which one has.
+  __device__ int32_t find(float value) const {
+    int32_t j = kTokens - 1;
+#pragma unroll
+    for (int32_t k = kTokens - 2; k >= 0; --k) {
+      j = x[k] == value ? k : j;
+    }
+    return token(j);
+  }
+};
+
+// Tokens whose exact score is wanted.
+struct DrawList {
+  static constexpr int32_t kEntries = 64;
+  struct Entry {
+    float bound;
+    float x;
+    int32_t token;
+  };
+  uint32_t limit;  // ordered bound that a token must pass to be drawn
+  int32_t size;    // may be above kEntries
+  Entry entries[kEntries];
+  DrawShared rest;  // of the tokens without an entry
+
+  __device__ void clear() {
+    limit = 0;  // as a float NaN, which rules out nothing
+    size = 0;
+    rest.clear();
+  }
+};
+
+// The best draw of a tile, in the first warp; all threads of the block, `list` was cleared before a
+// barrier. Each warp goes by its largest bound: the rough score of that token sets the limit, and
+// the tokens whose bounds pass it, seldom more than a few, are listed for the first warp.
+template <int32_t kThreads>
+__device__ Drawn draw_tile(const Tile<kThreads>& tile, const GumbelDraw& draw, DrawList& list) {
+  constexpr int32_t kParts = Tile<kThreads>::kParts;
+  float bounds[kParts];
+  float bound = -kInfinity;
+#pragma unroll
+  for (int32_t part = 0; part < kParts; ++part) {
+    const PhiloxBlock bits = draw.bits(tile.token(4 * part) / 4);
+    float b = -kInfinity;
+#pragma unroll
+    for (int32_t c = 0; c < 4; ++c) {
+      b = fmaxf(b, draw.bound(tile.x[4 * part + c], bits.word[c]));
+    }
+    bounds[part] = b;
+    bound = fmaxf(b, bound);
+  }
+  bound = warp_max(bound);
+  Drawn mine;
+  volatile uint32_t* const limit = &list.limit;
+  if (bound != -kInfinity && !(bound <= from_ordered(*limit))) {
+    float least = bound - 1e-6F * fabsf(bound) - 1e-6F;
+#pragma unroll 1
+    for (int32_t round = 0; round < 2; ++round) {  // set the limit, then list
+      uint32_t parts = 0;
+#pragma unroll
+      for (int32_t part = 0; part < kParts; ++part) {
+        parts |= bounds[part] <= least ? 0U : 1U << part;
+      }
+#pragma unroll 1
+      for (; parts != 0; parts &= parts - 1) {
+        const int32_t part = __ffs(static_cast<int>(parts)) - 1;
+        float x[4] = {};
+#pragma unroll
+        for (int32_t j = 0; j < Tile<kThreads>::kTokens; ++j) {
+          x[j % 4] = j / 4 == part ? tile.x[j] : x[j % 4];
+        }
+        const int32_t first = tile.token(0) + part * Tile<kThreads>::kStep;
+        const PhiloxBlock bits = draw.bits(first / 4);
+#pragma unroll
+        for (int32_t c = 0; c < 4; ++c) {
+          const float b = draw.bound(x[c], bits.word[c]);
+          if (x[c] == -kInfinity || b <= least) {
+            continue;
+          }
+          if (round == 0) {
+            const float sure = GumbelDraw::beatable(draw.rough_score(x[c], bits.word[c]));
+            atomicMax(&list.limit, ordered(sure));
+            continue;
+          }
+          const int32_t at = atomicAdd(&list.size, 1);
+          if (at < DrawList::kEntries) {
+            list.entries[at] = {b, x[c], first + c};
+          } else {
+            mine.offer(draw.score(x[c], first + c), first + c);
+          }
+        }
+      }
+      __syncwarp();
+      least = from_ordered(*limit);
+    }
+  }
+  __syncthreads();
+  const bool all_listed = list.size <= DrawList::kEntries;
+  if (threadIdx.x < 32) {
+    const int32_t n = min(list.size, DrawList::kEntries);
+    const float least = from_ordered(*limit);
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += 32) {
+      const DrawList::Entry entry = list.entries[i];
+      if (!(entry.bound <= least)) {
+        mine.offer(draw.score(entry.x, entry.token), entry.token);
+      }
+    }
+  }
+  if (!all_listed) {
+    return best_of_block(list.rest, mine);
+  }
+  return threadIdx.x < 32 ? best_of_warp(mine) : mine;
+}
+
+}  // namespace warprow::cuda
