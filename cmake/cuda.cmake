@@ -67,11 +67,7 @@ add_library(warprow_cuda_toolkit INTERFACE)
 target_include_directories(warprow_cuda_toolkit SYSTEM INTERFACE ${cuda_includes})
 target_link_libraries(warprow_cuda_toolkit INTERFACE warprow_cudart)
 
-warprow_fetched(flashinfer_folder flashinfer)
-set(flashinfer ${flashinfer_folder}/flashinfer/data)
-set(flashinfer_includes ${CMAKE_BINARY_DIR}/flashinfer ${flashinfer}/include ${flashinfer}/cutlass/include ${flashinfer}/csrc/xqa)
-set(flashinfer_xqa ${flashinfer}/csrc/xqa/mha_sm90.cu)
-set(flashinfer_cccl ${flashinfer}/cccl/libcudacxx/include ${flashinfer}/cccl/cub ${flashinfer}/cccl/thrust)
+include(cmake/flashinfer.cmake)
 
 # Host code in .cu files follows the rules of all host code; ptxas' remarks are no warnings.
 target_compile_options(warprow_flags INTERFACE
@@ -82,73 +78,15 @@ if(WARPROW_WERROR)
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--Werror all-warnings>")
 endif()
 
-# warprow_cuda_sources(FILE...)
-# C++ files that call the runtime see its headers, the others not: they compile (and are found by ccache) as in a CPU build.
-# flashinfer_*_cuda.cu see FlashInfer's headers, with the macros that its own builds set. Its copy of CCCL must come before the
-# toolkit's older one, which -isystem would not do.
+# warprow_cuda_sources(FILE...): C++ files that call the runtime see its headers, the others not: they compile (and are found by
+# ccache) as in a CPU build.
 function(warprow_cuda_sources)
   set(sources ${ARGN})
   list(FILTER sources INCLUDE REGEX "/device/cuda/[^/]*\\.cpp$|_cuda\\.cpp$")
   list(TRANSFORM cuda_includes PREPEND "-isystem" OUTPUT_VARIABLE options)
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS ${options})
-
-  set(sources ${ARGN})
-  list(FILTER sources INCLUDE REGEX "/flashinfer_[^/]*_cuda\\.cu$")
-  list(TRANSFORM flashinfer_includes PREPEND "-isystem=" OUTPUT_VARIABLE options)
-  set_property(SOURCE ${sources} APPEND PROPERTY INCLUDE_DIRECTORIES ${flashinfer_cccl})
-  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS ${options} -use_fast_math -w -Xcompiler=-w)
-  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_DEFINITIONS
-    FLASHINFER_ENABLE_BF16 FLASHINFER_ENABLE_F16 FLASHINFER_ENABLE_FP8_E4M3)
+  flashinfer_sources(${ARGN})
 endfunction()
-
-# warprow_write(FILE CONTENT): leaves a file alone whose content is that already, so that nothing is compiled again.
-function(warprow_write file content)
-  if(EXISTS ${file})
-    file(READ ${file} present)
-  endif()
-  if(NOT "${present}" STREQUAL "${content}")
-    file(WRITE ${file} "${content}")
-  endif()
-endfunction()
-
-# Decode kernels: XQA is a source file that macros configure, so each instance is a file of a few lines that includes it
-# (src/kernels/attention/flashinfer_xqa.cuh). Its launcher is left out, since it calls CUDA before main(); its queries are read
-# where the QKV projection left them instead of from a matrix of their own; and how few tiles of keys make a split worth while
-# is an argument, in the place of the cache's scale, which bf16 has not.
-file(READ ${flashinfer_xqa} xqa)
-
-# warprow_edit_xqa(FROM TO)
-macro(warprow_edit_xqa from to)
-  string(FIND "${xqa}" "${from}" found)
-  if(found EQUAL -1)
-    message(FATAL_ERROR "${flashinfer_xqa} is not the file that cmake/cuda.cmake knows")
-  endif()
-  string(REPLACE "${from}" "${to}" xqa "${xqa}")
-endmacro()
-
-warprow_edit_xqa("#ifndef GENERATE_CUBIN\nvoid launchHopperF8MHA(" "@LAUNCHER@")
-string(REGEX REPLACE "@LAUNCHER@.*" "#endif\n" xqa "${xqa}")
-warprow_edit_xqa("q, headGrpSize * (nbKHeads * (beamWidth * ctaInputTokBeg) + idxHeadGrp)}"
-  "q, headGrpSize * idxHeadGrp + (headGrpSize + 2) * nbKHeads * ctaInputTokBeg}")
-warprow_edit_xqa("nbTilesInUse >= multiBlockMinNbTiles)" "nbTilesInUse >= 2 * static_cast<uint32_t>(kvCacheScale))")
-warprow_edit_xqa("nbTilesInUse / multiBlockMinNbTilesPerCta" "nbTilesInUse / static_cast<uint32_t>(kvCacheScale)")
-set(xqa_folder ${CMAKE_BINARY_DIR}/flashinfer)
-warprow_write(${xqa_folder}/xqa.cuh "${xqa}")
-foreach(head_dim 64 128)
-  foreach(group RANGE 1 8)
-    foreach(page 16 64)
-      set(name xqa_${head_dim}_${group}_${page})
-      warprow_write(${xqa_folder}/flashinfer_${name}_sm90_cuda.cu "#define HEAD_ELEMS ${head_dim}
-#define HEAD_GRP_SIZE ${group}
-#define TOKENS_PER_PAGE ${page}
-#define WR_XQA_NAME ${name}
-#define WR_XQA_SOURCE \"xqa.cuh\"
-#include \"kernels/attention/flashinfer_xqa.cuh\"
-")
-      list(APPEND warprow_generated_kernels ${xqa_folder}/flashinfer_${name}_sm90_cuda.cu)
-    endforeach()
-  endforeach()
-endforeach()
 
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" cuda_version "${CMAKE_CUDA_COMPILER_VERSION}")
 string(REGEX REPLACE "([0-9]+a?)(-real|-virtual)?" "sm_\\1" arch_names "${WARPROW_CUDA_ARCHS}")
