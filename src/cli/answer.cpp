@@ -183,7 +183,8 @@ AnswerJson stats_json(const EngineStats& stats) {
           {"graphs_piecewise", stats.graphs_piecewise},
           {"graphs_eager", stats.graphs_eager},
           {"graph_captures", stats.graph_captures},
-          {"graph_bytes", stats.graph_bytes}};
+          {"graph_bytes", stats.graph_bytes},
+          {"padded_toks", stats.padded_toks}};
 }
 
 std::string json_line(const AnswerJson& json) {

@@ -84,6 +84,7 @@ struct EngineStats {
   int64_t graphs_eager = 0;
   int64_t graph_captures = 0;
   int64_t graph_bytes = 0;
+  int64_t padded_toks = 0;  // tokens of padding that forwards computed
 };
 
 // The loop around scheduler and executor: plan, submit, collect, one step ahead.

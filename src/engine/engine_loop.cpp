@@ -189,6 +189,7 @@ void EngineLoop::publish_stats() {
   stats_.graphs_eager = executor.graphs_eager;
   stats_.graph_captures = executor.graph_captures;
   stats_.graph_bytes = executor.graph_bytes;
+  stats_.padded_toks = executor.padded_toks;
   const std::scoped_lock lock(published_mutex_);
   published_ = stats_;
 }

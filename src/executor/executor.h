@@ -39,6 +39,7 @@ struct ExecutorStats {
   int64_t graphs_eager = 0;
   int64_t graph_captures = 0;
   int64_t graph_bytes = 0;
+  int64_t padded_toks = 0;  // tokens of padding that forwards computed
 };
 
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.

@@ -51,6 +51,7 @@ class UniprocExecutor final : public Executor {
     const CountAllocations count;
     worker_.take_output(output);
     stats_.row_state_bytes += output.stats.row_state_bytes;
+    stats_.padded_toks += output.stats.num_toks_padded - output.stats.num_toks;
   }
 
   std::vector<std::string> collective_rpc(const std::string& operation,

@@ -285,6 +285,9 @@ void ModelRunner::pad_batch(const SchedulerOutput& step) {
   const GraphChoice choice = graph_plan_.choose({toks, batch_.num_rows, query_len});
   batch_.graph_mode = choice.mode;
   batch_.graph_query_len = choice.query_len;
+  if (choice.too_large) {
+    graphs_.note_too_large();
+  }
   batch_.num_toks_padded = choice.num_toks;
   batch_.num_rows_padded = choice.num_rows;
   const int32_t sampled = graph_plan_.sample_rows(batch_.num_logits);

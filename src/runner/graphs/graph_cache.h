@@ -26,7 +26,8 @@ struct GraphKey {
 struct GraphStats {
   int64_t full = 0;       // replayed whole
   int64_t piecewise = 0;  // replayed in pieces
-  int64_t eager = 0;      // ran eagerly though a graph was wanted: not captured yet, or no memory
+  int64_t eager =
+      0;  // ran eagerly though a graph was wanted: not captured yet, too large, no memory
   int64_t captures = 0;
   int64_t bytes = 0;  // device memory that captures took
 };
@@ -96,6 +97,8 @@ class GraphCache {
     ++stats_.piecewise;
   }
 
+  // A step that wanted a graph was larger than any.
+  void note_too_large() { ++stats_.eager; }
   // Drops every graph.
   void clear() { entries_.clear(); }
   [[nodiscard]] const GraphStats& stats() const { return stats_; }

@@ -106,22 +106,21 @@ int32_t GraphPlan::decode_bucket(int32_t num_rows) const {
 }
 
 GraphChoice GraphPlan::choose(const StepShape& step) const {
-  const GraphChoice eager{GraphMode::kNone, step.num_toks, step.num_rows, 0};
-  if (step.num_toks == 0) {
-    return eager;
-  }
   const bool uniform = step.query_len == decode_len_ && step.num_rows > 0;
   const GraphMode mode = uniform ? decode_ : mixed_;
+  GraphChoice choice{GraphMode::kNone, step.num_toks, step.num_rows};
+  if (mode == GraphMode::kNone || step.num_toks == 0) {
+    return choice;
+  }
   if (mode == GraphMode::kFull && uniform) {
     const int32_t rows = decode_bucket(ceil_div(step.num_toks, decode_len_));
-    return rows == 0 ? eager : GraphChoice{mode, rows * decode_len_, rows, decode_len_};
+    choice.too_large = rows == 0;
+    return rows == 0 ? choice : GraphChoice{mode, rows * decode_len_, rows, decode_len_};
   }
-  const int32_t toks = mode == GraphMode::kNone ? 0 : bucket(step.num_toks);
-  if (toks == 0) {
-    return eager;
-  }
-  const bool full = mode == GraphMode::kFull;
-  return {mode, toks, full ? std::min(toks, max_num_seqs_) : step.num_rows, 0};
+  const int32_t toks = bucket(step.num_toks);
+  choice.too_large = toks == 0;
+  const int32_t rows = mode == GraphMode::kFull ? std::min(toks, max_num_seqs_) : step.num_rows;
+  return toks == 0 ? choice : GraphChoice{mode, toks, rows};
 }
 
 int32_t GraphPlan::sample_rows(int32_t num_logits) const {

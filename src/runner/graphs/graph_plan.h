@@ -45,7 +45,8 @@ struct GraphChoice {
   GraphMode mode = GraphMode::kNone;
   int32_t num_toks = 0;
   int32_t num_rows = 0;
-  int32_t query_len = 0;  // kFull: tokens of every row where the graph counts on them, else 0
+  int32_t query_len = 0;   // kFull: tokens of every row where the graph counts on them, else 0
+  bool too_large = false;  // kNone for want of a size
 };
 
 // Decides the mode of each step from the user's wish and the weakest attention backend.
