@@ -6,76 +6,96 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
-#include <random>
+#include <numeric>
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
-
-std::vector<TokenId> random_prompt(std::mt19937_64& random, int64_t length, int32_t vocab_size) {
-  std::vector<TokenId> ids(static_cast<size_t>(length));
-  for (TokenId& id : ids) {
-    id = static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size));
-  }
-  return ids;
-}
 
 // Counts requests down to the last; the engine's output thread counts, the bench waits.
 class Countdown {
  public:
   explicit Countdown(size_t count) : left_(count) {}
-  void done() {
+  void take(const RequestUpdate& update) {
+    if (update.finish_reason == FinishReason::kNone) {
+      return;
+    }
     const std::scoped_lock lock(mutex_);
+    if (update.finish_reason == FinishReason::kError) {
+      error_ = update.error;
+    }
     --left_;
     changed_.notify_one();
   }
-  void wait() {
+  // The error of a request that failed, or nothing.
+  std::string wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return left_ == 0; });
+    return error_;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   size_t left_;
+  std::string error_;
 };
 
 }  // namespace
 
-Result<BenchRun> BenchRun::prepare(Engine& engine, const BenchLoad& load) {
-  std::mt19937_64 random(load.seed);
+Result<std::vector<ValidRequest>> BenchRun::draw_requests(int64_t output_len) {
+  const auto vocab_size = static_cast<uint64_t>(engine_->model_facts().vocab_size);
   std::vector<ValidRequest> requests;
-  for (int64_t i = 0; i < load.num_prompts; ++i) {
+  for (int64_t i = 0; i < load_.num_prompts; ++i) {
+    std::vector<TokenId> ids(static_cast<size_t>(load_.input_len));
+    for (TokenId& id : ids) {
+      id = static_cast<TokenId>(random_() % vocab_size);
+    }
     GenerationRequest request;
-    request.prompt = random_prompt(random, load.input_len, engine.model_facts().vocab_size);
-    request.sampling.temperature = 0.0;
-    request.sampling.max_tokens = load.output_len;
+    request.prompt = std::move(ids);
+    request.sampling = load_.sampling;
+    request.sampling.temperature = load_.sampling.temperature.value_or(0.0);
+    request.sampling.max_tokens = output_len;
     request.sampling.ignore_eos = true;
-    Result<ValidRequest> valid = engine.validate(request);
+    Result<ValidRequest> valid = engine_->validate(request);
     if (!valid) {
       return tl::unexpected(valid.error());
     }
-    if (valid->fields().max_tokens != load.output_len) {
+    if (valid->fields().max_tokens != output_len) {
       return fail(ErrorCode::kInvalidArgument,
-                  "input-len and output-len together are longer than the model's context");
+                  fmt::format("input-len {} and output-len {} together are longer than the model's "
+                              "context of {}",
+                              load_.input_len,
+                              output_len,
+                              engine_->model_facts().max_model_len));
     }
-    requests.push_back(std::move(*valid));
+    for (ValidRequest& choice : split_choices(*valid)) {
+      requests.push_back(std::move(choice));
+    }
   }
-  return BenchRun(engine, std::move(requests));
+  return requests;
 }
 
-double BenchRun::run() {
-  Countdown countdown(requests_.size());
-  const auto start = std::chrono::steady_clock::now();
-  for (const ValidRequest& request : requests_) {
-    engine_->submit(request, [&countdown](const RequestUpdate& update) {
-      if (update.finish_reason != FinishReason::kNone) {
-        countdown.done();
-      }
-    });
+Result<double> BenchRun::run(int64_t output_len) {
+  Result<std::vector<ValidRequest>> requests = draw_requests(output_len);
+  if (!requests) {
+    return tl::unexpected(requests.error());
   }
-  countdown.wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Countdown countdown(requests->size());
+  const auto start = std::chrono::steady_clock::now();
+  for (ValidRequest& request : *requests) {
+    engine_->submit(std::move(request),
+                    [&countdown](const RequestUpdate& update) { countdown.take(update); });
+  }
+  const std::string error = countdown.wait();
+  const auto end = std::chrono::steady_clock::now();
+  if (!error.empty()) {
+    return fail(ErrorCode::kInternal, error);
+  }
+  return std::chrono::duration<double>(end - start).count();
 }
 
 double percentile(std::vector<double> values, double p) {
@@ -84,6 +104,10 @@ double percentile(std::vector<double> values, double p) {
   const auto below = static_cast<size_t>(std::floor(at));
   const size_t above = std::min(below + 1, values.size() - 1);
   return values[below] + (at - std::floor(at)) * (values[above] - values[below]);
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 }  // namespace warprow

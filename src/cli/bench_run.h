@@ -5,40 +5,45 @@
 #include "engine/engine.h"
 
 #include <cstdint>
-#include <utility>
+#include <random>
 #include <vector>
 
 namespace warprow {
 
 // Random prompts of one length that all generate the same number of tokens, EOS or not: the fixed
-// load of the bench commands. Ids depend on the seed alone, so runs repeat.
+// load of the bench commands.
 struct BenchLoad {
   int64_t input_len = 32;
   int64_t output_len = 128;
   int64_t num_prompts = 8;
-  uint64_t seed = 0;
+  SamplingOptions
+      sampling{};  // greedy unless it has a temperature; output_len stands for max_tokens
 };
 
-// Runs a load on an engine and measures it.
+// Runs a load on an engine, again and again, and measures it. The ids of each run are new, so that no
+// run finds the prompts of another in a cache, and the same in every process.
 //
-// Owns: the requests. Thread: one.
+// Thread: one.
 class BenchRun {
  public:
-  // Errors: a length that the engine cannot hold, as validate says.
-  static Result<BenchRun> prepare(Engine& engine, const BenchLoad& load);
+  BenchRun(Engine& engine, BenchLoad load) : engine_(&engine), load_(std::move(load)) {}
 
-  // Submits all prompts at once and waits for the last token of the last one; seconds.
-  [[nodiscard]] double run();
+  // Submits all prompts at once and waits for the last token of the last one; seconds. Errors: a load
+  // that the engine cannot hold, as validate says; a request that failed.
+  [[nodiscard]] Result<double> run() { return run(load_.output_len); }
+  // The same load with answers of another length.
+  [[nodiscard]] Result<double> run(int64_t output_len);
 
  private:
-  BenchRun(Engine& engine, std::vector<ValidRequest> requests)
-      : engine_(&engine), requests_(std::move(requests)) {}
+  [[nodiscard]] Result<std::vector<ValidRequest>> draw_requests(int64_t output_len);
 
   Engine* engine_;
-  std::vector<ValidRequest> requests_;
+  BenchLoad load_;
+  std::mt19937_64 random_{0};  // NOLINT(bugprone-random-generator-seed): runs repeat
 };
 
 // The p-th percentile (0 to 100) of values, linear between neighbours as numpy's default.
 double percentile(std::vector<double> values, double p);
+double mean(const std::vector<double>& values);
 
 }  // namespace warprow

@@ -19,7 +19,7 @@ constexpr Command kCommands[] = {
     {"tokenize", "shows the tokens of a text", &run_tokenize},
     {"detokenize", "turns token ids into text", &run_detokenize},
     {"plan", "shows what a model would take of the memory", &run_plan},
-    {"bench", "measures latency or throughput on random prompts", &run_bench},
+    {"bench", "measures speed on random prompts: latency, throughput, startup, step", &run_bench},
 };
 
 std::string overview() {
