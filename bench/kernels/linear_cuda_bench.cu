@@ -4,6 +4,7 @@
 //   linear_cuda_bench [shapes] [chain] [sweep] [once] [Qwen3-0.6B] [Qwen3-8B]
 // Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel, once runs each shape
 // once for a profiler.
+#include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
 #include "kernels/norm/rms_norm.h"
@@ -80,6 +81,7 @@ struct Rows {
         residual(size_t{4} * max_m * widest(model, true)),
         norm(size_t{4} * widest(model, true)),
         y(size_t{4} * max_m * widest(model, false)),
+        gated(size_t{2} * max_m * widest(model, false)),
         workspace(kLtWorkspaceBytes) {
     fill_random<__nv_bfloat16>(x, 1.0F, 1);
     fill_random<float>(residual, 1.0F, 2);
@@ -97,6 +99,7 @@ struct Rows {
   BenchBuffer residual;
   BenchBuffer norm;
   BenchBuffer y;
+  BenchBuffer gated;
   BenchBuffer workspace;
 };
 
@@ -118,6 +121,14 @@ SkinnyArgs skinny_args(const Shape& s, const Rows& rows, const void* w, int m) {
   return args;
 }
 
+void run_norm(Stream& stream, const Shape& s, const Rows& rows, int m) {
+  cuda::rms_norm(stream,
+                 {ActView(DType::kF32, rows.residual.as<void>(), m, s.k),
+                  make_view<const float>(rows.norm.as<float>(), s.k),
+                  ActView(DType::kBF16, rows.x.as<void>(), m, s.k),
+                  1e-6F});
+}
+
 // With the norm in a kernel of its own where it is not inside.
 void launch_own(Stream& stream,
                 const Shape& s,
@@ -125,11 +136,7 @@ void launch_own(Stream& stream,
                 const SkinnyArgs& args,
                 const SkinnyPlan& plan) {
   if (s.norm && args.norm_weight == nullptr) {
-    cuda::rms_norm(stream,
-                   {ActView(DType::kF32, rows.residual.as<void>(), args.m, s.k),
-                    make_view<const float>(rows.norm.as<float>(), s.k),
-                    ActView(DType::kBF16, rows.x.as<void>(), args.m, s.k),
-                    1e-6F});
+    run_norm(stream, s, rows, args.m);
   }
   skinny(stream, args, plan);
 }
@@ -145,6 +152,19 @@ void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int
   at.y_stride = s.n;
   at.workspace = rows.workspace.as<std::byte>();
   CublasLt::get().run(as_cuda(stream).handle(), product, at);
+}
+
+// The whole operation with cuBLASLt: its norm and gate are kernels of their own.
+void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
+  if (s.norm) {
+    run_norm(stream, s, rows, m);
+  }
+  run_lt(stream, s, rows, w, m);
+  if (s.epilogue == LinearEpilogue::kSwiGlu) {
+    cuda::silu_and_mul(stream,
+                       {ActView(DType::kBF16, rows.y.as<void>(), m, s.n),
+                        ActView(DType::kBF16, rows.gated.as<void>(), m, s.n / 2)});
+  }
 }
 
 void tune(const Model& model, int max_m) {
@@ -202,6 +222,27 @@ void bench_shapes(Stream& stream, const Model& model) {
   }
 }
 
+std::vector<SkinnyPlan> plans_to_try() {
+  std::vector<SkinnyPlan> out;
+  for (const int tile_rows : {16, 32}) {
+    for (const auto& [warps, teams] : {std::pair{8, 1}, {16, 1}, {16, 2}}) {
+      for (const int stages : {1, 2, 3, 4}) {
+        SkinnyPlan plan;
+        plan.tile_rows = tile_rows;
+        plan.num_warps = warps;
+        plan.num_teams = teams;
+        plan.stages = stages;
+        out.push_back(plan);
+      }
+    }
+  }
+  return out;
+}
+
+void print_plan(const SkinnyPlan& plan) {
+  std::printf(" | %d/%d/%d/%d", plan.tile_rows, plan.num_warps, plan.num_teams, plan.stages);
+}
+
 // Plans of the skinny kernel for one shape, against the chosen one.
 void sweep(Stream& stream, const Model& model) {
   const Rows rows(model, kMaxSkinnyRows);
@@ -209,29 +250,22 @@ void sweep(Stream& stream, const Model& model) {
     const Weights w(s);
     for (const int m : {1, 8, 16, 32}) {
       std::printf("%s %s m %d:", model.name, s.name, m);
-      for (const int tile_rows : {16, 32}) {
-        for (const int teams : {1, 2}) {
-          for (const int stages : {1, 2, 3}) {
-            SkinnyArgs args = skinny_args(s, rows, nullptr, m);
-            SkinnyPlan plan;
-            plan.tile_rows = tile_rows;
-            plan.num_teams = teams;
-            plan.stages = stages;
-            plan = skinny_plan(args, {}, plan);
-            if (plan.shared_bytes > 227 * 1024 || plan.stages != stages) {
-              continue;
-            }
-            const double us = graph_us(
-                stream,
-                w.count,
-                [&](int i) {
-                  args.w = w.nth(i);
-                  launch_own(stream, s, rows, args, plan);
-                },
-                5);
-            std::printf(" %d/%d/%d %.2f", tile_rows, teams, stages, us);
-          }
+      for (const SkinnyPlan& given : plans_to_try()) {
+        SkinnyArgs args = skinny_args(s, rows, nullptr, m);
+        const SkinnyPlan plan = skinny_plan(args, {}, given);
+        if (plan.shared_bytes > 227 * 1024 || plan.stages != given.stages) {
+          continue;
         }
+        const double us = graph_us(
+            stream,
+            w.count,
+            [&](int i) {
+              args.w = w.nth(i);
+              launch_own(stream, s, rows, args, plan);
+            },
+            5);
+        print_plan(plan);
+        std::printf(" %.2f", us);
       }
       std::printf("\n");
     }
@@ -266,7 +300,7 @@ struct Chain {
   size_t bytes = 0;
 };
 
-// Ours has the norms, gates and sums inside; cuBLASLt's has the bare products.
+// Ours has the norms, gates and sums inside.
 void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
   const Rows rows(model, 512);
   std::printf("%s chain, %.3f GB, one read of it %.3f ms\n",
@@ -284,27 +318,39 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
     }
     const double ms = chain.time_ms(
         stream, [&](const Shape& s, const void* w) { run_lt(stream, s, rows, w, m); });
-    std::printf("  Lt %.3f ms %.2f TB/s\n", ms, chain.bytes / ms * 1e-9);
+    const double whole_ms = chain.time_ms(
+        stream, [&](const Shape& s, const void* w) { run_lt_operation(stream, s, rows, w, m); });
+    std::printf("  Lt %.3f ms %.2f TB/s, with norm and gate %.3f ms\n",
+                ms,
+                chain.bytes / ms * 1e-9,
+                whole_ms);
   }
 }
 
 void sweep_chain(Stream& stream, const Model& model, const Chain& chain) {
   const Rows rows(model, kMaxSkinnyRows);
-  for (const int m : {1, 2, 4, 8, 16, 32}) {
-    std::printf("%s chain m %d, stages: ms:", model.name, m);
-    for (const int stages : {0, 1, 2, 3}) {
-      bool fits = true;
-      const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
-        const SkinnyArgs args = skinny_args(s, rows, w, m);
-        SkinnyPlan plan;
-        plan.stages = stages;
-        plan = skinny_plan(args, {}, plan);
-        fits = fits && plan.stages > 0 && plan.shared_bytes <= 227 * 1024;
+  for (const int m : {1, 4, 8, 16}) {
+    std::printf("%s chain m %d ms:", model.name, m);
+    for (const bool early : {false, true}) {
+      std::vector<SkinnyPlan> plans = plans_to_try();
+      plans.push_back(SkinnyPlan());
+      for (const SkinnyPlan& given : plans) {
+        bool fits = true;
+        const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
+          const SkinnyArgs args = skinny_args(s, rows, w, m);
+          SkinnyPlan plan = skinny_plan(args, {}, given);
+          plan.early = early;
+          fits = fits && plan.stages > 0 && plan.shared_bytes <= 227 * 1024;
+          if (fits) {
+            launch_own(stream, s, rows, args, plan);
+          }
+        });
         if (fits) {
-          launch_own(stream, s, rows, args, plan);
+          print_plan(given);
+          std::printf(" %.3f", ms);
         }
-      });
-      std::printf(" %d %.3f", stages, fits ? ms : 0.0);
+      }
+      std::printf(" | %s", early ? "early" : "late");
     }
     std::printf("\n");
   }

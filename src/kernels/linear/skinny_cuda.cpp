@@ -14,9 +14,10 @@ namespace {
 // Blocks of two kernels should fit on a multiprocessor at once, so that the second can fill its
 // rings while the first still runs.
 constexpr int32_t kSharedAim = 112 * 1024;
-constexpr int32_t kLeastStages = 1;  // before that aim is given up
+constexpr int32_t kEnoughStages = 3;         // below, that aim is given up
+constexpr int32_t kSmallBytes = 100 * 1024;  // of w for a multiprocessor: all of it in flight
 constexpr int32_t kSharedForX = 132 * 1024;
-constexpr int32_t kNormRows = 4;
+constexpr int32_t kNormInputs = 4 * 4096;  // of all rows of x
 
 SkinnyLimits device_limits() {
   static const SkinnyLimits limits = [] {
@@ -53,7 +54,7 @@ void launch_groups(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
 
 }  // namespace
 
-bool skinny_takes_norm(int32_t m, int32_t k) { return m <= kNormRows && m * k <= 4 * 4096; }
+bool skinny_takes_norm(int32_t m, int32_t k) { return m <= 8 && m * k <= kNormInputs; }
 
 SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits) {
   SkinnyPlan given;
@@ -77,21 +78,26 @@ SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits, Skinn
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   plan.num_tiles = ceil_div(gate ? args.n / 2 : args.n, gate ? plan.tile_rows / 2 : plan.tile_rows);
   plan.num_blocks = std::min(plan.num_tiles, limits.num_sms);
-  or_else(plan.num_teams, plan.num_tiles <= limits.num_sms ? 1 : 2);
-  const int32_t team_warps = kSkinnyWarps / plan.num_teams;
+  const int32_t rounds = ceil_div(plan.num_tiles, limits.num_sms);
+  const bool small = int64_t{rounds} * plan.tile_rows * args.k * 2 <= kSmallBytes;
+  or_else(plan.num_warps, small ? 16 : 8);
+  or_else(plan.num_teams, plan.num_tiles <= limits.num_sms || plan.num_warps == 8 ? 1 : 2);
+  const int32_t team_warps = plan.num_warps / plan.num_teams;
   const int32_t rows = plan.tile_rows + (plan.stage_x ? 0 : plan.row_groups * 8);
-  const int32_t stage_bytes = kSkinnyWarps * rows * kSkinnyChunkBytes;
+  const int32_t stage_bytes = plan.num_warps * rows * kSkinnyChunkBytes;
+  const int32_t sums_bytes = plan.num_warps * plan.tile_rows * args.m * 4;
   const int32_t fixed_bytes =
-      (plan.stage_x ? x_bytes(args) : 0) + kSkinnyWarps * args.m * 4 * (1 + plan.tile_rows);
-  const int32_t aim = std::min(kSharedAim, limits.block_shared_bytes);
-  int32_t fit = (aim - fixed_bytes) / stage_bytes;
-  if (fit < kLeastStages) {
-    fit = std::min(kLeastStages, (limits.block_shared_bytes - fixed_bytes) / stage_bytes);
+      (plan.stage_x ? x_bytes(args) : 0) + kSkinnyMaxWarps * args.m * 4 + sums_bytes;
+  const int32_t chunks_a_tile = ceil_div(skinny_chunks(args.k), team_warps);
+  const int32_t most = std::min(
+      chunks_a_tile * ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams), kSkinnyMaxStages);
+  const int32_t most_bytes = limits.block_shared_bytes - fixed_bytes;
+  int32_t fit = (std::min(kSharedAim, limits.block_shared_bytes) - fixed_bytes) / stage_bytes;
+  if (fit < std::min(most, small ? 2 : kEnoughStages)) {
+    fit = std::min(most, most_bytes / stage_bytes);
   }
   or_else(plan.stages, fit);
-  const int32_t chunks_a_tile = ceil_div(skinny_chunks(args.k), team_warps);
-  const int32_t most = chunks_a_tile * ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams);
-  plan.stages = std::min({plan.stages, most, kSkinnyMaxStages});
+  plan.stages = std::min(plan.stages, most);
   plan.shared_bytes = static_cast<size_t>(fixed_bytes + plan.stages * stage_bytes);
   return plan;
 }

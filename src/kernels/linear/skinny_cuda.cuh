@@ -12,14 +12,15 @@
 
 // Formula: linear.h's, for up to 32 rows of x.
 // Shapes: w bf16 [n, k]; x bf16 [m, k] or float32 [m, k] with a norm; y bf16 or float32.
-// Mapping: a block of 16 warps is one team, or two if there are enough tiles. A team takes tiles of
+// Mapping: the 8 or 16 warps of a block are one team, or two of 8. A team takes tiles of
 //   kTileRows rows of w, one after the other. The inputs of a tile are cut into chunks of 128; the
 //   warps of the team take them in turn. Every warp has its own ring of chunks in shared memory,
 //   filled by cp.async across tile borders, so the loop over chunks needs no barrier. x lies in
 //   shared memory as a whole where it fits, else its chunks travel in the ring. Tensor cores:
 //   m16n8k16 with rows of w as m and rows of x as n. A team's sums meet in shared memory.
 // Bytes moved: w once. The ring is filled before the kernel waits for the one before it: as long as
-//   blocks of both fit, the memory system works through the launch and the tail between kernels.
+//   blocks of both fit, the memory system works through the launch and the tail between kernels. The
+//   next kernel is let in as soon as all loads have been started, so that its own come right after.
 // Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks, in
 //   ascending order; these two, then the warps in order. The order depends on n and k alone, so a
 //   row's result does not depend on m. The norm: weights are applied before the product (rounded to
@@ -97,43 +98,47 @@ __device__ __forceinline__ int swizzled(int row, int unit) { return (unit ^ (row
 
 struct Params {
   SkinnyArgs a;
+  int32_t num_warps;
   int32_t num_teams;
   int32_t stages;
   int32_t num_tiles;
   bool stage_x;
+  bool early;
 };
 
 // The rows of x in shared memory as bf16, [chunk][m] rows of 256 bytes, copied by all warps of a
-// block.
+// block. A row is the work of one or more warps, two chunks of 16 lanes each. Blocks start at
+// different rows, or all would ask for the same lines at once.
 class StagedX {
  public:
-  __device__ StagedX(const SkinnyArgs& p, unsigned char* x, float* squares)
+  __device__ StagedX(const SkinnyArgs& p, int num_warps, unsigned char* x, float* squares)
       : p_(p),
         x_(x),
         squares_(squares),
-        warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        first_chunk_(warp_ * 2 + lane_ / 16) {}
+        row_warps_(min((skinny_chunks(p.k) + 1) / 2, num_warps)),
+        rows_at_once_(num_warps / row_warps_),
+        row_(static_cast<int>(threadIdx.x) / 32 / row_warps_),
+        row_warp_(static_cast<int>(threadIdx.x) / 32 % row_warps_),
+        first_chunk_(row_warp_ * 2 + lane_ / 16) {}
 
   // Weights are nobody's output: they are fetched before the wait.
   __device__ void fetch_norm_weight() {
-    const int col = first_chunk_ * kSkinnyChunk + lane_ % 16 * 8;
+    const int col = col_of(first_chunk_);
     if (p_.norm_weight != nullptr && col < p_.k) {
-      weight_[0] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col));
-      weight_[1] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col) + 1);
+      load_weight(col, weight_);
     }
   }
 
-  // Without a norm. Blocks start at different rows, or all would ask for the same lines at once.
+  // Without a norm.
   __device__ void copy() const {
-    int row = static_cast<int>(blockIdx.x) % p_.m;
-    for (int i = 0; i < p_.m; ++i) {
-      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += kStep) {
-        const int col = chunk * kSkinnyChunk + lane_ % 16 * 8;
+    for (int i = row_; i < p_.m && row_ < rows_at_once_; i += rows_at_once_) {
+      const int row = turned(i);
+      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += row_warps_ * 2) {
+        const int col = col_of(chunk);
         const auto* from = static_cast<const __nv_bfloat16*>(p_.x) + row * p_.x_stride + col;
         copy_async_16(shared_address(place(row, chunk)), col < p_.k ? from : p_.x, col < p_.k);
       }
-      row = row + 1 == p_.m ? 0 : row + 1;
     }
     commit_async();
     wait_async<0>();
@@ -141,51 +146,63 @@ class StagedX {
 
   // With the norm's weights; each warp leaves its part of a row's sum of squares.
   __device__ void copy_weighted() const {
-    constexpr int kRows = 2;  // at once
-    for (int first = 0; first < p_.m; first += kRows) {
-      float squares[kRows] = {};
-      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += kStep) {
-        const int col = chunk * kSkinnyChunk + lane_ % 16 * 8;
-        float4 x[kRows][2] = {};
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          if (first + i < p_.m && col < p_.k) {
-            const auto* from = static_cast<const float*>(p_.x) + (first + i) * p_.x_stride + col;
-            x[i][0] = *reinterpret_cast<const float4*>(from);
-            x[i][1] = *reinterpret_cast<const float4*>(from + 4);
+    if (row_ >= rows_at_once_) {
+      return;
+    }
+    for (int i = row_; i < p_.m; i += 2 * rows_at_once_) {  // two rows, for more loads under way
+      const bool second = i + rows_at_once_ < p_.m;
+      const int rows[2] = {turned(i), second ? turned(i + rows_at_once_) : 0};
+      float squares[2] = {};
+      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += row_warps_ * 2) {
+        const int col = col_of(chunk);
+        float4 x[2][2] = {};
+        if (col < p_.k) {
+          load_x(rows[0], col, x[0]);
+          if (second) {
+            load_x(rows[1], col, x[1]);
           }
         }
         float4 g[2] = {weight_[0], weight_[1]};
         if (chunk != first_chunk_ && col < p_.k) {
-          g[0] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col));
-          g[1] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col) + 1);
+          load_weight(col, g);
         }
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          squares[i] = add_squares(x[i][1], add_squares(x[i][0], squares[i]));
-          if (first + i < p_.m) {
-            *reinterpret_cast<uint4*>(place(first + i, chunk)) = weighted(x[i], g);
-          }
+        squares[0] = add_squares(x[0][1], add_squares(x[0][0], squares[0]));
+        squares[1] = add_squares(x[1][1], add_squares(x[1][0], squares[1]));
+        *reinterpret_cast<uint4*>(place(rows[0], chunk)) = weighted(x[0], g);
+        if (second) {
+          *reinterpret_cast<uint4*>(place(rows[1], chunk)) = weighted(x[1], g);
         }
       }
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-        for (int o = 16; o > 0; o /= 2) {
-          squares[i] += __shfl_xor_sync(0xFFFFFFFFU, squares[i], o);
-        }
-        if (lane_ == 0 && first + i < p_.m) {
-          squares_[warp_ * p_.m + first + i] = squares[i];
+      for (int o = 16; o > 0; o /= 2) {
+        squares[0] += __shfl_xor_sync(0xFFFFFFFFU, squares[0], o);
+        squares[1] += __shfl_xor_sync(0xFFFFFFFFU, squares[1], o);
+      }
+      if (lane_ == 0) {
+        squares_[rows[0] * kSkinnyMaxWarps + row_warp_] = squares[0];
+        if (second) {
+          squares_[rows[1] * kSkinnyMaxWarps + row_warp_] = squares[1];
         }
       }
     }
   }
 
  private:
-  static constexpr int kStep = kSkinnyWarps * 2;  // chunks in a round of all half warps
-
+  __device__ int turned(int i) const {
+    return static_cast<int>((static_cast<unsigned>(i) + blockIdx.x) % static_cast<unsigned>(p_.m));
+  }
+  __device__ int col_of(int chunk) const { return chunk * kSkinnyChunk + lane_ % 16 * 8; }
   __device__ unsigned char* place(int row, int chunk) const {
     return x_ + (chunk * p_.m + row) * kSkinnyChunkBytes + swizzled(row, lane_ % 16);
+  }
+  __device__ void load_x(int row, int col, float4 (&x)[2]) const {
+    const auto* from = static_cast<const float*>(p_.x) + row * p_.x_stride + col;
+    x[0] = *reinterpret_cast<const float4*>(from);
+    x[1] = *reinterpret_cast<const float4*>(from + 4);
+  }
+  __device__ void load_weight(int col, float4 (&g)[2]) const {
+    g[0] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col));
+    g[1] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col) + 1);
   }
   __device__ static float add_squares(const float4& v, float to) {
     return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, to))));
@@ -199,9 +216,12 @@ class StagedX {
 
   const SkinnyArgs& p_;
   unsigned char* x_;
-  float* squares_;  // [warps][m]
-  int warp_;
+  float* squares_;  // [m][kSkinnyMaxWarps]
   int lane_;
+  int row_warps_;  // warps that share a row
+  int rows_at_once_;
+  int row_;  // the first of this warp; idle from rows_at_once_ on
+  int row_warp_;
   int first_chunk_;
   float4 weight_[2] = {};
 };
@@ -215,7 +235,7 @@ class Team {
         num_tiles_(p.num_tiles),
         stage_x_(p.stage_x),
         gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
-        team_warps_(kSkinnyWarps / p.num_teams),
+        team_warps_(p.num_warps / p.num_teams),
         team_(static_cast<int>(threadIdx.x) / 32 / team_warps_),
         thread_(static_cast<int>(threadIdx.x) - team_ * team_warps_ * 32),
         warp_(thread_ / 32),
@@ -230,13 +250,16 @@ class Team {
     w_left_ = x_left_ = tiles * warp_chunks_;
     stage_bytes_ = kWBytes + (stage_x_ ? 0 : kXBytes);
     ring_ = shared_address(shared) + static_cast<int>(threadIdx.x) / 32 * stages_ * stage_bytes_;
-    shared += kSkinnyWarps * stages_ * stage_bytes_;
+    shared += p.num_warps * stages_ * stage_bytes_;
     staged_x_ = shared;
     shared += stage_x_ ? chunks * p_.m * kSkinnyChunkBytes : 0;
     squares_ = reinterpret_cast<float*>(shared);
-    sums_ = squares_ + kSkinnyWarps * p_.m + team_ * team_warps_ * kTileRows * p_.m;
+    sums_ = squares_ + kSkinnyMaxWarps * p_.m + team_ * team_warps_ * kTileRows * p_.m;
+    square_parts_ = min((chunks + 1) / 2, p.num_warps);
     start_tile(first_tile_);
   }
+  // Whether every load of w has been started.
+  [[nodiscard]] __device__ bool drained() const { return w_left_ == 0; }
   [[nodiscard]] __device__ unsigned char* staged_x() const { return staged_x_; }
   [[nodiscard]] __device__ float* squares() const { return squares_; }
 
@@ -277,6 +300,9 @@ class Team {
           fill_x(w + kWBytes);
         }
         commit_async();
+        if (w_left_ == 0) {
+          pdl_release();
+        }
         stage = stage + 1 == stages_ ? 0 : stage + 1;
       }
       if (tile != first_tile_) {
@@ -291,7 +317,7 @@ class Team {
  private:
   static constexpr int kWBytes = kTileRows * kSkinnyChunkBytes;  // of one chunk
   static constexpr int kXBytes = kRowGroups * 8 * kSkinnyChunkBytes;
-  static constexpr int kLeastThreads = kSkinnyThreads / 2;  // of a team
+  static constexpr int kLeastThreads = 256;  // of a team
   static constexpr int kOutputs = (kTileRows * kRowGroups * 8 + kLeastThreads - 1) / kLeastThreads;
   static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // as registers allow
   using Sums = float[2][kTileRows / 16][kRowGroups][4];
@@ -323,8 +349,8 @@ class Team {
   }
 
   // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs; with
-  // a gate the second half of the tile is the rows up for the gates of the first. Half a warp copies
-  // a row.
+  // a gate the second half of the tile is the rows up for the gates of the first. Half a
+  // warp copies a row.
   __device__ void fill_w(uint32_t to) {
     if (w_left_ == 0) {
       return;
@@ -351,8 +377,8 @@ class Team {
     to += lane_ / 16 * kSkinnyChunkBytes + swizzled(lane_ / 16, lane_ % 16);
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
-      // With i the bits of the swizzle that its row does not share with the first one change.
-      copy_async_16((to ^ (i % 4 * 32)) + i * 512, from);
+      // Of the swizzle the bits that row 2i does not share with row 0 change.
+      copy_async_16((to ^ (i % 4 * 32)) + i * 2 * kSkinnyChunkBytes, from);
       from += 2 * row_bytes_;
       if (i == kTileRows / 4 - 1) {
         from += up_jump();
@@ -496,9 +522,8 @@ class Team {
 
   __device__ float inverse_rms(int row) const {
     float squares = 0.0F;
-#pragma unroll
-    for (int w = 0; w < kSkinnyWarps; ++w) {
-      squares += squares_[w * p_.m + row];
+    for (int w = 0; w < square_parts_; ++w) {
+      squares += squares_[row * kSkinnyMaxWarps + w];
     }
     return rsqrtf(squares / static_cast<float>(p_.k) + p_.norm_eps);
   }
@@ -555,21 +580,22 @@ class Team {
   uint32_t w_lane_ = 0;
   uint32_t x_lane_[kRowGroups] = {};
   unsigned char* staged_x_ = nullptr;  // [chunks][m] rows of 256 bytes
-  float* squares_ = nullptr;           // [warps][m]
-  float* sums_ = nullptr;              // the team's
+  float* squares_ = nullptr;           // [m][kSkinnyMaxWarps], the first square_parts_
+  int square_parts_ = 0;
+  float* sums_ = nullptr;  // the team's
 };
 
 template <int kTileRows, int kRowGroups>
-__global__ __launch_bounds__(kSkinnyThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
+__global__ __launch_bounds__(kSkinnyMaxWarps * 32, kTileRows* kRowGroups <= 32 ? 2 : 1) void
 skinny_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Team<kTileRows, kRowGroups> team(p, shared);
-  StagedX x(p.a, team.staged_x(), team.squares());
+  StagedX x(p.a, p.num_warps, team.staged_x(), team.squares());
   team.fill_ring();
   x.fetch_norm_weight();
-  // Whatever starts now only fills its own rings before it waits for this kernel, and this kernel
-  // ends after the ones before it.
-  pdl_release();
+  if (team.drained() || p.early) {
+    pdl_release();
+  }
   pdl_wait();
   if (p.a.norm_weight != nullptr) {
     x.copy_weighted();
@@ -598,10 +624,12 @@ void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
     raised.fetch_or(bit, std::memory_order_relaxed);
   }
   const skinny_detail::Params params{
-      args, plan.num_teams, plan.stages, plan.num_tiles, plan.stage_x};
+      args, plan.num_warps, plan.num_teams, plan.stages, plan.num_tiles, plan.stage_x, plan.early};
   launch(stream,
          "skinny",
-         {dim3(static_cast<unsigned>(plan.num_blocks)), dim3(kSkinnyThreads), plan.shared_bytes},
+         {dim3(static_cast<unsigned>(plan.num_blocks)),
+          dim3(static_cast<unsigned>(plan.num_warps * 32)),
+          plan.shared_bytes},
          kernel,
          params);
 }

@@ -35,12 +35,14 @@ struct SkinnyArgs {
 struct SkinnyPlan {
   int32_t tile_rows = 0;   // rows of w a team works on at a time: 16 or 32
   int32_t row_groups = 0;  // groups of 8 rows of x: 1, 2 or 4
-  int32_t num_teams = 0;   // of a block's 16 warps: 1 or 2
+  int32_t num_warps = 0;   // of a block: 8 or 16
+  int32_t num_teams = 0;   // 1 or 2, of at least 8 warps each
   int32_t stages = 0;      // depth of each warp's ring of chunks
   bool stage_x = true;     // x lies in shared memory as a whole
   int32_t num_tiles = 0;
   int32_t num_blocks = 0;
   size_t shared_bytes = 0;
+  bool early = false;
 };
 
 struct SkinnyLimits {

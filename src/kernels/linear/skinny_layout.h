@@ -10,9 +10,8 @@ namespace warprow::cuda {
 
 // Sizes that the skinny kernel and its planner share.
 
-inline constexpr int kSkinnyWarps = 16;  // of a block: two teams of 8 or one of 16
-inline constexpr int kSkinnyThreads = kSkinnyWarps * 32;
-inline constexpr int kSkinnyChunk = 128;  // inputs
+inline constexpr int kSkinnyMaxWarps = 16;  // of a block
+inline constexpr int kSkinnyChunk = 128;    // inputs: 256 bytes of a row
 inline constexpr int kSkinnyChunkBytes = kSkinnyChunk * 2;
 inline constexpr int kSkinnyMaxStages = 4;
 
