@@ -196,21 +196,21 @@ std::vector<Axis> axes(const Workload& load) {
       {"graph_full",
        [](RigOptions& o) {
          o.config.cudagraph_mode = "full";
-         o.config.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+         o.config.cudagraph_capture_sizes = "8,128";
        },
        [mixed](ModelRig& rig) {
          const ExecutorStats stats = rig.executor().stats();
-         return stats.graphs_full > 20 && stats.graphs_piecewise == 0 && stats.padded_toks > 0 &&
+         return stats.graphs_full > 10 && stats.graphs_piecewise == 0 && stats.padded_toks > 0 &&
                 mixed(rig);
        }},
       {"graph_piecewise",
        [](RigOptions& o) {
          o.config.cudagraph_mode = "piecewise";
-         o.config.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+         o.config.cudagraph_capture_sizes = "8,128";
        },
        [mixed](ModelRig& rig) {
          const ExecutorStats stats = rig.executor().stats();
-         return stats.graphs_piecewise > 10 && stats.padded_toks > 0 && mixed(rig);
+         return stats.graphs_piecewise > 3 && stats.padded_toks > 0 && mixed(rig);
        }},
       {"serialised", [](RigOptions& o) { o.serialize = true; }, mixed},
       {"guarded_memory",
