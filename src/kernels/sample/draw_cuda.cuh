@@ -51,20 +51,25 @@ __device__ inline void redraw_tile(FinishShared& shared,
                                    int32_t argmax) {
   const int32_t number = shared.redraw;
   const TokenKey limit = shared.limit;
-  Tile<kFinishThreads> tile(number);
-  tile.load(row.logits);
+  const auto kept = [&](int32_t first) {
+    const float4 four = row.logits.four(first);
+    float x[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-  for (int32_t j = 0; j < Tile<kFinishThreads>::kTokens; ++j) {
-    const int32_t id = tile.token(j);
-    if (id != argmax && token_key(row.value(tile.x[j]), id) > limit) {
-      tile.x[j] = -kInfinity;
+    for (int32_t c = 0; c < 4; ++c) {
+      const int32_t id = first + c;
+      if (id != argmax && token_key(row.value(x[c]), id) > limit) {
+        x[c] = -kInfinity;
+      }
     }
-  }
+    return float4{x[0], x[1], x[2], x[3]};
+  };
+  Tile<kFinishThreads> tile(number);
+  tile.load(kept);
   if (threadIdx.x == 0) {
     shared.draws.clear();
   }
   __syncthreads();
-  const Drawn drawn = draw_tile(tile, GumbelDraw(random, row.divisor), shared.draws);
+  const Drawn drawn = draw_tile(tile, GumbelDraw(random, row.divisor), shared.draws, kept);
   if (threadIdx.x == 0) {
     shared.score[number] = drawn.score;
     shared.token[number] = drawn.token;
@@ -154,11 +159,11 @@ __device__ inline void note_weights(FinishShared& shared,
 //
 // A token survives if its key is up to shared.limit and what stands before it is below `target`.
 __device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
-                                                const SearchRow& row,
-                                                const RandomKey& random,
-                                                int32_t argmax,
-                                                bool by_mass,
-                                                double target) {
+                                                       const SearchRow& row,
+                                                       const RandomKey& random,
+                                                       int32_t argmax,
+                                                       bool by_mass,
+                                                       double target) {
   while (true) {
     __syncthreads();
     if (threadIdx.x < 32) {

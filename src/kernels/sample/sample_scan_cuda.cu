@@ -67,7 +67,7 @@ __device__ void change_tile(const SampleArgs& args,
       float& x = tile.x[4 * part + c];
       x = changed_logit(x, each[c], (known >> c & 1) != 0, plan.penalties, params);
     }
-    if (plan.cut()) {  // up to three floats behind the end: the row's stride has room
+    if (plan.random) {  // up to three floats behind the end: the row's stride has room
       *reinterpret_cast<float4*>(out + id) = {
           tile.x[4 * part], tile.x[4 * part + 1], tile.x[4 * part + 2], tile.x[4 * part + 3]};
     }
@@ -135,7 +135,7 @@ __device__ void write_result(const ScanShared& shared,
 // Preconditions: scratch of cuda::sample_scratch_bytes; with kSamplePenalties behind prompt_mask.
 // Origin: own.
 template <uint32_t kRules>
-__global__ void __launch_bounds__(kTileThreads, (kRules & kSampleRandom) != 0 ? 3 : 4) scan_kernel(
+__global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   constexpr bool kPenalties = (kRules & kSamplePenalties) != 0;
   __shared__ ScanShared shared;
@@ -189,7 +189,12 @@ __global__ void __launch_bounds__(kTileThreads, (kRules & kSampleRandom) != 0 ? 
       }
     }
     if (plan.random && !plan.listed()) {
-      drawn = draw_tile(tile, GumbelDraw(draw_key(args, plan), plan.divisor), shared.draws);
+      drawn = draw_tile(
+          tile, GumbelDraw(draw_key(args, plan), plan.divisor), shared.draws, [&](int32_t id) {
+            const float* x =
+                plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
+            return LogitRow(x, args.logits.shape[1]).four(id);
+          });
     } else {
       __syncthreads();
     }

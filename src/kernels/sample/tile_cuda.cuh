@@ -31,16 +31,23 @@ struct Tile {
 
   __device__ int32_t token(int32_t j) const { return first + j / 4 * kStep + j % 4; }
 
-  __device__ void load(const LogitRow& row) {
-    const bool whole = row.aligned && first + (kParts - 1) * kStep + 4 <= row.vocab;
+  // four_at(id) gives the logits of tokens id .. id + 3.
+  template <typename FourAt>
+  __device__ void load(const FourAt& four_at) {
 #pragma unroll
     for (int32_t part = 0; part < kParts; ++part) {
-      const int32_t id = first + part * kStep;
-      const float4 v = whole ? *reinterpret_cast<const float4*>(row.x + id) : row.four(id);
+      const float4 v = four_at(first + part * kStep);
       x[4 * part] = v.x;
       x[4 * part + 1] = v.y;
       x[4 * part + 2] = v.z;
       x[4 * part + 3] = v.w;
+    }
+  }
+  __device__ void load(const LogitRow& row) {
+    if (row.aligned && first + (kParts - 1) * kStep + 4 <= row.vocab) {
+      load([&](int32_t id) { return *reinterpret_cast<const float4*>(row.x + id); });
+    } else {
+      load([&](int32_t id) { return row.four(id); });
     }
   }
 
@@ -87,8 +94,13 @@ struct DrawList {
 // The best draw of a tile, in the first warp; all threads of the block, `list` was cleared before a
 // barrier. Each warp goes by its largest bound: the rough score of that token sets the limit, and
 // the tokens whose bounds pass it, seldom more than a few, are listed for the first warp.
-template <int32_t kThreads>
-__device__ Drawn draw_tile(const Tile<kThreads>& tile, const GumbelDraw& draw, DrawList& list) {
+//
+// reread(first) gives four tokens' logits again, which saves the registers of all.
+template <int32_t kThreads, typename Reread>
+__device__ Drawn draw_tile(const Tile<kThreads>& tile,
+                           const GumbelDraw& draw,
+                           DrawList& list,
+                           const Reread& reread) {
   constexpr int32_t kParts = Tile<kThreads>::kParts;
   float bounds[kParts];
   float bound = -kInfinity;
@@ -118,12 +130,9 @@ __device__ Drawn draw_tile(const Tile<kThreads>& tile, const GumbelDraw& draw, D
 #pragma unroll 1
       for (; parts != 0; parts &= parts - 1) {
         const int32_t part = __ffs(static_cast<int>(parts)) - 1;
-        float x[4] = {};
-#pragma unroll
-        for (int32_t j = 0; j < Tile<kThreads>::kTokens; ++j) {
-          x[j % 4] = j / 4 == part ? tile.x[j] : x[j % 4];
-        }
         const int32_t first = tile.token(0) + part * Tile<kThreads>::kStep;
+        const float4 again = reread(first);
+        const float x[4] = {again.x, again.y, again.z, again.w};
         const PhiloxBlock bits = draw.bits(first / 4);
 #pragma unroll
         for (int32_t c = 0; c < 4; ++c) {

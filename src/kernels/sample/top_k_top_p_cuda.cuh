@@ -154,9 +154,9 @@ __device__ inline BinOf bin_of_kth(SearchShared& shared, int32_t k) {
 // The k-th key of a row's tokens with value >= lower, or the last if there are fewer. For lists of
 // any length and any ties: the keys' range is cut into bins until a bin is one key. Seldom needed.
 __device__ __noinline__ inline TokenKey kth_key(SearchShared& shared,
-                                         const SearchRow& row,
-                                         float lower,
-                                         int32_t k) {
+                                                const SearchRow& row,
+                                                float lower,
+                                                int32_t k) {
   TokenKey first = token_key(row.max, 0);
   TokenKey last = token_key(lower, row.logits.vocab - 1);
   while (first < last) {
