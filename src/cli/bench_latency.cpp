@@ -59,6 +59,9 @@ Result<Latency> measure(Engine& engine, const LatencyFlags& flags, int64_t batch
     return tl::unexpected(whole.error());
   }
   const EngineStats after = engine.stats();
+  if (load.output_len == 1) {
+    return Latency{*whole, *whole, graphs_json(before, after)};
+  }
   const Result<std::vector<double>> first =
       repeat(run, 1, flags.num_iters_warmup > 0 ? 1 : 0, flags.num_iters);
   if (!first) {

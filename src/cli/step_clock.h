@@ -30,10 +30,10 @@ struct StepRecord {
   int32_t num_warmup = 32;
   int32_t num_steps = 128;
 
-  std::vector<StepSample> samples;
-  std::string device_times;  // JSON [[begin, end], ...] as Worker's step_times
-  ExecutorStats before;      // of the samples
-  ExecutorStats after;
+  std::vector<StepSample> samples{};
+  std::string device_times{};  // JSON [[begin, end], ...] as Worker's step_times
+  ExecutorStats before{};      // of the samples
+  ExecutorStats after{};
 };
 
 // An executor that passes everything on to `inner` and fills `record` from the steps in which

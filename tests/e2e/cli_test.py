@@ -489,6 +489,16 @@ class Bench(CliTest):
         self.assertAlmostEqual(result["avg_latency"], sum(result["latencies"]) / 2)
         self.assertEqual(set(result["percentiles"]), {"10", "25", "50", "75", "90", "99"})
         self.assertEqual(done.stderr, b"")
+        decode = (result["percentiles"]["50"] - result["first_token_latency"]) / 3
+        self.assertAlmostEqual(result["decode_ms_per_step"], 1e3 * decode)
+
+    def test_latency_of_several_batches(self):
+        result = self.answer("bench", "latency", MODEL, "--input-len", "8", "--output-len", "4", "--batch-size", "1,3",
+                             "--num-iters", "1", "--num-iters-warmup", "0", "--temperature", "0.8", "--seed", "1",
+                             "--n", "2")
+        self.assertEqual([one["batch_size"] for one in result["results"]], [1, 3])
+        for one in result["results"]:
+            self.assertAlmostEqual(one["output_tokens_per_second"], one["batch_size"] * 2 * 4 / one["avg_latency"])
 
     def test_throughput(self):
         result = json.loads(self.succeed("bench", "throughput", MODEL, "--input-len", "8", "--output-len", "4",
@@ -496,8 +506,30 @@ class Bench(CliTest):
         self.assertEqual((result["num_requests"], result["total_num_tokens"]), (5, 60))
         self.assertAlmostEqual(result["tokens_per_second"], 60 / result["elapsed_time"])
 
+    def test_startup(self):
+        result = self.answer("bench", "startup", MODEL, "--num-iters-cold", "1", "--num-iters-warmup", "0",
+                             "--num-iters-warm", "2")
+        self.assertEqual((len(result["cold_startup_times"]), len(result["warm_startup_times"])), (1, 2))
+        for ready, first in zip(result["warm_startup_times"], result["warm_first_token_times"]):
+            self.assertLess(0, ready)
+            self.assertLess(ready, first)
+
+    def test_step(self):
+        result = self.answer("bench", "step", MODEL, "--batch-size", "3", "--input-len", "8", "--num-steps", "4",
+                             "--num-steps-warmup", "2")
+        self.assertEqual((result["batch_size"], result["num_steps"]), (3, 4))
+        # Contexts of the third to the sixth step behind the one that reads the prompts.
+        self.assertEqual(result["mean_context_len"], 8 + (3 + 4 + 5 + 6) / 4)
+        parts = ("execute_model_us", "sample_tokens_us", "take_output_us", "schedule_us")
+        self.assertAlmostEqual(result["host_us"]["mean"], sum(result[part]["mean"] for part in parts))
+        self.assertAlmostEqual(result["wall_us"]["mean"], result["host_us"]["mean"] + result["wait_us"]["mean"])
+
     def test_usage(self):
-        self.refuse(USAGE, "none of latency|throughput", "bench", "speed")
+        self.refuse(USAGE, "none of latency|throughput|startup|step", "bench", "speed")
+        self.refuse(USAGE, "--batch-size: 'x'", "bench", "latency", MODEL, "--batch-size", "1,x")
+        self.refuse(USAGE, "is not random", "bench", "throughput", MODEL, "--dataset-name", "sharegpt")
+        self.refuse(USAGE, "leave out --max-tokens", "bench", "latency", MODEL, "--max-tokens", "4")
+        self.refuse(USAGE, "above max-num-seqs", "bench", "step", MODEL, "--batch-size", "9", "--max-num-seqs", "8")
         self.refuse(USAGE, "must be at least 1", "bench", "latency", MODEL, "--output-len", "0")
         self.refuse(USAGE, "8192", "bench", "latency", MODEL, "--input-len", "9000")
 

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures every row of the GPU table (docs/performance.md) with `warprow bench` and random weights.
+
+    bench/gpu_table.py                                     everything, about 6 minutes on an H200
+    bench/gpu_table.py --models 0.6B --only decode,step    a part of it
+    bench/gpu_table.py --from a.json b.json                no measuring: one table of several results
+
+Prints the table as Markdown, with the figures of the peer (vLLM 0.26.0 on the same kind of machine) and our goals, and
+writes everything that was measured to --output-json, again after each command, so that a run cut short leaves what it
+has. A row that was not reached says why. What follows `--` goes to every command: -- --attention-backend native
+"""
+
+import argparse
+import datetime
+import json
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B"}
+DECODE_BATCHES = (1, 8, 32, 128, 256, 512)
+GREEDY_AT = "decode 128"  # what sampling costs are added to
+
+# Added to greedy at batch 128; the peer's rows were taken with the same parameters.
+SAMPLING = {
+    "top-p + top-k": ["--temperature", "0.8", "--top-p", "0.95", "--top-k", "50"],
+    "logprobs 5": ["--logprobs", "5"],
+    "penalties": ["--temperature", "0.8", "--repetition-penalty", "1.1", "--presence-penalty", "0.5"],
+    "seeded": ["--temperature", "0.8", "--seed", "7"],
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    model: str
+    key: str  # of the measured value
+    label: str
+    peer: float | None
+    must: float | None
+    aim: float | None
+    more_is_better: bool = False
+    digits: int = 2
+
+
+def decode_rows(model, figures):
+    for batch, (peer, must, aim) in zip(DECODE_BATCHES, figures):
+        yield Row(model, f"decode {batch}", f"decode, batch {batch}, ms a step", peer, must, aim)
+
+
+ROWS = [
+    *decode_rows("0.6B", [(1.60, 0.95, 0.45), (1.61, 1.05, 0.55), (1.95, 1.25, 0.75), (3.20, 2.0, 1.4),
+                          (4.65, 3.3, 2.5), (8.25, 6.2, 4.7)]),
+    Row("0.6B", "context 2048", "decode, batch 32, context 2048, ms a step", 3.44, 2.4, 1.6),
+    Row("0.6B", "first token", "first token, 1 x 1024, ms", 13.7, 5, 2.5),
+    Row("0.6B", "prefill", "prefill, 256 x 1024, k tokens/s", 420, 420, 550, True, 0),
+    Row("0.6B", "throughput", "512 x (1024 in + 256 out), k tokens/s", 103, 118, 150, True, 1),
+    Row("0.6B", "start", "process start to ready, s", 15.3, 3, 1),
+    Row("0.6B", "top-p + top-k", "sampling, batch 128: top-p + top-k, ms added", 0.23, 0.15, 0.05),
+    Row("0.6B", "logprobs 5", "same: logprobs 5", 2.1, 0.15, 0.05),
+    Row("0.6B", "penalties", "same: repetition + presence penalty", 0.24, 0.12, 0.04),
+    Row("0.6B", "seeded", "same: seeded", 0.4, 0.0, 0.0),
+    Row("0.6B", "host", "host time of a step, 256 rows, us", None, 60, 20, False, 1),
+    Row("0.6B", "idle", "device idle between steps, 256 rows, us", 193, 20, 5, False, 1),
+    *decode_rows("8B", [(5.17, 4.2, 3.6), (5.47, 4.4, 3.8), (5.66, 4.8, 4.1), (7.7, 6.4, 5.2), (11.7, 10.0, 8.2),
+                        (20.9, 18.5, 16)]),
+    Row("8B", "context 2048", "decode, batch 32, context 2048, ms a step", 7.70, 6.9, 6.0),
+    Row("8B", "first token", "first token, 1 x 1024, ms", 26.2, 25, 21),
+    Row("8B", "prefill", "prefill, 256 x 1024, k tokens/s", 43, 43, 47, True, 1),
+    Row("8B", "throughput", "512 x (1024 in + 256 out), k tokens/s", 30.4, 33, 40, True, 1),
+    Row("8B", "start", "process start to ready, s", 16.4, 3, 1),
+    Row("8B", "top-p + top-k", "sampling, batch 128: top-p + top-k, ms added", 0.35, 0.15, 0.05),
+    Row("8B", "logprobs 5", "same: logprobs 5", 0.57, 0.15, 0.05),
+    Row("8B", "penalties", "same: repetition + presence penalty", 0.18, 0.12, 0.04),
+    Row("8B", "seeded", "same: seeded", 0.16, 0.0, 0.0),
+    Row("8B", "host", "host time of a step, 256 rows, us", None, 60, 20, False, 1),
+    Row("8B", "idle", "device idle between steps, 256 rows, us", 247, 20, 5, False, 1),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command, and how the values of rows follow from its JSON."""
+
+    name: str
+    arguments: list
+    values: object  # result -> {key: value}
+
+
+def jobs(model):
+    small = model == "0.6B"
+    iters = ["--num-iters-warmup", "1", "--num-iters", "3" if small else "2"]
+
+    def decode(result):
+        return {f"decode {one['batch_size']}": one["decode_ms_per_step"] for one in result["results"]}
+
+    yield Job("decode", ["latency", "--input-len", "128", "--output-len", "256", "--batch-size",
+                         ",".join(map(str, DECODE_BATCHES)), *iters], decode)
+    yield Job("step", ["step", "--batch-size", "256", "--input-len", "128", "--num-steps", "100"],
+              lambda result: {"host": result["host_us"]["median"],
+                              **({"idle": result["device"]["idle_us"]["median"]} if "device" in result else {})})
+    yield Job("first token", ["latency", "--input-len", "1024", "--output-len", "1", "--batch-size", "1",
+                              "--num-iters-warmup", "5", "--num-iters", "20"],
+              lambda result: {"first token": 1e3 * result["first_token_latency"]})
+    yield Job("context 2048", ["latency", "--input-len", "2048", "--output-len", "128", "--batch-size", "32", *iters],
+              lambda result: {"context 2048": result["decode_ms_per_step"]})
+    yield Job("prefill", ["latency", "--input-len", "1024", "--output-len", "1", "--batch-size", "256", *iters],
+              lambda result: {"prefill": 1e-3 * result["prompt_tokens_per_second"]})
+    yield Job("start", ["startup", "--num-iters-cold", "0", "--num-iters-warmup", "0", "--num-iters-warm", "3"],
+              lambda result: {"start": result["warm_startup_percentiles"]["50"],
+                              "first answer": result["warm_first_token_percentiles"]["50"]})
+    for rule, flags in SAMPLING.items():
+        yield Job(rule, ["latency", "--input-len", "128", "--output-len", "256", "--batch-size", "128", *flags, *iters],
+                  lambda result, rule=rule: {f"with {rule}": result["decode_ms_per_step"]})
+    yield Job("throughput", ["throughput", "--input-len", "1024", "--output-len", "256", "--num-prompts", "512",
+                             "--num-iters-warmup", "1" if small else "0"],
+              lambda result: {"throughput": 1e-3 * result["tokens_per_second"]})
+
+
+def run_job(args, model, job, timeout):
+    """The record of one command: its line, its JSON or why there is none."""
+    command = [args.binary, "bench", job.arguments[0], str(ROOT / "bench" / "models" / MODELS[model]), "--load-format",
+               "dummy", "--device", args.device, "--max-model-len", "4096", *job.arguments[1:], *args.more,
+               "--output", "json"]
+    record = {"model": model, "job": job.name, "command": shlex.join(command)}
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        record["failed"] = f"not done after {timeout:.0f} s"
+    except OSError as error:
+        record["failed"] = str(error)
+    else:
+        if done.returncode == 0:
+            record["result"] = json.loads(done.stdout)
+        else:
+            said = done.stderr.strip().splitlines() or ["nothing said"]
+            record["failed"] = f"exit {done.returncode}: {said[-1]}"
+    record["seconds"] = round(time.monotonic() - begin, 1)
+    return record
+
+
+def measure(args):
+    deadline = time.monotonic() + args.budget
+    report = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+              "machine": said_by(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
+              "version": said_by([args.binary, "--version"]), "records": []}
+    for model in args.models:
+        for job in jobs(model):
+            if args.only and job.name not in args.only:
+                continue
+            left = deadline - time.monotonic()
+            if left < 5:
+                record = {"model": model, "job": job.name, "failed": "out of time"}
+            else:
+                record = run_job(args, model, job, left)
+            report["records"].append(record)
+            print(f"{model} {job.name}: {record.get('failed', 'ok')}, {record.get('seconds', 0)} s", file=sys.stderr)
+            if args.output_json:
+                Path(args.output_json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def said_by(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
+    except (OSError, IndexError):
+        return "unknown"
+
+
+def values_of(reports):
+    """{(model, key): value or why there is none}; later records of a job beat earlier ones unless they failed."""
+    by_job = {(model, job.name): job for model in MODELS for job in jobs(model)}
+    values = {}
+    for record in (record for report in reports for record in report["records"]):
+        model, job = record["model"], by_job[record["model"], record["job"]]
+        if "result" in record:
+            values.update({(model, key): value for key, value in job.values(record["result"]).items()})
+        else:
+            for key in keys_of(job.name):
+                values.setdefault((model, key), record["failed"])
+    for model in MODELS:
+        greedy = values.get((model, GREEDY_AT))
+        for rule in SAMPLING:
+            sampled = values.get((model, f"with {rule}"))
+            if isinstance(greedy, float) and isinstance(sampled, float):
+                values[model, rule] = sampled - greedy
+    return values
+
+
+def keys_of(job_name):
+    """The rows that stay empty when a command fails."""
+    return {"decode": [f"decode {batch}" for batch in DECODE_BATCHES], "step": ["host", "idle"]}.get(job_name,
+                                                                                                    [job_name])
+
+
+def verdict(row, value):
+    if not isinstance(value, float):
+        return ""
+    noise = 0.02 if row.must == 0 else 0  # a goal of nothing, and runs that differ by a percent
+    for name, goal in (("aim", row.aim), ("must", row.must)):
+        if goal is not None and (value >= goal if row.more_is_better else value <= goal + noise):
+            return f"{name} met"
+    return "missed"
+
+
+def table(reports):
+    values = values_of(reports)
+    lines = ["| | vLLM 0.26 | must | aim | warprow | |", "|---|---|---|---|---|---|"]
+    for row in ROWS:
+        value = values.get((row.model, row.key))
+        shown = "not run" if value is None else value if isinstance(value, str) else f"{value:.{row.digits}f}"
+        goals = ["" if goal is None else f"{goal:g}" for goal in (row.peer, row.must, row.aim)]
+        lines.append(f"| {row.model}: {row.label} | {' | '.join(goals)} | {shown} | {verdict(row, value)} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=str(ROOT / "build" / "cuda-release" / "warprow"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help="0.6B,8B")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of commands: decode,step")
+    parser.add_argument("--budget", type=float, default=900, help="seconds for everything")
+    parser.add_argument("--output-json", help="file for everything that was measured")
+    parser.add_argument("--from", nargs="+", dest="reports", default=[], help="results to show instead of measuring")
+    parser.add_argument("more", nargs="*", help="flags for every command, after --")
+    args = parser.parse_args()
+    unknown = [model for model in args.models if model not in MODELS]
+    if unknown:
+        parser.error(f"--models: {unknown[0]} is none of {', '.join(MODELS)}")
+    if args.reports:
+        reports = [json.loads(Path(path).read_text(encoding="utf-8")) for path in args.reports]
+    else:
+        reports = [measure(args)]
+    for report in reports:
+        print(f"{report['date']}, {report['machine']}, {report['version']}")
+    print("\n" + table(reports))
+
+
+if __name__ == "__main__":
+    main()
