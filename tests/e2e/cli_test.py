@@ -518,8 +518,9 @@ class Bench(CliTest):
         result = self.answer("bench", "step", MODEL, "--batch-size", "3", "--input-len", "8", "--num-steps", "4",
                              "--num-steps-warmup", "2")
         self.assertEqual((result["batch_size"], result["num_steps"]), (3, 4))
-        # Contexts of the third to the sixth step behind the one that reads the prompts.
-        self.assertEqual(result["mean_context_len"], 8 + (3 + 4 + 5 + 6) / 4)
+        # The third to the sixth step behind the one that reads the last prompt; earlier prompts may be a few ahead.
+        self.assertGreaterEqual(result["mean_context_len"], 8 + (3 + 4 + 5 + 6) / 4)
+        self.assertLess(result["mean_context_len"], 20)
         parts = ("execute_model_us", "sample_tokens_us", "take_output_us", "schedule_us")
         self.assertAlmostEqual(result["host_us"]["mean"], sum(result[part]["mean"] for part in parts))
         self.assertAlmostEqual(result["wall_us"]["mean"], result["host_us"]["mean"] + result["wait_us"]["mean"])
