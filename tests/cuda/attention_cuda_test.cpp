@@ -399,6 +399,43 @@ TEST_F(AttentionCudaTest, PrefillInWideTiles) {
   }
 }
 
+// Batches big enough for the kernel that Hopper has of its own.
+TEST_F(AttentionCudaTest, PrefillInWideTilesOfGroupsAndLayouts) {
+  for (const int32_t group : {1, 2, 3, 5, 8}) {
+    for (const bool odd : {false, true}) {
+      Case c;
+      c.dim = group == 3 ? 64 : 128;
+      c.kv_heads = 8;
+      c.q_heads = 8 * group;
+      c.nhd = odd;
+      c.block_size = odd ? 48 : 16 << group % 4;
+      c.rows = {{2400 / group, 2400 / group}, {1, 70}, {500, 777}, {0, 0}, {130, 130}};
+      check(c);
+    }
+  }
+}
+
+TEST_F(AttentionCudaTest, PrefillInWideTilesWithWindowsSinksAndSoftCap) {
+  for (const int32_t window : {0, 1, 100, 600}) {
+    for (const bool odd : {false, true}) {
+      Case c;
+      c.q_heads = 16;
+      c.kv_heads = 8;
+      c.window = window;
+      c.sinks = odd;
+      c.soft_cap = odd ? 15.0F : 0.0F;
+      c.rows = {{900, 900}, {400, 1433}};
+      check(c);
+    }
+  }
+  Case all;
+  all.q_heads = 16;
+  all.kv_heads = 8;
+  all.causal = false;
+  all.rows = {{1000, 1100}, {300, 400}};
+  check(all);
+}
+
 TEST_F(AttentionCudaTest, PrefillWithWindowsSinksSoftCapAndLayouts) {
   for (const int32_t window : {0, 1, 50, 512}) {
     for (const bool odd : {false, true}) {

@@ -27,7 +27,8 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kDecodeThreads = 32 * kDecodeWarps;
+constexpr int kDecodeThreads = 32 * kDecodeWarps;       // that compute
+constexpr int kDecodeAllThreads = kDecodeThreads + 32;  // and the warp that finds work for them
 
 template <int kDim, int kHeadTiles>
 struct DecodeSizes {
@@ -61,7 +62,7 @@ struct PieceQueue {
   [[nodiscard]] __device__ bool dealt() const {
     return num_pieces > 2 * static_cast<int32_t>(gridDim.x);
   }
-  // One thread: takes the piece after the next two. A launch takes as many as there are pieces, so
+  // One thread: takes a piece for two after the current one. A launch takes as many as there are pieces, so
   // the count wraps with the last.
   [[nodiscard]] __device__ int32_t take(const NativeParams& p) const {
     return static_cast<int32_t>(atomicInc(&p.scratch.counts->taken, num_pieces - 1) +
@@ -97,32 +98,30 @@ struct TileFeed {
   Piece piece;
   int k = -1;     // which of the block's pieces it is
   int32_t n = 0;  // tiles of this warp in the piece that are on their way
-  // Lane l holds the place in the cache of the warp's tile held_first + l of the piece; places of the
-  // pieces to come are fetched a piece ahead.
-  int64_t held = 0;
+  // Lane l holds the block of the warp's tile held_first + l of the piece. Blocks of the two pieces to
+  // come are fetched ahead, and not looked at before they are wanted.
+  int32_t held = 0;
   int32_t held_first = 0;
-  int64_t coming[2] = {};
+  int32_t coming_even = 0;
+  int32_t coming_odd = 0;
 
-  [[nodiscard]] __device__ int64_t place(const NativeParams& p,
-                                         const DecodeItem& item,
-                                         int32_t first) const {
+  [[nodiscard]] __device__ const int32_t* entry(const NativeParams& p,
+                                                const DecodeItem& item,
+                                                int32_t first) const {
     const auto mine = (first + static_cast<int32_t>(threadIdx.x % 32)) * kDecodeWarps +
                       static_cast<int32_t>(threadIdx.x / 32);
-    if (mine >= item.num_tiles) {
-      return 0;
-    }
-    const int32_t token = (item.tile + mine) * kDecodeTile;
-    const int32_t block = token / p.block_size;
-    const int64_t table = item.table_row * p.table_stride;
-    return __ldcg(p.block_table + table + block) * p.block_bytes +
-           (token - block * p.block_size) * p.token_bytes;
+    const int32_t token = (item.tile + min(mine, item.num_tiles - 1)) * kDecodeTile;
+    return p.block_table + item.table_row * p.table_stride + token / p.block_size;
   }
   // Once for every piece of the block, before the feed can get there.
   __device__ void expect(const NativeParams& p, const PieceQueue& queue, int k_coming) {
     if (queue.has(k_coming)) {
-      const int64_t to = place(p, queue.get(k_coming).item, 0);
-      coming[0] = k_coming % 2 == 0 ? to : coming[0];
-      coming[1] = k_coming % 2 == 0 ? coming[1] : to;
+      const int32_t* from = entry(p, queue.get(k_coming).item, 0);
+      if (k_coming % 2 == 0) {
+        coming_even = __ldcg(from);
+      } else {
+        coming_odd = __ldcg(from);
+      }
     }
   }
 
@@ -135,7 +134,7 @@ struct TileFeed {
       }
       ++k;
       piece = queue.get(k);
-      held = k % 2 == 0 ? coming[0] : coming[1];
+      held = k % 2 == 0 ? coming_even : coming_odd;
       held_first = 0;
       n = 0;
     }
@@ -154,16 +153,17 @@ struct TileFeed {
     const int lane = threadIdx.x % 32;
     if (n >= held_first + 32) {
       held_first = n;
-      held = place(p, piece.item, n);
+      held = __ldcg(entry(p, piece.item, n));
     }
-    const int64_t place =
-        __shfl_sync(0xffffffffU, held, n - held_first) + piece.head * p.head_bytes;
+    const int32_t tile =
+        piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
+    const int32_t offset = tile * kDecodeTile % p.block_size;
+    const int64_t place = __shfl_sync(0xffffffffU, held, n - held_first) * p.block_bytes +
+                          offset * p.token_bytes + piece.head * p.head_bytes;
     constexpr int kTokensAtOnce = 32 / Sizes::kChunks;
     const int chunk = lane % Sizes::kChunks;
     const int first = lane / Sizes::kChunks;
     const int64_t from = place + first * p.token_bytes + chunk * 16;
-    const int32_t tile =
-        piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
     const int32_t valid = piece.item.seq_len - tile * kDecodeTile;
     ++n;
 #pragma unroll
@@ -198,8 +198,7 @@ struct TileRing {
                        const PieceQueue& queue,
                        int reach,
                        bool with_newest) {
-    while (ahead < Sizes::kStages && feed.find(queue, reach) &&
-           (with_newest || !feed.newest())) {
+    while (ahead < Sizes::kStages && feed.find(queue, reach) && (with_newest || !feed.newest())) {
       feed.copy(p, stage(ahead));
       ++ahead;
     }
@@ -488,110 +487,120 @@ __device__ void finish_piece(const NativeParams& p, const Piece& piece, const fl
   }
 }
 
-// The parts of rows that this block brings. Whether a part was its row's last is known only after a
-// way to memory and back, so one thread asks and all look at the answer after the next barrier.
-struct PartArrivals {
-  int32_t* answer;  // shared
-  Piece brought;
-  bool asked = false;
+// What the warps of a block share beside the ring and the exchange.
+struct DecodeShared {
+  int32_t slots[PieceQueue::kSlots * PieceQueue::kSlotInts];
+  int32_t part_was_last;  // the part that the piece before brought was its row's last to come
+};
 
-  // After a barrier behind the part's writes.
-  __device__ void ask(const NativeParams& p, const Piece& piece) {
-    asked = piece.item.num_parts > 1;
-    brought = piece;
-    if (asked && threadIdx.x == kDecodeThreads - 1) {
-      __threadfence();
+// The warp that finds work: it takes pieces and fetches what they are, and tells which parts were the
+// last of their rows. All of it waits for memory, which the other warps need not notice.
+__device__ void manage(const NativeParams& p, const PieceQueue& queue, DecodeShared& shared) {
+  const bool first_lane = threadIdx.x % 32 == 0;
+  for (int k = 0; queue.has(k); ++k) {
+    int32_t fetched = -1;
+    if (queue.dealt()) {
+      const int32_t taken = first_lane ? queue.take(p) : 0;
+      fetched = queue.fetch(p, __shfl_sync(0xffffffffU, taken, 0));
+    }
+    queue.put(k + 2, fetched);
+    const Piece piece = queue.get(k);
+    __syncthreads();  // the exchange is full
+    __syncthreads();  // the piece is finished
+    if (first_lane && piece.item.num_parts > 1) {
       int32_t* count = p.scratch.arrivals + piece.item.row * p.num_kv_heads + piece.head;
+      __threadfence();
       const bool last = atomicAdd(count, 1) == piece.item.num_parts - 1;
       if (last) {
         __threadfence();
         *count = 0;
       }
-      *answer = last ? 1 : 0;
+      shared.part_was_last = last ? 1 : 0;
     }
   }
-  // After another barrier.
-  template <int kDim>
-  __device__ void look(const NativeParams& p) {
-    if (asked && *answer != 0) {
-      gather_parts<kDim>(p, brought);
-    }
-    asked = false;
-  }
-};
+  __syncthreads();
+}
 
 template <int kDim, int kHeadTiles>
-__global__ void __launch_bounds__(kDecodeThreads, DecodeSizes<kDim, kHeadTiles>::kBlocksPerSm)
+__device__ void work(const NativeParams& p,
+                     const PieceQueue& queue,
+                     const DecodeShared& shared,
+                     TileRing<kDim, kHeadTiles>& ring,
+                     float* exchange) {
+  DecodeState<kDim, kHeadTiles> state;
+  Piece before = {};
+  if (queue.has(0)) {
+    const Piece first = queue.get(0);
+    state.load_q(p, first.item.row, first.head);
+  }
+  for (int k = 0; queue.has(k); ++k) {
+    const Piece piece = queue.get(k);
+    state.reset();
+    const int32_t low = p.window > 0 ? piece.item.seq_len - p.window : 0;
+    ring.fill(p, queue, k + 1, true);
+#pragma unroll 1
+    for (int t = threadIdx.x / 32; t < piece.item.num_tiles; t += kDecodeWarps) {
+      const uint32_t stage = ring.front();
+      state.add_tile(p, stage, (piece.item.tile + t) * kDecodeTile, low, piece.item.seq_len);
+      ring.pop();
+      ring.fill(p, queue, k + 1, true);
+    }
+    if (queue.has(k + 1)) {
+      const Piece next = queue.get(k + 1);
+      state.load_q(p, next.item.row, next.head);
+    }
+    state.put(exchange);
+    __syncthreads();
+    if (before.item.num_parts > 1 && shared.part_was_last != 0) {
+      gather_parts<kDim>(p, before);
+    }
+    finish_piece<kDim, kHeadTiles>(p, piece, exchange);
+    before = piece;
+    __syncthreads();
+    ring.feed.expect(p, queue, k + 2);
+  }
+  __syncthreads();
+  if (before.item.num_parts > 1 && shared.part_was_last != 0) {
+    gather_parts<kDim>(p, before);
+  }
+}
+
+template <int kDim, int kHeadTiles>
+__global__ void __launch_bounds__(kDecodeAllThreads, DecodeSizes<kDim, kHeadTiles>::kBlocksPerSm)
 decode_kernel(const NativeParams p) {
   using Sizes = DecodeSizes<kDim, kHeadTiles>;
-  extern __shared__ __align__(16) char shared[];
-  __shared__ __align__(16) int32_t slots[PieceQueue::kSlots * PieceQueue::kSlotInts];
-  __shared__ int32_t answer;
-  auto* exchange = reinterpret_cast<float*>(shared + Sizes::kRingBytes);
+  extern __shared__ __align__(16) char memory[];
+  __shared__ __align__(16) DecodeShared shared;
   const int warp = threadIdx.x / 32;
+  const bool manages = warp == kDecodeWarps;
   if (!p.settled) {
     pdl_wait();
   }
-  const PieceQueue queue{slots, __ldcg(&p.scratch.counts->num_pieces)};
-  if (warp < 2) {
-    queue.put(warp, queue.fetch(p, static_cast<int32_t>(blockIdx.x + warp * gridDim.x)));
+  const PieceQueue queue{shared.slots, __ldcg(&p.scratch.counts->num_pieces)};
+  if (manages) {
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    const int32_t first = queue.fetch(p, block);
+    const int32_t second = queue.fetch(p, block + static_cast<int32_t>(gridDim.x));
+    queue.put(0, first);
+    queue.put(1, second);
   }
   __syncthreads();
   TileRing<kDim, kHeadTiles> ring;
-  ring.base = shared_address(shared) + warp * Sizes::kStages * Sizes::kStageBytes;
-  ring.feed.expect(p, queue, 0);
-  ring.feed.expect(p, queue, 1);
-  ring.fill(p, queue, 1, !p.settled);
+  if (!manages) {
+    ring.base = shared_address(memory) + warp * Sizes::kStages * Sizes::kStageBytes;
+    ring.feed.expect(p, queue, 0);
+    ring.feed.expect(p, queue, 1);
+    ring.fill(p, queue, 1, !p.settled);
+  }
   if (p.settled) {
     pdl_wait();
   }
   pdl_release();
-
-  DecodeState<kDim, kHeadTiles> state;
-  PartArrivals arrivals{&answer, {}};
-  bool more = queue.has(0);
-  if (more) {
-    const Piece first = queue.get(0);
-    state.load_q(p, first.item.row, first.head);
+  if (manages) {
+    manage(p, queue, shared);
+  } else {
+    work(p, queue, shared, ring, reinterpret_cast<float*>(memory + Sizes::kRingBytes));
   }
-  for (int k = 0; more; ++k) {
-    const Piece piece = queue.get(k);
-    int32_t taken = queue.num_pieces;
-    if (queue.dealt() && threadIdx.x == 0) {
-      taken = queue.take(p);
-    }
-    state.reset();
-    ring.fill(p, queue, k + 1, true);
-    const int32_t low = p.window > 0 ? piece.item.seq_len - p.window : 0;
-#pragma unroll 1
-    for (int t = warp; t < piece.item.num_tiles; t += kDecodeWarps) {
-      ring.fill(p, queue, k + 1, true);
-      const uint32_t stage = ring.front();
-      state.add_tile(p, stage, (piece.item.tile + t) * kDecodeTile, low, piece.item.seq_len);
-      ring.pop();
-    }
-    more = queue.has(k + 1);
-    if (more) {
-      const Piece next = queue.get(k + 1);
-      state.load_q(p, next.item.row, next.head);
-    }
-    int32_t fetched = -1;
-    if (warp == 0 && queue.dealt()) {
-      fetched = queue.fetch(p, __shfl_sync(0xffffffffU, taken, 0));
-    }
-    state.put(exchange);
-    __syncthreads();
-    arrivals.look<kDim>(p);
-    finish_piece<kDim, kHeadTiles>(p, piece, exchange);
-    if (warp == 0) {
-      queue.put(k + 2, fetched);
-    }
-    __syncthreads();
-    arrivals.ask(p, piece);
-    ring.feed.expect(p, queue, k + 2);
-  }
-  __syncthreads();
-  arrivals.look<kDim>(p);
 }
 
 template <int kDim, int kHeadTiles>
@@ -606,7 +615,7 @@ void launch_decode(Stream& stream, const NativeParams& params, int32_t num_block
   static_cast<void>(raised);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_blocks));
-  shape.block = dim3(kDecodeThreads);
+  shape.block = dim3(kDecodeAllThreads);
   shape.shared_bytes = Sizes::kSharedBytes;
   launch(stream, "attention_decode", shape, kernel, params);
 }

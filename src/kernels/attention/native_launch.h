@@ -16,12 +16,12 @@ WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t window) {
   return (seq_len + kDecodeTile - 1) / kDecodeTile - first / kDecodeTile;
 }
 
-// Blocks of the decode grid: as many as the device holds at once.
-int32_t native_decode_blocks(int32_t head_dim, int32_t group);
-
 void native_schedule(Stream& stream, const ScheduleParams& params);
 void native_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
+// Hopper's own: tiles of 128 query-head rows, a block an SM.
+void native_hopper_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
+void native_hopper_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
 // `num_tiles`: at least as many as the schedule numbered. wide: tiles of 128 query-head rows, not 64.
 void native_prefill_64(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
 void native_prefill_128(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);

@@ -45,13 +45,8 @@ __device__ __forceinline__ void fence_async_proxy() {
 }
 
 // A box of a tensor into shared memory; its bytes count on the barrier.
-__device__ __forceinline__ void copy_box(uint32_t to,
-                                         const CUtensorMap& map,
-                                         uint32_t barrier,
-                                         int c0,
-                                         int c1,
-                                         int c2,
-                                         int c3) {
+__device__ __forceinline__ void copy_box(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
@@ -86,7 +81,9 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[n]) {
 
 // Describes an operand in shared memory whose rows are 128 bytes, swizzled by 128: `stride` bytes
 // lie between groups of eight rows, `leading` between halves of an operand wider than a row.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared, uint32_t stride, uint32_t leading) {
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
+                                                  uint32_t stride,
+                                                  uint32_t leading) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return kSwizzle128 | static_cast<uint64_t>(stride >> 4) << 32 |
          static_cast<uint64_t>(leading >> 4) << 16 | ((shared & 0x3ffff) >> 4);
@@ -113,19 +110,17 @@ __device__ __forceinline__ void wgmma_scores(float (&d)[64], uint64_t a, uint64_
 }
 // d [64 x 128] += a [64 x 16] * b [16 x 128]; a from registers.
 __device__ __forceinline__ void wgmma_values(float (&d)[64], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
-      "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
+               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 // The same for heads of 64.
 __device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-      "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n"
-      : WR_ACC16(d, 0), WR_ACC16(d, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 #undef WR_ACC4

@@ -14,6 +14,7 @@ namespace {
 struct Chip {
   int32_t num_sms = 0;
   int32_t decode_blocks_per_sm = 1;  // as shared memory allows, for groups of up to 8
+  bool hopper = false;
 };
 
 // Of the current device; all devices of a process are taken to be alike.
@@ -26,6 +27,7 @@ const Chip& chip() {
     WR_CUDA(cudaDeviceGetAttribute(&c.num_sms, cudaDevAttrMultiProcessorCount, device));
     WR_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     c.decode_blocks_per_sm = major >= 9 ? 2 : 1;
+    c.hopper = major == 9;
     return c;
   }();
   return found;
@@ -38,6 +40,7 @@ struct Split {
   int32_t decode_blocks = 0;
   int64_t prefill_tiles = 0;  // at most
   bool wide = false;
+  bool hopper = false;
 };
 
 Split split_rows(const PagedAttentionArgs& args) {
@@ -53,6 +56,7 @@ Split split_rows(const PagedAttentionArgs& args) {
     const int64_t query_rows = (args.q.shape[0] - split.num_decode_rows) * group;
     split.wide =
         query_rows >= rows * 128 && query_rows / 128 * args.kv.num_kv_heads >= chip().num_sms;
+    split.hopper = split.wide && chip().hopper && !args.batch_invariant;
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
   }
   return split;
@@ -171,7 +175,9 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
   if (split.num_decode_rows > 0) {
     (narrow_heads ? native_decode_64 : native_decode_128)(stream, params, split.decode_blocks);
   }
-  if (split.prefill_tiles > 0) {
+  if (split.hopper) {
+    (narrow_heads ? native_hopper_64 : native_hopper_128)(stream, params, chip().num_sms);
+  } else if (split.prefill_tiles > 0) {
     (narrow_heads ? native_prefill_64 : native_prefill_128)(
         stream, params, split.prefill_tiles, split.wide);
   }
