@@ -217,6 +217,11 @@ void bench_shapes(Stream& stream, const Model& model) {
       print_time("Lt ", s, m, graph_us(stream, w.count, [&](int i) {
                    run_lt(stream, s, rows, w.nth(i), m);
                  }));
+      if (s.norm || s.epilogue == LinearEpilogue::kSwiGlu) {
+        std::printf("  with norm and gate %.2f us", graph_us(stream, w.count, [&](int i) {
+                      run_lt_operation(stream, s, rows, w.nth(i), m);
+                    }));
+      }
       std::printf("\n");
     }
   }
@@ -225,22 +230,32 @@ void bench_shapes(Stream& stream, const Model& model) {
 std::vector<SkinnyPlan> plans_to_try() {
   std::vector<SkinnyPlan> out;
   for (const int tile_rows : {16, 32}) {
-    for (const auto& [warps, teams] : {std::pair{8, 1}, {16, 1}, {16, 2}}) {
+    for (const int teams : {1, 2}) {
       for (const int stages : {1, 2, 3, 4}) {
-        SkinnyPlan plan;
-        plan.tile_rows = tile_rows;
-        plan.num_warps = warps;
-        plan.num_teams = teams;
-        plan.stages = stages;
-        out.push_back(plan);
+        for (const SkinnyX x : {SkinnyX::kStaged, SkinnyX::kInRing}) {
+          out.push_back(
+              {.tile_rows = tile_rows, .num_teams = teams, .stages = stages, .x_place = x});
+        }
       }
     }
   }
   return out;
 }
 
+// Whether the plan, made whole, is the one that was asked for.
+bool finish_exactly(SkinnyPlan& plan, const SkinnyArgs& args) {
+  const SkinnyPlan asked = plan;
+  finish_plan(plan, args, {});
+  return plan.stages == asked.stages && plan.num_teams == asked.num_teams &&
+         plan.x_place == asked.x_place;
+}
+
 void print_plan(const SkinnyPlan& plan) {
-  std::printf(" | %d/%d/%d/%d", plan.tile_rows, plan.num_warps, plan.num_teams, plan.stages);
+  std::printf(" | %d/%d/%d%s",
+              plan.tile_rows,
+              plan.num_teams,
+              plan.stages,
+              plan.x_place == SkinnyX::kStaged ? "s" : "r");
 }
 
 // Plans of the skinny kernel for one shape, against the chosen one.
@@ -250,10 +265,9 @@ void sweep(Stream& stream, const Model& model) {
     const Weights w(s);
     for (const int m : {1, 8, 16, 32}) {
       std::printf("%s %s m %d:", model.name, s.name, m);
-      for (const SkinnyPlan& given : plans_to_try()) {
+      for (SkinnyPlan plan : plans_to_try()) {
         SkinnyArgs args = skinny_args(s, rows, nullptr, m);
-        const SkinnyPlan plan = skinny_plan(args, {}, given);
-        if (plan.shared_bytes > 227 * 1024 || plan.stages != given.stages) {
+        if (!finish_exactly(plan, args)) {
           continue;
         }
         const double us = graph_us(
@@ -327,35 +341,6 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
   }
 }
 
-void sweep_chain(Stream& stream, const Model& model, const Chain& chain) {
-  const Rows rows(model, kMaxSkinnyRows);
-  for (const int m : {1, 4, 8, 16}) {
-    std::printf("%s chain m %d ms:", model.name, m);
-    for (const bool early : {false, true}) {
-      std::vector<SkinnyPlan> plans = plans_to_try();
-      plans.push_back(SkinnyPlan());
-      for (const SkinnyPlan& given : plans) {
-        bool fits = true;
-        const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
-          const SkinnyArgs args = skinny_args(s, rows, w, m);
-          SkinnyPlan plan = skinny_plan(args, {}, given);
-          plan.early = early;
-          fits = fits && plan.stages > 0 && plan.shared_bytes <= 227 * 1024;
-          if (fits) {
-            launch_own(stream, s, rows, args, plan);
-          }
-        });
-        if (fits) {
-          print_plan(given);
-          std::printf(" %.3f", ms);
-        }
-      }
-      std::printf(" | %s", early ? "early" : "late");
-    }
-    std::printf("\n");
-  }
-}
-
 // Each shape once, outside a graph: for a profiler.
 void run_once(Stream& stream, const Model& model) {
   const Rows rows(model, 16);
@@ -395,14 +380,8 @@ int run(int argc, char** argv) {
     if (chain || shapes) {
       tune(model, 512);
     }
-    if (chain || named(argc, argv, "sweep")) {
-      const Chain weights(model);
-      if (chain) {
-        bench_chain(stream, model, weights);
-      }
-      if (named(argc, argv, "sweep")) {
-        sweep_chain(stream, model, weights);
-      }
+    if (chain) {
+      bench_chain(stream, model, Chain(model));
     }
     if (shapes) {
       bench_shapes(stream, model);

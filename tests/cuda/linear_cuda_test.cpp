@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear.h"
+#include "kernels/linear/skinny_cuda.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <cmath>
@@ -266,6 +267,75 @@ TEST_F(LinearCudaTest, NoRowsDoNothing) {
   args.num_segments = 1;
   linear(stream(), args);
   stream().synchronize();
+}
+
+// However the work is cut, the order of additions is one.
+TEST_F(LinearCudaTest, EveryPlanOfTheSkinnyKernelGivesTheSame) {
+  for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
+    for (const int32_t m : {1, 7, 8, 13, 16, 27, 32}) {
+      arena().reset();
+      Case c = {.m = m, .n = 132 * 48 + 40, .k = 1416, .epilogue = epilogue};
+      const Inputs in = draw(c, 5);
+      cuda::SkinnyArgs args;
+      args.w = upload(to_bf16(in.w));
+      args.x = upload(to_bf16(in.x));
+      args.x_stride = c.k;
+      args.y = poisoned<uint16_t>(static_cast<size_t>(m * c.outputs()));
+      args.y_stride = c.outputs();
+      args.epilogue = epilogue;
+      args.m = m;
+      args.n = c.n;
+      args.k = c.k;
+      std::vector<uint16_t> first;
+      for (const int32_t tile_rows : {16, 32}) {
+        for (const int32_t teams : {1, 2}) {
+          for (const int32_t stages : {1, 2, 4}) {
+            for (const auto x : {cuda::SkinnyX::kStaged, cuda::SkinnyX::kInRing}) {
+              cuda::SkinnyPlan plan = {
+                  .tile_rows = tile_rows, .num_teams = teams, .stages = stages, .x_place = x};
+              cuda::finish_plan(plan, args, {});
+              if (plan.stages == 0) {
+                continue;
+              }
+              stream().fill(args.y, 0xff, static_cast<size_t>(m * c.outputs()) * 2);
+              cuda::skinny(stream(), args, plan);
+              const std::vector<uint16_t> y =
+                  download(static_cast<uint16_t*>(args.y), static_cast<size_t>(m * c.outputs()));
+              first = first.empty() ? y : first;
+              ASSERT_EQ(y, first) << c.text() << " plan " << tile_rows << " " << teams << " "
+                                  << stages << " " << static_cast<int>(x);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SkinnyPlan, FitsSmallerDevices) {
+  for (const int32_t bytes : {99 * 1024, 163 * 1024, 227 * 1024}) {
+    for (const auto& [n, k] : {std::pair{4096, 1024},
+                               {1024, 3072},
+                               {6144, 1024},
+                               {24576, 4096},
+                               {4096, 12288},
+                               {151936, 4096},
+                               {151936, 1024},
+                               {576, 1536},
+                               {7168, 28672}}) {
+      for (int32_t m = 1; m <= 16; ++m) {
+        cuda::SkinnyArgs args;
+        args.m = m;
+        args.n = n;
+        args.k = k;
+        const float weight = 1.0F;
+        args.norm_weight = cuda::skinny_takes_norm(m, k) ? &weight : nullptr;
+        const cuda::SkinnyPlan plan = cuda::skinny_plan(args, {108, bytes});
+        EXPECT_GE(plan.stages, 1) << n << " x " << k << " rows " << m;
+        EXPECT_LE(plan.shared_bytes, static_cast<size_t>(bytes)) << n << " x " << k;
+      }
+    }
+  }
 }
 
 // The same first row, whatever stands behind it.

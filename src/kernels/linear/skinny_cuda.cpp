@@ -11,13 +11,10 @@
 namespace warprow::cuda {
 namespace {
 
-// Blocks of two kernels should fit on a multiprocessor at once, so that the second can fill its
-// rings while the first still runs.
-constexpr int32_t kSharedAim = 112 * 1024;
-constexpr int32_t kEnoughStages = 3;         // below, that aim is given up
-constexpr int32_t kSmallBytes = 100 * 1024;  // of w for a multiprocessor: all of it in flight
-constexpr int32_t kSharedForX = 132 * 1024;
-constexpr int32_t kNormInputs = 4 * 4096;  // of all rows of x
+constexpr int32_t kSharedForX = 66 * 1024;   // above, x goes through the rings
+constexpr int32_t kSmallBytes = 100 * 1024;  // of w for a multiprocessor
+constexpr int32_t kNormInputs = 4 * 4096;    // of all rows of x
+constexpr int32_t kNormRows = 8;
 
 SkinnyLimits device_limits() {
   static const SkinnyLimits limits = [] {
@@ -36,8 +33,61 @@ int32_t x_bytes(const SkinnyArgs& args) {
   return skinny_chunks(args.k) * args.m * kSkinnyChunkBytes;
 }
 
-int32_t tile_rows_for(const SkinnyArgs& args, int32_t num_sms) {
-  return args.m <= 16 && args.n >= 32 * 4 * num_sms ? 32 : 16;
+// The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200. stages is what is
+// wanted, not what fits.
+SkinnyPlan wanted_plan(const SkinnyArgs& args, int32_t num_sms) {
+  SkinnyPlan plan;
+  plan.tile_rows = 16;
+  plan.num_teams = 2;
+  const int32_t tiles_of_32 = ceil_div(args.n, 32);
+  const bool wide = tiles_of_32 * 4 > num_sms * 3;
+  if (int64_t{ceil_div(ceil_div(args.n, 16), num_sms)} * 16 * args.k * 2 <= kSmallBytes) {
+    // All weights are in flight at once, and the next kernel's beside them.
+    plan.stages = ceil_div(skinny_chunks(args.k), kSkinnyWarps);
+    if (args.m > 8 && wide) {
+      plan.tile_rows = 32;
+    } else if (args.m <= 4 && wide && tiles_of_32 <= num_sms) {
+      plan.tile_rows = args.epilogue == LinearEpilogue::kSwiGlu ? 16 : 32;
+      plan.num_teams = plan.tile_rows == 16 ? 2 : 1;
+    }
+  } else if (args.k <= 2048) {  // short rows: larger tiles, for there are many ends of tiles
+    plan.tile_rows = 32;
+    plan.stages = 1;
+  } else if (args.m <= 8) {
+    plan.stages = 3;
+  } else {  // x costs as much as w: larger tiles
+    plan.tile_rows = 32;
+    plan.num_teams = 1;
+    plan.stages = 2;
+  }
+  return plan;
+}
+
+// Shared memory without the rings, and of one stage of all of them.
+struct SharedBytes {
+  int32_t fixed = 0;
+  int32_t stage = 0;
+};
+SharedBytes shared_bytes(const SkinnyArgs& args, const SkinnyPlan& plan) {
+  const int32_t warps = plan.num_teams * kSkinnyWarps;
+  const bool staged = plan.x_place == SkinnyX::kStaged;
+  const int32_t ring_rows = plan.tile_rows + (staged ? 0 : plan.row_groups * 8);
+  return {(staged ? x_bytes(args) : 0) + kSkinnyMaxTeams * kSkinnyWarps * args.m * 4 +
+              warps * plan.tile_rows * args.m * 4,
+          warps * ring_rows * kSkinnyChunkBytes};
+}
+
+// Makes stages fit into `limit` bytes, at the price of a team.
+void fit_stages(SkinnyPlan& plan, const SkinnyArgs& args, int32_t limit) {
+  const auto fit = [&] {
+    const SharedBytes bytes = shared_bytes(args, plan);
+    return std::max(0, limit - bytes.fixed) / bytes.stage;
+  };
+  if (plan.num_teams == 2 && fit() < plan.stages) {
+    plan.num_teams = 1;
+    plan.stages = kSkinnyMaxStages;
+  }
+  plan.stages = std::min(plan.stages, fit());
 }
 
 template <int kTileRows>
@@ -54,52 +104,38 @@ void launch_groups(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
 
 }  // namespace
 
-bool skinny_takes_norm(int32_t m, int32_t k) { return m <= 8 && m * k <= kNormInputs; }
+bool skinny_takes_norm(int32_t m, int32_t k) { return m <= kNormRows && m * k <= kNormInputs; }
 
 SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits) {
-  SkinnyPlan given;
-  given.tile_rows = tile_rows_for(args, limits.num_sms);
-  const SkinnyPlan plan = skinny_plan(args, limits, given);
-  if (plan.stages > 0) {
-    return plan;
+  SkinnyPlan plan = wanted_plan(args, limits.num_sms);
+  finish_plan(plan, args, limits);
+  if (plan.stages == 0) {  // a device with little shared memory
+    plan = {.tile_rows = 16,
+            .num_teams = 1,
+            .stages = kSkinnyMaxStages,
+            .x_place = SkinnyX::kInRing};
+    finish_plan(plan, args, limits);
   }
-  given.tile_rows = 16;
-  return skinny_plan(args, limits, given);
+  return plan;
 }
 
-SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits, SkinnyPlan given) {
-  SkinnyPlan plan = given;
-  const auto or_else = [](int32_t& value, int32_t otherwise) {
-    value = value == 0 ? otherwise : value;
-  };
-  or_else(plan.row_groups, args.m <= 8 ? 1 : args.m <= 16 ? 2 : 4);
-  or_else(plan.tile_rows, tile_rows_for(args, limits.num_sms));
-  plan.stage_x = args.norm_weight != nullptr || x_bytes(args) <= kSharedForX;
+void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const SkinnyLimits& limits) {
+  plan.row_groups = args.m <= 8 ? 1 : args.m <= 16 ? 2 : 4;
+  if (plan.x_place == SkinnyX::kChosen) {
+    plan.x_place = x_bytes(args) <= kSharedForX ? SkinnyX::kStaged : SkinnyX::kInRing;
+  }
+  if (args.norm_weight != nullptr) {
+    plan.x_place = SkinnyX::kStaged;
+  }
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   plan.num_tiles = ceil_div(gate ? args.n / 2 : args.n, gate ? plan.tile_rows / 2 : plan.tile_rows);
   plan.num_blocks = std::min(plan.num_tiles, limits.num_sms);
-  const int32_t rounds = ceil_div(plan.num_tiles, limits.num_sms);
-  const bool small = int64_t{rounds} * plan.tile_rows * args.k * 2 <= kSmallBytes;
-  or_else(plan.num_warps, small ? 16 : 8);
-  or_else(plan.num_teams, plan.num_tiles <= limits.num_sms || plan.num_warps == 8 ? 1 : 2);
-  const int32_t team_warps = plan.num_warps / plan.num_teams;
-  const int32_t rows = plan.tile_rows + (plan.stage_x ? 0 : plan.row_groups * 8);
-  const int32_t stage_bytes = plan.num_warps * rows * kSkinnyChunkBytes;
-  const int32_t sums_bytes = plan.num_warps * plan.tile_rows * args.m * 4;
-  const int32_t fixed_bytes =
-      (plan.stage_x ? x_bytes(args) : 0) + kSkinnyMaxWarps * args.m * 4 + sums_bytes;
-  const int32_t chunks_a_tile = ceil_div(skinny_chunks(args.k), team_warps);
-  const int32_t most = std::min(
-      chunks_a_tile * ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams), kSkinnyMaxStages);
-  const int32_t most_bytes = limits.block_shared_bytes - fixed_bytes;
-  int32_t fit = (std::min(kSharedAim, limits.block_shared_bytes) - fixed_bytes) / stage_bytes;
-  if (fit < std::min(most, small ? 2 : kEnoughStages)) {
-    fit = std::min(most, most_bytes / stage_bytes);
-  }
-  or_else(plan.stages, fit);
-  plan.stages = std::min(plan.stages, most);
-  plan.shared_bytes = static_cast<size_t>(fixed_bytes + plan.stages * stage_bytes);
-  return plan;
+  fit_stages(plan, args, limits.block_shared_bytes);
+  const int32_t most = ceil_div(skinny_chunks(args.k), kSkinnyWarps) *
+                       ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams);
+  plan.stages = std::min({plan.stages, most, kSkinnyMaxStages});
+  const SharedBytes bytes = shared_bytes(args, plan);
+  plan.shared_bytes = static_cast<size_t>(bytes.fixed + plan.stages * bytes.stage);
 }
 
 void skinny(Stream& stream, const SkinnyArgs& args) {

@@ -12,15 +12,14 @@
 
 // Formula: linear.h's, for up to 32 rows of x.
 // Shapes: w bf16 [n, k]; x bf16 [m, k] or float32 [m, k] with a norm; y bf16 or float32.
-// Mapping: the 8 or 16 warps of a block are one team, or two of 8. A team takes tiles of
+// Mapping: a block is one or two teams of 8 warps. A team takes tiles of
 //   kTileRows rows of w, one after the other. The inputs of a tile are cut into chunks of 128; the
 //   warps of the team take them in turn. Every warp has its own ring of chunks in shared memory,
 //   filled by cp.async across tile borders, so the loop over chunks needs no barrier. x lies in
 //   shared memory as a whole where it fits, else its chunks travel in the ring. Tensor cores:
 //   m16n8k16 with rows of w as m and rows of x as n. A team's sums meet in shared memory.
 // Bytes moved: w once. The ring is filled before the kernel waits for the one before it: as long as
-//   blocks of both fit, the memory system works through the launch and the tail between kernels. The
-//   next kernel is let in as soon as all loads have been started, so that its own come right after.
+//   blocks of both fit, the memory system works through the launch and the tail between kernels.
 // Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks, in
 //   ascending order; these two, then the warps in order. The order depends on n and k alone, so a
 //   row's result does not depend on m. The norm: weights are applied before the product (rounded to
@@ -98,12 +97,10 @@ __device__ __forceinline__ int swizzled(int row, int unit) { return (unit ^ (row
 
 struct Params {
   SkinnyArgs a;
-  int32_t num_warps;
   int32_t num_teams;
   int32_t stages;
   int32_t num_tiles;
   bool stage_x;
-  bool early;
 };
 
 // The rows of x in shared memory as bf16, [chunk][m] rows of 256 bytes, copied by all warps of a
@@ -179,9 +176,9 @@ class StagedX {
         squares[1] += __shfl_xor_sync(0xFFFFFFFFU, squares[1], o);
       }
       if (lane_ == 0) {
-        squares_[rows[0] * kSkinnyMaxWarps + row_warp_] = squares[0];
+        squares_[rows[0] * kSkinnyMaxTeams * kSkinnyWarps + row_warp_] = squares[0];
         if (second) {
-          squares_[rows[1] * kSkinnyMaxWarps + row_warp_] = squares[1];
+          squares_[rows[1] * kSkinnyMaxTeams * kSkinnyWarps + row_warp_] = squares[1];
         }
       }
     }
@@ -216,7 +213,7 @@ class StagedX {
 
   const SkinnyArgs& p_;
   unsigned char* x_;
-  float* squares_;  // [m][kSkinnyMaxWarps]
+  float* squares_;  // [m][warps of two teams]
   int lane_;
   int row_warps_;  // warps that share a row
   int rows_at_once_;
@@ -235,14 +232,14 @@ class Team {
         num_tiles_(p.num_tiles),
         stage_x_(p.stage_x),
         gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
-        team_warps_(p.num_warps / p.num_teams),
-        team_(static_cast<int>(threadIdx.x) / 32 / team_warps_),
-        thread_(static_cast<int>(threadIdx.x) - team_ * team_warps_ * 32),
+        num_teams_(p.num_teams),
+        team_(static_cast<int>(threadIdx.x) / kSkinnyThreads),
+        thread_(static_cast<int>(threadIdx.x) % kSkinnyThreads),
         warp_(thread_ / 32),
         lane_(thread_ % 32),
         row_bytes_(int64_t{p.a.k} * 2) {
     const int chunks = skinny_chunks(p_.k);
-    warp_chunks_ = chunks > warp_ ? (chunks - warp_ + team_warps_ - 1) / team_warps_ : 0;
+    warp_chunks_ = chunks > warp_ ? (chunks - warp_ + kSkinnyWarps - 1) / kSkinnyWarps : 0;
     first_tile_ = static_cast<int>(blockIdx.x) + team_ * static_cast<int>(gridDim.x);
     tile_step_ = p.num_teams * static_cast<int>(gridDim.x);
     const int tiles =
@@ -250,16 +247,15 @@ class Team {
     w_left_ = x_left_ = tiles * warp_chunks_;
     stage_bytes_ = kWBytes + (stage_x_ ? 0 : kXBytes);
     ring_ = shared_address(shared) + static_cast<int>(threadIdx.x) / 32 * stages_ * stage_bytes_;
-    shared += p.num_warps * stages_ * stage_bytes_;
+    shared += num_teams_ * kSkinnyWarps * stages_ * stage_bytes_;
     staged_x_ = shared;
     shared += stage_x_ ? chunks * p_.m * kSkinnyChunkBytes : 0;
     squares_ = reinterpret_cast<float*>(shared);
-    sums_ = squares_ + kSkinnyMaxWarps * p_.m + team_ * team_warps_ * kTileRows * p_.m;
-    square_parts_ = min((chunks + 1) / 2, p.num_warps);
+    sums_ =
+        squares_ + kSkinnyMaxTeams * kSkinnyWarps * p_.m + team_ * kSkinnyWarps * kTileRows * p_.m;
+    square_parts_ = min((chunks + 1) / 2, num_teams_ * kSkinnyWarps);
     start_tile(first_tile_);
   }
-  // Whether every load of w has been started.
-  [[nodiscard]] __device__ bool drained() const { return w_left_ == 0; }
   [[nodiscard]] __device__ unsigned char* staged_x() const { return staged_x_; }
   [[nodiscard]] __device__ float* squares() const { return squares_; }
 
@@ -292,7 +288,7 @@ class Team {
         wait_async(stages_ - 1);
         __syncwarp();
         const uint32_t w = ring_ + stage * stage_bytes_;
-        const int chunk = c * team_warps_ + warp_;
+        const int chunk = c * kSkinnyWarps + warp_;
         add_chunk(w, stage_x_ ? staged_x + chunk * p_.m * kSkinnyChunkBytes : w + kWBytes, sum);
         __syncwarp();
         fill_w(w);
@@ -300,9 +296,6 @@ class Team {
           fill_x(w + kWBytes);
         }
         commit_async();
-        if (w_left_ == 0) {
-          pdl_release();
-        }
         stage = stage + 1 == stages_ ? 0 : stage + 1;
       }
       if (tile != first_tile_) {
@@ -317,8 +310,8 @@ class Team {
  private:
   static constexpr int kWBytes = kTileRows * kSkinnyChunkBytes;  // of one chunk
   static constexpr int kXBytes = kRowGroups * 8 * kSkinnyChunkBytes;
-  static constexpr int kLeastThreads = 256;  // of a team
-  static constexpr int kOutputs = (kTileRows * kRowGroups * 8 + kLeastThreads - 1) / kLeastThreads;
+  static constexpr int kOutputs =
+      (kTileRows * kRowGroups * 8 + kSkinnyThreads - 1) / kSkinnyThreads;
   static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // as registers allow
   using Sums = float[2][kTileRows / 16][kRowGroups][4];
 
@@ -331,9 +324,9 @@ class Team {
 
   __device__ void barrier() const {
     if (team_ == 0) {  // with literal numbers, or all 16 barriers are reserved
-      asm volatile("bar.sync 1, %0;" ::"r"(team_warps_ * 32) : "memory");
+      asm volatile("bar.sync 1, %0;" ::"n"(kSkinnyThreads) : "memory");
     } else {
-      asm volatile("bar.sync 2, %0;" ::"r"(team_warps_ * 32) : "memory");
+      asm volatile("bar.sync 2, %0;" ::"n"(kSkinnyThreads) : "memory");
     }
   }
 
@@ -361,8 +354,8 @@ class Team {
     } else {
       fill_part(to);
     }
-    fill_from_ += team_warps_ * kSkinnyChunkBytes;
-    fill_chunk_ += team_warps_;
+    fill_from_ += kSkinnyWarps * kSkinnyChunkBytes;
+    fill_chunk_ += kSkinnyWarps;
     if (fill_chunk_ >= skinny_chunks(p_.k)) {
       start_tile(fill_tile_ + tile_step_);
     }
@@ -405,7 +398,7 @@ class Team {
       return;
     }
     --x_left_;
-    const int col = (x_chunk_ * team_warps_ + warp_) * kSkinnyChunk + lane_ % 16 * 8;
+    const int col = (x_chunk_ * kSkinnyWarps + warp_) * kSkinnyChunk + lane_ % 16 * 8;
 #pragma unroll
     for (int i = 0; i < kRowGroups * 4; ++i) {
       const int row = i * 2 + lane_ / 16;
@@ -489,7 +482,7 @@ class Team {
   __device__ void place_outputs(Output (&outputs)[kOutputs]) const {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
-      const int o = thread_ + i * team_warps_ * 32;
+      const int o = thread_ + i * kSkinnyThreads;
       outputs[i].row = o / kTileRows;
       outputs[i].r = o % kTileRows;
     }
@@ -513,8 +506,8 @@ class Team {
 
   __device__ float total(int row, int r) const {
     float v = 0.0F;
-#pragma unroll 8
-    for (int w = 0; w < team_warps_; ++w) {
+#pragma unroll
+    for (int w = 0; w < kSkinnyWarps; ++w) {
       v += sums_[(w * p_.m + row) * kTileRows + r];
     }
     return v;
@@ -523,7 +516,7 @@ class Team {
   __device__ float inverse_rms(int row) const {
     float squares = 0.0F;
     for (int w = 0; w < square_parts_; ++w) {
-      squares += squares_[row * kSkinnyMaxWarps + w];
+      squares += squares_[row * kSkinnyMaxTeams * kSkinnyWarps + w];
     }
     return rsqrtf(squares / static_cast<float>(p_.k) + p_.norm_eps);
   }
@@ -558,7 +551,7 @@ class Team {
   int num_tiles_;
   bool stage_x_;
   bool gate_;
-  int team_warps_;
+  int num_teams_;
   int team_;
   int thread_;  // of the team
   int warp_;    // of the team
@@ -580,22 +573,23 @@ class Team {
   uint32_t w_lane_ = 0;
   uint32_t x_lane_[kRowGroups] = {};
   unsigned char* staged_x_ = nullptr;  // [chunks][m] rows of 256 bytes
-  float* squares_ = nullptr;           // [m][kSkinnyMaxWarps], the first square_parts_
+  float* squares_ = nullptr;           // [m][warps of two teams], the first square_parts_
   int square_parts_ = 0;
   float* sums_ = nullptr;  // the team's
 };
 
 template <int kTileRows, int kRowGroups>
-__global__ __launch_bounds__(kSkinnyMaxWarps * 32, kTileRows* kRowGroups <= 32 ? 2 : 1) void
+__global__
+__launch_bounds__(kSkinnyMaxTeams* kSkinnyThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
 skinny_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Team<kTileRows, kRowGroups> team(p, shared);
-  StagedX x(p.a, p.num_warps, team.staged_x(), team.squares());
+  StagedX x(p.a, p.num_teams * kSkinnyWarps, team.staged_x(), team.squares());
   team.fill_ring();
   x.fetch_norm_weight();
-  if (team.drained() || p.early) {
-    pdl_release();
-  }
+  // Whatever starts now only fills its own rings before it waits for this kernel, and this kernel
+  // ends after the ones before it.
+  pdl_release();
   pdl_wait();
   if (p.a.norm_weight != nullptr) {
     x.copy_weighted();
@@ -624,11 +618,11 @@ void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
     raised.fetch_or(bit, std::memory_order_relaxed);
   }
   const skinny_detail::Params params{
-      args, plan.num_warps, plan.num_teams, plan.stages, plan.num_tiles, plan.stage_x, plan.early};
+      args, plan.num_teams, plan.stages, plan.num_tiles, plan.x_place == SkinnyX::kStaged};
   launch(stream,
          "skinny",
          {dim3(static_cast<unsigned>(plan.num_blocks)),
-          dim3(static_cast<unsigned>(plan.num_warps * 32)),
+          dim3(static_cast<unsigned>(plan.num_teams * kSkinnyThreads)),
           plan.shared_bytes},
          kernel,
          params);

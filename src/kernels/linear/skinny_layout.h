@@ -10,8 +10,10 @@ namespace warprow::cuda {
 
 // Sizes that the skinny kernel and its planner share.
 
-inline constexpr int kSkinnyMaxWarps = 16;  // of a block
-inline constexpr int kSkinnyChunk = 128;    // inputs: 256 bytes of a row
+inline constexpr int kSkinnyWarps = 8;  // of a team
+inline constexpr int kSkinnyThreads = kSkinnyWarps * 32;
+inline constexpr int kSkinnyMaxTeams = 2;  // of a block
+inline constexpr int kSkinnyChunk = 128;   // inputs: 256 bytes of a row
 inline constexpr int kSkinnyChunkBytes = kSkinnyChunk * 2;
 inline constexpr int kSkinnyMaxStages = 4;
 
