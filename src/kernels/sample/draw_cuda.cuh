@@ -14,9 +14,8 @@ constexpr int32_t kMaxTiles = num_tiles(kMaxVocab);
 
 // What is known of a tile's winner, the token with its best score.
 enum class Winner : int32_t {
-  kUntested,  // may not survive
-  kValid,     // survives
-  kStale,     // does not; the best survivor of the tile scores less
+  kOpen,   // its key tells whether it survives, or a test
+  kStale,  // it does not; the best survivor of the tile scores less
 };
 
 struct FinishShared {
@@ -27,6 +26,7 @@ struct FinishShared {
   int32_t token[kMaxTiles];  // INT32_MAX: none is left
   Winner winner[kMaxTiles];
   TokenKey limit;           // no token with a larger key survives
+  TokenKey sure;            // all tokens with keys up to this do
   int32_t tested[kTested];  // tiles
   int32_t redraw;           // a tile, or -1
 };
@@ -73,7 +73,7 @@ __device__ inline void redraw_tile(FinishShared& shared,
   if (threadIdx.x == 0) {
     shared.score[number] = drawn.score;
     shared.token[number] = drawn.token;
-    shared.winner[number] = Winner::kUntested;
+    shared.winner[number] = Winner::kOpen;
   }
   __syncthreads();
 }
@@ -95,8 +95,9 @@ __device__ inline void next_winners(FinishShared& shared, const SearchRow& row, 
     if (tile >= 0) {
       const int32_t id = shared.token[tile];
       const Winner winner = shared.winner[tile];
-      const bool valid = winner == Winner::kValid || (winner == Winner::kUntested && id == argmax);
-      const bool stale = !valid && (winner == Winner::kStale || row.key(id) > shared.limit);
+      const TokenKey key = row.key(id);
+      const bool valid = winner == Winner::kOpen && (id == argmax || key <= shared.sure);
+      const bool stale = winner == Winner::kStale || (!valid && key > shared.limit);
       if (t == 0) {
         token = valid ? id : -1;
         redraw = stale ? tile : -1;
@@ -125,7 +126,11 @@ __device__ inline void note_test(FinishShared& shared,
   if (!below_target) {
     shared.limit = min(shared.limit, key - 1);
   }
-  shared.winner[tile] = key <= shared.limit ? Winner::kValid : Winner::kStale;
+  if (key <= shared.limit) {
+    shared.sure = max(shared.sure, key);
+  } else {
+    shared.winner[tile] = Winner::kStale;
+  }
 }
 
 // The first warp: the test of the best winners that weigh_kernel has done for all tiles.
@@ -185,9 +190,7 @@ __device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
       tested.logit[t] = tile < 0 ? kInfinity : row.logits.x[tested.id[t]];
       tested.before[t] = 0;
     }
-    if (target < kInfinity) {
-      weigh_before(shared.search, row, by_mass, tested);
-    }
+    weigh_before(shared.search, row, by_mass, tested);
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int32_t t = 0; t < kTested; ++t) {
@@ -236,7 +239,7 @@ __device__ inline int32_t draw_cut(FinishShared& shared,
     // Without winners every tile is drawn before any is decided.
     shared.score[t] = plan.listed() ? kInfinity : tiles[t].score;
     shared.token[t] = plan.listed() ? t * kTileTokens : tiles[t].drawn;
-    shared.winner[t] = plan.listed() ? Winner::kStale : Winner::kUntested;
+    shared.winner[t] = plan.listed() ? Winner::kStale : Winner::kOpen;
   }
   const bool by_mass = plan.top_p < 1.0F;
   TokenKey limit = token_key(lower, row.logits.vocab - 1);
@@ -253,6 +256,7 @@ __device__ inline int32_t draw_cut(FinishShared& shared,
   }
   if (threadIdx.x == 0) {
     shared.limit = limit;
+    shared.sure = target == kInfinity ? limit : 0;
   }
   __syncthreads();
   if (plan.tested() && threadIdx.x < 32) {

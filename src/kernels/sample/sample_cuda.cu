@@ -33,8 +33,7 @@ void sample(Stream& stream, const SampleArgs& args) {
     launch_prompt_mask(stream, args, scratch);
   }
   launch_scan(stream, args, scratch);
-  constexpr uint32_t kCut = kSampleRandom | kSampleTopKTopP;
-  if ((args.rules & kCut) == kCut) {
+  if ((args.rules & kSampleRandom) != 0) {
     launch_weigh(stream, args, scratch);
   }
   launch_finish(stream, args, scratch);

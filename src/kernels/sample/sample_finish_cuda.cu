@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kGreedyRows * 32) finish_greedy_kernel(
 // Numerics: weights in units of 2^-31 summed as integers, scores and logprobs in double: the same
 //   in every run and batch.
 // Preconditions: behind scan. Origin: own.
-__global__ void __launch_bounds__(kFinishThreads) finish_kernel(
+__global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ FinishShared shared;
   __shared__ RowFacts row_shared;

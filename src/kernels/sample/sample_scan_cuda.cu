@@ -224,10 +224,11 @@ void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& sc
       launch_rules<0>,
       launch_rules<kSampleRandom>,
       launch_rules<kSampleLogprobs>,
-      launch_rules < kSampleRandom | kSums >,
+      launch_rules<(kSampleRandom | kSums)>,
       launch_rules<kSamplePenalties>,
-      launch_rules < kSamplePenalties | kSampleRandom >
-      , launch_rules < kSamplePenalties | kSampleLogprobs >, launch_rules<kAllSampleRules>,
+      launch_rules<(kSamplePenalties | kSampleRandom)>,
+      launch_rules<(kSamplePenalties | kSampleLogprobs)>,
+      launch_rules<kAllSampleRules>,
   };
   const uint32_t random = (args.rules & kSampleRandom) != 0 ? 1 : 0;
   const uint32_t sums = (args.rules & (random != 0 ? kSums : kSampleLogprobs)) != 0 ? 2 : 0;

@@ -1,12 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/sample/gumbel_cuda.cuh"
 #include "kernels/sample/sample_stages_cuda.h"
+#include "kernels/sample/tile_cuda.cuh"
 #include "kernels/sample/top_k_top_p_cuda.cuh"
 
 namespace warprow::cuda {
 namespace {
+
+// A row under min_p alone: whether a token survives is known here, so a tile whose winner does not
+// gets the best one that does.
+__device__ void redraw_tile(const SampleArgs& args,
+                            const RowPlan& plan,
+                            const LogitRow& logits,
+                            float max_logit,
+                            DrawList& list,
+                            TileResult& result) {
+  const auto value = [&](float x) { return plan.divisor == 1.0F ? x : x / plan.divisor; };
+  const float lower =
+      fmaxf(std::numeric_limits<float>::lowest(), min_p_threshold(value(max_logit), plan.min_p));
+  const int32_t winner = result.drawn;
+  if (winner == INT32_MAX || value(logits.x[winner]) >= lower) {
+    return;
+  }
+  const auto kept = [&](int32_t first) {
+    const float4 v = logits.four(first);
+    const auto keep = [&](float x) { return value(x) >= lower ? x : -kInfinity; };
+    return float4{keep(v.x), keep(v.y), keep(v.z), keep(v.w)};
+  };
+  Tile<kTileThreads> tile(static_cast<int32_t>(blockIdx.x));
+  tile.load(kept);
+  if (threadIdx.x == 0) {
+    list.clear();
+  }
+  __syncthreads();
+  const Drawn drawn = draw_tile(tile, GumbelDraw(draw_key(args, plan), plan.divisor), list, kept);
+  if (threadIdx.x == 0) {
+    result.score = drawn.score;
+    result.drawn = drawn.token;
+  }
+}
 
 // Formula: for each of the row's kTested best-scored tile winners, the mass (or, for a long top_k
 //   alone, the number) of the tile's tokens that stand in front of it.
@@ -15,21 +48,30 @@ namespace {
 // Bytes moved: at most the logits of rows with such a cut; other rows' blocks leave at once.
 // Numerics: exponentials to float precision in units of 2^-31 of the largest, summed as integers.
 // Preconditions: behind scan. Origin: own.
-__global__ void __launch_bounds__(kTileThreads) weigh_kernel(
+__global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ Tested wanted;
+  __shared__ DrawList draws;
   __shared__ unsigned long long sums[kTested];
   pdl_wait();
   pdl_release();
   const int64_t i = blockIdx.y;
   const RowPlan plan = plan_row(args, args.rules, i);
-  if (plan.row < 0 || !plan.tested()) {
+  if (plan.row < 0 || !plan.cut() || plan.listed()) {
     return;
   }
   const float* x =
       plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
   const LogitRow logits(x, args.logits.shape[1]);
-  const TileResult* tiles = scratch.tiles + i * scratch.num_tiles;
+  TileResult* const tiles = scratch.tiles + i * scratch.num_tiles;
+  float max_logit = -kInfinity;
+  for (int32_t t = 0; t < scratch.num_tiles; ++t) {
+    max_logit = fmaxf(max_logit, tiles[t].max);
+  }
+  if (!plan.tested()) {
+    redraw_tile(args, plan, logits, max_logit, draws, tiles[blockIdx.x]);
+    return;
+  }
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread < 32) {
     BestTiles best;
@@ -43,10 +85,6 @@ __global__ void __launch_bounds__(kTileThreads) weigh_kernel(
         sums[t] = 0;
       }
     }
-  }
-  float max_logit = -kInfinity;
-  for (int32_t t = 0; t < scratch.num_tiles; ++t) {
-    max_logit = fmaxf(max_logit, tiles[t].max);
   }
   __syncthreads();
   Tested tested;
