@@ -28,9 +28,11 @@ enum class SampleError : int32_t {
 // token; logit_pos [n] is
 //   the position of the logits' input token; sampled, logprob, rank, error [n]; top_ids,
 //   top_logprobs [n, max_top].
-// Mapping: CPU: rows in parallel, lanes along the vocabulary.
-// Bytes moved: one pass over the row for a greedy token, 2 to 5 otherwise, from cache; with
-//   penalties or min_tokens a copy of the row and three passes over the row's tokens besides.
+// Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: blocks per tile of a row, then a
+//   block per row (sample_stages_cuda.h).
+// Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache; with
+//   penalties or min_tokens a copy of the row and three passes over the row's tokens besides. CUDA:
+//   one pass, a second one for rows with top_p alone and flat logits.
 // Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities
 //   and the nucleus' mass
 //   are summed in double over float terms.

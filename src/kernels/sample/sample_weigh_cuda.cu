@@ -5,15 +5,18 @@
 #include "kernels/sample/tile_cuda.cuh"
 #include "kernels/sample/top_k_top_p_cuda.cuh"
 
+#include <algorithm>
+
 namespace warprow::cuda {
 namespace {
 
 // A row under min_p alone: whether a token survives is known here, so a tile whose winner does not
-// gets the best one that does.
+// gets the best one that does. All threads of the block.
 __device__ void redraw_tile(const SampleArgs& args,
                             const RowPlan& plan,
                             const LogitRow& logits,
                             float max_logit,
+                            int32_t number,
                             DrawList& list,
                             TileResult& result) {
   const auto value = [&](float x) { return plan.divisor == 1.0F ? x : x / plan.divisor; };
@@ -28,8 +31,9 @@ __device__ void redraw_tile(const SampleArgs& args,
     const auto keep = [&](float x) { return value(x) >= lower ? x : -kInfinity; };
     return float4{keep(v.x), keep(v.y), keep(v.z), keep(v.w)};
   };
-  Tile<kTileThreads> tile(static_cast<int32_t>(blockIdx.x));
+  Tile<kTileThreads> tile(number);
   tile.load(kept);
+  __syncthreads();  // nobody is at the last tile's list any more
   if (threadIdx.x == 0) {
     list.clear();
   }
@@ -41,63 +45,46 @@ __device__ void redraw_tile(const SampleArgs& args,
   }
 }
 
-// Formula: for each of the row's kTested best-scored tile winners, the mass (or, for a long top_k
-//   alone, the number) of the tile's tokens that stand in front of it.
-// Shapes: logits [n, vocab] f32; weights [n, tiles, kTested] u64.
-// Mapping: a block per tile, a thread per group; groups without a large logit are not read.
-// Bytes moved: at most the logits of rows with such a cut; other rows' blocks leave at once.
-// Numerics: exponentials to float precision in units of 2^-31 of the largest, summed as integers.
-// Preconditions: behind scan. Origin: own.
-__global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
-    const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
-  __shared__ Tested wanted;
-  __shared__ DrawList draws;
-  __shared__ unsigned long long sums[kTested];
-  pdl_wait();
-  pdl_release();
-  const int64_t i = blockIdx.y;
-  const RowPlan plan = plan_row(args, args.rules, i);
-  if (plan.row < 0 || !plan.cut() || plan.listed()) {
-    return;
-  }
-  const float* x =
-      plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
-  const LogitRow logits(x, args.logits.shape[1]);
-  TileResult* const tiles = scratch.tiles + i * scratch.num_tiles;
-  float max_logit = -kInfinity;
-  for (int32_t t = 0; t < scratch.num_tiles; ++t) {
-    max_logit = fmaxf(max_logit, tiles[t].max);
-  }
-  if (!plan.tested()) {
-    redraw_tile(args, plan, logits, max_logit, draws, tiles[blockIdx.x]);
-    return;
-  }
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread < 32) {
-    BestTiles best;
-    for (int32_t t = 0; t < kTested; ++t) {
-      const int32_t tile = best.next(
-          scratch.num_tiles, [&](int32_t at) { return Drawn{tiles[at].score, tiles[at].drawn}; });
-      if (thread == 0) {
-        const int32_t id = tile < 0 ? 0 : tiles[tile].drawn;
-        wanted.id[t] = id;
-        wanted.logit[t] = tile < 0 ? kInfinity : x[id];
-        sums[t] = 0;
-      }
+struct WeighShared {
+  Tested wanted;
+  unsigned long long sums[kTested];
+  DrawList draws;
+};
+
+// The first warp: which tokens are tested, the row's best-scored winners.
+__device__ void choose_tested(const TileResult* tiles,
+                              int32_t num_tiles,
+                              const float* x,
+                              Tested& wanted) {
+  BestTiles best;
+  for (int32_t t = 0; t < kTested; ++t) {
+    const int32_t tile =
+        best.next(num_tiles, [&](int32_t at) { return Drawn{tiles[at].score, tiles[at].drawn}; });
+    if (threadIdx.x == 0) {
+      wanted.id[t] = tile < 0 ? 0 : tiles[tile].drawn;
+      wanted.logit[t] = tile < 0 ? kInfinity : x[wanted.id[t]];
+      wanted.before[t] = 0;
     }
   }
+}
+
+// What of a tile stands in front of the wanted tokens. All threads of the block.
+__device__ void weigh_tile(const LogitRow& logits,
+                           float group_max,
+                           float max_logit,
+                           float scale,
+                           int32_t tile,
+                           WeighShared& shared,
+                           TileWeights& out) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   __syncthreads();
-  Tested tested;
-#pragma unroll
-  for (int32_t t = 0; t < kTested; ++t) {
-    tested.id[t] = wanted.id[t];
-    tested.logit[t] = wanted.logit[t];
-    tested.before[t] = 0;
+  if (thread < kTested) {
+    shared.sums[thread] = 0;
   }
-  const int64_t index = i * scratch.num_tiles + blockIdx.x;
-  const float scale = plan.top_p < 1.0F ? kLog2e / plan.divisor : 0.0F;
-  if (scratch.group_max[index * kTileThreads + thread] >= tested.least()) {
-    const int32_t first = static_cast<int32_t>(blockIdx.x) * kTileTokens + 4 * thread;
+  Tested tested = shared.wanted;
+  __syncthreads();
+  if (group_max >= tested.least()) {
+    const int32_t first = tile * kTileTokens + 4 * thread;
     float4 v[kTileParts];
 #pragma unroll
     for (int32_t part = 0; part < kTileParts; ++part) {
@@ -117,21 +104,68 @@ __global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
       sum += __shfl_xor_sync(~0U, sum, step);
     }
     if (thread % 32 == 0 && sum != 0) {
-      atomicAdd(&sums[t], sum);
+      atomicAdd(&shared.sums[t], sum);
     }
   }
   __syncthreads();
   if (thread < kTested) {
-    scratch.weights[index].before[thread] = sums[thread];
+    out.before[thread] = shared.sums[thread];
+  }
+}
+
+// Formula: for each of the row's kTested best-scored tile winners, the mass (or, for a long top_k
+//   alone, the number) of the tile's tokens that stand in front of it; under min_p alone the tile's
+//   best draw that survives.
+// Shapes: logits [n, vocab] f32; weights [n, tiles, kTested] u64.
+// Mapping: a block for some tiles of a row, a thread per group of a tile; groups without a large
+//   logit are not read.
+// Bytes moved: at most the logits of rows with such a cut; other rows' blocks leave at once.
+// Numerics: exponentials to float precision in units of 2^-31 of the largest, summed as integers.
+// Preconditions: behind scan. Origin: own.
+__global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
+    const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
+  __shared__ WeighShared shared;
+  pdl_wait();
+  pdl_release();
+  const int64_t i = blockIdx.y;
+  const RowPlan plan = plan_row(args, args.rules, i);
+  if (plan.row < 0 || !plan.cut() || plan.listed()) {
+    return;
+  }
+  const float* x =
+      plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
+  const LogitRow logits(x, args.logits.shape[1]);
+  TileResult* const tiles = scratch.tiles + i * scratch.num_tiles;
+  float max_logit = -kInfinity;
+  for (int32_t t = 0; t < scratch.num_tiles; ++t) {
+    max_logit = fmaxf(max_logit, tiles[t].max);
+  }
+  if (plan.tested() && threadIdx.x < 32) {
+    choose_tested(tiles, scratch.num_tiles, x, shared.wanted);
+  }
+  const float scale = plan.top_p < 1.0F ? kLog2e / plan.divisor : 0.0F;
+  for (auto tile = static_cast<int32_t>(blockIdx.x); tile < scratch.num_tiles;
+       tile += static_cast<int32_t>(gridDim.x)) {
+    if (plan.tested()) {
+      const int64_t index = i * scratch.num_tiles + tile;
+      const float group_max = scratch.group_max[index * kTileThreads + threadIdx.x];
+      weigh_tile(logits, group_max, max_logit, scale, tile, shared, scratch.weights[index]);
+    } else {
+      redraw_tile(args, plan, logits, max_logit, tile, shared.draws, tiles[tile]);
+    }
   }
 }
 
 }  // namespace
 
+// About two blocks for each place on a GPU: most rows need nothing, so blocks must leave fast, and
+// the few that do should be many.
 void launch_weigh(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
+  constexpr int64_t kBlocks = 800;
+  const int64_t n = args.logits.shape[0];
+  const int64_t splits = std::clamp<int64_t>(kBlocks / n, 1, scratch.num_tiles);
   LaunchShape shape;
-  shape.grid =
-      dim3(static_cast<unsigned>(scratch.num_tiles), static_cast<unsigned>(args.logits.shape[0]));
+  shape.grid = dim3(static_cast<unsigned>(splits), static_cast<unsigned>(n));
   shape.block = dim3(kTileThreads);
   launch(stream, "sample_weigh", shape, weigh_kernel, args, scratch);
 }
