@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What sampling costs on CUDA, by rule: microseconds per step, and what a rule adds to greedy.
 #include "base/philox.h"
-#include "bench/kernels/cuda_timing.h"
+#include "device/cuda/launch.h"
 #include "kernels/sample/sample.h"
 
 #include <cstdio>
 #include <vector>
+
+#include "bench/kernels/cuda_timing.h"
 
 namespace warprow::cuda {
 namespace {
@@ -94,8 +96,12 @@ class SampleBench {
       : logits_(kCopies * kMaxRows * kVocab * sizeof(float)),
         scratch_(sample_scratch_bytes(kVocab, kMaxRows)) {
     const int64_t n = kCopies * kMaxRows * kVocab;
-    fill_normal<<<static_cast<unsigned>((n + 255) / 256), 256>>>(logits_.as<float>(), n, scale);
-    WR_CUDA(cudaDeviceSynchronize());
+    LaunchShape shape;
+    shape.grid = dim3(static_cast<unsigned>((n + 255) / 256));
+    shape.block = dim3(256);
+    shape.overlap_previous = false;
+    launch(*bench_.stream, "fill_normal", shape, fill_normal, logits_.as<float>(), n, scale);
+    bench_.stream->synchronize();
     std::vector<int32_t> tokens(static_cast<size_t>(kMaxRows * kLen));
     std::vector<int32_t> rows;
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -180,9 +186,10 @@ class SampleBench {
 
 int main() {
   using namespace warprow::cuda;
-  std::printf("sampling, vocabulary %lld: rows: us a step (greedy: part of the read limit; else\n"
-              "what the rule adds to greedy)\n",
-              static_cast<long long>(kVocab));
+  std::printf(
+      "sampling, vocabulary %lld: rows: us a step (greedy: part of the read limit; else\n"
+      "what the rule adds to greedy)\n",
+      static_cast<long long>(kVocab));
   for (const float scale : {3.0F, 0.6F}) {
     SampleBench bench(scale);
     for (const Rule& rule : rules_to_time()) {
