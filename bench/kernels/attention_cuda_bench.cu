@@ -37,6 +37,8 @@ struct Options {
   int32_t block_size = 16;
   bool nhd = false;
   bool settled = true;
+  bool shuffled = true;
+  int layers = 0;  // 0: more than L2 holds
 };
 
 // Everything of a case on the device.
@@ -62,7 +64,9 @@ class Bench {
     }
     std::vector<int32_t> ids(num_blocks);
     std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    if (options.shuffled) {
+      std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    }
     std::vector<int32_t> table(c.rows.size() * max_blocks);
     std::vector<int32_t> idx(c.rows.size());
     std::iota(idx.begin(), idx.end(), 0);
@@ -72,7 +76,7 @@ class Bench {
       }
     }
     layer_elements_ = num_blocks * block_values;
-    num_layers_ = copies_beyond_l2(layer_elements_ * 2);
+    num_layers_ = options.layers > 0 ? options.layers : copies_beyond_l2(layer_elements_ * 2);
     const int64_t toks = starts.back();
     const int64_t qkv = int64_t{c.q_heads + 2 * c.kv_heads} * c.dim;
     const int64_t out = int64_t{c.q_heads} * c.dim;
@@ -256,7 +260,7 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: nhd; unsettled; block=N; anything else names cases, by a part of their names (none: all).
+// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; anything else names cases, by a part of their names (none: all).
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
   std::vector<std::string> names;
@@ -266,6 +270,10 @@ int main(int argc, char** argv) {
       options.nhd = true;
     } else if (argument == "unsettled") {
       options.settled = false;
+    } else if (argument == "ordered") {
+      options.shuffled = false;
+    } else if (argument.starts_with("layers=")) {
+      options.layers = std::atoi(argv[i] + 7);
     } else if (argument.starts_with("block=")) {
       options.block_size = std::atoi(argv[i] + 6);
     } else {

@@ -14,9 +14,10 @@
 // Formula: paged_attention.h, for rows with many query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
 // Mapping: a persistent block an SM; items are 128 query-head rows (query by query, the group's heads
-//   side by side) of one batch row and KV head, longest first, dealt out in snake order. Two
-//   warpgroups compute on 64 rows each, taking turns on the matrix unit; a warp of a third brings
-//   tiles of 128 keys and values through two stages each, by the copy engine, page by page.
+//   side by side) of one batch row and KV head, a row's longest first, taken one by one. Two
+//   warpgroups compute on 64 rows each, taking turns on the matrix unit. Of a third, one warp brings
+//   tiles of 128 keys and values through two stages each, by the copy engine, page by page; the
+//   others take the next item and bring its queries.
 // Bytes moved: per item its visible keys and values once, from L2 mostly.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute
 //   positions, weights rounded to bf16 before they meet the values. A query's result is a function of
@@ -30,6 +31,7 @@ constexpr int kHopperRows = 128;  // of an item
 constexpr int kHopperKeys = 128;  // of a tile
 constexpr int kConsumers = 256;
 constexpr int kHopperThreads = kConsumers + 128;
+constexpr int kLoaders = 96;  // threads that bring queries
 constexpr int kHopperStages = 2;
 
 template <int kDim>
@@ -37,15 +39,14 @@ struct HopperSizes {
   static constexpr int kHalves = kDim / 64;                // an operand's rows are 64 elements wide
   static constexpr int kHalfBytes = 128 * 128;             // 128 rows of it
   static constexpr int kTileBytes = kHalves * kHalfBytes;  // queries, keys or values
-  static constexpr int kKeysAt = kTileBytes;
+  static constexpr int kKeysAt = kHopperStages * kTileBytes;
   static constexpr int kValuesAt = kKeysAt + kHopperStages * kTileBytes;
-  static constexpr int kBarriersAt = kValuesAt + kHopperStages * kTileBytes;
-  static constexpr int kSharedBytes = kBarriersAt + 128 + 1024;  // and room to align
+  static constexpr int kSharedBytes = kValuesAt + kHopperStages * kTileBytes + 1024;  // to align
 };
 
-// The barriers of one ring, keys' or values': full and empty of each stage.
+// A ring of stages with barriers: its n-th filling is in stage n % kHopperStages.
 struct Ring {
-  uint32_t barriers;
+  uint32_t barriers;  // full and empty of each stage
   uint32_t data;
   uint32_t tile_bytes;
 
@@ -57,12 +58,18 @@ struct Ring {
     return data + n % kHopperStages * tile_bytes;
   }
   [[nodiscard]] __device__ static uint32_t phase(uint32_t n) { return n / kHopperStages % 2; }
+  __device__ void init(uint32_t fillers, uint32_t users) const {
+    for (uint32_t n = 0; n < kHopperStages; ++n) {
+      barrier_init(full(n), fillers);
+      barrier_init(empty(n), users);
+    }
+  }
   __device__ void wait_full(uint32_t n) const { barrier_wait(full(n), phase(n)); }
   __device__ void wait_empty(uint32_t n) const { barrier_wait(empty(n), phase(n) ^ 1); }
 };
 
 struct HopperItem {
-  int32_t row, kv_head;
+  int32_t row, kv_head;  // row < 0: there is no item
   int32_t first_row, num_rows;
   int32_t first_token, first_position, seq_len;
   int32_t first_tile, end_tile;  // of keys
@@ -94,55 +101,122 @@ struct HopperItem {
   }
 };
 
-// The block's i-th item; snake order evens out items that get smaller and smaller.
-__device__ __forceinline__ int32_t snake(int32_t i) {
-  const auto blocks = static_cast<int32_t>(gridDim.x);
-  const auto block = static_cast<int32_t>(blockIdx.x);
-  return i * blocks + (i % 2 == 0 ? block : blocks - 1 - block);
+// What the warps of a block share beside tiles.
+struct HopperControl {
+  uint64_t barriers[3][2 * kHopperStages];
+  HopperItem items[kHopperStages];
+  int32_t next;  // the number of the item after the next
+};
+
+struct HopperBlock {
+  Ring queries, keys, values;
+  HopperControl* control;
+
+  [[nodiscard]] __device__ const HopperItem& item(uint32_t i) const {
+    return control->items[i % kHopperStages];
+  }
+};
+
+// Starts the copy of an item's queries to where the matrix unit wants them.
+template <int kDim>
+__device__ void copy_queries(const NativeParams& p,
+                             const HopperItem& item,
+                             int thread,
+                             uint32_t to) {
+  using Sizes = HopperSizes<kDim>;
+  constexpr int kChunks = kDim / 8;
+  for (int at = thread; at < kHopperRows * kChunks; at += kLoaders) {
+    const int r = at / kChunks;
+    const int chunk = at % kChunks;
+    const int32_t packed = item.first_row + r;
+    const bool valid = packed < item.num_rows;
+    const int32_t query = valid ? packed / p.group : 0;
+    const int32_t head = item.kv_head * p.group + (valid ? packed - query * p.group : 0);
+    const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
+                       (item.first_token + query) * p.q_stride + head * kDim + chunk * 8;
+    copy16_async(
+        to + chunk / 8 * Sizes::kHalfBytes + r * 128 + (((chunk ^ r) & 7) * 16), from, valid);
+  }
+  copy_commit();
 }
 
-// One warp: brings the tiles of all items. A box is `box` tokens of a page, 64 elements wide.
+// Three warps: take items and bring their queries, an item ahead of the arithmetic.
+template <int kDim>
+__device__ void bring_queries(const NativeParams& p, const HopperBlock& block) {
+  const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
+  const int32_t num_items =
+      p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads;
+  auto number = static_cast<int32_t>(blockIdx.x);
+  for (uint32_t i = 0; number < num_items; ++i) {
+    HopperItem item;
+    item.find(p, number);
+    block.queries.wait_empty(i);
+    copy_queries<kDim>(p, item, thread, block.queries.stage(i));
+    if (thread == 0) {
+      block.control->items[i % kHopperStages] = item;
+      // A launch takes as many as there are items, so the count wraps with the last.
+      block.control->next = static_cast<int32_t>(
+          atomicInc(&p.scratch.counts->prefill_taken, num_items - 1) + gridDim.x);
+    }
+    copy_wait<0>();
+    fence_async_proxy();
+    barrier_arrive(block.queries.full(i));
+    named_sync(1, kLoaders);
+    number = block.control->next;
+    named_sync(1, kLoaders);
+    if (number >= num_items) {
+      block.queries.wait_empty(i + 1);
+      if (thread == 0) {
+        block.control->items[(i + 1) % kHopperStages].row = -1;
+      }
+      barrier_arrive(block.queries.full(i + 1));
+    }
+  }
+}
+
+// One warp: brings the key and value tiles of all items. A box is `box` tokens of a page, 64 elements
+// wide.
 template <int kDim>
 __device__ void bring_tiles(const NativeParams& p,
                             const CUtensorMap& k_map,
                             const CUtensorMap& v_map,
-                            const Ring& keys,
-                            const Ring& values,
-                            int32_t num_items,
+                            const HopperBlock& block,
                             int32_t box) {
   using Sizes = HopperSizes<kDim>;
   const int lane = threadIdx.x % 32;
   const int half = lane % Sizes::kHalves;
   const int within = lane / Sizes::kHalves * box;  // token in the tile
   uint32_t n = 0;
-  for (int32_t i = 0; snake(i) < num_items; ++i) {
-    HopperItem item;
-    item.find(p, snake(i));
+  for (uint32_t i = 0;; ++i) {
+    block.queries.wait_full(i);
+    const HopperItem item = block.item(i);
+    __syncwarp();
+    if (lane == 0) {
+      barrier_arrive(block.queries.empty(i));
+    }
+    if (item.row < 0) {
+      return;
+    }
     const int32_t* table = p.block_table + p.idx_mapping[item.row] * p.table_stride;
     for (int32_t tile = item.first_tile; tile < item.end_tile; ++tile, ++n) {
       const int32_t token = tile * kHopperKeys + within;
       const bool has = within < kHopperKeys && token < item.seq_len;
-      const int32_t block = has ? table[token / p.block_size] : 0;
+      const int32_t page = has ? table[token / p.block_size] : 0;
       const int32_t offset = token % p.block_size;
       const uint32_t bytes = __popc(__ballot_sync(0xffffffffU, has)) * box * 128;
       const uint32_t to = half * Sizes::kHalfBytes + within * 128;
-      keys.wait_empty(n);
-      if (lane == 0) {
-        barrier_arrive_expecting(keys.full(n), bytes);
-      }
-      __syncwarp();
-      if (has) {
-        copy_box(keys.stage(n) + to, k_map, keys.full(n), half * 64, offset, item.kv_head, block);
-      }
-      values.wait_empty(n);
-      if (lane == 0) {
-        barrier_arrive_expecting(values.full(n), bytes);
-      }
-      __syncwarp();
-      if (has) {
-        copy_box(
-            values.stage(n) + to, v_map, values.full(n), half * 64, offset, item.kv_head, block);
-      }
+      const auto bring = [&](const Ring& ring, const CUtensorMap& map) {
+        ring.wait_empty(n);
+        if (lane == 0) {
+          barrier_arrive_expecting(ring.full(n), bytes);
+        }
+        __syncwarp();
+        if (has) {
+          copy_box(ring.stage(n) + to, map, ring.full(n), half * 64, offset, item.kv_head, page);
+        }
+      };
+      bring(block.keys, k_map);
+      bring(block.values, v_map);
     }
   }
 }
@@ -262,19 +336,44 @@ struct HopperState {
     }
   }
 
+  // The row's output in pieces of 16 bytes: four lanes exchange what they have of 32 columns, so that
+  // each has 8 that lie together.
+  __device__ void write_row(__nv_bfloat16* row, int i, float scale, bool valid) const {
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int d = 0; d < kDim / 8; d += 4) {
+      uint32_t v[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float* from = o + (d + c) * 4 + 2 * i;
+        v[c] = pack_bf16(from[0] * scale, from[1] * scale);
+      }
+#pragma unroll
+      for (int c = 0; c < 4; c += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffU, t % 2 == 0 ? v[c + 1] : v[c], 1);
+        (t % 2 == 0 ? v[c + 1] : v[c]) = got;
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffU, t < 2 ? v[c + 2] : v[c], 2);
+        (t < 2 ? v[c + 2] : v[c]) = got;
+      }
+      if (valid) {
+        *reinterpret_cast<uint4*>(row + (d + t) * 8) = uint4{v[0], v[1], v[2], v[3]};
+      }
+    }
+  }
+
   __device__ void write(const NativeParams& p, const HopperItem& item) const {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float all = sum[i];
       all += __shfl_xor_sync(0xffffffffU, all, 1);
       all += __shfl_xor_sync(0xffffffffU, all, 2);
       const int32_t packed = packed_row(item, i);
-      if (packed >= item.num_rows) {
-        continue;
-      }
-      const int32_t query = packed / p.group;
-      const int32_t head = item.kv_head * p.group + packed - query * p.group;
+      const bool valid = packed < item.num_rows;
+      const int32_t query = valid ? packed / p.group : 0;
+      const int32_t head = item.kv_head * p.group + (valid ? packed - query * p.group : 0);
       const int64_t token = item.first_token + query;
       float top = max[i] * (p.soft_cap > 0.0F ? 1.0F : p.scale * kLog2E);
       float shrink = 1.0F;
@@ -286,87 +385,62 @@ struct HopperState {
         top = higher;
       }
       const float inverse = all > 0.0F ? shrink / all : 0.0F;
-      auto* to =
-          static_cast<__nv_bfloat16*>(p.out) + token * p.out_stride + head * kDim + lane % 4 * 2;
-#pragma unroll
-      for (int d = 0; d < kDim / 8; ++d) {
-        *reinterpret_cast<uint32_t*>(to + d * 8) =
-            pack_bf16(o[d * 4 + 2 * i] * inverse, o[d * 4 + 2 * i + 1] * inverse);
-      }
-      if (p.lse != nullptr && lane % 4 == 0) {
+      auto* row = static_cast<__nv_bfloat16*>(p.out) + token * p.out_stride + head * kDim;
+      write_row(row, i, inverse, valid);
+      if (valid && p.lse != nullptr && threadIdx.x % 4 == 0) {
         p.lse[token * p.lse_stride + head] = (top + log2f(all)) * kLn2;
       }
     }
   }
 };
 
-// A warpgroup puts its 64 rows of queries where the matrix unit wants them.
-template <int kDim>
-__device__ void place_queries(const NativeParams& p, const HopperItem& item, char* queries) {
-  using Sizes = HopperSizes<kDim>;
-  const int group = threadIdx.x / 128;
-  constexpr int kChunks = kDim / 8;
-  named_sync(1 + group, 128);  // the queries before are done with
-#pragma unroll 4
-  for (int i = threadIdx.x % 128; i < 64 * kChunks; i += 128) {
-    const int r = group * 64 + i / kChunks;
-    const int chunk = i % kChunks;
-    const int32_t packed = item.first_row + r;
-    uint4 value = {0, 0, 0, 0};
-    if (packed < item.num_rows) {
-      const int32_t query = packed / p.group;
-      const int32_t head = item.kv_head * p.group + packed - query * p.group;
-      value = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.q) +
-                                              (item.first_token + query) * p.q_stride +
-                                              head * kDim + chunk * 8);
-    }
-    *reinterpret_cast<uint4*>(queries + chunk / 8 * Sizes::kHalfBytes + r * 128 +
-                              (((chunk ^ r) & 7) * 16)) = value;
-  }
-  fence_async_proxy();
-  named_sync(1 + group, 128);
-}
-
 // Values behind the sequence's end may be anything, also what no weight of zero can silence.
 template <int kDim>
-__device__ void clear_values(char* stage, int32_t first, int group) {
+__device__ void clear_values(uint32_t stage, int32_t first, int group) {
   using Sizes = HopperSizes<kDim>;
   for (int i = threadIdx.x % 128; i < (kHopperKeys - first) * 8 * Sizes::kHalves; i += 128) {
     const int row = first + i / (8 * Sizes::kHalves);
     const int chunk = i % (8 * Sizes::kHalves);
-    *reinterpret_cast<uint4*>(stage + chunk / 8 * Sizes::kHalfBytes + row * 128 + chunk % 8 * 16) =
-        uint4{0, 0, 0, 0};
+    clear16(stage + chunk / 8 * Sizes::kHalfBytes + row * 128 + chunk % 8 * 16);
   }
   fence_async_proxy();
-  named_sync(1 + group, 128);
+  named_sync(2 + group, 128);
 }
 
 // Whose turn it is on the matrix unit: warpgroups hand it to each other.
 struct Turns {
   int group;
-  __device__ void wait() const { named_sync(3 + group, kConsumers); }
-  __device__ void pass() const { named_arrive(3 + (group ^ 1), kConsumers); }
+  __device__ void wait() const { named_sync(4 + group, kConsumers); }
+  __device__ void pass() const { named_arrive(4 + (group ^ 1), kConsumers); }
 };
 
 // A warpgroup's part of all items.
 template <int kDim>
-__device__ void consume(
-    const NativeParams& p, const Ring& keys, const Ring& values, char* memory, int32_t num_items) {
-  using Sizes = HopperSizes<kDim>;
+__device__ void consume(const NativeParams& p, const HopperBlock& block) {
   const int group = threadIdx.x / 128;
   const bool releases = threadIdx.x % 32 == 0;
-  const uint32_t queries = shared_address(memory) + group * 64 * 128;
+  const auto release = [&](const Ring& ring, uint32_t n) {
+    if (releases) {
+      barrier_arrive(ring.empty(n));
+    }
+  };
+  const Ring& keys = block.keys;
+  const Ring& values = block.values;
   const Turns turns{group};
   if (group == 1) {
     turns.pass();
   }
   uint32_t n = 0;
   float s[64];
+  float shrink[2];
   HopperState<kDim> state;
-  for (int32_t i = 0; snake(i) < num_items; ++i) {
-    HopperItem item;
-    item.find(p, snake(i));
-    place_queries<kDim>(p, item, memory);
+  for (uint32_t i = 0;; ++i) {
+    block.queries.wait_full(i);
+    const HopperItem item = block.item(i);
+    if (item.row < 0) {
+      break;
+    }
+    const uint32_t queries = block.queries.stage(i) + group * 64 * 128;
     state.start(p, item);
     const int32_t last_query = (min(item.first_row + kHopperRows, item.num_rows) - 1) / p.group;
     const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
@@ -375,16 +449,13 @@ __device__ void consume(
     const auto masked = [&](int32_t tile) {
       return tile * kHopperKeys < all_see_from || (tile + 1) * kHopperKeys > all_see_to;
     };
-    float shrink[2];
     keys.wait_full(n);
     turns.wait();
     state.start_scores(s, queries, keys.stage(n));
     turns.pass();
     wgmma_wait<0>();
     wgmma_pin(s);
-    if (releases) {
-      barrier_arrive(keys.empty(n));
-    }
+    release(keys, n);
     state.weigh(s, shrink, p, item, item.first_tile * kHopperKeys, masked(item.first_tile));
     state.round_weights(s);
 #pragma unroll 1
@@ -397,30 +468,24 @@ __device__ void consume(
       turns.pass();
       wgmma_wait<1>();
       wgmma_pin(s);
-      if (releases) {
-        barrier_arrive(keys.empty(n + 1));
-      }
+      release(keys, n + 1);
       state.weigh(s, shrink, p, item, tile * kHopperKeys, masked(tile));
       wgmma_wait<0>();
       wgmma_pin(state.o);
-      if (releases) {
-        barrier_arrive(values.empty(n));
-      }
+      release(values, n);
       state.shrink_output(shrink);
       state.round_weights(s);
     }
+    release(block.queries, i);
     values.wait_full(n);
     const int32_t in_last = item.seq_len - (item.end_tile - 1) * kHopperKeys;
     if (in_last < kHopperKeys) {
-      char* stage = memory + (values.stage(n) - shared_address(memory));
-      clear_values<kDim>(stage, in_last, group);
+      clear_values<kDim>(values.stage(n), in_last, group);
     }
     state.start_values(values.stage(n));
     wgmma_wait<0>();
     wgmma_pin(state.o);
-    if (releases) {
-      barrier_arrive(values.empty(n));
-    }
+    release(values, n);
     ++n;
     state.write(p, item);
   }
@@ -437,32 +502,38 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
     int32_t box) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using Sizes = HopperSizes<kDim>;
-  extern __shared__ char raw[];
-  char* memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
-  const uint32_t base = shared_address(memory);
-  const Ring keys{base + Sizes::kBarriersAt, base + Sizes::kKeysAt, Sizes::kTileBytes};
-  const Ring values{
-      base + Sizes::kBarriersAt + 16 * kHopperStages, base + Sizes::kValuesAt, Sizes::kTileBytes};
-  if (threadIdx.x < kHopperStages) {
-    for (const Ring& ring : {keys, values}) {
-      barrier_init(ring.full(threadIdx.x), 1);
-      barrier_init(ring.empty(threadIdx.x), kConsumers / 32);
-    }
+  extern __shared__ char memory[];
+  __shared__ HopperControl control;
+  const uint32_t base = (shared_address(memory) + 1023) / 1024 * 1024;
+  const auto ring = [&](int which, int at) {
+    return Ring{shared_address(control.barriers[which]), base + at, Sizes::kTileBytes};
+  };
+  const HopperBlock block{ring(0, 0), ring(1, Sizes::kKeysAt), ring(2, Sizes::kValuesAt), &control};
+  if (threadIdx.x == 0) {
+    block.queries.init(kLoaders, kConsumers / 32 + 1);
+    block.keys.init(1, kConsumers / 32);
+    block.values.init(1, kConsumers / 32);
     fence_async_proxy();
   }
   __syncthreads();
   pdl_wait();
   pdl_release();
-  const int32_t num_items =
-      p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads;
-  if (threadIdx.x >= kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < kConsumers + 32) {
-      bring_tiles<kDim>(p, k_map, v_map, keys, values, num_items, box);
+  if (threadIdx.x < kConsumers) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if (p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads >
+        static_cast<int32_t>(blockIdx.x)) {
+      consume<kDim>(p, block);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    consume<kDim>(p, keys, values, memory, num_items);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads >
+        static_cast<int32_t>(blockIdx.x)) {
+      if (threadIdx.x < kConsumers + 32) {
+        bring_tiles<kDim>(p, k_map, v_map, block, box);
+      } else {
+        bring_queries<kDim>(p, block);
+      }
+    }
   }
 #endif
 }

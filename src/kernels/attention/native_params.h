@@ -31,7 +31,8 @@ struct DecodeItem {
 // then on whichever is next: multiprocessors differ in how fast they reach memory, by a factor of two.
 struct DecodeCounts {
   int32_t num_pieces;
-  uint32_t taken;  // of those past the first two rounds; wraps to 0 at the end of a launch
+  uint32_t taken;          // of those past the first two rounds; wraps to 0 at the end of a launch
+  uint32_t prefill_taken;  // of the prefill's items past the first round; wraps too
 };
 
 // Where things lie in the scratch of one step and KV group.

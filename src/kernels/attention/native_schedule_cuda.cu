@@ -141,12 +141,16 @@ __device__ void schedule_decode(const ScheduleParams& p) {
     p.scratch.arrivals[i] = 0;
   }
   if (threadIdx.x == 0) {
-    *p.scratch.counts = {items_before[n] * p.num_kv_heads, 0};
+    p.scratch.counts->num_pieces = items_before[n] * p.num_kv_heads;
+    p.scratch.counts->taken = 0;
   }
 }
 
 __device__ void schedule_prefill(const ScheduleParams& p) {
   const int32_t first = p.num_decode_rows;
+  if (threadIdx.x == 0) {
+    p.scratch.counts->prefill_taken = 0;
+  }
   prefix_sums(p.scratch.prefill_tiles, p.num_rows - first, [&](int32_t i) {
     const int32_t r = first + i;
     const int32_t queries = p.query_start_loc[r + 1] - p.query_start_loc[r];
