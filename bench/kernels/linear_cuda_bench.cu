@@ -232,10 +232,7 @@ std::vector<SkinnyPlan> plans_to_try() {
   for (const int tile_rows : {16, 32}) {
     for (const int teams : {1, 2}) {
       for (const int stages : {1, 2, 3, 4}) {
-        for (const SkinnyX x : {SkinnyX::kStaged, SkinnyX::kInRing}) {
-          out.push_back(
-              {.tile_rows = tile_rows, .num_teams = teams, .stages = stages, .x_place = x});
-        }
+        out.push_back({.tile_rows = tile_rows, .num_teams = teams, .stages = stages});
       }
     }
   }
@@ -246,16 +243,11 @@ std::vector<SkinnyPlan> plans_to_try() {
 bool finish_exactly(SkinnyPlan& plan, const SkinnyArgs& args) {
   const SkinnyPlan asked = plan;
   finish_plan(plan, args, {});
-  return plan.stages == asked.stages && plan.num_teams == asked.num_teams &&
-         plan.x_place == asked.x_place;
+  return plan.stages == asked.stages && plan.num_teams == asked.num_teams;
 }
 
 void print_plan(const SkinnyPlan& plan) {
-  std::printf(" | %d/%d/%d%s",
-              plan.tile_rows,
-              plan.num_teams,
-              plan.stages,
-              plan.x_place == SkinnyX::kStaged ? "s" : "r");
+  std::printf(" | %d/%d/%d", plan.tile_rows, plan.num_teams, plan.stages);
 }
 
 // Plans of the skinny kernel for one shape, against the chosen one.

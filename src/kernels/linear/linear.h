@@ -60,13 +60,14 @@ struct LinearArgs {
 //   over the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed
 //   weights through registers; more rows unpack them once per block of inputs into L1 and use
 //   register tiles.
-// Mapping (CUDA): few rows: skinny_cuda.cu, norm and epilogue inside; more: cuBLASLt between kernels
-//   of their own.
+// Mapping (CUDA): up to 16 rows (32 with a small w): skinny_cuda.cuh, norm and epilogue inside; more:
+//   cuBLASLt between kernels of their own.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the
 //   kind of weight, so a row's result is bit-identical whatever num_toks, the other rows and the
 //   number of threads (panel_access.h says which sequence). AVX-512 and AVX2 agree bit for bit; the
-//   generic set lacks fused multiply-adds and rounds differently.
+//   generic set lacks fused multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the
+//   algorithm changes with num_toks unless batch_invariant, which has one for every num_toks.
 // Preconditions: 1 to kMaxLinearSegments segments; scratch, normed and wide belong to this
 //   operation alone until it has run.
 // Origin: own design; the CPU's packed layout is in panel_layout.h.

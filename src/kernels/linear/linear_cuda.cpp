@@ -13,11 +13,15 @@
 namespace warprow::cuda {
 namespace {
 
-// Up to so many rows the skinny kernel is the faster one (bench/kernels/linear_cuda_bench.cu).
+// Up to so many rows the skinny kernel is the faster one, with small matrices up to twice as many
+// (bench/kernels/linear_cuda_bench.cu).
 constexpr int64_t kSkinnyRows = 16;
+static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
+constexpr int64_t kSmallWeightBytes = 9 << 20;
 
-bool use_skinny(const LinearArgs& args) {
-  return !args.batch_invariant && args.x.shape[0] <= kSkinnyRows;
+bool use_skinny(int64_t n, int64_t k, int64_t rows, bool batch_invariant) {
+  const int64_t most = n * k * 2 <= kSmallWeightBytes ? 2 * kSkinnyRows : kSkinnyRows;
+  return !batch_invariant && rows <= most;
 }
 
 void check_args(const LinearArgs& args) {
@@ -117,8 +121,9 @@ void run_library(Stream& stream, const LinearArgs& args) {
 }  // namespace
 
 void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune) {
+  WR_CHECK_GE(linear_scratch_bytes(max_toks, 1), kLtWorkspaceBytes);
   for (const LinearShape& shape : shapes) {
-    if (max_toks <= kSkinnyRows && !shape.batch_invariant) {
+    if (use_skinny(shape.n, shape.k, max_toks, shape.batch_invariant)) {
       continue;
     }
     const LtProduct product = {shape.n,
@@ -138,7 +143,8 @@ void linear(Stream& stream, const LinearArgs& args) {
   if (args.x.shape[0] == 0) {
     return;
   }
-  if (use_skinny(args)) {
+  const PackedWeight& w = args.segments[0].w;
+  if (use_skinny(w.n, w.k, args.x.shape[0], args.batch_invariant)) {
     run_skinny(stream, args);
   } else {
     run_library(stream, args);

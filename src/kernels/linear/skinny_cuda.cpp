@@ -11,7 +11,6 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int32_t kSharedForX = 66 * 1024;   // above, x goes through the rings
 constexpr int32_t kSmallBytes = 100 * 1024;  // of w for a multiprocessor
 constexpr int32_t kNormInputs = 4 * 4096;    // of all rows of x
 constexpr int32_t kNormRows = 8;
@@ -27,10 +26,6 @@ SkinnyLimits device_limits() {
     return out;
   }();
   return limits;
-}
-
-int32_t x_bytes(const SkinnyArgs& args) {
-  return skinny_chunks(args.k) * args.m * kSkinnyChunkBytes;
 }
 
 // The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200. stages is what is
@@ -54,7 +49,7 @@ SkinnyPlan wanted_plan(const SkinnyArgs& args, int32_t num_sms) {
     plan.tile_rows = 32;
     plan.stages = 1;
   } else if (args.m <= 8) {
-    plan.stages = 3;
+    plan.stages = args.norm_weight != nullptr ? 3 : 2;
   } else {  // x costs as much as w: larger tiles
     plan.tile_rows = 32;
     plan.num_teams = 1;
@@ -69,12 +64,12 @@ struct SharedBytes {
   int32_t stage = 0;
 };
 SharedBytes shared_bytes(const SkinnyArgs& args, const SkinnyPlan& plan) {
+  const bool norm = args.norm_weight != nullptr;
   const int32_t warps = plan.num_teams * kSkinnyWarps;
-  const bool staged = plan.x_place == SkinnyX::kStaged;
-  const int32_t ring_rows = plan.tile_rows + (staged ? 0 : plan.row_groups * 8);
-  return {(staged ? x_bytes(args) : 0) + kSkinnyMaxTeams * kSkinnyWarps * args.m * 4 +
-              warps * plan.tile_rows * args.m * 4,
-          warps * ring_rows * kSkinnyChunkBytes};
+  const int32_t x = norm ? skinny_chunks(args.k) * args.m * kSkinnyChunkBytes : 0;
+  const int32_t squares = kSkinnyMaxTeams * kSkinnyWarps * args.m * 4;
+  const int32_t sums = warps * plan.tile_rows * args.m * 4;
+  return {x + squares + sums, warps * skinny_stage_bytes(plan.tile_rows, args.m, norm)};
 }
 
 // Makes stages fit into `limit` bytes, at the price of a team.
@@ -110,10 +105,7 @@ SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits) {
   SkinnyPlan plan = wanted_plan(args, limits.num_sms);
   finish_plan(plan, args, limits);
   if (plan.stages == 0) {  // a device with little shared memory
-    plan = {.tile_rows = 16,
-            .num_teams = 1,
-            .stages = kSkinnyMaxStages,
-            .x_place = SkinnyX::kInRing};
+    plan = {.tile_rows = 16, .num_teams = 1, .stages = kSkinnyMaxStages};
     finish_plan(plan, args, limits);
   }
   return plan;
@@ -121,12 +113,6 @@ SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits) {
 
 void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const SkinnyLimits& limits) {
   plan.row_groups = args.m <= 8 ? 1 : args.m <= 16 ? 2 : 4;
-  if (plan.x_place == SkinnyX::kChosen) {
-    plan.x_place = x_bytes(args) <= kSharedForX ? SkinnyX::kStaged : SkinnyX::kInRing;
-  }
-  if (args.norm_weight != nullptr) {
-    plan.x_place = SkinnyX::kStaged;
-  }
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   plan.num_tiles = ceil_div(gate ? args.n / 2 : args.n, gate ? plan.tile_rows / 2 : plan.tile_rows);
   plan.num_blocks = std::min(plan.num_tiles, limits.num_sms);

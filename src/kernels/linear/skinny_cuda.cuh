@@ -5,6 +5,8 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/linear/skinny_cuda.h"
 #include "kernels/linear/skinny_layout.h"
+#include "kernels/linear/skinny_ptx.cuh"
+#include "kernels/linear/skinny_weighted_x.cuh"
 
 #include <atomic>
 #include <cuda_bf16.h>
@@ -12,18 +14,19 @@
 
 // Formula: linear.h's, for up to 32 rows of x.
 // Shapes: w bf16 [n, k]; x bf16 [m, k] or float32 [m, k] with a norm; y bf16 or float32.
-// Mapping: a block is one or two teams of 8 warps. A team takes tiles of
-//   kTileRows rows of w, one after the other. The inputs of a tile are cut into chunks of 128; the
-//   warps of the team take them in turn. Every warp has its own ring of chunks in shared memory,
-//   filled by cp.async across tile borders, so the loop over chunks needs no barrier. x lies in
-//   shared memory as a whole where it fits, else its chunks travel in the ring. Tensor cores:
-//   m16n8k16 with rows of w as m and rows of x as n. A team's sums meet in shared memory.
-// Bytes moved: w once. The ring is filled before the kernel waits for the one before it: as long as
-//   blocks of both fit, the memory system works through the launch and the tail between kernels.
+// Mapping: a block is one or two teams of 8 warps. A team takes tiles of kTileRows rows of w, one
+//   after the other. The inputs of a tile are cut into chunks of 128, which the warps take in turn.
+//   Every warp has its own ring of chunks in shared memory, filled by cp.async across tile borders,
+//   so the loop over chunks needs no barrier. The chunks of x travel in the ring beside those of w;
+//   with a norm x lies in shared memory as a whole. Tensor cores: m16n8k16 with rows of w as m and
+//   rows of x as n. The warps' sums meet in shared memory at the end of a tile.
+// Bytes moved: w once; x from L2 once a tile, with a norm once a block. The ring is filled with w
+//   before the kernel waits for the one before it: the memory system works through the launch and
+//   the tail between kernels.
 // Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks, in
-//   ascending order; these two, then the warps in order. The order depends on n and k alone, so a
-//   row's result does not depend on m. The norm: weights are applied before the product (rounded to
-//   bf16), 1 / rms after it.
+//   ascending order; these two, then the 8 warps in order. That depends on k alone, so a row's result
+//   depends neither on m nor on the plan. The norm: weights are applied before the product (rounded
+//   to bf16), 1 / rms after it; its sum of squares has one order for each number of teams.
 // Preconditions: k a multiple of 8; rows of x, w and norm_weight 16-byte aligned.
 // Origin: own design.
 
@@ -31,196 +34,13 @@ namespace warprow::cuda {
 
 namespace skinny_detail {
 
-__device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from, bool valid) {
-  const int bytes = valid ? 16 : 0;  // the rest of the 16 becomes zeros
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared),
-               "l"(from),
-               "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
-               : "memory");
-}
-__device__ __forceinline__ void commit_async() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_async() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-// Waits until at most `pending` of the newest groups are under way.
-__device__ __forceinline__ void wait_async(int pending) {
-  switch (pending) {
-    case 0:
-      return wait_async<0>();
-    case 1:
-      return wait_async<1>();
-    case 2:
-      return wait_async<2>();
-    default:
-      return wait_async<kSkinnyMaxStages - 1>();
-  }
-}
-
-// Four 8 x 8 matrices of bf16; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
-}
-
-__device__ __forceinline__ void mma_bf16(float (&c)[4],
-                                         const uint32_t (&a)[4],
-                                         uint32_t b0,
-                                         uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// Where a 16-byte unit of a row of 256 bytes lies: eight rows' same units are in different banks.
-__device__ __forceinline__ int swizzled(int row, int unit) { return (unit ^ (row & 7)) * 16; }
 
 struct Params {
   SkinnyArgs a;
   int32_t num_teams;
   int32_t stages;
   int32_t num_tiles;
-  bool stage_x;
-};
-
-// The rows of x in shared memory as bf16, [chunk][m] rows of 256 bytes, copied by all warps of a
-// block. A row is the work of one or more warps, two chunks of 16 lanes each. Blocks start at
-// different rows, or all would ask for the same lines at once.
-class StagedX {
- public:
-  __device__ StagedX(const SkinnyArgs& p, int num_warps, unsigned char* x, float* squares)
-      : p_(p),
-        x_(x),
-        squares_(squares),
-        lane_(static_cast<int>(threadIdx.x) % 32),
-        row_warps_(min((skinny_chunks(p.k) + 1) / 2, num_warps)),
-        rows_at_once_(num_warps / row_warps_),
-        row_(static_cast<int>(threadIdx.x) / 32 / row_warps_),
-        row_warp_(static_cast<int>(threadIdx.x) / 32 % row_warps_),
-        first_chunk_(row_warp_ * 2 + lane_ / 16) {}
-
-  // Weights are nobody's output: they are fetched before the wait.
-  __device__ void fetch_norm_weight() {
-    const int col = col_of(first_chunk_);
-    if (p_.norm_weight != nullptr && col < p_.k) {
-      load_weight(col, weight_);
-    }
-  }
-
-  // Without a norm.
-  __device__ void copy() const {
-    for (int i = row_; i < p_.m && row_ < rows_at_once_; i += rows_at_once_) {
-      const int row = turned(i);
-      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += row_warps_ * 2) {
-        const int col = col_of(chunk);
-        const auto* from = static_cast<const __nv_bfloat16*>(p_.x) + row * p_.x_stride + col;
-        copy_async_16(shared_address(place(row, chunk)), col < p_.k ? from : p_.x, col < p_.k);
-      }
-    }
-    commit_async();
-    wait_async<0>();
-  }
-
-  // With the norm's weights; each warp leaves its part of a row's sum of squares.
-  __device__ void copy_weighted() const {
-    if (row_ >= rows_at_once_) {
-      return;
-    }
-    for (int i = row_; i < p_.m; i += 2 * rows_at_once_) {  // two rows, for more loads under way
-      const bool second = i + rows_at_once_ < p_.m;
-      const int rows[2] = {turned(i), second ? turned(i + rows_at_once_) : 0};
-      float squares[2] = {};
-      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += row_warps_ * 2) {
-        const int col = col_of(chunk);
-        float4 x[2][2] = {};
-        if (col < p_.k) {
-          load_x(rows[0], col, x[0]);
-          if (second) {
-            load_x(rows[1], col, x[1]);
-          }
-        }
-        float4 g[2] = {weight_[0], weight_[1]};
-        if (chunk != first_chunk_ && col < p_.k) {
-          load_weight(col, g);
-        }
-        squares[0] = add_squares(x[0][1], add_squares(x[0][0], squares[0]));
-        squares[1] = add_squares(x[1][1], add_squares(x[1][0], squares[1]));
-        *reinterpret_cast<uint4*>(place(rows[0], chunk)) = weighted(x[0], g);
-        if (second) {
-          *reinterpret_cast<uint4*>(place(rows[1], chunk)) = weighted(x[1], g);
-        }
-      }
-#pragma unroll
-      for (int o = 16; o > 0; o /= 2) {
-        squares[0] += __shfl_xor_sync(0xFFFFFFFFU, squares[0], o);
-        squares[1] += __shfl_xor_sync(0xFFFFFFFFU, squares[1], o);
-      }
-      if (lane_ == 0) {
-        squares_[rows[0] * kSkinnyMaxTeams * kSkinnyWarps + row_warp_] = squares[0];
-        if (second) {
-          squares_[rows[1] * kSkinnyMaxTeams * kSkinnyWarps + row_warp_] = squares[1];
-        }
-      }
-    }
-  }
-
- private:
-  __device__ int turned(int i) const {
-    return static_cast<int>((static_cast<unsigned>(i) + blockIdx.x) % static_cast<unsigned>(p_.m));
-  }
-  __device__ int col_of(int chunk) const { return chunk * kSkinnyChunk + lane_ % 16 * 8; }
-  __device__ unsigned char* place(int row, int chunk) const {
-    return x_ + (chunk * p_.m + row) * kSkinnyChunkBytes + swizzled(row, lane_ % 16);
-  }
-  __device__ void load_x(int row, int col, float4 (&x)[2]) const {
-    const auto* from = static_cast<const float*>(p_.x) + row * p_.x_stride + col;
-    x[0] = *reinterpret_cast<const float4*>(from);
-    x[1] = *reinterpret_cast<const float4*>(from + 4);
-  }
-  __device__ void load_weight(int col, float4 (&g)[2]) const {
-    g[0] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col));
-    g[1] = __ldg(reinterpret_cast<const float4*>(p_.norm_weight + col) + 1);
-  }
-  __device__ static float add_squares(const float4& v, float to) {
-    return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, to))));
-  }
-  __device__ static uint4 weighted(const float4 (&x)[2], const float4 (&g)[2]) {
-    return make_uint4(pack_bf16(x[0].x * g[0].x, x[0].y * g[0].y),
-                      pack_bf16(x[0].z * g[0].z, x[0].w * g[0].w),
-                      pack_bf16(x[1].x * g[1].x, x[1].y * g[1].y),
-                      pack_bf16(x[1].z * g[1].z, x[1].w * g[1].w));
-  }
-
-  const SkinnyArgs& p_;
-  unsigned char* x_;
-  float* squares_;  // [m][warps of two teams]
-  int lane_;
-  int row_warps_;  // warps that share a row
-  int rows_at_once_;
-  int row_;  // the first of this warp; idle from rows_at_once_ on
-  int row_warp_;
-  int first_chunk_;
-  float4 weight_[2] = {};
 };
 
 template <int kTileRows, int kRowGroups>
@@ -230,7 +50,7 @@ class Team {
       : p_(p.a),
         stages_(p.stages),
         num_tiles_(p.num_tiles),
-        stage_x_(p.stage_x),
+        norm_(p.a.norm_weight != nullptr),
         gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
         num_teams_(p.num_teams),
         team_(static_cast<int>(threadIdx.x) / kSkinnyThreads),
@@ -245,18 +65,18 @@ class Team {
     const int tiles =
         first_tile_ < num_tiles_ ? (num_tiles_ - first_tile_ + tile_step_ - 1) / tile_step_ : 0;
     w_left_ = x_left_ = tiles * warp_chunks_;
-    stage_bytes_ = kWBytes + (stage_x_ ? 0 : kXBytes);
+    stage_bytes_ = skinny_stage_bytes(kTileRows, p_.m, norm_);
     ring_ = shared_address(shared) + static_cast<int>(threadIdx.x) / 32 * stages_ * stage_bytes_;
     shared += num_teams_ * kSkinnyWarps * stages_ * stage_bytes_;
-    staged_x_ = shared;
-    shared += stage_x_ ? chunks * p_.m * kSkinnyChunkBytes : 0;
+    weighted_x_ = shared;
+    shared += norm_ ? chunks * p_.m * kSkinnyChunkBytes : 0;
     squares_ = reinterpret_cast<float*>(shared);
     sums_ =
         squares_ + kSkinnyMaxTeams * kSkinnyWarps * p_.m + team_ * kSkinnyWarps * kTileRows * p_.m;
     square_parts_ = min((chunks + 1) / 2, num_teams_ * kSkinnyWarps);
     start_tile(first_tile_);
   }
-  [[nodiscard]] __device__ unsigned char* staged_x() const { return staged_x_; }
+  [[nodiscard]] __device__ unsigned char* weighted_x() const { return weighted_x_; }
   [[nodiscard]] __device__ float* squares() const { return squares_; }
 
   // Starts the loads of the first chunks of w. Touches nothing else.
@@ -267,7 +87,7 @@ class Team {
     }
   }
 
-  // Without staged x: its chunks beside those of w.
+  // Without a norm: the chunks of x beside those of w.
   __device__ void fill_ring_x() {
     for (int s = 0; s < stages_; ++s) {
       fill_x(ring_ + s * stage_bytes_ + kWBytes);
@@ -279,7 +99,7 @@ class Team {
     Output outputs[kOutputs];
     place_outputs(outputs);
     place_lanes();
-    const uint32_t staged_x = shared_address(staged_x_);
+    const uint32_t weighted_x = shared_address(weighted_x_);
     int stage = 0;
     for (int tile = first_tile_; tile < num_tiles_; tile += tile_step_) {
       fetch_old(tile, outputs);
@@ -289,10 +109,10 @@ class Team {
         __syncwarp();
         const uint32_t w = ring_ + stage * stage_bytes_;
         const int chunk = c * kSkinnyWarps + warp_;
-        add_chunk(w, stage_x_ ? staged_x + chunk * p_.m * kSkinnyChunkBytes : w + kWBytes, sum);
+        add_chunk(w, norm_ ? weighted_x + chunk * p_.m * kSkinnyChunkBytes : w + kWBytes, sum);
         __syncwarp();
         fill_w(w);
-        if (!stage_x_) {
+        if (!norm_) {
           fill_x(w + kWBytes);
         }
         commit_async();
@@ -309,7 +129,6 @@ class Team {
 
  private:
   static constexpr int kWBytes = kTileRows * kSkinnyChunkBytes;  // of one chunk
-  static constexpr int kXBytes = kRowGroups * 8 * kSkinnyChunkBytes;
   static constexpr int kOutputs =
       (kTileRows * kRowGroups * 8 + kSkinnyThreads - 1) / kSkinnyThreads;
   static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // as registers allow
@@ -342,8 +161,8 @@ class Team {
   }
 
   // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs; with
-  // a gate the second half of the tile is the rows up for the gates of the first. Half a
-  // warp copies a row.
+  // a gate the second half of the tile is the rows up for the gates of the first. Half a warp copies
+  // a row.
   __device__ void fill_w(uint32_t to) {
     if (w_left_ == 0) {
       return;
@@ -529,7 +348,7 @@ class Team {
         continue;
       }
       const int output = tile * span() + out.r;
-      const float scale = p_.norm_weight != nullptr ? inverse_rms(out.row) : 1.0F;
+      const float scale = norm_ ? inverse_rms(out.row) : 1.0F;
       const float bias = p_.bias != nullptr ? __ldg(p_.bias + output) : 0.0F;
       float v = fmaf(total(out.row, out.r), scale, bias);
       if (gate_) {
@@ -549,7 +368,7 @@ class Team {
   const SkinnyArgs& p_;
   int stages_;
   int num_tiles_;
-  bool stage_x_;
+  bool norm_;
   bool gate_;
   int num_teams_;
   int team_;
@@ -572,19 +391,20 @@ class Team {
   uint32_t ring_ = 0;  // this warp's, a shared address
   uint32_t w_lane_ = 0;
   uint32_t x_lane_[kRowGroups] = {};
-  unsigned char* staged_x_ = nullptr;  // [chunks][m] rows of 256 bytes
-  float* squares_ = nullptr;           // [m][warps of two teams], the first square_parts_
+  unsigned char* weighted_x_ = nullptr;  // [chunks][m] rows of 256 bytes
+  float* squares_ = nullptr;             // [m][warps of two teams], the first square_parts_
   int square_parts_ = 0;
   float* sums_ = nullptr;  // the team's
 };
 
+// Where 64 registers are enough, two blocks of one kernel or of two share a multiprocessor.
 template <int kTileRows, int kRowGroups>
 __global__
 __launch_bounds__(kSkinnyMaxTeams* kSkinnyThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
 skinny_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Team<kTileRows, kRowGroups> team(p, shared);
-  StagedX x(p.a, p.num_teams * kSkinnyWarps, team.staged_x(), team.squares());
+  WeightedX x(p.a, p.num_teams * kSkinnyWarps, team.weighted_x(), team.squares());
   team.fill_ring();
   x.fetch_norm_weight();
   // Whatever starts now only fills its own rings before it waits for this kernel, and this kernel
@@ -592,13 +412,11 @@ skinny_kernel(const __grid_constant__ Params p) {
   pdl_release();
   pdl_wait();
   if (p.a.norm_weight != nullptr) {
-    x.copy_weighted();
-  } else if (p.stage_x) {
     x.copy();
+    __syncthreads();
   } else {
     team.fill_ring_x();
   }
-  __syncthreads();
   team.run();
 }
 
@@ -617,8 +435,7 @@ void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
     WR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
     raised.fetch_or(bit, std::memory_order_relaxed);
   }
-  const skinny_detail::Params params{
-      args, plan.num_teams, plan.stages, plan.num_tiles, plan.x_place == SkinnyX::kStaged};
+  const skinny_detail::Params params{args, plan.num_teams, plan.stages, plan.num_tiles};
   launch(stream,
          "skinny",
          {dim3(static_cast<unsigned>(plan.num_blocks)),

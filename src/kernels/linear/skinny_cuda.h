@@ -30,15 +30,11 @@ struct SkinnyArgs {
   int32_t k = 0;  // a multiple of 8
 };
 
-// Where the kernel keeps x: in shared memory as a whole, or chunk by chunk beside w.
-enum class SkinnyX : uint8_t { kChosen, kStaged, kInRing };
-
-// How a product is cut. The first four are a choice, the others follow.
+// How a product is cut. The first three are a choice, the others follow.
 struct SkinnyPlan {
   int32_t tile_rows = 16;  // rows of w a team works on at a time: 16 or 32
   int32_t num_teams = 2;   // of 8 warps, in a block: 1 or 2
   int32_t stages = 1;      // depth of each warp's ring of chunks, up to kSkinnyMaxStages
-  SkinnyX x_place = SkinnyX::kChosen;
   int32_t row_groups = 0;  // groups of 8 rows of x: 1, 2 or 4
   int32_t num_tiles = 0;
   int32_t num_blocks = 0;
@@ -51,7 +47,7 @@ struct SkinnyLimits {
 };
 
 SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits);
-// The rest of a plan whose first four numbers are given; stages becomes what fits, 0 if nothing
+// The rest of a plan whose first three numbers are given; stages becomes what fits, 0 if nothing
 // does. Every plan gives the same result, but for the norm's sum.
 void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const SkinnyLimits& limits);
 

@@ -19,4 +19,9 @@ inline constexpr int kSkinnyMaxStages = 4;
 
 WR_HD constexpr int skinny_chunks(int k) { return (k + kSkinnyChunk - 1) / kSkinnyChunk; }
 
+// A chunk of a tile of w, and without a norm those of m rows of x.
+WR_HD constexpr int skinny_stage_bytes(int tile_rows, int m, bool norm) {
+  return (tile_rows + (norm ? 0 : m)) * kSkinnyChunkBytes;
+}
+
 }  // namespace warprow::cuda
