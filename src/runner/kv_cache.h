@@ -29,6 +29,8 @@ class KvCache {
 
   [[nodiscard]] std::span<const KvLayerView> layers() const { return layers_; }
   [[nodiscard]] const Arena& arena() const { return arena_; }
+  // As Arena::set_resident: what was cached is lost.
+  void set_resident(bool resident) { arena_.set_resident(resident); }
 
  private:
   Arena arena_;

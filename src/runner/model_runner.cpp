@@ -198,26 +198,23 @@ void ModelRunner::draw_tokens() {
   sampler_.sample(
       stream_, make_view<const float>(logits_, n, model_.spec().vocab_size), inputs_, rows_, rules);
   const SampledArrays& sampled = sampler_.arrays();
-  ops_->count_sampled(
-      stream_, {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected}, n);
-  ops_->post_update(stream_,
-                    {batch_.device,
-                     sampled.tokens,
-                     1,
-                     sampled.num_sampled,
-                     sampled.num_rejected,
-                     rows_.history(),
-                     rows_.history_stride()},
-                    n);
-  ops_->publish_output(stream_,
-                       {sampled,
-                        outputs_.arrays(),
-                        upload_.output_entry(),
-                        outputs_.entry_stride(),
-                        1,
-                        Sampler::kMaxTop,
-                        (rules & kSampleLogprobs) != 0},
-                       n);
+  Epilogue op;
+  op.count = {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected};
+  op.update = {batch_.device,
+               sampled.tokens,
+               1,
+               sampled.num_sampled,
+               sampled.num_rejected,
+               rows_.history(),
+               rows_.history_stride()};
+  op.publish = {sampled,
+                outputs_.arrays(),
+                upload_.output_entry(),
+                outputs_.entry_stride(),
+                1,
+                Sampler::kMaxTop,
+                (rules & kSampleLogprobs) != 0};
+  ops_->epilogue(stream_, op, n);
 }
 
 void ModelRunner::take_output(ModelRunnerOutput& output) {
@@ -321,78 +318,78 @@ void ModelRunner::upload() {
   entry.cu_num_logits[options_.max_num_seqs] = batch_.num_logits;
   const StagedWrites::Packed packed = staged_.pack(entry.staged);
   row_state_bytes_ = packed.bytes;
-  upload_.submit(stream_, packed.bytes);
   batch_.device = {
       upload_.idx_mapping(), upload_.query_start_loc(), upload_.cu_num_logits(), rows_.states()};
-
-  const std::byte* staged = upload_.staged();
-  ApplyStagedWrites apply;
-  std::copy(std::begin(staged_tables_), std::end(staged_tables_), std::begin(apply.tables));
-  apply.groups = reinterpret_cast<const StagedGroup*>(staged);
-  apply.writes = reinterpret_cast<const StagedWrite*>(staged + packed.writes_offset);
-  apply.values = reinterpret_cast<const int32_t*>(staged + packed.values_offset);
-  ops_->apply_staged_writes(stream_, apply, packed.num_groups);
+  UnpackStep unpack;
+  std::copy(std::begin(staged_tables_), std::end(staged_tables_), std::begin(unpack.staged.tables));
+  upload_.submit(unpack, packed);
+  ops_->unpack_step(stream_, unpack, packed.num_groups);
 }
 
+// The step's inputs, built on the device.
 void ModelRunner::prepare_inputs() {
   const StepRows& step = batch_.device;
   const PromptStore& prompts = rows_.prompts();
-  if (batch_.num_prefill_rows > 0 || batch_.graph_mode == GraphMode::kFull) {
-    ops_->prefill_inputs(stream_,
-                         {step, prompts.base(), prompts.region_stride(), inputs_.input_ids},
-                         batch_.num_rows_padded);
+  const int64_t max_toks = options_.max_num_batched_tokens;
+  // A recorded prologue serves every step of its size.
+  const bool full = batch_.graph_mode == GraphMode::kFull;
+  Prologue op;
+  op.num_rows = batch_.num_rows_padded;
+  if (batch_.num_prefill_rows > 0 || full) {
+    op.prefill = {step, prompts.base(), prompts.region_stride(), inputs_.input_ids};
   }
-  ops_->pos_seq_lens(stream_, {step, inputs_.positions, inputs_.seq_lens}, options_.max_num_seqs);
-  ops_->combine_tokens(stream_,
-                       {step,
-                        nullptr,
-                        0,
-                        inputs_.input_ids,
-                        inputs_.logits_indices,
-                        inputs_.logit_row,
-                        inputs_.logit_pos},
-                       batch_.num_rows_padded);
+  op.lengths = {step, inputs_.positions, inputs_.seq_lens};
+  op.combine = {step,
+                nullptr,
+                0,
+                inputs_.input_ids,
+                inputs_.logits_indices,
+                inputs_.logit_row,
+                inputs_.logit_pos};
+  op.slots.step = step;
+  op.slots.num_groups = tables_.num_groups();
+  op.slots.slots_stride = max_toks;
+  op.slots.slots = inputs_.slot_mapping;
+  for (int32_t g = 0; g < tables_.num_groups(); ++g) {
+    const View<int32_t, 2> table = tables_.table(g);
+    op.slots.groups[g] = {
+        table.data, static_cast<int32_t>(table.stride[0]), tables_.kernel_block_size(g)};
+  }
+  if (full || batch_.num_toks_padded != batch_.num_toks ||
+      batch_.num_logits_padded != batch_.num_logits) {
+    op.tail = {step,
+               options_.max_num_seqs,
+               batch_.num_toks_padded,
+               batch_.num_logits_padded,
+               tables_.num_groups(),
+               max_toks,
+               inputs_.input_ids,
+               inputs_.positions,
+               inputs_.slot_mapping,
+               inputs_.logits_indices,
+               inputs_.logit_row};
+    op.num_items = std::max(batch_.num_toks_padded, batch_.num_logits_padded);
+  }
+  ops_->prologue(stream_, op);
 }
 
 void ModelRunner::prepare_attention() {
   const int64_t max_toks = options_.max_num_batched_tokens;
+  AttentionMetadata base;
+  base.batch = {make_view(batch_.device.idx_mapping, options_.max_num_seqs),
+                make_view(batch_.device.query_start_loc, options_.max_num_seqs + 1),
+                make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs),
+                batch_.num_rows_padded,
+                batch_.num_toks_padded,
+                batch_.num_decode_rows,
+                batch_.host_query_start_loc,
+                batch_.host_seq_lens};
   for (int32_t g = 0; g < tables_.num_groups(); ++g) {
-    const View<int32_t, 2> table = tables_.table(g);
-    int64_t* slots = inputs_.slot_mapping + g * max_toks;
-    ops_->slot_mapping(
-        stream_,
-        {batch_.device, table.data, table.stride[0], tables_.kernel_block_size(g), slots},
-        batch_.num_rows_padded);
-    AttentionMetadata base;
-    base.batch = {make_view(batch_.device.idx_mapping, options_.max_num_seqs),
-                  make_view(batch_.device.query_start_loc, options_.max_num_seqs + 1),
-                  make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs),
-                  batch_.num_rows_padded,
-                  batch_.num_toks_padded,
-                  batch_.num_decode_rows,
-                  batch_.host_query_start_loc,
-                  batch_.host_seq_lens};
-    base.block_table = table;
-    base.slot_mapping = make_view<const int64_t>(slots, max_toks);
+    base.block_table = tables_.table(g);
+    base.slot_mapping = make_view<const int64_t>(inputs_.slot_mapping + g * max_toks, max_toks);
     ForwardGroup& group = forward_groups_[static_cast<size_t>(g)];
     group.metadata = group.backend->build_metadata(stream_, groups_[static_cast<size_t>(g)], base);
   }
-  const bool padded = batch_.num_toks_padded != batch_.num_toks ||
-                      batch_.num_logits_padded != batch_.num_logits ||
-                      batch_.graph_mode == GraphMode::kFull;
-  ops_->pad_tail(stream_,
-                 {batch_.device,
-                  options_.max_num_seqs,
-                  batch_.num_toks_padded,
-                  batch_.num_logits_padded,
-                  tables_.num_groups(),
-                  max_toks,
-                  inputs_.input_ids,
-                  inputs_.positions,
-                  inputs_.slot_mapping,
-                  inputs_.logits_indices,
-                  inputs_.logit_row},
-                 padded ? std::max(batch_.num_toks_padded, batch_.num_logits_padded) : 0);
 }
 
 // What the host will need to read the step's results.

@@ -10,7 +10,7 @@ StepUpload::StepUpload(
     Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes, int32_t ring_size)
     : max_num_seqs_(max_num_seqs), max_staged_bytes_(max_staged_bytes) {
   const size_t bytes = head_bytes() + static_cast<size_t>(max_staged_bytes);
-  device_ = reinterpret_cast<int32_t*>(state.alloc_bytes(bytes));
+  device_ = reinterpret_cast<int32_t*>(state.alloc_bytes(head_bytes()));
   for (int32_t i = 0; i < ring_size; ++i) {
     ring_.push_back(device.make_pinned(bytes));
   }
@@ -33,10 +33,16 @@ StepUpload::Entry StepUpload::begin(int32_t num_outstanding) {
           ring_[next_].data() + head_bytes()};
 }
 
-void StepUpload::submit(Stream& stream, int64_t staged_bytes) {
-  WR_CHECK_LE(staged_bytes, max_staged_bytes_);
-  stream.copy_to_device(
-      device_, ring_[next_].data(), head_bytes() + static_cast<size_t>(staged_bytes));
+void StepUpload::submit(UnpackStep& op, const StagedWrites::Packed& packed) {
+  WR_CHECK_LE(packed.bytes, max_staged_bytes_);
+  const PinnedBuffer& entry = ring_[next_];
+  const size_t head = head_bytes();
+  op.from = entry.as<int32_t>();
+  op.to = device_;
+  op.num_words = static_cast<int64_t>(head / sizeof(int32_t));
+  op.staged.groups = entry.as<StagedGroup>(head);
+  op.staged.writes = entry.as<StagedWrite>(head + static_cast<size_t>(packed.writes_offset));
+  op.staged.values = entry.as<int32_t>(head + static_cast<size_t>(packed.values_offset));
   next_ = (next_ + 1) % ring_.size();
 }
 

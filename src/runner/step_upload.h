@@ -2,6 +2,8 @@
 #pragma once
 
 #include "device/device.h"
+#include "runner/ops/unpack_step.h"
+#include "runner/staged_writes.h"
 
 #include <cstdint>
 #include <memory>
@@ -10,14 +12,14 @@
 namespace warprow {
 
 // The one upload of a step: its batch layout and its staged writes, written into a pinned ring
-// entry and copied to a fixed device buffer. An entry is written again only after its event says
-// that the device has read it.
+// entry, which the device reads in place; the layout ends in a fixed device buffer. An entry is
+// written again only when the step that used it is done.
 //
 //   head    i32 idx_mapping [max_num_seqs], query_start_loc [max_num_seqs + 1],
 //           cu_num_logits [max_num_seqs + 1]
 //   staged  StagedWrites::pack, only as long as there is something to tell
 //
-// Owns: the ring and its events.
+// Owns: the ring.
 // Thread: the runner's.
 class StepUpload {
  public:
@@ -37,8 +39,8 @@ class StepUpload {
   };
   // num_outstanding: steps whose results were not taken; the copies of all others are done.
   Entry begin(int32_t num_outstanding);
-  // Enqueues the copy of the head and of staged_bytes behind it.
-  void submit(Stream& stream, int64_t staged_bytes);
+  // Hands the entry to the device: `op` gets where to read and write, but for the staged tables.
+  void submit(UnpackStep& op, const StagedWrites::Packed& packed);
 
   // Where the parts lie on the device.
   [[nodiscard]] const int32_t* output_entry() const { return device_; }
@@ -46,9 +48,6 @@ class StepUpload {
   [[nodiscard]] const int32_t* query_start_loc() const { return idx_mapping() + max_num_seqs_; }
   [[nodiscard]] const int32_t* cu_num_logits() const {
     return query_start_loc() + max_num_seqs_ + 1;
-  }
-  [[nodiscard]] const std::byte* staged() const {
-    return reinterpret_cast<const std::byte*>(device_) + head_bytes();
   }
 
  private:

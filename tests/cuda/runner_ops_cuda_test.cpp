@@ -122,47 +122,36 @@ class RunnerOpsCuda : public CudaTest {
     auto* const positions = side.fresh<int32_t>(step.num_toks() + pad);
     auto* const slots = side.fresh<int64_t>(step.num_toks() + pad);
     auto* const logit_row = side.fresh<int32_t>(step.num_logits() + pad);
-    PrefillInputs prefill;
-    prefill.step = view;
-    prefill.prompts = side.put(step.prompts);
-    prefill.region_stride = kRegion;
-    prefill.input_ids = ids;
-    side.ops->prefill_inputs(*side.stream, prefill, step.num_rows);
-    PosSeqLens lens;
-    lens.step = view;
-    lens.positions = positions;
-    lens.seq_lens = side.fresh<int32_t>(step.num_rows);
-    side.ops->pos_seq_lens(*side.stream, lens, step.num_rows);
-    CombineTokens combine;
-    combine.step = view;
-    combine.draft_tokens = side.put(step.drafts);
-    combine.max_drafts = kMaxDrafts;
-    combine.input_ids = ids;
-    combine.logits_indices = side.fresh<int32_t>(step.num_logits() + pad);
-    combine.logit_row = logit_row;
-    combine.logit_pos = side.fresh<int32_t>(step.num_logits());
-    side.ops->combine_tokens(*side.stream, combine, step.num_rows);
-    SlotMapping mapping;
-    mapping.step = view;
-    mapping.block_table = side.put(step.table);
-    mapping.table_stride = kTable;
-    mapping.block_size = kBlockSize;
-    mapping.slots = slots;
-    side.ops->slot_mapping(*side.stream, mapping, step.num_rows);
-    PadTail tail;
-    tail.step = view;
-    tail.max_num_seqs = static_cast<int32_t>(step.num_rows);
-    tail.num_toks_padded = static_cast<int32_t>(step.num_toks() + pad);
-    tail.num_logits_padded = static_cast<int32_t>(step.num_logits() + pad);
-    tail.num_groups = 1;
-    tail.slots_stride = step.num_toks() + pad;
-    tail.input_ids = ids;
-    tail.positions = positions;
-    tail.slots = slots;
-    tail.logits_indices = combine.logits_indices;
-    tail.logit_row = logit_row;
-    side.ops->pad_tail(
-        *side.stream, tail, std::max<int64_t>(tail.num_toks_padded, tail.num_logits_padded));
+    Prologue op;
+    op.num_rows = step.num_rows;
+    op.prefill = {view, side.put(step.prompts), kRegion, ids};
+    op.lengths = {view, positions, side.fresh<int32_t>(step.num_rows)};
+    auto* const logits_indices = side.fresh<int32_t>(step.num_logits() + pad);
+    op.combine = {view,
+                  side.put(step.drafts),
+                  kMaxDrafts,
+                  ids,
+                  logits_indices,
+                  logit_row,
+                  side.fresh<int32_t>(step.num_logits())};
+    op.slots.step = view;
+    op.slots.groups[0] = {side.put(step.table), kTable, kBlockSize};
+    op.slots.num_groups = 1;
+    op.slots.slots_stride = step.num_toks() + pad;
+    op.slots.slots = slots;
+    op.tail = {view,
+               static_cast<int32_t>(step.num_rows),
+               static_cast<int32_t>(step.num_toks() + pad),
+               static_cast<int32_t>(step.num_logits() + pad),
+               1,
+               step.num_toks() + pad,
+               ids,
+               positions,
+               slots,
+               logits_indices,
+               logit_row};
+    op.num_items = std::max(step.num_toks(), step.num_logits()) + pad;
+    side.ops->prologue(*side.stream, op);
   }
 };
 
@@ -199,13 +188,16 @@ TEST_F(RunnerOpsCuda, StagedWrites) {
     groups.push_back(group);
   }
   compare([&](Side& side) {
-    ApplyStagedWrites op;
-    op.tables[0] = {side.fresh<int32_t>(45 * 300), 300};
-    op.tables[1] = {side.fresh<int32_t>(45 * 310), 310};
-    op.groups = side.put(groups);
-    op.writes = side.put(writes);
-    op.values = side.put(values);
-    side.ops->apply_staged_writes(*side.stream, op, static_cast<int64_t>(groups.size()));
+    UnpackStep op;
+    op.from = side.put(values);
+    op.num_words = 1000;
+    op.to = side.fresh<int32_t>(op.num_words);
+    op.staged.tables[0] = {side.fresh<int32_t>(45 * 300), 300};
+    op.staged.tables[1] = {side.fresh<int32_t>(45 * 310), 310};
+    op.staged.groups = side.put(groups);
+    op.staged.writes = side.put(writes);
+    op.staged.values = side.put(values);
+    side.ops->unpack_step(*side.stream, op, static_cast<int64_t>(groups.size()));
   });
 }
 
@@ -220,7 +212,8 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
     std::generate(
         logit_row.begin(), logit_row.end(), [&] { return static_cast<int32_t>(rng() % 3) - 1; });
     compare([&](Side& side) {
-      CountSampled count;
+      Epilogue op;
+      CountSampled& count = op.count;
       count.step.idx_mapping = side.put(step.idx_mapping);
       count.step.query_start_loc = side.put(step.query_start_loc);
       count.step.cu_num_logits = side.put(step.cu_num_logits);
@@ -228,8 +221,7 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
       count.logit_row = side.put(logit_row);
       count.num_sampled = side.fresh<int32_t>(step.num_rows);
       count.num_rejected = side.fresh<int32_t>(step.num_rows);
-      side.ops->count_sampled(*side.stream, count, step.num_rows);
-      PostUpdate update;
+      PostUpdate& update = op.update;
       update.step = count.step;
       update.sampled = side.put(sampled);
       update.sampled_stride = 3;
@@ -237,8 +229,7 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
       update.num_rejected = count.num_rejected;
       update.history = side.fresh<int32_t>((live + 3) * kRegion);
       update.history_stride = kRegion;
-      side.ops->post_update(*side.stream, update, step.num_rows);
-      PublishOutput publish;
+      PublishOutput& publish = op.publish;
       constexpr int32_t kEntry = 2;
       constexpr int64_t kStride = 40;
       const int64_t room = step.num_rows + kEntry * kStride;
@@ -259,7 +250,7 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
       publish.sampled_stride = 3;
       publish.max_top = kMaxTop;
       publish.with_logprobs = true;
-      side.ops->publish_output(*side.stream, publish, step.num_rows);
+      side.ops->epilogue(*side.stream, op, step.num_rows);
     });
   }
 }

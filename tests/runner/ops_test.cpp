@@ -80,10 +80,7 @@ TEST_P(RunnerOpsTest, AChunkInTheMiddle) {
   EXPECT_EQ(fixture.seq_lens, (Ints{7}));
   Ints num_sampled(1, -7);
   Ints num_rejected(1, -7);
-  fixture.ops->count_sampled(
-      *fixture.stream,
-      {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()},
-      1);
+  fixture.count_sampled(num_sampled, num_rejected);
   EXPECT_EQ(num_sampled, (Ints{0}));
   EXPECT_EQ(num_rejected, (Ints{0}));
 }
@@ -105,15 +102,13 @@ TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   const Ints num_sampled{2};
   const Ints num_rejected{1};
   Ints history(64, -1);
-  fixture.ops->post_update(*fixture.stream,
-                           {fixture.step(),
-                            sampled.data(),
-                            3,
-                            num_sampled.data(),
-                            num_rejected.data(),
-                            history.data(),
-                            64},
-                           1);
+  fixture.post_update({fixture.step(),
+                       sampled.data(),
+                       3,
+                       num_sampled.data(),
+                       num_rejected.data(),
+                       history.data(),
+                       64});
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 22);
   EXPECT_EQ(fixture.rows[0].last_sampled, 99);
   EXPECT_EQ(fixture.rows[0].total_len, 23);
@@ -136,26 +131,26 @@ TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
   fixture.add(row_state(35, 35, 1, 36), {}, 1);
   const Ints table{7, 3, 9};
   std::vector<int64_t> slots(4, 5);
-  fixture.ops->slot_mapping(
-      *fixture.stream, {fixture.step(), table.data(), 3, 16, slots.data()}, 1);
+  fixture.map_slots(table, slots);
   EXPECT_EQ(slots[0], 147);
   Ints ids(4, 9);
   Ints positions(4, 9);
   Ints logits_indices(4, 0);
   Ints logit_row(4, 0);
-  fixture.ops->pad_tail(*fixture.stream,
-                        {fixture.step(),
-                         1,
-                         4,
-                         3,
-                         1,
-                         4,
-                         ids.data(),
-                         positions.data(),
-                         slots.data(),
-                         logits_indices.data(),
-                         logit_row.data()},
-                        4);
+  Prologue tail;
+  tail.tail = {fixture.step(),
+               1,
+               4,
+               3,
+               1,
+               4,
+               ids.data(),
+               positions.data(),
+               slots.data(),
+               logits_indices.data(),
+               logit_row.data()};
+  tail.num_items = 4;
+  fixture.ops->prologue(*fixture.stream, tail);
   EXPECT_EQ(logits_indices, (Ints{0, -1, -1, 0}));
   EXPECT_EQ(logit_row, (Ints{0, -1, -1, 0}));
   EXPECT_EQ(slots, (std::vector<int64_t>{147, -1, -1, -1}));
@@ -168,8 +163,7 @@ TEST_P(RunnerOpsTest, SlotsPastThirtyOneBits) {
   fixture.add(row_state(16, 3, 1, 17), {}, 1);
   const Ints table{200'000'000};
   std::vector<int64_t> slots(1);
-  fixture.ops->slot_mapping(
-      *fixture.stream, {fixture.step(), table.data(), 1, 16, slots.data()}, 1);
+  fixture.map_slots(table, slots);
   EXPECT_EQ(slots[0], 3'200'000'003);
 }
 
@@ -189,22 +183,17 @@ TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
   fixture.prepare();
   Ints num_sampled(2);
   Ints num_rejected(2);
-  fixture.ops->count_sampled(
-      *fixture.stream,
-      {fixture.step(), fixture.logit_row.data(), num_sampled.data(), num_rejected.data()},
-      2);
+  fixture.count_sampled(num_sampled, num_rejected);
   EXPECT_EQ(num_sampled, (Ints{0, 1}));
   const Ints sampled{-1, 51};
   Ints history(2 * 8, 0);
-  fixture.ops->post_update(*fixture.stream,
-                           {fixture.step(),
-                            sampled.data(),
-                            1,
-                            num_sampled.data(),
-                            num_rejected.data(),
-                            history.data(),
-                            8},
-                           2);
+  fixture.post_update({fixture.step(),
+                       sampled.data(),
+                       1,
+                       num_sampled.data(),
+                       num_rejected.data(),
+                       history.data(),
+                       8});
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 3);
   EXPECT_EQ(fixture.rows[0].total_len, 4);
   EXPECT_EQ(fixture.rows[1].num_computed_tokens, 6);

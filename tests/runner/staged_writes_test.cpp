@@ -26,12 +26,12 @@ void apply(StagedWrites& staged, Ints& table, int64_t row_stride) {
   std::vector<int64_t> buffer(1 << 14);
   auto* bytes = reinterpret_cast<std::byte*>(buffer.data());
   const StagedWrites::Packed packed = staged.pack(bytes);
-  ApplyStagedWrites op;
-  op.tables[0] = {table.data(), row_stride};
-  op.groups = reinterpret_cast<const StagedGroup*>(bytes);
-  op.writes = reinterpret_cast<const StagedWrite*>(bytes + packed.writes_offset);
-  op.values = reinterpret_cast<const int32_t*>(bytes + packed.values_offset);
-  fixture.ops->apply_staged_writes(*fixture.stream, op, packed.num_groups);
+  UnpackStep op;
+  op.staged.tables[0] = {table.data(), row_stride};
+  op.staged.groups = reinterpret_cast<const StagedGroup*>(bytes);
+  op.staged.writes = reinterpret_cast<const StagedWrite*>(bytes + packed.writes_offset);
+  op.staged.values = reinterpret_cast<const int32_t*>(bytes + packed.values_offset);
+  fixture.ops->unpack_step(*fixture.stream, op, packed.num_groups);
 }
 
 TEST(StagedWrites, ExactlyTheSixCells) {

@@ -50,17 +50,40 @@ class StepFixture {
     logits_indices.assign(num_logits, -7);
     logit_row.assign(num_logits, -7);
     logit_pos.assign(num_logits, -7);
-    ops->prefill_inputs(*stream, {step(), prompts.data(), kRegion, input_ids.data()}, num_rows);
-    ops->pos_seq_lens(*stream, {step(), positions.data(), seq_lens.data()}, num_rows);
-    ops->combine_tokens(*stream,
-                        {step(),
-                         drafts.data(),
-                         max_drafts,
-                         input_ids.data(),
-                         logits_indices.data(),
-                         logit_row.data(),
-                         logit_pos.data()},
-                        num_rows);
+    Prologue op;
+    op.num_rows = num_rows;
+    op.prefill = {step(), prompts.data(), kRegion, input_ids.data()};
+    op.lengths = {step(), positions.data(), seq_lens.data()};
+    op.combine = {step(),
+                  drafts.data(),
+                  max_drafts,
+                  input_ids.data(),
+                  logits_indices.data(),
+                  logit_row.data(),
+                  logit_pos.data()};
+    ops->prologue(*stream, op);
+  }
+
+  // The slots of the batch's tokens in one group with blocks of 16.
+  void map_slots(const std::vector<int32_t>& table, std::vector<int64_t>& slots) {
+    Prologue op;
+    op.num_rows = static_cast<int64_t>(idx_mapping.size());
+    op.slots.step = step();
+    op.slots.groups[0] = {table.data(), static_cast<int32_t>(table.size()), 16};
+    op.slots.num_groups = 1;
+    op.slots.slots = slots.data();
+    ops->prologue(*stream, op);
+  }
+
+  void count_sampled(std::vector<int32_t>& num_sampled, std::vector<int32_t>& num_rejected) {
+    Epilogue op;
+    op.count = {step(), logit_row.data(), num_sampled.data(), num_rejected.data()};
+    ops->epilogue(*stream, op, static_cast<int64_t>(idx_mapping.size()));
+  }
+  void post_update(const PostUpdate& update) {
+    Epilogue op;
+    op.update = update;
+    ops->epilogue(*stream, op, static_cast<int64_t>(idx_mapping.size()));
   }
 
   StepRows step() {

@@ -19,7 +19,7 @@ namespace warprow::cpu {
 // One queued operation: a trivially copyable callable stored by value, as a kernel launch stores
 // its parameters.
 struct Command {
-  static constexpr size_t kStorage = 480;
+  static constexpr size_t kStorage = 640;
   using Run = void (*)(void* storage, ComputePool& pool);
   Run run = nullptr;
   const char* name = nullptr;

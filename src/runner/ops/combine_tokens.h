@@ -25,6 +25,9 @@ struct CombineTokens {
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
+    if (logit_row == nullptr) {
+      return;
+    }
     const int32_t row = step.idx_mapping[batch_idx];
     if (row < 0) {
       return;

@@ -17,6 +17,9 @@ struct PosSeqLens {
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
+    if (seq_lens == nullptr) {
+      return;
+    }
     const int32_t row = step.idx_mapping[batch_idx];
     const int32_t start = step.query_start_loc[batch_idx];
     const int32_t num_toks = step.query_start_loc[batch_idx + 1] - start;

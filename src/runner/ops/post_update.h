@@ -18,6 +18,9 @@ struct CountSampled {
   int32_t* num_rejected = nullptr;     // dev i32 [max_num_seqs]
 
   WR_HD void operator()(int64_t batch_idx) const {
+    if (num_sampled == nullptr) {
+      return;
+    }
     const int32_t first = step.cu_num_logits[batch_idx];
     const int32_t num_logits = step.cu_num_logits[batch_idx + 1] - first;
     const bool samples = num_logits > 0 && logit_row[first] >= 0;
@@ -40,6 +43,9 @@ struct PostUpdate {
   int64_t history_stride = 0;
 
   WR_HD void operator()(int64_t batch_idx) const {
+    if (sampled == nullptr) {
+      return;
+    }
     const int32_t row = step.idx_mapping[batch_idx];
     if (row < 0) {
       return;

@@ -41,6 +41,9 @@ struct PublishOutput {
   bool with_logprobs = false;
 
   WR_HD void operator()(int64_t batch_idx) const {
+    if (entry == nullptr) {
+      return;
+    }
     const SampledArrays to = at_entry(ring, *entry * entry_stride);
     to.num_sampled[batch_idx] = from.num_sampled[batch_idx];
     to.num_rejected[batch_idx] = from.num_rejected[batch_idx];

@@ -8,17 +8,27 @@
 
 namespace warprow {
 
-// slot = table[row][pos / block_size] * block_size + pos % block_size, for one KV group, in kernel
+inline constexpr int32_t kMaxKvGroups = 6;
+
+// slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel
 // blocks. One team per batch_idx; padding tokens are pad_tail's part.
 struct SlotMapping {
+  struct Group {
+    const int32_t* block_table = nullptr;  // dev i32 [max_num_seqs, table_stride] by row
+    int32_t table_stride = 0;
+    int32_t block_size = 16;
+  };
   StepRows step;
-  const int32_t* block_table = nullptr;  // dev i32 [max_num_seqs, table_stride] by row
-  int64_t table_stride = 0;
-  int32_t block_size = 16;
-  int64_t* slots = nullptr;  // dev i64 [max_num_batched_tokens]
+  Group groups[kMaxKvGroups];
+  int32_t num_groups = 0;
+  int64_t slots_stride = 0;
+  int64_t* slots = nullptr;  // dev i64 [groups, slots_stride]
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
+    if (slots == nullptr) {
+      return;
+    }
     const int32_t row = step.idx_mapping[batch_idx];
     if (row < 0) {
       return;
@@ -26,12 +36,16 @@ struct SlotMapping {
     const int32_t start = step.query_start_loc[batch_idx];
     const int32_t num_toks = step.query_start_loc[batch_idx + 1] - start;
     const int32_t computed = step.rows[row].num_computed_tokens;
-    const int32_t* table = block_table + row * table_stride;
-    team.for_each(num_toks, [&](int64_t i) {
-      const int64_t position = computed + i;
-      slots[start + i] =
-          static_cast<int64_t>(table[position / block_size]) * block_size + position % block_size;
-    });
+    for (int32_t g = 0; g < num_groups; ++g) {
+      const Group& group = groups[g];
+      const int32_t* table = group.block_table + static_cast<int64_t>(row) * group.table_stride;
+      int64_t* to = slots + g * slots_stride + start;
+      team.for_each(num_toks, [&](int64_t i) {
+        const int64_t position = computed + i;
+        to[i] = static_cast<int64_t>(table[position / group.block_size]) * group.block_size +
+                position % group.block_size;
+      });
+    }
   }
 };
 
