@@ -169,7 +169,7 @@ void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const vo
 
 void tune(const Model& model, int max_m) {
   for (const Shape& s : model.shapes) {
-    CublasLt::get().tune({s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false}, max_m);
+    CublasLt::get().tune({s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false}, 1, max_m);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/linear/bias_rows_cuda.h"
 
+#include <algorithm>
 #include <cuda_bf16.h>
 
 namespace warprow::cuda {

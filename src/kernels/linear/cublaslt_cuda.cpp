@@ -53,7 +53,8 @@ constexpr int kMaxCandidates = 8;
 
 }  // namespace
 
-struct CublasLt::Api {
+// The functions of the library that are used, and what is made once.
+struct LtApi {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtGetVersion) version = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
@@ -96,9 +97,8 @@ struct Layouts {
   cublasLtMatrixLayoutOpaque_t d = {};
 };
 
-template <typename Api>
 Layouts make_layouts(
-    const Api& api, const LtProduct& product, int32_t m, int64_t x_stride, int64_t y_stride) {
+    const LtApi& api, const LtProduct& product, int32_t m, int64_t x_stride, int64_t y_stride) {
   Layouts out;
   const cudaDataType_t y_type = product.y_f32 ? CUDA_R_32F : CUDA_R_16BF;
   check_lt(api.init_layout(&out.a, sizeof(out.a), CUDA_R_16BF, product.k, product.n, product.k),
@@ -109,39 +109,36 @@ Layouts make_layouts(
   return out;
 }
 
-template <typename Api>
-cublasStatus_t matmul(const Api& api,
+cublasStatus_t matmul(const LtApi& api,
                       cudaStream_t stream,
                       const LtProduct& product,
                       const LtOperands& at,
                       const cublasLtMatmulAlgo_t& algo) {
-  const Layouts layouts = make_layouts(api, product, at.m, at.x_stride, at.y_stride);
+  Layouts layouts = make_layouts(api, product, at.m, at.x_stride, at.y_stride);
+  cublasLtMatmulDescOpaque_t desc = api.desc;
   const float one = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
-  auto* desc = const_cast<cublasLtMatmulDescOpaque_t*>(&api.desc);
-  auto* a = const_cast<cublasLtMatrixLayoutOpaque_t*>(&layouts.a);
-  auto* b = const_cast<cublasLtMatrixLayoutOpaque_t*>(&layouts.b);
-  auto* d = const_cast<cublasLtMatrixLayoutOpaque_t*>(&layouts.d);
   return api.matmul(api.handle,
-                    desc,
+                    &desc,
                     &one,
                     at.w,
-                    a,
+                    &layouts.a,
                     at.x,
-                    b,
+                    &layouts.b,
                     &beta,
                     at.y,
-                    d,
+                    &layouts.d,
                     at.y,
-                    d,
+                    &layouts.d,
                     &algo,
                     at.workspace,
                     kLtWorkspaceBytes,
                     stream);
 }
 
-template <typename Api>
-std::vector<cublasLtMatmulAlgo_t> candidates(const Api& api, const LtProduct& product, int32_t m) {
+std::vector<cublasLtMatmulAlgo_t> candidates(const LtApi& api,
+                                             const LtProduct& product,
+                                             int32_t m) {
   cublasLtMatmulPreferenceOpaque_t preference = {};
   check_lt(api.init_preference(&preference, sizeof(preference)), "preference");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
@@ -157,10 +154,11 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Api& api, const LtProduct& pr
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   }
   Layouts layouts = make_layouts(api, product, m, product.k, product.n);
+  cublasLtMatmulDescOpaque_t desc = api.desc;
   cublasLtMatmulHeuristicResult_t found[kMaxCandidates] = {};
   int num_found = 0;
   check_lt(api.heuristic(api.handle,
-                         const_cast<cublasLtMatmulDescOpaque_t*>(&api.desc),
+                         &desc,
                          &layouts.a,
                          &layouts.b,
                          &layouts.d,
@@ -206,8 +204,7 @@ class TuningGround {
   TuningGround& operator=(const TuningGround&) = delete;
 
   // Microseconds of one product; a negative number if the algorithm does not run.
-  template <typename Api>
-  float time_us(const Api& api, const cublasLtMatmulAlgo_t& algo) {
+  float time_us(const LtApi& api, const cublasLtMatmulAlgo_t& algo) {
     constexpr int kRuns = 6;
     for (int run = -2; run < kRuns; ++run) {
       if (run == 0) {
@@ -258,14 +255,14 @@ class TuningGround {
 
 }  // namespace
 
-struct CublasLt::Plans {
+struct LtPlans {
   std::mutex mutex;
   LtPlanTable chosen;    // what run uses
   LtPlanTable measured;  // what the file knows
   std::string file;
 
   // Under the lock. The plan of m's range, made now if it is missing.
-  const LtPlan& find_or_make(const Api& api, const LtProduct& product, int32_t m) {
+  const LtPlan& find_or_make(const LtApi& api, const LtProduct& product, int32_t m) {
     const LtPlanKey key = {product, range_of(product, m)};
     if (const LtPlan* plan = chosen.find(key); plan != nullptr) {
       return *plan;
@@ -283,7 +280,7 @@ CublasLt& CublasLt::get() {
   return library;
 }
 
-CublasLt::CublasLt() : api_(std::make_unique<Api>()), plans_(std::make_unique<Plans>()) {
+CublasLt::CublasLt() : api_(std::make_unique<LtApi>()), plans_(std::make_unique<LtPlans>()) {
   std::string path;
   api_->open(open_cublaslt(path));
   const size_t number = api_->version();
@@ -298,9 +295,9 @@ CublasLt::CublasLt() : api_(std::make_unique<Api>()), plans_(std::make_unique<Pl
 
 CublasLt::~CublasLt() = default;  // the handle lives as long as the process
 
-void CublasLt::prepare(const LtProduct& product, int32_t max_m) {
+void CublasLt::prepare(const LtProduct& product, int32_t min_m, int32_t max_m) {
   const std::lock_guard lock(plans_->mutex);
-  for (int32_t m = 1; m <= max_m; m = range_of(product, m) + 1) {
+  for (int32_t m = min_m; m <= max_m; m = range_of(product, m) + 1) {
     plans_->find_or_make(*api_, product, m);
     if (product.batch_invariant) {
       return;
@@ -308,10 +305,10 @@ void CublasLt::prepare(const LtProduct& product, int32_t max_m) {
   }
 }
 
-void CublasLt::tune(const LtProduct& product, int32_t max_m) {
+void CublasLt::tune(const LtProduct& product, int32_t min_m, int32_t max_m) {
   const std::lock_guard lock(plans_->mutex);
   bool found = false;
-  for (int32_t m = 1; m <= std::min(max_m, kMostTunedAt); m = range_of(product, m) + 1) {
+  for (int32_t m = min_m; m <= std::min(max_m, kMostTunedAt); m = range_of(product, m) + 1) {
     const LtPlanKey key = {product, range_of(product, m)};
     const int32_t at = product.batch_invariant ? kInvariantTunedAt : key.range;
     if (plans_->measured.find(key) == nullptr) {

@@ -32,6 +32,9 @@ struct LtOperands {
   std::byte* workspace = nullptr;  // dev, kLtWorkspaceBytes
 };
 
+struct LtApi;
+struct LtPlans;
+
 // cuBLASLt, opened at run time, with one chosen algorithm for each product and range of m.
 //
 // Owns: the library handle and the table of plans.
@@ -45,24 +48,22 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // Chooses algorithms for m up to max_m: from the file of earlier measurements, else by the
+  // Chooses algorithms for m from min_m to max_m: from the file of earlier measurements, else by the
   // library's heuristic. Start-up.
-  void prepare(const LtProduct& product, int32_t max_m);
+  void prepare(const LtProduct& product, int32_t min_m, int32_t max_m);
   // The same, but times the candidates that no file knows and writes what it found to the file
   // ${XDG_CACHE_HOME:-~/.cache}/warprow/cublaslt/<gpu>.txt. Allocates device memory while it runs.
-  void tune(const LtProduct& product, int32_t max_m);
+  void tune(const LtProduct& product, int32_t min_m, int32_t max_m);
   void run(cudaStream_t stream, const LtProduct& product, const LtOperands& operands);
 
   // Of the opened library, such as "13.1.0 (/path)".
   [[nodiscard]] const std::string& version() const { return version_; }
 
  private:
-  struct Api;
-  struct Plans;
   CublasLt();
 
-  std::unique_ptr<Api> api_;
-  std::unique_ptr<Plans> plans_;
+  std::unique_ptr<LtApi> api_;
+  std::unique_ptr<LtPlans> plans_;
   std::string version_;
 };
 

@@ -19,9 +19,12 @@ constexpr int64_t kSkinnyRows = 16;
 static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
 constexpr int64_t kSmallWeightBytes = 9 << 20;
 
-bool use_skinny(int64_t n, int64_t k, int64_t rows, bool batch_invariant) {
-  const int64_t most = n * k * 2 <= kSmallWeightBytes ? 2 * kSkinnyRows : kSkinnyRows;
-  return !batch_invariant && rows <= most;
+// The most rows of a product that go to the skinny kernel.
+int64_t skinny_rows(int64_t n, int64_t k, bool batch_invariant) {
+  if (batch_invariant) {
+    return 0;
+  }
+  return n * k * 2 <= kSmallWeightBytes ? 2 * kSkinnyRows : kSkinnyRows;
 }
 
 void check_args(const LinearArgs& args) {
@@ -123,7 +126,9 @@ void run_library(Stream& stream, const LinearArgs& args) {
 void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune) {
   WR_CHECK_GE(linear_scratch_bytes(max_toks, 1), kLtWorkspaceBytes);
   for (const LinearShape& shape : shapes) {
-    if (use_skinny(shape.n, shape.k, max_toks, shape.batch_invariant)) {
+    const auto first =
+        static_cast<int32_t>(skinny_rows(shape.n, shape.k, shape.batch_invariant) + 1);
+    if (max_toks < first) {
       continue;
     }
     const LtProduct product = {shape.n,
@@ -132,9 +137,9 @@ void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool 
                                shape.epilogue == LinearEpilogue::kAdd || shape.has_bias,
                                shape.batch_invariant};
     if (tune) {
-      CublasLt::get().tune(product, static_cast<int32_t>(max_toks));
+      CublasLt::get().tune(product, first, static_cast<int32_t>(max_toks));
     }
-    CublasLt::get().prepare(product, static_cast<int32_t>(max_toks));
+    CublasLt::get().prepare(product, first, static_cast<int32_t>(max_toks));
   }
 }
 
@@ -144,7 +149,7 @@ void linear(Stream& stream, const LinearArgs& args) {
     return;
   }
   const PackedWeight& w = args.segments[0].w;
-  if (use_skinny(w.n, w.k, args.x.shape[0], args.batch_invariant)) {
+  if (args.x.shape[0] <= skinny_rows(w.n, w.k, args.batch_invariant)) {
     run_skinny(stream, args);
   } else {
     run_library(stream, args);
