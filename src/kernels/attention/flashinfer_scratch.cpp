@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain arithmetic outside the CUDA files, so that a build without CUDA plans for a GPU.
-#include "base/check.h"
 #include "base/math.h"
 #include "kernels/attention/flashinfer_params.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One decode kernel. cmake/cuda.cmake writes a source file per instance, which sets HEAD_ELEMS,
+// One decode kernel. cmake/flashinfer.cmake writes a source file per instance, which sets HEAD_ELEMS,
 // HEAD_GRP_SIZE, TOKENS_PER_PAGE and WR_XQA_NAME; WR_XQA_SOURCE is FlashInfer's csrc/xqa/mha_sm90.cu
 // without its launcher and with queries read from rows of the QKV matrix.
 //

@@ -12,13 +12,12 @@
 
 namespace warprow::cuda {
 
-// The instances; cmake/cuda.cmake writes a source for each.
-#define WR_XQA_INSTANCES(X)                                                                      \
-  X(64, 1)                                                                                       \
-  X(64, 2)                                                                                       \
-  X(64, 3)                                                                                       \
-  X(64, 4) X(64, 5) X(64, 6) X(64, 7) X(64, 8) X(128, 1) X(128, 2) X(128, 3) X(128, 4) X(128, 5) \
-      X(128, 6) X(128, 7) X(128, 8)
+// The instances; cmake/flashinfer.cmake writes a source for each.
+// clang-format off
+#define WR_XQA_GROUPS(X, dim) \
+  X(dim, 1) X(dim, 2) X(dim, 3) X(dim, 4) X(dim, 5) X(dim, 6) X(dim, 7) X(dim, 8)
+#define WR_XQA_INSTANCES(X) WR_XQA_GROUPS(X, 64) WR_XQA_GROUPS(X, 128)
+// clang-format on
 
 #define WR_XQA_DECLARE(dim, group)                        \
   cudaError_t xqa_##dim##_##group##_16(const XqaLaunch&); \

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What FlashInfer's kernels are given: arithmetic that a build without CUDA plans with.
+#include "kernels/attention/flashinfer_params.h"
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+FlashInferLimits limits_of(int32_t num_q_heads, int32_t num_kv_heads, int32_t block_size) {
+  FlashInferLimits limits;
+  limits.kv.block_size = block_size;
+  limits.kv.num_kv_heads = num_kv_heads;
+  limits.kv.head_dim_k = limits.kv.head_dim_v = 128;
+  limits.kv.token_stride = 128;
+  limits.num_q_heads = num_q_heads;
+  limits.max_rows = 256;
+  limits.max_toks = 8192;
+  limits.max_blocks = 4096 / block_size;
+  limits.num_sms = 132;
+  return limits;
+}
+
+TEST(FlashInferScratch, PiecesLieSideBySide) {
+  const FlashInferLimits limits = limits_of(32, 8, 16);
+  std::vector<std::byte> memory(flashinfer_scratch_bytes(limits));
+  cuda::FlashInferScratch scratch;
+  EXPECT_EQ(cuda::flashinfer_scratch_layout(limits, memory.data(), &scratch), memory.size());
+  const auto offset = [&](const void* piece) {
+    return static_cast<const std::byte*>(piece) - memory.data();
+  };
+  const cuda::DecodeTables& tables = scratch.tables;
+  const cuda::ExtendWork& work = scratch.work;
+  EXPECT_EQ(tables.max_pages, 256);
+  EXPECT_EQ(offset(tables.pages), 0);
+  EXPECT_EQ(offset(tables.lens), 256 * 256 * 4);
+  EXPECT_EQ(offset(tables.arrivals) - offset(tables.lens), 256 * 4);
+  EXPECT_EQ(offset(work.work_begin) - offset(tables.arrivals), 256 * 8 * 4);
+  EXPECT_EQ(work.max_items, (8192 / 128 + 256) * 32);
+  EXPECT_EQ(offset(scratch.partials) - offset(work.items), 7 * work.max_items * 4);
+  EXPECT_LT(offset(scratch.partials), static_cast<std::ptrdiff_t>(memory.size()));
+}
+
+TEST(FlashInferScratch, BlocksOfManyTokensAreReadAsPagesOf64) {
+  cuda::FlashInferScratch scratch;
+  cuda::flashinfer_scratch_layout(limits_of(32, 8, 128), nullptr, &scratch);
+  EXPECT_EQ(scratch.tables.page_size, 64);
+  EXPECT_EQ(scratch.tables.page_stride, 64 * 128);
+  EXPECT_EQ(scratch.tables.max_pages, 64);
+  cuda::flashinfer_scratch_layout(limits_of(32, 8, 48), nullptr, &scratch);
+  EXPECT_EQ(scratch.tables.page_size, 16);
+}
+
+TEST(FlashInferScratch, FewRowsAreCutIntoManyParts) {
+  const FlashInferLimits limits = limits_of(32, 8, 16);
+  EXPECT_EQ(cuda::xqa_splits(1, limits, false).most, 32);
+  EXPECT_EQ(cuda::xqa_splits(8, limits, false).most, 16);
+  EXPECT_EQ(cuda::xqa_splits(64, limits, false).most, 4);
+  EXPECT_GE(cuda::xqa_splits(100'000, limits, false).most, 1);
+  EXPECT_LT(cuda::xqa_splits(1, limits, false).min_tiles,
+            cuda::xqa_splits(64, limits, false).min_tiles);
+}
+
+TEST(FlashInferScratch, BatchInvariantCutsDoNotDependOnTheBatch) {
+  const FlashInferLimits limits = limits_of(32, 8, 16);
+  const cuda::XqaSplits one = cuda::xqa_splits(1, limits, true);
+  const cuda::XqaSplits many = cuda::xqa_splits(200, limits, true);
+  EXPECT_EQ(one.most, many.most);
+  EXPECT_EQ(one.min_tiles, many.min_tiles);
+}
+
+TEST(FlashInferScratch, UnmetNeedsAreNamed) {
+  EXPECT_STREQ(flashinfer_unmet_need(limits_of(64, 8, 16)), "");
+  EXPECT_NE(std::string(flashinfer_unmet_need(limits_of(72, 8, 16))).find("query heads"),
+            std::string::npos);
+  EXPECT_NE(std::string(flashinfer_unmet_need(limits_of(32, 8, 24))).find("blocks"),
+            std::string::npos);
+  FlashInferLimits wide = limits_of(32, 8, 16);
+  wide.kv.head_dim_k = 96;
+  EXPECT_NE(std::string(flashinfer_unmet_need(wide)).find("head sizes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace warprow
