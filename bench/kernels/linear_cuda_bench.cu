@@ -2,8 +2,8 @@
 // Times the CUDA side of linear: the skinny kernel against cuBLASLt, by shape and number of rows,
 // and all linear operations of a model one after the other in one graph.
 //   linear_cuda_bench [shapes] [chain] [sweep] [once] [Qwen3-0.6B] [Qwen3-8B]
-// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel, once runs each shape
-// once for a profiler.
+// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel; once
+// runs each shape once, for a profiler.
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/skinny_cuda.h"

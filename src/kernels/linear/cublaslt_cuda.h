@@ -48,8 +48,8 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // Chooses algorithms for m from min_m to max_m: from the file of earlier measurements, else by the
-  // library's heuristic. Start-up.
+  // Chooses algorithms for m from min_m to max_m: from the file of earlier measurements, else by
+  // the library's heuristic. Start-up.
   void prepare(const LtProduct& product, int32_t min_m, int32_t max_m);
   // The same, but times the candidates that no file knows and writes what it found to the file
   // ${XDG_CACHE_HOME:-~/.cache}/warprow/cublaslt/<gpu>.txt. Allocates device memory while it runs.

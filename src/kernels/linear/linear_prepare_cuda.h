@@ -20,8 +20,8 @@ struct LinearShape {
 };
 
 // Start-up: opens cuBLASLt if a product of up to max_toks rows needs it and chooses its algorithms,
-// so that no step does. With `tune` unknown ones are timed (about 20 ms each, once a machine), which
-// takes device memory while it runs. Throws StartupError if the library is missing.
+// so that no step does. With `tune` unknown ones are timed, once a machine, which takes device
+// memory while it runs. Throws StartupError if the library is missing.
 void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune);
 
 }  // namespace warprow::cuda

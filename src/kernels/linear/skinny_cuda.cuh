@@ -23,10 +23,10 @@
 // Bytes moved: w once; x from L2 once a tile, with a norm once a block. The ring is filled with w
 //   before the kernel waits for the one before it: the memory system works through the launch and
 //   the tail between kernels.
-// Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks, in
-//   ascending order; these two, then the 8 warps in order. That depends on k alone, so a row's result
-//   depends neither on m nor on the plan. The norm: weights are applied before the product (rounded
-//   to bf16), 1 / rms after it; its sum of squares has one order for each number of teams.
+// Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks,
+//   in ascending order; these two, then the 8 warps in order. That depends on k alone, so a row's
+//   result depends neither on m nor on the plan. The norm: weights are applied before the product
+//   (rounded to bf16), 1 / rms after it; its sum of squares has one order for each number of teams.
 // Preconditions: k a multiple of 8; rows of x, w and norm_weight 16-byte aligned.
 // Origin: own design.
 
@@ -160,9 +160,9 @@ class Team {
                  warp_ * kSkinnyChunkBytes + lane_ % 16 * 16;
   }
 
-  // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs; with
-  // a gate the second half of the tile is the rows up for the gates of the first. Half a warp copies
-  // a row.
+  // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs;
+  // with a gate the second half of the tile is the rows up for the gates of the first. Half a warp
+  // copies a row.
   __device__ void fill_w(uint32_t to) {
     if (w_left_ == 0) {
       return;

@@ -10,8 +10,8 @@
 namespace warprow::cuda::skinny_detail {
 
 // The rows of x in shared memory as bf16, times the norm's weights: [chunk][m] rows of 256 bytes,
-// made by all warps of a block. A row is the work of one or more warps, two chunks of 16 lanes each.
-// Blocks start at different rows, or all would ask for the same lines at once.
+// made by all warps of a block. A row is the work of one or more warps, two chunks of 16 lanes
+// each. Blocks start at different rows, or all would ask for the same lines at once.
 class WeightedX {
  public:
   __device__ WeightedX(const SkinnyArgs& p, int num_warps, unsigned char* x, float* squares)
