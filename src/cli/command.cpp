@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"detokenize", "turns token ids into text", &run_detokenize},
     {"plan", "shows what a model would take of the memory", &run_plan},
     {"bench", "measures speed on random prompts: latency, throughput, startup, step", &run_bench},
+    {"selftest", "checks on this machine what tests cannot know: sleep", &run_selftest},
 };
 
 std::string overview() {

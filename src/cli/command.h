@@ -27,5 +27,6 @@ Result<ExitCode> run_tokenize(const Arguments& arguments);
 Result<ExitCode> run_detokenize(const Arguments& arguments);
 Result<ExitCode> run_plan(const Arguments& arguments);
 Result<ExitCode> run_bench(const Arguments& arguments);
+Result<ExitCode> run_selftest(const Arguments& arguments);
 
 }  // namespace warprow

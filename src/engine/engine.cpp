@@ -9,9 +9,12 @@
 #include "text/text_model.h"
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -68,6 +71,9 @@ class EngineImpl final : public Engine {
   [[nodiscard]] const TextModel& text() const override { return *text_; }
 
   [[nodiscard]] Result<ValidRequest> validate(const GenerationRequest& request) const override {
+    if (loop_.sleep_state().weights_gone()) {
+      return fail(ErrorCode::kUnsupported, kWeightsAreGone);
+    }
     Result<std::vector<TokenId>> prompt = encode_prompt(request);
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());
@@ -102,8 +108,40 @@ class EngineImpl final : public Engine {
   void abort(RequestId id) override { inbox_.abort(id); }
   [[nodiscard]] EngineStats stats() const override { return loop_.stats(); }
 
+  Result<std::vector<std::string>> sleep(int level) override {
+    if (level != 1 && level != 2) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("sleep: level {} is neither 1 nor 2", level));
+    }
+    SleepCall call;
+    call.level = level;
+    return ask(std::move(call));
+  }
+  Result<std::vector<std::string>> wake_up(const std::vector<std::string>& tags) override {
+    Result<std::string> joined = SleepState::join_tags(tags);
+    if (!joined) {
+      return tl::unexpected(std::move(joined).error());
+    }
+    SleepCall call;
+    call.wake = true;
+    call.tags = *std::move(joined);
+    return ask(std::move(call));
+  }
+  [[nodiscard]] bool is_sleeping() const override { return !loop_.sleep_state().awake(); }
+
  private:
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
+  // Waits for the engine thread's answer.
+  Result<std::vector<std::string>> ask(SleepCall call) {
+    auto answer = call.answer.get_future();
+    try {
+      if (inbox_.call(std::move(call))) {
+        return answer.get();
+      }
+    } catch (const std::future_error&) {  // it stopped meanwhile
+    }
+    return fail(ErrorCode::kInternal, "the engine has stopped");
+  }
 
   uint64_t seed_;
   std::unique_ptr<TextModel> text_;

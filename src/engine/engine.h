@@ -108,6 +108,17 @@ class Engine {
   // Ends a request soon with kAbort; unknown or ended ids are ignored.
   virtual void abort(RequestId id) = 0;
   [[nodiscard]] virtual EngineStats stats() const = 0;
+
+  // Gives the memory of weights and KV cache back to the device (SleepMode in worker/sleep.h), after
+  // ending every request with kAbort, as vLLM does. Level 1 keeps the weights in host memory; while
+  // it sleeps requests are accepted and wait. Level 2 drops them; until they are back requests are
+  // refused: validate() fails, and one validated before ends with kError. Returns each rank's
+  // report, or why not. Blocks; not from a callback.
+  virtual Result<std::vector<std::string>> sleep(int level) = 0;
+  // Takes the memory again: of "weights", "kv_cache" or, for no tags, all. Steps run once both are
+  // awake. Errors: an unknown tag; no memory left; weights that cannot be loaded.
+  virtual Result<std::vector<std::string>> wake_up(const std::vector<std::string>& tags) = 0;
+  [[nodiscard]] virtual bool is_sleeping() const = 0;
 };
 
 // Takes ready parts, so that tests can bring their own executor; the command line uses load_engine.

@@ -85,17 +85,19 @@ void EngineLoop::run() noexcept {
     WR_LOG_ERROR("the engine stops: {}", end.error);
   }
   inbox_.close();  // before the end: who submits later is told by the output thread
+  inbox_.take(commands_, false);
+  commands_.clear();  // who waits to sleep or wake up is told now
   outputs_.end(std::move(end));
 }
 
 bool EngineLoop::tick() {
-  const bool idle = !scheduler_.has_work() && executor_.num_outstanding() == 0;
+  const bool idle = !sleep_.awake() || (!scheduler_.has_work() && executor_.num_outstanding() == 0);
   inbox_.take(commands_, idle);
   if (commands_.closed) {
     return false;
   }
   apply_commands();
-  if (submit_step()) {
+  if (!sleep_.awake() || submit_step()) {
     return true;
   }
   if (executor_.num_outstanding() > 0) {
@@ -108,25 +110,75 @@ bool EngineLoop::tick() {
 
 void EngineLoop::apply_commands() {
   for (Submission& submission : commands_.submissions) {
-    const Request request = to_request(std::move(submission));
-    stats_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
-    const Result<void> added = scheduler_.add_request(request);
-    WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
+    add(std::move(submission));
   }
   for (const RequestId id : commands_.aborts) {
     // Unknown: it has ended, and its final update is on its way.
     if (scheduler_.abort_request(id)) {
-      OutputDelta delta;
-      delta.id = id;
-      delta.reason = FinishReason::kAbort;
-      delta.at = EngineClock::now();
-      batch_.deltas.push_back(delta);
+      end_aborted(id, FinishReason::kAbort, "");
     }
   }
   for (const RequestId id : commands_.stopped) {
     scheduler_.finish_request(id);
   }
+  for (SleepCall& call : commands_.sleep_calls) {
+    answer(call);
+  }
   outputs_.publish(batch_);
+}
+
+void EngineLoop::add(Submission submission) {
+  if (sleep_.weights_gone()) {
+    end_aborted(submission.id, FinishReason::kError, kWeightsAreGone);
+    return;
+  }
+  const Request request = to_request(std::move(submission));
+  stats_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  const Result<void> added = scheduler_.add_request(request);
+  WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
+}
+
+void EngineLoop::end_aborted(RequestId id, FinishReason reason, const char* error) {
+  OutputDelta delta;
+  delta.id = id;
+  delta.reason = reason;
+  delta.error = error;
+  delta.at = EngineClock::now();
+  batch_.deltas.push_back(delta);
+}
+
+void EngineLoop::answer(SleepCall& call) {
+  try {
+    call.answer.set_value(call.wake ? wake_up(call.tags) : sleep(call.level));
+  } catch (const StartupError& error) {
+    call.answer.set_value(fail(error.code(), error.what()));
+  }
+}
+
+Result<std::vector<std::string>> EngineLoop::sleep(int level) {
+  if (!sleep_.awake()) {
+    return fail(ErrorCode::kInvalidArgument, "sleep: the engine sleeps already");
+  }
+  for (const RequestId id : scheduler_.abort_all()) {
+    end_aborted(id, FinishReason::kAbort, "");
+  }
+  outputs_.publish(batch_);
+  // The steps in flight, and one that tells the workers which rows are free.
+  while (submit_step() || executor_.num_outstanding() > 0) {
+    if (executor_.num_outstanding() > 0) {
+      take_step();
+    }
+  }
+  std::vector<std::string> reports = executor_.collective_rpc("sleep", std::to_string(level));
+  scheduler_.reset_prefix_cache();
+  sleep_.fall_asleep(level);
+  return reports;
+}
+
+Result<std::vector<std::string>> EngineLoop::wake_up(const std::string& tags) {
+  std::vector<std::string> reports = executor_.collective_rpc("wake_up", tags);
+  sleep_.wake(tags);
+  return reports;
 }
 
 bool EngineLoop::submit_step() {

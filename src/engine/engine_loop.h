@@ -6,6 +6,7 @@
 #include "engine/inbox.h"
 #include "engine/output_batch.h"
 #include "engine/output_queue.h"
+#include "engine/sleep_state.h"
 #include "executor/executor.h"
 #include "sched/scheduler.h"
 
@@ -35,6 +36,7 @@ class EngineLoop {
     return scheduler_.check(prompt_len, max_tokens);
   }
   [[nodiscard]] EngineStats stats() const;
+  [[nodiscard]] const SleepState& sleep_state() const { return sleep_; }
 
  private:
   // When the request in a row was first seen running.
@@ -45,6 +47,11 @@ class EngineLoop {
 
   bool tick();
   void apply_commands();
+  void add(Submission submission);
+  void end_aborted(RequestId id, FinishReason reason, const char* error);
+  void answer(SleepCall& call);
+  [[nodiscard]] Result<std::vector<std::string>> sleep(int level);
+  [[nodiscard]] Result<std::vector<std::string>> wake_up(const std::string& tags);
   bool submit_step();
   void take_step();
   void forward_deltas(EngineClock::time_point now);
@@ -54,6 +61,7 @@ class EngineLoop {
   Inbox& inbox_;
   OutputQueue& outputs_;
   Scheduler scheduler_;
+  SleepState sleep_;
 
   // Reused by every step.
   Commands commands_;

@@ -9,6 +9,7 @@ void Commands::clear() {
   submissions.clear();
   aborts.clear();
   stopped.clear();
+  sleep_calls.clear();
   closed = false;
 }
 
@@ -38,6 +39,18 @@ void Inbox::stop(RequestId id) {
     pending_.stopped.push_back(id);
   }
   wake_.notify_one();
+}
+
+bool Inbox::call(SleepCall call) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (pending_.closed) {
+      return false;
+    }
+    pending_.sleep_calls.push_back(std::move(call));
+  }
+  wake_.notify_one();
+  return true;
 }
 
 void Inbox::close() {

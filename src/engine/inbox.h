@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/validate.h"
 
 #include <condition_variable>
+#include <future>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace warprow {
@@ -15,17 +18,27 @@ struct Submission {
   RequestFields fields;
 };
 
+// A wish to sleep or to wake up, and where its answer goes: each rank's report.
+struct SleepCall {
+  bool wake = false;
+  int level = 0;     // sleep
+  std::string tags;  // wake: see SleepMode; empty: all
+  std::promise<Result<std::vector<std::string>>> answer;
+};
+
 // What the engine thread has been asked since it last looked. Submissions come first: an abort may
 // name one of them.
 struct Commands {
   std::vector<Submission> submissions;
   std::vector<RequestId> aborts;   // by clients
   std::vector<RequestId> stopped;  // by the output thread, which saw a stop string
+  std::vector<SleepCall> sleep_calls;
   bool closed = false;
 
   void clear();
   [[nodiscard]] bool empty() const {
-    return submissions.empty() && aborts.empty() && stopped.empty() && !closed;
+    return submissions.empty() && aborts.empty() && stopped.empty() && sleep_calls.empty() &&
+           !closed;
   }
 };
 
@@ -43,6 +56,8 @@ class Inbox {
   bool submit(Submission submission);
   void abort(RequestId id);
   void stop(RequestId id);
+  // False after close(): there will be no answer.
+  bool call(SleepCall call);
   // Refuses what comes and wakes the engine thread.
   void close();
 

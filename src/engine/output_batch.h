@@ -21,6 +21,7 @@ struct OutputDelta {
   Span32 tokens;             // in OutputBatch::token_ids
   int32_t logprobs_at = -1;  // of the first token, in OutputBatch::logprobs; -1: none
   FinishReason reason = FinishReason::kNone;
+  const char* error = "";  // a literal; with kError
   TokenId stop_token_id = -1;
   int32_t num_cached_tokens = 0;
   EngineClock::time_point started;  // the first step that ran the request

@@ -121,6 +121,7 @@ void RequestOutput::finish(const OutputDelta& delta) {
   } else {
     update_.text += stops_.flush();
     update_.finish_reason = delta.reason;
+    update_.error = delta.error;
     if (delta.reason == FinishReason::kStop && delta.stop_token_id >= 0) {
       update_.stop_reason = int64_t{delta.stop_token_id};
     }

@@ -104,6 +104,17 @@ void BlockPool::set_hash(BlockId block, const BlockHash& hash, int32_t group) {
   }
 }
 
+void BlockPool::forget_contents() {
+  WR_CHECK_EQ(num_free_, num_blocks_ - 1);
+  for (int32_t i = 1; i < num_blocks_; ++i) {
+    Block& b = node(i);
+    if (b.group >= 0) {
+      index_.erase(b.hash, b.group, BlockId{i});
+      b.group = -1;
+    }
+  }
+}
+
 std::vector<BlockId> BlockPool::free_order() const {
   std::vector<BlockId> order;
   for (int32_t i = blocks_[static_cast<size_t>(num_blocks_)].next; i != num_blocks_;

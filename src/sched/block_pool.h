@@ -52,6 +52,9 @@ class BlockPool {
     return index_.find(hash, group);
   }
 
+  // Forgets the content of every block; none may be held or fenced.
+  void forget_contents();
+
   // For tests: the free blocks in the order in which they will be given out.
   [[nodiscard]] std::vector<BlockId> free_order() const;
 

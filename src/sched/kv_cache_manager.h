@@ -94,6 +94,8 @@ class KvCacheManager {
   void release(RequestKv& kv, int64_t last_step);
 
   void complete(int64_t step) { pool_.complete(step); }
+  // Nothing that was cached is found any more; no request may hold a block.
+  void forget_prefixes() { pool_.forget_contents(); }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
 
  private:

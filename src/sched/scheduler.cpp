@@ -118,6 +118,23 @@ bool Scheduler::abort_request(uint64_t id) {
   return index >= 0;
 }
 
+std::vector<uint64_t> Scheduler::abort_all() {
+  std::vector<uint64_t> ids;
+  for (RequestList* list : {&running_, &waiting_}) {
+    while (list->front() >= 0) {
+      ids.push_back(requests_[list->front()].id);
+      end(list->front());
+    }
+  }
+  return ids;
+}
+
+void Scheduler::reset_prefix_cache() {
+  WR_CHECK_EQ(running_.size(), 0);
+  WR_CHECK_EQ(num_in_flight_, 0);
+  kv_.forget_prefixes();
+}
+
 bool Scheduler::schedule(SchedulerOutput& out) {
   out.clear();
   if (num_in_flight_ == config_.max_concurrent_steps) {

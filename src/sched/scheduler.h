@@ -81,6 +81,12 @@ class Scheduler {
   bool abort_request(uint64_t id);
   bool finish_request(uint64_t id) { return abort_request(id); }
 
+  // Ends every request and returns their ids, as abort_request for each.
+  std::vector<uint64_t> abort_all();
+  // Forgets every cached prefix, since the cache's memory is lost. No request may be running, and no
+  // step in flight.
+  void reset_prefix_cache();
+
   // Anything left to schedule or to tell the workers; steps in flight do not count.
   [[nodiscard]] bool has_work() const {
     return running_.size() + waiting_.size() > 0 || !finished_rows_.empty();

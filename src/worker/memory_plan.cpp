@@ -78,6 +78,7 @@ std::string plan_json(const MemoryPlan& plan) {
       {"max_num_batched_tokens", plan.max_num_batched_tokens},
       {"max_concurrency", plan.max_concurrency()},
       {"planned_bytes", plan.planned_bytes()},
+      {"measured_bytes", plan.measured_bytes},
   };
   return json.dump();
 }

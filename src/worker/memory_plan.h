@@ -41,6 +41,7 @@ struct MemoryPlan {
   int64_t graph_bytes = 0;       // GPU: captured graphs
   int64_t foreign_bytes = 0;     // GPU: what the driver and its libraries will take
   int64_t kv_bytes = 0;          // num_blocks x block_bytes
+  int64_t measured_bytes = 0;    // GPU: what start-up took by the driver's figures; 0 before
   int64_t kv_block_bytes = 0;
   int32_t num_blocks = 0;  // the null block included
   int32_t block_size = 0;

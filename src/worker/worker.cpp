@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "device/shape_only.h"
 #include "layers/parameter_loader.h"
 
 #include <algorithm>
@@ -61,7 +62,15 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
              arena->capacity(),
              arena->high_water());
   }
+  sleep_mode_ = std::make_unique<SleepMode>(
+      *device_, *stream_, weights_, *kv_cache_, [this] { load_weights_again(); });
   warm_up();
+  plan_.memory.measured_bytes = device_->facts().free_bytes - device_->free_bytes();
+  if (plan_.memory.measured_bytes > 0) {
+    WR_LOG_INFO("start-up took {} bytes of the device, {} were planned without graphs",
+                plan_.memory.measured_bytes,
+                plan_.memory.planned_bytes() - plan_.memory.graph_bytes);
+  }
 }
 
 Worker::~Worker() { stream_->synchronize(); }
@@ -75,6 +84,18 @@ void Worker::warm_up() {
   ModelRunnerOutput output;
   runner_->take_output(output);
   WR_CHECK(output.rows.empty());
+}
+
+// The very code that loaded them, in the same order and so at the same addresses; activations are
+// where they were.
+void Worker::load_weights_again() {
+  weights_.reset();
+  ParameterLoader loader(*plan_.checkpoint, *stream_, weights_, plan_.load_format());
+  const auto shapes = make_shape_only_device(device_->facts());
+  Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, workspace_.capacity());
+  const Decoder again(plan_.spec, plan_.kv, plan_.decoder, loader, no_activations);
+  loader.finish();
+  WR_CHECK_EQ(weights_.used(), weights_.capacity());
 }
 
 std::string Worker::state_checksum() {
@@ -103,6 +124,12 @@ std::optional<std::string> Worker::call(const std::string& operation, const std:
   }
   if (operation == "state_checksum") {
     return state_checksum();
+  }
+  if (operation == "sleep") {
+    return sleep_mode_->sleep(std::stoi(argument));
+  }
+  if (operation == "wake_up") {
+    return sleep_mode_->wake_up(argument);
   }
   if (operation == "time_steps") {
     step_times_.start(device_->facts().kind, std::stoi(argument));

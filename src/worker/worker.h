@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "device/device.h"
 #include "models/decoder.h"
 #include "runner/features/step_times.h"
@@ -9,6 +10,7 @@
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 #include "worker/model_plan.h"
+#include "worker/sleep.h"
 
 #include <cstdint>
 #include <memory>
@@ -22,7 +24,8 @@ namespace warprow {
 //
 // Owns: device, stream, arenas, model, cache, runner.
 // Thread: one, the executor's.
-// Invariant: after construction the arenas are exactly full: what was planned is what is used.
+// Invariant: after construction the arenas are exactly full: what was planned is what is used; no
+// step runs while weights or cache sleep.
 class Worker {
  public:
   // Loads weights and runs one empty step. Throws StartupError.
@@ -31,7 +34,10 @@ class Worker {
 
   [[nodiscard]] const ModelPlan& plan() const { return plan_; }
 
-  void execute_model(const SchedulerOutput& step) { runner_->execute_model(step); }
+  void execute_model(const SchedulerOutput& step) {
+    WR_CHECK(sleep_mode_->awake(), "a step while the worker sleeps");
+    runner_->execute_model(step);
+  }
   void sample_tokens(const GrammarOutput* grammar) { runner_->sample_tokens(grammar); }
   [[nodiscard]] int32_t num_outstanding() const { return runner_->num_outstanding(); }
   [[nodiscard]] bool output_ready() const { return runner_->output_ready(); }
@@ -39,8 +45,9 @@ class Worker {
 
   // Named operations for collective_rpc: check_health, memory_plan, state_checksum (rows and KV
   // cache; waits for the device), time_steps (argument: how many of the next steps), step_times
-  // (waits; JSON [[begin, end], ...] in microseconds of those steps on the device, empty on a CPU).
-  // Nothing for an unknown name.
+  // (waits; JSON [[begin, end], ...] in microseconds of those steps on the device, empty on a CPU),
+  // sleep (argument: the level) and wake_up (argument: tags), see SleepMode. Nothing for an unknown
+  // name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,
                                                 const std::string& argument);
 
@@ -53,6 +60,7 @@ class Worker {
 
  private:
   void warm_up();
+  void load_weights_again();
   [[nodiscard]] std::string state_checksum();
 
   ModelPlan plan_;
@@ -63,6 +71,7 @@ class Worker {
   Arena workspace_;
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<KvCache> kv_cache_;
+  std::unique_ptr<SleepMode> sleep_mode_;
   StepTimes step_times_;
   std::unique_ptr<ModelRunner> runner_;
 };

@@ -87,6 +87,12 @@ class FakeEngine final : public Engine {
     return stats;
   }
 
+  Result<std::vector<std::string>> sleep(int /*level*/) override { return {}; }
+  Result<std::vector<std::string>> wake_up(const std::vector<std::string>& /*tags*/) override {
+    return {};
+  }
+  [[nodiscard]] bool is_sleeping() const override { return false; }
+
   RequestId num_submitted = 0;
   int num_aborted = 0;
   std::vector<std::string> prompts;  // as submitted

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/cpu/cpu_device.h"
+#include "device/cuda_device.h"
 #include "executor/executor.h"
 #include "executor/make_executor.h"
 #include "sched/scheduler.h"
@@ -42,7 +43,9 @@ class ModelRig {
     if (options_.device.num_threads > 0) {
       options_.config.threads = options_.device.num_threads;
     }
-    ModelPlan plan = value_or_throw(plan_model(options_.config, this_machine()));
+    const bool on_gpu = options_.config.device == "cuda";
+    ModelPlan plan =
+        value_or_throw(plan_model(options_.config, this_machine(on_gpu ? "cuda" : "cpu")));
     plan.runner.debug_checks = options_.debug_checks;
     options_.device.num_threads = plan.config.threads;
     SchedulerConfig config;
@@ -53,8 +56,14 @@ class ModelRig {
     config.enable_chunked_prefill = plan.config.enable_chunked_prefill;
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
     config.kv = plan.kv_cache;
-    auto device = cpu::make_cpu_device(options_.device);
-    device_ = device.get();
+    std::unique_ptr<Device> device;
+    if (on_gpu) {
+      device = cuda::make_cuda_device();
+    } else {
+      auto cpu = cpu::make_cpu_device(options_.device);
+      device_ = cpu.get();
+      device = std::move(cpu);
+    }
     executor_ = make_uniproc_executor(std::move(plan), std::move(device));
     scheduler_ = std::make_unique<Scheduler>(config);
     scheduler_->reserve(step_);
@@ -111,6 +120,7 @@ class ModelRig {
 
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] Executor& executor() { return *executor_; }
+  // The CPU it runs on; there is none with config.device "cuda".
   [[nodiscard]] cpu::CpuDevice& device() { return *device_; }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }

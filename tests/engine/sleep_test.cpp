@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What sleep and wake-up mean for requests; the memory itself: tests/sim/sleep_test.cpp.
+#include "engine/engine.h"
+#include "tests/engine/toy_engine.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::Client;
+using testing::FakeModel;
+using testing::greedy_request;
+using testing::make_toy_engine;
+
+GenerationRequest long_request() {
+  GenerationRequest request = greedy_request({9, 3, 4}, 100);
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+TEST(Sleep, EndsWhatRunsAndWhatWaits) {
+  Client client;
+  FakeModel model;
+  model.max_num_seqs = 2;
+  model.step_time = std::chrono::milliseconds(1);
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  for (int i = 0; i < 5; ++i) {
+    client.submit(*engine, long_request());
+  }
+  client.wait_for_tokens(1, 3);
+  EXPECT_FALSE(engine->is_sleeping());
+  ASSERT_TRUE(engine->sleep(1));
+  EXPECT_TRUE(engine->is_sleeping());
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(client.wait(i).last.finish_reason, FinishReason::kAbort) << i;
+    EXPECT_EQ(client.wait(i).num_final, 1);
+  }
+}
+
+TEST(Sleep, AtLevelOneRequestsWaitForTheWakeUp) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  ASSERT_TRUE(engine->sleep(1));
+  client.submit(*engine, long_request());
+  const RequestId aborted = client.submit(*engine, long_request());
+  engine->abort(aborted);
+  EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kAbort);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(engine->stats().steps, 0);
+  ASSERT_TRUE(engine->wake_up({"weights"}));
+  EXPECT_TRUE(engine->is_sleeping());
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(engine->stats().steps, 0);
+  ASSERT_TRUE(engine->wake_up({"kv_cache"}));
+  EXPECT_FALSE(engine->is_sleeping());
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kLength);
+}
+
+TEST(Sleep, AtLevelTwoRequestsAreRefusedUntilTheWeightsAreBack) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  Result<ValidRequest> validated_before = engine->validate(long_request());
+  ASSERT_TRUE(engine->sleep(2));
+  const Result<ValidRequest> refused = engine->validate(long_request());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("wake it up"), std::string::npos);
+  client.submit(*engine, *std::move(validated_before));
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kError);
+  EXPECT_EQ(client.wait(0).last.error, refused.error().message);
+  ASSERT_TRUE(engine->wake_up({"kv_cache"}));
+  EXPECT_FALSE(engine->validate(long_request()));
+  ASSERT_TRUE(engine->wake_up({"weights"}));
+  client.submit(*engine, long_request());
+  EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength);
+}
+
+TEST(Sleep, MistakesAreNamed) {
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  EXPECT_NE(engine->sleep(3).error().message.find("level 3"), std::string::npos);
+  EXPECT_NE(engine->wake_up({"wieghts"}).error().message.find("'wieghts'"), std::string::npos);
+  EXPECT_TRUE(engine->wake_up({}));  // nothing sleeps
+  EXPECT_TRUE(engine->sleep(1));
+  EXPECT_NE(engine->sleep(2).error().message.find("already"), std::string::npos);
+  EXPECT_TRUE(engine->wake_up({}));
+  EXPECT_FALSE(engine->is_sleeping());
+}
+
+TEST(Sleep, ShutdownOfASleepingEngineEndsWhoWaits) {
+  Client client;
+  {
+    const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+    ASSERT_TRUE(engine->sleep(1));
+    client.submit(*engine, long_request());
+  }
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kAbort);
+}
+
+// After an engine has failed nobody waits for ever.
+TEST(Sleep, AFailedEngineSaysSo) {
+  Client client;
+  FakeModel model;
+  model.throw_at_step = 1;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  client.submit(*engine, long_request());
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kError);
+  EXPECT_FALSE(engine->sleep(1));
+}
+
+}  // namespace
+}  // namespace warprow
