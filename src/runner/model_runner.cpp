@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/host_sync.h"
+#include "device/range.h"
 #include "device/step_note.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/sample/sample.h"
@@ -120,6 +121,7 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
 
 // Everything between the upload and the logits, from a graph where the step has one.
 void ModelRunner::run_forward() {
+  const ScopedRange range("forward");
   ForwardContext context;
   context.groups = forward_groups_;
   context.kv_layers = kv_cache_->layers();
@@ -173,6 +175,7 @@ void ModelRunner::decode_logits() {
 
 void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
+  const ScopedRange range("sample");
   WR_CHECK(grammar == nullptr || grammar->rows.empty(), "grammars are not built in");
   const ScopedNoHostSync no_sync(options_.debug_checks);
   if (batch_.num_logits > 0) {
@@ -218,6 +221,7 @@ void ModelRunner::draw_tokens() {
 }
 
 void ModelRunner::take_output(ModelRunnerOutput& output) {
+  const ScopedRange range("take_output");
   outputs_.take(output);
   done_step_ = output.step;
 }
@@ -233,6 +237,7 @@ void ModelRunner::release_rows(const std::vector<RowId>& rows) {
 
 // Rows are released before they are given out again; nothing is cleared on the device.
 void ModelRunner::update_rows(const SchedulerOutput& step) {
+  const ScopedRange range("update_rows");
   release_rows(step.finished_rows);
   release_rows(step.preempted_rows);
   for (const NewRow& row : step.new_rows) {
@@ -295,6 +300,7 @@ void ModelRunner::pad_batch(const SchedulerOutput& step) {
 }
 
 void ModelRunner::upload() {
+  const ScopedRange range("upload");
   const StepUpload::Entry entry = upload_.begin(num_outstanding());
   *entry.output_entry = outputs_.next_entry();
   batch_.host_query_start_loc.clear();
