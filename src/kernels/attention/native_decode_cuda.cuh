@@ -45,6 +45,11 @@ struct DecodeSizes {
   static constexpr int kSharedBytes = kRingBytes + kExchangeFloats * 4;
 };
 
+// Which of its row's blocks a tile is in. Exact for up to 2^32 / (tiles of a block) tiles.
+__device__ __forceinline__ int32_t block_of(const NativeParams& p, int32_t tile) {
+  return p.tiles_reciprocal == 0 ? tile : static_cast<int32_t>(__umulhi(tile, p.tiles_reciprocal));
+}
+
 // An item for one KV head.
 struct Piece {
   DecodeItem item;
@@ -70,11 +75,11 @@ struct PieceQueue {
   }
   // One warp: what put needs to know of a piece, an integer a lane.
   [[nodiscard]] __device__ int32_t fetch(const NativeParams& p, int32_t number) const {
-    const int lane = threadIdx.x % 32;
-    const int32_t item = number / p.num_kv_heads;
     if (number >= num_pieces) {
       return -1;
     }
+    const int lane = threadIdx.x % 32;
+    const int32_t item = number / p.num_kv_heads;
     return lane < 8 ? __ldcg(reinterpret_cast<const int32_t*>(p.scratch.items + item) + lane)
                     : number - item * p.num_kv_heads;
   }
@@ -110,8 +115,8 @@ struct TileFeed {
                                                 int32_t first) const {
     const auto mine = (first + static_cast<int32_t>(threadIdx.x % 32)) * kDecodeWarps +
                       static_cast<int32_t>(threadIdx.x / 32);
-    const int32_t token = (item.tile + min(mine, item.num_tiles - 1)) * kDecodeTile;
-    return p.block_table + item.table_row * p.table_stride + token / p.block_size;
+    const int32_t tile = item.tile + min(mine, item.num_tiles - 1);
+    return p.block_table + item.table_row * p.table_stride + block_of(p, tile);
   }
   // Once for every piece of the block, before the feed can get there.
   __device__ void expect(const NativeParams& p, const PieceQueue& queue, int k_coming) {
@@ -157,7 +162,7 @@ struct TileFeed {
     }
     const int32_t tile =
         piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
-    const int32_t offset = tile * kDecodeTile % p.block_size;
+    const int32_t offset = tile * kDecodeTile - block_of(p, tile) * p.block_size;
     const int64_t place = __shfl_sync(0xffffffffU, held, n - held_first) * p.block_bytes +
                           offset * p.token_bytes + piece.head * p.head_bytes;
     constexpr int kTokensAtOnce = 32 / Sizes::kChunks;
@@ -264,34 +269,28 @@ struct DecodeState {
     }
   }
 
-  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for heads 2t and 2t + 1.
+  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for heads 2t and 2t + 1. Four sums side
+  // by side, since each product waits for the one before it.
   __device__ void score(float (&s)[kHeadTiles][4], uint32_t keys) const {
     using Sizes = DecodeSizes<kDim, kHeadTiles>;
     const int lane = threadIdx.x % 32;
     const int token = lane % 16;
     const uint32_t row = keys + token * Sizes::kRowBytes;
-    float odd[kHeadTiles][4] = {};
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[h][i] = 0.0F;
-      }
-    }
+    uint32_t a[kSteps][4];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4];
-      load_matrices(a, row + (((2 * step + lane / 16) ^ (token & 7)) * 16));
-#pragma unroll
-      for (int h = 0; h < kHeadTiles; ++h) {
-        mma_bf16(step % 2 == 0 ? s[h] : odd[h], a, q[h][step][0], q[h][step][1]);
-      }
+      load_matrices(a[step], row + (((2 * step + lane / 16) ^ (token & 7)) * 16));
     }
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
+      float sums[4][4] = {};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        mma_bf16(sums[step % 4], a[step], q[h][step][0], q[h][step][1]);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[h][i] += odd[h][i];
+        s[h][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
       }
     }
   }
@@ -333,6 +332,14 @@ struct DecodeState {
     const int lane = threadIdx.x % 32;
     float s[kHeadTiles][4];
     score(s, stage);
+    uint32_t values[kSteps][4];  // on their way while the weights are made
+    const int value_token = lane % 8 + (lane / 16) * 8;
+    const uint32_t value_row = stage + Sizes::kHalfBytes + value_token * Sizes::kRowBytes;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int chunk = (2 * step + (lane / 8) % 2) ^ (value_token & 7);
+      load_matrices_transposed(values[step], value_row + chunk * 16);
+    }
     uint32_t weights[kHeadTiles][2];
     const bool whole = position >= low && position + kDecodeTile <= high;
 #pragma unroll
@@ -352,15 +359,11 @@ struct DecodeState {
       weights[h][0] = transpose_matrix(pack_bf16(s[h][0], s[h][1]));
       weights[h][1] = transpose_matrix(pack_bf16(s[h][2], s[h][3]));
     }
-    const int token = lane % 8 + (lane / 16) * 8;
-    const uint32_t row = stage + Sizes::kHalfBytes + token * Sizes::kRowBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4];
-      load_matrices_transposed(a, row + (((2 * step + (lane / 8) % 2) ^ (token & 7)) * 16));
 #pragma unroll
       for (int h = 0; h < kHeadTiles; ++h) {
-        mma_bf16(o[h][step], a, weights[h][0], weights[h][1]);
+        mma_bf16(o[h][step], values[step], weights[h][0], weights[h][1]);
       }
     }
   }

@@ -324,6 +324,9 @@ struct HopperState {
     }
   }
   __device__ void shrink_output(const float (&shrink)[2]) {
+    if (!__any_sync(0xffffffffU, shrink[0] != 1.0F || shrink[1] != 1.0F)) {
+      return;  // most tiles bring no new maximum
+    }
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) {
       o[i] *= shrink[i / 2 % 2];

@@ -86,6 +86,7 @@ struct NativeParams {
   int64_t block_bytes, head_bytes, token_bytes;            // strides of the cache
   NativeScratch scratch;
   int32_t block_size, num_kv_heads, group;
+  uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: there is one
   int32_t first_prefill_row, num_rows;
   int32_t schedule_window;  // what the schedule was made with
   int32_t window;

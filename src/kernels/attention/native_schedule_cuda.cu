@@ -71,7 +71,8 @@ __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
 // How finely rows are cut. A block's even share of the step's tiles is `share`; a row that begins
 // when the fraction x of the tiles lies before it is cut into parts of about share * (1 - x) / 2, so
 // that parts become smaller towards the end and the blocks end together, though some are much faster.
-// No part is smaller than kSmallest tiles unless its row is.
+// No part is smaller than kSmallest tiles unless its row is, or half of that where the device would
+// stay empty.
 struct Cutting {
   static constexpr int32_t kSmallest = 16;
   static constexpr int32_t kMostParts = 64;
@@ -83,7 +84,8 @@ struct Cutting {
     const float middle = static_cast<float>(before) + 0.5F * static_cast<float>(tiles);
     const float left = static_cast<float>(all) - middle;
     const float size = left * static_cast<float>(num_heads) / static_cast<float>(2 * num_blocks);
-    const int32_t whole = max(kSmallest, static_cast<int32_t>(size));
+    const bool few = all * num_heads <= kSmallest / 2 * num_blocks && tiles > kSmallest;
+    const int32_t whole = max(few ? kSmallest / 2 : kSmallest, static_cast<int32_t>(size));
     return min(kMostParts, (tiles + whole - 1) / whole);
   }
 };

@@ -52,11 +52,12 @@ Split split_rows(const PagedAttentionArgs& args) {
   split.decode_blocks = std::min(kMaxDecodeBlocks, chip().num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
-    // Tiles of 128 where they fill the device and a row fills them.
+    // Tiles of 128 where rows fill them and they fill the device, or on Hopper half of it.
     const int64_t query_rows = (args.q.shape[0] - split.num_decode_rows) * group;
-    split.wide =
-        query_rows >= rows * 128 && query_rows / 128 * args.kv.num_kv_heads >= chip().num_sms;
-    split.hopper = split.wide && chip().hopper && !args.batch_invariant;
+    const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
+    split.hopper = chip().hopper && !args.batch_invariant && query_rows >= rows * 64 &&
+                   2 * items >= chip().num_sms;
+    split.wide = split.hopper || (query_rows >= rows * 128 && items >= chip().num_sms);
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
   }
   return split;
@@ -127,6 +128,9 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.block_size = kv.block_size;
   p.num_kv_heads = kv.num_kv_heads;
   p.group = args.num_q_heads / kv.num_kv_heads;
+  const uint64_t tiles = kv.block_size / kDecodeTile;
+  p.tiles_reciprocal =
+      tiles == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + tiles - 1) / tiles);
   p.first_prefill_row = split.num_decode_rows;
   p.num_rows = split.num_rows;
   p.schedule_window = args.schedule_window;
