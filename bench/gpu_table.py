@@ -24,10 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B"}
 DECODE_BATCHES = (1, 8, 32, 128, 256, 512)
-GREEDY_AT = "decode 128"  # what sampling costs are added to
-
 # Added to greedy at batch 128; the peer's rows were taken with the same parameters.
 SAMPLING = {
+    "greedy": [],
     "top-p + top-k": ["--temperature", "0.8", "--top-p", "0.95", "--top-k", "50"],
     "logprobs 5": ["--logprobs", "5"],
     "penalties": ["--temperature", "0.8", "--repetition-penalty", "1.1", "--presence-penalty", "0.5"],
@@ -113,7 +112,7 @@ def jobs(model):
     yield Job("start", ["startup", "--num-iters-cold", "0", "--num-iters-warmup", "0", "--num-iters-warm", "3"],
               lambda result: {"start": result["warm_startup_percentiles"]["50"],
                               "first answer": result["warm_first_token_percentiles"]["50"]})
-    for rule, flags in SAMPLING.items():
+    for rule, flags in SAMPLING.items():  # the same few runs of each, so that they differ by the rule alone
         yield Job(rule, ["latency", "--input-len", "128", "--output-len", "256", "--batch-size", "128", *flags, *iters],
                   lambda result, rule=rule: {f"with {rule}": result["decode_ms_per_step"]})
     yield Job("throughput", ["throughput", "--input-len", "1024", "--output-len", "256", "--num-prompts", "512",
@@ -184,7 +183,7 @@ def values_of(reports):
             for key in keys_of(job.name):
                 values.setdefault((model, key), record["failed"])
     for model in MODELS:
-        greedy = values.get((model, GREEDY_AT))
+        greedy = values.get((model, "with greedy"))
         for rule in SAMPLING:
             sampled = values.get((model, f"with {rule}"))
             if isinstance(greedy, float) and isinstance(sampled, float):
@@ -219,6 +218,23 @@ def table(reports):
     return "\n".join(lines)
 
 
+STEP_PARTS = {"step": "wall_us", "host": "host_us", "execute_model": "execute_model_us",
+              "sample_tokens": "sample_tokens_us", "take_output": "take_output_us",
+              "schedule and deliver": "schedule_us", "host waits": "wait_us"}
+
+
+def step_table(reports):
+    """Medians of a steady step of 256 rows, in microseconds."""
+    steps = {record["model"]: record["result"] for report in reports for record in report["records"]
+             if record["job"] == "step" and "result" in record}
+    lines = ["| us a step, 256 rows | " + " | ".join(steps) + " |", "|---|" + "---|" * len(steps)]
+    for label, field in STEP_PARTS.items():
+        lines.append(f"| {label} | " + " | ".join(f"{step[field]['median']:.1f}" for step in steps.values()) + " |")
+    lines.append("| driver calls | " + " | ".join(f"{step.get('driver_calls_per_step', 0):.2f}"
+                                                  for step in steps.values()) + " |")
+    return "\n".join(lines) if steps else ""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "build" / "cuda-release" / "warprow"))
@@ -239,7 +255,7 @@ def main():
         reports = [measure(args)]
     for report in reports:
         print(f"{report['date']}, {report['machine']}, {report['version']}")
-    print("\n" + table(reports))
+    print("\n" + table(reports) + "\n\n" + step_table(reports))
 
 
 if __name__ == "__main__":
