@@ -6,7 +6,6 @@
 #include "cli/update_queue.h"
 #include "executor/executor.h"
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -19,48 +18,57 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kNumPrompts = 8;
+constexpr int32_t kNumPrompts = 4;
 constexpr int32_t kPromptLen = 24;
 constexpr int64_t kOutputLen = 32;
+constexpr uint32_t kSeed = 1;
 // The part of what was given back that must show in the device's own figure.
 constexpr double kMinFreed = 0.95;
 
 using Tokens = std::vector<std::vector<TokenId>>;
 
-// Greedy answers to a few random prompts, all at once. A prefix cache that outlived its memory would
-// change the second round.
-Result<Tokens> answers(Engine& engine, UpdateQueue& updates) {
-  std::mt19937 random(1);
-  std::map<RequestId, size_t> place;
+// The greedy answer to one prompt.
+Result<std::vector<TokenId>> answer(Engine& engine,
+                                    UpdateQueue& updates,
+                                    std::vector<TokenId> prompt) {
+  GenerationRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 0.0;
+  request.sampling.max_tokens = kOutputLen;
+  request.sampling.ignore_eos = true;
+  Result<ValidRequest> valid = engine.validate(request);
+  if (!valid) {
+    return tl::unexpected(valid.error());
+  }
+  engine.submit(*std::move(valid), updates.callback());
+  std::vector<TokenId> tokens;
+  for (;;) {
+    const std::optional<RequestUpdate> update = updates.take();
+    if (!update || !update->error.empty()) {
+      return fail(ErrorCode::kInternal, update ? update->error : "interrupted");
+    }
+    tokens.insert(tokens.end(), update->token_ids.begin(), update->token_ids.end());
+    if (update->finish_reason != FinishReason::kNone) {
+      return tokens;
+    }
+  }
+}
+
+// Answers to a few random prompts, one by one: what runs beside a request may move its last bits.
+Result<Tokens> answers(Engine& engine, UpdateQueue& updates, uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto vocab_size = static_cast<uint32_t>(engine.model_facts().vocab_size);
+  Tokens tokens;
   for (int32_t i = 0; i < kNumPrompts; ++i) {
     std::vector<TokenId> prompt;
     for (int32_t t = 0; t < kPromptLen; ++t) {
-      prompt.push_back(
-          static_cast<TokenId>(random() % static_cast<uint32_t>(engine.model_facts().vocab_size)));
+      prompt.push_back(static_cast<TokenId>(random() % vocab_size));
     }
-    GenerationRequest request;
-    request.prompt = std::move(prompt);
-    request.sampling.temperature = 0.0;
-    request.sampling.max_tokens = kOutputLen;
-    request.sampling.ignore_eos = true;
-    Result<ValidRequest> valid = engine.validate(request);
-    if (!valid) {
-      return tl::unexpected(valid.error());
+    Result<std::vector<TokenId>> got = answer(engine, updates, std::move(prompt));
+    if (!got) {
+      return tl::unexpected(got.error());
     }
-    place.emplace(engine.submit(*std::move(valid), updates.callback()), place.size());
-  }
-  Tokens tokens(place.size());
-  for (size_t open = place.size(); open > 0;) {
-    const std::optional<RequestUpdate> update = updates.take();
-    if (!update) {
-      return fail(ErrorCode::kInternal, "interrupted");
-    }
-    std::vector<TokenId>& answer = tokens[place.at(update->id)];
-    answer.insert(answer.end(), update->token_ids.begin(), update->token_ids.end());
-    open -= update->finish_reason != FinishReason::kNone ? 1 : 0;
-    if (!update->error.empty()) {
-      return fail(ErrorCode::kInternal, update->error);
-    }
+    tokens.push_back(*std::move(got));
   }
   return tokens;
 }
@@ -109,7 +117,7 @@ Result<Outcome> check_round(Engine& engine,
     return tl::unexpected(slept.error());
   }
   const EngineStats before = engine.stats();
-  const Result<Tokens> got = answers(engine, updates);
+  const Result<Tokens> got = answers(engine, updates, kSeed);
   if (!got) {
     return tl::unexpected(got.error());
   }
@@ -155,8 +163,10 @@ Result<ExitCode> selftest_sleep(const Arguments& arguments) {
   }
   UpdateQueue updates;
   const std::unique_ptr<Engine> engine = load_engine(frame.config());
-  Result<Tokens> expected = answers(*engine, updates);
-  expected = expected ? answers(*engine, updates) : expected;  // with graphs captured
+  // Other prompts first, so that graphs are captured; none of these is in the prefix cache then, nor
+  // after a wake-up, unless the cache outlived its memory.
+  const Result<Tokens> others = answers(*engine, updates, kSeed + 1);
+  const Result<Tokens> expected = others ? answers(*engine, updates, kSeed) : others;
   if (!expected) {
     return tl::unexpected(expected.error());
   }

@@ -155,33 +155,38 @@ void describe(ModelPlan& plan, const ModelFiles& files, const MachineFacts& mach
   memory.threads = config.threads;
 }
 
+// The sizes to capture: the user's, which are checked even where nothing is captured.
+Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
+  if (config.cudagraph_capture_sizes == "auto") {
+    return default_capture_sizes(config.max_num_seqs, config.max_num_batched_tokens);
+  }
+  Result<std::vector<int32_t>> sizes = parse_capture_sizes(config.cudagraph_capture_sizes);
+  if (!sizes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--cudagraph-capture-sizes: {}", sizes.error().message));
+  }
+  if (sizes->back() > config.max_num_batched_tokens) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--cudagraph-capture-sizes: {} is above --max-num-batched-tokens {}",
+                            sizes->back(),
+                            config.max_num_batched_tokens));
+  }
+  return sizes;
+}
+
 Result<void> decide_graphs(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
   GraphOptions& graphs = plan.runner.graphs;
   const Result<GraphWish> wish = parse_graph_wish(config.cudagraph_mode);
-  if (!wish) {
-    return tl::unexpected(wish.error());
+  Result<std::vector<int32_t>> sizes = capture_sizes(config);
+  if (!wish || !sizes) {
+    return tl::unexpected(!wish ? wish.error() : sizes.error());
   }
   graphs.wish = *wish;
   if (graphs.wish == GraphWish::kNone) {
     return {};
   }
-  if (config.cudagraph_capture_sizes == "auto") {
-    graphs.sizes = default_capture_sizes(config.max_num_seqs, config.max_num_batched_tokens);
-  } else {
-    Result<std::vector<int32_t>> sizes = parse_capture_sizes(config.cudagraph_capture_sizes);
-    if (!sizes) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("cudagraph_capture_sizes: {}", sizes.error().message));
-    }
-    graphs.sizes = std::move(*sizes);
-    if (!graphs.sizes.empty() && graphs.sizes.back() > config.max_num_batched_tokens) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("cudagraph_capture_sizes: {} is above max_num_batched_tokens {}",
-                              graphs.sizes.back(),
-                              config.max_num_batched_tokens));
-    }
-  }
+  graphs.sizes = *std::move(sizes);
   graphs.reserved_bytes = kGraphBytes;
   return {};
 }

@@ -217,6 +217,41 @@ TEST_F(RuntimeCuda, TooLittleMemoryIsRefusedBeforeLoading) {
   EXPECT_GE(free_bytes(), before / 2 - 64 * kMiB);
 }
 
+// Memory goes back to the driver and returns at the same addresses: graphs captured before replay
+// after, and the same prompt yields the same tokens. Level 2 makes the random weights anew.
+TEST_F(RuntimeCuda, SleepGivesMemoryBackAndChangesNoAnswer) {
+  RigOptions large = options();
+  large.config.model = real_model();
+  large.config.kv_cache_memory_bytes = 2048 * kMiB;
+  ModelRig rig(large);
+  uint64_t id = 0;
+  const auto answer = [&] {
+    Request same = request(1, 24, 30);
+    same.id = ++id;
+    rig.add(same);
+    return rig.run().at(id).tokens;
+  };
+  answer();
+  answer();  // captures
+  const std::vector<TokenId> expected = answer();
+  EXPECT_EQ(expected.size(), 30U);
+  const int64_t captures = rig.executor().stats().graph_captures;
+  EXPECT_GT(captures, 0);
+  for (const char* level : {"1", "2"}) {
+    const int64_t before = free_bytes();
+    const auto report =
+        nlohmann::json::parse(rig.executor().collective_rpc("sleep", level).front());
+    const auto given = report["weights_bytes"].get<int64_t>() + report["kv_bytes"].get<int64_t>();
+    EXPECT_GT(given, 3000 * kMiB);
+    EXPECT_GE(free_bytes() - before, given * 95 / 100);
+    rig.executor().collective_rpc("wake_up", "weights");
+    rig.executor().collective_rpc("wake_up", "kv_cache");
+    EXPECT_LE(std::abs(free_bytes() - before), 4 * kMiB);
+    EXPECT_EQ(answer(), expected) << "level " << level;
+    EXPECT_EQ(rig.executor().stats().graph_captures, captures);
+  }
+}
+
 // What a step did, without the values of tokens: near-ties may fall either way.
 struct StepAccount {
   std::vector<RowId> finished, preempted;

@@ -158,7 +158,24 @@ class Models(CliTest):
         self.refuse(NO_MEMORY, "", "generate", MODEL, "-p", "x", "--kv-cache-memory-bytes", "1KiB")
 
     def test_cuda_is_refused_where_there_is_none(self):
-        self.refuse(NO_MODEL, "cuda", "generate", MODEL, "-p", "x", "--device", "cuda")
+        env = clean_environment(CUDA_VISIBLE_DEVICES="")
+        self.refuse(NO_MODEL, "--device: cuda is not available here", "generate", MODEL, "-p", "x", "--device", "cuda",
+                    env=env)
+
+    def test_a_known_gpu_is_planned_without_one(self):
+        plan = self.answer("plan", MODEL, "--device", "h200")
+        self.assertIn("H200", plan["device"])
+        self.assertLessEqual(plan["planned_bytes"], 0.9 * plan["total_bytes"])
+        self.assertGreater(plan["planned_bytes"], 0.899 * plan["total_bytes"])
+        self.refuse(USAGE, "h200 is for plans", "generate", MODEL, "-p", "x", "--device", "h200")
+        self.refuse(NO_MEMORY, "do not fit in", "plan", MODEL, "--device", "h200", "--kv-cache-memory-bytes", "200GiB")
+
+    def test_sleep_changes_no_answers(self):
+        rounds = self.succeed("selftest", "sleep", MODEL, "--max-model-len", "256", "--kv-cache-memory-bytes", "32MiB",
+                              "--output", "json").stdout
+        rounds = [json.loads(line) for line in rounds.splitlines()]
+        self.assertEqual([r["sleep"]["level"] for r in rounds], [1, 2, 1, 2])
+        self.assertTrue(all(r["answers_equal"] for r in rounds))
 
 
 class Configuration(CliTest):
@@ -194,6 +211,23 @@ class Configuration(CliTest):
         self.refuse(USAGE, "WARPROW_BLOCK_SIZE: 8", "generate", env=clean_environment(WARPROW_BLOCK_SIZE="8"))
         self.refuse(USAGE, "--max-num-batched-tokens: 4 is below --max-num-seqs 8", "generate", MODEL, "-p", "x",
                     "--max-num-seqs", "8", "--max-num-batched-tokens", "4")
+
+    def test_graph_settings(self):
+        def refused(code, needle, *flags):
+            self.refuse(code, needle, "generate", MODEL, "-p", "x", *flags)
+
+        refused(USAGE, "--cudagraph-mode: 'fulll' is none of", "--cudagraph-mode", "fulll")
+        for sizes in ("4,2", "1,x", "0,1", "1,,2"):
+            refused(USAGE, f"--cudagraph-capture-sizes: '{sizes}' is not a list", "--cudagraph-capture-sizes", sizes)
+        refused(USAGE, "--cudagraph-capture-sizes: 1024 is above --max-num-batched-tokens 512", "--cudagraph-mode",
+                "full", "--cudagraph-capture-sizes", "1,1024")
+
+    def test_attention_backends_are_named(self):
+        for name in ("nonesuch", "flashinfer", "native"):  # the last two need a GPU
+            done = run("generate", MODEL, "-p", "x", "--device", "cpu", "--attention-backend", name)
+            self.assertIn(done.returncode, (USAGE, NO_MODEL))
+            self.assertIn(name, done.stderr.decode())
+            self.assertEqual(done.stderr.count(b"\n"), 1, done.stderr)
 
     def test_an_unknown_variable_is_named(self):
         done = self.succeed("tokenize", MODEL, "-p", "x", env=clean_environment(WARPROW_BLOCKSIZE="16"))

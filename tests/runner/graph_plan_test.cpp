@@ -180,7 +180,8 @@ TEST(GraphSizes, PowersOfTwoToTheLargestAreTen) {
 }
 
 TEST(GraphSizes, MistakesAreNamed) {
-  for (const char* text : {"1,2,,4", "1,2,", ",1", "4,2", "2,2", "0,1", "-1", "1 2", "a", "1,x"}) {
+  for (const char* text :
+       {"", "1,2,,4", "1,2,", ",1", "4,2", "2,2", "0,1", "-1", "1 2", "a", "1,x"}) {
     const auto sizes = parse_capture_sizes(text);
     ASSERT_FALSE(sizes) << text;
     EXPECT_NE(sizes.error().message.find(std::string("'") + text + "'"), std::string::npos);

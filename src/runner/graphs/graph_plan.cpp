@@ -61,7 +61,7 @@ Result<std::vector<int32_t>> parse_capture_sizes(std::string_view text) {
   std::vector<int32_t> sizes;
   const char* at = text.data();
   const char* const end = at + text.size();
-  while (at < end) {
+  do {
     int32_t size = 0;
     const auto [next, error] = std::from_chars(at, end, size);
     const bool ends = next == end || (*next == ',' && next + 1 < end);
@@ -71,7 +71,7 @@ Result<std::vector<int32_t>> parse_capture_sizes(std::string_view text) {
     }
     sizes.push_back(size);
     at = next == end ? end : next + 1;
-  }
+  } while (at < end);
   return sizes;
 }
 
