@@ -88,7 +88,8 @@ class FlashInferAttention final : public AttentionBackend {
     args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
     args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
     args.scratch = scratch_;
-    args.num_decode_rows = batch.num_decode_rows;
+    // A token that is decoded now may be a chunk's last elsewhere, so it takes the same kernel.
+    args.num_decode_rows = batch_invariant_ ? 0 : batch.num_decode_rows;
     args.batch_invariant = batch_invariant_;
     return args;
   }

@@ -21,10 +21,12 @@ struct EngineConfig {
   int32_t kernel_block_size = 0;       // 0: block_size; else a divisor of it, a multiple of 16
   // 0: min(2 GiB, a quarter of the memory) on a CPU; on a GPU what its share leaves
   int64_t kv_cache_memory_bytes = 0;
-  double gpu_memory_utilization = 0.9;  // share of a GPU's memory that the engine may take
-  std::string attention_backend = "auto";
-  bool enforce_eager = false;                    // no graphs
-  std::string cudagraph_mode = "auto";           // GraphWish (runner/graphs/graph_plan.h), or auto
+  double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take
+  std::string kv_cache_layout = "hnd";     // hnd | nhd: how a KV block lies in memory
+  std::string attention_backend = "auto";  // a name, or a list by layers: native:0-3,flashinfer
+  bool batch_invariant = false;            // on a GPU: no result depends on the rest of its batch
+  bool enforce_eager = false;              // no graphs
+  std::string cudagraph_mode = "auto";     // GraphWish (runner/graphs/graph_plan.h), or auto
   std::string cudagraph_capture_sizes = "auto";  // "1,2,4,8": token counts that get graphs
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;

@@ -67,9 +67,9 @@ class Executor {
   virtual void take_output(ModelRunnerOutput& output) = 0;
 
   // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health",
-  // "memory_plan", "state_checksum", "time_steps", "step_times", "sleep", "wake_up" (what they take
-  // and answer: Worker::call). Another name is a checked error. Throws StartupError when there is
-  // not enough memory to wake up, or nothing to load weights from.
+  // "memory_plan", "attention_backends", "state_checksum", "time_steps", "step_times", "sleep",
+  // "wake_up" (what they take and answer: Worker::call). Another name is a checked error. Throws
+  // StartupError when there is not enough memory to wake up, or nothing to load weights from.
   virtual std::vector<std::string> collective_rpc(const std::string& operation,
                                                   const std::string& argument) = 0;
 

@@ -37,8 +37,11 @@ std::vector<float> stacked_bias(const ParameterLoader& loader,
 
 }  // namespace
 
-Linear::Linear(ParameterLoader& loader, const std::vector<LinearPart>& parts, ActFormat act) {
-  args_.act = act;
+Linear::Linear(ParameterLoader& loader,
+               const std::vector<LinearPart>& parts,
+               const LinearMode& mode) {
+  args_.act = mode.act;
+  args_.batch_invariant = mode.batch_invariant;
   if (loader.device_kind() == DeviceKind::kCuda) {
     load_stacked(loader, parts);
   } else {
@@ -73,8 +76,9 @@ void Linear::load_segments(ParameterLoader& loader, const std::vector<LinearPart
   }
 }
 
-Linear::Linear(const PackedWeight& weight, ActFormat act) : num_outputs_(weight.n) {
-  args_.act = act;
+Linear::Linear(const PackedWeight& weight, const LinearMode& mode) : num_outputs_(weight.n) {
+  args_.act = mode.act;
+  args_.batch_invariant = mode.batch_invariant;
   args_.num_segments = 1;
   args_.segments[0].w = weight;
 }

@@ -17,6 +17,12 @@ struct LinearPart {
   std::string bias;  // tensor name; empty: none
 };
 
+// How a model's products are computed (kernels/linear/linear.h).
+struct LinearMode {
+  ActFormat act = ActFormat::kF32;
+  bool batch_invariant = false;
+};
+
 // Memory that every linear layer of a model shares, for its largest step.
 struct LinearWorkspace {
   ActView normed;                // [max_num_toks, most inputs of a layer behind a norm]
@@ -41,9 +47,9 @@ class Linear {
  public:
   Linear() = default;
   // Loads the parts in order; output columns follow each other.
-  Linear(ParameterLoader& loader, const std::vector<LinearPart>& parts, ActFormat act);
+  Linear(ParameterLoader& loader, const std::vector<LinearPart>& parts, const LinearMode& mode);
   // A layer on a matrix that is already loaded (a head tied to the embedding).
-  Linear(const PackedWeight& weight, ActFormat act);
+  Linear(const PackedWeight& weight, const LinearMode& mode);
 
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
   // What kernels must know to prepare for calls with this output and epilogue.

@@ -46,10 +46,10 @@ Decoder::Decoder(const DecoderSpec& spec,
   }
   final_norm_ = loader.vector({spec.names.final_norm, 1, spec.hidden_size});
   inv_freq_ = loader.constants(inv_freq_of(spec, loader));
-  head_ = spec.tied_head ? Linear(embedding_, options.act)
+  head_ = spec.tied_head ? Linear(embedding_, options.linear)
                          : Linear(loader,
                                   {part(spec.names.head, spec.vocab_size, spec.hidden_size, false)},
-                                  options.act);
+                                  options.linear);
   allocate_buffers(workspace);
 }
 
@@ -68,8 +68,9 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
 
   Layer layer;
   layer.input_norm = loader.vector({name(names.input_norm), 1, hidden});
-  layer.qkv = Linear(
-      loader, {q, k, part(name(names.v), spec_.kv_size(), hidden, spec_.qkv_bias)}, options_.act);
+  layer.qkv = Linear(loader,
+                     {q, k, part(name(names.v), spec_.kv_size(), hidden, spec_.qkv_bias)},
+                     options_.linear);
   layer.attention.layer = index;
   layer.attention.group = place.group;
   layer.attention.num_heads = spec_.num_heads;
@@ -84,15 +85,15 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
     layer.attention.k_norm = loader.vector({name(names.k_norm), 1, spec_.head_dim});
   }
   layer.o =
-      Linear(loader, {part(name(names.o), hidden, spec_.q_size(), spec_.o_bias)}, options_.act);
+      Linear(loader, {part(name(names.o), hidden, spec_.q_size(), spec_.o_bias)}, options_.linear);
   layer.post_norm = loader.vector({name(names.post_norm), 1, hidden});
   layer.gate_up = Linear(loader,
                          {part(name(names.gate), spec_.intermediate_size, hidden, spec_.mlp_bias),
                           part(name(names.up), spec_.intermediate_size, hidden, spec_.mlp_bias)},
-                         options_.act);
+                         options_.linear);
   layer.down = Linear(loader,
                       {part(name(names.down), hidden, spec_.intermediate_size, spec_.mlp_bias)},
-                      options_.act);
+                      options_.linear);
   return layer;
 }
 

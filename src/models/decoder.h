@@ -25,9 +25,9 @@ struct DecoderOutput {
 };
 
 struct DecoderOptions {
-  ActFormat act = ActFormat::kF32;  // how activations meet quantised weights
-  DType act_dtype = DType::kF32;    // of activations; the residual stream is float32 always
-  int32_t max_num_toks = 0;         // the largest step
+  LinearMode linear;
+  DType act_dtype = DType::kF32;  // of activations; the residual stream is float32 always
+  int32_t max_num_toks = 0;       // the largest step
 };
 
 // The decoder-only transformer, once for every architecture: embedding, pre-norm layers with

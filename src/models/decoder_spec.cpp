@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder_spec.h"
 
+#include "base/check.h"
 #include "base/math.h"
 
 #include <algorithm>
@@ -14,6 +15,13 @@ float DecoderSpec::attention_scale() const {
 
 namespace {
 
+// Layers of one class may share a group.
+struct LayerClass {
+  int32_t window = 0;
+  std::string backend;
+  bool operator==(const LayerClass&) const = default;
+};
+
 // Layers per group: the smallest class's count, or the largest's if that is less than half as many
 // again.
 int32_t group_size(const std::vector<int32_t>& counts) {
@@ -24,17 +32,18 @@ int32_t group_size(const std::vector<int32_t>& counts) {
 }  // namespace
 
 KvPlan plan_kv_groups(const DecoderSpec& spec,
-                      DType kv_dtype,
-                      int32_t block_size,
-                      int32_t kernel_block_size) {
-  std::vector<int32_t> windows;  // distinct, in order of appearance
+                      const KvWish& wish,
+                      std::span<const std::string> backends) {
+  WR_CHECK(backends.empty() || backends.size() == spec.layers.size());
+  std::vector<LayerClass> classes;  // distinct, in order of appearance
   std::vector<int32_t> counts;
   std::vector<int32_t> class_of;
-  for (const LayerSpec& layer : spec.layers) {
-    const auto at = std::find(windows.begin(), windows.end(), layer.window);
-    const auto index = static_cast<size_t>(at - windows.begin());
-    if (at == windows.end()) {
-      windows.push_back(layer.window);
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    const LayerClass mine{spec.layers[l].window, backends.empty() ? "auto" : backends[l]};
+    const auto at = std::find(classes.begin(), classes.end(), mine);
+    const auto index = static_cast<size_t>(at - classes.begin());
+    if (at == classes.end()) {
+      classes.push_back(mine);
       counts.push_back(0);
     }
     ++counts[index];
@@ -44,21 +53,24 @@ KvPlan plan_kv_groups(const DecoderSpec& spec,
   KvPlan plan;
   const int32_t size = group_size(counts);
   std::vector<int32_t> first_group;
-  for (size_t c = 0; c < windows.size(); ++c) {
+  for (size_t c = 0; c < classes.size(); ++c) {
     first_group.push_back(static_cast<int32_t>(plan.groups.size()));
     KvGroupSpec group;
-    group.kind = windows[c] > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
-    group.dtype = kv_dtype;
+    group.kind = classes[c].window > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
+    group.layout = wish.layout;
+    group.dtype = wish.dtype;
     group.num_layers = size;
     group.num_kv_heads = spec.num_kv_heads;
     group.head_dim_k = spec.head_dim;
     group.head_dim_v = spec.head_dim;
-    group.window = windows[c];
-    group.block_size = block_size;
-    group.kernel_block_size = kernel_block_size;
-    plan.groups.insert(plan.groups.end(), static_cast<size_t>(ceil_div(counts[c], size)), group);
+    group.window = classes[c].window;
+    group.block_size = wish.block_size;
+    group.kernel_block_size = wish.kernel_block_size;
+    const auto parts = static_cast<size_t>(ceil_div(counts[c], size));
+    plan.groups.insert(plan.groups.end(), parts, group);
+    plan.backends.insert(plan.backends.end(), parts, classes[c].backend);
   }
-  std::vector<int32_t> seen(windows.size(), 0);
+  std::vector<int32_t> seen(classes.size(), 0);
   for (const int32_t c : class_of) {
     const int32_t nth = seen[static_cast<size_t>(c)]++;
     plan.layers.push_back({first_group[static_cast<size_t>(c)] + nth / size, nth % size});

@@ -6,6 +6,7 @@
 #include "models/rope_spec.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,16 +63,24 @@ struct LayerKvPlace {
   int32_t index = 0;
 };
 
-// The KV groups of a model: layers with the same window share a group. Groups of unequal counts are
-// cut to equal sizes, so that a block of the common pool costs the same bytes whichever group takes
-// it.
+// The KV groups of a model: layers with the same window and attention backend share a group. Groups
+// of unequal counts are cut to equal sizes, so that a block of the common pool costs the same bytes
+// whichever group takes it.
 struct KvPlan {
   std::vector<KvGroupSpec> groups;
-  std::vector<LayerKvPlace> layers;  // [num_layers]
+  std::vector<std::string> backends;  // by group: name of its attention backend, or auto
+  std::vector<LayerKvPlace> layers;   // [num_layers]
 };
+// What all groups have in common.
+struct KvWish {
+  DType dtype = DType::kBF16;
+  int32_t block_size = 16;
+  int32_t kernel_block_size = 16;
+  KvLayout layout = KvLayout::kHND;
+};
+// backends: by layer; empty: auto for all.
 KvPlan plan_kv_groups(const DecoderSpec& spec,
-                      DType kv_dtype,
-                      int32_t block_size,
-                      int32_t kernel_block_size);
+                      const KvWish& wish,
+                      std::span<const std::string> backends = {});
 
 }  // namespace warprow

@@ -9,7 +9,6 @@
 namespace warprow {
 
 KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base) {
-  WR_CHECK(group.layout == KvLayout::kHND, "only the HND layout is built");
   WR_CHECK_EQ(group.head_dim_k, group.head_dim_v);
   const int64_t keys =
       static_cast<int64_t>(group.kernel_block_size) * group.num_kv_heads * group.head_dim_k;
@@ -22,8 +21,13 @@ KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base) {
   view.head_dim_k = group.head_dim_k;
   view.head_dim_v = group.head_dim_v;
   view.block_stride = 2 * keys;
-  view.head_stride = static_cast<int64_t>(group.kernel_block_size) * group.head_dim_k;
-  view.token_stride = group.head_dim_k;
+  if (group.layout == KvLayout::kHND) {
+    view.head_stride = static_cast<int64_t>(group.kernel_block_size) * group.head_dim_k;
+    view.token_stride = group.head_dim_k;
+  } else {
+    view.head_stride = group.head_dim_k;
+    view.token_stride = static_cast<int64_t>(group.num_kv_heads) * group.head_dim_k;
+  }
   return view;
 }
 

@@ -69,11 +69,12 @@ ModelRunner::ModelRunner(Device& device,
   auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(make_attention_backend(
-        options.attention_backend, device.facts(), groups_[g], model.spec().num_heads)));
+        kv.backends[g], device.facts(), groups_[g], model.spec().num_heads)));
     AttentionLimits limits;
     limits.kv = kv_layer_view(groups_[g], nullptr);
     limits.num_heads = model.spec().num_heads;
     limits.max_num_rows = options.max_num_seqs;
+    limits.batch_invariant = options.batch_invariant;
     limits.max_num_toks = options.max_num_batched_tokens;
     limits.max_num_blocks = static_cast<int32_t>(tables_.table(static_cast<int32_t>(g)).shape[1]);
     backends_[g]->allocate(*arenas.workspace, device, limits);
@@ -415,6 +416,14 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.stats.num_toks_padded = batch_.num_toks_padded;
   pending.stats.graph_mode = static_cast<int32_t>(batch_.graph_mode);
   pending.stats.row_state_bytes = row_state_bytes_;
+}
+
+std::string ModelRunner::attention_backends() const {
+  std::string names;
+  for (const auto& backend : backends_) {
+    names += (names.empty() ? "" : ",") + std::string(backend->capabilities().name);
+  }
+  return names;
 }
 
 std::vector<RowState> ModelRunner::read_row_states() {

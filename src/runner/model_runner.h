@@ -32,7 +32,7 @@ struct RunnerOptions {
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t max_steps_in_flight = 2;
-  std::string attention_backend = "auto";
+  bool batch_invariant = false;  // of attention; the model's layers have their own
   GraphOptions graphs;
   bool debug_checks = false;        // features that verify each step (tests)
   StepTimes* step_times = nullptr;  // gets device times of steps; null: none are taken
@@ -74,6 +74,8 @@ class ModelRunner {
   void execute_model(const SchedulerOutput& step);
   void sample_tokens(const GrammarOutput* grammar);
 
+  // Names of the groups' attention backends, separated by commas.
+  [[nodiscard]] std::string attention_backends() const;
   [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
   // Time that take_output spent waiting for the device, summed.
   [[nodiscard]] int64_t output_wait_ns() const { return outputs_.wait_ns(); }

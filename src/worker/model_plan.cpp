@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/model_plan.h"
 
+#include "attention/layer_backends.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda_device.h"
 #include "device/shape_only.h"
@@ -195,17 +196,27 @@ Result<void> decide_options(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
   // On a CPU float32 is exact throughout; auto lets quantised weights meet int8 activations; both
   // others keep KV in bf16.
-  plan.decoder.act = config.dtype == "auto" && !on_gpu(plan) ? ActFormat::kInt8 : ActFormat::kF32;
+  plan.decoder.linear.act =
+      config.dtype == "auto" && !on_gpu(plan) ? ActFormat::kInt8 : ActFormat::kF32;
   plan.decoder.act_dtype = on_gpu(plan) ? DType::kBF16 : DType::kF32;
+  plan.decoder.linear.batch_invariant = config.batch_invariant;
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
   const DType kv_dtype = config.dtype == "float32" ? DType::kF32 : DType::kBF16;
   const int32_t kernel_block =
       config.kernel_block_size > 0 ? config.kernel_block_size : config.block_size;
-  plan.kv = plan_kv_groups(plan.spec, kv_dtype, config.block_size, kernel_block);
+  const Result<std::vector<std::string>> backends =
+      layer_backends(config.attention_backend, plan.spec.num_layers);
+  if (!backends) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("attention_backend: {}", backends.error().message));
+  }
+  const KvLayout layout = config.kv_cache_layout == "nhd" ? KvLayout::kNHD : KvLayout::kHND;
+  plan.kv =
+      plan_kv_groups(plan.spec, {kv_dtype, config.block_size, kernel_block, layout}, *backends);
   plan.runner.max_num_seqs = config.max_num_seqs;
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
   plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;
-  plan.runner.attention_backend = config.attention_backend;
+  plan.runner.batch_invariant = config.batch_invariant;
   if (auto graphs = decide_graphs(plan); !graphs) {
     return graphs;
   }

@@ -122,6 +122,9 @@ std::optional<std::string> Worker::call(const std::string& operation, const std:
   if (operation == "memory_plan") {
     return plan_json(plan_.memory);
   }
+  if (operation == "attention_backends") {
+    return runner_->attention_backends();
+  }
   if (operation == "state_checksum") {
     return state_checksum();
   }

@@ -163,7 +163,7 @@ TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
 
 TEST(KvPlan, LayersOfOneKindShareAGroup) {
   DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  const KvPlan plan = plan_kv_groups(spec, DType::kBF16, 16, 16);
+  const KvPlan plan = plan_kv_groups(spec, {});
   ASSERT_EQ(plan.groups.size(), 1U);
   EXPECT_EQ(plan.groups[0].num_layers, 4);
   EXPECT_EQ(plan.layers[2].index, 2);
@@ -175,7 +175,7 @@ TEST(KvPlan, UnequalKindsAreCutToEqualGroups) {
   for (size_t i = 1; i < 4; ++i) {
     spec.layers[i].window = 32;
   }
-  const KvPlan plan = plan_kv_groups(spec, DType::kBF16, 16, 16);
+  const KvPlan plan = plan_kv_groups(spec, {});
   ASSERT_EQ(plan.groups.size(), 4U);
   EXPECT_EQ(plan.groups[0].kind, KvKind::kFull);
   EXPECT_EQ(plan.groups[3].kind, KvKind::kSlidingWindow);
