@@ -185,6 +185,18 @@ TEST(KvPlan, UnequalKindsAreCutToEqualGroups) {
   EXPECT_EQ(plan.layers[3].group, 3);
 }
 
+TEST(KvPlan, LayersOfDifferentBackendsAreInDifferentGroups) {
+  const DecoderSpec spec = value_or_throw(spec_of(llama_config()));
+  const std::vector<std::string> backends = {"native", "flashinfer", "flashinfer", "native"};
+  const KvPlan plan = plan_kv_groups(spec, {.layout = KvLayout::kNHD}, backends);
+  EXPECT_EQ(plan.backends, (std::vector<std::string>{"native", "flashinfer"}));
+  ASSERT_EQ(plan.groups.size(), 2U);
+  EXPECT_EQ(plan.groups[1].num_layers, 2);
+  EXPECT_EQ(plan.groups[1].layout, KvLayout::kNHD);
+  EXPECT_EQ(plan.layers[3].group, 0);
+  EXPECT_EQ(plan.layers[3].index, 1);
+}
+
 TEST(RopeSpec, FrequenciesOfTheRule) {
   RopeSpec rope;
   rope.rot_dim = 8;

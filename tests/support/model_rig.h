@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attention/forward_context.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda_device.h"
 #include "executor/executor.h"
@@ -19,7 +20,7 @@
 
 namespace warprow::test {
 
-// What a run under test varies.
+// What a run under test varies. It is on the CPU unless config.device says cuda.
 struct RigOptions {
   EngineConfig config;
   cpu::CpuDeviceOptions device;
@@ -112,6 +113,7 @@ class ModelRig {
       serialize(output_, bytes_);
       value_or_throw(deserialize(bytes_, output_));
     }
+    ++steps_by_mode_[output_.stats.graph_mode];
     scheduler_->update_from_output(output_, deltas_);
     for (const RequestDelta& delta : deltas_) {
       take(delta);
@@ -122,6 +124,14 @@ class ModelRig {
   [[nodiscard]] Executor& executor() { return *executor_; }
   // The CPU it runs on; there is none with config.device "cuda".
   [[nodiscard]] cpu::CpuDevice& device() { return *device_; }
+  // Steps that ran so, of those collected.
+  [[nodiscard]] int64_t num_steps(GraphMode mode) {
+    return steps_by_mode_[static_cast<int32_t>(mode)];
+  }
+  // By KV group, separated by commas.
+  [[nodiscard]] std::string attention_backends() {
+    return executor_->collective_rpc("attention_backends", "").front();
+  }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
 
@@ -156,6 +166,7 @@ class ModelRig {
   ModelRunnerOutput output_;
   std::vector<RequestDelta> deltas_;
   std::map<uint64_t, RigResult> results_;
+  std::map<int32_t, int64_t> steps_by_mode_;
 };
 
 }  // namespace warprow::test

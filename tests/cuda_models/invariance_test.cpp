@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// The invariance matrix on CUDA: one workload under every configuration. Bit for bit the same under
+// --batch-invariant; by the gap rule without. Each axis names the counter that proves it was active.
+#include "tests/support/gap_rule.h"
+#include "tests/support/model_rig.h"
+#include "tests/support/random_model.h"
+
+#include <functional>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::expect_follows;
+using test::GapCounts;
+using test::ModelRig;
+using test::RandomModel;
+using test::RigOptions;
+using test::RigResult;
+using test::TempDir;
+
+constexpr int32_t kNumRequests = 24;
+constexpr int32_t kMaxPrompt = 100;
+constexpr int32_t kMaxTokens = 24;
+
+// Prompts of mixed length, half of them behind a common prefix. With rules: every other request is
+// drawn with a seed, and every fifth has penalties; else all are greedy.
+std::vector<Request> make_requests(int32_t vocab_size, bool rules) {
+  std::mt19937 random(7);
+  const auto token = [&] {
+    return static_cast<TokenId>(random() % static_cast<uint32_t>(vocab_size));
+  };
+  std::vector<TokenId> prefix(40);
+  for (TokenId& id : prefix) {
+    id = token();
+  }
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < kNumRequests; ++i) {
+    Request request;
+    request.id = static_cast<uint64_t>(i + 1);
+    if (i % 2 == 0) {
+      request.prompt = prefix;
+    }
+    const auto extra = 1 + random() % static_cast<uint32_t>(kMaxPrompt - 40);
+    for (uint32_t t = 0; t < extra; ++t) {
+      request.prompt.push_back(token());
+    }
+    request.max_tokens = 1 + static_cast<int32_t>(random() % uint32_t{kMaxTokens});
+    request.params.num_logprobs = 5;
+    if (rules && i % 4 >= 2) {
+      request.params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
+      request.params.seed = 1000U + static_cast<uint64_t>(i);
+      request.params.top_k = i % 3 == 0 ? 40 : 0;
+      request.params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
+      request.params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
+    }
+    if (rules && i % 5 == 3) {
+      request.params.repetition_penalty = 1.3F;
+      request.params.presence_penalty = 0.6F;
+    }
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+RigOptions base_options(const std::string& model) {
+  RigOptions options;
+  options.config.model = model;
+  options.config.device = "cuda";
+  options.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  options.config.max_model_len = 256;
+  options.config.max_num_seqs = 32;
+  options.config.max_num_batched_tokens = 128;
+  options.config.enable_prefix_caching = false;
+  return options;
+}
+
+using Results = std::map<uint64_t, RigResult>;
+
+// Every request alone, synchronously, without graphs.
+Results reference(const RigOptions& base, const std::vector<Request>& requests) {
+  RigOptions options = base;
+  options.config.async_scheduling = false;
+  options.config.cudagraph_mode = "none";
+  ModelRig rig(options);
+  for (const Request& request : requests) {
+    rig.add(request);
+    rig.run();
+  }
+  EXPECT_EQ(rig.scheduler().stats().num_mixed_steps, 0);
+  EXPECT_EQ(rig.num_steps(GraphMode::kFull) + rig.num_steps(GraphMode::kPiecewise), 0);
+  return rig.results();
+}
+
+struct Axis {
+  std::string name;
+  std::function<void(EngineConfig&)> set;
+  std::function<bool(ModelRig&)> was_active;
+};
+
+// Axes after which the same kernels compute each row.
+std::vector<Axis> batch_axes() {
+  const auto mixed = [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; };
+  const auto partial = [](ModelRig& rig) {
+    return rig.scheduler().stats().num_partial_prefill_steps > 0;
+  };
+  const auto block_size = [](int32_t size, int32_t kernel) {
+    return [=](ModelRig& rig) {
+      const KvGroupSpec& group = rig.executor().model_facts().kv.groups[0];
+      return group.block_size == size && group.kernel_block_size == kernel;
+    };
+  };
+  const auto few_blocks = [](EngineConfig& c) {
+    c.max_model_len = 128;
+    c.kv_cache_memory_bytes = 20 * 16 * int64_t{4} * 2 * 2 * 64 * 2;  // 20 blocks of RandomModel
+  };
+  return {
+      {"together", [](EngineConfig&) {}, mixed},
+      {"sync",
+       [](EngineConfig& c) { c.async_scheduling = false; },
+       [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 1; }},
+      {"async",
+       [](EngineConfig& c) { c.async_scheduling = true; },
+       [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 2; }},
+      {"graphs_none",
+       [](EngineConfig& c) { c.cudagraph_mode = "none"; },
+       [](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kNone) > 0 && rig.executor().stats().graph_captures == 0;
+       }},
+      {"graphs_piecewise",
+       [](EngineConfig& c) { c.cudagraph_mode = "piecewise"; },
+       [](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kPiecewise) > 0 && rig.num_steps(GraphMode::kFull) == 0 &&
+                rig.executor().stats().graphs_piecewise > 0;
+       }},
+      {"graphs_full_and_piecewise",
+       [](EngineConfig& c) {
+         c.cudagraph_mode = "full_and_piecewise";
+         c.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+       },
+       [](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kPiecewise) > 0 && rig.num_steps(GraphMode::kFull) > 0 &&
+                rig.executor().stats().graphs_full > 0;
+       }},
+      {"graphs_full_decode_only",
+       [](EngineConfig& c) { c.cudagraph_mode = "full_decode_only"; },
+       [](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kPiecewise) == 0 && rig.num_steps(GraphMode::kFull) > 0;
+       }},
+      {"graphs_of_few_sizes",  // much padding, and steps too large for a graph
+       [](EngineConfig& c) { c.cudagraph_capture_sizes = "16,64"; },
+       [](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kNone) > 0;
+       }},
+      {"chunk_16",
+       [](EngineConfig& c) {
+         c.max_num_seqs = 8;
+         c.max_num_batched_tokens = 16;
+       },
+       partial},
+      {"chunk_64", [](EngineConfig& c) { c.max_num_batched_tokens = 64; }, partial},
+      {"chunk_unlimited",
+       [](EngineConfig& c) { c.max_num_batched_tokens = 8192; },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps == 0; }},
+      {"prefix_caching",
+       [](EngineConfig& c) { c.enable_prefix_caching = true; },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
+      {"preemption",
+       few_blocks,
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
+      {"preemption_with_prefix_caching",
+       [few_blocks](EngineConfig& c) {
+         few_blocks(c);
+         c.enable_prefix_caching = true;
+       },
+       [](ModelRig& rig) {
+         return rig.scheduler().stats().num_preemptions > 0 &&
+                rig.scheduler().stats().num_prefix_hit_tokens > 0;
+       }},
+      {"block_32", [](EngineConfig& c) { c.block_size = 32; }, block_size(32, 32)},
+      {"block_64", [](EngineConfig& c) { c.block_size = 64; }, block_size(64, 64)},
+      {"block_128", [](EngineConfig& c) { c.block_size = 128; }, block_size(128, 128)},
+      {"block_128_over_16",
+       [](EngineConfig& c) {
+         c.block_size = 128;
+         c.kernel_block_size = 16;
+       },
+       block_size(128, 16)},
+      {"layout_nhd",
+       [](EngineConfig& c) { c.kv_cache_layout = "nhd"; },
+       [](ModelRig& rig) {
+         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+       }},
+      {"layout_nhd_block_64",
+       [](EngineConfig& c) {
+         c.kv_cache_layout = "nhd";
+         c.block_size = 64;
+       },
+       [](ModelRig& rig) {
+         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+       }},
+  };
+}
+
+// Axes that change the kernels.
+std::vector<Axis> backend_axes() {
+  const auto backend = [](const std::string& name, const std::string& groups) {
+    return Axis{"backend_" + name,
+                [name](EngineConfig& c) { c.attention_backend = name; },
+                [groups](ModelRig& rig) { return rig.attention_backends() == groups; }};
+  };
+  return {backend("native", "native"),
+          backend("flashinfer", "flashinfer"),
+          backend("native:0-1,flashinfer", "native,flashinfer"),
+          backend("flashinfer:0,native:1-2", "flashinfer,native,native,flashinfer"),
+          {"batch_invariant",
+           [](EngineConfig& c) { c.batch_invariant = true; },
+           [](ModelRig& rig) { return rig.num_steps(GraphMode::kFull) > 0; }}};
+}
+
+class CudaInvariance : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const cuda::Availability found = cuda::find_device();
+    if (!found.why_not.empty()) {
+      GTEST_SKIP() << found.why_not;
+    }
+    hopper_ = found.facts.compute_capability == 90;
+  }
+
+  static RandomModel model() { return {.seed = 21}; }
+
+  // Runs the workload under each axis on top of the base.
+  template <typename Check>
+  static void for_each_axis(const RigOptions& base, const std::vector<Axis>& axes, Check check) {
+    for (const Axis& axis : axes) {
+      SCOPED_TRACE(axis.name);
+      RigOptions options = base;
+      axis.set(options.config);
+      ModelRig rig(options);
+      check(axis.name, rig);
+      EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
+      rig.scheduler().check_invariants();
+    }
+  }
+
+  static void expect_equal_bits(const std::string& backend) {
+    const TempDir dir;
+    RigOptions base = base_options(model().write(dir));
+    base.config.attention_backend = backend;
+    base.config.batch_invariant = true;
+    const std::vector<Request> requests = make_requests(model().vocab_size, true);
+    const Results expected = reference(base, requests);
+    for_each_axis(base, batch_axes(), [&](const std::string&, ModelRig& rig) {
+      for (const Request& request : requests) {
+        rig.add(request);
+      }
+      int32_t tokens_differ = 0;
+      int32_t logprobs_differ = 0;
+      for (const auto& [id, result] : rig.run()) {
+        tokens_differ += result.tokens != expected.at(id).tokens ? 1 : 0;
+        logprobs_differ += result.top != expected.at(id).top ? 1 : 0;
+      }
+      EXPECT_EQ(tokens_differ, 0) << "requests";
+      EXPECT_EQ(logprobs_differ, 0) << "requests";
+    });
+  }
+
+  static void expect_near(const RigOptions& base, const std::vector<Axis>& axes) {
+    const std::vector<Request> requests = make_requests(model().vocab_size, false);
+    const Results expected = reference(base, requests);
+    for_each_axis(base, axes, [&](const std::string& name, ModelRig& rig) {
+      const GapCounts counts = expect_follows(rig, requests, expected, {});
+      EXPECT_LE(counts.flips * 20, counts.positions) << "near-ties should be rare";
+      std::cout << "[ gap rule ] " << name << ": " << counts.positions << " positions, "
+                << counts.flips << " near-ties, logprobs off by " << counts.mean << " on average, "
+                << counts.worst << " at most\n";
+    });
+  }
+
+  bool hopper_ = false;
+};
+
+TEST_F(CudaInvariance, EqualBitsWithNativeAttention) { expect_equal_bits("native"); }
+
+TEST_F(CudaInvariance, EqualBitsWithFlashInfer) {
+  if (!hopper_) {
+    GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
+  }
+  expect_equal_bits("flashinfer");
+}
+
+TEST_F(CudaInvariance, GapRuleOfBatches) {
+  const TempDir dir;
+  expect_near(base_options(model().write(dir)), batch_axes());
+}
+
+TEST_F(CudaInvariance, GapRuleOfBackends) {
+  if (!hopper_) {
+    GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
+  }
+  const TempDir dir;
+  RigOptions base = base_options(model().write(dir));
+  base.config.attention_backend = "native";
+  expect_near(base, backend_axes());
+}
+
+}  // namespace
+}  // namespace warprow

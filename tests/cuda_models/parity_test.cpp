@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole models on CUDA against the CPU's float32 activations over the same bf16 weights: logprobs
+// of every position within a bf16 tolerance, tokens other only at near-ties.
+#include "files/model_files.h"
+#include "tests/support/gap_rule.h"
+#include "tests/support/model_rig.h"
+#include "tests/support/random_model.h"
+
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::expect_follows;
+using test::GapCounts;
+using test::GapRule;
+using test::ModelRig;
+using test::RandomModel;
+using test::RigOptions;
+using test::TempDir;
+
+// Prompts of 1 to 130 tokens: one token, both sides of a block and of a window of 32, several
+// blocks.
+std::vector<Request> greedy_requests(int32_t vocab_size, int32_t max_tokens) {
+  std::mt19937 random(3);
+  std::vector<Request> requests;
+  for (const int32_t len : {1, 7, 15, 16, 17, 31, 33, 60, 100, 130}) {
+    Request request;
+    request.id = requests.size() + 1;
+    for (int32_t i = 0; i < len; ++i) {
+      request.prompt.push_back(static_cast<TokenId>(random() % static_cast<uint32_t>(vocab_size)));
+    }
+    request.max_tokens = max_tokens;
+    request.params.num_logprobs = 5;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+RigOptions options_of(const std::string& model, const std::string& device, const char* dtype) {
+  RigOptions options;
+  options.config.model = model;
+  options.config.device = device;
+  options.config.dtype = dtype;
+  options.config.kv_cache_memory_bytes = int64_t{64} << 20;
+  options.config.max_model_len = 256;
+  options.config.max_num_seqs = 16;
+  options.config.max_num_batched_tokens = 128;
+  return options;
+}
+
+class CudaParity : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const cuda::Availability found = cuda::find_device(); !found.why_not.empty()) {
+      GTEST_SKIP() << found.why_not;
+    }
+  }
+
+  // cpu_dtype float32 keeps the CPU's cache in float32, bfloat16 rounds it as the GPU's is.
+  static void expect_parity(const std::string& model,
+                            int32_t vocab_size,
+                            const char* cpu_dtype,
+                            const GapRule& rule,
+                            const std::string& backend = "auto") {
+    const std::vector<Request> requests = greedy_requests(vocab_size, 24);
+    ModelRig cpu(options_of(model, "cpu", cpu_dtype));
+    for (const Request& request : requests) {
+      cpu.add(request);
+    }
+    cpu.run();
+    RigOptions options = options_of(model, "cuda", "auto");
+    options.config.attention_backend = backend;
+    ModelRig gpu(options);
+    const GapCounts counts = expect_follows(gpu, requests, cpu.results(), rule);
+    EXPECT_EQ(counts.positions, static_cast<int64_t>(requests.size()) * 24);
+    EXPECT_LE(counts.flips * 20, counts.positions) << "near-ties should be rare";
+    std::cout << "[ parity   ] " << gpu.attention_backends() << ": " << counts.positions
+              << " positions, " << counts.flips << " near-ties, logprobs off by " << counts.mean
+              << " on average, " << counts.worst << " at most\n";
+  }
+
+  static void expect_parity(const RandomModel& model, const std::string& backend = "auto") {
+    const TempDir dir;
+    expect_parity(model.write(dir), model.vocab_size, "bfloat16", {}, backend);
+  }
+};
+
+TEST_F(CudaParity, Llama) { expect_parity(RandomModel{}); }
+TEST_F(CudaParity, LlamaNative) { expect_parity(RandomModel{}, "native"); }
+TEST_F(CudaParity, LlamaTiedHead) { expect_parity({.tied_head = true, .seed = 2}); }
+TEST_F(CudaParity, LlamaHeadSize128) {
+  expect_parity({.head_dim = 128, .num_heads = 6, .num_kv_heads = 1, .seed = 3});
+}
+TEST_F(CudaParity, LlamaHeadSize128Native) {
+  expect_parity({.head_dim = 128, .num_heads = 6, .num_kv_heads = 1, .seed = 3}, "native");
+}
+TEST_F(CudaParity, Qwen2WithBias) { expect_parity({.family = "qwen2", .seed = 4}); }
+TEST_F(CudaParity, Qwen3WithQkNorm) {
+  expect_parity({.family = "qwen3", .head_dim = 128, .num_heads = 4, .num_kv_heads = 4, .seed = 5});
+}
+TEST_F(CudaParity, Qwen3WithQkNormNative) {
+  expect_parity({.family = "qwen3", .num_heads = 8, .num_kv_heads = 2, .seed = 6}, "native");
+}
+TEST_F(CudaParity, MistralWithWindow) {
+  expect_parity({.family = "mistral", .window = 32, .seed = 7});
+}
+TEST_F(CudaParity, MistralWithWindowAndHeadSize128) {
+  expect_parity({.family = "mistral", .head_dim = 128, .window = 32, .seed = 8});
+}
+TEST_F(CudaParity, TwoKvGroups) {
+  expect_parity({.family = "qwen2", .window = 32, .first_window_layer = 2, .seed = 9});
+}
+TEST_F(CudaParity, TwoBackends) { expect_parity({.seed = 10}, "native:0-1,flashinfer"); }
+
+// Real weights, dequantised to bf16 on the GPU and exactly on the CPU; so the tolerance holds what
+// rounding the weights does too.
+TEST_F(CudaParity, SmolLm2) {
+  if (!resolve_model("smollm2")) {
+    GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";
+  }
+  expect_parity("smollm2", 49152, "float32", {.gap = 0.05F, .tolerance = 0.2F});
+}
+
+}  // namespace
+}  // namespace warprow

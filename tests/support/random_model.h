@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/dtype.h"
+#include "tests/support/byte_writer.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace warprow::test {
+
+// A small model with random bf16 weights that are well conditioned: every product keeps the size of
+// its input, and logits have a deviation of about 1, which bf16 moves by a hundredth.
+struct RandomModel {
+  std::string family = "llama";  // llama | qwen2 | qwen3 | mistral
+  int32_t head_dim = 64;
+  int32_t num_heads = 4;
+  int32_t num_kv_heads = 2;
+  int32_t num_layers = 4;
+  int32_t hidden_size = 256;
+  int32_t intermediate_size = 512;
+  int32_t vocab_size = 512;
+  bool tied_head = false;
+  int32_t window = 0;              // of the layers below
+  int32_t first_window_layer = 0;  // this layer and those after it have the window
+  uint32_t seed = 1;
+
+  // Writes config.json and model.safetensors into dir and returns its path.
+  std::string write(const TempDir& dir) const {
+    dir.write("config.json", config().dump());
+    dir.write("model.safetensors", weights());
+    return dir.path().string();
+  }
+
+ private:
+  [[nodiscard]] nlohmann::json config() const {
+    const bool qwen = family.starts_with("qwen");
+    nlohmann::json c = {{"model_type", family},
+                        {"architectures", {architecture()}},
+                        {"hidden_act", "silu"},
+                        {"torch_dtype", "bfloat16"},
+                        {"head_dim", head_dim},
+                        {"num_attention_heads", num_heads},
+                        {"num_key_value_heads", num_kv_heads},
+                        {"num_hidden_layers", num_layers},
+                        {"hidden_size", hidden_size},
+                        {"intermediate_size", intermediate_size},
+                        {"vocab_size", vocab_size},
+                        {"max_position_embeddings", 1024},
+                        {"rms_norm_eps", 1e-6},
+                        {"rope_theta", 10000.0},
+                        {"tie_word_embeddings", tied_head}};
+    if (family == "mistral" && window > 0) {
+      c["sliding_window"] = window;
+    }
+    if (qwen) {
+      c["use_sliding_window"] = window > 0;
+      c["attention_bias"] = false;
+      if (window > 0) {
+        c["sliding_window"] = window;
+        c["max_window_layers"] = first_window_layer;
+      }
+    }
+    return c;
+  }
+
+  [[nodiscard]] std::string architecture() const {
+    return family == "llama"   ? "LlamaForCausalLM"
+           : family == "qwen2" ? "Qwen2ForCausalLM"
+           : family == "qwen3" ? "Qwen3ForCausalLM"
+                               : "MistralForCausalLM";
+  }
+
+  [[nodiscard]] Bytes weights() const {
+    std::mt19937 random(seed);
+    SafetensorsWriter w;
+    const auto add =
+        [&](const std::string& name, std::vector<int64_t> shape, float mean, float deviation) {
+          std::normal_distribution<float> normal(mean, deviation);
+          size_t n = 1;
+          for (const int64_t extent : shape) {
+            n *= static_cast<size_t>(extent);
+          }
+          Bytes bytes;
+          for (size_t i = 0; i < n; ++i) {
+            put(bytes, f32_to_bf16(normal(random)));
+          }
+          w.add(name, "BF16", shape, bytes);
+        };
+    const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, float gain) {
+      add(name, {rows, cols}, 0.0F, gain / std::sqrt(static_cast<float>(cols)));
+    };
+    const auto norm = [&](const std::string& name, int64_t n) { add(name, {n}, 1.0F, 0.1F); };
+    const int64_t q = int64_t{num_heads} * head_dim;
+    const int64_t kv = int64_t{num_kv_heads} * head_dim;
+    constexpr float kLogitDeviation = 1.0F;
+    matrix(
+        "model.embed_tokens.weight", vocab_size, hidden_size, tied_head ? kLogitDeviation : 8.0F);
+    for (int32_t i = 0; i < num_layers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      const std::string attention = layer + "self_attn.";
+      norm(layer + "input_layernorm.weight", hidden_size);
+      norm(layer + "post_attention_layernorm.weight", hidden_size);
+      for (const auto& [name, rows] : {std::pair{"q", q}, std::pair{"k", kv}, std::pair{"v", kv}}) {
+        matrix(attention + name + "_proj.weight", rows, hidden_size, 1.0F);
+        if (family == "qwen2") {
+          add(attention + name + "_proj.bias", {rows}, 0.0F, 0.5F);
+        }
+      }
+      if (family == "qwen3") {
+        norm(attention + "q_norm.weight", head_dim);
+        norm(attention + "k_norm.weight", head_dim);
+      }
+      matrix(attention + "o_proj.weight", hidden_size, q, 1.0F);
+      matrix(layer + "mlp.gate_proj.weight", intermediate_size, hidden_size, 1.0F);
+      matrix(layer + "mlp.up_proj.weight", intermediate_size, hidden_size, 1.0F);
+      matrix(layer + "mlp.down_proj.weight", hidden_size, intermediate_size, 1.0F);
+    }
+    norm("model.norm.weight", hidden_size);
+    if (!tied_head) {
+      matrix("lm_head.weight", vocab_size, hidden_size, kLogitDeviation);
+    }
+    return w.bytes();
+  }
+};
+
+}  // namespace warprow::test
