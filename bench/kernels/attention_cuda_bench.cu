@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16 tokens.
-// A graph holds one call per layer of as many layers as L2 cannot hold; the schedule, made once a
-// step, is timed on its own.
+// The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16
+// tokens. A graph holds one call per layer of as many layers as L2 cannot hold; the schedule, made
+// once a step, is timed on its own.
 #include "kernels/attention/native_attention.h"
 
 #include <algorithm>
@@ -260,7 +260,8 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; anything else names cases, by a part of their names (none: all).
+// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; anything else names cases, by a
+//   part of their names (none: all).
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
   std::vector<std::string> names;

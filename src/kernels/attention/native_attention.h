@@ -8,8 +8,8 @@
 
 namespace warprow {
 
-// Bytes of PagedAttentionArgs::scratch on CUDA, for calls of at most max_rows batch rows; it holds a
-// step's schedule as well. Of kv only the shapes are read.
+// Bytes of PagedAttentionArgs::scratch on CUDA, for calls of at most max_rows batch rows; it holds
+// a step's schedule as well. Of kv only the shapes are read.
 size_t native_attention_scratch_bytes(const KvLayerView& kv, int32_t num_q_heads, int32_t max_rows);
 
 namespace cuda {
@@ -17,9 +17,10 @@ namespace cuda {
 // paged_attention in two halves, so that the layers of a step share one schedule.
 struct ScheduledAttentionArgs : PagedAttentionArgs {
   int32_t schedule_window = 0;  // 0, or at least the window of every layer that uses the schedule
-  // The launches right before this one wrote nothing that attention reads but q and this step's keys
-  // and values: the batch, the block table and the schedule were complete before the launch before
-  // this one started its work. Decode then fetches older keys while that launch still runs.
+  // Of what attention reads, the launch right before this one wrote at most q and this step's keys
+  // and values, and it lets dependents start only after its own pdl_wait: so the batch, the block
+  // table, the schedule and older keys are complete when this launch starts, even early. Decode
+  // then fetches older keys while the launch before still runs.
   bool settled = false;
 };
 

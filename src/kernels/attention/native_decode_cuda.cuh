@@ -10,17 +10,18 @@
 
 // Formula: paged_attention.h, for rows with one query token.
 // Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
-// Mapping: a grid of as many blocks as the device holds; a block works on pieces (a run of key tiles
-//   of one row, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens, warp w
-//   takes every fourth from the w-th on, through a ring of its own in shared memory that it fills by
-//   cp.async, running ahead into the next piece; nothing waits for another warp until a piece's end,
-//   where the warps add up. Scores and outputs are computed transposed (tokens x heads, dims x heads)
-//   on the tensor cores, so that a group of up to 8 heads fills the narrow side. Of a row that was cut
-//   the parts go to scratch; the block that brings the last one adds them up.
-// Bytes moved: the visible keys and values once; of a row that was cut 2 * group * (head_dim + 2) * 4
-//   a part and KV head. About 64 KiB are under way per block, two blocks an SM.
-// Numerics: bf16 products, float32 sums, softmax weights rounded to bf16 before they meet the values.
-//   Which tokens are added up first depends on the cuts, so on the whole batch.
+// Mapping: a grid of as many blocks as the device holds; a block works on pieces (a run of key
+//   tiles of one row, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens,
+//   warp w takes every fourth from the w-th on, through a ring of its own in shared memory that it
+//   fills by cp.async, running ahead into the next piece; nothing waits for another warp until a
+//   piece's end, where the warps add up. Scores and outputs are computed transposed (tokens x
+//   heads, dims x heads) on the tensor cores, so that a group of up to 8 heads fills the narrow
+//   side. Of a row that was cut the parts go to scratch; the block that brings the last one adds
+//   them up.
+// Bytes moved: the visible keys and values once; of a row that was cut 2 * group * (head_dim + 2) *
+//   4 a part and KV head. About 64 KiB are under way per block, two blocks an SM.
+// Numerics: bf16 products, float32 sums, softmax weights rounded to bf16 before they meet the
+//   values. Which tokens are added up first depends on the cuts, so on the whole batch.
 // Preconditions: query token of row r is r; native_schedule ran for these lengths; if settled, what
 //   ScheduledAttentionArgs says.
 // Origin: flash-decoding (Dao et al., 2023); our own layout and pipeline.
@@ -67,8 +68,8 @@ struct PieceQueue {
   [[nodiscard]] __device__ bool dealt() const {
     return num_pieces > 2 * static_cast<int32_t>(gridDim.x);
   }
-  // One thread: takes a piece for two after the current one. A launch takes as many as there are pieces, so
-  // the count wraps with the last.
+  // One thread: takes a piece for two after the current one. A launch takes as many as there are
+  // pieces, so the count wraps with the last.
   [[nodiscard]] __device__ int32_t take(const NativeParams& p) const {
     return static_cast<int32_t>(atomicInc(&p.scratch.counts->taken, num_pieces - 1) +
                                 2 * gridDim.x);
@@ -103,8 +104,8 @@ struct TileFeed {
   Piece piece;
   int k = -1;     // which of the block's pieces it is
   int32_t n = 0;  // tiles of this warp in the piece that are on their way
-  // Lane l holds the block of the warp's tile held_first + l of the piece. Blocks of the two pieces to
-  // come are fetched ahead, and not looked at before they are wanted.
+  // Lane l holds the block of the warp's tile held_first + l of the piece. Blocks of the two pieces
+  // to come are fetched ahead, and not looked at before they are wanted.
   int32_t held = 0;
   int32_t held_first = 0;
   int32_t coming_even = 0;
@@ -225,8 +226,8 @@ struct TileRing {
   }
 };
 
-// What a warp knows of its tiles of a piece: for each head the running maximum (in powers of two), the
-// sum of weights (each lane those of its tokens) and the output, transposed.
+// What a warp knows of its tiles of a piece: for each head the running maximum (in powers of two),
+// the sum of weights (each lane those of its tokens) and the output, transposed.
 template <int kDim, int kHeadTiles>
 struct DecodeState {
   static constexpr int kSteps = kDim / 16;
@@ -269,8 +270,8 @@ struct DecodeState {
     }
   }
 
-  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for heads 2t and 2t + 1. Four sums side
-  // by side, since each product waits for the one before it.
+  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for heads 2t and 2t + 1. Four sums
+  // side by side, since each product waits for the one before it.
   __device__ void score(float (&s)[kHeadTiles][4], uint32_t keys) const {
     using Sizes = DecodeSizes<kDim, kHeadTiles>;
     const int lane = threadIdx.x % 32;
@@ -496,30 +497,39 @@ struct DecodeShared {
   int32_t part_was_last;  // the part that the piece before brought was its row's last to come
 };
 
-// The warp that finds work: it takes pieces and fetches what they are, and tells which parts were the
-// last of their rows. All of it waits for memory, which the other warps need not notice.
+// Says that a part is written, after a barrier behind its writes; true: it was its row's last to
+// come.
+__device__ bool arrive(const NativeParams& p, const Piece& piece) {
+  int32_t* count = p.scratch.arrivals + piece.item.row * p.num_kv_heads + piece.head;
+  __threadfence();
+  const bool last = atomicAdd(count, 1) == piece.item.num_parts - 1;
+  if (last) {
+    __threadfence();
+    *count = 0;
+  }
+  return last;
+}
+
+// The warp that finds work: it takes pieces and fetches what they are, and tells which parts were
+// the last of their rows. All of it waits for memory, which the other warps need not notice; the
+// takes are under way while the arrivals are.
 __device__ void manage(const NativeParams& p, const PieceQueue& queue, DecodeShared& shared) {
   const bool first_lane = threadIdx.x % 32 == 0;
+  Piece before = {};
   for (int k = 0; queue.has(k); ++k) {
-    int32_t fetched = -1;
-    if (queue.dealt()) {
-      const int32_t taken = first_lane ? queue.take(p) : 0;
-      fetched = queue.fetch(p, __shfl_sync(0xffffffffU, taken, 0));
-    }
-    queue.put(k + 2, fetched);
     const Piece piece = queue.get(k);
+    const int32_t taken = first_lane && queue.dealt() ? queue.take(p) : 0;
+    if (first_lane && before.item.num_parts > 1) {
+      shared.part_was_last = arrive(p, before) ? 1 : 0;
+    }
+    __syncwarp();
+    queue.put(k + 2, queue.dealt() ? queue.fetch(p, __shfl_sync(0xffffffffU, taken, 0)) : -1);
     __syncthreads();  // the exchange is full
     __syncthreads();  // the piece is finished
-    if (first_lane && piece.item.num_parts > 1) {
-      int32_t* count = p.scratch.arrivals + piece.item.row * p.num_kv_heads + piece.head;
-      __threadfence();
-      const bool last = atomicAdd(count, 1) == piece.item.num_parts - 1;
-      if (last) {
-        __threadfence();
-        *count = 0;
-      }
-      shared.part_was_last = last ? 1 : 0;
-    }
+    before = piece;
+  }
+  if (first_lane && before.item.num_parts > 1) {
+    shared.part_was_last = arrive(p, before) ? 1 : 0;
   }
   __syncthreads();
 }

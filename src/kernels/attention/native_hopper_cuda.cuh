@@ -13,15 +13,15 @@
 
 // Formula: paged_attention.h, for rows with many query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
-// Mapping: a persistent block an SM; items are 128 query-head rows (query by query, the group's heads
-//   side by side) of one batch row and KV head, a row's longest first, taken one by one. Two
-//   warpgroups compute on 64 rows each, taking turns on the matrix unit. Of a third, one warp brings
-//   tiles of 128 keys and values through two stages each, by the copy engine, page by page; the
-//   others take the next item and bring its queries.
+// Mapping: a persistent block an SM; items are 128 query-head rows (query by query, the group's
+//   heads side by side) of one batch row and KV head, a row's longest first, taken one by one. Two
+//   warpgroups compute on 64 rows each, taking turns on the matrix unit. Of a third, one warp
+//   brings tiles of 128 keys and values through two stages each, by the copy engine, page by page;
+//   the others take the next item and bring its queries.
 // Bytes moved: per item its visible keys and values once, from L2 mostly.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute
-//   positions, weights rounded to bf16 before they meet the values. A query's result is a function of
-//   that query and its keys alone.
+//   positions, weights rounded to bf16 before they meet the values. A query's result is a function
+//   of that query and its keys alone.
 // Preconditions: native_schedule ran for this batch with 128 rows a tile; sm_90a.
 // Origin: FlashAttention-3 (Shah et al., 2024) for the overlap of softmax and products; own code.
 namespace warprow::cuda {
@@ -174,8 +174,8 @@ __device__ void bring_queries(const NativeParams& p, const HopperBlock& block) {
   }
 }
 
-// One warp: brings the key and value tiles of all items. A box is `box` tokens of a page, 64 elements
-// wide.
+// One warp: brings the key and value tiles of all items. A box is `box` tokens of a page, 64
+// elements wide.
 template <int kDim>
 __device__ void bring_tiles(const NativeParams& p,
                             const CUtensorMap& k_map,
@@ -221,8 +221,8 @@ __device__ void bring_tiles(const NativeParams& p,
   }
 }
 
-// A warpgroup's 64 rows of an item: lane (g, t) of warp w has rows 16 w + g and 16 w + g + 8, and of
-// every 8 columns 2 t and 2 t + 1.
+// A warpgroup's 64 rows of an item: lane (g, t) of warp w has rows 16 w + g and 16 w + g + 8, and
+// of every 8 columns 2 t and 2 t + 1.
 template <int kDim>
 struct HopperState {
   using Sizes = HopperSizes<kDim>;
@@ -339,8 +339,8 @@ struct HopperState {
     }
   }
 
-  // The row's output in pieces of 16 bytes: four lanes exchange what they have of 32 columns, so that
-  // each has 8 that lie together.
+  // The row's output in pieces of 16 bytes: four lanes exchange what they have of 32 columns, so
+  // that each has 8 that lie together.
   __device__ void write_row(__nv_bfloat16* row, int i, float scale, bool valid) const {
     const int t = threadIdx.x % 4;
 #pragma unroll

@@ -22,7 +22,8 @@ void native_decode_128(Stream& stream, const NativeParams& params, int32_t num_b
 // Hopper's own: tiles of 128 query-head rows, a block an SM.
 void native_hopper_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_hopper_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
-// `num_tiles`: at least as many as the schedule numbered. wide: tiles of 128 query-head rows, not 64.
+// `num_tiles`: at least as many as the schedule numbered. wide: tiles of 128 query-head rows, not
+// 64.
 void native_prefill_64(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
 void native_prefill_128(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
 

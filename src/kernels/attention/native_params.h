@@ -27,8 +27,9 @@ struct DecodeItem {
   int32_t first_part;       // the number of the row's part 0 among the parts of rows that are cut
 };
 
-// Block b of the grid works on pieces b and b + num_blocks (piece i: item i / heads, head i % heads),
-// then on whichever is next: multiprocessors differ in how fast they reach memory, by a factor of two.
+// Block b of the grid works on pieces b and b + num_blocks (piece i: item i / heads, head i %
+// heads), then on whichever is next: multiprocessors differ in how fast they reach memory, by a
+// factor of two.
 struct DecodeCounts {
   int32_t num_pieces;
   uint32_t taken;          // of those past the first two rounds; wraps to 0 at the end of a launch
@@ -92,8 +93,7 @@ struct NativeParams {
   int32_t window;
   float scale, soft_cap;
   bool causal;
-  bool
-      settled;  // batch, schedule and older keys are: decode reads them before the kernel ahead ends
+  bool settled;  // ScheduledAttentionArgs::settled
 };
 
 }  // namespace warprow::cuda

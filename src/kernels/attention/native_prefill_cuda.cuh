@@ -10,14 +10,14 @@
 
 // Formula: paged_attention.h, for rows with any number of query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
-// Mapping: a block for 64 or 128 query-head rows (query by query, the group's heads side by side, so
-//   that they share key tiles) of one batch row and KV head; last tiles of a row first, since they see
-//   the most keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in shared
-//   memory.
+// Mapping: a block for 64 or 128 query-head rows (query by query, the group's heads side by side,
+//   so that they share key tiles) of one batch row and KV head; last tiles of a row first, since
+//   they see the most keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in
+//   shared memory.
 // Bytes moved: per item its visible keys and values once, from L2 mostly.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute
-//   positions, weights rounded to bf16 before they meet the values. A query's result is a function of
-//   that query and its keys alone: bit-equal for any batch, chunking, block size and tile width.
+//   positions, weights rounded to bf16 before they meet the values. A query's result is a function
+//   of that query and its keys alone: bit-equal for any batch, chunking, block size and tile width.
 // Preconditions: native_schedule ran for this batch and this tile width.
 // Origin: FlashAttention-2 (Dao, 2023); our own layout and pipeline.
 namespace warprow::cuda {

@@ -69,10 +69,10 @@ __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
 }
 
 // How finely rows are cut. A block's even share of the step's tiles is `share`; a row that begins
-// when the fraction x of the tiles lies before it is cut into parts of about share * (1 - x) / 2, so
-// that parts become smaller towards the end and the blocks end together, though some are much faster.
-// No part is smaller than kSmallest tiles unless its row is, or half of that where the device would
-// stay empty.
+// when the fraction x of the tiles lies before it is cut into parts of about share * (1 - x) / 2,
+// so that parts become smaller towards the end and the blocks end together, though some are much
+// faster. No part is smaller than kSmallest tiles unless its row is, or half of that where the
+// device would stay empty.
 struct Cutting {
   static constexpr int32_t kSmallest = 16;
   static constexpr int32_t kMostParts = 64;

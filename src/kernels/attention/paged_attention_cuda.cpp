@@ -33,7 +33,8 @@ const Chip& chip() {
   return found;
 }
 
-// How a call's rows are dealt with: a function of shapes alone, since it is part of captured graphs.
+// How a call's rows are dealt with: a function of shapes alone, since it is part of captured
+// graphs.
 struct Split {
   int32_t num_rows = 0;
   int32_t num_decode_rows = 0;
