@@ -6,20 +6,14 @@
 namespace warprow {
 
 GraphCache::Entry* GraphCache::ready_entry(const GraphKey& key) {
-  const auto found = std::find_if(
-      entries_.begin(), entries_.end(), [&key](const auto& entry) { return entry->key == key; });
-  if (found == entries_.end()) {
-    entries_.push_back(std::make_unique<Entry>());
-    entries_.back()->key = key;
+  const auto [found, is_new] = entries_.try_emplace(key);
+  Entry& entry = found->second;
+  const bool captured = !entry.graphs.empty();
+  if (is_new || (!captured && stats_.bytes + largest_capture_ > reserved_bytes_)) {
     ++stats_.eager;
     return nullptr;
   }
-  Entry* entry = found->get();
-  if (entry->graphs.empty() && stats_.bytes + largest_capture_ > reserved_bytes_) {
-    ++stats_.eager;
-    return nullptr;
-  }
-  return entry;
+  return &entry;
 }
 
 void GraphCache::note_capture(int64_t free_before) {

@@ -5,9 +5,10 @@
 #include "device/device.h"
 #include "device/graph.h"
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 namespace warprow {
@@ -20,6 +21,18 @@ struct GraphKey {
   int32_t query_len = 0;  // 0: any
   uint32_t features = 0;
   bool operator==(const GraphKey&) const = default;
+};
+struct GraphKeyHash {
+  size_t operator()(const GraphKey& key) const {
+    uint64_t hash = static_cast<uint64_t>(key.mode);
+    for (const uint32_t part : {static_cast<uint32_t>(key.num_toks),
+                                static_cast<uint32_t>(key.num_rows),
+                                static_cast<uint32_t>(key.query_len),
+                                key.features}) {
+      hash = (hash ^ part) * 0x9e3779b97f4a7c15ULL;
+    }
+    return hash ^ (hash >> 32);
+  }
 };
 
 // What became of the parts of steps that wanted a graph.
@@ -109,7 +122,6 @@ class GraphCache {
     AttentionCall call;
   };
   struct Entry {
-    GraphKey key;
     std::vector<std::unique_ptr<Graph>> graphs;  // empty: seen, not captured
     std::vector<Call> calls;                     // between graphs i and i + 1
   };
@@ -131,7 +143,7 @@ class GraphCache {
   Device& device_;
   int64_t reserved_bytes_;
   int64_t largest_capture_;
-  std::vector<std::unique_ptr<Entry>> entries_;
+  std::unordered_map<GraphKey, Entry, GraphKeyHash> entries_;
   GraphStats stats_;
 };
 
