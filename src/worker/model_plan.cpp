@@ -244,8 +244,14 @@ Result<void> size_memory(ModelPlan& plan, const EngineConfig& wishes, const Mach
   for (;;) {
     measure(plan, machine);
     if (!given) {
-      plan.config.kv_cache_memory_bytes =
-          std::max<int64_t>(1, available_kv_bytes(budget_of(plan, machine)));
+      const int64_t available = available_kv_bytes(budget_of(plan, machine));
+      plan.kv_cache.groups = plan.kv.groups;
+      plan.memory.kv_bytes =
+          plan.kv_cache.block_bytes() * (1 + static_cast<int64_t>(plan.kv.groups.size()));
+      if (available < plan.memory.kv_bytes) {
+        return check_fit(plan, machine);
+      }
+      plan.config.kv_cache_memory_bytes = available;
     }
     if (auto sized = size_kv_cache(plan, wishes); !sized) {
       return sized;
