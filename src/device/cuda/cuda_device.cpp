@@ -2,12 +2,18 @@
 #include "device/cuda_device.h"
 
 #include "base/error.h"
+#include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_event.h"
 #include "device/cuda/virtual_range.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <cuda_runtime_api.h>
+#include <sys/mman.h>
+#include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -15,6 +21,9 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kOrdinal = 0;
+constexpr size_t kLargePinned = size_t{256} << 20;
+constexpr size_t kTouchBytes = size_t{32} << 20;  // what a thread takes at a time
+constexpr int32_t kTouchThreads = 16;
 
 // Empty when a device can be used, else why not.
 std::string missing() {
@@ -54,6 +63,55 @@ DeviceFacts read_facts() {
   return facts;
 }
 
+StartupError cannot_pin(size_t bytes) {
+  return {ErrorCode::kOutOfMemory, fmt::format("cannot pin {} bytes of host memory", bytes)};
+}
+
+PinnedBuffer pin_small(size_t bytes) {
+  void* base = nullptr;
+  const size_t size = bytes == 0 ? 1 : bytes;
+  if (cudaHostAlloc(&base, size, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
+    throw cannot_pin(bytes);
+  }
+  std::memset(base, 0, size);
+  return {static_cast<std::byte*>(base), bytes, [](std::byte* at, size_t) { cudaFreeHost(at); }};
+}
+
+// Gigabytes: the runtime would fetch page after page on one thread. Several fetch them here, zeroed
+// as the kernel gives them, and the runtime only pins what is there.
+PinnedBuffer pin_large(size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    throw cannot_pin(bytes);
+  }
+  madvise(base, bytes, MADV_HUGEPAGE);  // advice only
+  auto* const first = static_cast<std::byte*>(base);
+  std::atomic<size_t> next = 0;
+  const auto touch = [first, bytes, &next] {
+    constexpr size_t kPageBytes = 4096;
+    for (size_t at = next.fetch_add(kTouchBytes); at < bytes; at = next.fetch_add(kTouchBytes)) {
+      for (size_t end = std::min(bytes, at + kTouchBytes); at < end; at += kPageBytes) {
+        *static_cast<volatile std::byte*>(first + at) = std::byte{0};
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int32_t i = 0; i < std::min(cpu::usable_cores(), kTouchThreads); ++i) {
+      threads.emplace_back(touch);
+    }
+  }
+  if (cudaHostRegister(base, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable) !=
+      cudaSuccess) {
+    munmap(base, bytes);
+    throw cannot_pin(bytes);
+  }
+  return {first, bytes, [](std::byte* at, size_t size) {
+            cudaHostUnregister(at);
+            munmap(at, size);
+          }};
+}
+
 class CudaDevice final : public Device {
  public:
   CudaDevice() : facts_(read_facts()) {}
@@ -72,14 +130,7 @@ class CudaDevice final : public Device {
   }
 
   PinnedBuffer make_pinned(size_t bytes) override {
-    void* base = nullptr;
-    const size_t size = bytes == 0 ? 1 : bytes;
-    if (cudaHostAlloc(&base, size, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
-      throw StartupError(ErrorCode::kOutOfMemory,
-                         fmt::format("cannot pin {} bytes of host memory", bytes));
-    }
-    std::memset(base, 0, size);
-    return {static_cast<std::byte*>(base), bytes, [](std::byte* at, size_t) { cudaFreeHost(at); }};
+    return bytes < kLargePinned ? pin_small(bytes) : pin_large(bytes);
   }
 
  private:
