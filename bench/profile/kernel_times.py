@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Where a steady decode step's time goes on the GPU: its kernels, with their times, as they run in graphs.
+
+    bench/profile/kernel_times.py --model Qwen3-8B --batch-size 32,128 [-- --attention-backend native]
+
+Runs `warprow bench step` with random weights and reads the kernels' times from CUPTI (Python's nvidia-cuda-cupti or the
+CUDA toolkit's, with nvcc for its headers). Kernels overlap where the next one may begin early; a kernel's own time here
+is what it adds to the step: from the end of the one before (or its own begin, if later) to its end. What is left of the
+step is idle. Measuring slows a step of many small kernels by a few percent.
+"""
+
+import argparse
+import collections
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MODELS = HERE.parent / "models"
+FIRST_KERNEL = "UnpackStep"  # in the name of the first kernel of each step
+STEPS = 24
+
+
+def cupti_home():
+    """The folder with include/cupti.h and a library folder."""
+    homes = [Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"]
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        toolkit = Path(nvcc).resolve().parent.parent
+        homes += [toolkit / "extras" / "CUPTI", toolkit]
+    for home in homes:
+        if (home / "include" / "cupti.h").exists():
+            return home
+    sys.exit("no CUPTI: install nvidia-cuda-cupti or a CUDA toolkit")
+
+
+def build(folder):
+    home = cupti_home()
+    library = next((path for name in ("lib", "lib64") for path in sorted((home / name).glob("libcupti.so*"))), None)
+    if library is None:
+        sys.exit(f"no libcupti.so below {home}")
+    out = Path(folder) / "libkernel_log.so"
+    nvcc = shutil.which("nvcc")
+    includes = [home / "include"] + ([Path(nvcc).resolve().parent.parent / "include"] if nvcc else [])
+    subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", *(f"-I{path}" for path in includes),
+                    str(HERE / "kernel_log.cpp"), "-o", str(out), str(library), f"-Wl,-rpath,{library.parent}"],
+                   check=True)
+    return out
+
+
+def run(args, library, model, batch, folder):
+    """The kernels of a run: [(begin, end, name)] in the order of their begin."""
+    log = Path(folder) / "kernels"
+    command = [args.binary, "bench", "step", str(MODELS / model), "--load-format", "dummy", "--device", "cuda",
+               "--max-model-len", "4096", "--batch-size", batch, "--input-len", args.input_len, "--num-steps-warmup",
+               "8", "--num-steps", STEPS, *args.more]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
+                          env=dict(os.environ, CUDA_INJECTION64_PATH=str(library), KERNEL_LOG=str(log)))
+    if done.returncode != 0 or not log.exists():
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
+    kernels = []
+    for line in log.read_text().splitlines():
+        begin, end, name = line.split(" ", 2)
+        kernels.append((int(begin), int(end), name))
+    return sorted(kernels)
+
+
+def steady_steps(kernels):
+    """The last STEPS steps that have the same kernels, each with the first kernel of the step behind it."""
+    starts = [i for i, kernel in enumerate(kernels) if FIRST_KERNEL in kernel[2]]
+    steps = [kernels[a:b + 1] for a, b in zip(starts, starts[1:])]
+    shapes = collections.Counter(tuple(kernel[2] for kernel in step) for step in steps)
+    if not shapes:
+        sys.exit(f"no kernel named {FIRST_KERNEL} was seen twice")
+    shape = shapes.most_common(1)[0][0]
+    return [step for step in steps if tuple(kernel[2] for kernel in step) == shape][-STEPS:]
+
+
+def short_names(names):
+    """Demangled, without namespaces and parameters; of template arguments the first where it is a class."""
+    out = subprocess.run(["c++filt", "-p"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    short = {}
+    for name, plain in zip(names, out.splitlines()):
+        plain = re.sub(r"\(anonymous namespace\)::|^void ", "", plain)
+        of_class = re.search(r"<(?:\w+::)*([A-Z]\w*)", plain)
+        while "<" in plain and re.search(r"<[^<>]*>", plain):
+            plain = re.sub(r"<[^<>]*>", "", plain)
+        short[name] = (plain.split("::")[-1].strip()[:48] + (f" {of_class[1]}" if of_class else ""))
+    return short
+
+
+def table(steps):
+    """Rows (kernel, times a step, own us a step) by time, and the step's own figures."""
+    count = len(steps)
+    own = collections.Counter()
+    times = collections.Counter()
+    idle = 0
+    for step in steps:
+        at = step[0][0]
+        for begin, end, name in step[:-1]:
+            idle += max(0, begin - at)
+            own[name] += max(0, end - max(at, begin))
+            times[name] += 1
+            at = max(at, end)
+        idle += max(0, step[-1][0] - at)
+    short = short_names(list(own))
+    rows = collections.defaultdict(lambda: [0, 0.0])
+    for name, ns in own.items():
+        rows[short[name]][0] += times[name] / count
+        rows[short[name]][1] += ns / count / 1000
+    period = statistics.median(step[-1][0] - step[0][0] for step in steps) / 1000
+    return sorted(rows.items(), key=lambda row: -row[1][1]), period, idle / count / 1000
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=str(HERE.parent.parent / "build" / "cuda-release" / "warprow"))
+    parser.add_argument("--model", default="Qwen3-0.6B", help="a folder of bench/models")
+    parser.add_argument("--batch-size", default="32", help="one or several, divided by commas")
+    parser.add_argument("--input-len", default="208", help="context at which the steps begin")
+    parser.add_argument("more", nargs="*", help="flags for the command, after --")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        library = build(folder)
+        for batch in args.batch_size.split(","):
+            rows, period, idle = table(steady_steps(run(args, library, args.model, batch, folder)))
+            print(f"\n{args.model}, batch {batch}, context {args.input_len}: {period:.0f} us a step, "
+                  f"{sum(row[1][0] for row in rows):.0f} kernels, idle {idle:.0f} us\n")
+            print("| kernel | a step | us a step | share |\n|---|---|---|---|")
+            for name, (times, us) in rows:
+                if us >= 0.002 * period:
+                    print(f"| {name} | {times:.0f} | {us:.0f} | {100 * us / period:.0f} % |")
+
+
+if __name__ == "__main__":
+    main()
