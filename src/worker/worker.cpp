@@ -7,6 +7,7 @@
 #include "layers/parameter_loader.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,8 @@ uint64_t checksum(const std::byte* data, size_t bytes, uint64_t hash) {
   return hash;
 }
 
+// How far the device's figure may be from the plan: this, or half a percent.
+constexpr int64_t kPlanSlack = int64_t{64} << 20;
 // Tokens of the warm-up step: enough to run every kernel once.
 constexpr int32_t kWarmUpToks = 8;
 
@@ -65,12 +68,7 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
   sleep_mode_ = std::make_unique<SleepMode>(
       *device_, *stream_, weights_, *kv_cache_, [this] { load_weights_again(); });
   warm_up();
-  plan_.memory.measured_bytes = device_->facts().free_bytes - device_->free_bytes();
-  if (plan_.memory.measured_bytes > 0) {
-    WR_LOG_INFO("start-up took {} bytes of the device, {} were planned without graphs",
-                plan_.memory.measured_bytes,
-                plan_.memory.planned_bytes() - plan_.memory.graph_bytes);
-  }
+  measure_memory();
 }
 
 Worker::~Worker() { stream_->synchronize(); }
@@ -84,6 +82,24 @@ void Worker::warm_up() {
   ModelRunnerOutput output;
   runner_->take_output(output);
   WR_CHECK(output.rows.empty());
+}
+
+// Compares what start-up took with the plan, which sets room for graphs aside that are captured later.
+void Worker::measure_memory() {
+  if (device_->facts().kind != DeviceKind::kCuda) {
+    return;
+  }
+  MemoryPlan& plan = plan_.memory;
+  plan.measured_bytes = device_->facts().free_bytes - device_->free_bytes();
+  const int64_t planned = plan.planned_bytes() - plan.graph_bytes;
+  WR_LOG_INFO(
+      "start-up took {} bytes of the device, {} were planned for it", plan.measured_bytes, planned);
+  if (std::abs(plan.measured_bytes - planned) > std::max(kPlanSlack, planned / 200)) {
+    WR_LOG_WARN(
+        "start-up took {} bytes of the device where {} were planned; does something else use it?",
+        plan.measured_bytes,
+        planned);
+  }
 }
 
 // The very code that loaded them, in the same order and so at the same addresses; activations are

@@ -60,6 +60,7 @@ class Worker {
 
  private:
   void warm_up();
+  void measure_memory();
   void load_weights_again();
   [[nodiscard]] std::string state_checksum();
 

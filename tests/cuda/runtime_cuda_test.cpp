@@ -373,7 +373,7 @@ TEST_F(RuntimeCuda, TenThousandRandomStepsAreAccountedAsOnACpu) {
   EXPECT_GT(stats.num_mixed_steps, num_steps / 10);
   EXPECT_GT(graphs.graphs_full, 0);
   EXPECT_GT(graphs.graphs_piecewise, 0);
-  if (num_steps >= 1000) {  // by then every kernel is loaded
+  if (wish == nullptr) {  // a few steps see no preemption, and a checker takes memory of its own
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_EQ(free_at_start - free_bytes(), graphs.graph_bytes - graph_bytes_at_start);
   }
