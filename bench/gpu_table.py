@@ -90,9 +90,9 @@ class Job:
     values: object  # result -> {key: value}
 
 
-def jobs(model):
+def jobs(model, num_iters=2):
     small = model == "0.6B"
-    iters = ["--num-iters-warmup", "1", "--num-iters", "3" if small else "2"]
+    iters = ["--num-iters-warmup", "1", "--num-iters", str(num_iters)]
 
     def decode(result):
         return {f"decode {one['batch_size']}": one["decode_ms_per_step"] for one in result["results"]}
@@ -149,7 +149,7 @@ def measure(args):
               "machine": said_by(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]),
               "version": said_by([args.binary, "--version"]), "records": []}
     for model in args.models:
-        for job in jobs(model):
+        for job in jobs(model, args.iters):
             if args.only and job.name not in args.only:
                 continue
             left = deadline - time.monotonic()
@@ -241,6 +241,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help="0.6B,8B")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of commands: decode,step")
+    parser.add_argument("--iters", type=int, default=3, help="measured runs of each batch")
     parser.add_argument("--budget", type=float, default=900, help="seconds for everything")
     parser.add_argument("--output-json", help="file for everything that was measured")
     parser.add_argument("--from", nargs="+", dest="reports", default=[], help="results to show instead of measuring")

@@ -26,6 +26,10 @@ HERE = Path(__file__).resolve().parent
 MODELS = HERE.parent / "models"
 FIRST_KERNEL = "UnpackStep"  # in the name of the first kernel of each step
 STEPS = 24
+# Parts of the summary, and what the names of their kernels contain; the first that fits.
+PARTS = {"linears": r"skinny|nvjet|splitK|gemm|cutlass", "attention": r"mha|decode_kernel|attention|combine|extend|Prefill",
+         "norm, gate": r"norm|gate", "rope + KV write": r"write_heads|rope",
+         "sampling": r"scan|finish|weigh|sample|Epilogue", "inputs": r"UnpackStep|Prologue|tables|look_up|gather"}
 
 
 def cupti_home():
@@ -119,6 +123,14 @@ def table(steps):
     return sorted(rows.items(), key=lambda row: -row[1][1]), period, idle / count / 1000
 
 
+def summary_line(title, rows, period, idle):
+    parts = dict.fromkeys([*PARTS, "other"], 0.0)
+    for name, (_, us) in rows:
+        parts[next((part for part, pattern in PARTS.items() if re.search(pattern, name)), "other")] += us
+    figures = [period, sum(row[1][0] for row in rows), *parts.values(), idle]
+    return f"| {title} | " + " | ".join(f"{figure:.0f}" for figure in figures) + " |"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(HERE.parent.parent / "build" / "cuda-release" / "warprow"))
@@ -127,16 +139,21 @@ def main():
     parser.add_argument("--input-len", default="208", help="context at which the steps begin")
     parser.add_argument("more", nargs="*", help="flags for the command, after --")
     args = parser.parse_args()
+    summary = []
     with tempfile.TemporaryDirectory() as folder:
         library = build(folder)
         for batch in args.batch_size.split(","):
             rows, period, idle = table(steady_steps(run(args, library, args.model, batch, folder)))
-            print(f"\n{args.model}, batch {batch}, context {args.input_len}: {period:.0f} us a step, "
-                  f"{sum(row[1][0] for row in rows):.0f} kernels, idle {idle:.0f} us\n")
+            title = f"{args.model}, batch {batch}, context {args.input_len}"
+            summary.append(summary_line(title, rows, period, idle))
+            print(f"\n{title}: {period:.0f} us a step\n")
             print("| kernel | a step | us a step | share |\n|---|---|---|---|")
             for name, (times, us) in rows:
                 if us >= 0.002 * period:
                     print(f"| {name} | {times:.0f} | {us:.0f} | {100 * us / period:.0f} % |")
+    columns = ["us a step", "step", "kernels", *PARTS, "other", "idle"]
+    print(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    print("\n".join(summary))
 
 
 if __name__ == "__main__":
