@@ -19,7 +19,7 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kNumPrompts = 4;
-constexpr int32_t kPromptLen = 24;
+constexpr size_t kPromptLen = 24;
 constexpr int64_t kOutputLen = 32;
 constexpr uint32_t kSeed = 1;
 // The part of what was given back that must show in the device's own figure.
@@ -60,9 +60,9 @@ Result<Tokens> answers(Engine& engine, UpdateQueue& updates, uint32_t seed) {
   const auto vocab_size = static_cast<uint32_t>(engine.model_facts().vocab_size);
   Tokens tokens;
   for (int32_t i = 0; i < kNumPrompts; ++i) {
-    std::vector<TokenId> prompt;
-    for (int32_t t = 0; t < kPromptLen; ++t) {
-      prompt.push_back(static_cast<TokenId>(random() % vocab_size));
+    std::vector<TokenId> prompt(kPromptLen);
+    for (TokenId& token : prompt) {
+      token = static_cast<TokenId>(random() % vocab_size);
     }
     Result<std::vector<TokenId>> got = answer(engine, updates, std::move(prompt));
     if (!got) {

@@ -133,14 +133,16 @@ class EngineImpl final : public Engine {
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
   // Waits for the engine thread's answer.
   Result<std::vector<std::string>> ask(SleepCall call) {
+    const Error stopped{ErrorCode::kInternal, "the engine has stopped"};
     auto answer = call.answer.get_future();
-    try {
-      if (inbox_.call(std::move(call))) {
-        return answer.get();
-      }
-    } catch (const std::future_error&) {  // it stopped meanwhile
+    if (!inbox_.call(std::move(call))) {
+      return tl::unexpected(stopped);
     }
-    return fail(ErrorCode::kInternal, "the engine has stopped");
+    try {
+      return answer.get();
+    } catch (const std::future_error&) {  // meanwhile
+      return tl::unexpected(stopped);
+    }
   }
 
   uint64_t seed_;

@@ -64,24 +64,24 @@ class GraphCacheTest : public testing::Test {
   // Adds to a counter on the stream; takes `bytes` of the device when it is captured.
   auto adds(int32_t* counter, int64_t bytes = 0) {
     return [this, counter, bytes] {
-      ++num_enqueued;
-      device.free -= bytes;
-      cpu::as_cpu(*stream).launch("add", [counter](cpu::ComputePool&) { ++*counter; });
+      ++num_enqueued_;
+      device_.free -= bytes;
+      cpu::as_cpu(*stream_).launch("add", [counter](cpu::ComputePool&) { ++*counter; });
     };
   }
 
-  MeteredDevice device;
-  std::unique_ptr<Stream> stream = device.make_stream();
-  int32_t num_enqueued = 0;
+  MeteredDevice device_;
+  std::unique_ptr<Stream> stream_ = device_.make_stream();
+  int32_t num_enqueued_ = 0;
 };
 
 TEST_F(GraphCacheTest, EagerOnceThenCapturedThenReplayed) {
-  GraphCache graphs(device, 1 << 20, 0);
+  GraphCache graphs(device_, 1 << 20, 0);
   int32_t counter = 0;
   for (int32_t use = 1; use <= 5; ++use) {
-    graphs.run_full(*stream, {GraphMode::kFull, 8, 8, 1}, adds(&counter));
+    graphs.run_full(*stream_, {GraphMode::kFull, 8, 8, 1}, adds(&counter));
     EXPECT_EQ(counter, use);  // a capture runs nothing by itself
-    EXPECT_EQ(num_enqueued, std::min(use, 2));
+    EXPECT_EQ(num_enqueued_, std::min(use, 2));
   }
   EXPECT_EQ(graphs.stats().eager, 1);
   EXPECT_EQ(graphs.stats().full, 4);
@@ -89,7 +89,7 @@ TEST_F(GraphCacheTest, EagerOnceThenCapturedThenReplayed) {
 }
 
 TEST_F(GraphCacheTest, KeysAreApart) {
-  GraphCache graphs(device, 1 << 20, 0);
+  GraphCache graphs(device_, 1 << 20, 0);
   int32_t counters[5] = {};
   const GraphKey keys[] = {{GraphMode::kFull, 8, 8, 1, 0},
                            {GraphMode::kFull, 16, 8, 1, 0},
@@ -98,7 +98,7 @@ TEST_F(GraphCacheTest, KeysAreApart) {
                            {GraphMode::kFull, 8, 8, 1, 3}};
   for (int32_t use = 0; use < 3; ++use) {
     for (size_t i = 0; i < std::size(keys); ++i) {
-      graphs.run_full(*stream, keys[i], adds(&counters[i]));
+      graphs.run_full(*stream_, keys[i], adds(&counters[i]));
     }
   }
   for (const int32_t counter : counters) {
@@ -109,12 +109,12 @@ TEST_F(GraphCacheTest, KeysAreApart) {
 
 TEST_F(GraphCacheTest, CapturesStayWithinTheReservation) {
   constexpr int64_t kCapture = 300;
-  GraphCache graphs(device, 1000, kCapture);
+  GraphCache graphs(device_, 1000, kCapture);
   int32_t counter = 0;
   for (int32_t use = 0; use < 3; ++use) {
     for (int32_t size = 1; size <= 6; ++size) {
       // Only a capture takes memory: the first time a key runs as it is.
-      graphs.run_full(*stream, {GraphMode::kFull, size}, adds(&counter, use > 0 ? kCapture : 0));
+      graphs.run_full(*stream_, {GraphMode::kFull, size}, adds(&counter, use > 0 ? kCapture : 0));
       EXPECT_LE(graphs.stats().bytes, 1000);
     }
   }
@@ -125,10 +125,10 @@ TEST_F(GraphCacheTest, CapturesStayWithinTheReservation) {
 }
 
 TEST_F(GraphCacheTest, WithoutAReservationEverythingIsEager) {
-  GraphCache graphs(device, 0, 1);
+  GraphCache graphs(device_, 0, 1);
   int32_t counter = 0;
   for (int32_t use = 0; use < 4; ++use) {
-    graphs.run_full(*stream, {GraphMode::kFull, 8}, adds(&counter));
+    graphs.run_full(*stream_, {GraphMode::kFull, 8}, adds(&counter));
   }
   EXPECT_EQ(counter, 4);
   EXPECT_EQ(graphs.stats().eager, 4);
@@ -136,11 +136,11 @@ TEST_F(GraphCacheTest, WithoutAReservationEverythingIsEager) {
 
 // A capture that took more than reckoned is what the next one is reckoned to take.
 TEST_F(GraphCacheTest, TheLargestCaptureSoFarDecides) {
-  GraphCache graphs(device, 1000, 100);
+  GraphCache graphs(device_, 1000, 100);
   int32_t counter = 0;
   const auto use = [&](int32_t size, int64_t bytes) {
-    graphs.run_full(*stream, {GraphMode::kFull, size}, adds(&counter));
-    graphs.run_full(*stream, {GraphMode::kFull, size}, adds(&counter, bytes));
+    graphs.run_full(*stream_, {GraphMode::kFull, size}, adds(&counter));
+    graphs.run_full(*stream_, {GraphMode::kFull, size}, adds(&counter, bytes));
   };
   use(1, 600);
   use(2, 0);
@@ -148,7 +148,7 @@ TEST_F(GraphCacheTest, TheLargestCaptureSoFarDecides) {
 }
 
 TEST_F(GraphCacheTest, PiecesRunAttentionOfTheStepBetweenThem) {
-  GraphCache graphs(device, 1 << 20, 0);
+  GraphCache graphs(device_, 1 << 20, 0);
   CountingBackend backend;
   int32_t counter = 0;
   for (int32_t use = 1; use <= 4; ++use) {
@@ -163,15 +163,15 @@ TEST_F(GraphCacheTest, PiecesRunAttentionOfTheStepBetweenThem) {
         AttentionCall call;
         call.num_heads = layer;
         if (context.sink != nullptr) {
-          context.sink->attention(*stream, 0, call);
+          context.sink->attention(*stream_, 0, call);
         } else {
-          backend.forward(*stream, call, group.metadata);
+          backend.forward(*stream_, call, group.metadata);
         }
       }
       adds (&counter)();
     };
     backend.calls.clear();
-    graphs.run_piecewise(*stream, {GraphMode::kPiecewise, 16}, context, body);
+    graphs.run_piecewise(*stream_, {GraphMode::kPiecewise, 16}, context, body);
     EXPECT_EQ(counter, 3 * use);
     ASSERT_EQ(backend.calls.size(), 2U);
     EXPECT_EQ(backend.calls[0].num_heads, 1);

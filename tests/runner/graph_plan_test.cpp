@@ -139,9 +139,9 @@ TEST(GraphPlan, OnlyDecodesCountOnTheirLength) {
 
 TEST(GraphPlan, UniformLengthOfRows) {
   const auto rows = [](const std::vector<int32_t>& lens) {
-    std::vector<ScheduledRow> out;
-    for (const int32_t len : lens) {
-      out.push_back({RowId{static_cast<int32_t>(out.size())}, len, 0, 0});
+    std::vector<ScheduledRow> out(lens.size());
+    for (size_t i = 0; i < lens.size(); ++i) {
+      out[i] = {RowId{static_cast<int32_t>(i)}, lens[i], 0, 0};
     }
     return out;
   };

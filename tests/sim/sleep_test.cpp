@@ -37,16 +37,18 @@ EngineConfig config_of(const std::string& model) {
   return config;
 }
 
+constexpr size_t kPromptLen = 40;
+
 struct Answered {
   std::vector<TokenId> tokens;
   int32_t num_cached_tokens = 0;
 };
 
-Answered answer(Engine& engine, int32_t prompt_len = 40) {
+Answered answer(Engine& engine) {
   GenerationRequest request;
-  std::vector<TokenId> prompt;
-  for (int32_t i = 0; i < prompt_len; ++i) {
-    prompt.push_back(3 + i * 7 % 120);
+  std::vector<TokenId> prompt(kPromptLen);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<TokenId>(3 + i * 7 % 120);
   }
   request.prompt = prompt;
   request.sampling.temperature = 0.0;

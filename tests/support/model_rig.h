@@ -70,7 +70,7 @@ class ModelRig {
     scheduler_->reserve(step_);
   }
 
-  void add(Request request) {
+  void add(const Request& request) {
     results_[request.id] = {};
     value_or_throw(scheduler_->add_request(request));
   }
