@@ -16,6 +16,8 @@ enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
 // block, dim].
 enum class KvLayout : uint8_t { kNHD, kHND };
 
+inline constexpr int32_t kMaxKvGroups = 6;  // of a model: a step's block tables have fixed places
+
 // One KV group. Layers of a group have equal shapes.
 struct KvGroupSpec {
   KvKind kind = KvKind::kFull;

@@ -22,11 +22,23 @@ struct LayerClass {
   bool operator==(const LayerClass&) const = default;
 };
 
+int32_t num_groups(const std::vector<int32_t>& counts, int32_t size) {
+  int32_t groups = 0;
+  for (const int32_t count : counts) {
+    groups += ceil_div(count, size);
+  }
+  return groups;
+}
+
 // Layers per group: the smallest class's count, or the largest's if that is less than half as many
-// again.
+// again; more where that would be too many groups.
 int32_t group_size(const std::vector<int32_t>& counts) {
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-  return 2 * *most < 3 * *least ? *most : *least;
+  int32_t size = 2 * *most < 3 * *least ? *most : *least;
+  while (size < *most && num_groups(counts, size) > kMaxKvGroups) {
+    ++size;
+  }
+  return size;
 }
 
 }  // namespace

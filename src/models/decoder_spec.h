@@ -65,7 +65,7 @@ struct LayerKvPlace {
 
 // The KV groups of a model: layers with the same window and attention backend share a group. Groups
 // of unequal counts are cut to equal sizes, so that a block of the common pool costs the same bytes
-// whichever group takes it.
+// whichever group takes it; more than kMaxKvGroups only if there are as many classes.
 struct KvPlan {
   std::vector<KvGroupSpec> groups;
   std::vector<std::string> backends;  // by group: name of its attention backend, or auto

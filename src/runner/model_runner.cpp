@@ -16,6 +16,7 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kDecodeLen = 1;  // tokens of a decoding row in a step
+static_assert(RequestRows::kFirstBlockTable + kMaxKvGroups <= kMaxStagedTables);
 
 // In one step every row may be new: a state, parameters, stop ids, and its blocks in every
 // group.

@@ -25,13 +25,16 @@ using test::RigOptions;
 using test::RigResult;
 using test::TempDir;
 
-constexpr int32_t kNumRequests = 24;
-constexpr int32_t kMaxPrompt = 100;
-constexpr int32_t kMaxTokens = 24;
+struct Workload {
+  int32_t num_requests = 24;
+  int32_t max_prompt = 100;
+  int32_t max_tokens = 24;
+  bool rules = false;  // else all requests are greedy
+};
 
 // Prompts of mixed length, half of them behind a common prefix. With rules: every other request is
-// drawn with a seed, and every fifth has penalties; else all are greedy.
-std::vector<Request> make_requests(int32_t vocab_size, bool rules) {
+// drawn with a seed, and every fifth has penalties.
+std::vector<Request> make_requests(int32_t vocab_size, const Workload& load) {
   std::mt19937 random(7);
   const auto token = [&] {
     return static_cast<TokenId>(random() % static_cast<uint32_t>(vocab_size));
@@ -41,26 +44,27 @@ std::vector<Request> make_requests(int32_t vocab_size, bool rules) {
     id = token();
   }
   std::vector<Request> requests;
-  for (int32_t i = 0; i < kNumRequests; ++i) {
+  for (int32_t i = 0; i < load.num_requests; ++i) {
     Request request;
     request.id = static_cast<uint64_t>(i + 1);
     if (i % 2 == 0) {
       request.prompt = prefix;
     }
-    const auto extra = 1 + random() % static_cast<uint32_t>(kMaxPrompt - 40);
+    const auto extra = 1 + random() % static_cast<uint32_t>(load.max_prompt - 40);
     for (uint32_t t = 0; t < extra; ++t) {
       request.prompt.push_back(token());
     }
-    request.max_tokens = 1 + static_cast<int32_t>(random() % uint32_t{kMaxTokens});
+    request.max_tokens =
+        1 + static_cast<int32_t>(random() % static_cast<uint32_t>(load.max_tokens));
     request.params.num_logprobs = 5;
-    if (rules && i % 4 >= 2) {
+    if (load.rules && i % 4 >= 2) {
       request.params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
       request.params.seed = 1000U + static_cast<uint64_t>(i);
       request.params.top_k = i % 3 == 0 ? 40 : 0;
       request.params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
       request.params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
     }
-    if (rules && i % 5 == 3) {
+    if (load.rules && i % 5 == 3) {
       request.params.repetition_penalty = 1.3F;
       request.params.presence_penalty = 0.6F;
     }
@@ -250,14 +254,12 @@ class CudaInvariance : public ::testing::Test {
     }
   }
 
-  static void expect_equal_bits(const std::string& backend) {
-    const TempDir dir;
-    RigOptions base = base_options(model().write(dir));
-    base.config.attention_backend = backend;
+  static void expect_equal_bits(RigOptions base,
+                                const std::vector<Request>& requests,
+                                const std::vector<Axis>& axes) {
     base.config.batch_invariant = true;
-    const std::vector<Request> requests = make_requests(model().vocab_size, true);
     const Results expected = reference(base, requests);
-    for_each_axis(base, batch_axes(), [&](const std::string&, ModelRig& rig) {
+    for_each_axis(base, axes, [&](const std::string&, ModelRig& rig) {
       for (const Request& request : requests) {
         rig.add(request);
       }
@@ -272,8 +274,44 @@ class CudaInvariance : public ::testing::Test {
     });
   }
 
+  static void expect_equal_bits(const std::string& backend) {
+    const TempDir dir;
+    RigOptions base = base_options(model().write(dir));
+    base.config.attention_backend = backend;
+    expect_equal_bits(base, make_requests(model().vocab_size, {.rules = true}), batch_axes());
+  }
+
+  // Steps of thousands of tokens, for which other kernels and tiles pay.
+  static void expect_equal_bits_of_large_steps(const std::string& backend) {
+    const RandomModel large{.num_heads = 16,
+                            .num_kv_heads = 4,
+                            .num_layers = 2,
+                            .hidden_size = 1024,
+                            .intermediate_size = 3072,
+                            .vocab_size = 2048,
+                            .seed = 22};
+    const TempDir dir;
+    RigOptions base = base_options(large.write(dir));
+    base.config.attention_backend = backend;
+    base.config.max_model_len = 1024;
+    base.config.max_num_batched_tokens = 4096;
+    const auto chunks = [](int32_t size) {
+      return Axis{
+          "chunk_" + std::to_string(size),
+          [size](EngineConfig& c) { c.max_num_batched_tokens = size; },
+          [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; }};
+    };
+    const Axis together{"together",
+                        [](EngineConfig&) {},
+                        [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; }};
+    expect_equal_bits(
+        base,
+        make_requests(large.vocab_size, {.num_requests = 20, .max_prompt = 900, .max_tokens = 8}),
+        {together, chunks(2048), chunks(300), chunks(32)});
+  }
+
   static void expect_near(const RigOptions& base, const std::vector<Axis>& axes) {
-    const std::vector<Request> requests = make_requests(model().vocab_size, false);
+    const std::vector<Request> requests = make_requests(model().vocab_size, {});
     const Results expected = reference(base, requests);
     for_each_axis(base, axes, [&](const std::string& name, ModelRig& rig) {
       const GapCounts counts = expect_follows(rig, requests, expected, {});
@@ -294,6 +332,17 @@ TEST_F(CudaInvariance, EqualBitsWithFlashInfer) {
     GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
   }
   expect_equal_bits("flashinfer");
+}
+
+TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithNativeAttention) {
+  expect_equal_bits_of_large_steps("native");
+}
+
+TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithFlashInfer) {
+  if (!hopper_) {
+    GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
+  }
+  expect_equal_bits_of_large_steps("flashinfer");
 }
 
 TEST_F(CudaInvariance, GapRuleOfBatches) {

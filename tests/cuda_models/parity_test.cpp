@@ -118,13 +118,13 @@ TEST_F(CudaParity, TwoKvGroups) {
 }
 TEST_F(CudaParity, TwoBackends) { expect_parity({.seed = 10}, "native:0-1,flashinfer"); }
 
-// Real weights, dequantised to bf16 on the GPU and exactly on the CPU; so the tolerance holds what
-// rounding the weights does too.
+// Real weights, dequantised to bf16 on the GPU and exactly on the CPU; so the tolerances hold what
+// rounding the weights does too, on prompts of random tokens.
 TEST_F(CudaParity, SmolLm2) {
   if (!resolve_model("smollm2")) {
     GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";
   }
-  expect_parity("smollm2", 49152, "float32", {.gap = 0.05F, .tolerance = 0.2F});
+  expect_parity("smollm2", 49152, "float32", {.mean = 0.04, .tolerance = 0.4F});
 }
 
 }  // namespace

@@ -135,6 +135,8 @@ std::vector<Axis> axes(const Workload& load) {
     return rig.scheduler().stats().num_partial_prefill_steps > 0;
   };
   const int64_t few_blocks = few_blocks_bytes(load);
+  const size_t groups =
+      value_or_throw(plan_model(base_options(load).config, this_machine())).kv.groups.size();
   return {
       {"together", [](RigOptions&) {}, mixed},
       {"sync",
@@ -167,6 +169,14 @@ std::vector<Axis> axes(const Workload& load) {
        [](ModelRig& rig) {
          return rig.executor().model_facts().kv.groups[0].kernel_blocks_per_block() == 2;
        }},
+      {"layout_nhd",
+       [](RigOptions& o) { o.config.kv_cache_layout = "nhd"; },
+       [](ModelRig& rig) {
+         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+       }},
+      {"backends_by_layer",  // the same backend by two names, so in groups of their own
+       [](RigOptions& o) { o.config.attention_backend = "cpu_paged:0,auto"; },
+       [groups](ModelRig& rig) { return rig.executor().model_facts().kv.groups.size() > groups; }},
       {"preemption",
        [few_blocks](RigOptions& o) {
          o.config.max_model_len = 128;

@@ -197,6 +197,16 @@ TEST(KvPlan, LayersOfDifferentBackendsAreInDifferentGroups) {
   EXPECT_EQ(plan.layers[3].index, 1);
 }
 
+TEST(KvPlan, ThereAreNotTooManyGroups) {
+  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
+  spec.layers.resize(28);
+  spec.layers[0].window = 32;
+  const KvPlan plan = plan_kv_groups(spec, {});
+  ASSERT_EQ(plan.groups.size(), 6U);  // 1 and 27 layers in sixes
+  EXPECT_EQ(plan.groups[5].num_layers, 6);
+  EXPECT_EQ(plan.layers[27].group, 5);
+}
+
 TEST(RopeSpec, FrequenciesOfTheRule) {
   RopeSpec rope;
   rope.rot_dim = 8;

@@ -16,8 +16,9 @@ namespace warprow::test {
 
 // How far two runs of greedy requests may be apart whose sums were rounded differently.
 struct GapRule {
-  float gap = 0.05F;  // a token may be another one only if the reference likes it this much less
-  float tolerance = 0.1F;  // of the logprobs of the likeliest tokens, at every position
+  float gap = 0.05F;   // a token may be another one only if the reference likes it this much less
+  double mean = 0.02;  // of the differences of the likeliest tokens' logprobs, at most
+  float tolerance = 0.1F;  // of each of them
 };
 
 struct GapCounts {
@@ -99,6 +100,7 @@ inline GapCounts expect_follows(ModelRig& rig,
     open = std::move(again);
   }
   counts.mean /= static_cast<double>(std::max<int64_t>(1, num_logprobs));
+  EXPECT_LE(counts.mean, rule.mean);
   return counts;
 }
 

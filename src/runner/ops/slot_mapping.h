@@ -2,13 +2,12 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kv/kv_spec.h"
 #include "runner/ops/step_views.h"
 
 #include <cstdint>
 
 namespace warprow {
-
-inline constexpr int32_t kMaxKvGroups = 6;
 
 // slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel
 // blocks. One team per batch_idx; padding tokens are pad_tail's part.
