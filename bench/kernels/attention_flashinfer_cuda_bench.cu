@@ -2,7 +2,7 @@
 // FlashInfer's kernels as the backend of that name runs them, 32 query and 8 KV heads of 128, over
 // shuffled blocks of 16 and 128 tokens. A graph holds one call per layer of as many layers as L2
 // cannot hold; the plan, made once a step, is timed on its own. `splits` as first argument times
-// decodes with other numbers of splits a row instead.
+// decodes with other numbers of splits a row instead, `fa2` the FA2 template with the blocks of 16.
 #include "base/dtype.h"
 #include "kernels/attention/flashinfer_params.h"
 
@@ -46,7 +46,7 @@ std::vector<Row> operator+(std::vector<Row> a, const std::vector<Row>& b) {
 
 class Bench {
  public:
-  Bench(const Case& c, int32_t block_size, int32_t num_sms) : case_(c) {
+  Bench(const Case& c, int32_t block_size, int32_t num_sms, bool fa2) : case_(c) {
     std::vector<int32_t> starts = {0};
     std::vector<int32_t> lens;
     int32_t num_blocks = 0;
@@ -105,7 +105,8 @@ class Bench {
                     static_cast<int32_t>(num_rows),
                     static_cast<int32_t>(toks),
                     max_blocks,
-                    num_sms};
+                    num_sms,
+                    fa2};
     // The partial results of the largest number of splits that is tried.
     const size_t bytes = flashinfer_scratch_bytes(args_.limits) +
                          static_cast<size_t>(num_rows) * kMaxSplits * kHeads * (kDim * 2 + 8);
@@ -254,6 +255,7 @@ int main(int argc, char** argv) {
   using namespace warprow::cuda;
   const BenchDevice gpu;
   const bool splits = argc > 1 && std::strcmp(argv[1], "splits") == 0;
+  const bool fa2 = argc > 1 && std::strcmp(argv[1], "fa2") == 0;
   std::vector<Case> cases = decodes();
   if (!splits) {
     const std::vector<Case> more = extends();
@@ -261,8 +263,8 @@ int main(int argc, char** argv) {
   }
   for (const Case& c : cases) {
     for (const int32_t block_size :
-         splits ? std::vector<int32_t>{16} : std::vector<int32_t>{16, 128}) {
-      Bench bench(c, block_size, gpu.device->facts().num_sms);
+         splits || fa2 ? std::vector<int32_t>{16} : std::vector<int32_t>{16, 128}) {
+      Bench bench(c, block_size, gpu.device->facts().num_sms, fa2);
       splits ? bench.run_splits(*gpu.stream) : bench.run(*gpu.stream);
     }
   }

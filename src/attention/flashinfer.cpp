@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/flashinfer.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "kernels/attention/flashinfer_attention.h"
 
@@ -11,7 +12,7 @@
 namespace warprow {
 namespace {
 
-constexpr AttentionCapabilities kCapabilities{
+constexpr AttentionCapabilities kHopper{
     .name = "flashinfer",
     .device = DeviceKind::kCuda,
     .compute_capability = 90,
@@ -28,9 +29,21 @@ constexpr AttentionCapabilities kCapabilities{
     .graph_support = GraphSupport::kUniformBatch,
 };
 
+constexpr AttentionCapabilities kFa2 = [] {
+  AttentionCapabilities can = kHopper;
+  can.compute_capability = 0;
+  can.max_group = 0;
+  can.sliding_window = true;
+  return can;
+}();
+
 class FlashInferAttention final : public AttentionBackend {
  public:
-  const AttentionCapabilities& capabilities() const override { return kCapabilities; }
+  explicit FlashInferAttention(bool fa2) { limits_.fa2 = fa2; }
+
+  const AttentionCapabilities& capabilities() const override {
+    return limits_.fa2 ? kFa2 : kHopper;
+  }
 
   void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) override {
     limits_.kv = limits.kv;
@@ -50,9 +63,11 @@ class FlashInferAttention final : public AttentionBackend {
   }
 
   AttentionMetadata build_metadata(Stream& stream,
-                                   const KvGroupSpec& /*group*/,
+                                   const KvGroupSpec& group,
                                    const AttentionMetadata& base) override {
+    window_ = group.window;
     cuda::FlashInferArgs args = batch_args(base);
+    args.window = window_;
     args.kv = limits_.kv;
     args.num_q_heads = limits_.num_q_heads;
     args.q.shape[0] = base.batch.num_toks;
@@ -63,6 +78,7 @@ class FlashInferAttention final : public AttentionBackend {
   void forward(Stream& stream,
                const AttentionCall& call,
                const AttentionMetadata& metadata) override {
+    WR_CHECK_EQ(call.params.window, window_);
     cuda::FlashInferArgs args = batch_args(metadata);
     args.q = call.q;
     args.out = call.out;
@@ -96,14 +112,19 @@ class FlashInferAttention final : public AttentionBackend {
 
   FlashInferLimits limits_;
   View<std::byte, 1> scratch_;
+  int32_t window_ = 0;  // of the plan
   bool batch_invariant_ = false;
 };
 
 }  // namespace
 
-const AttentionCapabilities& flashinfer_capabilities() { return kCapabilities; }
+const AttentionCapabilities& flashinfer_capabilities() { return kHopper; }
 std::unique_ptr<AttentionBackend> make_flashinfer() {
-  return std::make_unique<FlashInferAttention>();
+  return std::make_unique<FlashInferAttention>(false);
+}
+const AttentionCapabilities& flashinfer_fa2_capabilities() { return kFa2; }
+std::unique_ptr<AttentionBackend> make_flashinfer_fa2() {
+  return std::make_unique<FlashInferAttention>(true);
 }
 
 }  // namespace warprow

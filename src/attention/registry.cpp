@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// Every backend, the device's preferred one first.
+// Every backend, the device's preferred one first. Entries of one name have different kernels.
 struct Entry {
   const AttentionCapabilities& (*capabilities)();
   std::unique_ptr<AttentionBackend> (*make)();
@@ -21,6 +21,7 @@ constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
     {&flashinfer_capabilities, &make_flashinfer},
     {&native_attention_capabilities, &make_native_attention},
+    {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
 };
 
 // The first need of the group that the backend does not meet; empty when it meets all.
@@ -60,17 +61,23 @@ Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_vie
                                                                  const KvGroupSpec& group,
                                                                  int32_t num_heads) {
   std::string known;
+  std::string why;  // the named backend's last entry
   for (const Entry& entry : kBackends) {
     const AttentionCapabilities& can = entry.capabilities();
-    known += (known.empty() ? "" : ", ") + std::string(can.name);
-    const std::string unmet = unmet_need(can, device, group, num_heads);
-    if (name == can.name && !unmet.empty()) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("attention backend {} does not support {}", can.name, unmet));
+    if (known.find(can.name) == std::string::npos) {
+      known += (known.empty() ? "" : ", ") + std::string(can.name);
     }
-    if ((name == "auto" || name == can.name) && unmet.empty()) {
+    if (name != "auto" && name != can.name) {
+      continue;
+    }
+    why = unmet_need(can, device, group, num_heads);
+    if (why.empty()) {
       return entry.make();
     }
+  }
+  if (name != "auto" && !why.empty()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("attention backend {} does not support {}", name, why));
   }
   return fail(ErrorCode::kUnsupported,
               name == "auto"

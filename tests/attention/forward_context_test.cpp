@@ -70,12 +70,34 @@ TEST(Backends, AutoTakesThePreferredOneThatMeetsAllNeeds) {
   };
   EXPECT_EQ(name_of(16), "flashinfer");
   EXPECT_EQ(name_of(18), "native") << "nine query heads per KV head";
-  EXPECT_FALSE(make_attention_backend("flashinfer", gpu, group, 18));
   group.window = 100;
   EXPECT_EQ(name_of(16), "native");
   group.window = 0;
   gpu.compute_capability = 80;
   EXPECT_EQ(name_of(16), "native");
+}
+
+TEST(Backends, FlashinferByNameHasKernelsForEveryGroupWindowAndGpu) {
+  DeviceFacts gpu;
+  gpu.kind = DeviceKind::kCuda;
+  gpu.compute_capability = 90;
+  KvGroupSpec group;
+  group.num_kv_heads = 2;
+  group.head_dim_k = group.head_dim_v = 128;
+  const auto max_group = [&](int32_t num_heads) {
+    return (*make_attention_backend("flashinfer", gpu, group, num_heads))->capabilities().max_group;
+  };
+  EXPECT_EQ(max_group(16), 8);
+  EXPECT_EQ(max_group(18), 0);
+  group.window = 100;
+  EXPECT_EQ(max_group(16), 0);
+  group.window = 0;
+  gpu.compute_capability = 80;
+  EXPECT_EQ(max_group(16), 0);
+  group.head_dim_v = 256;
+  const auto wide = make_attention_backend("flashinfer", gpu, group, 16);
+  ASSERT_FALSE(wide);
+  EXPECT_EQ(wide.error().message, "attention backend flashinfer does not support head size 256");
 }
 
 }  // namespace

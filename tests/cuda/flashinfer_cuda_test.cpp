@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend `flashinfer` against the CPU's paged attention on the same bf16 numbers.
 #include "attention/flashinfer.h"
+#include "device/graph.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/cuda/cuda_test.h"
 
@@ -27,6 +28,7 @@ struct Batch {
   int32_t block_size = 16;
   std::vector<Row> rows = {};
   int32_t num_padding = 2;  // rows and tokens
+  int32_t window = 0;
 
   [[nodiscard]] int32_t num_heads() const { return group * num_kv_heads; }
   [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(rows.size()) + num_padding; }
@@ -47,10 +49,11 @@ struct Batch {
     return (row.seq_len + block_size - 1) / block_size;
   }
   [[nodiscard]] std::string name() const {
-    return fmt::format("head size {}, group {}, block {}, {} rows, {} tokens",
+    return fmt::format("head size {}, group {}, block {}, window {}, {} rows, {} tokens",
                        head_dim,
                        group,
                        block_size,
+                       window,
                        rows.size(),
                        num_real_toks());
   }
@@ -64,6 +67,8 @@ class FlashInferTest : public testing::CudaTest {
       GTEST_SKIP() << "these kernels are for Hopper";
     }
   }
+
+  virtual std::unique_ptr<AttentionBackend> make_backend() { return make_flashinfer(); }
 
   std::vector<float> random_values(size_t n) {
     std::normal_distribution<float> normal;
@@ -114,6 +119,8 @@ class FlashInferTest : public testing::CudaTest {
     qkv_ = random_values(static_cast<size_t>(batch.num_toks() * qkv_cols_));
   }
 
+  int64_t num_table_rows() const { return static_cast<int64_t>(block_table_.size()) / max_blocks_; }
+
   KvLayerView layer_at(void* cache) const {
     KvLayerView kv = kv_;
     kv.k = static_cast<std::byte*>(cache);
@@ -127,7 +134,7 @@ class FlashInferTest : public testing::CudaTest {
     args.q = ActView(DType::kF32, qkv_.data(), batch.num_toks(), q_cols_, qkv_cols_);
     args.out = ActView(DType::kF32, out.data(), batch.num_toks(), q_cols_);
     args.kv = layer_at(cache_.data());
-    args.block_table = make_view<const int32_t>(block_table_.data(), batch.num_rows(), max_blocks_);
+    args.block_table = make_view<const int32_t>(block_table_.data(), num_table_rows(), max_blocks_);
     args.idx_mapping = make_view<const int32_t>(idx_mapping_.data(), batch.num_rows());
     args.query_start_loc = make_view<const int32_t>(query_start_.data(), batch.num_rows() + 1);
     args.seq_lens = make_view<const int32_t>(seq_lens_.data(), batch.num_rows());
@@ -135,13 +142,26 @@ class FlashInferTest : public testing::CudaTest {
         args.kv, batch.num_heads(), batch.num_rows(), cpu_device().facts().num_threads));
     args.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
     args.num_q_heads = batch.num_heads();
+    args.window = batch.window;
     args.scale = 1.0F / std::sqrt(static_cast<float>(batch.head_dim));
     paged_attention(cpu_stream(), args);
     return out;
   }
 
-  std::vector<float> on_gpu(const Batch& batch, bool batch_invariant) {
-    const std::unique_ptr<AttentionBackend> backend = make_flashinfer();
+  struct OnGpu {
+    std::unique_ptr<AttentionBackend> backend;
+    KvGroupSpec group;
+    AttentionMetadata metadata;
+    AttentionCall call;
+    void run(Stream& stream) {
+      backend->forward(stream, call, backend->build_metadata(stream, group, metadata));
+    }
+  };
+
+  OnGpu put_on_gpu(const Batch& batch, bool batch_invariant) {
+    OnGpu on;
+    on.backend = make_backend();
+    on.group.window = batch.window;
     AttentionLimits limits;
     limits.kv = kv_;
     limits.num_heads = batch.num_heads();
@@ -149,33 +169,41 @@ class FlashInferTest : public testing::CudaTest {
     limits.max_num_toks = batch.num_toks() + 5;
     limits.max_num_blocks = max_blocks_;
     limits.batch_invariant = batch_invariant;
-    backend->allocate(arena(), gpu(), limits);
+    on.backend->allocate(arena(), gpu(), limits);
 
-    AttentionMetadata metadata;
-    metadata.block_table =
-        make_view<const int32_t>(upload(block_table_), batch.num_rows(), max_blocks_);
-    metadata.batch.idx_mapping = make_view<const int32_t>(upload(idx_mapping_), batch.num_rows());
-    metadata.batch.query_start_loc =
-        make_view<const int32_t>(upload(query_start_), batch.num_rows() + 1);
-    metadata.batch.seq_lens = make_view<const int32_t>(upload(seq_lens_), batch.num_rows());
-    metadata.batch.num_rows = batch.num_rows();
-    metadata.batch.num_toks = batch.num_toks();
-    metadata.batch.num_decode_rows = batch.num_decode_rows();
-    AttentionCall call;
+    on.metadata.block_table =
+        make_view<const int32_t>(upload(block_table_), num_table_rows(), max_blocks_);
+    AttentionBatch& rows = on.metadata.batch;
+    rows.idx_mapping = make_view<const int32_t>(upload(idx_mapping_), batch.num_rows());
+    rows.query_start_loc = make_view<const int32_t>(upload(query_start_), batch.num_rows() + 1);
+    rows.seq_lens = make_view<const int32_t>(upload(seq_lens_), batch.num_rows());
+    rows.num_rows = batch.num_rows();
+    rows.num_toks = batch.num_toks();
+    rows.num_decode_rows = batch.num_decode_rows();
+    AttentionCall& call = on.call;
     call.q = ActView(DType::kBF16, upload(to_bf16(qkv_)), batch.num_toks(), q_cols_, qkv_cols_);
     call.out = poisoned_act(DType::kBF16, batch.num_toks(), q_cols_);
     call.num_heads = batch.num_heads();
     call.kv = layer_at(upload(cache_));
     call.params.scale = 1.0F / std::sqrt(static_cast<float>(batch.head_dim));
-    backend->forward(stream(), call, backend->build_metadata(stream(), KvGroupSpec{}, metadata));
-    return download_act(call.out);
+    call.params.window = batch.window;
+    return on;
+  }
+
+  std::vector<float> on_gpu(const Batch& batch, bool batch_invariant) {
+    OnGpu on = put_on_gpu(batch, batch_invariant);
+    on.run(stream());
+    return download_act(on.call.out);
   }
 
   void expect_equal(const Batch& batch) {
     SCOPED_TRACE(batch.name());
     make_inputs(batch);
+    expect_near(batch, on_gpu(batch, false));
+  }
+
+  void expect_near(const Batch& batch, const std::vector<float>& got) {
     const std::vector<float> expected = on_cpu(batch);
-    const std::vector<float> got = on_gpu(batch, false);
     const auto real = static_cast<size_t>(batch.num_real_toks() * q_cols_);
     float worst = 0.0F;
     for (size_t i = 0; i < real; ++i) {
@@ -188,6 +216,24 @@ class FlashInferTest : public testing::CudaTest {
       ASSERT_TRUE(std::isnan(got[i])) << "padding token " << i / q_cols_ << " was written";
     }
     largest_error_ = std::max(largest_error_, worst);
+  }
+
+  void expect_first_row_alone_equal(Batch batch) {
+    for (const int32_t len : {3000, 10, 700, 65, 1500}) {
+      batch.rows.push_back({1, len});
+    }
+    make_inputs(batch);
+    const std::vector<float> together = on_gpu(batch, true);
+    Batch alone = batch;
+    alone.rows.resize(1);
+    alone.num_padding = 0;
+    idx_mapping_.resize(1);
+    query_start_ = {0, 1};
+    seq_lens_.resize(1);
+    const std::vector<float> one = on_gpu(alone, true);
+    for (int64_t i = 0; i < q_cols_; ++i) {
+      ASSERT_EQ(one[static_cast<size_t>(i)], together[static_cast<size_t>(i)]) << "column " << i;
+    }
   }
 
   std::mt19937 random_{7};
@@ -250,22 +296,99 @@ TEST_F(FlashInferTest, LongPrompt) {
 }
 
 TEST_F(FlashInferTest, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
-  Batch batch{.num_kv_heads = 8};
-  for (const int32_t len : {3000, 10, 700, 65, 1500}) {
-    batch.rows.push_back({1, len});
+  expect_first_row_alone_equal({.num_kv_heads = 8});
+}
+
+// The FA2 template, which auto never takes where the kernels above or `native` serve.
+class FlashInferFa2Test : public FlashInferTest {
+ protected:
+  void SetUp() override { CudaTest::SetUp(); }
+  std::unique_ptr<AttentionBackend> make_backend() override { return make_flashinfer_fa2(); }
+};
+
+TEST_F(FlashInferFa2Test, DecodeForAnyGroupHeadSizeBlockSizeAndWindow) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t group : {1, 2, 5, 7, 9, 16, 20}) {
+      for (const int32_t block_size : {16, 64}) {
+        for (const int32_t window : {0, 1, 100, 2000}) {
+          Batch batch{
+              .head_dim = head_dim, .group = group, .block_size = block_size, .window = window};
+          for (const int32_t len : {1, 5, 63, 64, 65, 200, 1023, 3000}) {
+            batch.rows.push_back({1, len});
+          }
+          ASSERT_NO_FATAL_FAILURE(expect_equal(batch));
+        }
+      }
+    }
+  }
+  RecordProperty("largest_error", fmt::format("{}", largest_error_));
+}
+
+TEST_F(FlashInferFa2Test, MixedBatches) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t group : {1, 5, 7, 16}) {
+      for (const int32_t window : {0, 70, 1000}) {
+        Batch batch{.head_dim = head_dim,
+                    .group = group,
+                    .block_size = group == 7 ? 64 : 16,
+                    .rows = {{1, 3000}, {1, 1}, {1, 77}, {2, 2}, {7, 900}, {1, 300}},
+                    .window = window};
+        ASSERT_NO_FATAL_FAILURE(expect_equal(batch)) << "tiles of 16";
+        batch.rows.insert(batch.rows.end(), {{129, 129}, {33, 2000}});
+        ASSERT_NO_FATAL_FAILURE(expect_equal(batch)) << "tiles of 64 or 128";
+      }
+    }
+  }
+}
+
+TEST_F(FlashInferFa2Test, PromptsWithAndWithoutSplits) {
+  for (const int32_t window : {0, 129}) {
+    expect_equal({.group = 2,
+                  .num_kv_heads = 8,
+                  .rows = {{1200, 1200}},
+                  .num_padding = 0,
+                  .window = window});
+    expect_equal({.group = 9, .num_kv_heads = 1, .rows = {{90, 3000}, {20, 20}}, .window = window});
+    expect_equal({.head_dim = 64, .group = 2, .num_kv_heads = 1, .rows = {{500, 2999}}});
+  }
+}
+
+TEST_F(FlashInferFa2Test, ManyRows) {
+  Batch batch{.group = 3, .num_kv_heads = 1, .num_padding = 7, .window = 64};
+  for (int32_t i = 0; i < 1500; ++i) {
+    batch.rows.push_back({1, 1 + static_cast<int32_t>(random_() % 100)});
+  }
+  expect_equal(batch);
+  for (Row& row : batch.rows) {
+    row.query_len = 1 + static_cast<int32_t>(random_() % std::min(row.seq_len, 3));
+  }
+  expect_equal(batch);
+}
+
+TEST_F(FlashInferFa2Test, AGraphIsReplayedWithOtherLengths) {
+  Batch batch{.group = 7, .rows = {}, .window = 500};
+  for (int32_t i = 0; i < 6; ++i) {
+    batch.rows.push_back({1, 2500 - i});
   }
   make_inputs(batch);
-  const std::vector<float> together = on_gpu(batch, true);
-  Batch alone = batch;
-  alone.rows.resize(1);
-  alone.num_padding = 0;
-  idx_mapping_.resize(1);
-  query_start_ = {0, 1};
-  seq_lens_.resize(1);
-  const std::vector<float> one = on_gpu(alone, true);
-  for (int64_t i = 0; i < q_cols_; ++i) {
-    ASSERT_EQ(one[static_cast<size_t>(i)], together[static_cast<size_t>(i)]) << "column " << i;
+  OnGpu on = put_on_gpu(batch, false);
+  stream().synchronize();
+  stream().begin_capture();
+  on.run(stream());
+  const std::unique_ptr<Graph> graph = stream().end_capture();
+  for (const int32_t longest : {2500, 60, 1, 900}) {
+    for (size_t b = 0; b < batch.rows.size(); ++b) {
+      batch.rows[b].seq_len = seq_lens_[b] = std::max(1, longest - 90 * static_cast<int32_t>(b));
+    }
+    auto* lens = const_cast<int32_t*>(on.metadata.batch.seq_lens.data);
+    stream().copy_to_device(lens, seq_lens_.data(), seq_lens_.size() * sizeof(int32_t));
+    stream().launch_graph(*graph);
+    ASSERT_NO_FATAL_FAILURE(expect_near(batch, download_act(on.call.out))) << longest;
   }
+}
+
+TEST_F(FlashInferFa2Test, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
+  expect_first_row_alone_equal({.group = 5, .num_kv_heads = 8, .window = 1000});
 }
 
 }  // namespace

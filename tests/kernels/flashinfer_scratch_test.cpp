@@ -84,5 +84,66 @@ TEST(FlashInferScratch, UnmetNeedsAreNamed) {
   EXPECT_NE(std::string(flashinfer_unmet_need(wide)).find("head sizes"), std::string::npos);
 }
 
+TEST(FlashInferFa2, AnyGroupAndBlockSizeAreMet) {
+  FlashInferLimits limits = limits_of(72, 8, 24);
+  limits.fa2 = true;
+  EXPECT_STREQ(flashinfer_unmet_need(limits), "");
+}
+
+TEST(FlashInferFa2, TilesAreAsLargeAsTheRowsFill) {
+  const FlashInferLimits limits = limits_of(32, 8, 16);
+  EXPECT_EQ(cuda::fa2_decode_part(limits, 64, false).tile_q, 16);
+  EXPECT_EQ(cuda::fa2_extend_part(limits, 64, 66, 64 + 8, false).tile_q, 16);
+  EXPECT_EQ(cuda::fa2_extend_part(limits, 64, 66, 64 + 32, false).tile_q, 64);
+  EXPECT_EQ(cuda::fa2_extend_part(limits, 64, 66, 64 + 2000, false).tile_q, 128);
+  EXPECT_EQ(cuda::fa2_decode_part(limits_of(160, 8, 16), 64, false).tile_q, 64);
+}
+
+TEST(FlashInferFa2, OnlyPartsThatLeaveTheDeviceIdleAreSplit) {
+  const FlashInferLimits limits = limits_of(32, 8, 16);
+  EXPECT_EQ(cuda::fa2_extra_items(limits), 33);
+  const cuda::Fa2Part few = cuda::fa2_decode_part(limits, 16, false);
+  EXPECT_TRUE(few.split);
+  EXPECT_EQ(few.num_items, 16 + 33);
+  const cuda::Fa2Part many = cuda::fa2_decode_part(limits, 200, false);
+  EXPECT_FALSE(many.split);
+  EXPECT_EQ(many.num_items, 200);
+  EXPECT_FALSE(cuda::fa2_decode_part(limits, 16, true).split);
+  EXPECT_TRUE(cuda::fa2_extend_part(limits, 0, 1, 512, false).split);
+  EXPECT_FALSE(cuda::fa2_extend_part(limits, 0, 1, 4096, false).split);
+}
+
+TEST(FlashInferFa2, ScratchHoldsEveryPart) {
+  for (const int32_t heads : {8, 32, 72, 320}) {
+    FlashInferLimits limits = limits_of(heads, 8, 16);
+    limits.fa2 = true;
+    std::vector<std::byte> memory(flashinfer_scratch_bytes(limits));
+    cuda::FlashInferScratch scratch;
+    cuda::flashinfer_scratch_layout(limits, memory.data(), &scratch);
+    const auto room = [](const auto* from, const auto* to) {
+      return (reinterpret_cast<const std::byte*>(to) - reinterpret_cast<const std::byte*>(from)) /
+             static_cast<std::ptrdiff_t>(sizeof(*from));
+    };
+    const auto check = [&](const cuda::Fa2Part& part, const cuda::Fa2Work& work) {
+      EXPECT_LE(part.num_items, room(work.row, work.tile)) << heads << " heads";
+      if (part.split) {
+        const int32_t partials =
+            part.num_toks + cuda::fa2_extra_items(limits) * part.tile_q / (heads / 8);
+        EXPECT_LE(partials * heads * 128 * 2,
+                  room(scratch.fa2_partials.out,
+                       reinterpret_cast<const std::byte*>(scratch.fa2_partials.lse)));
+      }
+    };
+    for (int32_t rows = 1; rows <= limits.max_rows; ++rows) {
+      check(cuda::fa2_decode_part(limits, rows, false), scratch.fa2_decode);
+      for (int32_t toks = rows; toks <= limits.max_toks; toks += 37) {
+        for (const bool invariant : {false, true}) {
+          check(cuda::fa2_extend_part(limits, 0, rows, toks, invariant), scratch.fa2_extend);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warprow

@@ -16,6 +16,7 @@ struct FlashInferLimits {
   int32_t max_toks = 0;
   int32_t max_blocks = 0;  // of a row
   int32_t num_sms = 0;
+  bool fa2 = false;  // FlashInfer's kernels for every GPU, with windows and any group
 };
 
 // Why these shapes cannot be served; empty when they can.
@@ -37,9 +38,10 @@ void flashinfer_plan(Stream& stream, const FlashInferArgs& args);
 // Per layer, with the arguments of the plan. Grids depend on padded counts and num_decode_rows
 // alone, so both calls can be replayed with other lengths.
 //
-// Preconditions beyond those of paged_attention: causal, without window, sinks, soft cap and lse; q
-// is the front of rows of a QKV matrix, num_q_heads + 2 * num_kv_heads heads wide; out's rows are
-// contiguous; the cache holds finite values wherever a block's tail lies.
+// Preconditions beyond those of paged_attention: causal, without sinks, soft cap and lse; q is the
+// front of rows of a QKV matrix, num_q_heads + 2 * num_kv_heads heads wide; out's rows are
+// contiguous; the cache holds finite values wherever a block's tail lies; no window unless
+// limits.fa2, and then the plan's.
 void flashinfer_forward(Stream& stream, const FlashInferArgs& args);
 
 }  // namespace cuda

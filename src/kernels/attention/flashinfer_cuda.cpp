@@ -34,6 +34,39 @@ void check_batch(const FlashInferArgs& args) {
   WR_CHECK_EQ(args.num_q_heads, limits.num_q_heads);
 }
 
+Fa2Part decode_part(const FlashInferArgs& args) {
+  return fa2_decode_part(args.limits, args.num_decode_rows, args.batch_invariant);
+}
+Fa2Part extend_part(const FlashInferArgs& args) {
+  return fa2_extend_part(args.limits,
+                         args.num_decode_rows,
+                         num_rows(args),
+                         static_cast<int32_t>(args.q.shape[0]),
+                         args.batch_invariant);
+}
+
+void plan_fa2(Stream& stream,
+              const FlashInferArgs& args,
+              const AttentionPlanParams& params,
+              const FlashInferScratch& scratch) {
+  if (args.num_decode_rows > 0) {
+    plan_fa2_work(stream, params, decode_part(args), scratch.fa2_decode);
+  }
+  if (args.num_decode_rows < num_rows(args)) {
+    plan_fa2_work(stream, params, extend_part(args), scratch.fa2_extend);
+  }
+}
+
+void forward_fa2(Stream& stream, const FlashInferArgs& args, const FlashInferScratch& scratch) {
+  const auto forward = args.kv.head_dim_k == 64 ? flashinfer_fa2_64 : flashinfer_fa2_128;
+  if (args.num_decode_rows > 0) {
+    forward(stream, args, decode_part(args), scratch.fa2_decode, scratch.fa2_partials);
+  }
+  if (args.num_decode_rows < num_rows(args)) {
+    forward(stream, args, extend_part(args), scratch.fa2_extend, scratch.fa2_partials);
+  }
+}
+
 }  // namespace
 
 void flashinfer_plan(Stream& stream, const FlashInferArgs& args) {
@@ -51,6 +84,13 @@ void flashinfer_plan(Stream& stream, const FlashInferArgs& args) {
   params.num_decode_rows = args.num_decode_rows;
   params.num_heads = args.num_q_heads;
   params.num_kv_heads = args.kv.num_kv_heads;
+  if (args.limits.fa2) {
+    params.table_rows = static_cast<int32_t>(args.block_table.shape[0]);
+    params.window = args.window;
+    params.extra_items = fa2_extra_items(args.limits);
+    plan_fa2(stream, args, params, scratch);
+    return;
+  }
   if (args.num_decode_rows > 0) {
     WR_CHECK_EQ(args.kv.block_stride % scratch.tables.page_stride, 0);
     plan_decode_tables(stream, params, scratch.tables);
@@ -66,12 +106,16 @@ void flashinfer_forward(Stream& stream, const FlashInferArgs& args) {
   WR_CHECK(
       args.q.dtype == DType::kBF16 && args.out.dtype == DType::kBF16 && kv.dtype == DType::kBF16,
       "queries, output and cache are bfloat16");
-  WR_CHECK(args.causal && args.window == 0 && args.sinks.empty() && args.soft_cap == 0.0F &&
-               args.lse.empty(),
-           "causal attention without window, sinks, soft cap and lse");
+  WR_CHECK(args.causal && args.sinks.empty() && args.soft_cap == 0.0F && args.lse.empty(),
+           "causal attention without sinks, soft cap and lse");
+  WR_CHECK(args.window == 0 || args.limits.fa2, "a window of {}", args.window);
   WR_CHECK_EQ(args.q.stride, int64_t{args.num_q_heads + 2 * kv.num_kv_heads} * kv.head_dim_k);
   WR_CHECK_EQ(args.out.stride, int64_t{args.num_q_heads} * kv.head_dim_v);
   const FlashInferScratch scratch = scratch_of(args);
+  if (args.limits.fa2) {
+    forward_fa2(stream, args, scratch);
+    return;
+  }
   if (args.num_decode_rows > 0) {
     xqa_decode(stream,
                args,

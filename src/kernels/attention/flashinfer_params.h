@@ -46,10 +46,53 @@ struct ExtendWork {
 constexpr int32_t kMaxExtendTiles = 4096;  // rows' tiles, without heads, that one plan sorts
 constexpr int32_t extend_tile_q(int32_t head_dim) { return head_dim == 64 ? 192 : 128; }
 
+// FlashInferLimits::fa2: rows of a batch that one launch serves, decode rows or the others. Its
+// queries' heads are cut into tiles of tile_q (query, head) pairs, its rows' keys into chunks if it
+// is split.
+struct Fa2Part {
+  int32_t first_row = 0, num_rows = 0;
+  int32_t first_tok = 0, num_toks = 0;
+  int32_t tile_q = 16;    // 16, 64 or 128
+  int32_t num_items = 0;  // at least (tile, chunk) pairs of the rows: the grid
+  bool split = false;
+};
+// From padded counts alone.
+Fa2Part fa2_decode_part(const FlashInferLimits& limits, int32_t num_rows, bool batch_invariant);
+Fa2Part fa2_extend_part(const FlashInferLimits& limits,
+                        int32_t num_decode_rows,
+                        int32_t num_rows,
+                        int32_t num_toks,
+                        bool batch_invariant);
+// Items that a split may add to the tiles: two CTAs a multiprocessor, over all KV heads.
+int32_t fa2_extra_items(const FlashInferLimits& limits);
+
+// What the kernel is given of a part. Rows and tokens count from the part's first.
+struct Fa2Work {
+  int32_t* row = nullptr;            // dev [max_items]
+  int32_t* tile = nullptr;           // dev [max_items]
+  int32_t* chunk = nullptr;          // dev [max_items]
+  bool* valid = nullptr;             // dev [max_items]
+  int32_t* item_begin = nullptr;     // dev [max_rows + 1]
+  int32_t* table_begin = nullptr;    // dev [max_rows + 1] where a row's block table begins
+  int32_t* last_page_len = nullptr;  // dev [max_rows]
+  int32_t* partial_begin = nullptr;  // dev [max_rows + 1] of a row's partial outputs, if split
+  int32_t* merge_begin = nullptr;    // dev [max_toks + 1] of a token's partial outputs, if split
+  int32_t* chunk_size = nullptr;     // dev [1] keys
+  uint32_t* num_toks = nullptr;      // dev [1] without padding
+};
+struct Fa2Partials {
+  std::byte* out = nullptr;  // dev bf16 [max_partials, num_q_heads, head_dim]
+  float* lse = nullptr;      // dev [max_partials, num_q_heads], base 2
+};
+
 struct FlashInferScratch {
+  // The Hopper kernels:
   DecodeTables tables;
   ExtendWork work;
   std::byte* partials = nullptr;  // of the decode rows' splits
+  // FlashInferLimits::fa2:
+  Fa2Work fa2_decode, fa2_extend;
+  Fa2Partials fa2_partials;
 };
 // Where things lie in a scratch at `base`; returns its size.
 size_t flashinfer_scratch_layout(const FlashInferLimits& limits,
@@ -74,11 +117,19 @@ struct AttentionPlanParams {
   int32_t block_size;
   int32_t num_rows, num_decode_rows;
   int32_t num_heads, num_kv_heads;
+  int32_t table_rows;   // FA2 only, as the two below
+  int32_t window;       // 0: none
+  int32_t extra_items;  // fa2_extra_items
 };
 void plan_decode_tables(Stream& stream,
                         const AttentionPlanParams& params,
                         const DecodeTables& tables);
 void plan_extend_work(Stream& stream, const AttentionPlanParams& params, const ExtendWork& work);
+
+void plan_fa2_work(Stream& stream,
+                   const AttentionPlanParams& params,
+                   const Fa2Part& part,
+                   const Fa2Work& work);
 
 // Decode rows.
 void xqa_decode(Stream& stream,
@@ -89,5 +140,16 @@ void xqa_decode(Stream& stream,
 // Extend rows; args.block_table is read in place.
 void flashinfer_extend_64(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);
 void flashinfer_extend_128(Stream& stream, const FlashInferArgs& args, const ExtendWork& work);
+// Either, a part at a time; args.block_table is read in place.
+void flashinfer_fa2_64(Stream& stream,
+                       const FlashInferArgs& args,
+                       const Fa2Part& part,
+                       const Fa2Work& work,
+                       const Fa2Partials& partials);
+void flashinfer_fa2_128(Stream& stream,
+                        const FlashInferArgs& args,
+                        const Fa2Part& part,
+                        const Fa2Work& work,
+                        const Fa2Partials& partials);
 
 }  // namespace warprow::cuda

@@ -47,15 +47,69 @@ int64_t partial_bytes(const FlashInferLimits& limits) {
   return chunks * (outputs + group * 8) + 2 * outputs;
 }
 
+int32_t group_of(const FlashInferLimits& limits) {
+  return limits.num_q_heads / limits.kv.num_kv_heads;
+}
+
+// Splitting brings CTAs to a device that the tiles alone do not fill.
+bool fa2_splits(const FlashInferLimits& limits, const cuda::Fa2Part& part, bool batch_invariant) {
+  return !batch_invariant && int64_t{part.num_toks} * group_of(limits) <
+                                 int64_t{cuda::fa2_extra_items(limits)} * part.tile_q;
+}
+
+// A larger tile for rows that fill it, on average.
+int32_t fa2_tile_q(int64_t pairs, int32_t num_rows) {
+  return pairs > int64_t{64} * num_rows ? 128 : pairs > int64_t{16} * num_rows ? 64 : 16;
+}
+
+cuda::Fa2Work take_fa2_work(Pieces& pieces,
+                            const FlashInferLimits& limits,
+                            int32_t max_items,
+                            int32_t max_toks) {
+  cuda::Fa2Work work;
+  work.row = pieces.take<int32_t>(max_items);
+  work.tile = pieces.take<int32_t>(max_items);
+  work.chunk = pieces.take<int32_t>(max_items);
+  work.valid = pieces.take<bool>(max_items);
+  work.item_begin = pieces.take<int32_t>(limits.max_rows + 1);
+  work.table_begin = pieces.take<int32_t>(limits.max_rows + 1);
+  work.last_page_len = pieces.take<int32_t>(limits.max_rows);
+  work.partial_begin = pieces.take<int32_t>(limits.max_rows + 1);
+  work.merge_begin = pieces.take<int32_t>(max_toks + 1);
+  work.chunk_size = pieces.take<int32_t>(1);
+  work.num_toks = pieces.take<uint32_t>(1);
+  return work;
+}
+
+void take_fa2(Pieces& pieces, const FlashInferLimits& limits, cuda::FlashInferScratch* scratch) {
+  const int32_t group = group_of(limits);
+  const int32_t extra = cuda::fa2_extra_items(limits);
+  const int32_t row_tiles = ceil_div(group, 16);
+  scratch->fa2_decode =
+      take_fa2_work(pieces, limits, limits.max_rows * row_tiles + extra, limits.max_rows);
+  // With tiles of 16 there are at most 16 pairs a row.
+  const auto tiles = static_cast<int32_t>(int64_t{limits.max_toks} * group / 64);
+  scratch->fa2_extend =
+      take_fa2_work(pieces, limits, tiles + 2 * limits.max_rows + extra, limits.max_toks);
+  // A split part has less than extra * tile_q pairs, and its chunks beyond each row's first fill at
+  // most `extra` tiles.
+  const int64_t partials = 2 * ceil_div(int64_t{extra} * 128, int64_t{group});
+  const int64_t heads = limits.num_q_heads;
+  scratch->fa2_partials.out = pieces.take<std::byte>(partials * heads * limits.kv.head_dim_v * 2);
+  scratch->fa2_partials.lse = pieces.take<float>(partials * heads);
+}
+
 }  // namespace
 
 const char* flashinfer_unmet_need(const FlashInferLimits& limits) {
   const KvLayerView& kv = limits.kv;
-  const int32_t group = limits.num_q_heads / kv.num_kv_heads;
   if (kv.head_dim_k != kv.head_dim_v || (kv.head_dim_k != 64 && kv.head_dim_k != 128)) {
     return "head sizes other than 64 and 128";
   }
-  if (group > 8) {
+  if (limits.fa2) {
+    return "";
+  }
+  if (group_of(limits) > 8) {
     return "more than 8 query heads per KV head";
   }
   if (kv.block_size % 16 != 0) {
@@ -88,11 +142,47 @@ XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batc
   return splits;
 }
 
+int32_t fa2_extra_items(const FlashInferLimits& limits) {
+  return std::max(1, 2 * limits.num_sms / limits.kv.num_kv_heads);
+}
+
+Fa2Part fa2_decode_part(const FlashInferLimits& limits, int32_t num_rows, bool batch_invariant) {
+  const int32_t group = group_of(limits);
+  Fa2Part part;
+  part.num_rows = part.num_toks = num_rows;
+  part.tile_q = fa2_tile_q(group, 1);
+  part.split = fa2_splits(limits, part, batch_invariant);
+  part.num_items =
+      num_rows * ceil_div(group, part.tile_q) + (part.split ? fa2_extra_items(limits) : 0);
+  return part;
+}
+
+Fa2Part fa2_extend_part(const FlashInferLimits& limits,
+                        int32_t num_decode_rows,
+                        int32_t num_rows,
+                        int32_t num_toks,
+                        bool batch_invariant) {
+  Fa2Part part;
+  part.first_row = part.first_tok = num_decode_rows;
+  part.num_rows = num_rows - num_decode_rows;
+  part.num_toks = num_toks - num_decode_rows;
+  const int64_t pairs = int64_t{part.num_toks} * group_of(limits);
+  part.tile_q = batch_invariant ? 128 : fa2_tile_q(pairs, part.num_rows);
+  part.split = fa2_splits(limits, part, batch_invariant);
+  part.num_items = static_cast<int32_t>(pairs / part.tile_q) + part.num_rows +
+                   (part.split ? fa2_extra_items(limits) : 0);
+  return part;
+}
+
 size_t flashinfer_scratch_layout(const FlashInferLimits& limits,
                                  std::byte* base,
                                  FlashInferScratch* scratch) {
   const KvLayerView& kv = limits.kv;
   Pieces pieces(base);
+  if (limits.fa2) {
+    take_fa2(pieces, limits, scratch);
+    return pieces.bytes();
+  }
   DecodeTables& tables = scratch->tables;
   tables.page_size = kv.block_size % 64 == 0 ? 64 : 16;
   tables.page_stride = kv.token_stride * tables.page_size;
