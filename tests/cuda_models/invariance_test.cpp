@@ -235,10 +235,10 @@ class CudaInvariance : public ::testing::Test {
     if (!found.why_not.empty()) {
       GTEST_SKIP() << found.why_not;
     }
-    hopper_ = found.facts.compute_capability == 90;
   }
 
   static RandomModel model() { return {.seed = 21}; }
+  static RandomModel window_model() { return {.family = "mistral", .window = 32, .seed = 23}; }
 
   // Runs the workload under each axis on top of the base.
   template <typename Check>
@@ -274,11 +274,11 @@ class CudaInvariance : public ::testing::Test {
     });
   }
 
-  static void expect_equal_bits(const std::string& backend) {
+  static void expect_equal_bits(const RandomModel& model, const std::string& backend) {
     const TempDir dir;
-    RigOptions base = base_options(model().write(dir));
+    RigOptions base = base_options(model.write(dir));
     base.config.attention_backend = backend;
-    expect_equal_bits(base, make_requests(model().vocab_size, {.rules = true}), batch_axes());
+    expect_equal_bits(base, make_requests(model.vocab_size, {.rules = true}), batch_axes());
   }
 
   // Steps of thousands of tokens, for which other kernels and tiles pay.
@@ -311,7 +311,7 @@ class CudaInvariance : public ::testing::Test {
   }
 
   static void expect_near(const RigOptions& base, const std::vector<Axis>& axes) {
-    const std::vector<Request> requests = make_requests(model().vocab_size, {});
+    const std::vector<Request> requests = make_requests(RandomModel{}.vocab_size, {});
     const Results expected = reference(base, requests);
     for_each_axis(base, axes, [&](const std::string& name, ModelRig& rig) {
       const GapCounts counts = expect_follows(rig, requests, expected, {});
@@ -321,17 +321,18 @@ class CudaInvariance : public ::testing::Test {
                 << counts.worst << " at most\n";
     });
   }
-
-  bool hopper_ = false;
 };
 
-TEST_F(CudaInvariance, EqualBitsWithNativeAttention) { expect_equal_bits("native"); }
-
-TEST_F(CudaInvariance, EqualBitsWithFlashInfer) {
-  if (!hopper_) {
-    GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
-  }
-  expect_equal_bits("flashinfer");
+TEST_F(CudaInvariance, EqualBitsWithNativeAttention) { expect_equal_bits(model(), "native"); }
+TEST_F(CudaInvariance, EqualBitsWithFlashInfer) { expect_equal_bits(model(), "flashinfer"); }
+TEST_F(CudaInvariance, EqualBitsOfWindowsWithNativeAttention) {
+  expect_equal_bits(window_model(), "native");
+}
+TEST_F(CudaInvariance, EqualBitsOfWindowsWithFlashInfer) {
+  expect_equal_bits(window_model(), "flashinfer");
+}
+TEST_F(CudaInvariance, EqualBitsOfTwoBackends) {
+  expect_equal_bits(model(), "native:0-1,flashinfer");
 }
 
 TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithNativeAttention) {
@@ -339,9 +340,6 @@ TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithNativeAttention) {
 }
 
 TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithFlashInfer) {
-  if (!hopper_) {
-    GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
-  }
   expect_equal_bits_of_large_steps("flashinfer");
 }
 
@@ -351,13 +349,12 @@ TEST_F(CudaInvariance, GapRuleOfBatches) {
 }
 
 TEST_F(CudaInvariance, GapRuleOfBackends) {
-  if (!hopper_) {
-    GTEST_SKIP() << "FlashInfer's kernels are for Hopper GPUs (compute capability 9.0)";
+  for (const RandomModel& model : {model(), window_model()}) {
+    const TempDir dir;
+    RigOptions base = base_options(model.write(dir));
+    base.config.attention_backend = "native";
+    expect_near(base, backend_axes());
   }
-  const TempDir dir;
-  RigOptions base = base_options(model().write(dir));
-  base.config.attention_backend = "native";
-  expect_near(base, backend_axes());
 }
 
 }  // namespace

@@ -110,6 +110,9 @@ TEST_F(CudaParity, Qwen3WithQkNormNative) {
 TEST_F(CudaParity, MistralWithWindow) {
   expect_parity({.family = "mistral", .window = 32, .seed = 7});
 }
+TEST_F(CudaParity, MistralWithWindowFlashInfer) {
+  expect_parity({.family = "mistral", .window = 32, .seed = 7}, "flashinfer");
+}
 TEST_F(CudaParity, MistralWithWindowAndHeadSize128) {
   expect_parity({.family = "mistral", .head_dim = 128, .window = 32, .seed = 8});
 }

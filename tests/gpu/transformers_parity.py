@@ -3,10 +3,11 @@
 
     python3 tests/gpu/transformers_parity.py --warprow build/cuda-release/warprow [--size small]
 
-Needs a GPU, torch, transformers and safetensors. For each family and size: random bf16 weights, greedy tokens by
-transformers in float32; then, at every position on those tokens, the logprobs of warprow (from decoding up to the first
-other token, and from prefills of every prefix) and of transformers in bf16 against those of float32. It fails if warprow
-is further off than 1.5 times transformers' own bf16, or takes another token where float32's gap is 0.05 or more.
+Needs a GPU, torch, transformers and safetensors. For each family and size: random bf16 weights, greedy
+tokens by transformers in float32; then, at every position on those tokens, the logprobs of warprow (from
+decoding up to the first other token, and from prefills of every prefix) and of transformers in bf16 against
+those of float32. It fails if warprow is further off than 1.5 times transformers' own bf16, or takes another
+token where float32's gap is 0.05 or more.
 """
 
 import argparse
@@ -109,8 +110,10 @@ def logprobs(model, prompt, tokens):
 def run_warprow(binary, folder, requests, extra):
     lines = folder / "prompts.jsonl"
     lines.write_text("".join(json.dumps(r) + "\n" for r in requests))
-    command = [binary, "generate", "-m", str(folder), "--device", "cuda", "--prompts-file", str(lines), "--output", "json",
-               "--kv-cache-memory-bytes", "2GiB", "--max-num-seqs", "64", *extra]  # fmt: skip
+    # torch holds memory of the same GPU.
+    memory = ["--gpu-memory-utilization", "0.3", "--kv-cache-memory-bytes", "2GiB", "--max-num-seqs", "64"]
+    command = [binary, "generate", "-m", str(folder), "--device", "cuda", "--output", "json"]
+    command += ["--prompts-file", str(lines), *memory, *extra]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
