@@ -112,8 +112,6 @@ class GraphCache {
 
   // A step that wanted a graph was larger than any.
   void note_too_large() { ++stats_.eager; }
-  // Drops every graph.
-  void clear() { entries_.clear(); }
   [[nodiscard]] const GraphStats& stats() const { return stats_; }
 
  private:
