@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the CUDA side of linear: the skinny and the wide kernel against cuBLASLt, by shape and number
-// of rows, and all linear operations of a model one after the other in one graph.
-//   linear_cuda_bench [shapes] [chain] [sweep] [wide] [once] [Qwen3-0.6B] [Qwen3-8B]
-// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel, wide
-// those of the wide one; once runs each shape once, for a profiler.
+// Times the CUDA side of linear: the skinny kernel against cuBLASLt, by shape and number of rows,
+// and all linear operations of a model one after the other in one graph.
+//   linear_cuda_bench [shapes] [chain] [sweep] [once] [Qwen3-0.6B] [Qwen3-8B]
+// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel; once
+// runs each shape once, for a profiler.
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
 #include "kernels/norm/rms_norm.h"
 
 #include <cstdio>
@@ -142,22 +141,6 @@ void launch_own(Stream& stream,
   skinny(stream, args, plan);
 }
 
-// Gates are not inside.
-WideArgs wide_args(const Shape& s, const Rows& rows, const void* w, int m) {
-  WideArgs args;
-  args.w = w;
-  args.n = s.n;
-  args.k = s.k;
-  args.m = m;
-  args.x = rows.x.as<void>();
-  args.x_stride = s.k;
-  args.add = s.epilogue == LinearEpilogue::kAdd;
-  args.y_f32 = s.y_f32;
-  args.y = rows.y.as<void>();
-  args.y_stride = s.n;
-  return args;
-}
-
 void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
   const LtProduct product = {s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false};
   LtOperands at;
@@ -169,11 +152,6 @@ void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int
   at.y_stride = s.n;
   at.workspace = rows.workspace.as<std::byte>();
   CublasLt::get().run(as_cuda(stream).handle(), product, at);
-}
-
-// Where the wide kernel is the faster one.
-bool takes_wide(const Shape& s, int m) {
-  return m > 16 && s.epilogue != LinearEpilogue::kSwiGlu && m <= wide_rows(s.n, s.k);
 }
 
 // The whole operation with cuBLASLt: its norm and gate are kernels of their own.
@@ -234,11 +212,6 @@ void bench_shapes(Stream& stream, const Model& model) {
                      SkinnyArgs nth = args;
                      nth.w = w.nth(i);
                      launch_own(stream, s, rows, nth, skinny_plan(nth, {}));
-                   }));
-      }
-      if (m > 8 && m <= kMaxWideRows) {
-        print_time("wide", s, m, graph_us(stream, w.count, [&](int i) {
-                     wide(stream, wide_args(s, rows, w.nth(i), m));
                    }));
       }
       print_time("Lt ", s, m, graph_us(stream, w.count, [&](int i) {
@@ -305,34 +278,6 @@ void sweep(Stream& stream, const Model& model) {
   }
 }
 
-// Plans of the wide kernel for one shape, against the chosen one.
-void sweep_wide(Stream& stream, const Model& model) {
-  const Rows rows(model, kMaxWideRows);
-  for (const Shape& s : model.shapes) {
-    const Weights w(s);
-    for (const int m : {32, 64, 128}) {
-      const auto print_plan = [&](const WidePlan& plan) {
-        const double us = graph_us(
-            stream,
-            w.count,
-            [&](int i) { wide(stream, wide_args(s, rows, w.nth(i), m), plan); },
-            5);
-        std::printf(" | %d/%d %.2f", plan.split, plan.stages, us);
-      };
-      std::printf("%s %s m %d:", model.name, s.name, m);
-      print_plan(wide_plan(m, s.n, s.k));
-      for (const int split : {1, 2, 4, 8}) {
-        for (const int shared : {75 << 10, 112 << 10, 226 << 10}) {
-          WidePlan plan = {.cols = m, .split = split};
-          finish_plan(plan, s.k, shared);
-          print_plan(plan);
-        }
-      }
-      std::printf("\n");
-    }
-  }
-}
-
 // Every linear operation of a step in order, each with weights of its own.
 struct Chain {
   explicit Chain(const Model& model) {
@@ -381,19 +326,10 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
         stream, [&](const Shape& s, const void* w) { run_lt(stream, s, rows, w, m); });
     const double whole_ms = chain.time_ms(
         stream, [&](const Shape& s, const void* w) { run_lt_operation(stream, s, rows, w, m); });
-    const double mixed_ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
-      if (takes_wide(s, m)) {
-        wide(stream, wide_args(s, rows, w, m));
-      } else {
-        run_lt_operation(stream, s, rows, w, m);
-      }
-    });
-    std::printf(
-        "  Lt %.3f ms %.2f TB/s, with norm and gate %.3f ms, wide where it is faster %.3f ms\n",
-        ms,
-        chain.bytes / ms * 1e-9,
-        whole_ms,
-        mixed_ms);
+    std::printf("  Lt %.3f ms %.2f TB/s, with norm and gate %.3f ms\n",
+                ms,
+                chain.bytes / ms * 1e-9,
+                whole_ms);
   }
 }
 
@@ -420,8 +356,8 @@ bool named(int argc, char** argv, const char* what) {
 }
 
 int run(int argc, char** argv) {
-  const bool all = !named(argc, argv, "shapes") && !named(argc, argv, "chain") &&
-                   !named(argc, argv, "sweep") && !named(argc, argv, "wide");
+  const bool all =
+      !named(argc, argv, "shapes") && !named(argc, argv, "chain") && !named(argc, argv, "sweep");
   const bool every_model = !named(argc, argv, "Qwen3-0.6B") && !named(argc, argv, "Qwen3-8B");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
@@ -444,9 +380,6 @@ int run(int argc, char** argv) {
     }
     if (named(argc, argv, "sweep")) {
       sweep(stream, model);
-    }
-    if (named(argc, argv, "wide")) {
-      sweep_wide(stream, model);
     }
     if (named(argc, argv, "once")) {
       run_once(stream, model);

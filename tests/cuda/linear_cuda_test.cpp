@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear.h"
 #include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <cmath>
@@ -333,64 +332,6 @@ TEST(SkinnyPlan, FitsSmallerDevices) {
         EXPECT_LE(plan.shared_bytes, static_cast<size_t>(bytes)) << n << " x " << k;
       }
     }
-  }
-}
-
-// Rows that are not full, tiles that are not full, every split of k and rings that turn over.
-TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
-  if (cuda::wide_rows(1024, 2048) == 0) {
-    GTEST_SKIP() << "the wide kernel needs a GPU of compute capability 9.0";
-  }
-  for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kAdd}) {
-    for (const int32_t cols : {32, 64, 128}) {
-      for (const int32_t n : {64, 203}) {
-        arena().reset();
-        const Case c = {
-            .m = cols - 5, .n = n, .k = 1096, .epilogue = epilogue, .bias = true, .y_f32 = true};
-        const Inputs in = draw(c, 6);
-        const std::vector<double> want = reference(c, in);
-        const auto count = static_cast<size_t>(c.m * c.n);
-        cuda::WideArgs args;
-        args.w = upload(to_bf16(in.w));
-        args.x = upload(to_bf16(in.x));
-        args.x_stride = c.k;
-        args.bias = upload(in.bias);
-        args.y = poisoned<float>(count);
-        args.y_f32 = true;
-        args.y_stride = c.n;
-        args.add = epilogue == LinearEpilogue::kAdd;
-        args.m = c.m;
-        args.n = c.n;
-        args.k = c.k;
-        for (const int32_t split : {1, 2, 4, 8}) {
-          for (const int32_t shared : {60 << 10, 112 << 10}) {
-            cuda::WidePlan plan = {.cols = cols, .split = split};
-            cuda::finish_plan(plan, c.k, shared);
-            if (args.add) {
-              stream().copy_to_device(args.y, in.y.data(), count * sizeof(float));
-            } else {
-              stream().fill(args.y, 0xff, count * sizeof(float));
-            }
-            cuda::wide(stream(), args, plan);
-            const std::vector<float> y = download(static_cast<float*>(args.y), count);
-            for (size_t i = 0; i < count; ++i) {
-              ASSERT_NEAR(y[i], want[i], 1e-4 * std::fabs(want[i]) + 1e-4)
-                  << c.text() << " plan " << split << " " << plan.stages << " at " << i;
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-// Matrices that go to the wide kernel, at the borders of its rows and padded.
-TEST_F(LinearCudaTest, FewLongRowsOfWeights) {
-  for (const int32_t m : {16, 17, 32, 33, 64, 65, 128, 129}) {
-    check({.m = m, .n = 130, .k = 3080, .bias = true, .y_f32 = true, .y_pad = 4, .x_pad = 8});
-    check({.m = m, .n = 127, .k = 3072, .norm = true, .y_pad = 3});
-    check({.m = m, .n = 256, .k = 2048, .epilogue = LinearEpilogue::kAdd, .y_f32 = true});
-    check({.m = m, .n = 256, .k = 2048, .epilogue = LinearEpilogue::kSwiGlu});
   }
 }
 

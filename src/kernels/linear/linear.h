@@ -60,9 +60,8 @@ struct LinearArgs {
 //   over the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed
 //   weights through registers; more rows unpack them once per block of inputs into L1 and use
 //   register tiles.
-// Mapping (CUDA): up to 16 rows (32 with a small w): skinny_cuda.cuh, norm and epilogue inside; up to
-//   128 rows where w has few rows, long ones: wide_sm90_cuda.cu; more: cuBLASLt between kernels of
-//   their own.
+// Mapping (CUDA): up to 16 rows (32 with a small w): skinny_cuda.cuh, norm and epilogue inside; more:
+//   cuBLASLt between kernels of their own.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the
 //   kind of weight, so a row's result is bit-identical whatever num_toks, the other rows and the

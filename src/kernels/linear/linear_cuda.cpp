@@ -8,35 +8,23 @@
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/linear_prepare_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
 #include "kernels/norm/rms_norm.h"
-
-#include <algorithm>
 
 namespace warprow::cuda {
 namespace {
 
-// Up to so many rows the skinny kernel is the fastest. With small matrices and up to twice as many it
-// still beats cuBLASLt, where the wide kernel does not (bench/kernels/linear_cuda_bench.cu).
-constexpr int32_t kSkinnyRows = 16;
+// Up to so many rows the skinny kernel is the faster one, with small matrices up to twice as many
+// (bench/kernels/linear_cuda_bench.cu).
+constexpr int64_t kSkinnyRows = 16;
 static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
 constexpr int64_t kSmallWeightBytes = 9 << 20;
 
-// The most rows of a product that go to a kernel, if none before it takes them.
-struct RowLimits {
-  int32_t skinny_first = 0;
-  int32_t wide = 0;
-  int32_t skinny = 0;
-
-  [[nodiscard]] int32_t own() const { return std::max({skinny_first, wide, skinny}); }
-};
-RowLimits row_limits(int32_t n, int32_t k, LinearEpilogue epilogue, bool batch_invariant) {
+// The most rows of a product that go to the skinny kernel.
+int64_t skinny_rows(int64_t n, int64_t k, bool batch_invariant) {
   if (batch_invariant) {
-    return {};
+    return 0;
   }
-  return {kSkinnyRows,
-          epilogue == LinearEpilogue::kSwiGlu ? 0 : wide_rows(n, k),
-          int64_t{n} * k * 2 <= kSmallWeightBytes ? 2 * kSkinnyRows : kSkinnyRows};
+  return n * k * 2 <= kSmallWeightBytes ? 2 * kSkinnyRows : kSkinnyRows;
 }
 
 void check_args(const LinearArgs& args) {
@@ -99,25 +87,6 @@ void run_skinny(Stream& stream, const LinearArgs& args) {
   skinny(stream, skinny_args);
 }
 
-void run_wide(Stream& stream, const LinearArgs& args) {
-  const LinearSegment& segment = args.segments[0];
-  const ConstActView x = normed_x(stream, args);
-  const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
-  WideArgs wide_args;
-  wide_args.w = segment.w.data;
-  wide_args.x = x.data;
-  wide_args.x_stride = x.stride;
-  wide_args.bias = segment.bias;
-  wide_args.y = y.data;
-  wide_args.y_stride = y.stride;
-  wide_args.y_f32 = y.dtype == DType::kF32;
-  wide_args.add = args.epilogue == LinearEpilogue::kAdd;
-  wide_args.m = static_cast<int32_t>(x.shape[0]);
-  wide_args.n = segment.w.n;
-  wide_args.k = segment.w.k;
-  wide(stream, wide_args);
-}
-
 void run_library(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -157,8 +126,8 @@ void run_library(Stream& stream, const LinearArgs& args) {
 void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune) {
   WR_CHECK_GE(linear_scratch_bytes(max_toks, 1), kLtWorkspaceBytes);
   for (const LinearShape& shape : shapes) {
-    const int32_t first =
-        row_limits(shape.n, shape.k, shape.epilogue, shape.batch_invariant).own() + 1;
+    const auto first =
+        static_cast<int32_t>(skinny_rows(shape.n, shape.k, shape.batch_invariant) + 1);
     if (max_toks < first) {
       continue;
     }
@@ -180,13 +149,7 @@ void linear(Stream& stream, const LinearArgs& args) {
     return;
   }
   const PackedWeight& w = args.segments[0].w;
-  const RowLimits limits = row_limits(w.n, w.k, args.epilogue, args.batch_invariant);
-  const int64_t m = args.x.shape[0];
-  if (m <= limits.skinny_first) {
-    run_skinny(stream, args);
-  } else if (m <= limits.wide) {
-    run_wide(stream, args);
-  } else if (m <= limits.skinny) {
+  if (args.x.shape[0] <= skinny_rows(w.n, w.k, args.batch_invariant)) {
     run_skinny(stream, args);
   } else {
     run_library(stream, args);
