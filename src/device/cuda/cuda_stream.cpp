@@ -15,7 +15,7 @@ namespace {
 
 // How long a host thread asks before it sleeps: longer than a decode step, since a core that slept
 // through one does the next step's host work twice as slowly, caches and clock gone cold (8B, 256
-// rows: 105 us a step against 57). It asks only while a step is in flight; an idle engine sleeps.
+// rows: 105 us a step, 34 when it polls). It asks only while a step is in flight; an idle engine sleeps.
 constexpr std::chrono::milliseconds kSpin{20};
 constexpr int32_t kPauses = 64;  // between two questions, about a microsecond
 
