@@ -5,8 +5,8 @@
  *
  * Text is (pointer, length) and never needs a terminator; inputs are borrowed for the call. A call
  * that can fail returns 0 for success; otherwise *error holds a message to be freed with
- * wr_textkit_free. Every object is immutable once made: all calls on it may run in several threads
- * at once. No panic leaves this library. */
+ * wr_textkit_free. Every object but wr_matcher is immutable once made: all calls on it may run in
+ * several threads at once. No panic leaves this library. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -81,6 +81,49 @@ int wr_template_parse(wr_text source, wr_template** out, wr_owned* error);
 /* context: a JSON object with every variable. text: UTF-8 bytes. */
 int wr_template_render(const wr_template* tmpl, wr_text context, wr_owned* text, wr_owned* error);
 void wr_template_free(wr_template* tmpl);
+
+typedef struct wr_grammar_compiler wr_grammar_compiler;
+typedef struct wr_grammar wr_grammar;
+typedef struct wr_matcher wr_matcher;
+
+enum {
+  WR_GRAMMAR_JSON_SCHEMA = 0,
+  WR_GRAMMAR_JSON_OBJECT = 1, /* the text is not read */
+  WR_GRAMMAR_REGEX = 2,       /* Rust's syntax, matched whole */
+  WR_GRAMMAR_LARK = 3,        /* llguidance's variant */
+  WR_GRAMMAR_CHOICE = 4,      /* a JSON list of strings */
+};
+
+/* Keeps what it needs of the tokenizer, which may be freed before it. eos: ids that may follow a
+ * finished text, never text themselves. */
+int wr_grammar_compiler_new(
+    const wr_tokenizer* tokenizer, const int32_t* eos, size_t num_eos, size_t max_text_bytes,
+    uint32_t max_compile_ms, wr_grammar_compiler** out, wr_owned* error);
+void wr_grammar_compiler_free(wr_grammar_compiler* compiler);
+
+int wr_grammar_compile(
+    const wr_grammar_compiler* compiler, int kind, wr_text text, const wr_grammar** out,
+    wr_owned* error);
+/* One more owner of the same grammar; each calls wr_grammar_free. */
+const wr_grammar* wr_grammar_share(const wr_grammar* grammar);
+void wr_grammar_free(const wr_grammar* grammar);
+
+/* A matcher at the grammar's beginning, independent of all others and of the grammar. One thread at
+ * a time. */
+int wr_matcher_new(const wr_grammar* grammar, wr_matcher** out, wr_owned* error);
+void wr_matcher_free(wr_matcher* matcher);
+
+/* Bit id % 32 of word id / 32: the token may come next. Words past the vocabulary are 0. */
+int wr_matcher_fill_mask(wr_matcher* matcher, uint32_t* words, size_t num_words, wr_owned* error);
+/* A refused token leaves the matcher as it was. */
+int wr_matcher_accept(wr_matcher* matcher, int32_t token, wr_owned* error);
+int wr_matcher_rollback(wr_matcher* matcher, size_t count, wr_owned* error);
+/* ids: int32, the tokens that must come next, as the tokenizer spells them; perhaps none. */
+int wr_matcher_forced(wr_matcher* matcher, wr_owned* ids, wr_owned* error);
+/* Whether the text may end here. */
+int wr_matcher_is_accepting(wr_matcher* matcher);
+/* Whether nothing but an end may follow, or the matcher has failed. */
+int wr_matcher_is_stopped(const wr_matcher* matcher);
 
 #ifdef __cplusplus
 }

@@ -60,6 +60,8 @@ class Tokenizer {
   // A decoded text loses one space at its very start: the one that encode put there
   // (SentencePiece).
   [[nodiscard]] bool strips_leading_space() const { return strips_leading_space_; }
+  // For other parts of the text library; lives as long as the tokenizer.
+  [[nodiscard]] const wr_tokenizer* handle() const { return impl_.get(); }
 
  private:
   struct Free {

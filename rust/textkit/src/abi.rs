@@ -7,6 +7,7 @@ use crate::pieces::{Pieces, StrList, KIND_HOLE};
 use crate::template::ChatTemplate;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
+use std::sync::Arc;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -21,7 +22,7 @@ impl Text {
         array(self.data, self.size)
     }
 
-    unsafe fn utf8<'a>(self, what: &str) -> Result<&'a str, String> {
+    pub unsafe fn utf8<'a>(self, what: &str) -> Result<&'a str, String> {
         std::str::from_utf8(self.bytes()).map_err(|_| format!("{what} is not UTF-8"))
     }
 
@@ -34,7 +35,7 @@ impl Text {
 }
 
 /// SAFETY: as Text::bytes; a null pointer stands for an empty array.
-unsafe fn array<'a, T>(data: *const T, count: usize) -> &'a [T] {
+pub unsafe fn array<'a, T>(data: *const T, count: usize) -> &'a [T] {
     if data.is_null() || count == 0 {
         return &[];
     }
@@ -53,7 +54,7 @@ impl Owned {
         Self::from_boxed(bytes.into_boxed_slice())
     }
 
-    fn from_ids(ids: Vec<u32>) -> Self {
+    pub fn from_ids(ids: Vec<u32>) -> Self {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
         let count = ids.len();
         Owned {
@@ -83,7 +84,7 @@ pub unsafe extern "C" fn wr_textkit_free(owned: Owned) {
 }
 
 /// Runs `body`; a failure or a panic becomes the error message and the return value 1.
-unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), String>) -> i32 {
+pub unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), String>) -> i32 {
     let message = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(message)) => message,
@@ -100,13 +101,14 @@ unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), String>) 
     1
 }
 
+/// Shared with the grammar compilers made from it.
 pub enum Tokenizer {
     Hf(Box<HfTokenizer>),
     Gguf(Box<GgufTokenizer>),
 }
 
 impl Tokenizer {
-    fn pieces(&self) -> &Pieces {
+    pub fn pieces(&self) -> &Pieces {
         match self {
             Tokenizer::Hf(t) => &t.pieces,
             Tokenizer::Gguf(t) => &t.pieces,
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn wr_tokenizer_from_json(
 ) -> i32 {
     guarded(error, || {
         let tokenizer = HfTokenizer::new(json.bytes())?;
-        *out = Box::into_raw(Box::new(Tokenizer::Hf(Box::new(tokenizer))));
+        *out = Arc::into_raw(Arc::new(Tokenizer::Hf(Box::new(tokenizer)))).cast_mut();
         Ok(())
     })
 }
@@ -180,7 +182,7 @@ pub unsafe extern "C" fn wr_tokenizer_from_gguf(
             add_eos: flag(v.add_eos),
             add_space_prefix: flag(v.add_space_prefix),
         })?;
-        *out = Box::into_raw(Box::new(Tokenizer::Gguf(Box::new(tokenizer))));
+        *out = Arc::into_raw(Arc::new(Tokenizer::Gguf(Box::new(tokenizer)))).cast_mut();
         Ok(())
     })
 }
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn wr_tokenizer_from_gguf(
 #[no_mangle]
 pub unsafe extern "C" fn wr_tokenizer_free(tokenizer: *mut Tokenizer) {
     if !tokenizer.is_null() {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(tokenizer))));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Arc::from_raw(tokenizer))));
     }
 }
 

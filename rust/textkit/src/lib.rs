@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text library of warprow: tokenizers and chat templates behind a C ABI (textkit.h).
+//! The text library of warprow: tokenizers, chat templates and grammars behind a C ABI (textkit.h).
 //!
 //! A Hugging Face tokenizer.json runs on the `tokenizers` crate, as it is. A vocabulary out of GGUF
 //! metadata has its own small tokenizer here, because it must be ready within milliseconds: the
 //! crate's model would copy every merge into several maps first. Chat templates run on `minijinja`,
-//! with the names and the output of Python that they are made for.
+//! with the names and the output of Python that they are made for. Grammars run on `llguidance`.
 
 mod abi;
 mod byte_level;
 mod gguf;
+mod grammar;
+mod grammar_abi;
 mod hf;
 mod merge;
 mod pieces;

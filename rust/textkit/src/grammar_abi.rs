@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The C ABI of grammars; textkit.h says what each function promises.
+
+use crate::abi::{array, guarded, Owned, Text, Tokenizer};
+use crate::grammar::{Compiler, Grammar, Kind, Matcher};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_grammar_compiler_new(
+    tokenizer: *const Tokenizer,
+    eos: *const i32,
+    num_eos: usize,
+    max_text_bytes: usize,
+    max_compile_ms: u32,
+    out: *mut *mut Compiler,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        Arc::increment_strong_count(tokenizer);
+        let tokenizer = Arc::from_raw(tokenizer);
+        let size = tokenizer.pieces().kinds.len();
+        let eos = array(eos, num_eos)
+            .iter()
+            .map(|&id| match u32::try_from(id) {
+                Ok(id) if (id as usize) < size => Ok(id),
+                _ => Err(format!("end token {id} is not in the vocabulary of {size}")),
+            })
+            .collect::<Result<Vec<u32>, String>>()?;
+        let limit = Duration::from_millis(max_compile_ms.into());
+        let compiler = Compiler::new(tokenizer, &eos, max_text_bytes, limit)?;
+        *out = Box::into_raw(Box::new(compiler));
+        Ok(())
+    })
+}
+
+/// SAFETY: `object` came from Box::into_raw, or is null.
+unsafe fn free<T>(object: *mut T) {
+    if !object.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(object))));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_grammar_compiler_free(compiler: *mut Compiler) {
+    free(compiler);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_grammar_compile(
+    compiler: *const Compiler,
+    kind: i32,
+    text: Text,
+    out: *mut *const Grammar,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        let grammar = (*compiler).compile(Kind::from_raw(kind)?, text.utf8("the grammar")?)?;
+        *out = Arc::into_raw(Arc::new(grammar));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_grammar_share(grammar: *const Grammar) -> *const Grammar {
+    if !grammar.is_null() {
+        Arc::increment_strong_count(grammar);
+    }
+    grammar
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_grammar_free(grammar: *const Grammar) {
+    if !grammar.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Arc::from_raw(grammar))));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_new(
+    grammar: *const Grammar,
+    out: *mut *mut Matcher,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        *out = Box::into_raw(Box::new((*grammar).matcher()));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_free(matcher: *mut Matcher) {
+    free(matcher);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_fill_mask(
+    matcher: *mut Matcher,
+    words: *mut u32,
+    num_words: usize,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        if num_words == 0 {
+            return Ok(());
+        }
+        (*matcher).fill_mask(std::slice::from_raw_parts_mut(words, num_words))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_accept(
+    matcher: *mut Matcher,
+    token: i32,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || (*matcher).accept(token as u32))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_rollback(
+    matcher: *mut Matcher,
+    count: usize,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || (*matcher).rollback(count))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_forced(
+    matcher: *mut Matcher,
+    ids: *mut Owned,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        *ids = Owned::from_ids((*matcher).forced());
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_is_accepting(matcher: *mut Matcher) -> i32 {
+    catch_unwind(AssertUnwindSafe(|| (*matcher).is_accepting())).is_ok_and(|is| is) as i32
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_matcher_is_stopped(matcher: *const Matcher) -> i32 {
+    catch_unwind(AssertUnwindSafe(|| (*matcher).is_stopped())).is_ok_and(|is| is) as i32
+}

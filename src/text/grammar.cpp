@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/grammar.h"
+
+#include "base/check.h"
+#include "text/textkit_call.h"
+#include "text/tokenizer.h"
+
+#include <cstring>
+#include <iterator>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+int code_of(GrammarKind kind) {
+  switch (kind) {
+    case GrammarKind::kJsonSchema:
+      return WR_GRAMMAR_JSON_SCHEMA;
+    case GrammarKind::kJsonObject:
+      return WR_GRAMMAR_JSON_OBJECT;
+    case GrammarKind::kRegex:
+      return WR_GRAMMAR_REGEX;
+    case GrammarKind::kLark:
+      return WR_GRAMMAR_LARK;
+    case GrammarKind::kChoice:
+      return WR_GRAMMAR_CHOICE;
+  }
+  return -1;
+}
+
+std::string_view field_of(GrammarKind kind) {
+  switch (kind) {
+    case GrammarKind::kJsonSchema:
+      return "JSON schema";
+    case GrammarKind::kJsonObject:
+      return "JSON object";
+    case GrammarKind::kRegex:
+      return "regex";
+    case GrammarKind::kLark:
+      return "grammar";
+    case GrammarKind::kChoice:
+      return "choice";
+  }
+  return "";
+}
+
+// The grammars used last, newest first. A text of a megabyte counts as much as a short one: there
+// are few entries.
+class GrammarCache {
+ public:
+  explicit GrammarCache(std::size_t capacity) : capacity_(capacity) {}
+
+  std::optional<Grammar> find(GrammarKind kind, std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      if (it->kind == kind && it->text == text) {
+        entries_.splice(entries_.begin(), entries_, it);
+        ++hits_;
+        return it->grammar;
+      }
+    }
+    return std::nullopt;
+  }
+
+  void add(GrammarKind kind, std::string_view text, const Grammar& grammar) {
+    const std::lock_guard lock(mutex_);
+    entries_.push_front({kind, std::string(text), grammar});
+    if (entries_.size() > capacity_) {
+      entries_.pop_back();
+    }
+  }
+
+  [[nodiscard]] int64_t hits() const {
+    const std::lock_guard lock(mutex_);
+    return hits_;
+  }
+
+ private:
+  struct Entry {
+    GrammarKind kind;
+    std::string text;
+    Grammar grammar;
+  };
+
+  std::size_t capacity_;
+  mutable std::mutex mutex_;
+  std::list<Entry> entries_;
+  int64_t hits_ = 0;
+};
+
+Result<void> done_or_refused(int failed, const TextkitOwned& error) {
+  if (failed != 0) {
+    return fail(ErrorCode::kInvalidArgument, error.str());
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string choice_text(std::span<const std::string> choices) {
+  using nlohmann::json;
+  return json(std::vector<std::string>(choices.begin(), choices.end()))
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void Grammar::Free::operator()(const wr_grammar* g) const { wr_grammar_free(g); }
+
+Grammar::Grammar(const Grammar& other) : impl_(wr_grammar_share(other.impl_.get())) {}
+
+Grammar& Grammar::operator=(const Grammar& other) {
+  impl_.reset(wr_grammar_share(other.impl_.get()));
+  return *this;
+}
+
+void GrammarMatcher::Free::operator()(wr_matcher* m) const { wr_matcher_free(m); }
+
+GrammarMatcher::GrammarMatcher(const Grammar& grammar) {
+  wr_matcher* impl = nullptr;
+  TextkitOwned error;
+  const int failed = wr_matcher_new(grammar.impl_.get(), &impl, error.out());
+  WR_CHECK(failed == 0, "{}", error.text());
+  impl_.reset(impl);
+}
+
+Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
+  TextkitOwned error;
+  return done_or_refused(wr_matcher_fill_mask(impl_.get(), words.data(), words.size(), error.out()),
+                         error);
+}
+
+Result<void> GrammarMatcher::accept(TokenId token) {
+  TextkitOwned error;
+  return done_or_refused(wr_matcher_accept(impl_.get(), token, error.out()), error);
+}
+
+Result<void> GrammarMatcher::rollback(std::size_t count) {
+  TextkitOwned error;
+  return done_or_refused(wr_matcher_rollback(impl_.get(), count, error.out()), error);
+}
+
+std::vector<TokenId> GrammarMatcher::forced_tokens() {
+  TextkitOwned ids;
+  TextkitOwned error;
+  std::vector<TokenId> tokens;
+  if (wr_matcher_forced(impl_.get(), ids.out(), error.out()) == 0 && ids.raw().size != 0) {
+    tokens.resize(ids.raw().size);
+    std::memcpy(tokens.data(), ids.raw().data, ids.raw().bytes);
+  }
+  return tokens;
+}
+
+bool GrammarMatcher::is_accepting() { return wr_matcher_is_accepting(impl_.get()) != 0; }
+
+bool GrammarMatcher::is_stopped() const { return wr_matcher_is_stopped(impl_.get()) != 0; }
+
+struct GrammarCompiler::Impl {
+  struct Free {
+    void operator()(wr_grammar_compiler* c) const { wr_grammar_compiler_free(c); }
+  };
+
+  Impl(wr_grammar_compiler* made, std::size_t cached_grammars)
+      : compiler(made), cache(cached_grammars) {}
+
+  std::unique_ptr<wr_grammar_compiler, Free> compiler;
+  GrammarCache cache;
+};
+
+GrammarCompiler::GrammarCompiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GrammarCompiler::GrammarCompiler(GrammarCompiler&&) noexcept = default;
+GrammarCompiler& GrammarCompiler::operator=(GrammarCompiler&&) noexcept = default;
+GrammarCompiler::~GrammarCompiler() = default;
+
+Result<GrammarCompiler> GrammarCompiler::make(const Tokenizer& tokenizer,
+                                              std::span<const TokenId> eos,
+                                              const GrammarLimits& limits) {
+  wr_grammar_compiler* impl = nullptr;
+  TextkitOwned error;
+  const int failed = wr_grammar_compiler_new(tokenizer.handle(),
+                                             eos.data(),
+                                             eos.size(),
+                                             limits.max_text_bytes,
+                                             limits.max_compile_ms,
+                                             &impl,
+                                             error.out());
+  if (failed != 0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("structured output: {}", error.text()));
+  }
+  return GrammarCompiler(std::make_unique<Impl>(impl, limits.cached_grammars));
+}
+
+Result<Grammar> GrammarCompiler::compile(GrammarKind kind, std::string_view text) {
+  if (kind == GrammarKind::kJsonObject) {
+    text = {};
+  }
+  if (auto cached = impl_->cache.find(kind, text)) {
+    return *std::move(cached);
+  }
+  const wr_grammar* made = nullptr;
+  TextkitOwned error;
+  const int failed = wr_grammar_compile(
+      impl_->compiler.get(), code_of(kind), to_textkit(text), &made, error.out());
+  if (failed != 0) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", field_of(kind), error.text()));
+  }
+  Grammar grammar(made);
+  impl_->cache.add(kind, text, grammar);
+  return grammar;
+}
+
+int64_t GrammarCompiler::cache_hits() const { return impl_->cache.hits(); }
+
+}  // namespace warprow

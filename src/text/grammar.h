@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "base/ids.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+struct wr_grammar;
+struct wr_grammar_compiler;
+struct wr_matcher;
+
+namespace warprow {
+
+class Tokenizer;
+
+enum class GrammarKind : int8_t {
+  kJsonSchema,  // a JSON schema; what cannot be enforced is refused
+  kJsonObject,  // any JSON object; the text is ignored
+  kRegex,       // Rust's syntax, matched whole
+  kLark,        // llguidance's variant of Lark
+  kChoice,      // a JSON list of strings, see choice_text
+};
+
+// The text of a kChoice grammar.
+std::string choice_text(std::span<const std::string> choices);
+
+// A compiled grammar. A copy shares the content.
+// Thread: immutable; any threads at once.
+class Grammar {
+ public:
+  Grammar(const Grammar& other);
+  Grammar& operator=(const Grammar& other);
+  Grammar(Grammar&&) noexcept = default;
+  Grammar& operator=(Grammar&&) noexcept = default;
+  ~Grammar() = default;
+
+ private:
+  friend class GrammarCompiler;
+  friend class GrammarMatcher;
+  struct Free {
+    void operator()(const wr_grammar* g) const;
+  };
+  explicit Grammar(const wr_grammar* impl) : impl_(impl) {}
+
+  std::unique_ptr<const wr_grammar, Free> impl_;
+};
+
+// One request's place in a grammar.
+// Owns: its own copy of the parser's state, so that nothing one request does can reach another.
+// Thread: one at a time, any.
+class GrammarMatcher {
+ public:
+  explicit GrammarMatcher(const Grammar& grammar);
+  GrammarMatcher(GrammarMatcher&&) noexcept = default;
+  GrammarMatcher& operator=(GrammarMatcher&&) noexcept = default;
+  ~GrammarMatcher() = default;
+
+  // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
+  // vocabulary become 0. An end token is set exactly if the text may end here. Where only one text
+  // can follow, only the tokenizer's own spelling of it is set. Fails when the step exceeds the
+  // library's limits; the matcher is then of no more use.
+  Result<void> fill_mask(std::span<uint32_t> words);
+
+  // Takes a token. Refuses one whose bytes the grammar does not allow, and stays as it was;
+  // spellings that fill_mask leaves out are taken. After the end, end tokens alone are taken.
+  Result<void> accept(TokenId token);
+
+  // Takes the last `count` accepted tokens back.
+  Result<void> rollback(std::size_t count);
+
+  // The tokens that must come next, if the grammar leaves no choice: they may be accepted without
+  // sampling. Always empty for a tokenizer that adds a space before every text.
+  [[nodiscard]] std::vector<TokenId> forced_tokens();
+
+  // Whether the text so far is complete.
+  [[nodiscard]] bool is_accepting();
+  // Whether nothing but an end token may follow (also after a failure).
+  [[nodiscard]] bool is_stopped() const;
+
+ private:
+  struct Free {
+    void operator()(wr_matcher* m) const;
+  };
+
+  std::unique_ptr<wr_matcher, Free> impl_;
+};
+
+struct GrammarLimits {
+  std::size_t max_text_bytes = 1 << 20;
+  uint32_t max_compile_ms = 2000;
+  std::size_t cached_grammars = 64;
+};
+
+// Compiles grammars for one vocabulary.
+// Owns: the trie of the vocabulary's bytes; the most recently used grammars.
+// Thread: compile from any threads at once. It may take max_compile_ms, so not on the engine's.
+class GrammarCompiler {
+ public:
+  // eos: the tokens that may end a text; never taken as text. Special tokens are matched by name
+  // only, where a Lark grammar asks for <name>. The tokenizer need not outlive the compiler.
+  static Result<GrammarCompiler> make(const Tokenizer& tokenizer,
+                                      std::span<const TokenId> eos,
+                                      const GrammarLimits& limits = {});
+
+  GrammarCompiler(GrammarCompiler&&) noexcept;
+  GrammarCompiler& operator=(GrammarCompiler&&) noexcept;
+  ~GrammarCompiler();
+
+  // kInvalidArgument with the library's message, which begins "at line(column):" where a position
+  // is known.
+  Result<Grammar> compile(GrammarKind kind, std::string_view text);
+
+  // How many calls of compile were answered from the cache.
+  [[nodiscard]] int64_t cache_hits() const;
+
+ private:
+  struct Impl;
+  explicit GrammarCompiler(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace warprow
