@@ -3,8 +3,10 @@
 
 #include "cli/sampling_fields.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -102,6 +104,26 @@ const char* assign_ints(const Json& value, std::vector<Int>& target) {
 }
 const char* assign(const Json& value, std::vector<int64_t>& target) {
   return assign_ints(value, target);
+}
+const char* assign(const Json& value, std::optional<std::vector<int64_t>>& target) {
+  return assign_ints(value, target.emplace());
+}
+// JSON has only text for keys.
+const char* assign(const Json& value, std::map<int64_t, double>& target) {
+  constexpr const char* kWanted = "an object of token ids and numbers";
+  target.clear();
+  if (!value.is_object()) {
+    return kWanted;
+  }
+  for (const auto& [key, bias] : value.items()) {
+    int64_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || !bias.is_number()) {
+      return kWanted;
+    }
+    target[id] = bias.get<double>();
+  }
+  return nullptr;
 }
 
 Result<void> read_prompt(const Json& value, GenerationRequest& request) {

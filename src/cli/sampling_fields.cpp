@@ -55,6 +55,15 @@ constexpr SamplingField kFields[] = {
     {"presence_penalty",
      &SamplingOptions::presence_penalty,
      "subtracted once if a token is in the answer"},
+    {"allowed_token_ids",
+     &SamplingOptions::allowed_token_ids,
+     "only these token ids may be in the answer: 2,198"},
+    {"bad_words",
+     &SamplingOptions::bad_words,
+     "text that must not be in the answer; may be given several times"},
+    {"logit_bias",
+     &SamplingOptions::logit_bias,
+     "added to the logits of token ids, from -100 to 100: 2=-5,198=1.5"},
     {"include_stop_str_in_output",
      &SamplingOptions::include_stop_str_in_output,
      "leave the stop text at the end of the answer"},
@@ -99,6 +108,34 @@ Result<void> read_ids(const std::string& flag, std::string_view text, std::vecto
   }
 }
 
+// A list of ID=BIAS; of two for one token the later holds.
+Result<void> read_biases(const std::string& flag,
+                         std::string_view text,
+                         std::map<int64_t, double>& out) {
+  while (true) {
+    const size_t end = std::min(text.find(','), text.size());
+    const std::string_view pair = text.substr(0, end);
+    const size_t equals = pair.find('=');
+    if (equals == std::string_view::npos) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--{}: '{}' is not of the form ID=BIAS", flag, pair));
+    }
+    const Result<int64_t> id = parse<int64_t>(flag, pair.substr(0, equals));
+    if (!id) {
+      return tl::unexpected(id.error());
+    }
+    const Result<double> bias = parse<double>(flag, pair.substr(equals + 1));
+    if (!bias) {
+      return tl::unexpected(bias.error());
+    }
+    out[*id] = *bias;
+    if (end == text.size()) {
+      return {};
+    }
+    text.remove_prefix(end + 1);
+  }
+}
+
 // How a flag of each type is read.
 template <typename T>
 FlagSet::ReadValue reader(const std::string& flag, std::optional<T>& target) {
@@ -121,6 +158,15 @@ FlagSet::ReadValue reader(const std::string& flag, std::vector<int64_t>& target)
   return [flag, &target](const std::string& text) { return read_ids(flag, text, target); };
 }
 
+FlagSet::ReadValue reader(const std::string& flag, std::optional<std::vector<int64_t>>& target) {
+  return [flag, &target](const std::string& text) {
+    return read_ids(flag, text, target ? *target : target.emplace());
+  };
+}
+FlagSet::ReadValue reader(const std::string& flag, std::map<int64_t, double>& target) {
+  return [flag, &target](const std::string& text) { return read_biases(flag, text, target); };
+}
+
 template <typename T>
 const char* placeholder() {
   if constexpr (std::is_same_v<T, bool>) {
@@ -131,6 +177,8 @@ const char* placeholder() {
     return "N";
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     return "TEXT";
+  } else if constexpr (std::is_same_v<T, std::map<int64_t, double>>) {
+    return "ID=X";
   } else {
     return "IDS";
   }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ struct SamplingField {
                               std::optional<int64_t> SamplingOptions::*,
                               std::vector<std::string> SamplingOptions::*,
                               std::vector<int64_t> SamplingOptions::*,
+                              std::optional<std::vector<int64_t>> SamplingOptions::*,
+                              std::map<int64_t, double> SamplingOptions::*,
                               bool SamplingOptions::*>;
   const char* name;  // as in JSON: "top_p"; the flag is --top-p
   Member member;

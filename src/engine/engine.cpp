@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/check.h"
+#include "engine/bad_words.h"
 #include "engine/engine_loop.h"
 #include "engine/inbox.h"
 #include "engine/output_loop.h"
@@ -24,6 +25,7 @@ RequestLimits request_limits(const ModelFacts& facts, const TextModel& text) {
   limits.vocab_size = facts.vocab_size;
   limits.max_model_len = facts.max_model_len;
   limits.eos_token_ids = text.eos;
+  limits.has_token_lists = facts.has_token_lists;
   limits.defaults.temperature = text.sampling.temperature;
   limits.defaults.top_p = text.sampling.top_p;
   limits.defaults.min_p = text.sampling.min_p;
@@ -78,7 +80,11 @@ class EngineImpl final : public Engine {
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());
     }
-    Result<ValidRequest> valid = validate_request(request, *std::move(prompt), limits_);
+    Result<ValidRequest> valid =
+        validate_request(request,
+                         *std::move(prompt),
+                         limits_,
+                         encode_bad_words(request.sampling.bad_words, text_->tokenizer));
     if (valid) {
       const RequestFields& fields = valid->fields();
       const auto prompt_len = static_cast<int64_t>(fields.prompt_token_ids.size());

@@ -33,9 +33,24 @@ Request to_request(Submission&& submission) {
   request.max_tokens = fields.max_tokens;
   request.eos_token_ids = std::move(fields.eos_token_ids);
   request.stop_token_ids = std::move(fields.stop_token_ids);
+  request.token_lists = std::move(fields.token_lists);
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
   return request;
+}
+
+// What the client is told of a row without a token.
+const char* failure_text(RowFailure failure) {
+  switch (failure) {
+    case RowFailure::kNone:
+      break;
+    case RowFailure::kBadLogits:
+      return "no token can be drawn: the logits have a NaN or no finite maximum";
+    case RowFailure::kNothingLeft:
+      return "no token can be drawn: the request's rules (allowed_token_ids, bad_words, "
+             "min_tokens, penalties) leave none";
+  }
+  return "";
 }
 
 // So that taking an output never grows its lists.
@@ -216,6 +231,7 @@ void EngineLoop::forward_deltas(EngineClock::time_point now) {
     OutputDelta out;
     out.id = delta.id;
     out.reason = delta.reason;
+    out.error = failure_text(delta.failure);
     out.stop_token_id = delta.stop_token_id;
     out.num_cached_tokens = delta.num_cached_tokens;
     // A preempted request's row may have gone to another by now.

@@ -30,6 +30,9 @@ struct SamplingOptions {
   std::optional<double> presence_penalty;
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
+  std::optional<std::vector<int64_t>> allowed_token_ids;
+  std::vector<std::string> bad_words;
+  std::map<int64_t, double> logit_bias;  // cut to [-100, 100]
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;

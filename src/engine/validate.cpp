@@ -3,6 +3,7 @@
 
 #include "kv/block_hash.h"
 #include "wire/scheduler_output.h"
+#include "wire/token_lists.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +18,8 @@ namespace warprow {
 namespace {
 
 constexpr double kGreedyBelow = 1e-5;
+constexpr double kMaxLogitBias = 100.0;
+constexpr const char* kSpace = " \t\n\v\f\r";
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 // [low, high], or (low, high] where low is open; only finite values are inside.
@@ -71,6 +74,7 @@ class Checker {
   void check_stop();
   int32_t check_num_choices(bool greedy);
   void check_min_tokens(RequestFields& fields);
+  TokenLists check_token_lists(std::vector<std::vector<TokenId>> bad_words);
 
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
@@ -83,6 +87,10 @@ class Checker {
   double check(const RealRange& range, Choice<double> choice);
   int64_t check(const IntRange& range, Choice<int64_t> choice);
   bool in_vocabulary(int64_t id) const { return id >= 0 && id < limits_.vocab_size; }
+  void check_id(const char* field, int64_t id);
+  void check_allowed(TokenLists& lists);
+  void check_biases(TokenLists& lists);
+  void check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId>> words);
 
   const SamplingOptions& wish_;
   const RequestLimits& limits_;
@@ -245,6 +253,85 @@ void Checker::check_min_tokens(RequestFields& fields) {
   }
 }
 
+void Checker::check_id(const char* field, int64_t id) {
+  if (!in_vocabulary(id)) {
+    refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: {} is outside the vocabulary [0, {}]", field, id, limits_.vocab_size - 1));
+  }
+}
+
+void Checker::check_allowed(TokenLists& lists) {
+  if (!wish_.allowed_token_ids) {
+    return;
+  }
+  if (wish_.allowed_token_ids->empty()) {
+    refuse(ErrorCode::kInvalidArgument, "allowed_token_ids: 0 ids, must be 1 or more");
+  }
+  for (const int64_t id : *wish_.allowed_token_ids) {
+    check_id("allowed_token_ids", id);
+    lists.allowed.push_back(static_cast<TokenId>(id));
+  }
+  std::sort(lists.allowed.begin(), lists.allowed.end());
+  lists.allowed.erase(std::unique(lists.allowed.begin(), lists.allowed.end()), lists.allowed.end());
+}
+
+void Checker::check_biases(TokenLists& lists) {
+  for (const auto& [id, bias] : wish_.logit_bias) {
+    check_id("logit_bias", id);
+    if (!std::isfinite(bias)) {
+      refuse(ErrorCode::kInvalidArgument,
+             fmt::format("logit_bias: {} of token {} is not finite", bias, id));
+    }
+    const double cut = std::clamp(bias, -kMaxLogitBias, kMaxLogitBias);
+    lists.biases.emplace_back(static_cast<TokenId>(id), static_cast<float>(cut));
+  }
+}
+
+void Checker::check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId>> words) {
+  for (size_t i = 0; i < wish_.bad_words.size(); ++i) {
+    if (wish_.bad_words[i].find_first_not_of(kSpace) == std::string::npos) {
+      refuse(
+          ErrorCode::kInvalidArgument,
+          fmt::format("bad_words: string {} is blank, must have 1 visible character or more", i));
+    }
+  }
+  for (const std::vector<TokenId>& word : words) {
+    if (word.empty()) {
+      refuse(ErrorCode::kInvalidArgument, "bad_words: a string has no tokens");
+    }
+    for (const TokenId id : word) {
+      check_id("bad_words", id);
+    }
+  }
+  lists.bad_words = std::move(words);
+}
+
+TokenLists Checker::check_token_lists(std::vector<std::vector<TokenId>> bad_words) {
+  TokenLists lists;
+  check_allowed(lists);
+  check_biases(lists);
+  check_bad_words(lists, std::move(bad_words));
+  const char* first = wish_.allowed_token_ids    ? "allowed_token_ids"
+                      : !wish_.bad_words.empty() ? "bad_words"
+                                                 : "logit_bias";
+  if (!lists.empty() && !limits_.has_token_lists) {
+    refuse(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: sampling on CUDA does not have this rule yet; device cpu has it", first));
+  }
+  const int64_t words = num_token_list_words(lists);
+  if (words > kMaxTokenListWords) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("{}: the request's token lists take {} words, more than the {} of a row (1 "
+                       "for an allowed id, 2 for a bias, 1 for a bad word and each of its tokens)",
+                       first,
+                       words,
+                       kMaxTokenListWords));
+  }
+  return lists;
+}
+
 // 0 means no salt, so a salt that happens to hash to 0 becomes 1.
 uint64_t hash_salt(std::string_view salt) {
   if (salt.empty()) {
@@ -258,7 +345,8 @@ uint64_t hash_salt(std::string_view salt) {
 
 Result<ValidRequest> validate_request(const GenerationRequest& request,
                                       std::vector<TokenId> prompt_token_ids,
-                                      const RequestLimits& limits) {
+                                      const RequestLimits& limits,
+                                      std::vector<std::vector<TokenId>> bad_words) {
   const SamplingOptions& wish = request.sampling;
   Checker checker(wish, limits);
   RequestFields fields;
@@ -274,11 +362,16 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
     fields.eos_token_ids = limits.eos_token_ids;
   }
   checker.check_min_tokens(fields);
+  const TokenLists lists = checker.check_token_lists(std::move(bad_words));
   if (checker.error()) {
     return tl::unexpected<Error>(*checker.error());
   }
   if (fields.seed) {
     fields.params.seed = *fields.seed;
+  }
+  if (!lists.empty()) {
+    fields.params.flags |= SamplingParams::kHasTokenLists;
+    fields.token_lists = pack_token_lists(lists);
   }
   fields.prompt_token_ids = std::move(prompt_token_ids);
   fields.stop = wish.stop;

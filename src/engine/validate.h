@@ -24,6 +24,7 @@ struct RequestFields {
   int32_t max_tokens = 0;                 // >= 1, and prompt + max_tokens <= max_model_len
   std::vector<TokenId> eos_token_ids;     // empty with ignore_eos
   std::vector<TokenId> stop_token_ids;    // without repetitions, in the client's order
+  std::vector<int32_t> token_lists;       // packed; only with params.has_token_lists()
   std::vector<std::string> stop;          // none empty
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
@@ -41,17 +42,21 @@ struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   std::vector<TokenId> eos_token_ids;
-  SamplingOptions defaults;  // the model's generation config; fills what the client left unset
+  bool has_token_lists = true;  // of ModelFacts
+  SamplingOptions defaults;     // the model's generation config; fills what the client left unset
 };
 
 class ValidRequest;
 
 // The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a
 // value out of range; the message names field, value and limit. Ranges and defaults are vLLM's.
-// `prompt_token_ids` is the request's prompt, rendered and encoded.
-[[nodiscard]] Result<ValidRequest> validate_request(const GenerationRequest& request,
-                                                    std::vector<TokenId> prompt_token_ids,
-                                                    const RequestLimits& limits);
+// `prompt_token_ids` is the request's prompt, rendered and encoded; `bad_words` are the sequences
+// that spell its bad words (engine/bad_words.h).
+[[nodiscard]] Result<ValidRequest> validate_request(
+    const GenerationRequest& request,
+    std::vector<TokenId> prompt_token_ids,
+    const RequestLimits& limits,
+    std::vector<std::vector<TokenId>> bad_words = {});
 
 // Refuses what validate_request would refuse whatever the model, so that nobody waits for a load to
 // learn of a typing error.
@@ -74,7 +79,8 @@ class ValidRequest {
  private:
   friend Result<ValidRequest> validate_request(const GenerationRequest& request,
                                                std::vector<TokenId> prompt_token_ids,
-                                               const RequestLimits& limits);
+                                               const RequestLimits& limits,
+                                               std::vector<std::vector<TokenId>> bad_words);
   friend std::vector<ValidRequest> split_choices(const ValidRequest& request);
   explicit ValidRequest(RequestFields fields) : fields_(std::move(fields)) {}
 

@@ -20,6 +20,7 @@ struct ModelFacts {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
+  bool has_token_lists = true;  // the sampler knows allowed ids, bad words and biases
 };
 
 // Counters of the execution layer since start.

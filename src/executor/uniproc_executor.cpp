@@ -25,7 +25,8 @@ class UniprocExecutor final : public Executor {
               mine.config.max_model_len,
               mine.config.max_num_seqs,
               mine.config.max_num_batched_tokens,
-              mine.kv_cache};
+              mine.kv_cache,
+              mine.config.device != "cuda"};
     allocations_before_ = counted_allocations();
   }
 

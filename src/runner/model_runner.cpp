@@ -18,14 +18,14 @@ namespace {
 constexpr int32_t kDecodeLen = 1;  // tokens of a decoding row in a step
 static_assert(RequestRows::kFirstBlockTable + kMaxKvGroups <= kMaxStagedTables);
 
-// In one step every row may be new: a state, parameters, stop ids, and its blocks in every
-// group.
+// In one step every row may be new: a state, parameters, stop ids, token lists, and its blocks in
+// every group.
 int32_t max_staged_writes(const RunnerOptions& options, const BlockTables& tables) {
-  return options.max_num_seqs * (3 + 2 * tables.num_groups());
+  return options.max_num_seqs * (4 + 2 * tables.num_groups());
 }
 int32_t max_staged_values(const RunnerOptions& options, const BlockTables& tables) {
-  const int64_t words =
-      (sizeof(RowState) + sizeof(SamplingParams)) / sizeof(int32_t) + RequestRows::kStopIdsWidth;
+  const int64_t words = (sizeof(RowState) + sizeof(SamplingParams)) / sizeof(int32_t) +
+                        RequestRows::kStopIdsWidth + kTokenListsWidth;
   return static_cast<int32_t>(options.max_num_seqs * words + tables.max_values());
 }
 

@@ -2,11 +2,21 @@
 #include "runner/output_ring.h"
 
 #include "base/check.h"
+#include "kernels/sample/sample.h"
 
 #include <algorithm>
 #include <chrono>
 
 namespace warprow {
+namespace {
+
+// What the sampler puts in place of a token.
+RowFailure failure_of(TokenId token) {
+  return token == -static_cast<TokenId>(SampleError::kNothingLeft) ? RowFailure::kNothingLeft
+                                                                   : RowFailure::kBadLogits;
+}
+
+}  // namespace
 
 int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_top) {
   return static_cast<int64_t>(sizeof(int32_t)) * max_num_seqs *
@@ -70,7 +80,7 @@ void OutputRing::take(ModelRunnerOutput& output) {
     row.num_rejected = entry.arrays.num_rejected[i];
     const TokenId token = entry.arrays.tokens[i];
     const bool sampled = entry.arrays.num_sampled[i] > 0;
-    row.failed = sampled && token < 0;
+    row.failure = sampled && token < 0 ? failure_of(token) : RowFailure::kNone;
     row.tokens = {static_cast<int32_t>(output.token_ids.size()), sampled && token >= 0 ? 1 : 0};
     if (row.tokens.count > 0) {
       output.token_ids.push_back(token);

@@ -25,6 +25,9 @@ uint32_t sample_rules_of(const SamplingParams& params) {
       params.frequency_penalty != 0.0F || params.presence_penalty != 0.0F) {
     rules |= kSamplePenalties;
   }
+  if (params.has_token_lists()) {
+    rules |= kSampleTokenLists;
+  }
   return rules;
 }
 
@@ -39,6 +42,7 @@ RequestRows::RequestRows(Arena& state,
       states_(state.alloc<RowState>(max_num_seqs)),
       params_(state.alloc<SamplingParams>(max_num_seqs)),
       stop_ids_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * kStopIdsWidth)),
+      token_lists_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * kTokenListsWidth)),
       history_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * max_model_len)),
       prompts_(device, max_num_seqs, max_steps_in_flight, max_model_len),
       hosts_(static_cast<size_t>(max_num_seqs)) {}
@@ -71,6 +75,13 @@ void RequestRows::add(const NewRow& row,
     cells[0] = ids.count;
     std::copy_n(out.stop_ids.begin() + ids.begin, ids.count, cells.begin() + 1);
   }
+  if (row.params.has_token_lists()) {
+    const Span32 words = row.token_lists;
+    WR_CHECK_GE(words.count, kTokenListsHeader);
+    WR_CHECK_LE(words.count, kTokenListsWidth);
+    const std::span<int32_t> cells = staged.stage(kTokenListsTable, row.row, 0, words.count);
+    std::copy_n(out.token_lists.begin() + words.begin, words.count, cells.begin());
+  }
 }
 
 void RequestRows::release(RowId row) {
@@ -84,6 +95,7 @@ void RequestRows::fill_tables(StagedTable* tables) const {
   tables[kParamsTable] = {reinterpret_cast<int32_t*>(params_),
                           sizeof(SamplingParams) / sizeof(int32_t)};
   tables[kStopIdsTable] = {stop_ids_, kStopIdsWidth};
+  tables[kTokenListsTable] = {token_lists_, kTokenListsWidth};
 }
 
 }  // namespace warprow

@@ -7,6 +7,7 @@
 #include "runner/row_state.h"
 #include "runner/staged_writes.h"
 #include "wire/scheduler_output.h"
+#include "wire/token_lists.h"
 
 #include <cstdint>
 #include <vector>
@@ -26,7 +27,8 @@ class RequestRows {
   static constexpr int32_t kStateTable = 0;
   static constexpr int32_t kParamsTable = 1;
   static constexpr int32_t kStopIdsTable = 2;
-  static constexpr int32_t kFirstBlockTable = 3;  // block tables of the KV groups follow
+  static constexpr int32_t kTokenListsTable = 3;
+  static constexpr int32_t kFirstBlockTable = 4;  // block tables of the KV groups follow
 
   static constexpr int32_t kStopIdsWidth = 1 + kMaxStopIds;
 
@@ -56,6 +58,8 @@ class RequestRows {
   [[nodiscard]] SamplingParams* params() const { return params_; }
   // [max_num_seqs, kStopIdsWidth]  a count and ids; rows with min_tokens only
   [[nodiscard]] const int32_t* stop_ids() const { return stop_ids_; }
+  // [max_num_seqs, kTokenListsWidth]  packed; rows with token lists only
+  [[nodiscard]] const int32_t* token_lists() const { return token_lists_; }
   [[nodiscard]] int32_t* history() const { return history_; }
   [[nodiscard]] int64_t history_stride() const { return max_model_len_; }
   [[nodiscard]] const PromptStore& prompts() const { return prompts_; }
@@ -67,6 +71,7 @@ class RequestRows {
   RowState* states_;        // dev [max_num_seqs]
   SamplingParams* params_;  // dev [max_num_seqs]
   int32_t* stop_ids_;       // dev i32 [max_num_seqs, kStopIdsWidth]
+  int32_t* token_lists_;    // dev i32 [max_num_seqs, kTokenListsWidth]
   int32_t* history_;  // dev i32 [max_num_seqs, max_model_len]  sampled tokens at their positions
   PromptStore prompts_;
   std::vector<Host> hosts_;  // [max_num_seqs]

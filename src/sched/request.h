@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "wire/model_runner_output.h"
 #include "wire/sampling_params.h"
 #include "wire/scheduler_output.h"
 
@@ -18,6 +19,7 @@ struct Request {
   int32_t max_tokens = 16;              // outputs, >= 1; max_model_len cuts it as well
   std::vector<TokenId> eos_token_ids;   // ends with kStop and no stop id; empty: EOS is ignored
   std::vector<TokenId> stop_token_ids;  // ends with kStop and that id
+  std::vector<int32_t> token_lists;     // pack_token_lists; only with params.has_token_lists()
   int32_t priority = 0;                 // lower is more urgent; only under the priority policy
   int32_t adapter = -1;
   uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
@@ -38,6 +40,7 @@ struct RequestDelta {
   FinishReason reason = FinishReason::kNone;
   TokenId stop_token_id = -1;     // the stop id that ended it; -1 for EOS and all other reasons
   int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache spared, at first admission
+  RowFailure failure = RowFailure::kNone;  // with kError
   bool operator==(const RequestDelta&) const = default;
 };
 

@@ -38,6 +38,7 @@ struct LiveRequest {
   int32_t adapter = -1;
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> stop_token_ids;
+  std::vector<int32_t> token_lists;
 
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }
 };

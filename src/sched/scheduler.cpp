@@ -105,6 +105,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.adapter = request.adapter;
   r.eos_token_ids = request.eos_token_ids;
   r.stop_token_ids = request.stop_token_ids;
+  r.token_lists = request.token_lists;
   kv_.init(r.kv, {.adapter = request.adapter, .cache_salt = request.cache_salt}, r.max_len);
   enqueue(index);
   return {};
@@ -249,6 +250,11 @@ void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) 
     row.stop_ids.count = static_cast<int32_t>(r.eos_token_ids.size() + r.stop_token_ids.size());
     out.stop_ids.insert(out.stop_ids.end(), r.eos_token_ids.begin(), r.eos_token_ids.end());
     out.stop_ids.insert(out.stop_ids.end(), r.stop_token_ids.begin(), r.stop_token_ids.end());
+  }
+  if (r.params.has_token_lists()) {
+    row.token_lists = {static_cast<int32_t>(out.token_lists.size()),
+                       static_cast<int32_t>(r.token_lists.size())};
+    out.token_lists.insert(out.token_lists.end(), r.token_lists.begin(), r.token_lists.end());
   }
 }
 

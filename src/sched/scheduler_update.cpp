@@ -30,7 +30,8 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
     delta.id = requests_[planned.index].id;
     delta.tokens = row.tokens;
     delta.num_cached_tokens = requests_[planned.index].num_cached_tokens;
-    if (row.failed) {
+    if (row.failure != RowFailure::kNone) {
+      delta.failure = row.failure;
       delta.reason = FinishReason::kError;
       end(planned.index);
       continue;

@@ -19,6 +19,13 @@ struct TokenLogprobs {
   bool operator==(const TokenLogprobs&) const = default;
 };
 
+// Why no token could be drawn for a row.
+enum class RowFailure : uint8_t {
+  kNone,
+  kBadLogits,   // a NaN, or no finite maximum
+  kNothingLeft  // the request's own rules left no token
+};
+
 // What one row yields in a step: 0 tokens (a prefill chunk that does not reach the prompt's end),
 // 1, or several.
 struct RowOutput {
@@ -26,8 +33,7 @@ struct RowOutput {
   uint32_t generation = 0;   // of the request the step ran for; a stale one is dropped
   Span32 tokens;             // in token_ids
   int32_t num_rejected = 0;  // drafts not accepted
-  // No token could be drawn (logits without a finite maximum): the request ends in error.
-  bool failed = false;
+  RowFailure failure = RowFailure::kNone;  // any other: the request ends in error
   bool operator==(const RowOutput&) const = default;
 };
 

@@ -20,9 +20,12 @@ struct alignas(16) SamplingParams {
   float repetition_penalty = 1.0F;  // 1: off
   float frequency_penalty = 0.0F;   // 0: off
   float presence_penalty = 0.0F;    // 0: off
-  uint32_t flags = 0;               // reserved for rules with tables of their own
+  uint32_t flags = 0;               // rules with tables of their own
   int32_t reserved[20] = {};
 
+  static constexpr uint32_t kHasTokenLists = 1;  // in flags: see wire/token_lists.h
+
+  [[nodiscard]] bool has_token_lists() const { return (flags & kHasTokenLists) != 0; }
   [[nodiscard]] bool is_greedy() const { return temperature < 1e-5F; }
   bool operator==(const SamplingParams&) const = default;
 };

@@ -14,6 +14,7 @@ void SchedulerOutput::clear() {
   token_ids.clear();
   block_ids.clear();
   stop_ids.clear();
+  token_lists.clear();
   draft_token_ids.clear();
   grammar_rows.clear();
   encoder_inputs.clear();

@@ -31,6 +31,8 @@ struct NewRow {
   int32_t adapter = -1;
   SamplingParams params;
   Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
+  // In SchedulerOutput::token_lists, packed as in wire/token_lists.h; only with has_token_lists().
+  Span32 token_lists;
   bool operator==(const NewRow&) const = default;
 };
 
@@ -91,9 +93,10 @@ struct SchedulerOutput {
   std::vector<ScheduledRow> scheduled;  // in the order of admission; the runner orders the batch
   int32_t total_num_tokens = 0;
 
-  std::vector<TokenId> token_ids;  // pool of NewRow::tokens
-  std::vector<BlockId> block_ids;  // pool of BlockAppend::blocks
-  std::vector<TokenId> stop_ids;   // pool of NewRow::stop_ids
+  std::vector<TokenId> token_ids;    // pool of NewRow::tokens
+  std::vector<BlockId> block_ids;    // pool of BlockAppend::blocks
+  std::vector<TokenId> stop_ids;     // pool of NewRow::stop_ids
+  std::vector<int32_t> token_lists;  // pool of NewRow::token_lists
 
   // Room for what comes later; empty today.
   std::vector<TokenId>

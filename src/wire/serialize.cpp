@@ -45,7 +45,8 @@ void visit(A& archive, Ref<A, NewRow> v) {
           v.tokens,
           v.adapter,
           v.params,
-          v.stop_ids);
+          v.stop_ids,
+          v.token_lists);
 }
 
 template <typename A>
@@ -76,8 +77,8 @@ void visit(A& archive, Ref<A, DataParallelShape> v) {
 template <typename A>
 void visit(A& archive, Ref<A, SchedulerOutput> v) {
   archive(v.step, v.finished_rows, v.preempted_rows, v.new_rows, v.block_appends, v.scheduled);
-  archive(
-      v.total_num_tokens, v.token_ids, v.block_ids, v.stop_ids, v.draft_token_ids, v.grammar_rows);
+  archive(v.total_num_tokens, v.token_ids, v.block_ids, v.stop_ids, v.token_lists);
+  archive(v.draft_token_ids, v.grammar_rows);
   archive(
       v.encoder_inputs, v.encoder_frees, v.block_copies, v.blocks_to_zero, v.connector_metadata);
   archive(v.num_common_prefix_blocks, v.data_parallel);
@@ -90,7 +91,7 @@ void visit(A& archive, Ref<A, TokenLogprobs> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, RowOutput> v) {
-  archive(v.row, v.generation, v.tokens, v.num_rejected, v.failed);
+  archive(v.row, v.generation, v.tokens, v.num_rejected, v.failure);
 }
 
 template <typename A>
@@ -144,6 +145,9 @@ const char* inconsistency(const SchedulerOutput& message) {
     }
     if (!inside(row.stop_ids, message.stop_ids.size())) {
       return "new_rows.stop_ids points outside stop_ids";
+    }
+    if (!inside(row.token_lists, message.token_lists.size())) {
+      return "new_rows.token_lists points outside token_lists";
     }
   }
   for (const BlockAppend& append : message.block_appends) {

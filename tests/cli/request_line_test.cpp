@@ -3,6 +3,7 @@
 
 #include "cli/sampling_fields.h"
 
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -60,6 +61,21 @@ TEST(RequestLine, ReadsSamplingFieldsOverTheDefaults) {
   EXPECT_THAT(parsed(R"({"prompt":"p","stop":["a","b"]})").sampling.stop, ElementsAre("a", "b"));
 }
 
+TEST(RequestLine, ReadsTokenLists) {
+  SamplingOptions defaults;
+  defaults.logit_bias = {{1, 1}};
+  const SamplingOptions options =
+      parsed(
+          R"({"prompt":"p","allowed_token_ids":[],"bad_words":"a b","logit_bias":{"7":-5,"2":1.5}})",
+          defaults)
+          .sampling;
+  ASSERT_TRUE(options.allowed_token_ids);
+  EXPECT_TRUE(options.allowed_token_ids->empty());
+  EXPECT_THAT(options.bad_words, ElementsAre("a b"));
+  EXPECT_EQ(options.logit_bias, (std::map<int64_t, double>{{2, 1.5}, {7, -5}}));
+  EXPECT_FALSE(parsed(R"({"prompt":"p"})").sampling.allowed_token_ids);
+}
+
 TEST(RequestLine, NullCountsAsAbsentForEveryField) {
   std::string line = R"({"prompt":"p","messages":null,"priority":null,"cache_salt":null)";
   for_each_sampling_field(
@@ -94,6 +110,12 @@ TEST(RequestLine, MistakesNameTheField) {
             "stop: must be text or a list of texts, not [1]");
   EXPECT_EQ(error(R"({"prompt":"a","stop_token_ids":2})"),
             "stop_token_ids: must be a list of token ids, not 2");
+  EXPECT_EQ(error(R"({"prompt":"a","allowed_token_ids":2})"),
+            "allowed_token_ids: must be a list of token ids, not 2");
+  for (const char* bias : {"[1]", R"({"a":1})", R"({"1":"a"})", R"({"":1})", R"({"1.5":1})"}) {
+    EXPECT_EQ(error(fmt::format(R"({{"prompt":"a","logit_bias":{}}})", bias)),
+              fmt::format("logit_bias: must be an object of token ids and numbers, not {}", bias));
+  }
   EXPECT_EQ(error(R"({"messages":[]})"), "messages: must be a list of one message or more");
   EXPECT_EQ(error(R"({"messages":[{"content":"b"}]})"),
             "messages[0].role: must be text, for instance user");

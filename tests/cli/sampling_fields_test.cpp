@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/sampling_fields.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,17 @@ TEST(SamplingFlags, FillTheOptions) {
                    "--ignore-eos",
                    "--no-skip-special-tokens",
                    "--min-p",
-                   "1e-2"},
+                   "1e-2",
+                   "--allowed-token-ids",
+                   "4,5",
+                   "--bad-words",
+                   "a b",
+                   "--bad-words",
+                   "c",
+                   "--logit-bias",
+                   "2=-5,198=1.5",
+                   "--logit-bias",
+                   "2=7"},
                   options),
             "");
   EXPECT_EQ(options.temperature, 0.5);
@@ -56,6 +67,9 @@ TEST(SamplingFlags, FillTheOptions) {
   EXPECT_EQ(options.logprobs, 0);
   EXPECT_THAT(options.stop, ElementsAre("a", ""));
   EXPECT_THAT(options.stop_token_ids, ElementsAre(2, 198, 5));
+  EXPECT_EQ(options.allowed_token_ids, (std::vector<int64_t>{4, 5}));
+  EXPECT_THAT(options.bad_words, ElementsAre("a b", "c"));
+  EXPECT_EQ(options.logit_bias, (std::map<int64_t, double>{{2, 7}, {198, 1.5}}));
   EXPECT_TRUE(options.ignore_eos);
   EXPECT_FALSE(options.skip_special_tokens);
   EXPECT_FALSE(options.include_stop_str_in_output);
@@ -78,6 +92,8 @@ TEST(SamplingFlags, MistakesNameTheFlagAndTheText) {
   EXPECT_EQ(parse({"--seed", "99999999999999999999"}, options),
             "--seed: '99999999999999999999' is not a whole number");
   EXPECT_THAT(parse({"--stop-token-ids", "1,,2"}, options), HasSubstr("--stop-token-ids: ''"));
+  EXPECT_EQ(parse({"--logit-bias", "3"}, options), "--logit-bias: '3' is not of the form ID=BIAS");
+  EXPECT_EQ(parse({"--logit-bias", "3=x"}, options), "--logit-bias: 'x' is not a number");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/validate.h"
 
+#include "wire/token_lists.h"
+
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -120,6 +123,8 @@ TEST(Validate, AcceptsTheEdges) {
        })},
       {"stop", option([](auto& o) { o.stop = {"x", " "}; })},
       {"stop_token_ids", option([](auto& o) { o.stop_token_ids = {0, 99}; })},
+      {"allowed_token_ids", option([](auto& o) { o.allowed_token_ids = {{0, 99}}; })},
+      {"logit_bias", option([](auto& o) { o.logit_bias = {{0, -1e300}, {99, 1e300}}; })},
   };
   for (const GoodEdge& c : cases) {
     const Result<ValidRequest> result = validate(c.edit);
@@ -172,6 +177,16 @@ TEST(Validate, RefusesBeyondTheEdgesAndSaysWhy) {
        option([](auto& o) { o.frequency_penalty = kNan; })},
       {"presence_penalty: -2.5 is outside [-2, 2]",
        option([](auto& o) { o.presence_penalty = -2.5; })},
+      {"allowed_token_ids: 0 ids, must be 1 or more",
+       option([](auto& o) { o.allowed_token_ids.emplace(); })},
+      {"allowed_token_ids: 100 is outside the vocabulary [0, 99]",
+       option([](auto& o) { o.allowed_token_ids = {{3, 100}}; })},
+      {"logit_bias: -1 is outside the vocabulary [0, 99]",
+       option([](auto& o) { o.logit_bias = {{-1, 2}}; })},
+      {"logit_bias: nan of token 3 is not finite",
+       option([](auto& o) { o.logit_bias = {{3, kNan}}; })},
+      {"bad_words: string 1 is blank, must have 1 visible character or more",
+       option([](auto& o) { o.bad_words = {"a", " \t"}; })},
       {"min_tokens: -1 is outside [0, 47]", option([](auto& o) { o.min_tokens = -1; })},
       {"min_tokens: 4 is outside [0, 3]", option([](auto& o) {
          o.min_tokens = 4;
@@ -264,6 +279,65 @@ TEST(Validate, MinTokensHoldBackUpTo128Ids) {
   }
   request.sampling.min_tokens = 0;
   EXPECT_TRUE(validate_request(request, {5}, wide).has_value());
+}
+
+TEST(Validate, TokenListsAreCheckedCutAndPacked) {
+  GenerationRequest request;
+  request.sampling.allowed_token_ids = {{7, 3, 7}};
+  request.sampling.logit_bias = {{9, 200}, {4, -0.5}};
+  request.sampling.bad_words = {"x", "yz"};
+  const auto validated = [&](std::vector<std::vector<TokenId>> words) {
+    return validate_request(request, {5}, limits(), std::move(words));
+  };
+  const RequestFields fields = value_or_throw(validated({{1}, {2, 8}})).fields();
+  EXPECT_TRUE(fields.params.has_token_lists());
+  EXPECT_EQ(fields.token_lists,
+            (std::vector<int32_t>{2,
+                                  2,
+                                  5,
+                                  3,
+                                  7,
+                                  4,
+                                  std::bit_cast<int32_t>(-0.5F),
+                                  9,
+                                  std::bit_cast<int32_t>(100.0F),
+                                  1,
+                                  1,
+                                  2,
+                                  2,
+                                  8}));
+  EXPECT_EQ(validated({{1}, {2, 100}}).error().message,
+            "bad_words: 100 is outside the vocabulary [0, 99]");
+  EXPECT_EQ(validated({{1}, {}}).error().message, "bad_words: a string has no tokens");
+  EXPECT_FALSE(valid([](GenerationRequest&) {}).params.has_token_lists());
+}
+
+TEST(Validate, TokenListsHaveALimit) {
+  RequestLimits wide = limits();
+  wide.vocab_size = 10000;
+  GenerationRequest request;
+  std::vector<int64_t>& allowed = request.sampling.allowed_token_ids.emplace();
+  for (int64_t id = 0; id < kMaxTokenListWords; ++id) {
+    allowed.push_back(id);
+  }
+  EXPECT_TRUE(validate_request(request, {5}, wide));
+  request.sampling.logit_bias = {{1, 1}};
+  EXPECT_EQ(validate_request(request, {5}, wide).error().message,
+            "allowed_token_ids: the request's token lists take 4351 words, more than the 4349 of a "
+            "row (1 for an allowed id, 2 for a bias, 1 for a bad word and each of its tokens)");
+}
+
+TEST(Validate, ASamplerWithoutTokenListsRefusesThemByName) {
+  RequestLimits without = limits();
+  without.has_token_lists = false;
+  GenerationRequest request;
+  EXPECT_TRUE(validate_request(request, {5}, without));
+  request.sampling.logit_bias = {{1, 1}};
+  const Result<ValidRequest> refused = validate_request(request, {5}, without);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().message,
+            "logit_bias: sampling on CUDA does not have this rule yet; device cpu has it");
 }
 
 TEST(Validate, ValuesThatChangeNothingAreOff) {

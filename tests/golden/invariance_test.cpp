@@ -4,6 +4,7 @@
 // adds its axis here.
 #include "files/model_files.h"
 #include "tests/support/model_rig.h"
+#include "wire/token_lists.h"
 
 #include <functional>
 #include <map>
@@ -30,8 +31,8 @@ struct Workload {
 };
 
 // Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with
-// its own rules, and every fifth has penalties, another
-// fifth a least length.
+// its own rules, every fifth has penalties, another
+// fifth a least length, and another one token lists.
 std::vector<Request> make_requests(const Workload& load) {
   std::mt19937 random(7);
   const auto token = [&] {
@@ -72,6 +73,23 @@ std::vector<Request> make_requests(const Workload& load) {
       for (TokenId id = 1; id < 128; id += 2) {
         request.stop_token_ids.push_back(id);
       }
+    }
+    if (i % 5 == 2) {
+      TokenLists lists;
+      for (TokenId id = i; id < load.vocab_size && lists.allowed.size() < 1000; id += 2) {
+        lists.allowed.push_back(id);
+        // Many pairs, of which some are met, and single tokens.
+        if (id % 3 == 0) {
+          lists.bad_words.push_back({id});
+        } else if (lists.allowed.size() < 200) {
+          lists.bad_words.push_back({id, id});
+        }
+        if (id % 5 == 0) {
+          lists.biases.emplace_back(id, id % 10 == 0 ? 1.5F : -1.5F);
+        }
+      }
+      request.params.flags = SamplingParams::kHasTokenLists;
+      request.token_lists = pack_token_lists(lists);
     }
     request.params.num_logprobs = i % 8 == 0 ? 2 : -1;
     requests.push_back(request);
@@ -240,18 +258,22 @@ void expect_token_rules_matter(const Workload& load, const Tokens& expected) {
     request.params.repetition_penalty = 1.0F;
     request.params.frequency_penalty = request.params.presence_penalty = 0.0F;
     request.params.min_tokens = 0;
+    request.params.flags = 0;
     rig.add(request);
   }
   const Tokens without = tokens_of(rig.run());
   bool penalties_matter = false;
   bool least_length_matters = false;
+  bool token_lists_matter = false;
   for (const Request& request : make_requests(load)) {
     const bool differs = without.at(request.id) != expected.at(request.id);
     penalties_matter |= differs && request.params.repetition_penalty != 1.0F;
     least_length_matters |= differs && request.params.min_tokens > 0;
+    token_lists_matter |= differs && request.params.has_token_lists();
   }
   EXPECT_TRUE(penalties_matter);
   EXPECT_TRUE(least_length_matters);
+  EXPECT_TRUE(token_lists_matter);
 }
 
 void expect_invariant(const Workload& load) {

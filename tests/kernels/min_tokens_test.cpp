@@ -47,8 +47,8 @@ TEST(MinTokens, NothingButStopIdsFails) {
   p.min_tokens = 1;
   const int32_t stop_ids[] = {2, 0, 1};
   const auto drawn = draw(rows.view(), {p}, rows.len, {1.0F, 2.0F}, 1, make_view(stop_ids, 1, 3));
-  EXPECT_EQ(drawn.tokens[0], -1);
-  EXPECT_EQ(drawn.errors[0], 1);
+  EXPECT_EQ(drawn.tokens[0], -2);
+  EXPECT_EQ(drawn.errors[0], static_cast<int32_t>(SampleError::kNothingLeft));
 }
 
 TEST(MinTokens, IdsOutsideTheVocabularyAreSkipped) {

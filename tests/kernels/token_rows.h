@@ -60,7 +60,8 @@ inline Drawn draw(const TokenHistory& tokens,
                   const std::vector<int32_t>& len,
                   const std::vector<float>& logits,
                   int32_t threads = 1,
-                  const View<const int32_t, 2>& stop_ids = {}) {
+                  const View<const int32_t, 2>& stop_ids = {},
+                  const View<const int32_t, 2>& token_lists = {}) {
   CpuHarness cpu(threads);
   const auto n = static_cast<int64_t>(params.size());
   const int64_t vocab = static_cast<int64_t>(logits.size()) / n;
@@ -87,6 +88,8 @@ inline Drawn draw(const TokenHistory& tokens,
   a.tokens = tokens;
   a.stop_ids = stop_ids.data;
   a.stop_ids_stride = stop_ids.stride[0];
+  a.token_lists = token_lists.data;
+  a.token_lists_stride = token_lists.stride[0];
   a.sampled = make_view(out.tokens.data(), n);
   a.logprob = make_view(out.logprobs.data(), n);
   a.rank = make_view(out.ranks.data(), n);

@@ -60,12 +60,13 @@ TEST(Scheduler, AFailedRowEndsItsRequestOnly) {
   bench.launch();
   bench.launch();
   RowOutput& row = bench.pending[0].rows[0];
-  row.failed = true;
+  row.failure = RowFailure::kNothingLeft;
   row.tokens.count = 0;
   bench.collect();
-  EXPECT_THAT(bench.deltas,
-              ElementsAre(RequestDelta{1, {0, 0}, FinishReason::kError, -1, 0},
-                          RequestDelta{2, {1, 1}, FinishReason::kNone, -1, 0}));
+  EXPECT_THAT(
+      bench.deltas,
+      ElementsAre(RequestDelta{1, {0, 0}, FinishReason::kError, -1, 0, RowFailure::kNothingLeft},
+                  RequestDelta{2, {1, 1}, FinishReason::kNone, -1, 0}));
   bench.collect();
   ASSERT_EQ(bench.deltas.size(), 1U);
   EXPECT_EQ(bench.deltas[0].id, 2U);

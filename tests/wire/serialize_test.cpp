@@ -52,6 +52,7 @@ class Maker {
     fill(m.token_ids, [&] { return any(); });
     fill(m.block_ids, [&] { return BlockId{any()}; });
     fill(m.stop_ids, [&] { return any(); });
+    fill(m.token_lists, [&] { return any(); });
     fill(m.finished_rows, [&] { return row(); });
     fill(m.preempted_rows, [&] { return row(); });
     fill(m.new_rows, [&] {
@@ -63,7 +64,8 @@ class Maker {
                     span_in(m.token_ids.size()),
                     any(),
                     params(),
-                    span_in(m.stop_ids.size())};
+                    span_in(m.stop_ids.size()),
+                    span_in(m.token_lists.size())};
     });
     fill(m.block_appends,
          [&] { return BlockAppend{row(), number(3), any(), span_in(m.block_ids.size())}; });
@@ -99,8 +101,11 @@ class Maker {
     m.step = any();
     fill(m.token_ids, [&] { return any(); });
     fill(m.rows, [&] {
-      return RowOutput{
-          row(), static_cast<uint32_t>(any()), span_in(m.token_ids.size()), any(), number(2) == 0};
+      return RowOutput{row(),
+                       static_cast<uint32_t>(any()),
+                       span_in(m.token_ids.size()),
+                       any(),
+                       static_cast<RowFailure>(number(3))};
     });
     m.has_logprobs = number(2) == 0;
     if (m.has_logprobs) {

@@ -5,6 +5,7 @@
 #include "kernels/op.h"
 #include "kernels/sample/sample_params.h"
 #include "kernels/sample/token_history.h"
+#include "kernels/sample/token_lists.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +15,15 @@ namespace warprow {
 // Errors that a logits row can bring.
 enum class SampleError : int32_t {
   kNone = 0,
-  kBadLogits = 1
-};  // kBadLogits: NaN, or no finite maximum
+  kBadLogits = 1,   // a NaN, or no finite maximum
+  kNothingLeft = 2  // the rules on tokens left -inf everywhere
+};
 
 // Draws one token per logits row. The rules stand in their own files, in their order: raw logprobs
-// (logprobs.h), penalties (penalties.h), min_tokens (min_tokens.h), greedy or temperature
-// (temperature.h), min_p (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h).
+// (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h), min_tokens (min_tokens.h),
+// biases (logit_bias.h), penalties (penalties.h), greedy or temperature (temperature.h), min_p
+// (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h). CUDA has no token lists yet
+// (allowed ids, bad words, biases): the engine refuses them.
 //
 // Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the
 // survivor with the
@@ -37,29 +41,32 @@ enum class SampleError : int32_t {
 //   and the nucleus' mass
 //   are summed in double over float terms.
 // Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has
-// sample_scratch_bytes. Rows without a
-//   token get sampled -1; where no logprob is asked, logprob is 0 and rank 0; unused columns of
-//   top_ids are -1.
+//   sample_scratch_bytes. Rows without a token get sampled -1, those with an error -error; where no
+//   logprob is asked, logprob is 0 and rank 0; unused columns of top_ids are -1.
 // Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
 // What a batch asks of the sampler. Backends may skip a rule that no row asks for; one set too many
 // changes nothing.
 enum SampleRules : uint32_t {
-  kSampleRandom = 1,     // a row with a temperature
-  kSampleTopKTopP = 2,   // a random row with top_k or top_p (min_p costs nothing of its own)
-  kSampleLogprobs = 4,   // a row that wants logprobs
-  kSamplePenalties = 8,  // a row with a penalty or min_tokens
+  kSampleRandom = 1,       // a row with a temperature
+  kSampleTopKTopP = 2,     // a random row with top_k or top_p (min_p costs nothing of its own)
+  kSampleLogprobs = 4,     // a row that wants logprobs
+  kSamplePenalties = 8,    // a row with a penalty or min_tokens
+  kSampleTokenLists = 16,  // a row with allowed ids, bad words or biases
 };
-inline constexpr uint32_t kAllSampleRules = 15;
+inline constexpr uint32_t kAllSampleRules = 31;
 
 struct SampleArgs {
   View<const float, 2> logits;
   View<const int32_t, 1> logit_row;
   View<const int32_t, 1> logit_pos;
   View<const SampleParams, 1> params;
-  TokenHistory tokens;  // by the rows that logit_row names; empty: no penalties, no min_tokens
+  TokenHistory tokens;  // by the rows that logit_row names; empty: no rules on tokens
   // i32 [rows, stop_ids_stride]  a count, then ids; read for rows with min_tokens
   const int32_t* stop_ids = nullptr;
   int64_t stop_ids_stride = 0;
+  // i32 [rows, token_lists_stride]  see token_lists.h; read for rows with kFlagTokenLists
+  const int32_t* token_lists = nullptr;
+  int64_t token_lists_stride = 0;
   View<int32_t, 1> sampled;
   View<float, 1> logprob;
   View<int32_t, 1> rank;

@@ -3,7 +3,10 @@
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "kernels/sample/allowed_ids.h"
+#include "kernels/sample/bad_words.h"
 #include "kernels/sample/gumbel.h"
+#include "kernels/sample/logit_bias.h"
 #include "kernels/sample/logprobs.h"
 #include "kernels/sample/min_p.h"
 #include "kernels/sample/min_tokens.h"
@@ -163,36 +166,51 @@ struct Sample {
         raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
   }
 
-  // Points `row` to a copy of its logits with penalties and min_tokens, if they change anything.
-  // False if nothing is left to draw from.
-  bool apply_token_rules(int64_t i,
-                         TokenRow& row,
-                         int32_t& argmax,
-                         const WorkerScratch& scratch) const {
+  // Points `row` to a copy of its logits under the rules on tokens, if they change anything.
+  SampleError apply_token_rules(int64_t i,
+                                TokenRow& row,
+                                int32_t& argmax,
+                                const WorkerScratch& scratch) const {
     const int32_t source = args.logit_row(i);
     const SampleParams& params = args.params(source);
     const KnownTokens tokens = known_tokens(args.tokens, source, args.logit_pos(i));
     const bool too_short = tokens.num_outputs() < params.min_tokens;
-    if (!too_short && !uses_penalties(params)) {
-      return true;
+    if (!too_short && !uses_penalties(params) && !has_token_lists(params)) {
+      return SampleError::kNone;
     }
-    std::copy_n(row.x, row.n, scratch.changed);
-    if (uses_penalties(params)) {
-      apply_penalties(tokens, params, scratch.changed, row.n, scratch.counts);
+    TokenListsView lists;
+    if (has_token_lists(params)) {
+      lists = token_lists_at(args.token_lists + source * args.token_lists_stride);
     }
+    copy_allowed(lists, row.x, scratch.changed, row.n);
+    mask_bad_words(lists, tokens, scratch.changed, row.n);
     if (too_short) {
       mask_stop_ids(args.stop_ids + source * args.stop_ids_stride, scratch.changed, row.n);
+    }
+    add_logit_biases(lists, scratch.changed, row.n);
+    if (uses_penalties(params)) {
+      apply_penalties(tokens, params, scratch.changed, row.n, scratch.counts);
     }
     const RowFacts facts = loops.scan_row(scratch.changed, row.n, scratch.group_max);
     row.x = scratch.changed;
     row.max = facts.max;
     argmax = facts.argmax;
-    return !facts.has_nan && std::isfinite(facts.max);
+    return error_of(facts);
   }
 
-  void fail(int64_t i) const {
+  // Of logits that the rules on tokens have changed.
+  static SampleError error_of(const RowFacts& facts) {
+    if (!facts.has_nan && std::isfinite(facts.max)) {
+      return SampleError::kNone;
+    }
+    const bool nothing = !facts.has_nan && facts.max < 0.0F;
+    return nothing ? SampleError::kNothingLeft : SampleError::kBadLogits;
+  }
+
+  void fail(int64_t i, SampleError error) const {
     clear_outputs(i);
-    args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
+    args.error(i) = static_cast<int32_t>(error);
+    args.sampled(i) = -static_cast<int32_t>(error);
   }
 
   void run_row(int64_t i, const WorkerScratch& scratch) const {
@@ -206,7 +224,7 @@ struct Sample {
     const auto vocab = static_cast<int32_t>(args.logits.shape[1]);
     const RowFacts facts = loops.scan_row(logits, vocab, scratch.group_max);
     if (facts.has_nan || !std::isfinite(facts.max)) {
-      fail(i);
+      fail(i, SampleError::kBadLogits);
       return;
     }
     TokenRow row{logits,
@@ -225,10 +243,14 @@ struct Sample {
       write_logprobs(i, raw, params.num_logprobs, lse);
     }
     int32_t token = facts.argmax;
-    const bool has_token_rules = uses_penalties(params) || params.min_tokens > 0;
-    if (has_token_rules && !args.tokens.empty() && !apply_token_rules(i, row, token, scratch)) {
-      fail(i);
-      return;
+    const bool has_token_rules =
+        uses_penalties(params) || params.min_tokens > 0 || has_token_lists(params);
+    if (has_token_rules && !args.tokens.empty()) {
+      const SampleError error = apply_token_rules(i, row, token, scratch);
+      if (error != SampleError::kNone) {
+        fail(i, error);
+        return;
+      }
     }
     if (!is_greedy(params.temperature)) {
       apply_temperature(row, params.temperature, scratch);

@@ -86,7 +86,10 @@ __device__ void clear_outputs(const SampleArgs& args, int64_t i, int32_t thread,
 
 __device__ void write_token(const SampleArgs& args, int64_t i, const RowFacts& facts) {
   if (facts.bad()) {
-    args.error(i) = static_cast<int32_t>(SampleError::kBadLogits);
+    const bool nothing_left = isfinite(facts.raw_max) && facts.max == -kInfinity;
+    const SampleError error = nothing_left ? SampleError::kNothingLeft : SampleError::kBadLogits;
+    args.error(i) = static_cast<int32_t>(error);
+    args.sampled(i) = -static_cast<int32_t>(error);
   } else {
     args.sampled(i) = facts.argmax;
   }

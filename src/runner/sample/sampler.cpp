@@ -21,6 +21,7 @@ static_assert(offsetof(SampleParams, frequency_penalty) ==
 static_assert(offsetof(SampleParams, presence_penalty) ==
               offsetof(SamplingParams, presence_penalty));
 static_assert(offsetof(SampleParams, flags) == offsetof(SamplingParams, flags));
+static_assert(kFlagTokenLists == SamplingParams::kHasTokenLists);
 
 namespace {
 
@@ -65,6 +66,8 @@ void Sampler::sample(Stream& stream,
   args.tokens = token_history(rows);
   args.stop_ids = rows.stop_ids();
   args.stop_ids_stride = RequestRows::kStopIdsWidth;
+  args.token_lists = rows.token_lists();
+  args.token_lists_stride = kTokenListsWidth;
   args.sampled = make_view(arrays_.tokens, n);
   args.logprob = make_view(arrays_.logprob, n);
   args.rank = make_view(arrays_.rank, n);
