@@ -95,9 +95,10 @@ enum {
 };
 
 /* Keeps what it needs of the tokenizer, which may be freed before it. eos: ids that may follow a
- * finished text, never text themselves. */
+ * finished text, never text themselves. force: with forced tokens, whose search has no bound in a
+ * hostile grammar. */
 int wr_grammar_compiler_new(
-    const wr_tokenizer* tokenizer, const int32_t* eos, size_t num_eos, size_t max_text_bytes,
+    const wr_tokenizer* tokenizer, const int32_t* eos, size_t num_eos, int force,
     uint32_t max_compile_ms, wr_grammar_compiler** out, wr_owned* error);
 void wr_grammar_compiler_free(wr_grammar_compiler* compiler);
 
@@ -118,7 +119,8 @@ int wr_matcher_fill_mask(wr_matcher* matcher, uint32_t* words, size_t num_words,
 /* A refused token leaves the matcher as it was. */
 int wr_matcher_accept(wr_matcher* matcher, int32_t token, wr_owned* error);
 int wr_matcher_rollback(wr_matcher* matcher, size_t count, wr_owned* error);
-/* ids: int32, the tokens that must come next, as the tokenizer spells them; perhaps none. */
+/* ids: int32, the tokens that must come next, as the tokenizer spells them; perhaps none, and always none
+ * without force. */
 int wr_matcher_forced(wr_matcher* matcher, wr_owned* ids, wr_owned* error);
 /* Whether the text may end here. */
 int wr_matcher_is_accepting(wr_matcher* matcher);

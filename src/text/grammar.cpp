@@ -47,11 +47,11 @@ std::string_view field_of(GrammarKind kind) {
   return "";
 }
 
-// The grammars used last, newest first. A text of a megabyte counts as much as a short one: there
-// are few entries.
+// The grammars used last, newest first.
 class GrammarCache {
  public:
-  explicit GrammarCache(std::size_t capacity) : capacity_(capacity) {}
+  GrammarCache(std::size_t max_grammars, std::size_t max_bytes)
+      : max_grammars_(max_grammars), max_bytes_(max_bytes) {}
 
   std::optional<Grammar> find(GrammarKind kind, std::string_view text) {
     const std::lock_guard lock(mutex_);
@@ -68,7 +68,9 @@ class GrammarCache {
   void add(GrammarKind kind, std::string_view text, const Grammar& grammar) {
     const std::lock_guard lock(mutex_);
     entries_.push_front({kind, std::string(text), grammar});
-    if (entries_.size() > capacity_) {
+    bytes_ += text.size();
+    while (!entries_.empty() && (entries_.size() > max_grammars_ || bytes_ > max_bytes_)) {
+      bytes_ -= entries_.back().text.size();
       entries_.pop_back();
     }
   }
@@ -85,7 +87,9 @@ class GrammarCache {
     Grammar grammar;
   };
 
-  std::size_t capacity_;
+  std::size_t max_grammars_;
+  std::size_t max_bytes_;
+  std::size_t bytes_ = 0;
   mutable std::mutex mutex_;
   std::list<Entry> entries_;
   int64_t hits_ = 0;
@@ -161,10 +165,11 @@ struct GrammarCompiler::Impl {
     void operator()(wr_grammar_compiler* c) const { wr_grammar_compiler_free(c); }
   };
 
-  Impl(wr_grammar_compiler* made, std::size_t cached_grammars)
-      : compiler(made), cache(cached_grammars) {}
+  Impl(wr_grammar_compiler* made, const GrammarOptions& given)
+      : compiler(made), options(given), cache(given.cached_grammars, given.cached_bytes) {}
 
   std::unique_ptr<wr_grammar_compiler, Free> compiler;
+  GrammarOptions options;
   GrammarCache cache;
 };
 
@@ -175,25 +180,33 @@ GrammarCompiler::~GrammarCompiler() = default;
 
 Result<GrammarCompiler> GrammarCompiler::make(const Tokenizer& tokenizer,
                                               std::span<const TokenId> eos,
-                                              const GrammarLimits& limits) {
+                                              const GrammarOptions& options) {
   wr_grammar_compiler* impl = nullptr;
   TextkitOwned error;
   const int failed = wr_grammar_compiler_new(tokenizer.handle(),
                                              eos.data(),
                                              eos.size(),
-                                             limits.max_text_bytes,
-                                             limits.max_compile_ms,
+                                             options.forced_tokens ? 1 : 0,
+                                             options.max_compile_ms,
                                              &impl,
                                              error.out());
   if (failed != 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("structured output: {}", error.text()));
   }
-  return GrammarCompiler(std::make_unique<Impl>(impl, limits.cached_grammars));
+  return GrammarCompiler(std::make_unique<Impl>(impl, options));
 }
 
 Result<Grammar> GrammarCompiler::compile(GrammarKind kind, std::string_view text) {
   if (kind == GrammarKind::kJsonObject) {
     text = {};
+  }
+  const GrammarOptions& options = impl_->options;
+  const std::size_t limit =
+      kind == GrammarKind::kJsonSchema ? options.max_json_bytes : options.max_text_bytes;
+  if (text.size() > limit) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: {} bytes; at most {} are taken", field_of(kind), text.size(), limit));
   }
   if (auto cached = impl_->cache.find(kind, text)) {
     return *std::move(cached);

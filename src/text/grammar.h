@@ -66,20 +66,20 @@ class GrammarMatcher {
   ~GrammarMatcher() = default;
 
   // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
-  // vocabulary become 0. An end token is set exactly if the text may end here. Where only one text
-  // can follow, only the tokenizer's own spelling of it is set. Fails when the step exceeds the
-  // library's limits; the matcher is then of no more use.
+  // vocabulary become 0. An end token is set exactly if the text may end here. Fails when the step
+  // exceeds the library's limits; the matcher is then of no more use.
   Result<void> fill_mask(std::span<uint32_t> words);
 
-  // Takes a token. Refuses one whose bytes the grammar does not allow, and stays as it was;
-  // spellings that fill_mask leaves out are taken. After the end, end tokens alone are taken.
+  // Takes a token. Refuses one that the grammar does not allow, and stays as it was. After the end,
+  // end tokens alone are taken.
   Result<void> accept(TokenId token);
 
   // Takes the last `count` accepted tokens back.
   Result<void> rollback(std::size_t count);
 
   // The tokens that must come next, if the grammar leaves no choice: they may be accepted without
-  // sampling. Always empty for a tokenizer that adds a space before every text.
+  // sampling. Always empty without GrammarOptions::forced_tokens, and for a tokenizer that adds a
+  // space before every text.
   [[nodiscard]] std::vector<TokenId> forced_tokens();
 
   // Whether the text so far is complete.
@@ -95,10 +95,17 @@ class GrammarMatcher {
   std::unique_ptr<wr_matcher, Free> impl_;
 };
 
-struct GrammarLimits {
-  std::size_t max_text_bytes = 1 << 20;
+struct GrammarOptions {
+  std::size_t max_json_bytes = 1 << 20;   // of a JSON schema
+  std::size_t max_text_bytes = 64 << 10;  // of any other grammar: they take more memory by far
   uint32_t max_compile_ms = 2000;
+  // The cache's limits: grammars, and the bytes of their texts together.
   std::size_t cached_grammars = 64;
+  std::size_t cached_bytes = 1 << 20;
+  // Look for forced tokens, and where only one text can follow allow only the tokenizer's own
+  // spelling of it. For grammars that can be trusted: a step through one forced text of a gigabyte
+  // takes seconds, while without this the library's limits bound every step.
+  bool forced_tokens = false;
 };
 
 // Compiles grammars for one vocabulary.
@@ -110,7 +117,7 @@ class GrammarCompiler {
   // only, where a Lark grammar asks for <name>. The tokenizer need not outlive the compiler.
   static Result<GrammarCompiler> make(const Tokenizer& tokenizer,
                                       std::span<const TokenId> eos,
-                                      const GrammarLimits& limits = {});
+                                      const GrammarOptions& options = {});
 
   GrammarCompiler(GrammarCompiler&&) noexcept;
   GrammarCompiler& operator=(GrammarCompiler&&) noexcept;

@@ -255,7 +255,6 @@ TEST(Grammar, AChoiceIsOneOfItsStrings) {
 TEST(Grammar, AcceptRefusesWhatTheMaskLacks) {
   WR_NEED_SMOLLM2();
   const TextModel& model = *test::smollm2();
-  // Many texts may follow everywhere, so the mask is the whole truth.
   const auto grammar = smollm2_compiler().compile(GrammarKind::kRegex, "[a-z]{5,40}");
   ASSERT_TRUE(grammar);
   GrammarMatcher matcher(*grammar);
@@ -292,8 +291,9 @@ TEST(Grammar, AfterTheEndOnlyAnEndFollows) {
   EXPECT_FALSE(matcher.accept(model.eos.front()));
   EXPECT_FALSE(matcher.is_accepting());
   ASSERT_TRUE(matcher.fill_mask(mask.words()));
-  EXPECT_EQ(mask.allowed(), std::vector<TokenId>{the});
-  EXPECT_EQ(matcher.forced_tokens(), std::vector<TokenId>{the});
+  const std::vector<TokenId> spellings = mask.allowed();
+  EXPECT_EQ(spellings.size(), 3U) << "t, th, the";
+  EXPECT_TRUE(mask.allows(the));
   ASSERT_TRUE(matcher.accept(the));
   EXPECT_TRUE(matcher.is_accepting());
   EXPECT_TRUE(matcher.is_stopped());
@@ -306,13 +306,17 @@ TEST(Grammar, AfterTheEndOnlyAnEndFollows) {
   ASSERT_TRUE(matcher.rollback(3));
   EXPECT_FALSE(matcher.is_stopped());
   ASSERT_TRUE(matcher.fill_mask(mask.words()));
-  EXPECT_EQ(mask.allowed(), std::vector<TokenId>{the});
+  EXPECT_EQ(mask.allowed(), spellings);
 }
 
 TEST(Grammar, ForcedTokensAreTheTokenizersOwn) {
   WR_NEED_SMOLLM2();
-  const Tokenizer& tokenizer = test::smollm2()->tokenizer;
-  const auto grammar = smollm2_compiler().compile(
+  const TextModel& model = *test::smollm2();
+  const Tokenizer& tokenizer = model.tokenizer;
+  GrammarOptions options;
+  options.forced_tokens = true;
+  auto compiler = value_or_throw(GrammarCompiler::make(tokenizer, model.eos, options));
+  const auto grammar = compiler.compile(
       GrammarKind::kRegex, "The capital of France is (Paris|Lyon), <\\|im_end\\|> indeed\\.");
   ASSERT_TRUE(grammar) << grammar.error().message;
   GrammarMatcher matcher(*grammar);
@@ -324,7 +328,13 @@ TEST(Grammar, ForcedTokensAreTheTokenizersOwn) {
       EXPECT_FALSE(tokenizer.is_special(id));
     }
   };
+  EXPECT_TRUE(GrammarMatcher(*smollm2_compiler().compile(GrammarKind::kRegex, "abc"))
+                  .forced_tokens()
+                  .empty());
   const std::vector<TokenId> first = matcher.forced_tokens();
+  Mask mask(tokenizer.vocab_size());
+  ASSERT_TRUE(matcher.fill_mask(mask.words()));
+  EXPECT_EQ(mask.allowed(), std::vector<TokenId>{first.front()});
   EXPECT_EQ(first, tokenizer.encode("The capital of France is", false));
   take(first);
   take(tokenizer.encode(" Paris", false));
@@ -377,9 +387,9 @@ TEST(Grammar, TheMaskMayBeWiderOrNarrowerThanTheVocabulary) {
 TEST(Grammar, TheSameTextIsCompiledOnce) {
   WR_NEED_SMOLLM2();
   const TextModel& model = *test::smollm2();
-  GrammarLimits limits;
-  limits.cached_grammars = 2;
-  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, limits));
+  GrammarOptions options;
+  options.cached_grammars = 2;
+  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
   const auto compile = [&](GrammarKind kind, const char* text) {
     ASSERT_TRUE(compiler.compile(kind, text));
   };
@@ -493,32 +503,35 @@ TEST(Grammar, HostileTextsAreBounded) {
       {GrammarKind::kRegex, "(.*a.{200})", ""},
       {GrammarKind::kRegex, "(\\w{1,500}\\s){1,500}", ""},
       {GrammarKind::kRegex, repeat("(", 10000) + "a" + repeat(")", 10000), ""},
-      {GrammarKind::kRegex, repeat("(", 400000) + "a" + repeat(")", 400000), ""},
-      {GrammarKind::kRegex, repeat("a?", 250000) + repeat("a", 250000), ""},
-      {GrammarKind::kRegex, repeat("[a-z]|", 150000) + "b", ""},
-      {GrammarKind::kRegex, repeat("\\pL", 100000), ""},
+      {GrammarKind::kRegex, repeat("(", 32000) + "a" + repeat(")", 32000), ""},
+      {GrammarKind::kRegex, repeat("a?", 20000) + repeat("a", 20000), ""},
+      {GrammarKind::kRegex, repeat("[a-z]|", 10000) + "b", ""},
+      {GrammarKind::kRegex, repeat("\\pL", 20000), ""},
       {GrammarKind::kLark, "start: " + repeat("(", 10000) + "\"a\"" + repeat(")", 10000), ""},
-      {GrammarKind::kLark, "start: " + repeat("(", 450000) + "\"a\"" + repeat(")", 450000), ""},
+      {GrammarKind::kLark, "start: " + repeat("(", 30000) + "\"a\"" + repeat(")", 30000), ""},
       {GrammarKind::kLark, "start: /" + repeat("(", 10000) + "a" + repeat(")", 10000) + "/", ""},
-      {GrammarKind::kLark, "start: " + repeat("~", 900000), ""},
+      {GrammarKind::kLark, "start: " + repeat("~", 60000), ""},
       {GrammarKind::kLark, "start: start start | start | \"a\"", ""},
       {GrammarKind::kLark, "start: \"a\"{1000000}", ""},
       {GrammarKind::kLark, "start: A\nA: B{1000}\nB: C{1000}\nC: \"a\"{1000}", ""},
       {GrammarKind::kLark, "start: A\nA: A \"x\"", ""},
-      {GrammarKind::kLark, repeat("start: \"a\"\n", 90000), ""},
-      {GrammarKind::kLark, "start: \"" + repeat("a", 900000) + "\"", ""},
-      {GrammarKind::kLark, "start: %json " + deep_json, ""},
+      {GrammarKind::kLark, repeat("start: \"a\"\n", 5000), ""},
+      {GrammarKind::kLark, "start: \"" + repeat("a", 60000) + "\"", ""},
+      {GrammarKind::kLark, "start: %json " + deep_json.substr(0, 60000), ""},
       {GrammarKind::kJsonSchema, deep_json, ""},
       {GrammarKind::kJsonSchema, repeat("[", 500000), ""},
       {GrammarKind::kJsonSchema, wide, ""},
       {GrammarKind::kJsonSchema, both, ""},
+      {GrammarKind::kJsonSchema, "\"" + repeat("a", 1 << 20) + "\"", ""},
+      {GrammarKind::kJsonSchema, R"({"const":")" + repeat("ab", 500000) + "\"}", ""},
+      {GrammarKind::kRegex, "a{100000}", ""},
       {GrammarKind::kJsonSchema, R"({"$ref":"#"})", ""},
       {GrammarKind::kJsonSchema, R"({"allOf":[{"$ref":"#"}]})", ""},
       {GrammarKind::kJsonSchema, R"({"type":"array","minItems":1000000000})", ""},
       {GrammarKind::kJsonSchema, R"({"type":"string","minLength":1000000000})", ""},
       {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"((a|aa){1,1000}b){1,1000}"})", ""},
-      {GrammarKind::kChoice, "[\"" + repeat("a\",\"", 200000) + "b\"]", ""},
-      {GrammarKind::kRegex, std::string((1 << 20) + 1, 'a'), ""},
+      {GrammarKind::kChoice, "[\"" + repeat("a\",\"", 12000) + "b\"]", ""},
+      {GrammarKind::kRegex, std::string((64 << 10) + 1, 'a'), ""},
   };
   for (const BadCase& c : cases) {
     expect_bounded(compiler, c.kind, c.text);

@@ -53,11 +53,12 @@ impl Kind {
 struct Vocabulary {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
+    /// Whether the library may look for forced text and spell it as `tokenize_bytes` does.
     canonical: bool,
 }
 
 impl Vocabulary {
-    fn new(tokenizer: Arc<Tokenizer>, eos: &[TokenId]) -> Result<Self, String> {
+    fn new(tokenizer: Arc<Tokenizer>, eos: &[TokenId], force: bool) -> Result<Self, String> {
         let pieces = tokenizer.pieces();
         let size = pieces.kinds.len();
         if size == 0 || size > MAX_VOCAB {
@@ -94,7 +95,7 @@ impl Vocabulary {
         }
         // Where a leading space is put before every text, the middle of a text cannot be tokenized
         // by itself.
-        let canonical = !pieces.strip_leading_space;
+        let canonical = force && !pieces.strip_leading_space;
         Ok(Vocabulary {
             trie,
             tokenizer,
@@ -134,7 +135,6 @@ impl TokenizerEnv for Vocabulary {
 pub struct Compiler {
     factory: Arc<ParserFactory>,
     abandoned: Arc<AtomicUsize>,
-    max_text_bytes: usize,
     max_compile_time: Duration,
 }
 
@@ -151,10 +151,10 @@ impl Compiler {
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         eos: &[TokenId],
-        max_text_bytes: usize,
+        force: bool,
         max_compile_time: Duration,
     ) -> Result<Self, String> {
-        let env: TokEnv = Arc::new(Vocabulary::new(tokenizer, eos)?);
+        let env: TokEnv = Arc::new(Vocabulary::new(tokenizer, eos, force)?);
         let caps = InferenceCapabilities {
             ff_tokens: env.tokenize_is_canonical(),
             ..InferenceCapabilities::default()
@@ -166,19 +166,11 @@ impl Compiler {
         Ok(Compiler {
             factory: Arc::new(factory),
             abandoned: Arc::default(),
-            max_text_bytes,
             max_compile_time,
         })
     }
 
     pub fn compile(&self, kind: Kind, text: &str) -> Result<Grammar, String> {
-        if text.len() > self.max_text_bytes {
-            return Err(format!(
-                "{} bytes; at most {} are taken",
-                text.len(),
-                self.max_text_bytes
-            ));
-        }
         if self.abandoned.load(Ordering::Relaxed) >= MAX_ABANDONED {
             return Err("busy with grammars that take too long; try again later".into());
         }

@@ -12,7 +12,7 @@ pub unsafe extern "C" fn wr_grammar_compiler_new(
     tokenizer: *const Tokenizer,
     eos: *const i32,
     num_eos: usize,
-    max_text_bytes: usize,
+    force: i32,
     max_compile_ms: u32,
     out: *mut *mut Compiler,
     error: *mut Owned,
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn wr_grammar_compiler_new(
             })
             .collect::<Result<Vec<u32>, String>>()?;
         let limit = Duration::from_millis(max_compile_ms.into());
-        let compiler = Compiler::new(tokenizer, &eos, max_text_bytes, limit)?;
+        let compiler = Compiler::new(tokenizer, &eos, force != 0, limit)?;
         *out = Box::into_raw(Box::new(compiler));
         Ok(())
     })
