@@ -169,9 +169,12 @@ void ModelRunner::decode_logits() {
   if (n == 0) {
     return;
   }
+  // A replayed forward does not say how many rows it computed.
+  ActView hidden = hidden_;
+  hidden.shape[0] = batch_.num_toks_padded;
   ActView gathered = logit_hidden_;
   gathered.shape[0] = n;
-  gather_rows(stream_, {hidden_, make_view<const int32_t>(inputs_.logits_indices, n), gathered});
+  gather_rows(stream_, {hidden, make_view<const int32_t>(inputs_.logits_indices, n), gathered});
   model_.compute_logits(stream_, gathered, make_view(logits_, n, model_.spec().vocab_size));
 }
 
