@@ -14,6 +14,8 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -82,12 +84,10 @@ TokenId pick(const Tokenizer& tokenizer,
   return best;
 }
 
-Walk walk(const TextModel& model, const Grammar& grammar, uint32_t seed) {
+Walk walk(const Tokenizer& tokenizer, TokenId eos, const Grammar& grammar, uint32_t seed) {
   constexpr std::size_t kMaxTokens = 400;
   constexpr std::size_t kFreeTokens = 30;
   std::mt19937 rng(seed);
-  const Tokenizer& tokenizer = model.tokenizer;
-  const TokenId eos = model.eos.front();
   GrammarMatcher matcher(grammar);
   Mask mask(tokenizer.vocab_size());
   Walk result;
@@ -119,6 +119,10 @@ Walk walk(const TextModel& model, const Grammar& grammar, uint32_t seed) {
   }
   EXPECT_TRUE(!result.ended || matcher.is_stopped());
   return result;
+}
+
+Walk walk(const TextModel& model, const Grammar& grammar, uint32_t seed) {
+  return walk(model.tokenizer, model.eos.front(), grammar, seed);
 }
 
 struct Schema {
@@ -364,6 +368,55 @@ TEST(Grammar, MatchersAreIndependent) {
   EXPECT_TRUE(left.accept(*model.tokenizer.find("7")));
   EXPECT_TRUE(left.is_stopped());
   EXPECT_FALSE(right.is_stopped());
+}
+
+TEST(Grammar, ByteTokensAreSpellingsToo) {
+  const std::string path = test::vocab_dir() + "/ggml-vocab-llama-spm.gguf";
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << path << " is absent: tools/fetch_vocab_vectors.sh brings it";
+  }
+  const Tokenizer tokenizer = test::gguf_tokenizer(path);
+  constexpr TokenId kEos = 2;
+  auto compiler = value_or_throw(GrammarCompiler::make(tokenizer, std::vector<TokenId>{kEos}));
+  const auto grammar = compiler.compile(GrammarKind::kRegex, "[A-C]{2}(é|日) (x|y)");
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  GrammarMatcher matcher(*grammar);
+  Mask mask(tokenizer.vocab_size());
+  ASSERT_TRUE(matcher.fill_mask(mask.words()));
+  EXPECT_TRUE(mask.allows(*tokenizer.find("A")));
+  EXPECT_TRUE(mask.allows(*tokenizer.find("<0x41>")));
+  EXPECT_FALSE(mask.allows(*tokenizer.find("▁A"))) << "its bytes begin with a space";
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const Walk w = walk(tokenizer, kEos, *grammar, seed);
+    EXPECT_TRUE(w.ended);
+    EXPECT_TRUE(std::regex_match(w.text, std::regex("[A-C]{2}(é|日) (x|y)"))) << w.text;
+  }
+}
+
+TEST(Grammar, ThreadsShareACompilerAndMatchersMove) {
+  WR_NEED_SMOLLM2();
+  const TextModel& model = *test::smollm2();
+  GrammarOptions options;
+  options.cached_grammars = 2;
+  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
+  const auto shared = compiler.compile(GrammarKind::kRegex, "[a-z]{2,9} [0-9]+");
+  ASSERT_TRUE(shared);
+  const Walk expected = walk(model, *shared, 5);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    GrammarMatcher matcher(*shared);
+    threads.emplace_back([&, i, moved = std::move(matcher)]() mutable {
+      Mask mask(model.tokenizer.vocab_size());
+      EXPECT_TRUE(moved.fill_mask(mask.words()));
+      for (int round = 0; round < 5; ++round) {
+        EXPECT_TRUE(compiler.compile(GrammarKind::kRegex, fmt::format("[{}]", (i + round) % 3)));
+        EXPECT_EQ(walk(model, *shared, 5).text, expected.text);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
 }
 
 TEST(Grammar, TheMaskMayBeWiderOrNarrowerThanTheVocabulary) {
