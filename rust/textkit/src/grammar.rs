@@ -328,6 +328,10 @@ impl Matcher {
         let mask = self.inner.compute_mask_or_eos().map_err(one_line)?;
         let count = words.len().min(mask.as_slice().len());
         words[..count].copy_from_slice(&mask.as_slice()[..count]);
+        // Past the vocabulary the library promises nothing.
+        if let Some(last) = words.get_mut(mask.len() / 32) {
+            *last &= (1u32 << (mask.len() % 32)) - 1;
+        }
         Ok(())
     }
 
