@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is refused, how it is said, how long it may take, and what is kept.
+#include "tests/text/grammar_test_support.h"
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using test::Mask;
+using test::smollm2_compiler;
+
+TEST(GrammarLimits, TheSameTextIsCompiledOnce) {
+  WR_NEED_SMOLLM2();
+  const TextModel& model = *test::smollm2();
+  GrammarOptions options;
+  options.cached_grammars = 2;
+  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
+  const auto compile = [&](GrammarKind kind, const char* text) {
+    ASSERT_TRUE(compiler.compile(kind, text));
+  };
+  compile(GrammarKind::kRegex, "[a]");
+  compile(GrammarKind::kRegex, "[a]");
+  EXPECT_EQ(compiler.cache_hits(), 1);
+  compile(GrammarKind::kChoice, R"(["a"])");
+  EXPECT_EQ(compiler.cache_hits(), 1) << "the kind counts";
+  compile(GrammarKind::kRegex, "[a]");
+  EXPECT_EQ(compiler.cache_hits(), 2);
+  compile(GrammarKind::kRegex, "[b]");
+  compile(GrammarKind::kChoice, R"(["a"])");
+  EXPECT_EQ(compiler.cache_hits(), 2) << "the one used longest ago has gone";
+  compile(GrammarKind::kRegex, "[b]");
+  EXPECT_EQ(compiler.cache_hits(), 3);
+}
+
+struct BadCase {
+  GrammarKind kind;
+  std::string text;
+  const char* message;  // a part of it
+};
+
+TEST(GrammarLimits, MistakesAreNamedWithTheirPosition) {
+  WR_NEED_SMOLLM2();
+  const BadCase cases[] = {
+      {GrammarKind::kJsonSchema, "{\"type\":\n  strin", "line 2 column 3"},
+      {GrammarKind::kJsonSchema, "[1]", "an object or a boolean"},
+      {GrammarKind::kJsonSchema, R"({"type":"strange"})", "strange"},
+      {GrammarKind::kJsonSchema, R"({"type":"string","minLength":5,"maxLength":2})", "minLength"},
+      {GrammarKind::kJsonSchema, R"({"not":{"type":"string"}})", "not"},
+      {GrammarKind::kJsonSchema, R"({"$ref":"http://example.com/x.json"})", "example.com"},
+      {GrammarKind::kRegex, "a(b", "at 1(2): unclosed group"},
+      {GrammarKind::kRegex, "a**b\\", "at 1("},
+      {GrammarKind::kRegex, "a\\b", ""},
+      {GrammarKind::kLark, "start: \"a\"\n  | missing\n", "missing"},
+      {GrammarKind::kLark, "start: (\n", "at 1("},
+      {GrammarKind::kLark, "", ""},
+      {GrammarKind::kChoice, "[]", "no choices"},
+      {GrammarKind::kChoice, R"(["a",""])", "empty"},
+      {GrammarKind::kChoice, R"(["a",1])", "column"},
+      {GrammarKind::kRegex, "\xff\xfe", "UTF-8"},
+  };
+  for (const BadCase& c : cases) {
+    const auto grammar = smollm2_compiler().compile(c.kind, c.text);
+    ASSERT_FALSE(grammar) << c.text;
+    EXPECT_EQ(grammar.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(grammar.error().message.find(c.message), std::string::npos)
+        << c.text << "\n"
+        << grammar.error().message;
+    EXPECT_EQ(grammar.error().message.find('\n'), std::string::npos) << grammar.error().message;
+  }
+}
+
+std::string repeat(std::string_view s, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) {
+    out += s;
+  }
+  return out;
+}
+
+// Either an error, or a grammar whose first steps are as quick as any.
+void expect_bounded(GrammarCompiler& compiler, GrammarKind kind, const std::string& text) {
+  const auto start = Clock::now();
+  const auto grammar = compiler.compile(kind, text);
+  if (grammar) {
+    GrammarMatcher matcher(*grammar);
+    Mask mask(49152);
+    std::mt19937 rng(3);
+    for (int step = 0; step < 5 && matcher.fill_mask(mask.words()); ++step) {
+      const auto allowed = mask.allowed();
+      if (allowed.empty() || !matcher.accept(allowed[rng() % allowed.size()])) {
+        break;
+      }
+    }
+  }
+  const std::chrono::duration<double> took = Clock::now() - start;
+  EXPECT_LT(took.count(), 4.0) << text.substr(0, 60);
+}
+
+TEST(GrammarLimits, HostileTextsAreBounded) {
+  WR_NEED_SMOLLM2();
+  auto& compiler = smollm2_compiler();
+  const std::string deep_json =
+      repeat(R"({"properties":{"a":)", 10000) + "{}" + repeat("}}", 10000);
+  std::string wide = R"({"type":"object","properties":{)";
+  for (int i = 0; wide.size() < 1000000; ++i) {
+    wide += (i == 0 ? "" : ",") + fmt::format(R"("property_{}":{{"type":"string"}})", i);
+  }
+  wide += "}}";
+  std::string both = R"({"allOf":[)";
+  for (int i = 0; i < 400; ++i) {
+    both += (i == 0 ? "" : ",") +
+            fmt::format(R"({{"anyOf":[{{"properties":{{"p{0}":{{"type":"string"}}}}}},)"
+                        R"({{"properties":{{"q{0}":{{"type":"integer"}}}}}}]}})",
+                        i);
+  }
+  both += "]}";
+  const BadCase cases[] = {
+      {GrammarKind::kRegex, "(a|aa){1,100}b", ""},
+      {GrammarKind::kRegex, "((a|aa){1,100}b){1,100}c", ""},
+      {GrammarKind::kRegex, "(((a{1,1000}){1,1000}){1,1000}){1,1000}", ""},
+      {GrammarKind::kRegex, "(.*a.{40}|.*b.{41}|.*c.{42})x", ""},
+      {GrammarKind::kRegex, "(.*a.{200})", ""},
+      {GrammarKind::kRegex, "(\\w{1,500}\\s){1,500}", ""},
+      {GrammarKind::kRegex, repeat("(", 10000) + "a" + repeat(")", 10000), ""},
+      {GrammarKind::kRegex, repeat("(", 32000) + "a" + repeat(")", 32000), ""},
+      {GrammarKind::kRegex, repeat("a?", 20000) + repeat("a", 20000), ""},
+      {GrammarKind::kRegex, repeat("[a-z]|", 10000) + "b", ""},
+      {GrammarKind::kRegex, repeat("\\pL", 20000), ""},
+      {GrammarKind::kLark, "start: " + repeat("(", 10000) + "\"a\"" + repeat(")", 10000), ""},
+      {GrammarKind::kLark, "start: " + repeat("(", 30000) + "\"a\"" + repeat(")", 30000), ""},
+      {GrammarKind::kLark, "start: /" + repeat("(", 10000) + "a" + repeat(")", 10000) + "/", ""},
+      {GrammarKind::kLark, "start: " + repeat("~", 60000), ""},
+      {GrammarKind::kLark, "start: start start | start | \"a\"", ""},
+      {GrammarKind::kLark, "start: \"a\"{1000000}", ""},
+      {GrammarKind::kLark, "start: A\nA: B{1000}\nB: C{1000}\nC: \"a\"{1000}", ""},
+      {GrammarKind::kLark, "start: A\nA: A \"x\"", ""},
+      {GrammarKind::kLark, repeat("start: \"a\"\n", 5000), ""},
+      {GrammarKind::kLark, "start: \"" + repeat("a", 60000) + "\"", ""},
+      {GrammarKind::kLark, "start: %json " + deep_json.substr(0, 60000), ""},
+      {GrammarKind::kJsonSchema, deep_json, ""},
+      {GrammarKind::kJsonSchema, repeat("[", 500000), ""},
+      {GrammarKind::kJsonSchema, wide, ""},
+      {GrammarKind::kJsonSchema, both, ""},
+      {GrammarKind::kJsonSchema, "\"" + repeat("a", 1 << 20) + "\"", ""},
+      {GrammarKind::kJsonSchema, R"({"const":")" + repeat("ab", 500000) + "\"}", ""},
+      {GrammarKind::kRegex, "a{100000}", ""},
+      {GrammarKind::kJsonSchema, R"({"$ref":"#"})", ""},
+      {GrammarKind::kJsonSchema, R"({"allOf":[{"$ref":"#"}]})", ""},
+      {GrammarKind::kJsonSchema, R"({"type":"array","minItems":1000000000})", ""},
+      {GrammarKind::kJsonSchema, R"({"type":"string","minLength":1000000000})", ""},
+      {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"((a|aa){1,1000}b){1,1000}"})", ""},
+      {GrammarKind::kChoice, "[\"" + repeat("a\",\"", 12000) + "b\"]", ""},
+      {GrammarKind::kRegex, std::string((64 << 10) + 1, 'a'), ""},
+  };
+  for (const BadCase& c : cases) {
+    expect_bounded(compiler, c.kind, c.text);
+  }
+  const auto grammar = compiler.compile(GrammarKind::kRegex, "still [a-z]{3} here");
+  EXPECT_TRUE(grammar) << grammar.error().message;
+}
+
+TEST(GrammarLimits, AnEndTokenLiesInTheVocabulary) {
+  WR_NEED_SMOLLM2();
+  const std::vector<TokenId> eos{2, 49152};
+  const auto compiler = GrammarCompiler::make(test::smollm2()->tokenizer, eos);
+  ASSERT_FALSE(compiler);
+  EXPECT_NE(compiler.error().message.find("49152"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace warprow
