@@ -8,6 +8,7 @@
 #include "device/step_note.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/sample/sample.h"
+#include "runner/step_inputs.h"
 
 #include <algorithm>
 #include <utility>
@@ -308,25 +309,7 @@ void ModelRunner::upload() {
   const ScopedRange range("upload");
   const StepUpload::Entry entry = upload_.begin(num_outstanding());
   *entry.output_entry = outputs_.next_entry();
-  batch_.host_query_start_loc.clear();
-  batch_.host_seq_lens.clear();
-  int32_t toks = 0;
-  for (int32_t i = 0; i < options_.max_num_seqs; ++i) {
-    const bool real = i < batch_.num_rows;
-    const ScheduledRow row = real ? batch_.rows[static_cast<size_t>(i)] : ScheduledRow{};
-    entry.idx_mapping[i] = real ? index_of(row.row) : -1;
-    entry.query_start_loc[i] = toks;
-    entry.cu_num_logits[i] = std::min(i, batch_.num_logits);
-    if (i < batch_.num_rows_padded) {
-      batch_.host_query_start_loc.push_back(toks);
-      batch_.host_seq_lens.push_back(real ? row.num_computed_tokens + row.num_tokens : 0);
-    }
-    toks += row.num_tokens;
-  }
-  WR_CHECK_EQ(toks, batch_.num_toks);
-  batch_.host_query_start_loc.push_back(toks);
-  entry.query_start_loc[options_.max_num_seqs] = toks;
-  entry.cu_num_logits[options_.max_num_seqs] = batch_.num_logits;
+  write_layout(batch_, options_.max_num_seqs, entry);
   const StagedWrites::Packed packed = staged_.pack(entry.staged);
   row_state_bytes_ = packed.bytes;
   batch_.device = {
@@ -337,51 +320,8 @@ void ModelRunner::upload() {
   ops_->unpack_step(stream_, unpack, packed.num_groups);
 }
 
-// The step's inputs, built on the device.
 void ModelRunner::prepare_inputs() {
-  const StepRows& step = batch_.device;
-  const PromptStore& prompts = rows_.prompts();
-  const int64_t max_toks = options_.max_num_batched_tokens;
-  // A recorded prologue serves every step of its size.
-  const bool full = batch_.graph_mode == GraphMode::kFull;
-  Prologue op;
-  op.num_rows = batch_.num_rows_padded;
-  if (batch_.num_prefill_rows > 0 || full) {
-    op.prefill = {step, prompts.base(), prompts.region_stride(), inputs_.input_ids};
-  }
-  op.lengths = {step, inputs_.positions, inputs_.seq_lens};
-  op.combine = {step,
-                nullptr,
-                0,
-                inputs_.input_ids,
-                inputs_.logits_indices,
-                inputs_.logit_row,
-                inputs_.logit_pos};
-  op.slots.step = step;
-  op.slots.num_groups = tables_.num_groups();
-  op.slots.slots_stride = max_toks;
-  op.slots.slots = inputs_.slot_mapping;
-  for (int32_t g = 0; g < tables_.num_groups(); ++g) {
-    const View<int32_t, 2> table = tables_.table(g);
-    op.slots.groups[g] = {
-        table.data, static_cast<int32_t>(table.stride[0]), tables_.kernel_block_size(g)};
-  }
-  if (full || batch_.num_toks_padded != batch_.num_toks ||
-      batch_.num_logits_padded != batch_.num_logits) {
-    op.tail = {step,
-               options_.max_num_seqs,
-               batch_.num_toks_padded,
-               batch_.num_logits_padded,
-               tables_.num_groups(),
-               max_toks,
-               inputs_.input_ids,
-               inputs_.positions,
-               inputs_.slot_mapping,
-               inputs_.logits_indices,
-               inputs_.logit_row};
-    op.num_items = std::max(batch_.num_toks_padded, batch_.num_logits_padded);
-  }
-  ops_->prologue(stream_, op);
+  ops_->prologue(stream_, make_prologue(batch_, inputs_, rows_, tables_));
 }
 
 void ModelRunner::prepare_attention() {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/step_inputs.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+
+namespace warprow {
+
+void write_layout(InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry) {
+  batch.host_query_start_loc.clear();
+  batch.host_seq_lens.clear();
+  int32_t toks = 0;
+  for (int32_t i = 0; i < max_num_seqs; ++i) {
+    const bool real = i < batch.num_rows;
+    const ScheduledRow row = real ? batch.rows[static_cast<size_t>(i)] : ScheduledRow{};
+    entry.idx_mapping[i] = real ? index_of(row.row) : -1;
+    entry.query_start_loc[i] = toks;
+    entry.cu_num_logits[i] = std::min(i, batch.num_logits);
+    if (i < batch.num_rows_padded) {
+      batch.host_query_start_loc.push_back(toks);
+      batch.host_seq_lens.push_back(real ? row.num_computed_tokens + row.num_tokens : 0);
+    }
+    toks += row.num_tokens;
+  }
+  WR_CHECK_EQ(toks, batch.num_toks);
+  batch.host_query_start_loc.push_back(toks);
+  entry.query_start_loc[max_num_seqs] = toks;
+  entry.cu_num_logits[max_num_seqs] = batch.num_logits;
+}
+
+Prologue make_prologue(const InputBatch& batch,
+                       const InputBuffers& inputs,
+                       const RequestRows& rows,
+                       const BlockTables& tables) {
+  const StepRows& step = batch.device;
+  const PromptStore& prompts = rows.prompts();
+  const bool recorded = batch.graph_mode == GraphMode::kFull;
+  Prologue op;
+  op.num_rows = batch.num_rows_padded;
+  if (batch.num_prefill_rows > 0 || recorded) {
+    op.prefill = {step, prompts.base(), prompts.region_stride(), inputs.input_ids};
+  }
+  op.lengths = {step, inputs.positions, inputs.seq_lens};
+  op.combine = {step,
+                nullptr,
+                0,
+                inputs.input_ids,
+                inputs.logits_indices,
+                inputs.logit_row,
+                inputs.logit_pos};
+  op.slots.step = step;
+  op.slots.num_groups = tables.num_groups();
+  op.slots.slots_stride = inputs.max_num_toks;
+  op.slots.slots = inputs.slot_mapping;
+  for (int32_t g = 0; g < tables.num_groups(); ++g) {
+    const View<int32_t, 2> table = tables.table(g);
+    op.slots.groups[g] = {
+        table.data, static_cast<int32_t>(table.stride[0]), tables.kernel_block_size(g)};
+  }
+  if (recorded || batch.num_toks_padded != batch.num_toks ||
+      batch.num_logits_padded != batch.num_logits) {
+    op.tail = {step,
+               inputs.max_num_seqs,
+               batch.num_toks_padded,
+               batch.num_logits_padded,
+               tables.num_groups(),
+               inputs.max_num_toks,
+               inputs.input_ids,
+               inputs.positions,
+               inputs.slot_mapping,
+               inputs.logits_indices,
+               inputs.logit_row};
+    op.num_items = std::max(batch.num_toks_padded, batch.num_logits_padded);
+  }
+  return op;
+}
+
+}  // namespace warprow

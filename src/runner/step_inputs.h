@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runner/block_tables.h"
+#include "runner/input_batch.h"
+#include "runner/ops/prologue.h"
+#include "runner/rows.h"
+#include "runner/step_upload.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+// What the host says of a step: rows, where their tokens and logits begin; and the same lengths for
+// attention backends that plan on the host. Tails of all max_num_seqs entries are written too.
+void write_layout(InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry);
+
+// The launch that builds everything else on the device. In a step that runs whole from a graph it
+// depends on padded counts alone, so that its record serves every step of its size.
+Prologue make_prologue(const InputBatch& batch,
+                       const InputBuffers& inputs,
+                       const RequestRows& rows,
+                       const BlockTables& tables);
+
+}  // namespace warprow
