@@ -15,6 +15,7 @@ namespace {
 // In the order of --help.
 constexpr Command kCommands[] = {
     {"generate", "goes on from one prompt, or from a file of them", &run_generate},
+    {"serve", "answers OpenAI's HTTP API", &run_serve},
     {"chat", "talks with a model in the terminal", &run_chat},
     {"tokenize", "shows the tokens of a text", &run_tokenize},
     {"detokenize", "turns token ids into text", &run_detokenize},

@@ -12,6 +12,19 @@ build_packages=(
 ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19)
 bench_packages=(libbenchmark-dev)
 
+# Boost's headers bear their version: Debian 12 has 1.81, Debian 13 and Ubuntu 24.04 have 1.83.
+boost_package() {
+  local ID='' VERSION_ID=''
+  # shellcheck disable=SC1091
+  [[ -r /etc/os-release ]] && source /etc/os-release
+  if [[ $ID-$VERSION_ID == debian-12 ]]; then
+    echo libboost1.81-dev
+  else
+    echo libboost1.83-dev
+  fi
+}
+build_packages+=("$(boost_package)")
+
 # Ubuntu's newer Rust is versioned and outside PATH; sudo and cron forget the PATH that rustup set up.
 use_installed_rust() {
   local bin
@@ -89,7 +102,7 @@ check_distribution() {
       fi
       die "set-up knows Debian 12, Debian 13 and Ubuntu 24.04, not $PRETTY_NAME. Install with your package manager:
   a C++20 compiler (g++ 12 or newer), cmake 3.25, ninja, ccache, git, python 3.11 with pip, Rust 1.$min_rust_minor with cargo,
-  and the development files of fmt, spdlog, tl-expected, nlohmann-json, yaml-cpp, CLI11, libedit, GoogleTest;
+  and the development files of fmt, spdlog, tl-expected, nlohmann-json, yaml-cpp, CLI11, libedit, Boost 1.81, GoogleTest;
   then call ./dev again with DEV_SKIP_SETUP=1" ;;
   esac
 }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api_error.h"
+
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "top_p" of "top_p: 2 is outside (0, 1]", "messages[1].role" of "messages[1].role: must be text".
+std::string named_field(std::string_view message) {
+  const size_t end = message.find_first_not_of(
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]");
+  const bool is_name = end != std::string_view::npos && end > 0 && message[end] == ':';
+  return is_name ? std::string(message.substr(0, end)) : "";
+}
+
+}  // namespace
+
+ApiError api_error(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kInvalidArgument:
+      return {400, "invalid_request_error", error.message, named_field(error.message)};
+    case ErrorCode::kUnsupported:
+      return {400, "not_supported_error", error.message, named_field(error.message)};
+    case ErrorCode::kNotFound:
+      return {404, "not_found_error", error.message, named_field(error.message)};
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kInternal:
+      break;
+  }
+  return {500, "internal_error", error.message};
+}
+
+std::string error_json(const ApiError& error) {
+  Json body;
+  body["message"] = error.message;
+  body["type"] = error.type;
+  body["param"] = error.param.empty() ? Json(nullptr) : Json(error.param);
+  body["code"] = error.status;
+  Json out;
+  out["error"] = std::move(body);
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpReply error_reply(const ApiError& error) {
+  return {.status = error.status, .body = error_json(error)};
+}
+
+}  // namespace warprow

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "server/http_message.h"
+
+#include <string>
+
+namespace warprow {
+
+// An error as OpenAI's clients read it: {"error": {"message", "type", "param", "code"}}, where code is
+// the HTTP status as in vLLM.
+struct ApiError {
+  int status = 400;
+  const char* type = "invalid_request_error";
+  std::string message;
+  std::string param{};  // the field at fault; empty: null
+};
+
+// A refused request is the client's to change, so also what is not supported in it gets 400: clients
+// repeat requests that end with 5xx. The field is the one that the message names first.
+ApiError api_error(const Error& error);
+
+std::string error_json(const ApiError& error);
+HttpReply error_reply(const ApiError& error);
+
+}  // namespace warprow

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace warprow {
+
+class Api;
+
+// HTTP/1.1 with keep-alive and server-sent events, over Boost.Beast. Boost stays inside http_server.cpp.
+//
+// Owns: the listening socket and all connections. Thread: one, which run() borrows; it sleeps when
+// nothing happens.
+// Invariant: a client that goes away, or takes nothing for a minute, loses its requests in the engine.
+class HttpServer {
+ public:
+  // Takes the address, so that one in use is found before a model is loaded. Port 0: any free one.
+  // kInvalidArgument with the system's words.
+  static Result<std::unique_ptr<HttpServer>> bind(const std::string& host, uint16_t port);
+
+  virtual ~HttpServer() = default;
+
+  // Serves until SIGINT or SIGTERM, then answers what runs and returns; a second signal ends the
+  // process. on_ready gets the URL once clients can connect.
+  virtual Result<void> run(Api& api,
+                           const std::function<void(const std::string& url)>& on_ready) = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine/engine.h"
+#include "server/answer_writer.h"
+
+#include <cstdint>
+#include <span>
+
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+
+// /v1/completions: {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, parallel lists.
+// text_offset counts characters of the tokens' own texts and goes on from one call to the next.
+nlohmann::ordered_json completion_logprobs(std::span<const LogprobEntry> entries,
+                                           const TokenBytes& token_bytes,
+                                           int64_t& text_offset);
+
+// /v1/chat/completions: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}.
+nlohmann::ordered_json chat_logprobs(std::span<const LogprobEntry> entries,
+                                     const TokenBytes& token_bytes);
+
+}  // namespace warprow

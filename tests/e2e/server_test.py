@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Black-box tests of `warprow serve` with the default model.
+
+  WARPROW_BIN=build/cpu-release/warprow tests/e2e/server_test.py [-k NAME]
+
+Environment as in cli_test.py. Exits 77, which ctest shows as skipped, if the model is not on this machine. The part with the
+`openai` package runs where that can be imported (pip install openai).
+"""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+BIN = os.environ.get("WARPROW_BIN", "build/cpu-release/warprow")
+MODEL = os.environ.get("WARPROW_E2E_MODEL", "smollm2")
+TIMEOUT = 240
+PROMPT = "The capital of France is"
+CHAT = [{"role": "user", "content": "What is gravity?"}]
+
+
+def clean_environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("WARPROW_")}
+
+
+class Server:
+    """A running server; its port is what its ready line says."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--max-model-len", "2048", *flags],
+                                        stderr=subprocess.PIPE, text=True, env=clean_environment())
+        self.ready_line = self.process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.ready_line)
+        if not found:
+            raise AssertionError(f"no ready line: {self.ready_line}{self.process.stderr.read()}")
+        self.port = int(found.group(1))
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+
+    def ask(self, method, path, body=None, headers=None):
+        """Status, headers and body of one request on a connection of its own."""
+        connection = self.connect()
+        try:
+            data = json.dumps(body) if isinstance(body, (dict, list)) else body
+            connection.request(method, path, data, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def post(self, path, body):
+        status, _, data = self.ask("POST", path, body)
+        return status, json.loads(data)
+
+    def events(self, path, body):
+        status, headers, data = self.ask("POST", path, {**body, "stream": True})
+        assert status == 200, data
+        assert headers["Content-Type"].startswith("text/event-stream"), headers
+        parts = data.decode().split("\n\n")
+        assert parts[-2:] == ["data: [DONE]", ""], parts[-2:]
+        return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
+
+    def num_threads_busy(self, seconds):
+        """CPU seconds that the process uses in so many seconds."""
+        def used():
+            with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        before = used()
+        time.sleep(seconds)
+        return used() - before
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(TIMEOUT)
+        finally:
+            self.process.stderr.close()
+
+
+class Serving(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def refuse(self, status, param, needle, path, body):
+        got, answer = self.server.post(path, body)
+        self.assertEqual(got, status, answer)
+        self.assertEqual(set(answer["error"]), {"message", "type", "param", "code"})
+        self.assertEqual(answer["error"]["code"], status)
+        self.assertEqual(answer["error"]["param"], param)
+        self.assertIn(needle, answer["error"]["message"])
+
+    def test_it_says_when_it_is_ready(self):
+        self.assertRegex(self.server.ready_line, rf"^ready in \d+ ms: http://127\.0\.0\.1:\d+ serves {MODEL}\n$")
+
+    def test_small_endpoints(self):
+        for path in ("/health", "/ping"):
+            self.assertEqual(self.server.ask("GET", path)[::2], (200, b""))
+        self.assertRegex(json.loads(self.server.ask("GET", "/version")[2])["version"], r"^\d+\.\d+\.\d+$")
+        models = json.loads(self.server.ask("GET", "/v1/models")[2])
+        self.assertEqual(models["object"], "list")
+        self.assertEqual(models["data"][0]["id"], MODEL)
+        self.assertEqual(models["data"][0]["max_model_len"], 2048)
+
+    def test_a_completion_is_what_generate_prints(self):
+        cli = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "--temperature", "0", "--max-tokens", "24",
+                              "--output", "json"], capture_output=True, timeout=TIMEOUT, env=clean_environment(), check=True)
+        choice = json.loads(cli.stdout)["choices"][0]
+        body = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 24}
+        status, answer = self.server.post("/v1/completions", body)
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(answer["object"], "text_completion")
+        self.assertEqual(answer["choices"][0]["text"], choice["text"])
+        self.assertEqual(answer["choices"][0]["finish_reason"], choice["finish_reason"])
+        self.assertEqual(answer["usage"]["completion_tokens"], len(choice["token_ids"]))
+        ids = json.loads(cli.stdout)["prompt_token_ids"]
+        _, by_ids = self.server.post("/v1/completions", {**body, "prompt": ids})
+        self.assertEqual(by_ids["choices"][0]["text"], choice["text"])
+        chunks = self.server.events("/v1/completions", body)
+        self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in chunks), choice["text"])
+
+    def test_a_chat_stream_is_the_whole_answer(self):
+        body = {"messages": CHAT, "temperature": 0, "max_completion_tokens": 24, "logprobs": True, "top_logprobs": 2}
+        _, whole = self.server.post("/v1/chat/completions", body)
+        chunks = self.server.events("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+        usage = chunks.pop()
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        self.assertEqual(deltas[0], {"role": "assistant", "content": ""})
+        message = whole["choices"][0]["message"]
+        self.assertEqual(message["role"], "assistant")
+        self.assertTrue(message["content"])
+        self.assertEqual("".join(delta.get("content", "") for delta in deltas), message["content"])
+        self.assertEqual(chunks[-1]["choices"][0]["finish_reason"], whole["choices"][0]["finish_reason"])
+        self.assertEqual(usage["choices"], [])
+        self.assertEqual(usage["usage"]["completion_tokens"], 24)
+        self.assertEqual(len({chunk["id"] for chunk in chunks}), 1)
+        logprobs = whole["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(logprobs), 24)
+        self.assertEqual(len(logprobs[0]["top_logprobs"]), 2)
+        streamed = [entry for chunk in chunks for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+        self.assertEqual([entry["token"] for entry in streamed], [entry["token"] for entry in logprobs])
+
+    def test_several_choices_and_a_stop_string(self):
+        body = {"prompt": PROMPT, "n": 3, "seed": 5, "max_tokens": 8, "logprobs": 1}
+        _, answer = self.server.post("/v1/completions", body)
+        self.assertEqual([choice["index"] for choice in answer["choices"]], [0, 1, 2])
+        self.assertEqual(len({choice["text"] for choice in answer["choices"]}), 3)
+        for choice in answer["choices"]:
+            self.assertEqual("".join(choice["logprobs"]["tokens"]), choice["text"])
+        texts = ["", "", ""]
+        for chunk in self.server.events("/v1/completions", body):
+            texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+        self.assertEqual(texts, [choice["text"] for choice in answer["choices"]])
+        greedy = {"prompt": PROMPT, "temperature": 0, "max_tokens": 8}
+        text = self.server.post("/v1/completions", greedy)[1]["choices"][0]["text"]
+        _, stopped = self.server.post("/v1/completions", {**greedy, "stop": ["<none>", text[5:9]]})
+        self.assertEqual(stopped["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(stopped["choices"][0]["stop_reason"], text[5:9])
+        self.assertEqual(stopped["choices"][0]["text"], text[:text.index(text[5:9])])
+
+    def test_errors_name_field_value_and_limit(self):
+        self.refuse(400, "temperature", "9 is outside [0, 2]", "/v1/completions", {"prompt": "x", "temperature": 9})
+        self.refuse(400, "top_k", "must be a whole number", "/v1/completions", {"prompt": "x", "top_k": "all"})
+        self.refuse(400, "echo", "not supported", "/v1/completions", {"prompt": "x", "echo": True})
+        self.refuse(400, "prompt", "2048 tokens (max_model_len)", "/v1/completions", {"prompt": [1] * 3000})
+        self.refuse(400, "messages[0].role", "must be text", "/v1/chat/completions", {"messages": [{}]})
+        self.refuse(400, None, "not JSON", "/v1/completions", "{")
+        self.refuse(404, "model", "'other'", "/v1/completions", {"prompt": "x", "model": "other"})
+        self.refuse(404, None, "there is no /v2", "/v2", {})
+        status, headers, _ = self.server.ask("GET", "/v1/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        status, _, data = self.server.ask("POST", "/v1/completions", b" " * (33 << 20))
+        self.assertEqual(status, 413)
+        self.assertIn("33554432", json.loads(data)["error"]["message"])
+        status, _, _ = self.server.ask("POST", "/v1/completions", b"[" * 1_000_000)
+        self.assertEqual(status, 400)
+
+    def test_what_is_no_http(self):
+        with socket.create_connection(("127.0.0.1", self.server.port), TIMEOUT) as raw:
+            raw.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+            self.assertTrue(raw.recv(100).startswith(b"HTTP/1.1 400"))
+
+    def test_ignored_fields_are_named(self):
+        body = {"prompt": "x", "max_tokens": 1, "user": "me", "odd\r\nX-Evil: 1": 2}
+        for stream in (False, True):
+            status, headers, _ = self.server.ask("POST", "/v1/completions", {**body, "stream": stream})
+            self.assertEqual(status, 200)
+            self.assertEqual(headers["X-Ignored-Params"], "odd??X-Evil: 1, user")
+            self.assertNotIn("X-Evil", headers)
+
+    def test_a_connection_serves_many_requests(self):
+        connection = self.server.connect()
+        self.addCleanup(connection.close)
+        for stream in (True, False, True, False):
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 2, "stream": stream}))
+            answer = connection.getresponse()
+            self.assertEqual(answer.status, 200)
+            answer.read()
+            self.assertFalse(answer.will_close)
+
+    def test_pipelined_requests_are_answered_in_turn(self):
+        body = json.dumps({"prompt": "x", "max_tokens": 3})
+        one = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        last = one.replace("Host: x", "Host: x\r\nConnection: close")
+        with socket.create_connection(("127.0.0.1", self.server.port), TIMEOUT) as raw:
+            raw.sendall((one + last).encode())
+            data = b"".join(iter(lambda: raw.recv(65536), b""))
+        self.assertEqual(data.count(b"HTTP/1.1 200"), 2)
+
+    def test_a_client_that_leaves_frees_its_request(self):
+        body = {"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
+        for stream in (True, False):
+            connection = self.server.connect()
+            connection.request("POST", "/v1/completions", json.dumps({**body, "stream": stream}))
+            if stream:
+                connection.getresponse().read(100)
+            else:
+                time.sleep(0.3)
+            connection.sock.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        time.sleep(0.5)
+        self.assertLess(self.server.num_threads_busy(1.0), 0.1)  # nothing runs, and idling costs nothing
+
+    def test_the_openai_client(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("the openai package is not installed (pip install openai)")
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0)
+        self.assertEqual([model.id for model in client.models.list()], [MODEL])
+        whole = client.chat.completions.create(model=MODEL, messages=CHAT, temperature=0, max_completion_tokens=16)
+        stream = client.chat.completions.create(model=MODEL, messages=CHAT, temperature=0, max_completion_tokens=16, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        self.assertEqual(text, whole.choices[0].message.content)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            client.completions.create(model=MODEL, prompt="x", temperature=9)
+        self.assertEqual(caught.exception.param, "temperature")
+
+
+class Lifetime(unittest.TestCase):
+    def test_api_key_and_names(self):
+        server = Server("--api-key", "secret", "--served-model-name", "one", "--served-model-name", "two")
+        self.addCleanup(server.stop)
+        self.assertEqual(server.ask("GET", "/health")[0], 200)
+        for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "secret"}):
+            status, answer, data = server.ask("GET", "/v1/models", headers=headers)
+            self.assertEqual((status, answer["WWW-Authenticate"]), (401, "Bearer"))
+            self.assertEqual(json.loads(data)["error"]["type"], "authentication_error")
+        headers = {"Authorization": "Bearer secret"}
+        models = json.loads(server.ask("GET", "/v1/models", headers=headers)[2])
+        self.assertEqual([model["id"] for model in models["data"]], ["one", "two"])
+        body = {"model": "two", "prompt": "x", "max_tokens": 1}
+        status, _, data = server.ask("POST", "/v1/completions", body, headers)
+        self.assertEqual((status, json.loads(data)["model"]), (200, "one"))
+
+    def test_a_signal_lets_answers_end(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            server = Server()
+            idle = server.connect()
+            idle.request("GET", "/health")
+            idle.getresponse().read()
+            busy = server.connect()
+            busy.request("POST", "/v1/completions", json.dumps(
+                {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True}))
+            answer = busy.getresponse()
+            server.process.send_signal(number)
+            data = answer.read()
+            self.assertTrue(data.endswith(b"data: [DONE]\n\n"), data[-100:])
+            self.assertEqual(server.process.wait(TIMEOUT), 0)
+            server.process.stderr.close()
+            idle.close()
+            busy.close()
+
+    def test_a_second_signal_forces_the_end(self):
+        server = Server()
+        connection = server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True}))
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertIsNone(server.process.poll())
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(10), 128 + signal.SIGTERM)
+        server.process.stderr.close()
+        connection.close()
+
+    def test_what_cannot_start_says_why(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            for flags, code, needle in ((("--port", port), 2, "in use"), (("--port", "x"), 2, "--port: 'x'"),
+                                        (("--host", "no.such.host.invalid"), 2, "--host")):
+                done = subprocess.run([BIN, "serve", MODEL, *flags], capture_output=True, timeout=TIMEOUT,
+                                      env=clean_environment())
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertIn(needle, done.stderr.decode())
+
+
+def main():
+    plan = subprocess.run([BIN, "plan", MODEL], capture_output=True, timeout=TIMEOUT, env=clean_environment())
+    if plan.returncode == 3:
+        print(f"skipped: the model {MODEL} is not here; ./dev test fetches it")
+        return 77
+    result = unittest.main(exit=False).result
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

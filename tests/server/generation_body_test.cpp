@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/generation_body.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+GenerationBody read(Endpoint endpoint, const std::string& text) {
+  const Result<GenerationBody> body = parse_generation_body(endpoint, text);
+  EXPECT_TRUE(body) << text << ": " << (body ? "" : body.error().message);
+  return body ? *body : GenerationBody{};
+}
+std::string refusal(Endpoint endpoint, const std::string& text) {
+  const Result<GenerationBody> body = parse_generation_body(endpoint, text);
+  EXPECT_FALSE(body) << text;
+  return body ? "" : body.error().message;
+}
+std::string refused_completion(const std::string& fields) {
+  return refusal(Endpoint::kCompletions, R"({"prompt": "x", )" + fields + "}");
+}
+std::string refused_chat(const std::string& fields) {
+  return refusal(Endpoint::kChat,
+                 R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}");
+}
+
+TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
+  const GenerationBody body = read(Endpoint::kCompletions, R"({
+    "model": "m", "prompt": "Hi", "max_tokens": 5.0, "min_tokens": 1, "temperature": 0.5, "top_p": 0.9,
+    "top_k": 4, "min_p": 0.1, "seed": 7, "n": 2, "logprobs": 0, "stop": "END", "stop_token_ids": [3],
+    "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": -0.2, "ignore_eos": true,
+    "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -3,
+    "cache_salt": "s", "allowed_token_ids": [4, 5], "bad_words": ["no"],
+    "logit_bias": {"7": -1.5}, "stream": true, "stream_options": {"include_usage": true}})");
+  const SamplingOptions& options = body.request.sampling;
+  EXPECT_EQ(body.model, "m");
+  EXPECT_EQ(std::get<std::string>(body.request.prompt), "Hi");
+  EXPECT_EQ(options.max_tokens, 5);
+  EXPECT_EQ(options.min_tokens, 1);
+  EXPECT_EQ(options.temperature, 0.5);
+  EXPECT_EQ(options.top_p, 0.9);
+  EXPECT_EQ(options.top_k, 4);
+  EXPECT_EQ(options.min_p, 0.1);
+  EXPECT_EQ(options.seed, 7);
+  EXPECT_EQ(options.n, 2);
+  EXPECT_EQ(options.logprobs, 0);
+  EXPECT_THAT(options.stop, ElementsAre("END"));
+  EXPECT_THAT(options.stop_token_ids, ElementsAre(3));
+  EXPECT_EQ(options.repetition_penalty, 1.1);
+  EXPECT_EQ(options.frequency_penalty, 0.2);
+  EXPECT_EQ(options.presence_penalty, -0.2);
+  EXPECT_TRUE(options.ignore_eos);
+  EXPECT_TRUE(options.include_stop_str_in_output);
+  EXPECT_FALSE(options.skip_special_tokens);
+  EXPECT_THAT(options.allowed_token_ids.value_or(std::vector<int64_t>{}), ElementsAre(4, 5));
+  EXPECT_THAT(options.bad_words, ElementsAre("no"));
+  EXPECT_THAT(options.logit_bias, ElementsAre(std::pair<const int64_t, double>(7, -1.5)));
+  EXPECT_EQ(body.request.priority, -3);
+  EXPECT_EQ(body.request.cache_salt, "s");
+  EXPECT_TRUE(body.stream);
+  EXPECT_TRUE(body.include_usage);
+  EXPECT_TRUE(body.ignored.empty());
+}
+
+TEST(GenerationBody, DefaultsAreVllms) {
+  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x"})").request.sampling.max_tokens, 16);
+  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x", "max_tokens": null})")
+                .request.sampling.max_tokens,
+            16);
+  const GenerationBody chat =
+      read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}], "stop": null})");
+  EXPECT_FALSE(chat.request.sampling.max_tokens);
+  EXPECT_FALSE(chat.request.sampling.temperature);
+  EXPECT_FALSE(chat.request.sampling.logprobs);
+  EXPECT_FALSE(chat.stream);
+}
+
+TEST(GenerationBody, PromptsOfAllForms) {
+  const std::vector<TokenId> ids{1, 2};
+  EXPECT_EQ(std::get<std::vector<TokenId>>(
+                read(Endpoint::kCompletions, R"({"prompt": [1, 2]})").request.prompt),
+            ids);
+  EXPECT_EQ(std::get<std::vector<TokenId>>(
+                read(Endpoint::kCompletions, R"({"prompt": [[1, 2]]})").request.prompt),
+            ids);
+  EXPECT_EQ(
+      std::get<std::string>(read(Endpoint::kCompletions, R"({"prompt": ["a"]})").request.prompt),
+      "a");
+  EXPECT_THAT(refusal(Endpoint::kCompletions, R"({"prompt": ["a", "b"]})"),
+              HasSubstr("prompt: 2 prompts"));
+  for (const char* bad : {"7", "[1, \"a\"]", "[-1]", "[99999999999]", "{}", "[1.5]"}) {
+    EXPECT_THAT(refusal(Endpoint::kCompletions, std::string(R"({"prompt": )") + bad + "}"),
+                HasSubstr("prompt: must be text or a list of token ids"));
+  }
+  EXPECT_THAT(refusal(Endpoint::kCompletions, "{}"), HasSubstr("prompt: missing"));
+  EXPECT_THAT(refusal(Endpoint::kChat, R"({"prompt": "x"})"), HasSubstr("messages: missing"));
+}
+
+TEST(GenerationBody, Messages) {
+  const GenerationBody body = read(Endpoint::kChat, R"({"messages": [
+    {"role": "system", "content": "be kind", "name": "n"},
+    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
+  const auto& messages = std::get<std::vector<ChatMessage>>(body.request.prompt);
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_EQ(messages[0].role, "system");
+  EXPECT_EQ(messages[1].content, "a\nb");
+  EXPECT_THAT(body.ignored, ElementsAre("messages.name"));
+  const auto refused = [](const char* list) {
+    return refusal(Endpoint::kChat, std::string(R"({"messages": )") + list + "}");
+  };
+  EXPECT_THAT(refused("[]"), HasSubstr("messages: must be a list of one message or more, not []"));
+  EXPECT_THAT(refused("[3]"), HasSubstr("messages[0]: must be an object"));
+  EXPECT_THAT(refused(R"([{"content": "x"}])"),
+              HasSubstr("messages[0].role: must be text, not null"));
+  EXPECT_THAT(refused(R"([{"role": "user"}])"), HasSubstr("messages[0].content: must be text"));
+  EXPECT_THAT(refused(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
+              HasSubstr("messages[0].content[0]: must be a part of type text"));
+}
+
+TEST(GenerationBody, ChatLogprobsAndLengths) {
+  const auto options = [](const char* fields) {
+    return read(Endpoint::kChat,
+                std::string(R"({"messages": [{"role": "user", "content": "x"}], )") + fields + "}")
+        .request.sampling;
+  };
+  EXPECT_EQ(options(R"("logprobs": true)").logprobs, 0);
+  EXPECT_EQ(options(R"("logprobs": true, "top_logprobs": 3)").logprobs, 3);
+  EXPECT_FALSE(options(R"("logprobs": false)").logprobs);
+  EXPECT_EQ(options(R"("max_tokens": 4, "max_completion_tokens": 9)").max_tokens, 9);
+  EXPECT_THAT(refused_chat(R"("top_logprobs": 3)"), HasSubstr("top_logprobs: 3 needs logprobs"));
+  EXPECT_THAT(refused_chat(R"("logprobs": 3)"),
+              HasSubstr("logprobs: must be true or false, not 3"));
+}
+
+TEST(GenerationBody, WrongTypesAreNamed) {
+  EXPECT_EQ(refused_completion(R"("temperature": "hot")"),
+            "temperature: must be a number, not \"hot\"");
+  EXPECT_EQ(refused_completion(R"("top_k": 1.5)"),
+            "top_k: must be a whole number of 64 bits, not 1.5");
+  EXPECT_THAT(refused_completion(R"("seed": 18446744073709551615)"),
+              HasSubstr("seed: must be a whole number"));
+  EXPECT_THAT(refused_completion(R"("stop": [1])"),
+              HasSubstr("stop: must be text or a list of texts"));
+  EXPECT_THAT(refused_completion(R"("stream": "yes")"), HasSubstr("stream: must be true or false"));
+  EXPECT_THAT(refused_completion(R"("priority": 9999999999)"),
+              HasSubstr("priority: must be a whole number of 32"));
+  for (const char* bias : {"[]", R"({"x": 1})", R"({"1": "2"})", R"({"1.5": 2})"}) {
+    EXPECT_THAT(refused_completion(std::string(R"("logit_bias": )") + bias),
+                HasSubstr("logit_bias: must be an object of token ids and numbers"));
+  }
+  EXPECT_THAT(refused_completion(R"("model": 3)"), HasSubstr("model: must be text"));
+  EXPECT_THAT(refused_completion(R"("stream_options": {"include_usage": true})"),
+              HasSubstr("stream_options: allowed only with stream"));
+}
+
+TEST(GenerationBody, WhatWouldChangeTheAnswerIsRefusedByName) {
+  for (const char* field : {R"("echo": true)",
+                            R"("suffix": "x")",
+                            R"("best_of": 2)",
+                            R"("guided_json": {})",
+                            R"("response_format": {"type": "json_object"})"}) {
+    const Result<GenerationBody> body = parse_generation_body(
+        Endpoint::kCompletions, std::string(R"({"prompt": "x", )") + field + "}");
+    ASSERT_FALSE(body) << field;
+    EXPECT_EQ(body.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(body.error().message, HasSubstr(": not supported yet"));
+  }
+  EXPECT_THAT(refused_chat(R"("tools": [{}])"), HasSubstr("tools: not supported yet"));
+  read(Endpoint::kCompletions,
+       R"({"prompt": "x", "echo": false, "suffix": null, "best_of": 1, "tools": []})");
+}
+
+TEST(GenerationBody, UnknownFieldsAreReported) {
+  EXPECT_THAT(read(Endpoint::kCompletions,
+                   R"({"prompt": "x", "user": "me", "temprature": 1, "top_logprobs": 2})")
+                  .ignored,
+              ElementsAre("temprature", "top_logprobs", "user"));
+}
+
+TEST(GenerationBody, WhatIsNoObject) {
+  EXPECT_EQ(refusal(Endpoint::kChat, "{"), "the body is not JSON");
+  EXPECT_EQ(refusal(Endpoint::kChat, ""), "the body is not JSON");
+  EXPECT_EQ(refusal(Endpoint::kChat, "{\"messages\": \"\xff\"}"), "the body is not JSON");
+  EXPECT_EQ(refusal(Endpoint::kChat, "[1]"), "the body must be a JSON object");
+  EXPECT_THAT(refusal(Endpoint::kChat, R"({"a": )" + std::string(1'000'000, '[')),
+              HasSubstr("deeper than 64"));
+  // Brackets in texts do not count.
+  read(Endpoint::kCompletions,
+       R"({"prompt": "\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["})");
+}
+
+}  // namespace
+}  // namespace warprow

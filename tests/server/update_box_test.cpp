@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/update_box.h"
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+RequestUpdate update(const char* text, FinishReason reason = FinishReason::kNone) {
+  RequestUpdate out;
+  out.text = text;
+  out.token_ids = {static_cast<TokenId>(text[0])};
+  out.finish_reason = reason;
+  return out;
+}
+
+TEST(UpdateBox, JoinsWhatIsNotTakenAndWakesOnce) {
+  int num_wakes = 0;
+  UpdateBox box(2, true, [&] { ++num_wakes; });
+  EXPECT_TRUE(box.take().empty());
+  box.push(1, update("a"));
+  box.push(1, update("b", FinishReason::kStop));
+  box.push(0, update("c"));
+  EXPECT_EQ(num_wakes, 1);
+  const auto news = box.take();
+  ASSERT_EQ(news.size(), 2U);
+  EXPECT_EQ(news[0].first, 0U);
+  EXPECT_EQ(news[0].second.text, "c");
+  EXPECT_EQ(news[1].second.text, "ab");
+  EXPECT_EQ(news[1].second.token_ids, (std::vector<TokenId>{'a', 'b'}));
+  EXPECT_EQ(news[1].second.finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(box.take().empty());
+  box.push(0, update("d"));
+  EXPECT_EQ(num_wakes, 2);
+  EXPECT_EQ(box.take()[0].second.text, "d");
+}
+
+TEST(UpdateBox, ForAWholeAnswerItWakesAtTheEnd) {
+  int num_wakes = 0;
+  UpdateBox box(2, false, [&] { ++num_wakes; });
+  box.push(0, update("a", FinishReason::kStop));
+  box.push(1, update("b"));
+  EXPECT_EQ(num_wakes, 0);
+  box.push(1, update("c", FinishReason::kLength));
+  EXPECT_EQ(num_wakes, 1);
+}
+
+TEST(UpdateBox, AClosedBoxWakesNobody) {
+  int num_wakes = 0;
+  UpdateBox box(1, true, [&] { ++num_wakes; });
+  box.close();
+  box.push(0, update("a"));
+  EXPECT_EQ(num_wakes, 0);
+}
+
+}  // namespace
+}  // namespace warprow
