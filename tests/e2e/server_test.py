@@ -68,8 +68,8 @@ class Server:
         assert parts[-2:] == ["data: [DONE]", ""], parts[-2:]
         return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
 
-    def num_threads_busy(self, seconds):
-        """CPU seconds that the process uses in so many seconds."""
+    def cpu_seconds(self, seconds):
+        """What the process uses in so many seconds."""
         def used():
             with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
                 fields = file.read().rsplit(")", 1)[1].split()
@@ -233,7 +233,8 @@ class Serving(unittest.TestCase):
             connection.sock.shutdown(socket.SHUT_RDWR)
             connection.close()
         time.sleep(0.5)
-        self.assertLess(self.server.num_threads_busy(1.0), 0.1)  # nothing runs, and idling costs nothing
+        # Nothing runs, and idling costs nothing; a busy machine may need a second look.
+        self.assertTrue(any(self.server.cpu_seconds(1.0) < 0.1 for _ in range(2)))
 
     def test_the_openai_client(self):
         try:
@@ -288,8 +289,9 @@ class Lifetime(unittest.TestCase):
     def test_a_second_signal_forces_the_end(self):
         server = Server()
         connection = server.connect()
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True}))
-        time.sleep(0.3)
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True, "stream": True}))
+        connection.getresponse()  # the head: it runs
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         self.assertIsNone(server.process.poll())
