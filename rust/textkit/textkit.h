@@ -97,14 +97,20 @@ enum {
 /* Keeps what it needs of the tokenizer, which may be freed before it. eos: ids that may follow a
  * finished text, never text themselves. force: with forced tokens, whose search has no bound in a
  * hostile grammar. */
-int wr_grammar_compiler_new(
-    const wr_tokenizer* tokenizer, const int32_t* eos, size_t num_eos, int force,
-    uint32_t max_compile_ms, wr_grammar_compiler** out, wr_owned* error);
+int wr_grammar_compiler_new(const wr_tokenizer* tokenizer,
+                            const int32_t* eos,
+                            size_t num_eos,
+                            int force,
+                            uint32_t max_compile_ms,
+                            wr_grammar_compiler** out,
+                            wr_owned* error);
 void wr_grammar_compiler_free(wr_grammar_compiler* compiler);
 
-int wr_grammar_compile(
-    const wr_grammar_compiler* compiler, int kind, wr_text text, const wr_grammar** out,
-    wr_owned* error);
+int wr_grammar_compile(const wr_grammar_compiler* compiler,
+                       int kind,
+                       wr_text text,
+                       const wr_grammar** out,
+                       wr_owned* error);
 /* One more owner of the same grammar; each calls wr_grammar_free. */
 const wr_grammar* wr_grammar_share(const wr_grammar* grammar);
 void wr_grammar_free(const wr_grammar* grammar);
