@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/cpu_paged.h"
 
+#include "attention/paged_args.h"
 #include "kernels/attention/paged_attention.h"
 
 namespace warprow {
@@ -41,24 +42,10 @@ class CpuPagedAttention final : public AttentionBackend {
   void forward(Stream& stream,
                const AttentionCall& call,
                const AttentionMetadata& metadata) override {
-    const AttentionBatch& batch = metadata.batch;
     PagedAttentionArgs args;
-    args.q = call.q;
-    args.out = call.out;
-    args.kv = call.kv;
-    args.block_table = metadata.block_table;
-    args.idx_mapping = make_view(batch.idx_mapping.data, batch.num_rows);
-    args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
-    args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
-    if (call.params.sinks != nullptr) {
-      args.sinks = make_view(call.params.sinks, call.num_heads);
-    }
+    set_batch(args, metadata);
+    set_call(args, call);
     args.scratch = scratch_;
-    args.num_q_heads = call.num_heads;
-    args.window = call.params.window;
-    args.scale = call.params.scale;
-    args.soft_cap = call.params.soft_cap;
-    args.causal = call.params.causal;
     paged_attention(stream, args);
   }
 

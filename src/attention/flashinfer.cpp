@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/flashinfer.h"
 
+#include "attention/paged_args.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/attention/flashinfer_attention.h"
@@ -80,32 +81,18 @@ class FlashInferAttention final : public AttentionBackend {
                const AttentionMetadata& metadata) override {
     WR_CHECK_EQ(call.params.window, window_);
     cuda::FlashInferArgs args = batch_args(metadata);
-    args.q = call.q;
-    args.out = call.out;
-    args.kv = call.kv;
-    if (call.params.sinks != nullptr) {
-      args.sinks = make_view(call.params.sinks, call.num_heads);
-    }
-    args.num_q_heads = call.num_heads;
-    args.window = call.params.window;
-    args.scale = call.params.scale;
-    args.soft_cap = call.params.soft_cap;
-    args.causal = call.params.causal;
+    set_call(args, call);
     cuda::flashinfer_forward(stream, args);
   }
 
  private:
   [[nodiscard]] cuda::FlashInferArgs batch_args(const AttentionMetadata& metadata) const {
-    const AttentionBatch& batch = metadata.batch;
     cuda::FlashInferArgs args;
     args.limits = limits_;
-    args.block_table = metadata.block_table;
-    args.idx_mapping = make_view(batch.idx_mapping.data, batch.num_rows);
-    args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
-    args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
+    set_batch(args, metadata);
     args.scratch = scratch_;
     // A token that is decoded now may be a chunk's last elsewhere, so it takes the same kernel.
-    args.num_decode_rows = batch_invariant_ ? 0 : batch.num_decode_rows;
+    args.num_decode_rows = batch_invariant_ ? 0 : metadata.batch.num_decode_rows;
     args.batch_invariant = batch_invariant_;
     return args;
   }

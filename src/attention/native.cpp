@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/native.h"
 
+#include "attention/paged_args.h"
 #include "base/error.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/native_params.h"
@@ -63,31 +64,17 @@ class NativeAttention final : public AttentionBackend {
                const AttentionCall& call,
                const AttentionMetadata& metadata) override {
     cuda::ScheduledAttentionArgs args = batch_args(metadata);
-    args.q = call.q;
-    args.out = call.out;
-    args.kv = call.kv;
-    if (call.params.sinks != nullptr) {
-      args.sinks = make_view(call.params.sinks, call.num_heads);
-    }
-    args.num_q_heads = call.num_heads;
-    args.window = call.params.window;
-    args.scale = call.params.scale;
-    args.soft_cap = call.params.soft_cap;
-    args.causal = call.params.causal;
+    set_call(args, call);
     args.settled = true;  // at least the QKV product and the write of keys lie between
     cuda::attention_forward(stream, args);
   }
 
  private:
   [[nodiscard]] cuda::ScheduledAttentionArgs batch_args(const AttentionMetadata& metadata) const {
-    const AttentionBatch& batch = metadata.batch;
     cuda::ScheduledAttentionArgs args;
-    args.block_table = metadata.block_table;
-    args.idx_mapping = make_view(batch.idx_mapping.data, batch.num_rows);
-    args.query_start_loc = make_view(batch.query_start_loc.data, batch.num_rows + 1);
-    args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
+    set_batch(args, metadata);
     args.scratch = scratch_;
-    args.num_decode_rows = batch.num_decode_rows;
+    args.num_decode_rows = metadata.batch.num_decode_rows;
     args.batch_invariant = limits_.batch_invariant;
     args.schedule_window = window_;
     return args;

@@ -79,6 +79,9 @@ struct SampleArgs {
 
 WR_OP(sample, SampleArgs);
 
+// What every backend demands of its arguments: one entry of each array for each logits row.
+void check_sample_shapes(const SampleArgs& args);
+
 // num_workers: of the CPU's pool; max_rows: logits rows of the largest step.
 namespace cpu {
 size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers);

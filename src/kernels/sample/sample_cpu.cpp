@@ -276,20 +276,8 @@ struct Sample {
 }  // namespace
 
 void sample(Stream& stream, const SampleArgs& args) {
-  const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];
-  for (const int64_t size : {args.logit_row.shape[0],
-                             args.logit_pos.shape[0],
-                             args.sampled.shape[0],
-                             args.logprob.shape[0],
-                             args.rank.shape[0],
-                             args.top_ids.shape[0],
-                             args.top_logprobs.shape[0],
-                             args.error.shape[0]}) {
-    WR_CHECK_EQ(size, n);
-  }
-  WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
-  WR_CHECK_GT(vocab, 0);
+  check_sample_shapes(args);
   WR_CHECK_GE(
       args.scratch.shape[0],
       static_cast<int64_t>(cpu::sample_scratch_bytes(vocab, stream.device().facts().num_threads)));
