@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -54,8 +53,6 @@ struct AttentionBatch {
   int32_t num_rows = 0;                    // host; padded
   int32_t num_toks = 0;                    // host; padded
   int32_t num_decode_rows = 0;             // host; the first rows, that have exactly one token each
-  std::span<const int32_t> host_query_start_loc;  // of the step being prepared; may be empty
-  std::span<const int32_t> host_seq_lens;
 };
 
 // What the attention of one KV group needs in one step.

@@ -17,12 +17,6 @@ InputBuffers::InputBuffers(Arena& state, int32_t num_seqs, int32_t num_toks, int
       logit_row(state.alloc<int32_t>(num_seqs)),
       logit_pos(state.alloc<int32_t>(num_seqs)) {}
 
-void InputBatch::reserve(int32_t max_num_seqs) {
-  rows.reserve(static_cast<size_t>(max_num_seqs));
-  host_query_start_loc.reserve(static_cast<size_t>(max_num_seqs) + 1);
-  host_seq_lens.reserve(static_cast<size_t>(max_num_seqs));
-}
-
 void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len) {
   rows.assign(scheduled.begin(), scheduled.end());
   // Insertion sort: stable, without the buffer that std::stable_sort would allocate. The scheduler

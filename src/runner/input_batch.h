@@ -42,13 +42,9 @@ struct InputBatch {
   int32_t num_prefill_rows = 0;
   uint32_t sample_rules = 0;  // SampleRules that any row asks for
   GraphMode graph_mode = GraphMode::kNone;
-  int32_t graph_query_len = 0;                // GraphChoice::query_len
-  StepRows device;                            // views of the uploaded arrays
-  std::vector<ScheduledRow> rows;             // host, in batch order
-  std::vector<int32_t> host_query_start_loc;  // [num_rows_padded + 1]
-  std::vector<int32_t> host_seq_lens;         // [num_rows_padded]  upper bounds; 0: padding
-
-  void reserve(int32_t max_num_seqs);
+  int32_t graph_query_len = 0;     // GraphChoice::query_len
+  StepRows device;                 // views of the uploaded arrays
+  std::vector<ScheduledRow> rows;  // host, in batch order
 
   // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by
   // their number; equal ones keep the scheduler's order. Attention backends rely on it to split

@@ -97,7 +97,7 @@ ModelRunner::ModelRunner(Device& device,
                           hidden_size);
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
-  batch_.reserve(options.max_num_seqs);
+  batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
@@ -332,9 +332,7 @@ void ModelRunner::prepare_attention() {
                 make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs),
                 batch_.num_rows_padded,
                 batch_.num_toks_padded,
-                batch_.num_decode_rows,
-                batch_.host_query_start_loc,
-                batch_.host_seq_lens};
+                batch_.num_decode_rows};
   for (int32_t g = 0; g < tables_.num_groups(); ++g) {
     base.block_table = tables_.table(g);
     base.slot_mapping = make_view<const int64_t>(inputs_.slot_mapping + g * max_toks, max_toks);

@@ -7,9 +7,7 @@
 
 namespace warprow {
 
-void write_layout(InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry) {
-  batch.host_query_start_loc.clear();
-  batch.host_seq_lens.clear();
+void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry) {
   int32_t toks = 0;
   for (int32_t i = 0; i < max_num_seqs; ++i) {
     const bool real = i < batch.num_rows;
@@ -17,14 +15,9 @@ void write_layout(InputBatch& batch, int32_t max_num_seqs, const StepUpload::Ent
     entry.idx_mapping[i] = real ? index_of(row.row) : -1;
     entry.query_start_loc[i] = toks;
     entry.cu_num_logits[i] = std::min(i, batch.num_logits);
-    if (i < batch.num_rows_padded) {
-      batch.host_query_start_loc.push_back(toks);
-      batch.host_seq_lens.push_back(real ? row.num_computed_tokens + row.num_tokens : 0);
-    }
     toks += row.num_tokens;
   }
   WR_CHECK_EQ(toks, batch.num_toks);
-  batch.host_query_start_loc.push_back(toks);
   entry.query_start_loc[max_num_seqs] = toks;
   entry.cu_num_logits[max_num_seqs] = batch.num_logits;
 }

@@ -11,9 +11,9 @@
 
 namespace warprow {
 
-// What the host says of a step: rows, where their tokens and logits begin; and the same lengths for
-// attention backends that plan on the host. Tails of all max_num_seqs entries are written too.
-void write_layout(InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry);
+// What the host says of a step: rows, and where their tokens and logits begin. Tails of all
+// max_num_seqs entries are written too.
+void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry);
 
 // The launch that builds everything else on the device. In a step that runs whole from a graph it
 // depends on padded counts alone, so that its record serves every step of its size.
