@@ -15,7 +15,8 @@ find_program(CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" RE
 set(textkit_source ${CMAKE_SOURCE_DIR}/rust/textkit)
 set(textkit_library ${CMAKE_BINARY_DIR}/textkit/libwarprow_textkit.a)
 set(textkit_built ${WARPROW_CARGO_TARGET_DIR}/release/libwarprow_textkit.a)
-file(GLOB textkit_inputs CONFIGURE_DEPENDS ${textkit_source}/src/*.rs)
+set(hub_source ${CMAKE_SOURCE_DIR}/rust/hub) # a crate of its own that the library carries along
+file(GLOB textkit_inputs CONFIGURE_DEPENDS ${textkit_source}/src/*.rs ${hub_source}/src/*.rs ${hub_source}/Cargo.toml)
 add_custom_command(
   OUTPUT ${textkit_library}
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${WARPROW_CARGO_TARGET_DIR}

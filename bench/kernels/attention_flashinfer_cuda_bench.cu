@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FlashInfer's kernels as the backend of that name runs them, 32 query and 8 KV heads of 128, over
 // shuffled blocks of 16 and 128 tokens. A graph holds one call per layer of as many layers as L2
-// cannot hold; the plan, made once a step, is timed on its own. `splits` as first argument times
+// cannot hold, with a small kernel before each, which a step has there; the plan, made once a step, is timed on its own. `splits` as first argument times
 // decodes with other numbers of splits a row instead, `fa2` the FA2 template with the blocks of 16.
 #include "base/dtype.h"
 #include "kernels/attention/flashinfer_params.h"
@@ -121,6 +121,7 @@ class Bench {
         calls(),
         [&](int i) {
           point_at(i);
+          launch_gap(stream);
           flashinfer_forward(stream, args_);
         },
         7));
@@ -146,6 +147,7 @@ class Bench {
             calls(),
             [&](int i) {
               point_at(i);
+              launch_gap(stream);
               xqa_decode(stream, args_, scratch.tables, scratch.partials, {most, min_tiles});
             },
             5);
@@ -225,8 +227,10 @@ std::vector<Case> decodes() {
                                                                        {1, 32768},
                                                                        {8, 2048},
                                                                        {32, 2048},
+                                                                       {32, 256},
                                                                        {64, 256},
                                                                        {64, 4096},
+                                                                       {128, 256},
                                                                        {128, 1152},
                                                                        {256, 256},
                                                                        {256, 1024}}) {

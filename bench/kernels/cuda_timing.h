@@ -3,6 +3,8 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
 #include "device/cuda_device.h"
 
 #include <algorithm>
@@ -47,6 +49,16 @@ class BenchBuffer {
 inline int copies_beyond_l2(size_t bytes) {
   constexpr size_t kEnough = size_t{320} << 20;
   return static_cast<int>(std::clamp<size_t>((kEnough + bytes - 1) / bytes, 2, 64));
+}
+
+// Stands for what a step has between two calls of an operation: waits for all of the call before,
+// and the call after waits for it.
+static __global__ void gap_kernel() {
+  pdl_wait();
+  pdl_release();
+}
+inline void launch_gap(Stream& stream) {
+  launch(stream, "gap", {.grid = dim3(64), .block = dim3(128)}, gap_kernel);
 }
 
 // Median time in microseconds of one of `calls` launches, captured one after the other into a graph

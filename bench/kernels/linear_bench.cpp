@@ -127,7 +127,7 @@ void count(benchmark::State& state, double bytes, double ops, int64_t num_toks) 
 }
 
 ActFormat act_of(const benchmark::State& state) {
-  return state.range(0) == 0 ? ActFormat::kF32 : ActFormat::kInt8;
+  return state.range(0) == 0 ? ActFormat::kF32 : ActFormat::kRounded;
 }
 
 // All matrices of one step; the head for up to 64 tokens each (decode), else for one (prefill).

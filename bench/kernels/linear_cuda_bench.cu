@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the CUDA side of linear: the skinny kernel against cuBLASLt, by shape and number of rows,
-// and all linear operations of a model one after the other in one graph.
-//   linear_cuda_bench [shapes] [chain] [sweep] [once] [Qwen3-0.6B] [Qwen3-8B]
-// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel; once
-// runs each shape once, for a profiler.
+// Times the CUDA side of linear: the skinny and the wide kernel against cuBLASLt, by shape and number
+// of rows, and all linear operations of a model one after the other in one graph.
+//   linear_cuda_bench [shapes] [chain] [sweep] [wide] [once] [Qwen3-0.6B] [Qwen3-8B]
+// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel, wide of
+// the wide one; once runs each shape once, for a profiler.
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
+#include "kernels/linear/wide_cuda.h"
 #include "kernels/norm/rms_norm.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <cuda_bf16.h>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
@@ -82,10 +85,12 @@ struct Rows {
         norm(size_t{4} * widest(model, true)),
         y(size_t{4} * max_m * widest(model, false)),
         gated(size_t{2} * max_m * widest(model, false)),
+        squares(size_t{4} * max_m * widest(model, true) / 64),
         workspace(kLtWorkspaceBytes) {
     fill_random<__nv_bfloat16>(x, 1.0F, 1);
     fill_random<float>(residual, 1.0F, 2);
     fill_random<float>(norm, 1.0F, 3);
+    fill_random<float>(squares, 1.0F, 5);
     fill_random<float>(y, 1.0F, 4);
   }
   static size_t widest(const Model& model, bool inputs) {
@@ -100,6 +105,7 @@ struct Rows {
   BenchBuffer norm;
   BenchBuffer y;
   BenchBuffer gated;
+  BenchBuffer squares;
   BenchBuffer workspace;
 };
 
@@ -141,6 +147,21 @@ void launch_own(Stream& stream,
   skinny(stream, args, plan);
 }
 
+WideArgs wide_args(const Shape& s, const Rows& rows, const void* w, int m) {
+  WideArgs args;
+  args.w = w;
+  args.n = s.n;
+  args.k = s.k;
+  args.m = m;
+  args.x = rows.x.as<void>();
+  args.x_stride = s.k;
+  args.epilogue = s.epilogue;
+  args.y_f32 = s.y_f32;
+  args.y = rows.y.as<void>();
+  args.y_stride = s.epilogue == LinearEpilogue::kSwiGlu ? s.n / 2 : s.n;
+  return args;
+}
+
 void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
   const LtProduct product = {s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false};
   LtOperands at;
@@ -165,6 +186,27 @@ void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const vo
                        {ActView(DType::kBF16, rows.y.as<void>(), m, s.n),
                         ActView(DType::kBF16, rows.gated.as<void>(), m, s.n / 2)});
   }
+}
+
+// As linear runs it: by the wide kernel where that is chosen, with norms in halves (what adds leaves
+// one, what norms takes it; the head's is a kernel), else by the library.
+void run_wide(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
+  if (m > wide_rows(s.epilogue, s.n)) {
+    run_lt_operation(stream, s, rows, w, m);
+    return;
+  }
+  WideArgs args = wide_args(s, rows, w, m);
+  if (s.norm && (s.y_f32 || m > wide_rows(LinearEpilogue::kAdd, s.k))) {
+    run_norm(stream, s, rows, m);
+  } else if (s.norm) {
+    args.squares = rows.squares.as<float>();
+    args.norm_eps = 1e-6F;
+  } else {
+    args.next_weight = rows.norm.as<float>();
+    args.next_x = rows.gated.as<void>();
+    args.next_squares = rows.squares.as<float>();
+  }
+  wide(stream, args);
 }
 
 void tune(const Model& model, int max_m) {
@@ -212,6 +254,11 @@ void bench_shapes(Stream& stream, const Model& model) {
                      SkinnyArgs nth = args;
                      nth.w = w.nth(i);
                      launch_own(stream, s, rows, nth, skinny_plan(nth, {}));
+                   }));
+      }
+      if (m <= wide_rows(s.epilogue, s.n)) {
+        print_time("wide", s, m, graph_us(stream, w.count, [&](int i) {
+                     wide(stream, wide_args(s, rows, w.nth(i), m));
                    }));
       }
       print_time("Lt ", s, m, graph_us(stream, w.count, [&](int i) {
@@ -278,6 +325,62 @@ void sweep(Stream& stream, const Model& model) {
   }
 }
 
+std::vector<WidePlan> wide_plans_to_try(const Shape& s, int m) {
+  std::vector<WidePlan> out;
+  for (const int groups : {1, 3}) {
+    for (const int split : {1, 2, 3, 4, 6, 8}) {
+      const int tiles = (s.n + 64 * groups - 1) / (64 * groups);
+      const int blocks = tiles * split;
+      const int steps = s.k / 64 / split;
+      if ((m > 64 && groups == 1) || (blocks < 60 && split < 6) || (split > 1 && blocks > 400)) {
+        continue;
+      }
+      int last = 0;
+      for (const int shared : {75 << 10, 112 << 10, kWideSharedBytes}) {
+        WidePlan plan = {.cols = m, .groups = groups, .split = split};
+        plan.stages = std::min(wide_stages(plan, shared), steps);
+        if (plan.stages > last && plan.stages >= 2) {
+          out.push_back(plan);
+        }
+        last = plan.stages;
+      }
+    }
+  }
+  return out;
+}
+
+// The best plans of the wide kernel, as groups/split/stages, beside the chosen one.
+void sweep_wide(Stream& stream, const Model& model) {
+  const Rows rows(model, kMaxWideRows);
+  for (const Shape& s : model.shapes) {
+    const Weights w(s);
+    for (const int m : {32, 64, 128}) {
+      const auto time_us = [&](const WidePlan& plan) {
+        return graph_us(
+            stream,
+            w.count,
+            [&](int i) { wide(stream, wide_args(s, rows, w.nth(i), m), plan); },
+            3);
+      };
+      std::vector<std::pair<double, WidePlan>> found;
+      for (const WidePlan& plan : wide_plans_to_try(s, m)) {
+        found.emplace_back(time_us(plan), plan);
+      }
+      std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+        return a.first < b.first;
+      });
+      found.resize(std::min<size_t>(found.size(), 8));
+      found.emplace_back(0.0, wide_plan(m, s.n, s.k));
+      found.back().first = time_us(found.back().second);
+      std::printf("%s %s m %d:", model.name, s.name, m);
+      for (const auto& [us, plan] : found) {
+        std::printf(" | %d/%d/%d %.2f", plan.groups, plan.split, plan.stages, us);
+      }
+      std::printf("\n");
+    }
+  }
+}
+
 // Every linear operation of a step in order, each with weights of its own.
 struct Chain {
   explicit Chain(const Model& model) {
@@ -313,7 +416,7 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
               model.name,
               chain.bytes * 1e-9,
               chain.bytes / kReadBytesPerSecond * 1e3);
-  for (const int m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}) {
+  for (const int m : {1, 2, 4, 8, 12, 16, 32, 48, 64, 128, 256, 512}) {
     std::printf("m %3d", m);
     if (m <= kMaxSkinnyRows) {
       const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
@@ -321,6 +424,11 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
         launch_own(stream, s, rows, args, skinny_plan(args, {}));
       });
       std::printf("  own %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
+    }
+    if (m <= kMaxWideRows) {
+      const double ms = chain.time_ms(
+          stream, [&](const Shape& s, const void* w) { run_wide(stream, s, rows, w, m); });
+      std::printf("  wide %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
     }
     const double ms = chain.time_ms(
         stream, [&](const Shape& s, const void* w) { run_lt(stream, s, rows, w, m); });
@@ -356,8 +464,8 @@ bool named(int argc, char** argv, const char* what) {
 }
 
 int run(int argc, char** argv) {
-  const bool all =
-      !named(argc, argv, "shapes") && !named(argc, argv, "chain") && !named(argc, argv, "sweep");
+  const bool all = !named(argc, argv, "shapes") && !named(argc, argv, "chain") &&
+                   !named(argc, argv, "sweep") && !named(argc, argv, "wide");
   const bool every_model = !named(argc, argv, "Qwen3-0.6B") && !named(argc, argv, "Qwen3-8B");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
@@ -380,6 +488,9 @@ int run(int argc, char** argv) {
     }
     if (named(argc, argv, "sweep")) {
       sweep(stream, model);
+    }
+    if (named(argc, argv, "wide")) {
+      sweep_wide(stream, model);
     }
     if (named(argc, argv, "once")) {
       run_once(stream, model);

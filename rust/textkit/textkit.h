@@ -90,7 +90,7 @@ enum {
   WR_GRAMMAR_JSON_SCHEMA = 0,
   WR_GRAMMAR_JSON_OBJECT = 1, /* the text is not read */
   WR_GRAMMAR_REGEX = 2,       /* Rust's syntax, matched whole */
-  WR_GRAMMAR_LARK = 3,        /* llguidance's variant */
+  WR_GRAMMAR_LARK = 3,        /* llguidance's variant, or EBNF with ::= */
   WR_GRAMMAR_CHOICE = 4,      /* a JSON list of strings */
 };
 
@@ -132,6 +132,29 @@ int wr_matcher_forced(wr_matcher* matcher, wr_owned* ids, wr_owned* error);
 int wr_matcher_is_accepting(wr_matcher* matcher);
 /* Whether nothing but an end may follow, or the matcher has failed. */
 int wr_matcher_is_stopped(const wr_matcher* matcher);
+
+/* A model on the Hugging Face Hub and where it is kept (rust/hub). An empty token is none. Both calls
+ * block on the network. */
+typedef struct {
+  wr_text name; /* org/name */
+  wr_text revision;
+  wr_text cache_dir;
+  wr_text endpoint;
+  wr_text token;
+} wr_hub_repo;
+
+/* json: {"commit": "...", "files": [{"name": "...", "size": 0}, ...]}, without files in folders. */
+int wr_hub_list(const wr_hub_repo* repo, wr_owned* json, wr_owned* error);
+
+/* Brings one file of a commit into the cache, from where an earlier call stopped. progress is called
+ * within this call, with the bytes there are and those of the whole file. */
+typedef void (*wr_hub_progress)(void* context, uint64_t done, uint64_t total);
+int wr_hub_fetch(const wr_hub_repo* repo,
+                 wr_text commit,
+                 wr_text file,
+                 wr_hub_progress progress,
+                 void* context,
+                 wr_owned* error);
 
 #ifdef __cplusplus
 }

@@ -86,6 +86,7 @@ struct AttentionCall {
 struct AttentionLimits {
   KvLayerView kv;  // shapes only
   int32_t num_heads = 0;
+  int32_t window = 0;  // of the group, 0: none
   int32_t max_num_rows = 0;
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
   int32_t max_num_toks = 0;

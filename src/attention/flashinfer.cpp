@@ -54,7 +54,11 @@ class FlashInferAttention final : public AttentionBackend {
     limits_.max_blocks = limits.max_num_blocks;
     limits_.num_sms = device.facts().num_sms;
     batch_invariant_ = limits.batch_invariant;
-    const std::string_view unmet = flashinfer_unmet_need(limits_);
+    // FA2 takes a window's keys in tiles that begin where the window of a tile of queries does, so
+    // sums depend on where prompts are cut.
+    const std::string_view unmet = batch_invariant_ && limits.window > 0
+                                       ? "sliding windows with batch-invariant"
+                                       : flashinfer_unmet_need(limits_);
     if (!unmet.empty()) {
       throw StartupError(ErrorCode::kUnsupported,
                          fmt::format("attention backend flashinfer does not support {}", unmet));

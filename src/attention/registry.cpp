@@ -3,6 +3,7 @@
 #include "attention/cpu_paged.h"
 #include "attention/flashinfer.h"
 #include "attention/native.h"
+#include "attention/phased.h"
 
 #include <algorithm>
 #include <string>
@@ -19,6 +20,7 @@ struct Entry {
 };
 constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
+    {&phased_attention_capabilities, &make_phased_attention},
     {&flashinfer_capabilities, &make_flashinfer},
     {&native_attention_capabilities, &make_native_attention},
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <variant>
@@ -44,6 +43,17 @@ AnswerJson logprobs_json(const std::vector<LogprobEntry>& entries) {
   return out;
 }
 
+// A list for each vector of `width` numbers.
+AnswerJson vectors_json(const std::vector<float>& values, int32_t width) {
+  AnswerJson out = AnswerJson::array();
+  for (auto at = values.begin(); at != values.end(); at += width) {
+    AnswerJson vector = AnswerJson::array();
+    std::transform(at, at + width, std::back_inserter(vector), shown);
+    out.push_back(std::move(vector));
+  }
+  return out;
+}
+
 AnswerJson stop_reason_json(const RequestUpdate& last) {
   if (const auto* id = std::get_if<int64_t>(&last.stop_reason)) {
     return *id;
@@ -55,7 +65,7 @@ AnswerJson stop_reason_json(const RequestUpdate& last) {
 }
 
 AnswerJson usage_json(std::span<const Answer> answers) {
-  const RequestUpdate& first = answers.front().last;
+  const RequestUpdate& first = answers.front();
   const int64_t num_output_tokens = count_output_tokens(answers);
   return {{"prompt_tokens", first.num_prompt_tokens},
           {"completion_tokens", num_output_tokens},
@@ -65,13 +75,13 @@ AnswerJson usage_json(std::span<const Answer> answers) {
 
 // The first token of each choice comes with the prompt; the others take predicted_ms.
 AnswerJson timings_json(std::span<const Answer> answers) {
-  const RequestUpdate& last = answers.front().last;
+  const RequestUpdate& last = answers.front();
   const RequestTimings& timings = last.timings;
   double predicted_ms = 0;
   int64_t num_timed = 0;
   for (const Answer& answer : answers) {
-    predicted_ms = std::max(predicted_ms, answer.last.timings.predicted_ms);
-    num_timed += std::max(0, answer.last.num_output_tokens - 1);
+    predicted_ms = std::max(predicted_ms, answer.timings.predicted_ms);
+    num_timed += std::max(0, answer.num_output_tokens - 1);
   }
   return {{"queue_ms", rounded_ms(timings.queue_ms)},
           {"prompt_n", last.num_prompt_tokens - last.num_cached_tokens},
@@ -87,10 +97,13 @@ AnswerJson choice_json(size_t index, const Answer& answer) {
   AnswerJson choice = {{"index", index},
                        {"token_ids", answer.token_ids},
                        {"text", answer.text},
-                       {"finish_reason", finish_reason_name(answer.last.finish_reason)},
-                       {"stop_reason", stop_reason_json(answer.last)}};
+                       {"finish_reason", finish_reason_name(answer.finish_reason)},
+                       {"stop_reason", stop_reason_json(answer)}};
   choice["logprobs"] =
       answer.logprobs.empty() ? AnswerJson(nullptr) : logprobs_json(answer.logprobs);
+  if (!answer.hidden_states.empty()) {
+    choice["hidden_states"] = vectors_json(answer.hidden_states, answer.hidden_width);
+  }
   return choice;
 }
 
@@ -117,21 +130,9 @@ ErrorKind error_kind(ErrorCode code) {
 
 }  // namespace
 
-void Answer::add(RequestUpdate update) {
-  text += update.text;
-  token_ids.insert(token_ids.end(), update.token_ids.begin(), update.token_ids.end());
-  logprobs.insert(logprobs.end(),
-                  std::make_move_iterator(update.logprobs.begin()),
-                  std::make_move_iterator(update.logprobs.end()));
-  update.text.clear();
-  update.token_ids.clear();
-  update.logprobs.clear();
-  last = std::move(update);
-}
-
 const Answer* find_failed(std::span<const Answer> answers) {
   const auto failed = std::find_if(answers.begin(), answers.end(), [](const Answer& answer) {
-    return answer.last.finish_reason == FinishReason::kError;
+    return answer.finish_reason == FinishReason::kError;
   });
   return failed == answers.end() ? nullptr : &*failed;
 }
@@ -139,7 +140,7 @@ const Answer* find_failed(std::span<const Answer> answers) {
 int64_t count_output_tokens(std::span<const Answer> answers) {
   int64_t sum = 0;
   for (const Answer& answer : answers) {
-    sum += answer.last.num_output_tokens;
+    sum += answer.num_output_tokens;
   }
   return sum;
 }
@@ -151,6 +152,11 @@ AnswerJson answer_json(std::span<const TokenId> prompt_token_ids, std::span<cons
   }
   AnswerJson out;
   out["prompt_token_ids"] = std::vector<TokenId>(prompt_token_ids.begin(), prompt_token_ids.end());
+  if (!answers.front().prompt_logprobs.empty()) {
+    AnswerJson prompt = logprobs_json(answers.front().prompt_logprobs);
+    prompt.insert(prompt.begin(), nullptr);
+    out["prompt_logprobs"] = std::move(prompt);
+  }
   out["choices"] = std::move(choices);
   out["usage"] = usage_json(answers);
   out["timings"] = timings_json(answers);
@@ -184,7 +190,10 @@ AnswerJson stats_json(const EngineStats& stats) {
           {"graphs_eager", stats.graphs_eager},
           {"graph_captures", stats.graph_captures},
           {"graph_bytes", stats.graph_bytes},
-          {"padded_toks", stats.padded_toks}};
+          {"padded_toks", stats.padded_toks},
+          {"grammar_masks", stats.grammar_masks},
+          {"grammar_mask_us", stats.grammar_mask_us},
+          {"withheld_rows", stats.withheld_rows}};
 }
 
 std::string json_line(const AnswerJson& json) {

@@ -7,22 +7,17 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 namespace warprow {
 
-// A request's updates put together.
-struct Answer {
-  std::string text;
-  std::vector<TokenId> token_ids;
-  std::vector<LogprobEntry> logprobs;
-  RequestUpdate
-      last;  // the final update, without the parts above; finish_reason kNone before it came
-
-  void add(RequestUpdate update);
-  [[nodiscard]] bool finished() const { return last.finish_reason != FinishReason::kNone; }
+// A request's updates put together; finish_reason is kNone before the final one came.
+struct Answer : RequestUpdate {
+  void add(RequestUpdate update) { join_update(*this, std::move(update)); }
+  [[nodiscard]] bool finished() const { return finish_reason != FinishReason::kNone; }
 };
 
 // The first choice that failed, or null.
@@ -33,7 +28,9 @@ int64_t count_output_tokens(std::span<const Answer> answers);
 
 using AnswerJson = nlohmann::ordered_json;
 
-// {"prompt_token_ids":[…],"choices":[{…}],"usage":{…},"timings":{…}}. A log probability of minus
+// {"prompt_token_ids":[…],"choices":[{…}],"usage":{…},"timings":{…}}; where they were asked for,
+// "prompt_logprobs" stand before the choices, null for the first token, and a choice has its
+// "hidden_states". A log probability of minus
 // infinity is written -9999.0, as vLLM does, since JSON has no infinity.
 // A choice for each answer, one or more. usage counts the prompt once; of timings the prompt's are
 // those of the first choice, and predicted_ms is that of the slowest.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/batch_run.h"
 
+#include "cli/note.h"
 #include "cli/request_line.h"
 #include "cli/run_summary.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
@@ -126,7 +126,7 @@ void BatchRun::take_update() {
 void BatchRun::finish(Line& line) {
   --num_running_;
   if (const Answer* failed = find_failed(line.answers)) {
-    line.result = error_json({ErrorCode::kInternal, failed->last.error});
+    line.result = error_json({ErrorCode::kInternal, failed->error});
     ++num_failed_;
   } else {
     line.result = answer_json(line.prompt_token_ids, line.answers);
@@ -154,11 +154,10 @@ void BatchRun::abort_all() {
 
 void BatchRun::report(double seconds) const {
   if (updates_.signal() != 0) {
-    fmt::print(stderr, "warprow: interrupted; {} results written\n", first_);
+    note("warprow: interrupted; {} results written\n", first_);
   }
   if (num_failed_ > 0) {
-    fmt::print(
-        stderr, "warprow: {} of {} prompts failed; their lines say why\n", num_failed_, first_);
+    note("warprow: {} of {} prompts failed; their lines say why\n", num_failed_, first_);
   }
   if (options_.stats || options_.summary) {
     print_summary(num_output_tokens_, seconds, engine_.stats(), options_.stats);

@@ -14,6 +14,7 @@ Result<ExitCode> run_bench(const Arguments& arguments) {
       {"throughput", "many prompts, all submitted at once", &run_bench_throughput},
       {"startup", "process start to a ready engine and to a first token", &run_bench_startup},
       {"step", "host and device time of one steady decode step", &run_bench_step},
+      {"serve", "a load of requests on a running server", &run_bench_serve},
   };
   const std::string kind = arguments.empty() ? "" : arguments.front();
   const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
@@ -28,7 +29,7 @@ Result<ExitCode> run_bench(const Arguments& arguments) {
     names += fmt::format("{}{}", names.empty() ? "" : "|", command.name);
   }
   if (kind == "-h" || kind == "--help") {
-    fmt::print("usage: warprow bench {} MODEL [FLAGS]; each has its own --help\n\n", names);
+    fmt::print("usage: warprow bench {} [MODEL] [FLAGS]; each has its own --help\n\n", names);
     for (const Command& command : kKinds) {
       fmt::print("  {:<12}{}\n", command.name, command.summary);
     }

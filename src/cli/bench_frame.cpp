@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench_frame.h"
 
+#include "cli/number_flags.h"
 #include "cli/output.h"
 #include "cli/sampling_fields.h"
-#include "config/parse_size.h"
 #include "engine/validate.h"
 
 #include <algorithm>
@@ -14,18 +14,6 @@
 #include <fmt/ranges.h>
 
 namespace warprow {
-namespace {
-
-Result<int64_t> parse_count(const char* name, const std::string& text) {
-  const Result<int64_t> value = parse_size(text);
-  if (!value || *value < 0 || *value > 1'000'000) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--{}: '{}' is not a number from 0 to 1000000", name, text));
-  }
-  return *value;
-}
-
-}  // namespace
 
 BenchFrame::BenchFrame(const char* name, const char* summary)
     : frame_(name, summary, "MODEL [FLAGS]") {
@@ -38,11 +26,7 @@ BenchFrame::BenchFrame(const char* name, const char* summary)
 }
 
 void BenchFrame::add_count(const char* name, const std::string& help, int64_t& target) {
-  flags().add_value(
-      {.name = name, .value = "N", .group = "Bench", .help = fmt::format("{} [{}]", help, target)},
-      [name, &target](const std::string& text) -> Result<void> {
-        return parse_count(name, text).map([&target](int64_t value) { target = value; });
-      });
+  add_count_flag(flags(), {.name = name, .value = "", .group = "Bench", .help = help}, target);
 }
 
 void BenchFrame::add_counts(const char* name,
@@ -80,7 +64,7 @@ void BenchFrame::add_sampling(BenchLoad& load) {
 Result<std::optional<ExitCode>> BenchFrame::begin(const Arguments& arguments) {
   Arguments all{"--no-enable-prefix-caching"};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  const auto begun = frame_.begin(all, {.has_request_seed = sampling_ != nullptr});
+  auto begun = frame_.begin(all, {.has_request_seed = sampling_ != nullptr});
   if (!begun || *begun || sampling_ == nullptr) {
     return begun;
   }

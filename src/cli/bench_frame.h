@@ -72,6 +72,7 @@ Result<ExitCode> run_bench_latency(const Arguments& arguments);
 Result<ExitCode> run_bench_throughput(const Arguments& arguments);
 Result<ExitCode> run_bench_startup(const Arguments& arguments);
 Result<ExitCode> run_bench_startup_child(const Arguments& arguments);
+Result<ExitCode> run_bench_serve(const Arguments& arguments);
 Result<ExitCode> run_bench_step(const Arguments& arguments);
 
 }  // namespace warprow

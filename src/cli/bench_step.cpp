@@ -36,6 +36,7 @@ AnswerJson spread_json(const std::vector<double>& values) {
 std::vector<double> column(const StepRecord& record,
                            const std::function<double(const StepSample&)>& value) {
   std::vector<double> values;
+  values.reserve(record.samples.size());
   for (const StepSample& sample : record.samples) {
     values.push_back(value(sample));
   }
@@ -164,7 +165,9 @@ Result<ExitCode> run_bench_step(const Arguments& arguments) {
       !checked) {
     return tl::unexpected(checked.error());
   }
-  const Result<StepRecord> record = measure(frame.config(), flags);
+  EngineConfig config = frame.config();
+  config.prefill_toks_per_decode = kNoPrefillLimit;  // rows that begin early would run far ahead
+  const Result<StepRecord> record = measure(config, flags);
   if (!record) {
     return tl::unexpected(record.error());
   }

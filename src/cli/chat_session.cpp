@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/chat_session.h"
 
+#include "cli/note.h"
 #include "cli/run_summary.h"
-#include "cli/single_run.h"
 
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -22,16 +19,11 @@ constexpr const char* kHelp =
 
 }  // namespace
 
-ChatSession::ChatSession(Engine& engine,
+ChatSession::ChatSession(ChatPartner& partner,
                          UpdateQueue& updates,
                          Output& out,
-                         SamplingOptions sampling,
                          std::optional<std::string> system)
-    : engine_(engine),
-      updates_(updates),
-      out_(out),
-      sampling_(std::move(sampling)),
-      system_(std::move(system)) {
+    : partner_(partner), updates_(updates), out_(out), system_(std::move(system)) {
   reset();
 }
 
@@ -60,51 +52,43 @@ ChatSession::Next ChatSession::obey(std::string_view command) {
   }
   if (command == "/reset" || command == "/clear") {
     reset();
-    fmt::print(stderr, "The conversation starts afresh.\n");
+    note("The conversation starts afresh.\n");
   } else if (command == "/stats") {
-    fmt::print(stderr, "{}{}\n", last_speed_, stats_text(engine_.stats()));
+    note("{}{}\n", last_speed_, partner_.counters());
   } else if (command == "/help") {
-    fmt::print(stderr, "{}", kHelp);
+    note("{}", kHelp);
   } else {
-    fmt::print(stderr, "unknown command {}; /help lists them\n", command);
+    note("unknown command {}; /help lists them\n", command);
   }
   return Next::kGoOn;
 }
 
 ChatSession::Next ChatSession::answer(const std::string& text) {
-  GenerationRequest request;
   messages_.push_back({"user", text});
-  request.prompt = messages_;
-  request.sampling = sampling_;
-  Result<ValidRequest> valid = engine_.validate(request);
-  if (!valid) {
-    messages_.pop_back();
-    exit_code_ = ExitCode::kRequestFailed;
-    fmt::print(stderr, "warprow: {}; /reset starts afresh\n", valid.error().message);
-    return Next::kGoOn;
-  }
   const auto start = std::chrono::steady_clock::now();
-  Answer reply = stream_answers(engine_, updates_, *valid, &out_).front();
+  ChatReply reply = partner_.answer(messages_, out_);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   out_.end_line();
-  last_speed_ = speed_text(reply.last.num_output_tokens, took.count()) + "\n";
 
   const bool leave = updates_.signal() == SIGTERM || out_.closed();
-  if (reply.last.finish_reason == FinishReason::kError) {
+  if (!reply.error.empty()) {
     messages_.pop_back();
     exit_code_ = ExitCode::kRequestFailed;
-    fmt::print(stderr, "warprow: the request failed: {}\n", reply.last.error);
+    if (reply.is_refused) {
+      note("warprow: {}; /reset starts afresh\n", reply.error);
+    } else {
+      note("warprow: the request failed: {}\n", reply.error);
+    }
   } else {
+    last_speed_ = speed_text(reply.num_tokens, took.count()) + "\n";
     // An answer that was stopped half way is what the user saw, so it belongs to the conversation.
     messages_.push_back({"assistant", std::move(reply.text)});
   }
-  if (reply.last.finish_reason == FinishReason::kLength) {
-    fmt::print(stderr,
-               "(cut at {} tokens by --max-tokens or the end of the context)\n",
-               reply.last.num_output_tokens);
+  if (reply.is_cut) {
+    note("(cut at {} tokens by --max-tokens or the end of the context)\n", reply.num_tokens);
   }
   if (!leave && updates_.signal() != 0) {
-    fmt::print(stderr, "(stopped)\n");
+    note("(stopped)\n");
     updates_.forget_signal();
   }
   return leave ? Next::kLeave : Next::kGoOn;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "base/error.h"
+#include "cli/chat_partner.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/update_queue.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 namespace warprow {
 
 // A conversation: keeps the messages, streams each answer, obeys /commands. The whole history goes
-// to the engine with each turn; its prefix cache makes the repetition cheap. Answers go to `out`,
+// to the engine or server with each turn; its prefix cache makes the repetition cheap. Answers go to `out`,
 // everything else to stderr.
 //
 // Owns: the messages. Thread: one.
@@ -23,10 +24,9 @@ namespace warprow {
 // failed leaves it.
 class ChatSession {
  public:
-  ChatSession(Engine& engine,
+  ChatSession(ChatPartner& partner,
               UpdateQueue& updates,
               Output& out,
-              SamplingOptions sampling,
               std::optional<std::string> system);
 
   enum class Next { kGoOn, kLeave };
@@ -43,10 +43,9 @@ class ChatSession {
   Next answer(const std::string& text);
   void reset();
 
-  Engine& engine_;
+  ChatPartner& partner_;
   UpdateQueue& updates_;
   Output& out_;
-  SamplingOptions sampling_;
   std::optional<std::string> system_;
   std::vector<ChatMessage> messages_;
   std::string last_speed_;  // of the last answer, for /stats

@@ -3,6 +3,7 @@
 
 #include "cli/flag_set.h"
 #include "cli/help_text.h"
+#include "cli/note.h"
 
 #include <cstdio>
 #include <string_view>
@@ -20,7 +21,11 @@ constexpr Command kCommands[] = {
     {"tokenize", "shows the tokens of a text", &run_tokenize},
     {"detokenize", "turns token ids into text", &run_detokenize},
     {"plan", "shows what a model would take of the memory", &run_plan},
-    {"bench", "measures speed on random prompts: latency, throughput, startup, step", &run_bench},
+    {"bench",
+     "measures speed: latency, throughput, startup, step; serve: of a running server",
+     &run_bench},
+    {"run-batch", "answers a file of requests in OpenAI's batch format", &run_run_batch},
+    {"top", "shows what a running server does", &run_top},
     {"selftest", "checks on this machine what tests cannot know: sleep", &run_selftest},
 };
 
@@ -31,9 +36,11 @@ std::string overview() {
     out += help_row(command.name, command.summary);
   }
   out +=
-      "\nMODEL is a .gguf file, a Hugging Face directory, an alias (smollm2), or org/name in the "
-      "Hugging Face\n"
-      "cache. Answers go to stdout, everything else to stderr.\n\n"
+      "\nMODEL is a .gguf file, a Hugging Face directory, an alias (smollm2), or "
+      "org/name[@revision][:QUANT] on\n"
+      "the Hugging Face Hub, downloaded to its cache once. Answers go to stdout, everything else "
+      "to "
+      "stderr.\n\n"
       "  warprow COMMAND --help          the flags most used\n"
       "  warprow COMMAND --help=all      every flag; --help=GROUP or --help=FLAG a part of them\n"
       "  warprow --version\n\n"
@@ -67,7 +74,7 @@ tl::unexpected<Error> unknown_command(const std::string& name) {
 
 Result<ExitCode> run_command_line(const Arguments& arguments) {
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", overview());
+    note("{}", overview());
     return ExitCode::kUsage;
   }
   const std::string& name = arguments.front();

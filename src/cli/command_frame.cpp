@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_frame.h"
 
+#include "cli/hub_download.h"
 #include "cli/output.h"
 
 #include <unistd.h>
@@ -45,10 +46,13 @@ void CommandFrame::add_output_flag() {
                    });
 }
 
-Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments, Traits traits) {
-  engine_.emplace(
-      flags_,
-      traits.has_request_seed ? EngineFlags::Seed::kOfTheRequest : EngineFlags::Seed::kEngine);
+Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
+                                                    const Traits& traits) {
+  if (traits.has_engine) {
+    engine_.emplace(
+        flags_,
+        traits.has_request_seed ? EngineFlags::Seed::kOfTheRequest : EngineFlags::Seed::kEngine);
+  }
   flags_.add_positionals(positionals_);
   if (const std::optional<std::string> scope = help_scope(arguments)) {
     const Result<std::string> text = flags_.help(*scope);
@@ -56,6 +60,9 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments, 
   }
   if (Result<void> parsed = flags_.parse(arguments); !parsed) {
     return tl::unexpected(parsed.error());
+  }
+  if (!engine_) {
+    return std::nullopt;
   }
   if (!traits.takes_more_arguments || (!positionals_.empty() && !is_number(positionals_.front()))) {
     engine_->take_model(positionals_);
@@ -77,9 +84,17 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments, 
   if (*printed) {
     return answer(**printed);
   }
+  if (traits.needs_model && !traits.needs_model()) {
+    return std::nullopt;
+  }
   if (loaded_.config.model.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 "no model: name one first or with -m, for instance smollm2");
+  }
+  const WeightFiles weights =
+      loaded_.config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
+  if (Result<void> there = ensure_model(loaded_.config.model, weights); !there) {
+    return tl::unexpected(there.error());
   }
   return std::nullopt;
 }

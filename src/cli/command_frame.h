@@ -6,6 +6,7 @@
 #include "cli/engine_flags.h"
 #include "cli/flag_set.h"
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,14 +27,17 @@ class CommandFrame {
   void add_output_flag();
 
   struct Traits {
-    bool has_request_seed = false;      // --seed is the request's, not the engine's
-    bool takes_more_arguments = false;  // than MODEL
+    bool has_request_seed = false;        // --seed is the request's, not the engine's
+    bool takes_more_arguments = false;    // than MODEL
+    bool has_engine = true;               // false: neither MODEL nor the engine's settings
+    std::function<bool()> needs_model{};  // asked after parsing; empty: yes
   };
-  // Adds the engine's flags after the command's own, reads the arguments, loads the settings and
-  // starts logging. A value means that the command is over: --help or --print-config was answered.
-  Result<std::optional<ExitCode>> begin(const Arguments& arguments, Traits traits);
+  // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts
+  // logging, and downloads the model if need be. A value means that the command is over: --help or --print-config was answered.
+  Result<std::optional<ExitCode>> begin(const Arguments& arguments, const Traits& traits);
 
   [[nodiscard]] const EngineConfig& config() const { return loaded_.config; }
+  [[nodiscard]] const LoadedConfig& loaded() const { return loaded_; }
   [[nodiscard]] bool as_json() const { return as_json_; }
   // The arguments after MODEL.
   [[nodiscard]] const std::vector<std::string>& more_arguments() const { return positionals_; }

@@ -5,6 +5,7 @@
 #include "cli/prompt_flags.h"
 #include "cli/sampling_fields.h"
 #include "cli/single_run.h"
+#include "cli/structure_flags.h"
 #include "cli/update_queue.h"
 #include "engine/engine.h"
 
@@ -97,6 +98,7 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
       prompts_file);
   SamplingOptions sampling;
   add_sampling_flags(frame.flags(), sampling);
+  const StructureFlags structure(frame.flags());
   frame.add_output_flag();
   RunOptions options;
   add_stats_flag(frame.flags(), options);
@@ -104,6 +106,11 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
+  Result<std::optional<StructuredOutput>> structured = structure.read();
+  if (!structured) {
+    return tl::unexpected(structured.error());
+  }
+  sampling.structured_output = *std::move(structured);
   if (Result<void> checked = check_without_model(sampling); !checked) {
     return tl::unexpected(refused_request(checked.error()));
   }

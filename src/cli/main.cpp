@@ -2,9 +2,9 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/exit_code.h"
+#include "cli/note.h"
 
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <new>
 
@@ -14,7 +14,7 @@ namespace warprow {
 namespace {
 
 ExitCode complain(const Error& error) {
-  fmt::print(stderr, "warprow: {}\n", error.message);
+  note("warprow: {}\n", error.message);
   return exit_code_of(error.code);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/progress_bar.h"
 
+#include "cli/note.h"
+
 #include <algorithm>
 #include <cstdio>
 
@@ -42,13 +44,13 @@ void ProgressBar::update(int64_t done, int64_t num_tokens) {
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double speed = seconds > 0 ? static_cast<double>(num_tokens) / seconds : 0.0;
   // Back to the line's start, clear it, draw.
-  fmt::print(stderr, "\r\x1b[K{}", progress_text(done, total_, speed));
+  note("\r\x1b[K{}", progress_text(done, total_, speed));
   std::fflush(stderr);
 }
 
 void ProgressBar::clear() {
   if (on_screen_) {
-    fmt::print(stderr, "\r\x1b[K");
+    note("\r\x1b[K");
     std::fflush(stderr);
     on_screen_ = false;
     last_draw_ = {};

@@ -201,9 +201,14 @@ Result<void> read_sampling(const SamplingField& field,
   return {};
 }
 
+// Read together, from the line itself.
+bool is_structure(const std::string& key) {
+  return key == "structured_outputs" || key == "response_format";
+}
+
 bool is_known(const std::string& key) {
   return key == "prompt" || key == "messages" || key == "priority" || key == "cache_salt" ||
-         find_sampling_field(key) != nullptr;
+         key == "hidden_states" || is_structure(key) || find_sampling_field(key) != nullptr;
 }
 
 Result<void> read_field(const std::string& key, const Json& value, GenerationRequest& request) {
@@ -229,6 +234,13 @@ Result<void> read_field(const std::string& key, const Json& value, GenerationReq
     request.cache_salt = value.get<std::string>();
     return {};
   }
+  if (key == "hidden_states") {
+    if (value != "outputs" && value != "all") {
+      return invalid(fmt::format("hidden_states: must be outputs or all, not {}", shown(value)));
+    }
+    request.hidden_states = value == "all" ? HiddenStatesWish::kAll : HiddenStatesWish::kOutputs;
+    return {};
+  }
   const SamplingField* field = find_sampling_field(key);
   if (field == nullptr) {
     return invalid(fmt::format("unknown field '{}'", key));
@@ -250,14 +262,26 @@ Result<GenerationRequest> parse_request_line(std::string_view line,
   GenerationRequest request;
   request.sampling = defaults;
   int num_prompts = 0;
+  bool has_structure = false;
   for (const auto& [key, value] : root.items()) {
     if (value.is_null() && is_known(key)) {
+      continue;
+    }
+    if (is_structure(key)) {
+      has_structure = true;
       continue;
     }
     if (Result<void> done = read_field(key, value, request); !done) {
       return tl::unexpected(done.error());
     }
     num_prompts += key == "prompt" || key == "messages" ? 1 : 0;
+  }
+  if (has_structure) {
+    Result<std::optional<StructuredOutput>> wanted = read_structured_output(line);
+    if (!wanted) {
+      return tl::unexpected(wanted.error());
+    }
+    request.sampling.structured_output = *std::move(wanted);
   }
   if (num_prompts != 1) {
     return invalid(num_prompts == 0 ? "needs prompt or messages"

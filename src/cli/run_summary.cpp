@@ -2,8 +2,7 @@
 #include "cli/run_summary.h"
 
 #include "cli/answer.h"
-
-#include <cstdio>
+#include "cli/note.h"
 
 #include <fmt/format.h>
 
@@ -24,9 +23,9 @@ std::string stats_text(const EngineStats& stats) {
 }
 
 void print_summary(int64_t num_tokens, double seconds, const EngineStats& stats, bool with_stats) {
-  fmt::print(stderr, "{}\n", speed_text(num_tokens, seconds));
+  note("{}\n", speed_text(num_tokens, seconds));
   if (with_stats) {
-    fmt::print(stderr, "{}\n", stats_text(stats));
+    note("{}\n", stats_text(stats));
   }
 }
 

@@ -44,6 +44,12 @@ constexpr SamplingField kFields[] = {
     {"logprobs",
      &SamplingOptions::logprobs,
      "with each token its log probability and those of the N likeliest (JSON)"},
+    {"logprob_token_ids",
+     &SamplingOptions::logprob_token_ids,
+     "with each token the log probabilities of these token ids instead (JSON): 2,198"},
+    {"prompt_logprobs",
+     &SamplingOptions::prompt_logprobs,
+     "log probabilities of the prompt's tokens too, with the N likeliest of each (JSON)"},
     {"n", &SamplingOptions::n, "answers to each prompt"},
     {"min_tokens", &SamplingOptions::min_tokens, "shortest answer in tokens"},
     {"repetition_penalty",
@@ -184,6 +190,22 @@ const char* placeholder() {
   }
 }
 
+template <typename T>
+nlohmann::json value_json(const T& value) {
+  return value;
+}
+template <typename T>
+nlohmann::json value_json(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+nlohmann::json value_json(const std::map<int64_t, double>& value) {
+  nlohmann::json out = nlohmann::json::object();
+  for (const auto& [id, bias] : value) {
+    out[std::to_string(id)] = bias;
+  }
+  return out;
+}
+
 }  // namespace
 
 void for_each_sampling_field(const std::function<void(const SamplingField&)>& visit) {
@@ -199,6 +221,21 @@ const SamplingField* find_sampling_field(std::string_view name) {
     }
   }
   return nullptr;
+}
+
+nlohmann::json sampling_json(const SamplingOptions& options) {
+  nlohmann::json out = nlohmann::json::object();
+  const SamplingOptions unset;
+  for_each_sampling_field([&](const SamplingField& field) {
+    std::visit(
+        [&](auto member) {
+          if (options.*member != unset.*member) {
+            out[field.name] = value_json(options.*member);
+          }
+        },
+        field.member);
+  });
+  return out;
 }
 
 void add_sampling_flags(FlagSet& flags, SamplingOptions& options) {

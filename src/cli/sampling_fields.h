@@ -14,6 +14,8 @@
 #include <variant>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace warprow {
 
 // One member of SamplingOptions, described once; the sampling flags and the fields of a
@@ -35,6 +37,9 @@ struct SamplingField {
 
 void for_each_sampling_field(const std::function<void(const SamplingField&)>& visit);
 const SamplingField* find_sampling_field(std::string_view name);
+
+// What differs from a SamplingOptions as it is made, under the fields' names, as a server takes it.
+nlohmann::json sampling_json(const SamplingOptions& options);
 
 // Adds a flag for each field. options must outlive flags.
 void add_sampling_flags(FlagSet& flags, SamplingOptions& options);

@@ -2,6 +2,7 @@
 #include "cli/single_run.h"
 
 #include "base/check.h"
+#include "cli/note.h"
 #include "cli/run_summary.h"
 
 #include <algorithm>
@@ -118,7 +119,7 @@ Result<ExitCode> run_single(Engine& engine,
 
   if (const Answer* failed = find_failed(answers)) {
     out.end_line();
-    fmt::print(stderr, "warprow: the request failed: {}\n", failed->last.error);
+    note("warprow: the request failed: {}\n", failed->error);
     return ExitCode::kRequestFailed;
   }
   if (as_text) {

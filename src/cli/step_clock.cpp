@@ -69,6 +69,7 @@ class StepClock final : public Executor {
     ours_ += Clock::now() - end;
   }
 
+  [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
   [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
   [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
   std::vector<std::string> collective_rpc(const std::string& operation,
@@ -110,8 +111,11 @@ class StepClock final : public Executor {
       record_.after = inner_->stats();
       inner_->collective_rpc("time_steps", std::to_string(record_.num_steps));
       timed_left_ = record_.num_steps;
-    } else if (timed_left_ > 0 && --timed_left_ == 0) {
-      record_.device_times = inner_->collective_rpc("step_times", "").front();
+    } else if (timed_left_ > 0) {
+      --timed_left_;
+      if (timed_left_ == 0) {
+        record_.device_times = inner_->collective_rpc("step_times", "").front();
+      }
     }
   }
 

@@ -8,17 +8,21 @@ namespace warprow {
 
 // The engine's settings as the user wishes them. Names follow vLLM's flags. 0 means "decide" where
 // a line says so; resolve() (config/resolve.h) turns wishes into facts.
+inline constexpr int32_t kNoPrefillLimit = 1 << 24;  // of prefill_toks_per_decode
+
 struct EngineConfig {
-  std::string model;                   // file, directory, alias or org/name
-  std::string dtype = "auto";          // auto | float32 | bfloat16
-  std::string load_format = "auto";    // auto | dummy
-  std::string device = "auto";         // auto | cpu | cuda; for plans also a GPU by name: h200
-  int32_t threads = 0;                 // 0: the cores this process may use
-  int32_t max_model_len = 0;           // 0: the model's own, cut to what the KV cache holds
-  int32_t max_num_seqs = 0;            // 0: 64 on a CPU, 1024 on a GPU
-  int32_t max_num_batched_tokens = 0;  // 0: 512 on a CPU, 8192 on a GPU
-  int32_t block_size = 16;             // tokens in a KV block, a multiple of 16
-  int32_t kernel_block_size = 0;       // 0: block_size; else a divisor of it, a multiple of 16
+  std::string model;                    // file, directory, alias or org/name
+  std::string dtype = "auto";           // auto | float32 | bfloat16
+  std::string load_format = "auto";     // auto | dummy
+  std::string device = "auto";          // auto | cpu | cuda; for plans also a GPU by name: h200
+  int32_t threads = 0;                  // 0: the cores this process may use
+  bool pin_threads = false;             // CPU threads keep to a core each
+  int32_t max_model_len = 0;            // 0: the model's own, cut to what the KV cache holds
+  int32_t max_num_seqs = 0;             // 0: 64 on a CPU, 1024 on a GPU
+  int32_t max_num_batched_tokens = 0;   // 0: 512 on a CPU, 8192 on a GPU
+  int32_t prefill_toks_per_decode = 0;  // 0: 2 on a CPU, no limit on a GPU
+  int32_t block_size = 16;              // tokens in a KV block, a multiple of 16
+  int32_t kernel_block_size = 0;        // 0: block_size; else a divisor of it, a multiple of 16
   // 0: min(2 GiB, a quarter of the memory) on a CPU; on a GPU what its share leaves
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take
@@ -28,10 +32,14 @@ struct EngineConfig {
   bool enforce_eager = false;              // no graphs
   std::string cudagraph_mode = "auto";     // GraphWish (runner/graphs/graph_plan.h), or auto
   std::string cudagraph_capture_sizes = "auto";  // "1,2,4,8": token counts that get graphs
+  // raw_logprobs | raw_logits | processed_logprobs | processed_logits
+  std::string logprobs_mode = "raw_logprobs";
+  bool enable_hidden_states = false;  // requests may ask for hidden states
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
-  uint64_t seed = 0;  // draws the seeds of requests that bring none
+  int32_t grammar_mask_delay_us = 0;  // added to each mask of a grammar: a test's, without a flag
+  uint64_t seed = 0;                  // draws the seeds of requests that bring none
   std::string log_level = "warning";
   std::string log_format = "text";
 };

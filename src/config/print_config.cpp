@@ -64,4 +64,18 @@ std::string config_as_json(const LoadedConfig& loaded, const ResolvedConfig& res
   return out.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
+std::string settings_line(const LoadedConfig& loaded) {
+  std::string out;
+  for_each_field([&](const Field& field) {
+    if (loaded.origin(field.name) != Origin::kDefault) {
+      out += fmt::format("{}--{} {} ({})",
+                         out.empty() ? "" : ", ",
+                         field.name,
+                         field_text(loaded.config, field),
+                         origin_name(loaded.origin(field.name)));
+    }
+  });
+  return out;
+}
+
 }  // namespace warprow

@@ -6,6 +6,7 @@
 namespace warprow {
 namespace {
 
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): a thread's own depth
 thread_local int forbidden = 0;
 
 }  // namespace

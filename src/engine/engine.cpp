@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "engine/bad_words.h"
 #include "engine/engine_loop.h"
+#include "engine/grammar_source.h"
 #include "engine/inbox.h"
 #include "engine/output_loop.h"
 #include "engine/output_queue.h"
@@ -20,12 +21,14 @@
 namespace warprow {
 namespace {
 
+constexpr const char* kStopped = "the engine has stopped";
+
 RequestLimits request_limits(const ModelFacts& facts, const TextModel& text) {
   RequestLimits limits;
   limits.vocab_size = facts.vocab_size;
   limits.max_model_len = facts.max_model_len;
   limits.eos_token_ids = text.eos;
-  limits.has_token_lists = facts.has_token_lists;
+  limits.has_hidden_states = facts.has_hidden_states;
   limits.defaults.temperature = text.sampling.temperature;
   limits.defaults.top_p = text.sampling.top_p;
   limits.defaults.min_p = text.sampling.min_p;
@@ -56,6 +59,7 @@ class EngineImpl final : public Engine {
         executor_(std::move(executor)),
         facts_(executor_->model_facts()),
         limits_(request_limits(facts_, *text_)),
+        grammars_(*text_),
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
         loop_(config, *executor_, inbox_, outputs_),
         output_loop_(outputs_, inbox_),
@@ -80,11 +84,20 @@ class EngineImpl final : public Engine {
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());
     }
+    std::optional<Grammar> grammar;
+    if (request.sampling.structured_output) {
+      Result<Grammar> compiled = grammars_.compile(*request.sampling.structured_output);
+      if (!compiled) {
+        return tl::unexpected(std::move(compiled).error());
+      }
+      grammar = *std::move(compiled);
+    }
     Result<ValidRequest> valid =
         validate_request(request,
                          *std::move(prompt),
                          limits_,
-                         encode_bad_words(request.sampling.bad_words, text_->tokenizer));
+                         encode_bad_words(request.sampling.bad_words, text_->tokenizer),
+                         std::move(grammar));
     if (valid) {
       const RequestFields& fields = valid->fields();
       const auto prompt_len = static_cast<int64_t>(fields.prompt_token_ids.size());
@@ -114,6 +127,24 @@ class EngineImpl final : public Engine {
   void abort(RequestId id) override { inbox_.abort(id); }
   [[nodiscard]] EngineStats stats() const override { return loop_.stats(); }
 
+  [[nodiscard]] EngineProgress progress() const override { return loop_.progress(); }
+  [[nodiscard]] const StepLog& steps() const override { return loop_.steps(); }
+  [[nodiscard]] const MaskLog& mask_fills() const override { return loop_.mask_fills(); }
+
+  [[nodiscard]] std::optional<std::vector<RequestStatus>> list_requests(
+      std::chrono::milliseconds patience) override {
+    auto list = run_errand([this] { return loop_.list_requests(); });
+    if (!list || list->wait_for(patience) != std::future_status::ready) {
+      return std::nullopt;
+    }
+    return value_of(*list);
+  }
+  Result<void> reset_prefix_cache() override {
+    auto done = run_errand([this] { return loop_.reset_prefix_cache(); });
+    const std::optional<Result<void>> result = done ? value_of(*done) : std::nullopt;
+    return result.value_or(fail(ErrorCode::kInternal, kStopped));
+  }
+
   Result<std::vector<std::string>> sleep(int level) override {
     if (level != 1 && level != 2) {
       return fail(ErrorCode::kInvalidArgument,
@@ -137,9 +168,29 @@ class EngineImpl final : public Engine {
 
  private:
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
+  // What the engine thread will make of `work` between two steps; nullopt after its end.
+  template <typename Work>
+  auto run_errand(Work work) -> std::optional<std::future<decltype(work())>> {
+    auto promise = std::make_shared<std::promise<decltype(work())>>();
+    auto future = promise->get_future();
+    if (!inbox_.send([promise, work] { promise->set_value(work()); })) {
+      return std::nullopt;
+    }
+    return future;
+  }
+  // nullopt: the engine ended before it came to that.
+  template <typename T>
+  static std::optional<T> value_of(std::future<T>& future) {
+    try {
+      return future.get();
+    } catch (const std::future_error&) {
+      return std::nullopt;
+    }
+  }
+
   // Waits for the engine thread's answer.
   Result<std::vector<std::string>> ask(SleepCall call) {
-    const Error stopped{ErrorCode::kInternal, "the engine has stopped"};
+    const Error stopped{ErrorCode::kInternal, kStopped};
     auto answer = call.answer.get_future();
     if (!inbox_.call(std::move(call))) {
       return tl::unexpected(stopped);
@@ -156,6 +207,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Executor> executor_;
   ModelFacts facts_;
   RequestLimits limits_;
+  mutable GrammarSource grammars_;  // safe from any thread
   Inbox inbox_;
   OutputQueue outputs_;
   EngineLoop loop_;

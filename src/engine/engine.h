@@ -4,11 +4,13 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "config/engine_config.h"
+#include "engine/observe.h"
 #include "engine/request.h"
 #include "engine/validate.h"
 #include "executor/executor.h"
 #include "sched/request.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -49,16 +51,27 @@ struct RequestUpdate {
   std::string text;
   std::vector<TokenId> token_ids;
   std::vector<LogprobEntry> logprobs;  // parallel to token_ids when asked for
+  // With the first token, when asked for: an entry for each prompt token but the first.
+  std::vector<LogprobEntry> prompt_logprobs;
+  // When asked for: vectors of hidden_width floats, one for each of token_ids; with the first token
+  // one for each prompt token, if all were wished for.
+  std::vector<float> hidden_states;
+  int32_t hidden_width = 0;
   FinishReason finish_reason = FinishReason::kNone;
   // The stop token id or the stop string that ended it.
   std::variant<std::monostate, int64_t, std::string> stop_reason;
   std::string error;  // with kError
+  bool error_is_clients =
+      false;  // the request asked for what cannot be, as its rules leave no token
   // Set with the finish reason:
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
   int32_t num_cached_tokens = 0;
   RequestTimings timings;
 };
+
+// Appends what a later update of the same choice adds to what is known of it.
+void join_update(RequestUpdate& known, RequestUpdate later);
 
 // Called on the engine's output thread, in order for each request; the last call carries a finish
 // reason. Must not block for long.
@@ -84,14 +97,21 @@ struct EngineStats {
   int64_t graphs_eager = 0;
   int64_t graph_captures = 0;
   int64_t graph_bytes = 0;
-  int64_t padded_toks = 0;  // tokens of padding that forwards computed
+  int64_t padded_toks = 0;      // tokens of padding that forwards computed
+  int64_t grammar_masks = 0;    // filled for structured requests
+  int64_t grammar_mask_us = 0;  // what that took, over all workers
+  int64_t withheld_rows = 0;    // turns that rows lost because their masks were late
+  // As they are now.
+  int32_t num_running = 0;
+  int32_t num_waiting = 0;
+  int32_t num_blocks_used = 0;  // of the KV cache, held by requests
 };
 
 // The loop around scheduler and executor: plan, submit, collect, one step ahead.
 //
 // Owns: the scheduler, the executor, one engine thread and one output thread (detokenise, stop
 // strings, callbacks).
-// Thread: submit, abort and stats from any thread.
+// Thread: submit, abort, stats and what observes from any thread.
 // Invariant: every accepted request gets exactly one final update, also at shutdown (kAbort).
 class Engine {
  public:
@@ -108,6 +128,17 @@ class Engine {
   // Ends a request soon with kAbort; unknown or ended ids are ignored.
   virtual void abort(RequestId id) = 0;
   [[nodiscard]] virtual EngineStats stats() const = 0;
+
+  // What the engine thread is at; answers also while that is stuck.
+  [[nodiscard]] virtual EngineProgress progress() const = 0;
+  // The requests that live now, as of the end of the step under way; nullopt when the engine thread
+  // does not answer in time. Blocks; not from a callback.
+  [[nodiscard]] virtual std::optional<std::vector<RequestStatus>> list_requests(
+      std::chrono::milliseconds patience) = 0;
+  [[nodiscard]] virtual const StepLog& steps() const = 0;
+  [[nodiscard]] virtual const MaskLog& mask_fills() const = 0;
+  // Forgets every cached prefix. kInvalidArgument while requests run. Blocks; not from a callback.
+  virtual Result<void> reset_prefix_cache() = 0;
 
   // Gives the memory of weights and KV cache back to the device (SleepMode in worker/sleep.h), after
   // ending every request with kAbort, as vLLM does. Level 1 keeps the weights in host memory; while

@@ -5,7 +5,9 @@
 #include "base/log.h"
 #include "engine/validate.h"
 
+#include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 namespace warprow {
@@ -19,6 +21,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.max_model_len = facts.max_model_len;
   result.enable_prefix_caching = config.enable_prefix_caching;
   result.enable_chunked_prefill = config.enable_chunked_prefill;
+  result.prefill_toks_per_decode =
+      facts.prefill_toks_per_decode < kNoPrefillLimit ? facts.prefill_toks_per_decode : 0;
   result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
   result.kv = facts.kv;
   return result;
@@ -48,9 +52,14 @@ const char* failure_text(RowFailure failure) {
       return "no token can be drawn: the logits have a NaN or no finite maximum";
     case RowFailure::kNothingLeft:
       return "no token can be drawn: the request's rules (allowed_token_ids, bad_words, "
-             "min_tokens, penalties) leave none";
+             "min_tokens, penalties, structured_outputs) leave none";
   }
   return "";
+}
+
+// A CPU's forward needs its cores more than masks do.
+int32_t num_mask_threads() {
+  return std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }
 
 // So that taking an output never grows its lists.
@@ -71,7 +80,11 @@ EngineLoop::EngineLoop(const EngineConfig& config,
     : executor_(executor),
       inbox_(inbox),
       outputs_(outputs),
-      scheduler_(scheduler_config(config, executor)) {
+      scheduler_(scheduler_config(config, executor)),
+      grammars_(executor.model_facts().vocab_size,
+                num_mask_threads(),
+                std::chrono::microseconds(config.grammar_mask_delay_us)),
+      sampling_(executor, scheduler_, grammars_) {
   const ModelFacts& facts = executor.model_facts();
   scheduler_.reserve(step_);
   reserve_output(output_, static_cast<size_t>(facts.max_num_seqs));
@@ -88,6 +101,9 @@ void EngineLoop::run() noexcept {
   try {
     while (tick()) {
     }
+    if (sampling_.due()) {
+      sampling_.give_up();
+    }
     while (executor_.num_outstanding() > 0) {
       executor_.take_output(output_);
     }
@@ -99,6 +115,7 @@ void EngineLoop::run() noexcept {
   if (end.reason == FinishReason::kError) {
     WR_LOG_ERROR("the engine stops: {}", end.error);
   }
+  progress_.stop(end.error);
   inbox_.close();  // before the end: who submits later is told by the output thread
   inbox_.take(commands_, false);
   commands_.clear();  // who waits to sleep or wake up is told now
@@ -106,17 +123,27 @@ void EngineLoop::run() noexcept {
 }
 
 bool EngineLoop::tick() {
-  const bool idle = !sleep_.awake() || (!scheduler_.has_work() && executor_.num_outstanding() == 0);
+  const bool idle = !sleep_.awake() || (!sampling_.due() && !scheduler_.has_work() &&
+                                        executor_.num_outstanding() == 0);
+  if (idle) {
+    progress_.enter(sleep_.awake() ? EnginePhase::kIdle : EnginePhase::kAsleep);
+  }
   inbox_.take(commands_, idle);
   if (commands_.closed) {
     return false;
   }
   apply_commands();
+  if (sampling_.due()) {
+    advance_sampling();
+    return true;
+  }
   if (!sleep_.awake() || submit_step()) {
     return true;
   }
   if (executor_.num_outstanding() > 0) {
     take_step();
+  } else if (sampling_.any_held()) {
+    sampling_.wait();
   } else {
     WR_CHECK(!scheduler_.has_work(), "requests wait, none can run and nothing is in flight");
   }
@@ -124,20 +151,30 @@ bool EngineLoop::tick() {
 }
 
 void EngineLoop::apply_commands() {
+  if (commands_.empty()) {
+    return;
+  }
+  progress_.enter(EnginePhase::kCommand);
   for (Submission& submission : commands_.submissions) {
     add(std::move(submission));
   }
   for (const RequestId id : commands_.aborts) {
     // Unknown: it has ended, and its final update is on its way.
     if (scheduler_.abort_request(id)) {
+      grammars_.remove_request(id);
       end_aborted(id, FinishReason::kAbort, "");
     }
   }
   for (const RequestId id : commands_.stopped) {
     scheduler_.finish_request(id);
+    grammars_.remove_request(id);
   }
   for (SleepCall& call : commands_.sleep_calls) {
     answer(call);
+  }
+  publish_stats();
+  for (const Errand& errand : commands_.errands) {
+    errand();
   }
   outputs_.publish(batch_);
 }
@@ -147,7 +184,11 @@ void EngineLoop::add(Submission submission) {
     end_aborted(submission.id, FinishReason::kError, kWeightsAreGone);
     return;
   }
-  const Request request = to_request(std::move(submission));
+  const std::optional<Grammar> grammar = std::move(submission.fields.grammar);
+  Request request = to_request(std::move(submission));
+  if (grammar) {
+    request.grammar = grammars_.add(request.id, *grammar);
+  }
   stats_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   const Result<void> added = scheduler_.add_request(request);
   WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
@@ -175,9 +216,14 @@ Result<std::vector<std::string>> EngineLoop::sleep(int level) {
     return fail(ErrorCode::kInvalidArgument, "sleep: the engine sleeps already");
   }
   for (const RequestId id : scheduler_.abort_all()) {
+    grammars_.remove_request(id);
     end_aborted(id, FinishReason::kAbort, "");
   }
   outputs_.publish(batch_);
+  if (sampling_.due()) {
+    sampling_.give_up();
+    log_step();
+  }
   // The steps in flight, and one that tells the workers which rows are free.
   while (submit_step() || executor_.num_outstanding() > 0) {
     if (executor_.num_outstanding() > 0) {
@@ -196,24 +242,108 @@ Result<std::vector<std::string>> EngineLoop::wake_up(const std::string& tags) {
   return reports;
 }
 
+Result<void> EngineLoop::reset_prefix_cache() {
+  if (scheduler_.num_in_flight() > 0 || scheduler_.stats().num_running > 0) {
+    return fail(ErrorCode::kInvalidArgument, "the prefix cache is in use: requests run");
+  }
+  scheduler_.reset_prefix_cache();
+  return {};
+}
+
+// Requests whose text is complete, or whose grammar became too much.
+void EngineLoop::end_finished_grammars() {
+  finished_grammars_.clear();
+  grammars_.take_finished(finished_grammars_);
+  for (const int32_t place : finished_grammars_) {
+    OutputDelta delta;
+    delta.id = grammars_.request_of(place);
+    delta.reason = FinishReason::kStop;
+    if (grammars_.state(place) == GrammarProgress::State::kFailed) {
+      delta.reason = FinishReason::kError;
+      delta.error = "structured_outputs: a step of the grammar exceeds the limits";
+      delta.error_is_clients = true;
+    }
+    delta.at = EngineClock::now();
+    batch_.deltas.push_back(delta);
+    scheduler_.finish_request(delta.id);
+    grammars_.remove(place);
+  }
+  if (!finished_grammars_.empty()) {
+    outputs_.publish(batch_);
+  }
+}
+
+// As far as the step's masks have come.
+void EngineLoop::advance_sampling() {
+  end_finished_grammars();
+  progress_.enter(EnginePhase::kLaunching);
+  switch (sampling_.attempt()) {
+    case MaskedSampling::Attempt::kDone:
+      log_step();
+      break;
+    case MaskedSampling::Attempt::kNeedsOutput:
+      take_step();
+      break;
+    case MaskedSampling::Attempt::kWaited:
+      break;
+  }
+}
+
 bool EngineLoop::submit_step() {
+  end_finished_grammars();
+  sampling_.resume_held();
+  planned_ = EngineClock::now();
+  progress_.enter(EnginePhase::kScheduling);
   if (!scheduler_.schedule(step_)) {
     return false;
   }
-  const EngineClock::time_point now = EngineClock::now();
+  launched_ = EngineClock::now();
   for (const NewRow& row : step_.new_rows) {
-    row_starts_[static_cast<size_t>(index_of(row.row))] = {row.generation, now};
+    row_starts_[static_cast<size_t>(index_of(row.row))] = {row.generation, launched_};
   }
   stats_.steps += step_.total_num_tokens > 0 ? 1 : 0;  // not those that only release rows
+  progress_.enter(EnginePhase::kLaunching);
   executor_.execute_model(step_);
-  executor_.sample_tokens(nullptr);
+  if (step_.grammar_rows.empty()) {
+    executor_.sample_tokens(nullptr);
+    log_step();
+  } else {
+    sampling_.begin(step_);
+    advance_sampling();
+  }
   return true;
 }
 
+void EngineLoop::log_step() {
+  StepTrace trace;
+  trace.step = step_.step;
+  trace.planned = planned_;
+  trace.launched = launched_;
+  trace.handed = EngineClock::now();
+  if (!step_.grammar_rows.empty()) {
+    trace.forwarded = sampling_.forward_done_at();
+  }
+  trace.num_rows = static_cast<int32_t>(step_.scheduled.size());
+  trace.num_toks = step_.total_num_tokens;
+  for (const ScheduledRow& row : step_.scheduled) {
+    trace.num_prefill_toks += row.num_tokens > 1 ? row.num_tokens : 0;
+  }
+  const SchedulerStats scheduler = scheduler_.stats();
+  trace.num_running = scheduler.num_running;
+  trace.num_waiting = scheduler.num_waiting;
+  steps_.begin(trace);
+}
+
 void EngineLoop::take_step() {
+  const EngineClock::time_point awaited = EngineClock::now();
+  progress_.enter(EnginePhase::kDevice);
   executor_.take_output(output_);
+  progress_.enter(EnginePhase::kDelivering);
+  progress_.count_step();
+  const EngineClock::time_point done = EngineClock::now();
+  steps_.end(awaited, done);
   scheduler_.update_from_output(output_, deltas_);
-  forward_deltas(EngineClock::now());
+  forward_deltas(done);
   publish_stats();  // first, so that a client told of its end finds its steps counted
   outputs_.publish(batch_);
 }
@@ -230,16 +360,35 @@ void EngineLoop::forward_deltas(EngineClock::time_point now) {
     const RowStart& start = row_starts_[static_cast<size_t>(index_of(row->row))];
     OutputDelta out;
     out.id = delta.id;
+    out.tokens = delta.tokens;
+    out.prompt_logprobs = delta.prompt_logprobs;
+    out.hidden = delta.hidden;
     out.reason = delta.reason;
-    out.error = failure_text(delta.failure);
+    if (delta.failure != RowFailure::kNone) {
+      out.error = failure_text(delta.failure);
+      out.error_is_clients = delta.failure == RowFailure::kNothingLeft;
+    }
     out.stop_token_id = delta.stop_token_id;
     out.num_cached_tokens = delta.num_cached_tokens;
     // A preempted request's row may have gone to another by now.
     out.started = start.generation == row->generation ? start.at : now;
     out.at = now;
-    batch_.add(out, output_, delta.tokens);
+    batch_.add(out, output_);
     stats_.output_tokens += delta.tokens.count;
+    follow_grammar(delta);
   }
+}
+
+void EngineLoop::follow_grammar(const RequestDelta& delta) {
+  if (delta.grammar < 0) {
+    return;
+  }
+  if (delta.reason != FinishReason::kNone) {
+    grammars_.remove(delta.grammar);
+    return;
+  }
+  WR_CHECK_EQ(delta.tokens.count, 1);
+  grammars_.accept(delta.grammar, output_.token_ids[static_cast<size_t>(delta.tokens.begin)]);
 }
 
 void EngineLoop::publish_stats() {
@@ -248,6 +397,9 @@ void EngineLoop::publish_stats() {
   stats_.partial_prefill_steps = scheduler.num_partial_prefill_steps;
   stats_.preemptions = scheduler.num_preemptions;
   stats_.prefix_hit_tokens = scheduler.num_prefix_hit_tokens;
+  stats_.num_running = scheduler.num_running;
+  stats_.num_waiting = scheduler.num_waiting;
+  stats_.num_blocks_used = scheduler.num_kv_blocks_used;
   const ExecutorStats executor = executor_.stats();
   stats_.max_steps_in_flight = executor.max_steps_in_flight;
   stats_.step_allocations = executor.step_allocations;
@@ -258,6 +410,10 @@ void EngineLoop::publish_stats() {
   stats_.graph_captures = executor.graph_captures;
   stats_.graph_bytes = executor.graph_bytes;
   stats_.padded_toks = executor.padded_toks;
+  const GrammarProgress::Stats grammars = grammars_.stats();
+  stats_.grammar_masks = grammars.num_masks;
+  stats_.grammar_mask_us = grammars.busy_us;
+  stats_.withheld_rows = sampling_.num_withheld();
   const std::scoped_lock lock(published_mutex_);
   published_ = stats_;
 }

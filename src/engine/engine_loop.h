@@ -3,7 +3,10 @@
 
 #include "config/engine_config.h"
 #include "engine/engine.h"
+#include "engine/grammar_progress.h"
 #include "engine/inbox.h"
+#include "engine/masked_sampling.h"
+#include "engine/observe.h"
 #include "engine/output_batch.h"
 #include "engine/output_queue.h"
 #include "engine/sleep_state.h"
@@ -17,11 +20,11 @@ namespace warprow {
 
 // The engine thread's work: commands in, steps through scheduler and executor, deltas out. A tick
 // applies what clients asked, then submits a step if one fits, else takes the oldest output;
-// filling beats draining, so that the device always has the next step. With nothing to do it sleeps
-// in the inbox.
+// filling beats draining, so that the device always has the next step. A step with grammar rows is
+// submitted in two ticks or more (masked_sampling.h). With nothing to do it sleeps in the inbox.
 //
 // Owns: the scheduler.
-// Thread: run() is the engine thread's body; check and stats from any.
+// Thread: run() is the engine thread's body; check, stats, progress and steps from any.
 // Invariant: when run() returns no step is outstanding (unless the executor threw) and every
 // request has an end.
 class EngineLoop {
@@ -37,6 +40,15 @@ class EngineLoop {
   }
   [[nodiscard]] EngineStats stats() const;
   [[nodiscard]] const SleepState& sleep_state() const { return sleep_; }
+  [[nodiscard]] EngineProgress progress() const { return progress_.read(); }
+  [[nodiscard]] const StepLog& steps() const { return steps_; }
+  [[nodiscard]] const MaskLog& mask_fills() const { return grammars_.fills(); }
+
+  // On the engine thread alone, as errands.
+  [[nodiscard]] std::vector<RequestStatus> list_requests() const {
+    return scheduler_.list_requests();
+  }
+  Result<void> reset_prefix_cache();
 
  private:
   // When the request in a row was first seen running.
@@ -52,9 +64,13 @@ class EngineLoop {
   void answer(SleepCall& call);
   [[nodiscard]] Result<std::vector<std::string>> sleep(int level);
   [[nodiscard]] Result<std::vector<std::string>> wake_up(const std::string& tags);
+  void end_finished_grammars();
   bool submit_step();
+  void advance_sampling();
   void take_step();
   void forward_deltas(EngineClock::time_point now);
+  void follow_grammar(const RequestDelta& delta);
+  void log_step();
   void publish_stats();
 
   Executor& executor_;
@@ -62,12 +78,19 @@ class EngineLoop {
   OutputQueue& outputs_;
   Scheduler scheduler_;
   SleepState sleep_;
+  GrammarProgress grammars_;
+  MaskedSampling sampling_;
+  ProgressMark progress_;
+  StepLog steps_;
 
   // Reused by every step.
   Commands commands_;
   SchedulerOutput step_;
+  EngineClock::time_point planned_;  // step_
+  EngineClock::time_point launched_;
   ModelRunnerOutput output_;
   std::vector<RequestDelta> deltas_;
+  std::vector<int32_t> finished_grammars_;
   OutputBatch batch_;
   std::vector<RowStart> row_starts_;  // [max_num_seqs]
 

@@ -10,6 +10,7 @@ void Commands::clear() {
   aborts.clear();
   stopped.clear();
   sleep_calls.clear();
+  errands.clear();
   closed = false;
 }
 
@@ -48,6 +49,18 @@ bool Inbox::call(SleepCall call) {
       return false;
     }
     pending_.sleep_calls.push_back(std::move(call));
+  }
+  wake_.notify_one();
+  return true;
+}
+
+bool Inbox::send(Errand errand) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (pending_.closed) {
+      return false;
+    }
+    pending_.errands.push_back(std::move(errand));
   }
   wake_.notify_one();
   return true;

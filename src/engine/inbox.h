@@ -6,6 +6,7 @@
 #include "engine/validate.h"
 
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <string>
@@ -26,6 +27,9 @@ struct SleepCall {
   std::promise<Result<std::vector<std::string>>> answer;
 };
 
+// Something to do between two steps. Dropped without a call when the engine ends.
+using Errand = std::function<void()>;
+
 // What the engine thread has been asked since it last looked. Submissions come first: an abort may
 // name one of them.
 struct Commands {
@@ -33,12 +37,13 @@ struct Commands {
   std::vector<RequestId> aborts;   // by clients
   std::vector<RequestId> stopped;  // by the output thread, which saw a stop string
   std::vector<SleepCall> sleep_calls;
+  std::vector<Errand> errands;
   bool closed = false;
 
   void clear();
   [[nodiscard]] bool empty() const {
     return submissions.empty() && aborts.empty() && stopped.empty() && sleep_calls.empty() &&
-           !closed;
+           errands.empty() && !closed;
   }
 };
 
@@ -58,6 +63,7 @@ class Inbox {
   void stop(RequestId id);
   // False after close(): there will be no answer.
   bool call(SleepCall call);
+  bool send(Errand errand);
   // Refuses what comes and wakes the engine thread.
   void close();
 

@@ -3,6 +3,8 @@
 
 #include "base/check.h"
 
+#include <algorithm>
+
 namespace warprow {
 namespace {
 
@@ -19,7 +21,12 @@ void extend(std::vector<T>& list, const std::vector<T>& more) {
 template <typename T>
 void extend(std::vector<T>& list, const std::vector<T>& source, Span32 slice) {
   WR_CHECK_LE(slice.begin + slice.count, length(source));
-  list.insert(list.end(), source.begin() + slice.begin, source.begin() + slice.begin + slice.count);
+  const auto first = source.begin() + slice.begin;
+  if (slice.count == 1) {  // a step's token: nearly always
+    list.push_back(*first);
+  } else {
+    list.insert(list.end(), first, first + slice.count);
+  }
 }
 
 }  // namespace
@@ -30,6 +37,7 @@ void OutputBatch::clear() {
   logprobs.clear();
   top_ids.clear();
   top_logprobs.clear();
+  hidden_states.values.clear();
 }
 
 void OutputBatch::reserve(size_t num_deltas) {
@@ -37,31 +45,54 @@ void OutputBatch::reserve(size_t num_deltas) {
   token_ids.reserve(num_deltas);
 }
 
-void OutputBatch::add(OutputDelta delta, const ModelRunnerOutput& step, Span32 tokens) {
-  delta.tokens = {length(token_ids), tokens.count};
+void OutputBatch::add_logprobs(const ModelRunnerOutput& step,
+                               const std::vector<TokenLogprobs>& list,
+                               Span32 slice) {
+  WR_CHECK_LE(slice.begin + slice.count, length(list));
+  for (int32_t i = slice.begin; i < slice.begin + slice.count; ++i) {
+    TokenLogprobs entry = list[static_cast<size_t>(i)];
+    const Span32 top = entry.top;
+    entry.top = {length(top_ids), top.count};
+    extend(top_ids, step.top_ids, top);
+    extend(top_logprobs, step.top_logprobs, top);
+    logprobs.push_back(entry);
+  }
+}
+
+void OutputBatch::add(const OutputDelta& of_step, const ModelRunnerOutput& step) {
+  OutputDelta& delta = deltas.emplace_back(of_step);
+  const Span32 tokens = of_step.tokens;
+  delta.tokens.begin = length(token_ids);
   extend(token_ids, step.token_ids, tokens);
   if (step.has_logprobs && tokens.count > 0) {
     delta.logprobs_at = length(logprobs);
     WR_CHECK_EQ(step.logprobs.size(), step.token_ids.size());
-    for (int32_t i = tokens.begin; i < tokens.begin + tokens.count; ++i) {
-      TokenLogprobs entry = step.logprobs[static_cast<size_t>(i)];
-      const Span32 top = entry.top;
-      entry.top = {length(top_ids), top.count};
-      extend(top_ids, step.top_ids, top);
-      extend(top_logprobs, step.top_logprobs, top);
-      logprobs.push_back(entry);
-    }
+    add_logprobs(step, step.logprobs, tokens);
   }
-  deltas.push_back(delta);
+  if (delta.prompt_logprobs.count > 0) {
+    const Span32 prompt = delta.prompt_logprobs;
+    delta.prompt_logprobs.begin = length(logprobs);
+    add_logprobs(step, step.prompt_logprobs, prompt);
+  }
+  if (delta.hidden.count > 0) {
+    hidden_states.width = step.hidden_states->width;
+    const int32_t width = hidden_states.width;
+    const Span32 values{delta.hidden.begin * width, delta.hidden.count * width};
+    delta.hidden.begin = static_cast<int32_t>(hidden_states.num_vectors());
+    extend(hidden_states.values, step.hidden_states->values, values);
+  }
 }
 
 void OutputBatch::append(OutputBatch& later) {
   const int32_t token_base = length(token_ids);
   const int32_t logprob_base = length(logprobs);
   const int32_t top_base = length(top_ids);
+  const auto hidden_base = static_cast<int32_t>(hidden_states.num_vectors());
   for (OutputDelta delta : later.deltas) {
     delta.tokens.begin += token_base;
     delta.logprobs_at += delta.logprobs_at >= 0 ? logprob_base : 0;
+    delta.prompt_logprobs.begin += logprob_base;
+    delta.hidden.begin += hidden_base;
     deltas.push_back(delta);
   }
   for (TokenLogprobs entry : later.logprobs) {
@@ -71,6 +102,8 @@ void OutputBatch::append(OutputBatch& later) {
   extend(token_ids, later.token_ids);
   extend(top_ids, later.top_ids);
   extend(top_logprobs, later.top_logprobs);
+  hidden_states.width = std::max(hidden_states.width, later.hidden_states.width);
+  extend(hidden_states.values, later.hidden_states.values);
   later.clear();
 }
 

@@ -3,25 +3,26 @@
 
 #include "base/ids.h"
 #include "engine/engine.h"
+#include "engine/observe.h"
 #include "sched/request.h"
 #include "wire/model_runner_output.h"
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace warprow {
 
-using EngineClock = std::chrono::steady_clock;
-
 // What one step brought for one request, on its way to the output thread.
 struct OutputDelta {
   RequestId id = 0;
   Span32 tokens;             // in OutputBatch::token_ids
   int32_t logprobs_at = -1;  // of the first token, in OutputBatch::logprobs; -1: none
+  Span32 prompt_logprobs;    // in OutputBatch::logprobs
+  Span32 hidden;             // vectors of OutputBatch::hidden_states
   FinishReason reason = FinishReason::kNone;
   const char* error = "";  // a literal; with kError
+  bool error_is_clients = false;
   TokenId stop_token_id = -1;
   int32_t num_cached_tokens = 0;
   EngineClock::time_point started;  // the first step that ran the request
@@ -36,13 +37,15 @@ struct OutputBatch {
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenId> top_ids;
   std::vector<float> top_logprobs;
+  RowTensors hidden_states;
 
   // Keeps all capacity.
   void clear();
   // Room for as many deltas of one token each, without logprobs.
   void reserve(size_t num_deltas);
-  // Adds a delta whose tokens are a slice of a step's output; copies them and their logprobs.
-  void add(OutputDelta delta, const ModelRunnerOutput& step, Span32 tokens);
+  // Adds a delta; tokens, prompt_logprobs and hidden are slices of the step's output, which are
+  // copied with their logprobs.
+  void add(const OutputDelta& of_step, const ModelRunnerOutput& step);
   // Moves all of `later` behind what is here; `later` is then empty.
   void append(OutputBatch& later);
 
@@ -50,6 +53,12 @@ struct OutputBatch {
     return std::span(token_ids).subspan(static_cast<size_t>(delta.tokens.begin),
                                         static_cast<size_t>(delta.tokens.count));
   }
+
+ private:
+  // Copies a slice of a step's list to the end of logprobs.
+  void add_logprobs(const ModelRunnerOutput& step,
+                    const std::vector<TokenLogprobs>& list,
+                    Span32 slice);
 };
 
 }  // namespace warprow

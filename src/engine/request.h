@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "text/structured_output.h"
 
 #include <cstdint>
 #include <map>
@@ -24,7 +25,10 @@ struct SamplingOptions {
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> n;
-  std::optional<int64_t> logprobs;  // 0 .. 20
+  std::optional<int64_t> logprobs;         // 0 .. 20
+  std::optional<int64_t> prompt_logprobs;  // 0 .. 20
+  // Logprobs of these tokens instead of the likeliest; up to 128.
+  std::optional<std::vector<int64_t>> logprob_token_ids;
   std::optional<double> repetition_penalty;
   std::optional<double> frequency_penalty;
   std::optional<double> presence_penalty;
@@ -33,6 +37,7 @@ struct SamplingOptions {
   std::optional<std::vector<int64_t>> allowed_token_ids;
   std::vector<std::string> bad_words;
   std::map<int64_t, double> logit_bias;  // cut to [-100, 100]
+  std::optional<StructuredOutput> structured_output;
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
@@ -43,10 +48,18 @@ struct ChatMessage {
   std::string content;
 };
 
+// Whose hidden states, behind the model's final norm, a client gets.
+enum class HiddenStatesWish : uint8_t {
+  kNone,
+  kOutputs,  // one vector for each output: that of the token before it, which it was drawn from
+  kAll,      // those, and with the first output one for every prompt token
+};
+
 // What a client asks for, before validation.
 struct GenerationRequest {
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
   SamplingOptions sampling;
+  HiddenStatesWish hidden_states = HiddenStatesWish::kNone;  // needs enable_hidden_states
   int32_t priority = 0;
   std::string cache_salt;
 };

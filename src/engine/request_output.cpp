@@ -33,8 +33,11 @@ RequestOutput::RequestOutput(RequestId id,
     : detokenizer_(tokenizer, {.skip_special = fields.skip_special_tokens, .continues = true}),
       stops_(fields.stop, fields.include_stop_str_in_output),
       stop_strings_(fields.stop),
+      min_tokens_(fields.params.min_tokens),
       show_stop_token_(fields.include_stop_str_in_output),
       wants_logprobs_(fields.params.num_logprobs >= 0),
+      prompt_(fields.params.num_prompt_logprobs >= 0 ? fields.prompt_token_ids
+                                                     : std::vector<TokenId>()),
       on_update_(std::move(on_update)),
       arrived_(EngineClock::now()) {
   update_.id = id;
@@ -44,6 +47,7 @@ RequestOutput::RequestOutput(RequestId id,
 bool RequestOutput::take(const OutputBatch& batch, const OutputDelta& delta) {
   begin_update();
   note_times(delta);
+  take_prompt(batch, delta);
   for (int32_t i = 0; i < delta.tokens.count && !stops_.match(); ++i) {
     take_token(batch, delta, i);
   }
@@ -74,6 +78,8 @@ void RequestOutput::begin_update() {
   update_.text.clear();
   update_.token_ids.clear();
   update_.logprobs.clear();
+  update_.prompt_logprobs.clear();
+  update_.hidden_states.clear();
 }
 
 void RequestOutput::note_times(const OutputDelta& delta) {
@@ -89,6 +95,22 @@ void RequestOutput::note_times(const OutputDelta& delta) {
   }
   update_.num_cached_tokens = delta.num_cached_tokens;
   update_.timings.predicted_ms = ms_between(first_token_, delta.at);
+}
+
+// What a delta tells of the prompt, and hidden states.
+void RequestOutput::take_prompt(const OutputBatch& batch, const OutputDelta& delta) {
+  const Span32 entries = delta.prompt_logprobs;
+  for (int32_t i = 0; i < entries.count; ++i) {
+    const TokenId token = prompt_[static_cast<size_t>(i) + 1];
+    const auto at = static_cast<size_t>(entries.begin) + static_cast<size_t>(i);
+    update_.prompt_logprobs.push_back(logprob_entry(batch, token, batch.logprobs[at]));
+  }
+  if (delta.hidden.count > 0) {
+    update_.hidden_width = batch.hidden_states.width;
+    const auto begin =
+        batch.hidden_states.values.begin() + int64_t{delta.hidden.begin} * update_.hidden_width;
+    update_.hidden_states.assign(begin, begin + int64_t{delta.hidden.count} * update_.hidden_width);
+  }
 }
 
 void RequestOutput::take_token(const OutputBatch& batch, const OutputDelta& delta, int32_t index) {
@@ -109,7 +131,7 @@ void RequestOutput::take_token(const OutputBatch& batch, const OutputDelta& delt
 
 void RequestOutput::take_text(const std::string& text) {
   if (!text.empty()) {
-    update_.text += stops_.push(text);
+    update_.text += stops_.push(text, update_.num_output_tokens > min_tokens_);
   }
 }
 
@@ -122,6 +144,7 @@ void RequestOutput::finish(const OutputDelta& delta) {
     update_.text += stops_.flush();
     update_.finish_reason = delta.reason;
     update_.error = delta.error;
+    update_.error_is_clients = delta.error_is_clients;
     if (delta.reason == FinishReason::kStop && delta.stop_token_id >= 0) {
       update_.stop_reason = int64_t{delta.stop_token_id};
     }

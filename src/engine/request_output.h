@@ -35,6 +35,7 @@ class RequestOutput {
 
  private:
   void begin_update();
+  void take_prompt(const OutputBatch& batch, const OutputDelta& delta);
   void take_token(const OutputBatch& batch, const OutputDelta& delta, int32_t index);
   void take_text(const std::string& text);
   void finish(const OutputDelta& delta);
@@ -43,8 +44,10 @@ class RequestOutput {
   Detokenizer detokenizer_;
   StopChecker stops_;
   std::vector<std::string> stop_strings_;
+  int32_t min_tokens_;  // outputs whose text ends no stop string
   bool show_stop_token_;
   bool wants_logprobs_;
+  std::vector<TokenId> prompt_;  // where its logprobs are wanted
   UpdateCallback on_update_;
   RequestUpdate update_;  // reused; id and the running counts stay
 

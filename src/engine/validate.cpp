@@ -74,6 +74,7 @@ class Checker {
   void check_stop();
   int32_t check_num_choices(bool greedy);
   void check_min_tokens(RequestFields& fields);
+  uint32_t check_hidden_states(HiddenStatesWish wish);
   TokenLists check_token_lists(std::vector<std::vector<TokenId>> bad_words);
 
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
@@ -90,6 +91,7 @@ class Checker {
   void check_id(const char* field, int64_t id);
   void check_allowed(TokenLists& lists);
   void check_biases(TokenLists& lists);
+  void check_logprob_ids(TokenLists& lists);
   void check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId>> words);
 
   const SamplingOptions& wish_;
@@ -160,6 +162,10 @@ SamplingParams Checker::check_sampling() {
     params.num_logprobs = static_cast<int32_t>(
         check(IntRange{"logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*wish_.logprobs, ""}));
   }
+  if (wish_.prompt_logprobs) {
+    params.num_prompt_logprobs = static_cast<int32_t>(check(
+        IntRange{"prompt_logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*wish_.prompt_logprobs, ""}));
+  }
   if (temperature >= kGreedyBelow) {  // a greedy row ignores these, as in vLLM
     params.temperature = static_cast<float>(temperature);
     // A double just above 0 must not become a float 0, which is out of range.
@@ -175,11 +181,10 @@ void Checker::check_penalties(SamplingParams& params) {
   const double repetition =
       check(RealRange{"repetition_penalty", 0, kInfinite, true},
             choose(wish_.repetition_penalty, limits_.defaults.repetition_penalty, 1.0));
-  // Finite and above 0 as a float too.
+  // Beyond these a logit divided by the penalty would be no finite float, and no token could be drawn.
+  constexpr double kStrongest = 1e30;
   params.repetition_penalty =
-      static_cast<float>(std::clamp(repetition,
-                                    double{std::numeric_limits<float>::min()},
-                                    double{std::numeric_limits<float>::max()}));
+      static_cast<float>(std::clamp(repetition, 1 / kStrongest, kStrongest));
   params.frequency_penalty = static_cast<float>(
       check(RealRange{"frequency_penalty", -2, 2}, choose(wish_.frequency_penalty, {}, 0.0)));
   params.presence_penalty = static_cast<float>(
@@ -220,6 +225,10 @@ std::vector<TokenId> Checker::check_stop_token_ids() {
 }
 
 void Checker::check_stop() {
+  if (wish_.stop.size() > kMaxStopStrings) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("stop: {} strings are more than {}", wish_.stop.size(), kMaxStopStrings));
+  }
   for (size_t i = 0; i < wish_.stop.size(); ++i) {
     if (wish_.stop[i].empty()) {
       refuse(ErrorCode::kInvalidArgument,
@@ -307,29 +316,63 @@ void Checker::check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId
   lists.bad_words = std::move(words);
 }
 
+void Checker::check_logprob_ids(TokenLists& lists) {
+  if (!wish_.logprob_token_ids) {
+    return;
+  }
+  const size_t num_ids = wish_.logprob_token_ids->size();
+  if (num_ids == 0 || num_ids > kMaxLogprobIds) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("logprob_token_ids: {} ids, must be 1 to {}", num_ids, kMaxLogprobIds));
+    return;
+  }
+  if (wish_.logprobs.value_or(0) > 0) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("logprobs: {} with logprob_token_ids, which name the tokens; must be 0 or "
+                       "unset",
+                       *wish_.logprobs));
+  }
+  for (const int64_t id : *wish_.logprob_token_ids) {
+    check_id("logprob_token_ids", id);
+    lists.logprob_ids.push_back(static_cast<TokenId>(id));
+  }
+}
+
 TokenLists Checker::check_token_lists(std::vector<std::vector<TokenId>> bad_words) {
   TokenLists lists;
   check_allowed(lists);
   check_biases(lists);
   check_bad_words(lists, std::move(bad_words));
+  check_logprob_ids(lists);
   const char* first = wish_.allowed_token_ids    ? "allowed_token_ids"
                       : !wish_.bad_words.empty() ? "bad_words"
                                                  : "logit_bias";
-  if (!lists.empty() && !limits_.has_token_lists) {
-    refuse(
-        ErrorCode::kUnsupported,
-        fmt::format("{}: sampling on CUDA does not have this rule yet; device cpu has it", first));
-  }
   const int64_t words = num_token_list_words(lists);
   if (words > kMaxTokenListWords) {
-    refuse(ErrorCode::kInvalidArgument,
-           fmt::format("{}: the request's token lists take {} words, more than the {} of a row (1 "
-                       "for an allowed id, 2 for a bias, 1 for a bad word and each of its tokens)",
-                       first,
-                       words,
-                       kMaxTokenListWords));
+    refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: the request's token lists take {} words, more than the {} of a row (1 "
+                    "for an allowed id, 2 for a bias, 1 for a bad word and each of its tokens, 1 "
+                    "for each of logprob_token_ids)",
+                    first,
+                    words,
+                    kMaxTokenListWords));
   }
   return lists;
+}
+
+// The flags of SamplingParams that the wish sets.
+uint32_t Checker::check_hidden_states(HiddenStatesWish wish) {
+  if (wish == HiddenStatesWish::kNone) {
+    return 0;
+  }
+  if (!limits_.has_hidden_states) {
+    refuse(ErrorCode::kUnsupported,
+           "hidden_states: the engine was started without --enable-hidden-states");
+  }
+  return wish == HiddenStatesWish::kAll
+             ? SamplingParams::kOutputHidden | SamplingParams::kPromptHidden
+             : SamplingParams::kOutputHidden;
 }
 
 // 0 means no salt, so a salt that happens to hash to 0 becomes 1.
@@ -346,7 +389,8 @@ uint64_t hash_salt(std::string_view salt) {
 Result<ValidRequest> validate_request(const GenerationRequest& request,
                                       std::vector<TokenId> prompt_token_ids,
                                       const RequestLimits& limits,
-                                      std::vector<std::vector<TokenId>> bad_words) {
+                                      std::vector<std::vector<TokenId>> bad_words,
+                                      std::optional<Grammar> grammar) {
   const SamplingOptions& wish = request.sampling;
   Checker checker(wish, limits);
   RequestFields fields;
@@ -363,6 +407,7 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   }
   checker.check_min_tokens(fields);
   const TokenLists lists = checker.check_token_lists(std::move(bad_words));
+  fields.params.flags |= checker.check_hidden_states(request.hidden_states);
   if (checker.error()) {
     return tl::unexpected<Error>(*checker.error());
   }
@@ -370,10 +415,15 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
     fields.params.seed = *fields.seed;
   }
   if (!lists.empty()) {
-    fields.params.flags |= SamplingParams::kHasTokenLists;
+    fields.params.flags |= lists.has_rules() ? SamplingParams::kHasTokenLists : 0;
     fields.token_lists = pack_token_lists(lists);
   }
+  if (!lists.logprob_ids.empty()) {
+    fields.params.flags |= SamplingParams::kHasLogprobIds;
+    fields.params.num_logprobs = static_cast<int32_t>(lists.logprob_ids.size());
+  }
   fields.prompt_token_ids = std::move(prompt_token_ids);
+  fields.grammar = std::move(grammar);
   fields.stop = wish.stop;
   fields.include_stop_str_in_output = wish.include_stop_str_in_output;
   fields.skip_special_tokens = wish.skip_special_tokens;
@@ -399,6 +449,9 @@ std::vector<ValidRequest> split_choices(const ValidRequest& request) {
     if (fields.seed) {
       fields.seed = *fields.seed + static_cast<uint64_t>(i);
       fields.params.seed = *fields.seed;
+    }
+    if (i > 0) {
+      fields.params.num_prompt_logprobs = -1;
     }
     out.push_back(ValidRequest(std::move(fields)));
   }

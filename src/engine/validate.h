@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "engine/request.h"
+#include "text/grammar.h"
 #include "wire/sampling_params.h"
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct RequestFields {
   int32_t max_tokens = 0;                 // >= 1, and prompt + max_tokens <= max_model_len
   std::vector<TokenId> eos_token_ids;     // empty with ignore_eos
   std::vector<TokenId> stop_token_ids;    // without repetitions, in the client's order
-  std::vector<int32_t> token_lists;       // packed; only with params.has_token_lists()
+  std::vector<int32_t> token_lists;       // packed; only with params.has_lists()
+  std::optional<Grammar> grammar;         // of structured output; choices share it
   std::vector<std::string> stop;          // none empty
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
@@ -34,6 +36,8 @@ struct RequestFields {
 
 // The most likely tokens that a client may ask for beside the sampled one.
 inline constexpr int64_t kMaxLogprobs = 20;
+// The most stop strings.
+inline constexpr size_t kMaxStopStrings = 1024;
 // The most answers to one prompt.
 inline constexpr int64_t kMaxChoices = 128;
 
@@ -42,8 +46,8 @@ struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   std::vector<TokenId> eos_token_ids;
-  bool has_token_lists = true;  // of ModelFacts
-  SamplingOptions defaults;     // the model's generation config; fills what the client left unset
+  bool has_hidden_states = false;  // of ModelFacts
+  SamplingOptions defaults;  // the model's generation config; fills what the client left unset
 };
 
 class ValidRequest;
@@ -51,19 +55,22 @@ class ValidRequest;
 // The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a
 // value out of range; the message names field, value and limit. Ranges and defaults are vLLM's.
 // `prompt_token_ids` is the request's prompt, rendered and encoded; `bad_words` are the sequences
-// that spell its bad words (engine/bad_words.h).
+// that spell its bad words (engine/bad_words.h), `grammar` is its structured output, compiled
+// (engine/grammar_source.h).
 [[nodiscard]] Result<ValidRequest> validate_request(
     const GenerationRequest& request,
     std::vector<TokenId> prompt_token_ids,
     const RequestLimits& limits,
-    std::vector<std::vector<TokenId>> bad_words = {});
+    std::vector<std::vector<TokenId>> bad_words = {},
+    std::optional<Grammar> grammar = {});
 
 // Refuses what validate_request would refuse whatever the model, so that nobody waits for a load to
 // learn of a typing error.
 [[nodiscard]] Result<void> check_without_model(const SamplingOptions& sampling);
 
 // A request for each choice, to be submitted all; the prefix cache makes the repeated prompt cheap.
-// Choice i has the client's seed + i, as in vLLM, and without one the engine draws for each.
+// Choice i has the client's seed + i, as in vLLM, and without one the engine draws for each. The
+// prompt's logprobs come with choice 0 alone.
 [[nodiscard]] std::vector<ValidRequest> split_choices(const ValidRequest& request);
 
 // The only way into the engine; made by validate_request alone.
@@ -80,7 +87,8 @@ class ValidRequest {
   friend Result<ValidRequest> validate_request(const GenerationRequest& request,
                                                std::vector<TokenId> prompt_token_ids,
                                                const RequestLimits& limits,
-                                               std::vector<std::vector<TokenId>> bad_words);
+                                               std::vector<std::vector<TokenId>> bad_words,
+                                               std::optional<Grammar> grammar);
   friend std::vector<ValidRequest> split_choices(const ValidRequest& request);
   explicit ValidRequest(RequestFields fields) : fields_(std::move(fields)) {}
 

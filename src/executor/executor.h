@@ -20,7 +20,8 @@ struct ModelFacts {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
-  bool has_token_lists = true;  // the sampler knows allowed ids, bad words and biases
+  int32_t prefill_toks_per_decode = 0;  // SchedulerConfig's; what suits the device
+  bool has_hidden_states = false;       // requests may ask for them
 };
 
 // Counters of the execution layer since start.
@@ -58,8 +59,11 @@ class Executor {
 
   // Submits the forward of a step on every rank; returns without waiting for it.
   virtual void execute_model(const SchedulerOutput& step) = 0;
-  // Submits sampling for the step just executed. grammar may be null.
+  // Submits sampling for the step just executed. grammar may be null: no row has a mask.
   virtual void sample_tokens(const GrammarOutput* grammar) = 0;
+  // Between the two, for a step with grammar rows: whether the forward is done on every rank, so
+  // that the device waits for sample_tokens.
+  [[nodiscard]] virtual bool forward_done() const { return true; }
   // Steps submitted whose output was not taken.
   [[nodiscard]] virtual int32_t num_outstanding() const = 0;
   // Whether the oldest outstanding output can be taken without blocking.

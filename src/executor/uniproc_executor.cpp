@@ -26,7 +26,8 @@ class UniprocExecutor final : public Executor {
               mine.config.max_num_seqs,
               mine.config.max_num_batched_tokens,
               mine.kv_cache,
-              mine.config.device != "cuda"};
+              mine.config.prefill_toks_per_decode,
+              mine.config.enable_hidden_states};
     allocations_before_ = counted_allocations();
   }
 
@@ -46,6 +47,7 @@ class UniprocExecutor final : public Executor {
     stats_.max_steps_in_flight =
         std::max<int64_t>(stats_.max_steps_in_flight, worker_.num_outstanding());
   }
+  bool forward_done() const override { return worker_.forward_done(); }
   int32_t num_outstanding() const override { return worker_.num_outstanding(); }
   bool output_ready() const override { return worker_.output_ready(); }
   void take_output(ModelRunnerOutput& output) override {
@@ -104,6 +106,7 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
   }
   cpu::CpuDeviceOptions options;
   options.num_threads = plan.config.threads;
+  options.pin_threads = plan.config.pin_threads;
   return make_uniproc_executor(std::move(plan), cpu::make_cpu_device(options));
 }
 

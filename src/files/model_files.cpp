@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/model_files.h"
 
+#include "files/gguf_set.h"
+#include "files/hub_name.h"
 #include "files/printable.h"
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -75,17 +77,33 @@ Result<ModelFiles> resolve_file(const fs::path& path) {
   if (path.extension() != ".gguf" && !starts_with_gguf_magic(path)) {
     return fail(ErrorCode::kUnsupported, fmt::format("'{}' is not a GGUF file", path.string()));
   }
-  return ModelFiles{ModelFiles::Kind::kGguf, path.string(), path.stem().string()};
+  const std::optional<GgufPart> part = parse_gguf_part(path.filename().string());
+  return ModelFiles{
+      ModelFiles::Kind::kGguf, path.string(), part ? part->stem : path.stem().string()};
 }
 
-// The .gguf files of a directory, by name.
-std::vector<std::string> gguf_files_in(const fs::path& dir) {
-  std::vector<std::string> found;
+void add_gguf_files(const fs::path& dir, const std::string& prefix, std::vector<std::string>& out) {
   std::error_code error;
   for (fs::directory_iterator it(dir, error); !error && it != fs::directory_iterator();
        it.increment(error)) {
-    if (it->path().extension() == ".gguf") {
-      found.push_back(it->path().filename().string());
+    const std::string name = it->path().filename().string();
+    if (it->path().extension() == ".gguf" && !is_later_gguf_part(name)) {
+      out.push_back(prefix + name);
+    }
+  }
+}
+
+// The .gguf files of a directory, by name; of one in parts the first. The Hub's repositories often have
+// parts in a folder for each quantisation.
+std::vector<std::string> gguf_files_in(const fs::path& dir) {
+  std::vector<std::string> found;
+  add_gguf_files(dir, "", found);
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_directory(ignored)) {
+      add_gguf_files(it->path(), it->path().filename().string() + "/", found);
     }
   }
   std::sort(found.begin(), found.end());
@@ -118,52 +136,52 @@ Result<ModelFiles> resolve_dir(const fs::path& dir, std::string display_name, We
                                     "model.safetensors.index.json, nor a .gguf file"));
 }
 
-// `name` and `rev` become parts of a path, so they may hold only what the Hub allows in them.
-bool is_hub_word(std::string_view text) {
-  return !text.empty() && text.find("..") == std::string_view::npos &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/';
-         });
-}
-
-bool is_hub_name(std::string_view name) {
-  return is_hub_word(name) && std::count(name.begin(), name.end(), '/') <= 1 &&
-         !name.starts_with('/') && !name.ends_with('/') && !name.starts_with('.');
-}
-
 // models--org--name/snapshots/<commit>; refs/<branch or tag> holds the commit.
 Result<fs::path> find_snapshot(const fs::path& repo, const std::string& rev) {
   std::string commit = rev;
   std::ifstream(repo / "refs" / rev) >> commit;
   fs::path snapshot = repo / "snapshots" / commit;
-  if (!is_hub_word(commit) || !is_there(snapshot)) {
+  const bool is_name =
+      !commit.empty() && commit.front() != '.' && commit.find('/') == std::string::npos;
+  if (!is_name || !is_there(snapshot)) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("'{}' holds no revision '{}'", repo.string(), rev));
   }
   return snapshot;
 }
 
-Result<ModelFiles> resolve_hub_name(const std::string& name,
-                                    const std::string& rev,
+Result<ModelFiles> resolve_quant(const fs::path& snapshot, const HubName& name) {
+  std::vector<std::string> ggufs = gguf_files_in(snapshot);
+  std::erase_if(ggufs, [&](const std::string& file) { return !has_quant(file, name.quant); });
+  if (ggufs.size() != 1) {
+    return fail(ggufs.empty() ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
+                fmt::format("'{}' holds {} GGUF files of quantisation {}",
+                            snapshot.string(),
+                            ggufs.size(),
+                            name.quant));
+  }
+  return ModelFiles{ModelFiles::Kind::kGguf,
+                    (snapshot / ggufs[0]).string(),
+                    fmt::format("{}:{}", name.repo, name.quant)};
+}
+
+Result<ModelFiles> resolve_hub_name(const HubName& name,
                                     const CachePaths& caches,
                                     WeightFiles weights) {
-  std::string folder = "models--" + name;
-  if (const size_t slash = folder.find('/'); slash != std::string::npos) {
-    folder.replace(slash, 1, "--");
-  }
-  const fs::path repo = fs::path(caches.huggingface_hub) / folder;
+  const fs::path repo = hub_repo_folder(caches, name);
   if (!is_there(repo)) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("the model '{}' is neither a path, nor the alias smollm2, nor in the "
                             "Hugging Face cache '{}'",
-                            name,
+                            name.repo,
                             caches.huggingface_hub));
   }
-  const Result<fs::path> snapshot = find_snapshot(repo, rev);
+  const Result<fs::path> snapshot = find_snapshot(repo, name.revision);
   if (!snapshot) {
     return tl::unexpected(snapshot.error());
   }
-  return resolve_dir(*snapshot, name, weights);
+  return name.quant.empty() ? resolve_dir(*snapshot, name.repo, weights)
+                            : resolve_quant(*snapshot, name);
 }
 
 std::string name_of_dir(const fs::path& dir) {
@@ -193,14 +211,12 @@ Result<ModelFiles> resolve_model(std::string_view name,
   if (is_there(path)) {
     return resolve_file(path);
   }
-  const size_t at = name.find('@');
-  const std::string repo(name.substr(0, at));
-  const std::string rev(at == std::string_view::npos ? "main" : name.substr(at + 1));
-  if (path.extension() == ".gguf" || !is_hub_name(repo) || !is_hub_word(rev)) {
+  const std::optional<HubName> hub_name = parse_hub_name(name);
+  if (path.extension() == ".gguf" || !hub_name) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("there is no file or directory {}", printable(name)));
   }
-  return resolve_hub_name(repo, rev, caches, weights);
+  return resolve_hub_name(*hub_name, caches, weights);
 }
 
 }  // namespace warprow

@@ -12,7 +12,7 @@ namespace warprow {
 // A model found on this machine.
 struct ModelFiles {
   enum class Kind {
-    kGguf,   // path is the .gguf file, which also holds tokenizer and chat template
+    kGguf,  // path is the .gguf file, or the first of its parts, which also holds tokenizer and chat template
     kHfDir,  // path is a directory: config.json, safetensors, tokenizer.json and so on
   };
   Kind kind = Kind::kGguf;
@@ -29,8 +29,9 @@ enum class WeightFiles {
 
 // What a user may write for a model:
 //   an alias          `smollm2`, the default model in warprow's own cache
-//   a path            to a .gguf file, or to a Hugging Face directory (config.json + safetensors)
+//   a path            to a .gguf file (of one in parts to the first), or to a Hugging Face directory (config.json + safetensors)
 //   org/name[@rev]    a snapshot in the Hugging Face cache (rev: branch, tag or commit)
+//   org/name[@rev]:Q  the .gguf file in it that holds quantisation Q
 // in this order. One line of explanation if it is none of them. Looks at names and sizes only,
 // opens no weights.
 Result<ModelFiles> resolve_model(std::string_view name,

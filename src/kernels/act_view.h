@@ -34,6 +34,14 @@ struct ActView {
     part.shape[1] = n;
     return part;
   }
+  // n rows from `first` on.
+  [[nodiscard]] ActView rows(int64_t first, int64_t n) const {
+    ActView part = *this;
+    part.data =
+        static_cast<std::byte*>(data) + first * stride * static_cast<int64_t>(dtype_bytes(dtype));
+    part.shape[0] = n;
+    return part;
+  }
   [[nodiscard]] View<float, 2> f32() const {
     WR_CHECK(dtype == DType::kF32, "float32 activations wanted, {} given", dtype_name(dtype));
     return make_strided(static_cast<float*>(data), shape[0], shape[1], stride);

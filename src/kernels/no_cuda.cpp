@@ -15,6 +15,7 @@
 #include "kernels/random/fill_random.h"
 #include "kernels/rope/rope_kv_write.h"
 #include "kernels/rope/rope_table.h"
+#include "kernels/sample/grammar_mask.h"
 #include "kernels/sample/sample.h"
 
 namespace warprow::cuda {
@@ -31,6 +32,7 @@ WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
+WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)

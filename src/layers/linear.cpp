@@ -97,16 +97,19 @@ void Linear::forward(Stream& stream,
                      const LinearInput& in,
                      ActView y,
                      LinearEpilogue epilogue,
-                     const LinearWorkspace& workspace) const {
+                     const LinearWorkspace& workspace,
+                     HalfNorm* next_norm) const {
   const int64_t toks = in.x.shape[0];
   LinearArgs args = args_;
   args.x = in.x;
   args.y = y;
   args.epilogue = epilogue;
   args.scratch = workspace.scratch;
+  args.next_norm = next_norm;
   if (!in.norm_weight.empty()) {
     args.norm_weight = in.norm_weight;
     args.norm_eps = in.norm_eps;
+    args.half_norm = in.half_norm;
     args.normed = {workspace.normed.dtype, workspace.normed.data, toks, in.x.shape[1]};
   }
   if (epilogue != LinearEpilogue::kStore) {

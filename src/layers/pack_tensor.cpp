@@ -29,6 +29,12 @@ class PanelPacker {
     q_.resize(rows * cols);
     scale_.resize(rows * cols / static_cast<size_t>(job.weight.group));
     bias_.resize(scale_.size());
+    if (job.weight.scales == ScaleForm::kSplit) {
+      scale_half_.resize(rows * cols / kSplitInputs);
+      bias_half_.resize(scale_half_.size());
+      scale_factor_.resize(scale_.size());
+      bias_factor_.resize(scale_.size());
+    }
   }
 
   void pack(int64_t first, int64_t count, std::byte* dst) {
@@ -45,23 +51,45 @@ class PanelPacker {
                       q_.data() + at * static_cast<size_t>(tensor.cols),
                       scale_.data() + at * groups,
                       bias_.data() + at * groups);
+        split_row(src, at, groups);
       } else {
         std::memcpy(values_.data() + at * tensor.row_bytes, src, tensor.row_bytes);
       }
     }
     if (values_.empty()) {
-      cpu::pack_groups(job_.weight, dst, first, count, {q_.data(), scale_.data(), bias_.data()});
+      const cpu::SplitRows split{
+          scale_half_.data(), scale_factor_.data(), bias_half_.data(), bias_factor_.data()};
+      cpu::pack_groups(
+          job_.weight, dst, first, count, {q_.data(), scale_.data(), bias_.data(), split});
     } else {
       cpu::pack_values(job_.weight, dst, first, count, values_.data());
     }
   }
 
  private:
+  void split_row(const std::byte* src, size_t at, size_t groups) {
+    if (scale_half_.empty()) {
+      return;
+    }
+    const auto halves = static_cast<size_t>(job_.weight.k / kSplitInputs);
+    split_scales(job_.tensor->format,
+                 src,
+                 job_.tensor->cols,
+                 {scale_half_.data() + at * halves,
+                  scale_factor_.data() + at * groups,
+                  bias_half_.data() + at * halves,
+                  bias_factor_.data() + at * groups});
+  }
+
   const PackTensor& job_;
   std::vector<std::byte> values_;
   std::vector<int8_t> q_;
   std::vector<float> scale_;
   std::vector<float> bias_;
+  std::vector<uint16_t> scale_half_;  // ScaleForm::kSplit only, as are the following
+  std::vector<uint16_t> bias_half_;
+  std::vector<int8_t> scale_factor_;
+  std::vector<int8_t> bias_factor_;
 };
 
 // Panels of random rows. Rows lie one after the other in the random vector, and sixteen of them are
@@ -117,9 +145,12 @@ PackedWeight packed_shape(const TensorSource& tensor) {
     return weight;
   }
   const GroupTraits& traits = group_traits(tensor.format);
-  weight.kind = traits.bits == 4 ? PackedKind::kQ4 : PackedKind::kQ8;
+  weight.kind = traits.bits == 4   ? PackedKind::kQ4
+                : traits.bits == 5 ? PackedKind::kQ5
+                : traits.bits == 6 ? PackedKind::kQ6
+                                   : PackedKind::kQ8;
   weight.has_bias = traits.has_bias;
-  weight.f16_scales = traits.f16_exact;
+  weight.scales = traits.f16_exact ? ScaleForm::kF16 : ScaleForm::kSplit;
   weight.zero_point = traits.zero_point;
   weight.group = traits.group;
   return weight;

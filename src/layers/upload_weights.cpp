@@ -227,6 +227,7 @@ void upload_weights(Device& device,
   }
   {
     std::vector<std::jthread> threads;
+    threads.reserve(count);
     for (Reader& reader : readers) {
       threads.emplace_back([&work, &reader, &progress] { reader.run(work, progress); });
     }

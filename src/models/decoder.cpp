@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder.h"
 
+#include "base/math.h"
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/embedding.h"
 #include "kernels/linear/linear_prepare_cuda.h"
@@ -112,6 +113,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.sin = workspace.alloc<float>(toks * spec_.rope.rot_dim / 2);
   // The final norm's output is not needed before the last layer is done with its own norms.
   buffers_.linear.normed = buffers_.hidden;
+  buffers_.linear.squares = workspace.alloc<float>(toks * ceil_div(spec_.hidden_size, 64));
   buffers_.linear.wide = activations(std::max(2 * spec_.intermediate_size, spec_.hidden_size));
   const int64_t widest = std::max({spec_.hidden_size, spec_.q_size(), spec_.intermediate_size});
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
@@ -151,14 +153,23 @@ DecoderOutput Decoder::forward(Stream& stream, const DecoderInput& in) {
 
   embedding(stream, {in.input_ids, embedding_, residual});
   rope_table(stream, {make_view(in.positions.data, toks), inv_freq_, cos, sin, 1.0F});
-  for (const Layer& layer : layers_) {
+  HalfNorm norm;  // of the residual stream, between the layers that it ends and begins
+  norm.rows = first(workspace.normed);
+  norm.squares = workspace.squares;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
     layer.qkv.forward(
-        stream, {residual, layer.input_norm, eps}, qkv, LinearEpilogue::kStore, workspace);
+        stream, {residual, layer.input_norm, eps, &norm}, qkv, LinearEpilogue::kStore, workspace);
     layer.attention.forward(stream, qkv, cos, sin, attended);
-    layer.o.forward(stream, {attended}, residual, LinearEpilogue::kAdd, workspace);
-    layer.gate_up.forward(
-        stream, {residual, layer.post_norm, eps}, activated, LinearEpilogue::kSwiGlu, workspace);
-    layer.down.forward(stream, {activated}, residual, LinearEpilogue::kAdd, workspace);
+    norm.weight = layer.post_norm;
+    layer.o.forward(stream, {attended}, residual, LinearEpilogue::kAdd, workspace, &norm);
+    layer.gate_up.forward(stream,
+                          {residual, layer.post_norm, eps, &norm},
+                          activated,
+                          LinearEpilogue::kSwiGlu,
+                          workspace);
+    norm.weight = i + 1 < layers_.size() ? layers_[i + 1].input_norm : View<const float, 1>();
+    layer.down.forward(stream, {activated}, residual, LinearEpilogue::kAdd, workspace, &norm);
   }
   rms_norm(stream, {residual, final_norm_, hidden, eps});
   return {hidden};

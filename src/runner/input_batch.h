@@ -5,6 +5,7 @@
 #include "base/ids.h"
 #include "device/arena.h"
 #include "device/view.h"
+#include "kernels/act_view.h"
 #include "runner/ops/step_views.h"
 #include "wire/scheduler_output.h"
 
@@ -43,6 +44,7 @@ struct InputBatch {
   uint32_t sample_rules = 0;  // SampleRules that any row asks for
   GraphMode graph_mode = GraphMode::kNone;
   int32_t graph_query_len = 0;     // GraphChoice::query_len
+  ActView hidden;                  // dev [num_toks_padded, hidden_size], behind the forward
   StepRows device;                 // views of the uploaded arrays
   std::vector<ScheduledRow> rows;  // host, in batch order
 

@@ -6,7 +6,6 @@
 #include "device/host_sync.h"
 #include "device/range.h"
 #include "device/step_note.h"
-#include "kernels/gather/gather_rows.h"
 #include "kernels/sample/sample.h"
 #include "runner/step_inputs.h"
 
@@ -64,9 +63,14 @@ ModelRunner::ModelRunner(Device& device,
               options.max_num_seqs,
               options.max_num_batched_tokens,
               static_cast<int32_t>(groups_.size())),
-      sampler_(device, *arenas.workspace, options.max_num_seqs, model.spec().vocab_size),
+      head_(model, *arenas.workspace, options.max_num_seqs, options.max_num_batched_tokens),
+      sampler_(device,
+               *arenas.workspace,
+               {options.max_num_seqs, head_.max_rows(), model.spec().vocab_size},
+               options.logprobs_mode),
       outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
       forward_groups_(groups_.size()),
+      forward_mark_(device),
       graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes) {
   auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -75,6 +79,7 @@ ModelRunner::ModelRunner(Device& device,
     AttentionLimits limits;
     limits.kv = kv_layer_view(groups_[g], nullptr);
     limits.num_heads = model.spec().num_heads;
+    limits.window = groups_[g].window;
     limits.max_num_rows = options.max_num_seqs;
     limits.batch_invariant = options.batch_invariant;
     limits.max_num_toks = options.max_num_batched_tokens;
@@ -84,17 +89,25 @@ ModelRunner::ModelRunner(Device& device,
     weakest = std::min(weakest, backends_[g]->capabilities().graph_support);
   }
   graph_plan_ = GraphPlan(options.graphs, weakest, kDecodeLen, options.max_num_seqs);
-  features_ = make_features(
-      {groups_, &inputs_, options.max_num_seqs, options.debug_checks, options.step_times});
-  logits_ = arenas.workspace->alloc<float>(static_cast<int64_t>(options.max_num_seqs) *
-                                           model.spec().vocab_size);
-  const int64_t hidden_size = model.spec().hidden_size;
-  const size_t hidden_bytes =
-      static_cast<size_t>(options.max_num_seqs * hidden_size) * dtype_bytes(model.act_dtype());
-  logit_hidden_ = ActView(model.act_dtype(),
-                          arenas.workspace->alloc_bytes(hidden_bytes),
-                          options.max_num_seqs,
-                          hidden_size);
+  features_ =
+      make_features({.device = &device,
+                     .groups = groups_,
+                     .inputs = &inputs_,
+                     .rows = &rows_,
+                     .head = &head_,
+                     .sampler = &sampler_,
+                     .max_num_seqs = options.max_num_seqs,
+                     .max_num_toks = options.max_num_batched_tokens,
+                     .vocab_size = model.spec().vocab_size,
+                     .output_entry = upload_.output_entry(),
+                     .num_entries = options.max_steps_in_flight,
+                     .forward_mark = &forward_mark_,
+                     .hidden_bytes = options.hidden_states
+                                         ? model.spec().hidden_size *
+                                               static_cast<int64_t>(dtype_bytes(model.act_dtype()))
+                                         : 0,
+                     .debug_checks = options.debug_checks,
+                     .step_times = options.step_times});
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
   batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
@@ -114,12 +127,14 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
     feature->before_forward(stream_, batch_);
   }
   run_forward();
+  // A replayed forward does not say how many rows it computed.
+  hidden_.shape[0] = batch_.num_toks_padded;
+  batch_.hidden = hidden_;
   for (const auto& feature : features_) {
     feature->after_forward(stream_, batch_);
   }
   note_step(step);
-  pending_ = ExecuteModelState{
-      step.step, hidden_, make_view(logits_, batch_.num_logits, model_.spec().vocab_size)};
+  pending_ = ExecuteModelState{step.step, hidden_, head_.last(batch_.num_logits)};
 }
 
 // Everything between the upload and the logits, from a graph where the step has one.
@@ -170,25 +185,22 @@ void ModelRunner::decode_logits() {
   if (n == 0) {
     return;
   }
-  // A replayed forward does not say how many rows it computed.
   ActView hidden = hidden_;
   hidden.shape[0] = batch_.num_toks_padded;
-  ActView gathered = logit_hidden_;
-  gathered.shape[0] = n;
-  gather_rows(stream_, {hidden, make_view<const int32_t>(inputs_.logits_indices, n), gathered});
-  model_.compute_logits(stream_, gathered, make_view(logits_, n, model_.spec().vocab_size));
+  head_.of_picked(stream_, hidden, make_view<const int32_t>(inputs_.logits_indices, n));
 }
 
 void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
   const ScopedRange range("sample");
-  WR_CHECK(grammar == nullptr || grammar->rows.empty(), "grammars are not built in");
   const ScopedNoHostSync no_sync(options_.debug_checks);
+  for (const auto& feature : features_) {
+    feature->prepare_sample(batch_, grammar, outputs_.next_entry());
+  }
   if (batch_.num_logits > 0) {
     const auto draw = [this] { draw_tokens(); };
     if (graph_plan_.sample_rows(batch_.num_logits) > 0) {
-      graphs_.run_full(
-          stream_, {GraphMode::kFull, 0, batch_.num_logits_padded, 0, batch_.sample_rules}, draw);
+      graphs_.run_full(stream_, sample_key(), draw);
     } else {
       draw();
     }
@@ -200,12 +212,26 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   pending_.reset();
 }
 
+// What the sample graph depends on: its rows, the rules any of them asks for, and what features put
+// in front.
+GraphKey ModelRunner::sample_key() const {
+  GraphKey key{GraphMode::kFull, 0, batch_.num_logits_padded, 0, batch_.sample_rules};
+  uint32_t bit = kAllSampleRules + 1;
+  for (const auto& feature : features_) {
+    key.features |= bit * feature->sample_key();
+    bit <<= 1;
+  }
+  return key;
+}
+
 // From the logits to the rows' next state and the host's ring.
 void ModelRunner::draw_tokens() {
   const int32_t n = batch_.num_logits_padded;
+  for (const auto& feature : features_) {
+    feature->before_sample(stream_, head_.last(n));
+  }
   const uint32_t rules = batch_.sample_rules;
-  sampler_.sample(
-      stream_, make_view<const float>(logits_, n, model_.spec().vocab_size), inputs_, rows_, rules);
+  sampler_.sample(stream_, head_.last(n), inputs_, rows_, rules);
   const SampledArrays& sampled = sampler_.arrays();
   Epilogue op;
   op.count = {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected};
@@ -229,6 +255,9 @@ void ModelRunner::draw_tokens() {
 void ModelRunner::take_output(ModelRunnerOutput& output) {
   const ScopedRange range("take_output");
   outputs_.take(output);
+  for (const auto& feature : features_) {
+    feature->on_output(output);
+  }
   done_step_ = output.step;
 }
 

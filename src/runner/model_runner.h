@@ -6,10 +6,12 @@
 #include "models/decoder.h"
 #include "runner/block_tables.h"
 #include "runner/features/feature.h"
+#include "runner/features/forward_mark.h"
 #include "runner/graphs/graph_cache.h"
 #include "runner/graphs/graph_plan.h"
 #include "runner/input_batch.h"
 #include "runner/kv_cache.h"
+#include "runner/logits_head.h"
 #include "runner/ops/runner_ops.h"
 #include "runner/output_ring.h"
 #include "runner/rows.h"
@@ -34,6 +36,8 @@ struct RunnerOptions {
   int32_t max_steps_in_flight = 2;
   bool batch_invariant = false;  // of attention; the model's layers have their own
   GraphOptions graphs;
+  LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
+  bool hidden_states = false;       // requests may ask for them
   bool debug_checks = false;        // features that verify each step (tests)
   StepTimes* step_times = nullptr;  // gets device times of steps; null: none are taken
 };
@@ -74,6 +78,9 @@ class ModelRunner {
   void execute_model(const SchedulerOutput& step);
   void sample_tokens(const GrammarOutput* grammar);
 
+  // Whether the forward of the step just executed is done; false only for steps with grammar rows.
+  [[nodiscard]] bool forward_done() const { return forward_mark_.reached(); }
+
   // Names of the groups' attention backends, separated by commas.
   [[nodiscard]] std::string attention_backends() const;
   [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
@@ -97,6 +104,7 @@ class ModelRunner {
   void prepare_inputs();
   void prepare_attention();
   void decode_logits();
+  [[nodiscard]] GraphKey sample_key() const;
   void draw_tokens();
   void note_step(const SchedulerOutput& step);
 
@@ -110,16 +118,16 @@ class ModelRunner {
   StagedWrites staged_;
   StepUpload upload_;
   InputBuffers inputs_;
+  LogitsHead head_;
   Sampler sampler_;
   OutputRing outputs_;
   std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
   std::vector<ForwardGroup> forward_groups_;                 // by KV group
+  ForwardMark forward_mark_;
   std::vector<std::unique_ptr<RunnerFeature>> features_;
   GraphPlan graph_plan_;
   GraphCache graphs_;
-  ActView hidden_;           // of the last forward
-  float* logits_ = nullptr;  // dev f32 [max_num_seqs, vocab_size]
-  ActView logit_hidden_;     // [max_num_seqs, hidden_size]
+  ActView hidden_;  // of the last forward
   const KvCache* kv_cache_ = nullptr;
 
   InputBatch batch_;

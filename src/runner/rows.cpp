@@ -57,15 +57,19 @@ void RequestRows::add(const NewRow& row,
   const auto tokens =
       std::span(out.token_ids)
           .subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count));
-  host = {
-      true, row.generation, row.prefill_len, row.params.num_logprobs, sample_rules_of(row.params)};
+  host.live = true;
+  host.generation = row.generation;
+  host.prefill_len = row.prefill_len;
+  host.prompt_region = prompts_.put(row.row, tokens, out.step, done_step);
+  host.num_logprobs = row.params.num_logprobs;
+  host.sample_rules = sample_rules_of(row.params);
 
   RowState state;
   state.prompt_len = row.prompt_len;
   state.prefill_len = row.prefill_len;
   state.total_len = row.prefill_len;
   state.num_computed_tokens = row.num_computed_tokens;
-  state.prompt_region = prompts_.put(row.row, tokens, out.step, done_step);
+  state.prompt_region = host.prompt_region;
   staged.stage_struct(kStateTable, row.row, state);
   staged.stage_struct(kParamsTable, row.row, row.params);
   if (row.params.min_tokens > 0) {
@@ -75,7 +79,7 @@ void RequestRows::add(const NewRow& row,
     cells[0] = ids.count;
     std::copy_n(out.stop_ids.begin() + ids.begin, ids.count, cells.begin() + 1);
   }
-  if (row.params.has_token_lists()) {
+  if (row.params.has_lists()) {
     const Span32 words = row.token_lists;
     WR_CHECK_GE(words.count, kTokenListsHeader);
     WR_CHECK_LE(words.count, kTokenListsWidth);

@@ -46,11 +46,17 @@ class RequestRows {
     bool live = false;
     uint32_t generation = 0;
     int32_t prefill_len = 0;
+    int32_t prompt_region = 0;
     int32_t num_logprobs = -1;
     uint32_t sample_rules = 0;  // SampleRules
   };
   [[nodiscard]] const Host& host(RowId row) const {
     return hosts_[static_cast<size_t>(index_of(row))];
+  }
+
+  // The row's prefill, [prefill_len], in host memory that the device reads too.
+  [[nodiscard]] const TokenId* prefill_tokens(RowId row) const {
+    return prompts_.base() + host(row).prompt_region * prompts_.region_stride();
   }
 
   [[nodiscard]] int32_t max_num_seqs() const { return static_cast<int32_t>(hosts_.size()); }

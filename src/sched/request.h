@@ -19,8 +19,9 @@ struct Request {
   int32_t max_tokens = 16;              // outputs, >= 1; max_model_len cuts it as well
   std::vector<TokenId> eos_token_ids;   // ends with kStop and no stop id; empty: EOS is ignored
   std::vector<TokenId> stop_token_ids;  // ends with kStop and that id
-  std::vector<int32_t> token_lists;     // pack_token_lists; only with params.has_token_lists()
-  int32_t priority = 0;                 // lower is more urgent; only under the priority policy
+  std::vector<int32_t> token_lists;     // pack_token_lists; only with params.has_lists()
+  int32_t grammar = -1;  // the engine's number of its grammar; -1: none, and no mask is wanted
+  int32_t priority = 0;  // lower is more urgent; only under the priority policy
   int32_t adapter = -1;
   uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
 };
@@ -33,6 +34,21 @@ enum class FinishReason : uint8_t {
   kError,   // failed after admission
 };
 
+// Where a live request stands.
+struct RequestStatus {
+  uint64_t id = 0;
+  bool running = false;    // else it waits for a row or for blocks
+  bool preempted = false;  // it waits anew
+  RowId row = kNoRow;      // while running
+  int32_t num_prompt_toks = 0;
+  int32_t num_computed_toks = 0;  // in the KV cache, steps in flight included
+  int32_t num_output_toks = 0;    // known
+  int32_t max_output_toks = 0;
+  int32_t num_cached_toks = 0;  // prompt tokens that the prefix cache spared
+  int32_t num_blocks = 0;       // of the KV cache, shared ones included
+  int32_t priority = 0;
+};
+
 // What a step brought for one request.
 struct RequestDelta {
   uint64_t id = 0;
@@ -41,6 +57,9 @@ struct RequestDelta {
   TokenId stop_token_id = -1;     // the stop id that ended it; -1 for EOS and all other reasons
   int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache spared, at first admission
   RowFailure failure = RowFailure::kNone;  // with kError
+  int32_t grammar = -1;                    // Request::grammar
+  Span32 prompt_logprobs{};                // in ModelRunnerOutput::prompt_logprobs
+  Span32 hidden{};                         // vectors of ModelRunnerOutput::hidden_states
   bool operator==(const RequestDelta&) const = default;
 };
 

@@ -10,7 +10,7 @@
 
 namespace warprow {
 
-// A request between add and end. What every step reads comes first.
+// A request between add and end. What every step reads comes first, in three cache lines.
 //
 // Invariant: num_computed <= num_known() + num_pending; it is exact as of the last step scheduled,
 // while the values of the num_pending newest outputs are still on their way.
@@ -18,26 +18,28 @@ struct LiveRequest {
   enum class State : uint8_t { kWaiting, kRunning };
 
   State state = State::kWaiting;
+  bool held = false;   // running, but not scheduled until resume()
   RowId row = kNoRow;  // while running
   int32_t num_computed =
       0;                    // tokens whose KV is in the cache or being computed by a step in flight
   int32_t num_pending = 0;  // outputs sampled by steps in flight
   int32_t max_len = 0;      // prompt + outputs at which it ends by length
   int32_t prefill_len = 0;  // known tokens when it took its row
-  int32_t prompt_len = 0;
-  int32_t stop_from_len = 0;    // lengths up to this one ignore EOS and stop ids (min_tokens)
-  std::vector<TokenId> tokens;  // known: prompt and outputs
-  RequestKv kv;
-  int32_t prev = -1;  // links of the list it is in
+  int32_t stop_from_len = 0;  // lengths up to this one ignore EOS and stop ids (min_tokens)
+  int32_t grammar = -1;       // Request::grammar
+  int32_t prev = -1;          // links of the list it is in
   int32_t next = -1;
-  uint64_t arrival = 0;  // grows; unique for ever
-  uint64_t id = 0;
-  int32_t priority = 0;
   int32_t num_cached_tokens = -1;  // prefix hit of the first admission; -1 before it
-  SamplingParams params;
-  int32_t adapter = -1;
+  std::vector<TokenId> tokens;     // known: prompt and outputs
+  uint64_t arrival = 0;            // grows; unique for ever
+  uint64_t id = 0;
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> stop_token_ids;
+  RequestKv kv;
+  int32_t prompt_len = 0;
+  int32_t priority = 0;
+  int32_t adapter = -1;
+  SamplingParams params;
   std::vector<int32_t> token_lists;
 
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }

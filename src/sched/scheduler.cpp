@@ -16,6 +16,12 @@ bool comes_before(const LiveRequest& a, const LiveRequest& b) {
   return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
 }
 
+// What is wanted of every prompt token comes from computing it, so cached prefixes are no help. Once
+// there is an output it was given.
+bool wants_whole_prompt(const LiveRequest& r) {
+  return r.params.reports_prompt() && r.num_known() == r.prompt_len;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config)
@@ -106,6 +112,8 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.eos_token_ids = request.eos_token_ids;
   r.stop_token_ids = request.stop_token_ids;
   r.token_lists = request.token_lists;
+  r.grammar = request.grammar;
+  r.held = false;
   kv_.init(r.kv, {.adapter = request.adapter, .cache_salt = request.cache_salt}, r.max_len);
   enqueue(index);
   return {};
@@ -145,10 +153,12 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   out.finished_rows.assign(finished_rows_.begin(), finished_rows_.end());
   finished_rows_.clear();
   budget_ = config_.max_num_batched_tokens;
+  prefill_budget_ = max_prefill_toks();
   schedule_running(out);
   // Whoever gave up blocks in this step would only take them from those who needed them.
   if (out.preempted_rows.empty()) {
-    while (budget_ > 0 && waiting_.size() > 0 && rows_.num_free() > 0 && admit_next(out)) {
+    while (budget_ > 0 && prefill_budget_ > 0 && waiting_.size() > 0 && rows_.num_free() > 0 &&
+           admit_next(out)) {
     }
   }
   if (out.scheduled.empty() && out.finished_rows.empty() && out.preempted_rows.empty()) {
@@ -156,6 +166,20 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   }
   commit_step(out);
   return true;
+}
+
+// Prompt tokens that the step may have beside the rows that decode in it.
+int32_t Scheduler::max_prefill_toks() const {
+  if (config_.prefill_toks_per_decode == 0 || !config_.enable_chunked_prefill) {
+    return budget_;
+  }
+  int32_t num_decodes = 0;
+  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
+    num_decodes += requests_[i].num_computed >= requests_[i].prefill_len ? 1 : 0;
+  }
+  const int64_t limit =
+      std::max<int64_t>(kMinMixedPrefill, int64_t{num_decodes} * config_.prefill_toks_per_decode);
+  return num_decodes == 0 ? budget_ : static_cast<int32_t>(std::min<int64_t>(budget_, limit));
 }
 
 void Scheduler::schedule_running(SchedulerOutput& out) {
@@ -169,10 +193,15 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
 int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
   const int32_t len = r.num_known() + r.num_pending;
-  if (len >= r.max_len) {
-    return r.next;  // the outputs in flight certainly end it
+  if (len >= r.max_len || r.held) {
+    return r.next;  // the outputs in flight certainly end it, or it waits for its mask
   }
-  const int32_t n = std::min({len - r.num_computed, max_chunk_, budget_});
+  const bool is_prefill = r.num_computed < r.prefill_len;
+  const int32_t room = std::min(is_prefill ? prefill_budget_ : budget_, budget_);
+  const int32_t n = std::min(std::min(len - r.num_computed, max_chunk_), room);
+  if (n == 0) {
+    return r.next;
+  }
   if (r.num_computed >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.num_computed, last_step());
   }
@@ -189,6 +218,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   }
   out.scheduled.push_back({r.row, n, r.num_computed, 0});
   budget_ -= n;
+  prefill_budget_ -= is_prefill ? n : 0;
   return r.next;
 }
 
@@ -202,14 +232,15 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
     return false;
   }
   // At least one token is computed anew: its logits are wanted.
-  const int32_t hit = kv_.find_prefix(r.kv, r.tokens, r.num_known() - 1);
+  const int32_t hit =
+      kv_.find_prefix(r.kv, r.tokens, wants_whole_prompt(r) ? 0 : r.num_known() - 1);
   const int32_t rest = r.num_known() - hit;
   // Without chunks it waits for a step that takes it whole, unless outputs made it too long for
   // any.
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
     return false;
   }
-  const int32_t n = std::min({rest, max_chunk_, budget_});
+  const int32_t n = std::min({rest, max_chunk_, budget_, prefill_budget_});
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.pool().num_changes();
@@ -218,6 +249,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   enter_row(index, hit, out);
   out.scheduled.push_back({r.row, n, hit, 0});
   budget_ -= n;
+  prefill_budget_ -= n;
   return true;
 }
 
@@ -244,6 +276,10 @@ void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) 
   row.tokens = {static_cast<int32_t>(out.token_ids.size()), r.prefill_len};
   row.adapter = r.adapter;
   row.params = r.params;
+  if (!wants_whole_prompt(r)) {
+    row.params.num_prompt_logprobs = -1;
+    row.params.flags &= ~SamplingParams::kPromptHidden;
+  }
   out.token_ids.insert(out.token_ids.end(), r.tokens.begin(), r.tokens.end());
   if (r.params.min_tokens > 0) {
     row.stop_ids.begin = static_cast<int32_t>(out.stop_ids.size());
@@ -251,7 +287,7 @@ void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) 
     out.stop_ids.insert(out.stop_ids.end(), r.eos_token_ids.begin(), r.eos_token_ids.end());
     out.stop_ids.insert(out.stop_ids.end(), r.stop_token_ids.begin(), r.stop_token_ids.end());
   }
-  if (r.params.has_token_lists()) {
+  if (r.params.has_lists()) {
     row.token_lists = {static_cast<int32_t>(out.token_lists.size()),
                        static_cast<int32_t>(r.token_lists.size())};
     out.token_lists.insert(out.token_lists.end(), r.token_lists.begin(), r.token_lists.end());
@@ -273,6 +309,9 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     const bool samples = r.num_computed == r.num_known() + r.num_pending;
     r.num_pending += samples ? 1 : 0;
     record.num_sampling += samples ? 1 : 0;
+    if (samples && r.grammar >= 0) {
+      out.grammar_rows.push_back(s.row);
+    }
     record.rows[row_idx] = {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, samples};
     (is_prefill ? any_prefill : any_decode) = true;
@@ -312,6 +351,7 @@ void Scheduler::preempt(int32_t index, SchedulerOutput& out) {
   r.state = LiveRequest::State::kWaiting;
   r.row = kNoRow;
   r.num_computed = 0;
+  r.held = false;
   enqueue(index);
   ++stats_.num_preemptions;
 }
@@ -363,6 +403,7 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   out.new_rows.reserve(max_rows);
   out.block_appends.reserve(max_rows * num_groups);
   out.scheduled.reserve(max_rows);
+  out.grammar_rows.reserve(max_rows);
   // More only when rows admitted in one step share cached blocks.
   out.token_ids.reserve(num_blocks * static_cast<size_t>(config_.kv.groups.front().block_size));
   out.block_ids.reserve(num_blocks);
@@ -375,6 +416,33 @@ SchedulerStats Scheduler::stats() const {
   stats.num_kv_blocks = kv_.pool().num_blocks() - 1;
   stats.num_kv_blocks_used = stats.num_kv_blocks - kv_.pool().num_free() - kv_.pool().num_fenced();
   return stats;
+}
+
+std::vector<RequestStatus> Scheduler::list_requests() const {
+  std::vector<RequestStatus> out;
+  for (const int32_t head : {running_.front(), waiting_.front()}) {
+    for (int32_t index = head; index != -1; index = requests_[index].next) {
+      const LiveRequest& request = requests_[index];
+      RequestStatus& status = out.emplace_back();
+      status.id = request.id;
+      status.running = request.state == LiveRequest::State::kRunning;
+      status.preempted = !status.running && request.num_cached_tokens >= 0;
+      status.row = request.row;
+      status.num_prompt_toks = request.prompt_len;
+      status.num_computed_toks = request.num_computed;
+      status.num_output_toks = request.num_known() - request.prompt_len;
+      status.max_output_toks = request.max_len - request.prompt_len;
+      status.num_cached_toks = std::max(request.num_cached_tokens, 0);
+      status.priority = request.priority;
+      for (const RequestKv::Table& table : request.kv.tables) {
+        status.num_blocks += static_cast<int32_t>(
+            std::count_if(table.blocks.begin(), table.blocks.end(), [](BlockId block) {
+              return block != kNullBlock;
+            }));
+      }
+    }
+  }
+  return out;
 }
 
 }  // namespace warprow

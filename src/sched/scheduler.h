@@ -27,10 +27,16 @@ struct SchedulerConfig {
   int32_t max_concurrent_steps = 1;  // 2 when async
   int32_t long_prefill_token_threshold =
       0;  // most tokens a row gets in a step under chunked prefill; 0: no limit
+  // While rows decode, a step computes at most so many prompt tokens for each of them (but
+  // kMinMixedPrefill), so that running streams do not wait long for a newcomer's prompt; 0: no limit.
+  int32_t prefill_toks_per_decode = 0;
   bool fence_freed_blocks =
       false;  // reuse a block only after the last step that may touch it: see BlockPool
   KvCacheSpec kv;
 };
+
+// Prompt tokens that a step may always have: fewer would cost more in steps than they save.
+inline constexpr int32_t kMinMixedPrefill = 16;
 
 // Counters since construction, and the state now.
 struct SchedulerStats {
@@ -103,10 +109,22 @@ class Scheduler {
   // have ended since are dropped.
   void update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas);
 
+  // For a step's grammar rows, between schedule() and the next call of it.
+  // The grammar of the request that the last step planned runs in a row; -1 if that has ended since.
+  [[nodiscard]] int32_t grammar_of(RowId row) const;
+  // The row yields no token in the last step planned: it will have computed all of its tokens but
+  // the last. Its request keeps row and blocks and is not scheduled until resume(); preemption
+  // resumes it too.
+  void withhold(RowId row);
+  // No-op if the request has ended or is not held.
+  void resume(uint64_t id);
+
   // Gives `out` the capacity that any usual step needs.
   void reserve(SchedulerOutput& out) const;
 
   [[nodiscard]] SchedulerStats stats() const;
+  // Running requests in order of admission, then waiting ones in their order. Allocates.
+  [[nodiscard]] std::vector<RequestStatus> list_requests() const;
 
   // For tests. Aborts unless every block is held exactly as often as tables name it, or else is
   // free; only full hashed blocks are shared; and rows, lists and counts agree.
@@ -130,6 +148,7 @@ class Scheduler {
     std::vector<PlannedRow> rows;  // [max_num_seqs]
   };
 
+  [[nodiscard]] int32_t max_prefill_toks() const;
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   bool admit_next(SchedulerOutput& out);
@@ -150,6 +169,7 @@ class Scheduler {
     return requests_[row_owner_[static_cast<size_t>(index_of(row))]];
   }
   [[nodiscard]] int64_t last_step() const { return next_step_ - 1; }
+  [[nodiscard]] const PlannedRow& last_plan(RowId row) const;
 
   SchedulerConfig config_;
   KvCacheManager kv_;
@@ -165,7 +185,8 @@ class Scheduler {
   int64_t next_step_ = 1;
   int32_t num_in_flight_ = 0;
   int32_t max_chunk_ = std::numeric_limits<int32_t>::max();  // most tokens of one row in a step
-  int32_t budget_ = 0;  // tokens left in the step being planned
+  int32_t budget_ = 0;          // tokens left in the step being planned
+  int32_t prefill_budget_ = 0;  // of them, how many may be prompts
   // The waiting request refused last for want of blocks, and the pool's change count then: until
   // that has grown, the same answer would follow.
   uint64_t refused_arrival_ = 0;

@@ -28,7 +28,10 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
     }
     RequestDelta& delta = deltas.emplace_back();
     delta.id = requests_[planned.index].id;
+    delta.grammar = requests_[planned.index].grammar;
     delta.tokens = row.tokens;
+    delta.prompt_logprobs = row.prompt_logprobs;
+    delta.hidden = row.hidden;
     delta.num_cached_tokens = requests_[planned.index].num_cached_tokens;
     if (row.failure != RowFailure::kNone) {
       delta.failure = row.failure;
@@ -55,6 +58,41 @@ void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
   }
   if (delta.reason != FinishReason::kNone) {
     end(index);
+  }
+}
+
+const Scheduler::PlannedRow& Scheduler::last_plan(RowId row) const {
+  const StepRecord& record =
+      records_[static_cast<size_t>(last_step() % config_.max_concurrent_steps)];
+  const PlannedRow& planned = record.rows[static_cast<size_t>(index_of(row))];
+  WR_CHECK_EQ(planned.step, last_step());
+  return planned;
+}
+
+int32_t Scheduler::grammar_of(RowId row) const {
+  const PlannedRow& planned = last_plan(row);
+  const LiveRequest& r = requests_[planned.index];
+  return r.arrival == planned.arrival ? r.grammar : -1;
+}
+
+void Scheduler::withhold(RowId row) {
+  StepRecord& record = records_[static_cast<size_t>(last_step() % config_.max_concurrent_steps)];
+  PlannedRow& planned = record.rows[static_cast<size_t>(index_of(row))];
+  LiveRequest& r = requests_[planned.index];
+  WR_CHECK(planned.step == last_step() && planned.samples && r.arrival == planned.arrival,
+           "row {} does not sample in the last step",
+           index_of(row));
+  planned.samples = false;
+  --record.num_sampling;
+  --r.num_computed;
+  --r.num_pending;
+  r.held = true;
+}
+
+void Scheduler::resume(uint64_t id) {
+  const int32_t index = requests_.find(id);
+  if (index >= 0) {
+    requests_[index].held = false;
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "server/api_error.h"
-#include "text/text_model.h"
 
 #include <algorithm>
 #include <ctime>
@@ -12,44 +11,18 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace warprow {
-namespace {
 
-using Json = nlohmann::ordered_json;
-
-struct Route {
+struct Api::Route {
   const char* method;
   const char* path;
+  Answer (Api::*handle)(const HttpRequest& request, const Wake& wake);
+  bool quick = false;
+  bool dev = false;  // only with dev_endpoints
 };
 
-constexpr Route kRoutes[] = {
-    {"GET", "/health"},
-    {"GET", "/ping"},
-    {"POST", "/ping"},
-    {"GET", "/version"},
-    {"GET", "/v1/models"},
-    {"POST", "/v1/completions"},
-    {"POST", "/v1/chat/completions"},
-};
-
-// Methods that the path has, for Allow; "" for an unknown path.
-std::string methods_of(std::string_view path) {
-  std::string out;
-  for (const Route& route : kRoutes) {
-    if (path == route.path) {
-      out += (out.empty() ? "" : ", ") + std::string(route.method);
-    }
-  }
-  return out;
-}
-
-bool has_method(std::string_view method, std::string_view path) {
-  return std::any_of(std::begin(kRoutes), std::end(kRoutes), [&](const Route& route) {
-    return method == route.method && path == route.path;
-  });
-}
+namespace {
 
 // Takes the same time wherever the difference is.
 bool same_secret(std::string_view given, std::string_view secret) {
@@ -61,149 +34,108 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-// Names come from the client: nothing of them may end a header or grow it without bound.
-std::string header_value(const std::vector<std::string>& names) {
-  constexpr size_t kLongest = 512;
-  std::string out;
-  for (const std::string& name : names) {
-    out += (out.empty() ? "" : ", ") + name;
-  }
-  for (char& c : out) {
-    c = c >= ' ' && c <= '~' ? c : '?';
-  }
-  return out.size() > kLongest ? out.substr(0, kLongest) + "..." : out;
+// HEAD is GET without the body, which the connection leaves out.
+std::string_view method_of(const HttpRequest& request) {
+  return request.method == "HEAD" ? std::string_view("GET") : request.method;
 }
 
 }  // namespace
 
-Api::Api(Engine& engine, ApiOptions options)
-    : engine_(engine),
-      options_(std::move(options)),
-      started_(std::time(nullptr)),
-      random_(std::random_device{}()) {}
+// clang-format off
+std::span<const Api::Route> Api::routes() {
+  static constexpr Route kRoutes[] = {
+      {.method = "GET", .path = "/", .handle = &Api::page, .quick = true},
+      {.method = "GET", .path = "/openapi.json", .handle = &Api::openapi, .quick = true},
+      {.method = "GET", .path = "/health", .handle = &Api::health, .quick = true},
+      {.method = "GET", .path = "/ping", .handle = &Api::health, .quick = true},
+      {.method = "POST", .path = "/ping", .handle = &Api::health, .quick = true},
+      {.method = "GET", .path = "/livez", .handle = &Api::live, .quick = true},
+      {.method = "GET", .path = "/readyz", .handle = &Api::ready, .quick = true},
+      {.method = "GET", .path = "/version", .handle = &Api::version, .quick = true},
+      {.method = "GET", .path = "/metrics", .handle = &Api::metrics},
+      {.method = "GET", .path = "/trace", .handle = &Api::trace},
+      {.method = "GET", .path = "/v1/models", .handle = &Api::models, .quick = true},
+      {.method = "GET", .path = "/v1/engine/state", .handle = &Api::engine_state},
+      {.method = "POST", .path = "/v1/completions", .handle = &Api::completions},
+      {.method = "POST", .path = "/v1/chat/completions", .handle = &Api::chat_completions},
+      {.method = "POST", .path = "/v1/responses", .handle = &Api::responses},
+      {.method = "POST", .path = "/tokenize", .handle = &Api::tokenize},
+      {.method = "POST", .path = "/detokenize", .handle = &Api::detokenize},
+      {.method = "POST", .path = "/sleep", .handle = &Api::sleep, .dev = true},
+      {.method = "POST", .path = "/wake_up", .handle = &Api::wake_up, .dev = true},
+      {.method = "GET", .path = "/is_sleeping", .handle = &Api::is_sleeping, .quick = true, .dev = true},
+      {.method = "POST", .path = "/reset_prefix_cache", .handle = &Api::reset_prefix_cache, .dev = true}};
+  return kRoutes;
+}
+// clang-format on
 
-Api::Answer Api::handle(const HttpRequest& request, std::function<void()> wake) noexcept {
+Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
+    : engine_(engine), watch_(watch), options_(std::move(options)), started_(std::time(nullptr)) {}
+
+bool Api::is_quick(const HttpRequest& request) {
+  const auto all = routes();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Route& route) {
+    return request.path == route.path && method_of(request) == route.method;
+  });
+  return found == all.end() || found->quick;
+}
+
+std::string Api::known_path(const std::string& path) {
+  const auto all = routes();
+  const bool known =
+      std::any_of(all.begin(), all.end(), [&](const Route& route) { return path == route.path; });
+  return known ? path : "other";
+}
+
+Api::Answer Api::handle(const HttpRequest& request, const Wake& wake) noexcept {
   try {
-    return route(request, std::move(wake));
+    return route(request, wake);
   } catch (const std::exception& error) {
     WR_LOG_ERROR("{} {}: {}", request.method, request.path, error.what());
-    return error_reply(ApiError{500, "internal_error", "an error inside the server; see its log"});
+    return error_reply({500, "internal_error", "an error inside the server; see its log"});
   }
 }
 
-Api::Answer Api::route(const HttpRequest& request, std::function<void()> wake) {
-  const std::string& path = request.path;
-  const std::string methods = methods_of(path);
-  if (methods.empty()) {
-    return error_reply({404, "not_found_error", fmt::format("there is no {}", path)});
+bool Api::may_pass(const HttpRequest& request) const {
+  if (options_.api_keys.empty() || !request.path.starts_with("/v1/")) {
+    return true;
   }
-  const bool guarded = path.starts_with("/v1/") && !options_.api_key.empty();
-  if (guarded && !same_secret(request.authorization, "Bearer " + options_.api_key)) {
+  bool passes = false;  // all keys are compared, so that time tells nothing
+  for (const std::string& key : options_.api_keys) {
+    passes = same_secret(request.authorization, "Bearer " + key) || passes;
+  }
+  return passes;
+}
+
+Api::Answer Api::route(const HttpRequest& request, const Wake& wake) {
+  const Route* chosen = nullptr;
+  std::string methods;
+  for (const Route& route : routes()) {
+    if (request.path == route.path && (!route.dev || options_.dev_endpoints)) {
+      methods += (methods.empty() ? "" : ", ") + std::string(route.method);
+      chosen = method_of(request) == route.method ? &route : chosen;
+    }
+  }
+  if (methods.empty()) {
+    return error_reply({404, "not_found_error", fmt::format("there is no {}", request.path)});
+  }
+  if (!may_pass(request)) {
     HttpReply reply = error_reply({401, "authentication_error", "a valid API key is needed"});
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
     return reply;
   }
-  if (!has_method(request.method, path)) {
+  if (chosen == nullptr) {
     HttpReply reply =
-        error_reply({405,
-                     "invalid_request_error",
-                     fmt::format("{} takes {}, not {}", path, methods, request.method)});
+        request.method == "OPTIONS"
+            ? HttpReply{.status = 204, .content_type = ""}
+            : error_reply(
+                  {405,
+                   "invalid_request_error",
+                   fmt::format("{} takes {}, not {}", request.path, methods, request.method)});
     reply.headers.emplace_back("Allow", methods);
     return reply;
   }
-  if (path == "/v1/completions") {
-    return generate(Endpoint::kCompletions, request, std::move(wake));
-  }
-  if (path == "/v1/chat/completions") {
-    return generate(Endpoint::kChat, request, std::move(wake));
-  }
-  if (path == "/v1/models") {
-    return list_models();
-  }
-  if (path == "/version") {
-    return HttpReply{.body = Json{{"version", options_.version}}.dump()};
-  }
-  return HttpReply{.content_type = ""};  // /health and /ping, with an empty body as in vLLM
-}
-
-HttpReply Api::list_models() const {
-  Json data = Json::array();
-  for (const std::string& name : options_.model_names) {
-    Json card;
-    card["id"] = name;
-    card["object"] = "model";
-    card["created"] = started_;
-    card["owned_by"] = "warprow";
-    card["root"] = options_.model_names.front();
-    card["parent"] = nullptr;
-    card["max_model_len"] = engine_.model_facts().max_model_len;
-    card["permission"] = Json::array();
-    data.push_back(std::move(card));
-  }
-  Json out;
-  out["object"] = "list";
-  out["data"] = std::move(data);
-  return {.body = out.dump(-1, ' ', false, Json::error_handler_t::replace)};
-}
-
-bool Api::is_served(const std::string& model) const {
-  const std::vector<std::string>& names = options_.model_names;
-  return model.empty() || std::find(names.begin(), names.end(), model) != names.end();
-}
-
-Api::Answer Api::generate(Endpoint endpoint,
-                          const HttpRequest& request,
-                          std::function<void()> wake) {
-  const Result<GenerationBody> body = parse_generation_body(endpoint, request.body);
-  if (!body) {
-    return error_reply(api_error(body.error()));
-  }
-  if (!is_served(body->model)) {
-    return error_reply({404,
-                        "not_found_error",
-                        fmt::format("model: '{}' is not served here, but {} is",
-                                    body->model,
-                                    fmt::join(options_.model_names, ", ")),
-                        "model"});
-  }
-  const Result<ValidRequest> valid = engine_.validate(body->request);
-  if (!valid) {
-    return error_reply(api_error(valid.error()));
-  }
-  const Tokenizer& tokenizer = engine_.text().tokenizer;
-  std::unique_ptr<AnswerWriter> writer = make_answer_writer(
-      endpoint,
-      answer_info(endpoint),
-      [&tokenizer](TokenId id) { return tokenizer.token_bytes(id); },
-      static_cast<size_t>(valid->fields().num_choices));
-  return std::make_unique<Generation>(engine_,
-                                      *valid,
-                                      std::move(writer),
-                                      Generation::Form{.stream = body->stream,
-                                                       .include_usage = body->include_usage,
-                                                       .headers = report_ignored(body->ignored)},
-                                      std::move(wake));
-}
-
-HttpHeaders Api::report_ignored(const std::vector<std::string>& names) {
-  constexpr size_t kMostLogged = 256;
-  for (const std::string& name : names) {
-    if (logged_.size() < kMostLogged && logged_.insert(name).second) {
-      WR_LOG_WARN("requests bring a field that is not known and is ignored: {}",
-                  header_value({name}));
-    }
-  }
-  if (names.empty()) {
-    return {};
-  }
-  return {{"X-Ignored-Params", header_value(names)}};
-}
-
-AnswerInfo Api::answer_info(Endpoint endpoint) {
-  const char* prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";
-  return {.id = fmt::format("{}-{:016x}{:016x}", prefix, random_(), random_()),
-          .model = options_.model_names.front(),
-          .created = std::time(nullptr)};
+  return (this->*chosen->handle)(request, wake);
 }
 
 }  // namespace warprow

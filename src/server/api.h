@@ -2,15 +2,19 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "server/chat/tool_parser.h"
 #include "server/generation.h"
 #include "server/generation_body.h"
 #include "server/http_message.h"
+#include "server/watch/server_watch.h"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <random>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,35 +23,107 @@ namespace warprow {
 
 struct ApiOptions {
   std::vector<std::string> model_names;  // one or more; answers bear the first
-  std::string api_key;                   // empty: none; guards /v1
+  std::vector<std::string> api_keys;     // any of them opens /v1; none: it is open
   std::string version;
+  bool strict = false;         // fields that are not known are refused, not ignored
+  bool dev_endpoints = false;  // /sleep, /wake_up, /is_sleeping, /reset_prefix_cache
+  int64_t max_queued = 2048;   // requests that wait beside those in rows
+  double stall_seconds = kDefaultStallSeconds;
+  ToolFormat tool_format = ToolFormat::kNone;  // of calls that a model makes by itself
+  bool reasoning = false;                      // the model thinks in <think> ... </think>
 };
 
 // The endpoints: a request in, an answer out, at once or as it is generated. Knows no sockets.
 //
-// Thread: one. The engine outlives this and every Generation.
+// Thread: any; each Generation by one at a time. The engine outlives this and every Generation, the
+// watch outlives the engine.
 class Api {
  public:
-  Api(Engine& engine, ApiOptions options);
+  Api(Engine& engine, ServerWatch& watch, ApiOptions options);
 
   using Answer = std::variant<HttpReply, std::unique_ptr<Generation>>;
-  // wake: see UpdateBox. Never throws: what goes wrong is a reply.
-  Answer handle(const HttpRequest& request, std::function<void()> wake) noexcept;
+  // wake: see UpdateBox. Never throws: what goes wrong is a reply. May block for a while, unless
+  // is_quick.
+  Answer handle(const HttpRequest& request, const std::function<void()>& wake) noexcept;
+
+  // Whether the answer takes no time, so that it may be made where nothing may wait.
+  [[nodiscard]] static bool is_quick(const HttpRequest& request);
+  // The path as one of ours, or "other".
+  [[nodiscard]] static std::string known_path(const std::string& path);
+
+  [[nodiscard]] ServerWatch& watch() { return watch_; }
 
  private:
-  Answer route(const HttpRequest& request, std::function<void()> wake);
-  Answer generate(Endpoint endpoint, const HttpRequest& request, std::function<void()> wake);
-  [[nodiscard]] HttpReply list_models() const;
-  [[nodiscard]] bool is_served(const std::string& model) const;
-  // The header that names them; logs each name once.
-  HttpHeaders report_ignored(const std::vector<std::string>& names);
-  AnswerInfo answer_info(Endpoint endpoint);
+  using Wake = std::function<void()>;
+  struct Route;
+  static std::span<const Route> routes();
+
+  Answer route(const HttpRequest& request, const Wake& wake);
+  [[nodiscard]] bool may_pass(const HttpRequest& request) const;
+
+  // api_generate.cpp
+  Answer completions(const HttpRequest& request, const Wake& wake);
+  Answer chat_completions(const HttpRequest& request, const Wake& wake);
+  Answer responses(const HttpRequest& request, const Wake& wake);
+  // echoed: see make_responses_writer.
+  Answer generate(Endpoint endpoint,
+                  const HttpRequest& request,
+                  Wake wake,
+                  OrderedJson echoed = nullptr);
+  // The ids of each prompt; errors are the client's.
+  Result<std::vector<std::vector<TokenId>>> encode_prompts(Endpoint endpoint,
+                                                           GenerationBody& body) const;
+  // What tools ask of sampling.
+  Result<void> apply_tools(GenerationBody& body) const;
+  [[nodiscard]] MakeChatParser chat_parser(const ChatWish& chat,
+                                           const std::string& answer_id) const;
+  Result<void> truncate_prompts(const GenerationBody& body,
+                                std::vector<std::vector<TokenId>>& prompts) const;
+  [[nodiscard]] std::string prompt_echo(const GenerationBody& body,
+                                        size_t index,
+                                        const std::vector<TokenId>& prompt) const;
+  [[nodiscard]] std::optional<ApiError> length_error(const std::vector<TokenId>& prompt,
+                                                     const GenerationBody& body) const;
+  std::optional<ApiError> reserve_places(size_t num_choices);
+  // nullopt: the name is served.
+  [[nodiscard]] std::optional<ApiError> model_error(const std::string& model) const;
+  // With --strict an error, else the header that names them; logs each name once.
+  Result<HttpHeaders> report_ignored(const std::vector<std::string>& names);
+  [[nodiscard]] AnswerInfo answer_info(Endpoint endpoint,
+                                       const HttpRequest& request,
+                                       const GenerationBody& body) const;
+  [[nodiscard]] std::unique_ptr<AnswerWriter> make_writer(Endpoint endpoint,
+                                                          const AnswerInfo& info,
+                                                          AnswerShape shape,
+                                                          const GenerationBody& body,
+                                                          OrderedJson echoed) const;
+
+  // api_text.cpp
+  Answer tokenize(const HttpRequest& request, const Wake& wake);
+  Answer detokenize(const HttpRequest& request, const Wake& wake);
+
+  // api_status.cpp
+  Answer page(const HttpRequest& request, const Wake& wake);
+  Answer openapi(const HttpRequest& request, const Wake& wake);
+  Answer models(const HttpRequest& request, const Wake& wake);
+  Answer version(const HttpRequest& request, const Wake& wake);
+  Answer health(const HttpRequest& request, const Wake& wake);
+  Answer live(const HttpRequest& request, const Wake& wake);
+  Answer ready(const HttpRequest& request, const Wake& wake);
+  Answer metrics(const HttpRequest& request, const Wake& wake);
+  Answer engine_state(const HttpRequest& request, const Wake& wake);
+  Answer trace(const HttpRequest& request, const Wake& wake);
+  Answer sleep(const HttpRequest& request, const Wake& wake);
+  Answer wake_up(const HttpRequest& request, const Wake& wake);
+  Answer is_sleeping(const HttpRequest& request, const Wake& wake);
+  Answer reset_prefix_cache(const HttpRequest& request, const Wake& wake);
 
   Engine& engine_;
+  ServerWatch& watch_;
   ApiOptions options_;
   int64_t started_;  // seconds since 1970
-  std::mt19937_64 random_;
-  std::set<std::string> logged_;
+  std::mutex mutex_;
+  std::set<std::string> logged_;  // under mutex_
 };
 
 }  // namespace warprow

@@ -42,13 +42,21 @@ std::string error_json(const ApiError& error) {
   body["type"] = error.type;
   body["param"] = error.param.empty() ? Json(nullptr) : Json(error.param);
   body["code"] = error.status;
+  if (error.context) {
+    body["n_prompt_tokens"] = error.context->first;
+    body["n_ctx"] = error.context->second;
+  }
   Json out;
   out["error"] = std::move(body);
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 HttpReply error_reply(const ApiError& error) {
-  return {.status = error.status, .body = error_json(error)};
+  HttpReply reply{.status = error.status, .body = error_json(error)};
+  if (error.retry_after_s > 0) {
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  }
+  return reply;
 }
 
 }  // namespace warprow

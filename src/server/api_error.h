@@ -4,7 +4,10 @@
 #include "base/error.h"
 #include "server/http_message.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 namespace warprow {
 
@@ -15,6 +18,9 @@ struct ApiError {
   const char* type = "invalid_request_error";
   std::string message;
   std::string param{};  // the field at fault; empty: null
+  // A prompt that is too long: its tokens and the most there may be, as llama.cpp's two fields.
+  std::optional<std::pair<int64_t, int64_t>> context{};
+  int retry_after_s = 0;  // 0: no such header
 };
 
 // A refused request is the client's to change, so also what is not supported in it gets 400: clients

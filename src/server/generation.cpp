@@ -9,7 +9,9 @@ namespace {
 // OpenAI's finish reasons know neither: such an answer is an error.
 std::optional<ApiError> failure_of(const RequestUpdate& update) {
   if (update.finish_reason == FinishReason::kError) {
-    return ApiError{500, "internal_error", "the request failed: " + update.error};
+    return update.error_is_clients
+               ? ApiError{400, "invalid_request_error", update.error}
+               : ApiError{500, "internal_error", "the request failed: " + update.error};
   }
   if (update.finish_reason == FinishReason::kAbort) {
     return ApiError{503, "service_unavailable", "the server ended the request before its answer"};
@@ -20,21 +22,42 @@ std::optional<ApiError> failure_of(const RequestUpdate& update) {
 }  // namespace
 
 Generation::Generation(Engine& engine,
-                       const ValidRequest& request,
+                       const std::vector<ValidRequest>& prompts,
                        std::unique_ptr<AnswerWriter> writer,
                        Form form,
+                       RequestJournal& journal,
                        std::function<void()> wake)
-    : engine_(engine), writer_(std::move(writer)), form_(std::move(form)) {
-  std::vector<ValidRequest> requests = split_choices(request);
+    : engine_(engine), writer_(std::move(writer)), form_(std::move(form)), journal_(journal) {
+  std::vector<ValidRequest> requests;
+  for (const ValidRequest& prompt : prompts) {
+    for (ValidRequest& choice : split_choices(prompt)) {
+      requests.push_back(std::move(choice));
+    }
+  }
   num_running_ = requests.size();
   choices_.resize(requests.size());
   box_ = std::make_shared<UpdateBox>(requests.size(), form_.stream, std::move(wake));
-  for (ValidRequest& choice : requests) {
-    const size_t index = ids_.size();
-    ids_.push_back(engine_.submit(
-        std::move(choice),
-        [box = box_, index](const RequestUpdate& update) { box->push(index, update); }));
+  ChoiceRecord record;
+  record.answer = form_.id;
+  record.endpoint = form_.endpoint;
+  record.arrived = EngineClock::now();
+  for (ValidRequest& request : requests) {
+    record.choice = static_cast<int32_t>(ids_.size());
+    record.num_prompt_toks = static_cast<int32_t>(request.prompt_token_ids().size());
+    record.max_tokens = request.fields().max_tokens;
+    submit(std::move(request), record);
   }
+}
+
+void Generation::submit(ValidRequest request, const ChoiceRecord& record) {
+  std::shared_ptr<ChoiceProbe> probe = journal_.begin(record);
+  const RequestId id = engine_.submit(
+      std::move(request), [box = box_, probe, index = ids_.size()](const RequestUpdate& update) {
+        probe->note(update);
+        box->push(index, update);
+      });
+  probe->set_id(id);
+  ids_.push_back(id);
 }
 
 Generation::~Generation() {
@@ -53,13 +76,14 @@ std::string Generation::take() {
     if (!failure_) {
       failure_ = failure_of(update);
       if (form_.stream) {
-        events += failure_ ? error_events(*failure_) : writer_->events(index, update);
+        events += failure_ ? writer_->error_events(*failure_) : writer_->events(index, update);
       }
     }
     if (form_.stream) {
       update.text.clear();
       update.token_ids.clear();
       update.logprobs.clear();
+      update.prompt_logprobs.clear();
     }
     join_update(choices_[index], std::move(update));
     num_running_ -= ended ? 1 : 0;
@@ -74,6 +98,14 @@ HttpReply Generation::reply() {
   HttpReply reply = failure_ ? error_reply(*failure_) : HttpReply{.body = writer_->whole(choices_)};
   reply.headers = form_.headers;
   return reply;
+}
+
+std::string Generation::give_up(ApiError error) {
+  if (finished()) {
+    return "";
+  }
+  failure_ = std::move(error);
+  return form_.stream ? writer_->error_events(*failure_) : "";
 }
 
 }  // namespace warprow

@@ -3,8 +3,9 @@
 
 #include "server/json_value.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -14,14 +15,14 @@
 namespace warprow {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's and vLLM's default of /v1/completions
 
 // The body and what is decided only once all fields are read.
 struct Draft {
   GenerationBody body;
-  bool has_prompt = false;
+  bool has_structure = false;
   bool has_stream_options = false;
   bool chat_logprobs = false;
   std::optional<int64_t> top_logprobs;
@@ -32,7 +33,7 @@ using ReadField = Result<void> (*)(const char* field, const Json& value, Draft& 
 
 template <auto kMember>
 Result<void> sampling(const char* field, const Json& value, Draft& draft) {
-  return read_value(field, value, draft.body.request.sampling.*kMember);
+  return read_value(field, value, draft.body.sampling.*kMember);
 }
 template <auto kMember>
 Result<void> of_body(const char* field, const Json& value, Draft& draft) {
@@ -43,105 +44,80 @@ Result<void> of_draft(const char* field, const Json& value, Draft& draft) {
   return read_value(field, value, draft.*kMember);
 }
 
-// Text, token ids, or a list with one of either.
 Result<void> read_prompt(const char* field, const Json& value, Draft& draft) {
-  const bool is_list_of_prompts =
-      value.is_array() && !value.empty() && (value[0].is_string() || value[0].is_array());
-  if (is_list_of_prompts && value.size() > 1) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format(
-            "{}: {} prompts in one request are not supported yet, must be 1", field, value.size()));
+  Result<std::vector<TextOrIds>> prompts = read_prompts(field, value);
+  if (!prompts) {
+    return tl::unexpected(prompts.error());
   }
-  const Json& prompt = is_list_of_prompts ? value[0] : value;
-  draft.has_prompt = true;
-  if (prompt.is_string()) {
-    draft.body.request.prompt = prompt.get<std::string>();
-    return {};
-  }
-  constexpr const char* kWanted = "text or a list of token ids";
-  std::vector<int64_t> numbers;
-  if (!read_value(field, prompt, numbers)) {
-    return wrong_value(field, kWanted, value);
-  }
-  std::vector<TokenId> ids;
-  for (const int64_t number : numbers) {
-    if (number < 0 || number > std::numeric_limits<TokenId>::max()) {
-      return wrong_value(field, kWanted, value);
-    }
-    ids.push_back(static_cast<TokenId>(number));
-  }
-  draft.body.request.prompt = std::move(ids);
+  draft.body.prompts = *std::move(prompts);
   return {};
 }
 
-// Text, or parts of text, which are joined by line ends.
-Result<std::string> read_content(const std::string& field, const Json& value) {
-  if (value.is_string()) {
-    return value.get<std::string>();
+Result<void> read_chat_messages(const char* field, const Json& value, Draft& draft) {
+  Result<Json> messages = read_messages(field, value, draft.body.ignored);
+  if (!messages) {
+    return tl::unexpected(messages.error());
   }
-  if (!value.is_array()) {
-    return wrong_value(field, "text or a list of text parts", value);
-  }
-  std::string joined;
-  for (size_t i = 0; i < value.size(); ++i) {
-    const Json& part = value[i];
-    const bool is_text = part.is_object() && part.contains("type") && part["type"] == "text" &&
-                         part.contains("text") && part["text"].is_string();
-    if (!is_text) {
-      return wrong_value(fmt::format("{}[{}]", field, i), "a part of type text", part);
-    }
-    joined += (i == 0 ? "" : "\n") + part["text"].get<std::string>();
-  }
-  return joined;
+  draft.body.chat.request.messages = *std::move(messages);
+  return {};
 }
 
-Result<ChatMessage> read_message(const std::string& field,
-                                 const Json& value,
-                                 std::vector<std::string>& ignored) {
+Result<void> read_chat_tools(const char* field, const Json& value, Draft& draft) {
+  Result<Json> tools = read_tools(field, value);
+  if (!tools) {
+    return tl::unexpected(tools.error());
+  }
+  draft.body.chat.tools.tools = *std::move(tools);
+  return {};
+}
+
+Result<void> read_choice_of_tool(const char* field, const Json& value, Draft& draft) {
+  return read_tool_choice(field, value, draft.body.chat.tools);
+}
+
+Result<void> read_parallel(const char* field, const Json& value, Draft& draft) {
+  return read_value(field, value, draft.body.chat.tools.parallel);
+}
+
+template <auto kMember>
+Result<void> of_template(const char* field, const Json& value, Draft& draft) {
+  return read_value(field, value, draft.body.chat.request.*kMember);
+}
+template <auto kMember>
+Result<void> of_chat(const char* field, const Json& value, Draft& draft) {
+  return read_value(field, value, draft.body.chat.*kMember);
+}
+
+// Further variables of the template; those of our own making win.
+Result<void> read_template_kwargs(const char* field, const Json& value, Draft& draft) {
   if (!value.is_object()) {
-    return wrong_value(field, "an object with role and content", value);
+    return wrong_value(field, "an object", value);
   }
-  ChatMessage message;
-  const Json missing;
-  const auto member = [&](const char* name) -> const Json& {
-    return value.contains(name) ? value[name] : missing;
-  };
-  if (Result<void> role = read_value((field + ".role").c_str(), member("role"), message.role);
-      !role) {
-    return tl::unexpected(role.error());
+  for (const auto& [key, variable] : value.items()) {
+    draft.body.chat.request.variables[key] = variable;
   }
-  Result<std::string> content = read_content(field + ".content", member("content"));
-  if (!content) {
-    return tl::unexpected(content.error());
-  }
-  message.content = *std::move(content);
-  for (const auto& [key, unused] : value.items()) {
-    if (key == "tool_calls" || key == "tool_call_id") {
-      return fail(ErrorCode::kUnsupported, fmt::format("{}.{}: not supported yet", field, key));
-    }
-    if (key != "role" && key != "content") {
-      ignored.push_back("messages." + key);
-    }
-  }
-  return message;
+  return {};
 }
 
-Result<void> read_messages(const char* field, const Json& value, Draft& draft) {
-  if (!value.is_array() || value.empty()) {
-    return wrong_value(field, "a list of one message or more", value);
+Result<void> read_template_variable(const char* field, const Json& value, Draft& draft) {
+  draft.body.chat.request.variables[field] = value;
+  return {};
+}
+
+Result<void> read_documents(const char* field, const Json& value, Draft& draft) {
+  if (!value.is_array()) {
+    return wrong_value(field, "a list of documents", value);
   }
-  std::vector<ChatMessage> messages;
-  for (size_t i = 0; i < value.size(); ++i) {
-    Result<ChatMessage> message =
-        read_message(fmt::format("{}[{}]", field, i), value[i], draft.body.ignored);
-    if (!message) {
-      return tl::unexpected(message.error());
-    }
-    messages.push_back(*std::move(message));
-  }
-  draft.has_prompt = true;
-  draft.body.request.prompt = std::move(messages);
+  draft.body.chat.request.documents = value.empty() ? Json() : value;
+  return {};
+}
+
+Result<void> read_special(const char* field, const Json& value, Draft& draft) {
+  return read_value(field, value, draft.body.add_special_tokens.emplace());
+}
+
+Result<void> note_structure(const char* /*field*/, const Json& /*value*/, Draft& draft) {
+  draft.has_structure = true;
   return {};
 }
 
@@ -169,12 +145,25 @@ Result<void> read_priority(const char* field, const Json& value, Draft& draft) {
   if (!number || *number < INT32_MIN || *number > INT32_MAX) {
     return wrong_value(field, "a whole number of 32 bits", value);
   }
-  draft.body.request.priority = static_cast<int32_t>(*number);
+  draft.body.priority = static_cast<int32_t>(*number);
   return {};
 }
 
-Result<void> read_cache_salt(const char* field, const Json& value, Draft& draft) {
-  return read_value(field, value, draft.body.request.cache_salt);
+Result<void> read_truncation(const char* field, const Json& value, Draft& draft) {
+  const std::optional<int64_t> number = whole_number(value);
+  if (!number || *number < -1) {
+    return wrong_value(field, "a whole number of -1 or more", value);
+  }
+  draft.body.truncate_prompt_tokens = number;
+  return {};
+}
+
+Result<void> read_side(const char* field, const Json& value, Draft& draft) {
+  if (value != "left" && value != "right") {
+    return wrong_value(field, "left or right", value);
+  }
+  draft.body.truncates_right = value == "right";
+  return {};
 }
 
 constexpr unsigned kCompletions = 1;
@@ -190,7 +179,7 @@ struct BodyField {
 constexpr BodyField kFields[] = {
     {"model", kBoth, &of_body<&GenerationBody::model>},
     {"prompt", kCompletions, &read_prompt},
-    {"messages", kChat, &read_messages},
+    {"messages", kChat, &read_chat_messages},
     {"stream", kBoth, &of_body<&GenerationBody::stream>},
     {"stream_options", kBoth, &read_stream_options},
     {"n", kBoth, &sampling<&SamplingOptions::n>},
@@ -213,43 +202,65 @@ constexpr BodyField kFields[] = {
     {"ignore_eos", kBoth, &sampling<&SamplingOptions::ignore_eos>},
     {"include_stop_str_in_output", kBoth, &sampling<&SamplingOptions::include_stop_str_in_output>},
     {"skip_special_tokens", kBoth, &sampling<&SamplingOptions::skip_special_tokens>},
+    {"prompt_logprobs", kBoth, &sampling<&SamplingOptions::prompt_logprobs>},
     {"logprobs", kCompletions, &sampling<&SamplingOptions::logprobs>},
+    {"logprob_token_ids", kBoth, &sampling<&SamplingOptions::logprob_token_ids>},
     {"logprobs", kChat, &of_draft<&Draft::chat_logprobs>},
     {"top_logprobs", kChat, &of_draft<&Draft::top_logprobs>},
     {"priority", kBoth, &read_priority},
-    {"cache_salt", kBoth, &read_cache_salt},
+    {"cache_salt", kBoth, &of_body<&GenerationBody::cache_salt>},
+    {"request_id", kBoth, &of_body<&GenerationBody::request_id>},
+    {"add_special_tokens", kBoth, &read_special},
+    {"truncate_prompt_tokens", kBoth, &read_truncation},
+    {"truncation_side", kBoth, &read_side},
+    {"echo", kBoth, &of_body<&GenerationBody::echo>},
+    {"return_token_ids", kBoth, &of_body<&GenerationBody::return_token_ids>},
+    {"return_tokens_as_token_ids", kBoth, &of_body<&GenerationBody::return_tokens_as_token_ids>},
+    {"structured_outputs", kBoth, &note_structure},
+    {"response_format", kBoth, &note_structure},
+    {"tools", kChat, &read_chat_tools},
+    {"tool_choice", kChat, &read_choice_of_tool},
+    {"parallel_tool_calls", kChat, &read_parallel},
+    {"include_reasoning", kChat, &of_chat<&ChatWish::include_reasoning>},
+    {"reasoning_effort", kChat, &read_template_variable},
+    {"add_generation_prompt", kChat, &of_template<&ChatRequest::add_generation_prompt>},
+    {"continue_final_message", kChat, &of_chat<&ChatWish::continue_final_message>},
+    {"chat_template_kwargs", kChat, &read_template_kwargs},
+    {"documents", kChat, &read_documents},
 };
 
 // Fields that would change the answer, so that ignoring them would be a lie, with the value (as JSON)
 // that changes nothing; null never does.
-struct RefusedField {
+struct UnservedField {
   const char* name;
   const char* harmless;
 };
 
-constexpr RefusedField kRefused[] = {
-    {"add_generation_prompt", "true"},
-    {"add_special_tokens", "null"},
+constexpr UnservedField kRefused[] = {
     {"best_of", "1"},
     {"chat_template", "null"},
-    {"chat_template_kwargs", "{}"},
-    {"continue_final_message", "false"},
-    {"documents", "[]"},
-    {"echo", "false"},
+    {"function_call", R"("none")"},
     {"functions", "[]"},
+    {"guided_json_object", "false"},
     {"guided_choice", "null"},
     {"guided_grammar", "null"},
     {"guided_json", "null"},
     {"guided_regex", "null"},
     {"prompt_embeds", "null"},
-    {"prompt_logprobs", "null"},
-    {"response_format", R"({"type":"text"})"},
-    {"structured_outputs", "null"},
     {"suffix", R"("")"},
     {"tool_choice", R"("none")"},
-    {"tools", "[]"},
-    {"truncate_prompt_tokens", "null"},
     {"use_beam_search", "false"},
+};
+
+// Fields that clients send with the value that changes nothing; another value is ignored as an unknown
+// field's is, and named.
+constexpr UnservedField kIgnored[] = {
+    {"kv_transfer_params", "{}"},
+    {"length_penalty", "1.0"},
+    {"modalities", R"(["text"])"},
+    {"spaces_between_special_tokens", "true"},
+    {"store", "false"},
+    {"vllm_xargs", "{}"},
 };
 
 const BodyField* find_field(const std::string& name, unsigned endpoint) {
@@ -261,43 +272,60 @@ const BodyField* find_field(const std::string& name, unsigned endpoint) {
   return nullptr;
 }
 
-const RefusedField* find_refused(const std::string& name) {
-  for (const RefusedField& field : kRefused) {
-    if (name == field.name) {
-      return &field;
-    }
-  }
-  return nullptr;
+template <size_t N>
+const UnservedField* find_unserved(const UnservedField (&fields)[N], const std::string& name) {
+  const auto* const found = std::find_if(std::begin(fields),
+                                         std::end(fields),
+                                         [&name](const auto& field) { return name == field.name; });
+  return found == std::end(fields) ? nullptr : found;
 }
 
 Result<void> read_field(const std::string& name, const Json& value, unsigned endpoint, Draft& out) {
-  if (const BodyField* field = find_field(name, endpoint)) {
-    return value.is_null() ? Result<void>() : field->read(field->name, value, out);
+  if (value.is_null()) {  // counts as absent, in fields that are not known too
+    return {};
   }
-  if (const RefusedField* field = find_refused(name)) {
-    if (!value.is_null() && value != Json::parse(field->harmless)) {
+  if (const BodyField* field = find_field(name, endpoint)) {
+    return field->read(field->name, value, out);
+  }
+  if (const UnservedField* field = find_unserved(kRefused, name)) {
+    if (value != Json::parse(field->harmless)) {
       return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported yet", name));
     }
     return {};
   }
-  out.body.ignored.push_back(name);
+  const UnservedField* ignored = find_unserved(kIgnored, name);
+  if (ignored == nullptr || value != Json::parse(ignored->harmless)) {
+    out.body.ignored.push_back(name);
+  }
   return {};
 }
 
 Result<void> finish_completion(Draft& draft) {
-  if (!draft.has_prompt) {
+  GenerationBody& body = draft.body;
+  if (body.prompts.empty()) {
     return fail(ErrorCode::kInvalidArgument, "prompt: missing, must be text or token ids");
   }
-  SamplingOptions& options = draft.body.request.sampling;
-  options.max_tokens = options.max_tokens.value_or(kCompletionMaxTokens);
+  body.sampling.max_tokens = body.sampling.max_tokens.value_or(kCompletionMaxTokens);
+  if (body.echo && body.sampling.max_tokens == 0) {  // for the prompt's own logprobs
+    body.only_prompt = true;
+    body.sampling.max_tokens = 1;
+  }
   return {};
 }
 
 Result<void> finish_chat(Draft& draft) {
-  if (!draft.has_prompt) {
+  ChatWish& chat = draft.body.chat;
+  if (chat.request.messages.empty()) {
     return fail(ErrorCode::kInvalidArgument, "messages: missing, must be a list of messages");
   }
-  SamplingOptions& options = draft.body.request.sampling;
+  if (chat.continue_final_message && chat.request.add_generation_prompt) {
+    return fail(ErrorCode::kInvalidArgument,
+                "continue_final_message: needs add_generation_prompt to be false");
+  }
+  if (Result<void> good = check_tool_wish(chat.tools); !good) {
+    return good;
+  }
+  SamplingOptions& options = draft.body.sampling;
   if (draft.max_completion_tokens) {
     options.max_tokens = draft.max_completion_tokens;
   }
@@ -319,7 +347,7 @@ Result<GenerationBody> parse_generation_body(Endpoint endpoint, std::string_view
     return tl::unexpected(root.error());
   }
   Draft draft;
-  const bool is_chat = endpoint == Endpoint::kChat;
+  const bool is_chat = endpoint != Endpoint::kCompletions;
   for (const auto& [name, value] : root->items()) {
     if (Result<void> read = read_field(name, value, is_chat ? kChat : kCompletions, draft); !read) {
       return tl::unexpected(read.error());
@@ -327,6 +355,17 @@ Result<GenerationBody> parse_generation_body(Endpoint endpoint, std::string_view
   }
   if (draft.has_stream_options && !draft.body.stream) {
     return fail(ErrorCode::kInvalidArgument, "stream_options: allowed only with stream true");
+  }
+  if (draft.has_structure) {
+    // From the text, since a schema's properties are written in the order in which they stand there.
+    Result<std::optional<StructuredOutput>> wish = read_structured_output(body);
+    if (!wish) {
+      return tl::unexpected(wish.error());
+    }
+    draft.body.sampling.structured_output = *std::move(wish);
+  }
+  if (draft.body.stream && draft.body.sampling.prompt_logprobs) {
+    return fail(ErrorCode::kInvalidArgument, "prompt_logprobs: allowed only with stream false");
   }
   if (Result<void> done = is_chat ? finish_chat(draft) : finish_completion(draft); !done) {
     return tl::unexpected(done.error());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,18 +13,23 @@ namespace warprow {
 struct HttpRequest {
   std::string method;         // "POST"
   std::string path;           // without the query
+  std::string query;          // what follows '?', still encoded
   std::string authorization;  // that header's value, or empty
+  std::string request_id;     // the client's, or one that the connection made
   std::string body;
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// A complete answer. Content-Length and Connection are added on the way out.
+// A complete answer. Content-Length, Connection and X-Request-Id are added on the way out.
 struct HttpReply {
   int status = 200;
   std::string body{};
   std::string content_type = "application/json";
   HttpHeaders headers{};
 };
+
+// The value of `name` in "a=1&b=two%20words"; nullopt if it is not there.
+std::optional<std::string> query_value(std::string_view query, std::string_view name);
 
 }  // namespace warprow

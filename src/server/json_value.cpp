@@ -4,21 +4,26 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace warprow {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 
-// Counts brackets outside of texts; whether the text is JSON is the parser's matter.
-bool nests_too_deep(std::string_view text) {
-  int depth = 0;
+// Ordered objects are read in time that grows with the square of their members.
+constexpr int64_t kMaxSquares = 100'000'000;  // one object of 10,000 members
+
+// What is wrong with the shape of a text, or "". Whether it is JSON is the parser's matter.
+std::string shape_error(std::string_view text) {
+  std::vector<int64_t> members{0};  // of each open bracket
+  int64_t squares = 0;
   bool in_text = false;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size() && squares <= kMaxSquares; ++i) {
     const char c = text[i];
     if (in_text) {
       i += c == '\\' ? 1 : 0;
@@ -26,14 +31,17 @@ bool nests_too_deep(std::string_view text) {
     } else if (c == '"') {
       in_text = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) {
-        return true;
+      members.push_back(0);
+      if (members.size() > kMaxDepth + 1) {
+        return fmt::format("the body nests deeper than {} levels", kMaxDepth);
       }
-    } else if (c == '}' || c == ']') {
-      --depth;
+    } else if ((c == '}' || c == ']') && members.size() > 1) {
+      members.pop_back();
+    } else if (c == ':') {
+      squares += 2 * members.back()++;  // the square grows by 2n + 1
     }
   }
-  return false;
+  return squares > kMaxSquares ? "the body's objects have too many members" : "";
 }
 
 // A short rendering for a message, cut between characters.
@@ -53,9 +61,8 @@ tl::unexpected<Error> wrong_value(std::string_view field,
 }
 
 Result<Json> parse_json_object(std::string_view text) {
-  if (nests_too_deep(text)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the body nests deeper than {} levels", kMaxDepth));
+  if (std::string error = shape_error(text); !error.empty()) {
+    return fail(ErrorCode::kInvalidArgument, std::move(error));
   }
   Json root = Json::parse(text, nullptr, false);
   if (!root.is_object()) {

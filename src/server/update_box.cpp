@@ -1,25 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/update_box.h"
 
-#include <iterator>
-#include <string>
+#include <utility>
 
 namespace warprow {
-
-void join_update(RequestUpdate& known, RequestUpdate update) {
-  std::string text = std::move(known.text);
-  std::vector<TokenId> ids = std::move(known.token_ids);
-  std::vector<LogprobEntry> logprobs = std::move(known.logprobs);
-  text += update.text;
-  ids.insert(ids.end(), update.token_ids.begin(), update.token_ids.end());
-  logprobs.insert(logprobs.end(),
-                  std::make_move_iterator(update.logprobs.begin()),
-                  std::make_move_iterator(update.logprobs.end()));
-  known = std::move(update);
-  known.text = std::move(text);
-  known.token_ids = std::move(ids);
-  known.logprobs = std::move(logprobs);
-}
 
 UpdateBox::UpdateBox(size_t num_choices, bool each_update, std::function<void()> wake)
     : slots_(num_choices),

@@ -42,7 +42,4 @@ class UpdateBox {
   std::function<void()> wake_;
 };
 
-// Appends what an update adds to what is known of its choice.
-void join_update(RequestUpdate& known, RequestUpdate update);
-
 }  // namespace warprow

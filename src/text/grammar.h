@@ -27,7 +27,7 @@ enum class GrammarKind : int8_t {
   kJsonSchema,  // a JSON schema; what cannot be enforced is refused
   kJsonObject,  // any JSON object; the text is ignored
   kRegex,       // Rust's syntax, matched whole
-  kLark,        // llguidance's variant of Lark
+  kLark,        // llguidance's variant of Lark, or EBNF if a line begins with `name ::=`
   kChoice,      // a JSON list of strings, see choice_text
 };
 

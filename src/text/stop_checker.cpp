@@ -39,14 +39,19 @@ bool StopChecker::advance(Pattern& pattern, char c) {
   return pattern.matched == pattern.text.size();
 }
 
-std::string StopChecker::push(std::string_view text) {
+std::string StopChecker::push(std::string_view text, bool may_end) {
   if (match_) {
     return {};
   }
   for (size_t i = 0; i < text.size(); ++i) {
     const Pattern* complete = nullptr;
     for (Pattern& pattern : patterns_) {
-      if (advance(pattern, text[i]) && complete == nullptr) {
+      if (!advance(pattern, text[i])) {
+        continue;
+      }
+      if (!may_end) {
+        pattern.matched = pattern.border[pattern.matched];
+      } else if (complete == nullptr) {
         complete = &pattern;
       }
     }

@@ -27,9 +27,10 @@ class StopChecker {
   // Empty stop strings are ignored. include_stop: the stop string itself is passed on as well.
   StopChecker(const std::vector<std::string>& stops, bool include_stop);
 
-  // The text that is safe to show now. After a match everything further is dropped.
+  // The text that is safe to show now. After a match everything further is dropped. Unless may_end a
+  // stop string that ends in `text` is no match; one that begins there may be.
   // Cost: bytes of `text` times the number of stop strings, amortised (Knuth-Morris-Pratt).
-  std::string push(std::string_view text);
+  std::string push(std::string_view text, bool may_end = true);
   // The end of the text: what is held back begins no stop string any more.
   std::string flush();
 

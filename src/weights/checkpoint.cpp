@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/checkpoint.h"
 
+#include "files/gguf_set.h"
 #include "files/json_file.h"
 #include "files/printable.h"
 #include "files/safetensors_set.h"
@@ -55,7 +56,7 @@ Result<void> check_not_quantised(const nlohmann::json& config, const std::string
 }  // namespace
 
 struct Checkpoint::Sources {
-  std::optional<GgufFile> gguf;
+  std::optional<GgufSet> gguf;
   std::optional<SafetensorsSet> safetensors;
   nlohmann::json config;
 };
@@ -68,7 +69,7 @@ Checkpoint::~Checkpoint() = default;
 Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights) {
   auto sources = std::make_unique<Sources>();
   if (files.kind == ModelFiles::Kind::kGguf) {
-    Result<GgufFile> gguf = GgufFile::open(files.path);
+    Result<GgufSet> gguf = GgufSet::open(files.path);
     if (!gguf) {
       return tl::unexpected(std::move(gguf).error());
     }
@@ -101,20 +102,16 @@ Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights
 }
 
 Result<void> Checkpoint::add_gguf_tensors() {
-  const GgufFile& file = *sources_->gguf;
-  const Result<int64_t> splits = file.get_or<int64_t>("split.count", 1);
-  if (!splits) {
-    return tl::unexpected(splits.error());
+  for (const GgufFile& file : sources_->gguf->files()) {
+    if (Result<void> done = add_tensors_of(file); !done) {
+      return done;
+    }
   }
-  if (*splits > 1) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format(
-            "'{}' is one of {} parts; split GGUF files are not supported (llama-gguf-split --merge "
-            "joins them)",
-            file.name(),
-            *splits));
-  }
+  return {};
+}
+
+Result<void> Checkpoint::add_tensors_of(const GgufFile& file) {
+  const auto number = static_cast<int>(paths_.size());
   paths_.push_back(file.name());
   for (const GgufTensor& tensor : file.tensors()) {
     const auto format = weight_format_of(tensor.type);
@@ -129,6 +126,7 @@ Result<void> Checkpoint::add_gguf_tensors() {
     source.rows = tensor.ne[1] * tensor.ne[2] * tensor.ne[3];
     source.data = file.tensor_bytes(tensor).data();
     source.bytes = tensor.bytes;
+    source.file = number;
     source.offset = tensor.offset;
     add(std::move(source));
   }
@@ -188,18 +186,20 @@ Result<const TensorSource*> Checkpoint::require(std::string_view name) const {
   return fail(ErrorCode::kCorrupt, fmt::format("'{}' has no tensor '{}'", paths_.front(), name));
 }
 
-const GgufFile* Checkpoint::gguf() const { return sources_->gguf ? &*sources_->gguf : nullptr; }
+const GgufFile* Checkpoint::gguf() const {
+  return sources_->gguf ? &sources_->gguf->files().front() : nullptr;
+}
 
 const nlohmann::json* Checkpoint::config_json() const {
   return sources_->gguf ? nullptr : &sources_->config;
 }
 
 void Checkpoint::drop_pages(const TensorSource& tensor) const {
+  const auto file = static_cast<size_t>(tensor.file);
   if (sources_->gguf) {
-    sources_->gguf->drop_pages(tensor.offset, tensor.bytes);
+    sources_->gguf->files()[file].drop_pages(tensor.offset, tensor.bytes);
   } else {
-    sources_->safetensors->files()[static_cast<size_t>(tensor.file)].drop_pages(tensor.offset,
-                                                                                tensor.bytes);
+    sources_->safetensors->files()[file].drop_pages(tensor.offset, tensor.bytes);
   }
 }
 

@@ -40,8 +40,8 @@ struct TensorSource {
 // Invariant: tensor names are unique; every data pointer is readable for `bytes` bytes.
 class Checkpoint {
  public:
-  // Reads headers only. Refuses (kUnsupported) tensors whose type cannot be computed with, split
-  // GGUF files and safetensors whose config.json declares a quantisation, besides everything the
+  // Reads headers only. Refuses (kUnsupported) tensors whose type cannot be computed with and
+  // safetensors whose config.json declares a quantisation, besides everything the
   // readers refuse. Integer and bool tensors of safetensors, which are left-over buffers, are
   // passed over.
   // With WeightFiles::kNotRead the safetensors of a directory are not looked at: there are no
@@ -63,7 +63,7 @@ class Checkpoint {
   [[nodiscard]] std::span<const std::string> files() const { return paths_; }
 
   // What describes the model: exactly one of the two is not null.
-  [[nodiscard]] const GgufFile* gguf() const;
+  [[nodiscard]] const GgufFile* gguf() const;  // of several parts the first
   [[nodiscard]] const nlohmann::json* config_json() const;
 
   // The tensor has been copied: its pages leave this process's memory (a later read brings them
@@ -74,6 +74,7 @@ class Checkpoint {
   struct Sources;  // the open files
   explicit Checkpoint(std::unique_ptr<Sources> sources);
   Result<void> add_gguf_tensors();
+  Result<void> add_tensors_of(const GgufFile& file);
   Result<void> add_safetensors_tensors();
   void add(TensorSource tensor);
 

@@ -111,18 +111,28 @@ void decode_q5_1(const uint8_t* src, int8_t* q, float* scale, float* bias) {
 // 6-bit minima. Bytes 0-3 hold scales 0-3 and bytes 4-7 minima 0-3 in their low six bits; bytes
 // 8-11 hold the low nibbles of scales (low) and minima (high) 4-7, whose upper two bits are the
 // upper two of bytes 0-3 and 4-7.
-void decode_k_scales(const uint8_t* src, float* scale, float* bias) {
-  const float d = load_f16(src);
-  const float dmin = load_f16(src + 2);
+void decode_k_factors(const uint8_t* src, int8_t* scale, int8_t* minimum) {
   const uint8_t* packed = src + 4;
   for (int j = 0; j < 4; ++j) {
     const uint8_t a = packed[j];
     const uint8_t b = packed[4 + j];
     const uint8_t c = packed[8 + j];
-    scale[j] = d * static_cast<float>(a & 63);
-    bias[j] = -(dmin * static_cast<float>(b & 63));
-    scale[4 + j] = d * static_cast<float>((c & 15) | ((a >> 6) << 4));
-    bias[4 + j] = -(dmin * static_cast<float>((c >> 4) | ((b >> 6) << 4)));
+    scale[j] = static_cast<int8_t>(a & 63);
+    minimum[j] = static_cast<int8_t>(b & 63);
+    scale[4 + j] = static_cast<int8_t>((c & 15) | ((a >> 6) << 4));
+    minimum[4 + j] = static_cast<int8_t>((c >> 4) | ((b >> 6) << 4));
+  }
+}
+
+void decode_k_scales(const uint8_t* src, float* scale, float* bias) {
+  const float d = load_f16(src);
+  const float dmin = load_f16(src + 2);
+  std::array<int8_t, 8> factor{};
+  std::array<int8_t, 8> minimum{};
+  decode_k_factors(src, factor.data(), minimum.data());
+  for (size_t j = 0; j < 8; ++j) {
+    scale[j] = d * static_cast<float>(factor[j]);
+    bias[j] = -(dmin * static_cast<float>(minimum[j]));
   }
 }
 
@@ -201,15 +211,15 @@ const Quantised* quantised(WeightFormat format) {
                                    &decode_blocks<&decode_q4_0, 32, 18, 32>};
   static constexpr Quantised kQ4_1{{4, 0, 32, true, true},
                                    &decode_blocks<&decode_q4_1, 32, 20, 32>};
-  static constexpr Quantised kQ5_0{{8, 0, 32, false, true},
+  static constexpr Quantised kQ5_0{{5, 16, 32, false, true},
                                    &decode_blocks<&decode_q5_0, 32, 22, 32>};
-  static constexpr Quantised kQ5_1{{8, 0, 32, true, true},
+  static constexpr Quantised kQ5_1{{5, 0, 32, true, true},
                                    &decode_blocks<&decode_q5_1, 32, 24, 32>};
   static constexpr Quantised kQ4_K{{4, 0, 32, true, false},
                                    &decode_blocks<&decode_q4_k, kSuperBlock, 144, 32>};
-  static constexpr Quantised kQ5_K{{8, 0, 32, true, false},
+  static constexpr Quantised kQ5_K{{5, 0, 32, true, false},
                                    &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
-  static constexpr Quantised kQ6_K{{8, 0, 16, false, false},
+  static constexpr Quantised kQ6_K{{6, 32, 16, false, false},
                                    &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
   switch (format) {
     case WeightFormat::kQ8_0:
@@ -251,6 +261,29 @@ void decode_groups(
   WR_CHECK_EQ(n % weight_format_traits(format).block_elems, 0);
   WR_CHECK(bias != nullptr || !found->traits.has_bias, "{} has a bias", weight_format_name(format));
   found->decode(bytes_of(src), n, q, scale, bias);
+}
+
+void split_scales(WeightFormat format, const std::byte* src, int64_t n, const SplitScales& out) {
+  constexpr uint16_t kSignBit = 0x8000;
+  const WeightFormatTraits& traits = weight_format_traits(format);
+  WR_CHECK(is_quantised(format) && !group_traits(format).f16_exact,
+           "{} has no split scales",
+           weight_format_name(format));
+  WR_CHECK_EQ(n % traits.block_elems, 0);
+  const int64_t groups = traits.block_elems / traits.group;
+  for (int64_t block = 0; block < n / traits.block_elems; ++block) {
+    const uint8_t* from = bytes_of(src) + block * traits.block_bytes;
+    if (format == WeightFormat::kQ6_K) {
+      std::memcpy(out.scale_factor + block * groups, from + 192, static_cast<size_t>(groups));
+      std::memcpy(out.scale_half + block, from + 208, sizeof(uint16_t));
+      continue;
+    }
+    std::memcpy(out.scale_half + block, from, sizeof(uint16_t));
+    std::memcpy(out.bias_half + block, from + 2, sizeof(uint16_t));
+    out.bias_half[block] =
+        static_cast<uint16_t>(out.bias_half[block] ^ kSignBit);  // a bias is -min
+    decode_k_factors(from, out.scale_factor + block * groups, out.bias_factor + block * groups);
+  }
 }
 
 }  // namespace warprow

@@ -17,11 +17,11 @@ namespace warprow {
 // multiply-then-add and a fused multiply-add agree, and both equal gguf.quants.dequantize bit for
 // bit as long as the stored scales are finite.
 struct GroupTraits {
-  int bits;        // 4: q + zero_point fits a nibble (0..15); 8 otherwise
-  int zero_point;  // q = nibble - zero_point: 8 for Q4_0, 0 for Q4_1 and Q4_K. 8-bit q: 0
+  int bits;        // 4, 5, 6: q + zero_point fits so many bits, unsigned; 8: q is an s8
+  int zero_point;  // 8 for Q4_0, 16 for Q5_0, 32 for Q6_K, else 0
   int group;       // elements that share scale and bias: 32, or 16 for Q6_K
   bool has_bias;   // otherwise the bias is -0.0, which changes no sum, not even the sign of zero
-  bool f16_exact;  // scale and bias are IEEE halves
+  bool f16_exact;  // scale and bias are IEEE halves; otherwise products (split_scales)
 };
 
 // Of a quantised format; the plain ones have no groups (checked).
@@ -34,5 +34,17 @@ const GroupTraits& group_traits(WeightFormat format);
 //   bias   f32 [n / group]  null allowed if the format has none
 void decode_groups(
     WeightFormat format, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias);
+
+// The scales of a K-quant as the factors whose product they are: a half for each block and an s8
+// for each group. A block's decoded scale is exactly f16_to_f32(scale_half) * scale_factor, its bias
+// likewise. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's
+// may be null if the format has none.
+struct SplitScales {
+  uint16_t* scale_half;
+  int8_t* scale_factor;
+  uint16_t* bias_half;
+  int8_t* bias_factor;
+};
+void split_scales(WeightFormat format, const std::byte* src, int64_t n, const SplitScales& out);
 
 }  // namespace warprow

@@ -9,6 +9,7 @@ void ModelRunnerOutput::clear() {
   token_ids.clear();
   has_logprobs = false;
   logprobs.clear();
+  prompt_logprobs.clear();
   top_ids.clear();
   top_logprobs.clear();
   hidden_states.reset();

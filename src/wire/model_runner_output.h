@@ -34,6 +34,12 @@ struct RowOutput {
   Span32 tokens;             // in token_ids
   int32_t num_rejected = 0;  // drafts not accepted
   RowFailure failure = RowFailure::kNone;  // any other: the request ends in error
+  // With the row's first token, where the request asked: in ModelRunnerOutput::prompt_logprobs an
+  // entry for each prompt token but the first.
+  Span32 prompt_logprobs{};
+  // Where the request asked: vectors of ModelRunnerOutput::hidden_states, with the row's first token
+  // also those of the prompt.
+  Span32 hidden{};
   bool operator==(const RowOutput&) const = default;
 };
 
@@ -48,11 +54,13 @@ struct StepStats {
   bool operator==(const StepStats&) const = default;
 };
 
-// A dense f32 tensor by rows, for hidden states and pooled output.
+// Vectors of one width, for hidden states and pooled output; whose they are RowOutput says.
 struct RowTensors {
   int32_t width = 0;
-  std::vector<RowId> rows;
-  std::vector<float> values;
+  std::vector<float> values;  // [num_vectors, width]
+  [[nodiscard]] size_t num_vectors() const {
+    return width > 0 ? values.size() / static_cast<size_t>(width) : 0;
+  }
   bool operator==(const RowTensors&) const = default;
 };
 
@@ -64,7 +72,8 @@ struct ModelRunnerOutput {
 
   bool has_logprobs = false;  // then logprobs is parallel to token_ids; rank 0 where not asked
   std::vector<TokenLogprobs> logprobs;
-  std::vector<TokenId> top_ids;
+  std::vector<TokenLogprobs> prompt_logprobs;  // rank 0: the logits were no numbers
+  std::vector<TokenId> top_ids;                // of both lists
   std::vector<float> top_logprobs;
 
   std::optional<RowTensors> hidden_states;

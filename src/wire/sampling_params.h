@@ -21,11 +21,24 @@ struct alignas(16) SamplingParams {
   float frequency_penalty = 0.0F;   // 0: off
   float presence_penalty = 0.0F;    // 0: off
   uint32_t flags = 0;               // rules with tables of their own
-  int32_t reserved[20] = {};
+  // -1: none; 0: each prompt token's own logprob; n: also those of the n most likely
+  int32_t num_prompt_logprobs = -1;
+  int32_t reserved[19] = {};
 
-  static constexpr uint32_t kHasTokenLists = 1;  // in flags: see wire/token_lists.h
+  // In flags; both have lists as in wire/token_lists.h.
+  static constexpr uint32_t kHasTokenLists = 1;  // allowed ids, bad words or biases
+  static constexpr uint32_t kHasLogprobIds = 2;  // num_logprobs ids instead of the most likely ones
 
   [[nodiscard]] bool has_token_lists() const { return (flags & kHasTokenLists) != 0; }
+  // Whose final hidden states are wanted.
+  static constexpr uint32_t kOutputHidden = 16;  // of the tokens that outputs are drawn from
+  static constexpr uint32_t kPromptHidden = 32;  // of all prompt tokens besides
+
+  // Something is wanted of every prompt token.
+  [[nodiscard]] bool reports_prompt() const {
+    return num_prompt_logprobs >= 0 || (flags & kPromptHidden) != 0;
+  }
+  [[nodiscard]] bool has_lists() const { return (flags & (kHasTokenLists | kHasLogprobIds)) != 0; }
   [[nodiscard]] bool is_greedy() const { return temperature < 1e-5F; }
   bool operator==(const SamplingParams&) const = default;
 };

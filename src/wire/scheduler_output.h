@@ -31,7 +31,7 @@ struct NewRow {
   int32_t adapter = -1;
   SamplingParams params;
   Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
-  // In SchedulerOutput::token_lists, packed as in wire/token_lists.h; only with has_token_lists().
+  // In SchedulerOutput::token_lists, packed as in wire/token_lists.h; only with has_lists().
   Span32 token_lists;
   bool operator==(const NewRow&) const = default;
 };
@@ -98,10 +98,12 @@ struct SchedulerOutput {
   std::vector<TokenId> stop_ids;     // pool of NewRow::stop_ids
   std::vector<int32_t> token_lists;  // pool of NewRow::token_lists
 
+  // Rows that sample in this step under a grammar: sample_tokens gets masks for them.
+  std::vector<RowId> grammar_rows;
+
   // Room for what comes later; empty today.
   std::vector<TokenId>
       draft_token_ids;  // ragged by ScheduledRow::num_drafts; -1: the device's own draft
-  std::vector<RowId> grammar_rows;
   std::vector<EncoderInput> encoder_inputs;
   std::vector<uint64_t> encoder_frees;
   std::vector<BlockCopy> block_copies;
@@ -115,9 +117,13 @@ struct SchedulerOutput {
   bool operator==(const SchedulerOutput&) const = default;
 };
 
-// Grammar bitmasks for sample_tokens: one row of ceil(vocab / 32) words per entry of rows.
+// Grammar bitmasks for sample_tokens: one row of ceil(vocab / 32) words per entry of rows, bit t % 32
+// of word t / 32 set where token t is allowed. A withheld row has no mask yet: it yields no token in
+// this step and computes its last token again in a later one. Rows of the step that are in neither
+// list are drawn without a mask.
 struct GrammarOutput {
   std::vector<RowId> rows;
+  std::vector<RowId> withheld_rows;
   std::vector<uint32_t> bitmask;
   bool operator==(const GrammarOutput&) const = default;
 };

@@ -30,6 +30,7 @@ template <typename A>
 void visit(A& archive, Ref<A, SamplingParams> v) {
   archive(v.temperature, v.top_p, v.min_p, v.top_k, v.seed, v.num_logprobs, v.min_tokens);
   archive(v.repetition_penalty, v.frequency_penalty, v.presence_penalty, v.flags);
+  archive(v.num_prompt_logprobs);
   for (auto& word : v.reserved) {
     archive(word);
   }
@@ -91,7 +92,7 @@ void visit(A& archive, Ref<A, TokenLogprobs> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, RowOutput> v) {
-  archive(v.row, v.generation, v.tokens, v.num_rejected, v.failure);
+  archive(v.row, v.generation, v.tokens, v.num_rejected, v.failure, v.prompt_logprobs, v.hidden);
 }
 
 template <typename A>
@@ -106,12 +107,13 @@ void visit(A& archive, Ref<A, StepStats> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, RowTensors> v) {
-  archive(v.width, v.rows, v.values);
+  archive(v.width, v.values);
 }
 
 template <typename A>
 void visit(A& archive, Ref<A, ModelRunnerOutput> v) {
-  archive(v.step, v.rows, v.token_ids, v.has_logprobs, v.logprobs, v.top_ids, v.top_logprobs);
+  archive(v.step, v.rows, v.token_ids, v.has_logprobs, v.logprobs);
+  archive(v.prompt_logprobs, v.top_ids, v.top_logprobs);
   archive(v.hidden_states, v.pooled, v.connector_output, v.stats);
 }
 
@@ -171,11 +173,19 @@ const char* inconsistency(const ModelRunnerOutput& message) {
     if (!inside(row.tokens, message.token_ids.size())) {
       return "rows.tokens points outside token_ids";
     }
+    if (!inside(row.prompt_logprobs, message.prompt_logprobs.size())) {
+      return "rows.prompt_logprobs points outside prompt_logprobs";
+    }
+    if (!inside(row.hidden, message.hidden_states ? message.hidden_states->num_vectors() : 0)) {
+      return "rows.hidden points outside hidden_states";
+    }
   }
-  for (const TokenLogprobs& token : message.logprobs) {
-    if (!inside(token.top, message.top_ids.size()) ||
-        !inside(token.top, message.top_logprobs.size())) {
-      return "logprobs.top points outside top_ids or top_logprobs";
+  for (const auto* list : {&message.logprobs, &message.prompt_logprobs}) {
+    for (const TokenLogprobs& token : *list) {
+      if (!inside(token.top, message.top_ids.size()) ||
+          !inside(token.top, message.top_logprobs.size())) {
+        return "logprobs.top points outside top_ids or top_logprobs";
+      }
     }
   }
   if (message.has_logprobs && message.logprobs.size() != message.token_ids.size()) {

@@ -19,7 +19,8 @@ int64_t num_bad_word_words(const TokenLists& lists) {
 }  // namespace
 
 int64_t num_token_list_words(const TokenLists& lists) {
-  return static_cast<int64_t>(lists.allowed.size() + 2 * lists.biases.size()) +
+  return static_cast<int64_t>(lists.allowed.size() + 2 * lists.biases.size() +
+                              lists.logprob_ids.size()) +
          num_bad_word_words(lists);
 }
 
@@ -27,7 +28,8 @@ std::vector<int32_t> pack_token_lists(const TokenLists& lists) {
   WR_CHECK_LE(num_token_list_words(lists), kMaxTokenListWords);
   std::vector<int32_t> words = {static_cast<int32_t>(lists.allowed.size()),
                                 static_cast<int32_t>(lists.biases.size()),
-                                static_cast<int32_t>(num_bad_word_words(lists))};
+                                static_cast<int32_t>(num_bad_word_words(lists)),
+                                static_cast<int32_t>(lists.logprob_ids.size())};
   words.insert(words.end(), lists.allowed.begin(), lists.allowed.end());
   for (const auto& [id, bias] : lists.biases) {
     words.push_back(id);
@@ -38,6 +40,7 @@ std::vector<int32_t> pack_token_lists(const TokenLists& lists) {
     words.push_back(static_cast<int32_t>(word.size()));
     words.insert(words.end(), word.begin(), word.end());
   }
+  words.insert(words.end(), lists.logprob_ids.begin(), lists.logprob_ids.end());
   return words;
 }
 

@@ -206,12 +206,21 @@ Result<void> decide_graphs(ModelPlan& plan) {
   return {};
 }
 
+// The configuration's table has checked the name.
+LogprobsMode logprobs_mode_of(const std::string& name) {
+  const bool processed = name.starts_with("processed");
+  if (name.ends_with("logits")) {
+    return processed ? LogprobsMode::kProcessedLogits : LogprobsMode::kRawLogits;
+  }
+  return processed ? LogprobsMode::kProcessedLogprobs : LogprobsMode::kRawLogprobs;
+}
+
 Result<void> decide_options(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
-  // On a CPU float32 is exact throughout; auto lets quantised weights meet int8 activations; both
-  // others keep KV in bf16.
+  // On a CPU float32 is exact throughout; auto lets quantised weights meet int8 activations and bf16
+  // ones bf16; both others keep KV in bf16.
   plan.decoder.linear.act =
-      config.dtype == "auto" && !on_gpu(plan) ? ActFormat::kInt8 : ActFormat::kF32;
+      config.dtype == "auto" && !on_gpu(plan) ? ActFormat::kRounded : ActFormat::kF32;
   plan.decoder.act_dtype = on_gpu(plan) ? DType::kBF16 : DType::kF32;
   plan.decoder.linear.batch_invariant = config.batch_invariant;
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
@@ -231,6 +240,8 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
   plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;
   plan.runner.batch_invariant = config.batch_invariant;
+  plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
+  plan.runner.hidden_states = config.enable_hidden_states;
   if (auto graphs = decide_graphs(plan); !graphs) {
     return graphs;
   }

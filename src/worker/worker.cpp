@@ -136,7 +136,7 @@ std::optional<std::string> Worker::call(const std::string& operation, const std:
     return "ok";
   }
   if (operation == "memory_plan") {
-    return plan_json(plan_.memory);
+    return argument == "text" ? format_plan(plan_.memory) : plan_json(plan_.memory);
   }
   if (operation == "attention_backends") {
     return runner_->attention_backends();

@@ -39,15 +39,16 @@ class Worker {
     runner_->execute_model(step);
   }
   void sample_tokens(const GrammarOutput* grammar) { runner_->sample_tokens(grammar); }
+  [[nodiscard]] bool forward_done() const { return runner_->forward_done(); }
   [[nodiscard]] int32_t num_outstanding() const { return runner_->num_outstanding(); }
   [[nodiscard]] bool output_ready() const { return runner_->output_ready(); }
   void take_output(ModelRunnerOutput& output) { runner_->take_output(output); }
 
-  // Named operations for collective_rpc: check_health, memory_plan, state_checksum (rows and KV
-  // cache; waits for the device), time_steps (argument: how many of the next steps), step_times
-  // (waits; JSON [[begin, end], ...] in microseconds of those steps on the device, empty on a CPU),
-  // sleep (argument: the level) and wake_up (argument: tags), see SleepMode. Nothing for an unknown
-  // name.
+  // Named operations for collective_rpc: check_health, memory_plan (JSON; argument "text": as
+  // `warprow plan` shows it), state_checksum (rows and KV cache; waits for the device), time_steps
+  // (argument: how many of the next steps), step_times (waits; JSON [[begin, end], ...] in
+  // microseconds of those steps on the device, empty on a CPU), sleep (argument: the level) and
+  // wake_up (argument: tags), see SleepMode. Nothing for an unknown name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,
                                                 const std::string& argument);
 

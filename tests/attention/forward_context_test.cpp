@@ -68,7 +68,7 @@ TEST(Backends, AutoTakesThePreferredOneThatMeetsAllNeeds) {
   const auto name_of = [&](int32_t num_heads) {
     return (*make_attention_backend("auto", gpu, group, num_heads))->capabilities().name;
   };
-  EXPECT_EQ(name_of(16), "flashinfer");
+  EXPECT_EQ(name_of(16), "native+flashinfer");
   EXPECT_EQ(name_of(18), "native") << "nine query heads per KV head";
   group.window = 100;
   EXPECT_EQ(name_of(16), "native");

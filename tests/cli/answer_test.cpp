@@ -94,6 +94,23 @@ TEST(AnswerJson, LogprobsAreShortAndFinite) {
             R"([{"token_id":3,"logprob":-0.1,"rank":1,"top":[{"token_id":4,"logprob":-9999.0}]}])");
 }
 
+TEST(AnswerJson, WhatIsToldOfThePromptComesOnceAndOfAllUpdates) {
+  Answer answer;
+  RequestUpdate first = piece("a", {3});
+  first.prompt_logprobs = {{.token_id = 9, .logprob = -0.5F, .rank = 2, .top = {}}};
+  first.hidden_states = {1.0F, 0.1F, -2.0F, 0.0F};
+  first.hidden_width = 2;
+  answer.add(first);
+  RequestUpdate second = piece("b", {4});
+  second.hidden_states = {5.0F, 6.0F};
+  second.hidden_width = 2;
+  answer.add(second);
+  const AnswerJson json = answer_json({}, std::span(&answer, 1));
+  EXPECT_EQ(json["prompt_logprobs"].dump(),
+            R"([null,{"token_id":9,"logprob":-0.5,"rank":2,"top":[]}])");
+  EXPECT_EQ(json["choices"][0]["hidden_states"].dump(), "[[1.0,0.1],[-2.0,0.0],[5.0,6.0]]");
+}
+
 TEST(AnswerJson, ErrorsHaveTheFormOfTheOpenAiApi) {
   EXPECT_EQ(
       error_json({ErrorCode::kInvalidArgument, "top_p: 3"}).dump(),

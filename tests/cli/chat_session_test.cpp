@@ -18,11 +18,12 @@ class ChatSessionTest : public testing::Test {
 
   UpdateQueue updates_;
   FakeEngine engine_;
+  EngineChat partner_{engine_, updates_, {}};
   CapturedOutput out_;
 };
 
 TEST_F(ChatSessionTest, KeepsTheHistory) {
-  ChatSession chat(engine_, updates_, out_.output(), {}, "be brief");
+  ChatSession chat(partner_, updates_, out_.output(), "be brief");
   EXPECT_EQ(chat.handle("hi"), ChatSession::Next::kGoOn);
   EXPECT_EQ(engine_.prompts.back(), "s:be brief;u:hi;");
   EXPECT_EQ(out_.text(), "<s:be brief;u:hi;>\n");
@@ -35,7 +36,7 @@ TEST_F(ChatSessionTest, KeepsTheHistory) {
 }
 
 TEST_F(ChatSessionTest, OneWordWithASlashIsACommand) {
-  ChatSession chat(engine_, updates_, out_.output(), {}, std::nullopt);
+  ChatSession chat(partner_, updates_, out_.output(), std::nullopt);
   EXPECT_EQ(chat.handle("/exit"), ChatSession::Next::kLeave);
   EXPECT_EQ(chat.handle("  /help "), ChatSession::Next::kGoOn);
   EXPECT_EQ(chat.handle("/nonsense"), ChatSession::Next::kGoOn);
@@ -47,7 +48,7 @@ TEST_F(ChatSessionTest, OneWordWithASlashIsACommand) {
 }
 
 TEST_F(ChatSessionTest, CtrlCStopsTheAnswerAndKeepsIt) {
-  ChatSession chat(engine_, updates_, out_.output(), {}, std::nullopt);
+  ChatSession chat(partner_, updates_, out_.output(), std::nullopt);
   EXPECT_EQ(chat.handle("ctrl-c"), ChatSession::Next::kGoOn);
   EXPECT_EQ(engine_.num_aborted, 1);
   ASSERT_EQ(chat.messages().size(), 2U);
@@ -59,7 +60,7 @@ TEST_F(ChatSessionTest, CtrlCStopsTheAnswerAndKeepsIt) {
 }
 
 TEST_F(ChatSessionTest, ARefusedOrFailedTurnLeavesTheHistoryAlone) {
-  ChatSession chat(engine_, updates_, out_.output(), {}, std::nullopt);
+  ChatSession chat(partner_, updates_, out_.output(), std::nullopt);
   chat.handle(std::string(200, 'x'));  // longer than the context
   EXPECT_TRUE(chat.messages().empty());
   chat.handle("fail");

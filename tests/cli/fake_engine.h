@@ -87,6 +87,15 @@ class FakeEngine final : public Engine {
     return stats;
   }
 
+  [[nodiscard]] EngineProgress progress() const override { return {}; }
+  [[nodiscard]] std::optional<std::vector<RequestStatus>> list_requests(
+      std::chrono::milliseconds /*patience*/) override {
+    return std::nullopt;
+  }
+  [[nodiscard]] const StepLog& steps() const override { return steps_; }
+  [[nodiscard]] const MaskLog& mask_fills() const override { return mask_fills_; }
+  Result<void> reset_prefix_cache() override { return {}; }
+
   Result<std::vector<std::string>> sleep(int /*level*/) override { return {}; }
   Result<std::vector<std::string>> wake_up(const std::vector<std::string>& /*tags*/) override {
     return {};
@@ -154,6 +163,8 @@ class FakeEngine final : public Engine {
   }
 
   ModelFacts facts_;
+  StepLog steps_;
+  MaskLog mask_fills_;
   bool out_of_order_;
   bool interrupted_ = false;
   RequestId held_ = 0;

@@ -61,6 +61,21 @@ TEST(RequestLine, ReadsSamplingFieldsOverTheDefaults) {
   EXPECT_THAT(parsed(R"({"prompt":"p","stop":["a","b"]})").sampling.stop, ElementsAre("a", "b"));
 }
 
+TEST(RequestLine, ReadsWhatIsToldOfPrompts) {
+  const GenerationRequest request = parsed(
+      R"({"prompt":"p","prompt_logprobs":2,"logprob_token_ids":[3,4],"hidden_states":"all"})");
+  EXPECT_EQ(request.sampling.prompt_logprobs, 2);
+  EXPECT_EQ(request.sampling.logprob_token_ids, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(request.hidden_states, HiddenStatesWish::kAll);
+  EXPECT_EQ(parsed(R"({"prompt":"p","hidden_states":"outputs"})").hidden_states,
+            HiddenStatesWish::kOutputs);
+  EXPECT_EQ(parsed(R"({"prompt":"p","hidden_states":null})").hidden_states,
+            HiddenStatesWish::kNone);
+  const auto wrong = parse_request_line(R"({"prompt":"p","hidden_states":true})", {});
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().message, "hidden_states: must be outputs or all, not true");
+}
+
 TEST(RequestLine, ReadsTokenLists) {
   SamplingOptions defaults;
   defaults.logit_bias = {{1, 1}};
@@ -123,6 +138,20 @@ TEST(RequestLine, MistakesNameTheField) {
             "messages[0].content: must be text or a list of text parts");
   EXPECT_EQ(error(R"({"messages":[{"role":"user","content":"x","extra":1}]})"),
             "messages[0]: unknown field 'extra'");
+}
+
+TEST(RequestLine, ReadsTheStructureThatIsAskedFor) {
+  SamplingOptions defaults;
+  defaults.structured_output = StructuredOutput{GrammarKind::kRegex, "a+"};
+  EXPECT_EQ(parsed(R"({"prompt":"p"})", defaults).sampling.structured_output,
+            defaults.structured_output);
+  EXPECT_EQ(parsed(R"({"prompt":"p","structured_outputs":{"json":{"b":1,"a":2}}})", defaults)
+                .sampling.structured_output,
+            (StructuredOutput{GrammarKind::kJsonSchema, R"({"b":1,"a":2})"}));
+  EXPECT_FALSE(parsed(R"({"prompt":"p","response_format":{"type":"text"}})", defaults)
+                   .sampling.structured_output);
+  EXPECT_THAT(error(R"({"prompt":"p","structured_outputs":{"regex":1}})"),
+              testing::HasSubstr("structured_outputs.regex"));
 }
 
 }  // namespace

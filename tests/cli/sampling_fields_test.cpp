@@ -84,6 +84,26 @@ TEST(SamplingFlags, NothingGivenLeavesEverythingUnset) {
   EXPECT_TRUE(options.skip_special_tokens);
 }
 
+TEST(SamplingJson, HoldsWhatWasSet) {
+  EXPECT_EQ(sampling_json({}), nlohmann::json::object());
+  SamplingOptions options;
+  EXPECT_EQ(parse({"--temperature",
+                   "0",
+                   "--stop",
+                   "a",
+                   "--logit-bias",
+                   "3=1.5",
+                   "--ignore-eos",
+                   "--no-skip-special-tokens",
+                   "--allowed-token-ids",
+                   "7"},
+                  options),
+            "");
+  EXPECT_EQ(sampling_json(options).dump(),
+            R"({"allowed_token_ids":[7],"ignore_eos":true,"logit_bias":{"3":1.5},)"
+            R"("skip_special_tokens":false,"stop":["a"],"temperature":0.0})");
+}
+
 TEST(SamplingFlags, MistakesNameTheFlagAndTheText) {
   SamplingOptions options;
   EXPECT_EQ(parse({"--temperature", "hot"}, options), "--temperature: 'hot' is not a number");

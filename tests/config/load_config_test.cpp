@@ -98,6 +98,7 @@ TEST_F(LoadConfig, PrintedConfigReadsBack) {
   const auto resolved =
       resolve(loaded->config, {.usable_cores = 3, .usable_memory_bytes = 1 << 30});
   ASSERT_TRUE(resolved);
+  EXPECT_EQ(settings_line(*loaded), "--model /tmp/a b: #c\"d.gguf (env), --max-num-seqs 8 (flag)");
   const std::string yaml = config_as_yaml(*loaded, *resolved);
   EXPECT_THAT(yaml, HasSubstr("max-num-seqs: 8"));
   EXPECT_THAT(yaml, testing::ContainsRegex("threads: 0 +# default, becomes 3"));

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear.h"
 #include "kernels/linear/skinny_cuda.h"
+#include "kernels/linear/wide_cuda.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -118,6 +120,12 @@ class LinearCudaTest : public CudaTest {
 
   // All of y, pads too.
   std::vector<float> run(const Case& c, const Inputs& in) {
+    const LinearArgs args = args_of(c, in);
+    linear(stream(), args);
+    return download_act(args.y);
+  }
+
+  LinearArgs args_of(const Case& c, const Inputs& in) {
     const int64_t cols = c.outputs() + 2 * c.y_pad;
     std::vector<float> padded_x(static_cast<size_t>(c.m) * static_cast<size_t>(c.k + c.x_pad));
     for (size_t t = 0; t < static_cast<size_t>(c.m); ++t) {
@@ -153,8 +161,7 @@ class LinearCudaTest : public CudaTest {
     args.epilogue = c.epilogue;
     args.batch_invariant = c.batch_invariant;
     args.scratch = poisoned<std::byte>(linear_scratch_bytes(DeviceKind::kCuda, c.m, c.k));
-    linear(stream(), args);
-    return download_act(args.y);
+    return args;
   }
 
   void fill_y(const Case& c, const Inputs& in, const ActView& y) {
@@ -200,14 +207,14 @@ class LinearCudaTest : public CudaTest {
 };
 
 TEST_F(LinearCudaTest, EveryNumberOfRows) {
-  for (const int32_t m : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100}) {
+  for (const int32_t m : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 129, 256, 257}) {
     check({.m = m, .n = 256, .k = 512, .y_f32 = true});
     check({.m = m, .n = 256, .k = 512});
   }
 }
 
 TEST_F(LinearCudaTest, OddSizes) {
-  for (const int32_t m : {1, 5, 16, 40}) {
+  for (const int32_t m : {1, 5, 16, 40, 64}) {
     for (const int32_t k : {8, 24, 64, 72, 200, 576, 1000, 1536}) {
       check({.m = m, .n = 40, .k = k, .y_f32 = true});
     }
@@ -215,6 +222,19 @@ TEST_F(LinearCudaTest, OddSizes) {
       check({.m = m, .n = n, .k = 136, .y_f32 = true});
     }
   }
+}
+
+TEST_F(LinearCudaTest, GatesOfOneWaveOfLargeTiles) {
+  for (const int32_t m : {33, 70, 200}) {
+    const Case c = {.m = m, .n = 131 * 192 + 16, .k = 72, .epilogue = LinearEpilogue::kSwiGlu};
+    check(c);
+  }
+  check({.m = 130,
+         .n = 128 * 192,
+         .k = 192,
+         .epilogue = LinearEpilogue::kSwiGlu,
+         .norm = true,
+         .bias = true});
 }
 
 TEST_F(LinearCudaTest, ManyTiles) {  // several a block, and a last one that is not full
@@ -225,7 +245,7 @@ TEST_F(LinearCudaTest, ManyTiles) {  // several a block, and a last one that is 
 }
 
 TEST_F(LinearCudaTest, Epilogues) {
-  for (const int32_t m : {1, 4, 11, 16, 50}) {
+  for (const int32_t m : {1, 4, 11, 16, 25, 50, 128, 190}) {
     for (const bool bias : {false, true}) {
       check({.m = m, .n = 192, .k = 320, .bias = bias});
       check({.m = m,
@@ -249,8 +269,42 @@ TEST_F(LinearCudaTest, NormInsideOrBefore) {
   }
 }
 
+// A sum that leaves the first half of the next norm, and a product that takes it.
+TEST_F(LinearCudaTest, NormInHalves) {
+  for (const int32_t m : {8, 9, 17, 32, 45, 64, 300}) {
+    for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
+      arena().reset();
+      const Case sum = {
+          .m = m, .n = 320, .k = 512, .epilogue = LinearEpilogue::kAdd, .y_f32 = true};
+      const Case behind = {.m = m, .n = 288, .k = 320, .epilogue = epilogue, .norm = true};
+      Inputs in = draw(behind, 9);
+      HalfNorm norm;
+      norm.weight = make_view<const float>(upload(in.norm), behind.k);
+      norm.rows = poisoned_act(DType::kBF16, m, behind.k);
+      norm.squares = poisoned<float>(static_cast<size_t>(m * behind.k / 64));
+      norm.left = true;
+      LinearArgs first = args_of(sum, draw(sum, 8));
+      first.next_norm = &norm;
+      linear(stream(), first);
+      EXPECT_EQ(norm.left, m > 8 && m <= cuda::wide_rows(LinearEpilogue::kAdd, sum.n));
+      in.x = download_act(first.y);
+      LinearArgs second = args_of(behind, in);
+      second.x = first.y;
+      second.half_norm = &norm;
+      linear(stream(), second);
+      const std::vector<double> want = reference(behind, in);
+      const std::vector<float> got = download_act(second.y);
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], 0.03 * std::fabs(want[i]) + 0.05)
+            << behind.text() << " at " << i;
+      }
+    }
+  }
+}
+
 TEST_F(LinearCudaTest, RowsWithinWiderOnes) {
-  for (const int32_t m : {1, 3, 16, 35}) {
+  for (const int32_t m : {1, 3, 16, 35, 77}) {
+    check({.m = m, .n = 61, .k = 128, .y_f32 = true, .y_pad = 3, .x_pad = 16});
     check({.m = m, .n = 64, .k = 128, .y_f32 = true, .y_pad = 8, .x_pad = 16});
     check({.m = m, .n = 64, .k = 128, .y_pad = 8, .x_pad = 16});
     check({.m = m, .n = 64, .k = 128, .epilogue = LinearEpilogue::kAdd, .y_f32 = true, .y_pad = 8});
@@ -309,6 +363,59 @@ TEST_F(LinearCudaTest, EveryPlanOfTheSkinnyKernelGivesTheSame) {
   }
 }
 
+// The plans whose blocks share a tile differ only in where a sum is cut; the others give the same.
+TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
+  if (cuda::wide_rows(LinearEpilogue::kStore, 4096) == 0) {
+    GTEST_SKIP() << "the wide kernel needs a GPU of compute capability 9.0";
+  }
+  for (const LinearEpilogue epilogue :
+       {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
+    for (const int32_t cols : {32, 64, 128}) {
+      arena().reset();
+      const bool add = epilogue == LinearEpilogue::kAdd;
+      const Case c = {.m = cols - 5, .n = 600, .k = 584, .epilogue = epilogue, .y_f32 = true};
+      const Inputs in = draw(c, 6);
+      const std::vector<double> want = reference(c, in);
+      cuda::WideArgs args;
+      args.w = upload(to_bf16(in.w));
+      args.x = upload(to_bf16(in.x));
+      args.x_stride = c.k;
+      const auto count = static_cast<size_t>(c.m * c.outputs());
+      args.y = poisoned<float>(count);
+      args.y_f32 = true;
+      args.y_stride = c.outputs();
+      args.epilogue = epilogue;
+      args.m = c.m;
+      args.n = c.n;
+      args.k = c.k;
+      for (const int32_t split : {1, 2, 3, 4, 6, 8}) {
+        std::vector<float> first;
+        for (const auto& [groups, stages] :
+             {std::pair{1, 4}, {1, 3}, {1, 8}, {3, 2}, {3, 3}, {3, 4}}) {
+          const cuda::WidePlan plan = {cols, groups, split, stages};
+          if ((cols > 64 && groups == 1) ||
+              cuda::wide_stages(plan, cuda::kWideSharedBytes) < stages) {
+            continue;
+          }
+          if (add) {
+            stream().copy_to_device(args.y, in.y.data(), count * sizeof(float));
+          } else {
+            stream().fill(args.y, 0xff, count * sizeof(float));
+          }
+          cuda::wide(stream(), args, plan);
+          const std::vector<float> y = download(static_cast<float*>(args.y), count);
+          for (size_t i = 0; i < count; ++i) {
+            ASSERT_NEAR(y[i], want[i], 1e-4 * std::fabs(want[i]) + 1e-4)
+                << c.text() << " plan " << groups << " " << split << " at " << i;
+          }
+          first = first.empty() ? y : first;
+          ASSERT_EQ(y, first) << c.text() << " plan " << groups << " " << split;
+        }
+      }
+    }
+  }
+}
+
 TEST(SkinnyPlan, FitsSmallerDevices) {
   for (const int32_t bytes : {99 * 1024, 163 * 1024, 227 * 1024}) {
     for (const auto& [n, k] : {std::pair{4096, 1024},
@@ -338,10 +445,10 @@ TEST(SkinnyPlan, FitsSmallerDevices) {
 // The same first row, whatever stands behind it.
 TEST_F(LinearCudaTest, FewRowsDoNotChangeARow) {
   for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
-    Case c = {.m = 16, .n = 272, .k = 1096, .epilogue = epilogue};
+    Case c = {.m = 8, .n = 272, .k = 1096, .epilogue = epilogue};
     const Inputs in = draw(c, 3);
     const std::vector<float> all = run(c, in);
-    for (c.m = 1; c.m < 16; ++c.m) {
+    for (c.m = 1; c.m < 8; ++c.m) {
       const std::vector<float> some = run(c, in);
       for (size_t i = 0; i < some.size(); ++i) {
         ASSERT_EQ(some[i], all[i]) << c.text() << " at " << i;

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "device/cuda_device.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/step_work.h"
 #include "tests/support/temp_dir.h"
 
 #include <algorithm>
@@ -21,8 +22,10 @@
 namespace warprow {
 namespace {
 
+using test::expect_empty_steps_change_nothing;
 using test::ModelRig;
 using test::RigOptions;
+using test::run_steps;
 
 constexpr const char* kSmallModel = R"({
   "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 4, "hidden_size": 256,
@@ -65,26 +68,7 @@ class RuntimeCuda : public testing::Test {
   [[nodiscard]] std::string real_model() const { return real_.path().string(); }
 
   static Request request(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
-    Request request;
-    request.id = id;
-    for (int32_t i = 0; i < prompt_len; ++i) {
-      request.prompt.push_back(3 + (i * 7 + static_cast<int32_t>(id) * 11) % 1990);
-    }
-    request.max_tokens = max_tokens;
-    return request;
-  }
-
-  static void drain(ModelRig& rig) {
-    while (rig.executor().num_outstanding() > 0) {
-      rig.collect();
-    }
-  }
-  static void run_steps(ModelRig& rig, int64_t steps) {
-    const int64_t end = rig.executor().stats().steps + steps;
-    while (rig.executor().stats().steps < end) {
-      ASSERT_TRUE(rig.tick());
-    }
-    drain(rig);
+    return test::numbered_request(id, prompt_len, max_tokens, 2000);
   }
   static nlohmann::json memory_plan(ModelRig& rig) {
     return nlohmann::json::parse(rig.executor().collective_rpc("memory_plan", "").front());
@@ -125,16 +109,7 @@ TEST_F(RuntimeCuda, EmptyStepsChangeNoState) {
     rig.add(request(1, 20, 30));
     run_steps(rig, 6);
     const auto before = rig.executor().collective_rpc("state_checksum", "");
-    for (int64_t number = 1000; number < 1009; ++number) {  // eager, captured, replayed
-      SchedulerOutput step;
-      step.step = number;
-      step.data_parallel.num_toks_padded = std::vector{0, 6, 64}[static_cast<size_t>(number % 3)];
-      rig.submit(step);
-      ModelRunnerOutput output;
-      rig.executor().take_output(output);
-      EXPECT_TRUE(output.rows.empty());
-      EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before);
-    }
+    expect_empty_steps_change_nothing(rig, {0, 6, 64});
     EXPECT_EQ(rig.run().at(1).tokens.size(), 30U);
     EXPECT_NE(rig.executor().collective_rpc("state_checksum", ""), before);
   }

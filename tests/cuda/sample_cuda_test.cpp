@@ -202,6 +202,9 @@ class SampleCuda : public CudaTest {
       for (size_t c = at * kMaxTop; c < (at + 1) * kMaxTop; ++c) {
         EXPECT_EQ(want.top_ids[c], got.top_ids[c]) << "column " << c % kMaxTop << about(b, i);
         EXPECT_TRUE(close(want.top_logprobs[c], got.top_logprobs[c])) << about(b, i);
+        if (want.top_ids[c] < 0) {
+          break;  // columns behind the first unused one are left alone
+        }
       }
       if (HasFailure()) {
         return;  // one row's story is enough

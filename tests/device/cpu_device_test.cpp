@@ -5,7 +5,6 @@
 #include "device/cpu/cpu_stream.h"
 #include "device/shape_only.h"
 
-#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -131,26 +130,6 @@ TEST(ShapeOnlyDevice, RunsNothing) {
   EXPECT_EQ(arena.used(), size_t{4} << 40);
 }
 
-TEST(ComputePool, EveryItemOnce) {
-  for (const int32_t workers : {1, 2, 5}) {
-    ComputePool pool(workers);
-    for (const int64_t n : {0, 1, 7, 1000}) {
-      for (const int64_t grain : {1, 3, 2000}) {
-        std::vector<std::atomic<int>> hits(static_cast<size_t>(n));
-        pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int32_t worker) {
-          EXPECT_LT(worker, workers);
-          for (int64_t i = begin; i < end; ++i) {
-            ++hits[static_cast<size_t>(i)];
-          }
-        });
-        for (const auto& hit : hits) {
-          EXPECT_EQ(hit.load(), 1);
-        }
-      }
-    }
-  }
-}
-
 TEST(Arena, HandsOutAlignedPiecesAndChecksItsEnd) {
   const auto device = device_of(CpuStreamMode::kInline);
   Arena arena = device->make_arena(ArenaPurpose::kWorkspace, 1024);
@@ -179,11 +158,6 @@ TEST(GuardDeathTest, HostAccessFaults) {
         std::memset(arena.alloc_bytes(8), 1, 8);
       },
       "");
-}
-
-TEST(HostLimits, AreAtLeastOne) {
-  EXPECT_GE(usable_cores(), 1);
-  EXPECT_GT(usable_memory_bytes(), int64_t{64} << 20);
 }
 
 }  // namespace

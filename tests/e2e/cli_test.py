@@ -22,6 +22,9 @@ import time
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from gguf_parts import split_gguf  # noqa: E402
+
 BIN = os.environ.get("WARPROW_BIN", "build/cpu-release/warprow")
 MODEL = os.environ.get("WARPROW_E2E_MODEL", "smollm2")
 NUM_PROMPTS = int(os.environ.get("WARPROW_E2E_PROMPTS", "8"))
@@ -33,8 +36,7 @@ OK, FAILED, USAGE, NO_MODEL, NO_MEMORY, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5
 def clean_environment(**more):
     """The environment without settings of ours that the tester may have."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WARPROW_")}
-    env.update(more)
-    return env
+    return {**env, "HF_HUB_OFFLINE": "1", **more}
 
 
 def run(*args, stdin=b"", env=None):
@@ -143,6 +145,14 @@ class Models(CliTest):
                 cut = self.file(name, source.read(size))
                 self.refuse(NO_MODEL, name, "generate", cut, "-p", "x")
                 self.refuse(NO_MODEL, name, "plan", cut)
+
+    def test_a_file_in_parts(self):
+        for number, data in enumerate(split_gguf(Path(default_model_file()).read_bytes()), 1):
+            last = self.file(f"m-{number:05}-of-00003.gguf", data)
+        flags = ("-p", "The capital of France is", "--max-tokens", "12", "--temperature", "0", "--max-model-len", "512")
+        whole, parts = (self.answer("generate", model, *flags)["choices"][0]["token_ids"] for model in (MODEL, self.dir))
+        self.assertEqual(parts, whole)
+        self.refuse(USAGE, "name the first one", "plan", last)
 
     def test_an_unknown_architecture(self):
         def text(value):
@@ -400,6 +410,34 @@ class PromptsFile(CliTest):
         num_tokens = sum(line["usage"]["completion_tokens"] for line in got)
         self.assertEqual(got[-1]["stats"]["output_tokens"], num_tokens)
         self.assertLess(got[-1]["stats"]["steps"], num_tokens)
+
+    def test_prompt_logprobs_are_those_of_generating_it(self):
+        (said,) = self.lines(OK, '{"prompt":"The capital of France is","max_tokens":4,"logprobs":1}')
+        tokens = said["prompt_token_ids"] + said["choices"][0]["token_ids"]
+        line = json.dumps({"prompt": tokens, "max_tokens": 1, "prompt_logprobs": 1})
+        for got in self.lines(OK, f"{line}\n{line}\n", "--max-num-batched-tokens", "7", "--max-num-seqs", "2"):
+            self.assertIsNone(got["prompt_logprobs"][0])
+            self.assertEqual([entry["token_id"] for entry in got["prompt_logprobs"][1:]], tokens[1:])
+            self.assertEqual(got["prompt_logprobs"][5:], said["choices"][0]["logprobs"])
+        self.assertNotIn("prompt_logprobs", said)
+
+    def test_logprobs_of_named_tokens_and_modes(self):
+        line = '{"prompt":"The capital of France is","max_tokens":2,"logprob_token_ids":[198,7042]}'
+        raw, logits = (self.lines(OK, line, "--logprobs-mode", mode)[0]["choices"][0]["logprobs"][0]
+                       for mode in ("raw_logprobs", "raw_logits"))
+        for first in (raw, logits):
+            self.assertEqual([entry["token_id"] for entry in first["top"]], [198, 7042])
+            self.assertEqual(first["top"][1]["logprob"], first["logprob"])
+        self.assertAlmostEqual(raw["logprob"] - raw["top"][0]["logprob"],
+                               logits["logprob"] - logits["top"][0]["logprob"], places=4)
+        self.assertGreater(logits["logprob"], 0)
+
+    def test_hidden_states_need_an_engine_that_keeps_them(self):
+        line = '{"prompt":[504,3575,282],"max_tokens":2,"hidden_states":"all"}'
+        (got,) = self.lines(OK, line, "--enable-hidden-states")
+        self.assertEqual([len(vector) for vector in got["choices"][0]["hidden_states"]], [576] * 4)
+        (refused,) = self.lines(FAILED, line)
+        self.assertIn("--enable-hidden-states", refused["error"]["message"])
 
     def test_standard_input(self):
         done = self.succeed("generate", MODEL, "--prompts-file", "-", stdin='{"prompt":"Hi","max_tokens":1}\n' * 3)

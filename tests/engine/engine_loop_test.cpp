@@ -307,7 +307,7 @@ TEST(EngineLoop, TimingsAndCachedTokensAreTold) {
   EXPECT_GE(first.timings.queue_ms, 0);
   EXPECT_GE(first.timings.prompt_ms, 3.9);     // 40 tokens in steps of 32
   EXPECT_GE(first.timings.predicted_ms, 5.9);  // the second may be ready when the first is taken
-  EXPECT_LT(first.timings.predicted_ms, 1000);
+  EXPECT_LT(first.timings.predicted_ms, 100'000);
 }
 
 }  // namespace

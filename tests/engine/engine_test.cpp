@@ -29,10 +29,12 @@ GenerationRequest long_request(TokenId first = 9) {
 TEST(Engine, AbortEndsOneRequestOnce) {
   Client client;
   FakeModel model;
-  model.step_time = std::chrono::milliseconds(1);
+  model.step_time = std::chrono::milliseconds(10);
   const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
   const RequestId first = client.submit(*engine, long_request(9));
-  client.submit(*engine, long_request(10));
+  GenerationRequest other = long_request(10);
+  other.sampling.max_tokens = 10;
+  client.submit(*engine, other);
   client.wait_for_tokens(0, 5);
   engine->abort(first);
   engine->abort(first);
@@ -51,11 +53,13 @@ TEST(Engine, AbortReachesARequestThatStillWaits) {
   Client client;
   FakeModel model;
   model.max_num_seqs = 1;
-  model.step_time = std::chrono::milliseconds(1);
+  std::atomic<bool> shut = true;
+  model.gate_shut = &shut;
   const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
   client.submit(*engine, long_request());
   const RequestId waiting = client.submit(*engine, long_request());
   engine->abort(waiting);
+  shut = false;
   EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kAbort);
   EXPECT_EQ(client.wait(1).last.num_output_tokens, 0);
   EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kLength);
@@ -66,7 +70,7 @@ TEST(Engine, ShutdownAbortsWhatRunsAndWaits) {
   Client client;
   {
     FakeModel model;
-    model.step_time = std::chrono::milliseconds(2);
+    model.step_time = std::chrono::milliseconds(10);
     const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
     for (size_t i = 0; i < kRequests; ++i) {
       client.submit(*engine, long_request());
@@ -147,7 +151,9 @@ TEST(Engine, IdleTakesNoCpu) {
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   client.submit(*engine, greedy_request({5}, 5));
   client.wait(0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the last step's release
+  while (engine->progress().phase != EnginePhase::kIdle) {  // the last step's release
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   const auto process_cpu_ns = [] {
     timespec t{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);

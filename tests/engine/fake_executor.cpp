@@ -19,6 +19,17 @@ TokenId toy_next_token(const std::vector<TokenId>& context,
   return static_cast<TokenId>((hash >> 20) % static_cast<uint64_t>(vocab_size));
 }
 
+TokenId toy_masked_token(TokenId token, std::span<const uint32_t> mask, int32_t vocab_size) {
+  const auto allowed = [mask](TokenId id) {
+    const auto bit = static_cast<uint32_t>(id);
+    return (mask[bit / 32] >> (bit % 32) & 1U) != 0;
+  };
+  for (int32_t i = 0; i < vocab_size && !mask.empty() && !allowed(token); ++i) {
+    token = (token + 1) % vocab_size;
+  }
+  return token;
+}
+
 float toy_logprob(TokenId token) { return -0.125F * static_cast<float>(token % 16); }
 int32_t toy_rank(TokenId token) { return 1 + token % 5; }
 
@@ -55,13 +66,16 @@ void FakeExecutor::execute_model(const SchedulerOutput& step) {
     throw std::runtime_error("the toy device is broken");
   }
   executing_ = step;
+  forward_ends_at_ =
+      std::max(device_free_at_, std::chrono::steady_clock::now()) + model_.forward_time;
   pending_sample_ = true;
   ++stats_.steps;
 }
 
 void FakeExecutor::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_sample_, "sample_tokens with nothing pending");
-  WR_CHECK(grammar == nullptr);
+  const GrammarOutput none;
+  const GrammarOutput& masks = grammar == nullptr ? none : *grammar;
   pending_sample_ = false;
   release(executing_.finished_rows);
   release(executing_.preempted_rows);
@@ -77,11 +91,11 @@ void FakeExecutor::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK_EQ(total, executing_.total_num_tokens);
   WR_CHECK_LE(total, model_.max_num_batched_tokens);
   for (const ScheduledRow& scheduled : executing_.scheduled) {
-    run_row(scheduled, pending.output);
+    run_row(scheduled, masks, pending.output);
   }
   pending.output.stats.num_rows = static_cast<int32_t>(executing_.scheduled.size());
   pending.output.stats.num_toks = total;
-  device_free_at_ = std::max(device_free_at_, std::chrono::steady_clock::now()) + model_.step_time;
+  device_free_at_ = std::max(forward_ends_at_, std::chrono::steady_clock::now()) + model_.step_time;
   pending.ready_at = device_free_at_;
   outputs_.push_back(std::move(pending));
   stats_.max_steps_in_flight = std::max<int64_t>(stats_.max_steps_in_flight, num_outstanding());
@@ -120,7 +134,9 @@ void FakeExecutor::append_blocks(const SchedulerOutput& step) {
   }
 }
 
-void FakeExecutor::run_row(const ScheduledRow& scheduled, ModelRunnerOutput& output) {
+void FakeExecutor::run_row(const ScheduledRow& scheduled,
+                           const GrammarOutput& grammar,
+                           ModelRunnerOutput& output) {
   Row& row = live_row(scheduled.row);
   WR_CHECK_GE(scheduled.num_tokens, 1);
   WR_CHECK_EQ(scheduled.num_computed_tokens, row.num_computed);
@@ -144,15 +160,37 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled, ModelRunnerOutput& out
   result.row = scheduled.row;
   result.generation = row.generation;
   result.tokens.begin = static_cast<int32_t>(output.token_ids.size());
-  if (end == static_cast<int32_t>(row.tokens.size())) {
+  const auto has = [&](const std::vector<RowId>& rows) {
+    return std::find(rows.begin(), rows.end(), scheduled.row) != rows.end();
+  };
+  const bool samples = end == static_cast<int32_t>(row.tokens.size());
+  if (has(grammar.rows) || has(grammar.withheld_rows)) {
+    WR_CHECK(samples && has(executing_.grammar_rows), "a mask for a row that wants none");
+  }
+  if (has(grammar.withheld_rows)) {
+    --row.num_computed;
+    result.num_rejected = 1;
+  } else if (samples) {
+    std::span<const uint32_t> mask;
+    const auto at = std::find(grammar.rows.begin(), grammar.rows.end(), scheduled.row);
+    if (at != grammar.rows.end()) {
+      const auto words = static_cast<size_t>((model_.vocab_size + 31) / 32);
+      mask = std::span(grammar.bitmask)
+                 .subspan(static_cast<size_t>(at - grammar.rows.begin()) * words, words);
+    }
     result.tokens.count = 1;
-    sample(row, output);
+    sample(row, mask, output);
   }
   output.rows.push_back(result);
 }
 
-void FakeExecutor::sample(Row& row, ModelRunnerOutput& output) {
-  const TokenId token = toy_next_token(row.tokens, row.params, model_.vocab_size);
+bool FakeExecutor::forward_done() const {
+  return !model_.forward_outlasts_masks && std::chrono::steady_clock::now() >= forward_ends_at_;
+}
+
+void FakeExecutor::sample(Row& row, std::span<const uint32_t> mask, ModelRunnerOutput& output) {
+  const TokenId token = toy_masked_token(
+      toy_next_token(row.tokens, row.params, model_.vocab_size), mask, model_.vocab_size);
   row.tokens.push_back(token);
   output.token_ids.push_back(token);
   if (!output.has_logprobs) {
@@ -176,6 +214,9 @@ bool FakeExecutor::output_ready() const {
 }
 
 void FakeExecutor::take_output(ModelRunnerOutput& output) {
+  while (model_.gate_shut != nullptr && *model_.gate_shut) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   WR_CHECK(!outputs_.empty(), "take_output with nothing outstanding");
   std::this_thread::sleep_until(outputs_.front().ready_at);
   output = std::move(outputs_.front().output);

@@ -3,9 +3,11 @@
 
 #include "executor/executor.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,10 @@ struct FakeModel {
   int32_t block_size = 16;
   int32_t max_concurrent_batches = 2;
   std::chrono::microseconds step_time{0};
-  int64_t throw_at_step = -1;  // execute_model of this step (counted from 0) throws
+  std::chrono::microseconds forward_time{0};  // of a step, before what step_time is for
+  int64_t throw_at_step = -1;                 // execute_model of this step (counted from 0) throws
+  bool forward_outlasts_masks = false;        // no forward is done before its sample_tokens
+  const std::atomic<bool>* gate_shut = nullptr;  // while it is true no output comes
 };
 
 // What the toy model answers to a context: a hash of all its tokens, and of the seed where the row
@@ -28,6 +33,8 @@ struct FakeModel {
 TokenId toy_next_token(const std::vector<TokenId>& context,
                        const SamplingParams& params,
                        int32_t vocab_size);
+// The same among the tokens that a mask allows; all without one.
+TokenId toy_masked_token(TokenId token, std::span<const uint32_t> mask, int32_t vocab_size);
 // Logprobs of a toy token: recognisable numbers.
 float toy_logprob(TokenId token);
 int32_t toy_rank(TokenId token);
@@ -47,6 +54,7 @@ class FakeExecutor : public Executor {
   }
   void execute_model(const SchedulerOutput& step) override;
   void sample_tokens(const GrammarOutput* grammar) override;
+  [[nodiscard]] bool forward_done() const override;
   [[nodiscard]] int32_t num_outstanding() const override {
     return static_cast<int32_t>(outputs_.size());
   }
@@ -75,8 +83,10 @@ class FakeExecutor : public Executor {
   void release(const std::vector<RowId>& rows);
   void add_rows(const SchedulerOutput& step);
   void append_blocks(const SchedulerOutput& step);
-  void run_row(const ScheduledRow& scheduled, ModelRunnerOutput& output);
-  void sample(Row& row, ModelRunnerOutput& output);
+  void run_row(const ScheduledRow& scheduled,
+               const GrammarOutput& grammar,
+               ModelRunnerOutput& output);
+  void sample(Row& row, std::span<const uint32_t> mask, ModelRunnerOutput& output);
 
   FakeModel model_;
   ModelFacts facts_;
@@ -84,6 +94,7 @@ class FakeExecutor : public Executor {
   std::vector<TokenId> kv_;  // [num_blocks * block_size]
   SchedulerOutput executing_;
   bool pending_sample_ = false;
+  std::chrono::steady_clock::time_point forward_ends_at_;
   std::deque<Pending> outputs_;
   std::chrono::steady_clock::time_point device_free_at_;
   ExecutorStats stats_;

@@ -106,7 +106,7 @@ TEST(OutputLoop, StopStringEndsTheRequestInTheEngine) {
   Client client;
   FakeModel model;
   model.max_num_seqs = 1;
-  model.step_time = std::chrono::milliseconds(1);
+  model.step_time = std::chrono::milliseconds(10);
   const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
   GenerationRequest request = greedy_request({9, 3, 4}, 100);
   request.sampling.ignore_eos = true;

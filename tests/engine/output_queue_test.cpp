@@ -11,9 +11,10 @@
 namespace warprow {
 namespace {
 
-OutputDelta delta_of(RequestId id) {
+OutputDelta delta_of(RequestId id, Span32 tokens = {}) {
   OutputDelta delta;
   delta.id = id;
+  delta.tokens = tokens;
   return delta;
 }
 
@@ -30,9 +31,9 @@ ModelRunnerOutput step_with_logprobs() {
 TEST(OutputBatch, KeepsTokensAndLogprobsTogetherWhenAppended) {
   const ModelRunnerOutput step = step_with_logprobs();
   OutputBatch first;
-  first.add(delta_of(1), step, {2, 1});
+  first.add(delta_of(1, {2, 1}), step);
   OutputBatch second;
-  second.add(delta_of(2), step, {0, 1});
+  second.add(delta_of(2, {0, 1}), step);
   second.deltas.push_back(delta_of(3));  // an abort: no tokens
   first.append(second);
   EXPECT_TRUE(second.deltas.empty());

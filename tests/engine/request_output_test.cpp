@@ -36,7 +36,8 @@ class Fixture {
     delta.id = 77;
     delta.reason = reason;
     delta.stop_token_id = stop_token_id;
-    batch.add(delta, step, {0, static_cast<int32_t>(tokens.size())});
+    delta.tokens = {0, static_cast<int32_t>(tokens.size())};
+    batch.add(delta, step);
     return output_->take(batch, batch.deltas[0]);
   }
   RequestOutput& output() { return *output_; }
@@ -119,6 +120,32 @@ TEST(RequestOutput, StopStringAcrossTokens) {
   EXPECT_EQ(f.last().finish_reason, FinishReason::kStop);
   EXPECT_EQ(std::get<std::string>(f.last().stop_reason), "stop");
   EXPECT_EQ(f.last().num_output_tokens, 3);
+}
+
+// As in vLLM: the text of the first min_tokens outputs ends no stop string, but one may begin there.
+TEST(RequestOutput, MinTokensHoldsBackStopStrings) {
+  RequestFields fields;
+  fields.stop = {"stop"};
+  fields.params.min_tokens = 2;
+  Fixture early(fields);
+  EXPECT_FALSE(early.take({kStop}));
+  EXPECT_FALSE(early.take({letter('a')}));
+  EXPECT_EQ(early.text(), "stopa");
+  EXPECT_TRUE(early.take({kStop}));
+  EXPECT_EQ(early.text(), "stopa");
+  EXPECT_EQ(early.last().finish_reason, FinishReason::kStop);
+  EXPECT_EQ(std::get<std::string>(early.last().stop_reason), "stop");
+
+  Fixture across(fields);
+  EXPECT_FALSE(across.take({letter('a'), kSt}));
+  EXPECT_TRUE(across.take({kOp}));
+  EXPECT_EQ(across.text(), "a");
+
+  fields.params.min_tokens = 3;
+  Fixture later(fields);
+  EXPECT_FALSE(later.take({letter('a'), kSt, kOp}));
+  EXPECT_FALSE(later.take({letter('b')}));
+  EXPECT_EQ(later.text(), "astopb");
 }
 
 TEST(RequestOutput, StopStringMayBeShown) {

@@ -27,7 +27,7 @@ TEST(Sleep, EndsWhatRunsAndWhatWaits) {
   Client client;
   FakeModel model;
   model.max_num_seqs = 2;
-  model.step_time = std::chrono::milliseconds(1);
+  model.step_time = std::chrono::milliseconds(10);
   const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
   for (int i = 0; i < 5; ++i) {
     client.submit(*engine, long_request());

@@ -256,8 +256,8 @@ TEST(Validate, PenaltiesHoldForGreedyRowsToo) {
   const auto repetition = [](double value) {
     return valid(option([=](auto& o) { o.repetition_penalty = value; })).params.repetition_penalty;
   };
-  EXPECT_EQ(repetition(1e-300), std::numeric_limits<float>::min());
-  EXPECT_EQ(repetition(1e300), std::numeric_limits<float>::max());
+  EXPECT_EQ(repetition(1e-300), 1e-30F);
+  EXPECT_EQ(repetition(1e300), 1e30F);
 }
 
 TEST(Validate, MinTokensHoldBackUpTo128Ids) {
@@ -295,6 +295,7 @@ TEST(Validate, TokenListsAreCheckedCutAndPacked) {
             (std::vector<int32_t>{2,
                                   2,
                                   5,
+                                  0,
                                   3,
                                   7,
                                   4,
@@ -322,22 +323,75 @@ TEST(Validate, TokenListsHaveALimit) {
   }
   EXPECT_TRUE(validate_request(request, {5}, wide));
   request.sampling.logit_bias = {{1, 1}};
-  EXPECT_EQ(validate_request(request, {5}, wide).error().message,
-            "allowed_token_ids: the request's token lists take 4351 words, more than the 4349 of a "
-            "row (1 for an allowed id, 2 for a bias, 1 for a bad word and each of its tokens)");
+  EXPECT_EQ(
+      validate_request(request, {5}, wide).error().message,
+      "allowed_token_ids: the request's token lists take 4354 words, more than the 4352 of a "
+      "row (1 for an allowed id, 2 for a bias, 1 for a bad word and each of its tokens, 1 for "
+      "each of logprob_token_ids)");
 }
 
-TEST(Validate, ASamplerWithoutTokenListsRefusesThemByName) {
-  RequestLimits without = limits();
-  without.has_token_lists = false;
+TEST(Validate, LogprobsOfNamedTokens) {
   GenerationRequest request;
-  EXPECT_TRUE(validate_request(request, {5}, without));
-  request.sampling.logit_bias = {{1, 1}};
-  const Result<ValidRequest> refused = validate_request(request, {5}, without);
+  request.sampling.logprob_token_ids = {{7, 3, 7}};
+  const RequestFields fields = value_or_throw(validate_request(request, {5}, limits())).fields();
+  EXPECT_TRUE(fields.params.has_lists());
+  EXPECT_FALSE(fields.params.has_token_lists());
+  EXPECT_EQ(fields.params.num_logprobs, 3);
+  EXPECT_EQ(fields.token_lists, (std::vector<int32_t>{0, 0, 0, 3, 7, 3, 7}));
+  const auto refused = [&request] {
+    return validate_request(request, {5}, limits()).error().message;
+  };
+  request.sampling.logprobs = 0;
+  EXPECT_TRUE(validate_request(request, {5}, limits()));
+  request.sampling.logprobs = 2;
+  EXPECT_EQ(refused(),
+            "logprobs: 2 with logprob_token_ids, which name the tokens; must be 0 or unset");
+  request.sampling.logprobs.reset();
+  request.sampling.logprob_token_ids = {{7, 100}};
+  EXPECT_EQ(refused(), "logprob_token_ids: 100 is outside the vocabulary [0, 99]");
+  request.sampling.logprob_token_ids = std::vector<int64_t>(129, 1);
+  EXPECT_EQ(refused(), "logprob_token_ids: 129 ids, must be 1 to 128");
+  request.sampling.logprob_token_ids.emplace();
+  EXPECT_EQ(refused(), "logprob_token_ids: 0 ids, must be 1 to 128");
+}
+
+TEST(Validate, PromptLogprobsComeWithTheFirstChoice) {
+  GenerationRequest request;
+  request.sampling.prompt_logprobs = 21;
+  EXPECT_EQ(validate_request(request, {5}, limits()).error().message,
+            "prompt_logprobs: 21 is outside [0, 20]");
+  request.sampling.prompt_logprobs = 4;
+  request.sampling.n = 2;
+  const ValidRequest both = value_or_throw(validate_request(request, {5}, limits()));
+  const std::vector<ValidRequest> choices = split_choices(both);
+  EXPECT_EQ(choices[0].fields().params.num_prompt_logprobs, 4);
+  EXPECT_EQ(choices[1].fields().params.num_prompt_logprobs, -1);
+}
+
+TEST(Validate, HiddenStatesNeedAnEngineThatKeepsThem) {
+  GenerationRequest request;
+  request.hidden_states = HiddenStatesWish::kAll;
+  const Result<ValidRequest> refused = validate_request(request, {5}, limits());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused.error().message,
-            "logit_bias: sampling on CUDA does not have this rule yet; device cpu has it");
+            "hidden_states: the engine was started without --enable-hidden-states");
+  RequestLimits with = limits();
+  with.has_hidden_states = true;
+  EXPECT_TRUE(
+      value_or_throw(validate_request(request, {5}, with)).fields().params.reports_prompt());
+  request.hidden_states = HiddenStatesWish::kOutputs;
+  EXPECT_FALSE(
+      value_or_throw(validate_request(request, {5}, with)).fields().params.reports_prompt());
+}
+
+TEST(Validate, StopStringsHaveALimit) {
+  GenerationRequest request;
+  request.sampling.stop.assign(kMaxStopStrings, "x");
+  EXPECT_TRUE(validate_request(request, {5}, limits()));
+  request.sampling.stop.emplace_back("x");
+  EXPECT_EQ(validate_request(request, {5}, limits()).error().message,
+            "stop: 1025 strings are more than 1024");
 }
 
 TEST(Validate, ValuesThatChangeNothingAreOff) {

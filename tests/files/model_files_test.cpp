@@ -83,6 +83,10 @@ TEST_F(ModelFilesTest, Directories) {
   expect_model(at("g"), Kind::kGguf, gguf, "g");
   dir_.write("g/two.gguf", "");
   expect_error(at("g"), ErrorCode::kInvalidArgument, "2 GGUF files (one.gguf, ...)");
+  const std::string first = dir_.write("parts/m-00001-of-00002.gguf", "");
+  dir_.write("parts/m-00002-of-00002.gguf", "");
+  expect_model(at("parts"), Kind::kGguf, first, "parts");
+  expect_model(first, Kind::kGguf, first, "m");
 }
 
 TEST_F(ModelFilesTest, TheDefaultModel) {
@@ -118,6 +122,21 @@ TEST_F(ModelFilesTest, HuggingFaceCache) {
   const std::string gguf = dir_.write("hub/models--org--quant/snapshots/1/x.gguf", "");
   dir_.write("hub/models--org--quant/refs/main", "1");
   expect_model("org/quant", Kind::kGguf, gguf, "org/quant");
+  dir_.write(repo + "refs/empty", "");
+  expect_error("org/model@empty", ErrorCode::kNotFound, "no revision");
+}
+
+TEST_F(ModelFilesTest, AQuantisationOfSeveral) {
+  const std::string repo = "hub/models--org--quants/";
+  dir_.write(repo + "refs/main", "1");
+  const std::string q4 = dir_.write(repo + "snapshots/1/m-Q4_K_M.gguf", "");
+  const std::string q8 = dir_.write(repo + "snapshots/1/m.q8_0.gguf", "");
+  expect_error("org/quants", ErrorCode::kInvalidArgument, "holds 2 GGUF files");
+  expect_model("org/quants:Q4_K_M", Kind::kGguf, q4, "org/quants:Q4_K_M");
+  expect_model("org/quants@main:Q8_0", Kind::kGguf, q8, "org/quants:Q8_0");
+  expect_error("org/quants:Q4_K", ErrorCode::kNotFound, "holds 0 GGUF files of quantisation Q4_K");
+  expect_error("org/quants:", ErrorCode::kNotFound, "no file or directory");
+  expect_error("org/quants:a/b", ErrorCode::kNotFound, "no file or directory");
 }
 
 }  // namespace

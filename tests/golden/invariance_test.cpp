@@ -4,6 +4,10 @@
 // adds its axis here.
 #include "files/model_files.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/rig_grammars.h"
+#include "tests/support/rig_rules.h"
+#include "text/byte_text.h"
+#include "text/text_model.h"
 #include "wire/token_lists.h"
 
 #include <functional>
@@ -31,8 +35,8 @@ struct Workload {
 };
 
 // Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with
-// its own rules, every fifth has penalties, another
-// fifth a least length, and another one token lists.
+// its own rules, every fifth has penalties, another fifth a least length, another one token lists,
+// and another one a grammar (rig_grammars.h).
 std::vector<Request> make_requests(const Workload& load) {
   std::mt19937 random(7);
   const auto token = [&] {
@@ -45,7 +49,7 @@ std::vector<Request> make_requests(const Workload& load) {
   std::vector<Request> requests;
   for (int32_t i = 0; i < load.num_requests; ++i) {
     Request request;
-    request.id = static_cast<uint64_t>(i + 1);
+    request.id = static_cast<uint64_t>(i) + 1;
     if (i % 2 == 0) {
       request.prompt = prefix;
     }
@@ -75,23 +79,13 @@ std::vector<Request> make_requests(const Workload& load) {
       }
     }
     if (i % 5 == 2) {
-      TokenLists lists;
-      for (TokenId id = i; id < load.vocab_size && lists.allowed.size() < 1000; id += 2) {
-        lists.allowed.push_back(id);
-        // Many pairs, of which some are met, and single tokens.
-        if (id % 3 == 0) {
-          lists.bad_words.push_back({id});
-        } else if (lists.allowed.size() < 200) {
-          lists.bad_words.push_back({id, id});
-        }
-        if (id % 5 == 0) {
-          lists.biases.emplace_back(id, id % 10 == 0 ? 1.5F : -1.5F);
-        }
-      }
       request.params.flags = SamplingParams::kHasTokenLists;
-      request.token_lists = pack_token_lists(lists);
+      request.token_lists = pack_token_lists(test::token_lists_from(i, load.vocab_size));
     }
     request.params.num_logprobs = i % 8 == 0 ? 2 : -1;
+    if (i % 8 == 5) {
+      test::set_every_rule(request, load.vocab_size);
+    }
     requests.push_back(request);
   }
   return requests;
@@ -111,6 +105,20 @@ RigOptions base_options(const Workload& load) {
   return options;
 }
 
+// Compiled once for each model.
+const Grammar& grammar_of(const Workload& load) {
+  static std::map<std::string, Grammar> grammars;
+  const auto found = grammars.find(load.model);
+  if (found != grammars.end()) {
+    return found->second;
+  }
+  const std::unique_ptr<TextModel> text =
+      load.vocab_size < 1000
+          ? value_or_throw(make_byte_text())
+          : value_or_throw(load_text_model(value_or_throw(resolve_model(load.model))));
+  return grammars.emplace(load.model, test::matrix_grammar(*text)).first->second;
+}
+
 using Tokens = std::map<uint64_t, std::vector<TokenId>>;
 
 Tokens tokens_of(const std::map<uint64_t, RigResult>& results) {
@@ -128,7 +136,7 @@ Tokens reference(const Workload& load) {
   options.device.mode = cpu::CpuStreamMode::kInline;
   ModelRig rig(options);
   for (const Request& request : make_requests(load)) {
-    rig.add(request);
+    test::add_request(rig, request, &grammar_of(load));
     rig.run();
   }
   EXPECT_EQ(rig.scheduler().stats().num_mixed_steps, 0);
@@ -241,6 +249,12 @@ std::vector<Axis> axes(const Workload& load) {
          return stats.graphs_piecewise > 3 && stats.padded_toks > 0 && mixed(rig);
        }},
       {"serialised", [](RigOptions& o) { o.serialize = true; }, mixed},
+      {"late_masks",
+       // Later than a forward of the model ends, even on a busy machine.
+       [&load](RigOptions& o) {
+         o.config.grammar_mask_delay_us = load.vocab_size < 1000 ? 15'000 : 200'000;
+       },
+       [](ModelRig& rig) { return rig.num_withheld() > 0; }},
       {"guarded_memory",
        [](RigOptions& o) {
          o.device.mode = cpu::CpuStreamMode::kInline;
@@ -265,15 +279,18 @@ void expect_token_rules_matter(const Workload& load, const Tokens& expected) {
   bool penalties_matter = false;
   bool least_length_matters = false;
   bool token_lists_matter = false;
+  bool grammars_matter = false;
   for (const Request& request : make_requests(load)) {
     const bool differs = without.at(request.id) != expected.at(request.id);
     penalties_matter |= differs && request.params.repetition_penalty != 1.0F;
     least_length_matters |= differs && request.params.min_tokens > 0;
     token_lists_matter |= differs && request.params.has_token_lists();
+    grammars_matter |= differs && test::has_grammar(request);
   }
   EXPECT_TRUE(penalties_matter);
   EXPECT_TRUE(least_length_matters);
   EXPECT_TRUE(token_lists_matter);
+  EXPECT_TRUE(grammars_matter);
 }
 
 void expect_invariant(const Workload& load) {
@@ -293,7 +310,7 @@ void expect_invariant(const Workload& load) {
     axis.set(options);
     ModelRig rig(options);
     for (const Request& request : make_requests(load)) {
-      rig.add(request);
+      test::add_request(rig, request, &grammar_of(load));
     }
     EXPECT_EQ(tokens_of(rig.run()), expected);
     EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";

@@ -23,7 +23,7 @@ struct CpuHarness {
 // Every kernel variant that this machine can run.
 inline std::vector<CpuIsa> runnable_isas() {
   std::vector<CpuIsa> isas{CpuIsa::kGeneric};
-  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     if (detected_cpu_isa() >= isa) {
       isas.push_back(isa);
     }

@@ -13,8 +13,8 @@ using namespace linear_test;
 
 TEST(EmbeddingTest, RowsAreExactForEveryKind) {
   constexpr int32_t kN = 37;
-  constexpr int32_t kWidth = 96;
-  constexpr int64_t kOutStride = 100;
+  constexpr int32_t kWidth = 256;
+  constexpr int64_t kOutStride = 260;
   const std::vector<int32_t> ids = {
       0, 36, 15, 16, 31, -1, 37, 3, std::numeric_limits<int32_t>::min(), 35, 3};
   const auto num_toks = static_cast<int64_t>(ids.size());

@@ -60,18 +60,58 @@ inline float random_half(std::mt19937& rng) {
   return f16_to_f32(static_cast<uint16_t>(((rng() & 1U) << 15) | (0x2000U + rng() % 0x800U)));
 }
 
+inline int stored_bits(PackedKind kind) {
+  return kind == PackedKind::kQ4   ? 4
+         : kind == PackedKind::kQ5 ? 5
+         : kind == PackedKind::kQ6 ? 6
+                                   : 8;
+}
+
+// Random factors of scales (or biases): a half for kSplitInputs inputs, an s8 for each group.
+struct RandomFactors {
+  RandomFactors(std::mt19937& rng, const PackedWeight& w)
+      : groups(static_cast<size_t>(kSplitInputs / w.group)) {
+    if (w.scales == ScaleForm::kSplit) {
+      half.resize(static_cast<size_t>(w.n) * static_cast<size_t>(w.k / kSplitInputs));
+      for (uint16_t& h : half) {
+        h = static_cast<uint16_t>(0x1000U + (rng() & 0x83ffU));
+      }
+      factor.resize(half.size() * groups);
+      for (int8_t& f : factor) {
+        f = static_cast<int8_t>(rng() % 256);
+      }
+    }
+  }
+  [[nodiscard]] float value(size_t g) const {
+    return f16_to_f32(half[g / groups]) * static_cast<float>(factor[g]);
+  }
+  size_t groups;
+  std::vector<uint16_t> half;
+  std::vector<int8_t> factor;
+};
+struct RandomSplit {
+  RandomSplit(std::mt19937& rng, const PackedWeight& w) : scale(rng, w), bias(rng, w) {}
+  [[nodiscard]] cpu::SplitRows rows() const {
+    return {scale.half.data(), scale.factor.data(), bias.half.data(), bias.factor.data()};
+  }
+  RandomFactors scale;
+  RandomFactors bias;
+};
+
 inline void fill_quantised(std::mt19937& rng, TestWeight& t, std::byte* dst) {
   const PackedWeight& w = t.w;
   const int64_t num_groups = w.k / w.group;
-  const int low = w.kind == PackedKind::kQ4 ? -w.zero_point : -128;
-  const int range = w.kind == PackedKind::kQ4 ? 16 : 256;
+  const int low = w.kind == PackedKind::kQ8 ? -128 : -w.zero_point;
+  const int range = 1 << stored_bits(w.kind);
   std::vector<int8_t> q(t.values.size());
   std::vector<float> scale(static_cast<size_t>(w.n * num_groups));
   std::vector<float> bias(scale.size(), 0.0F);
+  RandomSplit split(rng, w);
   for (size_t g = 0; g < scale.size(); ++g) {
-    scale[g] = random_half(rng) * (w.f16_scales ? 1.0F : 1.0F + 3.0F / 64);
+    const bool whole = w.scales == ScaleForm::kF16;
+    scale[g] = whole ? random_half(rng) : split.scale.value(g);
     if (w.has_bias) {
-      bias[g] = random_half(rng) * (w.f16_scales ? 4.0F : 4.0F + 5.0F / 64);
+      bias[g] = whole ? random_half(rng) * 4.0F : split.bias.value(g);
     }
   }
   for (size_t i = 0; i < q.size(); ++i) {
@@ -79,7 +119,8 @@ inline void fill_quantised(std::mt19937& rng, TestWeight& t, std::byte* dst) {
     const size_t g = i / static_cast<size_t>(w.group);
     t.values[i] = scale[g] * static_cast<float>(q[i]) + bias[g];
   }
-  cpu::pack_groups(w, dst, 0, w.n, {q.data(), scale.data(), w.has_bias ? bias.data() : nullptr});
+  cpu::pack_groups(
+      w, dst, 0, w.n, {q.data(), scale.data(), w.has_bias ? bias.data() : nullptr, split.rows()});
 }
 
 inline void fill_plain(std::mt19937& rng, TestWeight& t, std::byte* dst) {
@@ -107,7 +148,7 @@ inline TestWeight make_weight(std::mt19937& rng, const PackedWeight& shape) {
   t.values.resize(static_cast<size_t>(shape.n) * static_cast<size_t>(shape.k));
   t.storage = std::make_unique<AlignedBytes>(cpu::packed_bytes(shape));
   std::byte* dst = t.storage->data();
-  if (shape.kind == PackedKind::kQ4 || shape.kind == PackedKind::kQ8) {
+  if (shape.kind >= PackedKind::kQ4) {
     fill_quantised(rng, t, dst);
   } else {
     fill_plain(rng, t, dst);
@@ -123,17 +164,19 @@ struct KindCase {
   int32_t group = 32;
   int32_t zero_point = 0;
   bool has_bias = false;
-  bool f16_scales = true;
+  ScaleForm scales = ScaleForm::kF16;
 
-  [[nodiscard]] bool quantised() const {
-    return kind == PackedKind::kQ4 || kind == PackedKind::kQ8;
+  [[nodiscard]] bool quantised() const { return kind >= PackedKind::kQ4; }
+  // What k must be a multiple of.
+  [[nodiscard]] int32_t unit() const {
+    return !quantised() ? 1 : scales == ScaleForm::kSplit ? kSplitInputs : group;
   }
   [[nodiscard]] PackedWeight shape(int32_t n, int32_t k) const {
     PackedWeight w = shape_of(kind, n, k);
     w.group = group;
     w.zero_point = zero_point;
     w.has_bias = has_bias;
-    w.f16_scales = quantised() && f16_scales;
+    w.scales = scales;
     return w;
   }
 };
@@ -144,12 +187,12 @@ inline constexpr KindCase kKindCases[] = {
     {"bf16", PackedKind::kBF16},
     {"q4_0", PackedKind::kQ4, 32, 8},
     {"q4_1", PackedKind::kQ4, 32, 0, true},
-    {"q4_k", PackedKind::kQ4, 32, 0, true, false},
-    {"q4_group16", PackedKind::kQ4, 16, 8, false, false},
     {"q8_0", PackedKind::kQ8},
-    {"q5_1", PackedKind::kQ8, 32, 0, true},
-    {"q5_k", PackedKind::kQ8, 32, 0, true, false},
-    {"q6_k", PackedKind::kQ8, 16, 0, false, false},
+    {"q5_0", PackedKind::kQ5, 32, 16},
+    {"q5_1", PackedKind::kQ5, 32, 0, true},
+    {"q4_k", PackedKind::kQ4, 32, 0, true, ScaleForm::kSplit},
+    {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
+    {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
 };
 
 // A device with an inline stream, and scratch for what the tests need.

@@ -12,21 +12,27 @@ namespace {
 
 using namespace linear_test;
 
-PackedWeight q8_shape(int32_t n, int32_t k) {
-  PackedWeight w = shape_of(PackedKind::kQ8, n, k);
-  w.f16_scales = true;
-  return w;
-}
+PackedWeight q8_shape(int32_t n, int32_t k) { return shape_of(PackedKind::kQ8, n, k); }
 
 TEST(PackTest, BytesPerWeight) {
   PackedWeight q4_1 = shape_of(PackedKind::kQ4, 32, 64);
   q4_1.has_bias = true;
-  q4_1.f16_scales = true;
   EXPECT_EQ(cpu::packed_bytes(q4_1), 32 * 64 * 5 / 8);  // as many as the file has
   EXPECT_EQ(cpu::packed_panel_bytes(q4_1), 16 * 64 * 5 / 8);
   EXPECT_EQ(cpu::packed_bytes(q8_shape(17, 64)),
             2 * 16 * (64 + 4));  // n is rounded up to whole panels
-  EXPECT_EQ(cpu::packed_bytes(shape_of(PackedKind::kBF16, 16, 3)), 128);  // panels to 64 bytes
+  EXPECT_EQ(cpu::packed_bytes(shape_of(PackedKind::kBF16, 16, 3)), 128);  // pairs of inputs
+  // K-quants of the file take 144, 176 and 210 bytes for 256 weights.
+  const auto split_bytes = [](PackedKind kind, int32_t group, bool has_bias) {
+    PackedWeight w = shape_of(kind, 16, 256);
+    w.group = group;
+    w.has_bias = has_bias;
+    w.scales = ScaleForm::kSplit;
+    return cpu::packed_bytes(w) / 16;
+  };
+  EXPECT_EQ(split_bytes(PackedKind::kQ4, 32, true), 148);
+  EXPECT_EQ(split_bytes(PackedKind::kQ5, 32, true), 180);
+  EXPECT_EQ(split_bytes(PackedKind::kQ6, 16, false), 212);  // a panel is a multiple of 64 bytes
 }
 
 TEST(PackTest, PanelByPanelEqualsAtOnce) {
@@ -76,6 +82,30 @@ TEST(PackTest, NibblesOfBothZeroPoints) {
         ASSERT_EQ((pair & 15) - zero_point, q[static_cast<size_t>(row * 32 + i)]);
         ASSERT_EQ((pair >> 4) - zero_point, q[static_cast<size_t>(row * 32 + 16 + i)]);
       }
+    }
+  }
+}
+
+// Six bits: the lower four as nibbles, the upper two in the plane behind a group's nibbles.
+TEST(PackTest, UpperBitsLieInThePlane) {
+  PackedWeight shape = shape_of(PackedKind::kQ6, 16, 16);
+  shape.group = 16;
+  shape.zero_point = 32;
+  std::vector<int8_t> q(16 * 16);
+  for (size_t i = 0; i < q.size(); ++i) {
+    q[i] = static_cast<int8_t>(static_cast<int>(i * 11 % 64) - 32);
+  }
+  const std::vector<float> scale(16, 1.0F);
+  std::vector<std::byte> packed(cpu::packed_bytes(shape));
+  cpu::pack_groups(shape, packed.data(), 0, 16, {q.data(), scale.data(), nullptr});
+  for (int row = 0; row < 16; ++row) {
+    for (int i = 0; i < 16; ++i) {
+      const auto pair =
+          static_cast<int>(packed[static_cast<size_t>(i % 8 / 4 * 64 + row * 4 + i % 4)]);
+      const auto plane = static_cast<int>(packed[static_cast<size_t>(128 + row * 4 + i % 4)]);
+      const int low = i < 8 ? pair & 15 : pair >> 4;
+      ASSERT_EQ((low | ((plane >> (i / 4 * 2) & 3) << 4)) - 32,
+                q[static_cast<size_t>(row * 16 + i)]);
     }
   }
 }

@@ -43,7 +43,7 @@ Reference reference(const TestWeight& t, const std::vector<float>& x) {
   return r;
 }
 
-// What int8 activations stand for: the rule of ActFormat::kInt8 written out plainly.
+// What int8 activations stand for: the rule of ActFormat::kRounded written out plainly.
 std::vector<float> rounded_to_int8(const std::vector<float>& x, size_t k) {
   std::vector<float> out(x.size());
   for (size_t row = 0; row < x.size(); row += k) {
@@ -83,10 +83,7 @@ class LinearTest : public testing::TestWithParam<LinearParam> {
     }
   }
   [[nodiscard]] const KindCase& kind() const { return GetParam().kind; }
-  std::vector<ActFormat> formats() const {
-    return kind().quantised() ? std::vector{ActFormat::kF32, ActFormat::kInt8}
-                              : std::vector{ActFormat::kF32};
-  }
+  std::vector<ActFormat> formats() const { return {ActFormat::kF32, ActFormat::kRounded}; }
 
   ScopedCpuIsa scoped_isa_;
   std::mt19937 rng_;
@@ -94,8 +91,8 @@ class LinearTest : public testing::TestWithParam<LinearParam> {
 };
 
 TEST_P(LinearTest, FloatSumsMatchDoubleReference) {
-  const int32_t k_unit = kind().quantised() ? kind().group : 1;
-  for (const int32_t k : {k_unit, 3 * k_unit, kind().quantised() ? 22 * 32 : 653}) {
+  const int32_t unit = kind().unit();
+  for (const int32_t k : {unit, 3 * unit, kind().quantised() ? 704 / unit * unit : 653}) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 5, 13}) {
@@ -110,7 +107,8 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
   if (!kind().quantised()) {
     return;
   }
-  for (const int32_t k : {kind().group, 3 * kind().group, 22 * 32, 45 * 32}) {
+  const int32_t unit = kind().unit();
+  for (const int32_t k : {unit, 3 * unit, 1440 / unit * unit}) {
     for (const int32_t n : {1, 16, 37, 64}) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
@@ -123,9 +121,28 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
         }
         // The bias meets all of a group at once, where its large terms have not cancelled: a wider
         // margin.
-        expect_near(run_linear(one_, t.w, x, ActFormat::kInt8),
+        expect_near(run_linear(one_, t.w, x, ActFormat::kRounded),
                     reference(t, rounded),
                     kind().has_bias ? 2e-5 : 2e-6);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, Bf16SumsMatchRoundedActivations) {
+  if (kind().kind != PackedKind::kBF16) {
+    return;
+  }
+  for (const int32_t k : {1, 2, 3, 64, 653, 1440}) {
+    for (const int32_t n : {1, 16, 37, 64}) {
+      const TestWeight t = make_weight(rng_, kind().shape(n, k));
+      for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
+        const auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
+        std::vector<float> rounded(x.size());
+        std::transform(x.begin(), x.end(), rounded.begin(), [](float f) {
+          return bf16_to_f32(f32_to_bf16(f));
+        });
+        expect_near(run_linear(one_, t.w, x, ActFormat::kRounded), reference(t, rounded), 2e-6);
       }
     }
   }
@@ -134,8 +151,8 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
 TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
   InlineDevice three(3);
   // Several blocks of inputs, an odd number of panels, a short last panel.
-  const TestWeight t = make_weight(rng_, kind().shape(16 * 4 + 3, 21 * 32));
-  const size_t k = 21 * 32;
+  const size_t k = kind().unit() > 32 ? 768 : 21 * 32;
+  const TestWeight t = make_weight(rng_, kind().shape(16 * 4 + 3, static_cast<int32_t>(k)));
   const size_t n = 16 * 4 + 3;
   constexpr size_t kMaxToks = 40;
   const auto x = random_floats(rng_, kMaxToks * k, -2.0F, 2.0F);
@@ -164,24 +181,35 @@ TEST_P(LinearTest, ExtremesStayExact) {
   if (!kind().quantised()) {
     return;
   }
-  const PackedWeight shape = kind().shape(32, 64);
-  const bool q4 = shape.kind == PackedKind::kQ4;
-  for (const int q_value :
-       q4 ? std::vector{-shape.zero_point, 15 - shape.zero_point} : std::vector{-128, -127, 127}) {
-    const std::vector<int8_t> q(32 * 64, static_cast<int8_t>(q_value));
-    const std::vector<float> scale(32 * 64 / static_cast<size_t>(shape.group), 0.5F);
+  const auto k = static_cast<size_t>(std::max(64, kind().unit()));
+  const PackedWeight shape = kind().shape(32, static_cast<int32_t>(k));
+  const int top = (1 << stored_bits(shape.kind)) - 1 - shape.zero_point;
+  for (const int q_value : shape.kind == PackedKind::kQ8 ? std::vector{-128, -127, 127}
+                                                         : std::vector{-shape.zero_point, top}) {
+    const std::vector<int8_t> q(32 * k, static_cast<int8_t>(q_value));
+    const std::vector<float> scale(32 * k / static_cast<size_t>(shape.group), 0.5F);
     const std::vector<float> bias(scale.size(), 0.25F);
+    const std::vector<uint16_t> scale_half(scale.size(), 0x3400);  // 1 / 4
+    const std::vector<uint16_t> bias_half(scale.size(), 0x3000);   // 1 / 8
+    const std::vector<int8_t> two(scale.size(), 2);
     AlignedBytes storage(cpu::packed_bytes(shape));
-    cpu::pack_groups(shape, storage.data(), 0, 32, {q.data(), scale.data(), bias.data()});
+    cpu::pack_groups(shape,
+                     storage.data(),
+                     0,
+                     32,
+                     {q.data(),
+                      scale.data(),
+                      bias.data(),
+                      {scale_half.data(), two.data(), bias_half.data(), two.data()}});
     PackedWeight w = shape;
     w.data = storage.data();
     const float each = 0.5F * static_cast<float>(q_value) + (shape.has_bias ? 0.25F : 0.0F);
     for (const float sign : {-1.0F, 1.0F}) {
       for (const int64_t num_toks : {1, 9}) {
-        const std::vector<float> x(static_cast<size_t>(num_toks * 64), sign * 127.0F);
+        const std::vector<float> x(static_cast<size_t>(num_toks) * k, sign * 127.0F);
         for (const ActFormat act : formats()) {
           for (const float y : run_linear(one_, w, x, act)) {
-            ASSERT_EQ(y, each * sign * 127.0F * 64);
+            ASSERT_EQ(y, each * sign * 127.0F * static_cast<float>(k));
           }
         }
       }
@@ -191,13 +219,14 @@ TEST_P(LinearTest, ExtremesStayExact) {
 
 // A broken row is visibly broken, and alone.
 TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
-  const TestWeight t = make_weight(rng_, kind().shape(20, 64));
+  const int32_t k = std::max(64, kind().unit());
+  const TestWeight t = make_weight(rng_, kind().shape(20, k));
   for (const ActFormat act : formats()) {
     for (const size_t num_toks : {3, 9}) {
-      auto x = random_floats(rng_, static_cast<int64_t>(num_toks) * 64, -1.0F, 1.0F);
+      auto x = random_floats(rng_, static_cast<int64_t>(num_toks) * k, -1.0F, 1.0F);
       const auto good = run_linear(one_, t.w, x, act);
-      x[1 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
-      x[2 * 64 + 40] = -std::numeric_limits<float>::infinity();
+      x[static_cast<size_t>(k) + 5] = std::numeric_limits<float>::quiet_NaN();
+      x[static_cast<size_t>(2 * k) + 40] = -std::numeric_limits<float>::infinity();
       const auto y = run_linear(one_, t.w, x, act);
       for (size_t i = 0; i < y.size(); ++i) {
         if (i / 20 == 1 || i / 20 == 2) {
@@ -212,7 +241,7 @@ TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
 
 std::vector<LinearParam> all_params() {
   std::vector<LinearParam> params;
-  for (const CpuIsa isa : {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+  for (const CpuIsa isa : {CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     for (const KindCase& kind : kKindCases) {
       params.push_back({isa, kind});
     }
@@ -236,9 +265,9 @@ class LinearSegmentsTest : public testing::TestWithParam<CpuIsa> {
       GTEST_SKIP();
     }
   }
-  static constexpr int32_t kK = 96;
+  static constexpr int32_t kK = 256;
   static constexpr int64_t kYCols = 130;
-  static constexpr int64_t kXStride = 100;
+  static constexpr int64_t kXStride = 260;
   static constexpr int64_t kYStride = 133;
 };
 
@@ -249,10 +278,10 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
   const TestWeight weights[] = {make_weight(rng, kKindCases[4].shape(33, kK)),   // q4_1, group 32
                                 make_weight(rng, kKindCases[10].shape(20, kK)),  // q6_k, group 16
                                 make_weight(rng, kKindCases[2].shape(17, kK)),   // bf16
-                                make_weight(rng, kKindCases[7].shape(40, kK))};  // q8_0
+                                make_weight(rng, kKindCases[5].shape(40, kK))};  // q8_0
   const int64_t columns[] = {3, 36, 60, 80};
   const auto out_bias = random_floats(rng, 33, -1.0F, 1.0F);
-  for (const ActFormat act : {ActFormat::kF32, ActFormat::kInt8}) {
+  for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
     for (const int64_t num_toks : {1, 2, 11}) {
       const auto x = random_floats(rng, num_toks * kXStride, -1.0F, 1.0F);
       const auto before = random_floats(rng, num_toks * kYStride, -1.0F, 1.0F);
@@ -361,13 +390,15 @@ TEST(LinearIsaTest, Avx2AndAvx512AgreeBitForBit) {
   std::mt19937 rng(23);
   InlineDevice d(1);
   for (const KindCase& kind : kKindCases) {
-    const TestWeight t = make_weight(rng, kind.shape(50, 20 * 32));
-    for (const ActFormat act : {ActFormat::kF32, ActFormat::kInt8}) {
+    const TestWeight t = make_weight(rng, kind.shape(50, 3 * 256));
+    for (const ActFormat act : {ActFormat::kF32, ActFormat::kRounded}) {
       for (const int64_t num_toks : {1, 7}) {
-        const auto x = random_floats(rng, num_toks * 640, -1.0F, 1.0F);
-        const auto wide = run_linear(d, t.w, x, act);
-        const ScopedCpuIsa lower(CpuIsa::kAvx2);
-        EXPECT_EQ(wide, run_linear(d, t.w, x, act)) << kind.name;
+        const auto x = random_floats(rng, num_toks * 3 * 256, -1.0F, 1.0F);
+        const auto best = run_linear(d, t.w, x, act);
+        for (const CpuIsa lower : {CpuIsa::kAvx512, CpuIsa::kAvx2}) {
+          const ScopedCpuIsa scope(lower);
+          EXPECT_EQ(best, run_linear(d, t.w, x, act)) << kind.name << " " << cpu_isa_name(lower);
+        }
       }
     }
   }
@@ -383,7 +414,7 @@ TEST(LinearArgsTest, NoRowsIsNothing) {
 TEST(LinearArgsTest, MisuseIsCaught) {
   std::mt19937 rng(1);
   InlineDevice d(1);
-  const TestWeight t = make_weight(rng, kKindCases[7].shape(16, 32));
+  const TestWeight t = make_weight(rng, kKindCases[5].shape(16, 32));
   const std::vector<float> x(32);
   std::vector<float> y(16);
   LinearArgs args;
@@ -391,7 +422,7 @@ TEST(LinearArgsTest, MisuseIsCaught) {
   args.y = make_view(y.data(), 1, 16);
   args.segments[0].w = t.w;
   args.num_segments = 1;
-  args.act = ActFormat::kInt8;
+  args.act = ActFormat::kRounded;
   const ScopedCheckThrows throws;
   EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "no scratch";
   args.scratch = d.scratch.data();

@@ -51,7 +51,8 @@ struct Lists {
     words.insert(words.begin(),
                  {static_cast<int32_t>(allowed.size()),
                   static_cast<int32_t>(biases.size()),
-                  static_cast<int32_t>(words.size()) - before});
+                  static_cast<int32_t>(words.size()) - before,
+                  0});
     ASSERT_LE(words.size(), kWidth);
     words.resize(kWidth, -123456);
     out.insert(out.end(), words.begin(), words.end());

@@ -26,12 +26,12 @@ TEST(PackedShape, FollowsTheFormat) {
   EXPECT_EQ(weight.kind, PackedKind::kQ4);
   EXPECT_EQ(weight.zero_point, 8);
   EXPECT_FALSE(weight.has_bias);
-  EXPECT_TRUE(weight.f16_scales);
+  EXPECT_EQ(weight.scales, ScaleForm::kF16);
   tensor.format = WeightFormat::kQ6_K;
   weight = packed_shape(tensor);
-  EXPECT_EQ(weight.kind, PackedKind::kQ8);
+  EXPECT_EQ(weight.kind, PackedKind::kQ6);
   EXPECT_EQ(weight.group, 16);
-  EXPECT_FALSE(weight.f16_scales);
+  EXPECT_EQ(weight.scales, ScaleForm::kSplit);
   tensor.format = WeightFormat::kBF16;
   EXPECT_EQ(packed_shape(tensor).kind, PackedKind::kBF16);
   EXPECT_EQ(packed_shape(tensor).n, 40);

@@ -177,6 +177,23 @@ TEST_P(RunnerOpsTest, PaddingRowsAreEmpty) {
   EXPECT_EQ(fixture.input_ids, (Ints{8, 9}));
 }
 
+// Its token is computed again: the next step starts where this one's last token stood.
+TEST_P(RunnerOpsTest, AWithheldRowGoesBackByItsLogits) {
+  fixture.add(row_state(4, 0), {1, 2, 3, 4}, 4);
+  fixture.prepare();
+  fixture.logit_row[0] = kWithheldRow;
+  Ints num_sampled(1, -7);
+  Ints num_rejected(1, -7);
+  fixture.count_sampled(num_sampled, num_rejected);
+  EXPECT_EQ(num_sampled, (Ints{0}));
+  EXPECT_EQ(num_rejected, (Ints{1}));
+  const Ints sampled{-1};
+  fixture.post_update(
+      {fixture.step(), sampled.data(), 1, num_sampled.data(), num_rejected.data(), nullptr, 0});
+  EXPECT_EQ(fixture.rows[0].num_computed_tokens, 3);
+  EXPECT_EQ(fixture.rows[0].total_len, 4);
+}
+
 TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
   fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);   // still in its prompt
   fixture.add(row_state(2, 5, 50, 6), {1, 2}, 1);  // decodes

@@ -25,7 +25,8 @@ class SlotCheckTest : public testing::Test {
     std::copy(slots.begin(), slots.end(), inputs.slot_mapping);
     KvGroupSpec group;
     group.block_size = 16;
-    const auto feature = make_slot_check({{group}, &inputs, 4, true});
+    const auto feature = make_slot_check(
+        {.groups = {group}, .inputs = &inputs, .max_num_seqs = 4, .debug_checks = true});
     NewRow row;
     row.row = RowId{2};
     feature->on_row_added(row);

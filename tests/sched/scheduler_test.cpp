@@ -355,6 +355,41 @@ TEST(Scheduler, LongPrefillThreshold) {
   EXPECT_EQ(bench.plan(), (Plan{{10, 10}, {1, 5}}));
 }
 
+// Two tokens of a prompt for each row that decodes, but 16 in any case; all of the budget while
+// nothing decodes.
+TEST(Scheduler, PromptsAreLimitedBesideDecodes) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 16;
+  config.prefill_toks_per_decode = 2;
+  Bench bench(config);
+  for (uint64_t id = 1; id <= 9; ++id) {
+    bench.add(id, tokens_from(static_cast<int32_t>(id) * 50, 4));
+  }
+  bench.run_step();
+  EXPECT_EQ(bench.step.total_num_tokens, 36);
+  bench.add(10, tokens_from(1000, 25));
+  bench.add(11, tokens_from(2000, 5));
+  const auto prompts = [&] {
+    Plan plan = bench.plan();
+    plan.erase(plan.begin(), plan.begin() + 9);
+    return plan;
+  };
+  bench.run_step();
+  EXPECT_EQ(prompts(), (Plan{{18, 0}}));
+  bench.run_step();
+  EXPECT_EQ(prompts(), (Plan{{7, 18}, {5, 0}}));
+  for (uint64_t id = 1; id <= 9; ++id) {
+    bench.scheduler.abort_request(id);
+  }
+  bench.scheduler.abort_request(11);
+  bench.add(12, tokens_from(3000, 40));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 25}, {16, 0}}));
+  bench.scheduler.abort_request(10);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{24, 16}}));
+}
+
 TEST(Scheduler, AdmitsOnlyWhatFitsWhole) {
   SchedulerConfig config = small_config(/*num_blocks=*/5);
   Bench bench(config);

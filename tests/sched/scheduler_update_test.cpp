@@ -152,5 +152,82 @@ TEST(Scheduler, FinishReasons) {
   EXPECT_EQ(num_outputs, 4);
 }
 
+// What a runner answers for a step whose rows were all withheld.
+ModelRunnerOutput nothing_sampled(const SchedulerOutput& step) {
+  ModelRunnerOutput out;
+  out.step = step.step;
+  for (const ScheduledRow& row : step.scheduled) {
+    RowOutput& result = out.rows.emplace_back();
+    result.row = row.row;
+    result.generation = 1;
+    result.num_rejected = 1;
+  }
+  return out;
+}
+
+TEST(Scheduler, AWithheldRowComputesItsLastTokenAgain) {
+  SchedulerConfig config = small_config();
+  config.max_concurrent_steps = 2;
+  Bench bench(config);
+  Request request;
+  request.id = 1;
+  request.prompt = tokens_from(0, 5);
+  request.grammar = 3;
+  bench.add(request);
+  ASSERT_TRUE(bench.scheduler.schedule(bench.step));
+  EXPECT_THAT(bench.step.grammar_rows, ElementsAre(RowId{0}));
+  EXPECT_EQ(bench.scheduler.grammar_of(RowId{0}), 3);
+  const ModelRunnerOutput output = nothing_sampled(bench.step);
+  bench.scheduler.withhold(RowId{0});
+  bench.scheduler.check_invariants();
+  EXPECT_FALSE(bench.scheduler.schedule(bench.step)) << "held";
+  bench.scheduler.update_from_output(output, bench.deltas);
+  EXPECT_THAT(bench.deltas, IsEmpty());
+  EXPECT_FALSE(bench.scheduler.schedule(bench.step)) << "still held";
+  bench.scheduler.resume(1);
+  ASSERT_TRUE(bench.scheduler.schedule(bench.step));
+  EXPECT_THAT(bench.plan(), ElementsAre(std::pair(1, 4)));
+  EXPECT_THAT(bench.step.grammar_rows, ElementsAre(RowId{0}));
+  bench.scheduler.check_invariants();
+  ModelRunnerOutput sampled = nothing_sampled(bench.step);
+  sampled.rows[0].tokens = {0, 1};
+  sampled.token_ids = {77};
+  bench.scheduler.update_from_output(sampled, bench.deltas);
+  ASSERT_EQ(bench.deltas.size(), 1U);
+  EXPECT_EQ(bench.deltas[0].grammar, 3);
+}
+
+TEST(Scheduler, AWithheldRequestMayEnd) {
+  Bench bench(small_config());
+  Request request;
+  request.id = 1;
+  request.prompt = tokens_from(0, 5);
+  request.grammar = 0;
+  bench.add(request);
+  ASSERT_TRUE(bench.scheduler.schedule(bench.step));
+  const ModelRunnerOutput output = nothing_sampled(bench.step);
+  bench.scheduler.withhold(RowId{0});
+  EXPECT_TRUE(bench.scheduler.abort_request(1));
+  EXPECT_EQ(bench.scheduler.grammar_of(RowId{0}), -1);
+  bench.scheduler.resume(1);
+  bench.scheduler.update_from_output(output, bench.deltas);
+  EXPECT_THAT(bench.deltas, IsEmpty());
+  bench.scheduler.check_invariants();
+}
+
+TEST(Scheduler, APrefillChunkWantsNoMask) {
+  Bench bench(small_config());
+  Request request;
+  request.id = 1;
+  request.prompt = tokens_from(0, 70);
+  request.grammar = 0;
+  bench.add(request);
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.step.grammar_rows, IsEmpty());
+  bench.collect();
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.step.grammar_rows, ElementsAre(RowId{0}));
+}
+
 }  // namespace
 }  // namespace warprow

@@ -40,11 +40,12 @@ TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
     "top_k": 4, "min_p": 0.1, "seed": 7, "n": 2, "logprobs": 0, "stop": "END", "stop_token_ids": [3],
     "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": -0.2, "ignore_eos": true,
     "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -3,
-    "cache_salt": "s", "allowed_token_ids": [4, 5], "bad_words": ["no"],
+    "cache_salt": "s", "request_id": "r", "add_special_tokens": false, "allowed_token_ids": [4, 5], "bad_words": ["no"],
+    "logprob_token_ids": [6],
     "logit_bias": {"7": -1.5}, "stream": true, "stream_options": {"include_usage": true}})");
-  const SamplingOptions& options = body.request.sampling;
+  const SamplingOptions& options = body.sampling;
   EXPECT_EQ(body.model, "m");
-  EXPECT_EQ(std::get<std::string>(body.request.prompt), "Hi");
+  EXPECT_EQ(std::get<std::string>(body.prompts.at(0)), "Hi");
   EXPECT_EQ(options.max_tokens, 5);
   EXPECT_EQ(options.min_tokens, 1);
   EXPECT_EQ(options.temperature, 0.5);
@@ -63,58 +64,76 @@ TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
   EXPECT_TRUE(options.include_stop_str_in_output);
   EXPECT_FALSE(options.skip_special_tokens);
   EXPECT_THAT(options.allowed_token_ids.value_or(std::vector<int64_t>{}), ElementsAre(4, 5));
+  EXPECT_THAT(options.logprob_token_ids.value_or(std::vector<int64_t>{}), ElementsAre(6));
   EXPECT_THAT(options.bad_words, ElementsAre("no"));
   EXPECT_THAT(options.logit_bias, ElementsAre(std::pair<const int64_t, double>(7, -1.5)));
-  EXPECT_EQ(body.request.priority, -3);
-  EXPECT_EQ(body.request.cache_salt, "s");
+  EXPECT_EQ(body.priority, -3);
+  EXPECT_EQ(body.cache_salt, "s");
   EXPECT_TRUE(body.stream);
   EXPECT_TRUE(body.include_usage);
+  EXPECT_EQ(body.request_id, "r");
+  EXPECT_EQ(body.add_special_tokens, false);
   EXPECT_TRUE(body.ignored.empty());
 }
 
 TEST(GenerationBody, DefaultsAreVllms) {
-  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x"})").request.sampling.max_tokens, 16);
-  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x", "max_tokens": null})")
-                .request.sampling.max_tokens,
-            16);
+  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x"})").sampling.max_tokens, 16);
+  EXPECT_EQ(
+      read(Endpoint::kCompletions, R"({"prompt": "x", "max_tokens": null})").sampling.max_tokens,
+      16);
   const GenerationBody chat =
       read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}], "stop": null})");
-  EXPECT_FALSE(chat.request.sampling.max_tokens);
-  EXPECT_FALSE(chat.request.sampling.temperature);
-  EXPECT_FALSE(chat.request.sampling.logprobs);
+  EXPECT_FALSE(chat.sampling.max_tokens);
+  EXPECT_FALSE(chat.sampling.temperature);
+  EXPECT_FALSE(chat.sampling.logprobs);
   EXPECT_FALSE(chat.stream);
 }
 
 TEST(GenerationBody, PromptsOfAllForms) {
-  const std::vector<TokenId> ids{1, 2};
-  EXPECT_EQ(std::get<std::vector<TokenId>>(
-                read(Endpoint::kCompletions, R"({"prompt": [1, 2]})").request.prompt),
-            ids);
-  EXPECT_EQ(std::get<std::vector<TokenId>>(
-                read(Endpoint::kCompletions, R"({"prompt": [[1, 2]]})").request.prompt),
-            ids);
-  EXPECT_EQ(
-      std::get<std::string>(read(Endpoint::kCompletions, R"({"prompt": ["a"]})").request.prompt),
-      "a");
-  EXPECT_THAT(refusal(Endpoint::kCompletions, R"({"prompt": ["a", "b"]})"),
-              HasSubstr("prompt: 2 prompts"));
-  for (const char* bad : {"7", "[1, \"a\"]", "[-1]", "[99999999999]", "{}", "[1.5]"}) {
+  const auto prompts = [](const std::string& value) {
+    return read(Endpoint::kCompletions, R"({"prompt": )" + value + "}").prompts;
+  };
+  const TextOrIds ids = std::vector<TokenId>{1, 2};
+  EXPECT_THAT(prompts("[1, 2]"), ElementsAre(ids));
+  EXPECT_THAT(prompts("[[1, 2]]"), ElementsAre(ids));
+  EXPECT_THAT(prompts(R"(["a"])"), ElementsAre(TextOrIds("a")));
+  EXPECT_THAT(prompts(R"(["a", ""])"), ElementsAre(TextOrIds("a"), TextOrIds("")));
+  EXPECT_THAT(prompts("[[1, 2], [1, 2]]"), ElementsAre(ids, ids));
+  for (const char* bad : {"7",
+                          "[1, \"a\"]",
+                          "[\"a\", 1]",
+                          "[\"a\", [1]]",
+                          "[[1], \"a\"]",
+                          "[-1]",
+                          "[99999999999]",
+                          "{}",
+                          "[1.5]"}) {
     EXPECT_THAT(refusal(Endpoint::kCompletions, std::string(R"({"prompt": )") + bad + "}"),
-                HasSubstr("prompt: must be text or a list of token ids"));
+                HasSubstr("prompt: must be text, a list of token ids, or a list of either kind"));
   }
+  std::string many = "[[1]";
+  for (size_t i = 0; i < kMaxPrompts; ++i) {
+    many += ",[1]";
+  }
+  EXPECT_THAT(refusal(Endpoint::kCompletions, R"({"prompt": )" + many + "]}"),
+              HasSubstr("prompt: 1025 prompts in one request, must be 1024 or less"));
   EXPECT_THAT(refusal(Endpoint::kCompletions, "{}"), HasSubstr("prompt: missing"));
   EXPECT_THAT(refusal(Endpoint::kChat, R"({"prompt": "x"})"), HasSubstr("messages: missing"));
 }
 
 TEST(GenerationBody, Messages) {
   const GenerationBody body = read(Endpoint::kChat, R"({"messages": [
-    {"role": "system", "content": "be kind", "name": "n"},
+    {"role": "system", "content": "be kind", "name": "n", "mood": "good"},
+    {"role": "assistant", "content": null, "tool_calls": [
+      {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
-  const auto& messages = std::get<std::vector<ChatMessage>>(body.request.prompt);
-  ASSERT_EQ(messages.size(), 2U);
-  EXPECT_EQ(messages[0].role, "system");
-  EXPECT_EQ(messages[1].content, "a\nb");
-  EXPECT_THAT(body.ignored, ElementsAre("messages.name"));
+  const OrderedJson& messages = body.chat.request.messages;
+  ASSERT_EQ(messages.size(), 3U);
+  EXPECT_EQ(messages[0], (OrderedJson{{"role", "system"}, {"content", "be kind"}, {"name", "n"}}));
+  EXPECT_EQ(messages[1]["content"], "");
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(messages[2]["content"].size(), 2U);
+  EXPECT_THAT(body.ignored, ElementsAre("messages.mood"));
   const auto refused = [](const char* list) {
     return refusal(Endpoint::kChat, std::string(R"({"messages": )") + list + "}");
   };
@@ -131,7 +150,7 @@ TEST(GenerationBody, ChatLogprobsAndLengths) {
   const auto options = [](const char* fields) {
     return read(Endpoint::kChat,
                 std::string(R"({"messages": [{"role": "user", "content": "x"}], )") + fields + "}")
-        .request.sampling;
+        .sampling;
   };
   EXPECT_EQ(options(R"("logprobs": true)").logprobs, 0);
   EXPECT_EQ(options(R"("logprobs": true, "top_logprobs": 3)").logprobs, 3);
@@ -164,27 +183,105 @@ TEST(GenerationBody, WrongTypesAreNamed) {
 }
 
 TEST(GenerationBody, WhatWouldChangeTheAnswerIsRefusedByName) {
-  for (const char* field : {R"("echo": true)",
-                            R"("suffix": "x")",
-                            R"("best_of": 2)",
-                            R"("guided_json": {})",
-                            R"("response_format": {"type": "json_object"})"}) {
+  for (const char* field : {R"("suffix": "x")", R"("best_of": 2)", R"("guided_json": {})"}) {
     const Result<GenerationBody> body = parse_generation_body(
         Endpoint::kCompletions, std::string(R"({"prompt": "x", )") + field + "}");
     ASSERT_FALSE(body) << field;
     EXPECT_EQ(body.error().code, ErrorCode::kUnsupported);
     EXPECT_THAT(body.error().message, HasSubstr(": not supported yet"));
   }
-  EXPECT_THAT(refused_chat(R"("tools": [{}])"), HasSubstr("tools: not supported yet"));
   read(Endpoint::kCompletions,
        R"({"prompt": "x", "echo": false, "suffix": null, "best_of": 1, "tools": []})");
+}
+
+TEST(GenerationBody, EchoOfThePromptAlone) {
+  const GenerationBody body =
+      read(Endpoint::kCompletions, R"({"prompt": "x", "echo": true, "max_tokens": 0})");
+  EXPECT_TRUE(body.echo);
+  EXPECT_TRUE(body.only_prompt);
+  EXPECT_EQ(body.sampling.max_tokens, 1);
+  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x", "max_tokens": 0})").sampling.max_tokens,
+            0);  // the engine refuses it
+}
+
+TEST(GenerationBody, Tools) {
+  using Choice = ToolWish::Choice;
+  const std::string tools =
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}])";
+  const auto wish = [&](const std::string& more) {
+    return read(Endpoint::kChat,
+                R"({"messages": [{"role": "user", "content": "x"}], )" + tools + more + "}")
+        .chat.tools;
+  };
+  EXPECT_EQ(wish("").choice, Choice::kAuto);
+  EXPECT_EQ(wish("").tools[0]["function"]["parameters"].dump(), R"({"b":1,"a":2})");  // in order
+  EXPECT_EQ(wish(R"(, "tool_choice": "none")").choice, Choice::kNone);
+  EXPECT_EQ(wish(R"(, "tool_choice": "required")").choice, Choice::kRequired);
+  const ToolWish named =
+      wish(R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})");
+  EXPECT_EQ(named.choice, Choice::kNamed);
+  EXPECT_EQ(named.name, "f");
+  EXPECT_FALSE(wish(R"(, "parallel_tool_calls": false)").parallel);
+  EXPECT_THAT(
+      refused_chat(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})"),
+      HasSubstr("tool_choice: no tool is named 'g'"));
+  EXPECT_THAT(refused_chat(R"("tool_choice": "required")"), HasSubstr("tool_choice: needs tools"));
+  EXPECT_THAT(refused_chat(R"("tool_choice": "never")"), HasSubstr("tool_choice: must be none"));
+  EXPECT_THAT(refused_chat(R"("tools": [{}])"), HasSubstr("tools[0]: must be an object"));
+  EXPECT_THAT(refused_chat(R"("tools": [{"type": "function", "function": {}}])"),
+              HasSubstr("tools[0].function.name: must be text"));
+  EXPECT_TRUE(
+      read(Endpoint::kChat,
+           R"({"messages": [{"role": "user", "content": "x"}], "tools": [], "tool_choice": null})")
+          .chat.tools.tools.is_null());
+}
+
+TEST(GenerationBody, TemplatesVariables) {
+  const ChatWish chat = read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}],
+    "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low",
+    "add_generation_prompt": false, "continue_final_message": true})")
+                            .chat;
+  EXPECT_EQ(chat.request.variables.dump(), R"({"enable_thinking":false,"reasoning_effort":"low"})");
+  EXPECT_FALSE(chat.request.add_generation_prompt);
+  EXPECT_TRUE(chat.continue_final_message);
+  EXPECT_THAT(refused_chat(R"("continue_final_message": true)"),
+              HasSubstr("needs add_generation_prompt to be false"));
 }
 
 TEST(GenerationBody, UnknownFieldsAreReported) {
   EXPECT_THAT(read(Endpoint::kCompletions,
                    R"({"prompt": "x", "user": "me", "temprature": 1, "top_logprobs": 2})")
                   .ignored,
-              ElementsAre("temprature", "top_logprobs", "user"));
+              ElementsAre("user", "temprature", "top_logprobs"));
+}
+
+TEST(GenerationBody, WhatChangesNothingIsNotReported) {
+  EXPECT_THAT(
+      read(Endpoint::kCompletions,
+           R"({"prompt": "x", "length_penalty": 1, "store": false, "thinking_token_budget": 5,
+                       "spaces_between_special_tokens": true, "vllm_xargs": {}, "unknown": null})")
+          .ignored,
+      ElementsAre("thinking_token_budget"));
+}
+
+TEST(GenerationBody, TruncationAndTokenIds) {
+  const GenerationBody plain = read(Endpoint::kCompletions, R"({"prompt": "x"})");
+  EXPECT_FALSE(plain.truncate_prompt_tokens);
+  EXPECT_FALSE(plain.truncates_right);
+  EXPECT_FALSE(plain.return_token_ids);
+  EXPECT_FALSE(plain.return_tokens_as_token_ids);
+  const GenerationBody body =
+      read(Endpoint::kCompletions,
+           R"({"prompt": "x", "truncate_prompt_tokens": -1, "truncation_side": "right",
+          "return_token_ids": true, "return_tokens_as_token_ids": true})");
+  EXPECT_EQ(body.truncate_prompt_tokens, -1);
+  EXPECT_TRUE(body.truncates_right);
+  EXPECT_TRUE(body.return_token_ids);
+  EXPECT_TRUE(body.return_tokens_as_token_ids);
+  EXPECT_EQ(refused_chat(R"("truncate_prompt_tokens": -2)"),
+            "truncate_prompt_tokens: must be a whole number of -1 or more, not -2");
+  EXPECT_EQ(refused_chat(R"("truncation_side": "middle")"),
+            R"(truncation_side: must be left or right, not "middle")");
 }
 
 TEST(GenerationBody, WhatIsNoObject) {
@@ -194,6 +291,12 @@ TEST(GenerationBody, WhatIsNoObject) {
   EXPECT_EQ(refusal(Endpoint::kChat, "[1]"), "the body must be a JSON object");
   EXPECT_THAT(refusal(Endpoint::kChat, R"({"a": )" + std::string(1'000'000, '[')),
               HasSubstr("deeper than 64"));
+  std::string members = "{";
+  for (int i = 0; i < 20'000; ++i) {
+    members += "\"k" + std::to_string(i) + "\":0,";
+  }
+  EXPECT_EQ(refusal(Endpoint::kChat, members + "\"z\":0}"),
+            "the body's objects have too many members");
   // Brackets in texts do not count.
   read(Endpoint::kCompletions,
        R"({"prompt": "\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["})");

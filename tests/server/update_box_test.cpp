@@ -35,6 +35,21 @@ TEST(UpdateBox, JoinsWhatIsNotTakenAndWakesOnce) {
   EXPECT_EQ(box.take()[0].second.text, "d");
 }
 
+TEST(UpdateBox, KeepsWhatCameWithTheFirstToken) {
+  UpdateBox box(1, true, [] {});
+  RequestUpdate first = update("a");
+  first.prompt_logprobs = {{.token_id = 7, .logprob = -1.0F, .rank = 1, .top = {}}};
+  first.hidden_states = {1.0F};
+  box.push(0, first);
+  RequestUpdate second = update("b");
+  second.hidden_states = {2.0F};
+  box.push(0, second);
+  const RequestUpdate joined = box.take()[0].second;
+  ASSERT_EQ(joined.prompt_logprobs.size(), 1U);
+  EXPECT_EQ(joined.prompt_logprobs[0].token_id, 7);
+  EXPECT_EQ(joined.hidden_states, (std::vector<float>{1.0F, 2.0F}));
+}
+
 TEST(UpdateBox, ForAWholeAnswerItWakesAtTheEnd) {
   int num_wakes = 0;
   UpdateBox box(2, false, [&] { ++num_wakes; });

@@ -2,6 +2,7 @@
 // Whole steps from graphs, on a CPU, whose streams record and replay as a GPU's do: what is hit, what
 // is padded, and that nobody's tokens change.
 #include "tests/support/model_rig.h"
+#include "tests/support/step_work.h"
 #include "tests/support/temp_dir.h"
 
 #include <string>
@@ -12,8 +13,10 @@
 namespace warprow {
 namespace {
 
+using test::expect_empty_steps_change_nothing;
 using test::ModelRig;
 using test::RigOptions;
+using test::run_steps;
 
 constexpr const char* kConfig = R"({
   "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
@@ -43,24 +46,7 @@ class GraphSteps : public testing::Test {
   }
 
   static Request request(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
-    Request request;
-    request.id = id;
-    for (int32_t i = 0; i < prompt_len; ++i) {
-      request.prompt.push_back(3 + (i * 7 + static_cast<int32_t>(id) * 11) % 290);
-    }
-    request.max_tokens = max_tokens;
-    return request;
-  }
-
-  // Ticks until `steps` more steps have run and been taken.
-  static void run_steps(ModelRig& rig, int64_t steps) {
-    const int64_t end = rig.executor().stats().steps + steps;
-    while (rig.executor().stats().steps < end) {
-      ASSERT_TRUE(rig.tick());
-    }
-    while (rig.executor().num_outstanding() > 0) {
-      rig.collect();
-    }
+    return test::numbered_request(id, prompt_len, max_tokens, 300);
   }
 
  private:
@@ -138,17 +124,7 @@ TEST_F(GraphSteps, EmptyStepsChangeNoState) {
     ModelRig rig(options(mode, "1,2,4,8,16,32"));
     rig.add(request(1, 20, 30));
     run_steps(rig, 6);
-    const auto before = rig.executor().collective_rpc("state_checksum", "");
-    for (int64_t number = 1000; number < 1009; ++number) {  // eager, captured, replayed
-      SchedulerOutput step;
-      step.step = number;
-      step.data_parallel.num_toks_padded = std::vector{1, 6, 32}[static_cast<size_t>(number % 3)];
-      rig.submit(step);
-      ModelRunnerOutput output;
-      rig.executor().take_output(output);
-      EXPECT_TRUE(output.rows.empty());
-      EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before);
-    }
+    expect_empty_steps_change_nothing(rig, {1, 6, 32});
     EXPECT_EQ(rig.run().at(1).tokens.size(), 30U);
   }
 }

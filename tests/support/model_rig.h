@@ -4,6 +4,8 @@
 #include "attention/forward_context.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda_device.h"
+#include "engine/grammar_progress.h"
+#include "engine/masked_sampling.h"
 #include "executor/executor.h"
 #include "executor/make_executor.h"
 #include "sched/scheduler.h"
@@ -29,9 +31,13 @@ struct RigOptions {
 };
 
 struct RigResult {
+  using Top = std::vector<std::pair<TokenId, float>>;
   std::vector<TokenId> tokens;
   std::vector<TokenLogprobs> logprobs;
-  std::vector<std::vector<std::pair<TokenId, float>>> top;
+  std::vector<Top> top;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<Top> prompt_top;
+  std::vector<float> hidden;
   FinishReason reason = FinishReason::kNone;
   int32_t num_cached_tokens = 0;
 };
@@ -68,24 +74,48 @@ class ModelRig {
     executor_ = make_uniproc_executor(std::move(plan), std::move(device));
     scheduler_ = std::make_unique<Scheduler>(config);
     scheduler_->reserve(step_);
+    grammars_ = std::make_unique<GrammarProgress>(
+        executor_->model_facts().vocab_size,
+        2,
+        std::chrono::microseconds(options_.config.grammar_mask_delay_us));
+    // Rows are withheld only where a test delays masks: else the machine's load would plan the steps.
+    const bool withholds = options_.config.grammar_mask_delay_us > 0;
+    sampling_ = std::make_unique<MaskedSampling>(
+        *executor_,
+        *scheduler_,
+        *grammars_,
+        withholds ? MaskedSampling::kGrace : std::chrono::microseconds(std::chrono::hours(1)));
   }
 
   void add(const Request& request) {
     results_[request.id] = {};
     value_or_throw(scheduler_->add_request(request));
   }
+  void add(Request request, const Grammar& grammar) {
+    request.grammar = grammars_->add(request.id, grammar);
+    add(request);
+  }
 
   // One tick as the engine does it: submit while there is room, else take the oldest output. False
   // when idle.
   bool tick() {
-    if (scheduler_->schedule(step_)) {
-      submit(step_);
+    end_finished_grammars();
+    if (sampling_->due()) {
+      if (sampling_->attempt() == MaskedSampling::Attempt::kNeedsOutput) {
+        collect();
+      }
       return true;
     }
-    if (executor_->num_outstanding() == 0) {
+    sampling_->resume_held();
+    if (scheduler_->schedule(step_)) {
+      submit(step_);
+    } else if (executor_->num_outstanding() > 0) {
+      collect();
+    } else if (sampling_->any_held()) {
+      sampling_->wait();
+    } else {
       return false;
     }
-    collect();
     return true;
   }
 
@@ -104,7 +134,11 @@ class ModelRig {
     } else {
       executor_->execute_model(step);
     }
-    executor_->sample_tokens(nullptr);
+    if (step.grammar_rows.empty()) {
+      executor_->sample_tokens(nullptr);
+    } else {
+      sampling_->begin(step);
+    }
   }
 
   void collect() {
@@ -120,6 +154,7 @@ class ModelRig {
     }
   }
 
+  [[nodiscard]] int64_t num_withheld() const { return sampling_->num_withheld(); }
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] Executor& executor() { return *executor_; }
   // The CPU it runs on; there is none with config.device "cuda".
@@ -136,20 +171,59 @@ class ModelRig {
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
 
  private:
+  void end_finished_grammars() {
+    std::vector<int32_t> places;
+    grammars_->take_finished(places);
+    for (const int32_t place : places) {
+      const uint64_t id = grammars_->request_of(place);
+      const bool complete = grammars_->state(place) == GrammarProgress::State::kEnded;
+      results_[id].reason = complete ? FinishReason::kStop : FinishReason::kError;
+      scheduler_->finish_request(id);
+      grammars_->remove(place);
+    }
+  }
+
+  void follow_grammar(const RequestDelta& delta) {
+    if (delta.reason != FinishReason::kNone) {
+      grammars_->remove(delta.grammar);
+    } else {
+      grammars_->accept(delta.grammar, output_.token_ids[static_cast<size_t>(delta.tokens.begin)]);
+    }
+  }
+
+  [[nodiscard]] RigResult::Top top_of(const TokenLogprobs& logprobs) const {
+    RigResult::Top top;
+    for (int32_t t = logprobs.top.begin; t < logprobs.top.begin + logprobs.top.count; ++t) {
+      top.emplace_back(output_.top_ids[static_cast<size_t>(t)],
+                       output_.top_logprobs[static_cast<size_t>(t)]);
+    }
+    return top;
+  }
+
   void take(const RequestDelta& delta) {
+    if (delta.grammar >= 0) {
+      follow_grammar(delta);
+    }
     RigResult& result = results_[delta.id];
     for (int32_t i = delta.tokens.begin; i < delta.tokens.begin + delta.tokens.count; ++i) {
       const auto at = static_cast<size_t>(i);
       result.tokens.push_back(output_.token_ids[at]);
       if (output_.has_logprobs) {
-        const TokenLogprobs& logprobs = output_.logprobs[at];
-        result.logprobs.push_back(logprobs);
-        auto& top = result.top.emplace_back();
-        for (int32_t t = logprobs.top.begin; t < logprobs.top.begin + logprobs.top.count; ++t) {
-          top.emplace_back(output_.top_ids[static_cast<size_t>(t)],
-                           output_.top_logprobs[static_cast<size_t>(t)]);
-        }
+        result.logprobs.push_back(output_.logprobs[at]);
+        result.top.push_back(top_of(output_.logprobs[at]));
       }
+    }
+    const Span32 prompt = delta.prompt_logprobs;
+    for (int32_t i = prompt.begin; i < prompt.begin + prompt.count; ++i) {
+      const auto at = static_cast<size_t>(i);
+      result.prompt_logprobs.push_back(output_.prompt_logprobs[at]);
+      result.prompt_top.push_back(top_of(output_.prompt_logprobs[at]));
+    }
+    if (delta.hidden.count > 0) {
+      const RowTensors& hidden = *output_.hidden_states;
+      const auto first = hidden.values.begin() + int64_t{delta.hidden.begin} * hidden.width;
+      result.hidden.insert(
+          result.hidden.end(), first, first + int64_t{delta.hidden.count} * hidden.width);
     }
     if (delta.reason != FinishReason::kNone) {
       result.reason = delta.reason;
@@ -161,6 +235,8 @@ class ModelRig {
   cpu::CpuDevice* device_ = nullptr;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<GrammarProgress> grammars_;
+  std::unique_ptr<MaskedSampling> sampling_;
   SchedulerOutput step_;
   std::vector<uint8_t> bytes_;
   ModelRunnerOutput output_;

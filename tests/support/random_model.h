@@ -81,19 +81,21 @@ struct RandomModel {
   [[nodiscard]] Bytes weights() const {
     std::mt19937 random(seed);
     SafetensorsWriter w;
-    const auto add =
-        [&](const std::string& name, std::vector<int64_t> shape, float mean, float deviation) {
-          std::normal_distribution<float> normal(mean, deviation);
-          size_t n = 1;
-          for (const int64_t extent : shape) {
-            n *= static_cast<size_t>(extent);
-          }
-          Bytes bytes;
-          for (size_t i = 0; i < n; ++i) {
-            put(bytes, f32_to_bf16(normal(random)));
-          }
-          w.add(name, "BF16", shape, bytes);
-        };
+    const auto add = [&](const std::string& name,
+                         const std::vector<int64_t>& shape,
+                         float mean,
+                         float deviation) {
+      std::normal_distribution<float> normal(mean, deviation);
+      size_t n = 1;
+      for (const int64_t extent : shape) {
+        n *= static_cast<size_t>(extent);
+      }
+      Bytes bytes;
+      for (size_t i = 0; i < n; ++i) {
+        put(bytes, f32_to_bf16(normal(random)));
+      }
+      w.add(name, "BF16", shape, bytes);
+    };
     const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, float gain) {
       add(name, {rows, cols}, 0.0F, gain / std::sqrt(static_cast<float>(cols)));
     };

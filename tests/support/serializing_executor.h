@@ -30,6 +30,7 @@ class SerializingExecutor : public Executor {
     inner_->execute_model(through_bytes(step, step_));
   }
   void sample_tokens(const GrammarOutput* grammar) override { inner_->sample_tokens(grammar); }
+  [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
   [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
   [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
   void take_output(ModelRunnerOutput& output) override {

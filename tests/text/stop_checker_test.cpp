@@ -64,6 +64,23 @@ TEST(StopChecker, TheFirstToEndWins) {
   EXPECT_EQ(run({"xab"}, {"b", "ab"}, false).match->index, 0U);
 }
 
+TEST(StopChecker, MayEndFromAPieceOn) {
+  StopChecker checker({"aba"}, false);
+  EXPECT_EQ(checker.push("xaba", false), "xab") << "its last a may begin another";
+  EXPECT_FALSE(checker.match());
+  EXPECT_EQ(checker.push("ba"), "") << "which began in front and ends here";
+  ASSERT_TRUE(checker.match());
+  EXPECT_EQ(checker.match()->begin, 3U);
+  EXPECT_EQ(checker.match()->end, 6U);
+
+  StopChecker never({"aba"}, false);
+  std::string text = never.push("aba", false);
+  text += never.push("caba", false);
+  text += never.flush();
+  EXPECT_EQ(text, "abacaba");
+  EXPECT_FALSE(never.match());
+}
+
 TEST(StopChecker, NothingFollowsAMatch) {
   StopChecker checker({"."}, true);
   EXPECT_EQ(checker.push("a.b"), "a.");

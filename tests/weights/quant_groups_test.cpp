@@ -27,11 +27,11 @@ const std::vector<Expected> kExpected{
     {WeightFormat::kQ8_0, {8, 0, 32, false, true}, -128, 127},
     {WeightFormat::kQ4_0, {4, 8, 32, false, true}, -8, 7},
     {WeightFormat::kQ4_1, {4, 0, 32, true, true}, 0, 15},
-    {WeightFormat::kQ5_0, {8, 0, 32, false, true}, -16, 15},
-    {WeightFormat::kQ5_1, {8, 0, 32, true, true}, 0, 31},
+    {WeightFormat::kQ5_0, {5, 16, 32, false, true}, -16, 15},
+    {WeightFormat::kQ5_1, {5, 0, 32, true, true}, 0, 31},
     {WeightFormat::kQ4_K, {4, 0, 32, true, false}, 0, 15},
-    {WeightFormat::kQ5_K, {8, 0, 32, true, false}, 0, 31},
-    {WeightFormat::kQ6_K, {8, 0, 16, false, false}, -32, 31},
+    {WeightFormat::kQ5_K, {5, 0, 32, true, false}, 0, 31},
+    {WeightFormat::kQ6_K, {6, 32, 16, false, false}, -32, 31},
 };
 
 // The oracle's blocks of the format.
@@ -77,9 +77,9 @@ TEST(QuantGroups, TraitsHoldForTheDecodedValues) {
     const auto [min, max] = std::minmax_element(decoded.q.begin(), decoded.q.end());
     EXPECT_EQ(*min, expected.min_q) << name;  // 1,280 random elements meet both ends
     EXPECT_EQ(*max, expected.max_q) << name;
-    if (traits.bits == 4) {
+    if (traits.bits < 8) {
       EXPECT_GE(*min + traits.zero_point, 0) << name;
-      EXPECT_LE(*max + traits.zero_point, 15) << name;
+      EXPECT_LT(*max + traits.zero_point, 1 << traits.bits) << name;
     }
     for (size_t g = 0; g < decoded.scale.size() && traits.f16_exact; ++g) {
       EXPECT_EQ(f16_to_f32(test::f32_to_f16(decoded.scale[g])), decoded.scale[g]) << name;
@@ -102,6 +102,36 @@ TEST(QuantGroups, ScaleTimesQPlusBiasIsTheWeightBitForBit) {
       }
     }
   }
+}
+
+TEST(QuantGroups, SplitScalesMultiplyToTheScales) {
+  for (const WeightFormat format :
+       {WeightFormat::kQ4_K, WeightFormat::kQ5_K, WeightFormat::kQ6_K}) {
+    const test::GgufBlocks record = blocks_of(format);
+    const Decoded decoded = decode(format, record);
+    const auto n = record.bits.size();
+    const size_t groups = 256 / static_cast<size_t>(group_traits(format).group);
+    std::vector<uint16_t> scale_half(n / 256);
+    std::vector<uint16_t> bias_half(n / 256);
+    std::vector<int8_t> scale_factor(decoded.scale.size());
+    std::vector<int8_t> bias_factor(decoded.scale.size());
+    split_scales(format,
+                 record.blocks.data(),
+                 static_cast<int64_t>(n),
+                 {scale_half.data(), scale_factor.data(), bias_half.data(), bias_factor.data()});
+    for (size_t g = 0; g < decoded.scale.size(); ++g) {
+      const auto product = [&](const auto& half, const auto& factor) {
+        return std::bit_cast<uint32_t>(f16_to_f32(half[g / groups]) *
+                                       static_cast<float>(factor[g]));
+      };
+      ASSERT_EQ(product(scale_half, scale_factor), std::bit_cast<uint32_t>(decoded.scale[g]));
+      if (group_traits(format).has_bias) {
+        ASSERT_EQ(product(bias_half, bias_factor), std::bit_cast<uint32_t>(decoded.bias[g]));
+      }
+    }
+  }
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(split_scales(WeightFormat::kQ4_0, nullptr, 0, {}), CheckFailure);
 }
 
 TEST(QuantGroups, TheBiasMayBeLeftOutWhereThereIsNone) {

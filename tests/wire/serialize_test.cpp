@@ -2,6 +2,7 @@
 #include "wire/serialize.h"
 
 #include <cstring>
+#include <iterator>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -42,7 +43,8 @@ class Maker {
     params.seed = random_();
     params.repetition_penalty = real();
     params.flags = static_cast<uint32_t>(any());
-    params.reserved[19] = any();
+    params.num_prompt_logprobs = any();
+    params.reserved[std::size(params.reserved) - 1] = any();
     return params;
   }
 
@@ -90,8 +92,7 @@ class Maker {
       return std::nullopt;
     }
     RowTensors tensors;
-    tensors.width = any();
-    fill(tensors.rows, [&] { return row(); });
+    tensors.width = number(7);
     fill(tensors.values, [&] { return real(); });
     return tensors;
   }
@@ -100,24 +101,29 @@ class Maker {
     ModelRunnerOutput m;
     m.step = any();
     fill(m.token_ids, [&] { return any(); });
+    fill(m.top_ids, [&] { return any(); });
+    for (size_t i = 0; i < m.top_ids.size(); ++i) {
+      m.top_logprobs.push_back(real());
+    }
+    fill(m.prompt_logprobs,
+         [&] { return TokenLogprobs{real(), any(), span_in(m.top_ids.size())}; });
+    m.hidden_states = tensors();
+    const size_t num_hidden = m.hidden_states ? m.hidden_states->num_vectors() : 0;
     fill(m.rows, [&] {
       return RowOutput{row(),
                        static_cast<uint32_t>(any()),
                        span_in(m.token_ids.size()),
                        any(),
-                       static_cast<RowFailure>(number(3))};
+                       static_cast<RowFailure>(number(3)),
+                       span_in(m.prompt_logprobs.size()),
+                       span_in(num_hidden)};
     });
     m.has_logprobs = number(2) == 0;
     if (m.has_logprobs) {
-      fill(m.top_ids, [&] { return any(); });
-      for (size_t i = 0; i < m.top_ids.size(); ++i) {
-        m.top_logprobs.push_back(real());
-      }
       for (size_t i = 0; i < m.token_ids.size(); ++i) {
         m.logprobs.push_back({real(), any(), span_in(m.top_ids.size())});
       }
     }
-    m.hidden_states = tensors();
     m.pooled = tensors();
     fill(m.connector_output, [&] { return static_cast<uint8_t>(any()); });
     m.stats = {any(), any(), any(), any()};

@@ -142,7 +142,7 @@ clang_tidy() {
     realpath -- "$@"
   else
     find "$root/src" -name '*.cpp'
-  fi | { grep -vE '/device/cuda/|_cuda\.cpp$' || true; } | xargs --no-run-if-empty -n 4 -P "$(nproc)" clang-tidy-19 --quiet -p "$root/build/tidy"
+  fi | { grep -vE '/device/cuda/|_(cuda|neon)\.cpp$' || true; } | xargs --no-run-if-empty -n 4 -P "$(nproc)" clang-tidy-19 --quiet -p "$root/build/tidy"
 }
 
 tidy() {

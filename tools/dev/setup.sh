@@ -6,10 +6,10 @@ min_rust_minor=87 # crates of rust/textkit need Rust 1.87
 
 build_packages=(
   g++ cmake ninja-build ccache git ca-certificates python3 python3-pip
-  libfmt-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libedit-dev
+  libfmt-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libedit-dev libssl-dev
   libgtest-dev libgmock-dev
 )
-ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19)
+ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 g++-aarch64-linux-gnu qemu-user python3-venv)
 bench_packages=(libbenchmark-dev)
 
 # Boost's headers bear their version: Debian 12 has 1.81, Debian 13 and Ubuntu 24.04 have 1.83.
@@ -24,6 +24,14 @@ boost_package() {
   fi
 }
 build_packages+=("$(boost_package)")
+
+# The browser that tests/e2e/web_page_test.py goes through; Ubuntu has none as a package, so it is skipped there.
+browser_package() {
+  local ID=''
+  # shellcheck disable=SC1091
+  [[ -r /etc/os-release ]] && source /etc/os-release
+  if [[ $ID == debian ]]; then echo chromium-headless-shell; fi
+}
 
 # Ubuntu's newer Rust is versioned and outside PATH; sudo and cron forget the PATH that rustup set up.
 use_installed_rust() {
@@ -102,7 +110,7 @@ check_distribution() {
       fi
       die "set-up knows Debian 12, Debian 13 and Ubuntu 24.04, not $PRETTY_NAME. Install with your package manager:
   a C++20 compiler (g++ 12 or newer), cmake 3.25, ninja, ccache, git, python 3.11 with pip, Rust 1.$min_rust_minor with cargo,
-  and the development files of fmt, spdlog, tl-expected, nlohmann-json, yaml-cpp, CLI11, libedit, Boost 1.81, GoogleTest;
+  and the development files of fmt, spdlog, tl-expected, nlohmann-json, yaml-cpp, CLI11, libedit, OpenSSL 3, Boost 1.81, GoogleTest;
   then call ./dev again with DEV_SKIP_SETUP=1" ;;
   esac
 }
@@ -112,10 +120,14 @@ apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock
 # set_up build|ci|bench: silent and quick when nothing is missing.
 set_up() {
   [[ -z ${DEV_SKIP_SETUP:-} ]] || return 0
-  local packages=("${build_packages[@]}") missing rust=
+  local packages=("${build_packages[@]}") missing rust= browser
   case $1 in
     build) ;;
-    ci) packages+=("${ci_packages[@]}") ;;
+    ci)
+      packages+=("${ci_packages[@]}")
+      browser=$(browser_package)
+      if [[ -n $browser ]]; then packages+=("$browser"); fi
+      ;;
     bench) packages+=("${bench_packages[@]}") ;;
     *) die "./dev setup takes build, ci or bench, not '$1'" 2 ;;
   esac

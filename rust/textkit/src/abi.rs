@@ -50,7 +50,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    fn from_bytes(bytes: Vec<u8>) -> Self {
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self::from_boxed(bytes.into_boxed_slice())
     }
 

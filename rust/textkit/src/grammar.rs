@@ -6,6 +6,8 @@
 //! stack, and is given up after a time limit.
 
 use crate::abi::Tokenizer;
+use crate::ebnf::{self, is_ebnf};
+use crate::ebnf_lark::to_lark;
 use crate::pieces::{KIND_HOLE, KIND_SPECIAL};
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{
@@ -206,16 +208,25 @@ impl Compiler {
 }
 
 fn compile_here(factory: &ParserFactory, kind: Kind, text: &str) -> Result<Grammar, String> {
+    let from_ebnf = matches!(kind, Kind::Lark) && is_ebnf(text);
     let source = match kind {
         Kind::JsonSchema => TopLevelGrammar::from_json_schema(read_schema(text)?),
         Kind::JsonObject => {
             TopLevelGrammar::from_json_schema(bounded_whitespace(json!({"type": "object"})))
         }
         Kind::Regex => regex_grammar(text)?,
+        Kind::Lark if from_ebnf => TopLevelGrammar::from_lark(to_lark(&ebnf::read(text)?)?),
         Kind::Lark => TopLevelGrammar::from_lark(text.to_owned()),
         Kind::Choice => regex_grammar(&choice_regex(text)?)?,
     };
-    let parser = factory.create_parser(source).map_err(one_line)?;
+    let parser = factory.create_parser(source).map_err(|e| {
+        let message = one_line(e);
+        match message.split_once(": ") {
+            // A position in the translation would mislead.
+            Some((position, rest)) if from_ebnf && position.starts_with("at ") => rest.to_owned(),
+            _ => message,
+        }
+    })?;
     let start = LlMatcher::new(Ok(parser));
     match start.get_error() {
         Some(message) => Err(one_line(message)),

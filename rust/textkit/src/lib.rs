@@ -8,10 +8,15 @@
 
 mod abi;
 mod byte_level;
+mod ebnf;
+mod ebnf_greed;
+mod ebnf_lark;
+mod ebnf_plan;
 mod gguf;
 mod grammar;
 mod grammar_abi;
 mod hf;
+mod hub_abi;
 mod merge;
 mod pieces;
 mod pre_tokenizer;

@@ -3,9 +3,14 @@
 
 #include "base/alloc_counter.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "device/cpu/spin.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sched.h>
+#include <utility>
 
 namespace warprow::cpu {
 namespace {
@@ -16,7 +21,8 @@ constexpr int32_t kSpins = 4000;
 
 }  // namespace
 
-ComputePool::ComputePool(int32_t num_workers) : num_workers_(num_workers) {
+ComputePool::ComputePool(int32_t num_workers, std::vector<int32_t> cores)
+    : num_workers_(num_workers), cores_(std::move(cores)) {
   WR_CHECK_GE(num_workers, 1);
   for (int32_t worker = 1; worker < num_workers; ++worker) {
     threads_.emplace_back([this, worker] { worker_main(worker); });
@@ -29,6 +35,19 @@ ComputePool::~ComputePool() {
   epoch_.notify_all();
   for (std::thread& thread : threads_) {
     thread.join();
+  }
+}
+
+// The calling thread, to the worker's core. The system may refuse: then it runs anywhere.
+void ComputePool::keep_to_core(int32_t worker) const {
+  if (cores_.empty()) {
+    return;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(cores_[static_cast<size_t>(worker) % cores_.size()]), &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
+    WR_LOG_WARN("thread {} of the compute pool is not pinned: {}", worker, std::strerror(errno));
   }
 }
 
@@ -46,6 +65,9 @@ void ComputePool::parallel_for(int64_t n, int64_t grain, Body body) {
   WR_DCHECK(grain >= 1);
   if (n <= 0) {
     return;
+  }
+  if (!std::exchange(caller_kept_, true)) {
+    keep_to_core(0);
   }
   if (threads_.empty() || n <= grain) {
     body(0, n, 0);
@@ -83,6 +105,7 @@ bool ComputePool::go_in() {
 
 void ComputePool::worker_main(int32_t worker) {
   const CountAllocations count;
+  keep_to_core(worker);
   uint32_t seen = 0;
   for (;;) {
     uint32_t now = epoch_.load();

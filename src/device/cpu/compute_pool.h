@@ -37,7 +37,9 @@ class FunctionRef<R(A...)> {
 // calls and then sleep, so idling costs nothing.
 class ComputePool {
  public:
-  explicit ComputePool(int32_t num_workers);
+  // cores: worker i keeps to cores[i % size], the caller from its first call on. Empty: they run
+  // where the system puts them.
+  explicit ComputePool(int32_t num_workers, std::vector<int32_t> cores = {});
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
@@ -52,10 +54,13 @@ class ComputePool {
 
  private:
   void worker_main(int32_t worker);
+  void keep_to_core(int32_t worker) const;
   void run_pieces(int32_t worker);
   bool go_in();
 
   int32_t num_workers_;
+  std::vector<int32_t> cores_;
+  bool caller_kept_ = false;  // to its core
   std::vector<std::thread> threads_;
   std::atomic<uint32_t> epoch_{0};  // grows by one per parallel_for; the sleepers' futex
   std::atomic<int32_t> sleepers_{0};

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/cpu/command_queue.h"
+#include "device/cpu/host_limits.h"
 
 #include <atomic>
 #include <cstring>
@@ -35,7 +36,8 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
     if (options_.num_threads <= 0) {
       options_.num_threads = usable_cores();
     }
-    pool_ = std::make_unique<ComputePool>(options_.num_threads);
+    pool_ = std::make_unique<ComputePool>(
+        options_.num_threads, options_.pin_threads ? affinity_cores() : std::vector<int32_t>());
     facts_.kind = DeviceKind::kCpu;
     facts_.name = "cpu";
     facts_.total_bytes = usable_memory_bytes();

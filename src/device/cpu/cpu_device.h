@@ -21,7 +21,8 @@ enum class CpuStreamMode : uint8_t {
 };
 
 struct CpuDeviceOptions {
-  int32_t num_threads = 0;  // 0: the cores this process may use (affinity and container quota)
+  int32_t num_threads = 0;   // 0: the cores this process may use (affinity and container quota)
+  bool pin_threads = false;  // each keeps to one core of the affinity mask
   CpuStreamMode mode = CpuStreamMode::kThreaded;
   uint64_t seed =
       1;  // kDeferred: order of streams; also shuffles functor launches when shuffle is set

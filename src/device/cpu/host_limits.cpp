@@ -1,63 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "device/cpu/host_limits.h"
+
 #include "device/cpu/cpu_device.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <fstream>
 #include <sched.h>
-#include <string>
+#include <sstream>
 #include <unistd.h>
+#include <vector>
 
 namespace warprow::cpu {
 namespace {
 
-// The two numbers of a cgroup file such as cpu.max ("200000 100000" or "max 100000"); -1 for "max"
-// or a missing file.
-int64_t read_limit(const char* path, int64_t* second = nullptr) {
+constexpr int64_t kNone = -1;
+
+// The first number of a control file; kNone for "max", version 1's -1 or a missing file.
+int64_t read_number(const std::string& path, int64_t* second = nullptr) {
   std::ifstream file(path);
-  std::string first;
-  if (!(file >> first)) {
-    return -1;
+  int64_t number = kNone;
+  if (!(file >> number) || (second != nullptr && !(file >> *second))) {
+    return kNone;
   }
-  if (second != nullptr && !(file >> *second)) {
-    return -1;
+  return std::max(number, kNone);
+}
+
+// A group's directory and those above it, up to the controller's own.
+void add_groups(const std::string& top, std::string group, std::vector<std::string>& dirs) {
+  for (; group.size() > 1; group.resize(group.rfind('/'))) {
+    dirs.push_back(top + group);
   }
-  if (first == "max" || first.empty() || first[0] == '-') {
-    return -1;
+  dirs.push_back(top);
+}
+
+// Where limits of this process may stand, for one controller: "cpu" or "memory".
+std::vector<std::string> group_dirs(const std::string& root, const std::string& controller) {
+  const std::string mount = root + "/sys/fs/cgroup";
+  std::vector<std::string> dirs;
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    // number:controllers:path; version 2 has no controllers
+    std::istringstream fields(line);
+    std::string number;
+    std::string controllers;
+    std::string path;
+    if (!std::getline(fields, number, ':') || !std::getline(fields, controllers, ':') ||
+        !std::getline(fields, path) || path.empty() || path.front() != '/') {
+      continue;
+    }
+    if (controllers.empty()) {
+      add_groups(mount, path, dirs);
+    } else if (("," + controllers + ",").find("," + controller + ",") != std::string::npos) {
+      add_groups(std::string(mount).append("/").append(controller), path, dirs);
+      add_groups(std::string(mount).append("/").append(controllers), path, dirs);
+    }
   }
-  return std::stoll(first);
+  if (dirs.empty()) {
+    dirs = {mount, mount + "/" + controller};
+  }
+  return dirs;
 }
 
 }  // namespace
 
-int32_t usable_cores() {
-  int32_t cores = 1;
+int32_t cores_within_quota(const std::string& root, int32_t cores) {
+  int64_t most = cores;
+  for (const std::string& dir : group_dirs(root, "cpu")) {
+    int64_t period = 0;
+    int64_t quota = read_number(dir + "/cpu.max", &period);
+    if (quota == kNone) {
+      quota = read_number(dir + "/cpu.cfs_quota_us");
+      period = read_number(dir + "/cpu.cfs_period_us");
+    }
+    if (quota > 0 && period > 0) {
+      most = std::min(most, quota / period);
+    }
+  }
+  return static_cast<int32_t>(std::max<int64_t>(1, most));
+}
+
+int64_t memory_within_limit(const std::string& root, int64_t bytes) {
+  for (const std::string& dir : group_dirs(root, "memory")) {
+    for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
+      const int64_t limit = read_number(dir + name);
+      bytes = limit > 0 ? std::min(bytes, limit) : bytes;
+    }
+  }
+  return bytes;
+}
+
+std::vector<int32_t> affinity_cores() {
+  std::vector<int32_t> cores;
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    cores = std::max(1, CPU_COUNT(&set));
-  }
-  int64_t period = 0;
-  int64_t quota = read_limit("/sys/fs/cgroup/cpu.max", &period);
-  if (quota < 0) {
-    quota = read_limit("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    period = read_limit("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  }
-  if (quota > 0 && period > 0) {
-    cores = std::min(cores, static_cast<int32_t>(std::max<int64_t>(1, quota / period)));
+    for (int32_t core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) {
+        cores.push_back(core);
+      }
+    }
   }
   return cores;
 }
 
+int32_t usable_cores() {
+  return cores_within_quota("", std::max(1, static_cast<int32_t>(affinity_cores().size())));
+}
+
 int64_t usable_memory_bytes() {
-  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    const int64_t limit = read_limit(path);
-    if (limit > 0) {
-      bytes = std::min(bytes, limit);
-    }
-  }
-  return bytes;
+  return memory_within_limit("",
+                             static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace warprow::cpu

@@ -33,6 +33,7 @@ Driver find_all() {
   find(found.unmap, "cuMemUnmap");
   find(found.set_access, "cuMemSetAccess");
   find(found.granularity, "cuMemGetAllocationGranularity");
+  find(found.encode_tiled, "cuTensorMapEncodeTiled");
   find(found.error_name, "cuGetErrorName");
   return found;
 }

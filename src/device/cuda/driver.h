@@ -6,8 +6,9 @@
 
 namespace warprow::cuda {
 
-// The driver's virtual-memory calls. The driver's library is never linked: entry points come from
-// the runtime, so a binary starts where no driver is.
+// The driver's calls that the runtime lacks: virtual memory, the copy engine's maps. The driver's
+// library is never linked: entry points come from the runtime, so a binary starts where no driver
+// is.
 struct Driver {
   decltype(&cuMemAddressReserve) reserve;
   decltype(&cuMemAddressFree) free_address;
@@ -17,6 +18,7 @@ struct Driver {
   decltype(&cuMemUnmap) unmap;
   decltype(&cuMemSetAccess) set_access;
   decltype(&cuMemGetAllocationGranularity) granularity;
+  decltype(&cuTensorMapEncodeTiled) encode_tiled;
   decltype(&cuGetErrorName) error_name;
 };
 

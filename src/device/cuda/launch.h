@@ -4,6 +4,8 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cuda_runtime.h>
 #include <utility>
@@ -13,12 +15,29 @@ namespace warprow::cuda {
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // dynamic; above 48 KiB the kernel's attribute must have been raised
+  size_t shared_bytes = 0;  // dynamic; above 48 KiB after allow_shared_bytes
   // Programmatic dependent launch: the kernel may start while the one before it still runs. It must
   // call pdl_wait (device/cuda/pdl.cuh) in every thread before it reads or writes anything another
   // kernel touches; weights may be prefetched before.
   bool overlap_previous = true;
 };
+
+// Lets a kernel have so many bytes of dynamic shared memory on the current device. Costs a call to
+// the driver only when it is more than before.
+//
+// Throws: a failed check when the device has less.
+template <auto kKernel>
+void allow_shared_bytes(size_t bytes) {
+  static std::array<std::atomic<size_t>, 64> allowed{};  // by device
+  int device = 0;
+  WR_CUDA(cudaGetDevice(&device));
+  std::atomic<size_t>& here = allowed.at(static_cast<size_t>(device));
+  if (here.load(std::memory_order_relaxed) < bytes) {
+    WR_CUDA(cudaFuncSetAttribute(
+        kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    here.store(bytes, std::memory_order_relaxed);
+  }
+}
 
 // Launches kernel(args...) on the stream; `name` shows in traces and errors.
 template <typename... Params, typename... Args>

@@ -4,6 +4,6 @@
 namespace warprow {
 
 ScopedRange::ScopedRange(const char* /*name*/) {}
-ScopedRange::~ScopedRange() = default;  // NOLINT(performance-trivially-destructible): CUDA's is not
+ScopedRange::~ScopedRange() = default;
 
 }  // namespace warprow

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/tensor_map.h"
 #include "kernels/attention/flashinfer_params.h"
 
 #include <algorithm>
@@ -44,48 +45,20 @@ XqaFunction find_xqa(int32_t head_dim, int32_t group, int32_t page_size) {
   return nullptr;
 }
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult result = {};
-    WR_CUDA(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result));
-    return reinterpret_cast<EncodeTiled>(entry);
-  }();
-  return found;
-}
-
 // The cache as the kernel's loads see it: boxes of 64 elements of one head of up to 64 tokens.
-CUtensorMap tensor_map(void* base, const KvLayerView& kv, const DecodeTables& tables) {
+CUtensorMap cache_map(const void* base, const KvLayerView& kv, const DecodeTables& tables) {
   constexpr uint64_t kElement = 2;
-  constexpr uint32_t kPartElements = 64;  // 128 bytes, the swizzle's width
-  const cuuint64_t dims[] = {static_cast<cuuint64_t>(kv.head_dim_k),
-                             static_cast<cuuint64_t>(kv.num_kv_heads),
-                             static_cast<cuuint64_t>(tables.page_size),
-                             cuuint64_t{1} << 31};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(kv.head_stride) * kElement,
-                                static_cast<cuuint64_t>(kv.token_stride) * kElement,
-                                static_cast<cuuint64_t>(tables.page_stride) * kElement};
-  const cuuint32_t box[] = {
-      kPartElements, 1, std::min(static_cast<uint32_t>(tables.page_size), kTileTokens), 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult result = encode_tiled()(&map,
-                                         CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                         4,
-                                         base,
-                                         dims,
-                                         strides,
-                                         box,
-                                         steps,
-                                         CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                         CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  WR_CHECK(result == CUDA_SUCCESS, "no tensor map for the KV cache: {}", static_cast<int>(result));
-  return map;
+  constexpr uint32_t kPartElements = 64;
+  const auto of = [](auto size) { return static_cast<uint64_t>(size); };
+  const uint32_t tokens = std::min(static_cast<uint32_t>(tables.page_size), kTileTokens);
+  return tensor_map<4>(
+      base,
+      {of(kv.head_dim_k), of(kv.num_kv_heads), of(tables.page_size), uint64_t{1} << 31},
+      {of(kv.head_stride) * kElement,
+       of(kv.token_stride) * kElement,
+       of(tables.page_stride) * kElement},
+      {kPartElements, 1, tokens, 1},
+      CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 }  // namespace
@@ -104,8 +77,8 @@ void xqa_decode(Stream& stream,
            group,
            tables.page_size);
   XqaLaunch launch = {};
-  launch.k_map = tensor_map(kv.k, kv, tables);
-  launch.v_map = tensor_map(kv.v, kv, tables);
+  launch.k_map = cache_map(kv.k, kv, tables);
+  launch.v_map = cache_map(kv.v, kv, tables);
   launch.q = args.q.data;
   launch.out = args.out.data;
   launch.pages = tables.pages;

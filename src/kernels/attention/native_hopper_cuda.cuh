@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "device/cuda/tensor_map.h"
 #include "kernels/attention/native_launch.h"
 #include "kernels/attention/native_ptx.cuh"
 #include "kernels/attention/native_wgmma.cuh"
@@ -544,50 +545,23 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
 // The cache as the copy engine sees it: elements, tokens of a block, heads, blocks.
 template <int kDim>
 CUtensorMap cache_map(const NativeParams& p, const char* base, int32_t box) {
-  static const auto encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    WR_CUDA(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
-  }();
-  constexpr cuuint64_t kAnyBlocks = cuuint64_t{1} << 31;
-  CUtensorMap map;
-  const cuuint64_t dims[4] = {kDim,
-                              static_cast<cuuint64_t>(p.block_size),
-                              static_cast<cuuint64_t>(p.num_kv_heads),
-                              kAnyBlocks};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(p.token_bytes),
-                                 static_cast<cuuint64_t>(p.head_bytes),
-                                 static_cast<cuuint64_t>(p.block_bytes)};
-  const cuuint32_t boxes[4] = {64, static_cast<cuuint32_t>(box), 1, 1};
-  const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result = encode(&map,
-                                 CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                 4,
-                                 const_cast<char*>(base),
-                                 dims,
-                                 strides,
-                                 boxes,
-                                 steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  WR_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: {}", static_cast<int>(result));
-  return map;
+  return tensor_map<4>(base,
+                       {kDim,
+                        static_cast<uint64_t>(p.block_size),
+                        static_cast<uint64_t>(p.num_kv_heads),
+                        uint64_t{1} << 31},
+                       {static_cast<uint64_t>(p.token_bytes),
+                        static_cast<uint64_t>(p.head_bytes),
+                        static_cast<uint64_t>(p.block_bytes)},
+                       {64, static_cast<uint32_t>(box), 1, 1},
+                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 template <int kDim>
 void launch_hopper(Stream& stream, const NativeParams& params, int32_t num_blocks) {
   using Sizes = HopperSizes<kDim>;
-  auto* kernel = &hopper_kernel<kDim>;
-  static const bool raised = [&] {
-    WR_CUDA(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes));
-    return true;
-  }();
-  static_cast<void>(raised);
+  constexpr auto* kKernel = &hopper_kernel<kDim>;
+  allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
   int32_t box = kHopperKeys;  // the largest that pages of this size are made of
   while (params.block_size % box != 0) {
     box /= 2;
@@ -599,7 +573,7 @@ void launch_hopper(Stream& stream, const NativeParams& params, int32_t num_block
   launch(stream,
          "attention_prefill",
          shape,
-         kernel,
+         kKernel,
          params,
          cache_map<kDim>(params, params.k, box),
          cache_map<kDim>(params, params.v, box),

@@ -19,6 +19,8 @@ WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t window) {
 void native_schedule(Stream& stream, const ScheduleParams& params);
 void native_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
+void native_hopper_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
+void native_hopper_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
 // Hopper's own: tiles of 128 query-head rows, a block an SM.
 void native_hopper_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_hopper_128(Stream& stream, const NativeParams& params, int32_t num_blocks);

@@ -411,18 +411,13 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
 template <int kDim, int kWide>
 void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles) {
   using Sizes = PrefillSizes<kDim, kWide>;
-  auto* kernel = &prefill_kernel<kDim, kWide>;
-  static const bool raised = [&] {
-    WR_CUDA(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes));
-    return true;
-  }();
-  static_cast<void>(raised);
+  constexpr auto* kKernel = &prefill_kernel<kDim, kWide>;
+  allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_tiles * params.num_kv_heads));
   shape.block = dim3(kPrefillThreads);
   shape.shared_bytes = Sizes::kSharedBytes;
-  launch(stream, "attention_prefill", shape, kernel, params);
+  launch(stream, "attention_prefill", shape, kKernel, params);
 }
 
 template <int kDim>

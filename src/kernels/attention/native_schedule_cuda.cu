@@ -11,7 +11,7 @@
 // Numerics: integers. Where rows are cut, and so in which order a decode row's sum is made, depends
 //   on the lengths of the whole batch.
 // Preconditions: at most kMaxScheduledRows rows.
-// Origin: guided self-scheduling (Polychronopoulos and Kuck, 1987): pieces shrink towards the end.
+// Origin: own design; longest pieces first as in list scheduling (Graham, 1969).
 namespace warprow::cuda {
 namespace {
 
@@ -68,27 +68,75 @@ __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
   __syncthreads();
 }
 
-// How finely rows are cut. A block's even share of the step's tiles is `share`; a row that begins
-// when the fraction x of the tiles lies before it is cut into parts of about share * (1 - x) / 2,
-// so that parts become smaller towards the end and the blocks end together, though some are much
-// faster. No part is smaller than kSmallest tiles unless its row is, or half of that where the
-// device would stay empty.
+// How finely rows are cut: into parts of at most `most` tiles.
 struct Cutting {
-  static constexpr int32_t kSmallest = 16;
   static constexpr int32_t kMostParts = 64;
-  int32_t all;  // tiles of one head over all rows
-  int32_t num_heads;
-  int32_t num_blocks;
+  int32_t most;
 
-  [[nodiscard]] __device__ int32_t parts(int32_t before, int32_t tiles) const {
-    const float middle = static_cast<float>(before) + 0.5F * static_cast<float>(tiles);
-    const float left = static_cast<float>(all) - middle;
-    const float size = left * static_cast<float>(num_heads) / static_cast<float>(2 * num_blocks);
-    const bool few = all * num_heads <= kSmallest / 2 * num_blocks && tiles > kSmallest;
-    const int32_t whole = max(few ? kSmallest / 2 : kSmallest, static_cast<int32_t>(size));
-    return min(kMostParts, (tiles + whole - 1) / whole);
+  [[nodiscard]] __device__ int32_t parts(int32_t tiles) const {
+    return min(kMostParts, (tiles + most - 1) / most);
   }
 };
+
+// What a cut costs, in tiles of a block's time: pieces in rounds over the blocks, each with the
+// exchange between its warps, parts with what is written and counted too, and the last gathering.
+struct CutCost {
+  static constexpr int32_t kWhole = 1;
+  static constexpr int32_t kPart = 3;
+  static constexpr int32_t kGather = 12;
+  int32_t pieces = 0;
+  int32_t longest = 0;
+  int32_t parts = 0;
+  int32_t tiles = 0;
+
+  __device__ void add_row(const Cutting& cutting, int32_t row_tiles) {
+    const int32_t cut = cutting.parts(row_tiles);
+    pieces += cut;
+    tiles += row_tiles;
+    if (cut > 0) {
+      parts += cut > 1 ? cut : 0;
+      longest = max(longest, (row_tiles + cut - 1) / cut + (cut > 1 ? kPart : kWhole));
+    }
+  }
+  __device__ void add_lanes() {
+    for (int d = 16; d > 0; d /= 2) {
+      pieces += __shfl_xor_sync(0xffffffffU, pieces, d);
+      parts += __shfl_xor_sync(0xffffffffU, parts, d);
+      tiles += __shfl_xor_sync(0xffffffffU, tiles, d);
+      longest = max(longest, __shfl_xor_sync(0xffffffffU, longest, d));
+    }
+  }
+  [[nodiscard]] __device__ float total(int32_t num_heads, int32_t num_blocks) const {
+    const auto rounds = static_cast<float>((pieces * num_heads + num_blocks - 1) / num_blocks);
+    const float mean = static_cast<float>(tiles + kPart * parts + kWhole * (pieces - parts)) /
+                       static_cast<float>(max(pieces, 1));
+    return (rounds - 1.0F) * mean + static_cast<float>(longest + (parts > 0 ? kGather : 0));
+  }
+};
+
+// The cheapest of 32 cuts, one for each warp to judge.
+__device__ Cutting choose_cutting(const int32_t* tiles_before, const ScheduleParams& p) {
+  __shared__ float costs[32];
+  const int32_t n = p.num_decode_rows;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t share = tiles_before[n] * p.num_kv_heads / p.num_blocks;
+  const auto cut = [&](int i) { return Cutting{max(4, share * 8 / (i + 4))}; };
+  CutCost cost;
+  for (int32_t r = lane; r < n; r += 32) {
+    cost.add_row(cut(warp), tiles_before[r + 1] - tiles_before[r]);
+  }
+  cost.add_lanes();
+  if (lane == 0) {
+    costs[warp] = cost.total(p.num_kv_heads, p.num_blocks);
+  }
+  __syncthreads();
+  int best = 0;
+  for (int i = 1; i < 32; ++i) {
+    best = costs[i] < costs[best] ? i : best;
+  }
+  return cut(best);
+}
 
 __device__ void write_items(const ScheduleParams& p,
                             int32_t row,
@@ -116,15 +164,16 @@ __device__ void write_items(const ScheduleParams& p,
 __device__ void schedule_decode(const ScheduleParams& p) {
   __shared__ int32_t tiles_before[kMaxScheduledRows + 1];
   __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of rows that are to be cut
-  __shared__ int32_t items_before[kMaxScheduledRows + 1];
+  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of rows that stay whole
+  __shared__ int32_t num_parts;
   const int32_t n = p.num_decode_rows;
   prefix_sums(tiles_before, n, [&](int32_t r) {
     return p.idx_mapping[r] < 0 ? 0 : decode_tiles(p.seq_lens[r], p.window);
   });
-  const Cutting cutting{tiles_before[n], p.num_kv_heads, p.num_blocks};
+  const Cutting cutting = choose_cutting(tiles_before, p);
   const auto tiles_of = [&](int32_t r) { return tiles_before[r + 1] - tiles_before[r]; };
   prefix_sums(parts_before, n, [&](int32_t r) {
-    const int32_t parts = cutting.parts(tiles_before[r], tiles_of(r));
+    const int32_t parts = cutting.parts(tiles_of(r));
     return parts > 1 ? parts : 0;
   });
   // Rows for whose parts there is no room stay whole.
@@ -132,18 +181,31 @@ __device__ void schedule_decode(const ScheduleParams& p) {
     const int32_t parts = parts_before[r + 1] - parts_before[r];
     return parts > 0 && parts_before[r + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
   };
-  prefix_sums(items_before, n, [&](int32_t r) { return tiles_of(r) > 0 ? parts_of(r) : 0; });
+  // Parts, the longer pieces, come first, so that the blocks end together.
+  prefix_sums(
+      items_before, n, [&](int32_t r) { return tiles_of(r) > 0 && parts_of(r) == 1 ? 1 : 0; });
+  if (threadIdx.x == 0) {
+    num_parts = 0;
+  }
+  __syncthreads();
+  for (int32_t r = threadIdx.x; r < n; r += kThreads) {
+    if (parts_of(r) > 1) {
+      atomicMax(&num_parts, parts_before[r + 1]);
+    }
+  }
+  __syncthreads();
   for (int32_t r = threadIdx.x; r < n; r += kThreads) {
     if (tiles_of(r) > 0) {
-      DecodeItem* items = p.scratch.items + items_before[r];
-      write_items(p, r, items, tiles_of(r), parts_of(r), parts_before[r]);
+      const int32_t parts = parts_of(r);
+      const int32_t first = parts > 1 ? parts_before[r] : num_parts + items_before[r];
+      write_items(p, r, p.scratch.items + first, tiles_of(r), parts, parts_before[r]);
     }
   }
   for (int32_t i = threadIdx.x; i < n * p.num_kv_heads; i += kThreads) {
     p.scratch.arrivals[i] = 0;
   }
   if (threadIdx.x == 0) {
-    p.scratch.counts->num_pieces = items_before[n] * p.num_kv_heads;
+    p.scratch.counts->num_pieces = (num_parts + items_before[n]) * p.num_kv_heads;
     p.scratch.counts->taken = 0;
   }
 }

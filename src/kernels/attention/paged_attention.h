@@ -26,14 +26,16 @@ namespace warprow {
 //   [Hq] or empty; lse [T, Hq] or empty.
 // Mapping: CPU: an item is a tile of up to 32 / group queries of one row, for one KV head; the
 // group's heads share
-//   each loaded tile of 64 keys; items in parallel. Rows of padding, or without queries, cost
-//   nothing.
+//   each loaded tile of 64 keys; items in parallel. A row with one tile and more than an eighth of a
+//   thread's share is several items, one for each part of its keys; the last to end merges them.
+//   Rows of padding, or without queries, cost nothing.
 // Bytes moved: per item its visible keys and values once; per query head_dim * Hq * 4 read and
 //   written.
-// Numerics: float32 sums, online softmax over tiles of 64 keys aligned to absolute positions. The
-//   result for a query
-//   and head is a function of that query and its keys: bit-equal for any batch, chunk, block size
-//   and thread count.
+// Numerics: float32 sums, online softmax over tiles of 64 keys aligned to absolute positions, in
+//   parts that begin at fixed positions (paged_attention_loops.h). With AVX-512 BF16, over a bf16
+//   cache and heads of multiples of 32, queries and weights are rounded to bf16. The result for a
+//   query and head is a function of that query and its keys: bit-equal for any batch, chunk, block
+//   size and thread count.
 // Preconditions: Hq is a multiple of the KV heads; cache is f32 or bf16 and holds this step's keys
 // and values; scratch
 //   has paged_attention_scratch_bytes. out of padding tokens is left as it was.

@@ -6,46 +6,178 @@
 #include "kernels/attention/paged_attention_loops.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace warprow {
+
+namespace cpu {
+namespace {
+
+// Rows with few queries and many keys are dealt out in parts, so that a long row does not keep one
+// core busy while the others wait. So many states, each of one query's heads, are there for that.
+constexpr int32_t kStatesPerWorker = 64;
+// A row is cut if its keys are more than one of so many equal shares of a worker's work.
+constexpr int32_t kItemsPerWorker = 8;
+
+// One part of a row, for all its KV heads.
+struct Piece {
+  int32_t row;
+  int32_t begin;  // positions
+  int32_t end;
+  int32_t part;  // of the row's pieces
+  int32_t num_parts;
+  int32_t first_count;  // of the row's counters, one for each KV head
+  int64_t first_state;  // floats before those of the row: [kv head, part]
+};
+
+// Where things lie in the caller's scratch, in bytes behind an aligned start.
+struct ScratchLayout {
+  static constexpr int64_t kAlign = kRowPad * sizeof(float);
+  int64_t states = 0;
+  int64_t pieces = 0;
+  int64_t counts = 0;
+  int64_t tiles_before = 0;
+  int64_t bytes = 0;
+  int64_t per_worker = 0;  // floats
+};
+
+ScratchLayout scratch_layout(const KvLayerView& kv, int32_t group, int64_t rows, int32_t workers) {
+  const int64_t most_states = int64_t{kStatesPerWorker} * workers;
+  ScratchLayout layout;
+  int64_t at = 0;
+  const auto put = [&at](int64_t count, size_t size) {
+    at += round_up<int64_t>(count * static_cast<int64_t>(size), ScratchLayout::kAlign);
+    return at;
+  };
+  layout.per_worker =
+      round_up<int64_t>(attention_scratch_floats(group, kv.head_dim_k, kv.head_dim_v), kRowPad);
+  layout.states = put(layout.per_worker * workers, sizeof(float));
+  layout.pieces = put(most_states * attention_state_floats(group, kv.head_dim_v), sizeof(float));
+  layout.counts = put(most_states, sizeof(Piece));
+  layout.tiles_before = put(most_states, sizeof(int32_t));
+  layout.bytes = put(rows + 1, sizeof(int32_t)) + ScratchLayout::kAlign;
+  return layout;
+}
+
+struct Scratch {
+  float* of_workers;
+  float* states;
+  Piece* pieces;
+  int32_t* counts;  // pieces that are done, by cut row and KV head
+  int32_t* tiles_before;
+  int64_t per_worker;  // floats
+};
+
+Scratch cut_scratch(std::byte* scratch, const ScratchLayout& layout) {
+  const auto address = reinterpret_cast<uintptr_t>(scratch);
+  std::byte* base = scratch + (round_up<uintptr_t>(address, ScratchLayout::kAlign) - address);
+  return {reinterpret_cast<float*>(base),
+          reinterpret_cast<float*>(base + layout.states),
+          reinterpret_cast<Piece*>(base + layout.pieces),
+          reinterpret_cast<int32_t*>(base + layout.counts),
+          reinterpret_cast<int32_t*>(base + layout.tiles_before),
+          layout.per_worker};
+}
+
+}  // namespace
+}  // namespace cpu
 
 size_t paged_attention_scratch_bytes(const KvLayerView& kv,
                                      int32_t num_q_heads,
                                      int32_t max_rows,
                                      int32_t num_workers) {
   const int32_t group = num_q_heads / kv.num_kv_heads;
-  const int64_t items = round_up<int64_t>(max_rows + 1, cpu::kRowPad);
-  const int64_t per_worker = round_up<int64_t>(
-      cpu::attention_scratch_floats(group, kv.head_dim_k, kv.head_dim_v), cpu::kRowPad);
-  return static_cast<size_t>(items + per_worker * num_workers + cpu::kRowPad) * sizeof(float);
+  return static_cast<size_t>(cpu::scratch_layout(kv, group, max_rows, num_workers).bytes);
 }
 
 namespace cpu {
 namespace {
 
 using TileFunction = void (*)(const AttentionTile&);
+using MergeFunction = void (*)(const AttentionTile&, const float*, int32_t);
 
 // The launched command: finds the work, deals it out.
 struct PagedAttention {
   PagedAttentionArgs args;
   TileFunction run_tile;
+  MergeFunction merge;
 
   [[nodiscard]] int32_t group() const { return args.num_q_heads / args.kv.num_kv_heads; }
   [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(args.seq_lens.shape[0]); }
+  [[nodiscard]] int32_t num_queries(int32_t row) const {
+    return args.query_start_loc(row + 1) - args.query_start_loc(row);
+  }
+  // Query tiles of a row: none for padding.
+  [[nodiscard]] int32_t num_tiles(int32_t row) const {
+    const bool padding = args.idx_mapping(row) < 0 || args.seq_lens(row) <= 0;
+    return padding ? 0 : ceil_div(std::max(num_queries(row), 0), queries_per_tile(group()));
+  }
+  // Keys that a row's queries see, together.
+  [[nodiscard]] int32_t first_key(int32_t row) const {
+    const int32_t first_position = args.seq_lens(row) - num_queries(row);
+    return args.causal && args.window > 0 ? std::max(0, first_position - args.window + 1) : 0;
+  }
+  [[nodiscard]] int32_t num_keys(int32_t row) const { return args.seq_lens(row) - first_key(row); }
 
-  // Query tiles before each batch row, as a prefix sum in scratch.
-  int32_t count_tiles(int32_t* tiles_before) const {
-    const int32_t per_tile = queries_per_tile(group());
+  // The cut rows' parts to s.pieces, the query tiles of the others before each row, as a prefix
+  // sum, to s.tiles_before. Returns the number of pieces.
+  int32_t plan(const Scratch& s, int32_t num_workers) const {
+    const int32_t heads = args.kv.num_kv_heads;
+    int64_t work = 0;  // keys of all items
+    for (int32_t r = 0; r < num_rows(); ++r) {
+      const int32_t tiles = num_tiles(r);
+      work += tiles > 0 ? int64_t{tiles} * num_keys(r) * heads : 0;
+    }
+    Cuts cuts{.least_keys = num_workers > 1 ? work / (kItemsPerWorker * num_workers) : work,
+              .states_left = int64_t{kStatesPerWorker} * num_workers};
     int32_t tiles = 0;
     for (int32_t r = 0; r < num_rows(); ++r) {
-      tiles_before[r] = tiles;
-      const int32_t queries = args.query_start_loc(r + 1) - args.query_start_loc(r);
-      if (args.idx_mapping(r) >= 0 && args.seq_lens(r) > 0 && queries > 0) {
-        tiles += ceil_div(queries, per_tile);
+      s.tiles_before[r] = tiles;
+      const int32_t of_row = num_tiles(r);
+      if (of_row != 1 || !cut_row(s, r, cuts)) {
+        tiles += of_row;
       }
     }
-    tiles_before[num_rows()] = tiles;
-    return tiles;
+    s.tiles_before[num_rows()] = tiles;
+    return cuts.num_pieces;
+  }
+
+  struct Cuts {
+    int64_t least_keys;  // of an item that is worth it
+    int64_t states_left;
+    int32_t num_pieces = 0;
+    int32_t num_counts = 0;
+    int64_t num_floats = 0;
+  };
+  // Whether the row is cut; its queries fit one tile.
+  bool cut_row(const Scratch& s, int32_t row, Cuts& cuts) const {
+    const int32_t heads = args.kv.num_kv_heads;
+    const int32_t begin = first_key(row);
+    const int32_t end = args.seq_lens(row);
+    if (end - begin <= cuts.least_keys || part_end(begin) >= end) {
+      return false;
+    }
+    int32_t parts = 0;
+    for (int32_t at = begin; at < end; at = part_end(at)) {
+      ++parts;
+    }
+    const int64_t states = int64_t{parts} * heads * num_queries(row);
+    if (states > cuts.states_left) {
+      return false;
+    }
+    int32_t part = 0;
+    for (int32_t at = begin; at < end; at = part_end(at), ++part) {
+      s.pieces[cuts.num_pieces++] = {
+          row, at, part_end(at), part, parts, cuts.num_counts, cuts.num_floats};
+    }
+    std::fill_n(s.counts + cuts.num_counts, heads, 0);
+    cuts.num_counts += heads;
+    cuts.num_floats += parts * heads * state_floats(row);
+    cuts.states_left -= states;
+    return true;
+  }
+  [[nodiscard]] int64_t state_floats(int32_t row) const {
+    return attention_state_floats(int64_t{num_queries(row)} * group(), args.kv.head_dim_v);
   }
 
   [[nodiscard]] AttentionTile make_item(int32_t row, int32_t tile, int32_t kv_head) const {
@@ -84,35 +216,71 @@ struct PagedAttention {
     return a;
   }
 
-  void operator()(ComputePool& pool) const {
-    const auto address = reinterpret_cast<uintptr_t>(args.scratch.data);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): rounding an address up
-    auto* base = reinterpret_cast<float*>(round_up<uintptr_t>(address, kRowPad * sizeof(float)));
-    const int64_t per_worker = round_up<int64_t>(
-        attention_scratch_floats(group(), args.kv.head_dim_k, args.kv.head_dim_v), kRowPad);
-    auto* tiles_before = reinterpret_cast<int32_t*>(base + per_worker * pool.num_workers());
+  struct Item {
+    AttentionTile tile;
+    const Piece* piece = nullptr;  // null: all parts
+    int32_t kv_head = 0;
+  };
+
+  // The pieces' items come first. Of a row, the last part and the last query tile come first: they
+  // are the longest.
+  [[nodiscard]] Item item_at(const Scratch& s, int32_t num_pieces, int64_t i) const {
     const int32_t heads = args.kv.num_kv_heads;
-    const int64_t items = int64_t{count_tiles(tiles_before)} * heads;
-    const int32_t* starts = tiles_before;
+    Item item;
+    if (i < int64_t{num_pieces} * heads) {
+      item.piece = s.pieces + (num_pieces - 1 - i / heads);
+      item.kv_head = static_cast<int32_t>(i % heads);
+      item.tile = make_item(item.piece->row, 0, item.kv_head);
+      item.tile.part_begin = item.piece->begin;
+      item.tile.part_end = item.piece->end;
+      item.tile.state = states_of(s, item) + item.piece->part * state_floats(item.piece->row);
+      return item;
+    }
+    const int32_t* starts = s.tiles_before;
     const int32_t* ends = starts + num_rows() + 1;
-    const auto item_at = [&](int64_t i) {
-      const int64_t item =
-          items - 1 - i;  // a row's last query tiles see the most keys, so they are taken first
-      const auto tile = static_cast<int32_t>(item / heads);
-      const auto row = static_cast<int32_t>(std::upper_bound(starts, ends, tile) - starts) - 1;
-      return make_item(row, tile - starts[row], static_cast<int32_t>(item % heads));
-    };
-    const int64_t grain = std::clamp<int64_t>(items / (8 * pool.num_workers()), 1, 8);
+    const int64_t at = int64_t{starts[num_rows()]} * heads - 1 - (i - int64_t{num_pieces} * heads);
+    const auto tile = static_cast<int32_t>(at / heads);
+    const auto row = static_cast<int32_t>(std::upper_bound(starts, ends, tile) - starts) - 1;
+    item.kv_head = static_cast<int32_t>(at % heads);
+    item.tile = make_item(row, tile - starts[row], item.kv_head);
+    return item;
+  }
+  // Those of a cut row and KV head.
+  [[nodiscard]] float* states_of(const Scratch& s, const Item& item) const {
+    const Piece& p = *item.piece;
+    return s.states + p.first_state + item.kv_head * p.num_parts * state_floats(p.row);
+  }
+
+  // Who ends the last part of a row and KV head, merges them.
+  void end_item(const Scratch& s, Item& item) const {
+    if (item.piece == nullptr) {
+      return;
+    }
+    const std::atomic_ref<int32_t> done(s.counts[item.piece->first_count + item.kv_head]);
+    if (done.fetch_add(1, std::memory_order_acq_rel) == item.piece->num_parts - 1) {
+      item.tile.state = nullptr;
+      merge(item.tile, states_of(s, item), item.piece->num_parts);
+    }
+  }
+
+  void operator()(ComputePool& pool) const {
+    const int32_t workers = pool.num_workers();
+    const Scratch s =
+        cut_scratch(args.scratch.data, scratch_layout(args.kv, group(), num_rows(), workers));
+    const int32_t num_pieces = plan(s, workers);
+    const int64_t items = int64_t{num_pieces + s.tiles_before[num_rows()]} * args.kv.num_kv_heads;
+    const int64_t grain = std::clamp<int64_t>(items / (kItemsPerWorker * workers), 1, 8);
     pool.parallel_for(items, grain, [&](int64_t begin, int64_t end, int32_t worker) {
-      AttentionTile item = item_at(begin);
+      Item item = item_at(s, num_pieces, begin);
       for (int64_t i = begin; i < end; ++i) {
-        AttentionTile next{};
+        Item next;
         if (i + 1 < end) {
-          next = item_at(i + 1);
-          item.next = &next;
+          next = item_at(s, num_pieces, i + 1);
+          item.tile.next = &next.tile;
         }
-        item.scratch = base + worker * per_worker;
-        run_tile(item);
+        item.tile.scratch = s.of_workers + worker * s.per_worker;
+        run_tile(item.tile);
+        end_item(s, item);
         item = next;
       }
     });
@@ -138,7 +306,14 @@ void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
       args.scratch.shape[0],
       static_cast<int64_t>(paged_attention_scratch_bytes(
           kv, args.num_q_heads, static_cast<int32_t>(rows), stream.device().facts().num_threads)));
-  as_cpu(stream).launch("paged_attention", PagedAttention{args, WR_ISA_PICK(paged_attention_tile)});
+  PagedAttention run{args, WR_ISA_PICK(paged_attention_tile), WR_ISA_PICK(paged_attention_merge)};
+#if defined(__x86_64__)
+  if (kv.dtype == DType::kBF16 && cpu_isa() >= CpuIsa::kAvx512Bf16) {
+    run.run_tile = paged_attention_tile_avx512bf16;
+    run.merge = paged_attention_merge_avx512bf16;
+  }
+#endif
+  as_cpu(stream).launch("paged_attention", run);
 }
 
 }  // namespace cpu

@@ -177,7 +177,10 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
   }
   const NativeParams params = native_params(args, split);
   const bool narrow_heads = args.kv.head_dim_k == 64;
-  if (split.num_decode_rows > 0) {
+  if (split.num_decode_rows > 0 && chip().hopper) {
+    (narrow_heads ? native_hopper_decode_64 : native_hopper_decode_128)(
+        stream, params, split.decode_blocks);
+  } else if (split.num_decode_rows > 0) {
     (narrow_heads ? native_decode_64 : native_decode_128)(stream, params, split.decode_blocks);
   }
   if (split.hopper) {

@@ -7,12 +7,27 @@
 
 namespace warprow::cpu {
 
+// Functions are static: contracts.isa-files.
+
 constexpr int32_t kKeyTile =
     64;  // keys in a tile of the online softmax; tiles start at multiples of it
 constexpr int32_t kQueryLines =
     32;  // (query, head) pairs that share a loaded key tile, where the group allows
 constexpr int32_t kRowPad =
     16;  // rows in scratch are padded to this many floats, for every instruction set
+
+// Keys are summed up in parts, whose states are merged in order. Where parts begin and end depends
+// on positions alone, so the result is the same whichever threads take them: an item can be one part
+// of a long row. Parts are 256 keys long, from position 4096 on an eighth of the largest power of two
+// up to there: few, and none a large share of a row.
+constexpr int32_t kLeastPart = 4 * kKeyTile;
+static constexpr int32_t part_end(int32_t position) {
+  int32_t size = kLeastPart;
+  while (position / 16 >= size) {
+    size *= 2;
+  }
+  return (position / size + 1) * size;
+}
 
 // One item of work: consecutive queries of one batch row, for the query heads of one KV head.
 struct AttentionTile {
@@ -29,6 +44,7 @@ struct AttentionTile {
   int64_t block_stride;
   int64_t token_stride;
   float* scratch;  // attention_scratch_floats
+  float* state;  // attention_state_floats; null: the item is all of its queries' parts, up to `out`
   const AttentionTile*
       next;  // the item that follows on this thread, to be fetched ahead; null: unknown
   int32_t block_size;
@@ -38,6 +54,8 @@ struct AttentionTile {
   int32_t num_queries;
   int32_t first_position;  // of the first query
   int32_t seq_len;
+  int32_t part_begin;  // with state: the positions of the part that is the item
+  int32_t part_end;
   int32_t window;  // 0: none
   float scale;
   float soft_cap;  // 0: none
@@ -45,18 +63,33 @@ struct AttentionTile {
   bool bf16;
 };
 
-constexpr int32_t padded_row(int32_t n) { return (n + kRowPad - 1) / kRowPad * kRowPad; }
+static constexpr int32_t padded_row(int32_t n) { return (n + kRowPad - 1) / kRowPad * kRowPad; }
 // Queries in a full tile.
-constexpr int32_t queries_per_tile(int32_t group) {
+static constexpr int32_t queries_per_tile(int32_t group) {
   return group >= kQueryLines ? 1 : kQueryLines / group;
 }
-// Key tile, value tile; per line: query, accumulator, weights, maximum and sum.
-constexpr int64_t attention_scratch_floats(int32_t group, int32_t dim_k, int32_t dim_v) {
+// Of one part or all of them, of `lines` (query, head) pairs: accumulators, maxima, sums.
+static constexpr int64_t attention_state_floats(int64_t lines, int32_t dim_v) {
+  return padded_row(static_cast<int32_t>(lines * (padded_row(dim_v) + 2)));
+}
+// Key tile, value tile; per line: query and weights; the states of a part and of all.
+static constexpr int64_t attention_scratch_floats(int32_t group, int32_t dim_k, int32_t dim_v) {
   const int64_t lines = int64_t{queries_per_tile(group)} * group;
-  return (kKeyTile + lines) * (padded_row(dim_k) + padded_row(dim_v)) + lines * (kKeyTile + 2) +
-         kRowPad;
+  return (kKeyTile + lines) * padded_row(dim_k) + kKeyTile * padded_row(dim_v) + lines * kKeyTile +
+         2 * attention_state_floats(lines, dim_v);
 }
 
+// All parts of an item to its output, or its one part to its state.
 WR_ISA_DECLARE(void, paged_attention_tile, (const AttentionTile& a));
+// The output of an item from its parts' states, each attention_state_floats behind the one before.
+WR_ISA_DECLARE(void,
+               paged_attention_merge,
+               (const AttentionTile& a, const float* states, int32_t num_parts));
+#if defined(__x86_64__)
+void paged_attention_tile_avx512bf16(const AttentionTile& a);
+void paged_attention_merge_avx512bf16(const AttentionTile& a,
+                                      const float* states,
+                                      int32_t num_parts);
+#endif
 
 }  // namespace warprow::cpu

@@ -5,16 +5,22 @@
 namespace warprow::cpu {
 namespace {
 
+// What some keys add up to, relative to their largest score.
+struct State {
+  float* acc;  // [lines, dim_v]
+  float* max;  // [lines]
+  float* sum;  // [lines]
+};
+
 // The scratch of one item, cut up. A line is one (query, head) pair: line = query * group + head in
 // group.
 struct Work {
   float* keys;     // [kKeyTile / kLanes, dim_k / kLanes, kLanes keys, kLanes]: see dot_keys
   float* values;   // [kKeyTile, dim_v]
   float* q;        // [lines, dim_k], zeros behind head_dim_k
-  float* acc;      // [lines, dim_v]
   float* weights;  // [lines, kKeyTile]
-  float* max;      // [lines]
-  float* sum;      // [lines]
+  State part;      // of the tiles of the part that is under way
+  State total;     // of the parts before it
   int dim_k;       // padded to kLanes
   int dim_v;
   int lines;
@@ -36,6 +42,11 @@ inline Span visible(const AttentionTile& a, int position) {
   return {a.window > 0 ? most(0, position - a.window + 1) : 0, least(position + 1, a.seq_len)};
 }
 
+inline State state_at(const Work& w, float* p) {
+  float* max = p + int64_t{w.lines} * w.dim_v;
+  return {p, max, max + w.lines};
+}
+
 inline Work cut_scratch(const AttentionTile& a) {
   Work w{};
   w.dim_k = (a.head_dim_k + kLanes - 1) / kLanes * kLanes;
@@ -50,14 +61,55 @@ inline Work cut_scratch(const AttentionTile& a) {
   w.keys = take(int64_t{kKeyTile} * w.dim_k);
   w.values = take(int64_t{kKeyTile} * w.dim_v);
   w.q = take(int64_t{w.lines} * w.dim_k);
-  w.acc = take(int64_t{w.lines} * w.dim_v);
   w.weights = take(int64_t{w.lines} * kKeyTile);
-  w.max = take(w.lines);
-  w.sum = take(w.lines);
+  const int64_t state = attention_state_floats(w.lines, a.head_dim_v);
+  w.part = state_at(w, a.state != nullptr ? a.state : take(state));
+  w.total = state_at(w, take(state));
   return w;
 }
 
-inline void start_lines(const AttentionTile& a, const Work& w) {
+inline void start_part(const Work& w) {
+  for (int64_t i = 0; i < int64_t{w.lines} * w.dim_v; ++i) {
+    w.part.acc[i] = 0.0F;
+  }
+  for (int line = 0; line < w.lines; ++line) {
+    w.part.max[line] = -kInfinity;
+    w.part.sum[line] = 0.0F;
+  }
+}
+
+inline void start_total(const AttentionTile& a, const Work& w) {
+  for (int64_t i = 0; i < int64_t{w.lines} * w.dim_v; ++i) {
+    w.total.acc[i] = 0.0F;
+  }
+  for (int line = 0; line < w.lines; ++line) {
+    w.total.max[line] = a.sinks != nullptr ? a.sinks[line % a.group] : -kInfinity;
+    w.total.sum[line] = a.sinks != nullptr ? 1.0F : 0.0F;
+  }
+}
+
+// Adds a part's state to the total.
+inline void merge(const Work& w, const State& part) {
+  for (int line = 0; line < w.lines; ++line) {
+    const float old_max = w.total.max[line];
+    const float part_max = part.max[line];
+    if (part_max == -kInfinity) {
+      continue;  // the line sees none of its keys
+    }
+    const float new_max = old_max > part_max ? old_max : part_max;
+    const VecF keep = exp_nonpositive(splat(old_max - new_max));
+    const VecF take = exp_nonpositive(splat(part_max - new_max));
+    w.total.max[line] = new_max;
+    w.total.sum[line] = w.total.sum[line] * keep[0] + part.sum[line] * take[0];
+    float* to = w.total.acc + int64_t{line} * w.dim_v;
+    const float* from = part.acc + int64_t{line} * w.dim_v;
+    for (int d = 0; d < w.dim_v; d += kLanes) {
+      store(to + d, fma(load(from + d), take, load(to + d) * keep));
+    }
+  }
+}
+
+inline void copy_queries(const AttentionTile& a, const Work& w) {
   for (int line = 0; line < w.lines; ++line) {
     const int head = line % a.group;
     const float* q = a.q + line / a.group * a.q_stride + int64_t{head} * a.head_dim_k;
@@ -66,11 +118,6 @@ inline void start_lines(const AttentionTile& a, const Work& w) {
     for (int d = a.head_dim_k; d < w.dim_k; ++d) {
       copy[d] = 0.0F;
     }
-    for (int d = 0; d < w.dim_v; ++d) {
-      w.acc[int64_t{line} * w.dim_v + d] = 0.0F;
-    }
-    w.max[line] = a.sinks != nullptr ? a.sinks[head] : -kInfinity;
-    w.sum[line] = a.sinks != nullptr ? 1.0F : 0.0F;
   }
 }
 
@@ -125,7 +172,10 @@ struct Tiles {
 };
 
 inline Tiles tiles_of(const AttentionTile& a) {
-  return {visible(a, a.first_position).begin, visible(a, a.first_position + a.num_queries - 1).end};
+  const int begin = visible(a, a.first_position).begin;
+  const int end = visible(a, a.first_position + a.num_queries - 1).end;
+  return a.state == nullptr ? Tiles{begin, end}
+                            : Tiles{most(begin, a.part_begin), least(end, a.part_end)};
 }
 
 // The tile that is needed next: its cache lines are asked for a few at a time between the
@@ -232,7 +282,7 @@ inline void weigh_line(const AttentionTile& a, const Work& w, int line, Span see
     top = max(top, s);
   }
   const float tile_max = max_lanes(top);
-  const float old_max = w.max[line];
+  const float old_max = w.part.max[line];
   const float new_max = old_max > tile_max ? old_max : tile_max;
   VecF sum = {};
   for (int g = 0; g < kKeyTile / kLanes; ++g) {
@@ -242,13 +292,13 @@ inline void weigh_line(const AttentionTile& a, const Work& w, int line, Span see
   }
   const float tile_sum = sum_lanes(sum);
   if (new_max == old_max) {
-    w.sum[line] += tile_sum;
+    w.part.sum[line] += tile_sum;
     return;
   }
   const VecF shrink = exp_nonpositive(splat(old_max - new_max));
-  w.sum[line] = w.sum[line] * shrink[0] + tile_sum;
-  w.max[line] = new_max;
-  float* acc = w.acc + int64_t{line} * w.dim_v;
+  w.part.sum[line] = w.part.sum[line] * shrink[0] + tile_sum;
+  w.part.max[line] = new_max;
+  float* acc = w.part.acc + int64_t{line} * w.dim_v;
   for (int d = 0; d < w.dim_v; d += kLanes) {
     store(acc + d, load(acc + d) * shrink);
   }
@@ -279,7 +329,7 @@ struct CacheValues {
 template <int Lines, int Cols, typename Values>
 inline void add_values_block(const Work& w, int line, int d, Span see, const Values& values) {
   VecF acc[Lines][Cols];
-  float* to = w.acc + int64_t{line} * w.dim_v + d;
+  float* to = w.part.acc + int64_t{line} * w.dim_v + d;
   const float* weights = w.weights + int64_t{line} * kKeyTile;
   WR_UNROLL
   for (int m = 0; m < Lines; ++m) {
@@ -339,16 +389,16 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
   for (int line = 0; line < w.lines; ++line) {
     const int query = line / a.group;
     const int head = line % a.group;
-    const float sum = w.sum[line];
+    const float sum = w.total.sum[line];
     const float factor = sum > 0.0F ? 1.0F / sum : 0.0F;
-    const float* acc = w.acc + int64_t{line} * w.dim_v;
+    const float* acc = w.total.acc + int64_t{line} * w.dim_v;
     float* out = a.out + query * a.out_stride + int64_t{head} * a.head_dim_v;
     for (int d = 0; d < a.head_dim_v; ++d) {
       out[d] = acc[d] * factor;
     }
     if (a.lse != nullptr) {
       a.lse[query * a.lse_stride + head] =
-          sum > 0.0F ? w.max[line] + __builtin_logf(sum) : -kInfinity;
+          sum > 0.0F ? w.total.max[line] + __builtin_logf(sum) : -kInfinity;
     }
   }
 }
@@ -460,6 +510,14 @@ inline Span weigh_lines(const AttentionTile& a, const Work& w, int base) {
   return all;
 }
 
+// A part that ends with the tile at `base` goes to the total, unless it is the item.
+inline void end_part(const AttentionTile& a, const Work& w, const Tiles& tiles, int base) {
+  if (a.state == nullptr && (base + kKeyTile >= tiles.end || part_end(base) == base + kKeyTile)) {
+    merge(w, w.part);
+    start_part(w);
+  }
+}
+
 template <int Lines>
 void run_direct(const AttentionTile& a, const Work& w, const Tiles& tiles) {
   Ahead ahead;
@@ -470,6 +528,7 @@ void run_direct(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     look_ahead(a, tiles, base, ahead);
     dot_direct<Lines>(a, w, at, see, ahead);
     add_values_direct<Lines>(a, w, at, weigh_lines(a, w, base));
+    end_part(a, w, tiles, base);
   }
 }
 
@@ -483,15 +542,11 @@ void run_copied(const AttentionTile& a, const Work& w, const Tiles& tiles) {
       dot_line(w, line, line_span(a, line, base));
     }
     add_values(w, weigh_lines(a, w, base));
+    end_part(a, w, tiles, base);
   }
 }
 
-}  // namespace
-
-void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
-  const Work w = cut_scratch(a);
-  start_lines(a, w);
-  const Tiles tiles = tiles_of(a);
+void run_f32(const AttentionTile& a, const Work& w, const Tiles& tiles) {
   if (!goes_direct(a, w)) {
     run_copied(a, w, tiles);
   } else if (w.lines == 1) {
@@ -502,6 +557,42 @@ void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
     run_direct<3>(a, w, tiles);
   } else {
     run_direct<4>(a, w, tiles);
+  }
+}
+
+}  // namespace
+}  // namespace warprow::cpu
+
+#if defined(__AVX512BF16__)
+#include "kernels/attention/paged_attention_bf16.inl"
+#endif
+
+namespace warprow::cpu {
+
+void WR_ISA_NAME(paged_attention_tile)(const AttentionTile& a) {
+  const Work w = cut_scratch(a);
+  copy_queries(a, w);
+  start_part(w);
+  start_total(a, w);
+#if defined(__AVX512BF16__)
+  const auto run = takes_bf16(a) ? run_bf16 : run_f32;
+#else
+  const auto run = run_f32;
+#endif
+  run(a, w, tiles_of(a));
+  if (a.state == nullptr) {
+    finish_lines(a, w);
+  }
+}
+
+void WR_ISA_NAME(paged_attention_merge)(const AttentionTile& a,
+                                        const float* states,
+                                        int32_t num_parts) {
+  const Work w = cut_scratch(a);
+  start_total(a, w);
+  const int64_t state_floats = attention_state_floats(w.lines, a.head_dim_v);
+  for (int32_t i = 0; i < num_parts; ++i) {
+    merge(w, state_at(w, const_cast<float*>(states) + i * state_floats));
   }
   finish_lines(a, w);
 }

@@ -43,38 +43,53 @@ class PanelLane {
  private:
   [[nodiscard]] float plain(int64_t i) const {
     const int64_t at = i * cpu::kPanelRows + lane_;
+    const int64_t pair = i / 2 * cpu::kPanelRows + lane_;
     switch (w_.kind) {
       case PackedKind::kF16:
         return f16_to_f32(load<uint16_t>(panel_ + at * 2));
       case PackedKind::kBF16:
-        return bf16_to_f32(load<uint16_t>(panel_ + at * 2));
+        return bf16_to_f32(load<uint16_t>(panel_ + pair * 4 + i % 2 * 2));
       default:
         return load<float>(panel_ + at * 4);
     }
   }
 
-  [[nodiscard]] float scale_at(const std::byte* scales) const {
-    return w_.f16_scales ? f16_to_f32(load<uint16_t>(scales + lane_ * 2))
-                         : load<float>(scales + lane_ * 4);
+  // Group g's scale, or with `half` 1 its bias.
+  [[nodiscard]] float factor(int64_t g, int64_t half) const {
+    const int64_t lane = half * cpu::kPanelRows + lane_;
+    const std::byte* scales = panel_ + layout_.scales_offset;
+    if (w_.scales == ScaleForm::kSplit) {
+      const int64_t groups = kSplitInputs / w_.group;
+      scales += g / groups * layout_.split_bytes;
+      const std::byte* factors = scales + (2 + g % groups) * layout_.scale_group_bytes;
+      return f16_to_f32(load<uint16_t>(scales + lane * 2)) *
+             static_cast<float>(load<int8_t>(factors + lane));
+    }
+    return f16_to_f32(load<uint16_t>(scales + g * layout_.scale_group_bytes + lane * 2));
   }
 
   void dequantise_group(int64_t g, float* out) const {
-    const std::byte* scales = panel_ + layout_.scales_offset + g * layout_.scale_group_bytes;
-    const float scale = scale_at(scales);
-    const float bias = w_.has_bias ? scale_at(scales + layout_.scale_group_bytes / 2) : -0.0F;
+    const float scale = factor(g, 0);
+    const float bias = w_.has_bias ? factor(g, 1) : -0.0F;
+    const int64_t bits = cpu::stored_bits(w_.kind);
+    const std::byte* q = panel_ + g * w_.group * bits / 8 * cpu::kPanelRows + lane_ * 4;
     if (w_.kind == PackedKind::kQ8) {
-      const std::byte* q = panel_ + g * w_.group * cpu::kPanelRows + lane_ * 4;
       for (int64_t i = 0; i < w_.group; ++i) {
         out[i] = scale * static_cast<float>(load<int8_t>(q + i / 4 * 64 + i % 4)) + bias;
       }
       return;
     }
     const int64_t half = w_.group / 2;
-    const std::byte* q = panel_ + g * half * cpu::kPanelRows + lane_ * 4;
-    for (int64_t i = 0; i < half; ++i) {
-      const auto pair = load<uint8_t>(q + i / 4 * 64 + i % 4);
-      out[i] = scale * static_cast<float>((pair & 15) - w_.zero_point) + bias;
-      out[half + i] = scale * static_cast<float>((pair >> 4) - w_.zero_point) + bias;
+    const std::byte* plane = q + half / 4 * 64;
+    for (int64_t i = 0; i < w_.group; ++i) {
+      const int64_t in_half = i % half;
+      const auto pair = load<uint8_t>(q + in_half / 4 * 64 + in_half % 4);
+      int32_t stored = i < half ? pair & 15 : pair >> 4;
+      if (bits > 4) {
+        const int32_t upper = load<uint8_t>(plane + i % 4) >> (i / 4 * (bits - 4));
+        stored |= (upper & ((1 << (bits - 4)) - 1)) << 4;
+      }
+      out[i] = scale * static_cast<float>(stored - w_.zero_point) + bias;
     }
   }
 

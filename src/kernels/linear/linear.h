@@ -11,10 +11,11 @@
 
 namespace warprow {
 
-// How activations meet quantised weights. Plain-float weights always use kF32.
-//  kF32: float32 sums over exactly dequantised weights.
-//  kInt8: activations are rounded to int8, one scale per 32 inputs; a group's sum is exact.
-enum class ActFormat : uint8_t { kF32, kInt8 };
+// How activations meet weights on a CPU.
+//  kF32: as they are; float32 sums over exactly dequantised weights.
+//  kRounded: rounded to what the weights are multiplied with fastest. Quantised ones: int8, one scale
+//   per 32 inputs, a group's sum is exact. bf16: bf16, sums in float32. Others: not at all.
+enum class ActFormat : uint8_t { kF32, kRounded };
 
 // One matrix of a fused linear operation, and where in a row of y its outputs go.
 struct LinearSegment {
@@ -31,13 +32,25 @@ inline constexpr int kMaxLinearSegments = 4;
 //  kSwiGlu: y[t, j] = silu(p[t, j]) * p[t, n / 2 + j], gate and up one above the other in p
 enum class LinearEpilogue : uint8_t { kStore, kAdd, kSwiGlu };
 
+// An RMS norm taken in two halves by the operations on both sides of it, which saves a pass over
+// the rows: the one that completes them (kAdd) leaves them times the norm's weight, and sums of
+// their squares; the one behind divides by the root of the mean.
+struct HalfNorm {
+  View<const float, 1> weight;  // dev f32 [width] or empty: nothing is to be left
+  ActView rows;                 // [num_toks, width]  room for rows times weight
+  float* squares = nullptr;     // dev [num_toks, width / 64]  room for sums of squares
+  bool left = false;            // on the host: whether the first operation left them
+};
+
 struct LinearArgs {
   ConstActView x;                    // [num_toks, k]
   View<const float, 1> norm_weight;  // dev f32 [k] or empty: x is RMS-normed before the product
   float norm_eps = 1e-6F;
-  ActView normed;  // [num_toks, k]  room for normed x; with norm_weight only
-  ActView y;       // [num_toks, ...]  must not overlap x
-  ActView wide;    // [num_toks, n]  room for the product; kSwiGlu, kAdd
+  const HalfNorm* half_norm = nullptr;  // this norm, perhaps left for x; with norm_weight, or null
+  ActView normed;                       // [num_toks, k]  room for normed x; with norm_weight only
+  ActView y;                            // [num_toks, ...]  must not overlap x
+  HalfNorm* next_norm = nullptr;        // a norm of y's rows that may be left; kAdd, or null
+  ActView wide;                         // [num_toks, n]  room for the product; kSwiGlu, kAdd
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
@@ -60,8 +73,9 @@ struct LinearArgs {
 //   over the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed
 //   weights through registers; more rows unpack them once per block of inputs into L1 and use
 //   register tiles.
-// Mapping (CUDA): up to 16 rows (32 with a small w): skinny_cuda.cuh, norm and epilogue inside; more:
-//   cuBLASLt between kernels of their own.
+// Mapping (CUDA): up to 16 rows: skinny_cuda.cuh, norm and epilogue inside; some dozens:
+//   wide_cuda.cuh, the epilogue inside and norms in halves; more: cuBLASLt between kernels of their
+//   own.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the
 //   kind of weight, so a row's result is bit-identical whatever num_toks, the other rows and the

@@ -17,13 +17,14 @@ namespace {
 
 using cpu::ActGroup;
 
-// Where the quantised rows of x lie in the scratch memory: all q, then all groups of 32, then all
-// groups of 16.
+// Where the rounded rows of x lie in the scratch memory: all q, then all groups of 32, then all
+// groups of 16; then all bf16 rows, as many elements apart as the q.
 struct ActLayout {
   int64_t q_stride = 0;     // bytes; also elements
   int64_t groups = 0;       // of 32 inputs, in a row
   int64_t by32_offset = 0;  // bytes
   int64_t by16_offset = 0;
+  int64_t bf16_offset = 0;
   int64_t total_bytes = 0;
 };
 
@@ -35,21 +36,34 @@ ActLayout act_layout(int64_t num_toks, int64_t k) {
   const auto group_bytes = static_cast<int64_t>(sizeof(ActGroup));
   layout.by16_offset =
       layout.by32_offset + round_up<int64_t>(num_toks * layout.groups * group_bytes, 64);
-  layout.total_bytes = layout.by16_offset + num_toks * layout.groups * 2 * group_bytes;
+  layout.bf16_offset =
+      layout.by16_offset + round_up<int64_t>(num_toks * layout.groups * 2 * group_bytes, 64);
+  layout.total_bytes = layout.bf16_offset + num_toks * layout.q_stride * 2;
   return layout;
 }
 
 bool uses_int8(const LinearArgs& args, const LinearSegment& segment) {
-  return args.act == ActFormat::kInt8 && cpu::is_quantised(segment.w.kind);
+  return args.act == ActFormat::kRounded && cpu::is_quantised(segment.w.kind);
+}
+bool uses_bf16(const LinearArgs& args, const LinearSegment& segment) {
+  return args.act == ActFormat::kRounded && segment.w.kind == PackedKind::kBF16;
 }
 
-bool any_int8(const LinearArgs& args) {
+// What x must be rounded to for all segments.
+struct Roundings {
+  bool int8 = false;
+  bool by16 = false;  // int8 with sums of 16 inputs too
+  bool bf16 = false;
+};
+Roundings roundings_of(const LinearArgs& args) {
+  Roundings needed;
   for (int s = 0; s < args.num_segments; ++s) {
-    if (uses_int8(args, args.segments[s])) {
-      return true;
-    }
+    const LinearSegment& segment = args.segments[s];
+    needed.int8 |= uses_int8(args, segment);
+    needed.by16 |= uses_int8(args, segment) && segment.w.group == 16;
+    needed.bf16 |= uses_bf16(args, segment);
   }
-  return false;
+  return needed;
 }
 
 void check_args(const LinearArgs& args) {
@@ -67,7 +81,8 @@ void check_args(const LinearArgs& args) {
              segment.w.n,
              args.y.shape[1]);
   }
-  WR_CHECK(!any_int8(args) || args.scratch != nullptr);
+  const Roundings needed = roundings_of(args);
+  WR_CHECK(!(needed.int8 || needed.bf16) || args.scratch != nullptr);
 }
 
 // Runs one linear operation on the pool.
@@ -84,8 +99,9 @@ class LinearRun {
         acts_(act_layout(num_toks_, k_)) {}
 
   void run() {
-    if (any_int8(args_)) {
-      quantise_all();
+    const Roundings needed = roundings_of(args_);
+    if (needed.int8 || needed.bf16) {
+      round_all(needed);
     }
     int64_t num_pairs = 0;
     for (int s = 0; s < args_.num_segments; ++s) {
@@ -102,7 +118,7 @@ class LinearRun {
  private:
   static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
   static constexpr int64_t kMaxGrain = 64;
-  static constexpr int64_t kSerialElems = 8192;  // quantising fewer is quicker than waking the pool
+  static constexpr int64_t kSerialElems = 8192;  // rounding fewer is quicker than waking the pool
 
   // Into how many pieces a pass is cut. While weights stream from memory every new piece starts
   // with a few cold lines, so they are few; with many rows a piece is long, and small ones balance
@@ -111,18 +127,19 @@ class LinearRun {
     return (num_toks_ <= 16 ? 3 : 16) * int64_t{pool_.num_workers()};
   }
 
-  void quantise_all() {
-    bool need_by16 = false;
-    for (int s = 0; s < args_.num_segments; ++s) {
-      need_by16 |= uses_int8(args_, args_.segments[s]) && args_.segments[s].w.group == 16;
-    }
+  void round_all(const Roundings& needed) {
     const auto rows = [&](int64_t begin, int64_t end, int32_t /*worker*/) {
       for (int64_t t = begin; t < end; ++t) {
-        kernels_.quantise_row(x_.row(t),
-                              k_,
-                              q_rows() + t * acts_.q_stride,
-                              by32() + t * acts_.groups,
-                              need_by16 ? by16() + t * acts_.groups * 2 : nullptr);
+        if (needed.bf16) {
+          kernels_.round_row(x_.row(t), k_, bf16_rows() + t * acts_.q_stride);
+        }
+        if (needed.int8) {
+          kernels_.quantise_row(x_.row(t),
+                                k_,
+                                q_rows() + t * acts_.q_stride,
+                                by32() + t * acts_.groups,
+                                needed.by16 ? by16() + t * acts_.groups * 2 : nullptr);
+        }
       }
     };
     if (num_toks_ * k_ <= kSerialElems) {
@@ -145,7 +162,9 @@ class LinearRun {
 
   void run_panels(const LinearSegment& segment, int64_t first, int64_t last) const {
     const cpu::PanelJob job = make_job(segment, first, last);
-    if (!uses_int8(args_, segment)) {
+    if (uses_bf16(args_, segment)) {
+      kernels_.bf16_panels(job, {bf16_rows(), acts_.q_stride});
+    } else if (!uses_int8(args_, segment)) {
       kernels_.float_panels(job, {x_.data, x_.stride[0]});
     } else if (segment.w.group == 16) {
       kernels_.int8_panels(job, {q_rows(), acts_.q_stride, by16(), acts_.groups * 2});
@@ -162,7 +181,7 @@ class LinearRun {
     cpu::PanelJob job{};
     job.kind = w.kind;
     job.has_bias = w.has_bias;
-    job.f16_scales = w.f16_scales;
+    job.scales = w.scales;
     job.zero_point = w.zero_point;
     job.group = w.group;
     job.k = w.k;
@@ -170,6 +189,7 @@ class LinearRun {
     job.panel_bytes = layout.panel_bytes;
     job.scales_offset = layout.scales_offset;
     job.scale_group_bytes = layout.scale_group_bytes;
+    job.split_bytes = layout.split_bytes;
     job.num_panels = last - first;
     job.num_outputs = std::min<int64_t>(w.n, last * cpu::kPanelRows) - first_output;
     job.out_bias = segment.bias == nullptr ? nullptr : segment.bias + first_output;
@@ -179,6 +199,9 @@ class LinearRun {
     return job;
   }
 
+  uint16_t* bf16_rows() const {
+    return reinterpret_cast<uint16_t*>(args_.scratch + acts_.bf16_offset);
+  }
   int8_t* q_rows() const { return reinterpret_cast<int8_t*>(args_.scratch); }
   ActGroup* by32() const { return reinterpret_cast<ActGroup*>(args_.scratch + acts_.by32_offset); }
   ActGroup* by16() const { return reinterpret_cast<ActGroup*>(args_.scratch + acts_.by16_offset); }

@@ -8,23 +8,46 @@
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/linear_prepare_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
+#include "kernels/linear/wide_cuda.h"
 #include "kernels/norm/rms_norm.h"
+
+#include <algorithm>
 
 namespace warprow::cuda {
 namespace {
 
-// Up to so many rows the skinny kernel is the faster one, with small matrices up to twice as many
-// (bench/kernels/linear_cuda_bench.cu).
+// Up to so many rows the skinny kernel is the fastest (bench/kernels/linear_cuda_bench.cu). With
+// small matrices the wide one beats it from half as many on; where there is no wide one, a library
+// only from twice as many on.
 constexpr int64_t kSkinnyRows = 16;
 static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
-constexpr int64_t kSmallWeightBytes = 9 << 20;
+constexpr int64_t kSmallWeightBytes = 13 << 20;
 
-// The most rows of a product that go to the skinny kernel.
-int64_t skinny_rows(int64_t n, int64_t k, bool batch_invariant) {
+enum class Path : uint8_t { kSkinny, kWide, kLibrary };
+
+// The most rows of a product that go to the skinny kernel, and that go to a kernel of our own.
+struct OwnRows {
+  int64_t skinny = 0;
+  int64_t all = 0;
+};
+
+OwnRows own_rows(LinearEpilogue epilogue, int64_t n, int64_t k, bool batch_invariant) {
   if (batch_invariant) {
-    return 0;
+    return {};
   }
-  return n * k * 2 <= kSmallWeightBytes ? 2 * kSkinnyRows : kSkinnyRows;
+  const int64_t wide = wide_rows(epilogue, n);
+  int64_t skinny = kSkinnyRows;
+  if (n * k * 2 <= kSmallWeightBytes) {
+    skinny = wide > 0 ? kSkinnyRows / 2 : 2 * kSkinnyRows;
+  }
+  return {skinny, std::max(skinny, wide)};
+}
+
+Path path_of(const LinearArgs& args) {
+  const PackedWeight& w = args.segments[0].w;
+  const OwnRows own = own_rows(args.epilogue, w.n, w.k, args.batch_invariant);
+  const int64_t m = args.x.shape[0];
+  return m <= own.skinny ? Path::kSkinny : m <= own.all ? Path::kWide : Path::kLibrary;
 }
 
 void check_args(const LinearArgs& args) {
@@ -87,6 +110,38 @@ void run_skinny(Stream& stream, const LinearArgs& args) {
   skinny(stream, skinny_args);
 }
 
+void run_wide(Stream& stream, const LinearArgs& args) {
+  const LinearSegment& segment = args.segments[0];
+  const bool half_normed =
+      !args.norm_weight.empty() && args.half_norm != nullptr && args.half_norm->left;
+  const ConstActView x = half_normed ? args.half_norm->rows : normed_x(stream, args);
+  const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
+  WideArgs wide_args;
+  wide_args.w = segment.w.data;
+  wide_args.x = x.data;
+  wide_args.x_stride = x.stride;
+  wide_args.bias = segment.bias;
+  wide_args.y = y.data;
+  wide_args.y_stride = y.stride;
+  wide_args.y_f32 = y.dtype == DType::kF32;
+  wide_args.epilogue = args.epilogue;
+  if (half_normed) {
+    wide_args.squares = args.half_norm->squares;
+    wide_args.norm_eps = args.norm_eps;
+  }
+  HalfNorm* next = args.next_norm;
+  if (next != nullptr && !next->weight.empty() && wide_leaves_norm(args.epilogue, segment.w.n)) {
+    wide_args.next_weight = next->weight.data;
+    wide_args.next_x = next->rows.data;
+    wide_args.next_squares = next->squares;
+    next->left = true;
+  }
+  wide_args.m = static_cast<int32_t>(x.shape[0]);
+  wide_args.n = segment.w.n;
+  wide_args.k = segment.w.k;
+  wide(stream, wide_args);
+}
+
 void run_library(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
@@ -126,8 +181,8 @@ void run_library(Stream& stream, const LinearArgs& args) {
 void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune) {
   WR_CHECK_GE(linear_scratch_bytes(max_toks, 1), kLtWorkspaceBytes);
   for (const LinearShape& shape : shapes) {
-    const auto first =
-        static_cast<int32_t>(skinny_rows(shape.n, shape.k, shape.batch_invariant) + 1);
+    const OwnRows own = own_rows(shape.epilogue, shape.n, shape.k, shape.batch_invariant);
+    const auto first = static_cast<int32_t>(own.all + 1);
     if (max_toks < first) {
       continue;
     }
@@ -145,14 +200,19 @@ void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool 
 
 void linear(Stream& stream, const LinearArgs& args) {
   check_args(args);
+  if (args.next_norm != nullptr) {
+    args.next_norm->left = false;
+  }
   if (args.x.shape[0] == 0) {
     return;
   }
-  const PackedWeight& w = args.segments[0].w;
-  if (args.x.shape[0] <= skinny_rows(w.n, w.k, args.batch_invariant)) {
-    run_skinny(stream, args);
-  } else {
-    run_library(stream, args);
+  switch (path_of(args)) {
+    case Path::kSkinny:
+      return run_skinny(stream, args);
+    case Path::kWide:
+      return run_wide(stream, args);
+    case Path::kLibrary:
+      return run_library(stream, args);
   }
 }
 

@@ -18,9 +18,10 @@ static_assert(kRowsPerPanel == kPanelRows);
 void check_shape(const PackedWeight& w) {
   WR_CHECK(w.n > 0 && w.k > 0, "n {} k {}", w.n, w.k);
   if (is_quantised(w.kind)) {
-    WR_CHECK(w.group == 16 || w.group == 32, "group {}", w.group);
-    WR_CHECK_EQ(w.k % w.group, 0);
-    WR_CHECK(w.zero_point == 0 || (w.kind == PackedKind::kQ4 && w.zero_point == 8),
+    WR_CHECK_EQ(w.group, w.kind == PackedKind::kQ6 ? 16 : 32);
+    WR_CHECK_EQ(w.k % (w.scales == ScaleForm::kSplit ? kSplitInputs : w.group), 0);
+    WR_CHECK(w.zero_point == 0 ||
+                 (w.kind != PackedKind::kQ8 && w.zero_point == 1 << (stored_bits(w.kind) - 1)),
              "zero point {}",
              w.zero_point);
   }
@@ -72,19 +73,51 @@ void pack_bytes(const PackedWeight& w, std::byte* panel, int64_t lane, const int
   }
 }
 
-// The same for kQ4. q + 8 of -8..7 has the low nibble of q with its top bit flipped; q of 0..15 is
-// its own nibble.
+// Four numbers as stored: the low `bits` bits of q + zero point are those of q, the top one flipped
+// where there is a zero point.
+uint32_t stored_dword(const PackedWeight& w, int64_t bits, const int8_t* q) {
+  const uint32_t each = (uint32_t{1} << bits) - 1;
+  const uint32_t flip = w.zero_point != 0 ? uint32_t{1} << (bits - 1) : 0;
+  return (load_dword(q) & (0x01010101U * each)) ^ (0x01010101U * flip);
+}
+
+// The same for kQ4, kQ5 and kQ6: nibbles, then the plane of upper bits if there are any.
 void pack_nibbles(const PackedWeight& w, std::byte* panel, int64_t lane, const int8_t* q) {
   constexpr uint32_t kLow = 0x0f0f0f0fU;
-  const uint32_t flip = w.zero_point == 8 ? 0x08080808U : 0U;
+  const int64_t bits = stored_bits(w.kind);
   const int64_t half = w.group / 2;
+  const uint32_t upper = 0x01010101U * ((uint32_t{1} << (bits - 4)) - 1);
   std::byte* dst = panel + lane * 4;
   for (int64_t first = 0; first < w.k; first += w.group) {
+    uint32_t plane = 0;
     for (int64_t i = 0; i < half; i += 4) {
-      const uint32_t low = (load_dword(q + first + i) & kLow) ^ flip;
-      const uint32_t high = (load_dword(q + first + half + i) & kLow) ^ flip;
-      store_dword(dst, low | (high << 4));
+      const uint32_t low = stored_dword(w, bits, q + first + i);
+      const uint32_t high = stored_dword(w, bits, q + first + half + i);
+      store_dword(dst, (low & kLow) | ((high & kLow) << 4));
       dst += 64;
+      plane |= ((low >> 4) & upper) << (i / 4 * (bits - 4));
+      plane |= ((high >> 4) & upper) << ((half + i) / 4 * (bits - 4));
+    }
+    if (bits > 4) {
+      store_dword(dst, plane);
+      dst += 64;
+    }
+  }
+}
+
+void pack_split_scales(const PackedWeight& w,
+                       const PanelLayout& layout,
+                       std::byte* scales,
+                       int64_t lane,
+                       const uint16_t* halves,
+                       const int8_t* factors) {
+  const int64_t groups = kSplitInputs / w.group;
+  for (int64_t s = 0; s < w.k / kSplitInputs; ++s, scales += layout.split_bytes) {
+    std::memcpy(scales + lane * 2, halves + s, sizeof(uint16_t));
+    for (int64_t g = 0; g < groups; ++g) {
+      std::memcpy(scales + 2 * layout.scale_group_bytes + g * layout.scale_group_bytes + lane,
+                  factors + s * groups + g,
+                  1);
     }
   }
 }
@@ -96,11 +129,47 @@ void pack_scales(const PackedWeight& w,
                  const float* values) {
   const int64_t num_groups = w.k / w.group;
   for (int64_t g = 0; g < num_groups; ++g) {
-    if (w.f16_scales) {
-      const uint16_t half = exact_half(values[g]);
-      std::memcpy(scales + g * group_bytes + lane * 2, &half, sizeof half);
-    } else {
-      std::memcpy(scales + g * group_bytes + lane * 4, values + g, sizeof(float));
+    const uint16_t half = exact_half(values[g]);
+    std::memcpy(scales + g * group_bytes + lane * 2, &half, sizeof half);
+  }
+}
+
+// Scales and biases of row `row` of `rows` into a panel's lane.
+void pack_lane_scales(const PackedWeight& w,
+                      const PanelLayout& layout,
+                      std::byte* scales,
+                      int64_t lane,
+                      int64_t row,
+                      const GroupRows& rows) {
+  const int64_t at = row * (w.k / w.group);
+  const int64_t half_at = row * (w.k / kSplitInputs);
+  const bool split = w.scales == ScaleForm::kSplit;
+  const SplitRows& parts = rows.split;
+  if (split) {
+    pack_split_scales(w, layout, scales, lane, parts.scale_half + half_at, parts.scale_factor + at);
+  } else {
+    pack_scales(w, scales, layout.scale_group_bytes, lane, rows.scale + at);
+  }
+  if (!w.has_bias) {
+    return;
+  }
+  if (split) {  // behind the sixteen scales; lanes of halves are twice as wide as those of factors
+    pack_split_scales(
+        w, layout, scales, lane + kPanelRows, parts.bias_half + half_at, parts.bias_factor + at);
+  } else {
+    pack_scales(
+        w, scales + layout.scale_group_bytes / 2, layout.scale_group_bytes, lane, rows.bias + at);
+  }
+}
+
+// bf16 values two inputs to a dword.
+void interleave_pairs(const uint16_t* values, int64_t k, int64_t num_rows, std::byte* panel) {
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t i = 0; i < k; ++i) {
+      std::memcpy(panel + i / 2 * kPanelRows * 4 + r * 4 + i % 2 * 2, values + r * k + i, 2);
+    }
+    if (k % 2 != 0) {
+      std::memset(panel + k / 2 * kPanelRows * 4 + r * 4 + 2, 0, 2);
     }
   }
 }
@@ -137,7 +206,6 @@ void pack_groups(const PackedWeight& shape,
   check_rows(shape, first_row, num_rows);
   WR_CHECK(is_quantised(shape.kind));
   const PanelLayout layout = panel_layout(shape);
-  const int64_t num_groups = shape.k / shape.group;
   for (int64_t first = 0; first < num_rows; first += kPanelRows, dst += layout.panel_bytes) {
     const int64_t num_lanes = std::min(kPanelRows, num_rows - first);
     if (num_lanes < kPanelRows) {
@@ -146,19 +214,12 @@ void pack_groups(const PackedWeight& shape,
     std::byte* scales = dst + layout.scales_offset;
     for (int64_t lane = 0; lane < num_lanes; ++lane) {
       const int64_t row = first + lane;
-      if (shape.kind == PackedKind::kQ4) {
-        pack_nibbles(shape, dst, lane, rows.q + row * shape.k);
-      } else {
+      if (shape.kind == PackedKind::kQ8) {
         pack_bytes(shape, dst, lane, rows.q + row * shape.k);
+      } else {
+        pack_nibbles(shape, dst, lane, rows.q + row * shape.k);
       }
-      pack_scales(shape, scales, layout.scale_group_bytes, lane, rows.scale + row * num_groups);
-      if (shape.has_bias) {
-        pack_scales(shape,
-                    scales + layout.scale_group_bytes / 2,
-                    layout.scale_group_bytes,
-                    lane,
-                    rows.bias + row * num_groups);
-      }
+      pack_lane_scales(shape, layout, scales, lane, row, rows);
     }
   }
 }
@@ -179,7 +240,9 @@ void pack_values(const PackedWeight& shape,
     if (shape.kind == PackedKind::kF32) {
       interleave(static_cast<const float*>(values) + first * shape.k, shape.k, num_lanes, dst);
     } else {
-      interleave(static_cast<const uint16_t*>(values) + first * shape.k, shape.k, num_lanes, dst);
+      const uint16_t* halves = static_cast<const uint16_t*>(values) + first * shape.k;
+      shape.kind == PackedKind::kBF16 ? interleave_pairs(halves, shape.k, num_lanes, dst)
+                                      : interleave(halves, shape.k, num_lanes, dst);
     }
   }
 }

@@ -23,7 +23,7 @@
 // V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
 // kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows; more go through
 // unpacked blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With
-// kOffsetWeights dot4 takes weights as u8: s8 ones come with 128 added, u4 ones with their zero
+// kOffsetWeights dot4 takes weights as u8: s8 ones come with 128 added, others with their zero
 // point, and ActGroup undoes the offset; otherwise they are s8 without offset.
 
 #if defined(__clang__)
@@ -47,7 +47,17 @@ struct TilePlace {
 template <typename V>
 struct PanelAccess {
   using F = typename V::F;
+  using I = typename V::I;
   static constexpr int kLanes = 16;
+
+  // Inputs that share a scale, and bytes of that many stored numbers of 16 outputs.
+  static constexpr int group_of(PackedKind kind) { return kind == PackedKind::kQ6 ? 16 : 32; }
+  static constexpr int group_bytes_of(PackedKind kind) {
+    return kind == PackedKind::kQ4   ? 256
+           : kind == PackedKind::kQ5 ? 320
+           : kind == PackedKind::kQ6 ? 192
+                                     : 512;
+  }
 
   // Cuts k into equal blocks of at most max_len inputs, multiples of 32 but for the last.
   static int64_t block_len(int64_t k, int64_t max_len) {
@@ -110,18 +120,62 @@ struct PanelAccess {
   static const std::byte* panel_at(const PanelJob& job, int64_t panel) {
     return job.panels + panel * job.panel_bytes;
   }
+  template <int kGroup>
   static F group_scale(const PanelJob& job, const std::byte* panel, int64_t g) {
-    const std::byte* p = panel + job.scales_offset + g * job.scale_group_bytes;
-    return job.f16_scales ? V::load_half(p) : V::load_bytes_f32(p);
+    return group_factor<kGroup>(job, panel, g, 0);
   }
   // -0 where there is no bias: adding it changes nothing.
+  template <int kGroup>
   static F group_bias(const PanelJob& job, const std::byte* panel, int64_t g) {
-    if (!job.has_bias) {
-      return V::set1(-0.0F);
+    return job.has_bias ? group_factor<kGroup>(job, panel, g, 1) : V::set1(-0.0F);
+  }
+  // `half` 0: group g's scales; 1: its biases, which are the second half of what a group has.
+  template <int kGroup>
+  static F group_factor(const PanelJob& job, const std::byte* panel, int64_t g, int half) {
+    const std::byte* p = panel + job.scales_offset;
+    if (job.scales == ScaleForm::kSplit) {
+      constexpr int kGroups = kSplitInputs / kGroup;
+      p += g / kGroups * job.split_bytes;
+      const F wide = V::load_half(p + half * kLanes * 2);
+      // The halves of all lanes come first: two bytes for each byte of a group.
+      const std::byte* factors =
+          p + 2 * job.scale_group_bytes + g % kGroups * job.scale_group_bytes;
+      return V::mul(wide, V::load_s8(factors + half * kLanes));
     }
-    const std::byte* p =
-        panel + job.scales_offset + g * job.scale_group_bytes + job.scale_group_bytes / 2;
-    return job.f16_scales ? V::load_half(p) : V::load_bytes_f32(p);
+    return V::load_half(p + g * job.scale_group_bytes + half * kLanes * 2);
+  }
+
+  // Group g's stored numbers as bytes: out[i] holds inputs 4i .. 4i + 3 of the group.
+  template <PackedKind kKind>
+  static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
+    constexpr int kVectors = group_of(kKind) / 4;
+    const std::byte* p = panel + g * group_bytes_of(kKind);
+    if constexpr (kKind == PackedKind::kQ8) {
+      WR_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        out[i] = V::load_raw(p + i * 64);
+      }
+      return;
+    } else {
+      WR_UNROLL
+      for (int i = 0; i < kVectors / 2; ++i) {
+        const I raw = V::load_raw(p + i * 64);
+        out[i] = V::low_nibbles(raw);
+        out[i + kVectors / 2] = V::high_nibbles(raw);
+      }
+      if constexpr (kKind != PackedKind::kQ4) {
+        add_plane<kKind, 0>(V::load_raw(p + kVectors / 2 * 64), out);
+      }
+    }
+  }
+  template <PackedKind kKind, int kVector, int kVectors>
+  static void add_plane(I plane, I (&out)[kVectors]) {
+    if constexpr (kVector < kVectors) {
+      constexpr int kBits = kKind == PackedKind::kQ5 ? 1 : 2;
+      constexpr uint32_t kMask = kBits == 1 ? 0x10101010U : 0x30303030U;
+      out[kVector] = V::template add_bits<4 - kBits * kVector, kMask>(out[kVector], plane);
+      add_plane<kKind, kVector + 1>(plane, out);
+    }
   }
 
   // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows:

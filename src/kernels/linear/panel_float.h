@@ -32,8 +32,10 @@ struct FloatPanels {
       const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
     if constexpr (kKind == PackedKind::kQ4) {
       for_each_nibble(job, panel, k0, k1, sink);
-    } else if constexpr (kKind == PackedKind::kQ8) {
-      for_each_byte(job, panel, k0, k1, sink);
+    } else if constexpr (kKind >= PackedKind::kQ5) {
+      for_each_byte<kKind>(job, panel, k0, k1, sink);
+    } else if constexpr (kKind == PackedKind::kBF16) {
+      for_each_bf16(panel, k0, k1, sink);
     } else {
       constexpr int64_t kBytes = kLanes * (kKind == PackedKind::kF32 ? 4 : 2);
       const std::byte* p = panel + k0 * kBytes;
@@ -51,38 +53,54 @@ struct FloatPanels {
   static F plain(const std::byte* p) {
     if constexpr (kKind == PackedKind::kF32) {
       return V::load_bytes_f32(p);
-    } else if constexpr (kKind == PackedKind::kF16) {
-      return V::load_half(p);
     } else {
-      return V::load_bf16(p);
+      return V::load_half(p);
     }
   }
   template <typename Sink>
-  static void for_each_byte(
-      const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
-    for (int64_t k = k0; k < k1;) {
-      const Affine affine{Access::group_scale(job, panel, k / job.group),
-                          Access::group_bias(job, panel, k / job.group)};
-      for (const int64_t end = k + job.group; k < end; k += 4) {
-        const I raw = V::load_raw(panel + k * kLanes);
-        sink.template operator()<0>(k, affine(V::template byte_to_float<0>(raw)));
-        sink.template operator()<1>(k + 1, affine(V::template byte_to_float<1>(raw)));
-        sink.template operator()<0>(k + 2, affine(V::template byte_to_float<2>(raw)));
-        sink.template operator()<1>(k + 3, affine(V::template byte_to_float<3>(raw)));
+  static void for_each_bf16(const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
+    for (int64_t k = k0; k < k1; k += 2) {
+      const I pair = V::load_raw(panel + k * kLanes * 2);
+      sink.template operator()<0>(k, V::low_bf16(pair));
+      if (k + 1 < k1) {
+        sink.template operator()<1>(k + 1, V::high_bf16(pair));
       }
     }
+  }
+  template <PackedKind kKind, typename Sink>
+  static void for_each_byte(
+      const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
+    constexpr int kGroup = Access::group_of(kKind);
+    for (int64_t k = k0; k < k1;) {
+      const Affine affine = group_affine<kGroup>(job, panel, k);
+      I codes[kGroup / 4];
+      Access::template load_codes<kKind>(panel, k / kGroup, codes);
+      WR_UNROLL
+      for (int i = 0; i < kGroup / 4; ++i, k += 4) {
+        const I q =
+            kKind == PackedKind::kQ8 ? codes[i] : V::subtract_bytes(codes[i], job.zero_point);
+        sink.template operator()<0>(k, affine(V::template byte_to_float<0>(q)));
+        sink.template operator()<1>(k + 1, affine(V::template byte_to_float<1>(q)));
+        sink.template operator()<0>(k + 2, affine(V::template byte_to_float<2>(q)));
+        sink.template operator()<1>(k + 3, affine(V::template byte_to_float<3>(q)));
+      }
+    }
+  }
+  template <int kGroup>
+  static Affine group_affine(const PanelJob& job, const std::byte* panel, int64_t k) {
+    return {Access::template group_scale<kGroup>(job, panel, k / kGroup),
+            Access::template group_bias<kGroup>(job, panel, k / kGroup)};
   }
   template <typename Sink>
   static void for_each_nibble(
       const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
     const auto decode = V::nibble_decoder(job.zero_point);
-    const int64_t half = job.group / 2;
-    for (int64_t k = k0; k < k1; k += job.group) {
-      const Affine affine{Access::group_scale(job, panel, k / job.group),
-                          Access::group_bias(job, panel, k / job.group)};
+    constexpr int kGroup = Access::group_of(PackedKind::kQ4);
+    for (int64_t k = k0; k < k1; k += kGroup) {
+      const Affine affine = group_affine<kGroup>(job, panel, k);
       const std::byte* p = panel + k * kLanes / 2;
-      four_nibbles<0>(p, k, k + half, decode, affine, sink);
-      four_nibbles<4>(p, k + half, k + job.group, decode, affine, sink);
+      four_nibbles<0>(p, k, k + kGroup / 2, decode, affine, sink);
+      four_nibbles<4>(p, k + kGroup / 2, k + kGroup, decode, affine, sink);
     }
   }
   template <int kShift, typename Decoder, typename Sink>
@@ -249,6 +267,10 @@ struct FloatPanels {
         return float_kind<PackedKind::kBF16>(job, rows);
       case PackedKind::kQ4:
         return float_kind<PackedKind::kQ4>(job, rows);
+      case PackedKind::kQ5:
+        return float_kind<PackedKind::kQ5>(job, rows);
+      case PackedKind::kQ6:
+        return float_kind<PackedKind::kQ6>(job, rows);
       case PackedKind::kQ8:
         return float_kind<PackedKind::kQ8>(job, rows);
     }

@@ -19,37 +19,33 @@ struct Int8Panels {
   static constexpr int kLanes = Access::kLanes;
 
   // What an integer sum starts at, so that it ends as the sum over true weights.
+  template <PackedKind kKind>
   static I int_start(const PanelJob& job, const ActGroup& act) {
     if constexpr (V::kOffsetWeights) {
-      if (job.kind == PackedKind::kQ8) {
-        return V::set1_s32(act.minus_128_sums);
-      }
-      if (job.zero_point != 0) {
-        return V::set1_s32(act.minus_8_sums);
+      const int32_t offset = kKind == PackedKind::kQ8 ? 128 : job.zero_point;
+      if (offset != 0) {
+        return V::set1_s32(-offset * act.sum);
       }
     }
     return V::zero_int();
   }
 
   // Group g's weights as dot4 wants them: out[i] holds inputs 4i .. 4i + 3 of the group.
-  template <PackedKind kKind, int kGroup>
+  template <PackedKind kKind>
   static void load_group(const PanelJob& job,
                          const std::byte* panel,
                          int64_t g,
-                         I (&out)[kGroup / 4]) {
-    if constexpr (kKind == PackedKind::kQ8) {
-      const std::byte* p = panel + g * kGroup * kLanes;
+                         I (&out)[Access::group_of(kKind) / 4]) {
+    constexpr int kVectors = Access::group_of(kKind) / 4;
+    Access::template load_codes<kKind>(panel, g, out);
+    if constexpr (V::kOffsetWeights == (kKind == PackedKind::kQ8)) {
       WR_UNROLL
-      for (int i = 0; i < kGroup / 4; ++i) {
-        out[i] = V::weights_of_s8(V::load_raw(p + i * 64));
-      }
-    } else {
-      const std::byte* p = panel + g * kGroup * kLanes / 2;
-      WR_UNROLL
-      for (int i = 0; i < kGroup / 8; ++i) {
-        const I raw = V::load_raw(p + i * 64);
-        out[i] = V::weights_of_u4(V::low_nibbles(raw), job.zero_point);
-        out[i + kGroup / 8] = V::weights_of_u4(V::high_nibbles(raw), job.zero_point);
+      for (int i = 0; i < kVectors; ++i) {
+        if constexpr (kKind == PackedKind::kQ8) {
+          out[i] = V::flip_sign_bits(out[i]);
+        } else {
+          out[i] = V::subtract_bytes(out[i], job.zero_point);
+        }
       }
     }
   }
@@ -59,8 +55,9 @@ struct Int8Panels {
   }
 
   // A few rows of one panel, straight from the packed weights.
-  template <PackedKind kKind, int kGroup, int kRows>
+  template <PackedKind kKind, int kRows>
   static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
+    constexpr int kGroup = Access::group_of(kKind);
     constexpr int64_t kAhead = 8192;
     const std::byte* weights = Access::panel_at(job, panel);
     const int8_t* q = rows.q + row * rows.stride;
@@ -79,14 +76,14 @@ struct Int8Panels {
         __builtin_prefetch(ahead);
       }
       I w[kGroup / 4];
-      load_group<kKind, kGroup>(job, weights, g, w);
-      const F scale = Access::group_scale(job, weights, g);
-      const F bias = Access::group_bias(job, weights, g);
+      load_group<kKind>(job, weights, g, w);
+      const F scale = Access::template group_scale<kGroup>(job, weights, g);
+      const F bias = Access::template group_bias<kGroup>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const ActGroup& act = acts[r * rows.group_stride + g];
         const int8_t* a = q + r * rows.stride + g * kGroup;
-        I even = int_start(job, act);
+        I even = int_start<kKind>(job, act);
         I odd = V::zero_int();
         WR_UNROLL
         for (int i = 0; i < kGroup / 4; i += 2) {
@@ -112,28 +109,30 @@ struct Int8Panels {
     alignas(64) float bias[V::kIntPanels][kMaxIntBlock / 16][kLanes];
   };
 
-  template <PackedKind kKind, int kGroup>
+  template <PackedKind kKind>
   static void unpack_int8(
       const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, int slot, Int8Block& block) {
+    constexpr int kGroup = Access::group_of(kKind);
     const std::byte* weights = Access::panel_at(job, panel);
     for (int64_t g = g0; g < g1; ++g) {
       I w[kGroup / 4];
-      load_group<kKind, kGroup>(job, weights, g, w);
+      load_group<kKind>(job, weights, g, w);
       uint8_t* dst = block.w[slot] + (g - g0) * kGroup * kLanes;
       WR_UNROLL
       for (int i = 0; i < kGroup / 4; ++i) {
         V::store_raw(dst + i * 64, w[i]);
       }
-      V::store(block.scale[slot][g - g0], Access::group_scale(job, weights, g));
-      V::store(block.bias[slot][g - g0], Access::group_bias(job, weights, g));
+      V::store(block.scale[slot][g - g0], Access::template group_scale<kGroup>(job, weights, g));
+      V::store(block.bias[slot][g - g0], Access::template group_bias<kGroup>(job, weights, g));
     }
   }
 
-  template <int kGroup, int kPanels, int kRows>
+  template <PackedKind kKind, int kPanels, int kRows>
   [[gnu::noinline]] static void int8_tile(const PanelJob& job,
                                           const Int8Rows& rows,
                                           const Int8Block& block,
                                           const TilePlace& at) {
+    constexpr int kGroup = Access::group_of(kKind);
     F acc[kPanels][kRows];
     WR_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -148,7 +147,7 @@ struct Int8Panels {
       I sum[kPanels][kRows];
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const I first = int_start(job, acts[r * rows.group_stride + g]);
+        const I first = int_start<kKind>(job, acts[r * rows.group_stride + g]);
         WR_UNROLL
         for (int p = 0; p < kPanels; ++p) {
           sum[p][r] = first;
@@ -192,55 +191,59 @@ struct Int8Panels {
     }
   }
 
-  template <PackedKind kKind, int kGroup, int kPanels>
+  template <PackedKind kKind, int kPanels>
   static void int8_unpacked(const PanelJob& job, const Int8Rows& rows, int64_t panel) {
+    constexpr int kGroup = Access::group_of(kKind);
     Int8Block block;
     const int64_t groups_per_block = Access::block_len(job.k, kMaxIntBlock) / kGroup;
     const int64_t num_groups = job.k / kGroup;
     for (int64_t g0 = 0; g0 < num_groups; g0 += groups_per_block) {
       const int64_t g1 = g0 + groups_per_block < num_groups ? g0 + groups_per_block : num_groups;
       for (int p = 0; p < kPanels; ++p) {
-        unpack_int8<kKind, kGroup>(job, panel + p, g0, g1, p, block);
+        unpack_int8<kKind>(job, panel + p, g0, g1, p, block);
       }
       Access::template for_each_row_tile<V::kIntRows>(
           job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-            int8_tile<kGroup, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
+            int8_tile<kKind, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
           });
     }
   }
 
-  template <PackedKind kKind, int kGroup>
+  template <PackedKind kKind>
   static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
     if (job.num_rows <= V::kDirectRows) {
       for (int64_t panel = 0; panel < job.num_panels; ++panel) {
         Access::template for_each_row_tile<V::kDirectTile>(
             job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
-              int8_direct<kKind, kGroup, kRows>(job, rows, panel, row);
+              int8_direct<kKind, kRows>(job, rows, panel, row);
             });
       }
       return;
     }
     int64_t panel = 0;
     for (; panel + V::kIntPanels <= job.num_panels; panel += V::kIntPanels) {
-      int8_unpacked<kKind, kGroup, V::kIntPanels>(job, rows, panel);
+      int8_unpacked<kKind, V::kIntPanels>(job, rows, panel);
     }
     for (; panel < job.num_panels; ++panel) {
-      int8_unpacked<kKind, kGroup, 1>(job, rows, panel);
+      int8_unpacked<kKind, 1>(job, rows, panel);
     }
   }
 
   static void run(const PanelJob& job, const Int8Rows& rows) {
-    if (job.kind == PackedKind::kQ4) {
-      job.group == 32 ? int8_kind<PackedKind::kQ4, 32>(job, rows)
-                      : int8_kind<PackedKind::kQ4, 16>(job, rows);
-    } else {
-      job.group == 32 ? int8_kind<PackedKind::kQ8, 32>(job, rows)
-                      : int8_kind<PackedKind::kQ8, 16>(job, rows);
+    switch (job.kind) {
+      case PackedKind::kQ4:
+        return int8_kind<PackedKind::kQ4>(job, rows);
+      case PackedKind::kQ5:
+        return int8_kind<PackedKind::kQ5>(job, rows);
+      case PackedKind::kQ6:
+        return int8_kind<PackedKind::kQ6>(job, rows);
+      default:
+        return int8_kind<PackedKind::kQ8>(job, rows);
     }
   }
 
   static ActGroup act_group(float scale, int32_t sum) {
-    return {scale, scale * static_cast<float>(sum), -8 * sum, -128 * sum};
+    return {scale, scale * static_cast<float>(sum), sum};
   }
   // 32 inputs: scale is the largest magnitude / 127; inputs all below 1e-30 count as zero.
   // An infinity or a NaN makes the scale one, and so every output of the row.

@@ -3,17 +3,36 @@
 
 #include "base/cpu_isa.h"
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+
+#include <asm/hwcap.h>
+#endif
+
 namespace warprow::cpu {
 
 const PanelKernels& panel_kernels() {
 #if defined(__x86_64__)
+  static const PanelKernels with_bf16 = [] {
+    PanelKernels kernels = kPanelKernelsAvx512;
+    kernels.name = "avx512_bf16";
+    kernels.bf16_panels = &bf16_panels_avx512bf16;
+    return kernels;
+  }();
   switch (cpu_isa()) {
+    case CpuIsa::kAvx512Bf16:
+      return with_bf16;
     case CpuIsa::kAvx512:
       return kPanelKernelsAvx512;
     case CpuIsa::kAvx2:
       return kPanelKernelsAvx2;
     case CpuIsa::kGeneric:
       break;
+  }
+#elif defined(__aarch64__)
+  static const bool has_dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  if (has_dot) {
+    return kPanelKernelsNeon;
   }
 #endif
   return kPanelKernelsGeneric;

@@ -15,16 +15,15 @@ namespace warprow::cpu {
 // Activations of 32 (or 16) consecutive inputs as int8: x ~= scale * q, |q| <= 127.
 struct ActGroup {
   float scale;
-  float scaled_sum;        // scale * sum(q): what a weight group's bias multiplies
-  int32_t minus_8_sums;    // -8 * sum(q): undoes the offset of u4 weights with zero point 8,
-  int32_t minus_128_sums;  // -128 * sum(q): and that of s8 weights used as u8
+  float scaled_sum;  // scale * sum(q): what a weight group's bias multiplies
+  int32_t sum;       // sum(q): undoes the offset of weights that have a zero point
 };
 
 // Some consecutive panels of one matrix, and where their outputs go.
 struct PanelJob {
   PackedKind kind;
   bool has_bias;  // as PackedWeight
-  bool f16_scales;
+  ScaleForm scales;
   int32_t zero_point;
   int32_t group;
   int64_t k;
@@ -32,6 +31,7 @@ struct PanelJob {
   int64_t panel_bytes;      // see PanelLayout
   int64_t scales_offset;
   int64_t scale_group_bytes;
+  int64_t split_bytes;
   int64_t num_panels;
   int64_t num_outputs;    // at most 16 * num_panels; more than 16 * (num_panels - 1)
   const float* out_bias;  // [num_outputs] or null
@@ -52,6 +52,11 @@ struct Int8Rows {
   int64_t group_stride;
 };
 
+struct Bf16Rows {
+  const uint16_t* x;  // [num_rows, k], padded to an even number
+  int64_t stride;     // even
+};
+
 struct PanelKernels {
   const char* name;
   // One row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)], and unless null
@@ -59,11 +64,17 @@ struct PanelKernels {
   void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
   void (*float_panels)(const PanelJob& job, const FloatRows& rows);
   void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
+  // k floats as bf16, [round_up(k, 2)].
+  void (*round_row)(const float* x, int64_t k, uint16_t* out);
+  void (*bf16_panels)(const PanelJob& job, const Bf16Rows& rows);  // PackedKind::kBF16
 };
+
+void bf16_panels_avx512bf16(const PanelJob& job, const Bf16Rows& rows);
 
 extern const PanelKernels kPanelKernelsGeneric;
 extern const PanelKernels kPanelKernelsAvx2;
 extern const PanelKernels kPanelKernelsAvx512;
+extern const PanelKernels kPanelKernelsNeon;  // ARMv8.2 with the int8 dot product
 
 // The set to use now, by cpu_isa().
 const PanelKernels& panel_kernels();

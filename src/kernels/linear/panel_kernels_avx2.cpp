@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear layer's inner kernels for AVX2, FMA and F16C. A 16-lane vector is a pair of registers.
+#include "kernels/linear/panel_bf16.h"
 #include "kernels/linear/panel_float.h"
 #include "kernels/linear/panel_int8.h"
 
@@ -34,13 +35,31 @@ struct Avx2 {
   static F load_half(const std::byte* p) {
     return {_mm256_cvtph_ps(load_128(p)), _mm256_cvtph_ps(load_128(p + 16))};
   }
-  static F load_bf16(const std::byte* p) {
-    return {widen_bf16(load_128(p)), widen_bf16(load_128(p + 16))};
+  static F load_s8(const std::byte* p) {
+    const __m128i bytes = load_128(p);
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
+  static F low_bf16(I pair) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(pair.lo, 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(pair.hi, 16))};
+  }
+  static F high_bf16(I pair) {
+    const __m256i mask = _mm256_set1_epi32(-0x10000);
+    return {_mm256_castsi256_ps(_mm256_and_si256(pair.lo, mask)),
+            _mm256_castsi256_ps(_mm256_and_si256(pair.hi, mask))};
   }
   static F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
   static F mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
   static F fma(F a, F b, F c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+  }
+
+  // Products of bf16 pairs, the odd inputs' first.
+  static F dot2(F acc, I w, __m256i x) {
+    const I both{x, x};
+    acc = fma(high_bf16(w), high_bf16(both), acc);
+    return fma(low_bf16(w), low_bf16(both), acc);
   }
 
   static I zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -75,8 +94,13 @@ struct Avx2 {
   static I high_nibbles(I v) {
     return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)});
   }
-  static I weights_of_s8(I v) { return v; }
-  static I weights_of_u4(I v, int32_t zero_point) {
+  // v | (plane shifted to the left & kMask), in each dword.
+  template <int kLeft, uint32_t kMask>
+  static I add_bits(I v, I plane) {
+    return {add_bits_lanes<kLeft, kMask>(v.lo, plane.lo),
+            add_bits_lanes<kLeft, kMask>(v.hi, plane.hi)};
+  }
+  static I subtract_bytes(I v, int32_t zero_point) {
     const __m256i zp = _mm256_set1_epi8(static_cast<char>(zero_point));
     return {_mm256_sub_epi8(v.lo, zp), _mm256_sub_epi8(v.hi, zp)};
   }
@@ -131,8 +155,12 @@ struct Avx2 {
   static __m128i load_128(const std::byte* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   }
-  static __m256 widen_bf16(__m128i v) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+  template <int kLeft, uint32_t kMask>
+  static __m256i add_bits_lanes(__m256i v, __m256i plane) {
+    const __m256i moved =
+        kLeft >= 0 ? _mm256_slli_epi32(plane, kLeft) : _mm256_srli_epi32(plane, -kLeft);
+    const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(kMask));
+    return _mm256_or_si256(v, _mm256_and_si256(moved, mask));
   }
   template <int kByte>
   static __m256 byte_lane(__m256i v) {
@@ -147,7 +175,11 @@ struct Avx2 {
 
 }  // namespace
 
-const PanelKernels kPanelKernelsAvx2 = {
-    "avx2", &Int8Panels<Avx2>::quantise_row, &FloatPanels<Avx2>::run, &Int8Panels<Avx2>::run};
+const PanelKernels kPanelKernelsAvx2 = {"avx2",
+                                        &Int8Panels<Avx2>::quantise_row,
+                                        &FloatPanels<Avx2>::run,
+                                        &Int8Panels<Avx2>::run,
+                                        &Bf16Panels<Avx2>::round_row,
+                                        &Bf16Panels<Avx2>::run};
 
 }  // namespace warprow::cpu

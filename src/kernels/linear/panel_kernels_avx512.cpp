@@ -8,6 +8,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
+#include "kernels/linear/panel_bf16.h"
 #include "kernels/linear/panel_float.h"
 #include "kernels/linear/panel_int8.h"
 
@@ -31,12 +32,23 @@ struct Avx512 {
   static void store(float* p, F v) { _mm512_storeu_ps(p, v); }
   static F load_bytes_f32(const std::byte* p) { return _mm512_loadu_ps(p); }
   static F load_half(const std::byte* p) { return _mm512_cvtph_ps(load_256(p)); }
-  static F load_bf16(const std::byte* p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(p)), 16));
+  static F load_s8(const std::byte* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  }
+  static F low_bf16(I pair) { return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)); }
+  static F high_bf16(I pair) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-0x10000)));
   }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+
+  // Products of bf16 pairs, the odd inputs' first.
+  static F dot2(F acc, I w, I x) {
+    acc = fma(high_bf16(w), high_bf16(x), acc);
+    return fma(low_bf16(w), low_bf16(x), acc);
+  }
 
   static I zero_int() { return _mm512_setzero_si512(); }
   static I set1_s32(int32_t v) { return _mm512_set1_epi32(v); }
@@ -63,8 +75,17 @@ struct Avx512 {
   static I high_nibbles(I v) {
     return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
   }
-  static I weights_of_s8(I v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
-  static I weights_of_u4(I v, int32_t /*zero_point*/) { return v; }
+  // v | (plane shifted to the left & kMask), in each dword.
+  template <int kLeft, uint32_t kMask>
+  static I add_bits(I v, I plane) {
+    const I moved = kLeft >= 0 ? _mm512_slli_epi32(plane, kLeft) : _mm512_srli_epi32(plane, -kLeft);
+    return _mm512_ternarylogic_epi32(
+        v, moved, _mm512_set1_epi32(static_cast<int32_t>(kMask)), 0xf8);
+  }
+  static I flip_sign_bits(I v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
+  static I subtract_bytes(I v, int32_t zero_point) {
+    return _mm512_sub_epi8(v, _mm512_set1_epi8(static_cast<char>(zero_point)));
+  }
   static I load_dword(const int8_t* p) {
     int32_t v;
     __builtin_memcpy(&v, p, sizeof v);
@@ -108,6 +129,8 @@ struct Avx512 {
 const PanelKernels kPanelKernelsAvx512 = {"avx512",
                                           &Int8Panels<Avx512>::quantise_row,
                                           &FloatPanels<Avx512>::run,
-                                          &Int8Panels<Avx512>::run};
+                                          &Int8Panels<Avx512>::run,
+                                          &Bf16Panels<Avx512>::round_row,
+                                          &Bf16Panels<Avx512>::run};
 
 }  // namespace warprow::cpu

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear layer's inner kernels in portable C++: right everywhere, fast nowhere.
 #include "base/dtype.h"
+#include "kernels/linear/panel_bf16.h"
 #include "kernels/linear/panel_float.h"
 #include "kernels/linear/panel_int8.h"
 
@@ -52,10 +53,19 @@ struct Generic {
     __builtin_memcpy(h, p, sizeof h);
     return each<F>([&](int i) { return f16_to_f32(h[i]); });
   }
-  static F load_bf16(const std::byte* p) {
-    uint16_t h[16];
-    __builtin_memcpy(h, p, sizeof h);
-    return each<F>([&](int i) { return bf16_to_f32(h[i]); });
+  static F load_s8(const std::byte* p) {
+    int8_t s[16];
+    __builtin_memcpy(s, p, sizeof s);
+    return each<F>([&](int i) { return static_cast<float>(s[i]); });
+  }
+  static F low_bf16(I pair) {
+    return each<F>(
+        [&](int i) { return std::bit_cast<float>(static_cast<uint32_t>(pair.v[i]) << 16); });
+  }
+  static F high_bf16(I pair) {
+    return each<F>([&](int i) {
+      return std::bit_cast<float>(static_cast<uint32_t>(pair.v[i]) & 0xffff0000U);
+    });
   }
   static F add(F a, F b) {
     return each<F>([&](int i) { return a.v[i] + b.v[i]; });
@@ -66,6 +76,13 @@ struct Generic {
   // Two roundings instead of one: a fused operation would be a library call here.
   static F fma(F a, F b, F c) {
     return each<F>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+  }
+
+  // Products of bf16 pairs, the odd inputs' first.
+  static F dot2(F acc, I w, int32_t x) {
+    const I both = each<I>([x](int) { return x; });
+    acc = fma(high_bf16(w), high_bf16(both), acc);
+    return fma(low_bf16(w), low_bf16(both), acc);
   }
 
   static I zero_int() {
@@ -106,9 +123,17 @@ struct Generic {
   static I high_nibbles(I a) {
     return each<I>([&](int i) { return (a.v[i] >> 4) & 0x0f0f0f0f; });
   }
-  static I weights_of_s8(I a) { return a; }
-  // Subtracts zp from each byte, 0..15: no borrow can cross bytes while bit 7 is set.
-  static I weights_of_u4(I a, int32_t zero_point) {
+  // a | (plane shifted to the left & kMask), in each dword.
+  template <int kLeft, uint32_t kMask>
+  static I add_bits(I a, I plane) {
+    return each<I>([&](int i) {
+      const auto bits = static_cast<uint32_t>(plane.v[i]);
+      const uint32_t moved = kLeft >= 0 ? bits << (kLeft & 31) : bits >> (-kLeft & 31);
+      return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) | (moved & kMask));
+    });
+  }
+  // Subtracts zp from each byte, 0..63: no borrow can cross bytes while bit 7 is set.
+  static I subtract_bytes(I a, int32_t zero_point) {
     const uint32_t zp = 0x01010101U * static_cast<uint32_t>(zero_point);
     return each<I>([&](int i) {
       return static_cast<int32_t>(((static_cast<uint32_t>(a.v[i]) | 0x80808080U) - zp) ^
@@ -163,6 +188,8 @@ struct Generic {
 const PanelKernels kPanelKernelsGeneric = {"generic",
                                            &Int8Panels<Generic>::quantise_row,
                                            &FloatPanels<Generic>::run,
-                                           &Int8Panels<Generic>::run};
+                                           &Int8Panels<Generic>::run,
+                                           &Bf16Panels<Generic>::round_row,
+                                           &Bf16Panels<Generic>::run};
 
 }  // namespace warprow::cpu

@@ -12,11 +12,18 @@ namespace warprow::cpu {
 // The CPU layout of a PackedWeight. A matrix is ceil(n / 16) panels, one after the other; a panel
 // holds 16 consecutive outputs and is a multiple of 64 bytes. The last panel is padded with zeros.
 //
-// * plain kinds: value[k][16], the 16 outputs' weights of one input side by side;
+// * kF32, kF16: value[k][16], the 16 outputs' weights of one input side by side;
 // * kQ8: dword[k / 4][16], byte j of dword [i][r] being the s8 of output r and input 4i + j;
 // * kQ4: dword[k / 8][16], two inputs a byte: within a group of g inputs, dword i holds inputs 4i..
 //   in its low nibbles and inputs g / 2 + 4i.. in its high ones;
-// * after both of these, for each group: scale[16] and, if there are any, bias[16], f16 or f32.
+// * kQ5, kQ6: for each group the nibbles as kQ4 and then a plane, dword[16], with the upper bits:
+//   byte j of a dword holds those of inputs 4i + j, one bit (kQ5) or two (kQ6) from bit i or 2i on;
+// * after all of these the scales: for each group scale[16] and, if there are any, bias[16], f16.
+//   ScaleForm::kSplit: for each kSplitInputs inputs the halves of scale[16] and bias[16], then for
+//   each group their s8 factors.
+//
+// * kBF16 differs from the other plain kinds: dword[ceil(k / 2)][16], the low half being the even
+//   input, as a dot product of bf16 pairs wants them.
 //
 // One 64-byte vector thus feeds four inputs of 16 outputs to an int8 dot product with a broadcast
 // activation dword, and a shift by 8j gives the 16 weights of one input for the float path: one
@@ -28,24 +35,46 @@ struct PanelLayout {
   int64_t panel_bytes = 0;
   int64_t scales_offset = 0;      // from the panel's start; quantised kinds
   int64_t scale_group_bytes = 0;  // from one group's scales to the next; biases: its second half
+  int64_t split_bytes = 0;        // kSplit: from one kSplitInputs inputs' scales to the next's
 };
 
-inline bool is_quantised(PackedKind kind) {
-  return kind == PackedKind::kQ4 || kind == PackedKind::kQ8;
+inline bool is_quantised(PackedKind kind) { return kind >= PackedKind::kQ4; }
+
+// Bits of a stored quantised number.
+inline int64_t stored_bits(PackedKind kind) {
+  switch (kind) {
+    case PackedKind::kQ4:
+      return 4;
+    case PackedKind::kQ5:
+      return 5;
+    case PackedKind::kQ6:
+      return 6;
+    default:
+      return 8;
+  }
 }
 
 inline PanelLayout panel_layout(const PackedWeight& w) {
   PanelLayout layout;
   layout.num_panels = ceil_div<int64_t>(w.n, kPanelRows);
   if (!is_quantised(w.kind)) {
+    const int64_t values = w.kind == PackedKind::kBF16 ? round_up<int64_t>(w.k, 2) : w.k;
     layout.panel_bytes =
-        round_up<int64_t>(w.k * kPanelRows * (w.kind == PackedKind::kF32 ? 4 : 2), 64);
+        round_up<int64_t>(values * kPanelRows * (w.kind == PackedKind::kF32 ? 4 : 2), 64);
     return layout;
   }
-  layout.scales_offset = w.k * kPanelRows / (w.kind == PackedKind::kQ4 ? 2 : 1);
-  layout.scale_group_bytes = kPanelRows * (w.f16_scales ? 2 : 4) * (w.has_bias ? 2 : 1);
-  layout.panel_bytes =
-      round_up<int64_t>(layout.scales_offset + w.k / w.group * layout.scale_group_bytes, 64);
+  layout.scales_offset = w.k * kPanelRows * stored_bits(w.kind) / 8;
+  const int64_t lanes = kPanelRows * (w.has_bias ? 2 : 1);
+  int64_t scale_bytes = 0;
+  if (w.scales == ScaleForm::kSplit) {
+    layout.scale_group_bytes = lanes;
+    layout.split_bytes = 2 * lanes + kSplitInputs / w.group * layout.scale_group_bytes;
+    scale_bytes = w.k / kSplitInputs * layout.split_bytes;
+  } else {
+    layout.scale_group_bytes = 2 * lanes;
+    scale_bytes = w.k / w.group * layout.scale_group_bytes;
+  }
+  layout.panel_bytes = round_up<int64_t>(layout.scales_offset + scale_bytes, 64);
   return layout;
 }
 

@@ -8,7 +8,6 @@
 #include "kernels/linear/skinny_ptx.cuh"
 #include "kernels/linear/skinny_weighted_x.cuh"
 
-#include <atomic>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -424,24 +423,15 @@ skinny_kernel(const __grid_constant__ Params p) {
 
 template <int kTileRows, int kRowGroups>
 void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan) {
-  auto* kernel = skinny_detail::skinny_kernel<kTileRows, kRowGroups>;
-  static std::atomic<uint64_t> raised{0};  // by device
-  int device = 0;
-  WR_CUDA(cudaGetDevice(&device));
-  const uint64_t bit = uint64_t{1} << (device % 64);
-  if ((raised.load(std::memory_order_relaxed) & bit) == 0) {
-    int most = 0;
-    WR_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    WR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-    raised.fetch_or(bit, std::memory_order_relaxed);
-  }
+  constexpr auto* kKernel = &skinny_detail::skinny_kernel<kTileRows, kRowGroups>;
+  allow_shared_bytes<kKernel>(plan.shared_bytes);
   const skinny_detail::Params params{args, plan.num_teams, plan.stages, plan.num_tiles};
   launch(stream,
          "skinny",
          {dim3(static_cast<unsigned>(plan.num_blocks)),
           dim3(static_cast<unsigned>(plan.num_teams * kSkinnyThreads)),
           plan.shared_bytes},
-         kernel,
+         kKernel,
          params);
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/simd/vec_cuda.cuh"
 
 // Formula, shapes, preconditions: rms_norm.h. x and out are float32 or bf16, each for itself.
-// Mapping: one block a row; a thread keeps its 1, 2 or 4 groups of eight neighbours in registers,
+// Mapping: one block a row; a thread keeps its 1, 2, 4 or 8 groups of eight neighbours in registers,
 //   so x is read once. The norm's weights are loaded before the kernel ahead of this one is done.
 // Bytes moved: T * width * (element of x + element of out).
 // Numerics: float32; a thread adds its squares in order, then a butterfly over lanes, then over
@@ -14,7 +14,7 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
+constexpr int kMaxThreads = 256;  // with more a wave over the device has fewer rows
 
 template <typename X, typename Out>
 struct Rows {
@@ -127,8 +127,11 @@ void launch_norm(Stream& stream, const RmsNormArgs& args) {
                           .eps = args.eps};
   const auto num_rows = static_cast<unsigned>(args.x.shape[0]);
   const int groups = ceil_div<int>(rows.width, kVec);
-  const int a_thread = groups <= kMaxThreads ? 1 : groups <= 2 * kMaxThreads ? 2 : 4;
-  const bool fits = rows.width % kVec == 0 && groups <= 4 * kMaxThreads &&
+  int a_thread = 1;
+  while (a_thread * kMaxThreads < groups) {
+    a_thread *= 2;
+  }
+  const bool fits = rows.width % kVec == 0 && a_thread <= 8 &&
                     rows_fit_vec(rows.x, rows.x_stride, sizeof(X)) &&
                     rows_fit_vec(rows.out, rows.out_stride, sizeof(Out)) &&
                     rows_fit_vec(rows.weight, 0, sizeof(float));
@@ -142,8 +145,10 @@ void launch_norm(Stream& stream, const RmsNormArgs& args) {
     launch(stream, "rms_norm", shape, norm_rows<X, Out, 1>, rows);
   } else if (a_thread == 2) {
     launch(stream, "rms_norm", shape, norm_rows<X, Out, 2>, rows);
-  } else {
+  } else if (a_thread == 4) {
     launch(stream, "rms_norm", shape, norm_rows<X, Out, 4>, rows);
+  } else {
+    launch(stream, "rms_norm", shape, norm_rows<X, Out, 8>, rows);
   }
 }
 

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <limits>
 
-namespace warprow::cpu {
+namespace warprow {
 
 // Whether the outputs end with the first len - 1 ids of a word of len tokens, so that its last one
 // would complete it. The prompt is no part of the match.
-inline bool would_complete(const KnownTokens& tokens, const int32_t* word, int32_t len) {
+WR_HD inline bool would_complete(const KnownTokens& tokens, const int32_t* word, int32_t len) {
   if (len - 1 > tokens.num_outputs()) {
     return false;
   }
@@ -22,6 +22,8 @@ inline bool would_complete(const KnownTokens& tokens, const int32_t* word, int32
   }
   return true;
 }
+
+namespace cpu {
 
 // Takes every token out of the draw that would complete a bad word.
 inline void mask_bad_words(const TokenListsView& lists,
@@ -39,4 +41,5 @@ inline void mask_bad_words(const TokenListsView& lists,
   }
 }
 
-}  // namespace warprow::cpu
+}  // namespace cpu
+}  // namespace warprow

@@ -28,4 +28,32 @@ void top_logprobs(const TokenRow& row, double lse, int32_t k, int32_t* ids, floa
   }
 }
 
+void logprobs_of(const TokenRow& row,
+                 double lse,
+                 const int32_t* named,
+                 int32_t n,
+                 int32_t* ids,
+                 float* logprobs) {
+  for (int32_t i = 0; i < n; ++i) {
+    ids[i] = named[i];
+    logprobs[i] = named[i] >= 0 && named[i] < row.n
+                      ? static_cast<float>(static_cast<double>(row.x[named[i]]) - lse)
+                      : -std::numeric_limits<float>::infinity();
+  }
+}
+
+TokenRow row_of_survivors(
+    const TokenRow& row, const Cut& cut, int32_t first, float* values, float* group_max) {
+  for (int32_t id = 0; id < row.n; ++id) {
+    const float x = row.x[id];
+    const bool survives = x > cut.lower || (x == cut.lower && id <= cut.last_id) || id == first;
+    values[id] = survives ? x : -std::numeric_limits<float>::infinity();
+  }
+  TokenRow left = row;
+  left.x = values;
+  left.max = row.loops->scan_row(values, row.n, group_max).max;
+  left.group_max = group_max;
+  return left;
+}
+
 }  // namespace warprow::cpu

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/sample/penalties_cuda.cuh"
 #include "kernels/sample/top_k_top_p_cuda.cuh"
 
 #include <cstdint>
 
 namespace warprow::cuda {
 
-// Log-probabilities of the raw logits, for chosen ids only; by one block.
+// Log-probabilities of a row, for chosen ids only; by one block. `lse` as in logprobs.h.
 
 // How many logits are at least the token's, itself included.
 __device__ inline int32_t token_rank(SearchShared& shared, const SearchRow& raw, int32_t token) {
@@ -18,13 +19,18 @@ __device__ inline int32_t token_rank(SearchShared& shared, const SearchRow& raw,
 }
 
 // The k likeliest tokens, most likely first, lowest id first at ties. Columns from the row's end on
-// are left as they are.
+// get id -1 and -inf.
 __device__ inline void top_logprobs(SearchShared& shared,
                                     const SearchRow& raw,
                                     double lse,
                                     int32_t k,
                                     int32_t* ids,
                                     float* logprobs) {
+  for (int32_t i = raw.logits.vocab + static_cast<int32_t>(threadIdx.x); i < k;
+       i += kFinishThreads) {
+    ids[i] = -1;
+    logprobs[i] = -kInfinity;
+  }
   k = min(k, raw.logits.vocab);
   if (k <= 0) {
     return;
@@ -39,6 +45,54 @@ __device__ inline void top_logprobs(SearchShared& shared,
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < min(k, count); i += kFinishThreads) {
     ids[i] = key_id(shared.keys[i]);
     logprobs[i] = static_cast<float>(static_cast<double>(key_value(shared.keys[i])) - lse);
+  }
+}
+
+// Those of the tokens named in ids [n].
+__device__ inline void logprobs_of(const LogitRow& row,
+                                   double lse,
+                                   const int32_t* named,
+                                   int32_t n,
+                                   int32_t* ids,
+                                   float* logprobs) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += kFinishThreads) {
+    const int32_t id = named[i];
+    ids[i] = id;
+    logprobs[i] = id >= 0 && id < row.vocab
+                      ? static_cast<float>(static_cast<double>(row.x[id]) - lse)
+                      : -kInfinity;
+  }
+}
+
+// All that row i reports of `token` and beside it.
+__device__ inline void write_logprobs(SearchShared& shared,
+                                      const SampleArgs& args,
+                                      const RowPlan& plan,
+                                      int64_t i,
+                                      const SearchRow& row,
+                                      double lse,
+                                      int32_t token) {
+  lse = is_logits(args.logprobs_mode) ? 0.0 : lse;
+  const bool given = !args.given.empty();
+  const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
+  int32_t* const ids = args.top_ids.row(i);
+  float* const logprobs = args.top_logprobs.row(i);
+  int32_t k = min(given ? args.num_given_top : args.params(plan.row).num_logprobs, columns);
+  if (!given && has_logprob_ids(args.params(plan.row))) {
+    const TokenListsView lists = lists_of(args, plan);
+    k = min(lists.num_logprob_ids, columns);
+    logprobs_of(row.logits, lse, lists.logprob_ids, k, ids, logprobs);
+  } else {
+    top_logprobs(shared, row, lse, k, ids, logprobs);
+  }
+  const int32_t rank = token_rank(shared, row, token);
+  if (threadIdx.x == 0) {
+    args.logprob(i) = static_cast<float>(static_cast<double>(row.logits.x[token]) - lse);
+    args.rank(i) = rank;
+    if (k < columns) {
+      ids[k] = -1;
+      logprobs[k] = -kInfinity;
+    }
   }
 }
 

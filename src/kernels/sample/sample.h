@@ -19,31 +19,21 @@ enum class SampleError : int32_t {
   kNothingLeft = 2  // the rules on tokens left -inf everywhere
 };
 
-// Draws one token per logits row. The rules stand in their own files, in their order: raw logprobs
-// (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h), min_tokens (min_tokens.h),
-// biases (logit_bias.h), penalties (penalties.h), greedy or temperature (temperature.h), min_p
-// (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h). CUDA has no token lists yet
-// (allowed ids, bad words, biases): the engine refuses them.
-//
-// Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the
-// survivor with the
-//   largest x + gumbel(seed, position, id).
-// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative: yields no
-// token; logit_pos [n] is
-//   the position of the logits' input token; sampled, logprob, rank, error [n]; top_ids,
-//   top_logprobs [n, max_top].
-// Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: blocks per tile of a row, then a
-//   block per row (sample_stages_cuda.h).
-// Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache; with
-//   penalties or min_tokens a copy of the row and three passes over the row's tokens besides. CUDA:
-//   one pass, a second one for rows with top_p alone and flat logits.
-// Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities
-//   and the nucleus' mass
-//   are summed in double over float terms.
-// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has
-//   sample_scratch_bytes. Rows without a token get sampled -1, those with an error -error; where no
-//   logprob is asked, logprob is 0 and rank 0; unused columns of top_ids are -1.
-// Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
+// What is told of a token, by the names of vLLM's logprobs_mode. "Processed" is behind every rule:
+// divided by the temperature, -inf for a token that could not be drawn.
+enum class LogprobsMode : uint8_t {
+  kRawLogprobs,
+  kRawLogits,
+  kProcessedLogprobs,
+  kProcessedLogits,
+};
+WR_HD constexpr bool is_processed(LogprobsMode mode) {
+  return mode == LogprobsMode::kProcessedLogprobs || mode == LogprobsMode::kProcessedLogits;
+}
+WR_HD constexpr bool is_logits(LogprobsMode mode) {
+  return mode == LogprobsMode::kRawLogits || mode == LogprobsMode::kProcessedLogits;
+}
+
 // What a batch asks of the sampler. Backends may skip a rule that no row asks for; one set too many
 // changes nothing.
 enum SampleRules : uint32_t {
@@ -55,6 +45,30 @@ enum SampleRules : uint32_t {
 };
 inline constexpr uint32_t kAllSampleRules = 31;
 
+// Draws one token per logits row, or reports on a given one. The rules stand in their own files, in
+// their order: raw logprobs (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h),
+// min_tokens (min_tokens.h), biases (logit_bias.h), penalties (penalties.h), greedy or temperature
+// (temperature.h), min_p (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h), processed
+// logprobs.
+//
+// Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the
+//   survivor with the largest x + gumbel(seed, position, id).
+// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative: yields no
+//   token; logit_pos [n] is the position of the logits' input token; sampled, logprob, rank, error
+//   [n]; top_ids, top_logprobs [n, max_top].
+// Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: blocks per tile of a row, then a
+//   block per row (sample_stages_cuda.h).
+// Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache; with
+//   rules on tokens a copy of the row and three passes over the row's tokens besides. CUDA: one
+//   pass, a second one for rows with top_p alone and flat logits; processed logprobs read a row
+//   several times.
+// Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities
+//   and the nucleus' mass are summed in double over float terms.
+// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has
+//   sample_scratch_bytes. Rows without a token get sampled -1, those with an error -error; where no
+//   logprob is asked, logprob is 0 and rank 0; the first unused column of top_ids is -1, those
+//   behind it stay as they are.
+// Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
 struct SampleArgs {
   View<const float, 2> logits;
   View<const int32_t, 1> logit_row;
@@ -73,6 +87,11 @@ struct SampleArgs {
   View<int32_t, 2> top_ids;
   View<float, 2> top_logprobs;
   View<int32_t, 1> error;  // SampleError
+  LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
+  // i32 [n]  If there: the token that each row reports on, with the num_given_top likeliest. None is
+  // drawn, no rule applies, nothing is read of logit_row, logit_pos and params; the mode is a raw one.
+  View<const int32_t, 1> given;
+  int32_t num_given_top = 0;
   View<std::byte, 1> scratch;
   uint32_t rules = kAllSampleRules;
 };

@@ -93,9 +93,8 @@ void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& sc
 
 // The survivor with the largest score: tokens up to `last` in the order of keys, which row.keys[0,
 // count) holds if they are few.
-int32_t draw_up_to(const TokenRow& row, GumbelDraw draw, int32_t count, TokenKey last) {
+int32_t draw_up_to(const TokenRow& row, const GumbelDraw& draw, int32_t count, TokenKey last) {
   if (count > kShortList) {
-    draw.cut = {key_value(last), key_id(last)};
     return row.loops->draw_gumbel(draw);
   }
   int32_t best_id = draw.first;
@@ -114,10 +113,9 @@ int32_t draw_up_to(const TokenRow& row, GumbelDraw draw, int32_t count, TokenKey
   return best_id;
 }
 
-int32_t draw_token(const TokenRow& row,
-                   const SampleParams& params,
-                   int32_t argmax,
-                   int32_t position) {
+// Returns the token and in `cut` which ones could have been drawn, besides argmax.
+int32_t draw_token(
+    const TokenRow& row, const SampleParams& params, int32_t argmax, int32_t position, Cut& cut) {
   float lower = std::numeric_limits<float>::lowest();  // -inf never survives
   if (params.min_p > 0.0F) {
     lower = std::max(lower, min_p_threshold(row.max, params.min_p));
@@ -126,7 +124,7 @@ int32_t draw_token(const TokenRow& row,
   draw.x = row.x;
   draw.n = row.n;
   draw.first = argmax;
-  draw.cut = {lower, std::numeric_limits<int32_t>::max()};
+  cut = {lower, std::numeric_limits<int32_t>::max()};
   draw.seed = params.seed;
   draw.position = static_cast<uint32_t>(position);
   draw.purpose = static_cast<uint32_t>(RandomPurpose::kSample);
@@ -136,12 +134,15 @@ int32_t draw_token(const TokenRow& row,
     const int32_t count = select_top_k(row, params.top_k, lower);
     const TokenKey last = use_top_p ? last_of_top_p(row, count, params.top_p)
                                     : *std::max_element(row.keys, row.keys + count);
+    draw.cut = cut = {key_value(last), key_id(last)};
     return draw_up_to(row, draw, count, last);
   }
   if (use_top_p) {
     const TopPSurvivors survivors = top_p_of_row(row, lower, params.top_p);
+    draw.cut = cut = {key_value(survivors.last), key_id(survivors.last)};
     return draw_up_to(row, draw, survivors.count, survivors.last);
   }
+  draw.cut = cut;
   return row.loops->draw_gumbel(draw);
 }
 
@@ -149,21 +150,52 @@ struct Sample {
   SampleArgs args;
   SampleLoops loops;
 
+  // Column `at` is the first unused one.
+  void end_columns(int64_t i, int32_t at) const {
+    if (at < args.top_ids.shape[1]) {
+      args.top_ids(i, at) = -1;
+      args.top_logprobs(i, at) = -std::numeric_limits<float>::infinity();
+    }
+  }
+
   void clear_outputs(int64_t i) const {
     args.sampled(i) = -1;
     args.logprob(i) = 0.0F;
     args.rank(i) = 0;
     args.error(i) = static_cast<int32_t>(SampleError::kNone);
-    std::fill_n(args.top_ids.row(i), args.top_ids.shape[1], -1);
-    std::fill_n(args.top_logprobs.row(i),
-                args.top_logprobs.shape[1],
-                -std::numeric_limits<float>::infinity());
+    end_columns(i, 0);
   }
 
-  void write_logprobs(int64_t i, const TokenRow& raw, int32_t num_logprobs, double lse) const {
+  // The lists of a row that has some.
+  [[nodiscard]] TokenListsView lists_of(int32_t source) const {
+    return token_lists_at(args.token_lists + source * args.token_lists_stride);
+  }
+
+  [[nodiscard]] double level_of(const TokenRow& row) const {
+    return is_logits(args.logprobs_mode) ? 0.0 : log_sum_exp(row);
+  }
+
+  // Those beside the row's own token: of the ids that it names, or of the likeliest.
+  void write_columns(int64_t i, const TokenRow& row, double lse) const {
     const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
-    top_logprobs(
-        raw, lse, std::min(num_logprobs, columns), args.top_ids.row(i), args.top_logprobs.row(i));
+    int32_t* const ids = args.top_ids.row(i);
+    float* const logprobs = args.top_logprobs.row(i);
+    const int32_t source = args.given.empty() ? args.logit_row(i) : -1;
+    int32_t k = source < 0 ? args.num_given_top : args.params(source).num_logprobs;
+    if (source >= 0 && has_logprob_ids(args.params(source))) {
+      const TokenListsView lists = lists_of(source);
+      k = std::min(lists.num_logprob_ids, columns);
+      logprobs_of(row, lse, lists.logprob_ids, k, ids, logprobs);
+    } else {
+      k = std::min(k, columns);
+      top_logprobs(row, lse, k, ids, logprobs);
+    }
+    end_columns(i, k);
+  }
+
+  void write_token(int64_t i, const TokenRow& row, double lse, int32_t token) const {
+    args.logprob(i) = static_cast<float>(static_cast<double>(row.x[token]) - lse);
+    args.rank(i) = token_rank(row, token);
   }
 
   // Points `row` to a copy of its logits under the rules on tokens, if they change anything.
@@ -178,10 +210,7 @@ struct Sample {
     if (!too_short && !uses_penalties(params) && !has_token_lists(params)) {
       return SampleError::kNone;
     }
-    TokenListsView lists;
-    if (has_token_lists(params)) {
-      lists = token_lists_at(args.token_lists + source * args.token_lists_stride);
-    }
+    const TokenListsView lists = has_token_lists(params) ? lists_of(source) : TokenListsView();
     copy_allowed(lists, row.x, scratch.changed, row.n);
     mask_bad_words(lists, tokens, scratch.changed, row.n);
     if (too_short) {
@@ -215,11 +244,10 @@ struct Sample {
 
   void run_row(int64_t i, const WorkerScratch& scratch) const {
     clear_outputs(i);
-    const int32_t source = args.logit_row(i);
+    const int32_t source = args.given.empty() ? args.logit_row(i) : 0;
     if (source < 0) {
       return;
     }
-    const SampleParams& params = args.params(source);
     const float* logits = args.logits.row(i);
     const auto vocab = static_cast<int32_t>(args.logits.shape[1]);
     const RowFacts facts = loops.scan_row(logits, vocab, scratch.group_max);
@@ -227,22 +255,35 @@ struct Sample {
       fail(i, SampleError::kBadLogits);
       return;
     }
-    TokenRow row{logits,
-                 vocab,
-                 facts.max,
-                 scratch.group_max,
-                 &loops,
-                 scratch.keys,
-                 scratch.values,
-                 scratch.group_copy};
+    const TokenRow row{logits,
+                       vocab,
+                       facts.max,
+                       scratch.group_max,
+                       &loops,
+                       scratch.keys,
+                       scratch.values,
+                       scratch.group_copy};
+    if (args.given.empty()) {
+      draw_row(i, row, facts.argmax, scratch);
+    } else {
+      args.sampled(i) = args.given(i);
+      const double lse = level_of(row);
+      write_columns(i, row, lse);
+      write_token(i, row, lse, args.given(i));
+    }
+  }
+
+  void draw_row(int64_t i, TokenRow row, int32_t argmax, const WorkerScratch& scratch) const {
+    const SampleParams& params = args.params(args.logit_row(i));
     const TokenRow raw = row;
     const bool wants_logprobs = params.num_logprobs >= 0;
+    const bool wants_raw = wants_logprobs && !is_processed(args.logprobs_mode);
     double lse = 0.0;
-    if (wants_logprobs) {
-      lse = log_sum_exp(raw);
-      write_logprobs(i, raw, params.num_logprobs, lse);
+    if (wants_raw) {
+      lse = level_of(raw);
+      write_columns(i, raw, lse);
     }
-    int32_t token = facts.argmax;
+    int32_t token = argmax;
     const bool has_token_rules =
         uses_penalties(params) || params.min_tokens > 0 || has_token_lists(params);
     if (has_token_rules && !args.tokens.empty()) {
@@ -252,14 +293,21 @@ struct Sample {
         return;
       }
     }
+    const int32_t likeliest = token;
+    Cut cut{std::numeric_limits<float>::lowest(), std::numeric_limits<int32_t>::max()};
     if (!is_greedy(params.temperature)) {
       apply_temperature(row, params.temperature, scratch);
-      token = draw_token(row, params, token, args.logit_pos(i));
+      token = draw_token(row, params, likeliest, args.logit_pos(i), cut);
     }
     args.sampled(i) = token;
-    if (wants_logprobs) {
-      args.logprob(i) = static_cast<float>(static_cast<double>(logits[token]) - lse);
-      args.rank(i) = token_rank(raw, token);
+    if (wants_raw) {
+      write_token(i, raw, lse, token);
+    } else if (wants_logprobs) {
+      const TokenRow left =
+          row_of_survivors(row, cut, likeliest, scratch.values, scratch.group_max);
+      lse = level_of(left);
+      write_columns(i, left, lse);
+      write_token(i, left, lse, token);
     }
   }
 

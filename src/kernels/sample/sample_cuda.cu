@@ -26,6 +26,9 @@ void sample(Stream& stream, const SampleArgs& args) {
     launch_weigh(stream, args, scratch);
   }
   launch_finish(stream, args, scratch);
+  if ((args.rules & kSampleLogprobs) != 0 && is_processed(args.logprobs_mode)) {
+    launch_processed(stream, args, scratch);
+  }
 }
 
 }  // namespace warprow::cuda

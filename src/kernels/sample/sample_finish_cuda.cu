@@ -70,17 +70,15 @@ __device__ RowFacts row_facts(const TileResult* tiles, int32_t n, const RowPlan&
   return facts;
 }
 
-// The outputs of a row without a token; threads from 0 on, one to a column.
-__device__ void clear_outputs(const SampleArgs& args, int64_t i, int32_t thread, int32_t threads) {
-  if (thread == 0) {
-    args.sampled(i) = -1;
-    args.logprob(i) = 0.0F;
-    args.rank(i) = 0;
-    args.error(i) = static_cast<int32_t>(SampleError::kNone);
-  }
-  for (int64_t c = thread; c < args.top_ids.shape[1]; c += threads) {
-    args.top_ids(i, c) = -1;
-    args.top_logprobs(i, c) = -kInfinity;
+// One thread: the outputs of a row without a token.
+__device__ void clear_outputs(const SampleArgs& args, int64_t i) {
+  args.sampled(i) = -1;
+  args.logprob(i) = 0.0F;
+  args.rank(i) = 0;
+  args.error(i) = static_cast<int32_t>(SampleError::kNone);
+  if (args.top_ids.shape[1] > 0) {
+    args.top_ids(i, 0) = -1;
+    args.top_logprobs(i, 0) = -kInfinity;
   }
 }
 
@@ -109,7 +107,9 @@ __global__ void __launch_bounds__(kGreedyRows * 32) finish_greedy_kernel(
     return;
   }
   const RowPlan plan = plan_row(args, args.rules, i);
-  clear_outputs(args, i, static_cast<int32_t>(threadIdx.x % 32), 32);
+  if (threadIdx.x % 32 == 0) {
+    clear_outputs(args, i);
+  }
   if (plan.row < 0) {
     return;
   }
@@ -137,7 +137,9 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
   pdl_release();
   const int64_t i = blockIdx.x;
   const RowPlan plan = plan_row(args, args.rules, i);
-  clear_outputs(args, i, static_cast<int32_t>(threadIdx.x), kFinishThreads);
+  if (threadIdx.x == 0) {
+    clear_outputs(args, i);
+  }
   if (plan.row < 0) {
     return;
   }
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
   }
   const int64_t groups = static_cast<int64_t>(scratch.num_tiles) * kTileThreads;
   const int64_t vocab = args.logits.shape[1];
-  int32_t token = facts.argmax;
+  int32_t token = args.given.empty() ? facts.argmax : args.given(i);
   if (plan.cut()) {
     const float* x =
         plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
@@ -189,18 +191,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
                       1.0F,
                       facts.raw_max,
                       facts.raw_max};
-  const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
-  top_logprobs(shared.search,
-               raw,
-               facts.lse,
-               min(args.params(plan.row).num_logprobs, columns),
-               args.top_ids.row(i),
-               args.top_logprobs.row(i));
-  const int32_t rank = token_rank(shared.search, raw, token);
-  if (threadIdx.x == 0) {
-    args.logprob(i) = static_cast<float>(static_cast<double>(args.logits(i, token)) - facts.lse);
-    args.rank(i) = rank;
-  }
+  write_logprobs(shared.search, args, plan, i, raw, facts.lse, token);
 }
 
 }  // namespace
@@ -208,7 +199,8 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   const int64_t n = args.logits.shape[0];
   LaunchShape shape;
-  if ((args.rules & ~static_cast<uint32_t>(kSamplePenalties)) == 0) {
+  constexpr uint32_t kTokenRules = kSamplePenalties | kSampleTokenLists;
+  if ((args.rules & ~kTokenRules) == 0) {
     shape.grid = dim3(static_cast<unsigned>((n + kGreedyRows - 1) / kGreedyRows));
     shape.block = dim3(kGreedyRows * 32);
     launch(stream, "sample_finish_greedy", shape, finish_greedy_kernel, args, scratch);

@@ -20,7 +20,8 @@ struct alignas(16) SampleParams {
   float frequency_penalty = 0.0F;
   float presence_penalty = 0.0F;
   uint32_t flags = 0;
-  int32_t reserved[20] = {};
+  int32_t num_prompt_logprobs = -1;
+  int32_t reserved[19] = {};
 };
 static_assert(sizeof(SampleParams) == 128);
 static_assert(std::is_trivially_copyable_v<SampleParams>);

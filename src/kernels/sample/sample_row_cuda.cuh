@@ -30,9 +30,13 @@ struct RowPlan {
   bool logprobs;
   bool penalties;
   bool too_short;  // stop ids are masked
+  bool lists;      // allowed ids, bad words or biases
+  bool processed;  // its logprobs are of what the rules leave
 
   // Whether logits differ from the raw ones.
-  __device__ bool changed() const { return penalties || too_short; }
+  __device__ bool changed() const { return penalties || too_short || lists; }
+  // Whether changed logits are wanted behind the scan.
+  __device__ bool kept() const { return random || processed; }
   // A random row that draws from a part of its tokens.
   __device__ bool cut() const { return random && (top_k > 0 || top_p < 1.0F || min_p > 0.0F); }
   // Its top_k tokens fit into a block's list: no draw from all tokens is wanted.
@@ -47,6 +51,12 @@ struct RowPlan {
 
 __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64_t i) {
   RowPlan plan{};
+  if (!args.given.empty()) {
+    plan.divisor = 1.0F;
+    plan.top_p = 1.0F;
+    plan.logprobs = true;
+    return plan;
+  }
   plan.row = args.logit_row(i);
   if (plan.row < 0) {
     return plan;
@@ -59,13 +69,19 @@ __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64
   plan.top_k = may_cut && p.top_k > 0 && p.top_k < args.logits.shape[1] ? p.top_k : 0;
   plan.top_p = may_cut ? p.top_p : 1.0F;
   plan.min_p = p.min_p;
-  plan.logprobs = (rules & kSampleLogprobs) != 0 && p.num_logprobs >= 0;
-  if ((rules & kSamplePenalties) != 0 && !args.tokens.empty()) {
+  const bool logprobs = (rules & kSampleLogprobs) != 0 && p.num_logprobs >= 0;
+  plan.processed = logprobs && is_processed(args.logprobs_mode);
+  plan.logprobs = logprobs && !plan.processed;
+  if (args.tokens.empty()) {
+    return plan;
+  }
+  if ((rules & kSamplePenalties) != 0) {
     plan.penalties = uses_penalties(p);
     plan.too_short =
         p.min_tokens > 0 &&
         known_tokens(args.tokens, plan.row, plan.position).num_outputs() < p.min_tokens;
   }
+  plan.lists = (rules & kSampleTokenLists) != 0 && has_token_lists(p);
   return plan;
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int32_t kWarps = kTileThreads / 32;
 constexpr uint32_t kSums = kSampleTopKTopP | kSampleLogprobs;
+constexpr uint32_t kTokenRules = kSamplePenalties | kSampleTokenLists;
 
 using ScanTile = Tile<kTileThreads>;
 
@@ -65,9 +66,9 @@ __device__ void change_tile(const SampleArgs& args,
 #pragma unroll
     for (int32_t c = 0; c < 4; ++c) {
       float& x = tile.x[4 * part + c];
-      x = changed_logit(x, each[c], (known >> c & 1) != 0, plan.penalties, params);
+      x = changed_logit(args, plan, params, x, id + c, each[c], (known >> c & 1) != 0);
     }
-    if (plan.random) {  // up to three floats behind the end: the row's stride has room
+    if (plan.kept()) {  // up to three floats behind the end: the row's stride has room
       *reinterpret_cast<float4*>(out + id) = {
           tile.x[4 * part], tile.x[4 * part + 1], tile.x[4 * part + 2], tile.x[4 * part + 3]};
     }
@@ -97,7 +98,7 @@ __device__ void write_result(const ScanShared& shared,
   r.argmax = __reduce_min_sync(~0U, part == r.max ? shared.argmax[warp] : INT32_MAX);
   r.raw_max = r.max;
   const float raw_part = shared.raw_max[warp];
-  if constexpr ((kRules & kSamplePenalties) != 0) {
+  if constexpr ((kRules & kTokenRules) != 0) {
     r.raw_max = raw_part;
     over_warps([&](int32_t step) {
       r.raw_max = max_or_nan(r.raw_max, __shfl_xor_sync(~0U, r.raw_max, step));
@@ -137,9 +138,9 @@ __device__ void write_result(const ScanShared& shared,
 template <uint32_t kRules>
 __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
-  constexpr bool kPenalties = (kRules & kSamplePenalties) != 0;
+  constexpr bool kChanges = (kRules & kTokenRules) != 0;
   __shared__ ScanShared shared;
-  [[maybe_unused]] __shared__ alignas(16) int32_t entries[kPenalties ? kTileTokens : 4];
+  [[maybe_unused]] __shared__ alignas(16) int32_t entries[kChanges ? kTileTokens : 4];
   pdl_wait();
   pdl_release();
   const int64_t i = blockIdx.y;
@@ -168,7 +169,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
       shared.raw_sum[warp] = sum_exp(tile, max, 1.0F);
     }
   }
-  if constexpr (kPenalties) {
+  if constexpr (kChanges) {
     if (plan.changed()) {
       fill_entries(args, plan, static_cast<int32_t>(blockIdx.x) * kTileTokens, entries);
       change_tile(args, scratch, plan, i, entries, tile);
@@ -225,15 +226,15 @@ void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& sc
       launch_rules<kSampleRandom>,
       launch_rules<kSampleLogprobs>,
       launch_rules<(kSampleRandom | kSums)>,
-      launch_rules<kSamplePenalties>,
-      launch_rules<(kSamplePenalties | kSampleRandom)>,
-      launch_rules<(kSamplePenalties | kSampleLogprobs)>,
+      launch_rules<kTokenRules>,
+      launch_rules<(kTokenRules | kSampleRandom)>,
+      launch_rules<(kTokenRules | kSampleLogprobs)>,
       launch_rules<kAllSampleRules>,
   };
   const uint32_t random = (args.rules & kSampleRandom) != 0 ? 1 : 0;
   const uint32_t sums = (args.rules & (random != 0 ? kSums : kSampleLogprobs)) != 0 ? 2 : 0;
-  const uint32_t penalties = (args.rules & kSamplePenalties) != 0 ? 4 : 0;
-  kLaunch[random | sums | penalties](stream, args, scratch);
+  const uint32_t token_rules = (args.rules & kTokenRules) != 0 ? 4 : 0;
+  kLaunch[random | sums | token_rules](stream, args, scratch);
 }
 
 }  // namespace warprow::cuda

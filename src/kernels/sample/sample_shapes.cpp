@@ -5,8 +5,10 @@ namespace warprow {
 
 void check_sample_shapes(const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
-  for (const int64_t size : {args.logit_row.shape[0],
-                             args.logit_pos.shape[0],
+  const bool given = !args.given.empty();
+  WR_CHECK(!given || !is_processed(args.logprobs_mode));
+  for (const int64_t size : {given ? args.given.shape[0] : args.logit_row.shape[0],
+                             given ? n : args.logit_pos.shape[0],
                              args.sampled.shape[0],
                              args.logprob.shape[0],
                              args.rank.shape[0],

@@ -18,5 +18,7 @@ void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& sc
 void launch_weigh(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 // Puts tiles together, cuts, draws, and writes all outputs.
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
+// Logprobs behind all rules; with kSampleLogprobs in a processed mode.
+void launch_processed(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 
 }  // namespace warprow::cuda

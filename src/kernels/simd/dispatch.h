@@ -11,10 +11,14 @@
   Result name##_avx2 params;                 \
   Result name##_avx512 params
 
+#if defined(__x86_64__)
 #define WR_ISA_PICK(name)                                             \
-  (::warprow::cpu_isa() == ::warprow::CpuIsa::kAvx512 ? name##_avx512 \
+  (::warprow::cpu_isa() >= ::warprow::CpuIsa::kAvx512 ? name##_avx512 \
    : ::warprow::cpu_isa() == ::warprow::CpuIsa::kAvx2 ? name##_avx2   \
                                                       : name##_generic)
+#else
+#define WR_ISA_PICK(name) (name##_generic)
+#endif
 
 #define WR_ISA_PASTE_(name, isa) name##_##isa
 #define WR_ISA_PASTE(name, isa) WR_ISA_PASTE_(name, isa)

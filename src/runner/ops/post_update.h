@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kernels/sample/grammar_mask.h"
 #include "runner/ops/step_views.h"
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 namespace warprow {
 
 // How many tokens each batch row yields: none while its prefill has not reached its end, else 1
-// plus the drafts accepted. `sampled` < 0 marks logits that no token could be drawn from. One item
+// plus the drafts accepted; none, and all logits rejected, where the row is withheld. `sampled` < 0 marks logits that no token could be drawn from. One item
 // per batch_idx.
 struct CountSampled {
   StepRows step;
@@ -24,8 +25,9 @@ struct CountSampled {
     const int32_t first = step.cu_num_logits[batch_idx];
     const int32_t num_logits = step.cu_num_logits[batch_idx + 1] - first;
     const bool samples = num_logits > 0 && logit_row[first] >= 0;
+    const bool withheld = num_logits > 0 && logit_row[first] == kWithheldRow;
     num_sampled[batch_idx] = samples ? 1 : 0;
-    num_rejected[batch_idx] = samples ? num_logits - 1 : 0;
+    num_rejected[batch_idx] = samples ? num_logits - 1 : withheld ? num_logits : 0;
   }
 };
 

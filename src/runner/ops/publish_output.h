@@ -55,6 +55,9 @@ struct PublishOutput {
         for (int64_t t = i * max_top; t < (i + 1) * max_top; ++t) {
           to.top_ids[t] = from.top_ids[t];
           to.top_logprobs[t] = from.top_logprobs[t];
+          if (from.top_ids[t] < 0) {
+            break;  // nothing is behind the first unused column
+          }
         }
       }
     }

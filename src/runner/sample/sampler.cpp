@@ -22,8 +22,18 @@ static_assert(offsetof(SampleParams, presence_penalty) ==
               offsetof(SamplingParams, presence_penalty));
 static_assert(offsetof(SampleParams, flags) == offsetof(SamplingParams, flags));
 static_assert(kFlagTokenLists == SamplingParams::kHasTokenLists);
+static_assert(kFlagLogprobIds == SamplingParams::kHasLogprobIds);
 
 namespace {
+
+// Where the results of `n` draws go, `num_top` of the likeliest tokens with each.
+void set_results(SampleArgs& args, const SampledArrays& to, int64_t n, int32_t num_top) {
+  args.sampled = make_view(to.tokens, n);
+  args.logprob = make_view(to.logprob, n);
+  args.rank = make_view(to.rank, n);
+  args.top_ids = make_view(to.top_ids, n, num_top);
+  args.top_logprobs = make_view(to.top_logprobs, n, num_top);
+}
 
 TokenHistory token_history(const RequestRows& rows) {
   TokenHistory tokens;
@@ -38,16 +48,24 @@ TokenHistory token_history(const RequestRows& rows) {
   return tokens;
 }
 
+// What a report on given tokens tells: processed logits are those of a draw.
+LogprobsMode raw_mode(LogprobsMode mode) {
+  return is_logits(mode) ? LogprobsMode::kRawLogits : LogprobsMode::kRawLogprobs;
+}
+
+SampledArrays alloc_arrays(Arena& workspace, int32_t max_num_seqs) {
+  const auto bytes = static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, Sampler::kMaxTop));
+  return sampled_arrays_at(workspace.alloc_bytes(bytes), max_num_seqs, Sampler::kMaxTop);
+}
+
 }  // namespace
 
-Sampler::Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size)
-    : arrays_(sampled_arrays_at(
-          workspace.alloc_bytes(static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, kMaxTop))),
-          max_num_seqs,
-          kMaxTop)),
-      errors_(workspace.alloc<int32_t>(max_num_seqs)) {
+Sampler::Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode)
+    : arrays_(alloc_arrays(workspace, sizes.max_num_seqs)),
+      errors_(workspace.alloc<int32_t>(sizes.max_rows)),
+      mode_(mode) {
   const auto bytes = static_cast<int64_t>(sample_scratch_bytes(
-      device.facts().kind, vocab_size, max_num_seqs, device.facts().num_threads));
+      device.facts().kind, sizes.vocab_size, sizes.max_rows, device.facts().num_threads));
   scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
 }
 
@@ -68,14 +86,29 @@ void Sampler::sample(Stream& stream,
   args.stop_ids_stride = RequestRows::kStopIdsWidth;
   args.token_lists = rows.token_lists();
   args.token_lists_stride = kTokenListsWidth;
-  args.sampled = make_view(arrays_.tokens, n);
-  args.logprob = make_view(arrays_.logprob, n);
-  args.rank = make_view(arrays_.rank, n);
-  args.top_ids = make_view(arrays_.top_ids, n, kMaxTop);
-  args.top_logprobs = make_view(arrays_.top_logprobs, n, kMaxTop);
+  set_results(args, arrays_, n, kMaxTop);
   args.error = make_view(errors_, n);
   args.scratch = scratch_;
   args.rules = rules;
+  args.logprobs_mode = mode_;
+  warprow::sample(stream, args);
+}
+
+void Sampler::report(Stream& stream,
+                     View<const float, 2> logits,
+                     View<const int32_t, 1> tokens,
+                     int32_t num_top,
+                     const SampledArrays& to) const {
+  const int64_t n = logits.shape[0];
+  SampleArgs args;
+  args.logits = logits;
+  args.given = tokens;
+  args.num_given_top = num_top;
+  set_results(args, to, n, kMaxPromptTop);
+  args.error = make_view(errors_, n);
+  args.scratch = scratch_;
+  args.rules = kSampleLogprobs;
+  args.logprobs_mode = raw_mode(mode_);
   warprow::sample(stream, args);
 }
 

@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "device/view.h"
+#include "kernels/sample/sample.h"
 #include "runner/input_batch.h"
 #include "runner/ops/publish_output.h"
 #include "runner/rows.h"
@@ -18,11 +19,18 @@ namespace warprow {
 // Thread: the runner's.
 class Sampler {
  public:
-  static constexpr int32_t kMaxTop = 20;  // most likely tokens reported for a position
+  static constexpr int32_t kMaxTop = kMaxLogprobIds;  // tokens reported beside a sampled one
+  static constexpr int32_t kMaxPromptTop = 20;        // and beside one of a prompt
 
-  Sampler(Device& device, Arena& workspace, int32_t max_num_seqs, int32_t vocab_size);
+  struct Sizes {
+    int32_t max_num_seqs = 0;
+    int32_t max_rows = 0;  // of a report, >= max_num_seqs
+    int32_t vocab_size = 0;
+  };
+  Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode);
 
-  // logits [num_logits, vocab]; rules: what any row asks for (SampleRules). Results lie in arrays() when the stream gets there.
+  // logits [num_logits, vocab]; rules: what any row asks for (SampleRules). Results lie in arrays()
+  // when the stream gets there.
   void sample(Stream& stream,
               View<const float, 2> logits,
               const InputBuffers& inputs,
@@ -30,10 +38,19 @@ class Sampler {
               uint32_t rules);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
+  // Nothing is drawn: raw logprobs of `tokens` [n <= max_rows] in logits [n, vocab], each with the
+  // num_top <= kMaxPromptTop likeliest, go to the arrays of `to`, [n] and [n, kMaxPromptTop].
+  void report(Stream& stream,
+              View<const float, 2> logits,
+              View<const int32_t, 1> tokens,
+              int32_t num_top,
+              const SampledArrays& to) const;
+
  private:
   SampledArrays arrays_;  // dev [max_num_seqs, ...]
-  int32_t* errors_;       // dev i32 [max_num_seqs]
+  int32_t* errors_;       // dev i32 [max_rows]
   View<std::byte, 1> scratch_;
+  LogprobsMode mode_;
 };
 
 }  // namespace warprow

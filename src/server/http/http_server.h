@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/error.h"
+#include "server/http/http_options.h"
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,21 +12,22 @@ namespace warprow {
 
 class Api;
 
-// HTTP/1.1 with keep-alive and server-sent events, over Boost.Beast. Boost stays inside http_server.cpp.
+// HTTP/1.1 with keep-alive and server-sent events, over Boost.Beast. Boost stays inside http/.
 //
-// Owns: the listening socket and all connections. Thread: one, which run() borrows; it sleeps when
-// nothing happens.
+// Owns: the listening socket and all connections. Thread: one, which run() borrows and which sleeps
+// when nothing happens; a few more make answers that take time.
 // Invariant: a client that goes away, or takes nothing for a minute, loses its requests in the engine.
 class HttpServer {
  public:
-  // Takes the address, so that one in use is found before a model is loaded. Port 0: any free one.
-  // kInvalidArgument with the system's words.
-  static Result<std::unique_ptr<HttpServer>> bind(const std::string& host, uint16_t port);
+  // Takes the address, so that one in use is found before a model is loaded. kInvalidArgument with
+  // the system's words.
+  static Result<std::unique_ptr<HttpServer>> bind(const HttpOptions& options);
 
   virtual ~HttpServer() = default;
 
-  // Serves until SIGINT or SIGTERM, then answers what runs and returns; a second signal ends the
-  // process. on_ready gets the URL once clients can connect.
+  // Serves until SIGINT or SIGTERM. Then no new generation is taken, what runs is answered, for
+  // shutdown_timeout at most, and it returns; a second signal ends the process. on_ready gets the
+  // URL once clients can connect.
   virtual Result<void> run(Api& api,
                            const std::function<void(const std::string& url)>& on_ready) = 0;
 };

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines that warprow is compared with, each built or installed once in its own folder of the cache, and model files
+for the comparison, made with the peer's own tool."""
+
+import os
+import random
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import fetch  # noqa: E402
+
+LLAMA_VERSION = "0.3.36"
+LLAMA_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+LLAMA_PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-server", "llama-quantize")
+LLAMA_FLAGS = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_UI=OFF",
+               "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF")
+OPENVINO_VERSION = "2026.4.1"
+OPENVINO_REQUIREMENTS = Path(__file__).with_name("openvino_requirements.txt")
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def deps_dir():
+    return fetch.cache_dir() / "deps"
+
+
+def run_quietly(command, log):
+    """Ends with the log's tail if the command fails."""
+    with log.open("ab") as file:
+        if subprocess.run([str(part) for part in command], stdout=file, stderr=file).returncode != 0:
+            tail = log.read_text(errors="replace").splitlines()[-20:]
+            sys.exit("\n".join([*tail, f"failed: {command[0]} (the whole log: {log})"]))
+
+
+def fetch_llama_source(folder):
+    """llama.cpp lies within the source package of llama-cpp-python; pip checks the hash."""
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        work = Path(work)
+        requirements = work / "requirements.txt"
+        requirements.write_text(f"llama-cpp-python=={LLAMA_VERSION} --hash=sha256:{LLAMA_SHA256}\n")
+        run_quietly([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                     "--require-hashes", "--no-binary", "llama-cpp-python", "--dest", work, "--requirement", requirements],
+                    folder / "build.log")
+        inside = f"llama_cpp_python-{LLAMA_VERSION}/vendor/llama.cpp"
+        with tarfile.open(next(work.glob("*.tar.gz"))) as archive:
+            members = [member for member in archive if member.name.startswith(inside + "/")]
+            archive.extractall(work, members=members, filter="data")
+        (work / inside).rename(folder / "source")
+
+
+def llama_cpp():
+    """Path of the folder that holds the peer's programs, built for this machine (10 minutes of one core, once)."""
+    folder = deps_dir() / f"llama.cpp-{LLAMA_VERSION}"
+    programs = folder / "build" / "bin"
+    complete = folder / ".complete"
+    if complete.exists():
+        return programs
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "source").exists():
+        say(f"fetching llama.cpp (llama-cpp-python {LLAMA_VERSION}, 77 MB)")
+        fetch_llama_source(folder)
+    say(f"building llama.cpp for this machine; log: {folder / 'build.log'}")
+    # Ninja does not get on with this tree: its manifest is never clean.
+    run_quietly(["cmake", "-G", "Unix Makefiles", "-S", folder / "source", "-B", folder / "build", *LLAMA_FLAGS],
+                folder / "build.log")
+    run_quietly(["nice", "make", "-C", folder / "build", f"-j{os.cpu_count()}", *LLAMA_PROGRAMS], folder / "build.log")
+    complete.touch()
+    return programs
+
+
+def openvino_python():
+    """A Python interpreter that has OpenVINO GenAI, in a virtual environment of its own (450 MB)."""
+    folder = deps_dir() / f"openvino-{OPENVINO_VERSION}"
+    complete = folder / ".complete"
+    if not complete.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        say(f"installing OpenVINO GenAI {OPENVINO_VERSION}")
+        log = folder.with_suffix(".log")
+        run_quietly([sys.executable, "-m", "venv", folder], log)
+        run_quietly([folder / "bin" / "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:",
+                     "--requirement", OPENVINO_REQUIREMENTS], log)
+        complete.touch()
+    return folder / "bin" / "python"
+
+
+def requantised(model, kind, pure=False):
+    """The same model in another type (Q4_0, Q8_0, BF16, Q4_K, ...), made by llama-quantize, in the cache."""
+    target = fetch.cache_dir() / "models" / f"{model.stem.split('.')[0]}.{kind}.gguf"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        say(f"making {target.name}")
+        partial = target.with_suffix(".partial")
+        run_quietly([llama_cpp() / "llama-quantize", "--allow-requantize", *(["--pure"] if pure else []), model, partial,
+                     kind], target.with_suffix(".log"))
+        partial.rename(target)
+    return target
+
+
+# What GGUF writes before a value: the numbers of its types.
+GGUF_UINT32, GGUF_FLOAT32 = 4, 6
+GGUF_F32, GGUF_Q8_0 = 0, 8
+WIDE_DIMS = {"block_count": 12, "embedding_length": 1024, "feed_forward_length": 3072, "attention.head_count": 16,
+             "attention.head_count_kv": 4, "rope.dimension_count": 64, "context_length": 8192}
+
+
+def wide_tensors(vocabulary):
+    """Names and shapes, inputs first, of a Llama whose matrices K-quants fit (multiples of 256)."""
+    d, ff, kv = WIDE_DIMS["embedding_length"], WIDE_DIMS["feed_forward_length"], 256
+    yield "token_embd.weight", (d, vocabulary)
+    yield "output_norm.weight", (d,)
+    for layer in range(WIDE_DIMS["block_count"]):
+        for name, shape in (("attn_norm", (d,)), ("attn_q", (d, d)), ("attn_k", (d, kv)), ("attn_v", (d, kv)),
+                            ("attn_output", (d, d)), ("ffn_norm", (d,)), ("ffn_gate", (d, ff)), ("ffn_up", (d, ff)),
+                            ("ffn_down", (ff, d))):
+            yield f"blk.{layer}.{name}.weight", shape
+
+
+def metadata_of(path):
+    """The raw key-value pairs of a GGUF file, {key: (type and value as bytes)}."""
+    data = memoryview(path.read_bytes()[:8 << 20])
+    num_pairs = struct.unpack_from("<Q", data, 16)[0]
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    pairs, at = {}, 24
+
+    def skip_value(kind, at):
+        if kind == 8:
+            return at + 8 + struct.unpack_from("<Q", data, at)[0]
+        if kind == 9:
+            inner, count = struct.unpack_from("<IQ", data, at)
+            at += 12
+            if inner in sizes:
+                return at + sizes[inner] * count
+            for _ in range(count):
+                at = skip_value(inner, at)
+            return at
+        return at + sizes[kind]
+
+    for _ in range(num_pairs):
+        length = struct.unpack_from("<Q", data, at)[0]
+        key = bytes(data[at + 8:at + 8 + length]).decode()
+        start = at + 8 + length
+        at = skip_value(struct.unpack_from("<I", data, start)[0], start + 4)
+        pairs[key] = bytes(data[start:at])
+    return pairs
+
+
+def random_tensor(shape, rng):
+    """Norms of ones as F32; else Q8_0 with random integers and a scale that keeps activations near one."""
+    if len(shape) == 1:
+        return GGUF_F32, struct.pack("<f", 1.0) * shape[0]
+    scale = struct.pack("<e", 1.0 / 73.0 / shape[0] ** 0.5)
+    blocks = shape[0] * shape[1] // 32
+    numbers = rng.randbytes(blocks * 32)
+    return GGUF_Q8_0, b"".join(scale + numbers[i:i + 32] for i in range(0, len(numbers), 32))
+
+
+def wide_model(like):
+    """A Llama of 190 M random weights with the tokenizer of `like`, as Q8_0: SmolLM2's rows of 576 do not divide into the
+    256 of a K-quant's block, so K-quants are compared on this one."""
+    target = fetch.cache_dir() / "models" / "wide.Q8_0.gguf"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    say(f"making {target.name}")
+    pairs = metadata_of(like)
+    vocabulary = 49152
+    for key, value in WIDE_DIMS.items():
+        pairs["llama." + key] = struct.pack("<II", GGUF_UINT32, value)
+    pairs["general.file_type"] = struct.pack("<II", GGUF_UINT32, 7)
+    rng = random.Random(1)
+    infos, bodies, offset = [], [], 0
+    for name, shape in wide_tensors(vocabulary):
+        kind, body = random_tensor(shape, rng)
+        dims = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        infos.append(struct.pack("<Q", len(name)) + name.encode() + dims + struct.pack("<IQ", kind, offset))
+        bodies.append(body + bytes(-len(body) % 32))
+        offset += len(bodies[-1])
+    keys = b"".join(struct.pack("<Q", len(key)) + key.encode() + value for key, value in pairs.items())
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs)) + keys + b"".join(infos)
+    partial = target.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(head + bytes(-len(head) % 32))
+        file.writelines(bodies)
+    partial.rename(target)
+    return target

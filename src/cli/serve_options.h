@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cli/flag_set.h"
+#include "server/api.h"
+#include "server/http/http_options.h"
+
+#include <string>
+
+namespace warprow {
+
+// What `warprow serve` can be told beside the engine's settings.
+struct ServeOptions {
+  HttpOptions http;
+  ApiOptions api;
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
+};
+
+// The flags that fill `options`, which must outlive the parsing. Their names are those of vLLM where
+// it has one.
+void add_serve_flags(FlagSet& flags, ServeOptions& options);
+
+}  // namespace warprow

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace warprow::cpu {
+
+// What a container's control groups (version 2 or 1) leave of a machine. Read below `root`, "" on a
+// real machine: root/proc/self/cgroup names the group, root/sys/fs/cgroup has it; a limit of any
+// group above it counts too. In a namespace of its own a group may be named by a path that is not
+// there: then its files lie at the top. What is missing or malformed limits nothing.
+
+// Of `cores` in the affinity mask, as many as the CPU quota pays for in full, at least 1.
+int32_t cores_within_quota(const std::string& root, int32_t cores);
+// The cores in this process's affinity mask, ascending.
+std::vector<int32_t> affinity_cores();
+// The least of `bytes` and the memory limits.
+int64_t memory_within_limit(const std::string& root, int64_t bytes);
+
+}  // namespace warprow::cpu

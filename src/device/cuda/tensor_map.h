@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/cuda/driver.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cuda.h>
+
+namespace warprow::cuda {
+
+// A bf16 tensor of N dimensions as the copy engine sees it. What it brings comes in rows of 128 bytes,
+// swizzled as the tensor cores read them; beyond the ends come zeros.
+//
+// Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: what
+// one copy brings, 64 elements in the innermost dimension. promotion: how much the second-level cache
+// fetches for a part that misses.
+template <size_t N>
+CUtensorMap tensor_map(const void* base,
+                       const std::array<uint64_t, N>& dims,
+                       const std::array<uint64_t, N - 1>& strides,
+                       const std::array<uint32_t, N>& box,
+                       CUtensorMapL2promotion promotion) {
+  std::array<uint32_t, N> every{};
+  every.fill(1);
+  CUtensorMap map;
+  WR_CU(driver().encode_tiled(&map,
+                              CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                              N,
+                              const_cast<void*>(base),
+                              dims.data(),
+                              strides.data(),
+                              box.data(),
+                              every.data(),
+                              CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              CU_TENSOR_MAP_SWIZZLE_128B,
+                              promotion,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  return map;
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/grammar_progress.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace warprow {
+
+using Clock = std::chrono::steady_clock;
+
+GrammarProgress::GrammarProgress(int32_t vocab_size,
+                                 int32_t num_threads,
+                                 std::chrono::microseconds delay)
+    : num_words_((vocab_size + 31) / 32), num_threads_(num_threads), delay_(delay) {}
+
+GrammarProgress::~GrammarProgress() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+  }
+  work_.notify_all();
+  closing_.notify_all();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+int32_t GrammarProgress::add(uint64_t request, const Grammar& grammar) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<int32_t>(places_.size()));
+    places_.emplace_back();
+  }
+  auto place = std::make_unique<Place>();
+  place->request = request;
+  place->number = free_.back();
+  place->grammar = grammar;
+  place->words.resize(static_cast<size_t>(num_words_));
+  free_.pop_back();
+  place_of_.emplace(request, place->number);
+  while (std::ssize(threads_) < num_threads_) {
+    threads_.emplace_back([this, worker = static_cast<int32_t>(threads_.size())] { run(worker); });
+  }
+  Place& placed = *place;
+  places_[static_cast<size_t>(place->number)] = std::move(place);
+  begin(placed);
+  return placed.number;
+}
+
+void GrammarProgress::accept(int32_t number, TokenId token) {
+  Place& place = *places_[static_cast<size_t>(number)];
+  WR_CHECK(state(number) == State::kStale, "a token without a mask");
+  place.token = token;
+  begin(place);
+}
+
+// Hands the place to the workers.
+void GrammarProgress::begin(Place& place) {
+  {
+    const std::scoped_lock lock(mutex_);
+    place.state = State::kBusy;
+    queue_.push_back(&place);
+  }
+  work_.notify_one();
+}
+
+std::span<const uint32_t> GrammarProgress::use_mask(int32_t number, int64_t step) {
+  Place& place = *places_[static_cast<size_t>(number)];
+  const std::scoped_lock lock(mutex_);
+  WR_CHECK(place.state == State::kReady);
+  place.state = State::kStale;
+  place.step = step;
+  return place.words;
+}
+
+void GrammarProgress::remove(int32_t number) {
+  std::unique_ptr<Place>& owner = places_[static_cast<size_t>(number)];
+  place_of_.erase(owner->request);
+  free_.push_back(number);
+  const std::scoped_lock lock(mutex_);
+  std::erase(finished_, number);
+  owner->removed = true;
+  const bool with_worker = owner->state == State::kBusy;
+  Place* const place = owner.release();  // to the worker that has it, or that meets it now
+  if (!with_worker) {
+    queue_.push_back(place);
+    work_.notify_one();
+  }
+}
+
+void GrammarProgress::remove_request(uint64_t request) {
+  if (const auto it = place_of_.find(request); it != place_of_.end()) {
+    remove(it->second);
+  }
+}
+
+GrammarProgress::State GrammarProgress::state(int32_t place) const {
+  const std::scoped_lock lock(mutex_);
+  return places_[static_cast<size_t>(place)]->state;
+}
+
+bool GrammarProgress::is_busy(uint64_t request) const {
+  const auto it = place_of_.find(request);
+  return it != place_of_.end() && state(it->second) == State::kBusy;
+}
+
+void GrammarProgress::take_finished(std::vector<int32_t>& places) {
+  const std::scoped_lock lock(mutex_);
+  places.insert(places.end(), finished_.begin(), finished_.end());
+  finished_.clear();
+}
+
+void GrammarProgress::wait(std::chrono::microseconds longest) {
+  std::unique_lock lock(mutex_);
+  done_.wait_for(lock, longest, [this] { return any_done_; });
+  any_done_ = false;
+}
+
+GrammarProgress::Stats GrammarProgress::stats() const {
+  const std::scoped_lock lock(mutex_);
+  return stats_;
+}
+
+// A worker's life. Places that were removed are freed here, outside the lock.
+void GrammarProgress::run(int32_t worker) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [this] { return closed_ || !queue_.empty(); });
+    if (queue_.empty()) {
+      return;
+    }
+    Place* const place = queue_.front();
+    queue_.pop_front();
+    const Clock::time_point begun = Clock::now();
+    if (delay_.count() > 0) {
+      closing_.wait_for(lock, delay_, [this] { return closed_; });
+    }
+    const bool wanted = !place->removed && !closed_;
+    lock.unlock();
+    const State state = wanted ? advance(*place) : State::kFailed;
+    const Clock::time_point done = Clock::now();
+    if (state == State::kReady) {
+      fills_.add({place->request, place->step, worker, begun, done});
+    }
+    lock.lock();
+    stats_.num_masks += state == State::kReady ? 1 : 0;
+    stats_.busy_us += (done - begun) / std::chrono::microseconds(1);
+    if (place->removed) {
+      lock.unlock();
+      const std::unique_ptr<Place> freed(place);
+      lock.lock();
+    } else if (wanted) {
+      finish(*place, state);
+    }
+  }
+}
+
+// Under the mutex.
+void GrammarProgress::finish(Place& place, State state) {
+  place.state = state;
+  if (state != State::kReady) {
+    finished_.push_back(place.number);
+  }
+  any_done_ = true;
+  done_.notify_one();
+}
+
+GrammarProgress::State GrammarProgress::advance(Place& place) const {
+  if (!place.matcher) {
+    place.matcher.emplace(*place.grammar);
+    place.grammar.reset();
+  }
+  Result<void> done;
+  if (place.token) {
+    done = place.matcher->accept(*std::exchange(place.token, std::nullopt));
+  }
+  if (done) {
+    done = place.matcher->fill_mask(place.words);
+  }
+  if (!done) {
+    WR_LOG_WARN("request {}: its grammar ends it: {}", place.request, done.error().message);
+    return State::kFailed;
+  }
+  return place.matcher->is_stopped() ? State::kEnded : State::kReady;
+}
+
+}  // namespace warprow

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/ids.h"
+#include "engine/observe.h"
+#include "text/grammar.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+namespace warprow {
+
+// How far each structured request is in its grammar, and the mask of its next token. A place follows
+// the request, not its row: it outlives preemption. Worker threads take the tokens and fill the
+// masks, so the engine's thread waits for a grammar only where it wants to.
+//
+// Owns: places with their matchers and masks; the worker threads, started with the first place.
+// Thread: the engine's.
+// Invariant: a busy place is touched by its worker alone.
+class GrammarProgress {
+ public:
+  enum class State : uint8_t {
+    kStale,   // the mask was used; the token drawn with it is not known yet
+    kBusy,    // a worker takes a token or fills the mask
+    kReady,   // the mask is for the next token
+    kEnded,   // nothing but an end token may follow
+    kFailed,  // a step exceeded the library's limits
+  };
+  struct Stats {
+    int64_t num_masks = 0;
+    int64_t busy_us = 0;  // taking tokens and filling masks, over all workers
+  };
+
+  // delay: added to each mask, for tests.
+  GrammarProgress(int32_t vocab_size, int32_t num_threads, std::chrono::microseconds delay);
+  ~GrammarProgress();
+  GrammarProgress(const GrammarProgress&) = delete;
+  GrammarProgress& operator=(const GrammarProgress&) = delete;
+
+  // A place at the grammar's beginning, whose first mask is begun. Returns its number; remove()
+  // gives that back.
+  int32_t add(uint64_t request, const Grammar& grammar);
+  // Of a stale place: takes the token drawn with the last mask and begins the next one.
+  void accept(int32_t place, TokenId token);
+  // Of a ready place: its mask, u32 [num_words()], which then counts as used, by this step.
+  std::span<const uint32_t> use_mask(int32_t place, int64_t step);
+  // In any state.
+  void remove(int32_t place);
+  // Does nothing for a request without a place.
+  void remove_request(uint64_t request);
+
+  [[nodiscard]] State state(int32_t place) const;
+  // Whether the request has a place with a worker.
+  [[nodiscard]] bool is_busy(uint64_t request) const;
+  [[nodiscard]] uint64_t request_of(int32_t place) const {
+    return places_[static_cast<size_t>(place)]->request;
+  }
+  [[nodiscard]] int64_t num_words() const { return num_words_; }
+
+  // Adds the places that ended or failed since the last call and are still there.
+  void take_finished(std::vector<int32_t>& places);
+  // Blocks until a worker is done with a place (since the last call), at most so long.
+  void wait(std::chrono::microseconds longest);
+  [[nodiscard]] Stats stats() const;
+  [[nodiscard]] const MaskLog& fills() const { return fills_; }
+
+ private:
+  struct Place {
+    uint64_t request = 0;
+    int32_t number = 0;
+    std::optional<Grammar> grammar;  // until the first worker has made the matcher
+    std::optional<GrammarMatcher> matcher;
+    std::optional<TokenId> token;  // to take before the mask is filled
+    std::vector<uint32_t> words;
+    int64_t step = 0;            // that used the last mask
+    State state = State::kBusy;  // under the mutex, like the next
+    bool removed = false;        // the worker that meets it frees it: a parser is no small thing
+  };
+
+  void begin(Place& place);
+  void run(int32_t worker);
+  [[nodiscard]] State advance(Place& place) const;
+  void finish(Place& place, State state);
+
+  int64_t num_words_;
+  int32_t num_threads_;
+  std::chrono::microseconds delay_;
+  std::vector<std::unique_ptr<Place>> places_;  // by number; null: free
+  std::vector<int32_t> free_;
+  std::unordered_map<uint64_t, int32_t> place_of_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable done_;
+  std::condition_variable closing_;  // cuts delays short
+  std::deque<Place*> queue_;
+  std::vector<int32_t> finished_;
+  bool any_done_ = false;
+  bool closed_ = false;
+  Stats stats_;
+  MaskLog fills_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace warprow

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/grammar_source.h"
+
+#include <fmt/format.h>
+
+namespace warprow {
+
+Result<Grammar> GrammarSource::compile(const StructuredOutput& wanted) {
+  std::call_once(made_,
+                 [this] { compiler_.emplace(GrammarCompiler::make(text_.tokenizer, text_.eos)); });
+  if (!*compiler_) {
+    return tl::unexpected(compiler_->error());
+  }
+  Result<Grammar> grammar = (*compiler_)->compile(wanted.kind, wanted.text);
+  if (!grammar) {
+    return fail(grammar.error().code,
+                fmt::format("structured_outputs: {}", grammar.error().message));
+  }
+  return grammar;
+}
+
+}  // namespace warprow

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "text/grammar.h"
+#include "text/structured_output.h"
+#include "text/text_model.h"
+
+#include <mutex>
+#include <optional>
+
+namespace warprow {
+
+// Compiles what clients ask for, on the caller's thread. The compiler is made when the first one
+// asks: it indexes the whole vocabulary.
+//
+// Owns: the compiler and, in it, the grammars used last.
+// Thread: any.
+class GrammarSource {
+ public:
+  // text must outlive this.
+  explicit GrammarSource(const TextModel& text) : text_(text) {}
+
+  // kInvalidArgument with the library's message and position; kUnsupported where the vocabulary
+  // cannot carry grammars.
+  Result<Grammar> compile(const StructuredOutput& wanted);
+
+ private:
+  const TextModel& text_;
+  std::once_flag made_;
+  std::optional<Result<GrammarCompiler>> compiler_;
+};
+
+}  // namespace warprow

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/masked_sampling.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <span>
+
+namespace warprow {
+
+using State = GrammarProgress::State;
+
+MaskedSampling::MaskedSampling(Executor& executor,
+                               Scheduler& scheduler,
+                               GrammarProgress& progress,
+                               std::chrono::microseconds grace)
+    : executor_(executor), scheduler_(scheduler), progress_(progress), grace_(grace) {}
+
+void MaskedSampling::begin(const SchedulerOutput& step) {
+  step_ = &step;
+  forward_done_at_ = {};
+}
+
+MaskedSampling::Attempt MaskedSampling::attempt() {
+  size_t num_stale = 0;
+  size_t num_busy = 0;
+  for (const RowId row : step_->grammar_rows) {
+    if (const int32_t place = scheduler_.grammar_of(row); place >= 0) {
+      const State state = progress_.state(place);
+      num_stale += state == State::kStale ? 1 : 0;
+      num_busy += state == State::kBusy ? 1 : 0;
+    }
+  }
+  if (num_stale > 0) {
+    WR_CHECK_GT(executor_.num_outstanding(), 0);
+    return Attempt::kNeedsOutput;
+  }
+  if (num_busy == 0 || (grace_is_over() && others_wait(num_busy))) {
+    submit();
+    return Attempt::kDone;
+  }
+  if (executor_.output_ready()) {
+    return Attempt::kNeedsOutput;
+  }
+  progress_.wait(kMoment);
+  return Attempt::kWaited;
+}
+
+// Whether anybody could move if the step were over: its rows that need no mask or have one,
+// newcomers, rows withheld before whose masks have come.
+bool MaskedSampling::others_wait(size_t num_busy) const {
+  if (num_busy < step_->scheduled.size()) {
+    return true;
+  }
+  const SchedulerStats stats = scheduler_.stats();
+  if (stats.num_waiting > 0 && stats.num_running < scheduler_.config().max_num_seqs) {
+    return true;
+  }
+  return std::any_of(
+      held_.begin(), held_.end(), [this](uint64_t request) { return !progress_.is_busy(request); });
+}
+
+bool MaskedSampling::grace_is_over() {
+  const EngineClock::time_point now = EngineClock::now();
+  if (!forward_seen_done() && executor_.forward_done()) {
+    forward_done_at_ = now;
+  }
+  return forward_seen_done() && now - forward_done_at_ >= grace_;
+}
+
+// Rows of requests that ended meanwhile stay unmasked: their tokens are dropped.
+void MaskedSampling::submit() {
+  output_.rows.clear();
+  output_.withheld_rows.clear();
+  output_.bitmask.clear();
+  for (const RowId row : step_->grammar_rows) {
+    const int32_t place = scheduler_.grammar_of(row);
+    if (place < 0) {
+      continue;
+    }
+    switch (progress_.state(place)) {
+      case State::kReady: {
+        const std::span<const uint32_t> mask = progress_.use_mask(place, step_->step);
+        output_.rows.push_back(row);
+        output_.bitmask.insert(output_.bitmask.end(), mask.begin(), mask.end());
+        break;
+      }
+      case State::kStale:
+        WR_CHECK(false, "row {} samples twice with one mask", index_of(row));
+      case State::kBusy:
+      case State::kEnded:  // since the engine looked for such; it ends before the next step
+      case State::kFailed:
+        output_.withheld_rows.push_back(row);
+        scheduler_.withhold(row);
+        held_.push_back(progress_.request_of(place));
+        ++num_withheld_;
+        break;
+    }
+  }
+  executor_.sample_tokens(&output_);
+  step_ = nullptr;
+}
+
+void MaskedSampling::give_up() {
+  executor_.sample_tokens(nullptr);
+  step_ = nullptr;
+}
+
+void MaskedSampling::resume_held() {
+  std::erase_if(held_, [this](uint64_t request) {
+    if (progress_.is_busy(request)) {
+      return false;
+    }
+    scheduler_.resume(request);
+    return true;
+  });
+}
+
+}  // namespace warprow

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/attention/native_decode_tiles.cuh"
+
+#include <cuda_bf16.h>
+
+// What a decode warp makes of its tiles, and how such results are added up (native_decode_cuda.cuh).
+namespace warprow::cuda {
+namespace {
+
+// What a warp knows of its tiles of a piece: for each head the running maximum (in powers of two),
+// the sum of weights (each lane those of its tokens) and the output, transposed.
+template <int kDim, int kHeadTiles>
+struct DecodeState {
+  static constexpr int kSteps = kDim / 16;
+  uint32_t q[kHeadTiles][kSteps][2];
+  float o[kHeadTiles][kSteps][4];
+  float max[kHeadTiles][2];
+  float sum[kHeadTiles][2];
+
+  // Lane (g, t) holds elements 2t, 2t + 1, 2t + 8, 2t + 9 of every 16 of head g.
+  __device__ void load_q(const NativeParams& p, int32_t row, int32_t kv_head) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      const int head = h * 8 + lane / 4;
+      const auto* from = static_cast<const __nv_bfloat16*>(p.q) + row * p.q_stride +
+                         (kv_head * p.group + head) * kDim + (lane % 4) * 2;
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        q[h][s][0] = 0;
+        q[h][s][1] = 0;
+        if (head < p.group) {
+          q[h][s][0] = *reinterpret_cast<const uint32_t*>(from + s * 16);
+          q[h][s][1] = *reinterpret_cast<const uint32_t*>(from + s * 16 + 8);
+        }
+      }
+    }
+  }
+  __device__ void reset() {
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          o[h][s][i] = 0.0F;
+        }
+      }
+      max[h][0] = max[h][1] = kNoMax;
+      sum[h][0] = sum[h][1] = 0.0F;
+    }
+  }
+
+  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for heads 2t and 2t + 1. Four sums
+  // side by side, since each product waits for the one before it.
+  __device__ void score(float (&s)[kHeadTiles][4], uint32_t keys) const {
+    using Sizes = DecodeSizes<kDim, kHeadTiles>;
+    const int lane = threadIdx.x % 32;
+    const int token = lane % 16;
+    uint32_t a[kSteps][4];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      load_matrices(a[step], keys + Sizes::place(token, 2 * step + lane / 16));
+    }
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      float sums[4][4] = {};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        mma_bf16(sums[step % 4], a[step], q[h][step][0], q[h][step][1]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[h][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+      }
+    }
+  }
+
+  // Turns scores into weights under the new maximum; the output so far is brought under it too.
+  __device__ void weigh(float (&s)[4], int h) {
+    float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) {
+      top[0] = fmaxf(top[0], __shfl_xor_sync(0xffffffffU, top[0], d));
+      top[1] = fmaxf(top[1], __shfl_xor_sync(0xffffffffU, top[1], d));
+    }
+    if (__any_sync(0xffffffffU, top[0] > max[h][0] || top[1] > max[h][1])) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float higher = fmaxf(max[h][i], top[i]);
+        const float shrink = exp2_fast(max[h][i] - higher);
+        max[h][i] = higher;
+        sum[h][i] *= shrink;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          o[h][step][i] *= shrink;
+          o[h][step][i + 2] *= shrink;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = exp2_fast(s[i] - max[h][i % 2]);
+    }
+    sum[h][0] += s[0] + s[2];
+    sum[h][1] += s[1] + s[3];
+  }
+
+  // What lies behind a row's last token may be no number. Lane (g, t) has tokens 2t, 2t + 1, 2t + 8
+  // and 2t + 9.
+  __device__ static void clear_values(uint32_t (&values)[kSteps][4], int32_t valid) {
+    const int token = static_cast<int>(threadIdx.x % 4) * 2;
+    uint32_t keep[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      keep[i] =
+          (token + i * 8 < valid ? 0xffffU : 0U) | (token + i * 8 + 1 < valid ? 0xffff0000U : 0U);
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        values[step][i] &= keep[i / 2];
+      }
+    }
+  }
+
+  // One tile that has arrived: tokens position .. position + 15, of which [low, high) count.
+  __device__ void add_tile(
+      const NativeParams& p, uint32_t stage, int32_t position, int32_t low, int32_t high) {
+    using Sizes = DecodeSizes<kDim, kHeadTiles>;
+    const int lane = threadIdx.x % 32;
+    float s[kHeadTiles][4];
+    score(s, stage);
+    uint32_t values[kSteps][4];  // on their way while the weights are made
+    const int value_token = lane % 8 + (lane / 16) * 8;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      load_matrices_transposed(
+          values[step],
+          stage + Sizes::kHalfBytes + Sizes::place(value_token, 2 * step + lane / 8 % 2));
+    }
+    uint32_t weights[kHeadTiles][2];
+    const bool whole = position >= low && position + kDecodeTile <= high;
+    if (position + kDecodeTile > high) {
+      clear_values(values, high - position);
+    }
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[h][i] = to_log2_score(s[h][i], p.scale * kLog2E, p.scale, p.soft_cap);
+      }
+      if (!whole) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int token = position + lane / 4 + (i / 2) * 8;
+          s[h][i] = token >= low && token < high ? s[h][i] : -INFINITY;
+        }
+      }
+      weigh(s[h], h);
+      weights[h][0] = transpose_matrix(pack_bf16(s[h][0], s[h][1]));
+      weights[h][1] = transpose_matrix(pack_bf16(s[h][2], s[h][3]));
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int h = 0; h < kHeadTiles; ++h) {
+        mma_bf16(o[h][step], values[step], weights[h][0], weights[h][1]);
+      }
+    }
+  }
+
+  // Puts this warp's result into the exchange.
+  __device__ void put(float* exchange) {
+    using Sizes = DecodeSizes<kDim, kHeadTiles>;
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    float* outputs = exchange + warp * Sizes::kHeads * Sizes::kPitch;
+    float* tops =
+        exchange + kDecodeWarps * Sizes::kHeads * Sizes::kPitch + warp * Sizes::kHeads * 2;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = h * 8 + (lane % 4) * 2 + i;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          float* at = outputs + head * Sizes::kPitch + step * 16 + lane / 4;
+          at[0] = o[h][step][i];
+          at[8] = o[h][step][i + 2];
+        }
+        float all = sum[h][i];
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2) {
+          all += __shfl_xor_sync(0xffffffffU, all, d);
+        }
+        if (lane < 4) {
+          tops[head * 2] = max[h][i];
+          tops[head * 2 + 1] = all;
+        }
+      }
+    }
+  }
+};
+
+// Sums of parts: a thread has four elements of one head.
+struct Gathered {
+  float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
+  float max = kNoMax;
+  float sum = 0.0F;
+
+  __device__ void add(const float4& part, float part_max, float part_sum) {
+    const float higher = fmaxf(max, part_max);
+    const float mine = exp2_fast(max - higher);
+    const float theirs = exp2_fast(part_max - higher);
+    o.x = o.x * mine + part.x * theirs;
+    o.y = o.y * mine + part.y * theirs;
+    o.z = o.z * mine + part.z * theirs;
+    o.w = o.w * mine + part.w * theirs;
+    sum = sum * mine + part_sum * theirs;
+    max = higher;
+  }
+
+  __device__ void write(
+      const NativeParams& p, int32_t row, int32_t head, int32_t head_dim, int32_t first) {
+    if (p.sinks != nullptr) {
+      add({0.0F, 0.0F, 0.0F, 0.0F}, p.sinks[head] * kLog2E, 1.0F);
+    }
+    const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
+    auto* to = static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + head * head_dim + first;
+    uint2 packed;
+    packed.x = pack_bf16(o.x * inverse, o.y * inverse);
+    packed.y = pack_bf16(o.z * inverse, o.w * inverse);
+    *reinterpret_cast<uint2*>(to) = packed;
+    if (p.lse != nullptr && first == 0) {
+      p.lse[row * p.lse_stride + head] = (max + log2f(sum)) * kLn2;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace warprow::cuda

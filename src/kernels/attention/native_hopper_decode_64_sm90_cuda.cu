@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention/native_decode_cuda.cuh"
+
+namespace warprow::cuda {
+
+void native_hopper_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks) {
+  launch_decode<64>(stream, params, engine_copies(params, 64), num_blocks);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/wide_ptx.cuh"
+
+#include <cstdint>
+
+// What a block of the wide kernel (wide_cuda.cuh) has: sizes, its place in the work, its ring.
+namespace warprow::cuda::wide_detail {
+
+constexpr int kStepBytes = 128;  // 64 inputs of a row
+
+template <int kCols, int kGroups>
+struct Sizes {
+  static constexpr int kRows = kGroups * 64;
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kWBytes = kRows * kStepBytes;
+  static constexpr int kXBytes = kCols * kStepBytes;
+  static constexpr int kStageBytes = kWBytes + kXBytes;
+  static constexpr int kPitch = kRows + 4;  // floats of a row of sums: conflict-free
+  static constexpr int kSumBytes = kCols * kPitch * 4;
+};
+
+struct Params {
+  WideArgs a;
+  int32_t split;
+  int32_t stages;
+  int32_t parts_at;   // where in shared memory the parts of sums arrive
+  int32_t part_rows;  // of x, whose outputs one of `split` blocks finishes
+  bool vectors;       // four neighbours of y are one access
+};
+
+// This block's place in the work.
+struct Place {
+  int part;       // of k, the block's place in its cluster
+  int tile;       // of w
+  int first;      // steps of 64 inputs
+  int num_steps;  // of this part
+
+  int first_row;  // of x, whose outputs this block finishes
+  int num_rows;
+
+  __device__ explicit Place(const Params& p) {
+    part = p.split == 1 ? 0 : cluster_rank();
+    tile = static_cast<int>(blockIdx.x) / p.split;
+    const int steps = (p.a.k + 63) / 64;
+    first = steps * part / p.split;
+    num_steps = steps * (part + 1) / p.split - first;
+    first_row = min(part * p.part_rows, p.a.m);
+    num_rows = rows_of(p, part);
+  }
+  [[nodiscard]] __device__ static int rows_of(const Params& p, int part) {
+    return max(0, min(p.part_rows, p.a.m - part * p.part_rows));
+  }
+};
+
+// A ring of stages with barriers, in step order.
+struct Ring {
+  uint32_t data;
+  uint32_t barriers;  // full, then empty
+  int stages;
+  int stage = 0;
+  uint32_t phase = 0;
+
+  __device__ void next() {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  [[nodiscard]] __device__ uint32_t full() const { return barriers + stage * 8; }
+  [[nodiscard]] __device__ uint32_t empty() const {
+    return barriers + (kMaxWideStages + stage) * 8;
+  }
+};
+
+}  // namespace warprow::cuda::wide_detail

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/linear/linear.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// The most rows of x that the wide kernel takes.
+inline constexpr int32_t kMaxWideRows = 128;
+
+// One bf16 matrix product of some dozens of rows with a decoder's epilogue behind it (linear.h has
+// the formulas), on raw pointers.
+struct WideArgs {
+  const void* w = nullptr;      // bf16 [n, k], 16-byte aligned
+  const void* x = nullptr;      // bf16 [m, k], 16-byte aligned rows
+  int64_t x_stride = 0;         // elements, a multiple of 8
+  const float* bias = nullptr;  // [n] or null
+  void* y = nullptr;            // [m, n], or [m, n / 2] for kSwiGlu
+  int64_t y_stride = 0;         // elements
+  bool y_f32 = false;           // else bf16
+  LinearEpilogue epilogue = LinearEpilogue::kStore;
+  // The second half of a norm: products are divided by the root of their row's mean square.
+  const float* squares = nullptr;  // [m, k / 64]  sums of a row's squares, or null
+  float norm_eps = 0.0F;
+  // The first half of the next one, of y: kAdd, n a multiple of 64.
+  const float* next_weight = nullptr;  // [n] or null
+  void* next_x = nullptr;              // bf16 [m, n]  y * next_weight
+  float* next_squares = nullptr;       // [m, n / 64]
+  int32_t m = 0;
+  int32_t n = 0;
+  int32_t k = 0;  // a multiple of 8
+};
+
+// How a product is cut. A cluster has `split` blocks.
+struct WidePlan {
+  int32_t cols = 32;   // rows of x, padded: 32, 64 or 128
+  int32_t groups = 1;  // of 64 rows of w, in a block: 1, or 3 (always with 128 columns)
+  int32_t split = 1;   // blocks that share a tile, each with a part of k
+  int32_t stages = 4;  // of the ring, 2 to kMaxWideStages
+};
+
+inline constexpr int32_t kMaxWideStages = 16;
+inline constexpr int32_t kMaxWideCluster = 8;
+inline constexpr int32_t kWideSharedBytes = 225 * 1024;  // of a block, beside its barriers
+
+// The most rows of a product with n outputs with which the kernel beats a library's, norms and gates
+// included; 0 on devices that lack it.
+int32_t wide_rows(LinearEpilogue epilogue, int64_t n);
+
+// Whether it can leave the first half of a norm of y.
+bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n);
+
+WidePlan wide_plan(int32_t m, int32_t n, int32_t k);
+// The most stages that fit into so many bytes of shared memory; less than 2: the plan does not fit.
+int32_t wide_stages(const WidePlan& plan, int32_t shared_bytes);
+
+void wide(Stream& stream, const WideArgs& args);
+void wide(Stream& stream, const WideArgs& args, const WidePlan& plan);
+
+// One instance of the kernel each (wide_<cols>_sm90_cuda.cu).
+template <int kCols, int kGroups>
+void launch_wide(Stream& stream, const WideArgs& args, const WidePlan& plan);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/wide_cuda.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda.h>
+
+namespace warprow::cuda {
+
+// A bf16 matrix [rows, cols] as the copy engine sees it: boxes of 64 columns, swizzled by 128 bytes,
+// zeros outside. Made on the host, nothing is allocated.
+CUtensorMap wide_map(
+    const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box_rows);
+
+// Dynamic shared memory of a block: the ring, later its sums; where k is split, the parts of sums
+// that it gets; and room to align them.
+int32_t wide_parts_at(const WidePlan& plan);
+size_t wide_shared_bytes(const WidePlan& plan);
+
+}  // namespace warprow::cuda

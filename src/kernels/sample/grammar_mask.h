@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/view.h"
+#include "kernels/op.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+// In an entry's list of masks: the row has none, and its logits stay.
+inline constexpr int32_t kNoMask = -1;
+// In an entry's list of masks, and then in logit_row: the row's mask is not there yet, so it yields
+// no token in this step and computes its last token again in a later one.
+inline constexpr int32_t kWithheldRow = -2;
+
+// The masks of one step in host memory that the device reads in place: a list i32 [max_rows] by
+// logits row, then the masks u32 [max_rows, mask_words], which the list numbers. Bit t % 32 of word
+// t / 32 is set if token t is allowed.
+constexpr int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
+constexpr int64_t mask_entry_words(int64_t max_rows, int64_t vocab) {
+  return max_rows * (1 + mask_words(vocab));
+}
+
+// Masks logits in place, the first rule of all: what comes after sees only tokens that the row's
+// grammar allows.
+//
+// Formula: logits[i, t] = -inf where bit t of row i's mask is 0; logit_row[i] = kWithheldRow where
+//   the row is withheld.
+// Shapes: logits [n, vocab] (row stride free); logit_row [n]; entry [1], which entry of the ring is
+//   the step's; ring: entries of mask_entry_words(max_rows, vocab).
+// Mapping: CPU: rows in parallel. CUDA: a warp for every 1024 tokens of a row.
+// Bytes moved: vocab / 8 of each mask from host memory; 4 for each token masked.
+// Numerics: exact.
+// Preconditions: n <= max_rows; the list has no mask beyond those written.
+// Origin: own.
+struct GrammarMaskArgs {
+  View<float, 2> logits;
+  View<int32_t, 1> logit_row;
+  const int32_t* entry = nullptr;
+  const int32_t* ring = nullptr;
+  int64_t max_rows = 0;
+};
+
+WR_OP(grammar_mask, GrammarMaskArgs);
+
+}  // namespace warprow

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/features/hidden_states.h"
+
+#include "base/dtype.h"
+#include "device/range.h"
+#include "runner/features/step_pieces.h"
+#include "runner/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace warprow {
+namespace {
+
+// What a row wants, and what its prompt brought so far.
+struct Wish {
+  uint32_t generation = 0;
+  uint32_t flags = 0;  // of SamplingParams
+  std::vector<float> values;
+
+  void clear() {
+    flags = 0;
+    values.clear();
+  }
+};
+
+// Hidden states that a step copied: [max_num_toks, hidden_size].
+struct Copied {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t width = 0;
+};
+using Pieces = StepPieces<Copied, Wish>;
+
+// Owns: the ring and the rows' results.
+class HiddenStates final : public RunnerFeature {
+ public:
+  explicit HiddenStates(const FeatureSetup& setup)
+      : rows_(*setup.rows),
+        memory_(setup.device->make_pinned(static_cast<size_t>(setup.num_entries) *
+                                          static_cast<size_t>(setup.max_num_toks) *
+                                          static_cast<size_t>(setup.hidden_bytes))),
+        pieces_(setup.num_entries, setup.max_num_seqs) {
+    std::byte* data = memory_.data();
+    for (Pieces::Step& step : pieces_.steps()) {
+      step.memory.data = data;
+      data += int64_t{setup.max_num_toks} * setup.hidden_bytes;
+    }
+  }
+
+  void on_row_added(const NewRow& row) override {
+    Wish& wish = pieces_.of(row.row, row.generation);
+    wish.clear();
+    wish.generation = row.generation;
+    wish.flags = row.params.flags & (SamplingParams::kOutputHidden | SamplingParams::kPromptHidden);
+  }
+
+  void after_forward(Stream& stream, const InputBatch& batch) override {
+    Pieces::Step& step = pieces_.begin_step();
+    step.memory.dtype = batch.hidden.dtype;
+    step.memory.width = batch.hidden.shape[1];
+    int64_t first_tok = 0;
+    int64_t used = 0;
+    for (const ScheduledRow& row : batch.rows) {
+      const Wish& wish = pieces_.of(row.row, rows_.host(row.row).generation);
+      if (wish.flags != 0) {
+        const int64_t count = num_wanted(row, wish);
+        const int64_t end_tok = first_tok + row.num_tokens;
+        copy(stream, batch.hidden.rows(end_tok - count, count), step.memory, used);
+        step.pieces.push_back({row.row, wish.generation, used, count});
+        used += count;
+      }
+      first_tok += row.num_tokens;
+    }
+  }
+
+  void on_output(ModelRunnerOutput& output) override {
+    const Pieces::Step& step = pieces_.take_step();
+    for (const Piece& piece : step.pieces) {
+      Wish& wish = pieces_.of(piece.row, piece.generation);
+      if (wish.flags != 0 && wish.generation == piece.generation) {
+        add_piece(step.memory, piece, wish);
+      }
+    }
+    for (RowOutput& row : output.rows) {
+      Wish& wish = pieces_.of(row.row, row.generation);
+      if (wish.flags == 0 || wish.generation != row.generation) {
+        continue;
+      }
+      if (row.tokens.count > 0) {
+        give_out(step.memory, wish, row, output);
+      } else {  // what a withheld row computes again comes again
+        wish.values.resize(wish.values.size() -
+                           static_cast<size_t>(row.num_rejected * step.memory.width));
+      }
+    }
+  }
+
+ private:
+  // Of the row's last tokens in the step: all of the prefill, or the one that is sampled from.
+  [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const Wish& wish) const {
+    const int32_t prefill_len = rows_.host(row.row).prefill_len;
+    if ((wish.flags & SamplingParams::kPromptHidden) != 0 &&
+        row.num_computed_tokens < prefill_len) {
+      return row.num_tokens;
+    }
+    return row.num_computed_tokens + row.num_tokens >= prefill_len ? 1 : 0;
+  }
+
+  static void copy(Stream& stream, const ActView& hidden, const Copied& to, int64_t at) {
+    const ScopedRange range("hidden_states");
+    const auto row_bytes = hidden.shape[1] * static_cast<int64_t>(dtype_bytes(hidden.dtype));
+    WR_CHECK_EQ(hidden.stride, hidden.shape[1]);
+    if (hidden.shape[0] > 0) {
+      stream.copy_to_host(
+          to.data + at * row_bytes, hidden.data, static_cast<size_t>(hidden.shape[0] * row_bytes));
+    }
+  }
+
+  static void add_piece(const Copied& from, const Piece& piece, Wish& wish) {
+    const auto first = static_cast<size_t>(piece.begin * from.width);
+    const auto count = static_cast<size_t>(piece.count * from.width);
+    for (size_t i = first; i < first + count; ++i) {
+      wish.values.push_back(from.dtype == DType::kF32
+                                ? reinterpret_cast<const float*>(from.data)[i]
+                                : bf16_to_f32(reinterpret_cast<const uint16_t*>(from.data)[i]));
+    }
+  }
+
+  static void give_out(const Copied& from, Wish& wish, RowOutput& row, ModelRunnerOutput& output) {
+    if (!output.hidden_states) {
+      output.hidden_states.emplace();
+      output.hidden_states->width = static_cast<int32_t>(from.width);
+    }
+    RowTensors& out = *output.hidden_states;
+    const size_t before = out.num_vectors();
+    out.values.insert(out.values.end(), wish.values.begin(), wish.values.end());
+    row.hidden = {static_cast<int32_t>(before), static_cast<int32_t>(out.num_vectors() - before)};
+    wish.values.clear();
+  }
+
+  const RequestRows& rows_;
+  PinnedBuffer memory_;
+  Pieces pieces_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunnerFeature> make_hidden_states(const FeatureSetup& setup) {
+  return std::make_unique<HiddenStates>(setup);
+}
+
+}  // namespace warprow

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts to tokens and back, without the engine.
+#include "server/api.h"
+#include "server/api_error.h"
+#include "server/chat/chat_prompt.h"
+#include "server/json_value.h"
+#include "server/write/answer_json.h"
+#include "text/text_model.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct TokenizeBody {
+  std::optional<std::string> text;  // else a chat
+  ChatWish chat;
+  std::optional<bool> add_special_tokens;
+  bool with_texts = false;
+  std::string model;
+};
+
+// vLLM's names, and llama.cpp's `content`, `add_special` and `with_pieces`.
+Result<void> read_tokenize_field(const std::string& name, const Json& value, TokenizeBody& out) {
+  const char* field = name.c_str();
+  std::vector<std::string> unused;
+  if (name == "prompt" || name == "content") {
+    return read_value(field, value, out.text.emplace());
+  }
+  if (name == "messages") {
+    Result<Json> messages = read_messages(name, value, unused);
+    return messages.map([&](Json& list) { out.chat.request.messages = std::move(list); });
+  }
+  if (name == "tools") {
+    return read_tools(field, value).map([&](Json list) { out.chat.tools.tools = std::move(list); });
+  }
+  if (name == "chat_template_kwargs") {
+    if (!value.is_object()) {
+      return wrong_value(name, "an object", value);
+    }
+    out.chat.request.variables = value;
+    return {};
+  }
+  if (name == "add_special_tokens" || name == "add_special") {
+    return read_value(field, value, out.add_special_tokens.emplace());
+  }
+  if (name == "add_generation_prompt") {
+    return read_value(field, value, out.chat.request.add_generation_prompt);
+  }
+  if (name == "continue_final_message") {
+    return read_value(field, value, out.chat.continue_final_message);
+  }
+  if (name == "return_token_strs" || name == "with_pieces") {
+    return read_value(field, value, out.with_texts);
+  }
+  return name == "model" ? read_value(field, value, out.model) : Result<void>();
+}
+
+Result<TokenizeBody> parse_tokenize_body(const std::string& text) {
+  const Result<Json> root = parse_json_object(text);
+  if (!root) {
+    return tl::unexpected(root.error());
+  }
+  TokenizeBody out;
+  for (const auto& [name, value] : root->items()) {
+    if (value.is_null()) {
+      continue;
+    }
+    if (Result<void> read = read_tokenize_field(name, value, out); !read) {
+      return tl::unexpected(read.error());
+    }
+  }
+  if (!out.text && out.chat.request.messages.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "prompt: missing, must be text; or messages");
+  }
+  return out;
+}
+
+}  // namespace
+
+Api::Answer Api::tokenize(const HttpRequest& request, const Wake& /*wake*/) {
+  const Result<TokenizeBody> body = parse_tokenize_body(request.body);
+  if (!body) {
+    return error_reply(api_error(body.error()));
+  }
+  if (const std::optional<ApiError> error = model_error(body->model)) {
+    return error_reply(*error);
+  }
+  const Tokenizer& tokenizer = engine_.text().tokenizer;
+  const Result<std::string> text =
+      body->text ? Result<std::string>(*body->text) : render_chat(body->chat, engine_.text());
+  if (!text) {
+    return error_reply(api_error(text.error()));
+  }
+  const std::vector<TokenId> ids =
+      tokenizer.encode(*text, body->add_special_tokens.value_or(body->text.has_value()));
+  Json out;
+  out["count"] = ids.size();
+  out["max_model_len"] = engine_.model_facts().max_model_len;
+  out["tokens"] = ids;
+  out["token_strs"] = nullptr;
+  if (body->with_texts) {
+    Json texts = Json::array();
+    for (const TokenId id : ids) {
+      texts.push_back(tokenizer.token_text(id));
+    }
+    out["token_strs"] = std::move(texts);
+  }
+  return HttpReply{.body = json_text(out)};
+}
+
+Api::Answer Api::detokenize(const HttpRequest& request, const Wake& /*wake*/) {
+  const Result<Json> root = parse_json_object(request.body);
+  if (!root) {
+    return error_reply(api_error(root.error()));
+  }
+  if (!root->contains("tokens")) {
+    return error_reply(
+        {400, "invalid_request_error", "tokens: missing, must be a list of token ids", "tokens"});
+  }
+  const Result<std::vector<TokenId>> ids = read_token_ids("tokens", (*root)["tokens"]);
+  if (!ids) {
+    return error_reply(api_error(ids.error()));
+  }
+  const int32_t vocab_size = engine_.text().tokenizer.vocab_size();
+  for (const TokenId id : *ids) {
+    if (id >= vocab_size) {
+      return error_reply(
+          {400,
+           "invalid_request_error",
+           fmt::format("tokens: {} is outside the vocabulary [0, {}]", id, vocab_size - 1),
+           "tokens"});
+    }
+  }
+  const std::string text = engine_.text().tokenizer.decode(*ids, false);
+  Json out;
+  out["prompt"] = text;
+  out["content"] = text;  // llama.cpp's name
+  return HttpReply{.body = json_text(out)};
+}
+
+}  // namespace warprow

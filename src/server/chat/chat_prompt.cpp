@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat/chat_prompt.h"
+
+#include <string_view>
+
+namespace warprow {
+namespace {
+
+// The text of the last message, behind which a prompt that goes on with it ends.
+std::string last_content(const OrderedJson& messages) {
+  const OrderedJson& content = messages.back()["content"];
+  const OrderedJson& text =
+      content.is_array() && !content.empty() ? content.back()["text"] : content;
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+std::string_view without_end_spaces(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+}
+
+}  // namespace
+
+Result<std::string> render_chat(const ChatWish& chat, const TextModel& text) {
+  if (!text.chat_template) {
+    return tl::unexpected(text.chat_template.error());
+  }
+  ChatRequest request = chat.request;
+  if (chat.tools.choice != ToolWish::Choice::kNone) {
+    request.tools = chat.tools.tools;
+  }
+  Result<std::string> rendered = text.chat_template->render(request);
+  if (!rendered || !chat.continue_final_message) {
+    return rendered;
+  }
+  // Templates may trim a content and close its turn: the prompt ends where the content does.
+  const std::string content = last_content(request.messages);
+  const std::string_view shown = without_end_spaces(content);
+  const size_t at = rendered->rfind(shown);
+  if (shown.empty() || at == std::string::npos) {
+    return fail(ErrorCode::kInvalidArgument,
+                "continue_final_message: the chat template does not show the last message's text");
+  }
+  const bool as_given = rendered->compare(at, content.size(), content) == 0;
+  rendered->resize(at + (as_given ? content.size() : shown.size()));
+  return rendered;
+}
+
+bool opens_reasoning(const std::string& prompt) {
+  return without_end_spaces(prompt).ends_with("<think>");
+}
+
+}  // namespace warprow

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat_body.h"
+
+#include "server/json_value.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json member(const Json& object, const char* name) {
+  return object.contains(name) ? object[name] : Json();
+}
+
+// Text, or a list of text parts; the template joins those unless it walks through them itself.
+Result<void> check_content(const std::string& field, const Json& value) {
+  if (value.is_string()) {
+    return {};
+  }
+  if (!value.is_array()) {
+    return wrong_value(field, "text or a list of text parts", value);
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    const Json& part = value[i];
+    const bool is_text =
+        part.is_object() && member(part, "type") == "text" && member(part, "text").is_string();
+    if (!is_text) {
+      return wrong_value(fmt::format("{}[{}]", field, i), "a part of type text", part);
+    }
+  }
+  return {};
+}
+
+Result<void> check_tool_calls(const std::string& field, const Json& value) {
+  if (!value.is_array()) {
+    return wrong_value(field, "a list of tool calls", value);
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    const Json function = value[i].is_object() ? member(value[i], "function") : Json();
+    const bool is_call = function.is_object() && member(function, "name").is_string();
+    if (!is_call) {
+      return wrong_value(fmt::format("{}[{}]", field, i), "a function with a name", value[i]);
+    }
+    const Json arguments = member(function, "arguments");
+    if (!arguments.is_null() && !arguments.is_string() && !arguments.is_object()) {
+      return wrong_value(fmt::format("{}[{}].function.arguments", field, i), "text", arguments);
+    }
+  }
+  return {};
+}
+
+Result<Json> read_message(const std::string& field,
+                          const Json& value,
+                          std::vector<std::string>& ignored) {
+  if (!value.is_object()) {
+    return wrong_value(field, "an object with role and content", value);
+  }
+  Json message;
+  std::string role;
+  if (Result<void> read = read_value((field + ".role").c_str(), member(value, "role"), role);
+      !read) {
+    return tl::unexpected(read.error());
+  }
+  message["role"] = role;
+  const Json calls = member(value, "tool_calls");
+  Json content = member(value, "content");
+  if (content.is_null() && !calls.is_null()) {
+    content = "";
+  }
+  if (Result<void> good = check_content(field + ".content", content); !good) {
+    return tl::unexpected(good.error());
+  }
+  message["content"] = std::move(content);
+  for (const auto& [key, part] : value.items()) {
+    if (part.is_null() || key == "role" || key == "content") {
+      continue;
+    }
+    if (key == "tool_calls") {
+      if (Result<void> good = check_tool_calls(field + ".tool_calls", part); !good) {
+        return tl::unexpected(good.error());
+      }
+      message[key] = part;
+    } else if (key == "reasoning_content" || key == "reasoning") {
+      message["reasoning_content"] = part;
+    } else if ((key == "name" || key == "tool_call_id") && part.is_string()) {
+      message[key] = part;
+    } else {
+      ignored.push_back("messages." + key);
+    }
+  }
+  return message;
+}
+
+}  // namespace
+
+Result<Json> read_messages(const std::string& field,
+                           const Json& value,
+                           std::vector<std::string>& ignored) {
+  if (!value.is_array() || value.empty()) {
+    return wrong_value(field, "a list of one message or more", value);
+  }
+  Json messages = Json::array();
+  for (size_t i = 0; i < value.size(); ++i) {
+    Result<Json> message = read_message(fmt::format("{}[{}]", field, i), value[i], ignored);
+    if (!message) {
+      return message;
+    }
+    messages.push_back(*std::move(message));
+  }
+  return messages;
+}
+
+Result<Json> read_tools(const char* field, const Json& value) {
+  if (!value.is_array()) {
+    return wrong_value(field, "a list of functions", value);
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", field, i);
+    const Json& tool = value[i];
+    const Json function = tool.is_object() ? member(tool, "function") : Json();
+    if (!function.is_object() || member(tool, "type") != "function") {
+      return wrong_value(where, "an object with type \"function\" and function", tool);
+    }
+    const Json name = member(function, "name");
+    if (!name.is_string() || name.get<std::string>().empty()) {
+      return wrong_value(where + ".function.name", "text", name);
+    }
+    const Json parameters = member(function, "parameters");
+    if (!parameters.is_null() && !parameters.is_object()) {
+      return wrong_value(where + ".function.parameters", "a JSON schema", parameters);
+    }
+  }
+  return value.empty() ? Json() : value;
+}
+
+Result<void> read_tool_choice(const char* field, const Json& value, ToolWish& wish) {
+  using Choice = ToolWish::Choice;
+  if (value == "none") {
+    wish.choice = Choice::kNone;
+  } else if (value == "auto") {
+    wish.choice = Choice::kAuto;
+  } else if (value == "required") {
+    wish.choice = Choice::kRequired;
+  } else {
+    const Json function = value.is_object() ? member(value, "function") : Json();
+    const Json name = function.is_object() ? member(function, "name") : Json();
+    if (!name.is_string()) {
+      return wrong_value(field, "none, auto, required or a named function", value);
+    }
+    wish.choice = Choice::kNamed;
+    wish.name = name.get<std::string>();
+  }
+  return {};
+}
+
+Result<void> check_tool_wish(ToolWish& wish) {
+  using Choice = ToolWish::Choice;
+  const bool forces = wish.choice == Choice::kRequired || wish.choice == Choice::kNamed;
+  if (wish.tools.is_null()) {
+    if (forces) {
+      return fail(ErrorCode::kInvalidArgument, "tool_choice: needs tools, and there are none");
+    }
+    wish.choice = Choice::kNone;
+    return {};
+  }
+  const bool is_known = std::any_of(wish.tools.begin(), wish.tools.end(), [&](const Json& tool) {
+    return tool["function"]["name"] == wish.name;
+  });
+  if (wish.choice == Choice::kNamed && !is_known) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("tool_choice: no tool is named '{}'", wish.name));
+  }
+  return {};
+}
+
+}  // namespace warprow

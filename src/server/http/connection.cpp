@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/connection.h"
+
+#include "server/api_error.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+namespace warprow {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::seconds kLingerTimeout{5};  // for the rest of a request refused early
+constexpr size_t kLongestId = 128;
+constexpr size_t kPiece = 4096;  // read at once
+
+// The answer to what is no request, or nothing where the client is gone or too slow.
+std::optional<HttpReply> refusal(const error_code& error, const HttpOptions& options) {
+  const char* type = "invalid_request_error";
+  if (error == http::error::body_limit) {
+    return error_reply(
+        {413, type, fmt::format("the body is larger than {} bytes", options.max_body_bytes)});
+  }
+  if (error == http::error::header_limit) {
+    return error_reply(
+        {431, type, fmt::format("the headers are larger than {} bytes", options.max_header_bytes)});
+  }
+  const bool is_protocol =
+      error.category() == http::make_error_code(http::error::bad_method).category();
+  if (!is_protocol || error == http::error::end_of_stream ||
+      error == http::error::partial_message) {
+    return std::nullopt;
+  }
+  return error_reply({400, type, "not HTTP: " + error.message()});
+}
+
+// GCC 12 destroys some temporaries of a coroutine twice, so replies and errors are made by functions.
+HttpReply compressed_refusal() {
+  return error_reply(
+      {415, "invalid_request_error", "bodies must not be compressed (Content-Encoding)"});
+}
+
+ApiError shutdown_error() {
+  return {503, "service_unavailable", "the server shut down before the answer's end"};
+}
+
+HttpReply plain_http_refusal() {
+  return error_reply({400, "invalid_request_error", "this port speaks HTTPS, and this was HTTP"});
+}
+
+// OpenSSL knows a request's first word.
+bool is_plain_http(const error_code& error) {
+  return error.category() == asio::error::get_ssl_category() &&
+         ERR_GET_REASON(error.value()) == SSL_R_HTTP_REQUEST;
+}
+
+std::string client_name(const ByteSocket& socket) {
+  error_code error;
+  const ByteProtocol::endpoint remote = socket.remote_endpoint(error);
+  if (error || (remote.protocol().family() != AF_INET && remote.protocol().family() != AF_INET6)) {
+    return "unix";
+  }
+  asio::ip::tcp::endpoint endpoint;
+  endpoint.resize(remote.size());
+  std::memcpy(endpoint.data(), remote.data(), remote.size());
+  return endpoint.address().to_string();
+}
+
+bool is_plain_id(const std::string& text) {
+  return !text.empty() && text.size() <= kLongestId &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+}  // namespace
+
+Connection::Connection(ConnectionHost& host, ByteSocket socket)
+    : host_(host),
+      stream_(host.tls, std::move(socket)),
+      client_(client_name(stream_.next().socket())) {}
+
+void Connection::wake() {
+  if (wakeup_) {
+    wakeup_->set();
+  }
+}
+
+asio::awaitable<void> Connection::serve() {
+  bool go_on = co_await shake_hands();
+  while (go_on &&
+         !host_.closing) {  // a co_await behind && in a loop's condition would always run (GCC 12)
+    if (!co_await wait_for_bytes()) {
+      break;
+    }
+    std::optional<Message> message = co_await read_request();
+    if (!message) {
+      break;
+    }
+    busy_ = true;
+    go_on = co_await answer(std::move(*message));
+    busy_ = false;
+    go_on = go_on && !host_.draining;
+  }
+  co_await say_farewell();
+  error_code ignored;
+  stream_.next().socket().shutdown(ByteSocket::shutdown_both, ignored);
+}
+
+asio::awaitable<bool> Connection::shake_hands() {
+  if (!stream_.is_tls()) {
+    co_return true;
+  }
+  stream_.next().expires_after(host_.options.read_timeout);
+  auto [error] = co_await stream_.async_handshake(asio::ssl::stream_base::server, kNoThrow);
+  if (error) {
+    stream_.drop_tls();
+    if (is_plain_http(error)) {
+      HttpReply refused = plain_http_refusal();
+      co_await refuse(std::move(refused));
+    }
+  }
+  co_return !error;
+}
+
+asio::awaitable<bool> Connection::wait_for_bytes() {
+  if (buffer_.size() > 0) {
+    co_return true;
+  }
+  stream_.next().expires_after(host_.options.idle_timeout);
+  auto [error, num_read] = co_await stream_.async_read_some(buffer_.prepare(kPiece), kNoThrow);
+  buffer_.commit(num_read);
+  co_return !error;
+}
+
+asio::awaitable<std::optional<Connection::Message>> Connection::read_request() {
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(host_.options.max_header_bytes);
+  parser.body_limit(host_.options.max_body_bytes);
+  stream_.next().expires_after(host_.options.read_timeout);
+  auto [error, num_read] = co_await http::async_read_header(stream_, buffer_, parser, kNoThrow);
+  if (!error && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    http::response<http::empty_body> go_ahead(http::status::continue_, parser.get().version());
+    auto [failed, num_written] = co_await http::async_write(stream_, go_ahead, kNoThrow);
+    error = failed;
+  }
+  if (!error) {
+    auto [failed, num_body] = co_await http::async_read(stream_, buffer_, parser, kNoThrow);
+    error = failed;
+  }
+  if (!error) {
+    co_return parser.release();
+  }
+  if (std::optional<HttpReply> reply = refusal(error, host_.options)) {
+    co_await refuse(std::move(*reply));
+  }
+  co_return std::nullopt;
+}
+
+asio::awaitable<void> Connection::refuse(HttpReply reply) {
+  exchange_ = {};
+  exchange_.keep = false;
+  exchange_.request_id = made_id();
+  host_.api.watch().metrics.count_http("other", reply.status);
+  co_await send_reply(std::move(reply));
+  co_await linger();
+}
+
+HttpRequest Connection::begin_exchange(Message&& message) {
+  HttpRequest out;
+  out.method = std::string(message.method_string());
+  const std::string target(message.target());
+  const size_t question = std::min(target.find('?'), target.size());
+  out.path = target.substr(0, question);
+  if (out.path.size() > 1 && out.path.back() == '/') {
+    out.path.pop_back();
+  }
+  out.query = target.substr(std::min(question + 1, target.size()));
+  out.authorization = std::string(message[http::field::authorization]);
+  const std::string given(message["X-Request-Id"]);
+  out.request_id = is_plain_id(given) ? given : made_id();
+  const bool preflight = out.method == "OPTIONS";
+  exchange_ = {.version = message.version(),
+               .keep = message.keep_alive(),
+               .head_only = out.method == "HEAD",
+               .request_id = out.request_id,
+               .cors = cors_headers(
+                   host_.options.cors, std::string(message[http::field::origin]), preflight)};
+  line_ = {.client = client_, .method = out.method, .target = target, .request_id = out.request_id};
+  out.body = std::move(message.body());
+  return out;
+}
+
+asio::awaitable<bool> Connection::answer(Message message) {
+  const Clock::time_point begin = Clock::now();
+  const std::string encoding(message[http::field::content_encoding]);
+  HttpRequest request = begin_exchange(std::move(message));
+  const std::string path = Api::known_path(request.path);
+  wakeup_ = std::make_shared<Wakeup>(host_.io);
+  bool go_on = false;
+  if (!encoding.empty() && encoding != "identity") {
+    HttpReply refused = compressed_refusal();
+    go_on = co_await send_reply(std::move(refused));
+  } else {
+    Api::Answer made = co_await make_answer(std::move(request));
+    if (auto* reply = std::get_if<HttpReply>(&made)) {
+      go_on = co_await send_reply(std::move(*reply));
+    } else {
+      go_on = co_await send_generation(*std::get<std::unique_ptr<Generation>>(made));
+    }
+  }
+  wakeup_ = nullptr;
+  const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
+  line_.ms = took.count();
+  host_.api.watch().metrics.count_http(path, line_.status);
+  log(line_);
+  co_return go_on;
+}
+
+asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request) {
+  struct Job {
+    Api::Answer answer;
+    bool done = false;  // the connection's
+  };
+  auto wake = [this_io = &host_.io, wakeup = wakeup_] {
+    asio::post(*this_io, [wakeup] { wakeup->set(); });
+  };
+  if (Api::is_quick(request)) {
+    co_return host_.api.handle(request, wake);
+  }
+  auto job = std::make_shared<Job>();
+  asio::post(host_.workers,
+             [job, wake, request = std::move(request), &host = host_, wakeup = wakeup_] {
+               job->answer = host.api.handle(request, wake);
+               asio::post(host.io, [job, wakeup] {
+                 job->done = true;
+                 wakeup->set();
+               });
+             });
+  while (!job->done) {
+    wakeup_->signalled = false;
+    wakeup_->timer.expires_at(Clock::time_point::max());
+    co_await wakeup_->timer.async_wait(kNoThrow);
+  }
+  co_return std::move(job->answer);
+}
+
+HttpHeaders Connection::common_headers() const {
+  HttpHeaders out = exchange_.cors;
+  out.emplace_back("X-Request-Id", exchange_.request_id);
+  return out;
+}
+
+std::string Connection::made_id() {
+  return fmt::format("{:016x}{:016x}", host_.random(), host_.random());
+}
+
+asio::awaitable<bool> Connection::send_reply(HttpReply reply) {
+  http::response<http::string_body> message(static_cast<http::status>(reply.status),
+                                            exchange_.version);
+  for (const auto& [name, value] : common_headers()) {
+    message.set(name, value);
+  }
+  for (const auto& [name, value] : reply.headers) {
+    message.set(name, value);
+  }
+  if (!reply.content_type.empty()) {
+    message.set(http::field::content_type, reply.content_type);
+  }
+  message.keep_alive(exchange_.keep && !host_.draining);
+  message.content_length(reply.body.size());
+  if (!exchange_.head_only) {
+    message.body() = std::move(reply.body);
+  }
+  line_.status = reply.status;
+  line_.num_bytes = message.body().size();
+  stream_.next().expires_after(host_.options.write_timeout);
+  auto [error, num_written] = co_await http::async_write(stream_, message, kNoThrow);
+  co_return !error && message.keep_alive();
+}
+
+// By reading on: what comes is the next request's, an end means that nobody waits any more.
+void Connection::begin_watch() {
+  wakeup_->reading = true;
+  stream_.next().expires_never();
+  stream_.async_read_some(buffer_.prepare(kPiece),
+                          [wakeup = wakeup_](const error_code& error, size_t num_read) {
+                            wakeup->reading = false;
+                            wakeup->num_read = num_read;
+                            wakeup->gone = error && error != asio::error::operation_aborted;
+                            wakeup->set();
+                          });
+}
+
+asio::awaitable<void> Connection::end_watch() {
+  error_code ignored;
+  stream_.next().socket().cancel(ignored);
+  while (wakeup_->reading) {
+    wakeup_->timer.expires_at(Clock::time_point::max());
+    co_await wakeup_->timer.async_wait(kNoThrow);
+  }
+  buffer_.commit(std::exchange(wakeup_->num_read, 0));
+}
+
+asio::awaitable<bool> Connection::send_generation(Generation& generation) {
+  begin_watch();
+  const bool chunked = exchange_.version >= 11;
+  exchange_.keep = exchange_.keep && (chunked || !generation.is_stream());
+  bool good = true;
+  if (generation.is_stream()) {
+    good = co_await send_head(generation);
+  }
+  if (good) {
+    good = co_await send_events_until_end(generation, chunked);
+  }
+  co_await end_watch();
+  if (!good) {
+    host_.api.watch().metrics.count_disconnect();
+    co_return false;
+  }
+  if (!generation.is_stream()) {
+    HttpReply reply = generation.reply();
+    co_return co_await send_reply(std::move(reply));
+  }
+  if (chunked) {
+    stream_.next().expires_after(host_.options.write_timeout);
+    auto [error, num_written] =
+        co_await asio::async_write(stream_, http::make_chunk_last(), kNoThrow);
+    good = !error;
+  }
+  co_return good&& exchange_.keep;
+}
+
+asio::awaitable<bool> Connection::send_events_until_end(Generation& generation, bool chunked) {
+  while (true) {
+    wakeup_->signalled = false;
+    std::string events = generation.take();
+    if (host_.expired) {
+      events += generation.give_up(shutdown_error());
+    }
+    if (!events.empty() && !co_await send_events(std::move(events), chunked)) {
+      co_return false;
+    }
+    if (generation.finished()) {
+      co_return true;
+    }
+    if (!co_await wait_for_wake(generation.is_stream() && chunked)) {
+      co_return false;
+    }
+  }
+}
+
+asio::awaitable<bool> Connection::wait_for_wake(bool as_stream) {
+  const bool comments = as_stream && host_.options.keep_alive.count() > 0;
+  while (!wakeup_->signalled) {
+    if (comments) {
+      wakeup_->timer.expires_after(host_.options.keep_alive);
+    } else {
+      wakeup_->timer.expires_at(Clock::time_point::max());
+    }
+    auto [cancelled] = co_await wakeup_->timer.async_wait(kNoThrow);
+    const bool silent = !cancelled && !wakeup_->signalled;
+    if (silent) {
+      std::string comment = ": keep-alive\n\n";
+      if (!co_await send_events(std::move(comment), true)) {
+        co_return false;
+      }
+    }
+  }
+  co_return !wakeup_->gone;
+}
+
+asio::awaitable<bool> Connection::send_head(const Generation& generation) {
+  http::response<http::empty_body> head(http::status::ok, exchange_.version);
+  for (const auto& [name, value] : common_headers()) {
+    head.set(name, value);
+  }
+  for (const auto& [name, value] : generation.headers()) {
+    head.set(name, value);
+  }
+  head.set(http::field::content_type, "text/event-stream; charset=utf-8");
+  head.set(http::field::cache_control, "no-cache");
+  head.set("X-Accel-Buffering", "no");
+  head.keep_alive(exchange_.keep);
+  head.chunked(exchange_.version >= 11);
+  line_.status = 200;
+  http::response_serializer<http::empty_body> serializer(head);
+  stream_.next().expires_after(host_.options.write_timeout);
+  auto [error, num_written] = co_await http::async_write_header(stream_, serializer, kNoThrow);
+  co_return !error;
+}
+
+asio::awaitable<bool> Connection::send_events(std::string events, bool chunked) {
+  stream_.next().expires_after(host_.options.write_timeout);
+  line_.num_bytes += events.size();
+  const asio::const_buffer bytes(events.data(), events.size());
+  if (chunked) {
+    auto [error, num_written] =
+        co_await asio::async_write(stream_, http::make_chunk(bytes), kNoThrow);
+    co_return !error;
+  }
+  auto [error, num_written] = co_await asio::async_write(stream_, bytes, kNoThrow);
+  co_return !error;
+}
+
+// Closing with unread bytes would reset the connection, and the client might lose the refusal.
+asio::awaitable<void> Connection::linger() {
+  co_await say_farewell();
+  error_code ignored;
+  stream_.next().socket().shutdown(ByteSocket::shutdown_send, ignored);
+  stream_.next().expires_after(kLingerTimeout);
+  char bytes[kPiece];
+  while (true) {
+    auto [error, num_read] = co_await stream_.next().async_read_some(asio::buffer(bytes), kNoThrow);
+    if (error) {
+      co_return;
+    }
+  }
+}
+
+asio::awaitable<void> Connection::say_farewell() {
+  if (stream_.is_tls()) {
+    stream_.next().expires_after(kLingerTimeout);
+    co_await stream_.async_farewell(kNoThrow);
+    stream_.drop_tls();
+  }
+}
+
+void Connection::log(const AccessLine& line) const {
+  if (host_.options.access_log != AccessLog::kOff) {
+    // A log that cannot be written must not stop answers.
+    (void)std::fputs(access_line(host_.options.access_log, line).c_str(), stderr);
+  }
+}
+
+}  // namespace warprow

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "server/api.h"
+#include "server/http/http_options.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "net/maybe_tls.h"
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+
+// For http/ alone: it shows Boost.
+namespace warprow {
+
+using ByteProtocol = boost::asio::generic::stream_protocol;  // TCP or Unix
+using ByteSocket = boost::asio::basic_stream_socket<ByteProtocol>;
+using ByteStream = MaybeTls<boost::beast::basic_stream<ByteProtocol>>;
+
+// Where a connection waits for its answer; shared with handlers that may come after its end.
+struct Wakeup {
+  explicit Wakeup(boost::asio::io_context& io) : timer(io) {}
+  void set() {
+    signalled = true;
+    timer.cancel();
+  }
+  boost::asio::steady_timer timer;
+  bool signalled = false;
+  // Of the read that goes on while an answer is made.
+  bool reading = false;
+  size_t num_read = 0;
+  bool gone = false;  // the client has closed its side
+};
+
+// What all connections of a server share.
+struct ConnectionHost {
+  const HttpOptions& options;
+  boost::asio::io_context& io;
+  boost::asio::thread_pool& workers;
+  Api& api;
+  boost::asio::ssl::context* tls = nullptr;  // none: plain HTTP
+  std::mt19937_64 random{std::random_device{}()};
+  bool draining = false;  // connections end with their answers
+  bool expired = false;   // answers that still run are given up
+  bool closing = false;   // connections without a request end
+};
+
+// One client's connection: requests in, answers out, one after the other.
+//
+// Thread: the io_context's.
+class Connection {
+ public:
+  Connection(ConnectionHost& host, ByteSocket socket);
+
+  // Until the client leaves, or the server does.
+  boost::asio::awaitable<void> serve();
+
+  [[nodiscard]] bool busy() const { return busy_; }
+  // Ends reads and writes that are under way.
+  void cancel() { stream_.next().cancel(); }
+  // Lets it look at the host's flags.
+  void wake();
+
+ private:
+  template <typename T>
+  using Task = boost::asio::awaitable<T>;
+  using Message = boost::beast::http::request<boost::beast::http::string_body>;
+
+  // The request under way, as its answer needs it.
+  struct Exchange {
+    unsigned version = 11;
+    bool keep = true;
+    bool head_only = false;
+    std::string request_id;
+    HttpHeaders cors;
+  };
+
+  Task<bool> shake_hands();
+  Task<bool> wait_for_bytes();
+  // The next request; nullopt: the connection is over, perhaps after a refusal.
+  Task<std::optional<Message>> read_request();
+  Task<void> refuse(HttpReply reply);  // what is no request
+  // These return whether the connection can go on.
+  Task<bool> answer(Message message);
+  Task<bool> send_reply(HttpReply reply);
+  Task<bool> send_generation(Generation& generation);
+  Task<bool> send_events_until_end(Generation& generation, bool chunked);
+  Task<bool> send_head(const Generation& generation);
+  Task<bool> send_events(std::string events, bool chunked);
+
+  Task<Api::Answer> make_answer(HttpRequest request);
+  Task<bool> wait_for_wake(bool as_stream);  // false: the client has gone
+  Task<void> linger();
+  Task<void> say_farewell();  // the end of what is sent
+  void begin_watch();         // for the client's end, while an answer is made
+  Task<void> end_watch();
+  [[nodiscard]] HttpRequest begin_exchange(Message&& message);
+  [[nodiscard]] HttpHeaders common_headers() const;
+  [[nodiscard]] std::string made_id();
+  void log(const AccessLine& line) const;
+
+  ConnectionHost& host_;
+  ByteStream stream_;
+  boost::beast::flat_buffer buffer_;
+  std::shared_ptr<Wakeup> wakeup_;  // of the request under way
+  Exchange exchange_;
+  AccessLine line_;
+  std::string client_;
+  bool busy_ = false;  // with a request that has been read
+};
+
+}  // namespace warprow

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/http_options.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+// A client's words in a line of a log: nothing in them may end it or steer a terminal.
+std::string plain(std::string text) {
+  for (char& c : text) {
+    c = c > ' ' && c <= '~' ? c : '?';
+  }
+  return text;
+}
+
+}  // namespace
+
+HttpHeaders cors_headers(const CorsOptions& options, std::string_view origin, bool preflight) {
+  const auto names = [&](std::string_view name) {
+    return std::find(options.origins.begin(), options.origins.end(), name) != options.origins.end();
+  };
+  const bool all = names("*");
+  if (origin.empty() || (!all && !names(origin))) {
+    return {};
+  }
+  const bool as_star = all && !options.allow_credentials;
+  HttpHeaders out{{"Access-Control-Allow-Origin", as_star ? "*" : std::string(origin)},
+                  {"Access-Control-Expose-Headers", "X-Request-Id, X-Ignored-Params"}};
+  if (!as_star) {
+    out.emplace_back("Vary", "Origin");
+  }
+  if (options.allow_credentials) {
+    out.emplace_back("Access-Control-Allow-Credentials", "true");
+  }
+  if (preflight) {
+    out.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    out.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+    out.emplace_back("Access-Control-Max-Age", "600");
+  }
+  return out;
+}
+
+std::string access_line(AccessLog format, const AccessLine& line) {
+  const std::string when = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  if (format == AccessLog::kText) {
+    return fmt::format("{} {} \"{} {}\" {} {} {:.1f} ms {}\n",
+                       when,
+                       line.client,
+                       plain(line.method),
+                       plain(line.target),
+                       line.status,
+                       line.num_bytes,
+                       line.ms,
+                       plain(line.request_id));
+  }
+  nlohmann::ordered_json out;
+  out["time"] = when;
+  out["client"] = line.client;
+  out["method"] = line.method;
+  out["target"] = line.target;
+  out["status"] = line.status;
+  out["bytes"] = line.num_bytes;
+  out["ms"] = line.ms;
+  out["request_id"] = line.request_id;
+  return out.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace warprow

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "server/http_message.h"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/tls_context.h"
+
+namespace warprow {
+
+// Which web pages may call the server from a browser.
+struct CorsOptions {
+  std::vector<std::string> origins;  // "*" for all; none: no page of another origin
+  bool allow_credentials = false;
+};
+
+enum class AccessLog { kOff, kText, kJson };
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;  // 0: any free one
+  std::string uds;       // a socket's path instead of host and port
+  uint64_t max_body_bytes = 32 * 1024 * 1024;
+  uint32_t max_header_bytes = 64 * 1024;
+  std::chrono::seconds idle_timeout{120};  // a connection without a request
+  std::chrono::seconds read_timeout{60};   // a request, from its first byte to its last
+  std::chrono::seconds write_timeout{60};  // a reader that takes nothing
+  std::chrono::seconds keep_alive{15};     // a stream without news gets a comment; 0: never
+  std::chrono::seconds shutdown_timeout{30};
+  CorsOptions cors;
+  TlsServerOptions tls;
+  AccessLog access_log = AccessLog::kOff;
+};
+
+// The headers that let a page of `origin` read the answer; none if it may not.
+HttpHeaders cors_headers(const CorsOptions& options, std::string_view origin, bool preflight);
+
+// What the access log says of one answered request.
+struct AccessLine {
+  std::string client;
+  std::string method;
+  std::string target;
+  std::string request_id;
+  int status = 0;  // 0: the client left before an answer
+  uint64_t num_bytes = 0;
+  double ms = 0;
+};
+std::string access_line(AccessLog format, const AccessLine& line);
+
+}  // namespace warprow

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http_message.h"
+
+#include <charconv>
+
+namespace warprow {
+namespace {
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size()) {
+      unsigned value = 0;
+      const char* const end = text.data() + i + 3;
+      if (std::from_chars(text.data() + i + 1, end, value, 16).ptr == end) {
+        out += static_cast<char>(value);
+        i += 2;
+        continue;
+      }
+    }
+    out += text[i] == '+' ? ' ' : text[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<std::string> query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(pair.size() < query.size() ? pair.size() + 1 : pair.size());
+    const size_t equals = pair.find('=');
+    if (pair.substr(0, equals) == name) {
+      return equals == std::string_view::npos ? "" : percent_decoded(pair.substr(equals + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace warprow

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine/engine.h"
+#include "server/watch/request_journal.h"
+#include "server/watch/server_metrics.h"
+
+#include <atomic>
+#include <string>
+
+namespace warprow {
+
+// What the server knows of itself and its requests.
+//
+// Thread: any. Outlives the engine, whose callbacks write here to the last.
+struct ServerWatch {
+  ServerMetrics metrics;
+  RequestJournal journal{metrics};
+  EngineClock::time_point started = EngineClock::now();
+  std::atomic<bool> draining = false;  // no new requests are taken
+};
+
+// Names for what is written below.
+struct ServerNames {
+  std::string model;
+  std::string version;
+};
+
+// An engine that is this long in one phase of a step is stuck.
+inline constexpr double kDefaultStallSeconds = 4.0;
+
+// Whether the engine can make progress: "" or why not, in one line that names the phase.
+std::string engine_trouble(const EngineProgress& progress, double stall_seconds);
+
+// GET /v1/engine/state; see docs/server.md for the fields. Waits for the engine thread a little.
+std::string engine_state_json(Engine& engine,
+                              const ServerWatch& watch,
+                              const ServerNames& names,
+                              double stall_seconds);
+
+// The last seconds of steps, mask fills and requests as Chrome's trace events, which Perfetto opens.
+std::string trace_json(const Engine& engine, const ServerWatch& watch, double seconds);
+
+}  // namespace warprow

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine/engine.h"
+#include "server/write/answer_writer.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+
+// Parts that the answers of all endpoints share.
+
+// Text that is no UTF-8 becomes U+FFFD.
+std::string json_text(const nlohmann::ordered_json& json);
+
+// One server-sent event.
+std::string sse_event(std::string_view data);
+
+nlohmann::ordered_json answer_head(const AnswerInfo& info, const char* object);
+nlohmann::ordered_json finish_reason_json(const RequestUpdate& update);
+nlohmann::ordered_json stop_reason_json(const RequestUpdate& update);
+
+// OpenAI's usage of all choices; a prompt counts once.
+nlohmann::ordered_json usage_json(std::span<const RequestUpdate> choices, const AnswerShape& shape);
+
+// llama.cpp's timings, and the time in the queue: counts are sums over the choices, times those of
+// the slowest.
+nlohmann::ordered_json timings_json(std::span<const RequestUpdate> choices);
+
+// Whether an update says something that a client can see.
+bool has_news(const RequestUpdate& update, const AnswerShape& shape);
+
+}  // namespace warprow

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""schemathesis over the server's own /openapi.json: examples made from the description must give no 5xx, no status, header or
+body that it does not declare, and what it forbids must be refused.
+
+Usage and environment as tests/e2e/server_test.py; EXAMPLES is how many an operation gets (20). schemathesis comes from
+tools/fetch_clients.sh; without it the exit status is 77.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import server_test  # noqa: E402
+
+CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+PROGRAM = os.environ.get("SCHEMATHESIS", os.path.join(CACHE, "warprow", "clients", "schemathesis", "bin", "schemathesis"))
+# A schema cannot say how fields depend on one another (n with temperature 0, min_tokens and max_tokens), so what it allows may
+# still be refused.
+EXCLUDED = "positive_data_acceptance"
+
+
+def main():
+    if not os.path.exists(PROGRAM):
+        print("skipped: schemathesis is not here; tools/fetch_clients.sh fetches it")
+        return 77
+    server = server_test.Server("--max-model-len", "64", "--api-key", "k")
+    folder = tempfile.TemporaryDirectory()  # it leaves a cache where it runs
+    try:
+        return subprocess.run([PROGRAM, "run", f"http://127.0.0.1:{server.port}/openapi.json", "--checks", "all",
+                               "--exclude-checks", EXCLUDED, "--max-examples", os.environ.get("EXAMPLES", "20"),
+                               "--phases", "examples,coverage,fuzzing", "--header", "Authorization: Bearer k",
+                               "--request-timeout", "60", "--no-color", "--seed", "1"], check=False,
+                              cwd=folder.name).returncode
+    finally:
+        folder.cleanup()
+        assert server.stop() == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

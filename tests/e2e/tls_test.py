@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Black-box tests of HTTPS: `warprow serve --ssl-certfile`, and the commands that talk to such a server.
+
+Usage and environment as server_test.py; certificates are made with the `openssl` command.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import server_test
+from server_test import BIN, CHAT, MODEL, PROMPT, TIMEOUT, Server, clean_environment
+from server_life_test import LONG, Case, wait_until
+
+
+def openssl(*arguments):
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=TIMEOUT)
+
+
+class Certificates:
+    """An authority, a certificate of localhost and 127.0.0.1, one of a client, and what does not belong to them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.authority("ca")
+        self.authority("stranger")
+        self.leaf("server", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+        self.leaf("elsewhere", "subjectAltName=DNS:elsewhere.example")
+        self.leaf("client", "extendedKeyUsage=clientAuth")
+        openssl("rsa", "-aes256", "-passout", "pass:secret", "-in", self.path("server.key"), "-out", self.path("locked.key"))
+        openssl("genpkey", "-algorithm", "ED25519", "-out", self.path("other_kind.key"))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def authority(self, name):
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout",
+                self.path(name + ".key"), "-out", self.path(name + ".pem"))
+
+    def leaf(self, name, extension):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", self.path(name + ".key"), "-out",
+                self.path(name + ".csr"))
+        with open(self.path("extensions"), "w", encoding="ascii") as file:
+            file.write(extension)
+        openssl("x509", "-req", "-days", "2", "-in", self.path(name + ".csr"), "-CA", self.path("ca.pem"), "-CAkey",
+                self.path("ca.key"), "-CAcreateserial", "-extfile", self.path("extensions"), "-out", self.path(name + ".pem"))
+
+    def server_flags(self, name="server"):
+        return ["--ssl-certfile", self.path(name + ".pem"), "--ssl-keyfile", self.path(name + ".key")]
+
+    def trusting(self, authority="ca", client=None):
+        context = ssl.create_default_context(cafile=self.path(authority + ".pem"))
+        if client:
+            context.load_cert_chain(self.path(client + ".pem"), self.path(client + ".key"))
+        return context
+
+
+class TlsServer(Server):
+    def __init__(self, certificates, *flags, certificate="server"):
+        super().__init__(*certificates.server_flags(certificate), *flags)
+        self.context = certificates.trusting()
+
+    def connect(self):
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT, context=self.context)
+
+
+def client(*arguments, environment=None, **options):
+    """One of our own commands."""
+    return subprocess.run([BIN, *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=False,
+                          env={**clean_environment(), **(environment or {})}, **options)
+
+
+class WithServer(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.certificates = Certificates(cls.folder.name)
+        cls.server = TlsServer(cls.certificates, "--read-timeout", "3")
+        cls.url = f"https://localhost:{cls.server.port}"
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.folder.cleanup()
+
+    def path(self, name):
+        return self.certificates.path(name)
+
+
+class Tls(WithServer):
+    def raw(self):
+        return socket.create_connection(("127.0.0.1", self.server.port), TIMEOUT)
+
+    def test_answers_are_those_of_http(self):
+        self.assertIn("https://127.0.0.1:", self.server.ready_line)
+        body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 24}
+        plain = self.serve()
+        self.assertEqual(self.server.post("/v1/completions", body)[1]["choices"], plain.post("/v1/completions", body)[1]["choices"])
+        text = self.server.post("/v1/completions", body)[1]["choices"][0]["text"]
+        self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in self.server.events("/v1/completions", body)), text)
+
+    def test_a_connection_is_kept_and_large_bodies_pass(self):
+        connection = self.server.connect()
+        self.addCleanup(connection.close)
+        for prompt in (PROMPT, "x " * 200_000, PROMPT):  # one is too long for the model, and larger than a record
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 2}))
+            answer = connection.getresponse()
+            self.assertEqual(answer.status, 200 if prompt == PROMPT else 400)
+            answer.read()
+        connection.request("GET", "/openapi.json")
+        self.assertGreater(len(connection.getresponse().read()), 20_000)
+
+    def test_versions_and_endings(self):
+        with self.certificates.trusting().wrap_socket(self.raw(), server_hostname="localhost") as stream:
+            self.assertEqual(stream.version(), "TLSv1.3")
+            stream.sendall(b"GET /version HTTP/1.0\r\n\r\n")
+            data = b""
+            while piece := stream.recv(4096):  # raises where the end is not said (close_notify)
+                data += piece
+            self.assertIn(b"200 OK", data)
+        old = self.certificates.trusting()
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with old.wrap_socket(self.raw(), server_hostname="localhost") as stream:
+            self.assertEqual(stream.version(), "TLSv1.2")
+
+    def test_pipelined_requests_are_answered_in_order(self):
+        body = json.dumps({"prompt": PROMPT, "max_tokens": 4, "temperature": 0}).encode()
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        with self.certificates.trusting().wrap_socket(self.raw(), server_hostname="localhost") as stream:
+            stream.sendall(post)
+            time.sleep(0.005)  # so that the next ones come while the first is answered
+            stream.sendall(post)
+            stream.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            data = b""
+            while piece := stream.recv(4096):
+                data += piece
+        self.assertEqual(data.count(b"HTTP/1.1 200 OK"), 3)
+        self.assertLess(data.rindex(b"text_completion"), data.index(b'"version"'))
+
+    def test_a_client_that_leaves_ends_its_requests(self):
+        for streams in (True, False):
+            connection = self.server.connect()
+            connection.request("POST", "/v1/completions", json.dumps({**LONG, "stream": streams}))
+            if streams:
+                connection.getresponse().read(10)
+            self.assertTrue(wait_until(lambda: len(self.state(self.server)["requests"]) == 1))
+            connection.close()
+            self.assertTrue(wait_until(lambda: self.state(self.server)["requests"] == [], 5), f"stream {streams}")
+
+    def test_plain_http_is_told(self):
+        plain = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=TIMEOUT)
+        self.addCleanup(plain.close)
+        plain.request("POST", "/v1/completions", json.dumps({"prompt": "x " * 10_000}))
+        answer = plain.getresponse()
+        self.assertEqual(answer.status, 400)
+        self.assertIn("HTTPS", json.loads(answer.read())["error"]["message"])
+        with self.raw() as stream:
+            stream.sendall(b"\x00\x01 no TLS and no HTTP either")
+            stream.settimeout(5)
+            try:
+                self.assertNotIn(b"HTTP", stream.recv(4096))
+            except ConnectionResetError:
+                pass
+
+    def test_half_open_handshakes_hold_nobody_up_and_end(self):
+        silent = [self.raw() for _ in range(100)]
+        for stream in silent[:50]:
+            stream.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")  # the beginning of a ClientHello
+        begin = time.monotonic()
+        self.assertEqual(self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4})[0], 200)
+        self.assertLess(time.monotonic() - begin, 2)
+        for stream in silent:
+            stream.settimeout(10)
+            try:
+                while stream.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+            stream.close()
+        self.assertLess(time.monotonic() - begin, 8)  # --read-timeout 3
+        self.assertTrue(wait_until(lambda: self.state(self.server)["connections"] == 1))
+
+    def test_clients_do_not_trust_strangers(self):
+        for context in (self.certificates.trusting("stranger"), ssl.create_default_context()):
+            with self.assertRaises(ssl.SSLCertVerificationError):
+                context.wrap_socket(self.raw(), server_hostname="localhost")
+        self.assertEqual(self.server.ask("GET", "/health")[0], 200)
+
+    def test_a_drain_says_goodbye_and_does_not_wait_for_idle_clients(self):
+        server = TlsServer(self.certificates)
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        idle = server.connect()
+        self.addCleanup(idle.close)
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        begin = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - begin, 3)
+        self.assertEqual(idle.sock.recv(1), b"")
+
+    def test_clients_certificates(self):
+        server = TlsServer(self.certificates, "--ssl-ca-certs", self.path("ca.pem"))
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        with self.assertRaises((ssl.SSLError, ConnectionError)):
+            server.ask("GET", "/health")
+        server.context = self.certificates.trusting(client="client")
+        for _ in range(2):
+            self.assertEqual(server.ask("GET", "/health")[0], 200)
+
+    def test_curl(self):
+        if not shutil.which("curl"):
+            self.skipTest("curl is not here")
+        done = subprocess.run(["curl", "-sS", "--cacert", self.path("ca.pem"), "-d", json.dumps({"messages": CHAT, "max_tokens": 4}),
+                               self.url + "/v1/chat/completions"], capture_output=True, timeout=TIMEOUT, check=True)
+        self.assertEqual(json.loads(done.stdout)["usage"]["completion_tokens"], 4)
+
+
+class OurClients(WithServer):
+    def test_they_speak_https(self):
+        trust = ("--ssl-ca-certs", self.path("ca.pem"))
+        chat = client("chat", "--url", self.url + "/v1", "--max-tokens", "8", "--temperature", "0", *trust, input="What is gravity?\n")
+        self.assertEqual(chat.returncode, 0, chat.stderr)
+        self.assertTrue(chat.stdout.strip())
+        top = client("top", self.url, "--output", "json", environment={"SSL_CERT_FILE": self.path("ca.pem")})
+        self.assertEqual(top.returncode, 0, top.stderr)
+        self.assertEqual(json.loads(top.stdout)["model"], MODEL)
+        bench = client("bench", "serve", "--base-url", f"https://127.0.0.1:{self.server.port}", "--num-prompts", "4",
+                       "--random-input-len", "8", "--random-output-len", "4", "--output", "json", *trust)
+        self.assertEqual(bench.returncode, 0, bench.stderr)
+        self.assertEqual(json.loads(bench.stdout)["completed"], 4)
+
+    def test_they_refuse_whom_they_do_not_trust(self):
+        elsewhere = TlsServer(self.certificates, certificate="elsewhere")
+        self.addCleanup(lambda: elsewhere.process.poll() is None and elsewhere.stop())
+        plain = self.serve()
+        for url, trusted, words in ((self.url, "stranger.pem", "certificate"),
+                                    (f"https://localhost:{elsewhere.port}", "ca.pem", "hostname mismatch"),
+                                    (f"https://127.0.0.1:{elsewhere.port}", "ca.pem", "IP address mismatch"),
+                                    (f"https://127.0.0.1:{plain.port}", "ca.pem", "wrong version number"),
+                                    (self.url, "missing.pem", "--ssl-ca-certs")):
+            top = client("top", url, "--once", "--ssl-ca-certs", self.path(trusted))
+            self.assertEqual(top.returncode, 3, (url, top.stderr))
+            self.assertIn(words, top.stderr)
+        self.assertIn("certificate", client("top", self.url, "--once").stderr)
+        insecure = client("top", self.url.replace("https", "http"), "--once")
+        self.assertEqual(insecure.returncode, 2, insecure.stderr)
+        self.assertIn("HTTPS", insecure.stderr)
+
+
+class Starting(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.certificates = Certificates(cls.folder.name)
+
+    def refuse(self, code, words, *flags):
+        done = client("serve", MODEL, "--port", "0", *flags)
+        self.assertEqual(done.returncode, code, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+
+    def test_what_is_wrong_is_named(self):
+        path = self.certificates.path
+        certificate = ("--ssl-certfile", path("server.pem"))
+        with open(path("empty.pem"), "w", encoding="ascii"):
+            pass
+        self.refuse(3, ["--ssl-certfile", "No such file"], "--ssl-certfile", path("missing.pem"))
+        self.refuse(3, ["--ssl-certfile", "Is a directory"], "--ssl-certfile", self.folder.name)
+        self.refuse(3, ["--ssl-certfile", "empty"], "--ssl-certfile", path("empty.pem"))
+        self.refuse(2, ["--ssl-certfile", "no certificate"], "--ssl-certfile", path("server.key"))
+        self.refuse(2, ["--ssl-certfile", "--ssl-keyfile is not given"], *certificate)
+        self.refuse(3, ["--ssl-keyfile", "No such file"], *certificate, "--ssl-keyfile", path("missing.key"))
+        self.refuse(2, ["--ssl-keyfile", "no private key"], *certificate, "--ssl-keyfile", path("ca.pem"))
+        for key in ("client.key", "other_kind.key"):
+            self.refuse(2, ["--ssl-keyfile", "not the key of the certificate"], *certificate, "--ssl-keyfile", path(key))
+        locked = (*certificate, "--ssl-keyfile", path("locked.key"))
+        self.refuse(2, ["encrypted", "--ssl-keyfile-password is not given"], *locked)
+        self.refuse(2, ["cannot be decrypted"], *locked, "--ssl-keyfile-password", "wrong")
+        self.refuse(2, ["--ssl-keyfile needs --ssl-certfile"], "--ssl-keyfile", path("server.key"))
+        self.refuse(2, ["--ssl-ca-certs needs --ssl-certfile"], "--ssl-ca-certs", path("ca.pem"))
+        self.refuse(2, ["--ssl-cert-reqs"], *locked, "--ssl-cert-reqs", "3")
+
+    def test_an_encrypted_key_and_a_file_of_both(self):
+        path = self.certificates.path
+        with open(path("both.pem"), "wb") as both:
+            for name in ("server.key", "server.pem"):
+                with open(path(name), "rb") as part:
+                    shutil.copyfileobj(part, both)
+        for flags in (["--ssl-keyfile", path("locked.key"), "--ssl-keyfile-password", "secret", "--ssl-certfile", path("server.pem")],
+                      ["--ssl-certfile", path("both.pem")]):
+            server = Server(*flags)
+            server.connect = lambda at=server: http.client.HTTPSConnection(
+                "127.0.0.1", at.port, timeout=TIMEOUT, context=self.certificates.trusting())
+            try:
+                self.assertEqual(server.ask("GET", "/health")[0], 200)
+            finally:
+                self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    if not shutil.which("openssl"):
+        print("skipped: the openssl command is not here")
+        sys.exit(77)
+    sys.exit(server_test.main())

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// Structured requests through the engine: tokens against a straight loop of model and matcher,
+// whatever the timing, and nobody waits for another's mask.
+#include "engine/grammar_progress.h"
+#include "engine/grammar_source.h"
+#include "tests/engine/toy_engine.h"
+#include "tests/support/serializing_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using testing::Client;
+using testing::FakeExecutor;
+using testing::FakeModel;
+using testing::greedy_request;
+using testing::kToyVocab;
+using testing::make_toy_text;
+using testing::Told;
+using testing::ToyAnswer;
+
+constexpr size_t kWords = (kToyVocab + 31) / 32;
+
+// toy_answer under the request's grammar, if it has one.
+ToyAnswer grammar_answer(const RequestFields& fields) {
+  if (!fields.grammar) {
+    return testing::toy_answer(fields);
+  }
+  ToyAnswer answer;
+  GrammarMatcher matcher(*fields.grammar);
+  std::vector<TokenId> context = fields.prompt_token_ids;
+  while (!matcher.is_stopped()) {
+    std::vector<uint32_t> mask(kWords);
+    EXPECT_TRUE(matcher.fill_mask(mask));
+    const TokenId token = testing::toy_masked_token(
+        testing::toy_next_token(context, fields.params, kToyVocab), mask, kToyVocab);
+    context.push_back(token);
+    answer.token_ids.push_back(token);
+    const auto& eos = fields.eos_token_ids;
+    if (std::find(eos.begin(), eos.end(), token) != eos.end()) {
+      answer.reason = FinishReason::kStop;
+      return answer;
+    }
+    if (std::ssize(answer.token_ids) == fields.max_tokens) {
+      answer.reason = FinishReason::kLength;
+      return answer;
+    }
+    EXPECT_TRUE(matcher.accept(token));
+  }
+  answer.reason = FinishReason::kStop;
+  return answer;
+}
+
+void expect_answer(const Told& told, const RequestFields& fields) {
+  const ToyAnswer answer = grammar_answer(fields);
+  EXPECT_EQ(told.token_ids, answer.token_ids);
+  EXPECT_EQ(told.last.finish_reason, answer.reason);
+  EXPECT_EQ(told.last.num_output_tokens, answer.token_ids.size());
+  EXPECT_EQ(told.num_final, 1);
+  EXPECT_FALSE(told.updated_after_final);
+}
+
+GenerationRequest request_for(const char* regex, int64_t max_tokens, int32_t first = 5) {
+  GenerationRequest request = greedy_request({first, 6, 7}, max_tokens);
+  request.sampling.ignore_eos = true;
+  request.sampling.structured_output = StructuredOutput{GrammarKind::kRegex, regex};
+  return request;
+}
+
+GenerationRequest random_request(std::mt19937& random) {
+  constexpr const char* kRegexes[] = {
+      "[a-f]{1,40}", "(ab|stop|xyz)+", "[0-9]+( [0-9]+)*", "[a-z]{3}", "\u00e9{2,9}!?", "q"};
+  const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
+  std::vector<TokenId> prompt(static_cast<size_t>(below(3)) * 16, 2 + below(2));
+  for (int32_t i = 1 + below(40); i > 0; --i) {
+    prompt.push_back(2 + below(kToyVocab - 2));
+  }
+  GenerationRequest request = greedy_request(std::move(prompt), 1 + below(30));
+  if (below(2) == 0) {
+    request.sampling.temperature = 0.8;
+    request.sampling.seed = below(1000);
+  }
+  request.sampling.ignore_eos = below(2) == 0;
+  if (below(3) != 0) {
+    request.sampling.structured_output =
+        StructuredOutput{GrammarKind::kRegex, kRegexes[random() % std::size(kRegexes)]};
+  }
+  return request;
+}
+
+struct Axis {
+  const char* name;
+  bool async = true;
+  bool serialised = false;
+  int step_us = 0;
+  int forward_us = 0;
+  int mask_delay_us = 0;
+  int num_blocks = 65;
+};
+
+void PrintTo(const Axis& axis, std::ostream* out) { *out << axis.name; }
+
+class GrammarEngineAxes : public ::testing::TestWithParam<Axis> {
+ protected:
+  static std::unique_ptr<Engine> make() {
+    const Axis& axis = GetParam();
+    FakeModel model;
+    model.step_time = microseconds(axis.step_us);
+    model.forward_time = microseconds(axis.forward_us);
+    model.num_blocks = axis.num_blocks;
+    EngineConfig config;
+    config.async_scheduling = axis.async;
+    config.grammar_mask_delay_us = axis.mask_delay_us;
+    std::unique_ptr<Executor> executor = std::make_unique<FakeExecutor>(model);
+    if (axis.serialised) {
+      executor = std::make_unique<testing::SerializingExecutor>(std::move(executor));
+    }
+    return make_engine(config, make_toy_text(), std::move(executor));
+  }
+};
+
+TEST_P(GrammarEngineAxes, AnswersAreTheModelsUnderTheGrammar) {
+  constexpr size_t kRequests = 60;
+  std::mt19937 random(11);
+  Client client;
+  const std::unique_ptr<Engine> engine = make();
+  std::vector<RequestFields> fields;
+  for (size_t i = 0; i < kRequests; ++i) {
+    ValidRequest request = value_or_throw(engine->validate(random_request(random)));
+    fields.push_back(request.fields());
+    client.submit(*engine, std::move(request));
+  }
+  for (size_t i = 0; i < kRequests; ++i) {
+    SCOPED_TRACE(i);
+    expect_answer(client.wait(i), fields[i]);
+  }
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.max_steps_in_flight, GetParam().async ? 2 : 1);
+  EXPECT_EQ(stats.preemptions > 0, GetParam().num_blocks < 65);
+  EXPECT_GT(stats.grammar_masks, 100);
+  if (GetParam().mask_delay_us > 1000) {
+    EXPECT_GT(stats.withheld_rows, 0);
+  }
+}
+
+TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
+  std::mt19937 random(12);
+  Client client;
+  {
+    const std::unique_ptr<Engine> engine = make();
+    std::vector<RequestId> ids;
+    for (size_t i = 0; i < 80; ++i) {
+      ids.push_back(client.submit(*engine, random_request(random)));
+      if (random() % 2 == 0) {
+        engine->abort(ids[random() % ids.size()]);
+      }
+      if (random() % 8 == 0) {
+        std::this_thread::sleep_for(microseconds(random() % 300));
+      }
+    }
+    for (size_t i = 0; i < 40; ++i) {
+      client.wait(i);
+    }
+  }  // the rest ends with the engine
+  for (size_t i = 0; i < client.size(); ++i) {
+    EXPECT_EQ(client.wait(i).num_final, 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    GrammarEngineAxes,
+    ::testing::Values(
+        Axis{.name = "async"},
+        Axis{.name = "sync", .async = false},
+        Axis{.name = "serialised", .serialised = true},
+        Axis{.name = "slow_device", .step_us = 200, .forward_us = 200},
+        Axis{.name = "slow_masks", .step_us = 200, .mask_delay_us = 2000},
+        Axis{.name = "slow_masks_sync", .async = false, .mask_delay_us = 1500},
+        Axis{.name = "few_blocks", .num_blocks = 14},
+        Axis{.name = "slow_masks_few_blocks", .mask_delay_us = 1500, .num_blocks = 14}),
+    [](const auto& axis) { return std::string(axis.param.name); });
+
+// Masks that never come cost their own rows all turns, and nobody else a thing.
+TEST(GrammarEngine, RowsWithoutAGrammarAreNotDelayed) {
+  constexpr size_t kStructured = 3;
+  EngineConfig config;
+  config.grammar_mask_delay_us = 600'000'000;  // the engine's end cuts it short
+  Client client;
+  const std::unique_ptr<Engine> engine =
+      make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(FakeModel{}));
+  for (size_t i = 0; i < kStructured; ++i) {
+    client.submit(*engine, request_for("[a-z]{9}", 20, 5 + static_cast<int32_t>(i)));
+  }
+  GenerationRequest plain = greedy_request({8, 9}, 60);
+  plain.sampling.ignore_eos = true;
+  ValidRequest valid = value_or_throw(engine->validate(plain));
+  const RequestFields fields = valid.fields();
+  client.submit(*engine, std::move(valid));
+  expect_answer(client.wait(kStructured), fields);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.output_tokens, 60);
+  EXPECT_EQ(stats.grammar_masks, 0);
+  EXPECT_EQ(stats.withheld_rows, kStructured) << "each once, and not planned again";
+}
+
+// Nor does a newcomer wait while a step is due whose only rows have no mask yet, nor one whose last
+// token is in flight then.
+TEST(GrammarEngine, RowsThatComeAndGoAreNotDelayed) {
+  FakeModel model;
+  model.max_num_seqs = 8;
+  EngineConfig config;
+  config.grammar_mask_delay_us = 600'000'000;
+  std::mt19937 random(13);
+  Client client;
+  const std::unique_ptr<Engine> engine =
+      make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(model));
+  size_t num_structured = 0;
+  for (int32_t i = 0; i < 40; ++i) {
+    if (i % 8 == 0) {
+      client.submit(*engine, request_for("[a-z]{9}", 20, 5 + i));
+      ++num_structured;
+    }
+    std::this_thread::sleep_for(microseconds(random() % 1000));
+    GenerationRequest plain = greedy_request({8, 2 + i}, 1 + static_cast<int64_t>(random() % 4));
+    plain.sampling.ignore_eos = true;
+    client.submit(*engine, plain);
+    if (random() % 2 == 0) {
+      EXPECT_EQ(client.wait(client.size() - 1).last.finish_reason, FinishReason::kLength);
+    }
+  }
+  for (size_t i = 0; i < client.size(); ++i) {
+    if (i % 9 != 0) {
+      EXPECT_EQ(client.wait(i).last.finish_reason, FinishReason::kLength);
+    }
+  }
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.grammar_masks, 0);
+  EXPECT_LE(stats.withheld_rows, num_structured);
+}
+
+// Fills that lie inside the forward cost no turn: each token of a structured row comes in the first
+// step that it could come in.
+TEST(GrammarEngine, ASlowFillHidesBehindTheForward) {
+  constexpr int64_t kTokens = 25;
+  FakeModel model;
+  model.forward_outlasts_masks = true;
+  EngineConfig config;
+  config.grammar_mask_delay_us = 2'000;
+  Client client;
+  const std::unique_ptr<Engine> engine =
+      make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(model));
+  GenerationRequest plain = greedy_request({8, 9}, 4 * kTokens);
+  plain.sampling.ignore_eos = true;
+  std::vector<RequestFields> fields;
+  for (const GenerationRequest& request :
+       {request_for("[a-z]{99}", kTokens, 5), request_for("[0-9]{99}", kTokens, 6), plain}) {
+    ValidRequest valid = value_or_throw(engine->validate(request));
+    fields.push_back(valid.fields());
+    client.submit(*engine, std::move(valid));
+  }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_answer(client.wait(i), fields[i]);
+  }
+  EXPECT_EQ(client.wait(0).token_ids.size(), kTokens);
+  EXPECT_EQ(client.wait(1).token_ids.size(), kTokens);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.withheld_rows, 0);
+  EXPECT_EQ(stats.grammar_masks, 2 * kTokens) << "one for each structured token";
+}
+
+TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
+  Client client;
+  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  GenerationRequest request = request_for("stop", 20);
+  request.sampling.min_tokens = 10;  // does not matter: nothing more can come
+  client.submit(*engine, request);
+  client.submit(*engine, request_for("a", 1));
+  EXPECT_EQ(client.wait(0).text, "stop");
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(client.wait(0).last.stop_reason));
+  EXPECT_THAT(client.wait(0).token_ids, ::testing::Not(::testing::Contains(testing::kToyEos)));
+  EXPECT_EQ(client.wait(1).text, "a");
+  EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength) << "the limit came first";
+}
+
+TEST(GrammarEngine, ABadGrammarRefusesItsRequestAlone) {
+  Client client;
+  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  client.submit(*engine, request_for("[a-z]{9}", 20));
+  const auto refused = engine->validate(request_for("a(b", 20));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().message, "structured_outputs: regex: at 1(2): unclosed group");
+  EXPECT_EQ(client.wait(0).text.size(), 9U);
+}
+
+TEST(GrammarEngine, ChoicesShareTheGrammarAndNothingElse) {
+  Client client;
+  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  GenerationRequest request = request_for("[a-z]{6}", 20);
+  request.sampling.temperature = 1;
+  request.sampling.n = 6;
+  std::vector<RequestFields> fields;
+  for (ValidRequest& choice : split_choices(value_or_throw(engine->validate(request)))) {
+    client.submit(*engine, std::move(choice));
+  }
+  client.wait_all();
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < client.size(); ++i) {
+    texts.push_back(client.wait(i).text);
+    EXPECT_EQ(texts.back().size(), 6U);
+  }
+  std::sort(texts.begin(), texts.end());
+  EXPECT_NE(texts.front(), texts.back());
+}
+
+TEST(GrammarProgress, APlaceFollowsItsGrammar) {
+  const std::unique_ptr<TextModel> text = make_toy_text();
+  GrammarSource source(*text);
+  const Grammar grammar = value_or_throw(source.compile({GrammarKind::kRegex, "[ab]c"}));
+  GrammarProgress progress(kToyVocab, 2, microseconds(0));
+  const int32_t place = progress.add(77, grammar);
+  EXPECT_EQ(progress.request_of(place), 77U);
+  const auto settle = [&] {
+    while (progress.state(place) == GrammarProgress::State::kBusy) {
+      progress.wait(milliseconds(100));
+    }
+    return progress.state(place);
+  };
+  ASSERT_EQ(settle(), GrammarProgress::State::kReady);
+  const std::span<const uint32_t> mask = progress.use_mask(place, 7);
+  ASSERT_EQ(mask.size(), kWords);
+  EXPECT_EQ(mask[0], 3U << 2) << "a and b";  // ids 2 and 3
+  EXPECT_EQ(progress.state(place), GrammarProgress::State::kStale);
+  progress.accept(place, 3);
+  ASSERT_EQ(settle(), GrammarProgress::State::kReady);
+  EXPECT_EQ(progress.use_mask(place, 8)[0], 1U << 4) << "c";
+  progress.accept(place, 4);
+  ASSERT_EQ(settle(), GrammarProgress::State::kEnded);
+  std::vector<int32_t> finished;
+  progress.take_finished(finished);
+  EXPECT_THAT(finished, ::testing::ElementsAre(place));
+  EXPECT_EQ(progress.stats().num_masks, 2);
+  progress.remove_request(77);
+  EXPECT_FALSE(progress.is_busy(77));
+  EXPECT_EQ(progress.add(78, grammar), place) << "the number is free again";
+}
+
+TEST(GrammarProgress, AWrongTokenFailsThePlace) {
+  const std::unique_ptr<TextModel> text = make_toy_text();
+  GrammarSource source(*text);
+  GrammarProgress progress(kToyVocab, 1, microseconds(0));
+  const int32_t place =
+      progress.add(1, value_or_throw(source.compile({GrammarKind::kRegex, "ab"})));
+  while (progress.state(place) == GrammarProgress::State::kBusy) {
+    progress.wait(milliseconds(100));
+  }
+  progress.use_mask(place, 1);
+  progress.accept(place, 9);
+  while (progress.state(place) == GrammarProgress::State::kBusy) {
+    progress.wait(milliseconds(100));
+  }
+  EXPECT_EQ(progress.state(place), GrammarProgress::State::kFailed);
+}
+
+}  // namespace
+}  // namespace warprow

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU's sampler through what every backend must do (tests/support/sample_checks.h).
+#include "tests/kernels/cpu_harness.h"
+#include "tests/support/sample_checks.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using test::SampleBatch;
+using test::SampleOutcome;
+using test::SampleRow;
+
+std::vector<SampleOutcome> run_on_cpu(const std::vector<SampleRow>& rows, LogprobsMode mode) {
+  constexpr int32_t kThreads = 2;
+  testing::CpuHarness cpu(kThreads);
+  const SampleBatch batch(rows);
+  SampleArgs a = batch.inputs(mode, [](const auto& v) { return v.data(); });
+  const int64_t n = batch.size();
+  std::vector<int32_t> sampled(rows.size(), -77);
+  std::vector<int32_t> error(rows.size(), -77);
+  std::vector<int32_t> rank(rows.size(), -77);
+  std::vector<float> logprob(rows.size(), -77.0F);
+  std::vector<int32_t> top_ids(rows.size() * SampleBatch::kMaxTop, -77);
+  std::vector<float> top(top_ids.size(), -77.0F);
+  std::vector<std::byte> scratch(cpu::sample_scratch_bytes(batch.vocab(), kThreads),
+                                 std::byte{0xa5});
+  a.sampled = make_view(sampled.data(), n);
+  a.error = make_view(error.data(), n);
+  a.rank = make_view(rank.data(), n);
+  a.logprob = make_view(logprob.data(), n);
+  a.top_ids = make_view(top_ids.data(), n, SampleBatch::kMaxTop);
+  a.top_logprobs = make_view(top.data(), n, SampleBatch::kMaxTop);
+  a.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
+  sample(*cpu.stream, a);
+  return test::outcomes(a, [](const auto* p, int64_t count) { return std::vector(p, p + count); });
+}
+
+TEST(SampleRules, EveryPairOfRulesIsTheReferencePipeline) {
+  for (const CpuIsa isa : testing::runnable_isas()) {
+    const ScopedCpuIsa scope(isa);
+    test::expect_rules_are_the_reference(run_on_cpu, 1500, 12);
+    test::expect_rules_are_the_reference(run_on_cpu, 300, 150);
+  }
+}
+
+TEST(SampleRules, WorkedExamples) { test::expect_worked_examples(run_on_cpu); }
+TEST(SampleRules, TokenExamples) { test::expect_token_examples(run_on_cpu); }
+TEST(SampleRules, TemperatureExamples) { test::expect_temperature_examples(run_on_cpu); }
+TEST(SampleRules, BadRowsFailAlone) { test::expect_bad_rows_fail_alone(run_on_cpu); }
+TEST(SampleRules, RowsAreTheirOwn) { test::expect_rows_are_their_own(run_on_cpu); }
+TEST(SampleRules, Distributions) { test::expect_distributions(run_on_cpu); }
+
+// Kept sets and scores of transformers' logits processors on the same logits.
+TEST(SampleRules, LeaveWhatTransformersLeaves) {
+  std::ifstream file(std::filesystem::path(WARPROW_SOURCE_DIR) /
+                     "tests/golden/transformers_sampling.json");
+  const auto golden = nlohmann::json::parse(file);
+  ASSERT_GE(golden["cases"].size(), 50U);
+  size_t num_taken_out = 0;
+  for (const auto& one : golden["cases"]) {
+    SCOPED_TRACE(one["params"].dump());
+    const auto& params = one["params"];
+    SampleRow row = test::plain_row(one["logits"].get<std::vector<float>>());
+    row.tokens = one["tokens"].get<std::vector<int32_t>>();
+    row.prompt_len = row.prefill_len = static_cast<int32_t>(row.tokens.size());
+    row.params.temperature = params.value("temperature", 1.0F);
+    row.params.repetition_penalty = params.value("repetition_penalty", 1.0F);
+    row.params.top_k = params.value("top_k", 0);
+    row.params.top_p = params.value("top_p", 1.0F);
+    row.params.min_p = params.value("min_p", 0.0F);
+    std::vector<float> got;
+    for (int32_t first = 0; first < 32; first += 16) {  // as many as fit into a row's columns
+      row.logprob_ids.resize(16);
+      std::iota(row.logprob_ids.begin(), row.logprob_ids.end(), first);
+      for (const auto& [id, x] :
+           test::run_one(run_on_cpu, row, LogprobsMode::kProcessedLogits).top) {
+        got.push_back(x);
+      }
+    }
+    ASSERT_EQ(got.size(), one["scores"].size());
+    for (size_t id = 0; id < got.size(); ++id) {
+      const auto& score = one["scores"][id];
+      ASSERT_EQ(got[id] == test::kMinusInf, score.is_null()) << "token " << id;
+      num_taken_out += score.is_null() ? 1 : 0;
+      if (!score.is_null()) {
+        EXPECT_FLOAT_EQ(got[id], score.get<float>()) << "token " << id;
+      }
+    }
+  }
+  EXPECT_GT(num_taken_out, golden["cases"].size());
+}
+
+}  // namespace
+}  // namespace warprow

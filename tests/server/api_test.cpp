@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// The endpoints over a toy engine, without sockets.
+#include "server/api.h"
+
+#include "tests/engine/toy_engine.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+class ApiTest : public ::testing::Test {
+ protected:
+  void serve(const testing::FakeModel& model, ApiOptions options) {
+    options.model_names = {"toy"};
+    engine_ = testing::make_toy_engine({}, model);
+    api_ = std::make_unique<Api>(*engine_, watch_, std::move(options));
+  }
+
+  Api::Answer ask(const std::string& method,
+                  const std::string& path,
+                  const std::string& body = "",
+                  const std::string& authorization = "") {
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.authorization = authorization;
+    request.request_id = "r";
+    request.body = body;
+    return api_->handle(request, [this] {
+      const std::scoped_lock lock(mutex_);
+      woken_ = true;
+      wake_.notify_all();
+    });
+  }
+  HttpReply reply(const std::string& method,
+                  const std::string& path,
+                  const std::string& body = "",
+                  const std::string& authorization = "") {
+    Api::Answer answer = ask(method, path, body, authorization);
+    auto* generation = std::get_if<std::unique_ptr<Generation>>(&answer);
+    if (generation == nullptr) {
+      return std::get<HttpReply>(answer);
+    }
+    while (!(*generation)->finished()) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return std::exchange(woken_, false); });
+      lock.unlock();
+      (*generation)->take();
+    }
+    return (*generation)->reply();
+  }
+  int status(const std::string& method, const std::string& path, const std::string& body = "") {
+    return reply(method, path, body).status;
+  }
+
+  std::atomic<bool> shut_ = false;
+  ServerWatch watch_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Api> api_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool woken_ = false;
+};
+
+TEST_F(ApiTest, CompletesPromptsInTheirOrder) {
+  serve({}, {});
+  const HttpReply got = reply(
+      "POST",
+      "/v1/completions",
+      R"({"prompt": [[9, 3, 4], [5]], "max_tokens": 4, "temperature": 0, "ignore_eos": true})");
+  ASSERT_EQ(got.status, 200) << got.body;
+  const json answer = json::parse(got.body);
+  EXPECT_EQ(answer["id"], "cmpl-r");
+  ASSERT_EQ(answer["choices"].size(), 2);
+  EXPECT_EQ(answer["choices"][1]["index"], 1);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 8);
+}
+
+TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
+  ApiOptions options;
+  options.api_keys = {"a", "b"};
+  options.strict = true;
+  serve({}, options);
+  EXPECT_EQ(status("GET", "/nowhere"), 404);
+  EXPECT_EQ(status("POST", "/sleep"), 404);
+  EXPECT_EQ(status("GET", "/v1/models"), 401);
+  EXPECT_EQ(reply("GET", "/v1/models", "", "Bearer b").status, 200);
+  EXPECT_EQ(reply("GET", "/v1/models", "", "Bearer ab").status, 401);
+  const HttpReply wrong_method = reply("GET", "/tokenize");
+  EXPECT_EQ(wrong_method.status, 405);
+  EXPECT_EQ(wrong_method.headers.at(0).second, "POST");
+  EXPECT_EQ(status("OPTIONS", "/tokenize"), 204);
+  EXPECT_EQ(status("HEAD", "/health"), 200);
+  const HttpReply strict =
+      reply("POST", "/v1/completions", R"({"prompt": [5], "tempo": 1})", "Bearer a");
+  EXPECT_EQ(strict.status, 400);
+  EXPECT_THAT(strict.body, HasSubstr("tempo: no such field"));
+  watch_.draining = true;
+  EXPECT_EQ(reply("POST", "/v1/completions", R"({"prompt": [5]})", "Bearer a").status, 503);
+  EXPECT_EQ(status("GET", "/readyz"), 503);
+  EXPECT_EQ(status("GET", "/livez"), 200);
+}
+
+TEST_F(ApiTest, HealthNamesThePhaseOfAnEngineThatIsStuck) {
+  testing::FakeModel model;
+  model.gate_shut = &shut_;
+  serve(model, {});
+  EXPECT_EQ(status("GET", "/health"), 200);
+  shut_ = true;
+  {
+    const Api::Answer stuck = ask("POST", "/v1/completions", R"({"prompt": [5], "max_tokens": 2})");
+    const auto begin = std::chrono::steady_clock::now();
+    while (status("GET", "/health") == 200 &&
+           std::chrono::steady_clock::now() - begin < milliseconds(5'000)) {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    const HttpReply health = reply("GET", "/health");
+    EXPECT_EQ(health.status, 503);
+    EXPECT_THAT(health.body, HasSubstr("in phase device"));
+    EXPECT_EQ(status("GET", "/readyz"), 503);
+    const json state = json::parse(reply("GET", "/v1/engine/state").body);
+    EXPECT_FALSE(state["engine"]["answered"]);
+    EXPECT_EQ(state["requests"].size(), 1);
+    shut_ = false;
+  }
+  while (status("GET", "/health") != 200) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+TEST_F(ApiTest, PlacesAreBoundedAndComeBack) {
+  testing::FakeModel model;
+  model.max_num_seqs = 1;
+  model.gate_shut = &shut_;
+  shut_ = true;
+  ApiOptions options;
+  options.max_queued = 1;
+  serve(model, options);
+  const std::string body = R"({"prompt": [5], "max_tokens": 2, "ignore_eos": true})";
+  {
+    const Api::Answer first = ask("POST", "/v1/completions", body);
+    const Api::Answer second = ask("POST", "/v1/completions", body);
+    const HttpReply third = reply("POST", "/v1/completions", body);
+    EXPECT_EQ(third.status, 429) << third.body;
+    EXPECT_EQ(third.headers.at(0).first, "Retry-After");
+    shut_ = false;
+  }
+  for (int i = 0; i < 5000 && watch_.journal.num_live() > 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(watch_.journal.num_live(), 0);
+  EXPECT_EQ(status("POST", "/v1/completions", body), 200);
+}
+
+}  // namespace
+}  // namespace warprow

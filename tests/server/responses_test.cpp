@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/responses: bodies in, objects and events out.
+#include "server/chat/tool_parser.h"
+#include "server/generation_body.h"
+#include "server/responses_body.h"
+#include "server/write/answer_writer.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json chat_of(const std::string& body) {
+  const Result<ResponsesBody> read = parse_responses_body(body);
+  EXPECT_TRUE(read) << (read ? "" : read.error().message);
+  return read ? json::parse(read->chat) : json();
+}
+std::string refusal(const std::string& body) {
+  const Result<ResponsesBody> read = parse_responses_body(body);
+  EXPECT_FALSE(read) << body;
+  return read ? "" : read.error().message;
+}
+
+TEST(ResponsesBody, BecomesAChat) {
+  const json chat = chat_of(R"({"instructions": "be kind", "input": "hi", "max_output_tokens": 9,
+    "temperature": 0.5, "store": true, "reasoning": {"effort": "low"},
+    "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": true}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}})");
+  EXPECT_EQ(chat, json::parse(R"({"messages": [{"role": "system", "content": "be kind"},
+    {"role": "user", "content": "hi"}], "max_completion_tokens": 9, "temperature": 0.5,
+    "reasoning_effort": "low", "tools": [{"type": "function",
+    "function": {"name": "f", "parameters": {}, "strict": true}}],
+    "tool_choice": {"type": "function", "function": {"name": "f"}}, "response_format":
+    {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}})"));
+}
+
+TEST(ResponsesBody, ItemsOfAnEarlierTurn) {
+  const json chat = chat_of(R"({"input": [{"role": "developer", "content": "d"},
+    {"type": "reasoning", "id": "r"},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "7"},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "so?"}]}]})");
+  EXPECT_EQ(chat["messages"][0]["role"], "system");
+  EXPECT_EQ(chat["messages"][1]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(chat["messages"][2],
+            json::parse(R"({"role": "tool", "content": "7", "tool_call_id": "c"})"));
+  EXPECT_EQ(chat["messages"][3]["content"][0]["text"], "so?");
+  EXPECT_TRUE(parse_generation_body(Endpoint::kResponses, chat.dump()));
+}
+
+TEST(ResponsesBody, WhatItCannotBe) {
+  EXPECT_THAT(refusal("{}"), HasSubstr("input: must be text"));
+  EXPECT_THAT(refusal(R"({"input": [7]})"), HasSubstr("input[0].content: must be text"));
+  EXPECT_THAT(refusal(R"({"input": "x", "previous_response_id": "r"})"), HasSubstr("not stored"));
+  EXPECT_THAT(refusal(R"({"input": "x", "tools": [{"type": "web_search"}]})"),
+              HasSubstr("tools[0]"));
+}
+
+RequestUpdate update(const std::string& text, FinishReason reason = FinishReason::kNone) {
+  RequestUpdate out;
+  out.text = text;
+  out.finish_reason = reason;
+  out.num_prompt_tokens = 3;
+  out.num_output_tokens = 2;
+  return out;
+}
+
+std::unique_ptr<AnswerWriter> writer(const ChatParserOptions& options) {
+  const AnswerInfo info{.id = "resp-1", .model = "m", .created = 5};
+  return make_responses_writer(
+      info, {{"store", false}}, [options] { return make_chat_parser(options); });
+}
+
+TEST(ResponsesWriter, Whole) {
+  const std::vector<RequestUpdate> choices{update("<think>hm</think>yes", FinishReason::kLength)};
+  const json out = json::parse(writer({.reasoning = true})->whole(choices));
+  EXPECT_EQ(out["status"], "incomplete");
+  EXPECT_EQ(out["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(out["output"][0]["content"][0]["text"], "hm");
+  EXPECT_EQ(out["output"][1]["content"][0]["text"], "yes");
+  EXPECT_EQ(out["usage"]["total_tokens"], 5);
+  EXPECT_EQ(out["store"], false);
+}
+
+TEST(ResponsesWriter, StreamsTextThenACall) {
+  const auto stream = writer({.format = ToolFormat::kHermes});
+  std::string text = stream->events(0, update("so "));
+  text += stream->events(0, update("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"));
+  const std::vector<RequestUpdate> ended{update("", FinishReason::kStop)};
+  text += stream->events(0, ended[0]);
+  text += stream->last_events(ended, false);
+  std::vector<std::string> types;
+  json last;
+  int64_t number = 0;
+  for (size_t at = text.find("data: "); at != std::string::npos; at = text.find("data: ", at + 1)) {
+    last = json::parse(text.substr(at + 6, text.find("\n\n", at) - at - 6));
+    EXPECT_EQ(last["sequence_number"], number++);
+    types.push_back(last["type"].get<std::string>().substr(9));
+  }
+  EXPECT_THAT(types,
+              ElementsAre("created",
+                          "in_progress",
+                          "output_item.added",
+                          "content_part.added",
+                          "output_text.delta",
+                          "output_text.done",
+                          "content_part.done",
+                          "output_item.done",
+                          "output_item.added",
+                          "function_call_arguments.delta",
+                          "function_call_arguments.done",
+                          "output_item.done",
+                          "completed"));
+  EXPECT_EQ(last["response"]["output"][0]["content"][0]["text"], "so");
+  EXPECT_EQ(last["response"]["output"][1]["arguments"], "{}");
+}
+
+}  // namespace
+}  // namespace warprow
