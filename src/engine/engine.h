@@ -157,7 +157,7 @@ std::unique_ptr<Engine> make_engine(const EngineConfig& config,
                                     std::unique_ptr<TextModel> text,
                                     std::unique_ptr<Executor> executor);
 
-// Puts something around the executor that the engine then drives, for measurements.
+// Sees the executor before the engine has it, to put something around it or to ask it something.
 using WrapExecutor = std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)>;
 
 // Loads text and weights side by side and starts the engine. Throws StartupError.

@@ -25,11 +25,6 @@ std::optional<int> read_digits(std::string_view text) {
              : std::nullopt;
 }
 
-// One of the numbers that llama-gguf-split leaves in each part.
-Result<int64_t> split_value(const GgufFile& file, const char* key, int64_t fallback) {
-  return file.get_or<int64_t>(key, fallback);
-}
-
 }  // namespace
 
 std::optional<GgufPart> parse_gguf_part(std::string_view file) {
@@ -61,7 +56,7 @@ Result<GgufSet> GgufSet::open(const std::string& path) {
   if (!first) {
     return tl::unexpected(std::move(first).error());
   }
-  const Result<int64_t> count = split_value(*first, "split.count", 1);
+  const Result<int64_t> count = first->get_or<int64_t>("split.count", 1);
   if (!count) {
     return tl::unexpected(count.error());
   }
@@ -109,8 +104,8 @@ Result<void> GgufSet::check_parts() const {
   std::unordered_set<std::string_view> names;
   for (size_t i = 0; i < files_.size(); ++i) {
     const GgufFile& file = files_[i];
-    const Result<int64_t> number = split_value(file, "split.no", -1);
-    const Result<int64_t> count = split_value(file, "split.count", -1);
+    const Result<int64_t> number = file.get_or<int64_t>("split.no", -1);
+    const Result<int64_t> count = file.get_or<int64_t>("split.count", -1);
     if (!number || !count || std::cmp_not_equal(*number, i) ||
         std::cmp_not_equal(*count, files_.size())) {
       return fail(ErrorCode::kCorrupt,
@@ -129,7 +124,7 @@ Result<void> GgufSet::check_parts() const {
     }
   }
   const auto total = static_cast<int64_t>(names.size());
-  const Result<int64_t> wanted = split_value(files_.front(), "split.tensors.count", total);
+  const Result<int64_t> wanted = files_.front().get_or<int64_t>("split.tensors.count", total);
   if (!wanted || *wanted != total) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("'{}' and its other parts hold {} tensors, not split.tensors.count",

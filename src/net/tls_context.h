@@ -7,7 +7,7 @@
 #include <string>
 
 namespace boost::asio::ssl {
-class context;
+class context;  // NOLINT(readability-identifier-naming): Boost's name
 }
 struct ssl_st;  // OpenSSL's SSL
 

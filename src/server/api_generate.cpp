@@ -204,8 +204,11 @@ MakeChatParser Api::chat_parser(const ChatWish& chat, const std::string& answer_
   if (options.format == ToolFormat::kNone && !options.reasoning) {
     return {};
   }
-  options.id_prefix = fmt::format("call_{}_", answer_id.substr(answer_id.find('-') + 1));
-  return [options] { return make_chat_parser(options); };
+  return [options, id = answer_id.substr(answer_id.find('-') + 1)](size_t choice) {
+    ChatParserOptions of_choice = options;
+    of_choice.id_prefix = fmt::format("call_{}_{}_", id, choice);
+    return make_chat_parser(std::move(of_choice));
+  };
 }
 
 Result<void> Api::apply_tools(GenerationBody& body) const {

@@ -9,24 +9,15 @@ them the exit status is 77.
 import os
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
-CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-PYTHON = os.path.join(CACHE, "warprow", "clients", "langchain", "bin", "python")
+import client_env
 
-try:
-    from langchain_openai import ChatOpenAI
-    from langchain_tests.integration_tests import ChatModelIntegrationTests
-except ImportError:
-    if os.path.exists(PYTHON) and os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(PYTHON))):
-        os.execv(PYTHON, [PYTHON, *sys.argv])
-    print("skipped: langchain-openai is not here; tools/fetch_clients.sh fetches it")
-    sys.exit(77)
+client_env.need("langchain", "langchain_openai", "langchain_tests")
 
 import pytest  # noqa: E402
+from langchain_openai import ChatOpenAI  # noqa: E402
+from langchain_tests.integration_tests import ChatModelIntegrationTests  # noqa: E402
 
 from server_test import MODEL, Server  # noqa: E402
-
 
 # What the default model is too small for; tool_choice "any" and named functions are held to.
 SMALL = "the small model does not call the tool, or not with these arguments, where it is free to"

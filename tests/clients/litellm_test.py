@@ -11,18 +11,12 @@ import os
 import sys
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-PYTHON = os.path.join(CACHE, "warprow", "clients", "litellm", "bin", "python")
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or importing it asks GitHub
+import client_env
 
-try:
-    import litellm
-except ImportError:
-    if os.path.exists(PYTHON) and os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(PYTHON))):
-        os.execv(PYTHON, [PYTHON, *sys.argv])
-    print("skipped: the litellm package is not here; tools/fetch_clients.sh fetches it")
-    sys.exit(77)
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or importing it asks GitHub
+client_env.need("litellm", "litellm")
+
+import litellm  # noqa: E402
 
 import server_test  # noqa: E402
 from server_test import CHAT, MODEL, PROMPT, Server  # noqa: E402

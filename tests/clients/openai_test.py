@@ -7,22 +7,14 @@ Usage and environment as tests/e2e/server_test.py. The package comes from tools/
 """
 
 import json
-import os
 import sys
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-PYTHON = os.path.join(CACHE, "warprow", "clients", "openai", "bin", "python")
+import client_env
 
-try:
-    import openai
-except ImportError:
-    if os.path.exists(PYTHON) and os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(PYTHON))):
-        os.execv(PYTHON, [PYTHON, *sys.argv])
-    print("skipped: the openai package is not here; tools/fetch_clients.sh fetches it")
-    sys.exit(77)
+client_env.need("openai", "openai")
 
+import openai  # noqa: E402
 import pydantic  # noqa: E402
 
 import server_test  # noqa: E402

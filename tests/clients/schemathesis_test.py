@@ -12,11 +12,10 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-import server_test  # noqa: E402
+import client_env
+import server_test
 
-CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-PROGRAM = os.environ.get("SCHEMATHESIS", os.path.join(CACHE, "warprow", "clients", "schemathesis", "bin", "schemathesis"))
+PROGRAM = os.environ.get("SCHEMATHESIS", client_env.program("schemathesis", "schemathesis"))
 # A schema cannot say how fields depend on one another (n with temperature 0, min_tokens and max_tokens), so what it allows may
 # still be refused.
 EXCLUDED = "positive_data_acceptance"
@@ -24,8 +23,7 @@ EXCLUDED = "positive_data_acceptance"
 
 def main():
     if not os.path.exists(PROGRAM):
-        print("skipped: schemathesis is not here; tools/fetch_clients.sh fetches it")
-        return 77
+        client_env.skip("schemathesis")
     server = server_test.Server("--max-model-len", "64", "--api-key", "k")
     folder = tempfile.TemporaryDirectory()  # it leaves a cache where it runs
     try:

@@ -284,10 +284,13 @@ class Doors(Case):
     def test_call_ids_are_as_mistrals_templates_want_them(self):
         server = self.serve("--tool-call-parser", "mistral")
         named = {"type": "function", "function": {"name": "now"}}
-        body = {"messages": CHAT, "tools": [named], "tool_choice": named, "max_tokens": 60}
+        body = {"messages": CHAT, "tools": [named], "tool_choice": named, "max_tokens": 60, "n": 2}
         status, answer = server.post("/v1/chat/completions", body)
         self.assertEqual(status, 200, answer)
-        self.assertRegex(answer["choices"][0]["message"]["tool_calls"][0]["id"], "^[0-9a-z]{9}$")
+        ids = [choice["message"]["tool_calls"][0]["id"] for choice in answer["choices"]]
+        self.assertNotEqual(*ids)
+        for call_id in ids:
+            self.assertRegex(call_id, "^[0-9a-z]{9}$")
 
     def test_small_print_of_http(self):
         server = self.serve()

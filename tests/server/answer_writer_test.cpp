@@ -203,7 +203,7 @@ TEST(AnswerWriter, ChatStreamBringsTheRoleOnceForEachChoice) {
 }
 
 TEST(AnswerWriter, ACallHasOneEntryInAChunk) {
-  const MakeChatParser parser = [] {
+  const MakeChatParser parser = [](size_t) {
     return make_chat_parser({.format = ToolFormat::kNamed, .function = "f", .id_prefix = "call_"});
   };
   const auto stream = make_chat_writer({}, token_bytes, {}, parser);

@@ -78,7 +78,7 @@ RequestUpdate update(const std::string& text, FinishReason reason = FinishReason
 std::unique_ptr<AnswerWriter> writer(const ChatParserOptions& options) {
   const AnswerInfo info{.id = "resp-1", .model = "m", .created = 5};
   return make_responses_writer(
-      info, {{"store", false}}, [options] { return make_chat_parser(options); });
+      info, {{"store", false}}, [options](size_t) { return make_chat_parser(options); });
 }
 
 TEST(ResponsesWriter, Whole) {

@@ -66,8 +66,9 @@ void ComputePool::parallel_for(int64_t n, int64_t grain, Body body) {
   if (n <= 0) {
     return;
   }
-  if (!std::exchange(caller_kept_, true)) {
+  if (!caller_kept_) {
     keep_to_core(0);
+    caller_kept_ = true;
   }
   if (threads_.empty() || n <= grain) {
     body(0, n, 0);

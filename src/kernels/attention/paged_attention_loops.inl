@@ -68,24 +68,21 @@ inline Work cut_scratch(const AttentionTile& a) {
   return w;
 }
 
-inline void start_part(const Work& w) {
+// Nothing seen yet, but for the sinks (one per head of the group, null: none), which count as keys
+// without a value.
+inline void start(const Work& w, const State& state, const float* sinks, int group) {
   for (int64_t i = 0; i < int64_t{w.lines} * w.dim_v; ++i) {
-    w.part.acc[i] = 0.0F;
+    state.acc[i] = 0.0F;
   }
   for (int line = 0; line < w.lines; ++line) {
-    w.part.max[line] = -kInfinity;
-    w.part.sum[line] = 0.0F;
+    state.max[line] = sinks != nullptr ? sinks[line % group] : -kInfinity;
+    state.sum[line] = sinks != nullptr ? 1.0F : 0.0F;
   }
 }
 
+inline void start_part(const Work& w) { start(w, w.part, nullptr, 1); }
 inline void start_total(const AttentionTile& a, const Work& w) {
-  for (int64_t i = 0; i < int64_t{w.lines} * w.dim_v; ++i) {
-    w.total.acc[i] = 0.0F;
-  }
-  for (int line = 0; line < w.lines; ++line) {
-    w.total.max[line] = a.sinks != nullptr ? a.sinks[line % a.group] : -kInfinity;
-    w.total.sum[line] = a.sinks != nullptr ? 1.0F : 0.0F;
-  }
+  start(w, w.total, a.sinks, a.group);
 }
 
 // Adds a part's state to the total.

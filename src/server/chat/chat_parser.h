@@ -48,6 +48,7 @@ class ChatParser {
 // yet; unless the text was cut off, whose last call is as much as there is of it.
 ChatPiece parse_whole(ChatParser& parser, std::string_view text, bool cut_off);
 
-using MakeChatParser = std::function<std::unique_ptr<ChatParser>()>;
+// For a choice of an answer.
+using MakeChatParser = std::function<std::unique_ptr<ChatParser>(size_t choice)>;
 
 }  // namespace warprow

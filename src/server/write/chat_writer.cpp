@@ -70,8 +70,8 @@ class ChatWriter final : public AnswerWriter {
         token_bytes_(std::move(token_bytes)),
         shape_(std::move(shape)),
         states_(shape_.num_choices()) {
-    for (State& state : states_) {
-      state.parser = make_parser ? make_parser() : nullptr;
+    for (size_t i = 0; make_parser && i < states_.size(); ++i) {
+      states_[i].parser = make_parser(i);
     }
   }
 
@@ -207,13 +207,12 @@ class ChatWriter final : public AnswerWriter {
     const ChatPiece piece = state.parser ? parse_whole(*state.parser, choice.text, cut_off)
                                          : ChatPiece{.content = choice.text};
     state.has_calls = !piece.calls.empty();
-    const bool only_calls = piece.content.empty() && !piece.calls.empty();
+    const std::string content = echo() + piece.content;
     Json out;
     out["index"] = index;
     Json& message = out["message"];
     message["role"] = "assistant";
-    message["content"] =
-        only_calls && echo().empty() ? Json(nullptr) : Json(echo() + piece.content);
+    message["content"] = content.empty() && !piece.calls.empty() ? Json(nullptr) : Json(content);
     if (!piece.reasoning.empty()) {
       message["reasoning_content"] = piece.reasoning;
     }

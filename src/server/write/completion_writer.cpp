@@ -83,12 +83,12 @@ class CompletionWriter final : public AnswerWriter {
                    const RequestUpdate& update,
                    std::span<const LogprobEntry> prompt) {
     Json logprobs_of_choice = logprobs(index, update, prompt);
-    std::string text = shape_.only_prompt ? "" : update.text;
-    if (!shape_.echo.empty() && !begun_[index]) {
-      text.insert(0, shape_.echo[index / shape_.choices_per_prompt]);
-    }
     const bool is_first = !begun_[index];
     begun_[index] = true;
+    std::string text = shape_.only_prompt ? "" : update.text;
+    if (is_first && !shape_.echo.empty()) {
+      text.insert(0, shape_.echo[index / shape_.choices_per_prompt]);
+    }
     Json out;
     out["index"] = index;
     out["text"] = std::move(text);

@@ -18,7 +18,7 @@ class ResponsesWriter final : public AnswerWriter {
   ResponsesWriter(AnswerInfo info, Json echoed, const MakeChatParser& make_parser)
       : info_(std::move(info)),
         echoed_(std::move(echoed)),
-        parser_(make_parser ? make_parser() : nullptr) {}
+        parser_(make_parser ? make_parser(0) : nullptr) {}
 
   std::string whole(std::span<const RequestUpdate> choices) override {
     const RequestUpdate& update = choices.front();
