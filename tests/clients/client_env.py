@@ -27,6 +27,7 @@ def need(client, *modules):
             importlib.import_module(module)
     except ImportError:
         python = program(client, "python")
-        if os.path.exists(python) and os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(python, "..", "..")):
+        home = os.path.dirname(os.path.dirname(python))
+        if os.path.exists(python) and os.path.realpath(sys.prefix) != os.path.realpath(home):
             os.execv(python, [python, *sys.argv])
         skip(client)
