@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/chat_body.h"
 
-#include "server/json_value.h"
-
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -37,7 +35,7 @@ Result<void> check_content(const std::string& field, const Json& value) {
   return {};
 }
 
-Result<void> check_tool_calls(const std::string& field, const Json& value) {
+Result<void> check_tool_calls(const std::string& field, const Json& value, JsonShape& shape) {
   if (!value.is_array()) {
     return wrong_value(field, "a list of tool calls", value);
   }
@@ -47,9 +45,11 @@ Result<void> check_tool_calls(const std::string& field, const Json& value) {
     if (!is_call) {
       return wrong_value(fmt::format("{}[{}]", field, i), "a function with a name", value[i]);
     }
-    const Json arguments = member(function, "arguments");
-    if (!arguments.is_null() && !arguments.is_string() && !arguments.is_object()) {
-      return wrong_value(fmt::format("{}[{}].function.arguments", field, i), "text", arguments);
+    if (Result<void> good = check_arguments(fmt::format("{}[{}].function.arguments", field, i),
+                                            member(function, "arguments"),
+                                            shape);
+        !good) {
+      return good;
     }
   }
   return {};
@@ -57,6 +57,7 @@ Result<void> check_tool_calls(const std::string& field, const Json& value) {
 
 Result<Json> read_message(const std::string& field,
                           const Json& value,
+                          JsonShape& shape,
                           std::vector<std::string>& ignored) {
   if (!value.is_object()) {
     return wrong_value(field, "an object with role and content", value);
@@ -82,7 +83,7 @@ Result<Json> read_message(const std::string& field,
       continue;
     }
     if (key == "tool_calls") {
-      if (Result<void> good = check_tool_calls(field + ".tool_calls", part); !good) {
+      if (Result<void> good = check_tool_calls(field + ".tool_calls", part, shape); !good) {
         return tl::unexpected(good.error());
       }
       message[key] = part;
@@ -99,6 +100,15 @@ Result<Json> read_message(const std::string& field,
 
 }  // namespace
 
+Result<void> check_arguments(const std::string& field, const Json& value, JsonShape& shape) {
+  if (value.is_string()) {
+    const std::string error = shape.error(value.get_ref<const std::string&>());
+    return error.empty() ? Result<void>()
+                         : fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", field, error));
+  }
+  return value.is_null() || value.is_object() ? Result<void>() : wrong_value(field, "text", value);
+}
+
 Result<Json> read_messages(const std::string& field,
                            const Json& value,
                            std::vector<std::string>& ignored) {
@@ -106,8 +116,10 @@ Result<Json> read_messages(const std::string& field,
     return wrong_value(field, "a list of one message or more", value);
   }
   Json messages = Json::array();
+  JsonShape arguments;
   for (size_t i = 0; i < value.size(); ++i) {
-    Result<Json> message = read_message(fmt::format("{}[{}]", field, i), value[i], ignored);
+    Result<Json> message =
+        read_message(fmt::format("{}[{}]", field, i), value[i], arguments, ignored);
     if (!message) {
       return message;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "server/json_value.h"
 
 #include <string>
 #include <vector>
@@ -26,6 +27,12 @@ struct ToolWish {
 Result<nlohmann::ordered_json> read_messages(const std::string& field,
                                              const nlohmann::ordered_json& value,
                                              std::vector<std::string>& ignored);
+
+// Of a call: text, an object or null. The template's objects are parsed from such texts, which so have
+// a shape of their own, and `shape` sees all those of a request.
+Result<void> check_arguments(const std::string& field,
+                             const nlohmann::ordered_json& value,
+                             JsonShape& shape);
 
 // A list of {"type": "function", "function": {"name", "description", "parameters"}}; null for an empty
 // one.

@@ -18,32 +18,6 @@ constexpr size_t kMaxDepth = 64;
 // Ordered objects are read in time that grows with the square of their members.
 constexpr int64_t kMaxSquares = 100'000'000;  // one object of 10,000 members
 
-// What is wrong with the shape of a text, or "". Whether it is JSON is the parser's matter.
-std::string shape_error(std::string_view text) {
-  std::vector<int64_t> members{0};  // of each open bracket
-  int64_t squares = 0;
-  bool in_text = false;
-  for (size_t i = 0; i < text.size() && squares <= kMaxSquares; ++i) {
-    const char c = text[i];
-    if (in_text) {
-      i += c == '\\' ? 1 : 0;
-      in_text = c != '"';
-    } else if (c == '"') {
-      in_text = true;
-    } else if (c == '{' || c == '[') {
-      members.push_back(0);
-      if (members.size() > kMaxDepth + 1) {
-        return fmt::format("the body nests deeper than {} levels", kMaxDepth);
-      }
-    } else if ((c == '}' || c == ']') && members.size() > 1) {
-      members.pop_back();
-    } else if (c == ':') {
-      squares += 2 * members.back()++;  // the square grows by 2n + 1
-    }
-  }
-  return squares > kMaxSquares ? "the body's objects have too many members" : "";
-}
-
 // A short rendering for a message, cut between characters.
 std::string shown(const Json& value) {
   constexpr size_t kLongest = 40;
@@ -53,6 +27,30 @@ std::string shown(const Json& value) {
 
 }  // namespace
 
+std::string JsonShape::error(std::string_view text) {
+  std::vector<int64_t> members{0};  // of each open bracket
+  bool in_text = false;
+  for (size_t i = 0; i < text.size() && squares_ <= kMaxSquares; ++i) {
+    const char c = text[i];
+    if (in_text) {
+      i += c == '\\' ? 1 : 0;
+      in_text = c != '"';
+    } else if (c == '"') {
+      in_text = true;
+    } else if (c == '{' || c == '[') {
+      members.push_back(0);
+      if (members.size() > kMaxDepth + 1) {
+        return fmt::format("nests deeper than {} levels", kMaxDepth);
+      }
+    } else if ((c == '}' || c == ']') && members.size() > 1) {
+      members.pop_back();
+    } else if (c == ':') {
+      squares_ += 2 * members.back()++;  // the square grows by 2n + 1
+    }
+  }
+  return squares_ > kMaxSquares ? "has objects with too many members" : "";
+}
+
 tl::unexpected<Error> wrong_value(std::string_view field,
                                   std::string_view wanted,
                                   const Json& value) {
@@ -61,8 +59,8 @@ tl::unexpected<Error> wrong_value(std::string_view field,
 }
 
 Result<Json> parse_json_object(std::string_view text) {
-  if (std::string error = shape_error(text); !error.empty()) {
-    return fail(ErrorCode::kInvalidArgument, std::move(error));
+  if (const std::string error = JsonShape().error(text); !error.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "the body " + error);
   }
   Json root = Json::parse(text, nullptr, false);
   if (!root.is_object()) {

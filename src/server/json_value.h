@@ -14,9 +14,20 @@
 
 namespace warprow {
 
-// A client's JSON, which may be anything: kInvalidArgument if it is no JSON object, nests deeper
-// than 64 levels (walking through a value takes stack for each), or has objects with so many members
-// that reading them takes long. Members keep their order, which schemas and templates need.
+// Looks at a client's JSON before it is parsed: none may nest deeper than 64 levels (walking through
+// a value takes stack for each), and all texts that one of these sees may not have objects with so
+// many members that reading them takes long. Whether a text is JSON is the parser's matter.
+class JsonShape {
+ public:
+  // What is wrong with one more text, to be read behind its name, or "".
+  std::string error(std::string_view text);
+
+ private:
+  int64_t squares_ = 0;  // of the objects' numbers of members, summed
+};
+
+// A body, which may be anything: kInvalidArgument if it is no JSON object or of a wrong shape. Members
+// keep their order, which schemas and templates need.
 Result<nlohmann::ordered_json> parse_json_object(std::string_view text);
 
 // Each reads a field's value into target; the error names the field, the value and what it must be.

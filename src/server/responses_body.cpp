@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/responses_body.h"
 
+#include "server/chat_body.h"
 #include "server/json_value.h"
 
 #include <utility>
@@ -49,9 +50,16 @@ void add_call(Json& messages, const Json& item) {
        {"function", {{"name", member(item, "name")}, {"arguments", member(item, "arguments")}}}});
 }
 
-Result<void> add_item(const std::string& field, const Json& item, Json& messages) {
+Result<void> add_item(const std::string& field,
+                      const Json& item,
+                      JsonShape& shape,
+                      Json& messages) {
   const Json type = member(item, "type");
   if (type == "function_call") {
+    const Json arguments = member(item, "arguments");
+    if (Result<void> good = check_arguments(field + ".arguments", arguments, shape); !good) {
+      return good;
+    }
     add_call(messages, item);
     return {};
   }
@@ -97,8 +105,10 @@ Result<Json> read_messages_of(const Json& root) {
   if (!input.is_array() || input.empty()) {
     return wrong_value("input", "text or a list of one item or more", input);
   }
+  JsonShape arguments;
   for (size_t i = 0; i < input.size(); ++i) {
-    if (Result<void> added = add_item(fmt::format("input[{}]", i), input[i], messages); !added) {
+    if (Result<void> added = add_item(fmt::format("input[{}]", i), input[i], arguments, messages);
+        !added) {
       return tl::unexpected(added.error());
     }
   }

@@ -5,6 +5,7 @@
 #include "server/chat/tool_grammar.h"
 #include "server/generation_body.h"
 #include "server/http_message.h"
+#include "server/json_value.h"
 #include "server/responses_body.h"
 #include "text/chat_template.h"
 
@@ -27,6 +28,16 @@ constexpr std::string_view kTemplate =
     "{{ m.reasoning_content }}<|im_end|>\n{% endfor %}{{ enable_thinking }}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+// Templates parse the arguments of calls, which no limit of the body holds.
+void check_arguments_of(const GenerationBody& body) {
+  for (const auto& message : body.chat.request.messages) {
+    for (const auto& call : message.value("tool_calls", OrderedJson::array())) {
+      const OrderedJson arguments = call["function"].value("arguments", OrderedJson());
+      WR_CHECK(!arguments.is_string() || JsonShape().error(arguments.get<std::string>()).empty());
+    }
+  }
+}
+
 void render(const GenerationBody& body) {
   static const ChatTemplate chat_template =
       value_or_throw(ChatTemplate::parse({kTemplate, "", {}}));
@@ -39,6 +50,7 @@ void read_bodies(std::string_view text) {
     const Result<GenerationBody> body = parse_generation_body(endpoint, text);
     WR_CHECK(body.has_value() || !body.error().message.empty());
     if (body && endpoint == Endpoint::kChat) {
+      check_arguments_of(*body);
       render(*body);
     }
     if (body && body->chat.tools.choice == ToolWish::Choice::kRequired) {

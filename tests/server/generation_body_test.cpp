@@ -146,6 +146,38 @@ TEST(GenerationBody, Messages) {
               HasSubstr("messages[0].content[0]: must be a part of type text"));
 }
 
+// A chat whose assistant has called a function with each of these arguments.
+std::string chat_with_calls(const std::vector<std::string>& arguments) {
+  OrderedJson calls = OrderedJson::array();
+  for (const std::string& text : arguments) {
+    calls.push_back({{"function", {{"name", "f"}, {"arguments", text}}}});
+  }
+  OrderedJson chat;
+  chat["messages"] = {{{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}}};
+  return chat.dump();
+}
+
+TEST(GenerationBody, ArgumentsOfCallsHaveTheBodysLimits) {
+  const auto nested = [](size_t levels) {
+    std::string text;
+    for (size_t i = 1; i < levels; ++i) {
+      text += R"({"a":)";
+    }
+    return text + "{}" + std::string(levels - 1, '}');
+  };
+  read(Endpoint::kChat, chat_with_calls({nested(64), "no JSON"}));
+  EXPECT_EQ(refusal(Endpoint::kChat, chat_with_calls({"{}", nested(65)})),
+            "messages[0].tool_calls[1].function.arguments: nests deeper than 64 levels");
+  std::string members;
+  for (int i = 0; i < 6'000; ++i) {
+    members += (i == 0 ? "{\"k" : ",\"k") + std::to_string(i) + "\":0";
+  }
+  members += "}";
+  read(Endpoint::kChat, chat_with_calls({members, members}));
+  EXPECT_EQ(refusal(Endpoint::kChat, chat_with_calls({members, members, members})),
+            "messages[0].tool_calls[2].function.arguments: has objects with too many members");
+}
+
 TEST(GenerationBody, ChatLogprobsAndLengths) {
   const auto options = [](const char* fields) {
     return read(Endpoint::kChat,
@@ -296,7 +328,7 @@ TEST(GenerationBody, WhatIsNoObject) {
     members += "\"k" + std::to_string(i) + "\":0,";
   }
   EXPECT_EQ(refusal(Endpoint::kChat, members + "\"z\":0}"),
-            "the body's objects have too many members");
+            "the body has objects with too many members");
   // Brackets in texts do not count.
   read(Endpoint::kCompletions,
        R"({"prompt": "\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["})");

@@ -64,6 +64,9 @@ TEST(ResponsesBody, WhatItCannotBe) {
   EXPECT_THAT(refusal(R"({"input": "x", "previous_response_id": "r"})"), HasSubstr("not stored"));
   EXPECT_THAT(refusal(R"({"input": "x", "tools": [{"type": "web_search"}]})"),
               HasSubstr("tools[0]"));
+  EXPECT_THAT(refusal(R"({"input": [{"type": "function_call", "name": "f", "arguments": ")" +
+                      std::string(65, '[') + R"("}]})"),
+              HasSubstr("input[0].arguments: nests deeper than 64 levels"));
 }
 
 RequestUpdate update(const std::string& text, FinishReason reason = FinishReason::kNone) {
