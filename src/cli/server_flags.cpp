@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/server_flags.h"
 
+#include "cli/visible_text.h"
 #include "config/env.h"
 
 #include <algorithm>
@@ -87,6 +88,7 @@ std::string refusal_text(const HttpAnswer& answer) {
     }
   }
   text.resize(std::min(text.size(), kLongest));
+  text = visible_text(text);
   return answer.status == 200 ? text : fmt::format("{}: {}", answer.status, text);
 }
 

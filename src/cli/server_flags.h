@@ -44,7 +44,8 @@ std::unique_ptr<HttpClient> connect_to(const HttpOrigin& origin,
                                        std::chrono::seconds silence);
 
 // The message in an answer with an error status: {"error":{"message":...}}, {"detail":...} or what
-// stands there, cut at 200 characters; with the status in front, unless that is 200.
+// stands there, as visible_text and cut at 200 characters; with the status in front, unless that is
+// 200.
 std::string refusal_text(const HttpAnswer& answer);
 
 // The id of the first model that the server names.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/top_view.h"
 
+#include "cli/visible_text.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -88,7 +90,8 @@ class Page {
  public:
   explicit Page(const TopView::Screen& screen) : screen_(screen) {}
 
-  Page& add(std::string_view text, const char* color = "") {
+  Page& add(std::string_view given, const char* color = "") {
+    const std::string text = visible_text(given);
     if (*color != '\0' && screen_.color) {
       line_ += fmt::format("\x1b[{}m", color);
     }
@@ -97,7 +100,7 @@ class Page {
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
         ++at;
       }
-      line_ += text.substr(begin, at - begin);
+      line_.append(text, begin, at - begin);
       ++column_;
     }
     if (*color != '\0' && screen_.color) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/generation_body.h"
 
+#include "server/http_message.h"
 #include "server/json_value.h"
 
 #include <algorithm>
@@ -140,6 +141,14 @@ Result<void> read_stream_options(const char* field, const Json& value, Draft& dr
   return {};
 }
 
+Result<void> read_request_id(const char* field, const Json& value, Draft& draft) {
+  if (!value.is_string() || !is_plain_id(value.get_ref<const std::string&>())) {
+    return wrong_value(field, "1 to 128 visible ASCII characters", value);
+  }
+  draft.body.request_id = value.get<std::string>();
+  return {};
+}
+
 Result<void> read_priority(const char* field, const Json& value, Draft& draft) {
   const std::optional<int64_t> number = whole_number(value);
   if (!number || *number < INT32_MIN || *number > INT32_MAX) {
@@ -209,7 +218,7 @@ constexpr BodyField kFields[] = {
     {"top_logprobs", kChat, &of_draft<&Draft::top_logprobs>},
     {"priority", kBoth, &read_priority},
     {"cache_salt", kBoth, &of_body<&GenerationBody::cache_salt>},
-    {"request_id", kBoth, &of_body<&GenerationBody::request_id>},
+    {"request_id", kBoth, &read_request_id},
     {"add_special_tokens", kBoth, &read_special},
     {"truncate_prompt_tokens", kBoth, &read_truncation},
     {"truncation_side", kBoth, &read_side},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http_message.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace warprow {
@@ -24,6 +25,12 @@ std::string percent_decoded(std::string_view text) {
 }
 
 }  // namespace
+
+bool is_plain_id(std::string_view text) {
+  constexpr size_t kLongest = 128;
+  return !text.empty() && text.size() <= kLongest &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
 
 std::optional<std::string> query_value(std::string_view query, std::string_view name) {
   while (!query.empty()) {

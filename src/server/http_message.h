@@ -29,6 +29,10 @@ struct HttpReply {
   HttpHeaders headers{};
 };
 
+// Whether a request may be called so, in headers, logs and on screens: 1 to 128 visible ASCII
+// characters.
+bool is_plain_id(std::string_view text);
+
 // The value of `name` in "a=1&b=two%20words"; nullopt if it is not there.
 std::optional<std::string> query_value(std::string_view query, std::string_view name);
 

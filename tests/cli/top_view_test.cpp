@@ -91,6 +91,17 @@ TEST(TopView, TroubleIsShown) {
   EXPECT_THAT(view.draw({}), HasSubstr("does not answer"));
 }
 
+TEST(TopView, NoServerSteersTheTerminal) {
+  TopView view("u");
+  json state = busy_state();
+  state["model"] = "m\x1b[2J\n\x7f\xc2\x9bé";
+  state["requests"][1]["id"] = "a\x1b]0;t\a";
+  view.take(state, 0);
+  EXPECT_THAT(view.draw({}), HasSubstr("m?[2J???é  u"));
+  EXPECT_THAT(view.draw({}), HasSubstr("a?]0;t? "));
+  EXPECT_THAT(view.draw({}), Not(HasSubstr("\x1b")));
+}
+
 TEST(TopView, FitsTheScreen) {
   TopView view("u");
   json state = busy_state();

@@ -214,6 +214,24 @@ TEST(GenerationBody, WrongTypesAreNamed) {
               HasSubstr("stream_options: allowed only with stream"));
 }
 
+TEST(GenerationBody, RequestIdsArePlain) {
+  const std::string longest(128, 'x');
+  EXPECT_EQ(
+      read(Endpoint::kChat,
+           R"({"messages": [{"role": "user", "content": "x"}], "request_id": ")" + longest + "\"}")
+          .request_id,
+      longest);
+  for (const std::string& id : {std::string(),
+                                longest + "x",
+                                std::string("a b"),
+                                std::string("\\u001b[2J"),
+                                std::string("é")}) {
+    EXPECT_THAT(refused_completion(R"("request_id": ")" + id + "\""),
+                HasSubstr("request_id: must be 1 to 128 visible ASCII characters, not "))
+        << id;
+  }
+}
+
 TEST(GenerationBody, WhatWouldChangeTheAnswerIsRefusedByName) {
   for (const char* field : {R"("suffix": "x")", R"("best_of": 2)", R"("guided_json": {})"}) {
     const Result<GenerationBody> body = parse_generation_body(

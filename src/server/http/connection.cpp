@@ -30,8 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kLingerTimeout{5};  // for the rest of a request refused early
-constexpr size_t kLongestId = 128;
-constexpr size_t kPiece = 4096;  // read at once
+constexpr size_t kPiece = 4096;                    // read at once
 
 // The answer to what is no request, or nothing where the client is gone or too slow.
 std::optional<HttpReply> refusal(const error_code& error, const HttpOptions& options) {
@@ -83,11 +82,6 @@ std::string client_name(const ByteSocket& socket) {
   endpoint.resize(remote.size());
   std::memcpy(endpoint.data(), remote.data(), remote.size());
   return endpoint.address().to_string();
-}
-
-bool is_plain_id(const std::string& text) {
-  return !text.empty() && text.size() <= kLongestId &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
 }  // namespace
