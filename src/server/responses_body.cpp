@@ -4,6 +4,8 @@
 #include "server/chat_body.h"
 #include "server/json_value.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -138,17 +140,101 @@ Json chat_tool_choice(const Json& value) {
 }
 
 // text.format is response_format with json_schema's members beside the type.
-Result<Json> response_format(const Json& text) {
-  if (!text.is_object()) {
-    return wrong_value("text", "an object", text);
-  }
-  Json format = member(text, "format");
+Json response_format(const Json& format) {
   if (member(format, "type") != "json_schema") {
     return format;
   }
   Json schema = format;
   schema.erase("type");
   return Json{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+}
+
+// One member of an object, or null. The others go into the chat under names that it does not know, and
+// so are named as ignored.
+Result<Json> read_member(const std::string& name,
+                         const char* wanted,
+                         const Json& value,
+                         Json& chat) {
+  if (!value.is_object()) {
+    return wrong_value(name, "an object", value);
+  }
+  for (const auto& [key, part] : value.items()) {
+    if (key != wanted) {
+      chat[name + "." + key] = part;
+    }
+  }
+  return member(value, wanted);
+}
+
+// What an answer should have besides. Clients that keep the turns themselves ask for reasoning in a form
+// that they can send back; ours stands in the answer as text.
+Result<void> read_include(const Json& value, Json& chat) {
+  if (!value.is_array()) {
+    return wrong_value("include", "a list", value);
+  }
+  for (const Json& part : value) {
+    if (part != "reasoning.encrypted_content") {
+      return fail(ErrorCode::kUnsupported, "include: not supported");
+    }
+    chat["include"] = value;  // as ignored
+  }
+  return {};
+}
+
+// A stream ends with its usage, unasked.
+Result<void> read_stream_options(const Json& value, Json& chat) {
+  if (!value.is_object()) {
+    return wrong_value("stream_options", "an object", value);
+  }
+  for (const auto& [key, option] : value.items()) {
+    if (key != "include_usage" && option != false) {
+      chat["stream_options." + key] = option;
+    }
+  }
+  return {};
+}
+
+// Fields of chats that have no place in a response or are written in another way there, with the value
+// that changes nothing; null never does.
+struct ChatField {
+  const char* name;
+  const char* harmless;
+  const char* instead = nullptr;
+};
+
+constexpr ChatField kRefused[] = {
+    {"echo", "false"},
+    {"logprob_token_ids", "null"},
+    {"logprobs", "false"},
+    {"max_completion_tokens", "null", "max_output_tokens"},
+    {"max_tokens", "null", "max_output_tokens"},
+    {"messages", "null", "input"},
+    {"n", "1"},
+    {"prompt", "null"},
+    {"prompt_logprobs", "null"},
+    {"reasoning_effort", "null", "reasoning.effort"},
+    {"response_format", "null", "text.format"},
+    {"return_token_ids", "false"},
+    {"return_tokens_as_token_ids", "false"},
+    {"top_logprobs", "0"},
+    {"truncation", R"("disabled")"},
+};
+
+const ChatField* find_refused(const std::string& name) {
+  const auto* const found = std::find_if(std::begin(kRefused),
+                                         std::end(kRefused),
+                                         [&name](const auto& field) { return name == field.name; });
+  return found == std::end(kRefused) ? nullptr : found;
+}
+
+Result<void> check_harmless(const ChatField& field, const Json& value) {
+  if (value == Json::parse(field.harmless)) {
+    return {};
+  }
+  return fail(ErrorCode::kUnsupported,
+              field.instead == nullptr
+                  ? fmt::format("{}: not supported in responses", field.name)
+                  : fmt::format("{}: is {} in responses", field.name, field.instead));
 }
 
 Result<void> read_field(const std::string& name, const Json& value, Json& chat) {
@@ -165,16 +251,24 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
   } else if (name == "tool_choice") {
     chat["tool_choice"] = chat_tool_choice(value);
   } else if (name == "text") {
-    return response_format(value).map(put("response_format"));
+    return read_member(name, "format", value, chat)
+        .map(response_format)
+        .map(put("response_format"));
   } else if (name == "reasoning") {
-    chat["reasoning_effort"] = member(value, "effort");
+    return read_member(name, "effort", value, chat).map(put("reasoning_effort"));
+  } else if (name == "include") {
+    return read_include(value, chat);
+  } else if (name == "stream_options") {
+    return read_stream_options(value, chat);
+  } else if (const ChatField* refused = find_refused(name)) {
+    return check_harmless(*refused, value);
   } else if (name == "previous_response_id" || name == "conversation") {
     return fail(ErrorCode::kUnsupported, name + ": not supported, responses are not stored");
   } else if (name == "background") {
     if (value != false) {
       return fail(ErrorCode::kUnsupported, "background: not supported, responses are not stored");
     }
-  } else if (name != "store" && name != "include" && name != "truncation" && name != "metadata") {
+  } else if (name != "metadata") {
     chat[name] = value;  // as in chats, or not known there either
   }
   return {};

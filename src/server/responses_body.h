@@ -17,7 +17,8 @@ struct ResponsesBody {
 };
 
 // Reads what responses say in another way than chats; sampling fields keep their names. Stateless:
-// `store` is answered with false, and what needs a stored response is refused.
+// `store` is answered with false, and what needs a stored response is refused,
+// as are fields of chats that have no place in a response.
 Result<ResponsesBody> parse_responses_body(std::string_view body);
 
 }  // namespace warprow

@@ -6,6 +6,7 @@
 #include "server/write/answer_writer.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -18,6 +19,7 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 json chat_of(const std::string& body) {
   const Result<ResponsesBody> read = parse_responses_body(body);
@@ -32,16 +34,65 @@ std::string refusal(const std::string& body) {
 
 TEST(ResponsesBody, BecomesAChat) {
   const json chat = chat_of(R"({"instructions": "be kind", "input": "hi", "max_output_tokens": 9,
-    "temperature": 0.5, "store": true, "reasoning": {"effort": "low"},
+    "temperature": 0.5, "store": false, "metadata": {"a": "b"}, "reasoning": {"effort": "low"},
     "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": true}],
     "tool_choice": {"type": "function", "name": "f"},
     "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}})");
   EXPECT_EQ(chat, json::parse(R"({"messages": [{"role": "system", "content": "be kind"},
-    {"role": "user", "content": "hi"}], "max_completion_tokens": 9, "temperature": 0.5,
+    {"role": "user", "content": "hi"}], "max_completion_tokens": 9, "temperature": 0.5, "store": false,
     "reasoning_effort": "low", "tools": [{"type": "function",
     "function": {"name": "f", "parameters": {}, "strict": true}}],
     "tool_choice": {"type": "function", "function": {"name": "f"}}, "response_format":
     {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}})"));
+}
+
+TEST(ResponsesBody, WhatWouldChangeTheAnswerIsRefused) {
+  for (const auto& [field, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"("n": 2)", "n: not supported in responses"},
+           {R"("messages": [])", "messages: is input in responses"},
+           {R"("max_tokens": 3)", "max_tokens: is max_output_tokens in responses"},
+           {R"("max_completion_tokens": 3)",
+            "max_completion_tokens: is max_output_tokens in responses"},
+           {R"("response_format": {})", "response_format: is text.format in responses"},
+           {R"("echo": true)", "echo: not supported in responses"},
+           {R"("logprobs": true)", "logprobs: not supported in responses"},
+           {R"("prompt_logprobs": 0)", "prompt_logprobs: not supported in responses"},
+           {R"("return_token_ids": true)", "return_token_ids: not supported in responses"},
+           {R"("truncation": "auto")", "truncation: not supported in responses"},
+           {R"("include": ["message.output_text.logprobs"])", "include: not supported"},
+           {R"("include": 3)", "include: must be a list, not 3"},
+           {R"("text": "x")", "text: must be an object, not \"x\""},
+           {R"("reasoning": 3)", "reasoning: must be an object, not 3"},
+           {R"("stream_options": 3)", "stream_options: must be an object, not 3"}}) {
+    EXPECT_EQ(refusal(R"({"input": "x", )" + field + "}"), message);
+  }
+}
+
+// What clients send by default, or as null.
+TEST(ResponsesBody, WhatChangesNothingIsNotNamed) {
+  const auto ignored = [](const std::string& fields) {
+    const json chat = chat_of(R"({"input": "x", "stream": true, )" + fields + "}");
+    const Result<GenerationBody> body = parse_generation_body(Endpoint::kResponses, chat.dump());
+    EXPECT_TRUE(body) << fields;
+    return body ? body->ignored : std::vector<std::string>{};
+  };
+  EXPECT_THAT(
+      ignored(R"("n": 1, "echo": false, "logprobs": false, "top_logprobs": 0, "store": false,
+    "truncation": "disabled", "include": [], "metadata": {"a": "b"}, "messages": null, "user": null,
+    "stream_options": {"include_usage": true, "include_obfuscation": false},
+    "text": {"format": {"type": "text"}, "verbosity": null},
+    "reasoning": {"effort": "low", "summary": null})"),
+      ElementsAre());
+  EXPECT_THAT(ignored(R"("store": true, "include": ["reasoning.encrypted_content"], "user": "me",
+    "stream_options": {"include_obfuscation": true}, "text": {"verbosity": "low"},
+    "reasoning": {"summary": "auto"}, "service_tier": "auto")"),
+              UnorderedElementsAre("store",
+                                   "include",
+                                   "user",
+                                   "stream_options.include_obfuscation",
+                                   "text.verbosity",
+                                   "reasoning.summary",
+                                   "service_tier"));
 }
 
 TEST(ResponsesBody, ItemsOfAnEarlierTurn) {
