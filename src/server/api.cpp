@@ -34,6 +34,21 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
+// What follows the scheme, whose case does not count (RFC 9110); empty without one.
+std::string_view bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  const bool is_bearer =
+      authorization.size() > kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char ours, char given) {
+        return ours == (given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given);
+      });
+  if (!is_bearer) {
+    return {};
+  }
+  const std::string_view rest = authorization.substr(kScheme.size());
+  return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
+}
+
 // HEAD is GET without the body, which the connection leaves out.
 std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : request.method;
@@ -100,9 +115,10 @@ bool Api::may_pass(const HttpRequest& request) const {
   if (options_.api_keys.empty() || !request.path.starts_with("/v1/")) {
     return true;
   }
+  const std::string_view given = bearer_token(request.authorization);
   bool passes = false;  // all keys are compared, so that time tells nothing
   for (const std::string& key : options_.api_keys) {
-    passes = same_secret(request.authorization, "Bearer " + key) || passes;
+    passes = same_secret(given, key) || passes;
   }
   return passes;
 }
@@ -119,6 +135,9 @@ Api::Answer Api::route(const HttpRequest& request, const Wake& wake) {
   if (methods.empty()) {
     return error_reply({404, "not_found_error", fmt::format("there is no {}", request.path)});
   }
+  if (request.method == "OPTIONS") {  // without a key: browsers' preflights bring none
+    return HttpReply{.status = 204, .content_type = "", .headers = {{"Allow", methods}}};
+  }
   if (!may_pass(request)) {
     HttpReply reply = error_reply({401, "authentication_error", "a valid API key is needed"});
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -126,12 +145,9 @@ Api::Answer Api::route(const HttpRequest& request, const Wake& wake) {
   }
   if (chosen == nullptr) {
     HttpReply reply =
-        request.method == "OPTIONS"
-            ? HttpReply{.status = 204, .content_type = ""}
-            : error_reply(
-                  {405,
-                   "invalid_request_error",
-                   fmt::format("{} takes {}, not {}", request.path, methods, request.method)});
+        error_reply({405,
+                     "invalid_request_error",
+                     fmt::format("{} takes {}, not {}", request.path, methods, request.method)});
     reply.headers.emplace_back("Allow", methods);
     return reply;
   }

@@ -229,11 +229,14 @@ class Doors(Case):
             self.assertFalse(os.path.exists(path))
 
     def test_cors_request_ids_and_access_log(self):
-        server = self.serve("--allowed-origins", '["https://a.example"]', "--access-log", "json")
-        good = {"Origin": "https://a.example", "X-Request-Id": "mine-7"}
-        status, headers, _ = server.ask("OPTIONS", "/v1/completions", headers={**good, "Access-Control-Request-Method": "POST"})
+        server = self.serve("--allowed-origins", '["https://a.example"]', "--access-log", "json", "--api-key", "k")
+        wanted = "authorization,content-type,x-stainless-os"  # by openai-node, in a preflight without the key
+        status, headers, _ = server.ask("OPTIONS", "/v1/completions", headers={
+            "Origin": "https://a.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted})
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "https://a.example"))
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
+        self.assertEqual(headers["Access-Control-Allow-Headers"], wanted)
+        good = {"Origin": "https://a.example", "X-Request-Id": "mine-7", "Authorization": "Bearer k"}
         status, headers, data = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1}, good)
         self.assertEqual(headers["X-Request-Id"], "mine-7")
         self.assertEqual(json.loads(data)["id"], "cmpl-mine-7")

@@ -102,7 +102,11 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   EXPECT_EQ(status("POST", "/sleep"), 404);
   EXPECT_EQ(status("GET", "/v1/models"), 401);
   EXPECT_EQ(reply("GET", "/v1/models", "", "Bearer b").status, 200);
-  EXPECT_EQ(reply("GET", "/v1/models", "", "Bearer ab").status, 401);
+  EXPECT_EQ(reply("GET", "/v1/models", "", "bEARER  b").status, 200);
+  for (const char* wrong : {"Bearer ab", "Bearer a b", "Bearer ", "Bearer", "Basic b", "b"}) {
+    EXPECT_EQ(reply("GET", "/v1/models", "", wrong).status, 401) << wrong;
+  }
+  EXPECT_EQ(status("OPTIONS", "/v1/models"), 204);  // a preflight brings no key
   const HttpReply wrong_method = reply("GET", "/tokenize");
   EXPECT_EQ(wrong_method.status, 405);
   EXPECT_EQ(wrong_method.headers.at(0).second, "POST");

@@ -190,13 +190,16 @@ HttpRequest Connection::begin_exchange(Message&& message) {
   out.authorization = std::string(message[http::field::authorization]);
   const std::string given(message["X-Request-Id"]);
   out.request_id = is_plain_id(given) ? given : made_id();
-  const bool preflight = out.method == "OPTIONS";
+  std::optional<std::string> wanted_headers;  // of a preflight
+  if (out.method == "OPTIONS") {
+    wanted_headers = std::string(message[http::field::access_control_request_headers]);
+  }
   exchange_ = {.version = message.version(),
                .keep = message.keep_alive(),
                .head_only = out.method == "HEAD",
                .request_id = out.request_id,
                .cors = cors_headers(
-                   host_.options.cors, std::string(message[http::field::origin]), preflight)};
+                   host_.options.cors, std::string(message[http::field::origin]), wanted_headers)};
   line_ = {.client = client_, .method = out.method, .target = target, .request_id = out.request_id};
   out.body = std::move(message.body());
   return out;

@@ -19,9 +19,21 @@ std::string plain(std::string text) {
   return text;
 }
 
+// Names of headers, as many as a preflight may bring: nothing in them may end our own header.
+bool is_list_of_names(std::string_view text) {
+  constexpr size_t kLongest = 2048;
+  return !text.empty() && text.size() <= kLongest &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                  std::string_view("-_, ").find(c) != std::string_view::npos;
+         });
+}
+
 }  // namespace
 
-HttpHeaders cors_headers(const CorsOptions& options, std::string_view origin, bool preflight) {
+HttpHeaders cors_headers(const CorsOptions& options,
+                         std::string_view origin,
+                         std::optional<std::string_view> wanted_headers) {
   const auto names = [&](std::string_view name) {
     return std::find(options.origins.begin(), options.origins.end(), name) != options.origins.end();
   };
@@ -38,9 +50,12 @@ HttpHeaders cors_headers(const CorsOptions& options, std::string_view origin, bo
   if (options.allow_credentials) {
     out.emplace_back("Access-Control-Allow-Credentials", "true");
   }
-  if (preflight) {
+  if (wanted_headers) {
     out.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-    out.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+    out.emplace_back("Access-Control-Allow-Headers",
+                     is_list_of_names(*wanted_headers)
+                         ? std::string(*wanted_headers)
+                         : "Authorization, Content-Type, X-Request-Id");
     out.emplace_back("Access-Control-Max-Age", "600");
   }
   return out;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,11 @@ struct HttpOptions {
   AccessLog access_log = AccessLog::kOff;
 };
 
-// The headers that let a page of `origin` read the answer; none if it may not.
-HttpHeaders cors_headers(const CorsOptions& options, std::string_view origin, bool preflight);
+// The headers that let a page of `origin` read the answer; none if it may not. wanted_headers: what a
+// preflight asks to send, its Access-Control-Request-Headers; nullopt for other requests.
+HttpHeaders cors_headers(const CorsOptions& options,
+                         std::string_view origin,
+                         std::optional<std::string_view> wanted_headers);
 
 // What the access log says of one answered request.
 struct AccessLine {
