@@ -123,11 +123,7 @@ Api::Answer Api::sleep(const HttpRequest& request, const Wake& /*wake*/) {
 }
 
 Api::Answer Api::wake_up(const HttpRequest& request, const Wake& /*wake*/) {
-  std::vector<std::string> tags;
-  if (std::optional<std::string> tag = query_value(request.query, "tags")) {
-    tags.push_back(*std::move(tag));
-  }
-  return call_reply(engine_.wake_up(tags));
+  return call_reply(engine_.wake_up(query_values(request.query, "tags")));
 }
 
 Api::Answer Api::is_sleeping(const HttpRequest& /*request*/, const Wake& /*wake*/) {

@@ -32,16 +32,23 @@ bool is_plain_id(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
-std::optional<std::string> query_value(std::string_view query, std::string_view name) {
+std::vector<std::string> query_values(std::string_view query, std::string_view name) {
+  std::vector<std::string> out;
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
     query.remove_prefix(pair.size() < query.size() ? pair.size() + 1 : pair.size());
     const size_t equals = pair.find('=');
     if (pair.substr(0, equals) == name) {
-      return equals == std::string_view::npos ? "" : percent_decoded(pair.substr(equals + 1));
+      out.push_back(equals == std::string_view::npos ? ""
+                                                     : percent_decoded(pair.substr(equals + 1)));
     }
   }
-  return std::nullopt;
+  return out;
+}
+
+std::optional<std::string> query_value(std::string_view query, std::string_view name) {
+  std::vector<std::string> all = query_values(query, name);
+  return all.empty() ? std::nullopt : std::optional(std::move(all.front()));
 }
 
 }  // namespace warprow

@@ -33,7 +33,9 @@ struct HttpReply {
 // characters.
 bool is_plain_id(std::string_view text);
 
-// The value of `name` in "a=1&b=two%20words"; nullopt if it is not there.
+// The values of `name` in "a=1&b=two%20words&a=3", in their order.
+std::vector<std::string> query_values(std::string_view query, std::string_view name);
+// The first of them; nullopt if there is none.
 std::optional<std::string> query_value(std::string_view query, std::string_view name);
 
 }  // namespace warprow

@@ -313,6 +313,8 @@ class Doors(Case):
         self.assertEqual(json.loads(server.ask("GET", "/is_sleeping")[2]), {"is_sleeping": True})
         self.assertEqual((server.ask("GET", "/readyz")[0], server.ask("GET", "/livez")[0]), (503, 200))
         self.assertEqual(server.ask("POST", "/wake_up")[0], 200)
+        self.assertEqual(server.ask("POST", "/sleep?level=1")[0], 200)
+        self.assertEqual(server.ask("POST", "/wake_up?tags=weights&tags=kv_cache")[0], 200)
         self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
         self.assertEqual(server.ask("POST", "/sleep?level=7")[0], 400)
 
