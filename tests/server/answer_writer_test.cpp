@@ -158,6 +158,32 @@ TEST(AnswerWriter, PromptsAreEchoedOnceAndCountedOnce) {
   EXPECT_NE(only.find(R"("completion_tokens":0)"), std::string::npos) << only;
 }
 
+TEST(AnswerWriter, EveryStreamedChoiceEchoesThePromptsLogprobs) {
+  const AnswerShape shape{
+      .num_prompts = 2, .choices_per_prompt = 2, .echo = {"a b", "a"}, .first_tokens = {0, 0}};
+  const auto tokens = [](const nlohmann::json& event) {
+    return event["choices"][0]["logprobs"]["tokens"].dump();
+  };
+  RequestUpdate other = update("é");
+  other.logprobs = {{.token_id = 2, .logprob = -1.0F, .rank = 1, .top = {}}};
+  RequestUpdate first = other;
+  first.prompt_logprobs = {{.token_id = 1, .logprob = -2.0F, .rank = 3, .top = {}}};
+  const auto stream = make_completion_writer({}, token_bytes, shape);
+  EXPECT_EQ(stream->events(1, other), "");  // the prompt's are not there yet
+  EXPECT_EQ(stream->events(1, other), "");
+  const auto begun = parsed_events(stream->events(0, first));
+  ASSERT_EQ(begun.size(), 2U);
+  EXPECT_EQ(begun[0]["choices"][0]["index"], 0);
+  EXPECT_EQ(tokens(begun[0]), R"(["a"," b","é"])");
+  EXPECT_EQ(begun[1]["choices"][0]["index"], 1);
+  EXPECT_EQ(begun[1]["choices"][0]["text"], "a béé");
+  EXPECT_EQ(tokens(begun[1]), R"(["a"," b","é","é"])");
+  EXPECT_EQ(tokens(parsed_events(stream->events(1, other)).at(0)), R"(["é"])");
+  // A prompt of one token has none of its own, and the first choice may come first.
+  EXPECT_EQ(tokens(parsed_events(stream->events(2, other)).at(0)), R"(["a","é"])");
+  EXPECT_EQ(tokens(parsed_events(stream->events(3, other)).at(0)), R"(["a","é"])");
+}
+
 TEST(AnswerWriter, TextOffsetsGoOnFromChunkToChunk) {
   const auto stream = writer(Endpoint::kCompletions);
   RequestUpdate piece = update("é b");

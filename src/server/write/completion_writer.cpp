@@ -3,7 +3,9 @@
 #include "server/write/answer_writer.h"
 #include "server/write/logprobs_json.h"
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace warprow {
 namespace {
@@ -19,7 +21,9 @@ class CompletionWriter final : public AnswerWriter {
         token_bytes_(std::move(token_bytes)),
         shape_(std::move(shape)),
         text_offsets_(shape_.num_choices(), 0),
-        begun_(shape_.num_choices(), false) {}
+        begun_(shape_.num_choices(), false),
+        prompt_logprobs_(shape_.num_prompts),
+        held_(shape_.num_choices()) {}
 
   std::string whole(std::span<const RequestUpdate> choices) override {
     Json list = Json::array();
@@ -38,16 +42,29 @@ class CompletionWriter final : public AnswerWriter {
     return json_text(out);
   }
 
+  // An echo's logprobs come with the prompt's first choice, so others that have begun wait for it.
   std::string events(size_t choice, const RequestUpdate& update) override {
     if (!has_news(update, shape_)) {
       return "";
     }
-    Json out = answer_head(info_, kObject);
-    out["choices"] = Json::array({choice_json(choice, update, update.prompt_logprobs)});
-    if (update.finish_reason != FinishReason::kNone) {
-      out["timings"] = timings_json({&update, 1});
+    const size_t prompt = choice / shape_.choices_per_prompt;
+    const size_t first = prompt * shape_.choices_per_prompt;
+    const bool echoes_logprobs = !shape_.echo.empty() && !update.logprobs.empty();
+    if (choice != first && !begun_[first] && (echoes_logprobs || held_[choice])) {
+      join_update(held_[choice] ? *held_[choice] : held_[choice].emplace(), update);
+      return "";
     }
-    return sse_event(json_text(out));
+    const bool begins = choice == first && !begun_[first];
+    if (begins) {
+      prompt_logprobs_[prompt] = update.prompt_logprobs;
+    }
+    std::string out = chunk(choice, update);
+    for (size_t i = first + 1; begins && i < first + shape_.choices_per_prompt; ++i) {
+      if (held_[i]) {
+        out += chunk(i, *std::exchange(held_[i], std::nullopt));
+      }
+    }
+    return out;
   }
 
   std::string last_events(std::span<const RequestUpdate> choices, bool with_usage) override {
@@ -62,6 +79,16 @@ class CompletionWriter final : public AnswerWriter {
   }
 
  private:
+  std::string chunk(size_t choice, const RequestUpdate& update) {
+    Json out = answer_head(info_, kObject);
+    out["choices"] = Json::array(
+        {choice_json(choice, update, prompt_logprobs_[choice / shape_.choices_per_prompt])});
+    if (update.finish_reason != FinishReason::kNone) {
+      out["timings"] = timings_json({&update, 1});
+    }
+    return sse_event(json_text(out));
+  }
+
   // What was generated, behind the prompt where that is echoed.
   Json logprobs(size_t index, const RequestUpdate& update, std::span<const LogprobEntry> prompt) {
     const std::vector<LogprobEntry> none;
@@ -109,6 +136,8 @@ class CompletionWriter final : public AnswerWriter {
   AnswerShape shape_;
   std::vector<int64_t> text_offsets_;  // by choice, as the next
   std::vector<bool> begun_;
+  std::vector<std::vector<LogprobEntry>> prompt_logprobs_;  // by prompt, in a stream
+  std::vector<std::optional<RequestUpdate>> held_;          // by choice: what waits for the first
 };
 
 }  // namespace
