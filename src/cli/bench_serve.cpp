@@ -13,10 +13,10 @@
 #include <fstream>
 #include <memory>
 #include <string>
-#include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
 
+#include "net/file_limit.h"
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -189,15 +189,6 @@ Result<void> settle(ServeBench& bench) {
   bench.dataset.seed = bench.load.seed;
   bench.dataset.as_text |= bench.load.endpoint.find("chat") != std::string::npos;
   return {};
-}
-
-// Each request under way holds a connection.
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
 }
 
 // Runs the load and says so on stderr. An Error if not even the first request could be sent.

@@ -11,10 +11,10 @@
 #include <exception>
 #include <optional>
 #include <set>
-#include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
 
+#include "net/file_limit.h"
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -35,15 +35,6 @@ using std::chrono::seconds;
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kNumWorkers = 4;
 constexpr seconds kLastWrites{2};  // for what is said to clients when the time for a drain is over
-
-// Each connection takes a file descriptor, and the usual soft limit of 1024 is soon reached.
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
-}
 
 class BeastServer final : public HttpServer {
  public:
