@@ -157,7 +157,8 @@ void add_tls_flags(Adder& add, TlsServerOptions& tls) {
            tls.ca_file);
   add.value("ssl-cert-reqs",
             "0|1|2",
-            "with --ssl-ca-certs, clients' certificates are ignored, optional or required [2]",
+            "whether clients' certificates are ignored, optional or required; 1 and 2 need "
+            "--ssl-ca-certs [2 with it]",
             [&tls](const std::string& text) -> Result<void> {
               if (text != "0" && text != "1" && text != "2") {
                 return fail(ErrorCode::kInvalidArgument,

@@ -120,8 +120,9 @@ Result<TlsContext> server_tls_context(const TlsServerOptions& options) {
   }
   if (done && !options.ca_file.empty()) {
     done = trust(*context, options.ca_file);
-    if (options.client_certificate != ClientCertificate::kIgnored) {
-      const bool required = options.client_certificate == ClientCertificate::kRequired;
+    const auto wanted = options.client_certificate.value_or(ClientCertificate::kRequired);
+    if (wanted != ClientCertificate::kIgnored) {
+      const bool required = wanted == ClientCertificate::kRequired;
       context->set_verify_mode(ssl::verify_peer |
                                (required ? ssl::verify_fail_if_no_peer_cert : ssl::verify_none));
     }

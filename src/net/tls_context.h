@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace boost::asio::ssl {
@@ -22,7 +23,7 @@ struct TlsServerOptions {
   std::string key_file;          // PEM; empty: the key is in certificate_file
   std::string key_password;      // of an encrypted key
   std::string ca_file;  // PEM, who may have signed clients' certificates; empty: none is asked for
-  ClientCertificate client_certificate = ClientCertificate::kRequired;  // where ca_file is given
+  std::optional<ClientCertificate> client_certificate;  // unset: required where ca_file is given
 };
 
 // TLS 1.2 and 1.3, OpenSSL's choice of ciphers. kNotFound, or kInvalidArgument with the flag, the file

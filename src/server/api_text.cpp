@@ -25,17 +25,17 @@ struct TokenizeBody {
   std::optional<bool> add_special_tokens;
   bool with_texts = false;
   std::string model;
+  std::vector<std::string> ignored;
 };
 
 // vLLM's names, and llama.cpp's `content`, `add_special` and `with_pieces`.
 Result<void> read_tokenize_field(const std::string& name, const Json& value, TokenizeBody& out) {
   const char* field = name.c_str();
-  std::vector<std::string> unused;
   if (name == "prompt" || name == "content") {
     return read_value(field, value, out.text.emplace());
   }
   if (name == "messages") {
-    Result<Json> messages = read_messages(name, value, unused);
+    Result<Json> messages = read_messages(name, value, out.ignored);
     return messages.map([&](Json& list) { out.chat.request.messages = std::move(list); });
   }
   if (name == "tools") {
@@ -60,7 +60,14 @@ Result<void> read_tokenize_field(const std::string& name, const Json& value, Tok
   if (name == "return_token_strs" || name == "with_pieces") {
     return read_value(field, value, out.with_texts);
   }
-  return name == "model" ? read_value(field, value, out.model) : Result<void>();
+  if (name == "model") {
+    return read_value(field, value, out.model);
+  }
+  if (name == "chat_template") {
+    return fail(ErrorCode::kUnsupported, "chat_template: not supported yet");
+  }
+  out.ignored.push_back(name);
+  return {};
 }
 
 Result<TokenizeBody> parse_tokenize_body(const std::string& text) {
@@ -83,6 +90,39 @@ Result<TokenizeBody> parse_tokenize_body(const std::string& text) {
   return out;
 }
 
+struct DetokenizeBody {
+  std::vector<TokenId> tokens;
+  std::string model;
+  std::vector<std::string> ignored;
+};
+
+Result<DetokenizeBody> parse_detokenize_body(const std::string& text) {
+  const Result<Json> root = parse_json_object(text);
+  if (!root) {
+    return tl::unexpected(root.error());
+  }
+  if (!root->contains("tokens")) {
+    return fail(ErrorCode::kInvalidArgument, "tokens: missing, must be a list of token ids");
+  }
+  DetokenizeBody out;
+  for (const auto& [name, value] : root->items()) {
+    if (name == "tokens") {
+      Result<std::vector<TokenId>> ids = read_token_ids("tokens", value);
+      if (!ids) {
+        return tl::unexpected(ids.error());
+      }
+      out.tokens = *std::move(ids);
+    } else if (name == "model" && !value.is_null()) {
+      if (Result<void> read = read_value("model", value, out.model); !read) {
+        return tl::unexpected(read.error());
+      }
+    } else if (!value.is_null()) {
+      out.ignored.push_back(name);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Api::Answer Api::tokenize(const HttpRequest& request, const Wake& /*wake*/) {
@@ -92,6 +132,10 @@ Api::Answer Api::tokenize(const HttpRequest& request, const Wake& /*wake*/) {
   }
   if (const std::optional<ApiError> error = model_error(body->model)) {
     return error_reply(*error);
+  }
+  Result<HttpHeaders> headers = report_ignored(body->ignored);
+  if (!headers) {
+    return error_reply(api_error(headers.error()));
   }
   const Tokenizer& tokenizer = engine_.text().tokenizer;
   const Result<std::string> text =
@@ -113,24 +157,23 @@ Api::Answer Api::tokenize(const HttpRequest& request, const Wake& /*wake*/) {
     }
     out["token_strs"] = std::move(texts);
   }
-  return HttpReply{.body = json_text(out)};
+  return HttpReply{.body = json_text(out), .headers = *std::move(headers)};
 }
 
 Api::Answer Api::detokenize(const HttpRequest& request, const Wake& /*wake*/) {
-  const Result<Json> root = parse_json_object(request.body);
-  if (!root) {
-    return error_reply(api_error(root.error()));
+  const Result<DetokenizeBody> body = parse_detokenize_body(request.body);
+  if (!body) {
+    return error_reply(api_error(body.error()));
   }
-  if (!root->contains("tokens")) {
-    return error_reply(
-        {400, "invalid_request_error", "tokens: missing, must be a list of token ids", "tokens"});
+  if (const std::optional<ApiError> error = model_error(body->model)) {
+    return error_reply(*error);
   }
-  const Result<std::vector<TokenId>> ids = read_token_ids("tokens", (*root)["tokens"]);
-  if (!ids) {
-    return error_reply(api_error(ids.error()));
+  Result<HttpHeaders> headers = report_ignored(body->ignored);
+  if (!headers) {
+    return error_reply(api_error(headers.error()));
   }
   const int32_t vocab_size = engine_.text().tokenizer.vocab_size();
-  for (const TokenId id : *ids) {
+  for (const TokenId id : body->tokens) {
     if (id >= vocab_size) {
       return error_reply(
           {400,
@@ -139,11 +182,11 @@ Api::Answer Api::detokenize(const HttpRequest& request, const Wake& /*wake*/) {
            "tokens"});
     }
   }
-  const std::string text = engine_.text().tokenizer.decode(*ids, false);
+  const std::string text = engine_.text().tokenizer.decode(body->tokens, false);
   Json out;
   out["prompt"] = text;
   out["content"] = text;  // llama.cpp's name
-  return HttpReply{.body = json_text(out)};
+  return HttpReply{.body = json_text(out), .headers = *std::move(headers)};
 }
 
 }  // namespace warprow

@@ -128,6 +128,9 @@ Result<void> read_stream_options(const char* field, const Json& value, Draft& dr
   }
   draft.has_stream_options = true;
   for (const auto& [key, option] : value.items()) {
+    if (option.is_null()) {
+      continue;
+    }
     if (key == "include_usage") {
       if (Result<void> read =
               read_value("stream_options.include_usage", option, draft.body.include_usage);

@@ -289,7 +289,11 @@ class Starting(unittest.TestCase):
         self.refuse(2, ["cannot be decrypted"], *locked, "--ssl-keyfile-password", "wrong")
         self.refuse(2, ["--ssl-keyfile needs --ssl-certfile"], "--ssl-keyfile", path("server.key"))
         self.refuse(2, ["--ssl-ca-certs needs --ssl-certfile"], "--ssl-ca-certs", path("ca.pem"))
+        self.refuse(2, ["--ssl-keyfile-password needs --ssl-certfile"], "--ssl-keyfile-password", "secret")
         self.refuse(2, ["--ssl-cert-reqs"], *locked, "--ssl-cert-reqs", "3")
+        for number in ("1", "2"):
+            self.refuse(2, ["--ssl-cert-reqs 1 and 2 need --ssl-ca-certs"], *certificate, "--ssl-keyfile", path("server.key"),
+                        "--ssl-cert-reqs", number)
 
     def test_an_encrypted_key_and_a_file_of_both(self):
         path = self.certificates.path

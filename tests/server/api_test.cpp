@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using std::chrono::milliseconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ApiTest : public ::testing::Test {
@@ -120,6 +121,24 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   EXPECT_EQ(reply("POST", "/v1/completions", R"({"prompt": [5]})", "Bearer a").status, 503);
   EXPECT_EQ(status("GET", "/readyz"), 503);
   EXPECT_EQ(status("GET", "/livez"), 200);
+}
+
+TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
+  const std::string detokenize = R"({"tokens": [5], "model": null, "odd": null, "skip": 1})";
+  serve({}, {});
+  const std::pair<std::string, std::string> named("X-Ignored-Params", "skip");
+  EXPECT_THAT(reply("POST", "/detokenize", detokenize).headers, ElementsAre(named));
+  const HttpReply tokenized = reply("POST", "/tokenize", R"({"prompt": "", "skip": 1})");
+  EXPECT_THAT(tokenized.headers, ElementsAre(named)) << tokenized.body;
+  EXPECT_THAT(reply("POST", "/tokenize", R"({"prompt": "", "chat_template": "x"})").body,
+              HasSubstr("chat_template: not supported yet"));
+  EXPECT_EQ(status("POST", "/detokenize", R"({"tokens": [5], "model": "other"})"), 404);
+  EXPECT_THAT(reply("POST", "/detokenize", "{}").body, HasSubstr(R"("param":"tokens")"));
+  ApiOptions strict;
+  strict.strict = true;
+  serve({}, strict);
+  EXPECT_THAT(reply("POST", "/detokenize", detokenize).body, HasSubstr("skip: no such field"));
+  EXPECT_EQ(status("POST", "/tokenize", R"({"prompt": "", "skip": 1})"), 400);
 }
 
 TEST_F(ApiTest, HealthNamesThePhaseOfAnEngineThatIsStuck) {

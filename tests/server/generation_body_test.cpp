@@ -305,6 +305,13 @@ TEST(GenerationBody, UnknownFieldsAreReported) {
               ElementsAre("user", "temprature", "top_logprobs"));
 }
 
+TEST(GenerationBody, NullInStreamOptionsCountsAsAbsent) {
+  const GenerationBody body = read(Endpoint::kCompletions, R"({"prompt": "x", "stream": true,
+    "stream_options": {"include_usage": null, "continuous_usage_stats": null}})");
+  EXPECT_FALSE(body.include_usage);
+  EXPECT_TRUE(body.ignored.empty());
+}
+
 TEST(GenerationBody, WhatChangesNothingIsNotReported) {
   EXPECT_THAT(
       read(Endpoint::kCompletions,

@@ -36,6 +36,27 @@ constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kNumWorkers = 4;
 constexpr seconds kLastWrites{2};  // for what is said to clients when the time for a drain is over
 
+// A flag that counts only beside another is refused without it, not dropped.
+Result<void> check_flags(const TlsServerOptions& tls) {
+  using ClientCertificate = TlsServerOptions::ClientCertificate;
+  const bool asks_clients =
+      tls.client_certificate.value_or(ClientCertificate::kIgnored) != ClientCertificate::kIgnored;
+  if (asks_clients && tls.ca_file.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--ssl-cert-reqs 1 and 2 need --ssl-ca-certs");
+  }
+  if (!tls.certificate_file.empty()) {
+    return {};
+  }
+  for (const auto& [flag, value] : {std::pair("ssl-keyfile", tls.key_file),
+                                    std::pair("ssl-keyfile-password", tls.key_password),
+                                    std::pair("ssl-ca-certs", tls.ca_file)}) {
+    if (!value.empty()) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("--{} needs --ssl-certfile", flag));
+    }
+  }
+  return {};
+}
+
 class BeastServer final : public HttpServer {
  public:
   explicit BeastServer(const HttpOptions& options)
@@ -108,12 +129,9 @@ error_code BeastServer::bind_to_path() {
 
 Result<void> BeastServer::load_certificate() {
   const TlsServerOptions& tls = options_.tls;
-  if (tls.certificate_file.empty()) {
-    return tls.key_file.empty() && tls.ca_file.empty()
-               ? Result<void>()
-               : fail(ErrorCode::kInvalidArgument,
-                      fmt::format("--{} needs --ssl-certfile",
-                                  tls.key_file.empty() ? "ssl-ca-certs" : "ssl-keyfile"));
+  const Result<void> good = check_flags(tls);
+  if (!good || tls.certificate_file.empty()) {
+    return good;
   }
   return server_tls_context(tls).map([this](TlsContext made) { tls_ = std::move(made); });
 }
