@@ -132,7 +132,7 @@ http::request<http::string_body> HttpClient::Impl::message_of(const HttpCall& ca
   const http::verb verb = http::string_to_verb(call.method);
   WR_CHECK(verb != http::verb::unknown, "method {}", call.method);
   http::request<http::string_body> message(verb, origin_.prefix + call.path, 11);
-  message.set(http::field::host, fmt::format("{}:{}", origin_.host, origin_.port));
+  message.set(http::field::host, origin_.authority());
   message.set(http::field::user_agent, "warprow");
   for (const auto& [name, value] : headers_) {
     message.set(name, value);

@@ -36,10 +36,13 @@ std::string read_prefix(std::string_view path) {
 
 }  // namespace
 
-std::string HttpOrigin::url() const {
+std::string HttpOrigin::authority() const {
   const bool is_v6 = host.find(':') != std::string::npos;
-  return fmt::format(
-      "{}://{}:{}{}", tls ? "https" : "http", is_v6 ? "[" + host + "]" : host, port, prefix);
+  return fmt::format("{}:{}", is_v6 ? "[" + host + "]" : host, port);
+}
+
+std::string HttpOrigin::url() const {
+  return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), prefix);
 }
 
 Result<HttpOrigin> parse_origin(std::string_view url) {

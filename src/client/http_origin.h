@@ -15,6 +15,8 @@ struct HttpOrigin {
   std::string port = "8000";
   std::string prefix;  // in front of every path: empty, or "/x" without a slash at its end
 
+  // "[::1]:8000": what the header Host says.
+  [[nodiscard]] std::string authority() const;
   // "http://[::1]:8000/x": what it was read from, in one form.
   [[nodiscard]] std::string url() const;
 };

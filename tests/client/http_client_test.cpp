@@ -118,6 +118,7 @@ TEST(HttpClient, KeepsItsConnection) {
   EXPECT_EQ(server.num_connections(), 1);
   EXPECT_THAT(server.requests()[0], StartsWith("POST /a?b=1 HTTP/1.1\r\n"));
   EXPECT_THAT(server.requests()[0], HasSubstr("Authorization: Bearer k\r\n"));
+  EXPECT_THAT(server.requests()[0], HasSubstr("Host: " + server.origin().authority() + "\r\n"));
   EXPECT_THAT(server.requests()[0], testing::EndsWith("\r\n\r\n{}"));
   EXPECT_THAT(server.requests()[1], StartsWith("GET /c HTTP/1.1\r\n"));
 }

@@ -19,6 +19,8 @@ TEST(HttpOrigin, FormsOfAUrl) {
   EXPECT_EQ(url("localhost:9"), "http://localhost:9");
   EXPECT_EQ(url("[::1]:9"), "http://[::1]:9");
   EXPECT_EQ(url("http://[::1]"), "http://[::1]:80");
+  EXPECT_EQ(parse_origin("http://[::1]:8000/x")->authority(), "[::1]:8000");
+  EXPECT_EQ(parse_origin("gpu7")->authority(), "gpu7:8000");
 }
 
 TEST(HttpOrigin, WhatIsNoUrlIsNamed) {
