@@ -1,42 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/answer.h"
 
+#include "server/write/answer_json.h"
+#include "server/write/logprobs_json.h"
+
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
+#include <iterator>
 #include <string>
 #include <utility>
-#include <variant>
-
-#include <fmt/format.h>
 
 namespace warprow {
 namespace {
-
-// The shortest decimal that names this float, not the sixteen digits of its double.
-double shown(float value) {
-  if (!std::isfinite(value)) {
-    return -9999.0;
-  }
-  return std::strtod(fmt::format("{}", value).c_str(), nullptr);
-}
-
-// Milliseconds to the microsecond.
-double rounded_ms(double ms) { return std::round(ms * 1000.0) / 1000.0; }
-
-double per_second(int64_t count, double ms) {
-  return ms > 0 ? std::round(static_cast<double>(count) * 1e6 / ms) / 1000.0 : 0.0;
-}
 
 AnswerJson logprobs_json(const std::vector<LogprobEntry>& entries) {
   AnswerJson out = AnswerJson::array();
   for (const LogprobEntry& entry : entries) {
     AnswerJson top = AnswerJson::array();
     for (const TokenLogprob& candidate : entry.top) {
-      top.push_back({{"token_id", candidate.token_id}, {"logprob", shown(candidate.logprob)}});
+      top.push_back(
+          {{"token_id", candidate.token_id}, {"logprob", shown_float(candidate.logprob)}});
     }
     out.push_back({{"token_id", entry.token_id},
-                   {"logprob", shown(entry.logprob)},
+                   {"logprob", shown_float(entry.logprob)},
                    {"rank", entry.rank},
                    {"top", std::move(top)}});
   }
@@ -48,20 +33,10 @@ AnswerJson vectors_json(const std::vector<float>& values, int32_t width) {
   AnswerJson out = AnswerJson::array();
   for (auto at = values.begin(); at != values.end(); at += width) {
     AnswerJson vector = AnswerJson::array();
-    std::transform(at, at + width, std::back_inserter(vector), shown);
+    std::transform(at, at + width, std::back_inserter(vector), shown_float);
     out.push_back(std::move(vector));
   }
   return out;
-}
-
-AnswerJson stop_reason_json(const RequestUpdate& last) {
-  if (const auto* id = std::get_if<int64_t>(&last.stop_reason)) {
-    return *id;
-  }
-  if (const auto* text = std::get_if<std::string>(&last.stop_reason)) {
-    return *text;
-  }
-  return nullptr;
 }
 
 AnswerJson usage_json(std::span<const Answer> answers) {
@@ -196,8 +171,6 @@ AnswerJson stats_json(const EngineStats& stats) {
           {"withheld_rows", stats.withheld_rows}};
 }
 
-std::string json_line(const AnswerJson& json) {
-  return json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n";
-}
+std::string json_line(const AnswerJson& json) { return json_text(json) + "\n"; }
 
 }  // namespace warprow

@@ -7,18 +7,14 @@
 #include <variant>
 
 namespace warprow {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Microseconds are fine enough, and long tails of digits are not.
-double rounded(double ms) { return std::round(ms * 1e3) / 1e3; }
+double rounded_ms(double ms) { return std::round(ms * 1e3) / 1e3; }
 
 double per_second(int64_t count, double ms) {
-  return ms > 0 ? rounded(static_cast<double>(count) * 1e3 / ms) : 0.0;
+  return ms > 0 ? std::round(static_cast<double>(count) * 1e6 / ms) / 1e3 : 0.0;
 }
-
-}  // namespace
 
 std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -86,13 +82,13 @@ Json timings_json(std::span<const RequestUpdate> choices) {
   // The first token of a choice comes with its prompt.
   const int64_t num_decoded = num_output - std::min<int64_t>(num_output, std::ssize(choices));
   Json out;
-  out["queue_ms"] = rounded(slowest.queue_ms);
+  out["queue_ms"] = rounded_ms(slowest.queue_ms);
   out["cache_n"] = num_cached;
   out["prompt_n"] = num_prompt;
-  out["prompt_ms"] = rounded(slowest.prompt_ms);
+  out["prompt_ms"] = rounded_ms(slowest.prompt_ms);
   out["prompt_per_second"] = per_second(num_prompt, slowest.prompt_ms);
   out["predicted_n"] = num_output;
-  out["predicted_ms"] = rounded(slowest.predicted_ms);
+  out["predicted_ms"] = rounded_ms(slowest.predicted_ms);
   out["predicted_per_second"] = per_second(num_decoded, slowest.predicted_ms);
   return out;
 }

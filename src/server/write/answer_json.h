@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "server/write/answer_writer.h"
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ std::string sse_event(std::string_view data);
 nlohmann::ordered_json answer_head(const AnswerInfo& info, const char* object);
 nlohmann::ordered_json finish_reason_json(const RequestUpdate& update);
 nlohmann::ordered_json stop_reason_json(const RequestUpdate& update);
+
+// Milliseconds to the microsecond: that is fine enough, and long tails of digits are not.
+double rounded_ms(double ms);
+double per_second(int64_t count, double ms);
 
 // OpenAI's usage of all choices; a prompt counts once.
 nlohmann::ordered_json usage_json(std::span<const RequestUpdate> choices, const AnswerShape& shape);

@@ -14,12 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The shortest decimal that names this float. JSON has no infinity; vLLM writes -9999.
-double shown(float logprob) {
-  return std::isfinite(logprob) ? std::strtod(fmt::format("{}", logprob).c_str(), nullptr)
-                                : -9999.0;
-}
-
 int64_t count_characters(std::string_view bytes) {
   return std::count_if(
       bytes.begin(), bytes.end(), [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; });
@@ -34,12 +28,16 @@ Json chat_entry(TokenId id, float logprob, const TokenBytes& token_bytes) {
   }
   Json entry;
   entry["token"] = token;
-  entry["logprob"] = shown(logprob);
+  entry["logprob"] = shown_float(logprob);
   entry["bytes"] = std::move(bytes);
   return entry;
 }
 
 }  // namespace
+
+double shown_float(float value) {
+  return std::isfinite(value) ? std::strtod(fmt::format("{}", value).c_str(), nullptr) : -9999.0;
+}
 
 Json completion_logprobs(std::span<const LogprobEntry> entries,
                          const TokenBytes& token_bytes,
@@ -60,12 +58,13 @@ Json completion_logprobs(std::span<const LogprobEntry> entries,
   for (const LogprobEntry& entry : entries) {
     const std::string token = token_bytes(entry.token_id);
     Json top = Json::object();
-    top[token] = shown(entry.logprob);  // the sampled token is always there, as in OpenAI's API
+    top[token] =
+        shown_float(entry.logprob);  // the sampled token is always there, as in OpenAI's API
     for (const TokenLogprob& candidate : entry.top) {
-      top[token_bytes(candidate.token_id)] = shown(candidate.logprob);
+      top[token_bytes(candidate.token_id)] = shown_float(candidate.logprob);
     }
     offsets.push_back(text_offset);
-    logprobs.push_back(shown(entry.logprob));
+    logprobs.push_back(shown_float(entry.logprob));
     tokens.push_back(token);
     tops.push_back(std::move(top));
     text_offset += count_characters(token);
@@ -84,7 +83,7 @@ Json prompt_logprobs_json(std::span<const LogprobEntry> entries, const TokenByte
     Json tokens = Json::object();
     const auto add = [&](TokenId id, float logprob, int32_t rank) {
       Json& item = tokens[std::to_string(id)];
-      item["logprob"] = shown(logprob);
+      item["logprob"] = shown_float(logprob);
       item["rank"] = rank;
       item["decoded_token"] = token_bytes(id);
     };

@@ -12,6 +12,10 @@
 
 namespace warprow {
 
+// The shortest decimal that names this float, not the sixteen digits of its double. JSON has no
+// infinity; vLLM writes -9999.
+double shown_float(float value);
+
 // /v1/completions: {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, parallel lists.
 // text_offset counts characters of the tokens' own texts and goes on from one call to the next. An
 // echo's first token, behind nothing, has null.
