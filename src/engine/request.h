@@ -15,7 +15,7 @@ namespace warprow {
 
 // Sampling as a user wishes it, by the names vLLM and OpenAI clients use; unset means the model's
 // or vLLM's default. Every field is accepted from the command line, from a line of --prompts-file
-// and later from the server.
+// and by the server.
 struct SamplingOptions {
   std::optional<double> temperature;  // default 1
   std::optional<double> top_p;        // (0, 1]
