@@ -350,6 +350,12 @@ class Answers(Case):
         _, more = self.server.post("/v1/completions", {**body, "max_tokens": 3, "temperature": 0})
         self.assertEqual(more["choices"][0]["logprobs"]["token_logprobs"][:len(logprobs["tokens"])], logprobs["token_logprobs"])
         self.assertEqual(len(more["choices"][0]["logprobs"]["tokens"]), len(logprobs["tokens"]) + 3)
+        two = {**body, "max_tokens": 3, "n": 2, "seed": 7}
+        _, whole = self.server.post("/v1/completions", two)
+        streamed = [[], []]
+        for event in self.server.events("/v1/completions", two):
+            streamed[event["choices"][0]["index"]] += event["choices"][0]["logprobs"]["tokens"]
+        self.assertEqual(streamed, [choice["logprobs"]["tokens"] for choice in whole["choices"]])
         _, listed = self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "prompt_logprobs": 0})
         listed = listed["choices"][0]["prompt_logprobs"]
         self.assertIsNone(listed[0])
@@ -418,6 +424,13 @@ class Answers(Case):
         events = [json.loads(part.split("data: ", 1)[1]) for part in data.decode().split("\n\n") if part]
         self.assertEqual("".join(event["delta"] for event in events if event["type"] == "response.output_text.delta"), text)
         self.assertEqual(events[-1]["type"], "response.incomplete")
+        status, headers, _ = self.server.ask("POST", "/v1/responses", {**body, "user": "me", "text": {"verbosity": "low"}})
+        self.assertEqual((status, headers["X-Ignored-Params"]), (200, "user, text.verbosity"))
+        status, answer = self.server.post("/v1/responses", {**body, "n": 2})
+        self.assertEqual((status, answer["error"]["param"]), (400, "n"))
+        deep = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":' * 100_000}
+        status, answer = self.server.post("/v1/responses", {**body, "input": [deep]})
+        self.assertEqual((status, answer["error"]["param"]), (400, "input[0].arguments"))
 
 
 if __name__ == "__main__":
