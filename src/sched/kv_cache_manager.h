@@ -41,7 +41,7 @@ struct RequestKv {
 // passed.
 //
 // A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
-// and at least scheduled to be computed). Rules: facts of the V2 design, sections 7.2 and 7.3.
+// and at least scheduled to be computed, for the last time). Rules: facts of the V2 design, sections 7.2 and 7.3.
 //
 // Owns: the block pool. Requests' tables belong to the requests.
 // Thread: one, the scheduler's.

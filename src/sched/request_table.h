@@ -4,6 +4,7 @@
 #include "sched/kv_cache_manager.h"
 #include "sched/request.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -43,6 +44,12 @@ struct LiveRequest {
   std::vector<int32_t> token_lists;
 
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }
+  // Known tokens whose KV no later step writes: the last step in flight may yet be withheld from a
+  // row with a grammar, whose last token then runs again.
+  [[nodiscard]] int32_t num_confirmed() const {
+    const bool may_run_again = grammar >= 0 && num_pending > 0;
+    return std::min(num_computed - (may_run_again ? 1 : 0), num_known());
+  }
 };
 
 // The live requests in slots that are reused, so that the step loop names them by index; ids are

@@ -317,8 +317,8 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     (is_prefill ? any_prefill : any_decode) = true;
     any_partial = any_partial || (is_prefill && !samples);
     // Only now that the step is planned: nobody in it may count on blocks that it fills itself.
-    if (is_prefill && std::min(r.num_computed, r.num_known()) >= r.kv.cache_at) {
-      kv_.cache_full_blocks(r.kv, r.tokens, std::min(r.num_computed, r.num_known()));
+    if (is_prefill && r.num_confirmed() >= r.kv.cache_at) {
+      kv_.cache_full_blocks(r.kv, r.tokens, r.num_confirmed());
     }
   }
   ++next_step_;

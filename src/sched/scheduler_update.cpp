@@ -52,9 +52,8 @@ void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
   r.tokens.push_back(token);
   --r.num_pending;
   delta.reason = finish_reason(r, token, delta.stop_token_id);
-  const int32_t num_confirmed = std::min(r.num_computed, r.num_known());
-  if (num_confirmed >= r.kv.cache_at) {
-    kv_.cache_full_blocks(r.kv, r.tokens, num_confirmed);
+  if (r.num_confirmed() >= r.kv.cache_at) {
+    kv_.cache_full_blocks(r.kv, r.tokens, r.num_confirmed());
   }
   if (delta.reason != FinishReason::kNone) {
     end(index);

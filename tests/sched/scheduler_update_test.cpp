@@ -197,6 +197,52 @@ TEST(Scheduler, AWithheldRowComputesItsLastTokenAgain) {
   EXPECT_EQ(bench.deltas[0].grammar, 3);
 }
 
+// A newcomer's prefix hit, if its prompt begins with these tokens.
+int32_t hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
+  prefix.push_back(99);
+  bench.add(id, std::move(prefix));
+  EXPECT_TRUE(bench.scheduler.schedule(bench.step));
+  EXPECT_EQ(bench.step.new_rows.size(), 1U);
+  return bench.step.new_rows.front().num_computed_tokens;
+}
+
+TEST(Scheduler, AWithheldRowWritesIntoNoSharedBlock) {
+  SchedulerConfig config = small_config();
+  config.max_concurrent_steps = 4;
+  for (const bool decodes : {false, true}) {  // when it fills the block
+    Bench bench(config);
+    Request request;
+    request.id = 1;
+    request.prompt = tokens_from(0, decodes ? 15 : 16);
+    request.grammar = 0;
+    bench.add(request);
+    const std::vector<TokenId> block = tokens_from(0, 16);
+    bench.runner.token = 15;
+    ASSERT_TRUE(bench.launch());
+    if (decodes) {
+      ASSERT_TRUE(bench.launch());
+      bench.collect();
+    }
+    const ModelRunnerOutput output = nothing_sampled(bench.step);
+    bench.scheduler.withhold(RowId{0});
+    EXPECT_EQ(hit_of(bench, 2, block), 0) << decodes;
+    const ModelRunnerOutput newcomers = nothing_sampled(bench.step);
+    bench.scheduler.abort_request(2);
+    bench.scheduler.update_from_output(output, bench.deltas);
+    bench.scheduler.update_from_output(newcomers, bench.deltas);
+
+    bench.scheduler.resume(1);
+    ASSERT_TRUE(bench.scheduler.schedule(bench.step));
+    EXPECT_THAT(bench.plan(), ElementsAre(std::pair(1, 15)));
+    ModelRunnerOutput sampled = nothing_sampled(bench.step);
+    sampled.rows[0].tokens = {0, 1};
+    sampled.token_ids = {77};
+    bench.scheduler.update_from_output(sampled, bench.deltas);
+    EXPECT_EQ(hit_of(bench, 3, block), 16) << decodes;
+    bench.scheduler.check_invariants();
+  }
+}
+
 TEST(Scheduler, AWithheldRequestMayEnd) {
   Bench bench(small_config());
   Request request;
