@@ -80,6 +80,9 @@ class EngineImpl final : public Engine {
     if (loop_.sleep_state().weights_gone()) {
       return fail(ErrorCode::kUnsupported, kWeightsAreGone);
     }
+    if (Result<void> checked = check_without_prompt(request, limits_); !checked) {
+      return tl::unexpected(std::move(checked).error());
+    }
     Result<std::vector<TokenId>> prompt = encode_prompt(request);
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());

@@ -32,7 +32,6 @@ RequestOutput::RequestOutput(RequestId id,
                              UpdateCallback on_update)
     : detokenizer_(tokenizer, {.skip_special = fields.skip_special_tokens, .continues = true}),
       stops_(fields.stop, fields.include_stop_str_in_output),
-      stop_strings_(fields.stop),
       min_tokens_(fields.params.min_tokens),
       show_stop_token_(fields.include_stop_str_in_output),
       wants_logprobs_(fields.params.num_logprobs >= 0),
@@ -139,7 +138,7 @@ void RequestOutput::finish(const OutputDelta& delta) {
   // A stop string wins over whatever else ended the request with the same token.
   if (stops_.match()) {
     update_.finish_reason = FinishReason::kStop;
-    update_.stop_reason = stop_strings_[stops_.match()->index];
+    update_.stop_reason = std::string(stops_.matched());
   } else {
     update_.text += stops_.flush();
     update_.finish_reason = delta.reason;

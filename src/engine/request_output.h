@@ -43,7 +43,6 @@ class RequestOutput {
 
   Detokenizer detokenizer_;
   StopChecker stops_;
-  std::vector<std::string> stop_strings_;
   int32_t min_tokens_;  // outputs whose text ends no stop string
   bool show_stop_token_;
   bool wants_logprobs_;

@@ -209,6 +209,13 @@ int32_t Checker::check_max_tokens(size_t prompt_len) {
 
 std::vector<TokenId> Checker::check_stop_token_ids() {
   std::vector<TokenId> ids;
+  if (wish_.stop_token_ids.size() > kMaxStopTokenIds) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("stop_token_ids: {} ids are more than {}",
+                       wish_.stop_token_ids.size(),
+                       kMaxStopTokenIds));
+    return {};
+  }
   for (const int64_t id : wish_.stop_token_ids) {
     if (!in_vocabulary(id)) {
       refuse(
@@ -229,11 +236,17 @@ void Checker::check_stop() {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("stop: {} strings are more than {}", wish_.stop.size(), kMaxStopStrings));
   }
+  size_t num_bytes = 0;
   for (size_t i = 0; i < wish_.stop.size(); ++i) {
+    num_bytes += wish_.stop[i].size();
     if (wish_.stop[i].empty()) {
       refuse(ErrorCode::kInvalidArgument,
              fmt::format("stop: string {} is empty, must have 1 character or more", i));
     }
+  }
+  if (num_bytes > kMaxStopBytes) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("stop: {} bytes in all strings are more than {}", num_bytes, kMaxStopBytes));
   }
 }
 
@@ -298,6 +311,12 @@ void Checker::check_biases(TokenLists& lists) {
 }
 
 void Checker::check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId>> words) {
+  if (wish_.bad_words.size() > kMaxBadWords) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format(
+               "bad_words: {} strings are more than {}", wish_.bad_words.size(), kMaxBadWords));
+    return;
+  }
   for (size_t i = 0; i < wish_.bad_words.size(); ++i) {
     if (wish_.bad_words[i].find_first_not_of(kSpace) == std::string::npos) {
       refuse(
@@ -384,13 +403,11 @@ uint64_t hash_salt(std::string_view salt) {
   return hash == 0 ? 1 : hash;
 }
 
-}  // namespace
-
-Result<ValidRequest> validate_request(const GenerationRequest& request,
-                                      std::vector<TokenId> prompt_token_ids,
-                                      const RequestLimits& limits,
-                                      std::vector<std::vector<TokenId>> bad_words,
-                                      std::optional<Grammar> grammar) {
+// Everything that is checked, and the fields that come of it; not those that are only copied.
+Result<RequestFields> checked_fields(const GenerationRequest& request,
+                                     const std::vector<TokenId>& prompt_token_ids,
+                                     const RequestLimits& limits,
+                                     std::vector<std::vector<TokenId>> bad_words) {
   const SamplingOptions& wish = request.sampling;
   Checker checker(wish, limits);
   RequestFields fields;
@@ -422,14 +439,34 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
     fields.params.flags |= SamplingParams::kHasLogprobIds;
     fields.params.num_logprobs = static_cast<int32_t>(lists.logprob_ids.size());
   }
+  return fields;
+}
+
+}  // namespace
+
+Result<ValidRequest> validate_request(const GenerationRequest& request,
+                                      std::vector<TokenId> prompt_token_ids,
+                                      const RequestLimits& limits,
+                                      std::vector<std::vector<TokenId>> bad_words,
+                                      std::optional<Grammar> grammar) {
+  Result<RequestFields> checked =
+      checked_fields(request, prompt_token_ids, limits, std::move(bad_words));
+  if (!checked) {
+    return tl::unexpected(std::move(checked).error());
+  }
+  RequestFields fields = *std::move(checked);
   fields.prompt_token_ids = std::move(prompt_token_ids);
   fields.grammar = std::move(grammar);
-  fields.stop = wish.stop;
-  fields.include_stop_str_in_output = wish.include_stop_str_in_output;
-  fields.skip_special_tokens = wish.skip_special_tokens;
+  fields.stop = request.sampling.stop;
+  fields.include_stop_str_in_output = request.sampling.include_stop_str_in_output;
+  fields.skip_special_tokens = request.sampling.skip_special_tokens;
   fields.priority = request.priority;
   fields.cache_salt = hash_salt(request.cache_salt);
   return ValidRequest(std::move(fields));
+}
+
+Result<void> check_without_prompt(const GenerationRequest& request, const RequestLimits& limits) {
+  return checked_fields(request, {0}, limits, {}).map([](const RequestFields&) {});
 }
 
 Result<void> check_without_model(const SamplingOptions& sampling) {
@@ -438,7 +475,7 @@ Result<void> check_without_model(const SamplingOptions& sampling) {
   RequestLimits widest;  // no model refuses less
   widest.vocab_size = std::numeric_limits<int32_t>::max();
   widest.max_model_len = std::numeric_limits<int32_t>::max();
-  return validate_request(request, {0}, widest).map([](const ValidRequest&) {});
+  return check_without_prompt(request, widest);
 }
 
 std::vector<ValidRequest> split_choices(const ValidRequest& request) {

@@ -6,6 +6,7 @@
 #include "engine/request.h"
 #include "text/grammar.h"
 #include "wire/sampling_params.h"
+#include "wire/token_lists.h"
 
 #include <cstdint>
 #include <optional>
@@ -36,8 +37,14 @@ struct RequestFields {
 
 // The most likely tokens that a client may ask for beside the sampled one.
 inline constexpr int64_t kMaxLogprobs = 20;
-// The most stop strings.
+// The most stop strings, and the bytes of all of them: each choice keeps a matcher of several times
+// their size.
 inline constexpr size_t kMaxStopStrings = 1024;
+inline constexpr size_t kMaxStopBytes = 64 << 10;
+// The most stop ids, each of which is compared with every token; with min_tokens kMaxStopIds.
+inline constexpr size_t kMaxStopTokenIds = 1024;
+// The most bad words: no more fit into a row's lists, whatever their tokens.
+inline constexpr size_t kMaxBadWords = kMaxTokenListWords / 2;
 // The most answers to one prompt.
 inline constexpr int64_t kMaxChoices = 128;
 
@@ -63,6 +70,11 @@ class ValidRequest;
     const RequestLimits& limits,
     std::vector<std::vector<TokenId>> bad_words = {},
     std::optional<Grammar> grammar = {});
+
+// Refuses what validate_request would refuse whatever the prompt, before anything is encoded or
+// compiled for it.
+[[nodiscard]] Result<void> check_without_prompt(const GenerationRequest& request,
+                                                const RequestLimits& limits);
 
 // Refuses what validate_request would refuse whatever the model, so that nobody waits for a load to
 // learn of a typing error.

@@ -7,9 +7,9 @@
 namespace warprow {
 namespace {
 
-std::vector<size_t> borders(std::string_view s) {
-  std::vector<size_t> border(s.size() + 1, 0);
-  size_t k = 0;
+std::vector<uint32_t> borders(std::string_view s) {
+  std::vector<uint32_t> border(s.size() + 1, 0);
+  uint32_t k = 0;
   for (size_t i = 1; i < s.size(); ++i) {
     while (k > 0 && s[i] != s[k]) {
       k = border[k];
@@ -77,6 +77,13 @@ std::string StopChecker::finish(const Pattern& pattern, size_t end) {
     held_.resize(held_.size() - pattern.text.size());
   }
   return std::exchange(held_, {});
+}
+
+std::string_view StopChecker::matched() const {
+  const auto has_matched = [this](const Pattern& pattern) {
+    return pattern.index == match_->index;
+  };
+  return std::find_if(patterns_.begin(), patterns_.end(), has_matched)->text;
 }
 
 std::string StopChecker::flush() { return std::exchange(held_, {}); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,13 +36,15 @@ class StopChecker {
   std::string flush();
 
   [[nodiscard]] const std::optional<StopMatch>& match() const { return match_; }
+  // After a match: the stop string.
+  [[nodiscard]] std::string_view matched() const;
 
  private:
   struct Pattern {
     std::string text;
-    size_t index;                // in the caller's list
-    std::vector<size_t> border;  // by length: the longest proper prefix that is also a suffix
-    size_t matched = 0;          // how much of the pattern the text ends with
+    size_t index;                  // in the caller's list
+    std::vector<uint32_t> border;  // by length: the longest proper prefix that is also a suffix
+    size_t matched = 0;            // how much of the pattern the text ends with
   };
   static bool advance(Pattern& pattern, char c);
   std::string finish(const Pattern& pattern, size_t end);

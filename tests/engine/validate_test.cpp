@@ -392,6 +392,36 @@ TEST(Validate, StopStringsHaveALimit) {
   request.sampling.stop.emplace_back("x");
   EXPECT_EQ(validate_request(request, {5}, limits()).error().message,
             "stop: 1025 strings are more than 1024");
+  request.sampling.stop = {"x", std::string(kMaxStopBytes - 1, 'y')};
+  EXPECT_TRUE(validate_request(request, {5}, limits()));
+  request.sampling.stop.emplace_back("z");
+  EXPECT_EQ(validate_request(request, {5}, limits()).error().message,
+            "stop: 65537 bytes in all strings are more than 65536");
+}
+
+TEST(Validate, StopIdsHaveALimitBeforeTheyAreRead) {
+  GenerationRequest request;
+  request.sampling.stop_token_ids.assign(kMaxStopTokenIds, 3);
+  EXPECT_TRUE(validate_request(request, {5}, limits()));
+  request.sampling.stop_token_ids.push_back(-1);
+  EXPECT_EQ(validate_request(request, {5}, limits()).error().message,
+            "stop_token_ids: 1025 ids are more than 1024");
+}
+
+TEST(Validate, WithoutAPromptWhatNoPromptMakesRight) {
+  const auto message = [](const Edit& edit) {
+    GenerationRequest request;
+    edit(request);
+    return check_without_prompt(request, limits()).error().message;
+  };
+  EXPECT_TRUE(check_without_prompt(GenerationRequest(), limits()));
+  EXPECT_EQ(message(option([](auto& o) { o.top_p = 2; })), "top_p: 2 is outside (0, 1]");
+  EXPECT_EQ(message(option([](auto& o) { o.bad_words.assign(kMaxBadWords + 1, "x"); })),
+            "bad_words: 2177 strings are more than 2176");
+  EXPECT_EQ(message(option([](auto& o) { o.stop_token_ids = {100}; })),
+            "stop_token_ids: 100 is outside the vocabulary [0, 99]");
+  EXPECT_THAT(message([](auto& r) { r.hidden_states = HiddenStatesWish::kAll; }),
+              HasSubstr("--enable-hidden-states"));
 }
 
 TEST(Validate, ValuesThatChangeNothingAreOff) {

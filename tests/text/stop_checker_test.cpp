@@ -13,6 +13,7 @@ namespace {
 struct Outcome {
   std::string text;
   std::optional<StopMatch> match;
+  std::string stop;  // of the match
 };
 
 Outcome run(const std::vector<std::string>& pieces,
@@ -25,6 +26,9 @@ Outcome run(const std::vector<std::string>& pieces,
   }
   out.text += checker.flush();
   out.match = checker.match();
+  if (out.match) {
+    out.stop = checker.matched();
+  }
   return out;
 }
 
@@ -36,6 +40,7 @@ TEST(StopChecker, SplitAtEveryPosition) {
       EXPECT_EQ(o.text, include ? "one two <|end|>" : "one two ");
       ASSERT_TRUE(o.match);
       EXPECT_EQ(o.match->index, 1U);
+      EXPECT_EQ(o.stop, "<|end|>");
       EXPECT_EQ(o.match->begin, 8U);
       EXPECT_EQ(o.match->end, 15U);
     }
