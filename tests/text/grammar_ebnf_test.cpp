@@ -4,6 +4,7 @@
 #include "text/byte_text.h"
 #include "text/grammar.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <random>
@@ -19,10 +20,16 @@
 namespace warprow {
 namespace {
 
-Result<Grammar> compile(const std::string& text) {
+constexpr TokenId kEnd = 0;  // a byte of no text here
+
+GrammarCompiler make_compiler(const GrammarOptions& options = {}) {
   static const std::unique_ptr<TextModel> bytes = value_or_throw(make_byte_text());
-  static GrammarCompiler compiler =
-      value_or_throw(GrammarCompiler::make(bytes->tokenizer, bytes->eos));
+  return value_or_throw(
+      GrammarCompiler::make(bytes->tokenizer, std::vector<TokenId>{kEnd}, options));
+}
+
+Result<Grammar> compile(const std::string& text) {
+  static GrammarCompiler compiler = make_compiler();
   return compiler.compile(GrammarKind::kLark, text);
 }
 
@@ -33,7 +40,7 @@ bool accepts(const Grammar& grammar, std::string_view text) {
       return false;
     }
   }
-  return matcher.is_accepting();
+  return matcher.accept(kEnd).has_value();
 }
 
 void expect_language(const std::string& grammar,
@@ -134,7 +141,9 @@ TEST(GrammarEbnf, MistakesHaveAPosition) {
       {"root ::= \"\\q\"", "at 1(11): this escape names no character"},
       {"root ::= \"\\ud800\"", "at 1(11): this escape names no character"},
       {"root ::= \"\\x4", "at 1(11): this escape names no character"},
+      {"root ::= \"a\"***********", "a repetition of repetitions of repetitions"},
       {"root ::= \"a\"{3,2}", "at 1(13): '{m,n}' wants numbers up to 2000, m <= n"},
+      {"root ::= \"a\"{1,1000000000}", "at 1(13): '{m,n}' wants numbers up to 2000, m <= n"},
       {"root ::= \"a\"{5000}", "at 1(13): '{m,n}' wants numbers up to 2000, m <= n"},
       {"root ::= 'a'", "at 1(10): this is no part of a rule"},
       {"root ::= <think>", "at 1(10): this is no part of a rule"},
@@ -153,18 +162,22 @@ TEST(GrammarEbnf, MistakesHaveAPosition) {
 
 TEST(GrammarEbnf, HostileTextsAreBounded) {
   std::string doubling = "root ::= r0 root | \"x\"\n";
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 60; ++i) {
     doubling += fmt::format("r{} ::= r{} r{}\n", i, i + 1, i + 1);
   }
-  doubling += "r30 ::= \"a\"";
+  doubling += "r60 ::= \"a\"";
   const std::string flat = "root ::= r0\n" + doubling.substr(doubling.find('\n') + 1);
   const std::string stars = "root ::= root \"a\" | \"b\"" + std::string(50'000, '*');
+  std::string nothing = flat;
+  nothing.replace(nothing.size() - 3, 3, "\"\"");
   std::string wide = "root ::= root \"a\"";
   for (int i = 0; wide.size() < 60'000; ++i) {
     wide += fmt::format(" | [a-z]* \"{}\" root", i);
   }
   for (const std::string& text : {doubling,
                                   flat,
+                                  nothing,
+                                  std::string("root ::= (root \"a\"){2000}{2000}{2000} | \"b\""),
                                   stars,
                                   wide,
                                   "root ::= " + std::string(30'000, '('),
@@ -178,6 +191,52 @@ TEST(GrammarEbnf, HostileTextsAreBounded) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
     EXPECT_LT(took.count(), 60.0) << text.substr(0, 60);
   }
+}
+
+std::string repeated(std::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) {
+    out += text;
+  }
+  return out;
+}
+
+// A few lines beside a rule that recurs may stand for any amount of work. It ends by itself, and soon:
+// what ran into the time limit would go on in its thread, and after two of them no grammar is taken.
+TEST(GrammarEbnf, WorkBesideRulesThatRecurIsBounded) {
+  GrammarOptions options;
+  options.max_compile_ms = 60'000;  // so that a busy machine changes no message
+  GrammarCompiler compiler = make_compiler(options);
+  std::string empties = "root ::= \"a\" root | e0\n";
+  for (int i = 0; i < 60; ++i) {
+    empties += fmt::format("e{} ::= e{} e{}\n", i, i + 1, i + 1);
+  }
+  empties += "e60 ::= \"\"";
+  const auto nested = [](const std::string& inner) {
+    return repeated("(", 90) + inner + repeated(")*", 90);
+  };
+  const std::string alternatives = "([a]" + repeated(" | [a]", 989) + ")";
+  const std::string texts[] = {
+      empties,
+      "root ::= root \"a\" | " + nested("[a]" + repeated("|[a]", 3'900)),
+      "root ::= root \"b\" | " + alternatives + "*",
+      "root ::= root \"b\" | " + nested(alternatives),
+      "root ::= root \"b\" | " + repeated("[a]? ", 3'900),
+      "root ::= " + nested(repeated("x ", 25'000) + "root") + "\nx ::= \"a\"",
+      "root ::= root \"a\" | " + nested(repeated("x ", 25'000) + "\"a\"") + "\nx ::= \"\"",
+      "root ::= \"b\"" + repeated(" | w root", 3'000) + "\nw ::= [a]" + repeated("|[a]", 3'000),
+  };
+  for (const std::string& text : texts) {
+    const auto begun = std::chrono::steady_clock::now();
+    const Result<Grammar> grammar = compiler.compile(GrammarKind::kLark, text);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+    if (!grammar) {
+      EXPECT_NE(grammar.error().message.find("beside rules that recur"), std::string::npos)
+          << text.substr(0, 60) << ": " << grammar.error().message;
+    }
+    EXPECT_LT(took.count(), 10.0) << text.substr(0, 60);
+  }
+  EXPECT_TRUE(compiler.compile(GrammarKind::kLark, "root ::= \"still\" root | \"here\""));
 }
 
 // A random grammar, and its language up to a length.

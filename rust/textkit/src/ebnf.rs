@@ -6,6 +6,8 @@ use std::collections::HashMap;
 
 const ROOT: &str = "root";
 const MAX_NESTING: usize = 100;
+/// Of `* + ? {m,n}` behind one another, which deepen a rule like groups.
+const MAX_REPEATED: usize = 10;
 const MAX_REPEATS: u32 = 2000;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -215,7 +217,7 @@ impl<'a> Reader<'a> {
     }
 
     fn repeated(&mut self, mut node: Node) -> Result<Node, String> {
-        for _ in 0..MAX_NESTING {
+        for _ in 0..=MAX_REPEATED {
             self.skip_blanks();
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),

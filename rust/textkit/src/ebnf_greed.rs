@@ -7,8 +7,29 @@ use std::collections::HashSet;
 
 /// Characters in all terminals between rules that recur.
 const MAX_POSITIONS: usize = 4000;
-/// Pairs of places in terminals that the same text leads to.
-const MAX_PAIRS: usize = 1_000_000;
+/// Of a translation, over all its rounds: less than a second, and some 100 MB.
+const MAX_WORK: usize = 20_000_000;
+/// What it costs to look at a part, which may be copied when it is taken apart.
+const PART_WORK: usize = 10;
+/// What it costs to keep a pair, beside finding it.
+const PAIR_WORK: usize = 10;
+
+/// What a translation may still cost. A text of a few lines can name more than any machine can hold.
+pub struct Work {
+    left: usize,
+}
+
+impl Work {
+    pub fn new() -> Self {
+        Work { left: MAX_WORK }
+    }
+
+    fn spend(&mut self, steps: usize) -> Result<(), String> {
+        let left = self.left.checked_sub(steps);
+        self.left = left.ok_or("too complex beside rules that recur")?;
+        Ok(())
+    }
+}
 
 /// Characters as far as greed is concerned: those beyond ASCII may share their first bytes, so they
 /// count as one.
@@ -67,23 +88,35 @@ struct Part {
 struct Place {
     terminal: usize,
     chars: Chars,
+    /// Indices into Greed::lists.
     next: Vec<usize>,
     ends: bool,
+}
+
+/// Places that come next together, shared by all places before them.
+struct List {
+    places: Vec<usize>,
+    /// Of all its places.
+    chars: Chars,
 }
 
 /// Where the lexer could read on though it should not.
 pub struct Greed<'a> {
     plan: &'a Plan<'a>,
+    work: &'a mut Work,
     places: Vec<Place>,
+    lists: Vec<List>,
     /// By terminal; none of those taken apart.
     parts: Vec<Option<Part>>,
 }
 
 impl<'a> Greed<'a> {
-    pub fn new(plan: &'a Plan<'a>) -> Result<Self, String> {
+    pub fn new(plan: &'a Plan<'a>, work: &'a mut Work) -> Result<Self, String> {
         let mut greed = Greed {
             plan,
+            work,
             places: Vec::new(),
+            lists: Vec::new(),
             parts: Vec::new(),
         };
         // A grammar of one terminal has nothing to follow it.
@@ -104,12 +137,13 @@ impl<'a> Greed<'a> {
     }
 
     fn part(&mut self, node: &Node, terminal: usize) -> Result<Part, String> {
+        self.work.spend(PART_WORK)?;
         Ok(match node {
             Node::Text(text) => {
                 let mut whole = Part::empty();
                 for c in text.chars() {
                     let letter = self.place(Chars::of_char(c), terminal)?;
-                    whole = self.joined(whole, letter);
+                    whole = self.joined(whole, letter)?;
                 }
                 whole
             }
@@ -119,7 +153,7 @@ impl<'a> Greed<'a> {
                 let mut whole = Part::empty();
                 for node in all {
                     let next = self.part(node, terminal)?;
-                    whole = self.joined(whole, next);
+                    whole = self.joined(whole, next)?;
                 }
                 whole
             }
@@ -128,6 +162,7 @@ impl<'a> Greed<'a> {
                 whole.nullable = false;
                 for node in all {
                     let part = self.part(node, terminal)?;
+                    self.work.spend(part.first.len() + part.last.len())?;
                     whole.nullable |= part.nullable;
                     whole.first.extend(part.first);
                     whole.last.extend(part.last);
@@ -138,9 +173,7 @@ impl<'a> Greed<'a> {
             Node::Repeat(inner, least, most) => {
                 let mut part = self.part(inner, terminal)?;
                 if *most != Some(1) {
-                    for &place in &part.last {
-                        self.places[place].next.extend(&part.first);
-                    }
+                    self.lead(&part.last, &part.first)?;
                 }
                 part.nullable |= *least == 0;
                 part
@@ -168,10 +201,9 @@ impl<'a> Greed<'a> {
         })
     }
 
-    fn joined(&mut self, mut a: Part, b: Part) -> Part {
-        for &place in &a.last {
-            self.places[place].next.extend(&b.first);
-        }
+    fn joined(&mut self, mut a: Part, b: Part) -> Result<Part, String> {
+        self.work.spend(b.first.len() + b.last.len())?;
+        self.lead(&a.last, &b.first)?;
         if a.nullable {
             a.first.extend(&b.first);
         }
@@ -181,51 +213,96 @@ impl<'a> Greed<'a> {
             a.last = b.last;
         }
         a.nullable &= b.nullable;
-        a
+        Ok(a)
+    }
+
+    /// Each of `to` may come after each of `from`.
+    fn lead(&mut self, from: &[usize], to: &[usize]) -> Result<(), String> {
+        if from.is_empty() || to.is_empty() {
+            return Ok(());
+        }
+        let list = self.list(to.to_vec())?;
+        self.work.spend(from.len())?;
+        for &place in from {
+            self.places[place].next.push(list);
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, places: Vec<usize>) -> Result<usize, String> {
+        self.work.spend(places.len())?;
+        let mut chars = Chars::default();
+        for &place in &places {
+            chars.add(self.places[place].chars);
+        }
+        self.lists.push(List { places, chars });
+        Ok(self.lists.len() - 1)
     }
 
     /// Terminals that can go on, after a text that another one (or the same) ends with, by a character
     /// that may follow it there.
-    pub fn too_greedy(&self) -> Result<Vec<usize>, String> {
-        let follow = Follow::new(self);
+    pub fn too_greedy(mut self) -> Result<Vec<usize>, String> {
+        let follow = Follow::new(&mut self)?;
         let first = |part: &Option<Part>| part.as_ref().map_or(Vec::new(), |p| p.first.clone());
-        let firsts: Vec<usize> = self.parts.iter().flat_map(first).collect();
+        let firsts = self.parts.iter().flat_map(first).collect();
+        let firsts = self.list(firsts)?;
         let mut greedy = HashSet::new();
-        let mut seen = HashSet::new();
-        let mut open = Vec::new();
-        self.pair_up(&firsts, &firsts, &mut seen, &mut open);
-        while let Some((p, q)) = open.pop() {
-            if seen.len() > MAX_PAIRS {
-                return Err("too ambiguous beside rules that recur".into());
+        let num_places = self.places.len();
+        self.work.spend(num_places * num_places / 64)?;
+        let mut pairs = Pairs {
+            lists: HashSet::new(),
+            seen: vec![false; num_places * num_places],
+            open: Vec::new(),
+        };
+        self.pair_up(firsts, firsts, &mut pairs)?;
+        while let Some((p, q)) = pairs.open.pop() {
+            let num_lists = (self.places[p].next.len(), self.places[q].next.len());
+            self.work.spend(num_lists.0 * num_lists.1 + num_lists.1)?;
+            let may_follow = follow.terminals[self.places[p].terminal];
+            let reads_on = |&next: &usize| self.lists[next].chars.meets(may_follow);
+            if self.places[p].ends && self.places[q].next.iter().any(reads_on) {
+                greedy.insert(self.places[q].terminal);
             }
-            let (ended, going_on) = (&self.places[p], &self.places[q]);
-            let may_follow = follow.terminals[ended.terminal];
-            let reads_on = |&next: &usize| self.places[next].chars.meets(may_follow);
-            if ended.ends && going_on.next.iter().any(reads_on) {
-                greedy.insert(going_on.terminal);
+            for i in 0..num_lists.0 {
+                for j in 0..num_lists.1 {
+                    let (a, b) = (self.places[p].next[i], self.places[q].next[j]);
+                    self.pair_up(a, b, &mut pairs)?;
+                }
             }
-            self.pair_up(&ended.next, &going_on.next, &mut seen, &mut open);
         }
         let mut greedy: Vec<usize> = greedy.into_iter().collect();
         greedy.sort_unstable();
         Ok(greedy)
     }
 
-    fn pair_up(
-        &self,
-        a: &[usize],
-        b: &[usize],
-        seen: &mut HashSet<(usize, usize)>,
-        open: &mut Vec<(usize, usize)>,
-    ) {
+    /// Opens the pairs of places of two lists, unless these have met before.
+    fn pair_up(&mut self, a: usize, b: usize, pairs: &mut Pairs) -> Result<(), String> {
+        if !pairs.lists.insert((a, b)) {
+            return Ok(());
+        }
+        let (a, b) = (&self.lists[a].places, &self.lists[b].places);
+        self.work.spend(PAIR_WORK + a.len() * b.len())?;
         for &p in a {
             for &q in b {
-                if self.places[p].chars.meets(self.places[q].chars) && seen.insert((p, q)) {
-                    open.push((p, q));
+                let seen = &mut pairs.seen[p * self.places.len() + q];
+                if !*seen && self.places[p].chars.meets(self.places[q].chars) {
+                    *seen = true;
+                    self.work.spend(PAIR_WORK)?;
+                    pairs.open.push((p, q));
                 }
             }
         }
+        Ok(())
     }
+}
+
+/// Places, and lists of them, that the same text leads to.
+struct Pairs {
+    lists: HashSet<(usize, usize)>,
+    /// By place and place.
+    seen: Vec<bool>,
+    /// Of `seen`, those whose next places are to be paired.
+    open: Vec<(usize, usize)>,
 }
 
 impl Part {
@@ -244,20 +321,40 @@ struct Follow {
     first: Vec<Chars>,
     rules: Vec<Chars>,
     terminals: Vec<Chars>,
+    /// First in each terminal.
+    starts: Vec<Chars>,
 }
 
 impl Follow {
-    fn new(greed: &Greed) -> Self {
+    fn new(greed: &mut Greed) -> Result<Self, String> {
         let plan = greed.plan;
+        let start = |part: &Option<Part>| {
+            let mut chars = Chars::default();
+            for &place in part.iter().flat_map(|p| &p.first) {
+                chars.add(greed.places[place].chars);
+            }
+            chars
+        };
         let mut follow = Follow {
             nullable: vec![false; plan.rules.len()],
             first: vec![Chars::default(); plan.rules.len()],
             rules: vec![Chars::default(); plan.rules.len()],
             terminals: vec![Chars::default(); plan.terminals.len()],
+            starts: greed.parts.iter().map(start).collect(),
         };
-        while follow.grow_firsts(greed) {}
-        while follow.grow(greed) {}
-        follow
+        let sizes = plan
+            .rules
+            .iter()
+            .flatten()
+            .map(|sequence| 1 + sequence.len());
+        let round: usize = plan.rules.len() + sizes.sum::<usize>();
+        for grow in [Self::grow_firsts, Self::grow] {
+            greed.work.spend(round)?;
+            while grow(&mut follow, greed) {
+                greed.work.spend(round)?;
+            }
+        }
+        Ok(follow)
     }
 
     fn nullable(&self, greed: &Greed, item: &Item) -> bool {
@@ -269,16 +366,10 @@ impl Follow {
     }
 
     fn first(&self, greed: &Greed, item: &Item) -> Chars {
-        let mut chars = Chars::default();
         match greed.plan.resolve(item.symbol) {
-            Symbol::Terminal(t) => {
-                for &place in greed.parts[t].iter().flat_map(|p| &p.first) {
-                    chars.add(greed.places[place].chars);
-                }
-            }
-            Symbol::Rule(r) => chars = self.first[r],
+            Symbol::Terminal(t) => self.starts[t],
+            Symbol::Rule(r) => self.first[r],
         }
-        chars
     }
 
     fn grow_firsts(&mut self, greed: &Greed) -> bool {

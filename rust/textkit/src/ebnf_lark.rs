@@ -7,15 +7,16 @@
 //! that may also follow a shorter one. At worst terminals are single characters, which are exact.
 
 use crate::ebnf::{Ebnf, Node};
-use crate::ebnf_greed::Greed;
+use crate::ebnf_greed::{Greed, Work};
 use crate::ebnf_plan::{Item, Plan, Symbol};
 use std::collections::HashSet;
 use std::fmt::Write;
 
 pub fn to_lark(ebnf: &Ebnf) -> Result<String, String> {
     let mut plan = Plan::new(ebnf);
+    let mut work = Work::new();
     loop {
-        let greedy = Greed::new(&plan)?.too_greedy()?;
+        let greedy = Greed::new(&plan, &mut work)?.too_greedy()?;
         if greedy.is_empty() {
             return Ok(Writer::write(&plan));
         }
