@@ -7,6 +7,7 @@
 #include "wire/token_lists.h"
 
 #include <functional>
+#include <malloc.h>
 #include <map>
 #include <memory>
 #include <random>
@@ -193,6 +194,42 @@ TEST(PromptLogprobs, AreThoseOfEveryPrefixHoweverThePromptIsCut) {
     EXPECT_TRUE(rig.results().at(8).hidden.empty());
     EXPECT_EQ(rig.results().at(1).num_cached_tokens, 0) << "a cached prefix has no logits";
     EXPECT_TRUE(way.was_active(rig));
+  }
+}
+
+// Bytes in use on the heap; 0 under sanitizers, which bring their own.
+size_t heap_bytes() { return mallinfo2().uordblks; }
+
+// Nothing that was put together for a prompt stays with its row, whether its request ended by itself
+// or was aborted with a part of it.
+TEST(PromptLogprobs, LeaveNothingBehind) {
+  for (const bool aborts : {false, true}) {
+    SCOPED_TRACE(aborts);
+    RigOptions options = base_options();
+    options.config.max_num_batched_tokens = 64;
+    ModelRig rig(options);
+    uint64_t id = 0;
+    const auto round = [&](bool is_curious) {
+      const uint64_t first = id + 1;
+      for (int i = 0; i < 8; ++i) {
+        const std::vector<TokenId> prompt = random_tokens(120, static_cast<uint32_t>(i));
+        ++id;
+        rig.add(is_curious ? curious(id, prompt, 2) : request_of(id, prompt, 2));
+      }
+      for (int i = 0; aborts && i < 8; ++i) {
+        for (int tick = 0; tick < 3; ++tick) {
+          rig.tick();
+        }
+        rig.scheduler().abort_request(first + static_cast<uint64_t>(i));
+      }
+      rig.run();
+      rig.results().clear();
+    };
+    round(false);
+    const size_t before = heap_bytes();
+    round(true);
+    const size_t after = heap_bytes();
+    EXPECT_LT(after, before + 60'000) << "a prompt's states alone take 30,720 bytes";
   }
 }
 

@@ -18,11 +18,6 @@ struct Wish {
   uint32_t generation = 0;
   uint32_t flags = 0;  // of SamplingParams
   std::vector<float> values;
-
-  void clear() {
-    flags = 0;
-    values.clear();
-  }
 };
 
 // Hidden states that a step copied: [max_num_toks, hidden_size].
@@ -51,9 +46,16 @@ class HiddenStates final : public RunnerFeature {
 
   void on_row_added(const NewRow& row) override {
     Wish& wish = pieces_.of(row.row, row.generation);
-    wish.clear();
+    wish = {};
     wish.generation = row.generation;
     wish.flags = row.params.flags & (SamplingParams::kOutputHidden | SamplingParams::kPromptHidden);
+  }
+
+  void on_row_removed(RowId row) override {
+    const uint32_t generation = rows_.host(row).generation;
+    if (pieces_.of(row, generation).flags != 0) {
+      pieces_.remove(row, generation);
+    }
   }
 
   void after_forward(Stream& stream, const InputBatch& batch) override {
@@ -95,6 +97,7 @@ class HiddenStates final : public RunnerFeature {
                            static_cast<size_t>(row.num_rejected * step.memory.width));
       }
     }
+    pieces_.forget_removed([](Wish& wish) { wish = {}; });
   }
 
  private:
@@ -121,10 +124,13 @@ class HiddenStates final : public RunnerFeature {
   static void add_piece(const Copied& from, const Piece& piece, Wish& wish) {
     const auto first = static_cast<size_t>(piece.begin * from.width);
     const auto count = static_cast<size_t>(piece.count * from.width);
-    for (size_t i = first; i < first + count; ++i) {
-      wish.values.push_back(from.dtype == DType::kF32
-                                ? reinterpret_cast<const float*>(from.data)[i]
-                                : bf16_to_f32(reinterpret_cast<const uint16_t*>(from.data)[i]));
+    const size_t before = wish.values.size();
+    wish.values.resize(before + count);
+    for (size_t i = 0; i < count; ++i) {
+      wish.values[before + i] =
+          from.dtype == DType::kF32
+              ? reinterpret_cast<const float*>(from.data)[first + i]
+              : bf16_to_f32(reinterpret_cast<const uint16_t*>(from.data)[first + i]);
     }
   }
 
@@ -138,6 +144,9 @@ class HiddenStates final : public RunnerFeature {
     out.values.insert(out.values.end(), wish.values.begin(), wish.values.end());
     row.hidden = {static_cast<int32_t>(before), static_cast<int32_t>(out.num_vectors() - before)};
     wish.values.clear();
+    if (wish.values.capacity() > static_cast<size_t>(from.width)) {  // that of a prompt
+      wish.values.shrink_to_fit();
+    }
   }
 
   const RequestRows& rows_;

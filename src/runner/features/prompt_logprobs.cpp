@@ -30,12 +30,6 @@ struct Gathered {
   [[nodiscard]] bool complete() const {
     return static_cast<int32_t>(entries.size()) == prompt_len - 1;
   }
-  void clear() {
-    num_top = -1;
-    entries.clear();
-    top_ids.clear();
-    top_logprobs.clear();
-  }
 };
 
 // Where a step's results lie: SampledArrays of [max_num_toks], [max_num_toks, kMaxTop].
@@ -68,6 +62,13 @@ class PromptLogprobs final : public RunnerFeature {
     num_wanted_ += mine.num_top >= 0 ? 1 : 0;
   }
 
+  void on_row_removed(RowId row) override {
+    const uint32_t generation = rows_.host(row).generation;
+    if (pieces_.of(row, generation).num_top >= 0) {
+      pieces_.remove(row, generation);
+    }
+  }
+
   void after_sample(Stream& stream, const InputBatch& batch) override {
     Pieces::Step& step = pieces_.begin_step();
     if (num_wanted_ == 0) {
@@ -96,9 +97,14 @@ class PromptLogprobs final : public RunnerFeature {
 
   void on_output(ModelRunnerOutput& output) override {
     const Pieces::Step& step = pieces_.take_step();
-    if (num_wanted_ == 0) {
-      return;
+    if (num_wanted_ > 0) {
+      read(step, output);
     }
+    pieces_.forget_removed([this](Gathered& mine) { forget(mine); });
+  }
+
+ private:
+  void read(const Pieces::Step& step, ModelRunnerOutput& output) {
     for (const Piece& piece : step.pieces) {
       Gathered& mine = pieces_.of(piece.row, piece.generation);
       if (mine.num_top >= 0 && mine.generation == piece.generation) {
@@ -114,7 +120,6 @@ class PromptLogprobs final : public RunnerFeature {
     }
   }
 
- private:
   // The arrays from result `first` on.
   static SampledArrays from_result(const SampledArrays& arrays, int32_t first) {
     SampledArrays part = at_entry(arrays, first);
@@ -155,7 +160,7 @@ class PromptLogprobs final : public RunnerFeature {
 
   void forget(Gathered& mine) {
     num_wanted_ -= mine.num_top >= 0 ? 1 : 0;
-    mine.clear();
+    mine = {};
   }
 
   void give_out(Gathered& mine, RowOutput& row, ModelRunnerOutput& output) {

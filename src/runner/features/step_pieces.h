@@ -49,10 +49,34 @@ class StepPieces {
     return kept_[static_cast<size_t>(index_of(row)) * steps_.size() + generation % steps_.size()];
   }
 
+  // The row was taken back; the steps in flight may still bring results for it.
+  void remove(RowId row, uint32_t generation) { leaving_.push_back({row, generation, num_begun_}); }
+  // Calls forget(Kept&) for the rows taken back of which no step is in flight any more.
+  template <typename Forget>
+  void forget_removed(Forget forget) {
+    std::erase_if(leaving_, [&](const Leaving& leaving) {
+      if (leaving.num_begun > num_taken_) {
+        return false;
+      }
+      Kept& kept = of(leaving.row, leaving.generation);
+      if (kept.generation == leaving.generation) {
+        forget(kept);
+      }
+      return true;
+    });
+  }
+
  private:
+  struct Leaving {
+    RowId row;
+    uint32_t generation;
+    uint64_t num_begun;  // when it was taken back
+  };
+
   std::vector<Step> steps_;
   // [max_num_seqs, steps in flight]  by generation: a row's last owner may have a step in flight
   std::vector<Kept> kept_;
+  std::vector<Leaving> leaving_;
   uint64_t num_begun_ = 0;
   uint64_t num_taken_ = 0;
 };
