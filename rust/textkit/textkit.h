@@ -95,12 +95,10 @@ enum {
 };
 
 /* Keeps what it needs of the tokenizer, which may be freed before it. eos: ids that may follow a
- * finished text, never text themselves. force: with forced tokens, whose search has no bound in a
- * hostile grammar. */
+ * finished text, never text themselves. */
 int wr_grammar_compiler_new(const wr_tokenizer* tokenizer,
                             const int32_t* eos,
                             size_t num_eos,
-                            int force,
                             uint32_t max_compile_ms,
                             wr_grammar_compiler** out,
                             wr_owned* error);
@@ -120,16 +118,11 @@ void wr_grammar_free(const wr_grammar* grammar);
 int wr_matcher_new(const wr_grammar* grammar, wr_matcher** out, wr_owned* error);
 void wr_matcher_free(wr_matcher* matcher);
 
-/* Bit id % 32 of word id / 32: the token may come next. Words past the vocabulary are 0. */
+/* Bit id % 32 of word id / 32: the token may come next. Words past the vocabulary are 0; all are where no
+ * token spells what may come next. */
 int wr_matcher_fill_mask(wr_matcher* matcher, uint32_t* words, size_t num_words, wr_owned* error);
 /* A refused token leaves the matcher as it was. */
 int wr_matcher_accept(wr_matcher* matcher, int32_t token, wr_owned* error);
-int wr_matcher_rollback(wr_matcher* matcher, size_t count, wr_owned* error);
-/* ids: int32, the tokens that must come next, as the tokenizer spells them; perhaps none, and always none
- * without force. */
-int wr_matcher_forced(wr_matcher* matcher, wr_owned* ids, wr_owned* error);
-/* Whether the text may end here. */
-int wr_matcher_is_accepting(wr_matcher* matcher);
 /* Whether nothing but an end may follow, or the matcher has failed. */
 int wr_matcher_is_stopped(const wr_matcher* matcher);
 
@@ -143,7 +136,8 @@ typedef struct {
   wr_text token;
 } wr_hub_repo;
 
-/* json: {"commit": "...", "files": [{"name": "...", "size": 0}, ...]}, without files in folders. */
+/* json: {"commit": "...", "files": [{"name": "...", "size": 0}, ...]}, without files in folders of
+ * folders. */
 int wr_hub_list(const wr_hub_repo* repo, wr_owned* json, wr_owned* error);
 
 /* Brings one file of a commit into the cache, from where an earlier call stopped. progress is called

@@ -5,7 +5,6 @@
 #include "text/textkit_call.h"
 #include "text/tokenizer.h"
 
-#include <cstring>
 #include <iterator>
 #include <optional>
 
@@ -140,24 +139,6 @@ Result<void> GrammarMatcher::accept(TokenId token) {
   return done_or_refused(wr_matcher_accept(impl_.get(), token, error.out()), error);
 }
 
-Result<void> GrammarMatcher::rollback(std::size_t count) {
-  TextkitOwned error;
-  return done_or_refused(wr_matcher_rollback(impl_.get(), count, error.out()), error);
-}
-
-std::vector<TokenId> GrammarMatcher::forced_tokens() {
-  TextkitOwned ids;
-  TextkitOwned error;
-  std::vector<TokenId> tokens;
-  if (wr_matcher_forced(impl_.get(), ids.out(), error.out()) == 0 && ids.raw().size != 0) {
-    tokens.resize(ids.raw().size);
-    std::memcpy(tokens.data(), ids.raw().data, ids.raw().bytes);
-  }
-  return tokens;
-}
-
-bool GrammarMatcher::is_accepting() { return wr_matcher_is_accepting(impl_.get()) != 0; }
-
 bool GrammarMatcher::is_stopped() const { return wr_matcher_is_stopped(impl_.get()) != 0; }
 
 struct GrammarCompiler::Impl {
@@ -183,13 +164,8 @@ Result<GrammarCompiler> GrammarCompiler::make(const Tokenizer& tokenizer,
                                               const GrammarOptions& options) {
   wr_grammar_compiler* impl = nullptr;
   TextkitOwned error;
-  const int failed = wr_grammar_compiler_new(tokenizer.handle(),
-                                             eos.data(),
-                                             eos.size(),
-                                             options.forced_tokens ? 1 : 0,
-                                             options.max_compile_ms,
-                                             &impl,
-                                             error.out());
+  const int failed = wr_grammar_compiler_new(
+      tokenizer.handle(), eos.data(), eos.size(), options.max_compile_ms, &impl, error.out());
   if (failed != 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("structured output: {}", error.text()));
   }

@@ -66,24 +66,15 @@ class GrammarMatcher {
   ~GrammarMatcher() = default;
 
   // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
-  // vocabulary become 0. An end token is set exactly if the text may end here. Fails when the step
-  // exceeds the library's limits; the matcher is then of no more use.
+  // vocabulary become 0. An end token is set exactly if the text may end here; nothing is set if no
+  // token of the vocabulary spells what may come next. Fails when the step exceeds the library's
+  // limits. In these two cases the matcher is of no more use.
   Result<void> fill_mask(std::span<uint32_t> words);
 
   // Takes a token. Refuses one that the grammar does not allow, and stays as it was. After the end,
   // end tokens alone are taken.
   Result<void> accept(TokenId token);
 
-  // Takes the last `count` accepted tokens back.
-  Result<void> rollback(std::size_t count);
-
-  // The tokens that must come next, if the grammar leaves no choice: they may be accepted without
-  // sampling. Always empty without GrammarOptions::forced_tokens, and for a tokenizer that adds a
-  // space before every text.
-  [[nodiscard]] std::vector<TokenId> forced_tokens();
-
-  // Whether the text so far is complete.
-  [[nodiscard]] bool is_accepting();
   // Whether nothing but an end token may follow (also after a failure).
   [[nodiscard]] bool is_stopped() const;
 
@@ -102,10 +93,6 @@ struct GrammarOptions {
   // The cache's limits: grammars, and the bytes of their texts together.
   std::size_t cached_grammars = 64;
   std::size_t cached_bytes = 1 << 20;
-  // Look for forced tokens, and where only one text can follow allow only the tokenizer's own
-  // spelling of it. For grammars that can be trusted: a step through one forced text of a gigabyte
-  // takes seconds, while without this the library's limits bound every step.
-  bool forced_tokens = false;
 };
 
 // Compiles grammars for one vocabulary.

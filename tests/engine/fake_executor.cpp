@@ -178,8 +178,14 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled,
       mask = std::span(grammar.bitmask)
                  .subspan(static_cast<size_t>(at - grammar.rows.begin()) * words, words);
     }
-    result.tokens.count = 1;
-    sample(row, mask, output);
+    const auto none = [](uint32_t word) { return word == 0; };
+    if (!mask.empty() && std::all_of(mask.begin(), mask.end(), none)) {
+      result.failure = RowFailure::kNothingLeft;
+      row.tokens.push_back(0);  // for the step that is planned already
+    } else {
+      result.tokens.count = 1;
+      sample(row, mask, output);
+    }
   }
   output.rows.push_back(result);
 }

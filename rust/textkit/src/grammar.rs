@@ -9,7 +9,7 @@ use crate::abi::Tokenizer;
 use crate::ebnf::{self, is_ebnf};
 use crate::ebnf_lark::to_lark;
 use crate::pieces::{KIND_HOLE, KIND_SPECIAL};
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::{
     InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv, INVALID_TOKEN,
 };
@@ -54,13 +54,10 @@ impl Kind {
 
 struct Vocabulary {
     trie: TokTrie,
-    tokenizer: Arc<Tokenizer>,
-    /// Whether the library may look for forced text and spell it as `tokenize_bytes` does.
-    canonical: bool,
 }
 
 impl Vocabulary {
-    fn new(tokenizer: Arc<Tokenizer>, eos: &[TokenId], force: bool) -> Result<Self, String> {
+    fn new(tokenizer: &Tokenizer, eos: &[TokenId]) -> Result<Self, String> {
         let pieces = tokenizer.pieces();
         let size = pieces.kinds.len();
         if size == 0 || size > MAX_VOCAB {
@@ -95,27 +92,7 @@ impl Vocabulary {
         if !eos.is_empty() {
             trie = trie.with_eos_tokens(eos);
         }
-        // Where a leading space is put before every text, the middle of a text cannot be tokenized
-        // by itself.
-        let canonical = force && !pieces.strip_leading_space;
-        Ok(Vocabulary {
-            trie,
-            tokenizer,
-            canonical,
-        })
-    }
-
-    /// The tokenizer's own spelling, if it has exactly these bytes and no special token in it.
-    fn encode(&self, bytes: &[u8]) -> Option<Vec<TokenId>> {
-        let ids = match &*self.tokenizer {
-            Tokenizer::Hf(t) => t.encode(bytes, false).ok()?,
-            Tokenizer::Gguf(t) => t.encode(bytes, false),
-        };
-        let mut rest = bytes;
-        for &id in &ids {
-            rest = rest.strip_prefix(self.trie.token(id))?;
-        }
-        rest.is_empty().then_some(ids)
+        Ok(Vocabulary { trie })
     }
 }
 
@@ -125,12 +102,13 @@ impl TokenizerEnv for Vocabulary {
     }
 
     fn tokenize_bytes(&self, s: &[u8]) -> Vec<TokenId> {
-        self.encode(s)
-            .unwrap_or_else(|| self.trie.greedy_tokenize(s))
+        self.trie.greedy_tokenize(s)
     }
 
+    /// Else the library would look for text that must come next, which has no bound: one step through a
+    /// forced text of a gigabyte takes seconds.
     fn tokenize_is_canonical(&self) -> bool {
-        self.canonical
+        false
     }
 }
 
@@ -151,16 +129,12 @@ fn limits() -> ParserLimits {
 
 impl Compiler {
     pub fn new(
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: &Tokenizer,
         eos: &[TokenId],
-        force: bool,
         max_compile_time: Duration,
     ) -> Result<Self, String> {
-        let env: TokEnv = Arc::new(Vocabulary::new(tokenizer, eos, force)?);
-        let caps = InferenceCapabilities {
-            ff_tokens: env.tokenize_is_canonical(),
-            ..InferenceCapabilities::default()
-        };
+        let env: TokEnv = Arc::new(Vocabulary::new(tokenizer, eos)?);
+        let caps = InferenceCapabilities::default();
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         let mut factory = ParserFactory::new(&env, caps, &slices).map_err(one_line)?;
         factory.quiet();
@@ -321,7 +295,7 @@ impl Grammar {
         Matcher {
             inner: self.start.deep_clone(),
             eos: self.eos.clone(),
-            ends_past_stop: 0,
+            stuck: false,
         }
     }
 }
@@ -329,14 +303,21 @@ impl Grammar {
 pub struct Matcher {
     inner: LlMatcher,
     eos: Vec<TokenId>,
-    /// EOS tokens after the grammar had stopped, of which the library knows nothing.
-    ends_past_stop: usize,
+    /// No token of the vocabulary spells what may come next.
+    stuck: bool,
 }
 
 impl Matcher {
     pub fn fill_mask(&mut self, words: &mut [u32]) -> Result<(), String> {
         words.fill(0);
-        let mask = self.inner.compute_mask_or_eos().map_err(one_line)?;
+        let mask = match self.inner.compute_mask_or_eos() {
+            Ok(mask) => mask,
+            Err(error) => {
+                let message = one_line(error);
+                self.stuck = message == StopReason::NoExtensionBias.to_string();
+                return if self.stuck { Ok(()) } else { Err(message) };
+            }
+        };
         let count = words.len().min(mask.as_slice().len());
         words[..count].copy_from_slice(&mask.as_slice()[..count]);
         // Past the vocabulary the library promises nothing.
@@ -353,7 +334,6 @@ impl Matcher {
         let ends = self.eos.contains(&token);
         if self.inner.is_stopped() {
             if ends {
-                self.ends_past_stop += 1;
                 return Ok(());
             }
             return Err(format!("token {token} follows the end of the grammar"));
@@ -373,24 +353,11 @@ impl Matcher {
         self.inner.consume_token(token).map_err(one_line)
     }
 
-    pub fn rollback(&mut self, count: usize) -> Result<(), String> {
-        let ends = count.min(self.ends_past_stop);
-        self.ends_past_stop -= ends;
-        self.inner.rollback(count - ends).map_err(one_line)
-    }
-
-    pub fn forced(&mut self) -> Vec<TokenId> {
-        if self.inner.is_stopped() {
-            return Vec::new();
-        }
-        self.inner.compute_ff_tokens()
-    }
-
-    pub fn is_accepting(&mut self) -> bool {
+    fn is_accepting(&mut self) -> bool {
         self.inner.is_accepting().unwrap_or(false)
     }
 
     pub fn is_stopped(&self) -> bool {
-        self.inner.is_stopped()
+        self.inner.is_stopped() && !self.stuck
     }
 }

@@ -12,14 +12,12 @@ pub unsafe extern "C" fn wr_grammar_compiler_new(
     tokenizer: *const Tokenizer,
     eos: *const i32,
     num_eos: usize,
-    force: i32,
     max_compile_ms: u32,
     out: *mut *mut Compiler,
     error: *mut Owned,
 ) -> i32 {
     guarded(error, || {
-        Arc::increment_strong_count(tokenizer);
-        let tokenizer = Arc::from_raw(tokenizer);
+        let tokenizer = &*tokenizer;
         let size = tokenizer.pieces().kinds.len();
         let eos = array(eos, num_eos)
             .iter()
@@ -29,7 +27,7 @@ pub unsafe extern "C" fn wr_grammar_compiler_new(
             })
             .collect::<Result<Vec<u32>, String>>()?;
         let limit = Duration::from_millis(max_compile_ms.into());
-        let compiler = Compiler::new(tokenizer, &eos, force != 0, limit)?;
+        let compiler = Compiler::new(tokenizer, &eos, limit)?;
         *out = Box::into_raw(Box::new(compiler));
         Ok(())
     })
@@ -116,32 +114,6 @@ pub unsafe extern "C" fn wr_matcher_accept(
     error: *mut Owned,
 ) -> i32 {
     guarded(error, || (*matcher).accept(token as u32))
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn wr_matcher_rollback(
-    matcher: *mut Matcher,
-    count: usize,
-    error: *mut Owned,
-) -> i32 {
-    guarded(error, || (*matcher).rollback(count))
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn wr_matcher_forced(
-    matcher: *mut Matcher,
-    ids: *mut Owned,
-    error: *mut Owned,
-) -> i32 {
-    guarded(error, || {
-        *ids = Owned::from_ids((*matcher).forced());
-        Ok(())
-    })
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn wr_matcher_is_accepting(matcher: *mut Matcher) -> i32 {
-    catch_unwind(AssertUnwindSafe(|| (*matcher).is_accepting())).is_ok_and(|is| is) as i32
 }
 
 #[no_mangle]
