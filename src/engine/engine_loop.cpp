@@ -303,6 +303,7 @@ bool EngineLoop::submit_step() {
   }
   stats_.steps += step_.total_num_tokens > 0 ? 1 : 0;  // not those that only release rows
   progress_.enter(EnginePhase::kLaunching);
+  sampling_.start_newcomers(step_);
   executor_.execute_model(step_);
   if (step_.grammar_rows.empty()) {
     executor_.sample_tokens(nullptr);

@@ -43,10 +43,15 @@ int32_t GrammarProgress::add(uint64_t request, const Grammar& grammar) {
   while (std::ssize(threads_) < num_threads_) {
     threads_.emplace_back([this, worker = static_cast<int32_t>(threads_.size())] { run(worker); });
   }
-  Place& placed = *place;
-  places_[static_cast<size_t>(place->number)] = std::move(place);
-  begin(placed);
-  return placed.number;
+  const int32_t number = place->number;
+  places_[static_cast<size_t>(number)] = std::move(place);
+  return number;
+}
+
+void GrammarProgress::start(int32_t number) {
+  if (state(number) == State::kWaiting) {
+    begin(*places_[static_cast<size_t>(number)]);
+  }
 }
 
 void GrammarProgress::accept(int32_t number, TokenId token) {
@@ -61,9 +66,26 @@ void GrammarProgress::begin(Place& place) {
   {
     const std::scoped_lock lock(mutex_);
     place.state = State::kBusy;
-    queue_.push_back(&place);
+    push(&place);
   }
   work_.notify_one();
+}
+
+// Under the mutex, like pop().
+void GrammarProgress::push(Place* place) {
+  (place->token && !place->removed ? running_ : others_).push_back(place);
+}
+
+// Null if there is none. Rows that run go first: a batch of newcomers takes long, each of them needs
+// a parser of its own.
+GrammarProgress::Place* GrammarProgress::pop() {
+  std::deque<Place*>& queue = running_.empty() ? others_ : running_;
+  if (queue.empty()) {
+    return nullptr;
+  }
+  Place* const place = queue.front();
+  queue.pop_front();
+  return place;
 }
 
 std::span<const uint32_t> GrammarProgress::use_mask(int32_t number, int64_t step) {
@@ -85,7 +107,7 @@ void GrammarProgress::remove(int32_t number) {
   const bool with_worker = owner->state == State::kBusy;
   Place* const place = owner.release();  // to the worker that has it, or that meets it now
   if (!with_worker) {
-    queue_.push_back(place);
+    push(place);
     work_.notify_one();
   }
 }
@@ -127,12 +149,11 @@ GrammarProgress::Stats GrammarProgress::stats() const {
 void GrammarProgress::run(int32_t worker) {
   std::unique_lock lock(mutex_);
   while (true) {
-    work_.wait(lock, [this] { return closed_ || !queue_.empty(); });
-    if (queue_.empty()) {
+    Place* place = nullptr;
+    work_.wait(lock, [&] { return (place = pop()) != nullptr || closed_; });
+    if (place == nullptr) {
       return;
     }
-    Place* const place = queue_.front();
-    queue_.pop_front();
     const Clock::time_point begun = Clock::now();
     if (delay_.count() > 0) {
       closing_.wait_for(lock, delay_, [this] { return closed_; });

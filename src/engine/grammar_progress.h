@@ -29,11 +29,12 @@ namespace warprow {
 class GrammarProgress {
  public:
   enum class State : uint8_t {
-    kStale,   // the mask was used; the token drawn with it is not known yet
-    kBusy,    // a worker takes a token or fills the mask
-    kReady,   // the mask is for the next token
-    kEnded,   // nothing but an end token may follow
-    kFailed,  // a step exceeded the library's limits
+    kWaiting,  // its request has not run yet: nothing is done for it
+    kStale,    // the mask was used; the token drawn with it is not known yet
+    kBusy,     // a worker takes a token or fills the mask
+    kReady,    // the mask is for the next token
+    kEnded,    // nothing but an end token may follow
+    kFailed,   // a step exceeded the library's limits
   };
   struct Stats {
     int64_t num_masks = 0;
@@ -46,9 +47,10 @@ class GrammarProgress {
   GrammarProgress(const GrammarProgress&) = delete;
   GrammarProgress& operator=(const GrammarProgress&) = delete;
 
-  // A place at the grammar's beginning, whose first mask is begun. Returns its number; remove()
-  // gives that back.
+  // A place at the grammar's beginning. Returns its number; remove() gives that back.
   int32_t add(uint64_t request, const Grammar& grammar);
+  // Of a place whose request has a row: begins its first mask, if that was not begun before.
+  void start(int32_t place);
   // Of a stale place: takes the token drawn with the last mask and begins the next one.
   void accept(int32_t place, TokenId token);
   // Of a ready place: its mask, u32 [num_words()], which then counts as used, by this step.
@@ -81,12 +83,14 @@ class GrammarProgress {
     std::optional<GrammarMatcher> matcher;
     std::optional<TokenId> token;  // to take before the mask is filled
     std::vector<uint32_t> words;
-    int64_t step = 0;            // that used the last mask
-    State state = State::kBusy;  // under the mutex, like the next
-    bool removed = false;        // the worker that meets it frees it: a parser is no small thing
+    int64_t step = 0;               // that used the last mask
+    State state = State::kWaiting;  // under the mutex, like the next
+    bool removed = false;           // the worker that meets it frees it: a parser is no small thing
   };
 
   void begin(Place& place);
+  void push(Place* place);
+  Place* pop();
   void run(int32_t worker);
   [[nodiscard]] State advance(Place& place) const;
   void finish(Place& place, State state);
@@ -102,7 +106,8 @@ class GrammarProgress {
   std::condition_variable work_;
   std::condition_variable done_;
   std::condition_variable closing_;  // cuts delays short
-  std::deque<Place*> queue_;
+  std::deque<Place*> running_;  // to the workers: places whose requests wait for their next token
+  std::deque<Place*> others_;   // behind these: first masks, and what is to be freed
   std::vector<int32_t> finished_;
   bool any_done_ = false;
   bool closed_ = false;

@@ -11,7 +11,7 @@
 
 namespace warprow {
 
-// Compiles what clients ask for, on the caller's thread. The compiler is made when the first one
+// Compiles what clients ask for, each on a thread that the caller's waits for. The compiler is made when the first one
 // asks: it indexes the whole vocabulary.
 //
 // Owns: the compiler and, in it, the grammars used last.

@@ -16,6 +16,14 @@ MaskedSampling::MaskedSampling(Executor& executor,
                                std::chrono::microseconds grace)
     : executor_(executor), scheduler_(scheduler), progress_(progress), grace_(grace) {}
 
+void MaskedSampling::start_newcomers(const SchedulerOutput& step) {
+  for (const NewRow& row : step.new_rows) {
+    if (const int32_t place = scheduler_.grammar_of(row.row); place >= 0) {
+      progress_.start(place);
+    }
+  }
+}
+
 void MaskedSampling::begin(const SchedulerOutput& step) {
   step_ = &step;
   forward_done_at_ = {};
@@ -85,8 +93,9 @@ void MaskedSampling::submit() {
         output_.bitmask.insert(output_.bitmask.end(), mask.begin(), mask.end());
         break;
       }
+      case State::kWaiting:
       case State::kStale:
-        WR_CHECK(false, "row {} samples twice with one mask", index_of(row));
+        WR_CHECK(false, "row {} samples without a mask of its own", index_of(row));
       case State::kBusy:
       case State::kEnded:  // since the engine looked for such; it ends before the next step
       case State::kFailed:

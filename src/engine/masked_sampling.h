@@ -35,6 +35,8 @@ class MaskedSampling {
                  GrammarProgress& progress,
                  std::chrono::microseconds grace = kGrace);
 
+  // Begins the first masks of a step's new rows, which may be filled while their prefill runs.
+  void start_newcomers(const SchedulerOutput& step);
   // A step with grammar rows was executed and waits for its masks. It must live until kDone.
   void begin(const SchedulerOutput& step);
   [[nodiscard]] bool due() const { return step_ != nullptr; }

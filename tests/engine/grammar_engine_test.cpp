@@ -296,6 +296,18 @@ TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
   EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength) << "the limit came first";
 }
 
+TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
+  Client client;
+  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  client.submit(*engine, request_for("[a-z]{9}", 20));
+  client.submit(*engine, request_for("stopX", 20));  // no token has an X
+  const RequestUpdate& last = client.wait(1).last;
+  EXPECT_EQ(last.finish_reason, FinishReason::kError);
+  EXPECT_TRUE(last.error_is_clients);
+  EXPECT_THAT(last.error, ::testing::StartsWith("no token can be drawn: the request's rules"));
+  EXPECT_EQ(client.wait(0).text.size(), 9U);
+}
+
 TEST(GrammarEngine, ABadGrammarRefusesItsRequestAlone) {
   Client client;
   const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
@@ -334,6 +346,7 @@ TEST(GrammarProgress, APlaceFollowsItsGrammar) {
   GrammarProgress progress(kToyVocab, 2, microseconds(0));
   const int32_t place = progress.add(77, grammar);
   EXPECT_EQ(progress.request_of(place), 77U);
+  progress.start(place);
   const auto settle = [&] {
     while (progress.state(place) == GrammarProgress::State::kBusy) {
       progress.wait(milliseconds(100));
@@ -359,12 +372,48 @@ TEST(GrammarProgress, APlaceFollowsItsGrammar) {
   EXPECT_EQ(progress.add(78, grammar), place) << "the number is free again";
 }
 
+// Of those that wait for a row, nothing is made yet; of the others, who runs goes first.
+TEST(GrammarProgress, NewcomersComeBehindWhoRuns) {
+  const std::unique_ptr<TextModel> text = make_toy_text();
+  GrammarSource source(*text);
+  const Grammar grammar = value_or_throw(source.compile({GrammarKind::kRegex, "[ab]+"}));
+  GrammarProgress progress(kToyVocab, 1, milliseconds(20));
+  const auto wait_for_masks = [&](int64_t n) {
+    while (progress.stats().num_masks < n) {
+      progress.wait(milliseconds(100));
+    }
+  };
+  const int32_t runs = progress.add(1, grammar);
+  std::vector<int32_t> others;
+  for (uint64_t request = 2; request <= 10; ++request) {
+    others.push_back(progress.add(request, grammar));
+  }
+  progress.start(runs);
+  wait_for_masks(1);
+  progress.use_mask(runs, 1);
+  for (const int32_t place : others) {
+    EXPECT_EQ(progress.state(place), GrammarProgress::State::kWaiting);
+    EXPECT_FALSE(progress.is_busy(progress.request_of(place)));
+    if (place != others.back()) {
+      progress.start(place);
+    }
+  }
+  progress.accept(runs, 3);
+  wait_for_masks(10);
+  const std::vector<MaskFill> fills = progress.fills().since({});
+  ASSERT_EQ(fills.size(), 10U);
+  EXPECT_EQ(fills.front().request, 1U);
+  EXPECT_NE(fills.back().request, 1U) << "eight were asked for before its second";
+  EXPECT_EQ(progress.state(others.back()), GrammarProgress::State::kWaiting);
+}
+
 TEST(GrammarProgress, AWrongTokenFailsThePlace) {
   const std::unique_ptr<TextModel> text = make_toy_text();
   GrammarSource source(*text);
   GrammarProgress progress(kToyVocab, 1, microseconds(0));
   const int32_t place =
       progress.add(1, value_or_throw(source.compile({GrammarKind::kRegex, "ab"})));
+  progress.start(place);
   while (progress.state(place) == GrammarProgress::State::kBusy) {
     progress.wait(milliseconds(100));
   }

@@ -126,6 +126,7 @@ class ModelRig {
   }
 
   void submit(const SchedulerOutput& step) {
+    sampling_->start_newcomers(step);
     if (options_.serialize) {
       serialize(step, bytes_);
       SchedulerOutput arrived;
