@@ -25,9 +25,9 @@ struct InputBuffers {
   int32_t* positions;       // dev i32 [max_num_toks]          tail: 0 by pad_tail
   int64_t* slot_mapping;    // dev i64 [groups, max_num_toks]  tail: -1 by pad_tail
   int32_t* seq_lens;        // dev i32 [max_num_seqs]          tail: 0 by pos_seq_lens
-  int32_t* logits_indices;  // dev i32 [max_num_seqs]          tail: stale, never read
-  int32_t* logit_row;       // dev i32 [max_num_seqs]          tail: stale, never read
-  int32_t* logit_pos;       // dev i32 [max_num_seqs]          tail: stale, never read
+  int32_t* logits_indices;  // dev i32 [max_num_seqs]          tail: -1 by pad_tail
+  int32_t* logit_row;       // dev i32 [max_num_seqs]          tail: -1 by pad_tail
+  int32_t* logit_pos;  // dev i32 [max_num_seqs]          tail: stale; read where logit_row >= 0
 };
 
 // One step's batch: host counts, the rows in batch order, and the device arrays of the step. A

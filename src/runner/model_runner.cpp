@@ -134,7 +134,7 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
     feature->after_forward(stream_, batch_);
   }
   note_step(step);
-  pending_ = ExecuteModelState{step.step, hidden_, head_.last(batch_.num_logits)};
+  pending_ = ExecuteModelState{step.step, head_.last(batch_.num_logits_padded)};
 }
 
 // Everything between the upload and the logits, from a graph where the step has one.
@@ -228,10 +228,10 @@ GraphKey ModelRunner::sample_key() const {
 void ModelRunner::draw_tokens() {
   const int32_t n = batch_.num_logits_padded;
   for (const auto& feature : features_) {
-    feature->before_sample(stream_, head_.last(n));
+    feature->before_sample(stream_, pending_->logits);
   }
   const uint32_t rules = batch_.sample_rules;
-  sampler_.sample(stream_, head_.last(n), inputs_, rows_, rules);
+  sampler_.sample(stream_, pending_->logits, inputs_, rows_, rules);
   const SampledArrays& sampled = sampler_.arrays();
   Epilogue op;
   op.count = {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected};

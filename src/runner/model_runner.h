@@ -48,11 +48,11 @@ struct RunnerArenas {
   Arena* workspace = nullptr;  // activations, logits, sampler
 };
 
-// Between execute_model and sample_tokens: what the forward left behind, at fixed addresses.
+// Between execute_model and sample_tokens: what the forward left behind, at fixed addresses. Hidden
+// states are in the InputBatch, where features find them.
 struct ExecuteModelState {
   int64_t step = 0;
-  ActView hidden;         // [num_toks, hidden_size]
-  View<float, 2> logits;  // dev f32 [num_logits, vocab_size]
+  View<float, 2> logits;  // dev f32 [num_logits_padded, vocab_size]
 };
 
 // Turns "advance these rows by these many tokens" into one forward and its sampled tokens. Two
