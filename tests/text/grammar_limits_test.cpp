@@ -177,6 +177,32 @@ TEST(GrammarLimits, HostileTextsAreBounded) {
   EXPECT_TRUE(grammar) << grammar.error().message;
 }
 
+// Literals side by side become one, whatever the names between them.
+TEST(GrammarLimits, TerminalsPutIntoEachOtherAreBounded) {
+  WR_NEED_SMOLLM2();
+  const auto doubling = [](int times, const char* definition) {
+    std::string text = "start: N0\n";
+    for (int i = 0; i < times; ++i) {
+      text += fmt::format(fmt::runtime(definition), i, i + 1);
+    }
+    return text + fmt::format("N{}: \"a\"\n", times);
+  };
+  for (const char* definition : {"N{0}: N{1} N{1}\n",
+                                 "N{0}.1: N{1} \"N0\" N{1}\n",
+                                 "N{0}: N{1} // N0\n  | /\\/N0/ N{1} N{1}\n",
+                                 "N{0}: N{1} <\"> N{1} <\">\n"}) {
+    const auto grammar = smollm2_compiler().compile(GrammarKind::kLark, doubling(60, definition));
+    ASSERT_FALSE(grammar);
+    EXPECT_THAT(grammar.error().message, ::testing::HasSubstr("put into each other"));
+  }
+  EXPECT_TRUE(
+      smollm2_compiler().compile(GrammarKind::kLark, doubling(15, "N{0}: N{1} N{1} # N0\n")));
+  EXPECT_TRUE(smollm2_compiler().compile(
+      GrammarKind::kLark,
+      "start: SELECT (FROM | WHERE)\nSELECT: \"SELECT\" FROM?\nFROM: \"SELECT\"i\n"
+      "WHERE: /WHERE SELECT/ // WHERE\n"));
+}
+
 TEST(GrammarLimits, AnEndTokenLiesInTheVocabulary) {
   WR_NEED_SMOLLM2();
   const std::vector<TokenId> eos{2, 49152};

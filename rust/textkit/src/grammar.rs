@@ -8,6 +8,7 @@
 use crate::abi::Tokenizer;
 use crate::ebnf::{self, is_ebnf};
 use crate::ebnf_lark::to_lark;
+use crate::lark_size::check_expanded;
 use crate::pieces::{KIND_HOLE, KIND_SPECIAL};
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::{
@@ -189,8 +190,8 @@ fn compile_here(factory: &ParserFactory, kind: Kind, text: &str) -> Result<Gramm
             TopLevelGrammar::from_json_schema(bounded_whitespace(json!({"type": "object"})))
         }
         Kind::Regex => regex_grammar(text)?,
-        Kind::Lark if from_ebnf => TopLevelGrammar::from_lark(to_lark(&ebnf::read(text)?)?),
-        Kind::Lark => TopLevelGrammar::from_lark(text.to_owned()),
+        Kind::Lark if from_ebnf => lark_grammar(to_lark(&ebnf::read(text)?)?)?,
+        Kind::Lark => lark_grammar(text.to_owned())?,
         Kind::Choice => regex_grammar(&choice_regex(text)?)?,
     };
     let parser = factory.create_parser(source).map_err(|e| {
@@ -246,6 +247,11 @@ fn regex_grammar(regex: &str) -> Result<TopLevelGrammar, String> {
             format!("at {}({}): {}", at.line, at.column, e.kind())
         })?;
     let lark = format!("start: /{}/", regex_to_lark(regex, ""));
+    Ok(TopLevelGrammar::from_lark(lark))
+}
+
+fn lark_grammar(lark: String) -> Result<TopLevelGrammar, String> {
+    check_expanded(&lark)?;
     Ok(TopLevelGrammar::from_lark(lark))
 }
 

@@ -17,6 +17,7 @@ mod grammar;
 mod grammar_abi;
 mod hf;
 mod hub_abi;
+mod lark_size;
 mod merge;
 mod pieces;
 mod pre_tokenizer;
