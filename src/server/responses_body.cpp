@@ -160,7 +160,7 @@ Result<Json> read_member(const std::string& name,
   }
   for (const auto& [key, part] : value.items()) {
     if (key != wanted) {
-      chat[name + "." + key] = part;
+      chat[fmt::format("{}.{}", name, key)] = part;
     }
   }
   return member(value, wanted);
