@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariance matrix: one workload under every configuration, token for token the same. Each
+// The invariance matrix: one workload under every configuration, the same tokens and logprobs. Each
 // axis names the counter that proves it was active. A feature that could change what a request gets
 // adds its axis here.
 #include "files/model_files.h"
@@ -10,6 +10,7 @@
 #include "text/text_model.h"
 #include "wire/token_lists.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <random>
@@ -119,28 +120,59 @@ const Grammar& grammar_of(const Workload& load) {
   return grammars.emplace(load.model, test::matrix_grammar(*text)).first->second;
 }
 
-using Tokens = std::map<uint64_t, std::vector<TokenId>>;
+// What a request gets; logprobs only where it asks for them.
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<int32_t> ranks;
+  std::vector<RigResult::Top> top;
+};
+using Answers = std::map<uint64_t, Answer>;
 
-Tokens tokens_of(const std::map<uint64_t, RigResult>& results) {
-  Tokens tokens;
-  for (const auto& [id, result] : results) {
-    tokens[id] = result.tokens;
+Answers answers_of(const std::vector<Request>& requests,
+                   const std::map<uint64_t, RigResult>& results) {
+  Answers answers;
+  for (const Request& request : requests) {
+    const RigResult& result = results.at(request.id);
+    Answer& answer = answers[request.id];
+    answer.tokens = result.tokens;
+    if (request.params.num_logprobs < 0) {
+      continue;
+    }
+    for (const TokenLogprobs& entry : result.logprobs) {
+      answer.logprobs.push_back(entry.logprob);
+      answer.ranks.push_back(entry.rank);
+    }
+    answer.top = result.top;
   }
-  return tokens;
+  return answers;
+}
+
+void expect_same(const Answers& expected, const Answers& answers) {
+  ASSERT_EQ(expected.size(), answers.size());
+  for (const auto& [id, answer] : expected) {
+    SCOPED_TRACE(id);
+    const Answer& other = answers.at(id);
+    EXPECT_EQ(answer.tokens, other.tokens);
+    EXPECT_EQ(answer.logprobs, other.logprobs);
+    EXPECT_EQ(answer.ranks, other.ranks);
+    EXPECT_EQ(answer.top, other.top);
+  }
 }
 
 // Every request alone, synchronously, on the inline stream.
-Tokens reference(const Workload& load) {
+Answers reference(const Workload& load) {
   RigOptions options = base_options(load);
   options.config.async_scheduling = false;
   options.device.mode = cpu::CpuStreamMode::kInline;
   ModelRig rig(options);
-  for (const Request& request : make_requests(load)) {
+  const std::vector<Request> requests = make_requests(load);
+  for (const Request& request : requests) {
     test::add_request(rig, request, &grammar_of(load));
     rig.run();
   }
   EXPECT_EQ(rig.scheduler().stats().num_mixed_steps, 0);
-  return tokens_of(rig.results());
+  return answers_of(requests, rig.results());
 }
 
 struct Axis {
@@ -265,23 +297,24 @@ std::vector<Axis> axes(const Workload& load) {
 }
 
 // The rules on tokens must change what their requests get, or no axis says anything about them.
-void expect_token_rules_matter(const Workload& load, const Tokens& expected) {
+void expect_token_rules_matter(const Workload& load, const Answers& expected) {
   ModelRig rig(base_options(load));
   for (Request request : make_requests(load)) {
-    EXPECT_GE(static_cast<int32_t>(expected.at(request.id).size()), request.params.min_tokens);
+    EXPECT_GE(static_cast<int32_t>(expected.at(request.id).tokens.size()),
+              request.params.min_tokens);
     request.params.repetition_penalty = 1.0F;
     request.params.frequency_penalty = request.params.presence_penalty = 0.0F;
     request.params.min_tokens = 0;
     request.params.flags = 0;
     rig.add(request);
   }
-  const Tokens without = tokens_of(rig.run());
+  const std::map<uint64_t, RigResult>& without = rig.run();
   bool penalties_matter = false;
   bool least_length_matters = false;
   bool token_lists_matter = false;
   bool grammars_matter = false;
   for (const Request& request : make_requests(load)) {
-    const bool differs = without.at(request.id) != expected.at(request.id);
+    const bool differs = without.at(request.id).tokens != expected.at(request.id).tokens;
     penalties_matter |= differs && request.params.repetition_penalty != 1.0F;
     least_length_matters |= differs && request.params.min_tokens > 0;
     token_lists_matter |= differs && request.params.has_token_lists();
@@ -294,8 +327,10 @@ void expect_token_rules_matter(const Workload& load, const Tokens& expected) {
 }
 
 void expect_invariant(const Workload& load) {
-  const Tokens expected = reference(load);
+  const Answers expected = reference(load);
   ASSERT_EQ(expected.size(), static_cast<size_t>(load.num_requests));
+  const auto has_top = [](const auto& entry) { return !entry.second.top.empty(); };
+  EXPECT_TRUE(std::any_of(expected.begin(), expected.end(), has_top));
   if (load.vocab_size < 1000) {  // few short answers of a real model meet neither rule
     expect_token_rules_matter(load, expected);
   }
@@ -309,10 +344,11 @@ void expect_invariant(const Workload& load) {
     RigOptions options = base_options(load);
     axis.set(options);
     ModelRig rig(options);
-    for (const Request& request : make_requests(load)) {
+    const std::vector<Request> requests = make_requests(load);
+    for (const Request& request : requests) {
       test::add_request(rig, request, &grammar_of(load));
     }
-    EXPECT_EQ(tokens_of(rig.run()), expected);
+    expect_same(expected, answers_of(requests, rig.run()));
     EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
     rig.scheduler().check_invariants();
   }
