@@ -30,7 +30,7 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (options.api.model_names.empty()) {
     options.api.model_names.push_back(frame.config().model);
   }
-  const Result<std::unique_ptr<HttpServer>> server = HttpServer::bind(options.http);
+  const Result<std::unique_ptr<HttpServer>> server = HttpServer::listen(options.http);
   if (!server) {
     return tl::unexpected(server.error());
   }
@@ -54,7 +54,8 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
     const std::chrono::duration<double, std::milli> took = Clock::now() - start;
     note("ready in {:.0f} ms: {} serves {}\n", took.count(), url, options.api.model_names.front());
   };
-  return (*server)->run(api, say_ready).map([] { return ExitCode::kOk; });
+  (*server)->run(api, say_ready);
+  return ExitCode::kOk;
 }
 
 }  // namespace warprow

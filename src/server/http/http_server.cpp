@@ -11,6 +11,8 @@
 #include <exception>
 #include <optional>
 #include <set>
+#include <string>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -57,24 +59,34 @@ Result<void> check_flags(const TlsServerOptions& tls) {
   return {};
 }
 
+using FileId = std::pair<dev_t, ino_t>;
+
+// Of the Unix socket with this name; none if there is none, or something else.
+std::optional<FileId> socket_at(const std::string& path) {
+  struct stat status{};
+  if (lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) {
+    return std::nullopt;
+  }
+  return FileId(status.st_dev, status.st_ino);
+}
+
 class BeastServer final : public HttpServer {
  public:
   explicit BeastServer(const HttpOptions& options)
       : options_(options), acceptor_(io_), signals_(io_), drain_timer_(io_) {}
   ~BeastServer() override {
     workers_.join();
-    if (bound_uds_) {
-      unlink(options_.uds.c_str());
-    }
+    stop_listening();
   }
 
   Result<void> load_certificate();
-  Result<void> bind_to_address();
-  Result<void> run(Api& api, const std::function<void(const std::string& url)>& on_ready) override;
+  Result<void> listen_at_address();
+  void run(Api& api, const std::function<void(const std::string& url)>& on_ready) override;
 
  private:
-  error_code bind_to(const ByteProtocol::endpoint& endpoint, bool reuse);
-  error_code bind_to_path();
+  error_code listen_at(const ByteProtocol::endpoint& endpoint, bool reuse);
+  error_code listen_at_path();
+  void stop_listening();
   [[nodiscard]] std::string url() const;
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(ByteSocket socket);
@@ -93,10 +105,10 @@ class BeastServer final : public HttpServer {
   asio::steady_timer drain_timer_;
   std::optional<ConnectionHost> host_;  // while it runs
   std::set<Connection*> connections_;
-  bool bound_uds_ = false;
+  std::optional<FileId> own_socket_;  // at options_.uds
 };
 
-error_code BeastServer::bind_to(const ByteProtocol::endpoint& endpoint, bool reuse) {
+error_code BeastServer::listen_at(const ByteProtocol::endpoint& endpoint, bool reuse) {
   error_code error;
   acceptor_.open(endpoint.protocol(), error);
   if (!error && reuse) {
@@ -105,14 +117,17 @@ error_code BeastServer::bind_to(const ByteProtocol::endpoint& endpoint, bool reu
   if (!error) {
     acceptor_.bind(endpoint, error);
   }
+  if (!error) {
+    acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  }
   return error;
 }
 
 // A socket that nobody listens to any more is a leftover, and is replaced.
-error_code BeastServer::bind_to_path() {
+error_code BeastServer::listen_at_path() {
   const asio::local::stream_protocol::endpoint endpoint(options_.uds);
-  error_code error = bind_to(endpoint, false);
-  if (error == asio::error::address_in_use) {
+  error_code error = listen_at(endpoint, false);
+  if (error == asio::error::address_in_use && socket_at(options_.uds)) {
     asio::local::stream_protocol::socket probe(io_);
     error_code refused;
     probe.connect(endpoint, refused);
@@ -120,11 +135,23 @@ error_code BeastServer::bind_to_path() {
       unlink(options_.uds.c_str());
       error_code ignored;
       acceptor_.close(ignored);
-      error = bind_to(endpoint, false);
+      error = listen_at(endpoint, false);
     }
   }
-  bound_uds_ = !error;
+  if (!error) {
+    own_socket_ = socket_at(options_.uds);
+  }
   return error;
+}
+
+// The socket's name goes before the socket: between the two another server could take the name.
+void BeastServer::stop_listening() {
+  if (own_socket_ && socket_at(options_.uds) == own_socket_) {
+    unlink(options_.uds.c_str());
+  }
+  own_socket_.reset();
+  error_code ignored;
+  acceptor_.close(ignored);
 }
 
 Result<void> BeastServer::load_certificate() {
@@ -136,7 +163,7 @@ Result<void> BeastServer::load_certificate() {
   return server_tls_context(tls).map([this](TlsContext made) { tls_ = std::move(made); });
 }
 
-Result<void> BeastServer::bind_to_address() {
+Result<void> BeastServer::listen_at_address() {
   raise_file_limit();
   if (!options_.uds.empty()) {
     constexpr size_t kLongestPath = 107;  // of sockaddr_un
@@ -144,7 +171,7 @@ Result<void> BeastServer::bind_to_address() {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("--uds: the path is longer than {} bytes", kLongestPath));
     }
-    const error_code error = bind_to_path();
+    const error_code error = listen_at_path();
     return error ? fail(ErrorCode::kInvalidArgument,
                         fmt::format("--uds {}: {}", options_.uds, error.message()))
                  : Result<void>();
@@ -153,7 +180,7 @@ Result<void> BeastServer::bind_to_address() {
   tcp::resolver resolver(io_);
   const auto found = resolver.resolve(options_.host, std::to_string(options_.port), error);
   if (!error && !found.empty()) {
-    error = bind_to(found.begin()->endpoint(), true);
+    error = listen_at(found.begin()->endpoint(), true);
   }
   if (error) {
     return fail(
@@ -177,14 +204,8 @@ std::string BeastServer::url() const {
                                  : fmt::format("{}://{}:{}", scheme, address, local.port());
 }
 
-Result<void> BeastServer::run(Api& api,
-                              const std::function<void(const std::string& url)>& on_ready) {
+void BeastServer::run(Api& api, const std::function<void(const std::string& url)>& on_ready) {
   host_.emplace(ConnectionHost{options_, io_, workers_, api, tls_.get()});
-  error_code error;
-  acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("--port: {}", error.message()));
-  }
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   wait_for_signal();
@@ -193,7 +214,6 @@ Result<void> BeastServer::run(Api& api,
   io_.run();
   error_code ignored;
   signals_.clear(ignored);  // from here on a signal ends the process, whatever the engine waits for
-  return {};
 }
 
 void BeastServer::wait_for_signal() {
@@ -245,8 +265,7 @@ void BeastServer::end_if_drained() {
     return;
   }
   host_->closing = true;
-  error_code ignored;
-  acceptor_.close(ignored);
+  stop_listening();
   if (connections_.empty()) {
     signals_.cancel();
     drain_timer_.cancel();
@@ -305,10 +324,10 @@ asio::awaitable<void> BeastServer::serve(ByteSocket socket) {
 
 }  // namespace
 
-Result<std::unique_ptr<HttpServer>> HttpServer::bind(const HttpOptions& options) {
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options) {
   auto server = std::make_unique<BeastServer>(options);
   const Result<void> begun =
-      server->load_certificate().and_then([&] { return server->bind_to_address(); });
+      server->load_certificate().and_then([&] { return server->listen_at_address(); });
   if (!begun) {
     return tl::unexpected(begun.error());
   }

@@ -19,17 +19,17 @@ class Api;
 // Invariant: a client that goes away, or takes nothing for a minute, loses its requests in the engine.
 class HttpServer {
  public:
-  // Takes the address, so that one in use is found before a model is loaded. kInvalidArgument with
-  // the system's words.
-  static Result<std::unique_ptr<HttpServer>> bind(const HttpOptions& options);
+  // Listens at the address, so that one in use is found before a model is loaded; clients that come
+  // before run() wait for it. A Unix socket that nobody listens to is replaced, any other file left
+  // alone. kInvalidArgument with the system's words.
+  static Result<std::unique_ptr<HttpServer>> listen(const HttpOptions& options);
 
   virtual ~HttpServer() = default;
 
   // Serves until SIGINT or SIGTERM. Then no new generation is taken, what runs is answered, for
   // shutdown_timeout at most, and it returns; a second signal ends the process. on_ready gets the
-  // URL once clients can connect.
-  virtual Result<void> run(Api& api,
-                           const std::function<void(const std::string& url)>& on_ready) = 0;
+  // URL once clients are answered.
+  virtual void run(Api& api, const std::function<void(const std::string& url)>& on_ready) = 0;
 };
 
 }  // namespace warprow
