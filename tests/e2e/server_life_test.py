@@ -6,15 +6,19 @@ Usage and environment as server_test.py.
 """
 
 import collections
+import fcntl
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -35,6 +39,16 @@ def stream(server, body=None):
     return connection, answer
 
 
+def post(body, path="/v1/completions"):
+    """The bytes of a request."""
+    data = json.dumps(body).encode()
+    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data)
+
+
+def num_unread(connection):
+    return struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, bytes(4)))[0]
+
+
 def wait_until(condition, seconds=20):
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -42,11 +56,61 @@ def wait_until(condition, seconds=20):
     return condition()
 
 
+class UnixServer:
+    """A server at a Unix socket."""
+
+    def __init__(self, path, *flags):
+        self.path = path
+        self.process = subprocess.Popen([BIN, "serve", MODEL, "--uds", path, "--max-model-len", "2048", *flags],
+                                        stderr=subprocess.PIPE, text=True, env=clean_environment())
+        self.ready_line = next(line for line in self.process.stderr if line.startswith("ready in "))
+
+    def open(self):
+        out = socket.socket(socket.AF_UNIX)
+        out.settimeout(TIMEOUT)
+        out.connect(self.path)
+        return out
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(TIMEOUT)
+        finally:
+            self.process.stderr.close()
+
+
 class Case(unittest.TestCase):
     def serve(self, *flags):
         server = Server(*flags)
         self.addCleanup(lambda: server.process.poll() is None and server.stop())
         return server
+
+    def check_slow_readers(self, connect, streams):
+        """Of a server with --write-timeout 2, whose sockets hold much less than this answer: a long prompt's scores, at once."""
+        body = {"prompt": "one two three four five " * 300, "max_tokens": 1, "echo": True, "logprobs": 20,
+                "return_tokens_as_token_ids": True, "stream": streams}
+        request = post(body).replace(b"HTTP/1.1", b"HTTP/1.0")
+
+        def read(connection, pause):
+            data = b""
+            while piece := connection.recv(16 * 1024):
+                data += piece
+                time.sleep(pause)
+            return data
+
+        with connect() as connection:
+            connection.sendall(request)
+            data = read(connection, 0.06)
+        self.assertTrue(data.endswith(b"data: [DONE]\n\n" if streams else b"}"), data[-100:])
+        with connect() as connection:
+            connection.sendall(request)
+            self.assertTrue(wait_until(lambda: num_unread(connection) > 100_000, TIMEOUT))
+            time.sleep(4)
+            try:
+                cut = read(connection, 0)
+            except OSError:  # TLS misses its end
+                return
+        self.assertLess(len(cut), len(data) / 2)
 
     def state(self, server):
         return json.loads(server.ask("GET", "/v1/engine/state")[2])
@@ -84,6 +148,37 @@ class Overload(Case):
             for _ in range(3):
                 self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})[0], 200)
             self.assertTrue(wait_until(lambda: self.state(server)["requests"] == [], 60))
+
+    def test_a_client_that_left_is_noticed_whatever_it_sent_ahead(self):
+        server = self.serve()
+        for ahead in (b"\r\n", post({"prompt": "x"}), b"x" * 10_000):
+            with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as client:
+                client.sendall(post({**LONG, "stream": False}))
+                self.assertTrue(wait_until(lambda: len(self.state(server)["requests"]) == 1))
+                client.sendall(ahead)
+                time.sleep(0.1)  # so that it is read before the end
+            self.assertTrue(wait_until(lambda: self.state(server)["requests"] == [], 5), ahead[:10])
+
+    def test_requests_sent_ahead_are_answered_in_order(self):
+        server = self.serve()
+        with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as client:
+            client.sendall(post({"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True}))
+            self.assertTrue(wait_until(lambda: len(self.state(server)["requests"]) == 1))
+            # Too long for the model, and more than is read ahead.
+            for piece in (post({"prompt": "x " * 50_000}), post({"prompt": PROMPT, "max_tokens": 1}), b"GET /version HTTP/1.0\r\n\r\n"):
+                client.sendall(piece)
+            data = b""
+            while piece := client.recv(4096):
+                data += piece
+        self.assertEqual(re.findall(rb"HTTP/1\.[01] (\d+)", data), [b"200", b"400", b"200", b"200"])
+        self.assertIn(b'"version"', data[data.rindex(b"HTTP/1."):])
+
+    def test_a_slow_reader_gets_all_and_one_that_takes_nothing_is_cut(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = UnixServer(os.path.join(folder, "s"), "--write-timeout", "2")
+            self.addCleanup(lambda: server.process.poll() is None and server.stop())
+            for streams in (False, True):
+                self.check_slow_readers(server.open, streams)
 
     def test_requests_that_never_arrive(self):
         server = self.serve("--read-timeout", "1", "--idle-timeout", "2", "--max-body-bytes", "2048")
@@ -205,17 +300,13 @@ class Doors(Case):
             path, keys = os.path.join(folder, "s"), os.path.join(folder, "keys")
             with open(keys, "w", encoding="ascii") as file:
                 file.write("# two\none\ntwo\n")
-            process = subprocess.Popen([BIN, "serve", MODEL, "--uds", path, "--api-key-file", keys, "--strict"],
-                                       stderr=subprocess.PIPE, text=True, env=clean_environment())
-            self.addCleanup(process.stderr.close)
-            self.addCleanup(process.kill)
-            said = next(line for line in process.stderr if line.startswith("ready in "))
-            self.assertIn(f"unix:{path}", said)
+            server = UnixServer(path, "--api-key-file", keys, "--strict")
+            self.addCleanup(server.process.kill)
+            self.assertIn(f"unix:{path}", server.ready_line)
 
             def ask(body, key):
                 connection = http.client.HTTPConnection("x", timeout=TIMEOUT)
-                connection.sock = socket.socket(socket.AF_UNIX)
-                connection.sock.connect(path)
+                connection.sock = server.open()
                 connection.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {key}"})
                 answer = connection.getresponse()
                 return answer.status, answer.read(), connection.close()
@@ -224,8 +315,7 @@ class Doors(Case):
             self.assertEqual(ask({"prompt": "x", "max_tokens": 1}, "three")[0], 401)
             status, data, _ = ask({"prompt": "x", "temprature": 1}, "one")
             self.assertEqual((status, json.loads(data)["error"]["param"]), (400, "temprature"))
-            process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(TIMEOUT), 0)
+            self.assertEqual(server.stop(), 0)
             self.assertFalse(os.path.exists(path))
 
     def test_cors_request_ids_and_access_log(self):

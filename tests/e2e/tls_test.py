@@ -19,7 +19,7 @@ import unittest
 
 import server_test
 from server_test import BIN, CHAT, MODEL, PROMPT, TIMEOUT, Server, clean_environment
-from server_life_test import LONG, Case, wait_until
+from server_life_test import LONG, Case, UnixServer, wait_until
 
 
 def openssl(*arguments):
@@ -145,6 +145,13 @@ class Tls(WithServer):
                 data += piece
         self.assertEqual(data.count(b"HTTP/1.1 200 OK"), 3)
         self.assertLess(data.rindex(b"text_completion"), data.index(b'"version"'))
+
+    def test_a_slow_reader_gets_all_and_one_that_takes_nothing_is_cut(self):
+        server = UnixServer(self.path("s"), "--write-timeout", "2", *self.certificates.server_flags())
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        for streams in (False, True):
+            self.check_slow_readers(
+                lambda: self.certificates.trusting().wrap_socket(server.open(), server_hostname="localhost"), streams)
 
     def test_a_client_that_leaves_ends_its_requests(self):
         for streams in (True, False):

@@ -14,7 +14,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_suffix.hpp>
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -31,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kLingerTimeout{5};  // for the rest of a request refused early
 constexpr size_t kPiece = 4096;                    // read at once
+// Of the next requests, read while an answer is made; who sends more is not watched further.
+constexpr size_t kMostAhead = 64 * 1024;
 
 // The answer to what is no request, or nothing where the client is gone or too slow.
 std::optional<HttpReply> refusal(const error_code& error, const HttpOptions& options) {
@@ -288,13 +290,37 @@ asio::awaitable<bool> Connection::send_reply(HttpReply reply) {
   }
   line_.status = reply.status;
   line_.num_bytes = message.body().size();
-  stream_.next().expires_after(host_.options.write_timeout);
-  auto [error, num_written] = co_await http::async_write(stream_, message, kNoThrow);
-  co_return !error && message.keep_alive();
+  http::response_serializer<http::string_body> serializer(message);
+  while (!serializer.is_done()) {
+    stream_.next().expires_after(host_.options.write_timeout);
+    auto [error, num_written] = co_await http::async_write_some(stream_, serializer, kNoThrow);
+    if (error) {
+      co_return false;
+    }
+  }
+  co_return message.keep_alive();
+}
+
+template <typename Buffers>
+asio::awaitable<bool> Connection::write(Buffers buffers) {
+  beast::buffers_suffix<Buffers> rest(buffers);
+  while (beast::buffer_bytes(rest) > 0) {
+    stream_.next().expires_after(host_.options.write_timeout);
+    auto [error, num_written] = co_await stream_.async_write_some(rest, kNoThrow);
+    if (error) {
+      co_return false;
+    }
+    rest.consume(num_written);
+  }
+  co_return true;
 }
 
 // By reading on: what comes is the next request's, an end means that nobody waits any more.
-void Connection::begin_watch() {
+void Connection::watch() {
+  buffer_.commit(std::exchange(wakeup_->num_read, 0));
+  if (wakeup_->reading || wakeup_->gone || buffer_.size() >= kMostAhead) {
+    return;
+  }
   wakeup_->reading = true;
   stream_.next().expires_never();
   stream_.async_read_some(buffer_.prepare(kPiece),
@@ -317,7 +343,7 @@ asio::awaitable<void> Connection::end_watch() {
 }
 
 asio::awaitable<bool> Connection::send_generation(Generation& generation) {
-  begin_watch();
+  watch();
   const bool chunked = exchange_.version >= 11;
   exchange_.keep = exchange_.keep && (chunked || !generation.is_stream());
   bool good = true;
@@ -337,10 +363,8 @@ asio::awaitable<bool> Connection::send_generation(Generation& generation) {
     co_return co_await send_reply(std::move(reply));
   }
   if (chunked) {
-    stream_.next().expires_after(host_.options.write_timeout);
-    auto [error, num_written] =
-        co_await asio::async_write(stream_, http::make_chunk_last(), kNoThrow);
-    good = !error;
+    const auto last = http::make_chunk_last();
+    good = co_await write(last);
   }
   co_return good&& exchange_.keep;
 }
@@ -348,6 +372,7 @@ asio::awaitable<bool> Connection::send_generation(Generation& generation) {
 asio::awaitable<bool> Connection::send_events_until_end(Generation& generation, bool chunked) {
   while (true) {
     wakeup_->signalled = false;
+    watch();
     std::string events = generation.take();
     if (host_.expired) {
       events += generation.give_up(shutdown_error());
@@ -405,16 +430,13 @@ asio::awaitable<bool> Connection::send_head(const Generation& generation) {
 }
 
 asio::awaitable<bool> Connection::send_events(std::string events, bool chunked) {
-  stream_.next().expires_after(host_.options.write_timeout);
   line_.num_bytes += events.size();
   const asio::const_buffer bytes(events.data(), events.size());
   if (chunked) {
-    auto [error, num_written] =
-        co_await asio::async_write(stream_, http::make_chunk(bytes), kNoThrow);
-    co_return !error;
+    const auto chunk = http::make_chunk(bytes);
+    co_return co_await write(chunk);
   }
-  auto [error, num_written] = co_await asio::async_write(stream_, bytes, kNoThrow);
-  co_return !error;
+  co_return co_await write(bytes);
 }
 
 // Closing with unread bytes would reset the connection, and the client might lose the refusal.

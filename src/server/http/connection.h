@@ -104,7 +104,10 @@ class Connection {
   Task<bool> wait_for_wake(bool as_stream);  // false: the client has gone
   Task<void> linger();
   Task<void> say_farewell();  // the end of what is sent
-  void begin_watch();         // for the client's end, while an answer is made
+  // Writes all of it; false: the client has gone, or took nothing for write_timeout.
+  template <typename Buffers>
+  Task<bool> write(Buffers buffers);
+  void watch();  // for the client's end, while an answer is made; again after each wake
   Task<void> end_watch();
   [[nodiscard]] HttpRequest begin_exchange(Message&& message);
   [[nodiscard]] HttpHeaders common_headers() const;
