@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/api_batch.h"
 
-#include "cli/batch_run.h"
+#include "cli/request_file.h"
 #include "server/json_value.h"
 
 #include <chrono>
@@ -73,12 +73,8 @@ Result<HttpRequest> read_request(const Json& line) {
 
 }  // namespace
 
-Result<ApiBatch::Progress> ApiBatch::run(std::istream& lines,
-                                         const std::vector<std::string>& done,
-                                         const std::function<bool(const Progress&)>& on_progress) {
-  if (Result<void> skipped = skip_done(lines, done); !skipped) {
-    return tl::unexpected(skipped.error());
-  }
+ApiBatch::Progress ApiBatch::run(std::istream& lines,
+                                 const std::function<bool(const Progress&)>& on_progress) {
   while (on_progress(progress_) && !out_.closed()) {
     read_ahead(lines);
     collect();
@@ -95,7 +91,7 @@ Result<ApiBatch::Progress> ApiBatch::run(std::istream& lines,
   return progress_;
 }
 
-Result<void> ApiBatch::skip_done(std::istream& lines, const std::vector<std::string>& done) {
+Result<void> ApiBatch::skip(std::istream& lines, const std::vector<std::string>& done) {
   std::string text;
   for (const std::string& found : done) {
     const bool has_line = next_line(lines, text, line_);
@@ -157,8 +153,9 @@ void ApiBatch::set_reply(Item& item, const HttpReply& reply) {
   progress_.num_failed += reply.status == 200 ? 0 : 1;
   // The body is JSON as it stands.
   item.result = fmt::format(
-      R"({{"id":"batch_req_{}","custom_id":{},"response":{{"status_code":{},"request_id":"{}","body":{}}},"error":null}})"
+      R"({}{}","custom_id":{},"response":{{"status_code":{},"request_id":"{}","body":{}}},"error":null}})"
       "\n",
+      kBatchResultBegin,
       item.line,
       dump(item.custom_id),
       reply.status,
@@ -206,15 +203,6 @@ void ApiBatch::wait() {
 
 std::string batch_custom_id(const std::string& line) {
   return custom_id_of(parse_json_object(line));
-}
-
-int64_t count_requests(std::istream& lines) {
-  int64_t count = 0;
-  int64_t number = 0;
-  for (std::string text; next_line(lines, text, number);) {
-    ++count;
-  }
-  return count;
 }
 
 }  // namespace warprow

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace warprow {
@@ -35,11 +36,11 @@ class ApiBatch {
     int64_t num_lines = 0;   // written, those of earlier runs included
     int64_t num_failed = 0;  // of this run: with another status than 200, or no request
   };
-  // done: the custom ids of the results that an earlier run has written; they must be those of the
-  // first lines of the input (kInvalidArgument otherwise). on_progress is called after each wait; false stops.
-  Result<Progress> run(std::istream& lines,
-                       const std::vector<std::string>& done,
-                       const std::function<bool(const Progress&)>& on_progress);
+  // Reads past the lines that an earlier run has answered. done: the custom ids of its results, which
+  // must be those of the first lines (kInvalidArgument otherwise).
+  Result<void> skip(std::istream& lines, const std::vector<std::string>& done);
+  // on_progress is called after each wait; false stops.
+  Progress run(std::istream& lines, const std::function<bool(const Progress&)>& on_progress);
 
  private:
   struct Item {
@@ -50,7 +51,6 @@ class ApiBatch {
     std::string result;  // empty until it is there
   };
 
-  Result<void> skip_done(std::istream& lines, const std::vector<std::string>& done);
   void read_ahead(std::istream& lines);
   void start(const std::string& text);
   void set_reply(Item& item, const HttpReply& reply);
@@ -72,10 +72,10 @@ class ApiBatch {
   bool has_news_ = false;  // under mutex_
 };
 
+// What each line of results begins with.
+inline constexpr std::string_view kBatchResultBegin = R"({"id":"batch_req_)";
+
 // The custom_id of a line of either file, "" where it has none.
 std::string batch_custom_id(const std::string& line);
-
-// How many lines of a batch are requests.
-int64_t count_requests(std::istream& lines);
 
 }  // namespace warprow

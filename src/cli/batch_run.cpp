@@ -2,6 +2,7 @@
 #include "cli/batch_run.h"
 
 #include "cli/note.h"
+#include "cli/request_file.h"
 #include "cli/request_line.h"
 #include "cli/run_summary.h"
 
@@ -18,10 +19,6 @@ constexpr size_t kLeastLookAhead = 256;
 constexpr size_t kLookAheadPerSeq = 4;
 
 }  // namespace
-
-bool is_blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r") == std::string_view::npos;
-}
 
 BatchRun::BatchRun(Engine& engine, UpdateQueue& updates, const RunOptions& options, Output& out)
     : engine_(engine),

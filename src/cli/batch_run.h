@@ -18,9 +18,6 @@
 
 namespace warprow {
 
-// A line that stands for no prompt.
-bool is_blank(std::string_view line);
-
 // `warprow generate --prompts-file`: runs the lines through continuous batching and writes one JSON
 // object for each, in the order of the lines and as soon as that order allows. A line that is wrong
 // or fails gets {"error":{…}} in its place. At most `look_ahead` lines are between reading and

@@ -3,13 +3,13 @@
 #include "cli/command.h"
 #include "cli/command_frame.h"
 #include "cli/prompt_flags.h"
+#include "cli/request_file.h"
 #include "cli/sampling_fields.h"
 #include "cli/single_run.h"
 #include "cli/structure_flags.h"
 #include "cli/update_queue.h"
 #include "engine/engine.h"
 
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -18,26 +18,11 @@
 #include <unistd.h>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace warprow {
 namespace {
 
 // As the Completions API has it; a single prompt runs to its natural end instead.
 constexpr int64_t kBatchMaxTokens = 16;
-
-// Lines with something on them; 0 for what is no regular file and can be read only once.
-int64_t count_lines(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) {
-    return 0;
-  }
-  std::ifstream file(path);
-  int64_t count = 0;
-  for (std::string line; std::getline(file, line);) {
-    count += is_blank(line) ? 0 : 1;
-  }
-  return count;
-}
 
 Result<ExitCode> run_one(const EngineConfig& config,
                          const PromptFlags& prompt,
@@ -61,13 +46,11 @@ Result<ExitCode> run_file(const EngineConfig& config,
                           const RunOptions& options) {
   std::ifstream file;
   if (path != "-") {
-    file.open(path);
-    file.peek();  // opening a directory works, reading it does not
-    if (!file.is_open() || file.bad()) {
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("--prompts-file {}: cannot read the file", path));
+    Result<std::ifstream> opened = open_requests("--prompts-file", path);
+    if (!opened) {
+      return tl::unexpected(opened.error());
     }
-    file.clear();
+    file = *std::move(opened);
   }
   if (!defaults.max_tokens) {
     defaults.max_tokens = kBatchMaxTokens;
@@ -77,7 +60,7 @@ Result<ExitCode> run_file(const EngineConfig& config,
   const std::unique_ptr<Engine> engine = load_engine(config);
   updates.watch_signals();
   BatchRun batch(*engine, updates, options, out);
-  return batch.run(path == "-" ? std::cin : file, defaults, count_lines(path));
+  return batch.run(path == "-" ? std::cin : file, defaults, count_requests(path));
 }
 
 }  // namespace

@@ -15,8 +15,9 @@
 namespace warprow {
 
 Result<ResultFile> ResultFile::open(const std::string& path,
+                                    std::string_view beginning,
                                     const std::function<std::string(const std::string&)>& key_of) {
-  const auto refused = [&path](ErrorCode code, const char* why) {
+  const auto refused = [&path](ErrorCode code, const std::string& why) {
     return fail(code, fmt::format("-o: cannot write '{}': {}", path, why));
   };
   constexpr mode_t kMode = 0644;
@@ -32,19 +33,36 @@ Result<ResultFile> ResultFile::open(const std::string& path,
     return out;  // a pipe or a terminal has nothing to go on with
   }
   std::ifstream file(path, std::ios::binary);
-  off_t whole = 0;
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    whole += static_cast<off_t>(line.size()) + 1;
+  int64_t whole_bytes = 0;
+  for (std::string line; std::getline(file, line);) {
+    const bool is_cut = file.eof();
+    if (!line.starts_with(is_cut ? beginning.substr(0, line.size()) : beginning)) {
+      return refused(
+          ErrorCode::kInvalidArgument,
+          fmt::format("its line {} is no result; name another file", out.keys_.size() + 1));
+    }
+    if (is_cut) {
+      out.whole_bytes_ = whole_bytes;
+      break;
+    }
+    whole_bytes += static_cast<int64_t>(line.size()) + 1;
     out.keys_.push_back(key_of(line));
-  }
-  if (whole < status.st_size && ftruncate(out.fd_, whole) != 0) {
-    return refused(ErrorCode::kNotFound, std::strerror(errno));
   }
   return out;
 }
 
+Result<void> ResultFile::drop_cut_line() {
+  if (whole_bytes_ && ftruncate(fd_, *whole_bytes_) != 0) {
+    return fail(ErrorCode::kNotFound, fmt::format("-o: {}", std::strerror(errno)));
+  }
+  whole_bytes_.reset();
+  return {};
+}
+
 ResultFile::ResultFile(ResultFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), keys_(std::move(other.keys_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      keys_(std::move(other.keys_)),
+      whole_bytes_(other.whole_bytes_) {}
 
 ResultFile::~ResultFile() {
   if (fd_ >= 0) {

@@ -5,6 +5,7 @@
 #include "cli/note.h"
 #include "cli/output.h"
 #include "cli/progress_bar.h"
+#include "cli/request_file.h"
 #include "cli/result_file.h"
 #include "cli/run_summary.h"
 #include "cli/single_run.h"
@@ -15,16 +16,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <unistd.h>
-
-#include <fmt/format.h>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -62,6 +63,14 @@ void add_batch_flags(FlagSet& flags, BatchFlags& batch) {
                   });
 }
 
+bool is_one_file(const std::string& input, const std::string& output) {
+  const std::filesystem::path from = input == "-" ? "/dev/stdin" : input;
+  const std::filesystem::path to = output == "-" ? "/dev/stdout" : output;
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(from, ignored) &&
+         std::filesystem::equivalent(from, to, ignored);
+}
+
 // Runs the lines through an engine of this process.
 Result<ExitCode> answer_lines(const CommandFrame& frame,
                               const BatchFlags& batch,
@@ -70,7 +79,7 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
   const bool to_stdout = *batch.output == "-";
   std::optional<ResultFile> file;
   if (!to_stdout) {
-    Result<ResultFile> opened = ResultFile::open(*batch.output, batch_custom_id);
+    Result<ResultFile> opened = ResultFile::open(*batch.output, kBatchResultBegin, batch_custom_id);
     if (!opened) {
       return tl::unexpected(opened.error());
     }
@@ -84,24 +93,26 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
   Output out(file ? file->fd() : STDOUT_FILENO);
   const auto rows = static_cast<size_t>(std::max(0, engine->model_facts().max_num_seqs));
   ApiBatch run(api, out, std::max(kLeastLookAhead, kLookAheadPerSeq * rows));
+  if (file) {
+    const Result<void> skipped =
+        run.skip(lines, file->keys()).and_then([&] { return file->drop_cut_line(); });
+    if (!skipped) {
+      return tl::unexpected(skipped.error());
+    }
+  }
   const auto start = std::chrono::steady_clock::now();
-  Result<ApiBatch::Progress> done;
+  ApiBatch::Progress done;
   {
     ProgressBar bar(total, !to_stdout && isatty(STDERR_FILENO) == 1);
-    done = run.run(lines,
-                   file ? file->keys() : std::vector<std::string>(),
-                   [&](const ApiBatch::Progress& progress) {
-                     bar.update(progress.num_lines, engine->stats().output_tokens);
-                     return signals.signal() == 0;
-                   });
-  }
-  if (!done) {
-    return tl::unexpected(done.error());
+    done = run.run(lines, [&](const ApiBatch::Progress& progress) {
+      bar.update(progress.num_lines, engine->stats().output_tokens);
+      return signals.signal() == 0;
+    });
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   note("{} results, {} of this run failed; {}\n",
-       done->num_lines,
-       done->num_failed,
+       done.num_lines,
+       done.num_failed,
        speed_text(engine->stats().output_tokens, took.count()));
   if (Result<void> written = out.status(); !written) {
     return tl::unexpected(written.error());
@@ -110,7 +121,7 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
     note("warprow: interrupted; the same command goes on from here\n");
     return exit_code_of_signal(signals);
   }
-  return done->num_failed == 0 ? ExitCode::kOk : ExitCode::kRequestFailed;
+  return done.num_failed == 0 ? ExitCode::kOk : ExitCode::kRequestFailed;
 }
 
 }  // namespace
@@ -126,6 +137,9 @@ Result<ExitCode> run_run_batch(const Arguments& arguments) {
   if (!batch.input || !batch.output) {
     return fail(ErrorCode::kInvalidArgument, "run-batch needs -i FILE and -o FILE");
   }
+  if (is_one_file(*batch.input, *batch.output)) {
+    return fail(ErrorCode::kInvalidArgument, "-i and -o name the same file");
+  }
   batch.api.version = WARPROW_VERSION;
   batch.api.max_queued = std::numeric_limits<int32_t>::max();
   if (batch.api.model_names.empty()) {
@@ -134,14 +148,11 @@ Result<ExitCode> run_run_batch(const Arguments& arguments) {
   if (*batch.input == "-") {
     return answer_lines(frame, batch, std::cin, 0);
   }
-  std::ifstream lines(*batch.input);
-  const int64_t total = count_requests(lines);
-  if (!lines.is_open() || lines.bad()) {
-    return fail(ErrorCode::kNotFound, fmt::format("-i: cannot read '{}'", *batch.input));
+  Result<std::ifstream> lines = open_requests("-i", *batch.input);
+  if (!lines) {
+    return tl::unexpected(lines.error());
   }
-  lines.clear();
-  lines.seekg(0);
-  return answer_lines(frame, batch, lines, total);
+  return answer_lines(frame, batch, *lines, count_requests(*batch.input));
 }
 
 }  // namespace warprow

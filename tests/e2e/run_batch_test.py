@@ -126,6 +126,31 @@ class RunBatch(unittest.TestCase):
         self.input.unlink()
         self.assertIn(b"cannot read", self.run_batch(code=NO_MODEL).stderr)
 
+    def test_a_file_that_is_no_result_stays_as_it_is(self):
+        self.write([request(1)])
+        self.run_batch()
+        self.input.write_text(json.dumps(request(1)))  # a last line need not end
+        results, requests = self.output.read_bytes(), self.input.read_bytes()
+        self.input, self.output = self.output, self.input
+        self.assertIn(b"no result", self.run_batch(code=USAGE).stderr)
+        self.input, self.output = self.output, self.input
+        self.assertIn(b"same file", self.run_batch(code=USAGE, output=self.input).stderr)
+        self.assertEqual((self.output.read_bytes(), self.input.read_bytes()), (results, requests))
+        self.write([request(2), request(1)])
+        self.output.write_bytes(results + results[:-9])
+        self.run_batch(code=USAGE)
+        self.assertEqual(self.output.read_bytes(), results + results[:-9])
+
+    def test_a_pipe_is_read_to_its_end(self):
+        self.write([request(1), request(2)])
+        fifo = self.input.with_name("fifo")
+        os.mkfifo(fifo)
+        writer = subprocess.Popen(["cp", self.input, fifo])
+        self.addCleanup(writer.wait)
+        self.input = fifo
+        self.assertIn(b"2 results, 0 of this run failed", self.run_batch().stderr)
+        self.assertEqual([result["custom_id"] for result in self.results()], ["r1", "r2"])
+
     def test_standard_streams(self):
         done = subprocess.run([BIN, "run-batch", MODEL, *FLAGS, "-i", "-", "-o", "-"], input=json.dumps(request(1)).encode(),
                               capture_output=True, timeout=TIMEOUT, env=clean_environment())

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/result_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ResultFileTest : public ::testing::Test {
+ protected:
+  ~ResultFileTest() override { std::filesystem::remove(path_); }
+
+  void write(const std::string& text) const { std::ofstream(path_) << text; }
+  [[nodiscard]] std::string text() const {
+    std::stringstream out;
+    out << std::ifstream(path_).rdbuf();
+    return out.str();
+  }
+  [[nodiscard]] Result<ResultFile> open() const {
+    return ResultFile::open(path_, "{result ", [](const std::string& line) { return line; });
+  }
+
+  std::string path_ = ::testing::TempDir() + "result_file.jsonl";
+};
+
+TEST_F(ResultFileTest, ACutLineStaysUntilItIsDropped) {
+  const std::string cut = "{result 1}\n{result 2}\n{resu";
+  write(cut);
+  Result<ResultFile> file = open();
+  ASSERT_TRUE(file);
+  EXPECT_THAT(file->keys(), ElementsAre("{result 1}", "{result 2}"));
+  EXPECT_EQ(text(), cut);
+  EXPECT_TRUE(file->drop_cut_line());
+  EXPECT_EQ(text(), "{result 1}\n{result 2}\n");
+}
+
+TEST_F(ResultFileTest, NothingIsDroppedOfAWholeFile) {
+  for (const std::string whole : {"", "{result 1}\n"}) {
+    write(whole);
+    Result<ResultFile> file = open();
+    ASSERT_TRUE(file);
+    EXPECT_TRUE(file->drop_cut_line());
+    EXPECT_EQ(text(), whole);
+  }
+}
+
+TEST_F(ResultFileTest, WhatIsNoResultIsRefused) {
+  for (const std::string other : {"x", "{request 1}\n{request 2}", "{result 1}\nx\n"}) {
+    write(other);
+    const Result<ResultFile> file = open();
+    ASSERT_FALSE(file) << other;
+    EXPECT_THAT(file.error().message, HasSubstr("is no result"));
+    EXPECT_EQ(text(), other);
+  }
+}
+
+}  // namespace
+}  // namespace warprow
