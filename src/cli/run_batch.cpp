@@ -4,6 +4,7 @@
 #include "cli/command_frame.h"
 #include "cli/note.h"
 #include "cli/output.h"
+#include "cli/parser_flags.h"
 #include "cli/progress_bar.h"
 #include "cli/request_file.h"
 #include "cli/result_file.h"
@@ -37,6 +38,7 @@ struct BatchFlags {
   std::optional<std::string> input;
   std::optional<std::string> output;
   ApiOptions api;
+  ParserFlags parsers;
 };
 
 void add_batch_flags(FlagSet& flags, BatchFlags& batch) {
@@ -61,6 +63,7 @@ void add_batch_flags(FlagSet& flags, BatchFlags& batch) {
                     batch.api.model_names.push_back(text);
                     return {};
                   });
+  add_parser_flags(flags, "Batch", batch.parsers);
 }
 
 bool is_one_file(const std::string& input, const std::string& output) {
@@ -89,7 +92,9 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
   const std::unique_ptr<Engine> engine = load_engine(frame.config());
   UpdateQueue signals;  // nothing else comes through it
   signals.watch_signals();
-  Api api(*engine, watch, batch.api);
+  ApiOptions options = batch.api;
+  set_parsers(batch.parsers, engine->text(), options);
+  Api api(*engine, watch, std::move(options));
   Output out(file ? file->fd() : STDOUT_FILENO);
   const auto rows = static_cast<size_t>(std::max(0, engine->model_facts().max_num_seqs));
   ApiBatch run(api, out, std::max(kLeastLookAhead, kLookAheadPerSeq * rows));

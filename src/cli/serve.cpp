@@ -41,13 +41,7 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
         plan = executor->collective_rpc("memory_plan", "text").front();
         return executor;
       });
-  const Result<ToolFormat> tools = tool_format_of(options.tool_call_parser, engine->text());
-  const Result<bool> reasoning = has_reasoning(options.reasoning_parser, engine->text());
-  if (!tools || !reasoning) {
-    return tl::unexpected(tools ? reasoning.error() : tools.error());
-  }
-  options.api.tool_format = *tools;
-  options.api.reasoning = *reasoning;
+  set_parsers(options.parsers, engine->text(), options.api);
   note("{}settings    {}\n", plan, settings_line(frame.loaded()));
   Api api(*engine, watch, options.api);
   const auto say_ready = [&](const std::string& url) {

@@ -16,6 +16,8 @@
 namespace warprow {
 namespace {
 
+constexpr const char* kGroup = "Server";
+
 using Read = std::function<Result<void>(const std::string& text)>;
 
 class Adder {
@@ -25,11 +27,11 @@ class Adder {
   void value(
       const char* name, const char* value, const char* help, Read read, bool common = false) {
     flags_.add_value(
-        {.name = name, .value = value, .group = "Server", .help = help, .common = common},
+        {.name = name, .value = value, .group = kGroup, .help = help, .common = common},
         std::move(read));
   }
   void on(const char* name, const char* help, bool& target) {
-    flags_.add_switch({.name = name, .value = "", .group = "Server", .help = help, .common = false},
+    flags_.add_switch({.name = name, .value = "", .group = kGroup, .help = help, .common = false},
                       [&target](bool is_on) { target = is_on; });
   }
   void text(const char* name, const char* value_name, const char* help, std::string& target) {
@@ -236,15 +238,6 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.on("server-dev-mode",
          "serve /sleep, /wake_up, /is_sleeping and /reset_prefix_cache",
          api.dev_endpoints);
-  add.text("tool-call-parser",
-           "auto|hermes|llama3_json|mistral|none",
-           "how the model writes its calls of tools; auto: as its chat template does [auto]",
-           options.tool_call_parser);
-  add.text(
-      "reasoning-parser",
-      "auto|qwen3|deepseek_r1|none",
-      "whether <think> sections become reasoning_content; auto: if the vocabulary has them [auto]",
-      options.reasoning_parser);
   add.value("access-log",
             "off|text|json",
             "a line on stderr for each answered request [off]",
@@ -260,6 +253,7 @@ void add_serve_flags(FlagSet& flags, ServeOptions& options) {
   add_address_flags(add, options);
   add_tls_flags(add, options.http.tls);
   add_api_flags(add, options);
+  add_parser_flags(flags, kGroup, options.parsers);
   add_limit_flags(add, options);
 }
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include "cli/flag_set.h"
+#include "cli/parser_flags.h"
 #include "server/api.h"
 #include "server/http/http_options.h"
-
-#include <string>
 
 namespace warprow {
 
@@ -13,8 +12,7 @@ namespace warprow {
 struct ServeOptions {
   HttpOptions http;
   ApiOptions api;
-  std::string tool_call_parser = "auto";
-  std::string reasoning_parser = "auto";
+  ParserFlags parsers;
 };
 
 // The flags that fill `options`, which must outlive the parsing. Their names are those of vLLM where

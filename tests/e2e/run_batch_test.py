@@ -50,8 +50,8 @@ class RunBatch(unittest.TestCase):
     def command(self, output=None):
         return [BIN, "run-batch", MODEL, *FLAGS, "-i", str(self.input), "-o", str(output or self.output)]
 
-    def run_batch(self, code=0, output=None):
-        done = subprocess.run(self.command(output), capture_output=True, timeout=TIMEOUT, env=clean_environment())
+    def run_batch(self, code=0, output=None, flags=()):
+        done = subprocess.run([*self.command(output), *flags], capture_output=True, timeout=TIMEOUT, env=clean_environment())
         self.assertEqual(done.returncode, code, done.stderr.decode())
         return done
 
@@ -140,6 +140,22 @@ class RunBatch(unittest.TestCase):
         self.output.write_bytes(results + results[:-9])
         self.run_batch(code=USAGE)
         self.assertEqual(self.output.read_bytes(), results + results[:-9])
+
+    def test_calls_and_reasoning_are_told_apart(self):
+        tools = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]
+        call = {"tools": tools, "structured_outputs": {"choice": ['<tool_call>{"name": "now", "arguments": {}}</tool_call>']}}
+        thought = {"structured_outputs": {"choice": ["<think>hm</think>yes"]}}
+        self.write([request(2, tokens=64, ignore_eos=False, **call), request(4, tokens=64, ignore_eos=False, **thought)])
+        for flags, calls, contents in ((["--reasoning-parser", "qwen3"], ["now"], [None, "yes"]),
+                                       (["--tool-call-parser", "none"], [], [call["structured_outputs"]["choice"][0],
+                                                                            thought["structured_outputs"]["choice"][0]])):
+            self.output.unlink(missing_ok=True)
+            self.run_batch(flags=flags)
+            messages = [result["response"]["body"]["choices"][0]["message"] for result in self.results()]
+            self.assertEqual([call["function"]["name"] for call in messages[0].get("tool_calls") or []], calls)
+            self.assertEqual([message["content"] for message in messages], contents)
+            self.assertEqual(messages[1].get("reasoning_content"), "hm" if calls else None)
+        self.assertIn(b"--reasoning-parser", self.run_batch(code=USAGE, flags=["--reasoning-parser", "x"]).stderr)
 
     def test_a_pipe_is_read_to_its_end(self):
         self.write([request(1), request(2)])

@@ -287,8 +287,8 @@ class Shutdown(Case):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("/no/such.gguf", done.stderr.decode())
         for flags in (["--max-queued-requests", "-1"], ["--access-log", "xml"], ["--api-key-file", "/no/such"],
-                      ["--tool-call-parser", "mine"]):
-            done = subprocess.run([BIN, "serve", MODEL, "--port", "0", *flags], capture_output=True, timeout=TIMEOUT,
+                      ["--tool-call-parser", "mine"], ["--reasoning-parser", "mine"]):
+            done = subprocess.run([BIN, "serve", "/no/such.gguf", "--port", "0", *flags], capture_output=True, timeout=TIMEOUT,
                                   env=clean_environment())
             self.assertIn(done.returncode, (2, 3), done.stderr)
             self.assertIn(flags[0], done.stderr.decode())

@@ -41,8 +41,13 @@ ToolFormat tool_format_of(const ChatTemplate& chat_template) {
   return is_llama ? ToolFormat::kLlama3 : ToolFormat::kHermes;
 }
 
-Result<ToolFormat> tool_format_of(std::string_view name, const TextModel& text) {
-  constexpr std::pair<std::string_view, ToolFormat> kNames[] = {
+ToolFormat tool_format_of(const TextModel& text) {
+  return text.chat_template ? tool_format_of(*text.chat_template) : ToolFormat::kHermes;
+}
+
+Result<std::optional<ToolFormat>> parse_tool_format(std::string_view name) {
+  constexpr std::pair<std::string_view, std::optional<ToolFormat>> kNames[] = {
+      {"auto", std::nullopt},
       {"none", ToolFormat::kNone},
       {"hermes", ToolFormat::kHermes},
       {"llama3_json", ToolFormat::kLlama3},
@@ -52,29 +57,27 @@ Result<ToolFormat> tool_format_of(std::string_view name, const TextModel& text) 
       return format;
     }
   }
-  if (name != "auto") {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--tool-call-parser: '{}' is none of auto|hermes|llama3_json|mistral|none",
-                    name));
-  }
-  return text.chat_template ? tool_format_of(*text.chat_template) : ToolFormat::kHermes;
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--tool-call-parser: '{}' is none of auto|hermes|llama3_json|mistral|none",
+                  name));
 }
 
-Result<bool> has_reasoning(std::string_view name, const TextModel& text) {
-  if (name == "qwen3" || name == "deepseek_r1") {
-    return true;
+bool has_reasoning(const TextModel& text) {
+  return text.tokenizer.find(marker::kThink).has_value() &&
+         text.tokenizer.find(marker::kEndThink).has_value();
+}
+
+Result<std::optional<bool>> parse_reasoning(std::string_view name) {
+  if (name == "auto") {
+    return std::nullopt;
   }
-  if (name == "none") {
-    return false;
-  }
-  if (name != "auto") {
+  if (name != "none" && name != "qwen3" && name != "deepseek_r1") {
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("--reasoning-parser: '{}' is none of auto|qwen3|deepseek_r1|none", name));
   }
-  return text.tokenizer.find(marker::kThink).has_value() &&
-         text.tokenizer.find(marker::kEndThink).has_value();
+  return name != "none";
 }
 
 }  // namespace warprow

@@ -5,6 +5,7 @@
 #include "text/chat_template.h"
 #include "text/text_model.h"
 
+#include <optional>
 #include <string_view>
 
 namespace warprow {
@@ -21,11 +22,14 @@ enum class ToolFormat {
 
 // How the template writes a call that an assistant has made; hermes if it writes none of these.
 ToolFormat tool_format_of(const ChatTemplate& chat_template);
-// "auto", or vLLM's name of a parser: hermes, llama3_json, mistral, none.
-Result<ToolFormat> tool_format_of(std::string_view name, const TextModel& text);
+ToolFormat tool_format_of(const TextModel& text);
+// vLLM's name of a parser: hermes, llama3_json, mistral or none; nullopt for "auto".
+Result<std::optional<ToolFormat>> parse_tool_format(std::string_view name);
 
-// "auto", none, qwen3 or deepseek_r1: whether <think> ... </think> is told apart.
-Result<bool> has_reasoning(std::string_view name, const TextModel& text);
+// Whether the vocabulary has <think> and </think>, which are told apart then.
+bool has_reasoning(const TextModel& text);
+// vLLM's name of a parser: qwen3 and deepseek_r1 do, none does not; nullopt for "auto".
+Result<std::optional<bool>> parse_reasoning(std::string_view name);
 
 // What begins and ends a section of a model's text.
 namespace marker {

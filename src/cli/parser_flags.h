@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cli/flag_set.h"
+#include "server/api.h"
+#include "text/text_model.h"
+
+#include <optional>
+
+namespace warprow {
+
+// --tool-call-parser and --reasoning-parser: what is told apart in the texts of chats.
+struct ParserFlags {
+  std::optional<ToolFormat> tool_format;  // none: auto
+  std::optional<bool> reasoning;          // none: auto
+};
+
+void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers);
+
+// Tells the API, once the model is there.
+void set_parsers(const ParserFlags& parsers, const TextModel& text, ApiOptions& api);
+
+}  // namespace warprow
