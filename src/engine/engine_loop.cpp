@@ -43,6 +43,18 @@ Request to_request(Submission&& submission) {
   return request;
 }
 
+// What the client is told of a grammar that ends its request; null: its text is complete.
+const char* grammar_failure_text(GrammarProgress::State state) {
+  switch (state) {
+    case GrammarProgress::State::kFailed:
+      return "structured_outputs: a step of the grammar exceeds the limits";
+    case GrammarProgress::State::kStuck:
+      return "structured_outputs: no token of the vocabulary goes on with the grammar";
+    default:
+      return nullptr;
+  }
+}
+
 // What the client is told of a row without a token.
 const char* failure_text(RowFailure failure) {
   switch (failure) {
@@ -250,7 +262,7 @@ Result<void> EngineLoop::reset_prefix_cache() {
   return {};
 }
 
-// Requests whose text is complete, or whose grammar became too much.
+// Requests whose text is complete, or whose grammar allows no more.
 void EngineLoop::end_finished_grammars() {
   finished_grammars_.clear();
   grammars_.take_finished(finished_grammars_);
@@ -258,9 +270,9 @@ void EngineLoop::end_finished_grammars() {
     OutputDelta delta;
     delta.id = grammars_.request_of(place);
     delta.reason = FinishReason::kStop;
-    if (grammars_.state(place) == GrammarProgress::State::kFailed) {
+    if (const char* error = grammar_failure_text(grammars_.state(place)); error != nullptr) {
       delta.reason = FinishReason::kError;
-      delta.error = "structured_outputs: a step of the grammar exceeds the limits";
+      delta.error = error;
       delta.error_is_clients = true;
     }
     delta.at = EngineClock::now();

@@ -204,7 +204,11 @@ GrammarProgress::State GrammarProgress::advance(Place& place) const {
     WR_LOG_WARN("request {}: its grammar ends it: {}", place.request, done.error().message);
     return State::kFailed;
   }
-  return place.matcher->is_stopped() ? State::kEnded : State::kReady;
+  if (place.matcher->is_stopped()) {
+    return State::kEnded;
+  }
+  const bool is_empty = std::ranges::all_of(place.words, [](uint32_t word) { return word == 0; });
+  return is_empty ? State::kStuck : State::kReady;
 }
 
 }  // namespace warprow

@@ -35,6 +35,7 @@ class GrammarProgress {
     kReady,    // the mask is for the next token
     kEnded,    // nothing but an end token may follow
     kFailed,   // a step exceeded the library's limits
+    kStuck,    // no token of the vocabulary spells what must follow
   };
   struct Stats {
     int64_t num_masks = 0;

@@ -99,6 +99,7 @@ void MaskedSampling::submit() {
       case State::kBusy:
       case State::kEnded:  // since the engine looked for such; it ends before the next step
       case State::kFailed:
+      case State::kStuck:
         output_.withheld_rows.push_back(row);
         scheduler_.withhold(row);
         held_.push_back(progress_.request_of(place));

@@ -304,7 +304,7 @@ TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
   const RequestUpdate& last = client.wait(1).last;
   EXPECT_EQ(last.finish_reason, FinishReason::kError);
   EXPECT_TRUE(last.error_is_clients);
-  EXPECT_THAT(last.error, ::testing::StartsWith("no token can be drawn: the request's rules"));
+  EXPECT_THAT(last.error, ::testing::StartsWith("structured_outputs: no token of the vocabulary"));
   EXPECT_EQ(client.wait(0).text.size(), 9U);
 }
 
