@@ -156,7 +156,7 @@ void BeastServer::stop_listening() {
 
 Result<void> BeastServer::load_certificate() {
   const TlsServerOptions& tls = options_.tls;
-  const Result<void> good = check_flags(tls);
+  Result<void> good = check_flags(tls);
   if (!good || tls.certificate_file.empty()) {
     return good;
   }
