@@ -85,6 +85,9 @@ class Api {
   [[nodiscard]] std::optional<ApiError> length_error(const std::vector<TokenId>& prompt,
                                                      const GenerationBody& body) const;
   std::optional<ApiError> reserve_places(size_t num_choices);
+  // Of a body: whether its model is served, and the headers that name what of it is ignored.
+  tl::expected<HttpHeaders, ApiError> check_names(const std::string& model,
+                                                  const std::vector<std::string>& ignored);
   // nullopt: the name is served.
   [[nodiscard]] std::optional<ApiError> model_error(const std::string& model) const;
   // With --strict an error, else the header that names them; logs each name once.

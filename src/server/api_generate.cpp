@@ -93,12 +93,9 @@ Api::Answer Api::generate(Endpoint endpoint,
   if (!body) {
     return error_reply(api_error(body.error()));
   }
-  if (const std::optional<ApiError> error = model_error(body->model)) {
-    return error_reply(*error);
-  }
-  Result<HttpHeaders> headers = report_ignored(body->ignored);
+  tl::expected<HttpHeaders, ApiError> headers = check_names(body->model, body->ignored);
   if (!headers) {
-    return error_reply(api_error(headers.error()));
+    return error_reply(headers.error());
   }
   Result<std::vector<std::vector<TokenId>>> prompts = encode_prompts(endpoint, *body);
   if (!prompts) {
@@ -345,6 +342,14 @@ std::optional<ApiError> Api::model_error(const std::string& model) const {
       "not_found_error",
       fmt::format("model: '{}' is not served here, but {} is", model, fmt::join(names, ", ")),
       "model"};
+}
+
+tl::expected<HttpHeaders, ApiError> Api::check_names(const std::string& model,
+                                                     const std::vector<std::string>& ignored) {
+  if (std::optional<ApiError> error = model_error(model)) {
+    return tl::unexpected(*std::move(error));
+  }
+  return report_ignored(ignored).map_error([](const Error& error) { return api_error(error); });
 }
 
 Result<HttpHeaders> Api::report_ignored(const std::vector<std::string>& names) {

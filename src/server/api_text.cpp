@@ -130,12 +130,9 @@ Api::Answer Api::tokenize(const HttpRequest& request, const Wake& /*wake*/) {
   if (!body) {
     return error_reply(api_error(body.error()));
   }
-  if (const std::optional<ApiError> error = model_error(body->model)) {
-    return error_reply(*error);
-  }
-  Result<HttpHeaders> headers = report_ignored(body->ignored);
+  tl::expected<HttpHeaders, ApiError> headers = check_names(body->model, body->ignored);
   if (!headers) {
-    return error_reply(api_error(headers.error()));
+    return error_reply(headers.error());
   }
   const Tokenizer& tokenizer = engine_.text().tokenizer;
   const Result<std::string> text =
@@ -165,12 +162,9 @@ Api::Answer Api::detokenize(const HttpRequest& request, const Wake& /*wake*/) {
   if (!body) {
     return error_reply(api_error(body.error()));
   }
-  if (const std::optional<ApiError> error = model_error(body->model)) {
-    return error_reply(*error);
-  }
-  Result<HttpHeaders> headers = report_ignored(body->ignored);
+  tl::expected<HttpHeaders, ApiError> headers = check_names(body->model, body->ignored);
   if (!headers) {
-    return error_reply(api_error(headers.error()));
+    return error_reply(headers.error());
   }
   const int32_t vocab_size = engine_.text().tokenizer.vocab_size();
   for (const TokenId id : body->tokens) {
