@@ -371,7 +371,7 @@ void EngineLoop::forward_deltas(EngineClock::time_point now) {
       WR_CHECK(row != output_.rows.end(), "a delta without a row");
     }
     const RowStart& start = row_starts_[static_cast<size_t>(index_of(row->row))];
-    OutputDelta out;
+    OutputDelta& out = batch_.deltas.emplace_back();
     out.id = delta.id;
     out.tokens = delta.tokens;
     out.prompt_logprobs = delta.prompt_logprobs;
@@ -386,7 +386,7 @@ void EngineLoop::forward_deltas(EngineClock::time_point now) {
     // A preempted request's row may have gone to another by now.
     out.started = start.generation == row->generation ? start.at : now;
     out.at = now;
-    batch_.add(out, output_);
+    batch_.copy_from(output_, out);
     stats_.output_tokens += delta.tokens.count;
     follow_grammar(delta);
   }

@@ -59,9 +59,8 @@ void OutputBatch::add_logprobs(const ModelRunnerOutput& step,
   }
 }
 
-void OutputBatch::add(const OutputDelta& of_step, const ModelRunnerOutput& step) {
-  OutputDelta& delta = deltas.emplace_back(of_step);
-  const Span32 tokens = of_step.tokens;
+void OutputBatch::copy_from(const ModelRunnerOutput& step, OutputDelta& delta) {
+  const Span32 tokens = delta.tokens;
   delta.tokens.begin = length(token_ids);
   extend(token_ids, step.token_ids, tokens);
   if (step.has_logprobs && tokens.count > 0) {

@@ -43,9 +43,9 @@ struct OutputBatch {
   void clear();
   // Room for as many deltas of one token each, without logprobs.
   void reserve(size_t num_deltas);
-  // Adds a delta; tokens, prompt_logprobs and hidden are slices of the step's output, which are
-  // copied with their logprobs.
-  void add(const OutputDelta& of_step, const ModelRunnerOutput& step);
+  // Copies what a delta names of the step's output in tokens, prompt_logprobs and hidden, with its
+  // logprobs; the delta then names the copy.
+  void copy_from(const ModelRunnerOutput& step, OutputDelta& delta);
   // Moves all of `later` behind what is here; `later` is then empty.
   void append(OutputBatch& later);
 

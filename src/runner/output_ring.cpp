@@ -74,7 +74,7 @@ void OutputRing::take(ModelRunnerOutput& output) {
   output.has_logprobs = pending.with_logprobs;
   output.stats = pending.stats;
   for (size_t i = 0; i < pending.rows.size(); ++i) {
-    RowOutput row;
+    RowOutput& row = output.rows.emplace_back();
     row.row = pending.rows[i].row;
     row.generation = pending.rows[i].generation;
     row.num_rejected = entry.arrays.num_rejected[i];
@@ -88,7 +88,6 @@ void OutputRing::take(ModelRunnerOutput& output) {
         take_logprobs(entry, i, output);
       }
     }
-    output.rows.push_back(row);
   }
   ++tail_;
 }

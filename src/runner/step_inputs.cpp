@@ -8,18 +8,25 @@
 namespace warprow {
 
 void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry) {
+  WR_CHECK_EQ(batch.num_logits, batch.num_rows);
   int32_t toks = 0;
-  for (int32_t i = 0; i < max_num_seqs; ++i) {
-    const bool real = i < batch.num_rows;
-    const ScheduledRow row = real ? batch.rows[static_cast<size_t>(i)] : ScheduledRow{};
-    entry.idx_mapping[i] = real ? index_of(row.row) : -1;
+  for (int32_t i = 0; i < batch.num_rows; ++i) {
+    const ScheduledRow& row = batch.rows[static_cast<size_t>(i)];
+    entry.idx_mapping[i] = index_of(row.row);
     entry.query_start_loc[i] = toks;
-    entry.cu_num_logits[i] = std::min(i, batch.num_logits);
+    entry.cu_num_logits[i] = i;
     toks += row.num_tokens;
   }
   WR_CHECK_EQ(toks, batch.num_toks);
-  entry.query_start_loc[max_num_seqs] = toks;
-  entry.cu_num_logits[max_num_seqs] = batch.num_logits;
+  const StepUpload::Tails tails{batch.num_rows, toks};
+  if (tails == *entry.tails) {
+    return;
+  }
+  *entry.tails = tails;
+  const int32_t num_padding = max_num_seqs - batch.num_rows;
+  std::fill_n(entry.idx_mapping + batch.num_rows, num_padding, -1);
+  std::fill_n(entry.query_start_loc + batch.num_rows, num_padding + 1, toks);
+  std::fill_n(entry.cu_num_logits + batch.num_rows, num_padding + 1, batch.num_logits);
 }
 
 Prologue make_prologue(const InputBatch& batch,

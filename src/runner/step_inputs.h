@@ -12,7 +12,7 @@
 namespace warprow {
 
 // What the host says of a step: rows, and where their tokens and logits begin. Tails of all
-// max_num_seqs entries are written too.
+// max_num_seqs entries are written too, unless the entry has them from a step of the same counts.
 void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry);
 
 // The launch that builds everything else on the device. In a step that runs whole from a graph it

@@ -8,7 +8,9 @@ namespace warprow {
 
 StepUpload::StepUpload(
     Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes, int32_t ring_size)
-    : max_num_seqs_(max_num_seqs), max_staged_bytes_(max_staged_bytes) {
+    : max_num_seqs_(max_num_seqs),
+      max_staged_bytes_(max_staged_bytes),
+      tails_(static_cast<size_t>(ring_size)) {
   const size_t bytes = head_bytes() + static_cast<size_t>(max_staged_bytes);
   device_ = reinterpret_cast<int32_t*>(state.alloc_bytes(head_bytes()));
   for (int32_t i = 0; i < ring_size; ++i) {
@@ -30,7 +32,8 @@ StepUpload::Entry StepUpload::begin(int32_t num_outstanding) {
           rows,
           rows + max_num_seqs_,
           rows + 2 * max_num_seqs_ + 1,
-          ring_[next_].data() + head_bytes()};
+          ring_[next_].data() + head_bytes(),
+          &tails_[next_]};
 }
 
 void StepUpload::submit(UnpackStep& op, const StagedWrites::Packed& packed) {

@@ -29,6 +29,12 @@ class StepUpload {
              int64_t max_staged_bytes,
              int32_t ring_size);
 
+  // What the tails of an entry's layout were last written for; the same counts give the same tails.
+  struct Tails {
+    int32_t num_rows = -1;
+    int32_t num_toks = -1;
+    bool operator==(const Tails&) const = default;
+  };
   // Host pointers of the next entry.
   struct Entry {
     int32_t* output_entry = nullptr;
@@ -36,6 +42,7 @@ class StepUpload {
     int32_t* query_start_loc = nullptr;
     int32_t* cu_num_logits = nullptr;
     std::byte* staged = nullptr;
+    Tails* tails = nullptr;
   };
   // num_outstanding: steps whose results were not taken; the copies of all others are done.
   Entry begin(int32_t num_outstanding);
@@ -58,6 +65,7 @@ class StepUpload {
   int64_t max_staged_bytes_;
   int32_t* device_;
   std::vector<PinnedBuffer> ring_;
+  std::vector<Tails> tails_;  // by ring entry
   size_t next_ = 0;
 };
 

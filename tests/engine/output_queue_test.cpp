@@ -31,9 +31,9 @@ ModelRunnerOutput step_with_logprobs() {
 TEST(OutputBatch, KeepsTokensAndLogprobsTogetherWhenAppended) {
   const ModelRunnerOutput step = step_with_logprobs();
   OutputBatch first;
-  first.add(delta_of(1, {2, 1}), step);
+  first.copy_from(step, first.deltas.emplace_back(delta_of(1, {2, 1})));
   OutputBatch second;
-  second.add(delta_of(2, {0, 1}), step);
+  second.copy_from(step, second.deltas.emplace_back(delta_of(2, {0, 1})));
   second.deltas.push_back(delta_of(3));  // an abort: no tokens
   first.append(second);
   EXPECT_TRUE(second.deltas.empty());

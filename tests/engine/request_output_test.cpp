@@ -32,13 +32,13 @@ class Fixture {
     ModelRunnerOutput step;
     step.token_ids = tokens;
     OutputBatch batch;
-    OutputDelta delta;
+    OutputDelta& delta = batch.deltas.emplace_back();
     delta.id = 77;
     delta.reason = reason;
     delta.stop_token_id = stop_token_id;
     delta.tokens = {0, static_cast<int32_t>(tokens.size())};
-    batch.add(delta, step);
-    return output_->take(batch, batch.deltas[0]);
+    batch.copy_from(step, delta);
+    return output_->take(batch, delta);
   }
   RequestOutput& output() { return *output_; }
   [[nodiscard]] const RequestUpdate& last() const { return updates_.back(); }
