@@ -77,38 +77,21 @@ class EngineImpl final : public Engine {
   [[nodiscard]] const TextModel& text() const override { return *text_; }
 
   [[nodiscard]] Result<ValidRequest> validate(const GenerationRequest& request) const override {
-    if (loop_.sleep_state().weights_gone()) {
-      return fail(ErrorCode::kUnsupported, kWeightsAreGone);
-    }
-    if (Result<void> checked = check_without_prompt(request, limits_); !checked) {
+    if (Result<void> checked = check_wish(request); !checked) {
       return tl::unexpected(std::move(checked).error());
     }
     Result<std::vector<TokenId>> prompt = encode_prompt(request);
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());
     }
-    std::optional<Grammar> grammar;
-    if (request.sampling.structured_output) {
-      Result<Grammar> compiled = grammars_.compile(*request.sampling.structured_output);
-      if (!compiled) {
-        return tl::unexpected(std::move(compiled).error());
-      }
-      grammar = *std::move(compiled);
-    }
-    Result<ValidRequest> valid =
-        validate_request(request,
-                         *std::move(prompt),
-                         limits_,
-                         encode_bad_words(request.sampling.bad_words, text_->tokenizer),
-                         std::move(grammar));
-    if (valid) {
-      const RequestFields& fields = valid->fields();
-      const auto prompt_len = static_cast<int64_t>(fields.prompt_token_ids.size());
-      if (Result<void> fits = loop_.check(prompt_len, fields.max_tokens); !fits) {
-        return tl::unexpected(std::move(fits).error());
-      }
-    }
-    return valid;
+    return admit(request, {*std::move(prompt)}).map([](std::vector<ValidRequest> valid) {
+      return std::move(valid.front());
+    });
+  }
+
+  [[nodiscard]] Result<std::vector<ValidRequest>> validate_prompts(
+      const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const override {
+    return check_wish(request).and_then([&] { return admit(request, std::move(prompts)); });
   }
 
   RequestId submit(ValidRequest request, UpdateCallback on_update) override {
@@ -170,7 +153,16 @@ class EngineImpl final : public Engine {
   [[nodiscard]] bool is_sleeping() const override { return !loop_.sleep_state().awake(); }
 
  private:
+  // Before anything is encoded or compiled for it.
+  [[nodiscard]] Result<void> check_wish(const GenerationRequest& request) const {
+    if (loop_.sleep_state().weights_gone()) {
+      return fail(ErrorCode::kUnsupported, kWeightsAreGone);
+    }
+    return check_without_prompt(request, limits_);
+  }
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
+  [[nodiscard]] Result<std::vector<ValidRequest>> admit(
+      const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const;
   // What the engine thread will make of `work` between two steps; nullopt after its end.
   template <typename Work>
   auto run_errand(Work work) -> std::optional<std::future<decltype(work())>> {
@@ -242,6 +234,34 @@ Result<std::vector<TokenId>> EngineImpl::encode_prompt(const GenerationRequest& 
     return tl::unexpected(std::move(rendered).error());
   }
   return text_->tokenizer.encode(*rendered, false);
+}
+
+Result<std::vector<ValidRequest>> EngineImpl::admit(
+    const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const {
+  std::optional<Grammar> grammar;
+  if (request.sampling.structured_output) {
+    Result<Grammar> compiled = grammars_.compile(*request.sampling.structured_output);
+    if (!compiled) {
+      return tl::unexpected(std::move(compiled).error());
+    }
+    grammar = *std::move(compiled);
+  }
+  const std::vector<std::vector<TokenId>> bad_words =
+      encode_bad_words(request.sampling.bad_words, text_->tokenizer);
+  std::vector<ValidRequest> out;
+  for (std::vector<TokenId>& prompt : prompts) {
+    const auto prompt_len = static_cast<int64_t>(prompt.size());
+    Result<ValidRequest> valid =
+        validate_request(request, std::move(prompt), limits_, bad_words, grammar);
+    if (!valid) {
+      return tl::unexpected(std::move(valid).error());
+    }
+    if (Result<void> fits = loop_.check(prompt_len, valid->fields().max_tokens); !fits) {
+      return tl::unexpected(std::move(fits).error());
+    }
+    out.push_back(*std::move(valid));
+  }
+  return out;
 }
 
 }  // namespace

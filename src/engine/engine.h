@@ -123,6 +123,10 @@ class Engine {
   // Turns a client's wish into a request the engine can run: renders and encodes the prompt, checks
   // every limit.
   [[nodiscard]] virtual Result<ValidRequest> validate(const GenerationRequest& request) const = 0;
+  // The same wish for each of these encoded prompts, in place of its own; what all share is encoded
+  // and compiled once.
+  [[nodiscard]] virtual Result<std::vector<ValidRequest>> validate_prompts(
+      const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const = 0;
   // Takes a request for one choice; see split_choices.
   virtual RequestId submit(ValidRequest request, UpdateCallback on_update) = 0;
   // Ends a request soon with kAbort; unknown or ended ids are ignored.

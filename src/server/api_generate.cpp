@@ -119,8 +119,7 @@ Api::Answer Api::generate(Endpoint endpoint,
   AnswerShape shape{.num_prompts = prompts->size(),
                     .only_prompt = body->only_prompt,
                     .shows_prompt_logprobs = body->sampling.prompt_logprobs.has_value()};
-  std::vector<ValidRequest> valid;
-  for (std::vector<TokenId>& prompt : *prompts) {
+  for (const std::vector<TokenId>& prompt : *prompts) {
     if (const std::optional<ApiError> error = length_error(prompt, *body)) {
       return error_reply(*error);
     }
@@ -132,19 +131,19 @@ Api::Answer Api::generate(Endpoint endpoint,
       shape.prompt_token_ids.push_back(prompt);
     }
     shape.first_tokens.push_back(prompt.empty() ? 0 : prompt.front());
-    wish.prompt = std::move(prompt);
-    Result<ValidRequest> checked = engine_.validate(wish);
-    if (!checked) {
-      return error_reply(api_error(checked.error()));
-    }
-    valid.push_back(*std::move(checked));
   }
-  shape.choices_per_prompt = static_cast<size_t>(valid.front().fields().num_choices);
+  const Result<std::vector<ValidRequest>> valid =
+      engine_.validate_prompts(wish, *std::move(prompts));
+  if (!valid) {
+    return error_reply(api_error(valid.error()));
+  }
+  const RequestFields& first = valid->front().fields();
+  shape.choices_per_prompt = static_cast<size_t>(first.num_choices);
   if (const std::optional<ApiError> error = reserve_places(shape.num_choices())) {
     return error_reply(*error);
   }
   watch_.metrics.params_n.observe(static_cast<double>(shape.choices_per_prompt));
-  watch_.metrics.params_max_tokens.observe(valid.front().fields().max_tokens);
+  watch_.metrics.params_max_tokens.observe(first.max_tokens);
   const AnswerInfo info = answer_info(endpoint, request, *body);
   Generation::Form form{.stream = body->stream,
                         .include_usage = body->include_usage,
@@ -153,7 +152,7 @@ Api::Answer Api::generate(Endpoint endpoint,
                         .headers = *std::move(headers)};
   return std::make_unique<Generation>(
       engine_,
-      valid,
+      *valid,
       make_writer(endpoint, info, std::move(shape), *body, std::move(echoed)),
       std::move(form),
       watch_.journal,

@@ -38,6 +38,11 @@ class FakeEngine final : public Engine {
     limits.max_model_len = facts_.max_model_len;
     return validate_request(request, encode(request), limits);
   }
+  [[nodiscard]] Result<std::vector<ValidRequest>> validate_prompts(
+      const GenerationRequest& /*request*/,
+      std::vector<std::vector<TokenId>> /*prompts*/) const override {
+    std::abort();
+  }
 
   RequestId submit(ValidRequest request, UpdateCallback on_update) override {
     const RequestId id = ++num_submitted;
