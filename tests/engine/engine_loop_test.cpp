@@ -3,7 +3,6 @@
 
 #include "base/alloc_counter.h"
 #include "tests/engine/toy_engine.h"
-#include "tests/support/serializing_executor.h"
 
 #include <atomic>
 #include <optional>
@@ -50,27 +49,13 @@ class EngineLoopAxes : public ::testing::TestWithParam<Axis> {
     config.async_scheduling = axis.async;
     config.enable_chunked_prefill = axis.chunked;
     config.enable_prefix_caching = axis.prefix_caching;
-    std::unique_ptr<Executor> executor = std::make_unique<FakeExecutor>(model);
-    if (axis.serialised) {
-      executor = std::make_unique<testing::SerializingExecutor>(std::move(executor));
-    }
-    return make_engine(config, make_toy_text(), std::move(executor));
+    return make_toy_engine(config, model, axis.serialised);
   }
 };
 
 GenerationRequest random_request(std::mt19937& random) {
   const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
-  // A few beginnings in common, for the prefix cache.
-  std::vector<TokenId> prompt(static_cast<size_t>(below(3)) * 16, 2 + below(2));
-  const int32_t num_more = 1 + below(40);
-  for (int32_t i = 0; i < num_more; ++i) {
-    prompt.push_back(2 + below(testing::kToyVocab - 2));
-  }
-  GenerationRequest request = greedy_request(std::move(prompt), 1 + below(30));
-  if (below(2) == 0) {
-    request.sampling.temperature = 0.8;
-    request.sampling.seed = below(1000);
-  }
+  GenerationRequest request = testing::random_toy_request(random);
   if (below(3) == 0) {
     request.sampling.logprobs = below(3);
   }
@@ -110,20 +95,11 @@ void expect_answer(const Told& told, const RequestFields& fields) {
 }
 
 TEST_P(EngineLoopAxes, AnswersAreTheModelsOwn) {
-  constexpr size_t kRequests = 60;
   std::mt19937 random(7);
   Client client;
   const std::unique_ptr<Engine> engine = make();
-  std::vector<RequestFields> fields;
-  for (size_t i = 0; i < kRequests; ++i) {
-    ValidRequest request = value_or_throw(engine->validate(random_request(random)));
-    fields.push_back(request.fields());
-    client.submit(*engine, std::move(request));
-  }
-  for (size_t i = 0; i < kRequests; ++i) {
-    SCOPED_TRACE(i);
-    expect_answer(client.wait(i), fields[i]);
-  }
+  testing::check_answers(
+      client, *engine, 60, [&] { return random_request(random); }, expect_answer);
   // The axes were real.
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.max_steps_in_flight, GetParam().async ? 2 : 1);

@@ -4,7 +4,6 @@
 #include "engine/grammar_progress.h"
 #include "engine/grammar_source.h"
 #include "tests/engine/toy_engine.h"
-#include "tests/support/serializing_executor.h"
 
 #include <algorithm>
 #include <chrono>
@@ -22,10 +21,10 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using testing::Client;
-using testing::FakeExecutor;
 using testing::FakeModel;
 using testing::greedy_request;
 using testing::kToyVocab;
+using testing::make_toy_engine;
 using testing::make_toy_text;
 using testing::Told;
 using testing::ToyAnswer;
@@ -81,18 +80,9 @@ GenerationRequest request_for(const char* regex, int64_t max_tokens, int32_t fir
 GenerationRequest random_request(std::mt19937& random) {
   constexpr const char* kRegexes[] = {
       "[a-f]{1,40}", "(ab|stop|xyz)+", "[0-9]+( [0-9]+)*", "[a-z]{3}", "\u00e9{2,9}!?", "q"};
-  const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
-  std::vector<TokenId> prompt(static_cast<size_t>(below(3)) * 16, 2 + below(2));
-  for (int32_t i = 1 + below(40); i > 0; --i) {
-    prompt.push_back(2 + below(kToyVocab - 2));
-  }
-  GenerationRequest request = greedy_request(std::move(prompt), 1 + below(30));
-  if (below(2) == 0) {
-    request.sampling.temperature = 0.8;
-    request.sampling.seed = below(1000);
-  }
-  request.sampling.ignore_eos = below(2) == 0;
-  if (below(3) != 0) {
+  GenerationRequest request = testing::random_toy_request(random);
+  request.sampling.ignore_eos = random() % 2 == 0;
+  if (random() % 3 != 0) {
     request.sampling.structured_output =
         StructuredOutput{GrammarKind::kRegex, kRegexes[random() % std::size(kRegexes)]};
   }
@@ -122,29 +112,16 @@ class GrammarEngineAxes : public ::testing::TestWithParam<Axis> {
     EngineConfig config;
     config.async_scheduling = axis.async;
     config.grammar_mask_delay_us = axis.mask_delay_us;
-    std::unique_ptr<Executor> executor = std::make_unique<FakeExecutor>(model);
-    if (axis.serialised) {
-      executor = std::make_unique<testing::SerializingExecutor>(std::move(executor));
-    }
-    return make_engine(config, make_toy_text(), std::move(executor));
+    return make_toy_engine(config, model, axis.serialised);
   }
 };
 
 TEST_P(GrammarEngineAxes, AnswersAreTheModelsUnderTheGrammar) {
-  constexpr size_t kRequests = 60;
   std::mt19937 random(11);
   Client client;
   const std::unique_ptr<Engine> engine = make();
-  std::vector<RequestFields> fields;
-  for (size_t i = 0; i < kRequests; ++i) {
-    ValidRequest request = value_or_throw(engine->validate(random_request(random)));
-    fields.push_back(request.fields());
-    client.submit(*engine, std::move(request));
-  }
-  for (size_t i = 0; i < kRequests; ++i) {
-    SCOPED_TRACE(i);
-    expect_answer(client.wait(i), fields[i]);
-  }
+  testing::check_answers(
+      client, *engine, 60, [&] { return random_request(random); }, expect_answer);
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.max_steps_in_flight, GetParam().async ? 2 : 1);
   EXPECT_EQ(stats.preemptions > 0, GetParam().num_blocks < 65);
@@ -198,8 +175,7 @@ TEST(GrammarEngine, RowsWithoutAGrammarAreNotDelayed) {
   EngineConfig config;
   config.grammar_mask_delay_us = 600'000'000;  // the engine's end cuts it short
   Client client;
-  const std::unique_ptr<Engine> engine =
-      make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(FakeModel{}));
+  const std::unique_ptr<Engine> engine = make_toy_engine(config, {});
   for (size_t i = 0; i < kStructured; ++i) {
     client.submit(*engine, request_for("[a-z]{9}", 20, 5 + static_cast<int32_t>(i)));
   }
@@ -224,8 +200,7 @@ TEST(GrammarEngine, RowsThatComeAndGoAreNotDelayed) {
   config.grammar_mask_delay_us = 600'000'000;
   std::mt19937 random(13);
   Client client;
-  const std::unique_ptr<Engine> engine =
-      make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(model));
+  const std::unique_ptr<Engine> engine = make_toy_engine(config, model);
   size_t num_structured = 0;
   for (int32_t i = 0; i < 40; ++i) {
     if (i % 8 == 0) {
@@ -259,8 +234,7 @@ TEST(GrammarEngine, ASlowFillHidesBehindTheForward) {
   EngineConfig config;
   config.grammar_mask_delay_us = 2'000;
   Client client;
-  const std::unique_ptr<Engine> engine =
-      make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(model));
+  const std::unique_ptr<Engine> engine = make_toy_engine(config, model);
   GenerationRequest plain = greedy_request({8, 9}, 4 * kTokens);
   plain.sampling.ignore_eos = true;
   std::vector<RequestFields> fields;
@@ -283,7 +257,7 @@ TEST(GrammarEngine, ASlowFillHidesBehindTheForward) {
 
 TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
   Client client;
-  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   GenerationRequest request = request_for("stop", 20);
   request.sampling.min_tokens = 10;  // does not matter: nothing more can come
   client.submit(*engine, request);
@@ -298,7 +272,7 @@ TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
 
 TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
   Client client;
-  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   client.submit(*engine, request_for("[a-z]{9}", 20));
   client.submit(*engine, request_for("stopX", 20));  // no token has an X
   const RequestUpdate& last = client.wait(1).last;
@@ -310,7 +284,7 @@ TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
 
 TEST(GrammarEngine, ABadGrammarRefusesItsRequestAlone) {
   Client client;
-  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   client.submit(*engine, request_for("[a-z]{9}", 20));
   const auto refused = engine->validate(request_for("a(b", 20));
   ASSERT_FALSE(refused);
@@ -321,7 +295,7 @@ TEST(GrammarEngine, ABadGrammarRefusesItsRequestAlone) {
 
 TEST(GrammarEngine, ChoicesShareTheGrammarAndNothingElse) {
   Client client;
-  const std::unique_ptr<Engine> engine = testing::make_toy_engine({}, {});
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   GenerationRequest request = request_for("[a-z]{6}", 20);
   request.sampling.temperature = 1;
   request.sampling.n = 6;

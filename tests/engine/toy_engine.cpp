@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/engine/toy_engine.h"
 
+#include "tests/support/serializing_executor.h"
+
 #include <algorithm>
 #include <string_view>
+
+#include <gtest/gtest.h>
 
 namespace warprow::testing {
 namespace {
@@ -145,8 +149,45 @@ GenerationRequest greedy_request(std::vector<TokenId> prompt, int64_t max_tokens
   return request;
 }
 
-std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config, const FakeModel& model) {
-  return make_engine(config, make_toy_text(), std::make_unique<FakeExecutor>(model));
+GenerationRequest random_toy_request(std::mt19937& random) {
+  const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
+  std::vector<TokenId> prompt(static_cast<size_t>(below(3)) * 16, 2 + below(2));
+  for (int32_t i = 1 + below(40); i > 0; --i) {
+    prompt.push_back(2 + below(kToyVocab - 2));
+  }
+  GenerationRequest request = greedy_request(std::move(prompt), 1 + below(30));
+  if (below(2) == 0) {
+    request.sampling.temperature = 0.8;
+    request.sampling.seed = below(1000);
+  }
+  return request;
+}
+
+std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config,
+                                        const FakeModel& model,
+                                        bool serialised) {
+  std::unique_ptr<Executor> executor = std::make_unique<FakeExecutor>(model);
+  if (serialised) {
+    executor = std::make_unique<SerializingExecutor>(std::move(executor));
+  }
+  return make_engine(config, make_toy_text(), std::move(executor));
+}
+
+void check_answers(Client& client,
+                   Engine& engine,
+                   size_t num_requests,
+                   const std::function<GenerationRequest()>& make_request,
+                   const std::function<void(const Told&, const RequestFields&)>& check) {
+  std::vector<RequestFields> fields;
+  for (size_t i = 0; i < num_requests; ++i) {
+    ValidRequest request = value_or_throw(engine.validate(make_request()));
+    fields.push_back(request.fields());
+    client.submit(engine, std::move(request));
+  }
+  for (size_t i = 0; i < num_requests; ++i) {
+    SCOPED_TRACE(i);
+    check(client.wait(i), fields[i]);
+  }
 }
 
 }  // namespace warprow::testing

@@ -7,8 +7,10 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +68,21 @@ ToyAnswer toy_answer(const RequestFields& fields);
 
 GenerationRequest greedy_request(std::vector<TokenId> prompt, int64_t max_tokens);
 
-std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config, const FakeModel& model);
+// A greedy or sampled request; a few have the beginning of their prompts in common, for the prefix
+// cache.
+GenerationRequest random_toy_request(std::mt19937& random);
+
+// Serialised: what goes to the executor and comes back passes through bytes.
+std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config,
+                                        const FakeModel& model,
+                                        bool serialised = false);
+
+// Submits the requests without waiting, then checks what the client was told of each against the
+// fields of the valid request. `client` is new.
+void check_answers(Client& client,
+                   Engine& engine,
+                   size_t num_requests,
+                   const std::function<GenerationRequest()>& make_request,
+                   const std::function<void(const Told&, const RequestFields&)>& check);
 
 }  // namespace warprow::testing
