@@ -13,7 +13,6 @@
 #include <functional>
 #include <iostream>
 #include <map>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -58,34 +57,15 @@ TokenLists half_of(int32_t vocab_size) {
 // drawn with a seed, every fifth has penalties, every sixth token lists and prompt logprobs,
 // every eighth all of these and more, and every fifth a grammar (rig_grammars.h).
 std::vector<Request> make_requests(int32_t vocab_size, const Workload& load) {
-  std::mt19937 random(7);
-  const auto token = [&] {
-    return static_cast<TokenId>(random() % static_cast<uint32_t>(vocab_size));
-  };
-  std::vector<TokenId> prefix(40);
-  for (TokenId& id : prefix) {
-    id = token();
-  }
-  std::vector<Request> requests;
+  std::vector<Request> requests = test::mixed_requests({.num_requests = load.num_requests,
+                                                        .max_prompt = load.max_prompt,
+                                                        .max_tokens = load.max_tokens,
+                                                        .vocab_size = vocab_size});
   for (int32_t i = 0; i < load.num_requests; ++i) {
-    Request request;
-    request.id = static_cast<uint64_t>(i) + 1;
-    if (i % 2 == 0) {
-      request.prompt = prefix;
-    }
-    const auto extra = 1 + random() % static_cast<uint32_t>(load.max_prompt - 40);
-    for (uint32_t t = 0; t < extra; ++t) {
-      request.prompt.push_back(token());
-    }
-    request.max_tokens =
-        1 + static_cast<int32_t>(random() % static_cast<uint32_t>(load.max_tokens));
+    Request& request = requests[static_cast<size_t>(i)];
     request.params.num_logprobs = 5;
     if (load.rules && i % 4 >= 2) {
-      request.params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
-      request.params.seed = 1000U + static_cast<uint64_t>(i);
-      request.params.top_k = i % 3 == 0 ? 40 : 0;
-      request.params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
-      request.params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
+      test::set_drawing(request.params, i);
     }
     if (load.rules && i % 5 == 3) {
       request.params.repetition_penalty = 1.3F;
@@ -99,7 +79,6 @@ std::vector<Request> make_requests(int32_t vocab_size, const Workload& load) {
     if (load.rules && i % 8 == 5) {
       test::set_every_rule(request, vocab_size);
     }
-    requests.push_back(request);
   }
   return requests;
 }

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -39,33 +38,15 @@ struct Workload {
 // its own rules, every fifth has penalties, another fifth a least length, another one token lists,
 // and another one a grammar (rig_grammars.h).
 std::vector<Request> make_requests(const Workload& load) {
-  std::mt19937 random(7);
-  const auto token = [&] {
-    return static_cast<TokenId>(3 + random() % static_cast<uint32_t>(load.vocab_size - 3));
-  };
-  std::vector<TokenId> prefix(40);
-  for (TokenId& id : prefix) {
-    id = token();
-  }
-  std::vector<Request> requests;
+  std::vector<Request> requests = test::mixed_requests({.num_requests = load.num_requests,
+                                                        .max_prompt = load.max_prompt,
+                                                        .max_tokens = load.max_tokens,
+                                                        .first_token = 3,
+                                                        .vocab_size = load.vocab_size});
   for (int32_t i = 0; i < load.num_requests; ++i) {
-    Request request;
-    request.id = static_cast<uint64_t>(i) + 1;
-    if (i % 2 == 0) {
-      request.prompt = prefix;
-    }
-    const auto extra = 1 + random() % static_cast<uint32_t>(load.max_prompt - 40);
-    for (uint32_t t = 0; t < extra; ++t) {
-      request.prompt.push_back(token());
-    }
-    request.max_tokens =
-        1 + static_cast<int32_t>(random() % static_cast<uint32_t>(load.max_tokens));
+    Request& request = requests[static_cast<size_t>(i)];
     if (i % 4 >= 2) {
-      request.params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
-      request.params.seed = 1000U + static_cast<uint64_t>(i);
-      request.params.top_k = i % 3 == 0 ? 40 : 0;
-      request.params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
-      request.params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
+      test::set_drawing(request.params, i);
     }
     if (i % 5 == 3) {  // greedy and drawn rows alike
       request.params.repetition_penalty = 1.3F;
@@ -87,7 +68,6 @@ std::vector<Request> make_requests(const Workload& load) {
     if (i % 8 == 5) {
       test::set_every_rule(request, load.vocab_size);
     }
-    requests.push_back(request);
   }
   return requests;
 }

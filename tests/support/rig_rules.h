@@ -5,8 +5,53 @@
 #include "wire/token_lists.h"
 
 #include <cstdint>
+#include <random>
+#include <vector>
 
 namespace warprow::test {
+
+struct RequestMix {
+  int32_t num_requests = 0;
+  int32_t max_prompt = 0;  // above 40, the length of the prefix
+  int32_t max_tokens = 0;
+  TokenId first_token = 0;  // of those in prompts
+  int32_t vocab_size = 0;
+};
+
+// Greedy requests with prompts of mixed length, half of them behind a common prefix.
+inline std::vector<Request> mixed_requests(const RequestMix& mix) {
+  std::mt19937 random(7);
+  const auto below = [&](int32_t n) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(n));
+  };
+  const auto token = [&] { return mix.first_token + below(mix.vocab_size - mix.first_token); };
+  std::vector<TokenId> prefix(40);
+  for (TokenId& id : prefix) {
+    id = token();
+  }
+  std::vector<Request> requests(static_cast<size_t>(mix.num_requests));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& request = requests[i];
+    request.id = i + 1;
+    if (i % 2 == 0) {
+      request.prompt = prefix;
+    }
+    for (int32_t more = 1 + below(mix.max_prompt - 40); more > 0; --more) {
+      request.prompt.push_back(token());
+    }
+    request.max_tokens = 1 + below(mix.max_tokens);
+  }
+  return requests;
+}
+
+// The i-th request is drawn with a seed, by one of three rules.
+inline void set_drawing(SamplingParams& params, int32_t i) {
+  params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
+  params.seed = 1000U + static_cast<uint64_t>(i);
+  params.top_k = i % 3 == 0 ? 40 : 0;
+  params.top_p = i % 3 == 1 ? 0.9F : 1.0F;
+  params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
+}
 
 // Every other token from `first` on, of which many are bad words, many pairs too, and some are
 // biased.
