@@ -80,9 +80,9 @@ class Bench {
     const int64_t toks = starts.back();
     const int64_t qkv = int64_t{c.q_heads + 2 * c.kv_heads} * c.dim;
     const int64_t out = int64_t{c.q_heads} * c.dim;
-    cache_ = filled(layer_elements_ * num_layers_);
-    q_ = filled(toks * qkv);
-    out_ = filled(toks * out);
+    cache_ = buffers_.normal_bf16(layer_elements_ * num_layers_);
+    q_ = buffers_.normal_bf16(toks * qkv);
+    out_ = buffers_.normal_bf16(toks * out);
     const auto n = static_cast<int64_t>(c.rows.size());
     args_.q = ActView(DType::kBF16, q_, toks, out, qkv);
     args_.out = ActView(DType::kBF16, out_, toks, out);
@@ -93,24 +93,17 @@ class Bench {
     args_.kv.block_size = block;
     args_.kv.head_stride = options.nhd ? c.dim : int64_t{block} * c.dim;
     args_.kv.token_stride = options.nhd ? int64_t{c.kv_heads} * c.dim : c.dim;
-    args_.block_table = make_view<const int32_t>(upload(table), n, max_blocks);
-    args_.idx_mapping = make_view<const int32_t>(upload(idx), n);
-    args_.query_start_loc = make_view<const int32_t>(upload(starts), n + 1);
-    args_.seq_lens = make_view<const int32_t>(upload(lens), n);
+    args_.block_table = make_view<const int32_t>(buffers_.upload(table), n, max_blocks);
+    args_.idx_mapping = make_view<const int32_t>(buffers_.upload(idx), n);
+    args_.query_start_loc = make_view<const int32_t>(buffers_.upload(starts), n + 1);
+    args_.seq_lens = make_view<const int32_t>(buffers_.upload(lens), n);
     args_.num_q_heads = c.q_heads;
     args_.scale = 0.0884F;
     args_.num_decode_rows = num_decodes_;
     args_.settled = options.settled;
     const size_t scratch = native_attention_scratch_bytes(args_.kv, c.q_heads, n);
-    args_.scratch = make_view(allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
+    args_.scratch = make_view(buffers_.allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
   }
-  ~Bench() {
-    for (void* p : owned_) {
-      cudaFree(p);
-    }
-  }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
 
   void run(Stream& stream) {
     const double plan = graph_us(stream, 16, [&](int) { attention_schedule(stream, args_); }, 3);
@@ -145,39 +138,6 @@ class Bench {
   }
 
  private:
-  template <typename T>
-  T* allocate(size_t n) {
-    T* p = nullptr;
-    WR_CUDA(cudaMalloc(&p, n * sizeof(T)));
-    owned_.push_back(p);
-    return p;
-  }
-  template <typename T>
-  T* upload(const std::vector<T>& values) {
-    T* p = allocate<T>(values.size());
-    WR_CUDA(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return p;
-  }
-  // Random bf16 numbers of normal size; a stretch of them is repeated.
-  uint16_t* filled(size_t n) {
-    static const std::vector<uint16_t> stretch = [] {
-      std::vector<uint16_t> values((1 << 21) + 37);
-      std::mt19937 rng(7);
-      std::normal_distribution<float> normal;
-      for (uint16_t& v : values) {
-        v = f32_to_bf16(normal(rng));
-      }
-      return values;
-    }();
-    auto* p = allocate<uint16_t>(n);
-    for (size_t at = 0; at < n; at += stretch.size()) {
-      const size_t bytes = std::min(stretch.size(), n - at) * 2;
-      WR_CUDA(cudaMemcpyAsync(p + at, stretch.data(), bytes, cudaMemcpyHostToDevice));
-    }
-    WR_CUDA(cudaDeviceSynchronize());
-    return p;
-  }
-
   Case case_;
   ScheduledAttentionArgs args_;
   uint16_t* cache_ = nullptr;
@@ -188,7 +148,7 @@ class Bench {
   int32_t num_decodes_ = 0;
   double kv_bytes_ = 0;
   double flops_ = 0;
-  std::vector<void*> owned_;
+  BenchBuffers buffers_;
 };
 
 std::vector<Case> cases() {

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -86,18 +85,22 @@ class Bench {
     layer_bytes_ = static_cast<size_t>(num_blocks * kv.block_stride) * 2;
     num_layers_ = copies_beyond_l2(layer_bytes_);
     const int64_t toks = starts.back();
-    args_.q = ActView(DType::kBF16,
-                      filled(static_cast<size_t>(toks) * (kHeads + 2 * kKvHeads) * kDim * 2),
-                      toks,
-                      kHeads * kDim,
-                      (kHeads + 2 * kKvHeads) * kDim);
-    args_.out = ActView(
-        DType::kBF16, filled(static_cast<size_t>(toks) * kHeads * kDim * 2), toks, kHeads * kDim);
-    cache_ = static_cast<std::byte*>(filled(layer_bytes_ * static_cast<size_t>(num_layers_)));
-    args_.block_table = make_view<const int32_t>(upload(table), num_rows, max_blocks);
-    args_.idx_mapping = make_view<const int32_t>(upload(idx), num_rows);
-    args_.query_start_loc = make_view<const int32_t>(upload(starts), num_rows + 1);
-    args_.seq_lens = make_view<const int32_t>(upload(lens), num_rows);
+    args_.q =
+        ActView(DType::kBF16,
+                buffers_.normal_bf16(static_cast<size_t>(toks) * (kHeads + 2 * kKvHeads) * kDim),
+                toks,
+                kHeads * kDim,
+                (kHeads + 2 * kKvHeads) * kDim);
+    args_.out = ActView(DType::kBF16,
+                        buffers_.normal_bf16(static_cast<size_t>(toks) * kHeads * kDim),
+                        toks,
+                        kHeads * kDim);
+    cache_ = reinterpret_cast<std::byte*>(
+        buffers_.normal_bf16(layer_bytes_ / 2 * static_cast<size_t>(num_layers_)));
+    args_.block_table = make_view<const int32_t>(buffers_.upload(table), num_rows, max_blocks);
+    args_.idx_mapping = make_view<const int32_t>(buffers_.upload(idx), num_rows);
+    args_.query_start_loc = make_view<const int32_t>(buffers_.upload(starts), num_rows + 1);
+    args_.seq_lens = make_view<const int32_t>(buffers_.upload(lens), num_rows);
     args_.num_q_heads = kHeads;
     args_.scale = 1.0F / std::sqrt(static_cast<float>(kDim));
     args_.limits = {kv,
@@ -110,7 +113,7 @@ class Bench {
     // The partial results of the largest number of splits that is tried.
     const size_t bytes = flashinfer_scratch_bytes(args_.limits) +
                          static_cast<size_t>(num_rows) * kMaxSplits * kHeads * (kDim * 2 + 8);
-    args_.scratch = make_view(allocate<std::byte>(bytes), static_cast<int64_t>(bytes));
+    args_.scratch = make_view(buffers_.allocate<std::byte>(bytes), static_cast<int64_t>(bytes));
   }
 
   void run(Stream& stream) {
@@ -179,37 +182,6 @@ class Bench {
                 100 * flops / kBf16FlopsPerSecond);
   }
 
-  template <typename T>
-  T* allocate(size_t n) {
-    owned_.push_back(std::make_unique<BenchBuffer>(n * sizeof(T)));
-    return owned_.back()->as<T>();
-  }
-  template <typename T>
-  T* upload(const std::vector<T>& values) {
-    T* p = allocate<T>(values.size());
-    WR_CUDA(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return p;
-  }
-  // bf16 numbers of normal size: a stretch of random ones, repeated.
-  void* filled(size_t bytes) {
-    static const std::vector<uint16_t> stretch = [] {
-      std::vector<uint16_t> values((1 << 21) + 37);
-      std::mt19937 rng(7);
-      std::normal_distribution<float> normal;
-      for (uint16_t& v : values) {
-        v = f32_to_bf16(normal(rng));
-      }
-      return values;
-    }();
-    auto* p = allocate<std::byte>(bytes);
-    const size_t step = std::min(stretch.size() * 2, bytes);
-    WR_CUDA(cudaMemcpy(p, stretch.data(), step, cudaMemcpyHostToDevice));
-    for (size_t at = step; at < bytes; at += step) {
-      WR_CUDA(cudaMemcpy(p + at, p, std::min(step, bytes - at), cudaMemcpyDeviceToDevice));
-    }
-    return p;
-  }
-
   Case case_;
   FlashInferArgs args_;
   std::byte* cache_ = nullptr;
@@ -217,7 +189,7 @@ class Bench {
   int num_layers_ = 1;
   double kv_bytes_ = 0;
   double flops_ = 0;
-  std::vector<std::unique_ptr<BenchBuffer>> owned_;
+  BenchBuffers buffers_;
 };
 
 std::vector<Case> decodes() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/launch.h"
@@ -13,6 +14,7 @@
 #include <cuda_runtime.h>
 #include <functional>
 #include <memory>
+#include <random>
 #include <vector>
 
 namespace warprow::cuda {
@@ -43,6 +45,44 @@ class BenchBuffer {
  private:
   void* data_ = nullptr;
   size_t bytes_;
+};
+
+// What a benchmark reads and writes, freed with it.
+class BenchBuffers {
+ public:
+  template <typename T>
+  T* allocate(size_t n) {
+    owned_.push_back(std::make_unique<BenchBuffer>(n * sizeof(T)));
+    return owned_.back()->as<T>();
+  }
+  template <typename T>
+  T* upload(const std::vector<T>& values) {
+    T* p = allocate<T>(values.size());
+    WR_CUDA(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+  }
+  // Random bf16 numbers of normal size; a stretch of them is repeated.
+  uint16_t* normal_bf16(size_t n) {
+    static const std::vector<uint16_t> stretch = [] {
+      std::vector<uint16_t> values((1 << 21) + 37);
+      std::mt19937 rng(7);
+      std::normal_distribution<float> normal;
+      for (uint16_t& v : values) {
+        v = f32_to_bf16(normal(rng));
+      }
+      return values;
+    }();
+    auto* p = allocate<uint16_t>(n);
+    const size_t step = std::min(stretch.size(), n);
+    WR_CUDA(cudaMemcpy(p, stretch.data(), step * 2, cudaMemcpyHostToDevice));
+    for (size_t at = step; at < n; at += step) {
+      WR_CUDA(cudaMemcpy(p + at, p, std::min(step, n - at) * 2, cudaMemcpyDeviceToDevice));
+    }
+    return p;
+  }
+
+ private:
+  std::vector<std::unique_ptr<BenchBuffer>> owned_;
 };
 
 // How many copies of something that a pass reads must be rotated so that L2 does not serve it.
