@@ -2,6 +2,7 @@
 // The execution layer on a GPU, with random weights: driver calls and waits of a step, memory against
 // the plan and against the driver, empty steps, and thousands of random steps in lockstep with a CPU.
 #include "base/check.h"
+#include "base/error.h"
 #include "device/cuda_device.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/step_work.h"
@@ -190,6 +191,14 @@ TEST_F(RuntimeCuda, TooLittleMemoryIsRefusedBeforeLoading) {
   EXPECT_NE(not_free.error().message.find("are free"), std::string::npos)
       << not_free.error().message;
   EXPECT_GE(free_bytes(), before / 2 - 64 * kMiB);
+}
+
+TEST_F(RuntimeCuda, AnArenaThatDoesNotFitLeavesNoAddressesReserved) {
+  constexpr size_t kBytes = size_t{32} << 40;  // a process has addresses for a few of these
+  const auto device = cuda::make_cuda_device();
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_THROW(device->make_arena(ArenaPurpose::kWorkspace, kBytes), StartupError);
+  }
 }
 
 // Memory goes back to the driver and returns at the same addresses: graphs captured before replay

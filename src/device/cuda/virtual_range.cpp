@@ -33,7 +33,12 @@ VirtualRange::VirtualRange(int ordinal, size_t bytes, const char* purpose)
   bytes_ = round_up(std::max<size_t>(bytes, 1), granularity);
   page_bytes_ = std::min(kPieceBytes, bytes_);
   WR_CU(driver().reserve(&base_, bytes_, 0, 0, 0));
-  map();
+  try {
+    map();
+  } catch (...) {
+    driver().free_address(base_, bytes_);
+    throw;
+  }
 }
 
 VirtualRange::~VirtualRange() {
