@@ -41,10 +41,10 @@ std::vector<Rule> rules_to_time() {
     set(rule.params);
     all.push_back(rule);
   };
-  constexpr uint32_t kCut = kSampleRandom | kSampleTopKTopP;
+  constexpr uint32_t kCut = kSampleRandom | kSampleCut;
   add("greedy", 0, [](SampleParams&) {});
   add("temperature", kSampleRandom, [](SampleParams& p) { p.temperature = 0.8F; });
-  add("min_p 0.05", kSampleRandom, [](SampleParams& p) {
+  add("min_p 0.05", kCut, [](SampleParams& p) {
     p.temperature = 0.8F;
     p.min_p = 0.05F;
   });

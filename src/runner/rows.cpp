@@ -14,8 +14,8 @@ uint32_t sample_rules_of(const SamplingParams& params) {
   uint32_t rules = 0;
   if (!params.is_greedy()) {
     rules |= kSampleRandom;
-    if (params.top_k > 0 || params.top_p < 1.0F) {
-      rules |= kSampleTopKTopP;
+    if (params.top_k > 0 || params.top_p < 1.0F || params.min_p > 0.0F) {
+      rules |= kSampleCut;
     }
   }
   if (params.num_logprobs >= 0) {

@@ -63,7 +63,7 @@ struct Batch {
     for (const SampleParams& p : params) {
       const bool random = p.temperature >= 1e-5F;
       needed |= random ? kSampleRandom : 0U;
-      needed |= random && (p.top_k > 0 || p.top_p < 1.0F) ? kSampleTopKTopP : 0U;
+      needed |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
       needed |= p.num_logprobs >= 0 ? kSampleLogprobs : 0U;
       needed |= p.repetition_penalty != 1.0F || p.frequency_penalty != 0.0F ||
                         p.presence_penalty != 0.0F || p.min_tokens > 0

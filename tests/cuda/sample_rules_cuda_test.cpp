@@ -30,7 +30,7 @@ class SampleRulesCuda : public testing::CudaTest {
       const SampleParams& p = row.params;
       const bool random = !is_greedy(p.temperature);
       rules |= random ? kSampleRandom : 0U;
-      rules |= random && (p.top_k > 0 || p.top_p < 1.0F) ? kSampleTopKTopP : 0U;
+      rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
       rules |= p.num_logprobs >= 0 || !row.logprob_ids.empty() ? kSampleLogprobs : 0U;
       rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
       const bool lists = !row.allowed.empty() || !row.biases.empty() || !row.bad_words.empty();

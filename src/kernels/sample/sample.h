@@ -38,7 +38,7 @@ WR_HD constexpr bool is_logits(LogprobsMode mode) {
 // changes nothing.
 enum SampleRules : uint32_t {
   kSampleRandom = 1,       // a row with a temperature
-  kSampleTopKTopP = 2,     // a random row with top_k or top_p (min_p costs nothing of its own)
+  kSampleCut = 2,          // a random row with top_k, top_p or min_p
   kSampleLogprobs = 4,     // a row that wants logprobs
   kSamplePenalties = 8,    // a row with a penalty or min_tokens
   kSampleTokenLists = 16,  // a row with allowed ids, bad words or biases

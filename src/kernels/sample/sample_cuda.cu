@@ -22,7 +22,7 @@ void sample(Stream& stream, const SampleArgs& args) {
     launch_prompt_mask(stream, args, scratch);
   }
   launch_scan(stream, args, scratch);
-  if ((args.rules & kSampleRandom) != 0) {
+  if ((args.rules & kSampleCut) != 0) {
     launch_weigh(stream, args, scratch);
   }
   launch_finish(stream, args, scratch);

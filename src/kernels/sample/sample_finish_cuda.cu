@@ -82,27 +82,31 @@ __device__ void clear_outputs(const SampleArgs& args, int64_t i) {
   }
 }
 
-__device__ void write_token(const SampleArgs& args, int64_t i, const RowFacts& facts) {
+// One thread: the token of a row without a cut.
+__device__ void write_token(const SampleArgs& args,
+                            const RowPlan& plan,
+                            int64_t i,
+                            const RowFacts& facts) {
   if (facts.bad()) {
     const bool nothing_left = isfinite(facts.raw_max) && facts.max == -kInfinity;
     const SampleError error = nothing_left ? SampleError::kNothingLeft : SampleError::kBadLogits;
     args.error(i) = static_cast<int32_t>(error);
     args.sampled(i) = -static_cast<int32_t>(error);
   } else {
-    args.sampled(i) = facts.argmax;
+    args.sampled(i) = plan.random ? facts.drawn : facts.argmax;
   }
 }
 
-constexpr int32_t kGreedyRows = 4;  // of a block, a warp each
+constexpr int32_t kPlainRows = 4;  // of a block, a warp each
 
-// Formula: the tiles' maximum, lowest id at ties.
+// Formula: the tiles' maximum, or for a random row their best score; lowest id at ties.
 // Shapes: tiles [n, tiles]; sampled, logprob, rank, error [n]; top_ids, top_logprobs [n, max_top].
 // Mapping: a warp per row. Bytes moved: 32 per tile.
-__global__ void __launch_bounds__(kGreedyRows * 32) finish_greedy_kernel(
+__global__ void __launch_bounds__(kPlainRows * 32) finish_plain_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   pdl_wait();
   pdl_release();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kGreedyRows + threadIdx.x / 32;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kPlainRows + threadIdx.x / 32;
   if (i >= args.logits.shape[0]) {
     return;
   }
@@ -115,7 +119,7 @@ __global__ void __launch_bounds__(kGreedyRows * 32) finish_greedy_kernel(
   }
   const RowFacts facts = row_facts(scratch.tiles + i * scratch.num_tiles, scratch.num_tiles, plan);
   if (threadIdx.x % 32 == 0) {
-    write_token(args, i, facts);
+    write_token(args, plan, i, facts);
   }
 }
 
@@ -148,7 +152,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
         row_facts(scratch.tiles + i * scratch.num_tiles, scratch.num_tiles, plan);
     if (threadIdx.x == 0) {
       row_shared = facts;
-      write_token(args, i, facts);
+      write_token(args, plan, i, facts);
     }
   }
   __syncthreads();
@@ -199,11 +203,10 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   const int64_t n = args.logits.shape[0];
   LaunchShape shape;
-  constexpr uint32_t kTokenRules = kSamplePenalties | kSampleTokenLists;
-  if ((args.rules & ~kTokenRules) == 0) {
-    shape.grid = dim3(static_cast<unsigned>((n + kGreedyRows - 1) / kGreedyRows));
-    shape.block = dim3(kGreedyRows * 32);
-    launch(stream, "sample_finish_greedy", shape, finish_greedy_kernel, args, scratch);
+  if ((args.rules & (kSampleCut | kSampleLogprobs)) == 0) {  // the scan has decided every row
+    shape.grid = dim3(static_cast<unsigned>((n + kPlainRows - 1) / kPlainRows));
+    shape.block = dim3(kPlainRows * 32);
+    launch(stream, "sample_finish_plain", shape, finish_plain_kernel, args, scratch);
     return;
   }
   shape.grid = dim3(static_cast<unsigned>(n));

@@ -65,10 +65,10 @@ __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64
   plan.position = args.logit_pos(i);
   plan.random = (rules & kSampleRandom) != 0 && !is_greedy(p.temperature);
   plan.divisor = effective_temperature(p.temperature);
-  const bool may_cut = (rules & kSampleTopKTopP) != 0;
+  const bool may_cut = (rules & kSampleCut) != 0;
   plan.top_k = may_cut && p.top_k > 0 && p.top_k < args.logits.shape[1] ? p.top_k : 0;
   plan.top_p = may_cut ? p.top_p : 1.0F;
-  plan.min_p = p.min_p;
+  plan.min_p = may_cut ? p.min_p : 0.0F;
   const bool logprobs = (rules & kSampleLogprobs) != 0 && p.num_logprobs >= 0;
   plan.processed = logprobs && is_processed(args.logprobs_mode);
   plan.logprobs = logprobs && !plan.processed;

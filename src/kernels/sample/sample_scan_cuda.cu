@@ -10,7 +10,7 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int32_t kWarps = kTileThreads / 32;
-constexpr uint32_t kSums = kSampleTopKTopP | kSampleLogprobs;
+constexpr uint32_t kSums = kSampleCut | kSampleLogprobs;
 constexpr uint32_t kTokenRules = kSamplePenalties | kSampleTokenLists;
 
 using ScanTile = Tile<kTileThreads>;
@@ -182,13 +182,15 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
     shared.argmax[warp] = __reduce_min_sync(~0U, group_max == max ? tile.find(max) : INT32_MAX);
   }
   Drawn drawn;
-  if constexpr ((kRules & kSampleRandom) != 0) {
+  if constexpr ((kRules & kSampleCut) != 0) {
     if (plan.cut()) {
       scratch.group_max[group] = group_max;
-      if ((kRules & kSampleTopKTopP) != 0 && plan.top_p_alone()) {
+      if (plan.top_p_alone()) {
         shared.scaled_sum[warp] = sum_exp(tile, max, plan.divisor);
       }
     }
+  }
+  if constexpr ((kRules & kSampleRandom) != 0) {
     if (plan.random && !plan.listed()) {
       drawn = draw_tile(
           tile, GumbelDraw(draw_key(args, plan), plan.divisor), shared.draws, [&](int32_t id) {
@@ -218,8 +220,8 @@ void launch_rules(Stream& stream, const SampleArgs& args, const SampleScratch& s
 
 }  // namespace
 
-// Instances: with and without the draw, with and without sums of exponentials, with and without
-// rules on tokens.
+// Instances: with and without the draw, with and without cuts and sums of exponentials, with and
+// without rules on tokens.
 void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   constexpr void (*kLaunch[])(Stream&, const SampleArgs&, const SampleScratch&) = {
       launch_rules<0>,
