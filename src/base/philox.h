@@ -4,6 +4,7 @@
 #include "base/hd.h"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace warprow {
 
@@ -27,10 +28,20 @@ struct PhiloxBlock {
   uint32_t word[4];
 };
 
+// The product in 64 bits.
+WR_HD constexpr uint64_t mul_wide(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  if (!std::is_constant_evaluated()) {  // nvcc's own multiply costs an addition more
+    return static_cast<uint64_t>(__umulhi(a, b)) << 32 | a * b;
+  }
+#endif
+  return static_cast<uint64_t>(a) * b;
+}
+
 WR_HD constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t a = static_cast<uint64_t>(kPhiloxMul0) * counter.word[0];
-    const uint64_t b = static_cast<uint64_t>(kPhiloxMul1) * counter.word[2];
+    const uint64_t a = mul_wide(kPhiloxMul0, counter.word[0]);
+    const uint64_t b = mul_wide(kPhiloxMul1, counter.word[2]);
     counter = {{static_cast<uint32_t>(b >> 32) ^ counter.word[1] ^ key0,
                 static_cast<uint32_t>(b),
                 static_cast<uint32_t>(a >> 32) ^ counter.word[3] ^ key1,

@@ -68,8 +68,11 @@ __device__ inline void redraw_tile(FinishShared& shared,
   if (threadIdx.x == 0) {
     shared.draws.clear();
   }
+  const GumbelDraw draw(random, row.divisor);
+  TileNoise<kFinishThreads> noise;
+  noise.make(tile, draw);
   __syncthreads();
-  const Drawn drawn = draw_tile(tile, GumbelDraw(random, row.divisor), shared.draws, kept);
+  const Drawn drawn = draw_tile(tile, noise, draw, shared.draws, kept);
   if (threadIdx.x == 0) {
     shared.score[number] = drawn.score;
     shared.token[number] = drawn.token;

@@ -26,10 +26,16 @@ struct GumbelDraw {
         static_cast<uint32_t>(key.seed >> 32));
   }
 
-  // At least the token's score, up to what `beatable` allows.
-  __device__ float bound(float x, uint32_t word) const {
-    return fmaf(x, scale, -log2_of(static_cast<float>(word) + 0.5F));
+  // At least the noise of a word, and of all tokens 4 * block .. 4 * block + 3.
+  __device__ static float noise_of(uint32_t word) {
+    return -log2_of(static_cast<float>(word) + 0.5F);
   }
+  __device__ float noise_of_four(int32_t block) const {
+    const PhiloxBlock b = bits(block);
+    return noise_of(min(min(b.word[0], b.word[1]), min(b.word[2], b.word[3])));
+  }
+  // At least the score of a token with up to this logit and noise, up to what `beatable` allows.
+  __device__ float bound(float x, float noise) const { return fmaf(x, scale, noise); }
 
   // A bound at or under this cannot beat the score.
   __device__ static float beatable(double score) {
@@ -38,12 +44,12 @@ struct GumbelDraw {
   }
 
   // The score to within a thousandth.
-  __device__ double rough_score(float x, uint32_t word) const {
+  __device__ float rough_score(float x, uint32_t word) const {
     const float u = (static_cast<float>(word) + 0.5F) * 2.3283064365386962890625e-10F;
     // -ln(1 - u); by a series where 1 - u would lose u's digits.
     const float t = u < 0.01F ? u * (1.0F + u * (0.5F + u * (1.0F / 3)))
                               : -log2_of(fmaxf(1.0F - u, 1e-10F)) * 0.693147181F;
-    return (x * scale - log2_of(t)) * 0.69314718055994530942;
+    return (x * scale - log2_of(t)) * 0.693147181F;
   }
 
   // The score of a logit, which is divided here.

@@ -41,6 +41,8 @@ struct RowPlan {
   __device__ bool cut() const { return random && (top_k > 0 || top_p < 1.0F || min_p > 0.0F); }
   // Its top_k tokens fit into a block's list: no draw from all tokens is wanted.
   __device__ bool listed() const { return random && top_k > 0 && top_k <= kListTopK; }
+  // The scan draws from all its tokens.
+  __device__ bool drawn() const { return random && !listed(); }
   // Whether a token survives depends on what stands before it.
   __device__ bool tested() const { return cut() && !listed() && (top_k > 0 || top_p < 1.0F); }
   // The nucleus of all tokens: their mass is wanted.
@@ -48,6 +50,11 @@ struct RowPlan {
     return random && top_p < 1.0F && top_k == 0 && min_p == 0.0F;
   }
 };
+
+// The row whose parameters logits row i has; negative: no token is wanted.
+__device__ inline int32_t params_row(const SampleArgs& args, int64_t i) {
+  return args.given.empty() ? args.logit_row(i) : 0;
+}
 
 __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64_t i) {
   RowPlan plan{};
@@ -57,7 +64,7 @@ __device__ inline RowPlan plan_row(const SampleArgs& args, uint32_t rules, int64
     plan.logprobs = true;
     return plan;
   }
-  plan.row = args.logit_row(i);
+  plan.row = params_row(args, i);
   if (plan.row < 0) {
     return plan;
   }

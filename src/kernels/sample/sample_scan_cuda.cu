@@ -144,17 +144,21 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
   pdl_wait();
   pdl_release();
   const int64_t i = blockIdx.y;
-  const RowPlan plan = plan_row(args, kRules & args.rules, i);
-  if (plan.row < 0) {
+  if (params_row(args, i) < 0) {
     return;
   }
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t warp = thread / 32;
   ScanTile tile(static_cast<int32_t>(blockIdx.x));
   tile.load(LogitRow(args.logits.row(i), args.logits.shape[1]));
+  const RowPlan plan = plan_row(args, kRules & args.rules, i);
+  [[maybe_unused]] TileNoise<kTileThreads> noise;
   if constexpr ((kRules & kSampleRandom) != 0) {
     if (thread == 0) {
       shared.draws.clear();
+    }
+    if (plan.drawn()) {
+      noise.make(tile, GumbelDraw(draw_key(args, plan), plan.divisor));
     }
     __syncthreads();
   }
@@ -191,13 +195,17 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
     }
   }
   if constexpr ((kRules & kSampleRandom) != 0) {
-    if (plan.random && !plan.listed()) {
-      drawn = draw_tile(
-          tile, GumbelDraw(draw_key(args, plan), plan.divisor), shared.draws, [&](int32_t id) {
-            const float* x =
-                plan.changed() ? scratch.changed + i * scratch.changed_stride : args.logits.row(i);
-            return LogitRow(x, args.logits.shape[1]).four(id);
-          });
+    if (plan.drawn()) {
+      drawn = draw_tile(tile,
+                        noise,
+                        GumbelDraw(draw_key(args, plan), plan.divisor),
+                        shared.draws,
+                        [&](int32_t id) {
+                          const float* x = plan.changed()
+                                               ? scratch.changed + i * scratch.changed_stride
+                                               : args.logits.row(i);
+                          return LogitRow(x, args.logits.shape[1]).four(id);
+                        });
     } else {
       __syncthreads();
     }

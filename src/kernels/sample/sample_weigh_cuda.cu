@@ -37,8 +37,11 @@ __device__ void redraw_tile(const SampleArgs& args,
   if (threadIdx.x == 0) {
     list.clear();
   }
+  const GumbelDraw draw(draw_key(args, plan), plan.divisor);
+  TileNoise<kTileThreads> noise;
+  noise.make(tile, draw);
   __syncthreads();
-  const Drawn drawn = draw_tile(tile, GumbelDraw(draw_key(args, plan), plan.divisor), list, kept);
+  const Drawn drawn = draw_tile(tile, noise, draw, list, kept);
   if (threadIdx.x == 0) {
     result.score = drawn.score;
     result.drawn = drawn.token;

@@ -51,11 +51,16 @@ struct Tile {
     }
   }
 
+  // Of one stretch, and of all.
+  __device__ float max_of(int32_t part) const {
+    return max_or_nan(max_or_nan(x[4 * part], x[4 * part + 1]),
+                      max_or_nan(x[4 * part + 2], x[4 * part + 3]));
+  }
   __device__ float max() const {
-    float m = x[0];
+    float m = max_of(0);
 #pragma unroll
-    for (int32_t j = 1; j < kTokens; ++j) {
-      m = max_or_nan(m, x[j]);
+    for (int32_t part = 1; part < kParts; ++part) {
+      m = max_or_nan(m, max_of(part));
     }
     return m;
   }
@@ -91,13 +96,29 @@ struct DrawList {
   }
 };
 
+// What bounds the noise of each of a thread's groups of four tokens. It needs no logits, so it is made
+// while they are on their way.
+template <int32_t kThreads>
+struct TileNoise {
+  float of[Tile<kThreads>::kParts];
+
+  __device__ void make(const Tile<kThreads>& tile, const GumbelDraw& draw) {
+#pragma unroll
+    for (int32_t part = 0; part < Tile<kThreads>::kParts; ++part) {
+      of[part] = draw.noise_of_four(tile.token(4 * part) / 4);
+    }
+  }
+};
+
 // The best draw of a tile, in the first warp; all threads of the block, `list` was cleared before a
-// barrier. Each warp goes by its largest bound: the rough score of that token sets the limit, and
-// the tokens whose bounds pass it, seldom more than a few, are listed for the first warp.
+// barrier. Four tokens have one bound, by the largest of their logits and of their noise. Each warp
+// goes by its largest bound: the best rough score of those four tokens sets the limit, and the
+// tokens whose own bounds pass it, seldom more than a few, are listed for the first warp.
 //
 // reread(first) gives four tokens' logits again, which saves the registers of all.
 template <int32_t kThreads, typename Reread>
 __device__ Drawn draw_tile(const Tile<kThreads>& tile,
+                           const TileNoise<kThreads>& noise,
                            const GumbelDraw& draw,
                            DrawList& list,
                            const Reread& reread) {
@@ -106,56 +127,55 @@ __device__ Drawn draw_tile(const Tile<kThreads>& tile,
   float bound = -kInfinity;
 #pragma unroll
   for (int32_t part = 0; part < kParts; ++part) {
-    const PhiloxBlock bits = draw.bits(tile.token(4 * part) / 4);
-    float b = -kInfinity;
-#pragma unroll
-    for (int32_t c = 0; c < 4; ++c) {
-      b = fmaxf(b, draw.bound(tile.x[4 * part + c], bits.word[c]));
-    }
-    bounds[part] = b;
-    bound = fmaxf(b, bound);
+    bounds[part] = draw.bound(tile.max_of(part), noise.of[part]);
+    bound = fmaxf(bounds[part], bound);
   }
   bound = warp_max(bound);
+  // Calls use(first, x, bits) with the groups of four whose bounds pass `least`.
+  const auto for_each_above = [&](float least, const auto& use) {
+    uint32_t parts = 0;
+#pragma unroll
+    for (int32_t part = 0; part < kParts; ++part) {
+      parts |= bounds[part] <= least ? 0U : 1U << part;
+    }
+#pragma unroll 1
+    for (; parts != 0; parts &= parts - 1) {
+      const int32_t part = __ffs(static_cast<int>(parts)) - 1;
+      const int32_t first = tile.token(0) + part * Tile<kThreads>::kStep;
+      const float4 four = reread(first);
+      const float x[4] = {four.x, four.y, four.z, four.w};
+      use(first, x, draw.bits(first / 4));
+    }
+  };
   Drawn mine;
   volatile uint32_t* const limit = &list.limit;
   if (bound != -kInfinity && !(bound <= from_ordered(*limit))) {
-    float least = bound - 1e-6F * fabsf(bound) - 1e-6F;
-#pragma unroll 1
-    for (int32_t round = 0; round < 2; ++round) {  // set the limit, then list
-      uint32_t parts = 0;
+    for_each_above(bound - 1e-6F * fabsf(bound) - 1e-6F,
+                   [&](int32_t, const float(&x)[4], const PhiloxBlock& bits) {
+                     float score = -kInfinity;
 #pragma unroll
-      for (int32_t part = 0; part < kParts; ++part) {
-        parts |= bounds[part] <= least ? 0U : 1U << part;
-      }
-#pragma unroll 1
-      for (; parts != 0; parts &= parts - 1) {
-        const int32_t part = __ffs(static_cast<int>(parts)) - 1;
-        const int32_t first = tile.token(0) + part * Tile<kThreads>::kStep;
-        const float4 again = reread(first);
-        const float x[4] = {again.x, again.y, again.z, again.w};
-        const PhiloxBlock bits = draw.bits(first / 4);
+                     for (int32_t c = 0; c < 4; ++c) {
+                       score = fmaxf(score, draw.rough_score(x[c], bits.word[c]));
+                     }
+                     atomicMax(&list.limit, ordered(GumbelDraw::beatable(score)));
+                   });
+    __syncwarp();
+    const float least = from_ordered(*limit);
+    for_each_above(least, [&](int32_t first, const float(&x)[4], const PhiloxBlock& bits) {
 #pragma unroll
-        for (int32_t c = 0; c < 4; ++c) {
-          const float b = draw.bound(x[c], bits.word[c]);
-          if (x[c] == -kInfinity || b <= least) {
-            continue;
-          }
-          if (round == 0) {
-            const float sure = GumbelDraw::beatable(draw.rough_score(x[c], bits.word[c]));
-            atomicMax(&list.limit, ordered(sure));
-            continue;
-          }
-          const int32_t at = atomicAdd(&list.size, 1);
-          if (at < DrawList::kEntries) {
-            list.entries[at] = {b, x[c], first + c};
-          } else {
-            mine.offer(draw.score(x[c], first + c), first + c);
-          }
+      for (int32_t c = 0; c < 4; ++c) {
+        const float b = draw.bound(x[c], GumbelDraw::noise_of(bits.word[c]));
+        if (x[c] == -kInfinity || b <= least) {
+          continue;
+        }
+        const int32_t at = atomicAdd(&list.size, 1);
+        if (at < DrawList::kEntries) {
+          list.entries[at] = {b, x[c], first + c};
+        } else {
+          mine.offer(draw.score(x[c], first + c), first + c);
         }
       }
-      __syncwarp();
-      least = from_ordered(*limit);
-    }
+    });
   }
   __syncthreads();
   const bool all_listed = list.size <= DrawList::kEntries;
