@@ -346,6 +346,48 @@ TEST_F(SampleCuda, GreedyAndPlainRandomRows) {
   }
 }
 
+// Steps of random rows alone, with and without one whose tokens are cut.
+TEST_F(SampleCuda, PlainRandomRowsBesideCutOnes) {
+  for (const int64_t vocab : {5, 8192, 151936}) {
+    for (const float min_p : {0.0F, 0.02F}) {
+      Batch b(vocab);
+      for (int i = 0; i < 30; ++i) {
+        const auto x = row_of_kind(vocab);
+        SampleParams p;
+        p.seed = rng_();
+        p.temperature = pick({0.02F, 0.8F, 2.0F});
+        p.min_p = i % 4 == 0 ? min_p : 0.0F;
+        p.repetition_penalty = pick({1.0F, 1.0F, 1.3F});
+        p.presence_penalty = p.repetition_penalty > 1.0F ? 0.5F : 0.0F;
+        const Ints tokens = tokens_for(x);
+        b.add(x, p, tokens, below(static_cast<int64_t>(tokens.size())));
+      }
+      check(b);
+    }
+  }
+}
+
+// The likeliest tokens of a row in which a mask leaves fewer than are asked for.
+TEST_F(SampleCuda, LogprobsOfMaskedRows) {
+  for (const int64_t vocab : {40, 9000, 151936}) {
+    Batch b(vocab);
+    for (const int32_t left : {1, 2, 19, 20, 21, 36}) {
+      for (const bool in_front : {false, true}) {
+        std::vector<float> x(static_cast<size_t>(vocab), -kInf);
+        for (int32_t i = 0; i < left; ++i) {
+          x[static_cast<size_t>(in_front ? i : below(vocab))] = static_cast<float>(i % 5);
+        }
+        SampleParams p;
+        p.seed = rng_();
+        p.temperature = pick({0.0F, 1.0F});
+        p.num_logprobs = pick({1, 5, 20});
+        b.add(x, p);
+      }
+    }
+    check(b);
+  }
+}
+
 TEST_F(SampleCuda, RowsWithoutATokenGetNone) {
   Batch b = mixed(3000, 20, 0);
   for (size_t i = 0; i < 20; i += 3) {

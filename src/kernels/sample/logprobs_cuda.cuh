@@ -18,6 +18,19 @@ __device__ inline int32_t token_rank(SearchShared& shared, const SearchRow& raw,
   return static_cast<int32_t>(block_sum(shared, mine));
 }
 
+// Behind shared.keys[0, count), a row's tokens above -inf that a mask left, fewer than k: those at
+// -inf that come first, as many as may follow. Ids below k have enough of them. Returns the number
+// of keys.
+__device__ inline int32_t add_masked(SearchShared& shared, const LogitRow& logits, int32_t k) {
+  for (int32_t id = static_cast<int32_t>(threadIdx.x); id < k; id += kFinishThreads) {
+    if (logits.x[id] == -kInfinity) {
+      shared.keys[atomicAdd(&shared.num_keys, 1)] = token_key(-kInfinity, id);
+    }
+  }
+  __syncthreads();
+  return shared.num_keys;
+}
+
 // The k likeliest tokens, most likely first, lowest id first at ties. Columns from the row's end on
 // get id -1 and -inf.
 __device__ inline void top_logprobs(SearchShared& shared,
@@ -35,9 +48,12 @@ __device__ inline void top_logprobs(SearchShared& shared,
   if (k <= 0) {
     return;
   }
-  int32_t count =
-      collect(shared, raw, value_reached_by(shared, raw, k), [](TokenKey) { return true; });
-  if (count > kMaxKeys) {
+  const float from = fmaxf(value_reached_by(shared, raw, k), std::numeric_limits<float>::lowest());
+  int32_t count = collect(shared, raw, from, [](TokenKey) { return true; });
+  if (count < k) {
+    __syncthreads();  // the count is known to all
+    count = add_masked(shared, raw.logits, k);
+  } else if (count > kMaxKeys) {
     const TokenKey last = kth_key(shared, raw, -kInfinity, k);
     count = collect(shared, raw, key_value(last), [&](TokenKey key) { return key <= last; });
   }

@@ -10,7 +10,7 @@ void sample(Stream& stream, const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];
   check_sample_shapes(args);
-  WR_CHECK_LE(args.top_ids.shape[1], kMaxKeys);
+  WR_CHECK_LE(args.top_ids.shape[1], kMaxKeys / 2);
   WR_CHECK_EQ(args.logits.stride[1], 1);
   WR_CHECK_LE(vocab, kMaxVocab);
   WR_CHECK_GE(args.scratch.shape[0], static_cast<int64_t>(sample_scratch_bytes(vocab, n)));
