@@ -17,10 +17,11 @@ WR_HD constexpr bool uses_penalties(const SampleParams& p) {
 // makes it less likely whatever its sign (Keskar et al., "CTRL", 2019), in the prompt too;
 // frequency and presence see the output alone. -inf stays.
 WR_HD inline float penalized(float logit, const SampleParams& p, int32_t count) {
-  logit = logit > 0.0F ? logit / p.repetition_penalty : logit * p.repetition_penalty;
-#ifdef __CUDA_ARCH__
-  logit -= __fmul_rn(p.frequency_penalty, static_cast<float>(count));  // never a fused multiply-add
+#ifdef __CUDA_ARCH__  // never a fused multiply-add
+  logit = logit > 0.0F ? logit / p.repetition_penalty : __fmul_rn(logit, p.repetition_penalty);
+  logit -= __fmul_rn(p.frequency_penalty, static_cast<float>(count));
 #else
+  logit = logit > 0.0F ? logit / p.repetition_penalty : logit * p.repetition_penalty;
   logit -= p.frequency_penalty * static_cast<float>(count);
 #endif
   return count > 0 ? logit - p.presence_penalty : logit;

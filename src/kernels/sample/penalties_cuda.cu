@@ -29,12 +29,11 @@ __global__ void __launch_bounds__(kThreads) prompt_mask_kernel(
   __syncthreads();
   const KnownTokens tokens = known_tokens(args.tokens, plan.row, plan.position);
   const int32_t end = min(tokens.prompt_len, tokens.len);
-  for (int32_t pos = static_cast<int32_t>(threadIdx.x); pos < end; pos += kThreads) {
-    const int32_t id = tokens.at(pos);
+  for_each_token<kThreads>(tokens, 0, end, [&](int32_t id) {
     if (id >= 0 && id < args.logits.shape[1]) {
       atomicOr(&mask[id / 32], 1U << (id % 32));
     }
-  }
+  });
   __syncthreads();
   uint32_t* const out = scratch.prompt_mask + i * scratch.mask_words;
   for (int32_t w = static_cast<int32_t>(threadIdx.x); w < scratch.mask_words; w += kThreads) {

@@ -22,6 +22,25 @@ __device__ inline bool needs_prompt(const SampleArgs& args, const RowPlan& plan)
   return plan.penalties && args.params(plan.row).repetition_penalty != 1.0F;
 }
 
+// Calls f with the tokens at [begin, end), spread over the block's threads.
+template <int32_t kThreads, typename F>
+__device__ void for_each_token(const KnownTokens& tokens, int32_t begin, int32_t end, const F& f) {
+  constexpr int32_t kBatch = 4;  // loads in flight
+  for (int32_t first = begin + static_cast<int32_t>(threadIdx.x); first < end;
+       first += kBatch * kThreads) {
+    int32_t ids[kBatch];
+#pragma unroll
+    for (int32_t b = 0; b < kBatch; ++b) {
+      const int32_t pos = first + b * kThreads;
+      ids[b] = pos < end ? tokens.at(pos) : -1;
+    }
+#pragma unroll
+    for (const int32_t id : ids) {
+      f(id);
+    }
+  }
+}
+
 // The entries of a tile's tokens, from `first` on.
 struct TileEntries {
   int32_t* entries;  // shared [kTileTokens]
@@ -95,11 +114,11 @@ __device__ inline void fill_entries(const SampleArgs& args,
   }
   if (plan.penalties) {
     const KnownTokens tokens = known_tokens(args.tokens, plan.row, plan.position);
-    for (int32_t pos = tokens.prompt_len + thread; pos < tokens.len; pos += kTileThreads) {
-      if (int32_t* entry = tile.of(tokens.at(pos))) {
+    for_each_token<kTileThreads>(tokens, tokens.prompt_len, tokens.len, [&](int32_t id) {
+      if (int32_t* entry = tile.of(id)) {
         atomicAdd(entry, 1);
       }
-    }
+    });
   }
   if (plan.too_short) {
     const int32_t* stop_ids = args.stop_ids + plan.row * args.stop_ids_stride;

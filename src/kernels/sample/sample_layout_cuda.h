@@ -49,7 +49,7 @@ struct SampleScratch {
   float* raw_group_max;   // [rows, num_tiles * kTileThreads]  rows with logprobs
   float* group_max;       // [rows, num_tiles * kTileThreads]  random rows with a cut
   uint32_t* prompt_mask;  // [rows, mask_words]  rows with a repetition penalty
-  float* changed;         // [rows, changed_stride]  random rows with changed logits
+  float* changed;         // [rows, changed_stride]  cut or processed rows with changed logits
   int32_t num_tiles;
   int32_t mask_words;
   int64_t changed_stride;

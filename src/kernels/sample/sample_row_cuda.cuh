@@ -36,7 +36,7 @@ struct RowPlan {
   // Whether logits differ from the raw ones.
   __device__ bool changed() const { return penalties || too_short || lists; }
   // Whether changed logits are wanted behind the scan.
-  __device__ bool kept() const { return random || processed; }
+  __device__ bool kept() const { return cut() || processed; }
   // A random row that draws from a part of its tokens.
   __device__ bool cut() const { return random && (top_k > 0 || top_p < 1.0F || min_p > 0.0F); }
   // Its top_k tokens fit into a block's list: no draw from all tokens is wanted.

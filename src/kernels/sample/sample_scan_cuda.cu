@@ -13,6 +13,10 @@ constexpr int32_t kWarps = kTileThreads / 32;
 constexpr uint32_t kSums = kSampleCut | kSampleLogprobs;
 constexpr uint32_t kTokenRules = kSamplePenalties | kSampleTokenLists;
 
+// Blocks that share a multiprocessor's registers.
+template <uint32_t kRules>
+constexpr int32_t kBlocks = (kRules & kTokenRules) != 0 ? 3 : 4;
+
 using ScanTile = Tile<kTileThreads>;
 
 // What each warp found in its part of the tile, as TileResult has it for the whole.
@@ -43,34 +47,63 @@ __device__ float sum_exp(const ScanTile& tile, float max, float divisor) {
   return sum;
 }
 
-__device__ void change_tile(const SampleArgs& args,
-                            const SampleScratch& scratch,
-                            const RowPlan& plan,
-                            int64_t i,
-                            const int32_t* entries,
-                            ScanTile& tile) {
-  const SampleParams params = args.params(plan.row);
-  const bool prompt = needs_prompt(args, plan);
-  const uint32_t* mask = scratch.prompt_mask + i * scratch.mask_words;
-  float* const out = scratch.changed + i * scratch.changed_stride;
-#pragma unroll
-  for (int32_t part = 0; part < kTileParts; ++part) {
-    const int32_t id = tile.first + part * kPartTokens;
-    if (id >= args.logits.shape[1]) {
-      break;
+// The rules on tokens for any four of a tile.
+struct ChangeFour {
+  const SampleArgs& args;
+  const RowPlan& plan;
+  SampleParams params;
+  const uint32_t* prompt_mask;  // of the row; null: it does not matter
+  const int32_t* entries;       // the tile's
+  int32_t first;                // its first token
+
+  // Which of the tokens id .. id + 3 the prompt has, a bit each.
+  __device__ uint32_t in_prompt(int32_t id) const {
+    return prompt_mask == nullptr ? 0 : prompt_mask[id / 32] >> (id % 32) & 0xfU;
+  }
+
+  // x: of these tokens.
+  __device__ void operator()(int32_t id, uint32_t known, float (&x)[4]) const {
+    const int4 entry = *reinterpret_cast<const int4*>(entries + (id - first));
+    if ((entry.x | entry.y | entry.z | entry.w) == 0 && known == 0) {
+      return;
     }
-    const int32_t at = part * kPartTokens + 4 * static_cast<int32_t>(threadIdx.x);
-    const int4 entry = *reinterpret_cast<const int4*>(entries + at);
-    const uint32_t known = prompt ? mask[id / 32] >> (id % 32) : 0;
     const int32_t each[4] = {entry.x, entry.y, entry.z, entry.w};
 #pragma unroll
     for (int32_t c = 0; c < 4; ++c) {
-      float& x = tile.x[4 * part + c];
-      x = changed_logit(args, plan, params, x, id + c, each[c], (known >> c & 1) != 0);
+      x[c] = changed_logit(args, plan, params, x[c], id + c, each[c], (known >> c & 1) != 0);
     }
-    if (plan.kept()) {  // up to three floats behind the end: the row's stride has room
-      *reinterpret_cast<float4*>(out + id) = {
-          tile.x[4 * part], tile.x[4 * part + 1], tile.x[4 * part + 2], tile.x[4 * part + 3]};
+  }
+};
+
+// in_prompt of all of a thread's groups, the first one's in the lowest bits: one wait for them all.
+__device__ uint32_t known_in_tile(const ChangeFour& change, int64_t vocab, const ScanTile& tile) {
+  uint32_t known = 0;
+#pragma unroll
+  for (int32_t part = 0; part < kTileParts; ++part) {
+    const int32_t id = tile.first + part * kPartTokens;
+    known |= (id < vocab ? change.in_prompt(id) : 0U) << (4 * part);
+  }
+  return known;
+}
+
+// Changes a tile, and keeps it in `out` unless that is null.
+__device__ void change_tile(
+    const ChangeFour& change, uint32_t known, int64_t vocab, float* out, ScanTile& tile) {
+#pragma unroll
+  for (int32_t part = 0; part < kTileParts; ++part) {
+    const int32_t id = tile.first + part * kPartTokens;
+    if (id >= vocab) {
+      break;
+    }
+    float x[4] = {
+        tile.x[4 * part], tile.x[4 * part + 1], tile.x[4 * part + 2], tile.x[4 * part + 3]};
+    change(id, known >> (4 * part) & 0xfU, x);
+#pragma unroll
+    for (int32_t c = 0; c < 4; ++c) {
+      tile.x[4 * part + c] = x[c];
+    }
+    if (out != nullptr) {  // up to three floats behind the end: the row's stride has room
+      *reinterpret_cast<float4*>(out + id) = {x[0], x[1], x[2], x[3]};
     }
   }
 }
@@ -136,7 +169,7 @@ __device__ void write_result(const ScanShared& shared,
 // Preconditions: scratch of cuda::sample_scratch_bytes; with kSamplePenalties behind prompt_mask.
 // Origin: own.
 template <uint32_t kRules>
-__global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
+__global__ void __launch_bounds__(kTileThreads, kBlocks<kRules>) scan_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   constexpr bool kChanges = (kRules & kTokenRules) != 0;
   __shared__ ScanShared shared;
@@ -173,10 +206,22 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
       shared.raw_sum[warp] = sum_exp(tile, max, 1.0F);
     }
   }
+  [[maybe_unused]] const ChangeFour change{
+      args,
+      plan,
+      plan.changed() ? args.params(plan.row) : SampleParams{},
+      needs_prompt(args, plan) ? scratch.prompt_mask + i * scratch.mask_words : nullptr,
+      entries,
+      static_cast<int32_t>(blockIdx.x) * kTileTokens};
   if constexpr (kChanges) {
     if (plan.changed()) {
-      fill_entries(args, plan, static_cast<int32_t>(blockIdx.x) * kTileTokens, entries);
-      change_tile(args, scratch, plan, i, entries, tile);
+      const uint32_t known = known_in_tile(change, args.logits.shape[1], tile);
+      fill_entries(args, plan, change.first, entries);
+      change_tile(change,
+                  known,
+                  args.logits.shape[1],
+                  plan.kept() ? scratch.changed + i * scratch.changed_stride : nullptr,
+                  tile);
       group_max = tile.max();
       max = warp_max(group_max);
     }
@@ -201,10 +246,13 @@ __global__ void __launch_bounds__(kTileThreads, 4) scan_kernel(
                         GumbelDraw(draw_key(args, plan), plan.divisor),
                         shared.draws,
                         [&](int32_t id) {
-                          const float* x = plan.changed()
-                                               ? scratch.changed + i * scratch.changed_stride
-                                               : args.logits.row(i);
-                          return LogitRow(x, args.logits.shape[1]).four(id);
+                          const float4 v =
+                              LogitRow(args.logits.row(i), args.logits.shape[1]).four(id);
+                          float x[4] = {v.x, v.y, v.z, v.w};
+                          if (kChanges && plan.changed()) {
+                            change(id, change.in_prompt(id), x);
+                          }
+                          return float4{x[0], x[1], x[2], x[3]};
                         });
     } else {
       __syncthreads();
