@@ -70,6 +70,11 @@ std::vector<Rule> rules_to_time() {
     p.repetition_penalty = 1.1F;
     p.presence_penalty = 0.5F;
   });
+  add("penalties, temperature", kSamplePenalties | kSampleRandom, [](SampleParams& p) {
+    p.temperature = 0.8F;
+    p.repetition_penalty = 1.1F;
+    p.presence_penalty = 0.5F;
+  });
   add("all of them", kAllSampleRules, [](SampleParams& p) {
     p.temperature = 0.8F;
     p.top_k = 50;

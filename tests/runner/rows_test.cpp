@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/rows.h"
+
+#include "device/cpu/cpu_device.h"
+#include "kernels/sample/sample.h"
+#include "wire/scheduler_output.h"
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+// What the host says a row with these parameters asks of the sampler.
+uint32_t rules_of(const SamplingParams& params) {
+  const auto device = cpu::make_cpu_device({});
+  Arena arena = device->make_arena(ArenaPurpose::kState, size_t{4} << 20);
+  RequestRows rows(arena, *device, 1, 16, 1);
+  StagedWrites staged(8, 4096);
+  SchedulerOutput step;
+  step.token_ids = {1};
+  NewRow row;
+  row.row = RowId{0};
+  row.prompt_len = 1;
+  row.prefill_len = 1;
+  row.tokens = {0, 1};
+  row.params = params;
+  rows.add(row, step, -1, staged);
+  return rows.host(row.row).sample_rules;
+}
+
+TEST(RequestRows, CutsAreToldOfRandomRowsAlone) {
+  SamplingParams params;
+  params.temperature = 0.8F;
+  EXPECT_EQ(rules_of(params), kSampleRandom);
+  SamplingParams top_k = params;
+  top_k.top_k = 40;
+  SamplingParams top_p = params;
+  top_p.top_p = 0.9F;
+  SamplingParams min_p = params;
+  min_p.min_p = 0.05F;
+  for (SamplingParams cut : {top_k, top_p, min_p}) {
+    EXPECT_EQ(rules_of(cut), kSampleRandom | kSampleCut);
+    cut.temperature = 0.0F;
+    EXPECT_EQ(rules_of(cut), 0U);
+  }
+}
+
+}  // namespace
+}  // namespace warprow
