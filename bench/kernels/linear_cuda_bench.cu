@@ -191,12 +191,12 @@ void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const vo
 // As linear runs it: by the wide kernel where that is chosen, with norms in halves (what adds leaves
 // one, what norms takes it; the head's is a kernel), else by the library.
 void run_wide(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
-  if (m > wide_rows(s.epilogue, s.n)) {
+  if (m > wide_rows(s.epilogue, s.n, s.k)) {
     run_lt_operation(stream, s, rows, w, m);
     return;
   }
   WideArgs args = wide_args(s, rows, w, m);
-  if (s.norm && (s.y_f32 || m > wide_rows(LinearEpilogue::kAdd, s.k))) {
+  if (s.norm && (s.y_f32 || m > wide_rows(LinearEpilogue::kAdd, s.k, s.k))) {
     run_norm(stream, s, rows, m);
   } else if (s.norm) {
     args.squares = rows.squares.as<float>();
@@ -256,7 +256,7 @@ void bench_shapes(Stream& stream, const Model& model) {
                      launch_own(stream, s, rows, nth, skinny_plan(nth, {}));
                    }));
       }
-      if (m <= wide_rows(s.epilogue, s.n)) {
+      if (m <= wide_rows(s.epilogue, s.n, s.k)) {
         print_time("wide", s, m, graph_us(stream, w.count, [&](int i) {
                      wide(stream, wide_args(s, rows, w.nth(i), m));
                    }));
@@ -332,7 +332,7 @@ std::vector<WidePlan> wide_plans_to_try(const Shape& s, int m) {
       const int tiles = (s.n + 64 * groups - 1) / (64 * groups);
       const int blocks = tiles * split;
       const int steps = s.k / 64 / split;
-      if ((m > 64 && groups == 1) || (blocks < 60 && split < 6) || (split > 1 && blocks > 400)) {
+      if ((blocks < 60 && split < 6) || (split > 1 && blocks > 400)) {
         continue;
       }
       int last = 0;

@@ -271,7 +271,7 @@ TEST_F(LinearCudaTest, NormInsideOrBefore) {
 
 // A sum that leaves the first half of the next norm, and a product that takes it.
 TEST_F(LinearCudaTest, NormInHalves) {
-  for (const int32_t m : {8, 9, 17, 32, 45, 64, 300}) {
+  for (const int32_t m : {8, 9, 17, 32, 45, 64, 100, 128, 300}) {
     for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
       arena().reset();
       const Case sum = {
@@ -286,7 +286,7 @@ TEST_F(LinearCudaTest, NormInHalves) {
       LinearArgs first = args_of(sum, draw(sum, 8));
       first.next_norm = &norm;
       linear(stream(), first);
-      EXPECT_EQ(norm.left, m > 8 && m <= cuda::wide_rows(LinearEpilogue::kAdd, sum.n));
+      EXPECT_EQ(norm.left, m > 8 && m <= cuda::wide_rows(LinearEpilogue::kAdd, sum.n, sum.k));
       in.x = download_act(first.y);
       LinearArgs second = args_of(behind, in);
       second.x = first.y;
@@ -365,7 +365,7 @@ TEST_F(LinearCudaTest, EveryPlanOfTheSkinnyKernelGivesTheSame) {
 
 // The plans whose blocks share a tile differ only in where a sum is cut; the others give the same.
 TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
-  if (cuda::wide_rows(LinearEpilogue::kStore, 4096) == 0) {
+  if (cuda::wide_rows(LinearEpilogue::kStore, 4096, 64) == 0) {
     GTEST_SKIP() << "the wide kernel needs a GPU of compute capability 9.0";
   }
   for (const LinearEpilogue epilogue :
@@ -393,8 +393,7 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
         for (const auto& [groups, stages] :
              {std::pair{1, 4}, {1, 3}, {1, 8}, {3, 2}, {3, 3}, {3, 4}}) {
           const cuda::WidePlan plan = {cols, groups, split, stages};
-          if ((cols > 64 && groups == 1) ||
-              cuda::wide_stages(plan, cuda::kWideSharedBytes) < stages) {
+          if (cuda::wide_stages(plan, cuda::kWideSharedBytes) < stages) {
             continue;
           }
           if (add) {

@@ -21,7 +21,6 @@ namespace {
 // only from twice as many on.
 constexpr int64_t kSkinnyRows = 16;
 static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
-constexpr int64_t kSmallWeightBytes = 13 << 20;
 
 enum class Path : uint8_t { kSkinny, kWide, kLibrary };
 
@@ -35,9 +34,9 @@ OwnRows own_rows(LinearEpilogue epilogue, int64_t n, int64_t k, bool batch_invar
   if (batch_invariant) {
     return {};
   }
-  const int64_t wide = wide_rows(epilogue, n);
+  const int64_t wide = wide_rows(epilogue, n, k);
   int64_t skinny = kSkinnyRows;
-  if (n * k * 2 <= kSmallWeightBytes) {
+  if (is_small_weight(n, k)) {
     skinny = wide > 0 ? kSkinnyRows / 2 : 2 * kSkinnyRows;
   }
   return {skinny, std::max(skinny, wide)};

@@ -3,6 +3,7 @@
 
 namespace warprow::cuda {
 
+template void launch_wide<128, 1>(Stream& stream, const WideArgs& args, const WidePlan& plan);
 template void launch_wide<128, 3>(Stream& stream, const WideArgs& args, const WidePlan& plan);
 
 }  // namespace warprow::cuda

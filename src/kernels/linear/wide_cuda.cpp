@@ -44,16 +44,16 @@ bool fills_one_wave(int64_t n) {
 
 }  // namespace
 
-int32_t wide_rows(LinearEpilogue epilogue, int64_t n) {
-  constexpr int32_t kRows = 64;
+int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k) {
   constexpr int64_t kManyOutputs = 1 << 16;  // a head's: starting and ending do not count for it
   if (!is_hopper()) {
     return 0;
   }
-  if (epilogue == LinearEpilogue::kSwiGlu && fills_one_wave(n)) {
+  const bool gate_of_one_wave = epilogue == LinearEpilogue::kSwiGlu && fills_one_wave(n);
+  if (is_small_weight(n, k) || gate_of_one_wave) {
     return kMaxWideRows;
   }
-  return n < kManyOutputs ? kRows : kRows / 2;
+  return n < kManyOutputs ? 64 : 32;
 }
 
 bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n) {
@@ -88,17 +88,24 @@ WidePlan wide_plan(int32_t m, int32_t n, int32_t k) {
   WidePlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  plan.groups = plan.cols > 64 || fills_one_wave(n) ? 3 : 1;
+  plan.groups = fills_one_wave(n) ? 3 : 1;
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
-  // A part of k is worth its cost until all multiprocessors have work, a short one until each has
-  // two blocks.
-  while (plan.groups == 1 && plan.split < kMaxWideCluster && tiles * plan.split * 2 <= 2 * kSms &&
-         (10 * tiles * plan.split < 9 * kSms || steps / plan.split < 32)) {
+  // Clusters do not fill all of the device.
+  const auto slots = [&](int32_t split) { return tiles * split * (split > 2 ? 10 : 9) / 9; };
+  const auto worth = [&](int32_t split) {
+    if (plan.cols > 64) {  // sums take so much room that a multiprocessor has one block
+      return slots(split) <= kSms;
+    }
+    // A part of k is worth its cost until all multiprocessors have work, a short one until each
+    // has two blocks.
+    return tiles * split <= 2 * kSms &&
+           (10 * tiles * split < 2 * 9 * kSms || steps * 2 / split < 32);
+  };
+  while (plan.groups == 1 && plan.split < kMaxWideCluster && worth(2 * plan.split)) {
     plan.split *= 2;
   }
-  // Clusters do not fill all of the device.
-  const int32_t slots = tiles * plan.split * (plan.split > 2 ? 10 : 9) / 9;
-  const int32_t at_once = slots <= kSms ? 1 : slots <= 2 * kSms ? 2 : 3;
+  const int32_t used = slots(plan.split);
+  const int32_t at_once = used <= kSms ? 1 : used <= 2 * kSms ? 2 : 3;
   plan.stages = wide_stages(plan, kWideSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
   if (plan.stages < 3) {
     plan.stages = wide_stages(plan, kWideSharedBytes);
@@ -119,7 +126,7 @@ void wide(Stream& stream, const WideArgs& args, const WidePlan& plan) {
   WR_CHECK(args.next_weight == nullptr || wide_leaves_norm(args.epilogue, args.n));
   WR_CHECK(plan.split <= kMaxWideCluster && plan.stages <= kMaxWideStages);
   WR_CHECK_LE(wide_shared_bytes(plan), static_cast<size_t>(kWideSharedBytes));
-  WR_CHECK(plan.groups == 3 || (plan.groups == 1 && plan.cols <= 64));
+  WR_CHECK(plan.groups == 3 || plan.groups == 1, "{} groups", plan.groups);
   const bool one = plan.groups == 1;
   switch (plan.cols) {
     case 32:
@@ -127,7 +134,8 @@ void wide(Stream& stream, const WideArgs& args, const WidePlan& plan) {
     case 64:
       return one ? launch_wide<64, 1>(stream, args, plan) : launch_wide<64, 3>(stream, args, plan);
     default:
-      return launch_wide<128, 3>(stream, args, plan);
+      return one ? launch_wide<128, 1>(stream, args, plan)
+                 : launch_wide<128, 3>(stream, args, plan);
   }
 }
 

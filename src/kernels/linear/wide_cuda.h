@@ -38,7 +38,7 @@ struct WideArgs {
 // How a product is cut. A cluster has `split` blocks.
 struct WidePlan {
   int32_t cols = 32;   // rows of x, padded: 32, 64 or 128
-  int32_t groups = 1;  // of 64 rows of w, in a block: 1, or 3 (always with 128 columns)
+  int32_t groups = 1;  // of 64 rows of w, in a block: 1 or 3
   int32_t split = 1;   // blocks that share a tile, each with a part of k
   int32_t stages = 4;  // of the ring, 2 to kMaxWideStages
 };
@@ -47,9 +47,12 @@ inline constexpr int32_t kMaxWideStages = 16;
 inline constexpr int32_t kMaxWideCluster = 8;
 inline constexpr int32_t kWideSharedBytes = 225 * 1024;  // of a block, beside its barriers
 
-// The most rows of a product with n outputs with which the kernel beats a library's, norms and gates
-// included; 0 on devices that lack it.
-int32_t wide_rows(LinearEpilogue epilogue, int64_t n);
+// Of a matrix [n, k] so small that a product's start and end count for more than its bytes.
+constexpr bool is_small_weight(int64_t n, int64_t k) { return n * k * 2 <= 13 << 20; }
+
+// The most rows of a product of n outputs and k inputs with which the kernel beats a library's,
+// norms and gates included; 0 on devices that lack it.
+int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k);
 
 // Whether it can leave the first half of a norm of y.
 bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n);
