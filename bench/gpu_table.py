@@ -91,7 +91,6 @@ class Job:
 
 
 def jobs(model, num_iters=2):
-    small = model == "0.6B"
     iters = ["--num-iters-warmup", "1", "--num-iters", str(num_iters)]
 
     def decode(result):
@@ -116,7 +115,7 @@ def jobs(model, num_iters=2):
         yield Job(rule, ["latency", "--input-len", "128", "--output-len", "256", "--batch-size", "128", *flags, *iters],
                   lambda result, rule=rule: {f"with {rule}": result["decode_ms_per_step"]})
     yield Job("throughput", ["throughput", "--input-len", "1024", "--output-len", "256", "--num-prompts", "512",
-                             "--num-iters-warmup", "1" if small else "0"],
+                             "--num-iters-warmup", "1"],
               lambda result: {"throughput": 1e-3 * result["tokens_per_second"]})
 
 
