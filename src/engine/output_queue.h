@@ -78,8 +78,7 @@ class OutputQueue {
   bool closed_ = false;
   EngineClock::time_point published_ = EngineClock::now();  // the last batch
   EngineClock::time_point due_ = published_;                // the next one
-  // Since take() began to poll. Polled on a cache line of its own, which publish() writes once.
-  alignas(64) std::atomic<bool> was_published_ = false;
+  std::atomic<bool> was_published_ = false;                 // since take() began to poll
 };
 
 }  // namespace warprow
