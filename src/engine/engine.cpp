@@ -60,7 +60,7 @@ class EngineImpl final : public Engine {
         facts_(executor_->model_facts()),
         limits_(request_limits(facts_, *text_)),
         grammars_(*text_),
-        outputs_(static_cast<size_t>(facts_.max_num_seqs), facts_.has_idle_cores),
+        outputs_(static_cast<size_t>(facts_.max_num_seqs)),
         loop_(config, *executor_, inbox_, outputs_),
         output_loop_(outputs_, inbox_),
         engine_thread_([this] { loop_.run(); }),

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/output_queue.h"
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 namespace warprow {
-namespace {
 
-// When the output thread stops sleeping before a batch is due, and how long behind that it gives up.
-// A sleep with an end lasts some 100 us longer than asked.
-constexpr std::chrono::microseconds kAwakeBefore{200};
-constexpr std::chrono::microseconds kAwakeBehind{100};
-
-}  // namespace
-
-OutputQueue::OutputQueue(size_t max_step_deltas, bool may_poll)
-    : max_deltas_(kMaxPending + max_step_deltas), may_poll_(may_poll) {
+OutputQueue::OutputQueue(size_t max_step_deltas) : max_deltas_(kMaxPending + max_step_deltas) {
   pending_.batch.reserve(max_deltas_);
 }
 
@@ -44,12 +33,8 @@ void OutputQueue::publish(OutputBatch& batch) {
     } else {
       pending_.batch.append(batch);
     }
-    const EngineClock::time_point now = EngineClock::now();
-    due_ = now + (now - published_);
-    published_ = now;
   }
-  was_published_.store(true, std::memory_order_release);
-  has_work_.notify_one();  // costs nothing where nobody sleeps
+  has_work_.notify_one();
 }
 
 void OutputQueue::end(EngineEnd how) {
@@ -73,11 +58,12 @@ bool OutputQueue::take(OutputWork& work) {
   work.arrivals.clear();
   work.batch.clear();
   std::unique_lock lock(mutex_);
-  if (may_poll_) {
-    poll_until_due(lock);
-  }
-  has_work_.wait(lock, [this] { return has_news() || closed_; });
-  if (!has_news()) {
+  const auto something = [this] {
+    const bool ended = pending_.end.reason != FinishReason::kNone;
+    return !pending_.batch.deltas.empty() || end_is_news_ || (ended && !pending_.arrivals.empty());
+  };
+  has_work_.wait(lock, [&] { return something() || closed_; });
+  if (!something()) {
     return false;
   }
   std::swap(work.arrivals, pending_.arrivals);
@@ -87,21 +73,6 @@ bool OutputQueue::take(OutputWork& work) {
   lock.unlock();
   has_room_.notify_one();
   return true;
-}
-
-// Sleeps until the next batch is nearly due, then asks for it, without the lock.
-void OutputQueue::poll_until_due(std::unique_lock<std::mutex>& lock) {
-  const EngineClock::time_point due = due_;
-  was_published_.store(false, std::memory_order_relaxed);
-  if (has_work_.wait_until(lock, due - kAwakeBefore, [this] { return has_news() || closed_; })) {
-    return;
-  }
-  lock.unlock();
-  while (!was_published_.load(std::memory_order_acquire) &&
-         EngineClock::now() < due + kAwakeBehind) {
-    std::this_thread::yield();
-  }
-  lock.lock();
 }
 
 }  // namespace warprow

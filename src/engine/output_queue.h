@@ -4,7 +4,6 @@
 #include "engine/output_batch.h"
 #include "engine/request_output.h"
 
-#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -29,10 +28,6 @@ struct OutputWork {
 // From the engine thread (deltas) and the submitting threads (new requests) to the output thread.
 // The engine swaps its batch in, and waits when the output thread is kMaxPending deltas behind.
 //
-// Waking a sleeper is a system call that costs the engine more than all else it does with a batch. So
-// where `may_poll`, take() is awake when the next batch is due: as long after the last as that came
-// after the one before.
-//
 // Owns: what is pending.
 // Thread: add any; publish and end the engine's; close the engine's owner; take the output's.
 // Invariant: a request is added before its first delta is published, so take() never meets an
@@ -42,7 +37,7 @@ class OutputQueue {
   static constexpr size_t kMaxPending = 4096;
 
   // max_step_deltas: the most that one step brings.
-  explicit OutputQueue(size_t max_step_deltas, bool may_poll = false);
+  explicit OutputQueue(size_t max_step_deltas);
 
   // Room for all that can ever be pending. The batches on both sides of the queue need it too,
   // since they are swapped.
@@ -61,24 +56,13 @@ class OutputQueue {
   bool take(OutputWork& work);
 
  private:
-  void poll_until_due(std::unique_lock<std::mutex>& lock);
-  // Whether take() has something to return.
-  [[nodiscard]] bool has_news() const {
-    const bool ended = pending_.end.reason != FinishReason::kNone;
-    return !pending_.batch.deltas.empty() || end_is_news_ || (ended && !pending_.arrivals.empty());
-  }
-
   const size_t max_deltas_;
-  const bool may_poll_;
   std::mutex mutex_;
   std::condition_variable has_work_;
   std::condition_variable has_room_;
   OutputWork pending_;
   bool end_is_news_ = false;
   bool closed_ = false;
-  EngineClock::time_point published_ = EngineClock::now();  // the last batch
-  EngineClock::time_point due_ = published_;                // the next one
-  std::atomic<bool> was_published_ = false;                 // since take() began to poll
 };
 
 }  // namespace warprow

@@ -22,7 +22,6 @@ struct ModelFacts {
   KvCacheSpec kv;
   int32_t prefill_toks_per_decode = 0;  // SchedulerConfig's; what suits the device
   bool has_hidden_states = false;       // requests may ask for them
-  bool has_idle_cores = false;          // beside the steps': a thread may poll a moment
 };
 
 // Counters of the execution layer since start.

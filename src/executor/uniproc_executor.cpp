@@ -27,8 +27,7 @@ class UniprocExecutor final : public Executor {
               mine.config.max_num_batched_tokens,
               mine.kv_cache,
               mine.config.prefill_toks_per_decode,
-              mine.config.enable_hidden_states,
-              mine.config.device == "cuda" && cpu::usable_cores() > 2};
+              mine.config.enable_hidden_states};
     allocations_before_ = counted_allocations();
   }
 

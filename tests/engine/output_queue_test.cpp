@@ -4,8 +4,6 @@
 #include "tests/engine/toy_engine.h"
 
 #include <atomic>
-#include <chrono>
-#include <ctime>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -97,39 +95,6 @@ TEST(OutputQueue, PublisherWaitsForASlowReader) {
   }
   publisher.join();
   EXPECT_EQ(num_taken, kDeltas);
-}
-
-TEST(OutputQueue, APollingReaderMissesNothingAndSleepsWhenNothingComes) {
-  using std::chrono::microseconds;
-  OutputQueue queue(8, true);
-  constexpr RequestId kDeltas = 200;
-  RequestId num_taken = 0;
-  double cpu_seconds = 0;
-  std::thread reader([&] {
-    OutputWork work;
-    while (queue.take(work)) {
-      for (const OutputDelta& delta : work.batch.deltas) {
-        EXPECT_EQ(delta.id, num_taken);
-        ++num_taken;
-      }
-    }
-    timespec used{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    cpu_seconds = static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
-  });
-  // Steady streams, short and long steps, then batches that come too early and too late.
-  OutputBatch batch;
-  for (RequestId id = 0; id < kDeltas; ++id) {
-    const microseconds step(id < 50 ? 50 : id < 100 ? 1000 : id % 3 * 700);
-    std::this_thread::sleep_for(step);
-    batch.deltas.push_back(delta_of(id));
-    queue.publish(batch);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  queue.close();
-  reader.join();
-  EXPECT_EQ(num_taken, kDeltas);
-  EXPECT_LT(cpu_seconds, 0.25);
 }
 
 TEST(OutputQueue, RequestsAddedAfterTheEndAreHandedOut) {
