@@ -88,6 +88,7 @@ class Job:
     name: str
     arguments: list
     values: object  # result -> {key: value}
+    tries: int = 1  # processes; the one with the least host time counts
 
 
 def jobs(model, num_iters=2):
@@ -100,7 +101,8 @@ def jobs(model, num_iters=2):
                          ",".join(map(str, DECODE_BATCHES)), *iters], decode)
     yield Job("step", ["step", "--batch-size", "256", "--input-len", "128", "--num-steps", "100"],
               lambda result: {"host": result["host_us"]["median"],
-                              **({"idle": result["device"]["idle_us"]["median"]} if "device" in result else {})})
+                              **({"idle": result["device"]["idle_us"]["median"]} if "device" in result else {})},
+              tries=5)
     yield Job("first token", ["latency", "--input-len", "1024", "--output-len", "1", "--batch-size", "1",
                               "--num-iters-warmup", "5", "--num-iters", "20"],
               lambda result: {"first token": 1e3 * result["first_token_latency"]})
@@ -142,6 +144,23 @@ def run_job(args, model, job, timeout):
     return record
 
 
+def run_tries(args, model, job, deadline):
+    """The record of the try that other work on the machine disturbed least, with the host times of all."""
+    records = []
+    for _ in range(job.tries):
+        left = deadline - time.monotonic()
+        if left < 5:
+            records.append({"model": model, "job": job.name, "failed": "out of time"})
+            break
+        records.append(run_job(args, model, job, left))
+    good = [record for record in records if "result" in record]
+    if job.tries == 1 or not good:
+        return records[0]
+    best = min(good, key=lambda record: record["result"]["host_us"]["median"])
+    best["host_us_of_tries"] = [round(record["result"]["host_us"]["median"], 1) for record in good]
+    return best
+
+
 def measure(args):
     deadline = time.monotonic() + args.budget
     report = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -151,11 +170,7 @@ def measure(args):
         for job in jobs(model, args.iters):
             if args.only and job.name not in args.only:
                 continue
-            left = deadline - time.monotonic()
-            if left < 5:
-                record = {"model": model, "job": job.name, "failed": "out of time"}
-            else:
-                record = run_job(args, model, job, left)
+            record = run_tries(args, model, job, deadline)
             report["records"].append(record)
             print(f"{model} {job.name}: {record.get('failed', 'ok')}, {record.get('seconds', 0)} s", file=sys.stderr)
             if args.output_json:
@@ -224,11 +239,14 @@ STEP_PARTS = {"step": "wall_us", "host": "host_us", "execute_model": "execute_mo
 
 def step_table(reports):
     """Medians of a steady step of 256 rows, in microseconds."""
-    steps = {record["model"]: record["result"] for report in reports for record in report["records"]
-             if record["job"] == "step" and "result" in record}
+    records = {record["model"]: record for report in reports for record in report["records"]
+               if record["job"] == "step" and "result" in record}
+    steps = {model: record["result"] for model, record in records.items()}
     lines = ["| us a step, 256 rows | " + " | ".join(steps) + " |", "|---|" + "---|" * len(steps)]
     for label, field in STEP_PARTS.items():
         lines.append(f"| {label} | " + " | ".join(f"{step[field]['median']:.1f}" for step in steps.values()) + " |")
+    lines.append("| host, each process | " + " | ".join(", ".join(f"{us:.0f}" for us in sorted(
+        record.get("host_us_of_tries", []))) for record in records.values()) + " |")
     lines.append("| driver calls | " + " | ".join(f"{step.get('driver_calls_per_step', 0):.2f}"
                                                   for step in steps.values()) + " |")
     return "\n".join(lines) if steps else ""
