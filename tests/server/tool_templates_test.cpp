@@ -84,7 +84,7 @@ void expect_calls(const std::string& turn, ToolFormat format, const OrderedJson&
     ASSERT_EQ(got.size(), calls.size()) << turn;
     for (size_t i = 0; i < got.size(); ++i) {
       const OrderedJson& function = calls[i]["function"];
-      ASSERT_EQ(got[i].first, function["name"]) << turn;
+      ASSERT_EQ(got[i].first, function["name"].get<std::string>()) << turn;
       ASSERT_EQ(OrderedJson::parse(got[i].second, nullptr, false), function["arguments"]) << turn;
     }
   }
