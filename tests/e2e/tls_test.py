@@ -27,7 +27,10 @@ def openssl(*arguments):
 
 
 class Certificates:
-    """An authority, a certificate of localhost and 127.0.0.1, one of a client, and what does not belong to them."""
+    """An authority, a certificate of localhost and 127.0.0.1, one of a client, and what does not belong to them.
+
+    Python 3.13 and later hold them to RFC 5280: an authority says what its key is for, the others whose key signed them.
+    """
 
     def __init__(self, folder):
         self.folder = folder
@@ -43,14 +46,14 @@ class Certificates:
         return os.path.join(self.folder, name)
 
     def authority(self, name):
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout",
-                self.path(name + ".key"), "-out", self.path(name + ".pem"))
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
+                "keyUsage=critical,keyCertSign,cRLSign", "-keyout", self.path(name + ".key"), "-out", self.path(name + ".pem"))
 
     def leaf(self, name, extension):
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", self.path(name + ".key"), "-out",
                 self.path(name + ".csr"))
         with open(self.path("extensions"), "w", encoding="ascii") as file:
-            file.write(extension)
+            file.write(f"{extension}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n")
         openssl("x509", "-req", "-days", "2", "-in", self.path(name + ".csr"), "-CA", self.path("ca.pem"), "-CAkey",
                 self.path("ca.key"), "-CAcreateserial", "-extfile", self.path("extensions"), "-out", self.path(name + ".pem"))
 
