@@ -92,16 +92,16 @@ WidePlan wide_plan(int32_t m, int32_t n, int32_t k) {
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters do not fill all of the device.
   const auto slots = [&](int32_t split) { return tiles * split * (split > 2 ? 10 : 9) / 9; };
-  const auto worth = [&](int32_t split) {
+  const auto worth_halving = [&] {
     if (plan.cols > 64) {  // sums take so much room that a multiprocessor has one block
-      return slots(split) <= kSms;
+      return slots(2 * plan.split) <= kSms;
     }
     // A part of k is worth its cost until all multiprocessors have work, a short one until each
     // has two blocks.
-    return tiles * split <= 2 * kSms &&
-           (10 * tiles * split < 2 * 9 * kSms || steps * 2 / split < 32);
+    const int32_t blocks = tiles * plan.split;
+    return blocks <= kSms && (10 * blocks < 9 * kSms || steps / plan.split < 32);
   };
-  while (plan.groups == 1 && plan.split < kMaxWideCluster && worth(2 * plan.split)) {
+  while (plan.groups == 1 && plan.split < kMaxWideCluster && worth_halving()) {
     plan.split *= 2;
   }
   const int32_t used = slots(plan.split);
