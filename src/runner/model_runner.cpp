@@ -167,8 +167,8 @@ void ModelRunner::run_forward() {
       break;
     case GraphMode::kFull:
       key.num_rows = batch_.num_rows_padded;
+      key.num_logits = batch_.num_logits_padded;
       key.query_len = batch_.graph_query_len;
-      key.features = static_cast<uint32_t>(batch_.num_logits_padded);
       graphs_.run_full(stream_, key, whole_step);
       break;
     case GraphMode::kPiecewise:
@@ -215,11 +215,11 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
 // What the sample graph depends on: its rows, the rules any of them asks for, and what features put
 // in front.
 GraphKey ModelRunner::sample_key() const {
-  GraphKey key{GraphMode::kFull, 0, batch_.num_logits_padded, 0, batch_.sample_rules};
-  uint32_t bit = kAllSampleRules + 1;
+  GraphKey key;
+  key.num_logits = batch_.num_logits_padded;
+  key.variant = batch_.sample_rules;
   for (const auto& feature : features_) {
-    key.features |= bit * feature->sample_key();
-    bit <<= 1;
+    key.variant = mix_hash(key.variant, feature->sample_key());
   }
   return key;
 }

@@ -5,6 +5,7 @@
 #include "device/cpu/cpu_stream.h"
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -79,7 +80,7 @@ TEST_F(GraphCacheTest, EagerOnceThenCapturedThenReplayed) {
   GraphCache graphs(device_, 1 << 20, 0);
   int32_t counter = 0;
   for (int32_t use = 1; use <= 5; ++use) {
-    graphs.run_full(*stream_, {GraphMode::kFull, 8, 8, 1}, adds(&counter));
+    graphs.run_full(*stream_, {GraphMode::kFull, 8, 8, 8, 1}, adds(&counter));
     EXPECT_EQ(counter, use);  // a capture runs nothing by itself
     EXPECT_EQ(num_enqueued_, std::min(use, 2));
   }
@@ -90,12 +91,14 @@ TEST_F(GraphCacheTest, EagerOnceThenCapturedThenReplayed) {
 
 TEST_F(GraphCacheTest, KeysAreApart) {
   GraphCache graphs(device_, 1 << 20, 0);
-  int32_t counters[5] = {};
-  const GraphKey keys[] = {{GraphMode::kFull, 8, 8, 1, 0},
-                           {GraphMode::kFull, 16, 8, 1, 0},
-                           {GraphMode::kFull, 8, 4, 1, 0},
-                           {GraphMode::kFull, 8, 8, 0, 0},
-                           {GraphMode::kFull, 8, 8, 1, 3}};
+  const GraphKey keys[] = {{GraphMode::kFull, 8, 8, 8, 1, 0},
+                           {GraphMode::kFull, 16, 8, 8, 1, 0},
+                           {GraphMode::kFull, 8, 4, 8, 1, 0},
+                           {GraphMode::kFull, 8, 8, 4, 1, 0},
+                           {GraphMode::kFull, 8, 8, 8, 0, 0},
+                           {GraphMode::kFull, 8, 8, 8, 1, 3},
+                           {GraphMode::kFull, 8, 8, 8, 1, uint64_t{3} << 40}};
+  int32_t counters[std::size(keys)] = {};
   for (int32_t use = 0; use < 3; ++use) {
     for (size_t i = 0; i < std::size(keys); ++i) {
       graphs.run_full(*stream_, keys[i], adds(&counters[i]));
@@ -104,7 +107,21 @@ TEST_F(GraphCacheTest, KeysAreApart) {
   for (const int32_t counter : counters) {
     EXPECT_EQ(counter, 3);
   }
-  EXPECT_EQ(graphs.stats().captures, 5);
+  EXPECT_EQ(graphs.stats().captures, 7);
+}
+
+// A variant says which of many features are on, without a limit of bits.
+TEST(GraphKeyVariant, TellsEverySetOfFeaturesApart) {
+  std::set<uint64_t> variants;
+  constexpr uint32_t kFeatures = 12;
+  for (uint32_t set = 0; set < (1U << kFeatures); ++set) {
+    uint64_t variant = 5;
+    for (uint32_t feature = 0; feature < kFeatures; ++feature) {
+      variant = mix_hash(variant, (set >> feature) & 1U);
+    }
+    variants.insert(variant);
+  }
+  EXPECT_EQ(variants.size(), 1U << kFeatures);
 }
 
 TEST_F(GraphCacheTest, CapturesStayWithinTheReservation) {
