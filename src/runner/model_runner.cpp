@@ -71,7 +71,7 @@ ModelRunner::ModelRunner(Device& device,
       outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
       forward_groups_(groups_.size()),
       forward_mark_(device),
-      graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes) {
+      graphs_(device, options.graphs) {
   auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(make_attention_backend(
