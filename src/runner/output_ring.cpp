@@ -81,6 +81,7 @@ void OutputRing::take(ModelRunnerOutput& output) {
     const TokenId token = entry.arrays.tokens[i];
     const bool sampled = entry.arrays.num_sampled[i] > 0;
     row.failure = sampled && token < 0 ? failure_of(token) : RowFailure::kNone;
+    row.kind = sampled || row.num_rejected > 0 ? RowResult::kTokens : RowResult::kNothing;
     row.tokens = {static_cast<int32_t>(output.token_ids.size()), sampled && token >= 0 ? 1 : 0};
     if (row.tokens.count > 0) {
       output.token_ids.push_back(token);

@@ -34,7 +34,8 @@ class GrammarMasks final : public RunnerFeature {
                       const GrammarOutput* grammar,
                       int32_t entry) override {
     if (!active_) {
-      WR_CHECK(grammar == nullptr || grammar->rows.empty(), "masks for a step without grammars");
+      WR_CHECK(grammar == nullptr || grammar->masked_rows.empty(),
+               "masks for a step without grammars");
       return;
     }
     int32_t* list = ring_.as<int32_t>() + entry * mask_entry_words(max_rows_, vocab_);
@@ -42,14 +43,15 @@ class GrammarMasks final : public RunnerFeature {
     if (grammar == nullptr) {
       return;
     }
-    WR_CHECK_LE(grammar->rows.size(), static_cast<size_t>(max_rows_));
+    WR_CHECK_LE(grammar->masked_rows.size(), static_cast<size_t>(max_rows_));
     WR_CHECK_EQ(grammar->bitmask.size(),
-                grammar->rows.size() * static_cast<size_t>(mask_words(vocab_)));
+                grammar->masked_rows.size() * static_cast<size_t>(mask_words(vocab_)));
     std::copy(grammar->bitmask.begin(),
               grammar->bitmask.end(),
               reinterpret_cast<uint32_t*>(list + max_rows_));
-    for (size_t i = 0; i < grammar->rows.size(); ++i) {
-      mask_of(grammar->rows[i]) = static_cast<int32_t>(i);
+    for (size_t i = 0; i < grammar->masked_rows.size(); ++i) {
+      WR_CHECK_EQ(grammar->masked_rows[i].num_masks, 1);
+      mask_of(grammar->masked_rows[i].row) = static_cast<int32_t>(i);
     }
     for (const RowId row : grammar->withheld_rows) {
       mask_of(row) = kWithheldRow;
