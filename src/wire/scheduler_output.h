@@ -148,11 +148,11 @@ struct MaskedRow {
 
 // Grammar bitmasks for sample_tokens, by logit: those of the first masked row, then those of the
 // next, each ceil(vocab / 32) words, bit t % 32 of word t / 32 set where token t is allowed. Mask i
-// holds if the row's drafts before it are accepted. Logits behind the last mask need none: the draft
-// before them is refused by that mask, or the text ends with it and the scheduler drops the rest.
-// A withheld row has no mask yet: it yields no token in this step, keeps its drafts, and computes
-// the tokens of its logits again in a later one. Rows of the step that are in neither list are drawn
-// without a mask.
+// holds if the row's drafts before it are accepted. The row yields at most num_masks tokens: nothing
+// is drawn from logits behind the last mask, since the grammar refuses the draft before them or ends
+// with it. A withheld row has no mask yet: nothing is drawn from any of its logits, it keeps its
+// drafts, and computes the tokens of its logits again in a later step. Rows of the step that are in
+// neither list are drawn without a mask.
 struct GrammarOutput {
   std::vector<MaskedRow> masked_rows;
   std::vector<RowId> withheld_rows;
