@@ -61,10 +61,10 @@ class GrammarMasks final : public RunnerFeature {
     int32_t logit = 0;
     for (const ScheduledRow& row : batch.rows) {
       const Masks masks = std::exchange(of(row.row), Masks{});
+      // Behind a row's last mask nothing is drawn: the grammar refuses the draft before, or ends.
+      const int32_t behind = masks.withheld || masks.num_masks > 0 ? kWithheldRow : kNoMask;
       for (int32_t i = 0; i < row.num_logits; ++i) {
-        list[logit++] = masks.withheld        ? kWithheldRow
-                        : i < masks.num_masks ? masks.first + i
-                                              : kNoMask;
+        list[logit++] = i < masks.num_masks ? masks.first + i : behind;
       }
     }
   }

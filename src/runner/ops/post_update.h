@@ -13,8 +13,8 @@ namespace warprow {
 // How many tokens each batch row yields. A row without logits, or whose prefill has not reached its
 // end, yields none. Any other yields the samples of its leading logits, up to and including the
 // first that differs from the draft behind it: a draft is accepted if the row's own ordinary sample
-// equals it, so tokens are those of a run without drafts. A withheld row yields none and rejects all
-// of its logits. `tokens` < 0 marks a logit that no token could be drawn from; it equals no draft.
+// equals it, so tokens are those of a run without drafts. Nothing is yielded from a withheld logit on;
+// a row whose first one is withheld yields none and rejects all of its logits. `tokens` < 0 marks a logit that no token could be drawn from; it equals no draft.
 // One item per batch_idx.
 struct CountSampled {
   StepRows step;
@@ -35,7 +35,7 @@ struct CountSampled {
     int32_t yielded = 0;
     if (row >= 0) {
       yielded = 1;
-      while (yielded < num_logits &&
+      while (yielded < num_logits && logit_row[first + yielded] >= 0 &&
              tokens[first + yielded - 1] == input_ids[logits_indices[first + yielded]]) {
         ++yielded;
       }
