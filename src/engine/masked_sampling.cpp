@@ -78,9 +78,7 @@ bool MaskedSampling::grace_is_over() {
 
 // Rows of requests that ended meanwhile stay unmasked: their tokens are dropped.
 void MaskedSampling::submit() {
-  output_.rows.clear();
-  output_.withheld_rows.clear();
-  output_.bitmask.clear();
+  output_.clear();
   for (const RowId row : step_->grammar_rows) {
     const int32_t place = scheduler_.grammar_of(row);
     if (place < 0) {
@@ -89,7 +87,7 @@ void MaskedSampling::submit() {
     switch (progress_.state(place)) {
       case State::kReady: {
         const std::span<const uint32_t> mask = progress_.use_mask(place, step_->step);
-        output_.rows.push_back(row);
+        output_.masked_rows.push_back({row, 1});
         output_.bitmask.insert(output_.bitmask.end(), mask.begin(), mask.end());
         break;
       }

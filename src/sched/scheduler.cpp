@@ -216,7 +216,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
       return next;
     }
   }
-  out.scheduled.push_back({r.row, n, r.num_computed, 0});
+  out.scheduled.push_back({r.row, n, r.num_computed});
   budget_ -= n;
   prefill_budget_ -= is_prefill ? n : 0;
   return r.next;
@@ -247,7 +247,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
     return false;
   }
   enter_row(index, hit, out);
-  out.scheduled.push_back({r.row, n, hit, 0});
+  out.scheduled.push_back({r.row, n, hit});
   budget_ -= n;
   prefill_budget_ -= n;
   return true;
@@ -300,13 +300,14 @@ void Scheduler::commit_step(SchedulerOutput& out) {
   bool any_prefill = false;
   bool any_decode = false;
   bool any_partial = false;
-  for (const ScheduledRow& s : out.scheduled) {
+  for (ScheduledRow& s : out.scheduled) {
     const auto row_idx = static_cast<size_t>(index_of(s.row));
     LiveRequest& r = requests_[row_owner_[row_idx]];
     const bool is_prefill = s.num_computed_tokens < r.prefill_len;
     r.num_computed += s.num_tokens;
     out.total_num_tokens += s.num_tokens;
     const bool samples = r.num_computed == r.num_known() + r.num_pending;
+    s.num_logits = samples ? 1 : 0;
     r.num_pending += samples ? 1 : 0;
     record.num_sampling += samples ? 1 : 0;
     if (samples && r.grammar >= 0) {

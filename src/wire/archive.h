@@ -5,13 +5,14 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 // Two archives with one face: `archive(a, b, c)` visits values in order, so that a message's fields
 // are written down once (serialize.cpp) for both directions. Scalars go by memcpy, structs through
-// a free function `visit(archive, value)`, vectors as a u32 count and elements, optionals as a u8
-// and the value.
+// a free function `visit(archive, value)`, vectors and strings as a u32 count and elements,
+// optionals as a u8 and the value.
 namespace warprow::wire {
 
 template <typename T>
@@ -48,6 +49,10 @@ class Writer {
       }
     }
   }
+  void put(const std::string& text) {
+    put(static_cast<uint32_t>(text.size()));
+    put_raw(text.data(), text.size());
+  }
   template <typename T>
   void put(const std::optional<T>& value) {
     put(static_cast<uint8_t>(value.has_value()));
@@ -63,7 +68,7 @@ class Writer {
   std::vector<uint8_t>& bytes_;
 };
 
-// Bytes that a value of a fixed-size struct takes: what a list's count is checked against before
+// The fewest bytes that a value of a struct takes: what a list's count is checked against before
 // anything is reserved.
 class Sizer {
  public:
@@ -84,6 +89,11 @@ class Sizer {
       visit(*this, value);
     }
   }
+  template <typename T>
+  constexpr void add(const std::vector<T>& /*list*/) {
+    num_bytes_ += sizeof(uint32_t);
+  }
+  constexpr void add(const std::string& /*text*/) { num_bytes_ += sizeof(uint32_t); }
 
   size_t num_bytes_ = 0;
 };
@@ -133,6 +143,17 @@ class Reader {
         get(value);
       }
     }
+  }
+  void get(std::string& text) {
+    text.clear();
+    uint32_t count = 0;
+    get(count);
+    if (!ok_ || count > bytes_.size()) {
+      ok_ = false;
+      return;
+    }
+    text.resize(count);
+    get_raw(text.data(), count);
   }
   template <typename T>
   void get(std::optional<T>& value) {

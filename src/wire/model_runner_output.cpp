@@ -7,6 +7,7 @@ void ModelRunnerOutput::clear() {
   step = 0;
   rows.clear();
   token_ids.clear();
+  draft_token_ids.clear();
   has_logprobs = false;
   logprobs.clear();
   prompt_logprobs.clear();
@@ -14,6 +15,7 @@ void ModelRunnerOutput::clear() {
   top_logprobs.clear();
   hidden_states.reset();
   pooled.reset();
+  tensors.clear();
   connector_output.clear();
   stats = {};
 }

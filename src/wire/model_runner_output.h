@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace warprow {
@@ -26,20 +27,38 @@ enum class RowFailure : uint8_t {
   kNothingLeft  // the request's own rules left no token
 };
 
-// What one row yields in a step: 0 tokens (a prefill chunk that does not reach the prompt's end),
-// 1, or several.
+// What a row's result is.
+enum class RowResult : uint8_t {
+  kNothing,  // it had no logits
+  kTokens,
+  kPooled,
+  kTensors
+};
+
+// What one row yields in a step.
 struct RowOutput {
   RowId row = kNoRow;
-  uint32_t generation = 0;   // of the request the step ran for; a stale one is dropped
-  Span32 tokens;             // in token_ids
-  int32_t num_rejected = 0;  // drafts not accepted
-  RowFailure failure = RowFailure::kNone;  // any other: the request ends in error
+  uint32_t generation = 0;  // of the request the step ran for; a stale one is dropped
+  RowResult kind = RowResult::kNothing;
+  // With kTokens: in token_ids, in order; none where the row was withheld or its first logits failed.
+  Span32 tokens;
+  // Tokens of the row in the step that the cache does not keep: drafts not accepted, all of its
+  // logits' tokens if it was withheld. Without a failure tokens.count + num_rejected is the row's
+  // num_logits.
+  int32_t num_rejected = 0;
+  // Why no token follows those above; any but kNone: the request ends in error.
+  RowFailure failure = RowFailure::kNone;
   // With the row's first token, where the request asked: in ModelRunnerOutput::prompt_logprobs an
   // entry for each prompt token but the first.
   Span32 prompt_logprobs{};
   // Where the request asked: vectors of ModelRunnerOutput::hidden_states, with the row's first token
   // also those of the prompt.
   Span32 hidden{};
+  Span32 pooled{};   // with kPooled: vectors of ModelRunnerOutput::pooled
+  Span32 tensors{};  // with kTensors: in ModelRunnerOutput::tensors
+  // Where ScheduledRow::wants_drafts: in draft_token_ids, what the device proposes for the row's next
+  // step, as many as a step may have; -1: none, which no token equals.
+  Span32 drafts{};
   bool operator==(const RowOutput&) const = default;
 };
 
@@ -64,11 +83,21 @@ struct RowTensors {
   bool operator==(const RowTensors&) const = default;
 };
 
+// A tensor that a stage of a pipeline of models hands to the next.
+struct NamedTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> bytes;  // row major
+  bool operator==(const NamedTensor&) const = default;
+};
+
 // The result of one step. Flat and serialisable.
 struct ModelRunnerOutput {
   int64_t step = 0;
   std::vector<RowOutput> rows;
   std::vector<TokenId> token_ids;
+  std::vector<TokenId> draft_token_ids;  // pool of RowOutput::drafts
 
   bool has_logprobs = false;  // then logprobs is parallel to token_ids; rank 0 where not asked
   std::vector<TokenLogprobs> logprobs;
@@ -78,6 +107,7 @@ struct ModelRunnerOutput {
 
   std::optional<RowTensors> hidden_states;
   std::optional<RowTensors> pooled;
+  std::vector<NamedTensor> tensors;
   std::vector<uint8_t> connector_output;
   StepStats stats;
 

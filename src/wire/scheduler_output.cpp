@@ -15,8 +15,11 @@ void SchedulerOutput::clear() {
   block_ids.clear();
   stop_ids.clear();
   token_lists.clear();
-  draft_token_ids.clear();
   grammar_rows.clear();
+  draft_token_ids.clear();
+  embeddings.width = 0;
+  embeddings.dtype = DType::kF32;
+  embeddings.bytes.clear();
   encoder_inputs.clear();
   encoder_frees.clear();
   block_copies.clear();
@@ -24,6 +27,12 @@ void SchedulerOutput::clear() {
   connector_metadata.clear();
   num_common_prefix_blocks = 0;
   data_parallel = {};
+}
+
+void GrammarOutput::clear() {
+  masked_rows.clear();
+  withheld_rows.clear();
+  bitmask.clear();
 }
 
 }  // namespace warprow

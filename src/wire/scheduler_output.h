@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "base/ids.h"
 #include "wire/sampling_params.h"
 
@@ -27,12 +28,15 @@ struct NewRow {
   int32_t prompt_len = 0;   // what the user sent; rules that tell prompt from output use this
   int32_t prefill_len = 0;  // tokens known at admission: prompt, or prompt + outputs when resumed
   int32_t num_computed_tokens = 0;  // prefix-cache hits
-  Span32 tokens;                    // in SchedulerOutput::token_ids; count == prefill_len
+  Span32 tokens;  // in SchedulerOutput::token_ids; count == prefill_len; no ids where embeds are
   int32_t adapter = -1;
   SamplingParams params;
   Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
   // In SchedulerOutput::token_lists, packed as in wire/token_lists.h; only with has_lists().
   Span32 token_lists;
+  // Vectors of SchedulerOutput::embeddings: the prompt as the embedding layer would give it, one
+  // vector for each of its tokens. count == prompt_len, or 0 where the prompt comes as ids.
+  Span32 embeds;
   bool operator==(const NewRow&) const = default;
 };
 
@@ -52,8 +56,23 @@ struct ScheduledRow {
   int32_t num_tokens = 0;  // >= 1
   int32_t num_computed_tokens =
       0;                   // before this step; exact without drafts in flight, else an upper bound
-  int32_t num_drafts = 0;  // of num_tokens, how many are draft tokens to verify
+  int32_t num_drafts = 0;  // of num_tokens the last ones, which are drafts to verify
+  // Rows of logits that the row yields, those of its last tokens: 1 + num_drafts where it samples,
+  // 0 where it only fills the cache (a prefill chunk that does not reach the end).
+  int32_t num_logits = 0;
+  bool wants_drafts = false;  // RowOutput::drafts are asked for
   bool operator==(const ScheduledRow&) const = default;
+};
+
+// Vectors of one width, as bytes of `dtype`.
+struct EmbeddingVectors {
+  int32_t width = 0;
+  DType dtype = DType::kF32;   // kF32, kF16 or kBF16
+  std::vector<uint8_t> bytes;  // [num_vectors, width]
+  [[nodiscard]] size_t num_vectors() const {
+    return width > 0 ? bytes.size() / (static_cast<size_t>(width) * dtype_bytes(dtype)) : 0;
+  }
+  bool operator==(const EmbeddingVectors&) const = default;
 };
 
 struct BlockCopy {
@@ -101,9 +120,12 @@ struct SchedulerOutput {
   // Rows that sample in this step under a grammar: sample_tokens gets masks for them.
   std::vector<RowId> grammar_rows;
 
+  // The drafts of `scheduled`, in its order, num_drafts for each row; -1: the draft that the device
+  // proposed for the row. Empty: all of them are the device's.
+  std::vector<TokenId> draft_token_ids;
+
   // Room for what comes later; empty today.
-  std::vector<TokenId>
-      draft_token_ids;  // ragged by ScheduledRow::num_drafts; -1: the device's own draft
+  EmbeddingVectors embeddings;  // pool of NewRow::embeds
   std::vector<EncoderInput> encoder_inputs;
   std::vector<uint64_t> encoder_frees;
   std::vector<BlockCopy> block_copies;
@@ -117,14 +139,27 @@ struct SchedulerOutput {
   bool operator==(const SchedulerOutput&) const = default;
 };
 
-// Grammar bitmasks for sample_tokens: one row of ceil(vocab / 32) words per entry of rows, bit t % 32
-// of word t / 32 set where token t is allowed. A withheld row has no mask yet: it yields no token in
-// this step and computes its last token again in a later one. Rows of the step that are in neither
-// list are drawn without a mask.
+// A row with masks for its first logits of the step.
+struct MaskedRow {
+  RowId row = kNoRow;
+  int32_t num_masks = 0;  // 1 .. ScheduledRow::num_logits
+  bool operator==(const MaskedRow&) const = default;
+};
+
+// Grammar bitmasks for sample_tokens, by logit: those of the first masked row, then those of the
+// next, each ceil(vocab / 32) words, bit t % 32 of word t / 32 set where token t is allowed. Mask i
+// holds if the row's drafts before it are accepted. The row yields at most num_masks tokens: nothing
+// is drawn from logits behind the last mask, since the grammar refuses the draft before them or ends
+// with it. A withheld row has no mask yet: nothing is drawn from any of its logits, it keeps its
+// drafts, and computes the tokens of its logits again in a later step. Rows of the step that are in
+// neither list are drawn without a mask.
 struct GrammarOutput {
-  std::vector<RowId> rows;
+  std::vector<MaskedRow> masked_rows;
   std::vector<RowId> withheld_rows;
   std::vector<uint32_t> bitmask;
+
+  // Empties every list and keeps the capacity.
+  void clear();
   bool operator==(const GrammarOutput&) const = default;
 };
 

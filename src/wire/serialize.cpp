@@ -4,6 +4,7 @@
 #include "kv/block_hash.h"
 #include "wire/archive.h"
 
+#include <algorithm>
 #include <bit>
 #include <string_view>
 
@@ -47,7 +48,8 @@ void visit(A& archive, Ref<A, NewRow> v) {
           v.adapter,
           v.params,
           v.stop_ids,
-          v.token_lists);
+          v.token_lists,
+          v.embeds);
 }
 
 template <typename A>
@@ -57,7 +59,12 @@ void visit(A& archive, Ref<A, BlockAppend> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, ScheduledRow> v) {
-  archive(v.row, v.num_tokens, v.num_computed_tokens, v.num_drafts);
+  archive(v.row, v.num_tokens, v.num_computed_tokens, v.num_drafts, v.num_logits, v.wants_drafts);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, EmbeddingVectors> v) {
+  archive(v.width, v.dtype, v.bytes);
 }
 
 template <typename A>
@@ -79,10 +86,20 @@ template <typename A>
 void visit(A& archive, Ref<A, SchedulerOutput> v) {
   archive(v.step, v.finished_rows, v.preempted_rows, v.new_rows, v.block_appends, v.scheduled);
   archive(v.total_num_tokens, v.token_ids, v.block_ids, v.stop_ids, v.token_lists);
-  archive(v.draft_token_ids, v.grammar_rows);
+  archive(v.grammar_rows, v.draft_token_ids, v.embeddings);
   archive(
       v.encoder_inputs, v.encoder_frees, v.block_copies, v.blocks_to_zero, v.connector_metadata);
   archive(v.num_common_prefix_blocks, v.data_parallel);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, MaskedRow> v) {
+  archive(v.row, v.num_masks);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, GrammarOutput> v) {
+  archive(v.masked_rows, v.withheld_rows, v.bitmask);
 }
 
 template <typename A>
@@ -92,7 +109,8 @@ void visit(A& archive, Ref<A, TokenLogprobs> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, RowOutput> v) {
-  archive(v.row, v.generation, v.tokens, v.num_rejected, v.failure, v.prompt_logprobs, v.hidden);
+  archive(v.row, v.generation, v.kind, v.tokens, v.num_rejected, v.failure);
+  archive(v.prompt_logprobs, v.hidden, v.pooled, v.tensors, v.drafts);
 }
 
 template <typename A>
@@ -111,16 +129,21 @@ void visit(A& archive, Ref<A, RowTensors> v) {
 }
 
 template <typename A>
+void visit(A& archive, Ref<A, NamedTensor> v) {
+  archive(v.name, v.dtype, v.shape, v.bytes);
+}
+
+template <typename A>
 void visit(A& archive, Ref<A, ModelRunnerOutput> v) {
-  archive(v.step, v.rows, v.token_ids, v.has_logprobs, v.logprobs);
+  archive(v.step, v.rows, v.token_ids, v.draft_token_ids, v.has_logprobs, v.logprobs);
   archive(v.prompt_logprobs, v.top_ids, v.top_logprobs);
-  archive(v.hidden_states, v.pooled, v.connector_output, v.stats);
+  archive(v.hidden_states, v.pooled, v.tensors, v.connector_output, v.stats);
 }
 
 namespace {
 
 constexpr uint32_t kMagic = 0x77707277;  // "wrpw"
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 
 struct Header {
   uint32_t magic = kMagic;
@@ -132,15 +155,49 @@ struct Header {
 static_assert(sizeof(Header) == kWireHeaderBytes);
 
 template <typename Message>
-constexpr uint16_t kKind = std::is_same_v<Message, SchedulerOutput> ? 1 : 2;
+constexpr uint16_t kKind = 0;
+template <>
+constexpr uint16_t kKind<SchedulerOutput> = 1;
+template <>
+constexpr uint16_t kKind<ModelRunnerOutput> = 2;
+template <>
+constexpr uint16_t kKind<GrammarOutput> = 3;
 
 bool inside(Span32 span, size_t pool) {
   return span.begin >= 0 && span.count >= 0 && static_cast<size_t>(span.begin) <= pool &&
          static_cast<size_t>(span.count) <= pool - static_cast<size_t>(span.begin);
 }
 
+// What a row of a step contradicts, or nullptr.
+const char* inconsistency(const ScheduledRow& row) {
+  if (row.num_tokens < 1) {
+    return "scheduled.num_tokens is below 1";
+  }
+  if (row.num_drafts < 0 || row.num_drafts >= row.num_tokens) {
+    return "scheduled.num_drafts is not below num_tokens";
+  }
+  if (row.num_logits != 0 && row.num_logits != 1 + row.num_drafts) {
+    return "scheduled.num_logits is neither 0 nor 1 + num_drafts";
+  }
+  return nullptr;
+}
+
+const char* inconsistency(const EmbeddingVectors& vectors) {
+  const DType dtype = vectors.dtype;
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
+    return "embeddings.dtype is no type of floats";
+  }
+  const size_t row_bytes = static_cast<size_t>(std::max(vectors.width, 1)) * dtype_bytes(dtype);
+  const bool is_whole = vectors.width > 0 ? vectors.bytes.size() % row_bytes == 0
+                                          : vectors.width == 0 && vectors.bytes.empty();
+  return is_whole ? nullptr : "embeddings.bytes are no whole vectors";
+}
+
 // What the message's own text contradicts, or nullptr.
 const char* inconsistency(const SchedulerOutput& message) {
+  if (const char* wrong = inconsistency(message.embeddings); wrong != nullptr) {
+    return wrong;
+  }
   for (const NewRow& row : message.new_rows) {
     if (!inside(row.tokens, message.token_ids.size())) {
       return "new_rows.tokens points outside token_ids";
@@ -151,6 +208,12 @@ const char* inconsistency(const SchedulerOutput& message) {
     if (!inside(row.token_lists, message.token_lists.size())) {
       return "new_rows.token_lists points outside token_lists";
     }
+    if (!inside(row.embeds, message.embeddings.num_vectors())) {
+      return "new_rows.embeds points outside embeddings";
+    }
+    if (row.embeds.count != 0 && row.embeds.count != row.prompt_len) {
+      return "new_rows.embeds is not as long as the prompt";
+    }
   }
   for (const BlockAppend& append : message.block_appends) {
     if (!inside(append.blocks, message.block_ids.size())) {
@@ -158,20 +221,85 @@ const char* inconsistency(const SchedulerOutput& message) {
     }
   }
   int64_t num_tokens = 0;
+  size_t num_drafts = 0;
   for (const ScheduledRow& row : message.scheduled) {
-    if (row.num_tokens < 1) {
-      return "scheduled.num_tokens is below 1";
+    if (const char* wrong = inconsistency(row); wrong != nullptr) {
+      return wrong;
     }
     num_tokens += row.num_tokens;
+    num_drafts += static_cast<size_t>(row.num_drafts);
+  }
+  if (!message.draft_token_ids.empty() && message.draft_token_ids.size() != num_drafts) {
+    return "draft_token_ids is not as long as the drafts of scheduled";
   }
   return num_tokens == message.total_num_tokens ? nullptr
                                                 : "total_num_tokens is not the sum over scheduled";
 }
 
+const char* inconsistency(const GrammarOutput& message) {
+  size_t num_masks = 0;
+  for (const MaskedRow& row : message.masked_rows) {
+    if (row.num_masks < 1) {
+      return "masked_rows.num_masks is below 1";
+    }
+    num_masks += static_cast<size_t>(row.num_masks);
+  }
+  const size_t num_words = message.bitmask.size();
+  const bool is_whole =
+      num_masks == 0 ? num_words == 0 : num_words > 0 && num_words % num_masks == 0;
+  return is_whole ? nullptr : "bitmask is no whole number of words for each mask";
+}
+
+const char* inconsistency(const NamedTensor& tensor) {
+  if (tensor.dtype > DType::kI64) {
+    return "tensors.dtype is unknown";
+  }
+  constexpr int64_t kMaxElements = int64_t{1} << 48;  // so that no product overflows
+  int64_t count = 1;
+  for (const int64_t dim : tensor.shape) {
+    if (dim < 0 || dim > kMaxElements / std::max<int64_t>(count, 1)) {
+      return "tensors.shape is no shape";
+    }
+    count *= dim;
+  }
+  return static_cast<size_t>(count) * dtype_bytes(tensor.dtype) == tensor.bytes.size()
+             ? nullptr
+             : "tensors.bytes do not fit their shape";
+}
+
+const char* inconsistency(const RowOutput& row) {
+  if (row.kind > RowResult::kTensors) {
+    return "rows.kind is unknown";
+  }
+  if ((row.tokens.count > 0 && row.kind != RowResult::kTokens) ||
+      (row.pooled.count > 0 && row.kind != RowResult::kPooled) ||
+      (row.tensors.count > 0 && row.kind != RowResult::kTensors)) {
+    return "rows has a result that is not of its kind";
+  }
+  return row.num_rejected < 0 ? "rows.num_rejected is below 0" : nullptr;
+}
+
 const char* inconsistency(const ModelRunnerOutput& message) {
+  for (const NamedTensor& tensor : message.tensors) {
+    if (const char* wrong = inconsistency(tensor); wrong != nullptr) {
+      return wrong;
+    }
+  }
   for (const RowOutput& row : message.rows) {
+    if (const char* wrong = inconsistency(row); wrong != nullptr) {
+      return wrong;
+    }
     if (!inside(row.tokens, message.token_ids.size())) {
       return "rows.tokens points outside token_ids";
+    }
+    if (!inside(row.drafts, message.draft_token_ids.size())) {
+      return "rows.drafts points outside draft_token_ids";
+    }
+    if (!inside(row.pooled, message.pooled ? message.pooled->num_vectors() : 0)) {
+      return "rows.pooled points outside pooled";
+    }
+    if (!inside(row.tensors, message.tensors.size())) {
+      return "rows.tensors points outside tensors";
     }
     if (!inside(row.prompt_logprobs, message.prompt_logprobs.size())) {
       return "rows.prompt_logprobs points outside prompt_logprobs";
@@ -256,11 +384,17 @@ Result<void> read_message(std::span<const uint8_t> bytes, Message& message) {
 void serialize(const SchedulerOutput& message, std::vector<uint8_t>& bytes) {
   write_message(message, bytes);
 }
+void serialize(const GrammarOutput& message, std::vector<uint8_t>& bytes) {
+  write_message(message, bytes);
+}
 void serialize(const ModelRunnerOutput& message, std::vector<uint8_t>& bytes) {
   write_message(message, bytes);
 }
 
 Result<void> deserialize(std::span<const uint8_t> bytes, SchedulerOutput& message) {
+  return read_message(bytes, message);
+}
+Result<void> deserialize(std::span<const uint8_t> bytes, GrammarOutput& message) {
   return read_message(bytes, message);
 }
 Result<void> deserialize(std::span<const uint8_t> bytes, ModelRunnerOutput& message) {

@@ -9,22 +9,25 @@
 #include <span>
 #include <vector>
 
-// The two messages of a step as bytes, for workers in other processes and for tests.
+// The messages of a step as bytes, for workers in other processes and for tests.
 //
-// Format, little endian, version 1: a header of 24 bytes {u32 magic "wrpw", u16 version, u16 kind,
+// Format, little endian, version 2: a header of 24 bytes {u32 magic "wrpw", u16 version, u16 kind,
 // u64 payload bytes, u64 checksum of the payload}, then the fields in the order of their
-// declaration; a list is a u32 count and its elements, an optional a u8 and its value. Both ends
+// declaration; a list or a string is a u32 count and its elements, an optional a u8 and its value. Both ends
 // are the same build, so a version is refused, never converted.
 namespace warprow {
 
 // Replaces the content of `bytes`; its capacity is kept.
 void serialize(const SchedulerOutput& message, std::vector<uint8_t>& bytes);
+void serialize(const GrammarOutput& message, std::vector<uint8_t>& bytes);
 void serialize(const ModelRunnerOutput& message, std::vector<uint8_t>& bytes);
 
 // Replaces the content of `message`, whose capacity is kept. kCorrupt when bytes end early or run
 // on, when magic, version, kind or checksum is not as expected, when a count exceeds the bytes that
-// are left, or when a span points outside its pool; the message is then empty.
+// are left, when a span points outside its pool, or when counts contradict each other; the message is
+// then empty.
 [[nodiscard]] Result<void> deserialize(std::span<const uint8_t> bytes, SchedulerOutput& message);
+[[nodiscard]] Result<void> deserialize(std::span<const uint8_t> bytes, GrammarOutput& message);
 [[nodiscard]] Result<void> deserialize(std::span<const uint8_t> bytes, ModelRunnerOutput& message);
 
 // What the header's checksum must be; public so that tests can damage a payload behind a valid

@@ -163,8 +163,14 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled,
   const auto has = [&](const std::vector<RowId>& rows) {
     return std::find(rows.begin(), rows.end(), scheduled.row) != rows.end();
   };
+  const auto masked = std::find_if(
+      grammar.masked_rows.begin(), grammar.masked_rows.end(), [&](const MaskedRow& entry) {
+        return entry.row == scheduled.row;
+      });
   const bool samples = end == static_cast<int32_t>(row.tokens.size());
-  if (has(grammar.rows) || has(grammar.withheld_rows)) {
+  WR_CHECK_EQ(scheduled.num_logits, samples ? 1 : 0);
+  result.kind = samples ? RowResult::kTokens : RowResult::kNothing;
+  if (masked != grammar.masked_rows.end() || has(grammar.withheld_rows)) {
     WR_CHECK(samples && has(executing_.grammar_rows), "a mask for a row that wants none");
   }
   if (has(grammar.withheld_rows)) {
@@ -172,11 +178,10 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled,
     result.num_rejected = 1;
   } else if (samples) {
     std::span<const uint32_t> mask;
-    const auto at = std::find(grammar.rows.begin(), grammar.rows.end(), scheduled.row);
-    if (at != grammar.rows.end()) {
+    if (masked != grammar.masked_rows.end()) {
       const auto words = static_cast<size_t>((model_.vocab_size + 31) / 32);
       mask = std::span(grammar.bitmask)
-                 .subspan(static_cast<size_t>(at - grammar.rows.begin()) * words, words);
+                 .subspan(static_cast<size_t>(masked - grammar.masked_rows.begin()) * words, words);
     }
     const auto none = [](uint32_t word) { return word == 0; };
     if (!mask.empty() && std::all_of(mask.begin(), mask.end(), none)) {

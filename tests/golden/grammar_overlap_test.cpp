@@ -40,7 +40,7 @@ class WatchingExecutor final : public Executor {
   }
   void execute_model(const SchedulerOutput& step) override { inner_->execute_model(step); }
   void sample_tokens(const GrammarOutput* grammar) override {
-    if (grammar != nullptr && !grammar->rows.empty()) {
+    if (grammar != nullptr && !grammar->masked_rows.empty()) {
       ++watched_.num_masked;
       watched_.num_hidden += inner_->forward_done() ? 0 : 1;
     }

@@ -30,6 +30,7 @@ class FakeRunner {
       result.generation = row.generation;
       result.tokens = {static_cast<int32_t>(out.token_ids.size()), 0};
       if (s.num_computed_tokens + s.num_tokens == row.len) {
+        result.kind = RowResult::kTokens;
         result.tokens.count = 1;
         out.token_ids.push_back(token_of ? token_of(s.row) : token);
         ++row.len;

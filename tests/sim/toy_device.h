@@ -146,7 +146,10 @@ class ToyDevice {
       result.row = s.row;
       result.generation = r.generation;
       result.tokens.begin = static_cast<int32_t>(out.token_ids.size());
-      if (r.num_computed == static_cast<int32_t>(r.tokens.size())) {
+      const bool samples = r.num_computed == static_cast<int32_t>(r.tokens.size());
+      EXPECT_EQ(s.num_logits, samples ? 1 : 0);
+      if (samples) {
+        result.kind = RowResult::kTokens;
         result.tokens.count = 1;
         out.token_ids.push_back(model_.token_of(queries_[last_query - 1].x));
         r.tokens.push_back(out.token_ids.back());

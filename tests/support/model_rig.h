@@ -9,7 +9,7 @@
 #include "executor/executor.h"
 #include "executor/make_executor.h"
 #include "sched/scheduler.h"
-#include "wire/serialize.h"
+#include "tests/support/serializing_executor.h"
 #include "worker/model_plan.h"
 
 #include <cstdint>
@@ -72,6 +72,9 @@ class ModelRig {
       device = std::move(cpu);
     }
     executor_ = make_uniproc_executor(std::move(plan), std::move(device));
+    if (options_.serialize) {
+      executor_ = std::make_unique<testing::SerializingExecutor>(std::move(executor_));
+    }
     scheduler_ = std::make_unique<Scheduler>(config);
     scheduler_->reserve(step_);
     grammars_ = std::make_unique<GrammarProgress>(
@@ -127,14 +130,7 @@ class ModelRig {
 
   void submit(const SchedulerOutput& step) {
     sampling_->start_newcomers(step);
-    if (options_.serialize) {
-      serialize(step, bytes_);
-      SchedulerOutput arrived;
-      value_or_throw(deserialize(bytes_, arrived));
-      executor_->execute_model(arrived);
-    } else {
-      executor_->execute_model(step);
-    }
+    executor_->execute_model(step);
     if (step.grammar_rows.empty()) {
       executor_->sample_tokens(nullptr);
     } else {
@@ -144,10 +140,6 @@ class ModelRig {
 
   void collect() {
     executor_->take_output(output_);
-    if (options_.serialize) {
-      serialize(output_, bytes_);
-      value_or_throw(deserialize(bytes_, output_));
-    }
     ++steps_by_mode_[output_.stats.graph_mode];
     scheduler_->update_from_output(output_, deltas_);
     for (const RequestDelta& delta : deltas_) {
@@ -239,7 +231,6 @@ class ModelRig {
   std::unique_ptr<GrammarProgress> grammars_;
   std::unique_ptr<MaskedSampling> sampling_;
   SchedulerOutput step_;
-  std::vector<uint8_t> bytes_;
   ModelRunnerOutput output_;
   std::vector<RequestDelta> deltas_;
   std::map<uint64_t, RigResult> results_;

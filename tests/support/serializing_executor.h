@@ -13,7 +13,7 @@
 
 namespace warprow::testing {
 
-// Sends both messages of every step through bytes, as an executor with workers in other processes
+// Sends the messages of every step through bytes, as an executor with workers in other processes
 // does: what a field does not carry is lost here too.
 //
 // Owns: the executor behind it.
@@ -29,7 +29,9 @@ class SerializingExecutor : public Executor {
   void execute_model(const SchedulerOutput& step) override {
     inner_->execute_model(through_bytes(step, step_));
   }
-  void sample_tokens(const GrammarOutput* grammar) override { inner_->sample_tokens(grammar); }
+  void sample_tokens(const GrammarOutput* grammar) override {
+    inner_->sample_tokens(grammar == nullptr ? nullptr : &through_bytes(*grammar, grammar_));
+  }
   [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
   [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
   [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
@@ -55,6 +57,7 @@ class SerializingExecutor : public Executor {
 
   std::unique_ptr<Executor> inner_;
   SchedulerOutput step_;
+  GrammarOutput grammar_;
   ModelRunnerOutput taken_;
   std::vector<uint8_t> bytes_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/serialize.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <random>
@@ -55,27 +56,33 @@ class Maker {
     fill(m.block_ids, [&] { return BlockId{any()}; });
     fill(m.stop_ids, [&] { return any(); });
     fill(m.token_lists, [&] { return any(); });
+    m.embeddings = embeddings();
     fill(m.finished_rows, [&] { return row(); });
     fill(m.preempted_rows, [&] { return row(); });
     fill(m.new_rows, [&] {
+      const Span32 embeds = span_in(m.embeddings.num_vectors());
       return NewRow{row(),
                     static_cast<uint32_t>(any()),
-                    any(),
+                    embeds.count > 0 ? embeds.count : any(),
                     any(),
                     any(),
                     span_in(m.token_ids.size()),
                     any(),
                     params(),
                     span_in(m.stop_ids.size()),
-                    span_in(m.token_lists.size())};
+                    span_in(m.token_lists.size()),
+                    embeds};
     });
     fill(m.block_appends,
          [&] { return BlockAppend{row(), number(3), any(), span_in(m.block_ids.size())}; });
-    fill(m.scheduled, [&] { return ScheduledRow{row(), number(50) + 1, any(), any()}; });
+    fill(m.scheduled, [&] { return scheduled_row(); });
+    const bool host_drafts = number(2) == 0;
     for (const ScheduledRow& s : m.scheduled) {
       m.total_num_tokens += s.num_tokens;
+      for (int32_t i = 0; host_drafts && i < s.num_drafts; ++i) {
+        m.draft_token_ids.push_back(number(100) - 1);
+      }
     }
-    fill(m.draft_token_ids, [&] { return any(); });
     fill(m.grammar_rows, [&] { return row(); });
     fill(m.encoder_inputs, [&] { return EncoderInput{row(), any()}; });
     fill(m.encoder_frees, [&] { return static_cast<uint64_t>(any()) << 20; });
@@ -85,6 +92,66 @@ class Maker {
     m.num_common_prefix_blocks = any();
     m.data_parallel = {any(), any()};
     return m;
+  }
+
+  ScheduledRow scheduled_row() {
+    ScheduledRow s{row(), number(50) + 1, any()};
+    s.num_drafts = number(std::min(s.num_tokens, 5));
+    s.num_logits = number(3) == 0 ? 0 : 1 + s.num_drafts;
+    s.wants_drafts = number(2) == 0;
+    return s;
+  }
+
+  EmbeddingVectors embeddings() {
+    EmbeddingVectors vectors;
+    vectors.width = number(4);
+    vectors.dtype = number(2) == 0 ? DType::kBF16 : DType::kF32;
+    vectors.bytes.resize(static_cast<size_t>(number(5) * vectors.width) *
+                         dtype_bytes(vectors.dtype));
+    return vectors;
+  }
+
+  GrammarOutput grammar_output() {
+    GrammarOutput m;
+    const int32_t num_words = number(4) + 1;
+    fill(m.masked_rows, [&] { return MaskedRow{row(), number(5) + 1}; });
+    for (const MaskedRow& r : m.masked_rows) {
+      m.bitmask.resize(m.bitmask.size() + static_cast<size_t>(r.num_masks * num_words));
+    }
+    for (uint32_t& word : m.bitmask) {
+      word = static_cast<uint32_t>(any());
+    }
+    fill(m.withheld_rows, [&] { return row(); });
+    return m;
+  }
+
+  NamedTensor named_tensor() {
+    NamedTensor tensor;
+    fill(tensor.bytes, [&] { return static_cast<uint8_t>(any()); });
+    tensor.name.assign(static_cast<size_t>(number(8)), 'x');
+    tensor.dtype = DType::kU8;
+    tensor.shape = {1, static_cast<int64_t>(tensor.bytes.size())};
+    return tensor;
+  }
+
+  RowOutput row_output(const ModelRunnerOutput& m) {
+    RowOutput r;
+    r.row = row();
+    r.generation = static_cast<uint32_t>(any());
+    r.kind = static_cast<RowResult>(number(4));
+    if (r.kind == RowResult::kTokens) {
+      r.tokens = span_in(m.token_ids.size());
+      r.num_rejected = number(5);
+      r.failure = static_cast<RowFailure>(number(3));
+    } else if (r.kind == RowResult::kPooled) {
+      r.pooled = span_in(m.pooled ? m.pooled->num_vectors() : 0);
+    } else if (r.kind == RowResult::kTensors) {
+      r.tensors = span_in(m.tensors.size());
+    }
+    r.prompt_logprobs = span_in(m.prompt_logprobs.size());
+    r.hidden = span_in(m.hidden_states ? m.hidden_states->num_vectors() : 0);
+    r.drafts = span_in(m.draft_token_ids.size());
+    return r;
   }
 
   std::optional<RowTensors> tensors() {
@@ -108,23 +175,16 @@ class Maker {
     fill(m.prompt_logprobs,
          [&] { return TokenLogprobs{real(), any(), span_in(m.top_ids.size())}; });
     m.hidden_states = tensors();
-    const size_t num_hidden = m.hidden_states ? m.hidden_states->num_vectors() : 0;
-    fill(m.rows, [&] {
-      return RowOutput{row(),
-                       static_cast<uint32_t>(any()),
-                       span_in(m.token_ids.size()),
-                       any(),
-                       static_cast<RowFailure>(number(3)),
-                       span_in(m.prompt_logprobs.size()),
-                       span_in(num_hidden)};
-    });
+    m.pooled = tensors();
+    fill(m.tensors, [&] { return named_tensor(); });
+    fill(m.draft_token_ids, [&] { return any(); });
+    fill(m.rows, [&] { return row_output(m); });
     m.has_logprobs = number(2) == 0;
     if (m.has_logprobs) {
       for (size_t i = 0; i < m.token_ids.size(); ++i) {
         m.logprobs.push_back({real(), any(), span_in(m.top_ids.size())});
       }
     }
-    m.pooled = tensors();
     fill(m.connector_output, [&] { return static_cast<uint8_t>(any()); });
     m.stats = {any(), any(), any(), any()};
     return m;
@@ -138,6 +198,8 @@ template <typename Message>
 Message make(Maker& maker) {
   if constexpr (std::is_same_v<Message, SchedulerOutput>) {
     return maker.scheduler_output();
+  } else if constexpr (std::is_same_v<Message, GrammarOutput>) {
+    return maker.grammar_output();
   } else {
     return maker.runner_output();
   }
@@ -153,7 +215,7 @@ void stamp(std::vector<uint8_t>& bytes) {
 
 template <typename Message>
 class Serialize : public ::testing::Test {};
-using Messages = ::testing::Types<SchedulerOutput, ModelRunnerOutput>;
+using Messages = ::testing::Types<SchedulerOutput, GrammarOutput, ModelRunnerOutput>;
 TYPED_TEST_SUITE(Serialize, Messages);
 
 TYPED_TEST(Serialize, RoundTrips) {
@@ -246,6 +308,113 @@ TEST(SerializeKinds, ALyingCountReservesNothing) {
   SchedulerOutput back;
   EXPECT_THAT(deserialize(bytes, back).error().message, HasSubstr("count exceeds"));
   EXPECT_EQ(back.finished_rows.capacity(), 0U);
+}
+
+template <typename Message>
+std::string refusal_of(const Message& message) {
+  std::vector<uint8_t> bytes;
+  serialize(message, bytes);
+  Message back;
+  const Result<void> read = deserialize(bytes, back);
+  return read ? "" : read.error().message;
+}
+
+// Of a step with one row that samples behind three drafts, changed so.
+std::string refusal_of_row(void (*change)(ScheduledRow&)) {
+  SchedulerOutput step;
+  ScheduledRow& row = step.scheduled.emplace_back();
+  row = {RowId{1}, 4, 20, 3, 4};
+  change(row);
+  step.total_num_tokens = row.num_tokens;
+  return refusal_of(step);
+}
+
+TEST(SerializeCounts, DraftsAndLogitsOfARow) {
+  EXPECT_EQ(refusal_of_row([](ScheduledRow&) {}), "");
+  EXPECT_EQ(refusal_of_row([](ScheduledRow& row) { row.num_logits = 0; }), "");
+  EXPECT_THAT(refusal_of_row([](ScheduledRow& row) { row.num_logits = 1; }),
+              HasSubstr("neither 0 nor 1 + num_drafts"));
+  EXPECT_THAT(refusal_of_row([](ScheduledRow& row) { row.num_tokens = 3; }),
+              HasSubstr("num_drafts is not below num_tokens"));
+  EXPECT_THAT(refusal_of_row([](ScheduledRow& row) { row.num_drafts = -1; }),
+              HasSubstr("num_drafts is not below num_tokens"));
+}
+
+TEST(SerializeCounts, DraftsOfTheHost) {
+  SchedulerOutput step;
+  step.scheduled = {{RowId{1}, 1, 9, 0, 1}, {RowId{2}, 3, 20, 2, 3}};
+  step.total_num_tokens = 4;
+  step.draft_token_ids = {17, -1};
+  EXPECT_EQ(refusal_of(step), "");
+  step.draft_token_ids.push_back(3);
+  EXPECT_THAT(refusal_of(step), HasSubstr("draft_token_ids"));
+}
+
+// A request of embeddings beside one of ids.
+TEST(SerializeCounts, Embeddings) {
+  SchedulerOutput step;
+  step.token_ids = {0, 0, 5, 6, 7};
+  step.embeddings = {3, DType::kBF16, std::vector<uint8_t>(size_t{2} * 3 * 2)};
+  NewRow& row = step.new_rows.emplace_back();
+  row.prompt_len = row.prefill_len = 2;
+  row.tokens = {0, 2};
+  row.embeds = {0, 2};
+  step.new_rows.emplace_back().tokens = {2, 3};
+  EXPECT_EQ(step.embeddings.num_vectors(), 2U);
+  EXPECT_EQ(refusal_of(step), "");
+  step.new_rows[0].embeds.count = 1;
+  EXPECT_THAT(refusal_of(step), HasSubstr("not as long as the prompt"));
+  step.new_rows[0].embeds = {1, 2};
+  EXPECT_THAT(refusal_of(step), HasSubstr("embeds points outside"));
+  step.embeddings.bytes.pop_back();
+  EXPECT_THAT(refusal_of(step), HasSubstr("no whole vectors"));
+}
+
+TEST(SerializeCounts, MasksByLogit) {
+  GrammarOutput grammar;
+  grammar.masked_rows = {{RowId{4}, 3}, {RowId{1}, 1}};
+  grammar.bitmask.resize(size_t{4} * 5);
+  EXPECT_EQ(refusal_of(grammar), "");
+  grammar.bitmask.pop_back();
+  EXPECT_THAT(refusal_of(grammar), HasSubstr("no whole number of words"));
+  grammar.bitmask.clear();
+  EXPECT_THAT(refusal_of(grammar), HasSubstr("no whole number of words"));
+  grammar.masked_rows = {{RowId{4}, 0}};
+  EXPECT_THAT(refusal_of(grammar), HasSubstr("num_masks is below 1"));
+}
+
+TEST(SerializeCounts, AResultIsOfItsKind) {
+  ModelRunnerOutput output;
+  output.token_ids = {5, 6};
+  output.pooled = RowTensors{2, {0.5F, 1.0F}};
+  output.tensors = {{"hidden", DType::kF32, {2, 1}, std::vector<uint8_t>(8)}};
+  output.rows.resize(4);
+  output.rows[1].kind = RowResult::kTokens;
+  output.rows[1].tokens = {0, 2};
+  output.rows[2].kind = RowResult::kPooled;
+  output.rows[2].pooled = {0, 1};
+  output.rows[3].kind = RowResult::kTensors;
+  output.rows[3].tensors = {0, 1};
+  EXPECT_EQ(refusal_of(output), "");
+  output.rows[2].kind = RowResult::kTokens;
+  EXPECT_THAT(refusal_of(output), HasSubstr("not of its kind"));
+  output.rows[2].kind = RowResult::kPooled;
+  output.rows[2].pooled = {1, 1};
+  EXPECT_THAT(refusal_of(output), HasSubstr("pooled points outside"));
+}
+
+TEST(SerializeCounts, ATensorHasTheBytesOfItsShape) {
+  const auto refusal = [](std::vector<int64_t> shape) {
+    ModelRunnerOutput output;
+    output.tensors = {{"x", DType::kI32, std::move(shape), std::vector<uint8_t>(24)}};
+    return refusal_of(output);
+  };
+  EXPECT_EQ(refusal({2, 3}), "");
+  EXPECT_EQ(refusal({6, 1, 1}), "");
+  EXPECT_THAT(refusal({2, 2}), HasSubstr("do not fit their shape"));
+  EXPECT_THAT(refusal({6, 0}), HasSubstr("do not fit their shape"));
+  EXPECT_THAT(refusal({-2, -3}), HasSubstr("is no shape"));
+  EXPECT_THAT(refusal({int64_t{1} << 47, int64_t{1} << 47}), HasSubstr("is no shape"));
 }
 
 }  // namespace
