@@ -63,6 +63,7 @@ class ModelRig {
     config.enable_prefix_caching = plan.config.enable_prefix_caching;
     config.enable_chunked_prefill = plan.config.enable_chunked_prefill;
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
+    config.num_drafts = plan.runner.max_drafts;
     config.kv = plan.kv_cache;
     std::unique_ptr<Device> device;
     if (on_gpu) {
@@ -74,7 +75,7 @@ class ModelRig {
     }
     executor_ = make_uniproc_executor(std::move(plan), std::move(device));
     if (options_.serialize) {
-      executor_ = std::make_unique<testing::SerializingExecutor>(std::move(executor_));
+      executor_ = std::make_unique<SerializingExecutor>(std::move(executor_));
     }
     scheduler_ = std::make_unique<Scheduler>(config);
     scheduler_->reserve(step_);
