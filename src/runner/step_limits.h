@@ -17,9 +17,9 @@ struct StepLimits {
   [[nodiscard]] int32_t decode_len() const { return 1 + max_drafts; }
   [[nodiscard]] int32_t max_logits() const { return max_num_seqs * decode_len(); }
   // Positions that a row's steps may touch. The host learns of accepted drafts late, so a row may
-  // run past its end by what the steps in flight yield; those tokens are dropped.
+  // run past its end by the drafts of the steps in flight; those tokens are dropped.
   [[nodiscard]] int32_t max_row_len() const {
-    return max_model_len + (max_drafts > 0 ? max_steps_in_flight * decode_len() : 0);
+    return max_model_len + max_steps_in_flight * max_drafts;
   }
 };
 

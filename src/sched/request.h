@@ -49,7 +49,7 @@ struct RequestStatus {
   int32_t priority = 0;
 };
 
-// What a step brought for one request.
+// What a step brought for one request. What the row yielded behind the request's end is left out.
 struct RequestDelta {
   uint64_t id = 0;
   Span32 tokens;  // new outputs, in ModelRunnerOutput::token_ids (and logprobs, which are parallel)
@@ -60,6 +60,9 @@ struct RequestDelta {
   int32_t grammar = -1;                    // Request::grammar
   Span32 prompt_logprobs{};                // in ModelRunnerOutput::prompt_logprobs
   Span32 hidden{};                         // vectors of ModelRunnerOutput::hidden_states
+  Span32 drafts{};          // in ModelRunnerOutput::draft_token_ids; with a grammar, for its masks
+  RowId row = kNoRow;       // that the step ran it in
+  uint32_t generation = 0;  // of the row then
   bool operator==(const RequestDelta&) const = default;
 };
 

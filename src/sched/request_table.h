@@ -13,19 +13,23 @@ namespace warprow {
 
 // A request between add and end. What every step reads comes first, in three cache lines.
 //
-// Invariant: num_computed <= num_known() + num_pending; it is exact as of the last step scheduled,
-// while the values of the num_pending newest outputs are still on their way.
+// A step in flight that samples yields one output at least, and one more for each draft that is
+// accepted; what depends on how many is counted twice, at least and at most. Without drafts both are
+// the same.
+// Invariant: num_computed <= num_known() + most_pending.
 struct LiveRequest {
   enum class State : uint8_t { kWaiting, kRunning };
 
   State state = State::kWaiting;
   bool held = false;   // running, but not scheduled until resume()
   RowId row = kNoRow;  // while running
-  int32_t num_computed =
-      0;                    // tokens whose KV is in the cache or being computed by a step in flight
-  int32_t num_pending = 0;  // outputs sampled by steps in flight
-  int32_t max_len = 0;      // prompt + outputs at which it ends by length
-  int32_t prefill_len = 0;  // known tokens when it took its row
+  // Tokens whose KV is in the cache or being computed by a step in flight: at most, as if all drafts
+  // in flight were accepted.
+  int32_t num_computed = 0;
+  int32_t least_pending = 0;  // outputs of the steps in flight, at least: steps that sample
+  int32_t most_pending = 0;   // and at most: their logits
+  int32_t max_len = 0;        // prompt + outputs at which it ends by length
+  int32_t prefill_len = 0;    // known tokens when it took its row
   int32_t stop_from_len = 0;  // lengths up to this one ignore EOS and stop ids (min_tokens)
   int32_t grammar = -1;       // Request::grammar
   int32_t prev = -1;          // links of the list it is in
@@ -44,11 +48,16 @@ struct LiveRequest {
   std::vector<int32_t> token_lists;
 
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }
+  // num_computed at least, as if no draft in flight were accepted: no later step runs a token before
+  // this one, unless the last step is withheld.
+  [[nodiscard]] int32_t least_computed() const {
+    return num_computed - (most_pending - least_pending);
+  }
   // Known tokens whose KV no later step writes: the last step in flight may yet be withheld from a
   // row with a grammar, whose last token then runs again.
   [[nodiscard]] int32_t num_confirmed() const {
-    const bool may_run_again = grammar >= 0 && num_pending > 0;
-    return std::min(num_computed - (may_run_again ? 1 : 0), num_known());
+    const bool may_run_again = grammar >= 0 && least_pending > 0;
+    return std::min(least_computed() - (may_run_again ? 1 : 0), num_known());
   }
 };
 

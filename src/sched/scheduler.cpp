@@ -27,8 +27,8 @@ bool wants_whole_prompt(const LiveRequest& r) {
 Scheduler::Scheduler(SchedulerConfig config)
     : config_(std::move(config)),
       kv_(config_.kv,
-          {.max_step_tokens = config_.max_num_batched_tokens,
-           .max_model_len = config_.max_model_len,
+          {.max_step_tokens = config_.max_num_batched_tokens + max_overhang(),
+           .max_model_len = config_.max_model_len + max_overhang(),
            .enable_prefix_caching = config_.enable_prefix_caching,
            .fence_freed_blocks = config_.fence_freed_blocks}),
       rows_(config_.max_num_seqs),
@@ -38,6 +38,7 @@ Scheduler::Scheduler(SchedulerConfig config)
   WR_CHECK_GE(config_.max_num_batched_tokens, 1);
   WR_CHECK_GE(config_.max_model_len, 2);
   WR_CHECK_GE(config_.max_concurrent_steps, 1);
+  WR_CHECK_GE(config_.num_drafts, 0);
   if (config_.enable_chunked_prefill && config_.long_prefill_token_threshold > 0) {
     max_chunk_ = config_.long_prefill_token_threshold;
   }
@@ -75,7 +76,7 @@ Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
   }
   // The last output is never fed back, so its KV needs no place.
   const int64_t num_kv_tokens =
-      std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) - 1;
+      std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) - 1 + max_overhang();
   const int32_t needed = kv_.max_blocks_for(static_cast<int32_t>(num_kv_tokens));
   const int32_t present = kv_.pool().num_blocks() - 1;
   if (needed > present) {
@@ -98,7 +99,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   const auto prompt_len = static_cast<int32_t>(request.prompt.size());
   r.state = LiveRequest::State::kWaiting;
   r.row = kNoRow;
-  r.num_computed = r.num_pending = r.prefill_len = 0;
+  r.num_computed = r.least_pending = r.most_pending = r.prefill_len = 0;
   r.prompt_len = prompt_len;
   r.max_len = std::min(request.max_tokens, config_.max_model_len - prompt_len) + prompt_len;
   r.stop_from_len = prompt_len + std::min(request.params.min_tokens, r.max_len - prompt_len);
@@ -114,7 +115,9 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.token_lists = request.token_lists;
   r.grammar = request.grammar;
   r.held = false;
-  kv_.init(r.kv, {.adapter = request.adapter, .cache_salt = request.cache_salt}, r.max_len);
+  kv_.init(r.kv,
+           {.adapter = request.adapter, .cache_salt = request.cache_salt},
+           r.max_len + max_overhang());
   enqueue(index);
   return {};
 }
@@ -192,20 +195,27 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
 // it.
 int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
-  const int32_t len = r.num_known() + r.num_pending;
-  if (len >= r.max_len || r.held) {
+  if (r.num_known() + r.least_pending >= r.max_len || r.held) {
     return r.next;  // the outputs in flight certainly end it, or it waits for its mask
   }
   const bool is_prefill = r.num_computed < r.prefill_len;
-  const int32_t room = std::min(is_prefill ? prefill_budget_ : budget_, budget_);
-  const int32_t n = std::min(std::min(len - r.num_computed, max_chunk_), room);
+  const int32_t room = std::min({is_prefill ? prefill_budget_ : budget_, budget_, max_chunk_});
+  int32_t n = std::min(r.num_known() + r.most_pending - r.num_computed, room);
   if (n == 0) {
     return r.next;
   }
-  if (r.num_computed >= r.kv.window_at) {
-    kv_.drop_outside_windows(r.kv, r.num_computed, last_step());
+  // Also of a request that may end before: rows of equal length are worth more.
+  int32_t num_drafts = is_prefill ? 0 : std::min(config_.num_drafts, room - n);
+  n += num_drafts;
+  if (r.least_computed() >= r.kv.window_at) {
+    kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
   }
   while (r.num_computed + n > r.kv.capacity && !kv_.grow(r.kv, r.num_computed + n, r.row, out)) {
+    if (num_drafts > 0) {  // nobody gives up blocks for them
+      n -= num_drafts;
+      num_drafts = 0;
+      continue;
+    }
     if (kv_.pool().num_fenced() > 0) {
       return r.next;  // blocks come back with the steps in flight
     }
@@ -216,7 +226,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
       return next;
     }
   }
-  out.scheduled.push_back({r.row, n, r.num_computed});
+  out.scheduled.push_back({r.row, n, r.num_computed, num_drafts});
   budget_ -= n;
   prefill_budget_ -= is_prefill ? n : 0;
   return r.next;
@@ -225,7 +235,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
 bool Scheduler::admit_next(SchedulerOutput& out) {
   const int32_t index = waiting_.front();
   LiveRequest& r = requests_[index];
-  if (r.num_pending > 0) {
+  if (r.least_pending > 0) {
     return false;  // preempted with outputs in flight: its prefill is not known yet
   }
   if (r.arrival == refused_arrival_ && kv_.pool().num_changes() == refused_at_) {
@@ -306,15 +316,17 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     const bool is_prefill = s.num_computed_tokens < r.prefill_len;
     r.num_computed += s.num_tokens;
     out.total_num_tokens += s.num_tokens;
-    const bool samples = r.num_computed == r.num_known() + r.num_pending;
-    s.num_logits = samples ? 1 : 0;
-    r.num_pending += samples ? 1 : 0;
+    const bool samples = r.num_computed == r.num_known() + r.most_pending + s.num_drafts;
+    s.num_logits = samples ? 1 + s.num_drafts : 0;
+    r.least_pending += samples ? 1 : 0;
+    r.most_pending += s.num_logits;
     record.num_sampling += samples ? 1 : 0;
     if (samples && r.grammar >= 0) {
       out.grammar_rows.push_back(s.row);
+      s.wants_drafts = config_.num_drafts > 0;
     }
     record.rows[row_idx] = {
-        next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, samples};
+        next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, s.num_logits};
     (is_prefill ? any_prefill : any_decode) = true;
     any_partial = any_partial || (is_prefill && !samples);
     // Only now that the step is planned: nobody in it may count on blocks that it fills itself.
@@ -430,7 +442,7 @@ std::vector<RequestStatus> Scheduler::list_requests() const {
       status.preempted = !status.running && request.num_cached_tokens >= 0;
       status.row = request.row;
       status.num_prompt_toks = request.prompt_len;
-      status.num_computed_toks = request.num_computed;
+      status.num_computed_toks = request.least_computed();
       status.num_output_toks = request.num_known() - request.prompt_len;
       status.max_output_toks = request.max_len - request.prompt_len;
       status.num_cached_toks = std::max(request.num_cached_tokens, 0);

@@ -25,6 +25,7 @@ struct SchedulerConfig {
   bool enable_chunked_prefill = true;
   Policy policy = Policy::kFcfs;
   int32_t max_concurrent_steps = 1;  // 2 when async
+  int32_t num_drafts = 0;  // tokens that a decoding row has verified in a step beside its own
   int32_t long_prefill_token_threshold =
       0;  // most tokens a row gets in a step under chunked prefill; 0: no limit
   // While rows decode, a step computes at most so many prompt tokens for each of them (but
@@ -46,6 +47,8 @@ struct SchedulerStats {
   int64_t num_preemptions = 0;
   int64_t num_prefix_hit_tokens = 0;
   int64_t num_scheduled_tokens = 0;
+  int64_t num_drafted_tokens = 0;   // verified by the steps whose outputs were taken
+  int64_t num_accepted_tokens = 0;  // of them
   int32_t max_steps_in_flight = 0;
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -61,6 +64,9 @@ struct SchedulerStats {
 //
 // Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each
 // step, in order. A request that certainly ends with the outputs in flight is not scheduled again.
+// With drafts a step is planned and given blocks as if all drafts before it were accepted, while
+// what cannot be taken back (blocks that a window has passed, names of full blocks) follows what is
+// certain.
 //
 // Owns: requests, rows, blocks.
 // Thread: one. No clock, no device; after warm-up schedule() and update_from_output() allocate
@@ -113,7 +119,7 @@ class Scheduler {
   // The grammar of the request that the last step planned runs in a row; -1 if that has ended since.
   [[nodiscard]] int32_t grammar_of(RowId row) const;
   // The row yields no token in the last step planned: it will have computed all of its tokens but
-  // the last. Its request keeps row and blocks and is not scheduled until resume(); preemption
+  // those of its logits. Its request keeps row and blocks and is not scheduled until resume(); preemption
   // resumes it too.
   void withhold(RowId row);
   // No-op if the request has ended or is not held.
@@ -141,7 +147,7 @@ class Scheduler {
     int32_t index = -1;
     uint32_t generation = 0;
     uint64_t arrival = 0;
-    bool samples = false;
+    int32_t num_logits = 0;  // 0: no result is expected
   };
   struct StepRecord {
     int32_t num_sampling = 0;
@@ -161,7 +167,15 @@ class Scheduler {
   void enqueue(int32_t index);
   void end(int32_t index);
 
-  void take_token(int32_t index, TokenId token, RequestDelta& delta);
+  void take_result(const PlannedRow& planned,
+                   const RowOutput& row,
+                   const ModelRunnerOutput& out,
+                   RequestDelta& delta);
+  // How far the most tokens that a step may write lie beyond those of a request that has its longest
+  // length: drafts of all steps in flight.
+  [[nodiscard]] int32_t max_overhang() const {
+    return config_.max_concurrent_steps * config_.num_drafts;
+  }
   [[nodiscard]] static FinishReason finish_reason(const LiveRequest& request,
                                                   TokenId token,
                                                   TokenId& stop_token_id);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold between any two calls; tests ask after each.
 #include "base/check.h"
+#include "kv/kv_math.h"
 #include "sched/scheduler.h"
 
 namespace warprow {
@@ -19,9 +20,17 @@ void Scheduler::check_invariants() const {
     const LiveRequest& r = requests_[i];
     WR_CHECK(r.state == LiveRequest::State::kRunning);
     WR_CHECK_EQ(row_owner_.at(static_cast<size_t>(index_of(r.row))), i);
-    WR_CHECK_LE(r.num_computed, r.num_known() + r.num_pending);
+    WR_CHECK(0 <= r.least_pending && r.least_pending <= r.most_pending);
+    WR_CHECK_LE(r.num_computed, r.num_known() + r.most_pending);
+    WR_CHECK_LE(r.least_computed(), r.num_known() + r.least_pending);
     WR_CHECK_LE(r.num_computed, r.kv.capacity);
-    for (const RequestKv::Table& table : r.kv.tables) {
+    for (size_t g = 0; g < r.kv.tables.size(); ++g) {
+      const RequestKv::Table& table = r.kv.tables[g];
+      const KvGroupSpec& group = config_.kv.groups[g];
+      if (group.kind == KvKind::kSlidingWindow) {
+        WR_CHECK_LE(table.num_dropped * group.block_size,
+                    first_token_in_window(r.least_computed(), group.window));
+      }
       for (const BlockId block : table.blocks) {
         ++refs[static_cast<size_t>(index_of(block))];
       }

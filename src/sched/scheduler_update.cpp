@@ -18,45 +18,71 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
     const auto row_idx = static_cast<size_t>(index_of(row.row));
     WR_CHECK_LT(row_idx, record.rows.size());
     PlannedRow& planned = record.rows[row_idx];
-    if (planned.step != step || planned.generation != row.generation || !planned.samples) {
-      continue;  // a stale result, or a prefill chunk that yields nothing
+    if (planned.step != step || planned.generation != row.generation || planned.num_logits == 0 ||
+        row.kind != RowResult::kTokens) {
+      continue;  // a stale result, or a row that was not to yield tokens
     }
-    planned.samples = false;
+    const PlannedRow taken = planned;
+    planned.num_logits = 0;
     --record.num_sampling;
-    if (requests_[planned.index].arrival != planned.arrival) {
+    if (requests_[taken.index].arrival != taken.arrival) {
       continue;  // it ended while the step was in flight
     }
-    RequestDelta& delta = deltas.emplace_back();
-    delta.id = requests_[planned.index].id;
-    delta.grammar = requests_[planned.index].grammar;
-    delta.tokens = row.tokens;
-    delta.prompt_logprobs = row.prompt_logprobs;
-    delta.hidden = row.hidden;
-    delta.num_cached_tokens = requests_[planned.index].num_cached_tokens;
-    if (row.failure != RowFailure::kNone) {
-      delta.failure = row.failure;
-      delta.reason = FinishReason::kError;
-      end(planned.index);
-      continue;
-    }
-    WR_CHECK_EQ(row.tokens.count, 1);
-    take_token(planned.index, out.token_ids[static_cast<size_t>(row.tokens.begin)], delta);
+    take_result(taken, row, out, deltas.emplace_back());
   }
   WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
   kv_.complete(step);
   --num_in_flight_;
 }
 
-void Scheduler::take_token(int32_t index, TokenId token, RequestDelta& delta) {
-  LiveRequest& r = requests_[index];
-  r.tokens.push_back(token);
-  --r.num_pending;
-  delta.reason = finish_reason(r, token, delta.stop_token_id);
-  if (r.num_confirmed() >= r.kv.cache_at) {
+void Scheduler::take_result(const PlannedRow& planned,
+                            const RowOutput& row,
+                            const ModelRunnerOutput& out,
+                            RequestDelta& delta) {
+  LiveRequest& r = requests_[planned.index];
+  const bool failed = row.failure != RowFailure::kNone;
+  WR_CHECK(failed ||
+               (row.tokens.count >= 1 && row.tokens.count + row.num_rejected == planned.num_logits),
+           "row {}: {} tokens and {} rejected of {} logits",
+           index_of(row.row),
+           row.tokens.count,
+           row.num_rejected,
+           planned.num_logits);
+  delta.id = r.id;
+  delta.row = row.row;
+  delta.generation = row.generation;
+  delta.grammar = r.grammar;
+  delta.tokens = {row.tokens.begin, 0};
+  delta.prompt_logprobs = row.prompt_logprobs;
+  delta.hidden = row.hidden;
+  delta.drafts = row.drafts;
+  delta.num_cached_tokens = r.num_cached_tokens;
+  stats_.num_drafted_tokens += planned.num_logits - 1;
+  stats_.num_accepted_tokens += std::max(row.tokens.count - 1, 0);
+
+  --r.least_pending;
+  r.most_pending -= planned.num_logits;
+  if (r.state == LiveRequest::State::kRunning) {  // a preempted one has computed nothing
+    r.num_computed -= planned.num_logits - row.tokens.count;
+  }
+  while (delta.tokens.count < row.tokens.count && delta.reason == FinishReason::kNone) {
+    const TokenId token =
+        out.token_ids[static_cast<size_t>(row.tokens.begin + delta.tokens.count++)];
+    r.tokens.push_back(token);
+    delta.reason = finish_reason(r, token, delta.stop_token_id);
+  }
+  if (delta.hidden.count > 0) {  // the last ones are those of the outputs, one each
+    delta.hidden.count -= row.tokens.count - delta.tokens.count;
+  }
+  if (failed && delta.reason == FinishReason::kNone) {
+    delta.failure = row.failure;
+    delta.reason = FinishReason::kError;
+  }
+  if (!failed && r.num_confirmed() >= r.kv.cache_at) {
     kv_.cache_full_blocks(r.kv, r.tokens, r.num_confirmed());
   }
   if (delta.reason != FinishReason::kNone) {
-    end(index);
+    end(planned.index);
   }
 }
 
@@ -78,13 +104,14 @@ void Scheduler::withhold(RowId row) {
   StepRecord& record = records_[static_cast<size_t>(last_step() % config_.max_concurrent_steps)];
   PlannedRow& planned = record.rows[static_cast<size_t>(index_of(row))];
   LiveRequest& r = requests_[planned.index];
-  WR_CHECK(planned.step == last_step() && planned.samples && r.arrival == planned.arrival,
+  WR_CHECK(planned.step == last_step() && planned.num_logits > 0 && r.arrival == planned.arrival,
            "row {} does not sample in the last step",
            index_of(row));
-  planned.samples = false;
+  r.num_computed -= planned.num_logits;
+  --r.least_pending;
+  r.most_pending -= planned.num_logits;
+  planned.num_logits = 0;
   --record.num_sampling;
-  --r.num_computed;
-  --r.num_pending;
   r.held = true;
 }
 

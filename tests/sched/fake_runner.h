@@ -4,22 +4,25 @@
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <vector>
 
 namespace warprow::testing {
 
-// Answers a SchedulerOutput without any model: a row whose step reaches its last known token
-// samples token(row), or `token` where no function is set.
+// Answers a SchedulerOutput without any model: a row that samples yields run_of(row), as many tokens
+// as its logits allow, or without that token_of(row), or `token`.
 class FakeRunner {
  public:
   TokenId token = 7;
   std::function<TokenId(RowId)> token_of;
+  std::function<std::vector<TokenId>(RowId)> run_of;
 
   ModelRunnerOutput run(const SchedulerOutput& step) {
     for (const NewRow& row : step.new_rows) {
-      rows_[row.row] = {row.generation, row.prefill_len};
+      rows_[row.row] = {row.generation, row.num_computed_tokens, row.prefill_len};
     }
     ModelRunnerOutput out;
     out.step = step.step;
@@ -29,12 +32,16 @@ class FakeRunner {
       result.row = s.row;
       result.generation = row.generation;
       result.tokens = {static_cast<int32_t>(out.token_ids.size()), 0};
-      if (s.num_computed_tokens + s.num_tokens == row.len) {
+      if (row.num_computed + s.num_tokens - s.num_drafts == row.len) {
+        std::vector<TokenId> tokens = run_of ? run_of(s.row) : std::vector{single(s.row)};
+        tokens.resize(std::min(tokens.size(), size_t{1} + static_cast<size_t>(s.num_drafts)));
         result.kind = RowResult::kTokens;
-        result.tokens.count = 1;
-        out.token_ids.push_back(token_of ? token_of(s.row) : token);
-        ++row.len;
+        result.tokens.count = static_cast<int32_t>(tokens.size());
+        result.num_rejected = 1 + s.num_drafts - result.tokens.count;
+        out.token_ids.insert(out.token_ids.end(), tokens.begin(), tokens.end());
       }
+      row.num_computed += s.num_tokens - result.num_rejected;
+      row.len += result.tokens.count;
     }
     return out;
   }
@@ -42,8 +49,12 @@ class FakeRunner {
  private:
   struct Row {
     uint32_t generation = 0;
+    int32_t num_computed = 0;
     int32_t len = 0;
   };
+
+  [[nodiscard]] TokenId single(RowId row) const { return token_of ? token_of(row) : token; }
+
   std::map<RowId, Row> rows_;
 };
 

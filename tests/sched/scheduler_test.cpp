@@ -33,7 +33,10 @@ TEST(Scheduler, OneRequestFromPromptToLength) {
   EXPECT_EQ(bench.step.block_appends[0], (BlockAppend{row.row, 0, 0, {0, 1}}));
   EXPECT_EQ(bench.plan(), (Plan{{5, 0}}));
   EXPECT_EQ(bench.step.total_num_tokens, 5);
-  EXPECT_THAT(bench.deltas, ElementsAre(RequestDelta{1, {0, 1}, FinishReason::kNone, -1, 0}));
+  RequestDelta first{1, {0, 1}};
+  first.row = RowId{0};
+  first.generation = 1;
+  EXPECT_THAT(bench.deltas, ElementsAre(first));
 
   ASSERT_TRUE(bench.run_step());
   EXPECT_THAT(bench.step.new_rows, IsEmpty());

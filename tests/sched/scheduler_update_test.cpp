@@ -63,10 +63,13 @@ TEST(Scheduler, AFailedRowEndsItsRequestOnly) {
   row.failure = RowFailure::kNothingLeft;
   row.tokens.count = 0;
   bench.collect();
-  EXPECT_THAT(
-      bench.deltas,
-      ElementsAre(RequestDelta{1, {0, 0}, FinishReason::kError, -1, 0, RowFailure::kNothingLeft},
-                  RequestDelta{2, {1, 1}, FinishReason::kNone, -1, 0}));
+  RequestDelta failed{1, {0, 0}, FinishReason::kError, -1, 0, RowFailure::kNothingLeft};
+  failed.row = RowId{0};
+  failed.generation = 1;
+  RequestDelta other{2, {1, 1}};
+  other.row = RowId{1};
+  other.generation = 1;
+  EXPECT_THAT(bench.deltas, ElementsAre(failed, other));
   bench.collect();
   ASSERT_EQ(bench.deltas.size(), 1U);
   EXPECT_EQ(bench.deltas[0].id, 2U);
@@ -160,7 +163,8 @@ ModelRunnerOutput nothing_sampled(const SchedulerOutput& step) {
     RowOutput& result = out.rows.emplace_back();
     result.row = row.row;
     result.generation = 1;
-    result.num_rejected = 1;
+    result.kind = RowResult::kTokens;
+    result.num_rejected = row.num_logits;
   }
   return out;
 }
@@ -191,6 +195,7 @@ TEST(Scheduler, AWithheldRowComputesItsLastTokenAgain) {
   bench.scheduler.check_invariants();
   ModelRunnerOutput sampled = nothing_sampled(bench.step);
   sampled.rows[0].tokens = {0, 1};
+  sampled.rows[0].num_rejected = 0;
   sampled.token_ids = {77};
   bench.scheduler.update_from_output(sampled, bench.deltas);
   ASSERT_EQ(bench.deltas.size(), 1U);
@@ -236,6 +241,7 @@ TEST(Scheduler, AWithheldRowWritesIntoNoSharedBlock) {
     EXPECT_THAT(bench.plan(), ElementsAre(std::pair(1, 15)));
     ModelRunnerOutput sampled = nothing_sampled(bench.step);
     sampled.rows[0].tokens = {0, 1};
+    sampled.rows[0].num_rejected = 0;
     sampled.token_ids = {77};
     bench.scheduler.update_from_output(sampled, bench.deltas);
     EXPECT_EQ(hit_of(bench, 3, block), 16) << decodes;

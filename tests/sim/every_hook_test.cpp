@@ -12,8 +12,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -24,6 +24,7 @@ namespace {
 
 using test::ModelRig;
 using test::RigOptions;
+using test::RigResult;
 
 constexpr const char* kConfig = R"({
   "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
@@ -189,7 +190,7 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
   dir.write("config.json", kConfig);
   const RigOptions plain = rig_options(dir, GetParam());
   ModelRig without(plain);
-  const std::map<uint64_t, test::RigResult> expected = run(without);
+  const std::map<uint64_t, RigResult> expected = run(without);
 
   Calls calls;
   RigOptions options = plain;
@@ -207,7 +208,7 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
     before[i] = counted(static_cast<Counter>(i));
   }
   calls = {};
-  const std::map<uint64_t, test::RigResult> results = run(rig);
+  const std::map<uint64_t, RigResult> results = run(rig);
   ASSERT_EQ(results.size(), expected.size());
   for (const auto& [id, result] : expected) {
     EXPECT_EQ(result.tokens, results.at(id).tokens) << id;

@@ -30,6 +30,7 @@ struct SimCase {
   bool enable_chunked_prefill = true;
   bool fence_freed_blocks = false;
   bool over_the_wire = false;
+  int32_t num_drafts = 0;
 };
 
 void PrintTo(const SimCase& sim, std::ostream* os) { *os << sim.name; }
@@ -55,7 +56,7 @@ class Simulation {
       : sim_(sim),
         random_(seed),
         scheduler_(config()),
-        device_(sim.model, 8, sim.num_blocks, seed) {}
+        device_(sim.model, 8, sim.num_blocks, sim.num_drafts, seed) {}
 
   void run(int32_t num_steps) {
     while (scheduler_.stats().num_steps < num_steps && !::testing::Test::HasFatalFailure()) {
@@ -77,6 +78,7 @@ class Simulation {
 
   [[nodiscard]] SchedulerStats stats() const { return scheduler_.stats(); }
   [[nodiscard]] int32_t num_finished() const { return num_finished_; }
+  [[nodiscard]] int32_t num_withheld() const { return num_withheld_; }
 
  private:
   struct Expected {
@@ -84,6 +86,10 @@ class Simulation {
     FinishReason reason = FinishReason::kLength;
     TokenId stop_token_id = -1;
     size_t num_seen = 0;
+  };
+  struct InFlight {
+    SchedulerOutput step;
+    std::vector<RowId> withheld;
   };
 
   [[nodiscard]] SchedulerConfig config() const {
@@ -95,6 +101,7 @@ class Simulation {
     config.enable_chunked_prefill = sim_.enable_chunked_prefill;
     config.policy = sim_.policy;
     config.max_concurrent_steps = sim_.max_concurrent_steps;
+    config.num_drafts = sim_.num_drafts;
     config.fence_freed_blocks = sim_.fence_freed_blocks;
     config.kv = {sim_.model.groups, sim_.num_blocks};
     return config;
@@ -124,6 +131,7 @@ class Simulation {
     request.stop_token_ids = {kStopId};
     request.priority = number(3);
     request.cache_salt = static_cast<uint64_t>(number(8) == 0);
+    request.grammar = number(3) == 0 ? 0 : -1;
     if (scheduler_.add_request(request)) {
       live_[request.id] = expect(request);
     }
@@ -155,16 +163,40 @@ class Simulation {
     scheduler_.check_invariants();
   }
 
+  // The masks of some rows are late: their requests are held until they are there.
+  void withhold(InFlight& launched) {
+    for (const RowId row : launched.step.grammar_rows) {
+      if (chance(15) && scheduler_.grammar_of(row) >= 0) {
+        scheduler_.withhold(row);
+        scheduler_.check_invariants();
+        launched.withheld.push_back(row);
+        ++num_withheld_;
+      }
+    }
+  }
+
+  // Whoever is not held has nothing of it.
+  void resume_some() {
+    for (const auto& [id, expected] : live_) {
+      if (chance(40)) {
+        scheduler_.resume(id);
+      }
+    }
+  }
+
   void advance() {
+    resume_some();
     const bool keep_back = scheduler_.num_in_flight() < sim_.max_concurrent_steps && chance(80);
     if (keep_back && scheduler_.schedule(step_)) {
       scheduler_.check_invariants();
-      in_flight_.push_back(step_);
+      in_flight_.push_back({step_, {}});
+      withhold(in_flight_.back());
+      num_idle_ = 0;
       return;
     }
     if (in_flight_.empty()) {
-      ASSERT_TRUE(!scheduler_.has_work() || !keep_back)
-          << "nothing in flight, and nothing can advance";
+      num_idle_ += scheduler_.has_work() && keep_back ? 1 : 0;
+      ASSERT_LT(num_idle_, 50) << "nothing in flight, and nothing can advance";
       return;
     }
     collect();
@@ -172,13 +204,14 @@ class Simulation {
 
   // The device runs a step only now: whatever the host did since must not matter.
   void collect() {
-    SchedulerOutput step = std::move(in_flight_.front());
+    SchedulerOutput step = std::move(in_flight_.front().step);
+    const std::vector<RowId> withheld = std::move(in_flight_.front().withheld);
     in_flight_.pop_front();
     if (sim_.over_the_wire) {
       serialize(step, bytes_);
       ASSERT_TRUE(deserialize(bytes_, step));
     }
-    ModelRunnerOutput out = device_.run(step);
+    ModelRunnerOutput out = device_.run(step, withheld);
     if (sim_.over_the_wire) {
       serialize(out, bytes_);
       ASSERT_TRUE(deserialize(bytes_, out));
@@ -215,12 +248,14 @@ class Simulation {
   Scheduler scheduler_;
   ToyDevice device_;
   std::map<uint64_t, Expected> live_;
-  std::deque<SchedulerOutput> in_flight_;
+  std::deque<InFlight> in_flight_;
   SchedulerOutput step_;
   std::vector<RequestDelta> deltas_;
   std::vector<uint8_t> bytes_;
   uint64_t next_id_ = 1;
   int32_t num_finished_ = 0;
+  int32_t num_withheld_ = 0;
+  int32_t num_idle_ = 0;  // times in turn that nothing could advance
 };
 
 class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
@@ -234,6 +269,10 @@ TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
     // The run was worth something only if all of this happened in it.
     const SchedulerStats stats = simulation.stats();
     EXPECT_GT(simulation.num_finished(), 50);
+    EXPECT_GT(simulation.num_withheld(), 20);
+    EXPECT_EQ(stats.num_drafted_tokens > 500, GetParam().num_drafts > 0);
+    EXPECT_EQ(stats.num_accepted_tokens > 100, GetParam().num_drafts > 0);
+    EXPECT_LE(stats.num_accepted_tokens, stats.num_drafted_tokens);
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_GT(stats.num_mixed_steps, 50);
     EXPECT_EQ(stats.max_steps_in_flight, GetParam().max_concurrent_steps);
@@ -269,7 +308,40 @@ INSTANTIATE_TEST_SUITE_P(
                 .num_blocks = 60,
                 .fence_freed_blocks = true},
         SimCase{.name = "HybridTwoBlockSizes", .model = hybrid(2), .num_blocks = 70},
-        SimCase{.name = "WindowOnly", .model = {{group_of(4, 9)}, {0, 0}}, .num_blocks = 17}),
+        SimCase{.name = "WindowOnly", .model = {{group_of(4, 9)}, {0, 0}}, .num_blocks = 17},
+        SimCase{
+            .name = "OneDraft", .model = one_group(), .max_concurrent_steps = 1, .num_drafts = 1},
+        SimCase{.name = "DraftsAsync", .model = one_group(), .num_drafts = 3},
+        SimCase{.name = "DraftsThreeInFlight",
+                .model = one_group(),
+                .max_concurrent_steps = 3,
+                .num_drafts = 2},
+        SimCase{.name = "DraftsTinyBudget",
+                .model = one_group(),
+                .num_blocks = 36,
+                .max_num_batched_tokens = 7,
+                .over_the_wire = true,
+                .num_drafts = 4},
+        SimCase{.name = "DraftsWholePrompts",
+                .model = one_group(),
+                .enable_chunked_prefill = false,
+                .num_drafts = 4},
+        SimCase{.name = "DraftsHybridPriorityFenced",
+                .model = hybrid(),
+                .max_concurrent_steps = 3,
+                .policy = kPriority,
+                .num_blocks = 70,
+                .fence_freed_blocks = true,
+                .num_drafts = 4},
+        SimCase{.name = "DraftsHybridTwoBlockSizes",
+                .model = hybrid(2),
+                .num_blocks = 80,
+                .over_the_wire = true,
+                .num_drafts = 3},
+        SimCase{.name = "DraftsWindowOnly",
+                .model = {{group_of(4, 9)}, {0, 0}},
+                .num_blocks = 20,
+                .num_drafts = 3}),
     [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

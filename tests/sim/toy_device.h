@@ -16,11 +16,15 @@ namespace warprow::testing {
 
 // Runs SchedulerOutputs on the toy model with nothing but what they say: rows, block tables, and KV
 // memory in which the groups overlap as on a device (layer i of each group lies in the same
-// tensor). Breaches of the contract of SchedulerOutput are test failures.
+// tensor). Drafts are its own: it proposes the row's next tokens, from a random one on wrong ones,
+// and verifies them by match. Breaches of the contract of SchedulerOutput are test failures.
 class ToyDevice {
  public:
-  ToyDevice(ToyModel model, int32_t max_rows, int32_t num_blocks, uint32_t seed)
-      : model_(std::move(model)), rows_(static_cast<size_t>(max_rows)), random_(seed) {
+  ToyDevice(ToyModel model, int32_t max_rows, int32_t num_blocks, int32_t num_drafts, uint32_t seed)
+      : model_(std::move(model)),
+        rows_(static_cast<size_t>(max_rows)),
+        num_drafts_(num_drafts),
+        random_(seed) {
     for (const KvGroupSpec& group : model_.groups) {
       block_stride_ = std::max(block_stride_, group.block_size);
     }
@@ -37,7 +41,7 @@ class ToyDevice {
     }
   }
 
-  ModelRunnerOutput run(const SchedulerOutput& step) {
+  ModelRunnerOutput run(const SchedulerOutput& step, const std::vector<RowId>& withheld = {}) {
     release(step.finished_rows);
     release(step.preempted_rows);
     for (const NewRow& row : step.new_rows) {
@@ -47,7 +51,7 @@ class ToyDevice {
     ModelRunnerOutput out;
     out.step = step.step;
     forward(step);
-    sample(step, out);
+    sample(step, withheld, out);
     return out;
   }
 
@@ -58,6 +62,7 @@ class ToyDevice {
     int32_t num_computed = 0;
     std::vector<TokenId> tokens;
     std::vector<std::vector<BlockId>> tables;  // by group
+    std::vector<TokenId> drafts;               // of what follows tokens
   };
   struct Query {
     const Row* row;
@@ -81,7 +86,7 @@ class ToyDevice {
     EXPECT_EQ(row.tokens.count, row.prefill_len);
     EXPECT_GE(row.prefill_len, row.prompt_len);
     const auto begin = step.token_ids.begin() + row.tokens.begin;
-    r = {true, row.generation, row.num_computed_tokens, {begin, begin + row.tokens.count}, {}};
+    r = {true, row.generation, row.num_computed_tokens, {begin, begin + row.tokens.count}, {}, {}};
     r.tables.resize(model_.groups.size());
   }
 
@@ -113,9 +118,20 @@ class ToyDevice {
       const Row& r = at(s.row);
       ASSERT_TRUE(r.live);
       ASSERT_GE(s.num_tokens, 1);
-      ASSERT_EQ(s.num_computed_tokens, r.num_computed);
+      ASSERT_GE(s.num_computed_tokens, r.num_computed);
+      if (num_drafts_ == 0) {
+        ASSERT_EQ(s.num_computed_tokens, r.num_computed);
+      }
+      const auto num_planned = static_cast<size_t>(s.num_computed_tokens + s.num_tokens);
+      for (size_t g = 0; g < r.tables.size(); ++g) {
+        const auto block_size = static_cast<size_t>(model_.groups[g].block_size);
+        ASSERT_LE(num_planned, r.tables[g].size() * block_size) << "a slot without a block";
+      }
+      std::vector<TokenId> tokens = r.tokens;
+      ASSERT_LE(static_cast<size_t>(s.num_drafts), r.drafts.size());
+      tokens.insert(tokens.end(), r.drafts.begin(), r.drafts.begin() + s.num_drafts);
       for (int32_t pos = r.num_computed; pos < r.num_computed + s.num_tokens; ++pos) {
-        queries_.push_back({&r, pos, static_cast<uint64_t>(r.tokens.at(static_cast<size_t>(pos)))});
+        queries_.push_back({&r, pos, static_cast<uint64_t>(tokens.at(static_cast<size_t>(pos)))});
       }
     }
     ASSERT_EQ(static_cast<int32_t>(queries_.size()), step.total_num_tokens);
@@ -136,31 +152,60 @@ class ToyDevice {
   }
 
   // In any order, as the runner sorts its batch.
-  void sample(const SchedulerOutput& step, ModelRunnerOutput& out) {
+  void sample(const SchedulerOutput& step,
+              const std::vector<RowId>& withheld,
+              ModelRunnerOutput& out) {
     size_t last_query = 0;
     for (const ScheduledRow& s : step.scheduled) {
       last_query += static_cast<size_t>(s.num_tokens);
       Row& r = at(s.row);
-      r.num_computed += s.num_tokens;
       RowOutput result;
       result.row = s.row;
       result.generation = r.generation;
       result.tokens.begin = static_cast<int32_t>(out.token_ids.size());
-      const bool samples = r.num_computed == static_cast<int32_t>(r.tokens.size());
-      EXPECT_EQ(s.num_logits, samples ? 1 : 0);
+      const bool samples =
+          r.num_computed + s.num_tokens - s.num_drafts == static_cast<int32_t>(r.tokens.size());
+      EXPECT_EQ(s.num_logits, samples ? 1 + s.num_drafts : 0);
       if (samples) {
         result.kind = RowResult::kTokens;
-        result.tokens.count = 1;
-        out.token_ids.push_back(model_.token_of(queries_[last_query - 1].x));
-        r.tokens.push_back(out.token_ids.back());
+        const bool waits = std::find(withheld.begin(), withheld.end(), s.row) != withheld.end();
+        if (!waits) {
+          verify(r, s, last_query - static_cast<size_t>(s.num_logits), out);
+        }
+        result.tokens.count = static_cast<int32_t>(out.token_ids.size()) - result.tokens.begin;
+        result.num_rejected = s.num_logits - result.tokens.count;
       }
+      r.num_computed += s.num_tokens - result.num_rejected;
       out.rows.push_back(result);
     }
     std::shuffle(out.rows.begin(), out.rows.end(), random_);
   }
 
+  // The row's tokens, from the first logit on until one differs from the draft behind it.
+  void verify(Row& row, const ScheduledRow& s, size_t first_query, ModelRunnerOutput& out) {
+    const std::vector<TokenId> drafts = std::move(row.drafts);
+    for (int32_t i = 0; i < s.num_logits; ++i) {
+      const auto at = static_cast<size_t>(i);
+      row.tokens.push_back(model_.token_of(queries_[first_query + at].x));
+      out.token_ids.push_back(row.tokens.back());
+      if (i < s.num_drafts && row.tokens.back() != drafts[at]) {
+        break;
+      }
+    }
+    row.drafts.clear();
+    if (num_drafts_ > 0) {
+      row.drafts = model_.generate(row.tokens, num_drafts_);
+      const auto num_right =
+          static_cast<size_t>(random_() % static_cast<uint64_t>(num_drafts_ + 1));
+      for (size_t i = num_right; i < row.drafts.size(); ++i) {
+        row.drafts[i] = (row.drafts[i] + 1) % model_.vocab_size;
+      }
+    }
+  }
+
   ToyModel model_;
   std::vector<Row> rows_;
+  int32_t num_drafts_;
   std::mt19937_64 random_;
   int32_t block_stride_ = 0;
   std::vector<size_t> tensor_of_layer_;  // a layer's ordinal within its group

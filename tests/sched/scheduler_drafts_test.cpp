@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that verify drafts: what is planned at most, what is certain at least.
+#include "base/check.h"
+#include "tests/sched/scheduler_rig.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::small_config;
+using testing::tokens_from;
+using Bench = testing::SchedulerRig;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+SchedulerConfig drafts_config(int32_t num_drafts, int32_t max_concurrent_steps) {
+  SchedulerConfig config = small_config(64, 4);
+  config.num_drafts = num_drafts;
+  config.max_concurrent_steps = max_concurrent_steps;
+  return config;
+}
+
+Request request_of(uint64_t id, std::vector<TokenId> prompt, int32_t max_tokens = 100) {
+  Request request;
+  request.id = id;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+TEST(SchedulerDrafts, ARowIsPlannedAsIfAllWereAccepted) {
+  Bench bench(drafts_config(2, 3));
+  bench.add(1, tokens_from(0, 5));
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8}; };
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 5, 0, 0, 1}));
+  ASSERT_TRUE(bench.launch());  // one output at least and at most: 5 tokens are computed
+  EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 3, 5, 2, 3}));
+  ASSERT_TRUE(bench.launch());  // 1 + 3 at most: the last of 9 tokens, and two drafts
+  EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 3, 8, 2, 3}));
+  EXPECT_EQ(bench.step.total_num_tokens, 3);
+  EXPECT_THAT(bench.step.draft_token_ids, IsEmpty()) << "they are the device's";
+  EXPECT_FALSE(bench.step.scheduled[0].wants_drafts);
+  bench.collect();
+  bench.collect();  // two tokens of three: 8 known, 3 more at most
+  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2}));
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(3, 10)));
+  bench.collect();
+  bench.collect();
+  ASSERT_TRUE(bench.launch());  // nothing in flight: 12 known
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(3, 11)));
+  EXPECT_EQ(bench.scheduler.stats().num_drafted_tokens, 6);
+  EXPECT_EQ(bench.scheduler.stats().num_accepted_tokens, 3);
+}
+
+TEST(SchedulerDrafts, ARequestThatMayEndIsScheduledUntilItCertainlyDoes) {
+  Bench bench(drafts_config(3, 4));
+  bench.add(1, tokens_from(0, 5), 3);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8, 9, 10}; };
+  ASSERT_TRUE(bench.launch());
+  ASSERT_TRUE(bench.launch());  // 2 outputs at least, 5 at most
+  ASSERT_TRUE(bench.launch());  // 3 at least
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 9)));
+  EXPECT_FALSE(bench.launch());
+  bench.collect();
+  bench.collect();
+  ASSERT_EQ(bench.deltas.size(), 1U);
+  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2})) << "max_tokens cuts inside the run";
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+  bench.collect();
+  EXPECT_THAT(bench.deltas, IsEmpty()) << "it has ended";
+}
+
+TEST(SchedulerDrafts, AStopIdEndsInsideARun) {
+  Bench bench(drafts_config(3, 1));
+  Request request = request_of(1, tokens_from(20, 5));
+  request.params.min_tokens = 2;
+  request.eos_token_ids = {2};
+  request.stop_token_ids = {9};
+  bench.add(request);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{2, 9, 2, 2}; };
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kNone) << "min_tokens";
+  ASSERT_TRUE(bench.launch());
+  bench.pending[0].rows[0].hidden = {6, 4};
+  bench.collect();
+  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2})) << "the second output is no end yet";
+  EXPECT_EQ(bench.deltas[0].hidden, (Span32{6, 2}));
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kStop);
+  EXPECT_EQ(bench.deltas[0].stop_token_id, 9);
+}
+
+TEST(SchedulerDrafts, AFailureBehindTokens) {
+  for (const bool eos_before : {false, true}) {
+    Bench bench(drafts_config(2, 1));
+    Request request = request_of(1, tokens_from(0, 5));
+    request.eos_token_ids = {2};
+    bench.add(request);
+    ASSERT_TRUE(bench.run_step());
+    ASSERT_TRUE(bench.launch());
+    RowOutput& row = bench.pending[0].rows[0];
+    row.tokens = {0, 1};
+    row.num_rejected = 1;
+    row.failure = RowFailure::kBadLogits;
+    bench.pending[0].token_ids = {eos_before ? 2 : 3};
+    bench.collect();
+    EXPECT_EQ(bench.deltas[0].tokens.count, 1);
+    EXPECT_EQ(bench.deltas[0].reason, eos_before ? FinishReason::kStop : FinishReason::kError);
+    EXPECT_EQ(bench.deltas[0].failure, eos_before ? RowFailure::kNone : RowFailure::kBadLogits);
+  }
+}
+
+// Blocks of 4; a query sees its own token and 4 before it.
+TEST(SchedulerDrafts, AWindowKeepsWhatARejectionNeeds) {
+  SchedulerConfig config = drafts_config(3, 2);
+  config.kv.groups[0].kind = KvKind::kSlidingWindow;
+  config.kv.groups[0].window = 5;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 8));
+  const auto num_dropped = [&] {
+    const std::vector<BlockId> table = bench.scheduler.block_table(1, 0);
+    return std::count(table.begin(), table.end(), kNullBlock);
+  };
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 7, 7, 7}; };
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 8)));
+  EXPECT_EQ(num_dropped(), 1) << "query 8 sees tokens from 4 on";
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 12)));
+  EXPECT_EQ(num_dropped(), 1) << "it may be query 9 that comes next";
+  bench.collect();
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 16)));
+  EXPECT_EQ(num_dropped(), 2) << "12 tokens were computed, so 13 at least: seen from 9 on";
+}
+
+// A newcomer's prefix hit, if its prompt begins with these tokens.
+int32_t hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
+  prefix.push_back(99);
+  bench.add(id, std::move(prefix));
+  EXPECT_TRUE(bench.launch());
+  EXPECT_EQ(bench.step.new_rows.size(), 1U);
+  const int32_t hit = bench.step.new_rows.front().num_computed_tokens;
+  bench.scheduler.abort_request(id);
+  return hit;
+}
+
+TEST(SchedulerDrafts, OnlyAcceptedTokensAreNamed) {
+  const std::vector<TokenId> two_blocks{0, 1, 2, 3, 4, 5, 6, 7};
+  for (const bool accepted : {false, true}) {
+    Bench bench(drafts_config(3, 2));
+    bench.add(1, tokens_from(0, 6));
+    bench.runner.token = 6;
+    ASSERT_TRUE(bench.run_step());
+    bench.runner.run_of = [&](RowId) {
+      return accepted ? std::vector<TokenId>{7, 8, 9} : std::vector<TokenId>{7};
+    };
+    ASSERT_TRUE(bench.launch());  // tokens 6 to 9: the second block is full if 7 is accepted
+    EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 6)));
+    bench.collect();
+    EXPECT_EQ(hit_of(bench, 2, two_blocks), accepted ? 8 : 4);
+  }
+}
+
+TEST(SchedulerDrafts, OnlyTheRightResultIsTaken) {
+  const auto collect_with = [](void (*change)(RowOutput&)) {
+    Bench bench(drafts_config(2, 1));
+    bench.add(1, tokens_from(0, 5));
+    bench.run_step();
+    bench.launch();
+    RowOutput stale = bench.pending[0].rows[0];
+    stale.generation = 0;
+    stale.tokens.count = 3;
+    change(bench.pending[0].rows[0]);
+    bench.pending[0].rows.insert(bench.pending[0].rows.begin(), stale);
+    bench.collect();
+    return bench.deltas.size();
+  };
+  EXPECT_EQ(collect_with([](RowOutput&) {}), 1U);
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(collect_with([](RowOutput& row) { row.kind = RowResult::kPooled; }), CheckFailure);
+  EXPECT_THROW(collect_with([](RowOutput& row) { row.kind = RowResult::kNothing; }), CheckFailure);
+  EXPECT_THROW(collect_with([](RowOutput& row) { row.num_rejected = 1; }), CheckFailure);
+  EXPECT_THROW(collect_with([](RowOutput& row) {
+                 row.tokens.count = 0;
+                 row.num_rejected = 3;
+               }),
+               CheckFailure)
+      << "nobody withheld it";
+}
+
+TEST(SchedulerDrafts, AWithheldRowComputesItsDraftsAgain) {
+  Bench bench(drafts_config(2, 2));
+  Request request = request_of(1, tokens_from(0, 5));
+  request.grammar = 3;
+  bench.add(request);
+  ASSERT_TRUE(bench.launch());
+  EXPECT_TRUE(bench.step.scheduled[0].wants_drafts);
+  bench.pending[0].draft_token_ids = {4, 5};
+  bench.pending[0].rows[0].drafts = {0, 2};
+  ASSERT_TRUE(bench.launch());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(3, 5)));
+  bench.collect();
+  EXPECT_EQ(bench.deltas[0].drafts, (Span32{0, 2}));
+  bench.scheduler.withhold(RowId{0});
+  bench.scheduler.check_invariants();
+  RowOutput& row = bench.pending[0].rows[0];
+  row.tokens.count = 0;
+  row.num_rejected = 3;
+  bench.collect();
+  EXPECT_THAT(bench.deltas, IsEmpty());
+  EXPECT_FALSE(bench.launch()) << "held";
+  bench.scheduler.resume(1);
+  ASSERT_TRUE(bench.scheduler.schedule(bench.step));
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(3, 5)));
+  EXPECT_THAT(bench.step.grammar_rows, ElementsAre(RowId{0}));
+}
+
+TEST(SchedulerDrafts, TheBudgetCutsThem) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.max_num_batched_tokens = 11;
+  Bench bench(config);
+  for (uint64_t id = 1; id <= 5; ++id) {
+    bench.add(id, {static_cast<TokenId>(id), 0});
+  }
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 2), Pair(4, 2), Pair(3, 2)));
+}
+
+TEST(SchedulerDrafts, NobodyGivesUpBlocksForThem) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.kv.num_blocks = 5;  // four of 4 tokens
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 7), 2);
+  bench.add(2, tokens_from(10, 7), 2);
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(1, 7), Pair(1, 7)));
+  EXPECT_EQ(bench.scheduler.stats().num_preemptions, 0);
+}
+
+// Prompt and outputs without the last are 16 tokens, four blocks. The drafts of two steps in flight
+// may lie 4 tokens behind them.
+TEST(SchedulerDrafts, ARequestNeedsRoomForThoseBehindItsEnd) {
+  SchedulerConfig config = drafts_config(2, 2);
+  config.kv.num_blocks = 5;
+  EXPECT_FALSE(Scheduler(config).check(10, 7));
+  EXPECT_TRUE(Scheduler(config).check(10, 3));
+  config.kv.num_blocks = 6;
+  EXPECT_TRUE(Scheduler(config).check(10, 7));
+  config.kv.num_blocks = 5;
+  config.num_drafts = 0;
+  EXPECT_TRUE(Scheduler(config).check(10, 7));
+}
+
+TEST(SchedulerDrafts, APreemptedRequestWaitsForItsRun) {
+  SchedulerConfig config = drafts_config(2, 2);
+  config.kv.num_blocks = 7;  // six of 4 tokens
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 11), 8);
+  bench.add(2, tokens_from(20, 9), 8);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8}; };
+  int32_t num_outputs = 0;  // of the second request
+  const auto collect = [&] {
+    bench.collect();
+    for (const RequestDelta& delta : bench.deltas) {
+      num_outputs += delta.id == 2 ? delta.tokens.count : 0;
+    }
+  };
+  ASSERT_TRUE(bench.launch());
+  while (bench.step.preempted_rows.empty()) {
+    if (bench.pending.size() == 2) {
+      collect();
+    }
+    ASSERT_TRUE(bench.launch());
+  }
+  EXPECT_THAT(bench.step.preempted_rows, ElementsAre(RowId{1}));
+  const int32_t num_before = num_outputs;
+  for (bool admitted = false; !admitted;) {
+    ASSERT_FALSE(bench.pending.empty());
+    collect();
+    admitted = bench.launch() && !bench.step.new_rows.empty();
+  }
+  EXPECT_EQ(num_outputs, num_before + 2) << "a run was in flight";
+  EXPECT_EQ(bench.step.new_rows[0].prefill_len, 9 + num_outputs);
+}
+
+}  // namespace
+}  // namespace warprow
