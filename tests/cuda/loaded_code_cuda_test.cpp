@@ -30,12 +30,12 @@ bool forces_ptx() {
 }
 
 // Before the first test makes a device.
-class LimitedCapability final : public testing::Environment {
+class LimitedCapability final : public ::testing::Environment {
  public:
   void SetUp() override { cuda::limit_compute_capability(wished_capability()); }
 };
 [[maybe_unused]] const auto* const kLimited =
-    testing::AddGlobalTestEnvironment(new LimitedCapability);  // NOLINT: googletest owns it
+    ::testing::AddGlobalTestEnvironment(new LimitedCapability);  // NOLINT: googletest owns it
 
 class LoadedCode : public testing::CudaTest {};
 
