@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA language and what CUDA sources share; included only with WARPROW_CUDA. Gives
-#   WARPROW_CUDA_ARCHS      what every kernel is compiled for; *_sm90_cuda.cu always and only for sm_90a
+#   WARPROW_CUDA_ARCHS      what every kernel is compiled for, PTX too unless it says -real; *_sm90_cuda.cu always and only for
+#                           sm_90a
+#   WARPROW_CUDA_CODE       the same in the names of src/device/built_code.h
 #   warprow_cudart          the static runtime
 #   warprow_cuda_toolkit    the same with headers
 #   warprow_cuda_sources    what sets some sources apart
@@ -11,7 +13,7 @@
 # when they are absent. Nothing of the driver is linked (cudaGetDriverEntryPointByVersion finds it), nor cuBLASLt and NCCL
 # (opened at run time): the binary runs on machines without any of them, on its CPU.
 
-set(WARPROW_CUDA_ARCHS "80-real;90a-real" CACHE STRING "Architectures of the CUDA kernels; 90a-real alone builds in half the time")
+set(WARPROW_CUDA_ARCHS "80;90a-real" CACHE STRING "Architectures of the CUDA kernels, 80 with PTX; 90a-real alone builds in half the time")
 
 find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
 
@@ -78,6 +80,15 @@ if(WARPROW_WERROR)
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--Werror all-warnings>")
 endif()
 
+# Binaries first, then PTX.
+set(arch_names ${WARPROW_CUDA_ARCHS})
+list(FILTER arch_names EXCLUDE REGEX "-virtual$")
+list(TRANSFORM arch_names REPLACE "^([0-9]+a?).*" "sm_\\1")
+set(ptx_names ${WARPROW_CUDA_ARCHS})
+list(FILTER ptx_names EXCLUDE REGEX "-real$")
+list(TRANSFORM ptx_names REPLACE "^([0-9]+a?).*" "compute_\\1")
+string(JOIN " " WARPROW_CUDA_CODE ${arch_names} ${ptx_names})
+
 # warprow_cuda_sources(FILE...): C++ files that call the runtime see its headers, the others not: they compile (and are found by
 # ccache) as in a CPU build.
 function(warprow_cuda_sources)
@@ -85,10 +96,10 @@ function(warprow_cuda_sources)
   list(FILTER sources INCLUDE REGEX "/device/cuda/[^/]*\\.cpp$|_cuda\\.cpp$")
   list(TRANSFORM cuda_includes PREPEND "-isystem" OUTPUT_VARIABLE options)
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS ${options})
+  list(FILTER sources INCLUDE REGEX "/device/cuda/cuda_device\\.cpp$")
+  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_DEFINITIONS WARPROW_CUDA_CODE="${WARPROW_CUDA_CODE}")
   flashinfer_sources(${ARGN})
 endfunction()
 
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" cuda_version "${CMAKE_CUDA_COMPILER_VERSION}")
-string(REGEX REPLACE "([0-9]+a?)(-real|-virtual)?" "sm_\\1" arch_names "${WARPROW_CUDA_ARCHS}")
-string(REPLACE ";" " " arch_names "${arch_names}")
-set(WARPROW_BACKENDS "cpu, cuda ${cuda_version}: ${arch_names}")
+set(WARPROW_BACKENDS "cpu, cuda ${cuda_version}: ${WARPROW_CUDA_CODE}")

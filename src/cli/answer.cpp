@@ -164,6 +164,7 @@ AnswerJson stats_json(const EngineStats& stats) {
           {"graphs_piecewise", stats.graphs_piecewise},
           {"graphs_eager", stats.graphs_eager},
           {"graph_captures", stats.graph_captures},
+          {"graph_evictions", stats.graph_evictions},
           {"graph_bytes", stats.graph_bytes},
           {"padded_toks", stats.padded_toks},
           {"grammar_masks", stats.grammar_masks},

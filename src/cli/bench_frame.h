@@ -59,6 +59,7 @@ AnswerJson graphs_json(const Stats& before, const Stats& after) {
           {"piecewise", after.graphs_piecewise - before.graphs_piecewise},
           {"eager", after.graphs_eager - before.graphs_eager},
           {"captures", after.graph_captures - before.graph_captures},
+          {"evictions", after.graph_evictions - before.graph_evictions},
           {"padded_toks", after.padded_toks - before.padded_toks},
           {"bytes", after.graph_bytes}};
 }

@@ -3,17 +3,23 @@
 
 #include "device/device.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 namespace warprow::cuda {
 
-// Whether this build and machine can run on a CUDA device.
+// Whether this build and machine can run on a CUDA device. A GPU that the build has no code for is
+// named in `why_not`.
 struct Availability {
   std::string why_not;  // empty: a device is there; else one line for the user
   DeviceFacts facts;
 };
 Availability find_device();
+
+// Tests: GPUs found or made from now on say at most this compute capability, so that kernels for
+// later ones stay unused. Thread: before any device is made.
+void limit_compute_capability(int32_t most);
 
 // The first CUDA device. Throws StartupError where there is none.
 std::unique_ptr<Device> make_cuda_device();

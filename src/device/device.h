@@ -38,10 +38,10 @@ class Device {
   [[nodiscard]] virtual int64_t free_bytes() const { return facts().free_bytes; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
-  // Reserves address space of `bytes` for one purpose; pages cost memory when first touched. Throws
-  // StartupError.
+  // Memory for one purpose, at an address that stays. On a CPU pages cost memory when first touched;
+  // on CUDA all are there from the start. Throws StartupError.
   virtual Arena make_arena(ArenaPurpose purpose, size_t bytes) = 0;
-  // Host memory that the device reads and writes in place.
+  // Host memory that the device reads and writes in place; on CUDA all of it is pinned from the start.
   virtual PinnedBuffer make_pinned(size_t bytes) = 0;
 };
 

@@ -96,6 +96,7 @@ struct EngineStats {
   int64_t graphs_piecewise = 0;
   int64_t graphs_eager = 0;
   int64_t graph_captures = 0;
+  int64_t graph_evictions = 0;  // captured parts that left for want of reserved memory
   int64_t graph_bytes = 0;
   int64_t padded_toks = 0;      // tokens of padding that forwards computed
   int64_t grammar_masks = 0;    // filled for structured requests

@@ -421,6 +421,7 @@ void EngineLoop::publish_stats() {
   stats_.graphs_piecewise = executor.graphs_piecewise;
   stats_.graphs_eager = executor.graphs_eager;
   stats_.graph_captures = executor.graph_captures;
+  stats_.graph_evictions = executor.graph_evictions;
   stats_.graph_bytes = executor.graph_bytes;
   stats_.padded_toks = executor.padded_toks;
   const GrammarProgress::Stats grammars = grammars_.stats();

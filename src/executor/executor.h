@@ -40,6 +40,7 @@ struct ExecutorStats {
   int64_t graphs_piecewise = 0;
   int64_t graphs_eager = 0;
   int64_t graph_captures = 0;
+  int64_t graph_evictions = 0;
   int64_t graph_bytes = 0;
   int64_t padded_toks = 0;  // tokens of padding that forwards computed
 };

@@ -76,6 +76,7 @@ class UniprocExecutor final : public Executor {
     stats.graphs_piecewise = graphs.piecewise;
     stats.graphs_eager = graphs.eager;
     stats.graph_captures = graphs.captures;
+    stats.graph_evictions = graphs.evictions;
     stats.graph_bytes = graphs.bytes;
     return stats;
   }

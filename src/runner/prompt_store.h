@@ -14,8 +14,8 @@ namespace warprow {
 // costs no device memory and no upload. A row has as many regions as steps may be in flight and
 // uses them in turn, so the host never writes where a step in flight still reads.
 //
-// Owns: pinned i32 [max_num_seqs * regions_per_row, region_len]; pages cost memory when first
-// touched.
+// Owns: pinned i32 [max_num_seqs * regions_per_row, region_len]. On a CPU pages cost memory when
+// first touched; on CUDA all are there from the start.
 // Thread: the runner's.
 class PromptStore {
  public:

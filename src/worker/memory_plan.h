@@ -27,7 +27,7 @@ constexpr int64_t available_kv_bytes(const KvBudget& budget) {
 
 // Where every byte of an engine goes, known before any of it is allocated. Weights, state and
 // workspace are computed by building model and runner on a shape-only device, so they hold to the
-// byte; the KV cache takes its pages when used.
+// byte; on a CPU the KV cache takes its pages when used, on CUDA at start.
 struct MemoryPlan {
   std::string model;
   std::string architecture;

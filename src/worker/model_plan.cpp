@@ -186,6 +186,7 @@ void reserve_graphs(GraphOptions& graphs, int64_t num_layers) {
   const int64_t pieces_bytes = pieces ? (num_layers + 1) * kGraphBytes : 0;
   const int64_t per_size = whole_bytes + pieces_bytes + kSampleGraphsPerSize * kGraphBytes;
   graphs.capture_bytes = std::max(whole_bytes, pieces_bytes);
+  graphs.sample_bytes = kGraphBytes;
   graphs.reserved_bytes = static_cast<int64_t>(graphs.sizes.size()) * per_size;
 }
 

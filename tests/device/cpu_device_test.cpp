@@ -22,33 +22,6 @@ std::unique_ptr<CpuDevice> device_of(CpuStreamMode mode, uint64_t seed = 1, int3
   return make_cpu_device(options);
 }
 
-// The race that must not exist, with a gated stream: write A, enqueue the upload, write B, open the
-// gate. One pinned entry per step, guarded by its event, keeps A in this step and B in the next.
-TEST(UploadRing, AThisStepBTheNext) {
-  const auto device = device_of(CpuStreamMode::kThreaded);
-  const auto stream = device->make_stream();
-  Arena arena = device->make_arena(ArenaPurpose::kState, 4096);
-  auto* on_device = arena.alloc<int32_t>(1);
-  PinnedBuffer ring[2] = {device->make_pinned(64), device->make_pinned(64)};
-  const std::unique_ptr<Event> uploaded[2] = {device->make_event(), device->make_event()};
-  PinnedBuffer seen = device->make_pinned(64);
-  device->set_gate(false);
-  const char values[2] = {'A', 'B'};
-  for (int step = 0; step < 2; ++step) {
-    uploaded[step]->wait();  // never recorded: reached
-    *ring[step].as<int32_t>() = values[step];
-    stream->copy_to_device(on_device, ring[step].data(), sizeof(int32_t));
-    stream->record(*uploaded[step]);
-    stream->copy_to_host(seen.as<int32_t>() + step, on_device, sizeof(int32_t));
-  }
-  EXPECT_FALSE(uploaded[0]->reached());
-  device->set_gate(true);
-  stream->synchronize();
-  EXPECT_TRUE(uploaded[0]->reached());
-  EXPECT_EQ(seen.as<int32_t>()[0], 'A');
-  EXPECT_EQ(seen.as<int32_t>()[1], 'B');
-}
-
 class StreamTest : public testing::TestWithParam<CpuStreamMode> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          StreamTest,

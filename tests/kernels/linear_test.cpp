@@ -262,7 +262,7 @@ class LinearSegmentsTest : public testing::TestWithParam<CpuIsa> {
  protected:
   void SetUp() override {
     if (GetParam() > detected_cpu_isa()) {
-      GTEST_SKIP();
+      GTEST_SKIP() << "this machine has no " << cpu_isa_name(GetParam());
     }
   }
   static constexpr int32_t kK = 256;

@@ -58,15 +58,26 @@ TEST_P(RunnerOpsTest, APrefillAndADecodeAtSeven) {
   EXPECT_EQ(fixture.logits_indices, (Ints{3, 4}));
 }
 
+// Tokens are numbered 100 * row + position, and row b has b tokens computed: so the ids name each
+// token's place in the batch, and ids and positions its offset within the request's part of the step.
 TEST_P(RunnerOpsTest, QueryStartsOfTwoFiveThree) {
-  Ints ids(16);
-  std::iota(ids.begin(), ids.end(), 0);
-  for (const int32_t n : {2, 5, 3}) {
-    fixture.add(row_state(16, 0), ids, n);
+  const int32_t scheduled[] = {2, 5, 3};
+  for (int32_t b = 0; b < 3; ++b) {
+    Ints ids(16);
+    std::iota(ids.begin(), ids.end(), 100 * b);
+    fixture.add(row_state(16, b), ids, scheduled[b]);
   }
   fixture.prepare();
   EXPECT_EQ(fixture.query_start_loc, (Ints{0, 2, 7, 10}));
-  EXPECT_EQ(fixture.positions, (Ints{0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
+  Ints batch_idx;
+  Ints offset;
+  for (size_t tok = 0; tok < fixture.input_ids.size(); ++tok) {
+    batch_idx.push_back(fixture.input_ids[tok] / 100);
+    offset.push_back(fixture.input_ids[tok] % 100 - batch_idx.back());
+  }
+  EXPECT_EQ(batch_idx, (Ints{0, 0, 1, 1, 1, 1, 1, 2, 2, 2}));
+  EXPECT_EQ(offset, (Ints{0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
+  EXPECT_EQ(fixture.positions, (Ints{0, 1, 1, 2, 3, 4, 5, 2, 3, 4}));
   // No row reached its prompt's end: no logit yields a token.
   EXPECT_EQ(fixture.logit_row, (Ints{-1, -1, -1}));
 }

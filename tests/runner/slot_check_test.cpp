@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "device/cpu/cpu_device.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ class SlotCheckTest : public testing::Test {
     const auto device = cpu::make_cpu_device(options);
     const auto stream = device->make_stream();
     Arena arena = device->make_arena(ArenaPurpose::kState, 1 << 16);
-    const StepLimits limits{.max_num_seqs = 4, .max_num_toks = 8};
+    const StepLimits limits{.max_num_seqs = 4, .max_num_toks = 8, .max_steps_in_flight = 2};
     InputBuffers inputs(arena, limits, 1);
     std::copy(slots.begin(), slots.end(), inputs.slot_mapping);
     KvGroupSpec group;
@@ -47,6 +48,11 @@ class SlotCheckTest : public testing::Test {
     batch.num_rows = 1;
     batch.num_toks = 2;
     feature->after_forward(*stream, batch);
+    // The next step's slots lie elsewhere, and are not looked at yet.
+    std::fill(inputs.slot_mapping, inputs.slot_mapping + 8, -1);
+    feature->after_forward(*stream, batch);
+    ModelRunnerOutput output;
+    feature->on_output(output);
   }
 };
 

@@ -2,17 +2,22 @@
 #include "device/cuda_device.h"
 
 #include "base/error.h"
+#include "base/log.h"
+#include "device/built_code.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_event.h"
+#include "device/cuda/loaded_code.h"
 #include "device/cuda/virtual_range.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <cuda_runtime_api.h>
+#include <limits>
 #include <sys/mman.h>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -47,6 +52,16 @@ Memory read_memory() {
   size_t total_bytes = 0;
   WR_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
   return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
+int32_t most_capability = std::numeric_limits<int32_t>::max();
+
+// What a GPU's code may count on. Where the driver does not load binaries for sm_90a, a GPU of that
+// capability is as good as what the portable code was compiled for.
+int32_t usable_capability(int32_t own) {
+  constexpr int32_t kHopper = 90;
+  const bool portable_only = own == kHopper && !loads_sm90_code();
+  return std::min(most_capability, portable_only ? std::min(own, portable_code()) : own);
 }
 
 DeviceFacts read_facts() {
@@ -114,7 +129,7 @@ PinnedBuffer pin_large(size_t bytes) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice() : facts_(read_facts()) {}
+  explicit CudaDevice(DeviceFacts facts) : facts_(std::move(facts)) {}
   [[nodiscard]] const DeviceFacts& facts() const override { return facts_; }
   [[nodiscard]] int64_t free_bytes() const override { return read_memory().free; }
   std::unique_ptr<Stream> make_stream() override { return make_cuda_stream(*this); }
@@ -142,18 +157,34 @@ class CudaDevice final : public Device {
 Availability find_device() {
   Availability found;
   found.why_not = missing();
-  if (found.why_not.empty()) {
-    found.facts = read_facts();
+  if (!found.why_not.empty()) {
+    return found;
   }
+  found.facts = read_facts();
+  found.why_not = why_no_code(WARPROW_CUDA_CODE, found.facts);
+  if (found.why_not.empty() && portable_code() == 0) {
+    found.why_not = fmt::format("GPU '{}': the driver loads none of this build's code ({})",
+                                found.facts.name,
+                                WARPROW_CUDA_CODE);
+  }
+  if (!found.why_not.empty()) {
+    WR_LOG_WARN("{}", found.why_not);  // where a CPU stands in for it, too
+    found.facts = {};
+    return found;
+  }
+  found.facts.compute_capability = usable_capability(found.facts.compute_capability);
   return found;
 }
 
+void limit_compute_capability(int32_t most) { most_capability = most; }
+
 std::unique_ptr<Device> make_cuda_device() {
-  if (const std::string why_not = missing(); !why_not.empty()) {
-    throw StartupError(ErrorCode::kUnsupported, why_not);
+  Availability found = find_device();
+  if (!found.why_not.empty()) {
+    throw StartupError(ErrorCode::kUnsupported, found.why_not);
   }
   WR_CUDA(cudaSetDevice(kOrdinal));
-  return std::make_unique<CudaDevice>();
+  return std::make_unique<CudaDevice>(std::move(found.facts));
 }
 
 }  // namespace warprow::cuda

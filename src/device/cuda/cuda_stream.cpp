@@ -5,6 +5,7 @@
 #include "device/cpu/spin.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_event.h"
+#include "device/cuda/loaded_code.h"
 #include "device/graph.h"
 #include "device/host_sync.h"
 
@@ -42,6 +43,7 @@ class CudaStreamImpl final : public CudaStream {
 
   [[nodiscard]] Device& device() const override { return device_; }
   [[nodiscard]] cudaStream_t handle() const override { return stream_; }
+  [[nodiscard]] bool kernels_wait() const override { return kernels_wait_; }
   [[nodiscard]] int64_t num_driver_calls() const override { return calls_; }
   void note_launch(const char* /*name*/) override { calls_ += capturing_ ? 0 : 1; }
 
@@ -103,6 +105,7 @@ class CudaStreamImpl final : public CudaStream {
   }
 
   Device& device_;
+  bool kernels_wait_ = portable_code() >= 90;
   cudaStream_t stream_ = nullptr;
   bool capturing_ = false;
   int64_t calls_ = 0;

@@ -14,6 +14,9 @@ namespace warprow::cuda {
 class CudaStream : public Stream {
  public:
   [[nodiscard]] virtual cudaStream_t handle() const = 0;
+  // Whether the kernels that launch starts have pdl_wait in them: code for 9.0 and later has. A kernel
+  // without it must not start while the one before it runs.
+  [[nodiscard]] virtual bool kernels_wait() const = 0;
   // Called by launch for each kernel: counts driver calls outside captures.
   virtual void note_launch(const char* name) = 0;
 };

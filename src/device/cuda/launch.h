@@ -56,7 +56,7 @@ void launch(Stream& stream,
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
-  config.numAttrs = shape.overlap_previous ? 1 : 0;
+  config.numAttrs = shape.overlap_previous && on.kernels_wait() ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...),
              name,
              __FILE__,

@@ -3,6 +3,7 @@
 
 #include "base/hd.h"
 
+#include <cstddef>
 #include <cstdint>
 
 namespace warprow::cuda {

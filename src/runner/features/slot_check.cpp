@@ -2,7 +2,6 @@
 #include "runner/features/slot_check.h"
 
 #include "base/check.h"
-#include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// What one step should look like, kept until the stream has checked it.
+// What one step should look like, kept until its output is taken.
 struct Expected {
   struct Row {
     int32_t first_tok;
@@ -21,6 +20,7 @@ struct Expected {
     std::vector<std::vector<BlockId>> blocks;  // by group
   };
   std::vector<Row> rows;
+  PinnedBuffer slots;  // i64 [groups, max_num_toks]  what the device computed
 };
 
 class SlotCheck final : public RunnerFeature {
@@ -28,6 +28,7 @@ class SlotCheck final : public RunnerFeature {
   explicit SlotCheck(const RunnerParts& parts)
       : groups_(parts.groups.begin(), parts.groups.end()),
         inputs_(*parts.inputs),
+        steps_(static_cast<size_t>(parts.limits.max_steps_in_flight)),
         blocks_(static_cast<size_t>(parts.limits.max_num_seqs)) {
     for (auto& groups : blocks_) {
       groups.resize(groups_.size());
@@ -51,23 +52,25 @@ class SlotCheck final : public RunnerFeature {
     }
   }
 
+  // The copy is done when the step's output is taken; nobody waits for it.
   void after_forward(Stream& stream, const InputBatch& batch) override {
-    if (stream.device().facts().kind != DeviceKind::kCpu) {
-      return;
-    }
-    auto expected = std::make_unique<Expected>();
+    Expected& expected = next(submitted_++, stream.device());
+    expected.rows.clear();
     int32_t tok = 0;
     for (const ScheduledRow& row : batch.rows) {
-      expected->rows.push_back({tok, row.num_tokens, of(row.row)});
+      expected.rows.push_back({tok, row.num_tokens, of(row.row)});
       tok += row.num_tokens;
     }
-    // The command owns the expectation until it has run.
-    cpu::as_cpu(stream).launch("slot_check", [this, raw = expected.release()](cpu::ComputePool&) {
-      const std::unique_ptr<Expected> owned(raw);
-      for (size_t group = 0; group < groups_.size(); ++group) {
-        check_group(*owned, group);
-      }
-    });
+    if (tok > 0) {
+      stream.copy_to_host(expected.slots.data(), inputs_.slot_mapping, slot_bytes());
+    }
+  }
+
+  void on_output(ModelRunnerOutput& /*output*/) override {
+    const Expected& expected = steps_[static_cast<size_t>(checked_++) % steps_.size()];
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      check_group(expected, group);
+    }
   }
 
  private:
@@ -75,10 +78,23 @@ class SlotCheck final : public RunnerFeature {
     return blocks_[static_cast<size_t>(index_of(row))];
   }
 
+  [[nodiscard]] size_t slot_bytes() const {
+    return groups_.size() * static_cast<size_t>(inputs_.max_num_toks) * sizeof(int64_t);
+  }
+  // Pinned memory is taken with the first steps, not in the constructor: it is a check's and stands in
+  // no memory plan.
+  Expected& next(int64_t step, Device& device) {
+    Expected& expected = steps_[static_cast<size_t>(step) % steps_.size()];
+    if (expected.slots.data() == nullptr) {
+      expected.slots = device.make_pinned(slot_bytes());
+    }
+    return expected;
+  }
+
   void check_group(const Expected& expected, size_t group) const {
     const int64_t block_size = groups_[group].block_size;
     const int64_t* slots =
-        inputs_.slot_mapping + static_cast<int64_t>(group) * inputs_.max_num_toks;
+        expected.slots.as<int64_t>() + static_cast<int64_t>(group) * inputs_.max_num_toks;
     std::unordered_set<int64_t> written;
     for (const Expected::Row& row : expected.rows) {
       for (int32_t tok = row.first_tok; tok < row.first_tok + row.num_toks; ++tok) {
@@ -97,6 +113,9 @@ class SlotCheck final : public RunnerFeature {
 
   std::vector<KvGroupSpec> groups_;
   const InputBuffers& inputs_;
+  std::vector<Expected> steps_;  // in flight, in turn
+  int64_t submitted_ = 0;
+  int64_t checked_ = 0;
   std::vector<std::vector<std::vector<BlockId>>> blocks_;  // [row][group]
 };
 

@@ -4,6 +4,8 @@
 #include "attention/forward_context.h"
 #include "device/device.h"
 #include "device/graph.h"
+#include "runner/graphs/graph_plan.h"
+#include "runner/graphs/graph_reservation.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -50,37 +52,49 @@ struct GraphStats {
   int64_t eager =
       0;  // ran eagerly though a graph was wanted: not captured yet, too large, no memory
   int64_t captures = 0;
-  int64_t bytes = 0;  // device memory that captures took
+  int64_t evictions = 0;  // captured parts that left to make room
+  int64_t bytes = 0;      // device memory that captures took and did not give back
 };
 
 // Captured parts of steps by key. A key runs eagerly the first time, which loads its kernels, is
 // captured the second time it comes and replayed from then on: capturing runs nothing, so it touches
 // no row and no cache, and a server answers from its first request on.
 //
+// When the reservation is used up, the least used captured parts are evicted. A forward takes the
+// room of sampling first, since an eager forward launches hundreds of kernels and eager sampling a
+// few; sampling never takes the room of a forward. Among its own kind a key evicts only what is used
+// less than half as often, so that keys which take turns do not evict each other in every step. Uses
+// are halved every kAgeing lookups: what was busy long ago does not stay for ever.
+//
+// Evicted graphs may still run. They are destroyed once the stream has passed the eviction; until
+// then their room is not free and the key that wants it runs eagerly.
+//
 // Owns: the graphs.
-// Thread: the runner's.
-// Invariant: a capture that would exceed the reservation if it took as much as the largest so far is
-// not begun; such keys run eagerly.
+// Thread: the runner's. All calls name the same stream.
+// Invariant: GraphReservation's.
 class GraphCache {
  public:
-  // capture_bytes: what a capture is reckoned to take until one has taken more.
-  GraphCache(Device& device, int64_t reserved_bytes, int64_t capture_bytes)
-      : device_(device), reserved_bytes_(reserved_bytes), largest_capture_(capture_bytes) {}
+  static constexpr int64_t kAgeing = 1024;  // lookups, two a step
+
+  GraphCache(Device& device, const GraphOptions& options)
+      : device_(device),
+        reservation_(options.reserved_bytes, options.capture_bytes, options.sample_bytes),
+        evicted_done_(device.make_event()) {}
 
   // Runs a part of a step that may be recorded whole.
   template <typename Body>
   void run_full(Stream& stream, const GraphKey& key, const Body& body) {
-    Entry* entry = ready_entry(key);
+    Entry* entry = ready_entry(stream, key);
     if (entry == nullptr) {
       body();
       return;
     }
-    if (entry->graphs.empty()) {
+    if (!entry->captured()) {
       const int64_t before = device_.free_bytes();
       stream.begin_capture();
       body();
       entry->graphs.push_back(stream.end_capture());
-      note_capture(before);
+      note_capture(key, *entry, before);
     }
     stream.launch_graph(*entry->graphs.front());
     ++stats_.full;
@@ -92,12 +106,12 @@ class GraphCache {
                      const GraphKey& key,
                      ForwardContext& context,
                      const Body& body) {
-    Entry* entry = ready_entry(key);
+    Entry* entry = ready_entry(stream, key);
     if (entry == nullptr) {
       body();
       return;
     }
-    if (entry->graphs.empty()) {
+    if (!entry->captured()) {
       const int64_t before = device_.free_bytes();
       PieceRecorder recorder{*entry};
       context.sink = &recorder;
@@ -105,7 +119,7 @@ class GraphCache {
       body();
       entry->graphs.push_back(stream.end_capture());
       context.sink = nullptr;
-      note_capture(before);
+      note_capture(key, *entry, before);
     }
     for (size_t i = 0; i < entry->graphs.size(); ++i) {
       stream.launch_graph(*entry->graphs[i]);
@@ -130,7 +144,11 @@ class GraphCache {
   struct Entry {
     std::vector<std::unique_ptr<Graph>> graphs;  // empty: seen, not captured
     std::vector<Call> calls;                     // between graphs i and i + 1
+    int64_t bytes = 0;                           // what it counts in the reservation
+    int64_t uses = 0;                            // lately
+    [[nodiscard]] bool captured() const { return !graphs.empty(); }
   };
+  using Entries = std::unordered_map<GraphKey, Entry, GraphKeyHash>;
   // Ends a piece at each attention call and begins the next behind it.
   struct PieceRecorder final : AttentionSink {
     explicit PieceRecorder(Entry& to) : entry(to) {}
@@ -143,13 +161,21 @@ class GraphCache {
   };
 
   // The key's entry when it is captured or may be now; null when this time must run eagerly.
-  Entry* ready_entry(const GraphKey& key);
-  void note_capture(int64_t free_before);
+  Entry* ready_entry(Stream& stream, const GraphKey& key);
+  void note_capture(const GraphKey& key, Entry& entry, int64_t free_before);
+  void age();
+  // Evicts what `key` may evict, if that makes room for `shortage` bytes.
+  void make_room(Stream& stream, const GraphKey& key, int64_t key_uses, int64_t shortage);
+  [[nodiscard]] Entries::iterator least_used(const GraphKey& key, int64_t key_uses);
+  // Destroys what was evicted, once the stream has passed it.
+  void destroy_evicted();
 
   Device& device_;
-  int64_t reserved_bytes_;
-  int64_t largest_capture_;
-  std::unordered_map<GraphKey, Entry, GraphKeyHash> entries_;
+  GraphReservation reservation_;
+  Entries entries_;
+  int64_t lookups_ = 0;
+  std::vector<Entry> evicted_;           // not destroyed yet
+  std::unique_ptr<Event> evicted_done_;  // recorded behind the last use of all of them
   GraphStats stats_;
 };
 

@@ -25,6 +25,7 @@ struct GraphOptions {
   GraphWish wish = GraphWish::kNone;
   std::vector<int32_t> sizes;  // token counts to capture, ascending
   int64_t capture_bytes = 0;   // device memory that one capture takes at most, as far as is known
+  int64_t sample_bytes = 0;    // the same of a capture of sampling
   int64_t reserved_bytes = 0;  // device memory that captured graphs may take
 };
 

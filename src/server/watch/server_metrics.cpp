@@ -127,6 +127,10 @@ void write_steps(Page& page, std::string& out, const Engine& engine, const std::
   page.line(
       "warprow:step_parts_total", labels + ",mode=\"piecewise_graph\"", stats.graphs_piecewise);
   page.line("warprow:step_parts_total", labels + ",mode=\"eager\"", stats.graphs_eager);
+  page.counter("warprow:graph_evictions",
+               "Captured parts of steps that left for want of reserved memory.",
+               labels,
+               stats.graph_evictions);
   const EngineProgress progress = engine.progress();
   page.gauge("warprow:engine_phase_seconds",
              "How long the engine thread has been in its phase.",

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention/native_params.h"
+
+#include <array>
+
+#include <gtest/gtest.h>
+
+namespace warprow::cuda {
+namespace {
+
+// The schedule that attention computes ahead of a step lies in memory whose size follows from the
+// number of batch rows alone: known when memory is planned, the same for whatever lengths a graph
+// replays. (FlashAttention's has 1 + 4 x round_up(rows, 4) ints.) 8 KV heads, 4 query heads each,
+// heads of 128.
+TEST(NativeScratch, TheScheduleOfOneFiveAnd256Rows) {
+  struct Case {
+    int32_t rows;
+    size_t counts, arrivals, prefill_tiles, partials, bytes;
+  };
+  constexpr std::array<Case, 3> kCases = {{
+      // 32 bytes for each of rows + 5120 items; one int for each row and KV head; rows + 1 ints; and
+      // 5120 partial results of 520 floats. Each piece begins at a multiple of 256.
+      {1, 164096, 164352, 164608, 164864, 10814464},
+      {5, 164096, 164352, 164608, 164864, 10814464},
+      {256, 172032, 172288, 180480, 181760, 10831360},
+  }};
+  for (const Case& c : kCases) {
+    const ScratchLayout layout = native_scratch_layout(8, 4, 128, c.rows);
+    EXPECT_EQ(layout.counts, c.counts) << c.rows;
+    EXPECT_EQ(layout.arrivals, c.arrivals) << c.rows;
+    EXPECT_EQ(layout.prefill_tiles, c.prefill_tiles) << c.rows;
+    EXPECT_EQ(layout.partials, c.partials) << c.rows;
+    EXPECT_EQ(layout.bytes, c.bytes) << c.rows;
+  }
+}
+
+}  // namespace
+}  // namespace warprow::cuda
