@@ -10,14 +10,6 @@ namespace warprow {
 
 namespace {
 
-TensorWish bias_wish(const LinearPart& part) {
-  TensorWish bias = part.weight;
-  bias.name = part.bias;
-  bias.cols = bias.rows;
-  bias.rows = 1;
-  return bias;
-}
-
 // The biases of all parts, one after the other, zeros where a part has none; empty if no part has.
 std::vector<float> stacked_bias(const ParameterLoader& loader,
                                 const std::vector<LinearPart>& parts) {
@@ -28,7 +20,7 @@ std::vector<float> stacked_bias(const ParameterLoader& loader,
       bias.resize(bias.size() + static_cast<size_t>(part.weight.rows));
       continue;
     }
-    const std::vector<float> values = loader.read_vector(bias_wish(part));
+    const std::vector<float> values = loader.read_vector(bias_spec(part.weight, part.bias));
     bias.insert(bias.end(), values.begin(), values.end());
     any = true;
   }
@@ -50,13 +42,13 @@ Linear::Linear(ParameterLoader& loader,
 }
 
 void Linear::load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts) {
-  std::vector<TensorWish> wishes;
+  std::vector<TensorSpec> specs;
   for (const LinearPart& part : parts) {
-    wishes.push_back(part.weight);
+    specs.push_back(part.weight);
     num_outputs_ += part.weight.rows;
   }
   args_.num_segments = 1;
-  args_.segments[0].w = loader.stacked(wishes);
+  args_.segments[0].w = loader.stacked(specs);
   std::vector<float> bias = stacked_bias(loader, parts);
   if (!bias.empty()) {
     args_.segments[0].bias = loader.constants(std::move(bias)).data;
@@ -70,7 +62,7 @@ void Linear::load_segments(ParameterLoader& loader, const std::vector<LinearPart
     segment.w = loader.matrix(part.weight);
     segment.y_col = num_outputs_;
     if (!part.bias.empty()) {
-      segment.bias = loader.vector(bias_wish(part)).data;
+      segment.bias = loader.vector(bias_spec(part.weight, part.bias)).data;
     }
     num_outputs_ += part.weight.rows;
   }

@@ -13,7 +13,7 @@ namespace warprow {
 
 // One part of a linear layer's outputs: a matrix of the checkpoint and perhaps a bias.
 struct LinearPart {
-  TensorWish weight;
+  TensorSpec weight;
   std::string bias;  // tensor name; empty: none
 };
 
