@@ -27,6 +27,14 @@ std::vector<float> stacked_bias(const ParameterLoader& loader,
   return any ? bias : std::vector<float>();
 }
 
+std::vector<TensorSpec> weights_of(const std::vector<LinearPart>& parts) {
+  std::vector<TensorSpec> weights;
+  for (const LinearPart& part : parts) {
+    weights.push_back(part.weight);
+  }
+  return weights;
+}
+
 }  // namespace
 
 Linear::Linear(ParameterLoader& loader,
@@ -34,7 +42,7 @@ Linear::Linear(ParameterLoader& loader,
                const LinearMode& mode) {
   args_.act = mode.act;
   args_.batch_invariant = mode.batch_invariant;
-  if (loader.device_kind() == DeviceKind::kCuda) {
+  if (loader.stacks(weights_of(parts))) {
     load_stacked(loader, parts);
   } else {
     load_segments(loader, parts);
@@ -42,13 +50,9 @@ Linear::Linear(ParameterLoader& loader,
 }
 
 void Linear::load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts) {
-  std::vector<TensorSpec> specs;
-  for (const LinearPart& part : parts) {
-    specs.push_back(part.weight);
-    num_outputs_ += part.weight.rows;
-  }
   args_.num_segments = 1;
-  args_.segments[0].w = loader.stacked(specs);
+  args_.segments[0].w = loader.stacked(weights_of(parts));
+  num_outputs_ = args_.segments[0].w.n;
   std::vector<float> bias = stacked_bias(loader, parts);
   if (!bias.empty()) {
     args_.segments[0].bias = loader.constants(std::move(bias)).data;
@@ -64,7 +68,7 @@ void Linear::load_segments(ParameterLoader& loader, const std::vector<LinearPart
     if (!part.bias.empty()) {
       segment.bias = loader.vector(bias_spec(part.weight, part.bias)).data;
     }
-    num_outputs_ += part.weight.rows;
+    num_outputs_ += segment.w.n;
   }
 }
 
