@@ -13,7 +13,7 @@ namespace warprow {
 
 // One part of a linear layer's outputs: a matrix of the checkpoint and perhaps a bias.
 struct LinearPart {
-  TensorWish weight;
+  TensorSpec weight;
   std::string bias;  // tensor name; empty: none
 };
 
@@ -39,9 +39,9 @@ struct LinearInput {
   const HalfNorm* half_norm = nullptr;  // that norm, which the layer before may have begun
 };
 
-// A linear layer of several parts side by side in the output. On a CPU each stays a matrix of its
-// own, since GGUF mixes formats within Q, K and V; on CUDA, where all are bf16, they lie in memory as
-// one matrix.
+// A linear layer of several parts side by side in the output. They lie in memory as one matrix where
+// their formats become the same kind of rows on the device (ParameterLoader::stacks), and otherwise
+// each stays a matrix of its own, since GGUF mixes formats within Q, K and V.
 //
 // Owns: nothing; weights live in the loader's arena.
 // Thread: the runner's.
