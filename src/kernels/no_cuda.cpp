@@ -2,7 +2,9 @@
 // The CUDA side of every operation in a build without CUDA: one line per op, so this is also the
 // list of operations. No CUDA device can be made in such a build, so none of these is ever reached.
 #include "base/check.h"
+#include "kernels/activation/gelu_and_mul.h"
 #include "kernels/activation/silu_and_mul.h"
+#include "kernels/add/add_rows.h"
 #include "kernels/attention/flashinfer_attention.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/paged_attention.h"
@@ -25,6 +27,7 @@ namespace warprow::cuda {
     WR_CHECK(false, "{}: built without CUDA", #name);   \
   }
 
+WR_NO_CUDA(add_rows, AddRowsArgs)
 WR_NO_CUDA(attention_forward, ScheduledAttentionArgs)
 WR_NO_CUDA(attention_schedule, ScheduledAttentionArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
@@ -32,6 +35,7 @@ WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
+WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
