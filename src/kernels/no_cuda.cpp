@@ -11,7 +11,7 @@
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
 #include "kernels/linear/linear.h"
-#include "kernels/linear/linear_prepare_cuda.h"
+#include "kernels/linear/linear_prepare.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
 #include "kernels/random/fill_random.h"
@@ -45,7 +45,10 @@ WR_NO_CUDA(rope_table, RopeTableArgs)
 WR_NO_CUDA(sample, SampleArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
-void prepare_linear(std::span<const LinearShape> /*shapes*/, int64_t /*max_toks*/, bool /*tune*/) {
+void prepare_linear(const DeviceFacts& /*device*/,
+                    std::span<const LinearShape> /*shapes*/,
+                    int64_t /*max_toks*/,
+                    bool /*tune*/) {
   WR_CHECK(false, "prepare_linear: built without CUDA");
 }
 

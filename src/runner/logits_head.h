@@ -4,7 +4,7 @@
 #include "device/arena.h"
 #include "device/stream.h"
 #include "device/view.h"
-#include "models/decoder.h"
+#include "models/model.h"
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ class LogitsHead {
   // weights serves several of them.
   static constexpr int64_t kLeastBytes = int64_t{16} << 20;
 
-  LogitsHead(Decoder& model, Arena& workspace, int32_t max_num_seqs, int32_t max_num_toks);
+  LogitsHead(Model& model, Arena& workspace, int32_t max_num_seqs, int32_t max_num_toks);
 
   // Tokens that have room at once: max_num_seqs, or more; never more than a step has.
   static int32_t max_rows(int64_t vocab, int32_t max_num_seqs, int32_t max_num_toks);
@@ -36,7 +36,7 @@ class LogitsHead {
   [[nodiscard]] View<float, 2> last(int32_t n) const;
 
  private:
-  Decoder& model_;
+  Model& model_;
   int32_t max_rows_;
   float* logits_;   // dev f32 [max_rows, vocab_size]
   ActView picked_;  // dev [max_num_seqs, hidden_size]

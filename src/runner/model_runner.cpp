@@ -33,7 +33,7 @@ int32_t max_staged_values(const RunnerOptions& options, const BlockTables& table
 
 ModelRunner::ModelRunner(Device& device,
                          Stream& stream,
-                         Decoder& model,
+                         Model& model,
                          const KvPlan& kv,
                          RunnerArenas arenas,
                          const RunnerOptions& options)
@@ -66,7 +66,7 @@ ModelRunner::ModelRunner(Device& device,
       head_(model, *arenas.workspace, options.max_num_seqs, options.max_num_batched_tokens),
       sampler_(device,
                *arenas.workspace,
-               {options.max_num_seqs, head_.max_rows(), model.spec().vocab_size},
+               {options.max_num_seqs, head_.max_rows(), model.facts().vocab_size},
                options.logprobs_mode),
       outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
       forward_groups_(groups_.size()),
@@ -74,11 +74,11 @@ ModelRunner::ModelRunner(Device& device,
       graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes) {
   auto weakest = GraphSupport::kAlways;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    backends_.push_back(value_or_throw(make_attention_backend(
-        kv.backends[g], device.facts(), groups_[g], model.spec().num_heads)));
+    backends_.push_back(value_or_throw(
+        make_attention_backend(kv.backends[g], device.facts(), groups_[g], kv.num_heads[g])));
     AttentionLimits limits;
     limits.kv = kv_layer_view(groups_[g], nullptr);
-    limits.num_heads = model.spec().num_heads;
+    limits.num_heads = kv.num_heads[g];
     limits.window = groups_[g].window;
     limits.max_num_rows = options.max_num_seqs;
     limits.batch_invariant = options.batch_invariant;
@@ -89,25 +89,25 @@ ModelRunner::ModelRunner(Device& device,
     weakest = std::min(weakest, backends_[g]->capabilities().graph_support);
   }
   graph_plan_ = GraphPlan(options.graphs, weakest, kDecodeLen, options.max_num_seqs);
-  features_ =
-      make_features({.device = &device,
-                     .groups = groups_,
-                     .inputs = &inputs_,
-                     .rows = &rows_,
-                     .head = &head_,
-                     .sampler = &sampler_,
-                     .max_num_seqs = options.max_num_seqs,
-                     .max_num_toks = options.max_num_batched_tokens,
-                     .vocab_size = model.spec().vocab_size,
-                     .output_entry = upload_.output_entry(),
-                     .num_entries = options.max_steps_in_flight,
-                     .forward_mark = &forward_mark_,
-                     .hidden_bytes = options.hidden_states
-                                         ? model.spec().hidden_size *
-                                               static_cast<int64_t>(dtype_bytes(model.act_dtype()))
-                                         : 0,
-                     .debug_checks = options.debug_checks,
-                     .step_times = options.step_times});
+  features_ = make_features(
+      {.device = &device,
+       .groups = groups_,
+       .inputs = &inputs_,
+       .rows = &rows_,
+       .head = &head_,
+       .sampler = &sampler_,
+       .max_num_seqs = options.max_num_seqs,
+       .max_num_toks = options.max_num_batched_tokens,
+       .vocab_size = model.facts().vocab_size,
+       .output_entry = upload_.output_entry(),
+       .num_entries = options.max_steps_in_flight,
+       .forward_mark = &forward_mark_,
+       .hidden_bytes = options.hidden_states
+                           ? model.facts().hidden_size *
+                                 static_cast<int64_t>(dtype_bytes(model.facts().act_dtype))
+                           : 0,
+       .debug_checks = options.debug_checks,
+       .step_times = options.step_times});
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
   batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));

@@ -3,7 +3,8 @@
 
 #include "attention/forward_context.h"
 #include "device/device.h"
-#include "models/decoder.h"
+#include "models/decoder_spec.h"
+#include "models/model.h"
 #include "runner/block_tables.h"
 #include "runner/features/feature.h"
 #include "runner/features/forward_mark.h"
@@ -67,7 +68,7 @@ class ModelRunner {
  public:
   ModelRunner(Device& device,
               Stream& stream,
-              Decoder& model,
+              Model& model,
               const KvPlan& kv,
               RunnerArenas arenas,
               const RunnerOptions& options);
@@ -109,7 +110,7 @@ class ModelRunner {
   void note_step(const SchedulerOutput& step);
 
   Stream& stream_;
-  Decoder& model_;
+  Model& model_;
   RunnerOptions options_;
   std::vector<KvGroupSpec> groups_;
   std::unique_ptr<RunnerOps> ops_;

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "device/device.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/features/step_times.h"
 #include "runner/kv_cache.h"
 #include "runner/model_runner.h"
@@ -71,7 +71,7 @@ class Worker {
   Arena weights_;
   Arena state_;
   Arena workspace_;
-  std::unique_ptr<Decoder> model_;
+  std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> kv_cache_;
   std::unique_ptr<SleepMode> sleep_mode_;
   StepTimes step_times_;
