@@ -22,6 +22,8 @@ struct DeviceFacts {
   int32_t num_threads = 1;         // CPU: workers of the compute pool
   int32_t compute_capability = 0;  // CUDA: 90 for 9.0
   int32_t num_sms = 0;             // CUDA
+  int32_t max_shared_bytes = 0;    // CUDA: the most dynamic shared memory of a block
+  int32_t ordinal = 0;             // CUDA: which of the process's devices
 };
 
 // One device: makes streams, events and memory. Knows nothing of language models.

@@ -79,7 +79,7 @@ Linear::Linear(const PackedWeight& weight, const LinearMode& mode) : num_outputs
   args_.segments[0].w = weight;
 }
 
-cuda::LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
+LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
   const LinearSegment& segment = args_.segments[0];
   return {static_cast<int32_t>(num_outputs_),
           segment.w.k,
@@ -94,7 +94,7 @@ void Linear::forward(Stream& stream,
                      ActView y,
                      LinearEpilogue epilogue,
                      const LinearWorkspace& workspace,
-                     HalfNorm* next_norm) const {
+                     const HalfNorm* next_norm) const {
   const int64_t toks = in.x.shape[0];
   LinearArgs args = args_;
   args.x = in.x;

@@ -66,7 +66,9 @@ class ParameterLoader {
   // The host's copy of a small vector, as f32.
   [[nodiscard]] std::vector<float> read_vector(const TensorSpec& spec) const;
 
-  [[nodiscard]] DeviceKind device_kind() const { return stream_.device().facts().kind; }
+  // What it loads for.
+  [[nodiscard]] const DeviceFacts& device() const { return stream_.device().facts(); }
+  [[nodiscard]] DeviceKind device_kind() const { return device().kind; }
 
   // Waits until everything is on the device.
   void finish();

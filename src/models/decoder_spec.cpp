@@ -7,16 +7,32 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 namespace warprow {
 
-float DecoderSpec::attention_scale() const {
-  return 1.0F / std::sqrt(static_cast<float>(head_dim));
+AttentionSpec plain_attention(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim) {
+  AttentionSpec out;
+  out.num_heads = num_heads;
+  out.num_kv_heads = num_kv_heads;
+  out.head_dim = head_dim;
+  out.head_dim_v = head_dim;
+  out.scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  return out;
+}
+
+void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer) {
+  spec.layers.assign(static_cast<size_t>(spec.num_layers), layer);
 }
 
 namespace {
 
 // Layers of one class may share a group.
 struct LayerClass {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_k = 0;
+  int32_t head_dim_v = 0;
   int32_t window = 0;
   std::string backend;
   bool operator==(const LayerClass&) const = default;
@@ -43,6 +59,48 @@ int32_t group_size(const std::vector<int32_t>& counts) {
 
 }  // namespace
 
+namespace {
+
+// What is wrong with a layer; empty: nothing.
+std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
+  const AttentionSpec& attention = layer.attention;
+  if (attention.num_kv_heads < 1 || attention.num_heads % attention.num_kv_heads != 0) {
+    return fmt::format("{} attention heads are no multiple of {} key-value heads",
+                       attention.num_heads,
+                       attention.num_kv_heads);
+  }
+  if (attention.head_dim < 8 || attention.head_dim % 8 != 0) {
+    return fmt::format("head size {} is not a multiple of 8", attention.head_dim);
+  }
+  if (attention.head_dim_v != attention.head_dim) {
+    return fmt::format("head sizes {} of keys and {} of values are not equal",
+                       attention.head_dim,
+                       attention.head_dim_v);
+  }
+  if (attention.rope == kNoRope) {
+    return {};
+  }
+  if (attention.rope < 0 || attention.rope >= static_cast<int32_t>(spec.ropes.size())) {
+    return fmt::format("rope {} of {}", attention.rope, spec.ropes.size());
+  }
+  const int32_t rot_dim = spec.ropes[static_cast<size_t>(attention.rope)].rot_dim;
+  if (rot_dim > attention.head_dim) {
+    return fmt::format("rope rotates {} of {} elements of a head", rot_dim, attention.head_dim);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_decoder_spec(const DecoderSpec& spec) {
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    if (const std::string why = unmet(spec, spec.layers[l]); !why.empty()) {
+      return fail(ErrorCode::kUnsupported, fmt::format("layer {}: {}", l, why));
+    }
+  }
+  return {};
+}
+
 KvPlan plan_kv_groups(const DecoderSpec& spec,
                       const KvWish& wish,
                       std::span<const std::string> backends) {
@@ -51,7 +109,13 @@ KvPlan plan_kv_groups(const DecoderSpec& spec,
   std::vector<int32_t> counts;
   std::vector<int32_t> class_of;
   for (size_t l = 0; l < spec.layers.size(); ++l) {
-    const LayerClass mine{spec.layers[l].window, backends.empty() ? "auto" : backends[l]};
+    const AttentionSpec& layer = spec.layers[l].attention;
+    const LayerClass mine{layer.num_heads,
+                          layer.num_kv_heads,
+                          layer.head_dim,
+                          layer.head_dim_v,
+                          layer.window,
+                          backends.empty() ? "auto" : backends[l]};
     const auto at = std::find(classes.begin(), classes.end(), mine);
     const auto index = static_cast<size_t>(at - classes.begin());
     if (at == classes.end()) {
@@ -72,15 +136,16 @@ KvPlan plan_kv_groups(const DecoderSpec& spec,
     group.layout = wish.layout;
     group.dtype = wish.dtype;
     group.num_layers = size;
-    group.num_kv_heads = spec.num_kv_heads;
-    group.head_dim_k = spec.head_dim;
-    group.head_dim_v = spec.head_dim;
+    group.num_kv_heads = classes[c].num_kv_heads;
+    group.head_dim_k = classes[c].head_dim_k;
+    group.head_dim_v = classes[c].head_dim_v;
     group.window = classes[c].window;
     group.block_size = wish.block_size;
     group.kernel_block_size = wish.kernel_block_size;
     const auto parts = static_cast<size_t>(ceil_div(counts[c], size));
     plan.groups.insert(plan.groups.end(), parts, group);
     plan.backends.insert(plan.backends.end(), parts, classes[c].backend);
+    plan.num_heads.insert(plan.num_heads.end(), parts, classes[c].num_heads);
   }
   std::vector<int32_t> seen(classes.size(), 0);
   for (const int32_t c : class_of) {

@@ -11,17 +11,16 @@ namespace warprow {
 AttentionGroups::AttentionGroups(Device& device,
                                  Arena& workspace,
                                  const KvPlan& kv,
-                                 int32_t num_heads,
                                  const BlockTables& tables,
                                  const StepLimits& limits,
                                  bool batch_invariant)
     : groups_(kv.groups), forward_(kv.groups.size()) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     backends_.push_back(value_or_throw(
-        make_attention_backend(kv.backends[g], device.facts(), groups_[g], num_heads)));
+        make_attention_backend(kv.backends[g], device.facts(), groups_[g], kv.num_heads[g])));
     AttentionLimits of_group;
     of_group.kv = kv_layer_view(groups_[g], nullptr);
-    of_group.num_heads = num_heads;
+    of_group.num_heads = kv.num_heads[g];
     of_group.window = groups_[g].window;
     of_group.max_num_rows = limits.max_num_seqs;
     of_group.batch_invariant = batch_invariant;

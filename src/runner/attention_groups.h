@@ -26,7 +26,6 @@ class AttentionGroups {
   AttentionGroups(Device& device,
                   Arena& workspace,
                   const KvPlan& kv,
-                  int32_t num_heads,
                   const BlockTables& tables,
                   const StepLimits& limits,
                   bool batch_invariant);

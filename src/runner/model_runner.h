@@ -4,7 +4,7 @@
 #include "attention/forward_context.h"
 #include "device/device.h"
 #include "kernels/sample/sample.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/attention_groups.h"
 #include "runner/block_tables.h"
 #include "runner/features/feature.h"
@@ -66,7 +66,7 @@ class ModelRunner {
  public:
   ModelRunner(Device& device,
               Stream& stream,
-              Decoder& model,
+              Model& model,
               const KvPlan& kv,
               RunnerArenas arenas,
               const RunnerOptions& options);
@@ -119,7 +119,7 @@ class ModelRunner {
   }
 
   Stream& stream_;
-  Decoder& model_;
+  Model& model_;
   RunnerOptions options_;
   StepLimits limits_;
   std::unique_ptr<RunnerOps> ops_;

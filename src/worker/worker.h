@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "device/device.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/kv_cache.h"
 #include "runner/model_runner.h"
 #include "wire/model_runner_output.h"
@@ -70,7 +70,7 @@ class Worker {
   Arena weights_;
   Arena state_;
   Arena workspace_;
-  std::unique_ptr<Decoder> model_;
+  std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> kv_cache_;
   std::unique_ptr<SleepMode> sleep_mode_;
   std::unique_ptr<ModelRunner> runner_;

@@ -3,7 +3,6 @@
 // hook is called as often as it should be, memory and tables of its own work, and nobody's tokens
 // change.
 #include "device/cpu/cpu_stream.h"
-#include "models/decoder.h"
 #include "runner/operations.h"
 #include "runner/rows.h"
 #include "tests/support/model_rig.h"

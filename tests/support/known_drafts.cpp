@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "device/cpu/cpu_stream.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/rows.h"
 #include "runner/step_upload.h"
 
@@ -42,7 +42,7 @@ class KnownDraftsFeature final : public RunnerFeature {
     op.stride = stride_;
     op.drafts = parts_.rows->drafts().tokens;
     op.max_drafts = parts_.limits.max_drafts;
-    op.vocab = parts_.model->spec().vocab_size;
+    op.vocab = parts_.model->facts().vocab_size;
     op.kind = known_.kind_;
     op.seed = known_.seed_;
     // The launch may be recorded, so it serves any number of rows.

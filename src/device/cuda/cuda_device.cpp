@@ -75,6 +75,8 @@ DeviceFacts read_facts() {
   facts.free_bytes = memory.free;
   facts.compute_capability = 10 * prop.major + prop.minor;
   facts.num_sms = prop.multiProcessorCount;
+  facts.max_shared_bytes = static_cast<int32_t>(prop.sharedMemPerBlockOptin);
+  facts.ordinal = kOrdinal;
   return facts;
 }
 
