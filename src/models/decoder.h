@@ -4,6 +4,7 @@
 #include "device/arena.h"
 #include "device/stream.h"
 #include "device/view.h"
+#include "kv/kv_planner.h"
 #include "layers/attention.h"
 #include "layers/linear.h"
 #include "models/decoder_spec.h"

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "base/dtype.h"
-#include "kv/kv_spec.h"
 #include "models/rope_spec.h"
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -56,31 +53,5 @@ struct DecoderSpec {
   [[nodiscard]] int32_t kv_size() const { return num_kv_heads * head_dim; }
   [[nodiscard]] int32_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
-
-// Which KV group a layer belongs to, and its place there.
-struct LayerKvPlace {
-  int32_t group = 0;
-  int32_t index = 0;
-};
-
-// The KV groups of a model: layers with the same window and attention backend share a group. Groups
-// of unequal counts are cut to equal sizes, so that a block of the common pool costs the same bytes
-// whichever group takes it; more than kMaxKvGroups only if there are as many classes.
-struct KvPlan {
-  std::vector<KvGroupSpec> groups;
-  std::vector<std::string> backends;  // by group: name of its attention backend, or auto
-  std::vector<LayerKvPlace> layers;   // [num_layers]
-};
-// What all groups have in common.
-struct KvWish {
-  DType dtype = DType::kBF16;
-  int32_t block_size = 16;
-  int32_t kernel_block_size = 16;
-  KvLayout layout = KvLayout::kHND;
-};
-// backends: by layer; empty: auto for all.
-KvPlan plan_kv_groups(const DecoderSpec& spec,
-                      const KvWish& wish,
-                      std::span<const std::string> backends = {});
 
 }  // namespace warprow

@@ -7,6 +7,7 @@
 #include "device/range.h"
 #include "device/step_note.h"
 #include "kernels/sample/sample.h"
+#include "models/layer_needs.h"
 #include "runner/step_inputs.h"
 
 #include <algorithm>
@@ -73,17 +74,22 @@ ModelRunner::ModelRunner(Device& device,
       forward_mark_(device),
       graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes) {
   auto weakest = GraphSupport::kAlways;
+  AttentionNeed need;
+  need.batch_invariant = options.batch_invariant;
+  need.max_num_rows = options.max_num_seqs;
+  need.max_num_toks = options.max_num_batched_tokens;
   for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto group = static_cast<int32_t>(g);
     backends_.push_back(value_or_throw(make_attention_backend(
-        kv.backends[g], device.facts(), groups_[g], model.spec().num_heads)));
+        kv.backends[g], device.facts(), attention_needs(model.spec(), kv, group, need))));
     AttentionLimits limits;
-    limits.kv = kv_layer_view(groups_[g], nullptr);
-    limits.num_heads = model.spec().num_heads;
+    limits.kv = kv_layer_view({groups_, 0}, {group, 0}, nullptr);
+    limits.num_heads = kv.num_heads[g];
     limits.window = groups_[g].window;
     limits.max_num_rows = options.max_num_seqs;
     limits.batch_invariant = options.batch_invariant;
     limits.max_num_toks = options.max_num_batched_tokens;
-    limits.max_num_blocks = static_cast<int32_t>(tables_.table(static_cast<int32_t>(g)).shape[1]);
+    limits.max_num_blocks = static_cast<int32_t>(tables_.table(group).shape[1]);
     backends_[g]->allocate(*arenas.workspace, device, limits);
     forward_groups_[g].backend = backends_[g].get();
     weakest = std::min(weakest, backends_[g]->capabilities().graph_support);

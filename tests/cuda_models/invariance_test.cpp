@@ -211,7 +211,7 @@ std::vector<Axis> batch_axes() {
       {"layout_nhd",
        [](EngineConfig& c) { c.kv_cache_layout = "nhd"; },
        [](ModelRig& rig) {
-         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+         return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
       {"layout_nhd_block_64",
        [](EngineConfig& c) {
@@ -219,7 +219,7 @@ std::vector<Axis> batch_axes() {
          c.block_size = 64;
        },
        [](ModelRig& rig) {
-         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+         return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
   };
 }
