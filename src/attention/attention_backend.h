@@ -48,6 +48,7 @@ struct AttentionCapabilities {
   bool kv_nhd = false;
   bool kv_apart = false;
   bool kv_by_block = false;
+  bool padded_pages = false;  // any room between kernel blocks
   bool separate_kv_write = true;  // the KV write is an operation of its own, before the forward
   bool ahead_of_time_schedule = false;
   bool cascade = false;

@@ -12,6 +12,7 @@ namespace warprow {
 struct AttentionNeed {
   int32_t layer = 0;  // for messages
   KvGroupSpec kv;     // shape, dtype, layout and window of its KV group
+  bool padded_pages = false;  // another group's layers need more of a block
   int32_t num_heads = 0;
   bool sinks = false;
   bool soft_cap = false;

@@ -18,6 +18,7 @@ constexpr AttentionCapabilities kCapabilities{
     .kv_nhd = true,
     .kv_apart = true,
     .kv_by_block = true,
+    .padded_pages = true,
     .separate_kv_write = true,
     .sliding_window = true,
     .sinks = true,

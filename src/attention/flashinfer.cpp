@@ -26,6 +26,7 @@ constexpr AttentionCapabilities kHopper{
     .kv_nhd = true,
     .kv_apart = true,
     .kv_by_block = true,
+    .padded_pages = false,  // blocks are whole pages of the decode kernel apart
     .separate_kv_write = true,
     .ahead_of_time_schedule = true,
     .sliding_window = false,
@@ -47,6 +48,7 @@ constexpr AttentionCapabilities kFa2 = [] {
   can.min_compute_capability = 80;
   can.max_compute_capability = kAnyCapability;
   can.max_group = 0;
+  can.padded_pages = true;
   can.sliding_window = true;
   can.max_rows_times_kv_heads = 0;
   can.max_tiles = 0;

@@ -23,6 +23,7 @@ constexpr AttentionCapabilities kCapabilities{
     .kv_nhd = true,
     .kv_apart = true,
     .kv_by_block = true,
+    .padded_pages = true,
     .separate_kv_write = true,
     .ahead_of_time_schedule = true,
     .sliding_window = true,

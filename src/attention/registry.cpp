@@ -88,6 +88,9 @@ std::string unmet_by_cache(const AttentionCapabilities& can, const AttentionNeed
   if (kv.layout.by_block && !can.kv_by_block) {
     return "a KV cache by block";
   }
+  if (need.padded_pages && !can.padded_pages) {
+    return "pages that are larger than the layer's";
+  }
   return {};
 }
 

@@ -53,6 +53,7 @@ std::vector<AttentionNeed> attention_needs(const DecoderSpec& spec,
                                            const KvPlan& plan,
                                            int32_t group,
                                            const AttentionNeed& common) {
+  const KvGroupSpec& kv = plan.groups[static_cast<size_t>(group)];
   std::vector<AttentionNeed> needs;
   for (size_t l = 0; l < spec.layers.size(); ++l) {
     if (plan.layers[l].group != group) {
@@ -60,7 +61,8 @@ std::vector<AttentionNeed> attention_needs(const DecoderSpec& spec,
     }
     AttentionNeed need = common;
     need.layer = static_cast<int32_t>(l);
-    need.kv = plan.groups[static_cast<size_t>(group)];
+    need.kv = kv;
+    need.padded_pages = kv.layer_block_bytes() < KvCacheSpec{plan.groups, 0}.page_bytes();
     need.num_heads = shape_of(spec, l).num_heads;
     needs.push_back(need);
   }

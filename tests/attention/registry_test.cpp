@@ -84,6 +84,9 @@ TEST(Backends, ANeedThatIsNotMetIsNamed) {
          n.max_num_toks = 400'000;
          n.max_num_rows = 1000;
        }},
+      {"native+flashinfer",
+       "pages that are larger than the layer's",
+       [](AttentionNeed& n) { n.padded_pages = true; }},
       {"flashinfer", "attention sinks", [](AttentionNeed& n) { n.sinks = true; }},
       {"flashinfer", "soft caps", [](AttentionNeed& n) { n.soft_cap = true; }},
       {"flashinfer", "attention that is not causal", [](AttentionNeed& n) { n.causal = false; }},
@@ -202,8 +205,11 @@ TEST(Backends, LayoutsAreNeeds) {
   need.kv.layout = {KvOrder::kHND, false, true};
   EXPECT_EQ(unmet_need(can, DeviceFacts(), need), "a KV cache by block");
   need.kv.layout = {KvOrder::kNHD, true, true};
-  EXPECT_EQ(auto_name(DeviceFacts(), need), "cpu_paged");
   EXPECT_EQ(auto_name(gpu_of(90), need), "native+flashinfer");
+  need.padded_pages = true;
+  EXPECT_EQ(auto_name(gpu_of(90), need), "native");
+  need.padded_pages = false;
+  EXPECT_EQ(auto_name(DeviceFacts(), need), "cpu_paged");
   EXPECT_EQ(auto_name(gpu_of(80), need), "native");
 }
 

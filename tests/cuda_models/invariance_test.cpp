@@ -169,6 +169,15 @@ std::vector<Axis> batch_axes() {
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kPiecewise) == 0 && rig.num_steps(GraphMode::kFull) > 0;
        }},
+      {"graphs_full",  // mixed steps too
+       [](EngineConfig& c) {
+         c.cudagraph_mode = "full";
+         c.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+       },
+       [mixed](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kPiecewise) == 0 &&
+                rig.executor().stats().graphs_piecewise == 0 && mixed(rig);
+       }},
       {"graphs_of_few_sizes",  // much padding, and steps too large for a graph
        [](EngineConfig& c) { c.cudagraph_capture_sizes = "16,64"; },
        [](ModelRig& rig) {
