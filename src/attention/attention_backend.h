@@ -48,7 +48,7 @@ struct AttentionCapabilities {
   bool kv_nhd = false;
   bool kv_apart = false;
   bool kv_by_block = false;
-  bool padded_pages = false;  // any room between kernel blocks
+  bool padded_pages = false;      // any room between kernel blocks
   bool separate_kv_write = true;  // the KV write is an operation of its own, before the forward
   bool ahead_of_time_schedule = false;
   bool cascade = false;
@@ -108,7 +108,6 @@ struct AttentionCall {
 struct AttentionLimits {
   KvLayerView kv;  // shapes only
   int32_t num_heads = 0;
-  int32_t window = 0;  // of the group, 0: none
   int32_t max_num_rows = 0;
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
   int32_t max_num_toks = 0;

@@ -115,9 +115,8 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
       page_bytes = std::max(page_bytes, need.page_bytes());
     }
   }
-  KvPlan plan;
   if (classes.empty()) {
-    return plan;
+    return fail(ErrorCode::kUnsupported, "KV cache: no layers");
   }
   if (classes.size() > static_cast<size_t>(kMaxKvGroups)) {
     return fail(ErrorCode::kUnsupported,
@@ -126,6 +125,7 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
                             kMaxKvGroups));
   }
 
+  KvPlan plan;
   const int32_t size = group_size(classes);
   for (LayerClass& each : classes) {
     const int32_t kernel_blocks = each.need.block_size / each.need.kernel_block_size;
@@ -146,6 +146,11 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
   for (const size_t c : class_of) {
     const int32_t nth = seen[c]++;
     plan.layers.push_back({classes[c].first_group + nth / size, nth % size});
+  }
+  int32_t first = 0;
+  for (const std::vector<KvNeed>& model : models) {
+    plan.first_layer.push_back(first);
+    first += static_cast<int32_t>(model.size());
   }
   return plan;
 }

@@ -29,6 +29,7 @@ struct KvPlan {
   std::vector<std::string> backends;  // by group: name of its attention backend, or auto
   std::vector<int32_t> num_heads;     // by group: query heads of each of its layers
   std::vector<LayerKvPlace> layers;   // model after model, each layer by layer
+  std::vector<int32_t> first_layer;   // by model: where its layers begin in `layers`
 };
 
 // Groups the needs of all models of a rank: `models` lists each model's layers.

@@ -85,7 +85,6 @@ ModelRunner::ModelRunner(Device& device,
     AttentionLimits limits;
     limits.kv = kv_layer_view({groups_, 0}, {group, 0}, nullptr);
     limits.num_heads = kv.num_heads[g];
-    limits.window = groups_[g].window;
     limits.max_num_rows = options.max_num_seqs;
     limits.batch_invariant = options.batch_invariant;
     limits.max_num_toks = options.max_num_batched_tokens;

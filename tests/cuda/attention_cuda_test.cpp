@@ -257,9 +257,9 @@ class AttentionCudaTest : public CudaTest {
   void check(const Case& c, uint32_t seed = 1) {
     SCOPED_TRACE(::testing::Message()
                  << "heads " << c.q_heads << "/" << c.kv_heads << " dim " << c.dim << " block "
-                 << c.block_size << " nhd " << c.nhd << " apart " << c.apart << " layers " << c.num_layers
-                 << " window " << c.window << " cap "
-                 << c.soft_cap << " sinks " << c.sinks << " decode rows " << c.num_decode_rows);
+                 << c.block_size << " nhd " << c.nhd << " apart " << c.apart << " layers "
+                 << c.num_layers << " window " << c.window << " cap " << c.soft_cap << " sinks "
+                 << c.sinks << " decode rows " << c.num_decode_rows);
     arena().reset();
     build(c, seed);
     const Result want = run_cpu();

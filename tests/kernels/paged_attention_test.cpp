@@ -175,8 +175,12 @@ class Batch {
           const int64_t at =
               block * block_stride_ + h * head_stride_ + t % o_.block_size * token_stride_;
           const auto request = static_cast<size_t>(pieces_[r].request);
-          write(keys_at_ + at, &w_.k[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_k)], w_.dim_k);
-          write(values_at_ + at, &w_.v[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_v)], w_.dim_v);
+          write(keys_at_ + at,
+                &w_.k[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_k)],
+                w_.dim_k);
+          write(values_at_ + at,
+                &w_.v[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_v)],
+                w_.dim_v);
         }
       }
     }

@@ -208,6 +208,7 @@ TEST(KvPlanner, ModelsOfARankShareThePool) {
                           "full 2 x 8x128 bfloat16 16/16 auto",
                           "full 2 x 4x64 bfloat16 64/64 auto"));
   EXPECT_EQ(places(other), "0.0 0.1 1.0 1.1 2.0 2.1");
+  EXPECT_THAT(other.first_layer, ElementsAre(0, 4));
 }
 
 std::string refusal(const std::vector<Needs>& models) {

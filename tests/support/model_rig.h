@@ -28,7 +28,7 @@ struct RigOptions {
   EngineConfig config;
   cpu::CpuDeviceOptions device;
   bool debug_checks = true;
-  bool serialize = false;  // every message goes through its bytes
+  bool serialize = false;             // every message goes through its bytes
   std::optional<KvLayout> kv_layout;  // in place of the configuration's
 };
 
