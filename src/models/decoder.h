@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "device/stream.h"
 #include "device/view.h"
+#include "kv/kv_planner.h"
 #include "layers/attention.h"
 #include "layers/join.h"
 #include "layers/linear.h"

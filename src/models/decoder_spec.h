@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "base/dtype.h"
 #include "base/error.h"
-#include "kv/kv_spec.h"
 #include "models/layer_spec.h"
 #include "models/rope_spec.h"
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -53,32 +50,5 @@ void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer);
 
 // Errors: the first thing of a layer that no kernel does, by name and layer.
 Result<void> check_decoder_spec(const DecoderSpec& spec);
-
-// Which KV group a layer belongs to, and its place there.
-struct LayerKvPlace {
-  int32_t group = 0;
-  int32_t index = 0;
-};
-
-// The KV groups of a model: layers with the same heads, window and attention backend share a group.
-// Groups of unequal counts are cut to equal sizes, so that a block of the common pool costs the same
-// bytes whichever group takes it; more than kMaxKvGroups only if there are as many classes.
-struct KvPlan {
-  std::vector<KvGroupSpec> groups;
-  std::vector<std::string> backends;  // by group: name of its attention backend, or auto
-  std::vector<int32_t> num_heads;     // by group: query heads of each of its layers
-  std::vector<LayerKvPlace> layers;   // [num_layers]
-};
-// What all groups have in common.
-struct KvWish {
-  DType dtype = DType::kBF16;
-  int32_t block_size = 16;
-  int32_t kernel_block_size = 16;
-  KvLayout layout = KvLayout::kHND;
-};
-// backends: by layer; empty: auto for all.
-KvPlan plan_kv_groups(const DecoderSpec& spec,
-                      const KvWish& wish,
-                      std::span<const std::string> backends = {});
 
 }  // namespace warprow

@@ -8,6 +8,7 @@
 #include "files/model_files.h"
 #include "kv/kv_math.h"
 #include "layers/parameter_loader.h"
+#include "models/layer_needs.h"
 #include "models/registry.h"
 
 #include <algorithm>
@@ -79,8 +80,7 @@ Result<void> size_kv_cache(ModelPlan& plan, const EngineConfig& wishes) {
                             config.block_size));
   }
   plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
-  const int64_t held =
-      static_cast<int64_t>(plan.kv_cache.num_blocks - 1) / num_groups * config.block_size;
+  const int64_t held = max_tokens_held(plan.kv_cache);
   if (wishes.max_model_len > held) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; "
@@ -234,9 +234,13 @@ Result<void> decide_options(ModelPlan& plan) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("attention_backend: {}", backends.error().message));
   }
-  const KvLayout layout = config.kv_cache_layout == "nhd" ? KvLayout::kNHD : KvLayout::kHND;
-  plan.kv =
-      plan_kv_groups(plan.spec, {kv_dtype, config.block_size, kernel_block, layout}, *backends);
+  KvWish wish{kv_dtype, config.block_size, kernel_block, {}};
+  wish.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
+  Result<KvPlan> kv = plan_kv(plan.spec, wish, *backends);
+  if (!kv) {
+    return tl::unexpected(kv.error());
+  }
+  plan.kv = *std::move(kv);
   plan.runner.max_num_seqs = config.max_num_seqs;
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
   plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;

@@ -213,7 +213,7 @@ std::vector<Axis> axes(const Workload& load) {
       {"layout_nhd",
        [](RigOptions& o) { o.config.kv_cache_layout = "nhd"; },
        [](ModelRig& rig) {
-         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+         return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
       {"backends_by_layer",  // the same backend by two names, so in groups of their own
        [](RigOptions& o) { o.config.attention_backend = "cpu_paged:0,auto"; },

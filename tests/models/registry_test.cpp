@@ -165,67 +165,6 @@ TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
 }
 
-TEST(KvPlan, LayersOfOneKindShareAGroup) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 1U);
-  EXPECT_EQ(plan.groups[0].num_layers, 4);
-  EXPECT_EQ(plan.layers[2].index, 2);
-}
-
-// One full layer to three sliding ones: four groups of one layer, so that a block costs the same in each.
-TEST(KvPlan, UnequalKindsAreCutToEqualGroups) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  for (size_t i = 1; i < 4; ++i) {
-    spec.layers[i].attention.window = 32;
-  }
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 4U);
-  EXPECT_EQ(plan.groups[0].kind, KvKind::kFull);
-  EXPECT_EQ(plan.groups[3].kind, KvKind::kSlidingWindow);
-  for (const KvGroupSpec& group : plan.groups) {
-    EXPECT_EQ(group.num_layers, 1);
-  }
-  EXPECT_EQ(plan.layers[3].group, 3);
-}
-
-TEST(KvPlan, LayersOfDifferentBackendsAreInDifferentGroups) {
-  const DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  const std::vector<std::string> backends = {"native", "flashinfer", "flashinfer", "native"};
-  const KvPlan plan = plan_kv_groups(spec, {.layout = KvLayout::kNHD}, backends);
-  EXPECT_EQ(plan.backends, (std::vector<std::string>{"native", "flashinfer"}));
-  ASSERT_EQ(plan.groups.size(), 2U);
-  EXPECT_EQ(plan.groups[1].num_layers, 2);
-  EXPECT_EQ(plan.groups[1].layout, KvLayout::kNHD);
-  EXPECT_EQ(plan.layers[3].group, 0);
-  EXPECT_EQ(plan.layers[3].index, 1);
-}
-
-// Layers with heads of their own cannot share blocks' shape.
-TEST(KvPlan, LayersWithDifferentHeadsAreInDifferentGroups) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  spec.layers[1].attention = spec.layers[3].attention = plain_attention(2, 1, 32);
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 2U);
-  EXPECT_EQ(plan.groups[0].num_kv_heads, 2);
-  EXPECT_EQ(plan.groups[0].head_dim_k, 16);
-  EXPECT_EQ(plan.groups[1].num_kv_heads, 1);
-  EXPECT_EQ(plan.groups[1].head_dim_v, 32);
-  EXPECT_EQ(plan.num_heads, (std::vector<int32_t>{4, 2}));
-  EXPECT_EQ(plan.layers[3].group, 1);
-  EXPECT_EQ(plan.layers[3].index, 1);
-}
-
-TEST(KvPlan, ThereAreNotTooManyGroups) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  spec.layers.resize(28);
-  spec.layers[0].attention.window = 32;
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 6U);  // 1 and 27 layers in sixes
-  EXPECT_EQ(plan.groups[5].num_layers, 6);
-  EXPECT_EQ(plan.layers[27].group, 5);
-}
-
 // What no kernel does is refused by layer, whatever the architecture file says.
 TEST(DecoderSpecCheck, NamesTheLayer) {
   const DecoderSpec good = value_or_throw(spec_of(llama_config()));

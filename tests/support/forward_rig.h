@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "layers/parameter_loader.h"
 #include "models/decoder.h"
+#include "models/layer_needs.h"
 #include "runner/kv_cache.h"
 #include "weights/checkpoint.h"
 
@@ -33,7 +34,7 @@ class ForwardRig {
              const std::vector<DecoderOptions>& stages)
       : device_(cpu::make_cpu_device({.num_threads = 2, .mode = cpu::CpuStreamMode::kInline})),
         stream_(device_->make_stream()),
-        plan_(plan_kv_groups(spec, {.dtype = DType::kF32})),
+        plan_(value_or_throw(plan_kv(spec, {.dtype = DType::kF32}))),
         workspace_(device_->make_arena(ArenaPurpose::kWorkspace, size_t{64} << 20)),
         weights_(device_->make_arena(ArenaPurpose::kWeights, size_t{64} << 20)) {
     const auto num_groups = static_cast<int32_t>(plan_.groups.size());
@@ -96,12 +97,13 @@ class ForwardRig {
  private:
   void add_group(int32_t g, int32_t num_groups) {
     const auto at = static_cast<size_t>(g);
-    backends_.push_back(value_or_throw(make_attention_backend(
-        plan_.backends[at], device_->facts(), plan_.groups[at], plan_.num_heads[at])));
+    backends_.push_back(value_or_throw(
+        make_attention_backend(plan_.backends[at],
+                               device_->facts(),
+                               attention_needs(stages_.front()->facts().mixers, plan_, g, {}))));
     AttentionLimits limits;
-    limits.kv = kv_layer_view(plan_.groups[at], nullptr);
+    limits.kv = kv_layer_view({plan_.groups, 0}, {g, 0}, nullptr);
     limits.num_heads = plan_.num_heads[at];
-    limits.window = plan_.groups[at].window;
     limits.max_num_rows = 1;
     limits.max_num_toks = kMaxToks;
     limits.max_num_blocks = kBlocks;
@@ -121,8 +123,9 @@ class ForwardRig {
     for (size_t g = 0; g < groups_.size(); ++g) {
       slots_[g].clear();
       for (int32_t p = computed_; p < seq_len_; ++p) {
-        const int64_t block = tables_[g][static_cast<size_t>(p / kBlockSize)];
-        slots_[g].push_back(block * kBlockSize + p % kBlockSize);
+        const int32_t block_size = plan_.groups[g].block_size;
+        const int64_t block = tables_[g][static_cast<size_t>(p / block_size)];
+        slots_[g].push_back(block * block_size + p % block_size);
       }
       AttentionMetadata base;
       base.batch = {make_view<const int32_t>(&row_, 1),
