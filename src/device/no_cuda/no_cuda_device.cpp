@@ -4,10 +4,10 @@
 
 namespace warprow::cuda {
 
-Availability find_device() { return {"this build has no CUDA support", {}}; }
+Availability find_device(int32_t /*ordinal*/) { return {"this build has no CUDA support", {}}; }
 
-std::unique_ptr<Device> make_cuda_device() {
-  throw StartupError(ErrorCode::kUnsupported, find_device().why_not);
+std::unique_ptr<Device> make_cuda_device(int32_t ordinal) {
+  throw StartupError(ErrorCode::kUnsupported, find_device(ordinal).why_not);
 }
 
 }  // namespace warprow::cuda
