@@ -52,6 +52,7 @@ ModelRunner::ModelRunner(Device& device,
               options.max_num_seqs,
               options.max_model_len,
               RequestRows::kFirstBlockTable),
+      lasting_state_(arenas.state->base(), arenas.state->used()),
       staged_(max_staged_writes(options, tables_), max_staged_values(options, tables_)),
       upload_(device,
               *arenas.state,
@@ -111,6 +112,8 @@ ModelRunner::ModelRunner(Device& device,
   rows_.fill_tables(staged_tables_);
   tables_.fill_tables(staged_tables_);
   batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
+  operations_.add("attention_backends",
+                  [this](const std::string&) { return attention_backends(); });
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
@@ -395,13 +398,6 @@ std::string ModelRunner::attention_backends() const {
     names += (names.empty() ? "" : ",") + std::string(backend->capabilities().name);
   }
   return names;
-}
-
-std::vector<RowState> ModelRunner::read_row_states() {
-  std::vector<RowState> states(static_cast<size_t>(options_.max_num_seqs));
-  stream_.copy_to_host(states.data(), rows_.states(), states.size() * sizeof(RowState));
-  stream_.synchronize();
-  return states;
 }
 
 }  // namespace warprow

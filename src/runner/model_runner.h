@@ -15,6 +15,7 @@
 #include "runner/ops/runner_ops.h"
 #include "runner/output_ring.h"
 #include "runner/rows.h"
+#include "runner/runner.h"
 #include "runner/sample/sampler.h"
 #include "runner/staged_writes.h"
 #include "runner/step_upload.h"
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,7 +65,7 @@ struct ExecuteModelState {
 // Thread: one.
 // Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight steps are
 // outstanding; after construction a step allocates nothing.
-class ModelRunner {
+class ModelRunner final : public Runner {
  public:
   ModelRunner(Device& device,
               Stream& stream,
@@ -73,26 +75,25 @@ class ModelRunner {
               const RunnerOptions& options);
 
   // Gives the runner its cache; before the first step.
-  void bind_kv_cache(const KvCache* cache) { kv_cache_ = cache; }
+  void bind_kv_cache(const KvCache* cache) override { kv_cache_ = cache; }
 
-  void execute_model(const SchedulerOutput& step);
-  void sample_tokens(const GrammarOutput* grammar);
+  void execute_model(const SchedulerOutput& step) override;
+  void sample_tokens(const GrammarOutput* grammar) override;
 
   // Whether the forward of the step just executed is done; false only for steps with grammar rows.
-  [[nodiscard]] bool forward_done() const { return forward_mark_.reached(); }
+  [[nodiscard]] bool forward_done() const override { return forward_mark_.reached(); }
 
-  // Names of the groups' attention backends, separated by commas.
-  [[nodiscard]] std::string attention_backends() const;
-  [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
+  // Its own: attention_backends, the names of the groups' backends, separated by commas.
+  [[nodiscard]] Operations& operations() override { return operations_; }
+  [[nodiscard]] std::vector<std::span<const std::byte>> lasting_state() const override {
+    return {lasting_state_};
+  }
+  [[nodiscard]] const GraphStats& graph_stats() const override { return graphs_.stats(); }
   // Time that take_output spent waiting for the device, summed.
-  [[nodiscard]] int64_t output_wait_ns() const { return outputs_.wait_ns(); }
-  [[nodiscard]] int32_t num_outstanding() const { return outputs_.num_outstanding(); }
-  [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
-  void take_output(ModelRunnerOutput& output);
-
-  // Enqueues a copy of the row states to the host and waits: for checks that a step changed
-  // nothing.
-  [[nodiscard]] std::vector<RowState> read_row_states();
+  [[nodiscard]] int64_t output_wait_ns() const override { return outputs_.wait_ns(); }
+  [[nodiscard]] int32_t num_outstanding() const override { return outputs_.num_outstanding(); }
+  [[nodiscard]] bool output_ready() const override { return outputs_.ready(); }
+  void take_output(ModelRunnerOutput& output) override;
 
  private:
   void release_rows(const std::vector<RowId>& rows);
@@ -104,6 +105,7 @@ class ModelRunner {
   void prepare_inputs();
   void prepare_attention();
   void decode_logits();
+  [[nodiscard]] std::string attention_backends() const;
   [[nodiscard]] GraphKey sample_key() const;
   void draw_tokens();
   void note_step(const SchedulerOutput& step);
@@ -115,6 +117,7 @@ class ModelRunner {
   std::unique_ptr<RunnerOps> ops_;
   RequestRows rows_;
   BlockTables tables_;
+  std::span<const std::byte> lasting_state_;  // rows_ and tables_: the front of their arena
   StagedWrites staged_;
   StepUpload upload_;
   InputBuffers inputs_;
@@ -129,6 +132,7 @@ class ModelRunner {
   GraphCache graphs_;
   ActView hidden_;  // of the last forward
   const KvCache* kv_cache_ = nullptr;
+  Operations operations_;
 
   InputBatch batch_;
   StagedTable staged_tables_[kMaxStagedTables];
