@@ -71,7 +71,7 @@ TEST(EmptyStep, ChangesNoState) {
   while (rig.executor().num_outstanding() > 0) {
     rig.collect();
   }
-  const auto before = rig.executor().collective_rpc("state_checksum", "");
+  const auto before = rig.executor().call(StateChecksum{}).get();
   int64_t number = 1000;
   for (const int32_t padded : {0, 1, 16, 64}) {
     rig.executor().execute_model(empty_step(number++, padded));
@@ -79,11 +79,10 @@ TEST(EmptyStep, ChangesNoState) {
     ModelRunnerOutput output;
     rig.executor().take_output(output);
     EXPECT_TRUE(output.rows.empty());
-    EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before)
-        << padded << " padded tokens";
+    EXPECT_EQ(rig.executor().call(StateChecksum{}).get(), before) << padded << " padded tokens";
   }
   EXPECT_EQ(rig.run().at(1).tokens.size(), 30U);
-  EXPECT_NE(rig.executor().collective_rpc("state_checksum", ""), before);
+  EXPECT_NE(rig.executor().call(StateChecksum{}).get(), before);
 }
 
 TEST(FinishOnly, AStepWithoutTokensReleasesRows) {

@@ -166,7 +166,7 @@ class ModelRig {
   }
   // By KV group, separated by commas.
   [[nodiscard]] std::string attention_backends() {
-    return executor_->collective_rpc("attention_backends", "").front();
+    return executor_->call(ReadAttentionBackends{}).get().front();
   }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
