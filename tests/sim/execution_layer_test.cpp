@@ -85,6 +85,22 @@ TEST(EmptyStep, ChangesNoState) {
   EXPECT_NE(rig.executor().call(StateChecksum{}).get(), before);
 }
 
+// A greedy request draws the same tokens with every seed, so rows, tables, history and cache are alike;
+// the parameters are not.
+TEST(EmptyStep, TheChecksumCoversParameters) {
+  std::vector<std::string> sums;
+  for (const uint64_t seed : {7, 7, 8}) {
+    ModelRig rig(tiny_options());
+    Request request = make_request(1, 20, 5);
+    request.params.seed = seed;
+    rig.add(request);
+    rig.run();
+    sums.push_back(rig.executor().call(StateChecksum{}).get().front());
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_NE(sums[0], sums[2]);
+}
+
 TEST(FinishOnly, AStepWithoutTokensReleasesRows) {
   ModelRig rig(tiny_options());
   rig.add(make_request(1, 5, 20));
