@@ -20,7 +20,9 @@ const Known kKnown[] = {
       .free_bytes = 142650 * kMiB,
       .compute_capability = 90,
       .num_sms = 132,
-      .max_shared_bytes = 227 * 1024}},
+      .max_shared_bytes = 227 * 1024,
+      .own_memory = true,
+      .zeroed_memory = false}},
 };
 
 }  // namespace

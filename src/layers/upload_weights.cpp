@@ -133,6 +133,7 @@ class Reader {
 
   void run(Work& work, const std::function<void(int64_t)>& progress) {
     try {
+      stream_->device().use_here();  // its own thread
       for (size_t i = work.next++; i < work.pieces.size(); i = work.next++) {
         const Piece& piece = work.pieces[i];
         send(work.files, piece);

@@ -25,7 +25,6 @@ namespace warprow::test {
 class ForwardRig {
  public:
   static constexpr int32_t kMaxToks = 64;
-  static constexpr int32_t kBlockSize = 16;
   static constexpr int32_t kBlocks = 8;  // a group: 128 tokens
 
   // A decoder for each of `stages`.

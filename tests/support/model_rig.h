@@ -169,11 +169,11 @@ class ModelRig {
   }
   // By KV group, separated by commas.
   [[nodiscard]] std::string attention_backends() {
-    return executor_->collective_rpc("attention_backends", "").front();
+    return executor_->call(ReadAttentionBackends{}).get().front();
   }
   // Runs a named operation on the one rank.
   [[nodiscard]] std::string call(const std::string& operation, const std::string& argument) {
-    return executor_->collective_rpc(operation, argument).front();
+    return executor_->collective_rpc(operation, argument).get().front();
   }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
