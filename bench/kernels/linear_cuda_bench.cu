@@ -172,7 +172,7 @@ void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int
   at.y = rows.y.as<void>();
   at.y_stride = s.n;
   at.workspace = rows.workspace.as<std::byte>();
-  CublasLt::get().run(as_cuda(stream).handle(), product, at);
+  CublasLt::of(stream.device().facts()).run(as_cuda(stream).handle(), product, at);
 }
 
 // The whole operation with cuBLASLt: its norm and gate are kernels of their own.
@@ -191,12 +191,13 @@ void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const vo
 // As linear runs it: by the wide kernel where that is chosen, with norms in halves (what adds leaves
 // one, what norms takes it; the head's is a kernel), else by the library.
 void run_wide(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
-  if (m > wide_rows(s.epilogue, s.n, s.k)) {
+  if (m > wide_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
     run_lt_operation(stream, s, rows, w, m);
     return;
   }
   WideArgs args = wide_args(s, rows, w, m);
-  if (s.norm && (s.y_f32 || m > wide_rows(LinearEpilogue::kAdd, s.k, s.k))) {
+  if (s.norm &&
+      (s.y_f32 || m > wide_rows(LinearEpilogue::kAdd, s.k, s.k, stream.device().facts()))) {
     run_norm(stream, s, rows, m);
   } else if (s.norm) {
     args.squares = rows.squares.as<float>();
@@ -209,9 +210,10 @@ void run_wide(Stream& stream, const Shape& s, const Rows& rows, const void* w, i
   wide(stream, args);
 }
 
-void tune(const Model& model, int max_m) {
+void tune(Stream& stream, const Model& model, int max_m) {
   for (const Shape& s : model.shapes) {
-    CublasLt::get().tune({s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false}, 1, max_m);
+    CublasLt::of(stream.device().facts())
+        .tune({s.n, s.k, s.y_f32, s.epilogue == LinearEpilogue::kAdd, false}, 1, max_m);
   }
 }
 
@@ -253,10 +255,10 @@ void bench_shapes(Stream& stream, const Model& model) {
         print_time("own", s, m, graph_us(stream, w.count, [&](int i) {
                      SkinnyArgs nth = args;
                      nth.w = w.nth(i);
-                     launch_own(stream, s, rows, nth, skinny_plan(nth, {}));
+                     launch_own(stream, s, rows, nth, skinny_plan(nth, stream.device().facts()));
                    }));
       }
-      if (m <= wide_rows(s.epilogue, s.n, s.k)) {
+      if (m <= wide_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
         print_time("wide", s, m, graph_us(stream, w.count, [&](int i) {
                      wide(stream, wide_args(s, rows, w.nth(i), m));
                    }));
@@ -287,9 +289,9 @@ std::vector<SkinnyPlan> plans_to_try() {
 }
 
 // Whether the plan, made whole, is the one that was asked for.
-bool finish_exactly(SkinnyPlan& plan, const SkinnyArgs& args) {
+bool finish_exactly(SkinnyPlan& plan, const SkinnyArgs& args, const DeviceFacts& device) {
   const SkinnyPlan asked = plan;
-  finish_plan(plan, args, {});
+  finish_plan(plan, args, device);
   return plan.stages == asked.stages && plan.num_teams == asked.num_teams;
 }
 
@@ -306,7 +308,7 @@ void sweep(Stream& stream, const Model& model) {
       std::printf("%s %s m %d:", model.name, s.name, m);
       for (SkinnyPlan plan : plans_to_try()) {
         SkinnyArgs args = skinny_args(s, rows, nullptr, m);
-        if (!finish_exactly(plan, args)) {
+        if (!finish_exactly(plan, args, stream.device().facts())) {
           continue;
         }
         const double us = graph_us(
@@ -370,7 +372,7 @@ void sweep_wide(Stream& stream, const Model& model) {
         return a.first < b.first;
       });
       found.resize(std::min<size_t>(found.size(), 8));
-      found.emplace_back(0.0, wide_plan(m, s.n, s.k));
+      found.emplace_back(0.0, wide_plan(m, s.n, s.k, stream.device().facts().num_sms));
       found.back().first = time_us(found.back().second);
       std::printf("%s %s m %d:", model.name, s.name, m);
       for (const auto& [us, plan] : found) {
@@ -421,7 +423,7 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
     if (m <= kMaxSkinnyRows) {
       const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
         const SkinnyArgs args = skinny_args(s, rows, w, m);
-        launch_own(stream, s, rows, args, skinny_plan(args, {}));
+        launch_own(stream, s, rows, args, skinny_plan(args, stream.device().facts()));
       });
       std::printf("  own %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
     }
@@ -448,7 +450,7 @@ void run_once(Stream& stream, const Model& model) {
     const Weights w(s);
     for (const int m : {1, 8, 16}) {
       const SkinnyArgs args = skinny_args(s, rows, w.nth(m), m);
-      skinny(stream, args, skinny_plan(args, {}));
+      skinny(stream, args, skinny_plan(args, stream.device().facts()));
       stream.synchronize();
     }
   }
@@ -470,7 +472,7 @@ int run(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
   Stream& stream = *bench.stream;
-  std::printf("cuBLASLt %s\n", CublasLt::get().version().c_str());
+  std::printf("cuBLASLt %s\n", CublasLt::of(stream.device().facts()).version().c_str());
   for (const Model& model : models()) {
     if (!every_model && !named(argc, argv, model.name)) {
       continue;
@@ -478,7 +480,7 @@ int run(int argc, char** argv) {
     const bool chain = all || named(argc, argv, "chain");
     const bool shapes = all || named(argc, argv, "shapes");
     if (chain || shapes) {
-      tune(model, 512);
+      tune(stream, model, 512);
     }
     if (chain) {
       bench_chain(stream, model, Chain(model));

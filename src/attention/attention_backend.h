@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attention/attention_need.h"
 #include "base/error.h"
 #include "device/arena.h"
 #include "device/device.h"
@@ -10,7 +11,9 @@
 #include "kv/kv_spec.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,22 +28,41 @@ enum class GraphSupport : uint8_t {
   kAlways,
 };
 
-// What a backend can do, known before any device work. A need that is not met is refused at start.
+inline constexpr int32_t kAnyCapability = std::numeric_limits<int32_t>::max();
+
+// What a backend can do, known before any device work. A need that is not met is refused at start,
+// or by `auto` left to the next backend.
 struct AttentionCapabilities {
   std::string_view name;
   DeviceKind device = DeviceKind::kCpu;
-  int32_t compute_capability = 0;  // CUDA: this one alone, 90 for 9.0; 0: any
+  int32_t min_compute_capability = 0;  // CUDA: 80 for 8.0
+  int32_t max_compute_capability = kAnyCapability;
+  std::span<const int32_t> head_dims = {};  // those that have kernels; empty: what the next two say
   int32_t head_dim_multiple = 8;
   int32_t max_head_dim = 256;
   int32_t max_group = 0;  // query heads per KV head; 0: any
   bool kv_f32 = false;
   bool kv_bf16 = false;
   int32_t kernel_block_multiple = 16;  // kernel block sizes are multiples of this
+  // KvLayout: which it takes beside kHND, keys and values together, by layer.
+  bool kv_nhd = false;
+  bool kv_apart = false;
+  bool kv_by_block = false;
+  bool padded_pages = false;      // any room between kernel blocks
   bool separate_kv_write = true;  // the KV write is an operation of its own, before the forward
   bool ahead_of_time_schedule = false;
   bool cascade = false;
   bool sliding_window = false;
   bool sinks = false;
+  bool soft_cap = false;
+  bool not_causal = false;  // causal attention they all do
+  bool batch_invariant = false;
+  bool batch_invariant_window = false;
+  // Of a step, 0: any. A row has one tile of queries more than its tokens fill, at most.
+  int32_t max_num_rows = 0;
+  int32_t max_rows_times_kv_heads = 0;
+  int32_t max_tiles = 0;
+  int32_t (*tile_toks)(int32_t head_dim) = nullptr;  // with max_tiles
   GraphSupport graph_support = GraphSupport::kNever;
 };
 
@@ -86,7 +108,6 @@ struct AttentionCall {
 struct AttentionLimits {
   KvLayerView kv;  // shapes only
   int32_t num_heads = 0;
-  int32_t window = 0;  // of the group, 0: none
   int32_t max_num_rows = 0;
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
   int32_t max_num_toks = 0;
@@ -114,12 +135,15 @@ class AttentionBackend {
                        const AttentionMetadata& metadata) = 0;
 };
 
-// Names a backend for a group whose layers have num_heads query heads, or takes the device's
-// preferred one that meets its needs when name is "auto". Errors: unknown name; a need that the
-// backend lacks, naming both.
-Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name,
-                                                                 const DeviceFacts& device,
-                                                                 const KvGroupSpec& group,
-                                                                 int32_t num_heads);
+// Why a layer cannot be served, for people: "head size 96". Empty when it can.
+std::string unmet_need(const AttentionCapabilities& can,
+                       const DeviceFacts& device,
+                       const AttentionNeed& need);
+
+// The backend of a KV group, whose layers state a need each: the named one, or the device's
+// preferred one that meets all of them when name is "auto". Errors: unknown name; the first need
+// that the backend lacks, naming it, the layer and the backend.
+Result<std::unique_ptr<AttentionBackend>> make_attention_backend(
+    std::string_view name, const DeviceFacts& device, std::span<const AttentionNeed> needs);
 
 }  // namespace warprow

@@ -3,38 +3,56 @@
 
 #include "attention/paged_args.h"
 #include "base/check.h"
-#include "base/error.h"
-#include "kernels/attention/flashinfer_attention.h"
+#include "kernels/attention/flashinfer_params.h"
 
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace warprow {
 namespace {
 
+constexpr int32_t kHeadDims[] = {64, 128};
+constexpr int32_t kMaxGridDim = 65'535;  // the decode grid is as deep as rows times KV heads
+
 constexpr AttentionCapabilities kHopper{
     .name = "flashinfer",
     .device = DeviceKind::kCuda,
-    .compute_capability = 90,
-    .head_dim_multiple = 64,
-    .max_head_dim = 128,
+    .min_compute_capability = 90,
+    .max_compute_capability = 90,
+    .head_dims = kHeadDims,
     .max_group = 8,
     .kv_f32 = false,
     .kv_bf16 = true,
     .kernel_block_multiple = 16,
+    .kv_nhd = true,
+    .kv_apart = true,
+    .kv_by_block = true,
+    .padded_pages = false,  // blocks are whole pages of the decode kernel apart
     .separate_kv_write = true,
     .ahead_of_time_schedule = true,
     .sliding_window = false,
     .sinks = false,
-    .graph_support = GraphSupport::kUniformBatch,
+    .soft_cap = false,
+    .not_causal = false,
+    .batch_invariant = true,
+    .batch_invariant_window = false,
+    .max_rows_times_kv_heads = kMaxGridDim,
+    .max_tiles = cuda::kMaxExtendTiles,
+    .tile_toks = &cuda::extend_tile_q,
+    .graph_support = GraphSupport::kAlways,
 };
 
+// FA2 takes a window's keys in tiles that begin where the window of a tile of queries does, so sums
+// depend on where prompts are cut: no windows with batch-invariant.
 constexpr AttentionCapabilities kFa2 = [] {
   AttentionCapabilities can = kHopper;
-  can.compute_capability = 0;
+  can.min_compute_capability = 80;
+  can.max_compute_capability = kAnyCapability;
   can.max_group = 0;
+  can.padded_pages = true;
   can.sliding_window = true;
+  can.max_rows_times_kv_heads = 0;
+  can.max_tiles = 0;
+  can.tile_toks = nullptr;
   return can;
 }();
 
@@ -54,15 +72,8 @@ class FlashInferAttention final : public AttentionBackend {
     limits_.max_blocks = limits.max_num_blocks;
     limits_.num_sms = device.facts().num_sms;
     batch_invariant_ = limits.batch_invariant;
-    // FA2 takes a window's keys in tiles that begin where the window of a tile of queries does, so
-    // sums depend on where prompts are cut.
-    const std::string_view unmet = batch_invariant_ && limits.window > 0
-                                       ? "sliding windows with batch-invariant"
-                                       : flashinfer_unmet_need(limits_);
-    if (!unmet.empty()) {
-      throw StartupError(ErrorCode::kUnsupported,
-                         fmt::format("attention backend flashinfer does not support {}", unmet));
-    }
+    const std::string_view unmet = flashinfer_unmet_need(limits_);
+    WR_CHECK(unmet.empty(), "{}", unmet);
     const auto bytes = static_cast<int64_t>(flashinfer_scratch_bytes(limits_));
     scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
   }

@@ -2,29 +2,38 @@
 #include "attention/native.h"
 
 #include "attention/paged_args.h"
-#include "base/error.h"
+#include "base/check.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/native_params.h"
-
-#include <fmt/format.h>
 
 namespace warprow {
 namespace {
 
+constexpr int32_t kHeadDims[] = {64, 128};
+
 constexpr AttentionCapabilities kCapabilities{
     .name = "native",
     .device = DeviceKind::kCuda,
-    .head_dim_multiple = 64,
-    .max_head_dim = 128,
+    .min_compute_capability = 80,
+    .head_dims = kHeadDims,
     .max_group = cuda::kMaxGroup,
     .kv_f32 = false,
     .kv_bf16 = true,
-    .kernel_block_multiple = 16,
+    .kernel_block_multiple = cuda::kSegmentToks,
+    .kv_nhd = true,
+    .kv_apart = true,
+    .kv_by_block = true,
+    .padded_pages = true,
     .separate_kv_write = true,
     .ahead_of_time_schedule = true,
     .sliding_window = true,
     .sinks = true,
-    .graph_support = GraphSupport::kUniformBatch,
+    .soft_cap = true,
+    .not_causal = true,
+    .batch_invariant = true,
+    .batch_invariant_window = true,
+    .max_num_rows = cuda::kMaxScheduledRows,
+    .graph_support = GraphSupport::kAlways,
 };
 
 class NativeAttention final : public AttentionBackend {
@@ -32,16 +41,8 @@ class NativeAttention final : public AttentionBackend {
   const AttentionCapabilities& capabilities() const override { return kCapabilities; }
 
   void allocate(Arena& workspace, Device& /*device*/, const AttentionLimits& limits) override {
-    const int32_t group = limits.num_heads / limits.kv.num_kv_heads;
-    if (group > cuda::kMaxGroup || limits.max_num_rows > cuda::kMaxScheduledRows) {
-      throw StartupError(ErrorCode::kUnsupported,
-                         fmt::format("attention backend native does not support {} query heads per "
-                                     "KV head with {} rows (at most {} and {})",
-                                     group,
-                                     limits.max_num_rows,
-                                     cuda::kMaxGroup,
-                                     cuda::kMaxScheduledRows));
-    }
+    WR_CHECK_LE(limits.num_heads, cuda::kMaxGroup * limits.kv.num_kv_heads);
+    WR_CHECK_LE(limits.max_num_rows, cuda::kMaxScheduledRows);
     limits_ = limits;
     const auto bytes = static_cast<int64_t>(
         native_attention_scratch_bytes(limits.kv, limits.num_heads, limits.max_num_rows));

@@ -87,6 +87,8 @@ const AttentionCapabilities& phased_attention_capabilities() {
   static const AttentionCapabilities both = [] {
     AttentionCapabilities can = flashinfer_capabilities();  // the narrower one
     can.name = kName;
+    can.max_num_rows = native_attention_capabilities().max_num_rows;
+    can.max_rows_times_kv_heads = 0;  // no decode row is flashinfer's
     return can;
   }();
   return both;

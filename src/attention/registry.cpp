@@ -26,65 +26,178 @@ constexpr Entry kBackends[] = {
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
 };
 
-// The first need of the group that the backend does not meet; empty when it meets all.
-std::string unmet_need(const AttentionCapabilities& can,
-                       const DeviceFacts& device,
-                       const KvGroupSpec& group,
-                       int32_t num_heads) {
-  const int32_t dim = std::max(group.head_dim_k, group.head_dim_v);
-  if (can.device != device.kind ||
-      (can.compute_capability != 0 && can.compute_capability != device.compute_capability)) {
+// Every name once.
+std::string known_names() {
+  std::string names = "auto";
+  for (const Entry& entry : kBackends) {
+    const std::string name = fmt::format(", {},", entry.capabilities().name);
+    if ((names + ",").find(name) == std::string::npos) {
+      names += name.substr(0, name.size() - 1);
+    }
+  }
+  return names;
+}
+
+bool has_kernel(const AttentionCapabilities& can, int32_t head_dim) {
+  if (!can.head_dims.empty()) {
+    return std::ranges::find(can.head_dims, head_dim) != can.head_dims.end();
+  }
+  return head_dim <= can.max_head_dim && head_dim % can.head_dim_multiple == 0;
+}
+
+std::string capability_name(int32_t capability) {
+  return fmt::format("{}.{}", capability / 10, capability % 10);
+}
+
+std::string unmet_by_device(const AttentionCapabilities& can, const DeviceFacts& device) {
+  if (can.device != device.kind) {
     return "this device";
   }
-  if (dim > can.max_head_dim || group.head_dim_k % can.head_dim_multiple != 0 ||
-      group.head_dim_v % can.head_dim_multiple != 0) {
-    return fmt::format("head size {}", dim);
+  const int32_t capability = device.compute_capability;
+  if (capability < can.min_compute_capability || capability > can.max_compute_capability) {
+    return fmt::format("compute capability {} (it wants {}{})",
+                       capability_name(capability),
+                       capability_name(can.min_compute_capability),
+                       can.max_compute_capability == kAnyCapability
+                           ? " or later"
+                           : " to " + capability_name(can.max_compute_capability));
   }
-  if ((group.dtype == DType::kF32 && !can.kv_f32) ||
-      (group.dtype == DType::kBF16 && !can.kv_bf16)) {
-    return fmt::format("KV cache dtype {}", dtype_name(group.dtype));
+  return {};
+}
+
+std::string unmet_by_cache(const AttentionCapabilities& can, const AttentionNeed& need) {
+  const KvGroupSpec& kv = need.kv;
+  if (!has_kernel(can, kv.head_dim_k) || !has_kernel(can, kv.head_dim_v)) {
+    return fmt::format("head size {}", std::max(kv.head_dim_k, kv.head_dim_v));
   }
-  if (can.max_group != 0 && num_heads > can.max_group * group.num_kv_heads) {
-    return fmt::format("{} query heads for {} KV heads", num_heads, group.num_kv_heads);
+  if ((kv.dtype == DType::kF32 && !can.kv_f32) || (kv.dtype == DType::kBF16 && !can.kv_bf16)) {
+    return fmt::format("KV cache dtype {}", dtype_name(kv.dtype));
   }
-  if (group.kernel_block_size % can.kernel_block_multiple != 0) {
-    return fmt::format("kernel block size {}", group.kernel_block_size);
+  if (can.max_group != 0 && need.num_heads > can.max_group * kv.num_kv_heads) {
+    return fmt::format("{} query heads for {} KV heads", need.num_heads, kv.num_kv_heads);
   }
-  if (group.window > 0 && !can.sliding_window) {
+  if (kv.kernel_block_size % can.kernel_block_multiple != 0) {
+    return fmt::format("kernel block size {}", kv.kernel_block_size);
+  }
+  if (kv.layout.order == KvOrder::kNHD && !can.kv_nhd) {
+    return "a KV cache in NHD order";
+  }
+  if (kv.layout.apart && !can.kv_apart) {
+    return "keys and values apart";
+  }
+  if (kv.layout.by_block && !can.kv_by_block) {
+    return "a KV cache by block";
+  }
+  if (need.padded_pages && !can.padded_pages) {
+    return "pages that are larger than the layer's";
+  }
+  return {};
+}
+
+std::string unmet_by_rules(const AttentionCapabilities& can, const AttentionNeed& need) {
+  if (need.kv.window > 0 && !can.sliding_window) {
     return "sliding windows";
+  }
+  if (need.sinks && !can.sinks) {
+    return "attention sinks";
+  }
+  if (need.soft_cap && !can.soft_cap) {
+    return "soft caps";
+  }
+  if (!need.causal && !can.not_causal) {
+    return "attention that is not causal";
+  }
+  if (need.batch_invariant && !can.batch_invariant) {
+    return "batch-invariant";
+  }
+  if (need.batch_invariant && need.kv.window > 0 && !can.batch_invariant_window) {
+    return "sliding windows with batch-invariant";
+  }
+  return {};
+}
+
+std::string unmet_by_size(const AttentionCapabilities& can, const AttentionNeed& need) {
+  const int64_t rows = need.max_num_rows;
+  if (can.max_num_rows != 0 && rows > can.max_num_rows) {
+    return fmt::format("{} rows in one step (at most {})", rows, can.max_num_rows);
+  }
+  if (can.max_rows_times_kv_heads != 0 &&
+      rows * need.kv.num_kv_heads > can.max_rows_times_kv_heads) {
+    return fmt::format("{} rows of {} KV heads in one step (at most {} together)",
+                       rows,
+                       need.kv.num_kv_heads,
+                       can.max_rows_times_kv_heads);
+  }
+  if (can.max_tiles != 0 &&
+      need.max_num_toks / can.tile_toks(need.kv.head_dim_k) + rows > can.max_tiles) {
+    return fmt::format("{} tokens and {} rows in one step (at most {} tiles of {} queries)",
+                       need.max_num_toks,
+                       rows,
+                       can.max_tiles,
+                       can.tile_toks(need.kv.head_dim_k));
+  }
+  return {};
+}
+
+// Of the first layer that the backend cannot serve; empty when it serves all.
+std::string unmet_of_any(const AttentionCapabilities& can,
+                         const DeviceFacts& device,
+                         std::span<const AttentionNeed> needs,
+                         int32_t& layer) {
+  for (const AttentionNeed& need : needs) {
+    if (std::string why = unmet_need(can, device, need); !why.empty()) {
+      layer = need.layer;
+      return why;
+    }
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<AttentionBackend>> make_attention_backend(std::string_view name,
-                                                                 const DeviceFacts& device,
-                                                                 const KvGroupSpec& group,
-                                                                 int32_t num_heads) {
-  std::string known;
-  std::string why;  // the named backend's last entry
+std::string unmet_need(const AttentionCapabilities& can,
+                       const DeviceFacts& device,
+                       const AttentionNeed& need) {
+  std::string why = unmet_by_device(can, device);
+  if (why.empty()) {
+    why = unmet_by_cache(can, need);
+  }
+  if (why.empty()) {
+    why = unmet_by_rules(can, need);
+  }
+  if (why.empty()) {
+    why = unmet_by_size(can, need);
+  }
+  return why;
+}
+
+Result<std::unique_ptr<AttentionBackend>> make_attention_backend(
+    std::string_view name, const DeviceFacts& device, std::span<const AttentionNeed> needs) {
+  std::string tried;  // auto: what each of the device's backends lacks
+  std::string why;    // the named backend's last entry
+  int32_t layer = 0;
   for (const Entry& entry : kBackends) {
     const AttentionCapabilities& can = entry.capabilities();
-    if (known.find(can.name) == std::string::npos) {
-      known += (known.empty() ? "" : ", ") + std::string(can.name);
-    }
     if (name != "auto" && name != can.name) {
       continue;
     }
-    why = unmet_need(can, device, group, num_heads);
+    why = unmet_of_any(can, device, needs, layer);
     if (why.empty()) {
       return entry.make();
     }
+    if (can.device == device.kind) {
+      tried += fmt::format("{}{}: layer {}, {}", tried.empty() ? "" : "; ", can.name, layer, why);
+    }
   }
-  if (name != "auto" && !why.empty()) {
+  if (name == "auto") {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("attention backend {} does not support {}", name, why));
+                fmt::format("no attention backend for this model ({})", tried));
   }
-  return fail(ErrorCode::kUnsupported,
-              name == "auto"
-                  ? fmt::format("no attention backend for this model (tried {})", known)
-                  : fmt::format("unknown attention backend {} (known: auto, {})", name, known));
+  return fail(
+      ErrorCode::kUnsupported,
+      why.empty()
+          ? fmt::format("unknown attention backend {} (known: {})", name, known_names())
+          : fmt::format("layer {}: attention backend {} does not support {}", layer, name, why));
 }
 
 }  // namespace warprow

@@ -38,7 +38,7 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   std::string plan;
   const std::unique_ptr<Engine> engine =
       load_engine(frame.config(), [&plan](std::unique_ptr<Executor> executor) {
-        plan = executor->collective_rpc("memory_plan", "text").front();
+        plan = executor->call(ReadMemoryPlan{.as_text = true}).get().front();
         return executor;
       });
   set_parsers(options.parsers, engine->text(), options.api);

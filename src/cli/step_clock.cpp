@@ -72,9 +72,13 @@ class StepClock final : public Executor {
   [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
   [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
   [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
-  std::vector<std::string> collective_rpc(const std::string& operation,
-                                          const std::string& argument) override {
-    return inner_->collective_rpc(operation, argument);
+  void enter_thread() override { inner_->enter_thread(); }
+  bool set_wake_up(WakeUp* wake_up) override { return inner_->set_wake_up(wake_up); }
+  std::optional<DataParallelShape> idle_step() override { return inner_->idle_step(); }
+  RankReplies collective_rpc(std::string_view operation,
+                             const std::string& argument,
+                             RankSet ranks) override {
+    return inner_->collective_rpc(operation, argument, ranks);
   }
   [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
 
@@ -109,12 +113,12 @@ class StepClock final : public Executor {
     }
     if (timed_left_ < 0) {
       record_.after = inner_->stats();
-      inner_->collective_rpc("time_steps", std::to_string(record_.num_steps));
+      inner_->call(TimeSteps{record_.num_steps}).get();
       timed_left_ = record_.num_steps;
     } else if (timed_left_ > 0) {
       --timed_left_;
       if (timed_left_ == 0) {
-        record_.device_times = inner_->collective_rpc("step_times", "").front();
+        record_.device_times = inner_->call(ReadStepTimes{}).get().front();
       }
     }
   }

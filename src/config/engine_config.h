@@ -15,6 +15,7 @@ struct EngineConfig {
   std::string dtype = "auto";           // auto | float32 | bfloat16
   std::string load_format = "auto";     // auto | dummy
   std::string device = "auto";          // auto | cpu | cuda; for plans also a GPU by name: h200
+  int32_t device_ordinal = 0;           // which GPU of those the process sees; without a flag yet
   int32_t threads = 0;                  // 0: the cores this process may use
   bool pin_threads = false;             // CPU threads keep to a core each
   int32_t max_model_len = 0;            // 0: the model's own, cut to what the KV cache holds

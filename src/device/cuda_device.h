@@ -10,19 +10,19 @@
 namespace warprow::cuda {
 
 // Whether this build and machine can run on a CUDA device. A GPU that the build has no code for is
-// named in `why_not`.
+// named in `why_not`. Devices are numbered from 0 as the CUDA runtime numbers those it sees.
 struct Availability {
   std::string why_not;  // empty: a device is there; else one line for the user
   DeviceFacts facts;
 };
-Availability find_device();
+Availability find_device(int32_t ordinal = 0);
 
 // Tests: GPUs found or made from now on say at most this compute capability, so that kernels for
 // later ones stay unused. Thread: before any device is made.
 void limit_compute_capability(int32_t most);
 
-// The first CUDA device. Throws StartupError where there is none.
-std::unique_ptr<Device> make_cuda_device();
+// Throws StartupError where there is no such device.
+std::unique_ptr<Device> make_cuda_device(int32_t ordinal = 0);
 
 // The facts of GPUs by name (h200), for planning without one. Null for an unknown name.
 const DeviceFacts* known_device(const std::string& name);

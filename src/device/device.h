@@ -22,12 +22,16 @@ struct DeviceFacts {
   int32_t num_threads = 1;         // CPU: workers of the compute pool
   int32_t compute_capability = 0;  // CUDA: 90 for 9.0
   int32_t num_sms = 0;             // CUDA
+  int32_t max_shared_bytes = 0;    // CUDA: the most dynamic shared memory of a block
+  int32_t ordinal = 0;             // CUDA: which of the process's devices
+  bool own_memory = false;    // apart from the host's: free_bytes() follows what is taken of it
+  bool zeroed_memory = true;  // arenas hold zeros at first, and again when they come back
 };
 
 // One device: makes streams, events and memory. Knows nothing of language models.
 //
 // Owns: the compute pool (CPU). Streams, events and arenas must not outlive it.
-// Thread: the factory calls from one thread.
+// Thread: the factory calls from one thread. Another that submits calls use_here first.
 class Device {
  public:
   virtual ~Device() = default;
@@ -36,6 +40,9 @@ class Device {
   [[nodiscard]] virtual bool shape_only() const { return false; }
   // Memory that the device has left now; facts() keeps what it had at start.
   [[nodiscard]] virtual int64_t free_bytes() const { return facts().free_bytes; }
+  // Makes this the calling thread's device, once for each thread that submits to it. The thread that
+  // made the device need not.
+  virtual void use_here() const {}
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   // Memory for one purpose, at an address that stays. On a CPU pages cost memory when first touched;
@@ -43,6 +50,8 @@ class Device {
   virtual Arena make_arena(ArenaPurpose purpose, size_t bytes) = 0;
   // Host memory that the device reads and writes in place; on CUDA all of it is pinned from the start.
   virtual PinnedBuffer make_pinned(size_t bytes) = 0;
+  // Bytes of the pinned buffers that live; on a shape-only device of all that were asked for.
+  [[nodiscard]] virtual int64_t pinned_bytes() const { return 0; }
 };
 
 }  // namespace warprow

@@ -19,7 +19,10 @@ const Known kKnown[] = {
       .total_bytes = 143167 * kMiB,
       .free_bytes = 142650 * kMiB,
       .compute_capability = 90,
-      .num_sms = 132}},
+      .num_sms = 132,
+      .max_shared_bytes = 227 * 1024,
+      .own_memory = true,
+      .zeroed_memory = false}},
 };
 
 }  // namespace

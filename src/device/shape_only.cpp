@@ -46,10 +46,15 @@ class ShapeOnlyDevice final : public Device {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that nobody may follow
     return {purpose, reinterpret_cast<std::byte*>(kNowhere), bytes, {}};
   }
-  PinnedBuffer make_pinned(size_t bytes) override { return {nullptr, bytes, {}}; }
+  PinnedBuffer make_pinned(size_t bytes) override {
+    pinned_bytes_ += static_cast<int64_t>(bytes);
+    return {nullptr, bytes, {}};
+  }
+  [[nodiscard]] int64_t pinned_bytes() const override { return pinned_bytes_; }
 
  private:
   DeviceFacts facts_;
+  int64_t pinned_bytes_ = 0;
 };
 
 }  // namespace

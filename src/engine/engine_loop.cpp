@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -111,6 +112,7 @@ EngineLoop::EngineLoop(const EngineConfig& config,
 void EngineLoop::run() noexcept {
   EngineEnd end{FinishReason::kAbort, ""};
   try {
+    begin_waiting();
     while (tick()) {
     }
     if (sampling_.due()) {
@@ -127,9 +129,10 @@ void EngineLoop::run() noexcept {
   if (end.reason == FinishReason::kError) {
     WR_LOG_ERROR("the engine stops: {}", end.error);
   }
+  executor_.set_wake_up(nullptr);
   progress_.stop(end.error);
   inbox_.close();  // before the end: who submits later is told by the output thread
-  inbox_.take(commands_, false);
+  inbox_.take(commands_);
   commands_.clear();  // who waits to sleep or wake up is told now
   outputs_.end(std::move(end));
 }
@@ -140,7 +143,10 @@ bool EngineLoop::tick() {
   if (idle) {
     progress_.enter(sleep_.awake() ? EnginePhase::kIdle : EnginePhase::kAsleep);
   }
-  inbox_.take(commands_, idle);
+  inbox_.take(commands_);
+  if (idle) {
+    rest();
+  }
   if (commands_.closed) {
     return false;
   }
@@ -153,12 +159,49 @@ bool EngineLoop::tick() {
     return true;
   }
   if (executor_.num_outstanding() > 0) {
-    take_step();
+    await_output();
   } else if (sampling_.any_held()) {
     sampling_.wait();
   } else {
     WR_CHECK(!scheduler_.has_work(), "requests wait, none can run and nothing is in flight");
   }
+  return true;
+}
+
+// On the engine's thread.
+void EngineLoop::begin_waiting() {
+  executor_.enter_thread();
+  grammars_.share_wake_up(inbox_.wake_up());
+  outputs_notify_ = executor_.set_wake_up(&inbox_.wake_up());
+}
+
+// With nothing to do, until there is a command.
+void EngineLoop::rest() {
+  while (commands_.empty()) {
+    if (!run_empty_step()) {
+      inbox_.wake_up().wait();
+    }
+    inbox_.take(commands_);
+  }
+}
+
+// If the executor wants one. It is none of the scheduler's and has the number of its last.
+bool EngineLoop::run_empty_step() {
+  if (!sleep_.awake()) {
+    return false;
+  }
+  const std::optional<DataParallelShape> shape = executor_.idle_step();
+  if (!shape) {
+    return false;
+  }
+  empty_step_.step = step_.step;
+  empty_step_.data_parallel = *shape;
+  progress_.enter(EnginePhase::kDevice);
+  executor_.execute_model(empty_step_);
+  executor_.sample_tokens(nullptr);
+  executor_.take_output(output_);
+  WR_CHECK(output_.rows.empty());
+  progress_.enter(EnginePhase::kIdle);
   return true;
 }
 
@@ -242,14 +285,14 @@ Result<std::vector<std::string>> EngineLoop::sleep(int level) {
       take_step();
     }
   }
-  std::vector<std::string> reports = executor_.collective_rpc("sleep", std::to_string(level));
+  std::vector<std::string> reports = executor_.call(SleepRanks{level}).get();
   scheduler_.reset_prefix_cache();
   sleep_.fall_asleep(level);
   return reports;
 }
 
 Result<std::vector<std::string>> EngineLoop::wake_up(const std::string& tags) {
-  std::vector<std::string> reports = executor_.collective_rpc("wake_up", tags);
+  std::vector<std::string> reports = executor_.call(WakeRanks{tags}).get();
   sleep_.wake(tags);
   return reports;
 }
@@ -345,6 +388,17 @@ void EngineLoop::log_step() {
   trace.num_running = scheduler.num_running;
   trace.num_waiting = scheduler.num_waiting;
   steps_.begin(trace);
+}
+
+// Takes the oldest step's output when it is there; commands come first where the wait can be ended by
+// them.
+void EngineLoop::await_output() {
+  if (!outputs_notify_ || executor_.output_ready()) {
+    take_step();
+    return;
+  }
+  progress_.enter(EnginePhase::kDevice);
+  inbox_.wake_up().wait();
 }
 
 void EngineLoop::take_step() {

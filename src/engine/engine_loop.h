@@ -21,7 +21,12 @@ namespace warprow {
 // The engine thread's work: commands in, steps through scheduler and executor, deltas out. A tick
 // applies what clients asked, then submits a step if one fits, else takes the oldest output;
 // filling beats draining, so that the device always has the next step. A step with grammar rows is
-// submitted in two ticks or more (masked_sampling.h). With nothing to do it sleeps in the inbox.
+// submitted in two ticks or more (masked_sampling.h).
+//
+// It waits in one place, Inbox::wake_up, which commands and masks notify and, where the executor can,
+// outputs; MaskedSampling's timer waits there too. Where the executor cannot (one worker on this very
+// thread) the loop waits for an output in take_output, when it has nothing else to submit. With nothing
+// to do it runs steps without tokens as long as the executor asks for them (Executor::idle_step).
 //
 // Owns: the scheduler.
 // Thread: run() is the engine thread's body; check, stats, progress and steps from any.
@@ -58,6 +63,9 @@ class EngineLoop {
   };
 
   bool tick();
+  void begin_waiting();
+  void rest();
+  bool run_empty_step();
   void apply_commands();
   void add(Submission submission);
   void end_aborted(RequestId id, FinishReason reason, const char* error);
@@ -67,6 +75,7 @@ class EngineLoop {
   void end_finished_grammars();
   bool submit_step();
   void advance_sampling();
+  void await_output();
   void take_step();
   void forward_deltas(EngineClock::time_point now);
   void follow_grammar(const RequestDelta& delta);
@@ -82,10 +91,12 @@ class EngineLoop {
   MaskedSampling sampling_;
   ProgressMark progress_;
   StepLog steps_;
+  bool outputs_notify_ = false;  // the executor notifies inbox_.wake_up() of them
 
   // Reused by every step.
   Commands commands_;
   SchedulerOutput step_;
+  SchedulerOutput empty_step_;
   EngineClock::time_point planned_;  // step_
   EngineClock::time_point launched_;
   ModelRunnerOutput output_;

@@ -135,9 +135,7 @@ void GrammarProgress::take_finished(std::vector<int32_t>& places) {
 }
 
 void GrammarProgress::wait(std::chrono::microseconds longest) {
-  std::unique_lock lock(mutex_);
-  done_.wait_for(lock, longest, [this] { return any_done_; });
-  any_done_ = false;
+  wake_up_->wait_until(Clock::now() + longest);
 }
 
 GrammarProgress::Stats GrammarProgress::stats() const {
@@ -184,8 +182,7 @@ void GrammarProgress::finish(Place& place, State state) {
   if (state != State::kReady) {
     finished_.push_back(place.number);
   }
-  any_done_ = true;
-  done_.notify_one();
+  wake_up_->notify();
 }
 
 GrammarProgress::State GrammarProgress::advance(Place& place) const {

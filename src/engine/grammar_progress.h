@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "base/wake_up.h"
 #include "engine/observe.h"
 #include "text/grammar.h"
 
@@ -71,7 +72,11 @@ class GrammarProgress {
 
   // Adds the places that ended or failed since the last call and are still there.
   void take_finished(std::vector<int32_t>& places);
-  // Blocks until a worker is done with a place (since the last call), at most so long.
+  // Where wait() waits and workers notify: the engine thread's one wait, which others may end as well.
+  // Before the first place; without it a wait of its own.
+  void share_wake_up(WakeUp& wake_up) { wake_up_ = &wake_up; }
+  // Blocks until a worker is done with a place, or another has notified, since the last wait; at most
+  // so long.
   void wait(std::chrono::microseconds longest);
   [[nodiscard]] Stats stats() const;
   [[nodiscard]] const MaskLog& fills() const { return fills_; }
@@ -103,14 +108,14 @@ class GrammarProgress {
   std::vector<int32_t> free_;
   std::unordered_map<uint64_t, int32_t> place_of_;
 
+  WakeUp own_wake_up_;
+  WakeUp* wake_up_ = &own_wake_up_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
-  std::condition_variable done_;
   std::condition_variable closing_;  // cuts delays short
   std::deque<Place*> running_;  // to the workers: places whose requests wait for their next token
   std::deque<Place*> others_;   // behind these: first masks, and what is to be freed
   std::vector<int32_t> finished_;
-  bool any_done_ = false;
   bool closed_ = false;
   Stats stats_;
   MaskLog fills_;

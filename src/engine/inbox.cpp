@@ -22,7 +22,7 @@ bool Inbox::submit(Submission submission) {
     }
     pending_.submissions.push_back(std::move(submission));
   }
-  wake_.notify_one();
+  wake_up_.notify();
   return true;
 }
 
@@ -31,7 +31,7 @@ void Inbox::abort(RequestId id) {
     const std::scoped_lock lock(mutex_);
     pending_.aborts.push_back(id);
   }
-  wake_.notify_one();
+  wake_up_.notify();
 }
 
 void Inbox::stop(RequestId id) {
@@ -39,7 +39,7 @@ void Inbox::stop(RequestId id) {
     const std::scoped_lock lock(mutex_);
     pending_.stopped.push_back(id);
   }
-  wake_.notify_one();
+  wake_up_.notify();
 }
 
 bool Inbox::call(SleepCall call) {
@@ -50,7 +50,7 @@ bool Inbox::call(SleepCall call) {
     }
     pending_.sleep_calls.push_back(std::move(call));
   }
-  wake_.notify_one();
+  wake_up_.notify();
   return true;
 }
 
@@ -62,7 +62,7 @@ bool Inbox::send(Errand errand) {
     }
     pending_.errands.push_back(std::move(errand));
   }
-  wake_.notify_one();
+  wake_up_.notify();
   return true;
 }
 
@@ -71,15 +71,12 @@ void Inbox::close() {
     const std::scoped_lock lock(mutex_);
     pending_.closed = true;
   }
-  wake_.notify_one();
+  wake_up_.notify();
 }
 
-void Inbox::take(Commands& commands, bool wait) {
+void Inbox::take(Commands& commands) {
   commands.clear();
-  std::unique_lock lock(mutex_);
-  if (wait) {
-    wake_.wait(lock, [this] { return !pending_.empty(); });
-  }
+  const std::scoped_lock lock(mutex_);
   std::swap(commands, pending_);
   pending_.closed = commands.closed;  // once closed, closed for good
 }

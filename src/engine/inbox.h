@@ -2,10 +2,10 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/wake_up.h"
 #include "engine/engine.h"
 #include "engine/validate.h"
 
-#include <condition_variable>
 #include <functional>
 #include <future>
 #include <mutex>
@@ -47,11 +47,13 @@ struct Commands {
   }
 };
 
-// The way into the engine thread. Whoever writes never waits for the engine, so a callback on the
+// The way into the engine thread, and the one place where it waits: for commands, and for all else that
+// notifies wake_up() (masks, outputs of an executor that says so). Whoever writes never waits for the
+// engine, so a callback on the
 // output thread may submit and abort; how many requests may queue up is for the door to decide (the
 // server refuses, the command line submits as it goes).
 //
-// Owns: the pending commands.
+// Owns: the pending commands; the wake-up.
 // Thread: any to write, the engine's to take.
 // Invariant: commands are taken in the order of their kind's writing; after close() submissions are
 // refused.
@@ -67,13 +69,17 @@ class Inbox {
   // Refuses what comes and wakes the engine thread.
   void close();
 
-  // Replaces `commands` by all that is pending, in O(1). Waits for something to do when `wait`.
-  void take(Commands& commands, bool wait);
+  // Replaces `commands` by all that is pending, in O(1); never waits.
+  void take(Commands& commands);
+
+  // Every command notifies it. The engine's thread waits here, and for a step's output in
+  // Executor::take_output.
+  [[nodiscard]] WakeUp& wake_up() { return wake_up_; }
 
  private:
   std::mutex mutex_;
-  std::condition_variable wake_;
   Commands pending_;
+  WakeUp wake_up_;
 };
 
 }  // namespace warprow

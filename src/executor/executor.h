@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/wake_up.h"
 #include "config/engine_config.h"
+#include "executor/rank_answers.h"
+#include "executor/rank_operations.h"
 #include "kv/kv_spec.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 namespace warprow {
 
@@ -47,8 +51,13 @@ struct ExecutorStats {
 
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.
 //
+// One rank has the results, the output rank: the first of the last stage. take_output waits for it
+// alone. The others have the same steps outstanding, of which nobody takes an output: each retires its
+// own on its own thread, when their event has come (Runner::take_output into nothing), before it runs a
+// step that needs their places.
+//
 // Owns: its workers.
-// Thread: the engine's.
+// Thread: the engine's, which calls enter_thread first.
 // Invariant: every execute_model is followed by exactly one sample_tokens before the next
 // execute_model; at most max_concurrent_batches outputs are outstanding.
 class Executor {
@@ -57,6 +66,9 @@ class Executor {
 
   [[nodiscard]] virtual const ModelFacts& model_facts() const = 0;
   [[nodiscard]] virtual int32_t max_concurrent_batches() const = 0;
+
+  // Once, by the thread that submits, before its first step.
+  virtual void enter_thread() {}
 
   // Submits the forward of a step on every rank; returns without waiting for it.
   virtual void execute_model(const SchedulerOutput& step) = 0;
@@ -69,15 +81,29 @@ class Executor {
   [[nodiscard]] virtual int32_t num_outstanding() const = 0;
   // Whether the oldest outstanding output can be taken without blocking.
   [[nodiscard]] virtual bool output_ready() const = 0;
-  // Takes the oldest outstanding output; blocks until it is there. `output` keeps its capacity.
+  // Takes the oldest outstanding output; blocks until the output rank has it. `output` keeps its
+  // capacity.
   virtual void take_output(ModelRunnerOutput& output) = 0;
+  // From now on notifies `wake_up` whenever output_ready() or idle_step() turns true; null: no more.
+  // Returns whether it notifies outputs: an executor with workers in other processes does, from the
+  // thread that reads their answers; one whose worker is this thread does not, and its outputs are
+  // waited for in take_output, where the device wakes the thread soonest.
+  virtual bool set_wake_up(WakeUp* /*wake_up*/) { return false; }
+  // Asked while the engine has nothing to do: whether its ranks are to run a step without tokens all
+  // the same, since ranks of other engines wait for them in a collective; and of what shape.
+  [[nodiscard]] virtual std::optional<DataParallelShape> idle_step() { return std::nullopt; }
 
-  // Runs a named operation on every rank, in order, and returns each rank's answer: "check_health",
-  // "memory_plan", "attention_backends", "state_checksum", "time_steps", "step_times", "sleep",
-  // "wake_up" (what they take and answer: Worker::call). Another name is a checked error. Throws
-  // StartupError when there is not enough memory to wake up, or nothing to load weights from.
-  virtual std::vector<std::string> collective_rpc(const std::string& operation,
-                                                  const std::string& argument) = 0;
+  // Runs a named operation on these ranks, each on the thread of its rank, behind the steps submitted
+  // before; returns without waiting for ranks on other threads. With one rank in this process it has
+  // run when this returns. An unknown name or rank is a checked error. The text form of call().
+  virtual RankReplies collective_rpc(std::string_view operation,
+                                     const std::string& argument,
+                                     RankSet ranks) = 0;
+  // executor.call(SleepRanks{1}).get()
+  template <typename Operation>
+  RankAnswers<Operation> call(const Operation& operation, RankSet ranks = RankSet::all()) {
+    return RankAnswers<Operation>(collective_rpc(Operation::kName, operation.encode(), ranks));
+  }
 
   [[nodiscard]] virtual ExecutorStats stats() const = 0;
 };

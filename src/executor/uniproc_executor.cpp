@@ -8,7 +8,12 @@
 #include "worker/worker.h"
 
 #include <algorithm>
+#include <exception>
+#include <future>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace warprow {
 namespace {
@@ -36,6 +41,7 @@ class UniprocExecutor final : public Executor {
     return worker_.plan().runner.max_steps_in_flight;
   }
 
+  void enter_thread() override { worker_.use_here(); }
   void execute_model(const SchedulerOutput& step) override {
     const CountAllocations count;
     worker_.execute_model(step);
@@ -57,11 +63,20 @@ class UniprocExecutor final : public Executor {
     stats_.padded_toks += output.stats.num_toks_padded - output.stats.num_toks;
   }
 
-  std::vector<std::string> collective_rpc(const std::string& operation,
-                                          const std::string& argument) override {
-    std::optional<std::string> answer = worker_.call(operation, argument);
-    WR_CHECK(answer.has_value(), "unknown operation {}", operation);
-    return {std::move(*answer)};
+  // On the caller's thread, which is the worker's.
+  RankReplies collective_rpc(std::string_view operation,
+                             const std::string& argument,
+                             RankSet ranks) override {
+    WR_CHECK_EQ(ranks.one.value_or(0), 0);
+    std::promise<std::vector<std::string>> replies;
+    try {
+      std::optional<std::string> reply = worker_.call(std::string(operation), argument);
+      WR_CHECK(reply.has_value(), "unknown operation {}", operation);
+      replies.set_value({std::move(*reply)});
+    } catch (const StartupError&) {
+      replies.set_exception(std::current_exception());
+    }
+    return replies.get_future();
   }
 
   ExecutorStats stats() const override {
@@ -101,9 +116,10 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
         ErrorCode::kInvalidArgument,
         fmt::format("--device: {} is for plans; use cuda to run on a GPU", config.device));
   }
-  ModelPlan plan = value_or_throw(plan_model(config, this_machine(config.device)));
+  ModelPlan plan =
+      value_or_throw(plan_model(config, this_machine(config.device, config.device_ordinal)));
   if (plan.config.device == "cuda") {
-    return make_uniproc_executor(std::move(plan), cuda::make_cuda_device());
+    return make_uniproc_executor(std::move(plan), cuda::make_cuda_device(config.device_ordinal));
   }
   cpu::CpuDeviceOptions options;
   options.num_threads = plan.config.threads;

@@ -36,7 +36,6 @@ struct SafetensorsDtypeTraits {
   SafetensorsDtype dtype;
   std::string_view name;  // as it stands in the header
   int bits;
-  bool is_float;
 };
 
 const SafetensorsDtypeTraits& safetensors_dtype_traits(SafetensorsDtype dtype);

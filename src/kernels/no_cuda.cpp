@@ -2,14 +2,16 @@
 // The CUDA side of every operation in a build without CUDA: one line per op, so this is also the
 // list of operations. No CUDA device can be made in such a build, so none of these is ever reached.
 #include "base/check.h"
+#include "kernels/activation/gelu_and_mul.h"
 #include "kernels/activation/silu_and_mul.h"
+#include "kernels/add/add_rows.h"
 #include "kernels/attention/flashinfer_attention.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
 #include "kernels/linear/linear.h"
-#include "kernels/linear/linear_prepare_cuda.h"
+#include "kernels/linear/linear_prepare.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
 #include "kernels/random/fill_random.h"
@@ -25,6 +27,7 @@ namespace warprow::cuda {
     WR_CHECK(false, "{}: built without CUDA", #name);   \
   }
 
+WR_NO_CUDA(add_rows, AddRowsArgs)
 WR_NO_CUDA(attention_forward, ScheduledAttentionArgs)
 WR_NO_CUDA(attention_schedule, ScheduledAttentionArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
@@ -32,6 +35,7 @@ WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
+WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
 WR_NO_CUDA(linear, LinearArgs)
 WR_NO_CUDA(paged_attention, PagedAttentionArgs)
@@ -41,7 +45,10 @@ WR_NO_CUDA(rope_table, RopeTableArgs)
 WR_NO_CUDA(sample, SampleArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
-void prepare_linear(std::span<const LinearShape> /*shapes*/, int64_t /*max_toks*/, bool /*tune*/) {
+void prepare_linear(const DeviceFacts& /*device*/,
+                    std::span<const LinearShape> /*shapes*/,
+                    int64_t /*max_toks*/,
+                    bool /*tune*/) {
   WR_CHECK(false, "prepare_linear: built without CUDA");
 }
 

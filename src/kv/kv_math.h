@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "kv/kv_spec.h"
 
+#include <algorithm>
 #include <cstdint>
 
 // Arithmetic over KV blocks that scheduler, memory plan and runner must agree on. Pure functions;
@@ -14,6 +15,28 @@ namespace warprow {
 [[nodiscard]] inline int64_t num_blocks_in(int64_t kv_bytes, const KvCacheSpec& spec) {
   const int64_t block_bytes = spec.block_bytes();
   return block_bytes > 0 ? kv_bytes / block_bytes : 0;
+}
+
+// The longest request that the pool holds alone, in tokens, when nothing leaves a window.
+[[nodiscard]] inline int64_t max_tokens_held(const KvCacheSpec& spec) {
+  const int64_t blocks = spec.num_blocks - 1;  // without the null block
+  const auto needed = [&](int64_t tokens) {
+    int64_t sum = 0;
+    for (const KvGroupSpec& group : spec.groups) {
+      sum += ceil_div(tokens, int64_t{group.block_size});
+    }
+    return sum;
+  };
+  int64_t held = 0;  // needed(held) <= blocks < needed(beyond)
+  int64_t beyond = 1;
+  for (const KvGroupSpec& group : spec.groups) {
+    beyond = std::max(beyond, (blocks + 1) * group.block_size + 1);
+  }
+  while (beyond - held > 1) {
+    const int64_t middle = held + (beyond - held) / 2;
+    (needed(middle) <= blocks ? held : beyond) = middle;
+  }
+  return held;
 }
 
 // Width of a row's block table: ceil(L / bs), rounded up to a multiple of 128 / bs for blocks of up

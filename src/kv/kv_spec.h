@@ -3,7 +3,9 @@
 
 #include "base/dtype.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace warprow {
@@ -12,16 +14,35 @@ namespace warprow {
 // of a model draw blocks from one pool and one id space.
 enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
 
-// How one layer's keys and values lie inside a block: kNHD is [block, heads, dim], kHND is [heads,
-// block, dim].
-enum class KvLayout : uint8_t { kNHD, kHND };
+[[nodiscard]] constexpr std::string_view kv_kind_name(KvKind kind) {
+  constexpr std::string_view kNames[] = {"full", "sliding window", "cross", "state"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// Inside a kernel block: kNHD is [token, head, dim], kHND is [head, token, dim].
+enum class KvOrder : uint8_t { kNHD, kHND };
+
+// How keys and values lie in the pool's memory. Kernels read strides and base addresses
+// (kernels/attention/kv_view.h), so these are choices of whoever lays the pool out. L layers, B
+// kernel blocks:
+//   by layer, together   [L][B][2]   today's
+//   by layer, apart      [L][2][B]
+//   by block, together   [B][L][2]   a manager block of all layers is one run of bytes
+//   by block, apart      [2][B][L]
+struct KvLayout {
+  KvOrder order = KvOrder::kHND;
+  bool apart = false;     // keys and values in two halves, not side by side in a block
+  bool by_block = false;  // all layers of a block side by side, not all blocks of a layer
+
+  bool operator==(const KvLayout&) const = default;
+};
 
 inline constexpr int32_t kMaxKvGroups = 6;  // of a model: a step's block tables have fixed places
 
-// One KV group. Layers of a group have equal shapes.
+// One KV group. Layers of a group have equal shapes; other groups may have others.
 struct KvGroupSpec {
   KvKind kind = KvKind::kFull;
-  KvLayout layout = KvLayout::kHND;
+  KvLayout layout;  // the same in all groups of a pool
   DType dtype = DType::kBF16;
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
@@ -50,6 +71,15 @@ struct KvGroupSpec {
 struct KvCacheSpec {
   std::vector<KvGroupSpec> groups;
   int32_t num_blocks = 0;  // block 0, the null block, included
+
+  // Bytes that one layer has in one block; a group whose layers need less leaves the rest unused.
+  [[nodiscard]] int64_t page_bytes() const {
+    int64_t bytes = 0;
+    for (const KvGroupSpec& group : groups) {
+      bytes = bytes > group.layer_block_bytes() ? bytes : group.layer_block_bytes();
+    }
+    return bytes;
+  }
 
   [[nodiscard]] int64_t block_bytes() const {
     int64_t bytes = 0;

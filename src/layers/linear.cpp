@@ -10,14 +10,6 @@ namespace warprow {
 
 namespace {
 
-TensorWish bias_wish(const LinearPart& part) {
-  TensorWish bias = part.weight;
-  bias.name = part.bias;
-  bias.cols = bias.rows;
-  bias.rows = 1;
-  return bias;
-}
-
 // The biases of all parts, one after the other, zeros where a part has none; empty if no part has.
 std::vector<float> stacked_bias(const ParameterLoader& loader,
                                 const std::vector<LinearPart>& parts) {
@@ -28,11 +20,19 @@ std::vector<float> stacked_bias(const ParameterLoader& loader,
       bias.resize(bias.size() + static_cast<size_t>(part.weight.rows));
       continue;
     }
-    const std::vector<float> values = loader.read_vector(bias_wish(part));
+    const std::vector<float> values = loader.read_vector(bias_spec(part.weight, part.bias));
     bias.insert(bias.end(), values.begin(), values.end());
     any = true;
   }
   return any ? bias : std::vector<float>();
+}
+
+std::vector<TensorSpec> weights_of(const std::vector<LinearPart>& parts) {
+  std::vector<TensorSpec> weights;
+  for (const LinearPart& part : parts) {
+    weights.push_back(part.weight);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Linear::Linear(ParameterLoader& loader,
                const LinearMode& mode) {
   args_.act = mode.act;
   args_.batch_invariant = mode.batch_invariant;
-  if (loader.device_kind() == DeviceKind::kCuda) {
+  if (loader.stacks(weights_of(parts))) {
     load_stacked(loader, parts);
   } else {
     load_segments(loader, parts);
@@ -50,13 +50,9 @@ Linear::Linear(ParameterLoader& loader,
 }
 
 void Linear::load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts) {
-  std::vector<TensorWish> wishes;
-  for (const LinearPart& part : parts) {
-    wishes.push_back(part.weight);
-    num_outputs_ += part.weight.rows;
-  }
   args_.num_segments = 1;
-  args_.segments[0].w = loader.stacked(wishes);
+  args_.segments[0].w = loader.stacked(weights_of(parts));
+  num_outputs_ = args_.segments[0].w.n;
   std::vector<float> bias = stacked_bias(loader, parts);
   if (!bias.empty()) {
     args_.segments[0].bias = loader.constants(std::move(bias)).data;
@@ -70,9 +66,9 @@ void Linear::load_segments(ParameterLoader& loader, const std::vector<LinearPart
     segment.w = loader.matrix(part.weight);
     segment.y_col = num_outputs_;
     if (!part.bias.empty()) {
-      segment.bias = loader.vector(bias_wish(part)).data;
+      segment.bias = loader.vector(bias_spec(part.weight, part.bias)).data;
     }
-    num_outputs_ += part.weight.rows;
+    num_outputs_ += segment.w.n;
   }
 }
 
@@ -83,7 +79,7 @@ Linear::Linear(const PackedWeight& weight, const LinearMode& mode) : num_outputs
   args_.segments[0].w = weight;
 }
 
-cuda::LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
+LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
   const LinearSegment& segment = args_.segments[0];
   return {static_cast<int32_t>(num_outputs_),
           segment.w.k,
@@ -98,7 +94,7 @@ void Linear::forward(Stream& stream,
                      ActView y,
                      LinearEpilogue epilogue,
                      const LinearWorkspace& workspace,
-                     HalfNorm* next_norm) const {
+                     const HalfNorm* next_norm) const {
   const int64_t toks = in.x.shape[0];
   LinearArgs args = args_;
   args.x = in.x;

@@ -3,7 +3,6 @@
 
 #include "device/view.h"
 #include "kernels/linear/linear.h"
-#include "kernels/linear/linear_prepare_cuda.h"
 #include "layers/parameter_loader.h"
 
 #include <cstdint>
@@ -13,7 +12,7 @@ namespace warprow {
 
 // One part of a linear layer's outputs: a matrix of the checkpoint and perhaps a bias.
 struct LinearPart {
-  TensorWish weight;
+  TensorSpec weight;
   std::string bias;  // tensor name; empty: none
 };
 
@@ -28,6 +27,7 @@ struct LinearWorkspace {
   ActView normed;                // [max_num_toks, most inputs of a layer behind a norm]
   ActView wide;                  // [max_num_toks, most outputs of a layer that gates or adds]
   float* squares = nullptr;      // [max_num_toks, most inputs of a layer behind a norm / 64]
+  ActView joined;                // f32 [max_num_toks, hidden_size]  a product of Join, or empty
   std::byte* scratch = nullptr;  // linear_scratch_bytes
 };
 
@@ -36,12 +36,12 @@ struct LinearInput {
   ConstActView x;
   View<const float, 1> norm_weight = {};  // empty: x itself
   float norm_eps = 0.0F;
-  const HalfNorm* half_norm = nullptr;  // that norm, which the layer before may have begun
+  const HalfNorm* half_norm = nullptr;  // that norm, which the layer before began; else null
 };
 
-// A linear layer of several parts side by side in the output. On a CPU each stays a matrix of its
-// own, since GGUF mixes formats within Q, K and V; on CUDA, where all are bf16, they lie in memory as
-// one matrix.
+// A linear layer of several parts side by side in the output. They lie in memory as one matrix where
+// their formats become the same kind of rows on the device (ParameterLoader::stacks), and otherwise
+// each stays a matrix of its own, since GGUF mixes formats within Q, K and V.
 //
 // Owns: nothing; weights live in the loader's arena.
 // Thread: the runner's.
@@ -55,15 +55,15 @@ class Linear {
 
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
   // What kernels must know to prepare for calls with this output and epilogue.
-  [[nodiscard]] cuda::LinearShape shape(DType y, LinearEpilogue epilogue) const;
-  // y[t] = W x[t] + b, or what the epilogue says (kernels/linear/linear.h). A sum may begin
-  // next_norm of the rows it completes.
+  [[nodiscard]] LinearShape shape(DType y, LinearEpilogue epilogue) const;
+  // y[t] = W x[t] + b, or what the epilogue says (kernels/linear/linear.h). A sum begins
+  // next_norm of the rows it completes, if there is one.
   void forward(Stream& stream,
                const LinearInput& in,
                ActView y,
                LinearEpilogue epilogue,
                const LinearWorkspace& workspace,
-               HalfNorm* next_norm = nullptr) const;
+               const HalfNorm* next_norm = nullptr) const;
 
  private:
   void load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts);

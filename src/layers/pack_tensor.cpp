@@ -21,11 +21,11 @@ class PanelPacker {
  public:
   explicit PanelPacker(const PackTensor& job) : job_(job) {
     const auto rows = static_cast<size_t>(cpu::kRowsPerPanel);
-    if (!is_quantised(job.tensor->format)) {
-      values_.resize(rows * job.tensor->row_bytes);
+    if (!is_quantised(job.region.type())) {
+      values_.resize(rows * job.region.row_bytes());
       return;
     }
-    const auto cols = static_cast<size_t>(job.tensor->cols);
+    const auto cols = static_cast<size_t>(job.region.cols());
     q_.resize(rows * cols);
     scale_.resize(rows * cols / static_cast<size_t>(job.weight.group));
     bias_.resize(scale_.size());
@@ -38,22 +38,23 @@ class PanelPacker {
   }
 
   void pack(int64_t first, int64_t count, std::byte* dst) {
-    const TensorSource& tensor = *job_.tensor;
+    const TensorRegion& region = job_.region;
+    const size_t row_bytes = region.row_bytes();
+    const int64_t cols = region.cols();
     const auto groups = static_cast<size_t>(job_.weight.k / job_.weight.group);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
-      const int64_t row = source_row(job_.order, first + i, job_.head_dim);
-      const std::byte* src = tensor.data + static_cast<size_t>(row) * tensor.row_bytes;
+      const std::byte* src = region.row(source_row(job_.order, first + i, job_.head_dim));
       if (values_.empty()) {
-        decode_groups(tensor.format,
+        decode_groups(region.type(),
                       src,
-                      tensor.cols,
-                      q_.data() + at * static_cast<size_t>(tensor.cols),
+                      cols,
+                      q_.data() + at * static_cast<size_t>(cols),
                       scale_.data() + at * groups,
                       bias_.data() + at * groups);
         split_row(src, at, groups);
       } else {
-        std::memcpy(values_.data() + at * tensor.row_bytes, src, tensor.row_bytes);
+        std::memcpy(values_.data() + at * row_bytes, src, row_bytes);
       }
     }
     if (values_.empty()) {
@@ -72,9 +73,9 @@ class PanelPacker {
       return;
     }
     const auto halves = static_cast<size_t>(job_.weight.k / kSplitInputs);
-    split_scales(job_.tensor->format,
+    split_scales(job_.region.type(),
                  src,
-                 job_.tensor->cols,
+                 job_.region.cols(),
                  {scale_half_.data() + at * halves,
                   scale_factor_.data() + at * groups,
                   bias_half_.data() + at * halves,
@@ -134,33 +135,11 @@ void pack_panels(const Job& job, cpu::ComputePool& pool) {
 
 }  // namespace
 
-PackedWeight packed_shape(const TensorSource& tensor) {
-  PackedWeight weight;
-  weight.n = static_cast<int32_t>(tensor.rows);
-  weight.k = static_cast<int32_t>(tensor.cols);
-  if (!is_quantised(tensor.format)) {
-    weight.kind = tensor.format == WeightFormat::kF32   ? PackedKind::kF32
-                  : tensor.format == WeightFormat::kF16 ? PackedKind::kF16
-                                                        : PackedKind::kBF16;
-    return weight;
-  }
-  const GroupTraits& traits = group_traits(tensor.format);
-  weight.kind = traits.bits == 4   ? PackedKind::kQ4
-                : traits.bits == 5 ? PackedKind::kQ5
-                : traits.bits == 6 ? PackedKind::kQ6
-                                   : PackedKind::kQ8;
-  weight.has_bias = traits.has_bias;
-  weight.scales = traits.f16_exact ? ScaleForm::kF16 : ScaleForm::kSplit;
-  weight.zero_point = traits.zero_point;
-  weight.group = traits.group;
-  return weight;
-}
-
 void pack_tensor(Stream& stream, const PackTensor& job) {
   WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu);
   cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) {
     pack_panels<PanelPacker>(job, pool);
-    job.checkpoint->drop_pages(*job.tensor);
+    job.region.drop_pages(*job.checkpoint);
   });
 }
 

@@ -4,20 +4,17 @@
 #include "device/stream.h"
 #include "kernels/linear/packed_weight.h"
 #include "layers/row_order.h"
-#include "weights/checkpoint.h"
+#include "weights/tensor_region.h"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace warprow {
 
-// The packed form of a tensor, without data: its kind, groups and sizes.
-PackedWeight packed_shape(const TensorSource& tensor);
-
 struct PackTensor {
-  const Checkpoint* checkpoint = nullptr;  // its pages of the tensor are dropped afterwards
-  const TensorSource* tensor = nullptr;
-  PackedWeight weight;
+  const Checkpoint* checkpoint = nullptr;  // its pages of the region are dropped afterwards
+  TensorRegion region;                     // of a type that has values
+  PackedWeight weight;                     // of the region's sizes, its kind the type's own
   std::byte* dst = nullptr;
   RowOrder order = RowOrder::kPlain;
   int32_t head_dim = 0;

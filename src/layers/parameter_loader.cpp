@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kernels/linear/pack.h"
+#include "base/math.h"
 #include "kernels/random/fill_random.h"
 #include "layers/pack_tensor.h"
 #include "weights/dequantize.h"
@@ -26,16 +26,17 @@ uint64_t seed_of(const std::string& name) {
   return hash;
 }
 
-float dummy_scale(const TensorWish& wish) {
-  return 2.0F / std::sqrt(static_cast<float>(wish.cols));
+float dummy_scale(const TensorSpec& spec) {
+  return 2.0F / std::sqrt(static_cast<float>(spec.cols));
 }
 
-PackedWeight bf16_shape(int64_t rows, int64_t cols) {
-  PackedWeight weight;
-  weight.kind = PackedKind::kBF16;
-  weight.n = static_cast<int32_t>(rows);
-  weight.k = static_cast<int32_t>(cols);
-  return weight;
+// Random numbers are a function of the place in the whole tensor, and only that is made.
+void check_whole(const TensorSpec& spec) {
+  const bool cut = spec.shard.axis != ShardRule::Axis::kWhole && spec.shard.world > 1;
+  if (cut || spec.slice.tensor_rows > 0 || spec.slice.tensor_cols > 0) {
+    throw StartupError(ErrorCode::kUnsupported,
+                       fmt::format("tensor {}: parts of random weights cannot be made", spec.name));
+  }
 }
 
 }  // namespace
@@ -51,95 +52,152 @@ ParameterLoader::ParameterLoader(const Checkpoint& checkpoint,
       format_(format),
       progress_(std::move(progress)) {}
 
-const TensorSource& ParameterLoader::source(const TensorWish& wish) const {
-  const TensorSource* tensor = value_or_throw(checkpoint_.require(wish.name));
-  if (tensor->rows != wish.rows || tensor->cols != wish.cols) {
-    throw StartupError(ErrorCode::kCorrupt,
-                       fmt::format("tensor {} is [{}, {}], the model's config wants [{}, {}]",
-                                   wish.name,
-                                   tensor->rows,
-                                   tensor->cols,
-                                   wish.rows,
-                                   wish.cols));
+const WeightFormat& ParameterLoader::format_of(const TensorSpec& spec) const {
+  if (format_ == LoadFormat::kDummy) {
+    return random_format();
   }
-  return *tensor;
+  if (spec.format != nullptr) {
+    return *spec.format;
+  }
+  return weight_format_of(value_or_throw(checkpoint_.require_values(spec.name))->type);
 }
 
-void ParameterLoader::report(const TensorSource& tensor) {
-  bytes_read_ += static_cast<int64_t>(tensor.bytes);
+void ParameterLoader::report(size_t bytes) {
+  bytes_read_ += static_cast<int64_t>(bytes);
   if (progress_) {
     progress_(bytes_read_);
   }
 }
 
-PackedWeight ParameterLoader::matrix(const TensorWish& wish) {
-  return device_kind() == DeviceKind::kCuda ? stacked({&wish, 1}) : packed(wish);
+bool ParameterLoader::stacks(std::span<const TensorSpec> specs) const {
+  for (size_t i = 1; i < specs.size(); ++i) {
+    const WeightFormat& upper = format_of(specs[i - 1]);
+    const WeightFormat& lower = format_of(specs[i]);
+    const bool whole_groups = specs[i - 1].rows % upper.alignment.rows == 0;
+    if (!whole_groups || upper.sources.size() != lower.sources.size() ||
+        !warprow::stacks(upper.on(device_kind()), lower.on(device_kind()))) {
+      return false;
+    }
+  }
+  return true;
 }
 
-PackedWeight ParameterLoader::stacked(std::span<const TensorWish> wishes) {
-  WR_CHECK(device_kind() == DeviceKind::kCuda);
-  int64_t rows = 0;
-  for (const TensorWish& wish : wishes) {
-    WR_CHECK_EQ(wish.cols, wishes[0].cols);
-    rows += wish.rows;
+PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
+  WR_CHECK(stacks(specs));
+  if (format_ == LoadFormat::kDummy) {
+    return random(specs);
   }
-  PackedWeight weight = bf16_shape(rows, wishes[0].cols);
-  auto* dst = reinterpret_cast<std::byte*>(arena_.alloc<uint16_t>(rows * wishes[0].cols));
-  weight.data = dst;
-  for (const TensorWish& wish : wishes) {
-    const int64_t elements = wish.rows * wish.cols;
-    if (format_ == LoadFormat::kDummy) {
-      fills_.push_back({dst, elements, seed_of(wish.name), dummy_scale(wish)});
-    } else {
-      uploads_.push_back({&source(wish), dst, wish.order, wish.head_dim});
-    }
-    dst += static_cast<size_t>(elements) * sizeof(uint16_t);
+  int64_t rows = 0;
+  int64_t cols = 0;
+  for (const TensorSpec& spec : specs) {
+    const ShardAlignment& alignment = format_of(spec).alignment;
+    rows += value_or_throw(shard_rows(spec, alignment)).count;
+    const int64_t spec_cols = value_or_throw(shard_cols(spec, alignment)).count;
+    WR_CHECK(cols == 0 || cols == spec_cols, "{} has {} columns", spec.name, spec_cols);
+    cols = spec_cols;
+  }
+  size_t bytes = 0;
+  const std::vector<PlacedSource> sources = place(specs, bytes);
+  PackedWeight weight = sized_product(format_of(specs.front()).on(device_kind()), rows, cols);
+  std::byte* data = arena_.alloc_bytes(bytes);
+  weight.data = data;
+  for (const PlacedSource& source : sources) {
+    load(source, weight, data);
   }
   return weight;
 }
 
-PackedWeight ParameterLoader::packed(const TensorWish& wish) {
-  if (format_ == LoadFormat::kDummy) {
-    PackedWeight weight = bf16_shape(wish.rows, wish.cols);
-    std::byte* data = arena_.alloc_bytes(cpu::packed_bytes(weight));
-    weight.data = data;
-    pack_random(stream_, {weight, data, seed_of(wish.name), dummy_scale(wish)});
+// Source after source, each of all specs: what is one tensor of a matrix lies together.
+std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<const TensorSpec> specs,
+                                                                  size_t& bytes) const {
+  std::vector<PlacedSource> placed;
+  for (size_t i = 0; i < format_of(specs.front()).sources.size(); ++i) {
+    bytes = round_up(bytes, kSourceAlignment);
+    for (const TensorSpec& spec : specs) {
+      const WeightFormat& format = format_of(spec);
+      const DeviceForm& form = format.on(device_kind());
+      const SourcePart& part = format.sources[i];
+      const TensorSource& tensor = *value_or_throw(checkpoint_.require(part_name(spec.name, part)));
+      if (tensor.type != part.type) {
+        throw StartupError(ErrorCode::kCorrupt,
+                           fmt::format("tensor {} has the type {}, the format {} wants {}",
+                                       tensor.name,
+                                       tensor_type_name(tensor.type),
+                                       format.name,
+                                       tensor_type_name(part.type)));
+      }
+      const TensorRegion region = value_or_throw(rank_region(spec, format, part, tensor));
+      placed.push_back({&spec, &form, region, bytes});
+      bytes += stored_bytes(form, part, region.rows(), region.cols());
+    }
+  }
+  return placed;
+}
+
+void ParameterLoader::load(const PlacedSource& source,
+                           const PackedWeight& weight,
+                           std::byte* data) {
+  const TensorSpec& spec = *source.spec;
+  std::byte* dst = data + source.offset;
+  if (source.form->repack == Repack::kPanels) {
+    pack_tensor(stream_, {&checkpoint_, source.region, weight, dst, spec.order, spec.head_dim});
+    report(source.region.bytes());
+    return;
+  }
+  uploads_.push_back({source.region, dst, source.form->repack, spec.order, spec.head_dim});
+}
+
+PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
+  const DeviceForm& form = random_format().on(device_kind());
+  int64_t rows = 0;
+  for (const TensorSpec& spec : specs) {
+    check_whole(spec);
+    WR_CHECK_EQ(spec.cols, specs[0].cols);
+    rows += spec.rows;
+  }
+  PackedWeight weight = sized_product(form, rows, specs[0].cols);
+  std::byte* dst = arena_.alloc_bytes(stored_bytes(form, {}, rows, specs[0].cols));
+  weight.data = dst;
+  if (form.repack == Repack::kPanels) {
+    pack_random(stream_, {weight, dst, seed_of(specs[0].name), dummy_scale(specs[0])});
     return weight;
   }
-  const TensorSource& tensor = source(wish);
-  PackedWeight weight = packed_shape(tensor);
-  std::byte* data = arena_.alloc_bytes(cpu::packed_bytes(weight));
-  weight.data = data;
-  pack_tensor(stream_, {&checkpoint_, &tensor, weight, data, wish.order, wish.head_dim});
-  report(tensor);
+  for (const TensorSpec& spec : specs) {
+    fills_.push_back({dst, spec.rows * spec.cols, seed_of(spec.name), dummy_scale(spec)});
+    dst += stored_bytes(form, {}, spec.rows, spec.cols);
+  }
   return weight;
 }
 
-std::vector<float> ParameterLoader::read_vector(const TensorWish& wish) const {
+std::vector<float> ParameterLoader::read_vector(const TensorSpec& spec) const {
+  const IndexRange shard = value_or_throw(shard_cols(spec, {}));
   if (format_ == LoadFormat::kDummy) {
-    const float value = wish.name.ends_with(".bias") ? 0.0F : 1.0F;
-    return std::vector<float>(static_cast<size_t>(wish.cols), value);
+    const float value = spec.name.ends_with(".bias") ? 0.0F : 1.0F;
+    return std::vector<float>(static_cast<size_t>(shard.count), value);
   }
-  const TensorSource& tensor = source(wish);
-  std::vector<float> values(static_cast<size_t>(wish.cols));
-  dequantize_row(tensor.format, tensor.data, values.data(), wish.cols);
-  if (wish.order == RowOrder::kRopePairs) {
-    std::vector<float> ordered(values.size());
-    for (size_t row = 0; row < ordered.size(); ++row) {
-      ordered[row] =
-          values[static_cast<size_t>(rope_pair_row(static_cast<int64_t>(row), wish.head_dim))];
-    }
-    return ordered;
+  const TensorSource& tensor = *value_or_throw(checkpoint_.require_values(spec.name));
+  TensorSpec whole = spec;
+  whole.shard = {};
+  const WeightFormat& format = weight_format_of(tensor.type);
+  const TensorRegion region =
+      value_or_throw(rank_region(whole, format, format.sources.front(), tensor));
+  std::vector<float> values(static_cast<size_t>(spec.cols));
+  dequantize_row(region.type(), region.row(0), values.data(), spec.cols);
+  std::vector<float> part(static_cast<size_t>(shard.count));
+  for (size_t i = 0; i < part.size(); ++i) {
+    const int64_t element = shard.begin + static_cast<int64_t>(i);
+    part[i] = values[static_cast<size_t>(source_row(spec.order, element, spec.head_dim))];
   }
-  return values;
+  return part;
 }
 
-View<const float, 1> ParameterLoader::vector(const TensorWish& wish) {
-  View<const float, 1> view = constants(read_vector(wish));
+View<const float, 1> ParameterLoader::vector(const TensorSpec& spec) {
+  std::vector<float> values = read_vector(spec);
   if (format_ != LoadFormat::kDummy) {
-    report(source(wish));
+    const TensorSource& tensor = *value_or_throw(checkpoint_.require(spec.name));
+    report(tensor_row_bytes(tensor.type, spec.cols));
   }
-  return view;
+  return constants(std::move(values));
 }
 
 View<const float, 1> ParameterLoader::constants(std::vector<float> values) {

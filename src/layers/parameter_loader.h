@@ -7,8 +7,9 @@
 #include "device/stream.h"
 #include "device/view.h"
 #include "kernels/linear/packed_weight.h"
-#include "layers/row_order.h"
+#include "layers/tensor_spec.h"
 #include "layers/upload_weights.h"
+#include "layers/weight_format.h"
 #include "weights/checkpoint.h"
 
 #include <cstdint>
@@ -29,18 +30,9 @@ enum class LoadFormat : uint8_t {
   kDummy,
 };
 
-// Where a checkpoint's matrix or vector lies and what it must look like.
-struct TensorWish {
-  std::string name;
-  int64_t rows = 1;
-  int64_t cols = 0;
-  RowOrder order = RowOrder::kPlain;
-  int32_t head_dim = 0;  // kRopePairs
-};
-
-// Turns a checkpoint's tensors into device parameters, in the order the model asks for them: on a CPU
-// packed in their own formats, on CUDA as rows of bf16. On a shape-only stream it only moves the
-// arena's mark, so that the very same code plans the memory.
+// Turns a checkpoint's tensors into device parameters, in the order the model asks for them, each in
+// the form that its format has on this device (layers/weight_format.h). On a shape-only stream it
+// only moves the arena's mark, so that the very same code plans the memory.
 //
 // Owns: host constants on their way to the device, until finish.
 // Thread: one; finish runs several of its own.
@@ -56,21 +48,27 @@ class ParameterLoader {
                   LoadFormat format = LoadFormat::kAuto,
                   Progress progress = {});
 
-  // A matrix for kernels/linear. Throws StartupError for a missing tensor or a wrong shape.
-  PackedWeight matrix(const TensorWish& wish);
-  // CUDA: several matrices of as many columns, one below the other, as one.
-  PackedWeight stacked(std::span<const TensorWish> wishes);
-  // A vector (wish.rows is 1) as f32.
-  View<const float, 1> vector(const TensorWish& wish);
+  // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape
+  // or type than the spec and its format say, or cannot be cut as they say.
+  PackedWeight matrix(const TensorSpec& spec) { return stacked({&spec, 1}); }
+  // Whether the specs' matrices, one below the other, are one matrix on this device: if all of them
+  // become the same kind of rows there.
+  [[nodiscard]] bool stacks(std::span<const TensorSpec> specs) const;
+  // They as one (checked).
+  PackedWeight stacked(std::span<const TensorSpec> specs);
+  // A vector (spec.rows is 1) as f32, the rank's part of it. Its tensor has values.
+  View<const float, 1> vector(const TensorSpec& spec);
   [[nodiscard]] bool has(const std::string& name) const {
     return checkpoint_.find(name) != nullptr;
   }
   // Values that are not in the checkpoint.
   View<const float, 1> constants(std::vector<float> values);
   // The host's copy of a small vector, as f32.
-  [[nodiscard]] std::vector<float> read_vector(const TensorWish& wish) const;
+  [[nodiscard]] std::vector<float> read_vector(const TensorSpec& spec) const;
 
-  [[nodiscard]] DeviceKind device_kind() const { return stream_.device().facts().kind; }
+  // What it loads for.
+  [[nodiscard]] const DeviceFacts& device() const { return stream_.device().facts(); }
+  [[nodiscard]] DeviceKind device_kind() const { return device().kind; }
 
   // Waits until everything is on the device.
   void finish();
@@ -84,9 +82,19 @@ class ParameterLoader {
     float scale;
   };
 
-  const TensorSource& source(const TensorWish& wish) const;
-  PackedWeight packed(const TensorWish& wish);
-  void report(const TensorSource& tensor);
+  // A rank's part of one of a matrix's tensors.
+  struct PlacedSource {
+    const TensorSpec* spec;
+    const DeviceForm* form;
+    TensorRegion region;
+    size_t offset;  // in the matrix's bytes
+  };
+
+  const WeightFormat& format_of(const TensorSpec& spec) const;
+  std::vector<PlacedSource> place(std::span<const TensorSpec> specs, size_t& bytes) const;
+  void load(const PlacedSource& source, const PackedWeight& weight, std::byte* data);
+  PackedWeight random(std::span<const TensorSpec> specs);
+  void report(size_t bytes);
 
   const Checkpoint& checkpoint_;
   Stream& stream_;

@@ -26,7 +26,7 @@
 namespace warprow {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{4} << 20;  // of bf16 rows: one copy to the device
+constexpr size_t kPieceBytes = size_t{4} << 20;  // of rows as the device has them: one copy
 constexpr int kMaxReaders = 16;
 
 // The checkpoint's files for reading at an offset. Not mapped: a read into pinned memory is one copy
@@ -75,6 +75,13 @@ class CheckpointFiles {
   std::vector<int> fds_;
 };
 
+// Bytes of a row on the device.
+size_t stored_row_bytes(const WeightUpload& upload) {
+  return upload.repack == Repack::kKept
+             ? upload.region.row_bytes()
+             : static_cast<size_t>(upload.region.cols()) * sizeof(uint16_t);
+}
+
 // Consecutive rows of one matrix.
 struct Piece {
   const WeightUpload* upload;
@@ -85,11 +92,10 @@ struct Piece {
 std::vector<Piece> cut(std::span<const WeightUpload> uploads) {
   std::vector<Piece> pieces;
   for (const WeightUpload& upload : uploads) {
-    const TensorSource& tensor = *upload.tensor;
-    const auto row_bytes = static_cast<size_t>(tensor.cols) * sizeof(uint16_t);
+    const size_t row_bytes = std::max<size_t>(1, stored_row_bytes(upload));
     const auto rows = static_cast<int64_t>(std::max<size_t>(1, kPieceBytes / row_bytes));
-    for (int64_t first = 0; first < tensor.rows; first += rows) {
-      pieces.push_back({&upload, first, std::min(rows, tensor.rows - first)});
+    for (int64_t first = 0; first < upload.region.rows(); first += rows) {
+      pieces.push_back({&upload, first, std::min(rows, upload.region.rows() - first)});
     }
   }
   return pieces;
@@ -98,8 +104,7 @@ std::vector<Piece> cut(std::span<const WeightUpload> uploads) {
 size_t largest_bytes(const std::vector<Piece>& pieces) {
   size_t largest = 0;
   for (const Piece& piece : pieces) {
-    largest = std::max(
-        largest, static_cast<size_t>(piece.count * piece.upload->tensor->cols) * sizeof(uint16_t));
+    largest = std::max(largest, static_cast<size_t>(piece.count) * stored_row_bytes(*piece.upload));
   }
   return largest;
 }
@@ -128,11 +133,12 @@ class Reader {
 
   void run(Work& work, const std::function<void(int64_t)>& progress) {
     try {
+      stream_->device().use_here();  // its own thread
       for (size_t i = work.next++; i < work.pieces.size(); i = work.next++) {
         const Piece& piece = work.pieces[i];
         send(work.files, piece);
         const std::scoped_lock lock(work.mutex);
-        work.bytes_read += piece.count * static_cast<int64_t>(piece.upload->tensor->row_bytes);
+        work.bytes_read += piece.count * static_cast<int64_t>(piece.upload->region.row_bytes());
         if (progress) {
           progress(work.bytes_read);
         }
@@ -154,48 +160,46 @@ class Reader {
   void send(const CheckpointFiles& files, const Piece& piece) {
     Half& half = halves_[turn_++ % std::size(halves_)];
     half.passed->wait();
-    const TensorSource& tensor = *piece.upload->tensor;
-    const auto elements = static_cast<size_t>(piece.count * tensor.cols);
-    auto* rows = half.pinned.as<uint16_t>();
-    if (tensor.format == WeightFormat::kBF16) {
+    const TensorRegion& region = piece.upload->region;
+    const auto count = static_cast<size_t>(piece.count);
+    if (piece.upload->repack == Repack::kKept) {
       read_rows(files, piece, half.pinned.data());
     } else {
-      raw_.resize(static_cast<size_t>(piece.count) * tensor.row_bytes);
+      raw_.resize(count * region.row_bytes());
       read_rows(files, piece, raw_.data());
-      values_.resize(static_cast<size_t>(tensor.cols));
-      for (int64_t row = 0; row < piece.count; ++row) {
-        decode_row(tensor,
-                   raw_.data() + static_cast<size_t>(row) * tensor.row_bytes,
-                   rows + row * tensor.cols);
+      values_.resize(static_cast<size_t>(region.cols()));
+      for (size_t row = 0; row < count; ++row) {
+        decode_row(region.type(),
+                   raw_.data() + row * region.row_bytes(),
+                   half.pinned.as<uint16_t>() + row * values_.size());
       }
     }
-    const auto before = static_cast<size_t>(piece.first * tensor.cols) * sizeof(uint16_t);
-    stream_->copy_to_device(
-        piece.upload->dst + before, half.pinned.data(), elements * sizeof(uint16_t));
+    const size_t row_bytes = stored_row_bytes(*piece.upload);
+    stream_->copy_to_device(piece.upload->dst + static_cast<size_t>(piece.first) * row_bytes,
+                            half.pinned.data(),
+                            count * row_bytes);
     stream_->record(*half.passed);
   }
 
   static void read_rows(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {
     const WeightUpload& upload = *piece.upload;
-    const TensorSource& tensor = *upload.tensor;
-    if (upload.order == RowOrder::kPlain) {
-      files.read(tensor.file,
-                 tensor.offset + static_cast<uint64_t>(piece.first) * tensor.row_bytes,
-                 dst,
-                 static_cast<size_t>(piece.count) * tensor.row_bytes);
+    const TensorRegion& region = upload.region;
+    const size_t row_bytes = region.row_bytes();
+    const int file = region.tensor().file;
+    if (upload.order == RowOrder::kPlain && region.contiguous()) {
+      files.read(
+          file, region.file_offset(piece.first), dst, static_cast<size_t>(piece.count) * row_bytes);
       return;
     }
     for (int64_t i = 0; i < piece.count; ++i) {
       const int64_t row = source_row(upload.order, piece.first + i, upload.head_dim);
-      files.read(tensor.file,
-                 tensor.offset + static_cast<uint64_t>(row) * tensor.row_bytes,
-                 dst + static_cast<size_t>(i) * tensor.row_bytes,
-                 tensor.row_bytes);
+      files.read(
+          file, region.file_offset(row), dst + static_cast<size_t>(i) * row_bytes, row_bytes);
     }
   }
 
-  void decode_row(const TensorSource& tensor, const std::byte* src, uint16_t* dst) {
-    dequantize_row(tensor.format, src, values_.data(), tensor.cols);
+  void decode_row(TensorType type, const std::byte* src, uint16_t* dst) {
+    dequantize_row(type, src, values_.data(), static_cast<int64_t>(values_.size()));
     for (size_t i = 0; i < values_.size(); ++i) {
       dst[i] = f32_to_bf16(values_[i]);
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder.h"
 
+#include "base/check.h"
 #include "base/math.h"
-#include "kernels/activation/silu_and_mul.h"
+#include "kernels/activation/gelu_and_mul.h"
+#include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
-#include "kernels/linear/linear_prepare_cuda.h"
+#include "kernels/linear/linear_prepare.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
 #include "models/weight_names.h"
@@ -12,16 +14,19 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 namespace warprow {
 namespace {
 
-// Rope's frequencies, divided by the checkpoint's own factors where a GGUF file brings them.
-std::vector<float> inv_freq_of(const DecoderSpec& spec, const ParameterLoader& loader) {
-  std::vector<float> inv_freq = rope_inv_freq(spec.rope);
-  const std::string& name = spec.names.rope_factors;
-  if (!name.empty() && loader.has(name)) {
+// A rope's frequencies, divided by the checkpoint's own factors where a GGUF file brings them.
+std::vector<float> inv_freq_of(const RopeSpec& rope,
+                               const std::string& factors_name,
+                               const ParameterLoader& loader) {
+  std::vector<float> inv_freq = rope_inv_freq(rope);
+  if (!factors_name.empty() && loader.has(factors_name)) {
     const std::vector<float> factors =
-        loader.read_vector({name, 1, static_cast<int64_t>(inv_freq.size())});
+        loader.read_vector({factors_name, 1, static_cast<int64_t>(inv_freq.size())});
     for (size_t i = 0; i < inv_freq.size(); ++i) {
       inv_freq[i] /= factors[i];
     }
@@ -33,6 +38,44 @@ LinearPart part(const std::string& weight, int64_t rows, int64_t cols, bool bias
   return {{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
 }
 
+StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options) {
+  StageFacts facts;
+  facts.hidden_size = spec.hidden_size;
+  facts.vocab_size = spec.vocab_size;
+  facts.act_dtype = options.act_dtype;
+  facts.layers = options.layers;
+  if (facts.layers.last == 0) {
+    facts.layers = {0, spec.num_layers};
+  }
+  const LayerRange mine = facts.layers;
+  if (mine.first < 0 || mine.first >= mine.last || mine.last > spec.num_layers) {
+    throw StartupError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("layers {} to {} of {}", mine.first, mine.last, spec.num_layers));
+  }
+  facts.first_stage = mine.first == 0;
+  facts.last_stage = mine.last == spec.num_layers;
+  for (const LayerSpec& layer : spec.layers) {
+    facts.mixers.push_back(layer.attention);
+  }
+  facts.aux_layers = options.aux_layers;
+  for (const int32_t layer : facts.aux_layers) {
+    if (layer < mine.first || layer >= mine.last) {
+      throw StartupError(ErrorCode::kInvalidArgument,
+                         fmt::format("hidden states of layer {}, which is not among {} to {}",
+                                     layer,
+                                     mine.first,
+                                     mine.last - 1));
+    }
+  }
+  return facts;
+}
+
+// The first rows of a buffer, as wide as a layer needs them.
+ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
+  return {buffer.dtype, buffer.data, rows, width};
+}
+
 }  // namespace
 
 Decoder::Decoder(const DecoderSpec& spec,
@@ -40,18 +83,70 @@ Decoder::Decoder(const DecoderSpec& spec,
                  const DecoderOptions& options,
                  ParameterLoader& loader,
                  Arena& workspace)
-    : spec_(spec), options_(options), device_(loader.device_kind()) {
-  embedding_ = loader.matrix({spec.names.embed, spec.vocab_size, spec.hidden_size});
-  for (int32_t i = 0; i < spec.num_layers; ++i) {
+    : Model(facts_of(spec, options)), spec_(spec), options_(options), device_(loader.device()) {
+  value_or_throw(check_decoder_spec(spec));
+  const bool first = facts().first_stage;
+  const bool last = facts().last_stage;
+  if (first || (last && spec.tied_head)) {
+    embedding_ = loader.matrix({spec.names.embed, spec.vocab_size, spec.hidden_size});
+  }
+  for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
     layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
   }
-  final_norm_ = loader.vector({spec.names.final_norm, 1, spec.hidden_size});
-  inv_freq_ = loader.constants(inv_freq_of(spec, loader));
-  head_ = spec.tied_head ? Linear(embedding_, options.linear)
-                         : Linear(loader,
-                                  {part(spec.names.head, spec.vocab_size, spec.hidden_size, false)},
-                                  options.linear);
+  if (last) {
+    final_norm_ = load_norm(loader, spec.names.final_norm, spec.hidden_size);
+  }
+  for (const RopeSpec& rope : spec.ropes) {
+    ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader))});
+  }
+  if (last) {
+    head_ = spec.tied_head
+                ? Linear(embedding_, options.linear)
+                : Linear(loader,
+                         {part(spec.names.head, spec.vocab_size, spec.hidden_size, false)},
+                         options.linear);
+  }
   allocate_buffers(workspace);
+  lead_joins();
+}
+
+View<const float, 1> Decoder::load_norm(ParameterLoader& loader,
+                                        const std::string& name,
+                                        int64_t width) const {
+  if (spec_.norm_offset == 0.0F) {
+    return loader.vector({name, 1, width});
+  }
+  std::vector<float> weights = loader.read_vector({name, 1, width});
+  for (float& weight : weights) {
+    weight += spec_.norm_offset;
+  }
+  return loader.constants(std::move(weights));
+}
+
+AttentionLayer Decoder::load_attention(ParameterLoader& loader,
+                                       int32_t index,
+                                       const LayerKvPlace& place) const {
+  const AttentionSpec& spec = spec_.layers[static_cast<size_t>(index)].attention;
+  const DecoderWeightNames& names = spec_.names;
+  AttentionLayer layer;
+  layer.layer = index;
+  layer.group = place.group;
+  layer.num_heads = spec.num_heads;
+  layer.num_kv_heads = spec.num_kv_heads;
+  layer.head_dim = spec.head_dim;
+  layer.rot_dim = spec.rope == kNoRope ? 0 : spec_.ropes[static_cast<size_t>(spec.rope)].rot_dim;
+  layer.norm_eps = spec_.rms_eps;
+  layer.params.scale = spec.scale;
+  layer.params.window = spec.window;
+  layer.params.soft_cap = spec.soft_cap;
+  if (spec.sinks) {
+    layer.params.sinks = loader.vector({layer_name(names.sinks, index), 1, spec.num_heads}).data;
+  }
+  if (spec.qk_norm) {
+    layer.q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.head_dim);
+    layer.k_norm = load_norm(loader, layer_name(names.k_norm, index), spec.head_dim);
+  }
+  return layer;
 }
 
 Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
@@ -59,123 +154,225 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
                                    const LayerKvPlace& place) const {
   const auto name = [index](const std::string& pattern) { return layer_name(pattern, index); };
   const DecoderWeightNames& names = spec_.names;
+  const LayerSpec& spec = spec_.layers[static_cast<size_t>(index)];
+  const AttentionSpec& attention = spec.attention;
   const int64_t hidden = spec_.hidden_size;
-  LinearPart q = part(name(names.q), spec_.q_size(), hidden, spec_.qkv_bias);
-  LinearPart k = part(name(names.k), spec_.kv_size(), hidden, spec_.qkv_bias);
+  const int64_t inner = spec.ffn.intermediate_size;
+  LinearPart q = part(name(names.q), attention.q_size(), hidden, spec_.qkv_bias);
+  LinearPart k = part(name(names.k), attention.k_size(), hidden, spec_.qkv_bias);
   if (spec_.permuted_qk) {
     q.weight.order = k.weight.order = RowOrder::kRopePairs;
-    q.weight.head_dim = k.weight.head_dim = spec_.head_dim;
+    q.weight.head_dim = k.weight.head_dim = attention.head_dim;
   }
+  const auto join = [&](const std::string& weight, int64_t inputs, bool bias, const auto& norm) {
+    const Linear linear(loader, {part(name(weight), hidden, inputs, bias)}, options_.linear);
+    JoinMode mode;
+    mode.scale = spec.residual_scale;
+    mode.norm_eps = spec_.rms_eps;
+    if (spec.post_norms) {
+      mode.post_norm = load_norm(loader, name(norm), hidden);
+    }
+    return Join(linear, mode);
+  };
 
   Layer layer;
-  layer.input_norm = loader.vector({name(names.input_norm), 1, hidden});
+  layer.qkv_size = attention.qkv_size();
+  layer.attention_size = attention.out_size();
+  layer.intermediate_size = spec.ffn.intermediate_size;
+  layer.rope = attention.rope;
+  layer.activation = spec.ffn.activation;
+  layer.is_aux = std::ranges::count(options_.aux_layers, index) > 0;
+  layer.input_norm = load_norm(loader, name(names.input_norm), hidden);
   layer.qkv = Linear(loader,
-                     {q, k, part(name(names.v), spec_.kv_size(), hidden, spec_.qkv_bias)},
+                     {q, k, part(name(names.v), attention.v_size(), hidden, spec_.qkv_bias)},
                      options_.linear);
-  layer.attention.layer = index;
-  layer.attention.group = place.group;
-  layer.attention.num_heads = spec_.num_heads;
-  layer.attention.num_kv_heads = spec_.num_kv_heads;
-  layer.attention.head_dim = spec_.head_dim;
-  layer.attention.rot_dim = spec_.rope.rot_dim;
-  layer.attention.norm_eps = spec_.rms_eps;
-  layer.attention.params.scale = spec_.attention_scale();
-  layer.attention.params.window = spec_.layers[static_cast<size_t>(index)].window;
-  if (spec_.qk_norm) {
-    layer.attention.q_norm = loader.vector({name(names.q_norm), 1, spec_.head_dim});
-    layer.attention.k_norm = loader.vector({name(names.k_norm), 1, spec_.head_dim});
-  }
-  layer.o =
-      Linear(loader, {part(name(names.o), hidden, spec_.q_size(), spec_.o_bias)}, options_.linear);
-  layer.post_norm = loader.vector({name(names.post_norm), 1, hidden});
+  layer.attention = load_attention(loader, index, place);
+  layer.attention_join =
+      join(names.o, attention.out_size(), spec_.o_bias, names.attention_post_norm);
+  layer.ffn_norm = load_norm(loader, name(names.ffn_norm), hidden);
   layer.gate_up = Linear(loader,
-                         {part(name(names.gate), spec_.intermediate_size, hidden, spec_.mlp_bias),
-                          part(name(names.up), spec_.intermediate_size, hidden, spec_.mlp_bias)},
+                         {part(name(names.gate), inner, hidden, spec_.mlp_bias),
+                          part(name(names.up), inner, hidden, spec_.mlp_bias)},
                          options_.linear);
-  layer.down = Linear(loader,
-                      {part(name(names.down), hidden, spec_.intermediate_size, spec_.mlp_bias)},
-                      options_.linear);
+  layer.ffn_join = join(names.down, inner, spec_.mlp_bias, names.ffn_post_norm);
   return layer;
 }
 
 void Decoder::allocate_buffers(Arena& workspace) {
   const int64_t toks = options_.max_num_toks;
+  const int64_t hidden = spec_.hidden_size;
+  int64_t qkv = 0;
+  int64_t attention = 0;
+  int64_t intermediate = 0;
+  bool plain = true;
+  for (const Layer& layer : layers_) {
+    qkv = std::max<int64_t>(qkv, layer.qkv_size);
+    attention = std::max<int64_t>(attention, layer.attention_size);
+    intermediate = std::max<int64_t>(intermediate, layer.intermediate_size);
+    plain = plain && layer.attention_join.is_plain() && layer.ffn_join.is_plain();
+  }
   const auto activations = [&](int64_t width) {
     const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
     return ActView(options_.act_dtype, workspace.alloc_bytes(bytes), toks, width);
   };
-  buffers_.residual = workspace.alloc<float>(toks * spec_.hidden_size);
-  buffers_.hidden = activations(spec_.hidden_size);
-  buffers_.qkv = activations(spec_.qkv_size());
-  buffers_.attention = activations(spec_.q_size());
-  buffers_.activated = activations(spec_.intermediate_size);
-  buffers_.cos = workspace.alloc<float>(toks * spec_.rope.rot_dim / 2);
-  buffers_.sin = workspace.alloc<float>(toks * spec_.rope.rot_dim / 2);
+  buffers_.residual = workspace.alloc<float>(toks * hidden);
+  buffers_.hidden = activations(hidden);
+  buffers_.qkv = activations(qkv);
+  buffers_.attention = activations(attention);
+  buffers_.activated = activations(intermediate);
+  for (Rope& rope : ropes_) {
+    rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
+    rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
+  }
   // The final norm's output is not needed before the last layer is done with its own norms.
   buffers_.linear.normed = buffers_.hidden;
-  buffers_.linear.squares = workspace.alloc<float>(toks * ceil_div(spec_.hidden_size, 64));
-  buffers_.linear.wide = activations(std::max(2 * spec_.intermediate_size, spec_.hidden_size));
-  const int64_t widest = std::max({spec_.hidden_size, spec_.q_size(), spec_.intermediate_size});
+  buffers_.linear.squares = workspace.alloc<float>(toks * ceil_div<int64_t>(hidden, 64));
+  buffers_.linear.wide = activations(std::max(2 * intermediate, hidden));
+  if (!plain) {
+    buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);
+  }
+  for (size_t i = 0; i < facts().aux_layers.size(); ++i) {
+    buffers_.aux.push_back(workspace.alloc<float>(toks * hidden));
+  }
+  aux_.resize(buffers_.aux.size());
+  const int64_t widest = std::max({hidden, attention, intermediate});
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
 }
 
-void Decoder::prepare_kernels() const {
-  if (device_ != DeviceKind::kCuda) {
-    return;
-  }
-  // All layers have the shapes of the first.
-  const Layer& layer = layers_.front();
-  const cuda::LinearShape shapes[] = {
-      layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
-      layer.o.shape(DType::kF32, LinearEpilogue::kAdd),
-      layer.gate_up.shape(options_.act_dtype, LinearEpilogue::kSwiGlu),
-      layer.down.shape(DType::kF32, LinearEpilogue::kAdd),
-      head_.shape(DType::kF32, LinearEpilogue::kStore)};
-  cuda::prepare_linear(shapes, options_.max_num_toks, true);
+LinearShape Decoder::gate_shape(const Layer& layer) const {
+  return layer.gate_up.shape(
+      options_.act_dtype,
+      layer.activation == Activation::kSilu ? LinearEpilogue::kSwiGlu : LinearEpilogue::kStore);
 }
 
-DecoderOutput Decoder::forward(Stream& stream, const DecoderInput& in) {
-  const int64_t toks = in.input_ids.shape[0];
-  const auto first = [toks](ActView buffer) {
-    buffer.shape[0] = toks;
-    return buffer;
-  };
-  const int64_t rotated = spec_.rope.rot_dim / 2;
-  const View<float, 2> residual = make_view(buffers_.residual, toks, spec_.hidden_size);
-  const View<float, 2> cos = make_view(buffers_.cos, toks, rotated);
-  const View<float, 2> sin = make_view(buffers_.sin, toks, rotated);
-  const ActView qkv = first(buffers_.qkv);
-  const ActView attended = first(buffers_.attention);
-  const ActView activated = first(buffers_.activated);
-  const ActView hidden = first(buffers_.hidden);
-  const float eps = spec_.rms_eps;
-  const LinearWorkspace& workspace = buffers_.linear;
-
-  embedding(stream, {in.input_ids, embedding_, residual});
-  rope_table(stream, {make_view(in.positions.data, toks), inv_freq_, cos, sin, 1.0F});
-  HalfNorm norm;  // of the residual stream, between the layers that it ends and begins
-  norm.rows = first(workspace.normed);
-  norm.squares = workspace.squares;
+// Tells each join which norm and product stand behind it. The last layer's leads to the final norm or
+// to another stage, which take the residual stream itself.
+void Decoder::lead_joins() {
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    layer.qkv.forward(
-        stream, {residual, layer.input_norm, eps, &norm}, qkv, LinearEpilogue::kStore, workspace);
-    layer.attention.forward(stream, qkv, cos, sin, attended);
-    norm.weight = layer.post_norm;
-    layer.o.forward(stream, {attended}, residual, LinearEpilogue::kAdd, workspace, &norm);
-    layer.gate_up.forward(stream,
-                          {residual, layer.post_norm, eps, &norm},
-                          activated,
-                          LinearEpilogue::kSwiGlu,
-                          workspace);
-    norm.weight = i + 1 < layers_.size() ? layers_[i + 1].input_norm : View<const float, 1>();
-    layer.down.forward(stream, {activated}, residual, LinearEpilogue::kAdd, workspace, &norm);
+    Layer& layer = layers_[i];
+    layer.attention_join.lead_to(device_, layer.ffn_norm, gate_shape(layer), buffers_.linear);
+    if (i + 1 < layers_.size()) {
+      const Layer& next = layers_[i + 1];
+      layer.ffn_join.lead_to(device_,
+                             next.input_norm,
+                             next.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
+                             buffers_.linear);
+    }
   }
-  rms_norm(stream, {residual, final_norm_, hidden, eps});
-  return {hidden};
+}
+
+void Decoder::prepare_kernels() const {
+  std::vector<LinearShape> shapes;  // distinct
+  const auto add = [&shapes](const LinearShape& shape) {
+    if (std::ranges::find(shapes, shape) == shapes.end()) {
+      shapes.push_back(shape);
+    }
+  };
+  for (const Layer& layer : layers_) {
+    add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
+    add(layer.attention_join.shape());
+    add(gate_shape(layer));
+    add(layer.ffn_join.shape());
+  }
+  if (facts().last_stage) {
+    add(head_.shape(DType::kF32, LinearEpilogue::kStore));
+  }
+  prepare_linear(device_, shapes, options_.max_num_toks, true);
+}
+
+View<float, 2> Decoder::residual_room(int64_t num_toks) const {
+  return make_view(buffers_.residual, num_toks, spec_.hidden_size);
+}
+
+// Fills the residual stream with what the stage is given.
+void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual) {
+  if (facts().first_stage) {
+    WR_CHECK(!in.input_ids.empty() && in.residual.empty(), "the first stage takes ids");
+    WR_CHECK_EQ(in.input_ids.shape[0], residual.shape[0]);
+    embedding(stream, {in.input_ids, embedding_, residual, in.embeddings, spec_.embed_scale});
+    return;
+  }
+  WR_CHECK(!in.residual.empty() && in.input_ids.empty() && in.embeddings.empty(),
+           "a stage behind another takes its residual stream");
+  if (in.residual.data != residual.data) {
+    gather_rows(stream, {in.residual, {}, residual});
+  }
+}
+
+void Decoder::feed_forward(Stream& stream,
+                           const Layer& layer,
+                           const View<float, 2>& residual,
+                           const HalfNorm* begun) {
+  const int64_t toks = residual.shape[0];
+  const LinearWorkspace& workspace = buffers_.linear;
+  const LinearInput in{residual, layer.ffn_norm, spec_.rms_eps, begun};
+  const ActView activated = part_of(buffers_.activated, toks, layer.intermediate_size);
+  if (layer.activation == Activation::kSilu) {
+    layer.gate_up.forward(stream, in, activated, LinearEpilogue::kSwiGlu, workspace);
+  } else {
+    const ActView gate_up = part_of(workspace.wide, toks, 2 * int64_t{layer.intermediate_size});
+    layer.gate_up.forward(stream, in, gate_up, LinearEpilogue::kStore, workspace);
+    gelu_and_mul(stream, {gate_up, activated});
+  }
+  layer.ffn_join.forward(stream, activated, residual, workspace);
+}
+
+ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
+  WR_CHECK(in.positions.shape[0] == 1, "{} rows of positions, 1 wanted", in.positions.shape[0]);
+  const int64_t toks = in.positions.shape[1];
+  const float eps = spec_.rms_eps;
+  const View<float, 2> residual = residual_room(toks);
+  const auto table = [&](float* values, const Rope& rope) {
+    return make_view(values, toks, rope.inv_freq.shape[0]);
+  };
+  enter(stream, in, residual);
+  for (const Rope& rope : ropes_) {
+    rope_table(stream,
+               {make_view(in.positions.data, toks),
+                rope.inv_freq,
+                table(rope.cos, rope),
+                table(rope.sin, rope),
+                1.0F});
+  }
+  size_t num_aux = 0;
+  const HalfNorm* begun = nullptr;  // of the norm in front, by the join before it
+  for (const Layer& layer : layers_) {
+    const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv_size);
+    const ActView attended = part_of(buffers_.attention, toks, layer.attention_size);
+    View<const float, 2> cos;
+    View<const float, 2> sin;
+    if (layer.rope != kNoRope) {
+      const Rope& rope = ropes_[static_cast<size_t>(layer.rope)];
+      cos = table(rope.cos, rope);
+      sin = table(rope.sin, rope);
+    }
+    layer.qkv.forward(stream,
+                      {residual, layer.input_norm, eps, begun},
+                      qkv,
+                      LinearEpilogue::kStore,
+                      buffers_.linear);
+    layer.attention.forward(stream, qkv, cos, sin, attended);
+    layer.attention_join.forward(stream, attended, residual, buffers_.linear);
+    feed_forward(stream, layer, residual, layer.attention_join.next_norm(toks));
+    begun = layer.ffn_join.next_norm(toks);
+    if (layer.is_aux) {
+      aux_[num_aux] = make_view(buffers_.aux[num_aux], toks, spec_.hidden_size);
+      gather_rows(stream, {residual, {}, aux_[num_aux]});
+      ++num_aux;
+    }
+  }
+  ModelOutput out;
+  out.residual = residual;
+  out.aux = aux_;
+  if (facts().last_stage) {
+    out.hidden = part_of(buffers_.hidden, toks, spec_.hidden_size);
+    rms_norm(stream, {residual, final_norm_, out.hidden, eps});
+  }
+  return out;
 }
 
 void Decoder::compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) {
+  WR_CHECK(facts().last_stage, "logits of a stage without a head");
   head_.forward(stream, {hidden}, logits, LinearEpilogue::kStore, buffers_.linear);
 }
 

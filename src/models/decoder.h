@@ -2,92 +2,109 @@
 #pragma once
 
 #include "device/arena.h"
+#include "device/device.h"
 #include "device/stream.h"
 #include "device/view.h"
+#include "kv/kv_planner.h"
 #include "layers/attention.h"
+#include "layers/join.h"
 #include "layers/linear.h"
 #include "models/decoder_spec.h"
+#include "models/model.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace warprow {
 
-// What a forward is fed.
-struct DecoderInput {
-  View<const int32_t, 1> input_ids;  // [T]
-  View<const int32_t, 2> positions;  // [P, T], P = 1 (3 with multimodal rope)
-};
-
-// What a forward yields, at fixed addresses.
-struct DecoderOutput {
-  ActView hidden;  // [T, hidden_size], after the final norm
-};
-
 struct DecoderOptions {
   LinearMode linear;
-  DType act_dtype = DType::kF32;  // of activations; the residual stream is float32 always
-  int32_t max_num_toks = 0;       // the largest step
+  DType act_dtype = DType::kF32;    // of activations; the residual stream is float32 always
+  int32_t max_num_toks = 0;         // the largest step
+  LayerRange layers;                // of this stage; empty: all
+  std::vector<int32_t> aux_layers;  // of them, ascending: whose hidden states are wanted
 };
 
-// The decoder-only transformer, once for every architecture: embedding, pre-norm layers with
-// attention and SwiGLU, final norm; logits are a call of their own on gathered rows.
+// The decoder-only transformer, once for every architecture: embedding, layers of attention and a
+// gated feed-forward as their spec describes them, final norm; logits are a call of their own on
+// gathered rows.
 //
 // Owns: nothing on the device; weights and activations lie in the arenas it was given.
-// Thread: the runner's.
-// Invariant: a forward of T <= max_num_toks touches the first T rows of its buffers only.
-class Decoder {
+class Decoder final : public Model {
  public:
+  // Throws StartupError for a spec or range that it cannot compute.
   Decoder(const DecoderSpec& spec,
           const KvPlan& kv,
           const DecoderOptions& options,
           ParameterLoader& loader,
           Arena& workspace);
 
-  [[nodiscard]] const DecoderSpec& spec() const { return spec_; }
-  [[nodiscard]] DType act_dtype() const { return options_.act_dtype; }
-  // Start-up, once the weights are there: lets kernels that choose among variants do so for this
-  // model's shapes. The device must be idle.
-  void prepare_kernels() const;
-  // Needs a ForwardContext on the stream.
-  DecoderOutput forward(Stream& stream, const DecoderInput& in);
-  // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, vocab_size].
-  void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits);
+  void prepare_kernels() const override;
+  ModelOutput forward(Stream& stream, const ModelInput& in) override;
+  void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) override;
+  [[nodiscard]] View<float, 2> residual_room(int64_t num_toks) const override;
 
  private:
   struct Layer {
     View<const float, 1> input_norm;
     Linear qkv;
     AttentionLayer attention;
-    Linear o;
-    View<const float, 1> post_norm;
+    int32_t rope = 0;  // which of ropes_
+    Join attention_join;
+    View<const float, 1> ffn_norm;
     Linear gate_up;
-    Linear down;
+    Activation activation = Activation::kSilu;
+    Join ffn_join;
+    int32_t qkv_size = 0;
+    int32_t attention_size = 0;
+    int32_t intermediate_size = 0;
+    bool is_aux = false;
   };
-  // Activations [max_num_toks, ...]; rows past a step's tokens hold leftovers and are never read.
+  // A rope's frequencies, and its table of the step's tokens.
+  struct Rope {
+    View<const float, 1> inv_freq;  // [rot_dim / 2]
+    float* cos = nullptr;           // [T, rot_dim / 2]
+    float* sin = nullptr;           // [T, rot_dim / 2]
+  };
+  // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens hold
+  // leftovers and are never read.
   struct Buffers {
     float* residual = nullptr;  // [T, hidden_size]
     ActView hidden;             // [T, hidden_size]  after the final norm
     ActView qkv;                // [T, qkv_size]
-    ActView attention;          // [T, q_size]
+    ActView attention;          // [T, attention_size]
     ActView activated;          // [T, intermediate_size]
-    float* cos = nullptr;       // [T, rot_dim / 2]
-    float* sin = nullptr;       // [T, rot_dim / 2]
+    std::vector<float*> aux;    // [T, hidden_size] each
     LinearWorkspace linear;
   };
 
   Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
+  [[nodiscard]] AttentionLayer load_attention(ParameterLoader& loader,
+                                              int32_t index,
+                                              const LayerKvPlace& place) const;
+  [[nodiscard]] View<const float, 1> load_norm(ParameterLoader& loader,
+                                               const std::string& name,
+                                               int64_t width) const;
   void allocate_buffers(Arena& workspace);
+  void lead_joins();
+  [[nodiscard]] LinearShape gate_shape(const Layer& layer) const;
+
+  void enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual);
+  void feed_forward(Stream& stream,
+                    const Layer& layer,
+                    const View<float, 2>& residual,
+                    const HalfNorm* begun);
 
   DecoderSpec spec_;
   DecoderOptions options_;
-  DeviceKind device_;
+  DeviceFacts device_;
   PackedWeight embedding_;
-  std::vector<Layer> layers_;
+  std::vector<Layer> layers_;  // of this stage
+  std::vector<Rope> ropes_;
   View<const float, 1> final_norm_;
-  View<const float, 1> inv_freq_;
   Linear head_;
   Buffers buffers_;
+  std::vector<View<float, 2>> aux_;  // of the last forward
 };
 
 }  // namespace warprow

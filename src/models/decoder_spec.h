@@ -1,28 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "base/dtype.h"
-#include "kv/kv_spec.h"
+#include "base/error.h"
+#include "models/layer_spec.h"
 #include "models/rope_spec.h"
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace warprow {
 
-// What one layer's attention sees.
-struct LayerSpec {
-  int32_t window = 0;  // sliding window in tokens; 0: everything before it
-};
-
 // Where a decoder's weights are found: tensor names of a checkpoint, with {} for the layer number.
 // An empty name means that the tensor does not exist in this family.
 struct DecoderWeightNames {
   std::string embed, final_norm, head;
-  std::string input_norm, q, k, v, o, q_norm, k_norm;
-  std::string post_norm, gate, up, down;
+  std::string input_norm, q, k, v, o, q_norm, k_norm, sinks;
+  std::string attention_post_norm;
+  std::string ffn_norm, gate, up, down;
+  std::string ffn_post_norm;
   std::string rope_factors;  // GGUF: per-frequency divisors
 };
 
@@ -33,54 +29,26 @@ struct DecoderSpec {
   std::string architecture;  // as Hugging Face names it, for people
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
-  int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  int32_t intermediate_size = 0;
   int32_t vocab_size = 0;
   int32_t max_position = 0;
   float rms_eps = 1e-5F;
+  float embed_scale = 1.0F;  // of the embeddings of ids
+  float norm_offset = 0.0F;  // added to the weights of all norms; 1: they are stored as differences
   bool tied_head = false;
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMS norm over each head of Q and K before rope
   bool permuted_qk =
       false;  // Q and K rows lie as interleaved rope pairs (GGUF of the llama family)
-  RopeSpec rope;
+  std::vector<RopeSpec> ropes;    // those that layers name
   std::vector<LayerSpec> layers;  // [num_layers]
   DecoderWeightNames names;
-
-  [[nodiscard]] float attention_scale() const;
-  [[nodiscard]] int32_t q_size() const { return num_heads * head_dim; }
-  [[nodiscard]] int32_t kv_size() const { return num_kv_heads * head_dim; }
-  [[nodiscard]] int32_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
 
-// Which KV group a layer belongs to, and its place there.
-struct LayerKvPlace {
-  int32_t group = 0;
-  int32_t index = 0;
-};
+// Makes all layers alike.
+void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer);
 
-// The KV groups of a model: layers with the same window and attention backend share a group. Groups
-// of unequal counts are cut to equal sizes, so that a block of the common pool costs the same bytes
-// whichever group takes it; more than kMaxKvGroups only if there are as many classes.
-struct KvPlan {
-  std::vector<KvGroupSpec> groups;
-  std::vector<std::string> backends;  // by group: name of its attention backend, or auto
-  std::vector<LayerKvPlace> layers;   // [num_layers]
-};
-// What all groups have in common.
-struct KvWish {
-  DType dtype = DType::kBF16;
-  int32_t block_size = 16;
-  int32_t kernel_block_size = 16;
-  KvLayout layout = KvLayout::kHND;
-};
-// backends: by layer; empty: auto for all.
-KvPlan plan_kv_groups(const DecoderSpec& spec,
-                      const KvWish& wish,
-                      std::span<const std::string> backends = {});
+// Errors: the first thing of a layer that no kernel does, by name and layer.
+Result<void> check_decoder_spec(const DecoderSpec& spec);
 
 }  // namespace warprow

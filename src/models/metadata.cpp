@@ -132,6 +132,10 @@ Result<std::string> ModelMetadata::string_or(const char* json_key,
   return value->get<std::string>();
 }
 
+bool ModelMetadata::has_json(const char* key) const {
+  return !is_gguf() && find_json(*json_, key) != nullptr;
+}
+
 Result<std::vector<std::string>> ModelMetadata::layer_types() const {
   std::vector<std::string> types;
   const nlohmann::json* list = is_gguf() ? nullptr : find_json(*json_, "layer_types");
@@ -147,34 +151,22 @@ Result<std::vector<std::string>> ModelMetadata::layer_types() const {
   return types;
 }
 
-// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters
-// (transformers 5).
-Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
-  const nlohmann::json* scaling = find_json(*json_, "rope_parameters");
-  const nlohmann::json* theta = find_json(*json_, "rope_theta");
-  if (scaling == nullptr) {
-    scaling = find_json(*json_, "rope_scaling");
-  } else if (const nlohmann::json* inner =
-                 scaling->is_object() ? find_json(*scaling, "rope_theta") : nullptr) {
-    theta = inner;
+namespace {
+
+// How rope is stretched, and perhaps its theta, as an object of config.json says.
+Result<RopeSpec> stretched_rope(const nlohmann::json& scaling, RopeSpec rope) {
+  if (!scaling.is_object()) {
+    return bad_field("rope_scaling", scaling.dump(), "an object");
   }
-  if (theta != nullptr && theta->is_number()) {
-    rope.theta = theta->get<float>();
-  }
-  if (scaling == nullptr) {
-    return rope;
-  }
-  if (!scaling->is_object()) {
-    return bad_field("rope_scaling", scaling->dump(), "an object");
-  }
-  const auto number = [scaling](const char* key, float fallback) {
-    const nlohmann::json* value = find_json(*scaling, key);
+  const auto number = [&scaling](const char* key, float fallback) {
+    const nlohmann::json* value = find_json(scaling, key);
     return value != nullptr && value->is_number() ? value->get<float>() : fallback;
   };
-  const nlohmann::json* type = find_json(*scaling, "rope_type");
-  type = type == nullptr ? find_json(*scaling, "type") : type;
+  const nlohmann::json* type = find_json(scaling, "rope_type");
+  type = type == nullptr ? find_json(scaling, "type") : type;
   const std::string name =
       type != nullptr && type->is_string() ? type->get<std::string>() : "default";
+  rope.theta = number("rope_theta", rope.theta);
   rope.factor = number("factor", 1.0F);
   if (name == "linear") {
     rope.scaling = RopeScaling::kLinear;
@@ -190,6 +182,48 @@ Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
         fmt::format("rope_type {} is not supported (default, linear and llama3 are)", name));
   }
   return rope;
+}
+
+}  // namespace
+
+// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters
+// (transformers 5).
+Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
+  const nlohmann::json* theta = find_json(*json_, "rope_theta");
+  if (theta != nullptr && theta->is_number()) {
+    rope.theta = theta->get<float>();
+  }
+  const nlohmann::json* scaling = find_json(*json_, "rope_parameters");
+  if (scaling == nullptr) {
+    scaling = find_json(*json_, "rope_scaling");
+  }
+  return scaling == nullptr ? Result<RopeSpec>(rope) : stretched_rope(*scaling, rope);
+}
+
+Result<std::optional<RopeSpec>> ModelMetadata::rope_of(const char* layer_type,
+                                                       RopeSpec rope) const {
+  const nlohmann::json* all = is_gguf() ? nullptr : find_json(*json_, "rope_parameters");
+  const nlohmann::json* mine =
+      all == nullptr || !all->is_object() ? nullptr : find_json(*all, layer_type);
+  if (mine == nullptr) {
+    return std::nullopt;
+  }
+  auto read = stretched_rope(*mine, rope);
+  return read ? Result<std::optional<RopeSpec>>(*read) : tl::unexpected(read.error());
+}
+
+Result<Activation> ModelMetadata::read_activation() const {
+  const Result<std::string> older = string_or("hidden_act", "", "silu");
+  const Result<std::string> name = older ? string_or("hidden_activation", "", *older) : older;
+  if (!name) {
+    return tl::unexpected(name.error());
+  }
+  if (*name != "silu" && *name != "gelu_pytorch_tanh") {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("hidden_act {} is not supported (silu and gelu_pytorch_tanh are)", *name));
+  }
+  return *name == "silu" ? Activation::kSilu : Activation::kGeluTanh;
 }
 
 Result<RopeSpec> ModelMetadata::gguf_rope(RopeSpec rope) const {
@@ -232,65 +266,76 @@ Result<RopeSpec> ModelMetadata::rope_spec(int32_t head_dim) const {
 
 namespace {
 
-// A head count, size or length of the common part: where it goes and what both containers call it.
+// The counts that every family has.
+struct Counts {
+  int32_t num_layers = 0;
+  int32_t hidden_size = 0;
+  int32_t num_heads = 0;
+  int32_t intermediate_size = 0;
+  int32_t max_position = 0;
+};
+
+// Where a count goes and what both containers call it.
 struct CountField {
-  int32_t DecoderSpec::* field;
+  int32_t Counts::* field;
   const char* json_key;
   const char* gguf_key;
 };
 
 constexpr CountField kRequired[] = {
-    {&DecoderSpec::num_layers, "num_hidden_layers", "block_count"},
-    {&DecoderSpec::hidden_size, "hidden_size", "embedding_length"},
-    {&DecoderSpec::num_heads, "num_attention_heads", "attention.head_count"},
-    {&DecoderSpec::intermediate_size, "intermediate_size", "feed_forward_length"},
-    {&DecoderSpec::max_position, "max_position_embeddings", "context_length"},
+    {&Counts::num_layers, "num_hidden_layers", "block_count"},
+    {&Counts::hidden_size, "hidden_size", "embedding_length"},
+    {&Counts::num_heads, "num_attention_heads", "attention.head_count"},
+    {&Counts::intermediate_size, "intermediate_size", "feed_forward_length"},
+    {&Counts::max_position, "max_position_embeddings", "context_length"},
 };
 
 }  // namespace
 
 Result<DecoderSpec> ModelMetadata::common_spec() const {
-  DecoderSpec spec;
-  spec.architecture = architecture_;
+  Counts counts;
   for (const CountField& field : kRequired) {
     auto value = require_count(field.json_key, field.gguf_key);
     if (!value) {
       return tl::unexpected(value.error());
     }
-    spec.*field.field = *value;
+    counts.*field.field = *value;
   }
-  auto kv_heads = count_or("num_key_value_heads", "attention.head_count_kv", spec.num_heads);
-  auto head_dim = count_or("head_dim", "attention.key_length", spec.hidden_size / spec.num_heads);
+  DecoderSpec spec;
+  spec.architecture = architecture_;
+  spec.num_layers = counts.num_layers;
+  spec.hidden_size = counts.hidden_size;
+  spec.max_position = counts.max_position;
+  auto kv_heads = count_or("num_key_value_heads", "attention.head_count_kv", counts.num_heads);
+  auto head_dim =
+      count_or("head_dim", "attention.key_length", counts.hidden_size / counts.num_heads);
   auto eps = float_or("rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6F);
   if (!kv_heads || !head_dim || !eps) {
     return tl::unexpected(!kv_heads   ? kv_heads.error()
                           : !head_dim ? head_dim.error()
                                       : eps.error());
   }
-  spec.num_kv_heads = *kv_heads;
-  spec.head_dim = *head_dim;
   spec.rms_eps = *eps;
-  if (spec.num_heads % spec.num_kv_heads != 0) {
+  if (counts.num_heads % *kv_heads != 0) {
     return bad_field(
-        "attention heads", std::to_string(spec.num_heads), "a multiple of the key-value heads");
+        "attention heads", std::to_string(counts.num_heads), "a multiple of the key-value heads");
   }
-  if (spec.head_dim % 8 != 0) {
+  if (*head_dim % 8 != 0) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("head size {} is not a multiple of 8", spec.head_dim));
+                fmt::format("head size {} is not a multiple of 8", *head_dim));
   }
-  const Result<std::string> activation = string_or("hidden_act", "", "silu");
-  if (!activation || *activation != "silu") {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("hidden_act {} is not supported (silu is)", activation ? *activation : "?"));
+  LayerSpec layer;
+  layer.attention = plain_attention(counts.num_heads, *kv_heads, *head_dim);
+  layer.ffn.intermediate_size = counts.intermediate_size;
+  auto activation = read_activation();
+  auto rope = rope_spec(*head_dim);
+  if (!activation || !rope) {
+    return tl::unexpected(!activation ? activation.error() : rope.error());
   }
-  auto rope = rope_spec(spec.head_dim);
-  if (!rope) {
-    return tl::unexpected(rope.error());
-  }
-  spec.rope = *rope;
+  layer.ffn.activation = *activation;
+  set_uniform_layers(spec, layer);
+  spec.ropes = {*rope};
   spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names();
-  spec.layers.resize(static_cast<size_t>(spec.num_layers));
 
   // The vocabulary's size is what the embedding holds; config.json may say less or more (padding).
   auto vocab = checkpoint_->has_tensors()

@@ -6,6 +6,7 @@
 #include "weights/checkpoint.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,11 +44,19 @@ class ModelMetadata {
   // config.json `layer_types`; empty when absent.
   [[nodiscard]] Result<std::vector<std::string>> layer_types() const;
 
+  // The rope of one type of layer, where config.json's rope_parameters tell them apart
+  // (transformers 5); nothing where they do not. `rope` has what is not read.
+  [[nodiscard]] Result<std::optional<RopeSpec>> rope_of(const char* layer_type,
+                                                        RopeSpec rope) const;
+  // Whether config.json has a value for it.
+  [[nodiscard]] bool has_json(const char* key) const;
+
   // Fills the fields that every decoder family has, rope and weight names included, and checks that
   // they agree.
   [[nodiscard]] Result<DecoderSpec> common_spec() const;
 
  private:
+  [[nodiscard]] Result<Activation> read_activation() const;
   [[nodiscard]] Result<RopeSpec> rope_spec(int32_t head_dim) const;
   [[nodiscard]] Result<RopeSpec> json_rope(RopeSpec rope) const;
   [[nodiscard]] Result<RopeSpec> gguf_rope(RopeSpec rope) const;

@@ -19,6 +19,7 @@ struct Entry {
 };
 
 constexpr Entry kEntries[] = {
+    {"Gemma3ForCausalLM", "", &make_gemma3},
     {"LlamaForCausalLM", "llama", &make_llama},
     {"MistralForCausalLM", "", &make_mistral},
     {"Qwen2ForCausalLM", "qwen2", &make_qwen2},
@@ -50,6 +51,9 @@ Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
     }
     if (auto made = entry.make(*metadata, *spec); !made) {
       return tl::unexpected(made.error());
+    }
+    if (auto checked = check_decoder_spec(*spec); !checked) {
+      return tl::unexpected(checked.error());
     }
     return spec;
   }

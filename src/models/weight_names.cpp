@@ -18,7 +18,7 @@ DecoderWeightNames hf_weight_names() {
   names.o = layer + "self_attn.o_proj.weight";
   names.q_norm = layer + "self_attn.q_norm.weight";
   names.k_norm = layer + "self_attn.k_norm.weight";
-  names.post_norm = layer + "post_attention_layernorm.weight";
+  names.ffn_norm = layer + "post_attention_layernorm.weight";
   names.gate = layer + "mlp.gate_proj.weight";
   names.up = layer + "mlp.up_proj.weight";
   names.down = layer + "mlp.down_proj.weight";
@@ -38,7 +38,7 @@ DecoderWeightNames gguf_weight_names() {
   names.o = layer + "attn_output.weight";
   names.q_norm = layer + "attn_q_norm.weight";
   names.k_norm = layer + "attn_k_norm.weight";
-  names.post_norm = layer + "ffn_norm.weight";
+  names.ffn_norm = layer + "ffn_norm.weight";
   names.gate = layer + "ffn_gate.weight";
   names.up = layer + "ffn_up.weight";
   names.down = layer + "ffn_down.weight";

@@ -2,6 +2,7 @@
 #include "runner/attention_groups.h"
 
 #include "base/error.h"
+#include "models/layer_needs.h"
 #include "runner/kv_cache.h"
 
 #include <algorithm>
@@ -11,22 +12,26 @@ namespace warprow {
 AttentionGroups::AttentionGroups(Device& device,
                                  Arena& workspace,
                                  const KvPlan& kv,
-                                 int32_t num_heads,
+                                 std::span<const AttentionSpec> layers,
                                  const BlockTables& tables,
                                  const StepLimits& limits,
                                  bool batch_invariant)
     : groups_(kv.groups), forward_(kv.groups.size()) {
+  AttentionNeed need;
+  need.batch_invariant = batch_invariant;
+  need.max_num_rows = limits.max_num_seqs;
+  need.max_num_toks = limits.max_num_toks;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    backends_.push_back(value_or_throw(
-        make_attention_backend(kv.backends[g], device.facts(), groups_[g], num_heads)));
+    const auto group = static_cast<int32_t>(g);
+    backends_.push_back(value_or_throw(make_attention_backend(
+        kv.backends[g], device.facts(), attention_needs(layers, kv, group, need))));
     AttentionLimits of_group;
-    of_group.kv = kv_layer_view(groups_[g], nullptr);
-    of_group.num_heads = num_heads;
-    of_group.window = groups_[g].window;
+    of_group.kv = kv_layer_view({groups_, 0}, {group, 0}, nullptr);
+    of_group.num_heads = kv.num_heads[g];
     of_group.max_num_rows = limits.max_num_seqs;
     of_group.batch_invariant = batch_invariant;
     of_group.max_num_toks = limits.max_num_toks;
-    of_group.max_num_blocks = static_cast<int32_t>(tables.table(static_cast<int32_t>(g)).shape[1]);
+    of_group.max_num_blocks = static_cast<int32_t>(tables.table(group).shape[1]);
     backends_[g]->allocate(workspace, device, of_group);
     forward_[g].backend = backends_[g].get();
   }

@@ -4,7 +4,8 @@
 #include "attention/forward_context.h"
 #include "device/arena.h"
 #include "device/device.h"
-#include "models/decoder_spec.h"
+#include "kv/kv_planner.h"
+#include "models/layer_spec.h"
 #include "runner/block_tables.h"
 #include "runner/input_batch.h"
 #include "runner/step_limits.h"
@@ -26,7 +27,7 @@ class AttentionGroups {
   AttentionGroups(Device& device,
                   Arena& workspace,
                   const KvPlan& kv,
-                  int32_t num_heads,
+                  std::span<const AttentionSpec> layers,
                   const BlockTables& tables,
                   const StepLimits& limits,
                   bool batch_invariant);

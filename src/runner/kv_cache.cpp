@@ -3,25 +3,44 @@
 
 #include "base/check.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace warprow {
 
-KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base) {
+KvLayerView kv_layer_view(const KvCacheSpec& spec, const LayerKvPlace& place, std::byte* memory) {
+  const KvGroupSpec& group = spec.groups[static_cast<size_t>(place.group)];
   WR_CHECK_EQ(group.head_dim_k, group.head_dim_v);
-  const int64_t keys =
-      static_cast<int64_t>(group.kernel_block_size) * group.num_kv_heads * group.head_dim_k;
+  const auto element = static_cast<int64_t>(dtype_bytes(group.dtype));
+  const int64_t bpk = group.kernel_blocks_per_block();
+  const int64_t own = group.layer_block_bytes() / bpk / 2;  // keys of a kernel block
+  // Of what the dearest group has in a kernel block, keys and values take a half each when they are
+  // apart; together they are side by side, and what a cheaper group leaves lies behind them.
+  const int64_t piece = spec.page_bytes() / bpk / (group.layout.apart ? 2 : 1);
+  const int64_t kernel_blocks = spec.num_blocks * bpk;
+
+  int64_t first = 0;        // bytes to the layer's kernel block 0
+  int64_t stride = piece;   // bytes from one kernel block to the next
+  int64_t values_at = own;  // bytes from keys to values
+  if (group.layout.by_block) {
+    first = place.index * piece;
+    stride = group.num_layers * piece;
+    values_at = group.layout.apart ? kernel_blocks * stride : own;
+  } else {
+    const int64_t layer = kernel_blocks * (spec.page_bytes() / bpk);
+    first = place.index * layer;
+    values_at = group.layout.apart ? layer / 2 : own;
+  }
+
   KvLayerView view;
-  view.k = base;
-  view.v = base + keys * static_cast<int64_t>(dtype_bytes(group.dtype));
+  view.k = memory == nullptr ? nullptr : memory + first;
+  view.v = memory == nullptr ? nullptr : memory + first + values_at;
   view.dtype = group.dtype;
   view.block_size = group.kernel_block_size;
   view.num_kv_heads = group.num_kv_heads;
   view.head_dim_k = group.head_dim_k;
   view.head_dim_v = group.head_dim_v;
-  view.block_stride = 2 * keys;
-  if (group.layout == KvLayout::kHND) {
+  view.block_stride = stride / element;
+  if (group.layout.order == KvOrder::kHND) {
     view.head_stride = static_cast<int64_t>(group.kernel_block_size) * group.head_dim_k;
     view.token_stride = group.head_dim_k;
   } else {
@@ -33,15 +52,14 @@ KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base) {
 
 KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan)
     : arena_(std::move(arena)) {
-  int64_t layer_block_bytes = 0;
   for (const KvGroupSpec& group : spec.groups) {
-    layer_block_bytes = std::max(layer_block_bytes, group.layer_block_bytes());
+    // Else one group's layers would reach into another's blocks.
+    WR_CHECK_EQ(group.num_layers, spec.groups.front().num_layers);
+    WR_CHECK(group.layout == spec.groups.front().layout);
   }
-  std::byte* base = arena_.alloc_bytes(static_cast<size_t>(planned_bytes(spec)));
+  std::byte* memory = arena_.alloc_bytes(static_cast<size_t>(planned_bytes(spec)));
   for (const LayerKvPlace& place : plan.layers) {
-    const KvGroupSpec& group = spec.groups[static_cast<size_t>(place.group)];
-    layers_.push_back(
-        kv_layer_view(group, base + place.index * layer_block_bytes * spec.num_blocks));
+    layers_.push_back(kv_layer_view(spec, place, memory));
   }
 }
 

@@ -3,8 +3,8 @@
 
 #include "device/arena.h"
 #include "kernels/attention/kv_view.h"
+#include "kv/kv_planner.h"
 #include "kv/kv_spec.h"
-#include "models/decoder_spec.h"
 
 #include <cstdint>
 #include <span>
@@ -12,8 +12,9 @@
 
 namespace warprow {
 
-// The KV cache of a model on one device. Layers with the same place in their groups share memory: a
-// block belongs to one group at a time.
+// The KV cache of a rank on one device. Layers with the same place in their groups share memory: a
+// block belongs to one group at a time. Where things lie is the plan's KvLayout; by layer and
+// together, the default:
 //
 //   memory           [layers per group][num_blocks][bpk][keys | values]
 //   keys (kHND)      [kv_heads][kernel_block_size][head_dim]
@@ -34,10 +35,11 @@ class KvCache {
 
  private:
   Arena arena_;
-  std::vector<KvLayerView> layers_;  // by model layer
+  std::vector<KvLayerView> layers_;  // as KvPlan::layers
 };
 
-// The view of one layer whose part of the cache begins at `base`.
-KvLayerView kv_layer_view(const KvGroupSpec& group, std::byte* base);
+// The view of the layer at `place` in a pool whose memory begins at `memory`, null for the shapes and
+// strides alone.
+KvLayerView kv_layer_view(const KvCacheSpec& spec, const LayerKvPlace& place, std::byte* memory);
 
 }  // namespace warprow

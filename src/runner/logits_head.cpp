@@ -14,18 +14,18 @@ int32_t LogitsHead::max_rows(int64_t vocab, const StepLimits& limits) {
                   static_cast<int32_t>(std::min<int64_t>(least, limits.max_num_toks)));
 }
 
-LogitsHead::LogitsHead(Decoder& model, Arena& workspace, const StepLimits& limits)
+LogitsHead::LogitsHead(Model& model, Arena& workspace, const StepLimits& limits)
     : model_(model),
-      max_rows_(max_rows(model.spec().vocab_size, limits)),
-      logits_(workspace.alloc<float>(static_cast<int64_t>(max_rows_) * model.spec().vocab_size)) {
-  const int64_t width = model.spec().hidden_size;
+      max_rows_(max_rows(model.facts().vocab_size, limits)),
+      logits_(workspace.alloc<float>(static_cast<int64_t>(max_rows_) * model.facts().vocab_size)) {
+  const int64_t width = model.facts().hidden_size;
   const int64_t rows = limits.max_logits();
-  const size_t bytes = static_cast<size_t>(rows * width) * dtype_bytes(model.act_dtype());
-  picked_ = ActView(model.act_dtype(), workspace.alloc_bytes(bytes), rows, width);
+  const size_t bytes = static_cast<size_t>(rows * width) * dtype_bytes(model.facts().act_dtype);
+  picked_ = ActView(model.facts().act_dtype, workspace.alloc_bytes(bytes), rows, width);
 }
 
 View<float, 2> LogitsHead::last(int32_t n) const {
-  return make_view(logits_, n, model_.spec().vocab_size);
+  return make_view(logits_, n, model_.facts().vocab_size);
 }
 
 View<float, 2> LogitsHead::of_picked(Stream& stream,

@@ -4,7 +4,7 @@
 #include "device/arena.h"
 #include "device/stream.h"
 #include "device/view.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/step_limits.h"
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class LogitsHead {
   // weights serves several of them.
   static constexpr int64_t kLeastBytes = int64_t{16} << 20;
 
-  LogitsHead(Decoder& model, Arena& workspace, const StepLimits& limits);
+  LogitsHead(Model& model, Arena& workspace, const StepLimits& limits);
 
   // Tokens that have room at once: a step's logits, or more.
   static int32_t max_rows(int64_t vocab, const StepLimits& limits);
@@ -37,7 +37,7 @@ class LogitsHead {
   [[nodiscard]] View<float, 2> last(int32_t n) const;
 
  private:
-  Decoder& model_;
+  Model& model_;
   int32_t max_rows_;
   float* logits_;   // dev f32 [max_rows, vocab_size]
   ActView picked_;  // dev [max_logits, hidden_size]

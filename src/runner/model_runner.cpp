@@ -15,7 +15,7 @@ namespace warprow {
 
 ModelRunner::ModelRunner(Device& device,
                          Stream& stream,
-                         Decoder& model,
+                         Model& model,
                          const KvPlan& kv,
                          RunnerArenas arenas,
                          const RunnerOptions& options)
@@ -26,6 +26,7 @@ ModelRunner::ModelRunner(Device& device,
       ops_(make_runner_ops(device)),
       rows_(*arenas.state, device, limits_, staged_tables_),
       tables_(*arenas.state, kv.groups, limits_, staged_tables_),
+      lasting_state_(arenas.state->base(), arenas.state->used()),
       upload_(*arenas.state, limits_.max_num_seqs),
       inputs_(*arenas.state, limits_, tables_.num_groups()),
       head_(model, *arenas.workspace, limits_),
@@ -34,13 +35,13 @@ ModelRunner::ModelRunner(Device& device,
                {limits_.max_num_seqs,
                 limits_.max_logits(),
                 head_.max_rows(),
-                model.spec().vocab_size},
+                model.facts().vocab_size},
                options.logprobs_mode),
       outputs_(device, limits_, Sampler::kMaxTop),
       attention_(device,
                  *arenas.workspace,
                  kv,
-                 model.spec().num_heads,
+                 model.facts().mixers,
                  tables_,
                  limits_,
                  options.batch_invariant),
@@ -72,6 +73,7 @@ ModelRunner::ModelRunner(Device& device,
                                                    staged_tables_.max_values()),
                     limits_.max_steps_in_flight + 1);
   batch_.rows.reserve(static_cast<size_t>(limits_.max_num_seqs));
+  operations_.add("attention_backends", [this](const std::string&) { return attention_.names(); });
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
@@ -359,13 +361,6 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.stats.num_toks_padded = batch_.num_toks_padded;
   pending.stats.graph_mode = static_cast<int32_t>(batch_.graph_mode);
   pending.stats.row_state_bytes = row_state_bytes_;
-}
-
-std::vector<RowState> ModelRunner::read_row_states() {
-  std::vector<RowState> states(static_cast<size_t>(limits_.max_num_seqs));
-  stream_.copy_to_host(states.data(), rows_.states(), states.size() * sizeof(RowState));
-  stream_.synchronize();
-  return states;
 }
 
 }  // namespace warprow

@@ -4,7 +4,7 @@
 #include "attention/forward_context.h"
 #include "device/device.h"
 #include "kernels/sample/sample.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/attention_groups.h"
 #include "runner/block_tables.h"
 #include "runner/features/feature.h"
@@ -17,6 +17,7 @@
 #include "runner/ops/runner_ops.h"
 #include "runner/output_ring.h"
 #include "runner/rows.h"
+#include "runner/runner.h"
 #include "runner/sample/sampler.h"
 #include "runner/staged_writes.h"
 #include "runner/step_upload.h"
@@ -26,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,40 +64,36 @@ struct ExecuteModelState {
 // Thread: one.
 // Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight steps are
 // outstanding; after construction a step allocates nothing.
-class ModelRunner {
+class ModelRunner final : public Runner {
  public:
   ModelRunner(Device& device,
               Stream& stream,
-              Decoder& model,
+              Model& model,
               const KvPlan& kv,
               RunnerArenas arenas,
               const RunnerOptions& options);
 
   // Gives the runner its cache; before the first step.
-  void bind_kv_cache(const KvCache* cache) { kv_cache_ = cache; }
+  void bind_kv_cache(const KvCache* cache) override { kv_cache_ = cache; }
 
-  void execute_model(const SchedulerOutput& step);
-  void sample_tokens(const GrammarOutput* grammar);
+  void execute_model(const SchedulerOutput& step) override;
+  void sample_tokens(const GrammarOutput* grammar) override;
 
   // Whether the forward of the step just executed is done; false only for steps that a feature
   // votes to mark, since an event is one more call to a driver.
-  [[nodiscard]] bool forward_done() const { return forward_event_->reached(); }
+  [[nodiscard]] bool forward_done() const override { return forward_event_->reached(); }
 
-  // Names of the groups' attention backends, separated by commas.
-  [[nodiscard]] std::string attention_backends() const { return attention_.names(); }
-  [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
+  // Its own: attention_backends, the names of the groups' backends, separated by commas.
+  [[nodiscard]] Operations& operations() override { return operations_; }
+  [[nodiscard]] std::vector<std::span<const std::byte>> lasting_state() const override {
+    return {lasting_state_};
+  }
+  [[nodiscard]] const GraphStats& graph_stats() const override { return graphs_.stats(); }
   // Time that take_output spent waiting for the device, summed.
-  [[nodiscard]] int64_t output_wait_ns() const { return outputs_.wait_ns(); }
-  [[nodiscard]] int32_t num_outstanding() const { return outputs_.num_outstanding(); }
-  [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
-  void take_output(ModelRunnerOutput& output);
-
-  // What else can be asked of this rank by name; features add theirs.
-  [[nodiscard]] Operations& operations() { return operations_; }
-
-  // Enqueues a copy of the row states to the host and waits: for checks that a step changed
-  // nothing.
-  [[nodiscard]] std::vector<RowState> read_row_states();
+  [[nodiscard]] int64_t output_wait_ns() const override { return outputs_.wait_ns(); }
+  [[nodiscard]] int32_t num_outstanding() const override { return outputs_.num_outstanding(); }
+  [[nodiscard]] bool output_ready() const override { return outputs_.ready(); }
+  void take_output(ModelRunnerOutput& output) override;
 
  private:
   void release_rows(const std::vector<RowId>& rows);
@@ -119,13 +117,14 @@ class ModelRunner {
   }
 
   Stream& stream_;
-  Decoder& model_;
+  Model& model_;
   RunnerOptions options_;
   StepLimits limits_;
   std::unique_ptr<RunnerOps> ops_;
   StagedTables staged_tables_;
   RequestRows rows_;
   BlockTables tables_;
+  std::span<const std::byte> lasting_state_;  // rows_ and tables_: the front of their arena
   StepUpload upload_;
   InputBuffers inputs_;
   LogitsHead head_;

@@ -3,7 +3,6 @@
 
 #include "base/check.h"
 #include "base/math.h"
-#include "kv/kv_math.h"
 
 #include <algorithm>
 #include <numeric>
@@ -20,20 +19,14 @@ KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
       pool_(spec.num_blocks, limits.fence_freed_blocks) {
   WR_CHECK(!spec.groups.empty());
   for (const KvGroupSpec& group : spec.groups) {
-    WR_CHECK(group.kind == KvKind::kFull || group.kind == KvKind::kSlidingWindow);
-    const bool is_window = group.kind == KvKind::kSlidingWindow;
-    WR_CHECK(group.block_size > 0 && (!is_window || group.window > 0));
     auto known = std::find(block_sizes_.begin(), block_sizes_.end(), group.block_size);
     const auto chain = static_cast<int32_t>(known - block_sizes_.begin());
     if (known == block_sizes_.end()) {
       block_sizes_.push_back(group.block_size);
     }
-    const int32_t max_blocks =
-        is_window
-            ? max_window_blocks(
-                  group.window, limits.max_step_tokens, limits.max_model_len, group.block_size)
-            : RequestKv::kNever;
-    groups_.push_back({is_window, group.window, group.block_size, chain, max_blocks});
+    groups_.push_back({make_kv_policy(group, {limits.max_step_tokens, limits.max_model_len}),
+                       group.block_size,
+                       chain});
     alignment_ = std::lcm(alignment_, group.block_size);
   }
   hits_.resize(groups_.size());
@@ -45,7 +38,7 @@ KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
 int32_t KvCacheManager::max_blocks_for(int32_t num_tokens) const {
   int64_t blocks = 0;
   for (const Group& group : groups_) {
-    blocks += std::min(ceil_div(num_tokens, group.block_size), group.max_blocks);
+    blocks += std::min(ceil_div(num_tokens, group.block_size), group.policy->max_blocks());
   }
   return static_cast<int32_t>(std::min<int64_t>(blocks, RequestKv::kNever));
 }
@@ -77,34 +70,12 @@ void KvCacheManager::extend_chains(RequestKv& kv, std::span<const TokenId> token
   }
 }
 
-BlockId KvCacheManager::find(const RequestKv& kv, size_t group, int32_t block_idx) const {
-  const std::vector<BlockHash>& chain = kv.chains[static_cast<size_t>(groups_[group].chain)];
-  return pool_.find(chain[static_cast<size_t>(block_idx)], static_cast<int32_t>(group));
+CachedBlocks KvCacheManager::cached(const RequestKv& kv, size_t group) const {
+  return {pool_, kv.chains[static_cast<size_t>(groups_[group].chain)], static_cast<int32_t>(group)};
 }
 
-// Tokens of the unbroken run of cached blocks from the start, at most `limit`.
-int32_t KvCacheManager::full_hit(const RequestKv& kv, size_t group, int32_t limit) const {
-  const int32_t max_blocks = limit / groups_[group].block_size;
-  int32_t blocks = 0;
-  while (blocks < max_blocks && find(kv, group, blocks) != kNullBlock) {
-    ++blocks;
-  }
-  return blocks * groups_[group].block_size;
-}
-
-// The last boundary up to `limit` before which all that the next query's window sees is cached.
-int32_t KvCacheManager::window_hit(const RequestKv& kv, size_t group, int32_t limit) const {
-  const int32_t block_size = groups_[group].block_size;
-  const int32_t needed = window_hit_blocks(groups_[group].window, block_size);
-  int32_t run = 0;
-  for (int32_t i = limit / block_size - 1; i >= 0 && run < needed; --i) {
-    run = find(kv, group, i) != kNullBlock ? run + 1 : 0;
-    if (run == needed) {
-      return (i + needed) * block_size;
-    }
-  }
-  return needed == 0 ? limit
-                     : run * block_size;  // a shorter run counts only if it reaches back to token 0
+int32_t KvCacheManager::aligned_hit(const RequestKv& kv, size_t group, int32_t limit) const {
+  return groups_[group].policy->longest_hit(cached(kv, group), limit) / alignment_ * alignment_;
 }
 
 int32_t KvCacheManager::find_prefix(RequestKv& kv,
@@ -114,18 +85,17 @@ int32_t KvCacheManager::find_prefix(RequestKv& kv,
     return 0;
   }
   extend_chains(kv, tokens);
-  const auto align = [this](int32_t n) { return n / alignment_ * alignment_; };
-  int32_t hit = align(max_tokens);
+  int32_t hit = max_tokens / alignment_ * alignment_;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!groups_[g].is_window) {
-      hit = align(full_hit(kv, g, hit));
+    if (groups_[g].policy->hits_may_be_cut()) {
+      hit = aligned_hit(kv, g, hit);
     }
   }
-  // A run from the start may be cut anywhere, a window's may not: shrink until every window agrees.
+  // The others' hits may not be cut: shrink until all of them agree.
   for (bool agreed = false; !agreed;) {
     agreed = true;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      const int32_t boundary = groups_[g].is_window ? align(window_hit(kv, g, hit)) : hit;
+      const int32_t boundary = groups_[g].policy->hits_may_be_cut() ? hit : aligned_hit(kv, g, hit);
       agreed = agreed && boundary == hit;
       hit = boundary;
     }
@@ -138,11 +108,10 @@ void KvCacheManager::collect_hits(const RequestKv& kv, int32_t num_hit) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     const int32_t blocks = num_hit / group.block_size;
-    const int32_t seen =
-        group.is_window ? window_hit_blocks(group.window, group.block_size) : blocks;
+    const int32_t seen = group.policy->num_seen_blocks(blocks);
     hits_[g].clear();
     for (int32_t i = 0; i < blocks; ++i) {
-      hits_[g].push_back(i < blocks - seen ? kNullBlock : find(kv, g, i));
+      hits_[g].push_back(i < blocks - seen ? kNullBlock : cached(kv, g).find(i));
     }
   }
 }
@@ -153,8 +122,8 @@ int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const std::vector<BlockId>& hits = hits_[g];
     const auto skipped = static_cast<int32_t>(std::count(hits.begin(), hits.end(), kNullBlock));
-    const int32_t held =
-        std::min(ceil_div(num_known, groups_[g].block_size) - skipped, groups_[g].max_blocks);
+    const int32_t held = std::min(ceil_div(num_known, groups_[g].block_size) - skipped,
+                                  groups_[g].policy->max_blocks());
     needed += std::max(0, held - (num_of(hits) - skipped));
     // A cached block that nobody holds counts as free until the hit takes it.
     needed += std::count_if(hits.begin(), hits.end(), [this](BlockId block) {
@@ -237,10 +206,7 @@ void KvCacheManager::refresh_marks(RequestKv& kv) const {
     const Group& group = groups_[g];
     const RequestKv::Table& table = kv.tables[g];
     kv.capacity = std::min(kv.capacity, num_of(table.blocks) * group.block_size);
-    if (group.is_window) {
-      kv.window_at =
-          std::min(kv.window_at, (table.num_dropped + 1) * group.block_size + group.window - 1);
-    }
+    kv.window_at = std::min(kv.window_at, group.policy->passed_at(table.num_dropped));
     if (enable_prefix_caching_) {
       kv.cache_at = std::min(kv.cache_at, (table.num_cached + 1) * group.block_size);
     }
@@ -249,17 +215,13 @@ void KvCacheManager::refresh_marks(RequestKv& kv) const {
 
 void KvCacheManager::drop_outside_windows(RequestKv& kv, int32_t num_computed, int64_t last_step) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!groups_[g].is_window) {
-      continue;
-    }
     RequestKv::Table& table = kv.tables[g];
-    const int32_t first =
-        first_token_in_window(num_computed, groups_[g].window) / groups_[g].block_size;
-    for (int32_t i = first - 1; i >= table.num_dropped; --i) {
+    const int32_t passed = groups_[g].policy->num_passed_blocks(num_computed);
+    for (int32_t i = passed - 1; i >= table.num_dropped; --i) {
       pool_.release(table.blocks[static_cast<size_t>(i)], last_step);
       table.blocks[static_cast<size_t>(i)] = kNullBlock;
     }
-    table.num_dropped = std::max(table.num_dropped, first);
+    table.num_dropped = std::max(table.num_dropped, passed);
   }
   refresh_marks(kv);
 }

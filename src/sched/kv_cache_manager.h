@@ -5,10 +5,12 @@
 #include "kv/block_hash.h"
 #include "kv/kv_spec.h"
 #include "sched/block_pool.h"
+#include "sched/kv_policy.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -38,7 +40,7 @@ struct RequestKv {
 };
 
 // Gives requests the blocks they need, finds prefixes that are cached, lets go of what a window has
-// passed.
+// passed. What is particular to a kind of KV group is its KvPolicy's.
 //
 // A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
 // and at least scheduled to be computed, for the last time). Rules: facts of the V2 design, sections 7.2 and 7.3.
@@ -100,17 +102,15 @@ class KvCacheManager {
 
  private:
   struct Group {
-    bool is_window = false;
-    int32_t window = 0;
+    std::unique_ptr<const KvPolicy> policy;
     int32_t block_size = 0;
-    int32_t chain = 0;       // index of its block size among the distinct ones
-    int32_t max_blocks = 0;  // that a request holds at once
+    int32_t chain = 0;  // index of its block size among the distinct ones
   };
 
   void extend_chains(RequestKv& kv, std::span<const TokenId> tokens) const;
-  [[nodiscard]] BlockId find(const RequestKv& kv, size_t group, int32_t block_idx) const;
-  [[nodiscard]] int32_t full_hit(const RequestKv& kv, size_t group, int32_t limit) const;
-  [[nodiscard]] int32_t window_hit(const RequestKv& kv, size_t group, int32_t limit) const;
+  [[nodiscard]] CachedBlocks cached(const RequestKv& kv, size_t group) const;
+  // Of a group, ending where all groups may end.
+  [[nodiscard]] int32_t aligned_hit(const RequestKv& kv, size_t group, int32_t limit) const;
   void collect_hits(const RequestKv& kv, int32_t num_hit);
   [[nodiscard]] int32_t free_blocks_to_admit(int32_t num_known) const;
   void append_blocks(RequestKv& kv, size_t group, int32_t num_tokens);

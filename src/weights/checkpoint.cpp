@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kUsableGguf =
     "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
+constexpr const char* kUsableSafetensors = "F32, F16 and BF16 are";
 
 tl::unexpected<Error> unusable(const std::string& file,
                                std::string_view tensor,
@@ -114,14 +115,14 @@ Result<void> Checkpoint::add_tensors_of(const GgufFile& file) {
   const auto number = static_cast<int>(paths_.size());
   paths_.push_back(file.name());
   for (const GgufTensor& tensor : file.tensors()) {
-    const auto format = weight_format_of(tensor.type);
-    if (!format) {
+    const auto type = tensor_type_of(tensor.type);
+    if (!type) {
       return unusable(file.name(), tensor.name, ggml_type_traits(tensor.type)->name, kUsableGguf);
     }
     TensorSource source;
     source.name = tensor.name;
-    source.format = *format;
-    source.n_dims = tensor.n_dims;
+    source.type = *type;
+    source.shape.assign(tensor.ne.rend() - tensor.n_dims, tensor.ne.rend());
     source.cols = tensor.ne[0];
     source.rows = tensor.ne[1] * tensor.ne[2] * tensor.ne[3];
     source.data = file.tensor_bytes(tensor).data();
@@ -141,18 +142,15 @@ Result<void> Checkpoint::add_safetensors_tensors() {
   for (const SafetensorsSet::Entry& entry : set.entries()) {
     const SafetensorsFile& file = set.files()[static_cast<size_t>(entry.file)];
     const SafetensorsTensor& tensor = *entry.tensor;
-    const SafetensorsDtypeTraits& dtype = safetensors_dtype_traits(tensor.dtype);
-    const auto format = weight_format_of(tensor.dtype);
-    if (!format && dtype.is_float) {
-      return unusable(file.name(), tensor.name, dtype.name, "F32, F16 and BF16 are");
-    }
-    if (!format) {
-      continue;
+    const auto type = tensor_type_of(tensor.dtype);
+    if (!type) {
+      const std::string_view name = safetensors_dtype_traits(tensor.dtype).name;
+      return unusable(file.name(), tensor.name, name, kUsableSafetensors);
     }
     TensorSource source;
     source.name = tensor.name;
-    source.format = *format;
-    source.n_dims = static_cast<int>(tensor.shape.size());
+    source.type = *type;
+    source.shape = tensor.shape;
     source.cols = tensor.shape.empty() ? 1 : tensor.shape.back();
     source.rows = 1;
     for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) {
@@ -168,8 +166,10 @@ Result<void> Checkpoint::add_safetensors_tensors() {
 }
 
 void Checkpoint::add(TensorSource tensor) {
-  tensor.row_bytes = weight_row_bytes(tensor.format, tensor.cols);
-  total_bytes_ += tensor.bytes;
+  tensor.row_bytes = tensor_row_bytes(tensor.type, tensor.cols);
+  if (has_values(tensor.type)) {
+    total_bytes_ += tensor.bytes;
+  }
   index_.emplace(tensor.name, tensors_.size());
   tensors_.push_back(std::move(tensor));
 }
@@ -186,6 +186,15 @@ Result<const TensorSource*> Checkpoint::require(std::string_view name) const {
   return fail(ErrorCode::kCorrupt, fmt::format("'{}' has no tensor '{}'", paths_.front(), name));
 }
 
+Result<const TensorSource*> Checkpoint::require_values(std::string_view name) const {
+  Result<const TensorSource*> found = require(name);
+  if (found && !has_values((*found)->type)) {
+    const std::string& file = paths_[static_cast<size_t>((*found)->file)];
+    return unusable(file, name, tensor_type_name((*found)->type), kUsableSafetensors);
+  }
+  return found;
+}
+
 const GgufFile* Checkpoint::gguf() const {
   return sources_->gguf ? &sources_->gguf->files().front() : nullptr;
 }
@@ -194,12 +203,12 @@ const nlohmann::json* Checkpoint::config_json() const {
   return sources_->gguf ? nullptr : &sources_->config;
 }
 
-void Checkpoint::drop_pages(const TensorSource& tensor) const {
+void Checkpoint::drop_pages(const TensorSource& tensor, uint64_t begin, uint64_t bytes) const {
   const auto file = static_cast<size_t>(tensor.file);
   if (sources_->gguf) {
-    sources_->gguf->files()[file].drop_pages(tensor.offset, tensor.bytes);
+    sources_->gguf->files()[file].drop_pages(tensor.offset + begin, bytes);
   } else {
-    sources_->safetensors->files()[file].drop_pages(tensor.offset, tensor.bytes);
+    sources_->safetensors->files()[file].drop_pages(tensor.offset + begin, bytes);
   }
 }
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "files/gguf.h"
 #include "files/model_files.h"
-#include "weights/weight_format.h"
+#include "weights/tensor_type.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace warprow {
 // elements. A vector is one row; a tensor of three or more dimensions is the stack of its matrices.
 struct TensorSource {
   std::string name;
-  WeightFormat format = WeightFormat::kF32;
-  int n_dims = 0;
+  TensorType type = TensorType::kF32;
+  std::vector<int64_t> shape;  // outermost first; empty for a scalar
   int64_t rows = 0;
   int64_t cols = 0;                 // the contiguous dimension: K of a linear layer
   const std::byte* data = nullptr;  // host, mapped, not aligned; lives as long as the Checkpoint
@@ -40,10 +40,8 @@ struct TensorSource {
 // Invariant: tensor names are unique; every data pointer is readable for `bytes` bytes.
 class Checkpoint {
  public:
-  // Reads headers only. Refuses (kUnsupported) tensors whose type cannot be computed with and
-  // safetensors whose config.json declares a quantisation, besides everything the
-  // readers refuse. Integer and bool tensors of safetensors, which are left-over buffers, are
-  // passed over.
+  // Reads headers only. Refuses (kUnsupported) tensors of a type that warprow knows by name only and
+  // safetensors whose config.json declares a quantisation, besides everything the readers refuse.
   // With WeightFiles::kNotRead the safetensors of a directory are not looked at: there are no
   // tensors.
   static Result<Checkpoint> open(const ModelFiles& files,
@@ -58,7 +56,11 @@ class Checkpoint {
   [[nodiscard]] bool has_tensors() const { return !tensors_.empty(); }
   // The tensor or a kCorrupt error that names it and the model.
   [[nodiscard]] Result<const TensorSource*> require(std::string_view name) const;
+  // The same for a tensor whose elements are to be read as floats; kUnsupported if they are not
+  // (integers, 8-bit floats).
+  [[nodiscard]] Result<const TensorSource*> require_values(std::string_view name) const;
   [[nodiscard]] std::span<const TensorSource> tensors() const { return tensors_; }
+  // Of the tensors that have values: no parameter is read from the others.
   [[nodiscard]] size_t total_bytes() const { return total_bytes_; }
   [[nodiscard]] std::span<const std::string> files() const { return paths_; }
 
@@ -66,9 +68,10 @@ class Checkpoint {
   [[nodiscard]] const GgufFile* gguf() const;  // of several parts the first
   [[nodiscard]] const nlohmann::json* config_json() const;
 
-  // The tensor has been copied: its pages leave this process's memory (a later read brings them
-  // back).
-  void drop_pages(const TensorSource& tensor) const;
+  // The tensor, or `bytes` of it from `begin` on, has been copied: its pages leave this process's
+  // memory (a later read brings them back).
+  void drop_pages(const TensorSource& tensor) const { drop_pages(tensor, 0, tensor.bytes); }
+  void drop_pages(const TensorSource& tensor, uint64_t begin, uint64_t bytes) const;
 
  private:
   struct Sources;  // the open files

@@ -32,14 +32,14 @@ void expand(const int8_t* __restrict q, float scale, float bias, float* __restri
   }
 }
 
-void dequantize_groups(WeightFormat format, const std::byte* src, float* dst, int64_t n) {
+void dequantize_groups(TensorType type, const std::byte* src, float* dst, int64_t n) {
   std::array<int8_t, kChunk> q;
   std::array<float, kChunk / 16> scale;
   std::array<float, kChunk / 16> bias;
-  const int group = group_traits(format).group;
+  const int group = group_traits(type).group;
   for (int64_t begin = 0; begin < n; begin += kChunk) {
     const int64_t len = std::min(kChunk, n - begin);
-    decode_groups(format, src, len, q.data(), scale.data(), bias.data());
+    decode_groups(type, src, len, q.data(), scale.data(), bias.data());
     for (int64_t i = 0; i < len; i += group) {
       const auto g = static_cast<size_t>(i / group);
       if (group == 32) {
@@ -48,26 +48,26 @@ void dequantize_groups(WeightFormat format, const std::byte* src, float* dst, in
         expand<16>(q.data() + i, scale[g], bias[g], dst + begin + i);
       }
     }
-    src += weight_row_bytes(format, len);
+    src += tensor_row_bytes(type, len);
   }
 }
 
 }  // namespace
 
-void dequantize_row(WeightFormat format, const std::byte* src, float* dst, int64_t n) {
-  WR_CHECK_EQ(n % weight_format_traits(format).block_elems, 0);
-  switch (format) {
-    case WeightFormat::kF32:
+void dequantize_row(TensorType type, const std::byte* src, float* dst, int64_t n) {
+  WR_CHECK_EQ(n % tensor_type_traits(type).block_elems, 0);
+  switch (type) {
+    case TensorType::kF32:
       std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
       break;
-    case WeightFormat::kF16:
+    case TensorType::kF16:
       widen<&f16_to_f32>(src, dst, n);
       break;
-    case WeightFormat::kBF16:
+    case TensorType::kBF16:
       widen<&bf16_to_f32>(src, dst, n);
       break;
     default:
-      dequantize_groups(format, src, dst, n);
+      dequantize_groups(type, src, dst, n);
   }
 }
 

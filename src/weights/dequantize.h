@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "weights/weight_format.h"
+#include "weights/tensor_type.h"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace warprow {
 
-// dst[0..n) = the values of n consecutive elements (a multiple of the format's block_elems) stored
+// dst[0..n) = the values of n consecutive elements (a multiple of the type's block_elems) stored
 // at src, which need not be aligned. Bit-equal to Python's gguf.quants.dequantize for finite
 // scales, the sign of zero included.
 // Thread: pure; rows may be split over threads in any way without changing a bit.
-void dequantize_row(WeightFormat format, const std::byte* src, float* dst, int64_t n);
+void dequantize_row(TensorType type, const std::byte* src, float* dst, int64_t n);
 
 }  // namespace warprow

@@ -204,7 +204,7 @@ struct Quantised {
   void (*decode)(const uint8_t*, int64_t, int8_t*, float*, float*);
 };
 
-const Quantised* quantised(WeightFormat format) {
+const Quantised* quantised(TensorType type) {
   static constexpr Quantised kQ8_0{{8, 0, 32, false, true},
                                    &decode_blocks<&decode_q8_0, 32, 34, 32>};
   static constexpr Quantised kQ4_0{{4, 8, 32, false, true},
@@ -221,59 +221,56 @@ const Quantised* quantised(WeightFormat format) {
                                    &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
   static constexpr Quantised kQ6_K{{6, 32, 16, false, false},
                                    &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
-  switch (format) {
-    case WeightFormat::kQ8_0:
+  switch (type) {
+    case TensorType::kQ8_0:
       return &kQ8_0;
-    case WeightFormat::kQ4_0:
+    case TensorType::kQ4_0:
       return &kQ4_0;
-    case WeightFormat::kQ4_1:
+    case TensorType::kQ4_1:
       return &kQ4_1;
-    case WeightFormat::kQ5_0:
+    case TensorType::kQ5_0:
       return &kQ5_0;
-    case WeightFormat::kQ5_1:
+    case TensorType::kQ5_1:
       return &kQ5_1;
-    case WeightFormat::kQ4_K:
+    case TensorType::kQ4_K:
       return &kQ4_K;
-    case WeightFormat::kQ5_K:
+    case TensorType::kQ5_K:
       return &kQ5_K;
-    case WeightFormat::kQ6_K:
+    case TensorType::kQ6_K:
       return &kQ6_K;
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
+    default:
       return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace
 
-const GroupTraits& group_traits(WeightFormat format) {
-  const Quantised* found = quantised(format);
-  WR_CHECK(found != nullptr, "{} is not quantised", weight_format_name(format));
+const GroupTraits& group_traits(TensorType type) {
+  const Quantised* found = quantised(type);
+  WR_CHECK(found != nullptr, "{} is not quantised", tensor_type_name(type));
   return found->traits;
 }
 
 void decode_groups(
-    WeightFormat format, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias) {
-  const Quantised* found = quantised(format);
-  WR_CHECK(found != nullptr, "{} is not quantised", weight_format_name(format));
-  WR_CHECK_EQ(n % weight_format_traits(format).block_elems, 0);
-  WR_CHECK(bias != nullptr || !found->traits.has_bias, "{} has a bias", weight_format_name(format));
+    TensorType type, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias) {
+  const Quantised* found = quantised(type);
+  WR_CHECK(found != nullptr, "{} is not quantised", tensor_type_name(type));
+  WR_CHECK_EQ(n % tensor_type_traits(type).block_elems, 0);
+  WR_CHECK(bias != nullptr || !found->traits.has_bias, "{} has a bias", tensor_type_name(type));
   found->decode(bytes_of(src), n, q, scale, bias);
 }
 
-void split_scales(WeightFormat format, const std::byte* src, int64_t n, const SplitScales& out) {
+void split_scales(TensorType type, const std::byte* src, int64_t n, const SplitScales& out) {
   constexpr uint16_t kSignBit = 0x8000;
-  const WeightFormatTraits& traits = weight_format_traits(format);
-  WR_CHECK(is_quantised(format) && !group_traits(format).f16_exact,
+  const TensorTypeTraits& traits = tensor_type_traits(type);
+  WR_CHECK(is_quantised(type) && !group_traits(type).f16_exact,
            "{} has no split scales",
-           weight_format_name(format));
+           tensor_type_name(type));
   WR_CHECK_EQ(n % traits.block_elems, 0);
   const int64_t groups = traits.block_elems / traits.group;
   for (int64_t block = 0; block < n / traits.block_elems; ++block) {
     const uint8_t* from = bytes_of(src) + block * traits.block_bytes;
-    if (format == WeightFormat::kQ6_K) {
+    if (type == TensorType::kQ6_K) {
       std::memcpy(out.scale_factor + block * groups, from + 192, static_cast<size_t>(groups));
       std::memcpy(out.scale_half + block, from + 208, sizeof(uint16_t));
       continue;

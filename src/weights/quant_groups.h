@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "weights/weight_format.h"
+#include "weights/tensor_type.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -25,26 +25,26 @@ struct GroupTraits {
 };
 
 // Of a quantised format; the plain ones have no groups (checked).
-const GroupTraits& group_traits(WeightFormat format);
+const GroupTraits& group_traits(TensorType type);
 
-// Decodes n elements (a multiple of the format's block_elems) of `src`, which need not be aligned.
+// Decodes n elements (a multiple of the type's block_elems) of `src`, which need not be aligned.
 //   q      i8  [n]          Q4_0 -8..7, Q4_1 and Q4_K 0..15, Q5_0 -16..15, Q5_1 and Q5_K 0..31,
 //                           Q6_K -32..31, Q8_0 -128..127
 //   scale  f32 [n / group]
-//   bias   f32 [n / group]  null allowed if the format has none
+//   bias   f32 [n / group]  null allowed if the type has none
 void decode_groups(
-    WeightFormat format, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias);
+    TensorType type, const std::byte* src, int64_t n, int8_t* q, float* scale, float* bias);
 
 // The scales of a K-quant as the factors whose product they are: a half for each block and an s8
 // for each group. A block's decoded scale is exactly f16_to_f32(scale_half) * scale_factor, its bias
 // likewise. All arrays as in decode_groups but the halves, which are [n / block_elems]; the bias's
-// may be null if the format has none.
+// may be null if the type has none.
 struct SplitScales {
   uint16_t* scale_half;
   int8_t* scale_factor;
   uint16_t* bias_half;
   int8_t* bias_factor;
 };
-void split_scales(WeightFormat format, const std::byte* src, int64_t n, const SplitScales& out);
+void split_scales(TensorType type, const std::byte* src, int64_t n, const SplitScales& out);
 
 }  // namespace warprow

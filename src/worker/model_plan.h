@@ -10,40 +10,39 @@
 #include "models/decoder_spec.h"
 #include "runner/model_runner.h"
 #include "weights/checkpoint.h"
+#include "worker/device_policy.h"
+#include "worker/machine_facts.h"
 #include "worker/memory_plan.h"
 
+#include <cstdint>
 #include <memory>
-#include <string>
 
 namespace warprow {
+
+// What a rank does with the model in a step; its runner follows from that (worker/rank.cpp).
+enum class Stage : uint8_t {
+  kGenerate  // draw tokens
+};
 
 // A model that is understood and fits: everything decided, nothing loaded. Reads headers only.
 struct ModelPlan {
   std::unique_ptr<Checkpoint> checkpoint;
   ResolvedConfig config;
+  DeviceFacts device;  // that it is planned for
+  Stage stage = Stage::kGenerate;
   DecoderSpec spec;
   KvPlan kv;
   KvCacheSpec kv_cache;
   DecoderOptions decoder;
   RunnerOptions runner;
   MemoryPlan memory;
+  bool kv_takes_rest = false;          // the cache has what everything else leaves
+  bool max_model_len_is_wish = false;  // the user's, not cut to the cache
 
   [[nodiscard]] LoadFormat load_format() const {
     return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   }
 };
-
-// What the planner must know of the machine.
-struct MachineFacts {
-  int32_t usable_cores = 1;
-  int64_t usable_memory_bytes = 0;
-  DeviceFacts gpu;          // kind kCuda when there is one
-  std::string why_no_cuda;  // when there is none
-};
-// What is here, for a wish of EngineConfig::device: "cpu" does not look for a GPU, and the name of a
-// known GPU stands in for one.
-MachineFacts this_machine(const std::string& device = "cpu");
-HostFacts host_facts(const MachineFacts& machine);
 
 // Errors: a model that cannot be found, read or supported; wishes that contradict each other or the
 // model; too little memory, with the numbers.

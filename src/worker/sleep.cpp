@@ -2,6 +2,7 @@
 #include "worker/sleep.h"
 
 #include "base/check.h"
+#include "worker/rank.h"
 
 #include <chrono>
 #include <utility>
@@ -104,15 +105,9 @@ void SleepMode::wake_weights() {
   }
 }
 
-// Zeros, as at start: kernels may weigh a masked value by zero, which only a finite one survives. A
-// CPU's pages are zeros when they come back.
 void SleepMode::wake_cache() {
   cache_.set_resident(true);
-  if (device_.facts().kind == DeviceKind::kCpu) {
-    return;
-  }
-  stream_.fill(cache_.arena().base(), 0, cache_.arena().capacity());
-  stream_.synchronize();
+  zero_kv_cache(stream_, cache_);
 }
 
 }  // namespace warprow

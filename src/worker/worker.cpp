@@ -4,10 +4,13 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "device/shape_only.h"
-#include "layers/parameter_loader.h"
+#include "worker/kv_sizing.h"
+#include "worker/warm_up.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,66 +29,69 @@ uint64_t checksum(const std::byte* data, size_t bytes, uint64_t hash) {
 
 // How far the device's figure may be from the plan: this, or half a percent.
 constexpr int64_t kPlanSlack = int64_t{64} << 20;
-// Tokens of the warm-up step: enough to run every kernel once.
-constexpr int32_t kWarmUpToks = 8;
+
+int64_t capacity(const Arena& arena) { return static_cast<int64_t>(arena.capacity()); }
 
 }  // namespace
 
 Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
-    : plan_(std::move(plan)),
-      device_(std::move(device)),
-      stream_(device_->make_stream()),
-      weights_(device_->make_arena(ArenaPurpose::kWeights,
-                                   static_cast<size_t>(plan_.memory.weights_bytes))),
-      state_(
-          device_->make_arena(ArenaPurpose::kState, static_cast<size_t>(plan_.memory.state_bytes))),
-      workspace_(device_->make_arena(ArenaPurpose::kWorkspace,
-                                     static_cast<size_t>(plan_.memory.workspace_bytes))) {
-  ParameterLoader loader(*plan_.checkpoint, *stream_, weights_, plan_.load_format());
-  model_ = std::make_unique<Decoder>(plan_.spec, plan_.kv, plan_.decoder, loader, workspace_);
-  const auto kv_bytes = static_cast<size_t>(KvCache::planned_bytes(plan_.kv_cache));
-  kv_cache_ = std::make_unique<KvCache>(
-      device_->make_arena(ArenaPurpose::kKvCache, kv_bytes), plan_.kv_cache, plan_.kv);
-  runner_ = std::make_unique<ModelRunner>(
-      *device_, *stream_, *model_, plan_.kv, RunnerArenas{&state_, &workspace_}, plan_.runner);
-  runner_->bind_kv_cache(kv_cache_.get());
-  loader.finish();
-  if (device_->facts().kind == DeviceKind::kCuda) {
-    // Kernels may weigh a masked value by zero, which only a finite one survives.
-    const Arena& cache = kv_cache_->arena();
-    stream_->fill(cache.base(), 0, cache.capacity());
-    stream_->synchronize();
-    model_->prepare_kernels();
+    : plan_(std::move(plan)), device_(std::move(device)), stream_(device_->make_stream()) {
+  rank_ = build_rank(plan_, *device_, *stream_, planned_bytes());
+  rank_.model->prepare_kernels();
+  settle_kv_cache();
+  give_kv_cache(rank_, plan_, *device_);
+  check_plan();
+  sleep_mode_ = std::make_unique<SleepMode>(
+      *device_, *stream_, rank_.weights, *rank_.kv_cache, [this] { load_weights_again(); });
+  add_operations();
+  warm_up(*rank_.runner,
+          {plan_.runner.max_num_seqs,
+           plan_.runner.max_num_batched_tokens,
+           plan_.runner.max_model_len,
+           plan_.spec.vocab_size},
+          plan_.kv_cache);
+  zero_kv_cache(*stream_, *rank_.kv_cache);
+  measure_memory();
+}
+
+Worker::~Worker() { stream_->synchronize(); }
+
+RankBytes Worker::planned_bytes() const {
+  return {static_cast<size_t>(plan_.memory.weights_bytes),
+          static_cast<size_t>(plan_.memory.state_bytes),
+          static_cast<size_t>(plan_.memory.workspace_bytes)};
+}
+
+// Measures what driver and libraries took while the rank was built, and agrees on a cache that fits.
+// What another process took of the device meanwhile counts with them.
+void Worker::settle_kv_cache() {
+  if (device_->facts().own_memory) {
+    const int64_t taken = device_->facts().free_bytes - device_->free_bytes();
+    plan_.memory.note_foreign(taken - capacity(rank_.weights) - capacity(rank_.state) -
+                              capacity(rank_.workspace));
   }
-  for (const Arena* arena : {&weights_, &state_, &workspace_}) {
+  const RankTerms mine = offer(plan_);
+  value_or_throw(take_terms(plan_, agree({&mine, 1})));
+}
+
+// What was planned is what is used.
+void Worker::check_plan() const {
+  for (const Arena* arena : {&rank_.weights, &rank_.state, &rank_.workspace}) {
     WR_CHECK(arena->high_water() == arena->capacity(),
              "{} arena: {} bytes planned, {} used",
              arena_name(arena->purpose()),
              arena->capacity(),
              arena->high_water());
   }
-  sleep_mode_ = std::make_unique<SleepMode>(
-      *device_, *stream_, weights_, *kv_cache_, [this] { load_weights_again(); });
-  warm_up();
-  measure_memory();
-}
-
-Worker::~Worker() { stream_->synchronize(); }
-
-// An empty step with padding tokens, down the same path as every other step: it changes no state.
-void Worker::warm_up() {
-  SchedulerOutput step;
-  step.data_parallel.num_toks_padded = std::min(kWarmUpToks, plan_.runner.max_num_batched_tokens);
-  runner_->execute_model(step);
-  runner_->sample_tokens(nullptr);
-  ModelRunnerOutput output;
-  runner_->take_output(output);
-  WR_CHECK(output.rows.empty());
+  WR_CHECK(device_->pinned_bytes() == plan_.memory.pinned_bytes,
+           "pinned memory: {} bytes planned, {} used",
+           plan_.memory.pinned_bytes,
+           device_->pinned_bytes());
 }
 
 // Compares what start-up took with the plan, which sets room for graphs aside that are captured later.
 void Worker::measure_memory() {
-  if (device_->facts().kind != DeviceKind::kCuda) {
+  if (!device_->facts().own_memory) {
     return;
   }
   MemoryPlan& plan = plan_.memory;
@@ -104,52 +110,42 @@ void Worker::measure_memory() {
 // The very code that loaded them, in the same order and so at the same addresses; activations are
 // where they were.
 void Worker::load_weights_again() {
-  weights_.reset();
-  ParameterLoader loader(*plan_.checkpoint, *stream_, weights_, plan_.load_format());
+  rank_.weights.reset();
   const auto shapes = make_shape_only_device(device_->facts());
-  Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, workspace_.capacity());
-  const Decoder again(plan_.spec, plan_.kv, plan_.decoder, loader, no_activations);
-  loader.finish();
-  WR_CHECK_EQ(weights_.used(), weights_.capacity());
+  Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, rank_.workspace.capacity());
+  load_model(plan_, *stream_, rank_.weights, no_activations);
+  WR_CHECK_EQ(rank_.weights.used(), rank_.weights.capacity());
 }
 
+// In pieces, so that a large cache does not need a copy of its size.
 std::string Worker::state_checksum() {
   uint64_t hash = 0xcbf29ce484222325ULL;
-  const std::vector<RowState> rows = runner_->read_row_states();
-  hash = checksum(
-      reinterpret_cast<const std::byte*>(rows.data()), rows.size() * sizeof(RowState), hash);
-  // In pieces, so that a large cache does not need a copy of its size.
   std::vector<std::byte> piece(size_t{1} << 20);
-  const Arena& cache = kv_cache_->arena();
-  for (size_t at = 0; at < cache.used(); at += piece.size()) {
-    const size_t bytes = std::min(piece.size(), cache.used() - at);
-    stream_->copy_to_host(piece.data(), cache.base() + at, bytes);
-    stream_->synchronize();
-    hash = checksum(piece.data(), bytes, hash);
+  std::vector<std::span<const std::byte>> parts = rank_.runner->lasting_state();
+  const Arena& cache = rank_.kv_cache->arena();
+  parts.emplace_back(cache.base(), cache.used());
+  for (std::span<const std::byte> part : parts) {
+    while (!part.empty()) {
+      const size_t bytes = std::min(piece.size(), part.size());
+      stream_->copy_to_host(piece.data(), part.data(), bytes);
+      stream_->synchronize();
+      hash = checksum(piece.data(), bytes, hash);
+      part = part.subspan(bytes);
+    }
   }
   return fmt::format("{:016x}", hash);
 }
 
-std::optional<std::string> Worker::call(const std::string& operation, const std::string& argument) {
-  if (operation == "check_health") {
-    return "ok";
-  }
-  if (operation == "memory_plan") {
-    return argument == "text" ? format_plan(plan_.memory) : plan_json(plan_.memory);
-  }
-  if (operation == "attention_backends") {
-    return runner_->attention_backends();
-  }
-  if (operation == "state_checksum") {
-    return state_checksum();
-  }
-  if (operation == "sleep") {
-    return sleep_mode_->sleep(std::stoi(argument));
-  }
-  if (operation == "wake_up") {
-    return sleep_mode_->wake_up(argument);
-  }
-  return runner_->operations().call(operation, argument);
+void Worker::add_operations() {
+  Operations& operations = rank_.runner->operations();
+  operations.add("check_health", [](const std::string&) { return std::string("ok"); });
+  operations.add("memory_plan", [this](const std::string& form) {
+    return form == "text" ? format_plan(plan_.memory) : plan_json(plan_.memory);
+  });
+  operations.add("state_checksum", [this](const std::string&) { return state_checksum(); });
+  operations.add("sleep",
+                 [this](const std::string& level) { return sleep_mode_->sleep(std::stoi(level)); });
+  operations.add("wake_up", [this](const std::string& tags) { return sleep_mode_->wake_up(tags); });
 }
 
 }  // namespace warprow

@@ -27,10 +27,13 @@ class CountingExecutor final : public Executor {
     --outstanding_;
     stats_.output_wait_ns += 5000;
   }
-  std::vector<std::string> collective_rpc(const std::string& operation,
-                                          const std::string& argument) override {
-    calls_.push_back(operation + " " + argument);
-    return {operation == "step_times" ? "[[0,3],[4,7]]" : "ok"};
+  RankReplies collective_rpc(std::string_view operation,
+                             const std::string& argument,
+                             RankSet /*ranks*/) override {
+    calls_.push_back(std::string(operation) + " " + argument);
+    std::promise<std::vector<std::string>> replies;
+    replies.set_value({operation == "step_times" ? "[[0,3],[4,7]]" : "ok"});
+    return replies.get_future();
   }
   [[nodiscard]] ExecutorStats stats() const override { return stats_; }
 

@@ -31,6 +31,8 @@ struct Case {
   int32_t dim = 128;
   int32_t block_size = 16;
   bool nhd = false;
+  bool apart = false;      // keys and values in two halves
+  int32_t num_layers = 1;  // side by side in a block; the last one is read
   int32_t window = 0;
   float soft_cap = 0.0F;
   bool sinks = false;
@@ -126,9 +128,12 @@ class AttentionCudaTest : public CudaTest {
     kv_.head_dim_k = kv_.head_dim_v = c.dim;
     kv_.head_stride = c.nhd ? c.dim : int64_t{c.block_size} * c.dim;
     kv_.token_stride = c.nhd ? int64_t{c.kv_heads} * c.dim : c.dim;
-    values_at_ = int64_t{c.block_size} * c.kv_heads * c.dim;
-    kv_.block_stride = 2 * values_at_;
-    cache_.assign(static_cast<size_t>(num_blocks_ * kv_.block_stride), 0xffff);
+    const int64_t own = int64_t{c.block_size} * c.kv_heads * c.dim;
+    const int64_t piece = c.apart ? own : 2 * own;
+    kv_.block_stride = c.num_layers * piece;
+    keys_at_ = (c.num_layers - 1) * piece;
+    values_at_ = keys_at_ + (c.apart ? num_blocks_ * kv_.block_stride : own);
+    cache_.assign(static_cast<size_t>(num_blocks_ * c.num_layers * 2 * own), 0xffff);
     std::normal_distribution<float> normal(0.0F, 1.0F);
     for (size_t r = 0; r < c.rows.size(); ++r) {
       for (int32_t t = 0; t < seq_lens_[r]; ++t) {
@@ -138,7 +143,7 @@ class AttentionCudaTest : public CudaTest {
           const int64_t at =
               block * kv_.block_stride + h * kv_.head_stride + t % c.block_size * kv_.token_stride;
           for (int32_t d = 0; d < c.dim; ++d) {
-            cache_[static_cast<size_t>(at + d)] = f32_to_bf16(normal(rng_));
+            cache_[static_cast<size_t>(at + keys_at_ + d)] = f32_to_bf16(normal(rng_));
             cache_[static_cast<size_t>(at + values_at_ + d)] = f32_to_bf16(normal(rng_));
           }
         }
@@ -171,7 +176,7 @@ class AttentionCudaTest : public CudaTest {
     args.lse = make_view(poisoned<float>(static_cast<size_t>(num_toks() * case_.q_heads)),
                          num_toks(),
                          case_.q_heads);
-    args.kv.k = reinterpret_cast<std::byte*>(device_.cache);
+    args.kv.k = reinterpret_cast<std::byte*>(device_.cache + keys_at_);
     args.kv.v = reinterpret_cast<std::byte*>(device_.cache + values_at_);
     args.block_table = make_view<const int32_t>(device_.table, rows, max_blocks_);
     args.idx_mapping = make_view<const int32_t>(device_.idx, rows);
@@ -207,7 +212,7 @@ class AttentionCudaTest : public CudaTest {
     args.q = make_strided<const float>(q_.data(), num_toks(), cols, q_stride_);
     args.out = make_view(result.out.data(), num_toks(), cols);
     args.lse = make_view(result.lse.data(), num_toks(), case_.q_heads);
-    args.kv.k = reinterpret_cast<std::byte*>(cache_.data());
+    args.kv.k = reinterpret_cast<std::byte*>(cache_.data() + keys_at_);
     args.kv.v = reinterpret_cast<std::byte*>(cache_.data() + values_at_);
     args.block_table = make_view<const int32_t>(table_.data(), rows, max_blocks_);
     args.idx_mapping = make_view<const int32_t>(idx_mapping_.data(), rows);
@@ -252,8 +257,9 @@ class AttentionCudaTest : public CudaTest {
   void check(const Case& c, uint32_t seed = 1) {
     SCOPED_TRACE(::testing::Message()
                  << "heads " << c.q_heads << "/" << c.kv_heads << " dim " << c.dim << " block "
-                 << c.block_size << " nhd " << c.nhd << " window " << c.window << " cap "
-                 << c.soft_cap << " sinks " << c.sinks << " decode rows " << c.num_decode_rows);
+                 << c.block_size << " nhd " << c.nhd << " apart " << c.apart << " layers "
+                 << c.num_layers << " window " << c.window << " cap " << c.soft_cap << " sinks "
+                 << c.sinks << " decode rows " << c.num_decode_rows);
     arena().reset();
     build(c, seed);
     const Result want = run_cpu();
@@ -284,6 +290,7 @@ class AttentionCudaTest : public CudaTest {
   std::vector<uint16_t> cache_;
   std::vector<int32_t> table_, idx_mapping_, query_start_loc_, seq_lens_;
   KvLayerView kv_;
+  int64_t keys_at_ = 0;  // elements
   int64_t values_at_ = 0;
   int64_t q_stride_ = 0;
   int32_t max_blocks_ = 0;
@@ -360,6 +367,33 @@ TEST_F(AttentionCudaTest, DecodeOfLayoutsAndBlockSizes) {
       c.block_size = block_size;
       c.nhd = nhd;
       check(c);
+    }
+  }
+}
+
+// Keys and values in halves or side by side, a layer alone or among others, for decode and for both
+// kinds of prefill tiles.
+TEST_F(AttentionCudaTest, KeysAndValuesAnywhere) {
+  for (const bool nhd : {false, true}) {
+    for (const bool apart : {false, true}) {
+      for (const int32_t num_layers : {1, 3}) {
+        for (const int32_t dim : {64, 128}) {
+          Case c = with_decodes(decode_rows(12, 1, 900, 7));
+          c.dim = dim;
+          c.nhd = nhd;
+          c.apart = apart;
+          c.num_layers = num_layers;
+          c.block_size = dim == 64 ? 48 : 64;
+          check(c);
+          c.num_decode_rows = 0;
+          c.rows = {{200, 200}, {0, 0}, {64, 900}, {1, 300}};
+          check(c);
+          c.kv_heads = 8;
+          c.q_heads = 16;
+          c.rows = {{1200, 1200}, {1, 70}, {500, 777}};
+          check(c);
+        }
+      }
     }
   }
 }
@@ -487,6 +521,53 @@ TEST_F(AttentionCudaTest, AGraphIsReplayedWithOtherLengths) {
       stream().fill(args.out.data, 0xff, static_cast<size_t>(num_toks()) * args.out.shape[1] * 2);
       stream().launch_graph(*graph);
       expect_near(fetch(args), run_cpu());
+    }
+  }
+}
+
+// A whole mixed step: no row is known to have one token, so only padded counts are in the graph. It
+// is replayed with other lengths, other numbers of queries a row and fewer rows and tokens.
+TEST_F(AttentionCudaTest, AMixedGraphIsReplayedWithOtherRows) {
+  for (const bool large : {false, true}) {
+    Case c;
+    c.window = large ? 0 : 300;
+    c.kv_heads = large ? 8 : 2;
+    c.q_heads = large ? 16 : 8;
+    const int32_t toks = large ? 2048 : 128;
+    // Room for every row's keys below; queries are dealt out anew for each replay.
+    c.rows = {{toks - 3, 2500}, {1, 2500}, {1, 2500}, {1, 2500}};
+    build(c, 6);
+    const PagedAttentionArgs args = cuda_args();
+    stream().synchronize();
+    stream().begin_capture();
+    paged_attention(stream(), args);
+    const std::unique_ptr<Graph> graph = stream().end_capture();
+    const std::vector<std::vector<Row>> steps = {
+        {{1, 2500}, {1, 17}, {toks / 2, 2000}, {toks / 2 - 5, toks / 2 - 5}},
+        {{1, 1}, {1, 900}, {1, 1300}, {0, 0}},
+        {{toks, 2500}, {0, 0}, {0, 0}, {0, 0}},
+        {{5, 5}, {7, 2100}, {1, 64}, {toks - 13, 2400}}};
+    const std::vector<int32_t> rows = idx_mapping_;
+    for (const std::vector<Row>& step : steps) {
+      case_.rows = step;
+      query_start_loc_ = {0};
+      for (size_t r = 0; r < step.size(); ++r) {
+        query_start_loc_.push_back(query_start_loc_.back() + step[r].queries);
+        seq_lens_[r] = step[r].len;
+        idx_mapping_[r] = step[r].len == 0 ? -1 : rows[r];
+      }
+      const auto put = [&](int32_t* to, const std::vector<int32_t>& from) {
+        stream().copy_to_device(to, from.data(), from.size() * sizeof(int32_t));
+      };
+      put(device_.idx, idx_mapping_);
+      put(device_.starts, query_start_loc_);
+      put(device_.lens, seq_lens_);
+      stream().synchronize();
+      for (int32_t again = 0; again < 2; ++again) {
+        stream().fill(args.out.data, 0xff, static_cast<size_t>(toks) * args.out.shape[1] * 2);
+        stream().launch_graph(*graph);
+        expect_near(fetch(args), run_cpu());
+      }
     }
   }
 }

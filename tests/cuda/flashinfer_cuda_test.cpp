@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend `flashinfer` against the CPU's paged attention on the same bf16 numbers.
 #include "attention/flashinfer.h"
+#include "attention/phased.h"
 #include "device/graph.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/cuda/cuda_test.h"
@@ -29,6 +30,9 @@ struct Batch {
   std::vector<Row> rows = {};
   int32_t num_padding = 2;  // rows and tokens
   int32_t window = 0;
+  bool nhd = false;
+  bool apart = false;      // keys and values in two halves
+  int32_t num_layers = 1;  // side by side in a block; the last one is read
 
   [[nodiscard]] int32_t num_heads() const { return group * num_kv_heads; }
   [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(rows.size()) + num_padding; }
@@ -110,10 +114,15 @@ class FlashInferTest : public testing::CudaTest {
     kv_.block_size = batch.block_size;
     kv_.num_kv_heads = batch.num_kv_heads;
     kv_.head_dim_k = kv_.head_dim_v = batch.head_dim;
-    kv_.token_stride = batch.head_dim;
-    kv_.head_stride = kv_.token_stride * batch.block_size;
-    kv_.block_stride = 2 * kv_.head_stride * batch.num_kv_heads;
-    cache_ = to_bf16(random_values(static_cast<size_t>(num_blocks * kv_.block_stride)));
+    const int64_t dim = batch.head_dim;
+    kv_.token_stride = batch.nhd ? dim * batch.num_kv_heads : dim;
+    kv_.head_stride = batch.nhd ? dim : dim * batch.block_size;
+    const int64_t own = dim * batch.num_kv_heads * batch.block_size;
+    const int64_t piece = batch.apart ? own : 2 * own;
+    kv_.block_stride = batch.num_layers * piece;
+    keys_at_ = (batch.num_layers - 1) * piece;
+    values_at_ = keys_at_ + (batch.apart ? num_blocks * kv_.block_stride : own);
+    cache_ = to_bf16(random_values(static_cast<size_t>(num_blocks * batch.num_layers * 2 * own)));
     q_cols_ = int64_t{batch.num_heads()} * batch.head_dim;
     qkv_cols_ = q_cols_ + 2 * int64_t{batch.num_kv_heads} * batch.head_dim;
     qkv_ = random_values(static_cast<size_t>(batch.num_toks() * qkv_cols_));
@@ -123,8 +132,8 @@ class FlashInferTest : public testing::CudaTest {
 
   KvLayerView layer_at(void* cache) const {
     KvLayerView kv = kv_;
-    kv.k = static_cast<std::byte*>(cache);
-    kv.v = kv.k + kv.head_stride * kv.num_kv_heads * 2;
+    kv.k = static_cast<std::byte*>(cache) + keys_at_ * 2;
+    kv.v = static_cast<std::byte*>(cache) + values_at_ * 2;
     return kv;
   }
 
@@ -218,6 +227,70 @@ class FlashInferTest : public testing::CudaTest {
     largest_error_ = std::max(largest_error_, worst);
   }
 
+  // Wherever keys and values lie, for decode rows and the others.
+  void expect_equal_for_every_layout() {
+    for (const bool nhd : {false, true}) {
+      for (const bool apart : {false, true}) {
+        for (const int32_t num_layers : {1, 3}) {
+          for (const int32_t block_size : {16, 64}) {
+            ASSERT_NO_FATAL_FAILURE(expect_equal(
+                {.block_size = block_size,
+                 .rows = {{1, 4000}, {1, 1}, {1, 77}, {7, 900}, {129, 129}, {300, 700}},
+                 .nhd = nhd,
+                 .apart = apart,
+                 .num_layers = num_layers}))
+                << "nhd " << nhd << " apart " << apart << " layers " << num_layers;
+          }
+        }
+      }
+    }
+  }
+
+  // A whole mixed step: no row is known to have one token, so only padded counts are in the graph.
+  // It is replayed with other lengths, other numbers of queries a row and fewer rows and tokens.
+  void expect_mixed_graph_replays(Batch batch) {
+    constexpr int32_t kToks = 600;
+    batch.rows = {{kToks - 3, 2500}, {1, 2500}, {1, 2500}, {1, 2500}};
+    batch.num_padding = 0;
+    make_inputs(batch);
+    OnGpu on = put_on_gpu(batch, false);
+    on.metadata.batch.num_decode_rows = 0;
+    on.run(stream());  // loads what capturing may not
+    stream().synchronize();
+    stream().begin_capture();
+    on.run(stream());
+    const std::unique_ptr<Graph> graph = stream().end_capture();
+    const std::vector<std::vector<Row>> steps = {
+        {{1, 2500}, {1, 17}, {kToks / 2, 2000}, {kToks / 2 - 5, kToks / 2 - 5}},
+        {{1, 1}, {1, 900}, {1, 1300}, {0, 0}},
+        {{kToks, 2500}, {0, 0}, {0, 0}, {0, 0}},
+        {{5, 5}, {7, 2100}, {1, 64}, {kToks - 13, 2400}}};
+    const std::vector<int32_t> rows = idx_mapping_;
+    for (const std::vector<Row>& step : steps) {
+      int32_t tok = 0;
+      for (size_t r = 0; r < step.size(); ++r) {
+        query_start_[r] = tok;
+        tok += step[r].query_len;
+        seq_lens_[r] = step[r].seq_len;
+        idx_mapping_[r] = step[r].seq_len == 0 ? -1 : rows[r];
+      }
+      query_start_.back() = tok;
+      const auto put = [&](const int32_t* to, const std::vector<int32_t>& from) {
+        stream().copy_to_device(
+            const_cast<int32_t*>(to), from.data(), from.size() * sizeof(int32_t));
+      };
+      put(on.metadata.batch.idx_mapping.data, idx_mapping_);
+      put(on.metadata.batch.query_start_loc.data, query_start_);
+      put(on.metadata.batch.seq_lens.data, seq_lens_);
+      stream().synchronize();
+      stream().fill(on.call.out.data, 0xff, static_cast<size_t>(kToks * q_cols_) * 2);
+      stream().launch_graph(*graph);
+      Batch now = batch;
+      now.rows = step;
+      ASSERT_NO_FATAL_FAILURE(expect_near(now, download_act(on.call.out))) << tok << " tokens";
+    }
+  }
+
   void expect_first_row_alone_equal(Batch batch) {
     for (const int32_t len : {3000, 10, 700, 65, 1500}) {
       batch.rows.push_back({1, len});
@@ -240,6 +313,7 @@ class FlashInferTest : public testing::CudaTest {
   std::vector<int32_t> idx_mapping_, query_start_, seq_lens_, block_table_;
   int32_t max_blocks_ = 0;
   KvLayerView kv_;
+  int64_t keys_at_ = 0, values_at_ = 0;  // elements
   std::vector<uint16_t> cache_;
   std::vector<float> qkv_;
   int64_t q_cols_ = 0, qkv_cols_ = 0;
@@ -293,6 +367,13 @@ TEST_F(FlashInferTest, MixedBatches) {
 TEST_F(FlashInferTest, LongPrompt) {
   expect_equal({.group = 2, .num_kv_heads = 1, .rows = {{2500, 2500}}, .num_padding = 0});
   expect_equal({.head_dim = 64, .group = 2, .num_kv_heads = 1, .rows = {{1000, 3000}, {900, 900}}});
+}
+
+TEST_F(FlashInferTest, KeysAndValuesAnywhere) { expect_equal_for_every_layout(); }
+
+TEST_F(FlashInferTest, AMixedGraphIsReplayedWithOtherRows) {
+  expect_mixed_graph_replays({.num_kv_heads = 8});
+  expect_mixed_graph_replays({.head_dim = 64, .group = 2});
 }
 
 TEST_F(FlashInferTest, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
@@ -387,8 +468,27 @@ TEST_F(FlashInferFa2Test, AGraphIsReplayedWithOtherLengths) {
   }
 }
 
+TEST_F(FlashInferFa2Test, KeysAndValuesAnywhere) { expect_equal_for_every_layout(); }
+
+TEST_F(FlashInferFa2Test, AMixedGraphIsReplayedWithOtherRows) {
+  expect_mixed_graph_replays({.group = 7, .window = 500});
+  expect_mixed_graph_replays({.num_kv_heads = 8});
+}
+
 TEST_F(FlashInferFa2Test, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
   expect_first_row_alone_equal({.group = 5, .num_kv_heads = 8, .window = 1000});
+}
+
+// Decode rows by `native`, the others by flashinfer.
+class PhasedTest : public FlashInferTest {
+ protected:
+  std::unique_ptr<AttentionBackend> make_backend() override { return make_phased_attention(); }
+};
+
+TEST_F(PhasedTest, KeysAndValuesAnywhere) { expect_equal_for_every_layout(); }
+
+TEST_F(PhasedTest, AMixedGraphIsReplayedWithOtherRows) {
+  expect_mixed_graph_replays({.num_kv_heads = 8});
 }
 
 }  // namespace

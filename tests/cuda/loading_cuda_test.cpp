@@ -4,6 +4,7 @@
 #include "tests/layers/mixed_checkpoint.h"
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ class LoadingCuda : public testing::CudaTest {
     return download(reinterpret_cast<const uint16_t*>(weight.data),
                     static_cast<size_t>(weight.n) * static_cast<size_t>(weight.k));
   }
-  static TensorWish wish(const std::string& name, RowOrder order = RowOrder::kPlain) {
+  static TensorSpec spec(const std::string& name, RowOrder order = RowOrder::kPlain) {
     return {name, MixedCheckpoint::kRows, MixedCheckpoint::kCols, order, MixedCheckpoint::kHeadDim};
   }
 
@@ -29,12 +30,13 @@ class LoadingCuda : public testing::CudaTest {
 };
 
 TEST_F(LoadingCuda, EveryFormatInBothOrdersBecomesRowsOfBf16) {
+  ASSERT_EQ(mixed_.matrices().size(), static_cast<size_t>(kNumValueTypes) + 1);
   for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
     ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
     std::vector<std::pair<std::string, PackedWeight>> placed;
     for (const std::string& name : mixed_.matrices()) {
       if (name != "large") {
-        placed.emplace_back(name, loader.matrix(wish(name, order)));
+        placed.emplace_back(name, loader.matrix(spec(name, order)));
       }
     }
     loader.finish();
@@ -48,8 +50,8 @@ TEST_F(LoadingCuda, EveryFormatInBothOrdersBecomesRowsOfBf16) {
 
 TEST_F(LoadingCuda, PartsOfOneLayerLieOneBelowTheOther) {
   ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
-  const std::vector<TensorWish> parts{
-      wish("Q4_K", RowOrder::kRopePairs), wish("Q8_0", RowOrder::kRopePairs), wish("Q6_K")};
+  const std::vector<TensorSpec> parts{
+      spec("Q4_K", RowOrder::kRopePairs), spec("Q8_0", RowOrder::kRopePairs), spec("Q6_K")};
   const PackedWeight weight = loader.stacked(parts);
   const PackedWeight large =
       loader.matrix({"large", MixedCheckpoint::kLargeRows, MixedCheckpoint::kCols});
@@ -57,7 +59,7 @@ TEST_F(LoadingCuda, PartsOfOneLayerLieOneBelowTheOther) {
   loader.finish();
   EXPECT_EQ(weight.n, 3 * MixedCheckpoint::kRows);
   std::vector<uint16_t> expected;
-  for (const TensorWish& part : parts) {
+  for (const TensorSpec& part : parts) {
     const std::vector<uint16_t> rows = mixed_.expected(part.name, part.order);
     expected.insert(expected.end(), rows.begin(), rows.end());
   }
@@ -65,6 +67,28 @@ TEST_F(LoadingCuda, PartsOfOneLayerLieOneBelowTheOther) {
   EXPECT_EQ(rows_of(large), mixed_.expected("large", RowOrder::kPlain));
   EXPECT_EQ(to_bf16(download(norm.data, MixedCheckpoint::kCols)),
             mixed_.expected("norm", RowOrder::kPlain));
+}
+
+TEST_F(LoadingCuda, AFormatMayKeepItsBytes) {
+  WeightFormat kept = weight_format_of(TensorType::kQ8_0);
+  kept.cuda = {Repack::kKept, kept.cpu.product};
+  ParameterLoader loader(mixed_.checkpoint(), stream(), arena());
+  TensorSpec spec{"Q8_0", MixedCheckpoint::kRows, MixedCheckpoint::kCols};
+  spec.format = &kept;
+  spec.shard = {ShardRule::Axis::kCols, 1, 2, 1};
+  const PackedWeight weight = loader.matrix(spec);
+  loader.finish();
+  EXPECT_EQ(weight.kind, PackedKind::kQ8);
+  EXPECT_EQ(weight.k, MixedCheckpoint::kCols / 2);
+  const TensorSource& tensor = *mixed_.checkpoint().find("Q8_0");
+  const size_t half = tensor.row_bytes / 2;
+  const std::vector<std::byte> got =
+      download(weight.data, half * static_cast<size_t>(MixedCheckpoint::kRows));
+  for (size_t row = 0; row < static_cast<size_t>(MixedCheckpoint::kRows); ++row) {
+    EXPECT_EQ(
+        std::memcmp(got.data() + row * half, tensor.data + row * tensor.row_bytes + half, half), 0)
+        << row;
+  }
 }
 
 TEST_F(LoadingCuda, DummyWeightsAreTheSameOnBothDevicesAndReadNothing) {

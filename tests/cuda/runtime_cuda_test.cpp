@@ -72,7 +72,7 @@ class RuntimeCuda : public testing::Test {
     return test::numbered_request(id, prompt_len, max_tokens, 2000);
   }
   static nlohmann::json memory_plan(ModelRig& rig) {
-    return nlohmann::json::parse(rig.executor().collective_rpc("memory_plan", "").front());
+    return nlohmann::json::parse(rig.executor().call(ReadMemoryPlan{}).get().front());
   }
 
  private:
@@ -109,10 +109,10 @@ TEST_F(RuntimeCuda, EmptyStepsChangeNoState) {
     ModelRig rig(with);
     rig.add(request(1, 20, 30));
     run_steps(rig, 6);
-    const auto before = rig.executor().collective_rpc("state_checksum", "");
+    const auto before = rig.executor().call(StateChecksum{}).get();
     expect_empty_steps_change_nothing(rig, {0, 6, 64});
     EXPECT_EQ(rig.run().at(1).tokens.size(), 30U);
-    EXPECT_NE(rig.executor().collective_rpc("state_checksum", ""), before);
+    EXPECT_NE(rig.executor().call(StateChecksum{}).get(), before);
   }
 }
 
@@ -193,6 +193,13 @@ TEST_F(RuntimeCuda, TooLittleMemoryIsRefusedBeforeLoading) {
   EXPECT_GE(free_bytes(), before / 2 - 64 * kMiB);
 }
 
+TEST_F(RuntimeCuda, ADeviceThatIsNotThereIsRefusedByItsNumber) {
+  const std::string why_not = cuda::find_device(1000).why_not;
+  EXPECT_NE(why_not.find("no CUDA device 1000: there are "), std::string::npos) << why_not;
+  EXPECT_THROW(cuda::make_cuda_device(1000), StartupError);
+  EXPECT_FALSE(this_machine("cuda", 1000).why_no_cuda.empty());
+}
+
 TEST_F(RuntimeCuda, AnArenaThatDoesNotFitLeavesNoAddressesReserved) {
   constexpr size_t kBytes = size_t{32} << 40;  // a process has addresses for a few of these
   const auto device = cuda::make_cuda_device();
@@ -221,15 +228,14 @@ TEST_F(RuntimeCuda, SleepGivesMemoryBackAndChangesNoAnswer) {
   EXPECT_EQ(expected.size(), 30U);
   const int64_t captures = rig.executor().stats().graph_captures;
   EXPECT_GT(captures, 0);
-  for (const char* level : {"1", "2"}) {
+  for (const int level : {1, 2}) {
     const int64_t before = free_bytes();
-    const auto report =
-        nlohmann::json::parse(rig.executor().collective_rpc("sleep", level).front());
+    const auto report = nlohmann::json::parse(rig.executor().call(SleepRanks{level}).get().front());
     const auto given = report["weights_bytes"].get<int64_t>() + report["kv_bytes"].get<int64_t>();
     EXPECT_GT(given, 3000 * kMiB);
     EXPECT_GE(free_bytes() - before, given * 95 / 100);
-    rig.executor().collective_rpc("wake_up", "weights");
-    rig.executor().collective_rpc("wake_up", "kv_cache");
+    rig.executor().call(WakeRanks{"weights"}).get();
+    rig.executor().call(WakeRanks{"kv_cache"}).get();
     EXPECT_LE(std::abs(free_bytes() - before), 4 * kMiB);
     EXPECT_EQ(answer(), expected) << "level " << level;
     EXPECT_EQ(rig.executor().stats().graph_captures, captures);

@@ -2,7 +2,9 @@
 // The row operations of a decoder layer on CUDA against their CPU twins: the same arguments, once on
 // device memory and once on the host's float32 copy of it.
 #include "base/dtype.h"
+#include "kernels/activation/gelu_and_mul.h"
 #include "kernels/activation/silu_and_mul.h"
+#include "kernels/add/add_rows.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
 #include "kernels/linear/pack.h"
@@ -233,6 +235,56 @@ TEST_F(SmallOpsCuda, SiluAndMul) {
   }
 }
 
+TEST_F(SmallOpsCuda, GeluAndMul) {
+  for (const int64_t width : {1, 7, 100, 1032, 12288}) {
+    for (const int64_t gap : {0, 3}) {
+      for (const int64_t rows : {0, 1, 130}) {
+        SCOPED_TRACE(::testing::Message() << rows << " rows, " << width << " wide, gap " << gap);
+        Matrix x(*this, DType::kBF16, rows, 2 * width, gap);
+        Matrix y(*this, DType::kBF16, rows, width, gap);
+        x.fill([&] { return rng_() % 20 == 0 ? 30.0F * normal() : normal(); });
+        run([](Stream& stream, const GeluAndMulArgs& args) { gelu_and_mul(stream, args); },
+            [&](Side side) { return GeluAndMulArgs{x.view(side), y.view(side)}; });
+        y.expect_same(kHalfUlpOfBf16, 1e-6F);
+        if (HasFatalFailure()) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, AddRows) {
+  for (const int64_t width : {1, 100, 1024, 4096}) {
+    for (const int64_t gap : {0, 3}) {
+      for (const float scale : {1.0F, 0.3F}) {
+        SCOPED_TRACE(::testing::Message() << width << " wide, gap " << gap << ", scale " << scale);
+        Matrix x(*this, DType::kF32, 5, width, gap);
+        Matrix y(*this, DType::kF32, 5, width, gap);
+        x.fill(normals());
+        y.fill(normals());
+        run([](Stream& stream, const AddRowsArgs& args) { add_rows(stream, args); },
+            [&](Side side) { return AddRowsArgs{x.floats(side), y.floats(side), scale}; });
+        y.expect_same(0.0F, 0.0F);
+        if (HasFatalFailure()) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, GatherRowsWithoutAnIndexCopiesAll) {
+  for (const int64_t width : {1, 100, 4096}) {
+    Matrix x(*this, DType::kF32, 7, width, 3);
+    Matrix y(*this, DType::kF32, 7, width);
+    x.fill(normals());
+    run([](Stream& stream, const GatherRowsArgs& args) { gather_rows(stream, args); },
+        [&](Side side) { return GatherRowsArgs{x.view(side), {}, y.view(side)}; });
+    y.expect_same(0.0F, 0.0F);
+  }
+}
+
 TEST_F(SmallOpsCuda, GatherRows) {
   const Numbers<int32_t> index(*this, {4, -1, 0, 4, 6});
   for (const DType type : {DType::kF32, DType::kBF16}) {
@@ -410,6 +462,15 @@ TEST_F(SmallOpsCuda, Embedding) {
             PackedWeight weight = shape;
             weight.data = side == Side::kCuda ? table.device() : packed.data();
             return EmbeddingArgs{ids.view(side), weight, y.view(side)};
+          });
+      y.expect_same(0.0F, 0.0F);
+      Matrix given(*this, DType::kF32, 7, width, gap);
+      given.fill(normals());
+      run([](Stream& stream, const EmbeddingArgs& args) { embedding(stream, args); },
+          [&](Side side) {
+            PackedWeight weight = shape;
+            weight.data = side == Side::kCuda ? table.device() : packed.data();
+            return EmbeddingArgs{ids.view(side), weight, y.view(side), given.floats(side), 1.7F};
           });
       y.expect_same(0.0F, 0.0F);
       if (HasFatalFailure()) {

@@ -169,6 +169,15 @@ std::vector<Axis> batch_axes() {
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kPiecewise) == 0 && rig.num_steps(GraphMode::kFull) > 0;
        }},
+      {"graphs_full",  // mixed steps too
+       [](EngineConfig& c) {
+         c.cudagraph_mode = "full";
+         c.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+       },
+       [mixed](ModelRig& rig) {
+         return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kPiecewise) == 0 &&
+                rig.executor().stats().graphs_piecewise == 0 && mixed(rig);
+       }},
       {"graphs_of_few_sizes",  // much padding, and steps too large for a graph
        [](EngineConfig& c) { c.cudagraph_capture_sizes = "16,64"; },
        [](ModelRig& rig) {
@@ -211,7 +220,7 @@ std::vector<Axis> batch_axes() {
       {"layout_nhd",
        [](EngineConfig& c) { c.kv_cache_layout = "nhd"; },
        [](ModelRig& rig) {
-         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+         return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
       {"layout_nhd_block_64",
        [](EngineConfig& c) {
@@ -219,7 +228,7 @@ std::vector<Axis> batch_axes() {
          c.block_size = 64;
        },
        [](ModelRig& rig) {
-         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+         return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
   };
 }

@@ -22,6 +22,21 @@ std::unique_ptr<CpuDevice> device_of(CpuStreamMode mode, uint64_t seed = 1, int3
   return make_cpu_device(options);
 }
 
+// A plan counts what was asked for; a machine counts what lives.
+TEST(PinnedMemory, IsCounted) {
+  const auto device = device_of(CpuStreamMode::kInline);
+  const PinnedBuffer kept = device->make_pinned(100);
+  {
+    const PinnedBuffer passing = device->make_pinned(28);
+    EXPECT_EQ(device->pinned_bytes(), 128);
+  }
+  EXPECT_EQ(device->pinned_bytes(), 100);
+  const auto shapes = make_shape_only_device(device->facts());
+  shapes->make_pinned(100);
+  shapes->make_pinned(int64_t{1} << 40);
+  EXPECT_EQ(shapes->pinned_bytes(), 100 + (int64_t{1} << 40));
+}
+
 class StreamTest : public testing::TestWithParam<CpuStreamMode> {};
 INSTANTIATE_TEST_SUITE_P(Modes,
                          StreamTest,

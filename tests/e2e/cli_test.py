@@ -177,6 +177,12 @@ class Models(CliTest):
         self.assertIn("H200", plan["device"])
         self.assertLessEqual(plan["planned_bytes"], 0.9 * plan["total_bytes"])
         self.assertGreater(plan["planned_bytes"], 0.899 * plan["total_bytes"])
+        self.assertEqual((plan["foreign_estimated_bytes"], plan["foreign_measured_bytes"]), (32 << 20, 0))
+        self.assertIn("pinned_bytes", plan["figures"]["planned"])
+        self.assertGreater(plan["pinned_bytes"], 0)
+        text = self.succeed("plan", MODEL, "--device", "h200").stdout.decode()
+        self.assertRegex(text, r"driver +32\.0 MiB estimated")
+        self.assertRegex(text, r"host memory +[0-9.]+ MiB planned +pinned")
         self.refuse(USAGE, "h200 is for plans", "generate", MODEL, "-p", "x", "--device", "h200")
         self.refuse(NO_MEMORY, "do not fit in", "plan", MODEL, "--device", "h200", "--kv-cache-memory-bytes", "200GiB")
 

@@ -4,6 +4,7 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <future>
 #include <stdexcept>
 #include <thread>
 
@@ -50,6 +51,47 @@ FakeExecutor::FakeExecutor(const FakeModel& model) : model_(model) {
   facts_.kv.num_blocks = model.num_blocks;
   rows_.resize(static_cast<size_t>(model.max_num_seqs));
   kv_.assign(static_cast<size_t>(model.num_blocks) * static_cast<size_t>(model.block_size), -1);
+  if (model.notifies_outputs) {
+    notifier_ = std::jthread([this](const std::stop_token& stop) { notify_when_due(stop); });
+  }
+}
+
+FakeExecutor::~FakeExecutor() = default;
+
+bool FakeExecutor::set_wake_up(WakeUp* wake_up) {
+  const std::scoped_lock lock(due_mutex_);
+  wake_up_ = wake_up;
+  return model_.notifies_outputs;
+}
+
+// Also what stands for another process's answer: the engine hears of an output once it can be taken.
+void FakeExecutor::notify_when_due(const std::stop_token& stop) {
+  std::unique_lock lock(due_mutex_);
+  while (due_changed_.wait(lock, stop, [this] { return !due_.empty(); })) {
+    const auto when = due_.front();
+    due_.pop_front();
+    while (!stop.stop_requested() && (std::chrono::steady_clock::now() < when || gate_is_shut())) {
+      due_changed_.wait_for(lock, stop, std::chrono::milliseconds(1), [] { return false; });
+    }
+    if (wake_up_ != nullptr) {
+      wake_up_->notify();
+    }
+  }
+}
+
+std::optional<DataParallelShape> FakeExecutor::idle_step() {
+  if (model_.empty_steps_wanted == nullptr || *model_.empty_steps_wanted <= 0) {
+    return std::nullopt;
+  }
+  return DataParallelShape{.num_toks_padded = 8};
+}
+
+RankReplies FakeExecutor::collective_rpc(std::string_view /*operation*/,
+                                         const std::string& /*argument*/,
+                                         RankSet /*ranks*/) {
+  std::promise<std::vector<std::string>> replies;
+  replies.set_value({""});
+  return replies.get_future();
 }
 
 FakeExecutor::Row& FakeExecutor::live_row(RowId id) {
@@ -97,6 +139,15 @@ void FakeExecutor::sample_tokens(const GrammarOutput* grammar) {
   pending.output.stats.num_toks = total;
   device_free_at_ = std::max(forward_ends_at_, std::chrono::steady_clock::now()) + model_.step_time;
   pending.ready_at = device_free_at_;
+  if (model_.notifies_outputs) {
+    const std::scoped_lock lock(due_mutex_);
+    due_.push_back(pending.ready_at);
+    due_changed_.notify_one();
+  }
+  if (executing_.data_parallel.num_toks_padded > 0) {
+    WR_CHECK_EQ(total, 0);
+    --*model_.empty_steps_wanted;
+  }
   outputs_.push_back(std::move(pending));
   stats_.max_steps_in_flight = std::max<int64_t>(stats_.max_steps_in_flight, num_outstanding());
 }
@@ -221,11 +272,12 @@ void FakeExecutor::sample(Row& row, std::span<const uint32_t> mask, ModelRunnerO
 }
 
 bool FakeExecutor::output_ready() const {
-  return !outputs_.empty() && std::chrono::steady_clock::now() >= outputs_.front().ready_at;
+  return !outputs_.empty() && !gate_is_shut() &&
+         std::chrono::steady_clock::now() >= outputs_.front().ready_at;
 }
 
 void FakeExecutor::take_output(ModelRunnerOutput& output) {
-  while (model_.gate_shut != nullptr && *model_.gate_shut) {
+  while (gate_is_shut()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   WR_CHECK(!outputs_.empty(), "take_output with nothing outstanding");

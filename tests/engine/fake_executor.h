@@ -5,10 +5,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 namespace warprow::testing {
@@ -26,6 +32,8 @@ struct FakeModel {
   int64_t throw_at_step = -1;                 // execute_model of this step (counted from 0) throws
   bool forward_outlasts_masks = false;        // no forward is done before its sample_tokens
   const std::atomic<bool>* gate_shut = nullptr;  // while it is true no output comes
+  bool notifies_outputs = false;
+  std::atomic<int>* empty_steps_wanted = nullptr;  // counted down by steps without tokens
 };
 
 // What the toy model answers to a context: a hash of all its tokens, and of the seed where the row
@@ -43,10 +51,11 @@ int32_t toy_rank(TokenId token);
 // the two phases, row lifetimes, positions, and a KV cache (one token id per slot) in which each
 // row must find its own tokens again.
 //
-// Thread: the engine's.
+// Thread: the engine's; one of its own with FakeModel::notifies_outputs.
 class FakeExecutor : public Executor {
  public:
   explicit FakeExecutor(const FakeModel& model);
+  ~FakeExecutor() override;
 
   [[nodiscard]] const ModelFacts& model_facts() const override { return facts_; }
   [[nodiscard]] int32_t max_concurrent_batches() const override {
@@ -60,9 +69,12 @@ class FakeExecutor : public Executor {
   }
   [[nodiscard]] bool output_ready() const override;
   void take_output(ModelRunnerOutput& output) override;
-  std::vector<std::string> collective_rpc(const std::string&, const std::string&) override {
-    return {""};
-  }
+  // With FakeModel::notifies_outputs from a thread of its own, when their time has come.
+  bool set_wake_up(WakeUp* wake_up) override;
+  std::optional<DataParallelShape> idle_step() override;
+  RankReplies collective_rpc(std::string_view operation,
+                             const std::string& argument,
+                             RankSet ranks) override;
   [[nodiscard]] ExecutorStats stats() const override { return stats_; }
 
  private:
@@ -79,6 +91,10 @@ class FakeExecutor : public Executor {
     std::chrono::steady_clock::time_point ready_at;
   };
 
+  [[nodiscard]] bool gate_is_shut() const {
+    return model_.gate_shut != nullptr && *model_.gate_shut;
+  }
+  void notify_when_due(const std::stop_token& stop);
   Row& live_row(RowId id);
   void release(const std::vector<RowId>& rows);
   void add_rows(const SchedulerOutput& step);
@@ -98,6 +114,12 @@ class FakeExecutor : public Executor {
   std::deque<Pending> outputs_;
   std::chrono::steady_clock::time_point device_free_at_;
   ExecutorStats stats_;
+
+  std::mutex due_mutex_;
+  std::condition_variable_any due_changed_;
+  std::deque<std::chrono::steady_clock::time_point> due_;  // under the mutex, like the next
+  WakeUp* wake_up_ = nullptr;
+  std::jthread notifier_;
 };
 
 }  // namespace warprow::testing

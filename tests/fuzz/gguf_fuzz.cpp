@@ -30,7 +30,7 @@ void read_tensors(const GgufFile& file) {
   for (const GgufTensor& tensor : file.tensors()) {
     WR_CHECK(file.find_tensor(tensor.name) == &tensor);
     WR_CHECK_EQ(file.tensor_bytes(tensor).size(), tensor.bytes);
-    const auto format = weight_format_of(tensor.type);
+    const auto format = tensor_type_of(tensor.type);
     if (format && tensor.ne[0] <= kMaxCols) {
       std::vector<float> row(static_cast<size_t>(tensor.ne[0]));
       dequantize_row(*format, file.tensor_bytes(tensor).data(), row.data(), tensor.ne[0]);

@@ -46,18 +46,18 @@ void put_half(Bytes& bytes, size_t at, float value) {
 
 // Random blocks with scales that keep the weights around 0.1.
 Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
-  const WeightFormat format = *weight_format_of(type);
-  const WeightFormatTraits& traits = weight_format_traits(format);
+  const TensorType format = *tensor_type_of(type);
+  const TensorTypeTraits& traits = tensor_type_traits(format);
   Bytes bytes(static_cast<size_t>(count / traits.block_elems * traits.block_bytes));
   if (!is_quantised(format)) {
     std::normal_distribution<float> normal(0.0F, 0.1F);
     for (int64_t i = 0; i < count; ++i) {
       const float value = normal(random);
       const uint16_t half =
-          format == WeightFormat::kF16 ? test::f32_to_f16(value) : f32_to_bf16(value);
+          format == TensorType::kF16 ? test::f32_to_f16(value) : f32_to_bf16(value);
       std::byte* at = bytes.data() + i * traits.block_bytes;
       std::memcpy(at,
-                  format == WeightFormat::kF32 ? static_cast<const void*>(&value) : &half,
+                  format == TensorType::kF32 ? static_cast<const void*>(&value) : &half,
                   static_cast<size_t>(traits.block_bytes));
     }
     return bytes;
@@ -69,21 +69,21 @@ Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
   for (size_t block = 0; block < bytes.size(); block += block_bytes) {
     const float scale = 0.5F + 0.001F * static_cast<float>(random() % 1000);
     switch (format) {
-      case WeightFormat::kQ6_K:
+      case TensorType::kQ6_K:
         put_half(bytes, block + 208, scale * 1e-4F);
         break;
-      case WeightFormat::kQ4_K:
-      case WeightFormat::kQ5_K:
+      case TensorType::kQ4_K:
+      case TensorType::kQ5_K:
         put_half(bytes, block, scale * 5e-4F);
         put_half(bytes, block + 2, scale * 3e-3F);
         break;
-      case WeightFormat::kQ4_1:
-      case WeightFormat::kQ5_1:
+      case TensorType::kQ4_1:
+      case TensorType::kQ5_1:
         put_half(bytes, block, scale * 0.02F);
         put_half(bytes, block + 2, scale * -0.2F);
         break;
       default:
-        put_half(bytes, block, scale * (format == WeightFormat::kQ8_0 ? 0.002F : 0.02F));
+        put_half(bytes, block, scale * (format == TensorType::kQ8_0 ? 0.002F : 0.02F));
     }
   }
   return bytes;
@@ -129,7 +129,7 @@ class ModelPair {
     const std::vector<uint64_t> ne{256, static_cast<uint64_t>(rows)};
     const Bytes bytes = random_weights(type, rows * 256, random_);
     std::vector<float> values(static_cast<size_t>(rows) * 256);
-    dequantize_row(*weight_format_of(type), bytes.data(), values.data(), rows * 256);
+    dequantize_row(*tensor_type_of(type), bytes.data(), values.data(), rows * 256);
     as_stored_.add_tensor(name, type, ne, bytes);
     as_float_.add_f32(name, ne, values);
   }

@@ -61,9 +61,13 @@ class WatchingExecutor final : public Executor {
     decoded_ = decodes;
     last_output_ = now;
   }
-  std::vector<std::string> collective_rpc(const std::string& operation,
-                                          const std::string& argument) override {
-    return inner_->collective_rpc(operation, argument);
+  void enter_thread() override { inner_->enter_thread(); }
+  bool set_wake_up(WakeUp* wake_up) override { return inner_->set_wake_up(wake_up); }
+  std::optional<DataParallelShape> idle_step() override { return inner_->idle_step(); }
+  RankReplies collective_rpc(std::string_view operation,
+                             const std::string& argument,
+                             RankSet ranks) override {
+    return inner_->collective_rpc(operation, argument, ranks);
   }
   [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
 

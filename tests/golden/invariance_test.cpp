@@ -213,7 +213,7 @@ std::vector<Axis> axes(const Workload& load) {
       {"layout_nhd",
        [](RigOptions& o) { o.config.kv_cache_layout = "nhd"; },
        [](ModelRig& rig) {
-         return rig.executor().model_facts().kv.groups[0].layout == KvLayout::kNHD;
+         return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
       {"backends_by_layer",  // the same backend by two names, so in groups of their own
        [](RigOptions& o) { o.config.attention_backend = "cpu_paged:0,auto"; },
@@ -317,7 +317,7 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
        4,
        [few_blocks](RigOptions& o) {
          o.config.max_model_len = 128;
-         o.config.kv_cache_memory_bytes = few_blocks;
+         o.config.kv_cache_memory_bytes = few_blocks * 9 / 10;  // rows end sooner
          o.config.enable_prefix_caching = true;
        },
        [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},

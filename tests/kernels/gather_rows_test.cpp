@@ -19,5 +19,13 @@ TEST(GatherRows, CopiesRowsAndClearsPadding) {
   EXPECT_EQ(out, (std::vector<float>{4, 5, 0, 0, 0, 1, 4, 5}));
 }
 
+TEST(GatherRows, WithoutAnIndexCopiesAll) {
+  testing::CpuHarness cpu;
+  const std::vector<float> x{0, 1, 9, 2, 3, 9};
+  std::vector<float> out(4, -7.0F);
+  gather_rows(*cpu.stream, {make_strided(x.data(), 2, 2, 3), {}, make_view(out.data(), 2, 2)});
+  EXPECT_EQ(out, (std::vector<float>{0, 1, 2, 3}));
+}
+
 }  // namespace
 }  // namespace warprow

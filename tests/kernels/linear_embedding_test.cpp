@@ -42,5 +42,29 @@ TEST(EmbeddingTest, RowsAreExactForEveryKind) {
   }
 }
 
+// Rows of the table are scaled, given ones are taken as they are.
+TEST(EmbeddingTest, ScaledAndGivenRows) {
+  constexpr int32_t kWidth = 32;
+  InlineDevice d(1);
+  std::mt19937 rng(12);
+  const TestWeight t = make_weight(rng, kKindCases[0].shape(8, kWidth));
+  const std::vector<int32_t> ids = {3, -1, 7};
+  std::vector<float> given(ids.size() * kWidth);
+  for (size_t i = 0; i < given.size(); ++i) {
+    given[i] = static_cast<float>(i) + 0.25F;
+  }
+  std::vector<float> out(given.size());
+  EmbeddingArgs args{
+      make_view(ids.data(), 3), t.w, make_view(out.data(), 3, static_cast<int64_t>(kWidth))};
+  args.given = make_view<const float>(given.data(), 3, kWidth);
+  args.scale = 2.0F;
+  embedding(*d.stream, args);
+  for (size_t i = 0; i < kWidth; ++i) {
+    EXPECT_EQ(out[i], 2.0F * t.values[3 * kWidth + i]);
+    EXPECT_EQ(out[kWidth + i], given[kWidth + i]);
+    EXPECT_EQ(out[2 * kWidth + i], 2.0F * t.values[7 * kWidth + i]);
+  }
+}
+
 }  // namespace
 }  // namespace warprow

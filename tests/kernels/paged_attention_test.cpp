@@ -61,6 +61,8 @@ struct Options {
   float soft_cap = 0.0F;
   bool causal = true;
   bool nhd = false;
+  bool apart = false;      // keys and values in two halves
+  int32_t num_layers = 1;  // side by side in a block; the last one is read
   std::vector<float> sinks;
 };
 
@@ -83,8 +85,8 @@ class Batch {
   Outcome run() {
     CpuHarness cpu(o_.threads);
     PagedAttentionArgs a;
-    a.kv = {k_.data(),
-            v_.data(),
+    a.kv = {cache_.data() + keys_at_ * element(),
+            cache_.data() + values_at_ * element(),
             w_.dtype,
             o_.block_size,
             w_.hkv,
@@ -157,10 +159,14 @@ class Batch {
     const int64_t dim = std::max(w_.dim_k, w_.dim_v);
     token_stride_ = o_.nhd ? w_.hkv * dim : dim;
     head_stride_ = o_.nhd ? dim : o_.block_size * dim;
-    block_stride_ = int64_t{o_.block_size} * w_.hkv * dim;
-    const auto bytes = static_cast<size_t>(num_blocks_ * block_stride_) * dtype_bytes(w_.dtype);
-    k_.assign(bytes, std::byte{0xff});  // NaN wherever nothing was written
-    v_.assign(bytes, std::byte{0xff});
+    const int64_t own = int64_t{o_.block_size} * w_.hkv * dim;
+    const int64_t piece = o_.apart ? own : 2 * own;
+    block_stride_ = o_.num_layers * piece;
+    keys_at_ = (o_.num_layers - 1) * piece;
+    values_at_ = keys_at_ + (o_.apart ? num_blocks_ * block_stride_ : own);
+    const int64_t elements = num_blocks_ * o_.num_layers * 2 * own;
+    cache_.assign(static_cast<size_t>(elements * element()),
+                  std::byte{0xff});  // NaN wherever nothing was written
     for (size_t r = 0; r < pieces_.size(); ++r) {
       for (int32_t t = 0; pieces_[r].request >= 0 && t < pieces_[r].end; ++t) {
         const int32_t block =
@@ -169,19 +175,25 @@ class Batch {
           const int64_t at =
               block * block_stride_ + h * head_stride_ + t % o_.block_size * token_stride_;
           const auto request = static_cast<size_t>(pieces_[r].request);
-          write(k_, at, &w_.k[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_k)], w_.dim_k);
-          write(v_, at, &w_.v[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_v)], w_.dim_v);
+          write(keys_at_ + at,
+                &w_.k[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_k)],
+                w_.dim_k);
+          write(values_at_ + at,
+                &w_.v[request][static_cast<size_t>((t * w_.hkv + h) * w_.dim_v)],
+                w_.dim_v);
         }
       }
     }
   }
 
-  void write(std::vector<std::byte>& cache, int64_t at, const float* x, int32_t n) const {
+  [[nodiscard]] int64_t element() const { return static_cast<int64_t>(dtype_bytes(w_.dtype)); }
+
+  void write(int64_t at, const float* x, int32_t n) {
     for (int32_t i = 0; i < n; ++i) {
       if (w_.dtype == DType::kBF16) {
-        reinterpret_cast<uint16_t*>(cache.data())[at + i] = f32_to_bf16(x[i]);
+        reinterpret_cast<uint16_t*>(cache_.data())[at + i] = f32_to_bf16(x[i]);
       } else {
-        reinterpret_cast<float*>(cache.data())[at + i] = x[i];
+        reinterpret_cast<float*>(cache_.data())[at + i] = x[i];
       }
     }
   }
@@ -204,9 +216,10 @@ class Batch {
   std::vector<Piece> pieces_;
   Options o_;
   std::vector<int32_t> seq_lens_, query_start_, idx_mapping_, table_;
-  std::vector<std::byte> k_, v_;
+  std::vector<std::byte> cache_;
   std::vector<float> q_;
   int64_t tokens_ = 0, q_stride_ = 0, block_stride_ = 0, head_stride_ = 0, token_stride_ = 0;
+  int64_t keys_at_ = 0, values_at_ = 0;  // elements
   int32_t max_blocks_ = 0, num_blocks_ = 0;
 };
 
@@ -306,6 +319,33 @@ TEST(PagedAttention, Bf16CacheAndTokenMajorLayout) {
   }
 }
 
+// Wherever keys and values lie: the order inside a block, in halves or side by side, alone or among
+// other layers.
+TEST(PagedAttention, BitEqualForEveryLayout) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    World w;
+    w.dtype = dtype;
+    w.fill();
+    for (const CpuIsa isa : testing::runnable_isas()) {
+      const ScopedCpuIsa scope(isa);
+      const Outcome expected = Batch(w, kMixed, {}).run();
+      for (const bool nhd : {false, true}) {
+        for (const bool apart : {false, true}) {
+          for (const int32_t num_layers : {1, 3}) {
+            Options o;
+            o.nhd = nhd;
+            o.apart = apart;
+            o.num_layers = num_layers;
+            const Outcome got = Batch(w, kMixed, o).run();
+            ASSERT_EQ(got.out, expected.out) << nhd << apart << num_layers;
+            ASSERT_EQ(got.lse, expected.lse) << nhd << apart << num_layers;
+          }
+        }
+      }
+    }
+  }
+}
+
 class PagedAttentionOf : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Caches,
                          PagedAttentionOf,
@@ -343,6 +383,7 @@ TEST_P(PagedAttentionOf, HeadDimensionsAndGroups) {
                         Shape{4, 1, 96, 96},
                         Shape{8, 2, 128, 128},
                         Shape{5, 1, 256, 256},
+                        Shape{3, 1, 512, 512},
                         Shape{2, 1, 8, 8},
                         Shape{7, 1, 72, 40},
                         Shape{9, 1, 32, 96},

@@ -38,7 +38,7 @@ class MixedCheckpoint {
     std::vector<uint16_t> out;
     for (int64_t i = 0; i < tensor.rows; ++i) {
       const auto from = static_cast<size_t>(source_row(order, i, kHeadDim));
-      dequantize_row(tensor.format, tensor.data + from * tensor.row_bytes, row.data(), tensor.cols);
+      dequantize_row(tensor.type, tensor.data + from * tensor.row_bytes, row.data(), tensor.cols);
       std::transform(row.begin(), row.end(), std::back_inserter(out), f32_to_bf16);
     }
     return out;
@@ -94,9 +94,9 @@ class MixedCheckpoint {
   static void add_blocks(GgufWriter& writer,
                          const GgufBlocks& blocks,
                          const std::vector<uint64_t>& ne) {
-    for (int i = 0; i < kNumWeightFormats; ++i) {
-      const auto format = static_cast<WeightFormat>(i);
-      const WeightFormatTraits& traits = weight_format_traits(format);
+    for (int i = 0; i < kNumValueTypes; ++i) {
+      const auto format = static_cast<TensorType>(i);
+      const TensorTypeTraits& traits = tensor_type_traits(format);
       if (!is_quantised(format) || blocks.format != traits.name) {
         continue;
       }
@@ -112,10 +112,10 @@ class MixedCheckpoint {
       writer.add_tensor(blocks.format, type_of(format), ne, bytes);
     }
   }
-  static GgmlType type_of(WeightFormat format) {
+  static GgmlType type_of(TensorType format) {
     for (int i = 0; i < 64; ++i) {
       const auto type = static_cast<GgmlType>(i);
-      if (weight_format_of(type) == format) {
+      if (tensor_type_of(type) == format) {
         return type;
       }
     }

@@ -26,7 +26,11 @@ class UploadWeights : public ::testing::Test {
   const uint16_t* add(const std::string& name, RowOrder order) {
     const TensorSource* tensor = value_or_throw(mixed_.checkpoint().require(name));
     auto* dst = arena_.alloc<uint16_t>(tensor->rows * tensor->cols);
-    uploads_.push_back({tensor, reinterpret_cast<std::byte*>(dst), order, mixed_.kHeadDim});
+    uploads_.push_back({TensorRegion(*tensor),
+                        reinterpret_cast<std::byte*>(dst),
+                        Repack::kBf16Rows,
+                        order,
+                        mixed_.kHeadDim});
     return dst;
   }
   void upload(const std::function<void(int64_t)>& progress = {}) {
@@ -40,7 +44,7 @@ class UploadWeights : public ::testing::Test {
 };
 
 TEST_F(UploadWeights, EveryFormatInBothOrdersBecomesRowsOfBf16) {
-  ASSERT_EQ(mixed_.matrices().size(), static_cast<size_t>(kNumWeightFormats) + 1);
+  ASSERT_EQ(mixed_.matrices().size(), static_cast<size_t>(kNumValueTypes) + 1);
   for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
     std::vector<std::pair<std::string, const uint16_t*>> placed;
     for (const std::string& name : mixed_.matrices()) {
@@ -61,7 +65,7 @@ TEST_F(UploadWeights, ReportsEveryByteOnce) {
   int64_t wanted = 0;
   for (const std::string& name : mixed_.matrices()) {
     add(name, RowOrder::kPlain);
-    wanted += static_cast<int64_t>(uploads_.back().tensor->bytes);
+    wanted += static_cast<int64_t>(uploads_.back().region.bytes());
   }
   std::vector<int64_t> reported;
   upload([&](int64_t bytes) { reported.push_back(bytes); });

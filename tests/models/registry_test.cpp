@@ -60,11 +60,15 @@ std::string error_of(const json& config) {
 TEST(Registry, ReadsALlamaConfig) {
   const DecoderSpec spec = value_or_throw(spec_of(llama_config()));
   EXPECT_EQ(spec.num_layers, 4);
-  EXPECT_EQ(spec.head_dim, 16);
-  EXPECT_EQ(spec.num_kv_heads, 2);
+  ASSERT_EQ(spec.layers.size(), 4U);
+  EXPECT_EQ(spec.layers[3].attention.head_dim, 16);
+  EXPECT_EQ(spec.layers[3].attention.num_kv_heads, 2);
+  EXPECT_EQ(spec.layers[3].attention.scale, 0.25F);
+  EXPECT_EQ(spec.layers[3].ffn.intermediate_size, 96);
   EXPECT_EQ(spec.vocab_size, 32);
-  EXPECT_EQ(spec.rope.rot_dim, 16);
-  EXPECT_EQ(spec.rope.theta, 5000.0F);
+  ASSERT_EQ(spec.ropes.size(), 1U);
+  EXPECT_EQ(spec.ropes[0].rot_dim, 16);
+  EXPECT_EQ(spec.ropes[0].theta, 5000.0F);
   EXPECT_TRUE(spec.tied_head);
   EXPECT_FALSE(spec.permuted_qk);
   EXPECT_FALSE(spec.qkv_bias);
@@ -76,9 +80,9 @@ TEST(Registry, ReadsBothFormsOfRope) {
   config.erase("rope_theta");
   config["rope_parameters"] = {{"rope_theta", 700.0}, {"rope_type", "linear"}, {"factor", 2.0}};
   const DecoderSpec spec = value_or_throw(spec_of(config));
-  EXPECT_EQ(spec.rope.theta, 700.0F);
-  EXPECT_EQ(spec.rope.scaling, RopeScaling::kLinear);
-  EXPECT_EQ(spec.rope.factor, 2.0F);
+  EXPECT_EQ(spec.ropes[0].theta, 700.0F);
+  EXPECT_EQ(spec.ropes[0].scaling, RopeScaling::kLinear);
+  EXPECT_EQ(spec.ropes[0].factor, 2.0F);
   config = llama_config();
   config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
   EXPECT_NE(error_of(config).find("rope_type yarn"), std::string::npos);
@@ -88,25 +92,25 @@ TEST(Registry, ReadsEachArchitecturesOwnFields) {
   json config = llama_config();
   config["architectures"] = {"MistralForCausalLM"};
   config["sliding_window"] = 128;
-  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].window, 128);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].attention.window, 128);
   config["sliding_window"] = nullptr;
-  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].window, 0);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].attention.window, 0);
 
   config["architectures"] = {"Qwen2ForCausalLM"};
   config["sliding_window"] = 64;
   EXPECT_TRUE(value_or_throw(spec_of(config)).qkv_bias);
-  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].window, 0);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[3].attention.window, 0);
   config["use_sliding_window"] = true;
   config["max_window_layers"] = 2;
-  EXPECT_EQ(value_or_throw(spec_of(config)).layers[1].window, 0);
-  EXPECT_EQ(value_or_throw(spec_of(config)).layers[2].window, 64);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[1].attention.window, 0);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[2].attention.window, 64);
 
   config["architectures"] = {"Qwen3ForCausalLM"};
   config["head_dim"] = 32;
   const DecoderSpec qwen3 = value_or_throw(spec_of(config));
-  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_TRUE(qwen3.layers[3].attention.qk_norm);
   EXPECT_FALSE(qwen3.qkv_bias);
-  EXPECT_EQ(qwen3.q_size(), 128);
+  EXPECT_EQ(qwen3.layers[3].attention.q_size(), 128);
 }
 
 TEST(Registry, RefusalsNameTheField) {
@@ -157,54 +161,30 @@ TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
       Checkpoint::open(value_or_throw(resolve_model(dir.write("m.gguf", writer.bytes())))));
   const DecoderSpec spec = value_or_throw(read_decoder_spec(checkpoint));
   EXPECT_TRUE(spec.permuted_qk);
-  EXPECT_EQ(spec.num_kv_heads, 4);
+  EXPECT_EQ(spec.layers[0].attention.num_kv_heads, 4);
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
 }
 
-TEST(KvPlan, LayersOfOneKindShareAGroup) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 1U);
-  EXPECT_EQ(plan.groups[0].num_layers, 4);
-  EXPECT_EQ(plan.layers[2].index, 2);
-}
-
-// One full layer to three sliding ones: four groups of one layer, so that a block costs the same in each.
-TEST(KvPlan, UnequalKindsAreCutToEqualGroups) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  for (size_t i = 1; i < 4; ++i) {
-    spec.layers[i].window = 32;
-  }
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 4U);
-  EXPECT_EQ(plan.groups[0].kind, KvKind::kFull);
-  EXPECT_EQ(plan.groups[3].kind, KvKind::kSlidingWindow);
-  for (const KvGroupSpec& group : plan.groups) {
-    EXPECT_EQ(group.num_layers, 1);
-  }
-  EXPECT_EQ(plan.layers[3].group, 3);
-}
-
-TEST(KvPlan, LayersOfDifferentBackendsAreInDifferentGroups) {
-  const DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  const std::vector<std::string> backends = {"native", "flashinfer", "flashinfer", "native"};
-  const KvPlan plan = plan_kv_groups(spec, {.layout = KvLayout::kNHD}, backends);
-  EXPECT_EQ(plan.backends, (std::vector<std::string>{"native", "flashinfer"}));
-  ASSERT_EQ(plan.groups.size(), 2U);
-  EXPECT_EQ(plan.groups[1].num_layers, 2);
-  EXPECT_EQ(plan.groups[1].layout, KvLayout::kNHD);
-  EXPECT_EQ(plan.layers[3].group, 0);
-  EXPECT_EQ(plan.layers[3].index, 1);
-}
-
-TEST(KvPlan, ThereAreNotTooManyGroups) {
-  DecoderSpec spec = value_or_throw(spec_of(llama_config()));
-  spec.layers.resize(28);
-  spec.layers[0].window = 32;
-  const KvPlan plan = plan_kv_groups(spec, {});
-  ASSERT_EQ(plan.groups.size(), 6U);  // 1 and 27 layers in sixes
-  EXPECT_EQ(plan.groups[5].num_layers, 6);
-  EXPECT_EQ(plan.layers[27].group, 5);
+// What no kernel does is refused by layer, whatever the architecture file says.
+TEST(DecoderSpecCheck, NamesTheLayer) {
+  const DecoderSpec good = value_or_throw(spec_of(llama_config()));
+  const auto error_of = [&good](const auto& change) {
+    DecoderSpec spec = good;
+    change(spec.layers[2].attention);
+    const auto checked = check_decoder_spec(spec);
+    return checked ? std::string() : checked.error().message;
+  };
+  EXPECT_EQ(error_of([](AttentionSpec&) {}), "");
+  EXPECT_EQ(error_of([](AttentionSpec& layer) { layer.rope = kNoRope; }), "");
+  EXPECT_EQ(error_of([](AttentionSpec& layer) { layer.head_dim_v = 8; }),
+            "layer 2: head sizes 16 of keys and 8 of values are not equal");
+  EXPECT_EQ(error_of([](AttentionSpec& layer) { layer.num_kv_heads = 3; }),
+            "layer 2: 4 attention heads are no multiple of 3 key-value heads");
+  EXPECT_EQ(error_of([](AttentionSpec& layer) { layer.head_dim = 12; }),
+            "layer 2: head size 12 is not a multiple of 8");
+  EXPECT_EQ(error_of([](AttentionSpec& layer) { layer.head_dim = layer.head_dim_v = 8; }),
+            "layer 2: rope rotates 16 of 8 elements of a head");
+  EXPECT_EQ(error_of([](AttentionSpec& layer) { layer.rope = 1; }), "layer 2: rope 1 of 1");
 }
 
 TEST(RopeSpec, FrequenciesOfTheRule) {

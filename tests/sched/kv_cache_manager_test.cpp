@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/kv_cache_manager.h"
 
+#include "base/check.h"
+
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -189,6 +191,36 @@ TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
   EXPECT_EQ(manager.find_prefix(kv, tokens, 8), 0);
   ASSERT_TRUE(manager.admit(kv, {kRow, 0, 9, 9}, out));
   EXPECT_EQ(kv.cache_at, RequestKv::kNever);
+}
+
+// The planner refuses these kinds; nobody else may bring one.
+TEST(KvCacheManager, AKindWithoutAPolicyIsOurMistake) {
+  const ScopedCheckThrows throws;
+  for (const KvKind kind : {KvKind::kCross, KvKind::kState}) {
+    KvGroupSpec group = full_group(16);
+    group.kind = kind;
+    EXPECT_THROW(Cache({full_group(16), group}, 16), CheckFailure) << kv_kind_name(kind);
+  }
+}
+
+// A full group with blocks of 32 beside a window group with blocks of 16 (W = 17: one block): hits
+// end on multiples of 32.
+TEST(KvCacheManager, HitsEndWhereBlocksOfEveryGroupEnd) {
+  Cache cache({full_group(32), window_group(16, 17)}, 40);
+  const std::vector<TokenId> tokens = tokens_from(0, 113);
+  RequestKv first;
+  ASSERT_TRUE(cache.enter(first, tokens));  // 3 full blocks of 32, 7 of 16
+  EXPECT_EQ(first.tables[0].blocks.size(), 4U);
+  EXPECT_EQ(first.tables[1].blocks.size(), 8U);
+  RequestKv second;
+  cache.manager.init(second, {}, 113);
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens, 112), 96);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.admit(second, {kRow, 96, 113, 113}, cache.out));
+  EXPECT_EQ(second.tables[0].blocks[2], first.tables[0].blocks[2]);
+  EXPECT_EQ(second.tables[1].blocks[4], kNullBlock);
+  EXPECT_EQ(second.tables[1].blocks[5], first.tables[1].blocks[5]);
+  EXPECT_EQ(second.capacity, 128);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(EmptyStep, ChangesNoState) {
   while (rig.executor().num_outstanding() > 0) {
     rig.collect();
   }
-  const auto before = rig.executor().collective_rpc("state_checksum", "");
+  const auto before = rig.executor().call(StateChecksum{}).get();
   int64_t number = 1000;
   for (const int32_t padded : {0, 1, 16, 64}) {
     rig.executor().execute_model(empty_step(number++, padded));
@@ -79,11 +79,26 @@ TEST(EmptyStep, ChangesNoState) {
     ModelRunnerOutput output;
     rig.executor().take_output(output);
     EXPECT_TRUE(output.rows.empty());
-    EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before)
-        << padded << " padded tokens";
+    EXPECT_EQ(rig.executor().call(StateChecksum{}).get(), before) << padded << " padded tokens";
   }
   EXPECT_EQ(rig.run().at(1).tokens.size(), 30U);
-  EXPECT_NE(rig.executor().collective_rpc("state_checksum", ""), before);
+  EXPECT_NE(rig.executor().call(StateChecksum{}).get(), before);
+}
+
+// A greedy request draws the same tokens with every seed, so rows, tables, history and cache are alike;
+// the parameters are not.
+TEST(EmptyStep, TheChecksumCoversParameters) {
+  std::vector<std::string> sums;
+  for (const uint64_t seed : {7, 7, 8}) {
+    ModelRig rig(tiny_options());
+    Request request = make_request(1, 20, 5);
+    request.params.seed = seed;
+    rig.add(request);
+    rig.run();
+    sums.push_back(rig.executor().call(StateChecksum{}).get().front());
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_NE(sums[0], sums[2]);
 }
 
 TEST(FinishOnly, AStepWithoutTokensReleasesRows) {

@@ -117,13 +117,13 @@ TEST(SleepSteps, NoneRunsWhileTheWorkerSleeps) {
   options.device.num_threads = 1;
   options.device.mode = cpu::CpuStreamMode::kInline;
   ModelRig rig(options);
-  rig.executor().collective_rpc("sleep", "1");
+  rig.executor().call(SleepRanks{1}).get();
   const ScopedCheckThrows throws;
   EXPECT_THROW(rig.executor().execute_model({}), CheckFailure);
-  EXPECT_THROW(rig.executor().collective_rpc("sleep", "1"), CheckFailure);
-  rig.executor().collective_rpc("wake_up", "weights");
+  EXPECT_THROW(rig.executor().call(SleepRanks{1}).get(), CheckFailure);
+  rig.executor().call(WakeRanks{"weights"}).get();
   EXPECT_THROW(rig.executor().execute_model({}), CheckFailure);
-  rig.executor().collective_rpc("wake_up", "kv_cache");
+  rig.executor().call(WakeRanks{"kv_cache"}).get();
   SchedulerOutput step;
   step.step = 1;
   rig.submit(step);

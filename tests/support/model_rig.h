@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,8 @@ struct RigOptions {
   cpu::CpuDeviceOptions device;
   RunnerOptions runner;  // what no flag says: drafts, features
   bool debug_checks = true;
-  bool serialize = false;  // every message goes through its bytes
+  bool serialize = false;             // every message goes through its bytes
+  std::optional<KvLayout> kv_layout;  // in place of the configuration's
 };
 
 struct RigResult {
@@ -55,6 +57,13 @@ class ModelRig {
     options_.runner.features.debug_checks = options_.debug_checks;
     ModelPlan plan = value_or_throw(
         plan_model(options_.config, this_machine(on_gpu ? "cuda" : "cpu"), options_.runner));
+    if (options_.kv_layout) {
+      for (auto* groups : {&plan.kv.groups, &plan.kv_cache.groups}) {
+        for (KvGroupSpec& group : *groups) {
+          group.layout = *options_.kv_layout;
+        }
+      }
+    }
     options_.device.num_threads = plan.config.threads;
     SchedulerConfig config;
     config.max_num_seqs = plan.config.max_num_seqs;
@@ -160,11 +169,11 @@ class ModelRig {
   }
   // By KV group, separated by commas.
   [[nodiscard]] std::string attention_backends() {
-    return executor_->collective_rpc("attention_backends", "").front();
+    return executor_->call(ReadAttentionBackends{}).get().front();
   }
   // Runs a named operation on the one rank.
   [[nodiscard]] std::string call(const std::string& operation, const std::string& argument) {
-    return executor_->collective_rpc(operation, argument).front();
+    return executor_->collective_rpc(operation, argument).get().front();
   }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }

@@ -39,9 +39,13 @@ class SerializingExecutor : public Executor {
     inner_->take_output(taken_);
     through_bytes(taken_, output);
   }
-  std::vector<std::string> collective_rpc(const std::string& operation,
-                                          const std::string& argument) override {
-    return inner_->collective_rpc(operation, argument);
+  void enter_thread() override { inner_->enter_thread(); }
+  bool set_wake_up(WakeUp* wake_up) override { return inner_->set_wake_up(wake_up); }
+  std::optional<DataParallelShape> idle_step() override { return inner_->idle_step(); }
+  RankReplies collective_rpc(std::string_view operation,
+                             const std::string& argument,
+                             RankSet ranks) override {
+    return inner_->collective_rpc(operation, argument, ranks);
   }
   [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
 

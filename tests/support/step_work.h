@@ -42,7 +42,7 @@ inline void run_steps(ModelRig& rig, int64_t steps) {
 
 // Empty steps of these padded sizes, each three times: eager, captured, replayed.
 inline void expect_empty_steps_change_nothing(ModelRig& rig, std::array<int32_t, 3> sizes) {
-  const auto before = rig.executor().collective_rpc("state_checksum", "");
+  const auto before = rig.executor().call(StateChecksum{}).get();
   for (size_t i = 0; i < 3 * sizes.size(); ++i) {
     SchedulerOutput step;
     step.step = 1000 + static_cast<int64_t>(i);
@@ -51,7 +51,7 @@ inline void expect_empty_steps_change_nothing(ModelRig& rig, std::array<int32_t,
     ModelRunnerOutput output;
     rig.executor().take_output(output);
     EXPECT_TRUE(output.rows.empty());
-    EXPECT_EQ(rig.executor().collective_rpc("state_checksum", ""), before);
+    EXPECT_EQ(rig.executor().call(StateChecksum{}).get(), before);
   }
 }
 

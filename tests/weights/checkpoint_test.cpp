@@ -43,7 +43,7 @@ Result<Checkpoint> open_dir(const test::TempDir& dir) {
 std::vector<float> values_of(const TensorSource& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.rows * tensor.cols));
   for (int64_t row = 0; row < tensor.rows; ++row) {
-    dequantize_row(tensor.format,
+    dequantize_row(tensor.type,
                    tensor.data + static_cast<size_t>(row) * tensor.row_bytes,
                    values.data() + row * tensor.cols,
                    tensor.cols);
@@ -66,14 +66,15 @@ TEST(Checkpoint, ReadsGguf) {
   ASSERT_NE(norm, nullptr);
   EXPECT_EQ(norm->rows, 1);
   EXPECT_EQ(norm->cols, 3);
-  EXPECT_EQ(norm->n_dims, 1);
+  EXPECT_EQ(norm->shape, (std::vector<int64_t>{3}));
   const TensorSource* m = checkpoint.require("m").value();
-  EXPECT_EQ(m->format, WeightFormat::kF16);
+  EXPECT_EQ(m->type, TensorType::kF16);
   EXPECT_EQ(m->rows, 2);
   EXPECT_EQ(m->cols, 4);
   EXPECT_EQ(m->row_bytes, 8U);
   EXPECT_EQ(values_of(*m), ramp(8));
   const TensorSource* q = checkpoint.find("q");
+  EXPECT_EQ(q->shape, (std::vector<int64_t>{3, 2, 64}));
   EXPECT_EQ(q->rows, 6);
   EXPECT_EQ(q->cols, 64);
   EXPECT_EQ(q->bytes, 6U * 68U);
@@ -117,12 +118,58 @@ TEST(Checkpoint, ReadsSafetensors) {
   EXPECT_EQ(checkpoint.files()[static_cast<size_t>(norm->file)],
             (dir.path() / "b.safetensors").string());
   EXPECT_EQ(checkpoint.find("scalar")->rows * checkpoint.find("scalar")->cols, 1);
-  EXPECT_EQ(checkpoint.find("ids"), nullptr);  // an integer buffer
-  EXPECT_EQ(checkpoint.total_bytes(), 16U + 12U + 2U);
+  EXPECT_EQ(checkpoint.find("ids")->type, TensorType::kI64);
+  EXPECT_EQ(checkpoint.total_bytes(), 16U + 12U + 2U) << "integers are not counted";
   EXPECT_EQ((*checkpoint.config_json())["model_type"], "llama");
   EXPECT_EQ(checkpoint.gguf(), nullptr);
   checkpoint.drop_pages(*norm);
   EXPECT_EQ(values_of(*norm), ramp(3));
+}
+
+// Packed weights, their zero points and 8-bit scales: bytes with a shape, and no values of their own.
+TEST(Checkpoint, KeepsIntegersAndSmallFloatsAsBytes) {
+  const std::vector<std::pair<std::string, size_t>> types{{"BOOL", 1},
+                                                          {"U8", 1},
+                                                          {"I8", 1},
+                                                          {"U16", 2},
+                                                          {"I16", 2},
+                                                          {"U32", 4},
+                                                          {"I32", 4},
+                                                          {"U64", 8},
+                                                          {"I64", 8},
+                                                          {"F8_E5M2", 1},
+                                                          {"F8_E4M3", 1},
+                                                          {"F8_E8M0", 1}};
+  const test::TempDir dir;
+  SafetensorsWriter writer;
+  std::byte first{1};
+  for (const auto& [name, width] : types) {
+    writer.add("a." + name, name, {2, 1, 3}, Bytes(6 * width, first));
+    first = static_cast<std::byte>(static_cast<int>(first) + 1);
+  }
+  writer.add_f32("norm", {3}, ramp(3));
+  dir.write("config.json", "{}");
+  dir.write("model.safetensors", writer.bytes());
+  const Checkpoint checkpoint = value_or_throw(open_dir(dir));
+  EXPECT_EQ(checkpoint.total_bytes(), 12U);
+  first = std::byte{1};
+  for (const auto& [name, width] : types) {
+    const TensorSource* tensor = checkpoint.find("a." + name);
+    ASSERT_NE(tensor, nullptr) << name;
+    EXPECT_EQ(tensor_type_name(tensor->type), name);
+    EXPECT_FALSE(has_values(tensor->type)) << name;
+    EXPECT_EQ(tensor->shape, (std::vector<int64_t>{2, 1, 3})) << name;
+    EXPECT_EQ(tensor->rows, 2) << name;
+    EXPECT_EQ(tensor->cols, 3) << name;
+    EXPECT_EQ(tensor->row_bytes, 3 * width) << name;
+    EXPECT_EQ(Bytes(tensor->data, tensor->data + tensor->bytes), Bytes(6 * width, first)) << name;
+    first = static_cast<std::byte>(static_cast<int>(first) + 1);
+    const auto values = checkpoint.require_values("a." + name);
+    ASSERT_FALSE(values) << name;
+    EXPECT_EQ(values.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(values.error().message, HasSubstr("tensor 'a." + name + "' has the type " + name));
+  }
+  EXPECT_TRUE(checkpoint.require_values("norm"));
 }
 
 TEST(Checkpoint, PartsOfAGgufFile) {
@@ -166,9 +213,10 @@ TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, HasSubstr("'gptq'"));
   dir.write("config.json", "{}");
+  dir.write("model.safetensors", SafetensorsWriter().add("w", "F64", {1}, Bytes(8)).bytes());
   refused = open_dir(dir);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("tensor 'w' has the type F8_E4M3"));
+  EXPECT_THAT(refused.error().message, HasSubstr("tensor 'w' has the type F64"));
   dir.write("config.json", "[]");
   EXPECT_EQ(open_dir(dir).error().code, ErrorCode::kCorrupt);
 }

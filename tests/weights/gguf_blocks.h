@@ -6,13 +6,15 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace warprow::test {
 
 // One record of tests/weights/data/gguf_blocks.bin: blocks, and the bits of what Python's
-// gguf.quants decodes them to. tools/gen/gguf_blocks.py writes and describes the file.
+// gguf.quants decodes them to. tools/gen/gguf_blocks.py writes and describes the file, without which
+// a test fails.
 struct GgufBlocks {
   std::string format;
   std::vector<std::byte> blocks;
@@ -22,6 +24,9 @@ struct GgufBlocks {
 inline std::vector<GgufBlocks> load_gguf_blocks() {
   std::ifstream in(WARPROW_SOURCE_DIR "/tests/weights/data/gguf_blocks.bin", std::ios::binary);
   const std::vector<char> file{std::istreambuf_iterator<char>(in), {}};
+  if (file.empty()) {
+    throw std::runtime_error("tests/weights/data/gguf_blocks.bin is missing or empty");
+  }
   std::vector<GgufBlocks> records;
   size_t at = 0;
   const auto take = [&](void* to, size_t len) {

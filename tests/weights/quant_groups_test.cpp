@@ -18,26 +18,26 @@ namespace warprow {
 namespace {
 
 struct Expected {
-  WeightFormat format;
+  TensorType format;
   GroupTraits traits;
   int min_q;
   int max_q;
 };
 const std::vector<Expected> kExpected{
-    {WeightFormat::kQ8_0, {8, 0, 32, false, true}, -128, 127},
-    {WeightFormat::kQ4_0, {4, 8, 32, false, true}, -8, 7},
-    {WeightFormat::kQ4_1, {4, 0, 32, true, true}, 0, 15},
-    {WeightFormat::kQ5_0, {5, 16, 32, false, true}, -16, 15},
-    {WeightFormat::kQ5_1, {5, 0, 32, true, true}, 0, 31},
-    {WeightFormat::kQ4_K, {4, 0, 32, true, false}, 0, 15},
-    {WeightFormat::kQ5_K, {5, 0, 32, true, false}, 0, 31},
-    {WeightFormat::kQ6_K, {6, 32, 16, false, false}, -32, 31},
+    {TensorType::kQ8_0, {8, 0, 32, false, true}, -128, 127},
+    {TensorType::kQ4_0, {4, 8, 32, false, true}, -8, 7},
+    {TensorType::kQ4_1, {4, 0, 32, true, true}, 0, 15},
+    {TensorType::kQ5_0, {5, 16, 32, false, true}, -16, 15},
+    {TensorType::kQ5_1, {5, 0, 32, true, true}, 0, 31},
+    {TensorType::kQ4_K, {4, 0, 32, true, false}, 0, 15},
+    {TensorType::kQ5_K, {5, 0, 32, true, false}, 0, 31},
+    {TensorType::kQ6_K, {6, 32, 16, false, false}, -32, 31},
 };
 
 // The oracle's blocks of the format.
-test::GgufBlocks blocks_of(WeightFormat format) {
+test::GgufBlocks blocks_of(TensorType format) {
   for (test::GgufBlocks& record : test::load_gguf_blocks()) {
-    if (record.format == weight_format_name(format)) {
+    if (record.format == tensor_type_name(format)) {
       return std::move(record);
     }
   }
@@ -49,7 +49,7 @@ struct Decoded {
   std::vector<float> scale;
   std::vector<float> bias;
 };
-Decoded decode(WeightFormat format, const test::GgufBlocks& record) {
+Decoded decode(TensorType format, const test::GgufBlocks& record) {
   const auto n = record.bits.size();
   const auto groups = n / static_cast<size_t>(group_traits(format).group);
   Decoded out{std::vector<int8_t>(n), std::vector<float>(groups), std::vector<float>(groups)};
@@ -64,12 +64,12 @@ Decoded decode(WeightFormat format, const test::GgufBlocks& record) {
 
 TEST(QuantGroups, TraitsHoldForTheDecodedValues) {
   for (const Expected& expected : kExpected) {
-    const std::string name = weight_format_name(expected.format);
+    const std::string name = tensor_type_name(expected.format);
     const GroupTraits& traits = group_traits(expected.format);
     EXPECT_EQ(traits.bits, expected.traits.bits) << name;
     EXPECT_EQ(traits.zero_point, expected.traits.zero_point) << name;
     EXPECT_EQ(traits.group, expected.traits.group) << name;
-    EXPECT_EQ(traits.group, weight_format_traits(expected.format).group) << name;
+    EXPECT_EQ(traits.group, tensor_type_traits(expected.format).group) << name;
     EXPECT_EQ(traits.has_bias, expected.traits.has_bias) << name;
     EXPECT_EQ(traits.f16_exact, expected.traits.f16_exact) << name;
 
@@ -96,7 +96,7 @@ TEST(QuantGroups, ScaleTimesQPlusBiasIsTheWeightBitForBit) {
     for (size_t i = 0; i < record.bits.size(); ++i) {
       const float product = decoded.scale[i / group] * static_cast<float>(decoded.q[i]);
       ASSERT_EQ(std::bit_cast<uint32_t>(product + decoded.bias[i / group]), record.bits[i])
-          << weight_format_name(expected.format) << " element " << i;
+          << tensor_type_name(expected.format) << " element " << i;
       if (!expected.traits.has_bias) {
         ASSERT_EQ(std::bit_cast<uint32_t>(product), record.bits[i]) << "without the bias";
       }
@@ -105,8 +105,7 @@ TEST(QuantGroups, ScaleTimesQPlusBiasIsTheWeightBitForBit) {
 }
 
 TEST(QuantGroups, SplitScalesMultiplyToTheScales) {
-  for (const WeightFormat format :
-       {WeightFormat::kQ4_K, WeightFormat::kQ5_K, WeightFormat::kQ6_K}) {
+  for (const TensorType format : {TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K}) {
     const test::GgufBlocks record = blocks_of(format);
     const Decoded decoded = decode(format, record);
     const auto n = record.bits.size();
@@ -131,24 +130,24 @@ TEST(QuantGroups, SplitScalesMultiplyToTheScales) {
     }
   }
   const ScopedCheckThrows throws;
-  EXPECT_THROW(split_scales(WeightFormat::kQ4_0, nullptr, 0, {}), CheckFailure);
+  EXPECT_THROW(split_scales(TensorType::kQ4_0, nullptr, 0, {}), CheckFailure);
 }
 
 TEST(QuantGroups, TheBiasMayBeLeftOutWhereThereIsNone) {
-  const test::GgufBlocks record = blocks_of(WeightFormat::kQ6_K);
-  const Decoded full = decode(WeightFormat::kQ6_K, record);
+  const test::GgufBlocks record = blocks_of(TensorType::kQ6_K);
+  const Decoded full = decode(TensorType::kQ6_K, record);
   const auto n = static_cast<int64_t>(record.bits.size());
   std::vector<int8_t> q(full.q.size());
   std::vector<float> scale(full.scale.size());
-  decode_groups(WeightFormat::kQ6_K, record.blocks.data(), n, q.data(), scale.data(), nullptr);
+  decode_groups(TensorType::kQ6_K, record.blocks.data(), n, q.data(), scale.data(), nullptr);
   EXPECT_EQ(q, full.q);
   EXPECT_EQ(scale, full.scale);
 
   const ScopedCheckThrows throws;
   EXPECT_THROW(
-      decode_groups(WeightFormat::kQ4_1, record.blocks.data(), 32, q.data(), scale.data(), nullptr),
+      decode_groups(TensorType::kQ4_1, record.blocks.data(), 32, q.data(), scale.data(), nullptr),
       CheckFailure);
-  EXPECT_THROW(group_traits(WeightFormat::kBF16), CheckFailure);
+  EXPECT_THROW(group_traits(TensorType::kBF16), CheckFailure);
 }
 
 }  // namespace

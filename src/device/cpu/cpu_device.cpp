@@ -76,10 +76,14 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
   }
 
   PinnedBuffer make_pinned(size_t bytes) override {
-    return {map_pages(bytes, PROT_READ | PROT_WRITE, "pinned memory"),
-            bytes,
-            [](std::byte* at, size_t size) { munmap(at, page_round(size)); }};
+    std::byte* base = map_pages(bytes, PROT_READ | PROT_WRITE, "pinned memory");
+    pinned_bytes_ += static_cast<int64_t>(bytes);
+    return {base, bytes, [this](std::byte* at, size_t size) {
+              munmap(at, page_round(size));
+              pinned_bytes_ -= static_cast<int64_t>(size);
+            }};
   }
+  int64_t pinned_bytes() const override { return pinned_bytes_; }
 
  private:
   struct Range {
@@ -119,6 +123,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
   std::mutex arenas_mutex_;
   std::vector<Range> arenas_;
   std::atomic<int64_t> commands_run_{0};
+  std::atomic<int64_t> pinned_bytes_{0};
   std::unique_ptr<CommandQueue> queue_;
 };
 

@@ -25,13 +25,12 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int kOrdinal = 0;
 constexpr size_t kLargePinned = size_t{256} << 20;
 constexpr size_t kTouchBytes = size_t{32} << 20;  // what a thread takes at a time
 constexpr int32_t kTouchThreads = 16;
 
-// Empty when a device can be used, else why not.
-std::string missing() {
+// Empty when the device can be used, else why not.
+std::string missing(int ordinal) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaErrorInsufficientDriver) {
@@ -40,6 +39,9 @@ std::string missing() {
   if (error != cudaSuccess || devices == 0) {
     return fmt::format("no CUDA device ({})", cudaGetErrorName(error));
   }
+  if (ordinal < 0 || ordinal >= devices) {
+    return fmt::format("no CUDA device {}: there are {}", ordinal, devices);
+  }
   return {};
 }
 
@@ -47,6 +49,7 @@ struct Memory {
   int64_t free = 0;
   int64_t total = 0;
 };
+// Of the calling thread's device.
 Memory read_memory() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -64,9 +67,11 @@ int32_t usable_capability(int32_t own) {
   return std::min(most_capability, portable_only ? std::min(own, portable_code()) : own);
 }
 
-DeviceFacts read_facts() {
+// Makes the device the calling thread's.
+DeviceFacts read_facts(int ordinal) {
+  WR_CUDA(cudaSetDevice(ordinal));
   cudaDeviceProp prop{};
-  WR_CUDA(cudaGetDeviceProperties(&prop, kOrdinal));
+  WR_CUDA(cudaGetDeviceProperties(&prop, ordinal));
   const Memory memory = read_memory();
   DeviceFacts facts;
   facts.kind = DeviceKind::kCuda;
@@ -75,6 +80,10 @@ DeviceFacts read_facts() {
   facts.free_bytes = memory.free;
   facts.compute_capability = 10 * prop.major + prop.minor;
   facts.num_sms = prop.multiProcessorCount;
+  facts.max_shared_bytes = static_cast<int32_t>(prop.sharedMemPerBlockOptin);
+  facts.ordinal = ordinal;
+  facts.own_memory = true;
+  facts.zeroed_memory = false;
   return facts;
 }
 
@@ -82,19 +91,24 @@ StartupError cannot_pin(size_t bytes) {
   return {ErrorCode::kOutOfMemory, fmt::format("cannot pin {} bytes of host memory", bytes)};
 }
 
-PinnedBuffer pin_small(size_t bytes) {
+// Both count the bytes in `live` until the buffer goes.
+PinnedBuffer pin_small(size_t bytes, std::atomic<int64_t>& live) {
   void* base = nullptr;
   const size_t size = bytes == 0 ? 1 : bytes;
   if (cudaHostAlloc(&base, size, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
     throw cannot_pin(bytes);
   }
   std::memset(base, 0, size);
-  return {static_cast<std::byte*>(base), bytes, [](std::byte* at, size_t) { cudaFreeHost(at); }};
+  live += static_cast<int64_t>(bytes);
+  return {static_cast<std::byte*>(base), bytes, [&live](std::byte* at, size_t count) {
+            cudaFreeHost(at);
+            live -= static_cast<int64_t>(count);
+          }};
 }
 
 // Gigabytes: the runtime would fetch page after page on one thread. Several fetch them here, zeroed
 // as the kernel gives them, and the runtime only pins what is there.
-PinnedBuffer pin_large(size_t bytes) {
+PinnedBuffer pin_large(size_t bytes, std::atomic<int64_t>& live) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
     throw cannot_pin(bytes);
@@ -121,22 +135,25 @@ PinnedBuffer pin_large(size_t bytes) {
     munmap(base, bytes);
     throw cannot_pin(bytes);
   }
-  return {first, bytes, [](std::byte* at, size_t size) {
+  live += static_cast<int64_t>(bytes);
+  return {first, bytes, [&live](std::byte* at, size_t size) {
             cudaHostUnregister(at);
             munmap(at, size);
+            live -= static_cast<int64_t>(size);
           }};
 }
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(DeviceFacts facts) : facts_(std::move(facts)) {}
+  CudaDevice(int ordinal, DeviceFacts facts) : ordinal_(ordinal), facts_(std::move(facts)) {}
   [[nodiscard]] const DeviceFacts& facts() const override { return facts_; }
   [[nodiscard]] int64_t free_bytes() const override { return read_memory().free; }
+  void use_here() const override { WR_CUDA(cudaSetDevice(ordinal_)); }
   std::unique_ptr<Stream> make_stream() override { return make_cuda_stream(*this); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
-    auto* range = new VirtualRange(kOrdinal, bytes, arena_name(purpose));  // NOLINT: below
+    auto* range = new VirtualRange(ordinal_, bytes, arena_name(purpose));  // NOLINT: below
     return {purpose,
             range->base(),
             bytes,
@@ -145,22 +162,25 @@ class CudaDevice final : public Device {
   }
 
   PinnedBuffer make_pinned(size_t bytes) override {
-    return bytes < kLargePinned ? pin_small(bytes) : pin_large(bytes);
+    return bytes < kLargePinned ? pin_small(bytes, pinned_bytes_) : pin_large(bytes, pinned_bytes_);
   }
+  [[nodiscard]] int64_t pinned_bytes() const override { return pinned_bytes_; }
 
  private:
+  int ordinal_;
   DeviceFacts facts_;
+  std::atomic<int64_t> pinned_bytes_ = 0;
 };
 
 }  // namespace
 
-Availability find_device() {
+Availability find_device(int32_t ordinal) {
   Availability found;
-  found.why_not = missing();
+  found.why_not = missing(ordinal);
   if (!found.why_not.empty()) {
     return found;
   }
-  found.facts = read_facts();
+  found.facts = read_facts(ordinal);
   found.why_not = why_no_code(WARPROW_CUDA_CODE, found.facts);
   if (found.why_not.empty() && portable_code() == 0) {
     found.why_not = fmt::format("GPU '{}': the driver loads none of this build's code ({})",
@@ -178,13 +198,13 @@ Availability find_device() {
 
 void limit_compute_capability(int32_t most) { most_capability = most; }
 
-std::unique_ptr<Device> make_cuda_device() {
-  Availability found = find_device();
+std::unique_ptr<Device> make_cuda_device(int32_t ordinal) {
+  Availability found = find_device(ordinal);
   if (!found.why_not.empty()) {
     throw StartupError(ErrorCode::kUnsupported, found.why_not);
   }
-  WR_CUDA(cudaSetDevice(kOrdinal));
-  return std::make_unique<CudaDevice>(std::move(found.facts));
+  WR_CUDA(cudaSetDevice(ordinal));
+  return std::make_unique<CudaDevice>(ordinal, std::move(found.facts));
 }
 
 }  // namespace warprow::cuda

@@ -4,12 +4,12 @@
 
 namespace warprow::cuda {
 
-Availability find_device() { return {"this build has no CUDA support", {}}; }
+Availability find_device(int32_t /*ordinal*/) { return {"this build has no CUDA support", {}}; }
 
 void limit_compute_capability(int32_t /*most*/) {}
 
-std::unique_ptr<Device> make_cuda_device() {
-  throw StartupError(ErrorCode::kUnsupported, find_device().why_not);
+std::unique_ptr<Device> make_cuda_device(int32_t ordinal) {
+  throw StartupError(ErrorCode::kUnsupported, find_device(ordinal).why_not);
 }
 
 }  // namespace warprow::cuda

@@ -1,39 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention/paged_attention.h"
 
-#include "device/cuda/cuda_check.h"
+#include "device/device.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/native_launch.h"
 
 #include <algorithm>
-#include <cuda_runtime_api.h>
 
 namespace warprow::cuda {
 namespace {
 
-struct Chip {
-  int32_t num_sms = 0;
-  int32_t decode_blocks_per_sm = 1;  // as shared memory allows, for groups of up to 8
-  bool hopper = false;
-};
-
-// Of the current device; all devices of a process are taken to be alike.
-const Chip& chip() {
-  static const Chip found = [] {
-    int device = 0;
-    int major = 0;
-    Chip c;
-    WR_CUDA(cudaGetDevice(&device));
-    WR_CUDA(cudaDeviceGetAttribute(&c.num_sms, cudaDevAttrMultiProcessorCount, device));
-    WR_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    c.decode_blocks_per_sm = major >= 9 ? 2 : 1;
-    c.hopper = major == 9;
-    return c;
-  }();
-  return found;
+// Blocks of the decode kernel that fit a multiprocessor's shared memory, for groups of up to 8.
+int32_t decode_blocks_per_sm(const DeviceFacts& device) {
+  return device.compute_capability >= 90 ? 2 : 1;
 }
 
-// How a call's rows are dealt with: a function of shapes alone, since it is part of captured
+bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 10 == 9; }
+
+// How a call's rows are dealt with: a function of shapes and the device alone, since it is part of captured
 // graphs.
 struct Split {
   int32_t num_rows = 0;
@@ -44,21 +28,21 @@ struct Split {
   bool hopper = false;
 };
 
-Split split_rows(const PagedAttentionArgs& args) {
+Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   Split split;
   split.num_rows = static_cast<int32_t>(args.seq_lens.shape[0]);
   split.num_decode_rows = args.batch_invariant ? 0 : args.num_decode_rows;
-  const int32_t per_sm = group <= 8 ? chip().decode_blocks_per_sm : 1;
-  split.decode_blocks = std::min(kMaxDecodeBlocks, chip().num_sms * per_sm);
+  const int32_t per_sm = group <= 8 ? decode_blocks_per_sm(device) : 1;
+  split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
     // Tiles of 128 where rows fill them and they fill the device, or on Hopper half of it.
     const int64_t query_rows = (args.q.shape[0] - split.num_decode_rows) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
-    split.hopper = chip().hopper && !args.batch_invariant && query_rows >= rows * 64 &&
-                   2 * items >= chip().num_sms;
-    split.wide = split.hopper || (query_rows >= rows * 128 && items >= chip().num_sms);
+    split.hopper = is_hopper(device) && !args.batch_invariant && query_rows >= rows * 64 &&
+                   2 * items >= device.num_sms;
+    split.wide = split.hopper || (query_rows >= rows * 128 && items >= device.num_sms);
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
   }
   return split;
@@ -149,7 +133,7 @@ void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
   if (stream.discards()) {
     return;
   }
-  const Split split = split_rows(args);
+  const Split split = split_rows(args, stream.device().facts());
   ScheduleParams p = {};
   p.idx_mapping = args.idx_mapping.data;
   p.query_start_loc = args.query_start_loc.data;
@@ -171,20 +155,21 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
            "bf16 activations wanted");
   WR_CHECK_EQ(args.q.shape[1], int64_t{args.num_q_heads} * args.kv.head_dim_k);
   WR_CHECK_EQ(args.out.shape[1], args.q.shape[1]);
-  const Split split = split_rows(args);
+  const DeviceFacts& device = stream.device().facts();
+  const Split split = split_rows(args, device);
   if (stream.discards()) {
     return;
   }
   const NativeParams params = native_params(args, split);
   const bool narrow_heads = args.kv.head_dim_k == 64;
-  if (split.num_decode_rows > 0 && chip().hopper) {
+  if (split.num_decode_rows > 0 && is_hopper(device)) {
     (narrow_heads ? native_hopper_decode_64 : native_hopper_decode_128)(
         stream, params, split.decode_blocks);
   } else if (split.num_decode_rows > 0) {
     (narrow_heads ? native_decode_64 : native_decode_128)(stream, params, split.decode_blocks);
   }
   if (split.hopper) {
-    (narrow_heads ? native_hopper_64 : native_hopper_128)(stream, params, chip().num_sms);
+    (narrow_heads ? native_hopper_64 : native_hopper_128)(stream, params, device.num_sms);
   } else if (split.prefill_tiles > 0) {
     (narrow_heads ? native_prefill_64 : native_prefill_128)(
         stream, params, split.prefill_tiles, split.wide);

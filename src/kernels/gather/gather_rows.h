@@ -9,10 +9,10 @@
 
 namespace warprow {
 
-// Picks rows: the hidden states whose logits are wanted.
+// Picks rows, the hidden states whose logits are wanted, or copies them all.
 //
-// Formula: out[i] = x[index[i]], or zeros where index[i] is negative.
-// Shapes: x [T, width], index [n], out [n, width] (row strides free).
+// Formula: out[i] = x[index[i]], or zeros where index[i] is negative; without an index out[i] = x[i].
+// Shapes: x [T, width], index [n] or empty, out [n, width] (row strides free).
 // Mapping: CPU: rows in parallel, one copy each.
 // Bytes moved: 8 * n * width.
 // Numerics: exact.

@@ -22,14 +22,15 @@ struct Rows {
   Word* out;
   int64_t out_stride;
   int32_t width;
-  const int32_t* index;
+  const int32_t* index;  // null: every row
 };
 
 template <typename Word>
 __global__ void __launch_bounds__(kThreads) copy_rows(Rows<Word> a) {
   pdl_wait();
   pdl_release();
-  const int32_t source = a.index[blockIdx.x];
+  const int32_t source =
+      a.index == nullptr ? static_cast<int32_t>(blockIdx.x) : a.index[blockIdx.x];
   const Word* from = a.x + source * a.x_stride;
   Word* to = a.out + blockIdx.x * a.out_stride;
   const int first = static_cast<int>(blockIdx.y * kThreads * kWordsAThread + threadIdx.x);
@@ -54,7 +55,7 @@ void launch_copy(Stream& stream, const GatherRowsArgs& args) {
                         .out_stride = words(args.out.stride),
                         .width = static_cast<int32_t>(words(args.x.shape[1])),
                         .index = args.index.data};
-  const dim3 grid(static_cast<unsigned>(args.index.shape[0]),
+  const dim3 grid(static_cast<unsigned>(args.out.shape[0]),
                   static_cast<unsigned>(ceil_div(rows.width, kThreads * kWordsAThread)));
   launch(stream, "gather_rows", {grid, kThreads}, copy_rows<Word>, rows);
 }
@@ -62,10 +63,10 @@ void launch_copy(Stream& stream, const GatherRowsArgs& args) {
 }  // namespace
 
 void gather_rows(Stream& stream, const GatherRowsArgs& args) {
-  WR_CHECK_EQ(args.out.shape[0], args.index.shape[0]);
+  WR_CHECK_EQ(args.out.shape[0], args.index.empty() ? args.x.shape[0] : args.index.shape[0]);
   WR_CHECK_EQ(args.out.shape[1], args.x.shape[1]);
   WR_CHECK(args.x.dtype == args.out.dtype);
-  if (args.index.shape[0] == 0 || args.x.shape[1] == 0) {
+  if (args.out.shape[0] == 0 || args.x.shape[1] == 0) {
     return;
   }
   const size_t bytes = dtype_bytes(args.x.dtype);

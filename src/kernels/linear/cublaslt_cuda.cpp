@@ -9,6 +9,8 @@
 #include "kernels/linear/cublaslt_plans.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <dlfcn.h>
 #include <mutex>
 #include <optional>
@@ -53,6 +55,7 @@ int32_t range_of(const LtProduct& product, int32_t m) {
 constexpr int32_t kInvariantTunedAt = 256;  // m at which the one algorithm for every m is chosen
 constexpr int32_t kMostTunedAt = 1024;      // larger products run alike, and take long to time
 constexpr int kMaxCandidates = 8;
+constexpr size_t kMaxDevices = 64;
 
 }  // namespace
 
@@ -336,21 +339,27 @@ struct LtPlans {
   }
 };
 
-CublasLt& CublasLt::get() {
-  static CublasLt library;
-  return library;
+CublasLt& CublasLt::of(const DeviceFacts& device) {
+  static std::array<std::atomic<CublasLt*>, kMaxDevices> made{};  // live as long as the process
+  static std::mutex making;
+  std::atomic<CublasLt*>& mine = made.at(static_cast<size_t>(device.ordinal));
+  if (CublasLt* found = mine.load(std::memory_order_acquire); found != nullptr) {
+    return *found;
+  }
+  const std::lock_guard lock(making);
+  if (mine.load(std::memory_order_relaxed) == nullptr) {
+    mine.store(new CublasLt(device), std::memory_order_release);  // NOLINT: never deleted
+  }
+  return *mine.load(std::memory_order_relaxed);
 }
 
-CublasLt::CublasLt() : api_(std::make_unique<LtApi>()), plans_(std::make_unique<LtPlans>()) {
+CublasLt::CublasLt(const DeviceFacts& device)
+    : api_(std::make_unique<LtApi>()), plans_(std::make_unique<LtPlans>()) {
   std::string path;
   api_->open(open_cublaslt(path));
   const size_t number = api_->version();
   version_ = fmt::format("{}.{}.{} ({})", number / 10000, number / 100 % 100, number % 100, path);
-  int device = 0;
-  WR_CUDA(cudaGetDevice(&device));
-  cudaDeviceProp properties = {};
-  WR_CUDA(cudaGetDeviceProperties(&properties, device));
-  plans_->file = lt_plan_file(properties.name);
+  plans_->file = lt_plan_file(device.name);
   plans_->measured = LtPlanTable::read(plans_->file, number);
 }
 

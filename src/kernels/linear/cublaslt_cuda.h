@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/device.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime_api.h>
@@ -35,15 +37,17 @@ struct LtOperands {
 struct LtApi;
 struct LtPlans;
 
-// cuBLASLt, opened at run time, with one chosen algorithm for each product and range of m.
+// cuBLASLt on one device, opened at run time, with one chosen algorithm for each product and range
+// of m.
 //
 // Owns: the library handle and the table of plans.
 // Thread: any; a lock guards the table.
 // Invariant: after prepare, run allocates nothing and asks for no heuristic.
 class CublasLt {
  public:
-  // Opens the library at the first call. Throws StartupError that says where it was looked for.
-  static CublasLt& get();
+  // The one for a device, which is the calling thread's current one. Opens the library at the first
+  // call. Throws StartupError that says where it was looked for.
+  static CublasLt& of(const DeviceFacts& device);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
@@ -60,7 +64,7 @@ class CublasLt {
   [[nodiscard]] const std::string& version() const { return version_; }
 
  private:
-  CublasLt();
+  explicit CublasLt(const DeviceFacts& device);
 
   std::unique_ptr<LtApi> api_;
   std::unique_ptr<LtPlans> plans_;

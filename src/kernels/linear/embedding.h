@@ -14,12 +14,16 @@ struct EmbeddingArgs {
   View<const int32_t, 1> ids;  // dev i32 [num_toks]
   PackedWeight table;          // [vocabulary, width]; may be the same packed copy as a tied head's
   ActView out;                 // [num_toks, width], rows contiguous
+  View<const float, 2> given =
+      {};  // dev f32 [num_toks, width] or empty: rows of tokens without an id
+  float scale = 1.0F;
 };
 
-// Formula: out[t] = table[ids[t]], exactly dequantised; zeros where the id is not in 0..n-1.
+// Formula: out[t] = scale * table[ids[t]], exactly dequantised; where the id is not in 0..n-1
+//   given[t], or zeros if nothing is given.
 // Shapes: out [num_toks, table.k]; num_toks may be 0. Mapping (CPU): rows over the compute pool.
 // Bytes moved: a row shares its 64-byte lines with 15 others, so up to 16 times its packed bytes.
-// Numerics: f32, scale * q, then + bias; deterministic.
+// Numerics: f32, q times its own scale, then + bias, then times scale; deterministic.
 // Preconditions: out.stride[1] is 1.
 // Origin: own design; the packed layout is in panel_layout.h.
 WR_OP(embedding, EmbeddingArgs);

@@ -103,10 +103,16 @@ void gather(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   const View<float, 2> out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
     const int32_t id = args.ids(t);
-    if (id < 0 || id >= args.table.n) {
-      std::fill_n(out.row(t), args.table.k, 0.0F);
+    float* row = out.row(t);
+    if (id >= 0 && id < args.table.n) {
+      PanelLane(args.table, id).dequantise(row);
+      if (args.scale != 1.0F) {
+        std::for_each_n(row, args.table.k, [&](float& v) { v *= args.scale; });
+      }
+    } else if (!args.given.empty()) {
+      std::copy_n(args.given.row(t), args.table.k, row);
     } else {
-      PanelLane(args.table, id).dequantise(out.row(t));
+      std::fill_n(row, args.table.k, 0.0F);
     }
   }
 }
@@ -116,6 +122,8 @@ void gather(const EmbeddingArgs& args, int64_t begin, int64_t end) {
 void cpu::embedding(Stream& stream, const EmbeddingArgs& args) {
   WR_CHECK_EQ(args.ids.shape[0], args.out.shape[0]);
   WR_CHECK_EQ(args.out.shape[1], args.table.k);
+  WR_CHECK(args.given.empty() ||
+           (args.given.shape[0] == args.out.shape[0] && args.given.shape[1] == args.table.k));
   if (args.ids.shape[0] == 0) {
     return;
   }

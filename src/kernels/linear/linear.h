@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
+#include "device/device.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
 #include "kernels/linear/packed_weight.h"
@@ -32,24 +34,48 @@ inline constexpr int kMaxLinearSegments = 4;
 //  kSwiGlu: y[t, j] = silu(p[t, j]) * p[t, n / 2 + j], gate and up one above the other in p
 enum class LinearEpilogue : uint8_t { kStore, kAdd, kSwiGlu };
 
+// A linear operation as a model has it, whatever its number of rows.
+struct LinearShape {
+  int32_t n = 0;
+  int32_t k = 0;
+  DType y = DType::kBF16;
+  LinearEpilogue epilogue = LinearEpilogue::kStore;
+  bool has_bias = false;
+  bool batch_invariant = false;
+
+  bool operator==(const LinearShape&) const = default;
+};
+
 // An RMS norm taken in two halves by the operations on both sides of it, which saves a pass over
 // the rows: the one that completes them (kAdd) leaves them times the norm's weight, and sums of
 // their squares; the one behind divides by the root of the mean.
 struct HalfNorm {
-  View<const float, 1> weight;  // dev f32 [width] or empty: nothing is to be left
-  ActView rows;                 // [num_toks, width]  room for rows times weight
-  float* squares = nullptr;     // dev [num_toks, width / 64]  room for sums of squares
-  bool left = false;            // on the host: whether the first operation left them
+  View<const float, 1> weight;  // dev f32 [width]
+  ActView rows;                 // [>= num_toks, width]  room for rows times weight
+  float* squares = nullptr;     // dev [>= num_toks, width / 64]  room for sums of squares
 };
+
+// Numbers of rows, both ends included; none by default.
+struct RowRange {
+  int64_t first = 1;
+  int64_t last = 0;
+  [[nodiscard]] bool has(int64_t rows) const { return first <= rows && rows <= last; }
+};
+
+// With how many rows the norm between a sum (kAdd) and the product behind it is taken in halves: for
+// these, and for no others, one may be told to leave it and the other to take it.
+RowRange halved_norm_rows(const DeviceFacts& device,
+                          const LinearShape& sum,
+                          const LinearShape& behind);
 
 struct LinearArgs {
   ConstActView x;                    // [num_toks, k]
   View<const float, 1> norm_weight;  // dev f32 [k] or empty: x is RMS-normed before the product
   float norm_eps = 1e-6F;
-  const HalfNorm* half_norm = nullptr;  // this norm, perhaps left for x; with norm_weight, or null
+  const HalfNorm* half_norm = nullptr;  // this norm, which the operation before left; else null
   ActView normed;                       // [num_toks, k]  room for normed x; with norm_weight only
   ActView y;                            // [num_toks, ...]  must not overlap x
-  HalfNorm* next_norm = nullptr;        // a norm of y's rows that may be left; kAdd, or null
+  const HalfNorm* next_norm = nullptr;  // a norm of y's rows to leave; kAdd, or null
   ActView wide;                         // [num_toks, n]  room for the product; kSwiGlu, kAdd
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
@@ -82,8 +108,8 @@ struct LinearArgs {
 //   number of threads (panel_access.h says which sequence). AVX-512 and AVX2 agree bit for bit; the
 //   generic set lacks fused multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the
 //   algorithm changes with num_toks unless batch_invariant, which has one for every num_toks.
-// Preconditions: 1 to kMaxLinearSegments segments; scratch, normed and wide belong to this
-//   operation alone until it has run.
+// Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm as
+//   halved_norm_rows says; scratch, normed and wide belong to this operation alone until it has run.
 // Origin: own design; the CPU's packed layout is in panel_layout.h.
 WR_OP(linear, LinearArgs);
 
@@ -94,9 +120,9 @@ size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k);
 namespace cuda {
 size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k);
 }
-inline size_t linear_scratch_bytes(DeviceKind device, int64_t max_toks, int64_t max_k) {
-  return device == DeviceKind::kCuda ? cuda::linear_scratch_bytes(max_toks, max_k)
-                                     : cpu::linear_scratch_bytes(max_toks, max_k);
+inline size_t linear_scratch_bytes(const DeviceFacts& device, int64_t max_toks, int64_t max_k) {
+  return device.kind == DeviceKind::kCuda ? cuda::linear_scratch_bytes(max_toks, max_k)
+                                          : cpu::linear_scratch_bytes(max_toks, max_k);
 }
 
 }  // namespace warprow

@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
 #include "kernels/activation/silu_and_mul.h"
+#include "kernels/add/add_rows.h"
 #include "kernels/linear/panel_kernels.h"
 #include "kernels/linear/panel_layout.h"
 #include "kernels/norm/rms_norm.h"
@@ -217,22 +218,6 @@ class LinearRun {
   int64_t first_pair_[kMaxLinearSegments + 1] = {};
 };
 
-// y += p. A pass of its own, so that a sum's rounding does not depend on what it is added to.
-void add_rows(Stream& stream, View<const float, 2> p, View<float, 2> y) {
-  WR_CHECK_EQ(p.shape[1], y.shape[1]);
-  cpu::as_cpu(stream).launch("add_rows", [p, y](cpu::ComputePool& pool) {
-    pool.parallel_for(y.shape[0], 16, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
-      for (int64_t t = begin; t < end; ++t) {
-        const float* from = p.row(t);
-        float* to = y.row(t);
-        for (int64_t i = 0; i < y.shape[1]; ++i) {
-          to[i] += from[i];
-        }
-      }
-    });
-  });
-}
-
 }  // namespace
 
 size_t cpu::linear_scratch_bytes(int64_t max_toks, int64_t max_k) {
@@ -256,7 +241,8 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
   if (args.epilogue == LinearEpilogue::kSwiGlu) {
     cpu::silu_and_mul(stream, {args.wide, args.y});
   } else if (args.epilogue == LinearEpilogue::kAdd) {
-    add_rows(stream, args.wide.f32(), args.y.f32());
+    // A pass of its own, so that a sum's rounding does not depend on what it is added to.
+    cpu::add_rows(stream, {args.wide.f32(), args.y.f32()});
   }
 }
 

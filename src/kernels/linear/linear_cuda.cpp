@@ -6,47 +6,23 @@
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/bias_rows_cuda.h"
 #include "kernels/linear/cublaslt_cuda.h"
-#include "kernels/linear/linear_prepare_cuda.h"
+#include "kernels/linear/linear_plan.h"
+#include "kernels/linear/linear_prepare.h"
 #include "kernels/linear/skinny_cuda.h"
 #include "kernels/linear/wide_cuda.h"
 #include "kernels/norm/rms_norm.h"
 
-#include <algorithm>
-
 namespace warprow::cuda {
 namespace {
 
-// Up to so many rows the skinny kernel is the fastest (bench/kernels/linear_cuda_bench.cu). With
-// small matrices the wide one beats it from half as many on; where there is no wide one, a library
-// only from twice as many on.
-constexpr int64_t kSkinnyRows = 16;
-static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
-
-enum class Path : uint8_t { kSkinny, kWide, kLibrary };
-
-// The most rows of a product that go to the skinny kernel, and that go to a kernel of our own.
-struct OwnRows {
-  int64_t skinny = 0;
-  int64_t all = 0;
-};
-
-OwnRows own_rows(LinearEpilogue epilogue, int64_t n, int64_t k, bool batch_invariant) {
-  if (batch_invariant) {
-    return {};
-  }
-  const int64_t wide = wide_rows(epilogue, n, k);
-  int64_t skinny = kSkinnyRows;
-  if (is_small_weight(n, k)) {
-    skinny = wide > 0 ? kSkinnyRows / 2 : 2 * kSkinnyRows;
-  }
-  return {skinny, std::max(skinny, wide)};
-}
-
-Path path_of(const LinearArgs& args) {
-  const PackedWeight& w = args.segments[0].w;
-  const OwnRows own = own_rows(args.epilogue, w.n, w.k, args.batch_invariant);
-  const int64_t m = args.x.shape[0];
-  return m <= own.skinny ? Path::kSkinny : m <= own.all ? Path::kWide : Path::kLibrary;
+LinearShape shape_of(const LinearArgs& args) {
+  const LinearSegment& segment = args.segments[0];
+  return {segment.w.n,
+          segment.w.k,
+          args.y.dtype,
+          args.epilogue,
+          segment.bias != nullptr,
+          args.batch_invariant};
 }
 
 void check_args(const LinearArgs& args) {
@@ -111,8 +87,7 @@ void run_skinny(Stream& stream, const LinearArgs& args) {
 
 void run_wide(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
-  const bool half_normed =
-      !args.norm_weight.empty() && args.half_norm != nullptr && args.half_norm->left;
+  const bool half_normed = args.half_norm != nullptr;
   const ConstActView x = half_normed ? args.half_norm->rows : normed_x(stream, args);
   const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
   WideArgs wide_args;
@@ -128,14 +103,12 @@ void run_wide(Stream& stream, const LinearArgs& args) {
     wide_args.squares = args.half_norm->squares;
     wide_args.norm_eps = args.norm_eps;
   }
-  HalfNorm* next = args.next_norm;
-  if (next != nullptr && !next->weight.empty() && wide_leaves_norm(args.epilogue, segment.w.n)) {
+  if (const HalfNorm* next = args.next_norm; next != nullptr) {
     wide_args.next_weight = next->weight.data;
     wide_args.next_x = next->rows.data;
     wide_args.next_squares = next->squares;
-    next->left = true;
   }
-  wide_args.m = static_cast<int32_t>(x.shape[0]);
+  wide_args.m = static_cast<int32_t>(args.x.shape[0]);
   wide_args.n = segment.w.n;
   wide_args.k = segment.w.k;
   wide(stream, wide_args);
@@ -162,13 +135,14 @@ void run_library(Stream& stream, const LinearArgs& args) {
   at.y = product.data;
   at.y_stride = product.stride;
   at.workspace = args.scratch;
-  CublasLt::get().run(as_cuda(stream).handle(),
-                      {segment.w.n,
-                       segment.w.k,
-                       product.dtype == DType::kF32,
-                       add || segment.bias != nullptr,
-                       args.batch_invariant},
-                      at);
+  CublasLt::of(stream.device().facts())
+      .run(as_cuda(stream).handle(),
+           {segment.w.n,
+            segment.w.k,
+            product.dtype == DType::kF32,
+            add || segment.bias != nullptr,
+            args.batch_invariant},
+           at);
   as_cuda(stream).note_launch("cublaslt");
   if (swiglu) {
     cuda::silu_and_mul(stream, {product, args.y.columns(segment.y_col, segment.w.n / 2)});
@@ -177,10 +151,13 @@ void run_library(Stream& stream, const LinearArgs& args) {
 
 }  // namespace
 
-void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool tune) {
+void prepare_linear(const DeviceFacts& device,
+                    std::span<const LinearShape> shapes,
+                    int64_t max_toks,
+                    bool tune) {
   WR_CHECK_GE(linear_scratch_bytes(max_toks, 1), kLtWorkspaceBytes);
   for (const LinearShape& shape : shapes) {
-    const OwnRows own = own_rows(shape.epilogue, shape.n, shape.k, shape.batch_invariant);
+    const OwnRows own = own_rows(shape, device);
     const auto first = static_cast<int32_t>(own.all + 1);
     if (max_toks < first) {
       continue;
@@ -191,26 +168,27 @@ void prepare_linear(std::span<const LinearShape> shapes, int64_t max_toks, bool 
                                shape.epilogue == LinearEpilogue::kAdd || shape.has_bias,
                                shape.batch_invariant};
     if (tune) {
-      CublasLt::get().tune(product, first, static_cast<int32_t>(max_toks));
+      CublasLt::of(device).tune(product, first, static_cast<int32_t>(max_toks));
     }
-    CublasLt::get().prepare(product, first, static_cast<int32_t>(max_toks));
+    CublasLt::of(device).prepare(product, first, static_cast<int32_t>(max_toks));
   }
 }
 
 void linear(Stream& stream, const LinearArgs& args) {
   check_args(args);
-  if (args.next_norm != nullptr) {
-    args.next_norm->left = false;
-  }
   if (args.x.shape[0] == 0) {
     return;
   }
-  switch (path_of(args)) {
-    case Path::kSkinny:
+  const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
+  WR_CHECK(path == LinearPath::kWide || (args.half_norm == nullptr && args.next_norm == nullptr),
+           "{} rows: no half of a norm here",
+           args.x.shape[0]);
+  switch (path) {
+    case LinearPath::kSkinny:
       return run_skinny(stream, args);
-    case Path::kWide:
+    case LinearPath::kWide:
       return run_wide(stream, args);
-    case Path::kLibrary:
+    case LinearPath::kLibrary:
       return run_library(stream, args);
   }
 }

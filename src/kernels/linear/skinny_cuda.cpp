@@ -2,88 +2,10 @@
 #include "kernels/linear/skinny_cuda.h"
 
 #include "base/check.h"
-#include "base/math.h"
-#include "device/cuda/cuda_check.h"
-#include "kernels/linear/skinny_layout.h"
-
-#include <algorithm>
+#include "device/device.h"
 
 namespace warprow::cuda {
 namespace {
-
-constexpr int32_t kSmallBytes = 100 * 1024;  // of w for a multiprocessor
-constexpr int32_t kNormInputs = 4 * 4096;    // of all rows of x
-constexpr int32_t kNormRows = 8;
-
-SkinnyLimits device_limits() {
-  static const SkinnyLimits limits = [] {
-    SkinnyLimits out;
-    int device = 0;
-    WR_CUDA(cudaGetDevice(&device));
-    WR_CUDA(cudaDeviceGetAttribute(&out.num_sms, cudaDevAttrMultiProcessorCount, device));
-    WR_CUDA(cudaDeviceGetAttribute(
-        &out.block_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return out;
-  }();
-  return limits;
-}
-
-// The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200. stages is what is
-// wanted, not what fits.
-SkinnyPlan wanted_plan(const SkinnyArgs& args, int32_t num_sms) {
-  SkinnyPlan plan;
-  plan.tile_rows = 16;
-  plan.num_teams = 2;
-  const int32_t tiles_of_32 = ceil_div(args.n, 32);
-  const bool wide = tiles_of_32 * 4 > num_sms * 3;
-  if (int64_t{ceil_div(ceil_div(args.n, 16), num_sms)} * 16 * args.k * 2 <= kSmallBytes) {
-    // All weights are in flight at once, and the next kernel's beside them.
-    plan.stages = ceil_div(skinny_chunks(args.k), kSkinnyWarps);
-    if (args.m > 8 && wide) {
-      plan.tile_rows = 32;
-    } else if (args.m <= 4 && wide && tiles_of_32 <= num_sms) {
-      plan.tile_rows = args.epilogue == LinearEpilogue::kSwiGlu ? 16 : 32;
-      plan.num_teams = plan.tile_rows == 16 ? 2 : 1;
-    }
-  } else if (args.k <= 2048) {  // short rows: larger tiles, for there are many ends of tiles
-    plan.tile_rows = 32;
-    plan.stages = 1;
-  } else if (args.m <= 8) {
-    plan.stages = args.norm_weight != nullptr ? 3 : 2;
-  } else {  // x costs as much as w: larger tiles
-    plan.tile_rows = 32;
-    plan.num_teams = 1;
-    plan.stages = 2;
-  }
-  return plan;
-}
-
-// Shared memory without the rings, and of one stage of all of them.
-struct SharedBytes {
-  int32_t fixed = 0;
-  int32_t stage = 0;
-};
-SharedBytes shared_bytes(const SkinnyArgs& args, const SkinnyPlan& plan) {
-  const bool norm = args.norm_weight != nullptr;
-  const int32_t warps = plan.num_teams * kSkinnyWarps;
-  const int32_t x = norm ? skinny_chunks(args.k) * args.m * kSkinnyChunkBytes : 0;
-  const int32_t squares = kSkinnyMaxTeams * kSkinnyWarps * args.m * 4;
-  const int32_t sums = warps * plan.tile_rows * args.m * 4;
-  return {x + squares + sums, warps * skinny_stage_bytes(plan.tile_rows, args.m, norm)};
-}
-
-// Makes stages fit into `limit` bytes, at the price of a team.
-void fit_stages(SkinnyPlan& plan, const SkinnyArgs& args, int32_t limit) {
-  const auto fit = [&] {
-    const SharedBytes bytes = shared_bytes(args, plan);
-    return std::max(0, limit - bytes.fixed) / bytes.stage;
-  };
-  if (plan.num_teams == 2 && fit() < plan.stages) {
-    plan.num_teams = 1;
-    plan.stages = kSkinnyMaxStages;
-  }
-  plan.stages = std::min(plan.stages, fit());
-}
 
 template <int kTileRows>
 void launch_groups(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan) {
@@ -99,33 +21,8 @@ void launch_groups(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& pla
 
 }  // namespace
 
-bool skinny_takes_norm(int32_t m, int32_t k) { return m <= kNormRows && m * k <= kNormInputs; }
-
-SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits) {
-  SkinnyPlan plan = wanted_plan(args, limits.num_sms);
-  finish_plan(plan, args, limits);
-  if (plan.stages == 0) {  // a device with little shared memory
-    plan = {.tile_rows = 16, .num_teams = 1, .stages = kSkinnyMaxStages};
-    finish_plan(plan, args, limits);
-  }
-  return plan;
-}
-
-void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const SkinnyLimits& limits) {
-  plan.row_groups = args.m <= 8 ? 1 : args.m <= 16 ? 2 : 4;
-  const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
-  plan.num_tiles = ceil_div(gate ? args.n / 2 : args.n, gate ? plan.tile_rows / 2 : plan.tile_rows);
-  plan.num_blocks = std::min(plan.num_tiles, limits.num_sms);
-  fit_stages(plan, args, limits.block_shared_bytes);
-  const int32_t most = ceil_div(skinny_chunks(args.k), kSkinnyWarps) *
-                       ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams);
-  plan.stages = std::min({plan.stages, most, kSkinnyMaxStages});
-  const SharedBytes bytes = shared_bytes(args, plan);
-  plan.shared_bytes = static_cast<size_t>(bytes.fixed + plan.stages * bytes.stage);
-}
-
 void skinny(Stream& stream, const SkinnyArgs& args) {
-  skinny(stream, args, skinny_plan(args, device_limits()));
+  skinny(stream, args, skinny_plan(args, stream.device().facts()));
 }
 
 void skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/device.h"
 #include "device/stream.h"
 #include "kernels/linear/linear.h"
 
@@ -41,15 +42,10 @@ struct SkinnyPlan {
   size_t shared_bytes = 0;
 };
 
-struct SkinnyLimits {
-  int32_t num_sms = 132;
-  int32_t block_shared_bytes = 227 * 1024;  // the most dynamic shared memory of a block
-};
-
-SkinnyPlan skinny_plan(const SkinnyArgs& args, const SkinnyLimits& limits);
+SkinnyPlan skinny_plan(const SkinnyArgs& args, const DeviceFacts& device);
 // The rest of a plan whose first three numbers are given; stages becomes what fits, 0 if nothing
 // does. Every plan gives the same result, but for the norm's sum.
-void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const SkinnyLimits& limits);
+void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const DeviceFacts& device);
 
 // Whether the norm pays inside, where every block does it again.
 bool skinny_takes_norm(int32_t m, int32_t k);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/device.h"
 #include "device/stream.h"
 #include "kernels/linear/linear.h"
 
@@ -52,14 +53,18 @@ constexpr bool is_small_weight(int64_t n, int64_t k) { return n * k * 2 <= 13 <<
 
 // The most rows of a product of n outputs and k inputs with which the kernel beats a library's,
 // norms and gates included; 0 on devices that lack it.
-int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k);
+int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device);
 
 // Whether it can leave the first half of a norm of y.
 bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
-WidePlan wide_plan(int32_t m, int32_t n, int32_t k);
+WidePlan wide_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // The most stages that fit into so many bytes of shared memory; less than 2: the plan does not fit.
 int32_t wide_stages(const WidePlan& plan, int32_t shared_bytes);
+// Dynamic shared memory of a block: the ring, later its sums; where k is split, the parts of sums
+// that it gets; and room to align them.
+int32_t wide_parts_at(const WidePlan& plan);
+size_t wide_shared_bytes(const WidePlan& plan);
 
 void wide(Stream& stream, const WideArgs& args);
 void wide(Stream& stream, const WideArgs& args, const WidePlan& plan);

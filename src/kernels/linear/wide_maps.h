@@ -14,9 +14,4 @@ namespace warprow::cuda {
 CUtensorMap wide_map(
     const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box_rows);
 
-// Dynamic shared memory of a block: the ring, later its sums; where k is split, the parts of sums
-// that it gets; and room to align them.
-int32_t wide_parts_at(const WidePlan& plan);
-size_t wide_shared_bytes(const WidePlan& plan);
-
 }  // namespace warprow::cuda

@@ -9,6 +9,7 @@ namespace warprow {
 
 // One architecture: fills what its family has beyond the common fields (models/metadata.h reads
 // those first). One small file each; models/registry.cpp lists them.
+Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_qwen2(const ModelMetadata& metadata, DecoderSpec& spec);

@@ -12,7 +12,7 @@ Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec) {
   }
   spec.architecture = "MistralForCausalLM";
   for (LayerSpec& layer : spec.layers) {
-    layer.window = *window;
+    layer.attention.window = *window;
   }
   return {};
 }

@@ -35,7 +35,7 @@ Result<void> read_layer_windows(const ModelMetadata& metadata, DecoderSpec& spec
     if (slides && *window == 0) {
       return fail(ErrorCode::kCorrupt, "config.json: sliding layers without sliding_window");
     }
-    spec.layers[i].window = slides ? *window : 0;
+    spec.layers[i].attention.window = slides ? *window : 0;
   }
   return {};
 }

@@ -11,7 +11,9 @@ Result<void> make_qwen3(const ModelMetadata& metadata, DecoderSpec& spec) {
     return tl::unexpected(attention_bias.error());
   }
   spec.architecture = "Qwen3ForCausalLM";
-  spec.qk_norm = true;
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.qk_norm = true;
+  }
   spec.qkv_bias = *attention_bias;
   spec.o_bias = *attention_bias;
   return read_layer_windows(metadata, spec);

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "kernels/sample/grammar_mask.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/step_upload.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 class GrammarMasks final : public RunnerFeature {
  public:
   explicit GrammarMasks(const RunnerParts& parts)
-      : vocab_(parts.model->spec().vocab_size),
+      : vocab_(parts.model->facts().vocab_size),
         max_logits_(parts.limits.max_logits()),
         upload_(*parts.upload),
         inputs_(*parts.inputs),

@@ -3,7 +3,7 @@
 
 #include "base/dtype.h"
 #include "device/range.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "runner/features/step_pieces.h"
 #include "runner/rows.h"
 
@@ -36,8 +36,8 @@ class HiddenStates final : public RunnerFeature {
       : rows_(*parts.rows),
         pieces_(parts.limits.max_steps_in_flight, parts.limits.max_num_seqs) {
     const size_t step_bytes = static_cast<size_t>(parts.limits.max_num_toks) *
-                              static_cast<size_t>(parts.model->spec().hidden_size) *
-                              dtype_bytes(parts.model->act_dtype());
+                              static_cast<size_t>(parts.model->facts().hidden_size) *
+                              dtype_bytes(parts.model->facts().act_dtype);
     memory_ = parts.device->make_pinned(pieces_.steps().size() * step_bytes);
     std::byte* data = memory_.data();
     for (Pieces::Step& step : pieces_.steps()) {

@@ -15,7 +15,7 @@ namespace warprow {
 class BlockTables;
 class KvCache;
 class LogitsHead;
-class Decoder;
+class Model;
 class Operations;
 class RequestRows;
 class RunnerOps;
@@ -35,7 +35,7 @@ struct RunnerParts {
   Device* device = nullptr;
   RunnerArenas arenas;  // for memory of a feature's own; in its constructor only
   StepLimits limits;
-  Decoder* model = nullptr;
+  Model* model = nullptr;
   std::span<const KvGroupSpec> groups;
   // The cache, once it is bound, which is after construction and before the first step.
   const KvCache* const* kv_cache = nullptr;

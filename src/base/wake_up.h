@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+namespace warprow {
+
+// What one thread waits on for everything that may concern it: whoever has news notifies, the thread
+// wakes up and looks at all of its sources. A notification is kept until the next wait, so news that
+// come between looking and waiting are not missed.
+//
+// Thread: notify from any; wait from one.
+class WakeUp {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void notify() {
+    {
+      const std::scoped_lock lock(mutex_);
+      notified_ = true;
+    }
+    wake_.notify_one();
+  }
+
+  // Until somebody has notified since the last wait ended.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return notified_; });
+    notified_ = false;
+  }
+  // The same, at most until then: a timer. Returns whether somebody notified.
+  bool wait_until(Clock::time_point when) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_until(lock, when, [this] { return notified_; });
+    return std::exchange(notified_, false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool notified_ = false;
+};
+
+}  // namespace warprow

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace warprow {
+
+// The operations that callers know by type. Each has a name, an argument as the rank reads it, and an
+// answer as the caller gets it; what passes between them is text (runner/operations.h), so that a rank
+// may live in another process. What an operation does stands where it is added: Worker::call.
+//
+// Owns: nothing. Thread: any.
+
+// Of operations that take nothing and answer with text.
+struct TextOperation {
+  using Answer = std::string;
+  [[nodiscard]] static std::string encode() { return {}; }
+  [[nodiscard]] static std::string decode(std::string answer) { return answer; }
+};
+
+// "ok" from every rank that answers.
+struct CheckHealth : TextOperation {
+  static constexpr std::string_view kName = "check_health";
+};
+
+// The memory plan as it came true: one JSON object, or lines as `warprow plan` shows them.
+struct ReadMemoryPlan {
+  using Answer = std::string;
+  static constexpr std::string_view kName = "memory_plan";
+  bool as_text = false;
+  [[nodiscard]] std::string encode() const { return as_text ? "text" : ""; }
+  [[nodiscard]] static std::string decode(std::string answer) { return answer; }
+};
+
+// Names by KV group, separated by commas.
+struct ReadAttentionBackends : TextOperation {
+  static constexpr std::string_view kName = "attention_backends";
+};
+
+// Of everything on the device that outlives a step; waits for the device.
+struct StateChecksum : TextOperation {
+  static constexpr std::string_view kName = "state_checksum";
+};
+
+// Times the next steps on the device.
+struct TimeSteps {
+  using Answer = std::string;
+  static constexpr std::string_view kName = "time_steps";
+  int64_t num_steps = 0;
+  [[nodiscard]] std::string encode() const { return std::to_string(num_steps); }
+  [[nodiscard]] static std::string decode(std::string answer) { return answer; }
+};
+// JSON [[begin, end], ...] in microseconds of those steps; empty on a CPU.
+struct ReadStepTimes : TextOperation {
+  static constexpr std::string_view kName = "step_times";
+};
+
+// Gives memory back, and takes it again: SleepMode. Each rank answers with a report, one JSON object.
+// No step may be in flight. Waking throws StartupError where there is not enough memory, or nothing to
+// load weights from.
+struct SleepRanks {
+  using Answer = std::string;
+  static constexpr std::string_view kName = "sleep";
+  int level = 1;
+  [[nodiscard]] std::string encode() const { return std::to_string(level); }
+  [[nodiscard]] static std::string decode(std::string report) { return report; }
+};
+struct WakeRanks {
+  using Answer = std::string;
+  static constexpr std::string_view kName = "wake_up";
+  std::string tags;  // empty: all
+  [[nodiscard]] std::string encode() const { return tags; }
+  [[nodiscard]] static std::string decode(std::string report) { return report; }
+};
+
+}  // namespace warprow

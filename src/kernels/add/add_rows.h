@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/view.h"
+#include "kernels/op.h"
+
+namespace warprow {
+
+// Adds a product to the residual stream, where its own kernel does not.
+//
+// Formula: y[t, i] += scale * x[t, i].
+// Shapes: x, y [T, width] (row strides free).
+// Mapping: CPU: rows in parallel. CUDA: a thread an element.
+// Bytes moved: 12 * T * width.
+// Numerics: float32, the product rounded before the sum; an element depends on itself alone.
+// Preconditions: y does not overlap x.
+// Origin: own.
+struct AddRowsArgs {
+  View<const float, 2> x;
+  View<float, 2> y;
+  float scale = 1.0F;
+};
+
+WR_OP(add_rows, AddRowsArgs);
+
+}  // namespace warprow

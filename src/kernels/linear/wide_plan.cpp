@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the wide kernel cuts a product. Plain arithmetic, so that a build without CUDA tests it.
+#include "base/math.h"
+#include "kernels/linear/wide_cuda.h"
+
+#include <algorithm>
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int32_t kAlign = 1024;
+
+int32_t stage_bytes(const WidePlan& plan) { return (plan.groups * 64 + plan.cols) * 128; }
+int32_t row_bytes(const WidePlan& plan) { return (plan.groups * 64 + 4) * 4; }
+int32_t sum_bytes(const WidePlan& plan) { return plan.cols * row_bytes(plan); }
+int32_t parts_bytes(const WidePlan& plan) {
+  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
+}
+
+// Whether tiles of 192 rows give every multiprocessor one, and few none.
+bool fills_one_wave(int64_t n, int32_t num_sms) {
+  const int64_t tiles = ceil_div<int64_t>(n, 192);
+  return tiles <= num_sms && 10 * tiles >= 9 * num_sms;
+}
+
+}  // namespace
+
+int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
+  constexpr int64_t kManyOutputs = 1 << 16;  // a head's: starting and ending do not count for it
+  if (device.compute_capability != 90) {
+    return 0;
+  }
+  const bool gate_of_one_wave =
+      epilogue == LinearEpilogue::kSwiGlu && fills_one_wave(n, device.num_sms);
+  if (is_small_weight(n, k) || gate_of_one_wave) {
+    return kMaxWideRows;
+  }
+  return n < kManyOutputs ? 64 : 32;
+}
+
+bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n) {
+  return epilogue == LinearEpilogue::kAdd && n % 64 == 0;
+}
+
+int32_t wide_parts_at(const WidePlan& plan) {
+  return plan.split == 1 ? 0 : std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
+}
+
+size_t wide_shared_bytes(const WidePlan& plan) {
+  const int32_t ring = std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
+  return static_cast<size_t>(ring + parts_bytes(plan) + kAlign);
+}
+
+int32_t wide_stages(const WidePlan& plan, int32_t shared_bytes) {
+  const int32_t room = shared_bytes - kAlign - parts_bytes(plan);
+  return sum_bytes(plan) > room ? 0 : std::min(room / stage_bytes(plan), kMaxWideStages);
+}
+
+// The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200.
+WidePlan wide_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  WidePlan plan;
+  plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
+  const int32_t steps = ceil_div(k, 64);
+  plan.groups = fills_one_wave(n, num_sms) ? 3 : 1;
+  const int32_t tiles = ceil_div(n, 64 * plan.groups);
+  // Clusters do not fill all of the device.
+  const auto slots = [&](int32_t split) { return tiles * split * (split > 2 ? 10 : 9) / 9; };
+  const auto worth_halving = [&] {
+    if (plan.cols > 64) {  // sums take so much room that a multiprocessor has one block
+      return slots(2 * plan.split) <= num_sms;
+    }
+    // A part of k is worth its cost until all multiprocessors have work, a short one until each
+    // has two blocks.
+    const int32_t blocks = tiles * plan.split;
+    return blocks <= num_sms && (10 * blocks < 9 * num_sms || steps / plan.split < 32);
+  };
+  while (plan.groups == 1 && plan.split < kMaxWideCluster && worth_halving()) {
+    plan.split *= 2;
+  }
+  const int32_t used = slots(plan.split);
+  const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
+  plan.stages = wide_stages(plan, kWideSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
+  if (plan.stages < 3) {
+    plan.stages = wide_stages(plan, kWideSharedBytes);
+  }
+  plan.stages = std::min(plan.stages, std::max(2, ceil_div(steps, plan.split)));
+  return plan;
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/join.h"
+
+#include "kernels/add/add_rows.h"
+#include "kernels/norm/rms_norm.h"
+
+namespace warprow {
+namespace {
+
+// Sums a product over the ranks that have parts of it. A device alone has all of it.
+void reduce_over_ranks(Stream& /*stream*/, const ActView& /*product*/) {}
+
+}  // namespace
+
+void Join::lead_to(const DeviceFacts& device,
+                   View<const float, 1> norm_weight,
+                   const LinearShape& behind,
+                   const LinearWorkspace& workspace) {
+  next_.weight = norm_weight;
+  next_.rows = workspace.normed;
+  next_.squares = workspace.squares;
+  halved_ = halved_norm_rows(device, shape(), behind);
+}
+
+LinearShape Join::shape() const {
+  return linear_.shape(DType::kF32, is_plain() ? LinearEpilogue::kAdd : LinearEpilogue::kStore);
+}
+
+void Join::forward(Stream& stream,
+                   const ConstActView& x,
+                   const View<float, 2>& residual,
+                   const LinearWorkspace& workspace) const {
+  if (is_plain()) {
+    linear_.forward(stream, {x}, residual, LinearEpilogue::kAdd, workspace, next_norm(x.shape[0]));
+    return;
+  }
+  const ActView product = workspace.joined.rows(0, x.shape[0]);
+  linear_.forward(stream, {x}, product, LinearEpilogue::kStore, workspace);
+  reduce_over_ranks(stream, product);
+  if (!mode_.post_norm.empty()) {
+    rms_norm(stream, {product, mode_.post_norm, product, mode_.norm_eps});
+  }
+  add_rows(stream, {product.f32(), residual, mode_.scale});
+}
+
+}  // namespace warprow

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "layers/row_order.h"
+#include "weights/tensor_region.h"
+
+#include <cstdint>
+#include <string>
+
+namespace warprow {
+
+struct SourcePart;
+struct WeightFormat;
+
+// Indices [begin, begin + count).
+struct IndexRange {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// Which part of a matrix a rank holds: all of it, or the rank-th of `world` equal parts of its rows
+// (output features) or columns (input features).
+struct ShardRule {
+  enum class Axis : uint8_t { kWhole, kRows, kCols };
+  Axis axis = Axis::kWhole;
+  int32_t rank = 0;
+  int32_t world = 1;
+  int64_t unit = 1;  // rows or columns that stay together, such as those of a head
+};
+
+// What parts of a matrix begin at multiples of, to be matrices of the same format. Whole matrices of
+// any size are.
+struct ShardAlignment {
+  int64_t rows = 1;
+  int64_t cols = 1;
+};
+
+// Where a matrix lies in a larger tensor (a fused one, a merged one of all experts).
+struct TensorSlice {
+  int64_t tensor_rows = 0;  // of the larger tensor; 0: the tensor is the matrix
+  int64_t tensor_cols = 0;
+  int64_t first_row = 0;
+  int64_t first_col = 0;
+};
+
+// A matrix, or a vector, which is one row: where it lies in a checkpoint, what it must look like and
+// which part of it a rank holds. What several named tensors make together (q, k and v; a layer's
+// experts) is a list of specs, whose rows follow each other.
+struct TensorSpec {
+  std::string name;
+  int64_t rows = 1;  // of the matrix, before it is cut for ranks
+  int64_t cols = 0;
+  RowOrder order = RowOrder::kPlain;
+  int32_t head_dim = 0;  // kRopePairs
+  TensorSlice slice = {};
+  ShardRule shard = {};
+  // Null: as the tensor itself is stored. Otherwise the spec names a weight, from whose name the
+  // format has the names of its tensors.
+  const WeightFormat* format = nullptr;
+};
+
+// The bias that goes with a weight: an element for each of its rows, cut as they are.
+TensorSpec bias_spec(const TensorSpec& weight, const std::string& name);
+
+// A rank's rows and columns of the matrix. kUnsupported, naming the tensor, its size, the ranks and
+// the alignment, if it cannot be cut into equal parts of whole units and of whole `alignment`s.
+Result<IndexRange> shard_rows(const TensorSpec& spec, const ShardAlignment& alignment);
+Result<IndexRange> shard_cols(const TensorSpec& spec, const ShardAlignment& alignment);
+
+// The part of `tensor`, which is `part` of the format, that a rank reads. kCorrupt if the tensor has
+// another shape than spec and part say; kUnsupported if slice or shard cut through its groups.
+Result<TensorRegion> rank_region(const TensorSpec& spec,
+                                 const WeightFormat& format,
+                                 const SourcePart& part,
+                                 const TensorSource& tensor);
+
+}  // namespace warprow

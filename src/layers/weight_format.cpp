@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/weight_format.h"
+
+#include "base/check.h"
+#include "kernels/linear/pack.h"
+#include "weights/quant_groups.h"
+
+#include <array>
+
+namespace warprow {
+namespace {
+
+PackedWeight plain(PackedKind kind) {
+  PackedWeight weight;
+  weight.kind = kind;
+  return weight;
+}
+
+// What panels of the type hold.
+PackedWeight panel_product(TensorType type) {
+  switch (type) {
+    case TensorType::kF32:
+      return plain(PackedKind::kF32);
+    case TensorType::kF16:
+      return plain(PackedKind::kF16);
+    case TensorType::kBF16:
+      return plain(PackedKind::kBF16);
+    default:
+      break;
+  }
+  const GroupTraits& traits = group_traits(type);
+  PackedWeight weight;
+  weight.kind = traits.bits == 4   ? PackedKind::kQ4
+                : traits.bits == 5 ? PackedKind::kQ5
+                : traits.bits == 6 ? PackedKind::kQ6
+                                   : PackedKind::kQ8;
+  weight.has_bias = traits.has_bias;
+  weight.scales = traits.f16_exact ? ScaleForm::kF16 : ScaleForm::kSplit;
+  weight.zero_point = traits.zero_point;
+  weight.group = traits.group;
+  return weight;
+}
+
+WeightFormat stored_as(TensorType type) {
+  WeightFormat format;
+  format.name = tensor_type_name(type);
+  format.sources = {{"", type}};
+  format.alignment.cols = tensor_type_traits(type).block_elems;
+  format.cpu = {Repack::kPanels, panel_product(type)};
+  format.cuda = {type == TensorType::kBF16 ? Repack::kKept : Repack::kBf16Rows,
+                 plain(PackedKind::kBF16)};
+  return format;
+}
+
+std::array<WeightFormat, kNumValueTypes> stored_formats() {
+  std::array<WeightFormat, kNumValueTypes> formats;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    formats[i] = stored_as(static_cast<TensorType>(i));
+  }
+  return formats;
+}
+
+}  // namespace
+
+const WeightFormat& weight_format_of(TensorType type) {
+  static const std::array<WeightFormat, kNumValueTypes> kFormats = stored_formats();
+  WR_CHECK(has_values(type), "{} has no values", tensor_type_name(type));
+  return kFormats[static_cast<size_t>(type)];
+}
+
+const WeightFormat& random_format() {
+  static const WeightFormat kRandom{"random",
+                                    {},
+                                    {},
+                                    {Repack::kPanels, plain(PackedKind::kBF16)},
+                                    {Repack::kBf16Rows, plain(PackedKind::kBF16)}};
+  return kRandom;
+}
+
+std::string part_name(const std::string& name, const SourcePart& part) {
+  if (part.suffix.empty()) {
+    return name;
+  }
+  return name.substr(0, name.rfind('.') + 1) + part.suffix;
+}
+
+PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols) {
+  PackedWeight weight = form.product;
+  weight.n = static_cast<int32_t>(rows);
+  weight.k = static_cast<int32_t>(cols);
+  return weight;
+}
+
+bool stacks(const DeviceForm& upper, const DeviceForm& lower) {
+  const PackedWeight& a = upper.product;
+  const PackedWeight& b = lower.product;
+  return upper.repack != Repack::kPanels && lower.repack != Repack::kPanels && a.kind == b.kind &&
+         a.has_bias == b.has_bias && a.scales == b.scales && a.zero_point == b.zero_point &&
+         a.group == b.group;
+}
+
+size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows, int64_t cols) {
+  switch (form.repack) {
+    case Repack::kPanels:
+      return cpu::packed_bytes(sized_product(form, rows, cols));
+    case Repack::kBf16Rows:
+      return static_cast<size_t>(rows * cols) * sizeof(uint16_t);
+    case Repack::kKept:
+      return static_cast<size_t>(rows) * tensor_row_bytes(part.type, cols);
+  }
+  return 0;
+}
+
+}  // namespace warprow

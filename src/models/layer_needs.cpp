@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layer_needs.h"
+
+#include "base/check.h"
+
+namespace warprow {
+std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
+                             const KvWish& wish,
+                             std::span<const std::string> backends) {
+  WR_CHECK(backends.empty() || backends.size() == spec.layers.size());
+  std::vector<KvNeed> needs(spec.layers.size());
+  for (size_t l = 0; l < needs.size(); ++l) {
+    const AttentionSpec& layer = spec.layers[l].attention;
+    KvNeed& need = needs[l];
+    need.kind = layer.window > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
+    need.num_heads = layer.num_heads;
+    need.num_kv_heads = layer.num_kv_heads;
+    need.head_dim_k = layer.head_dim;
+    need.head_dim_v = layer.head_dim_v;
+    need.dtype = wish.dtype;
+    need.window = layer.window;
+    need.block_size = wish.block_size;
+    need.kernel_block_size = wish.kernel_block_size;
+    if (!backends.empty()) {
+      need.backend = backends[l];
+    }
+  }
+  return needs;
+}
+
+Result<KvPlan> plan_kv(const DecoderSpec& spec,
+                       const KvWish& wish,
+                       std::span<const std::string> backends) {
+  const std::vector<KvNeed> needs = kv_needs(spec, wish, backends);
+  return plan_kv({&needs, 1}, wish.layout);
+}
+
+std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers,
+                                           const KvPlan& plan,
+                                           int32_t group,
+                                           const AttentionNeed& common) {
+  const KvGroupSpec& kv = plan.groups[static_cast<size_t>(group)];
+  std::vector<AttentionNeed> needs;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (plan.layers[l].group != group) {
+      continue;
+    }
+    AttentionNeed need = common;
+    need.layer = static_cast<int32_t>(l);
+    need.kv = kv;
+    need.padded_pages = kv.layer_block_bytes() < KvCacheSpec{plan.groups, 0}.page_bytes();
+    need.num_heads = layers[l].num_heads;
+    need.sinks = layers[l].sinks;
+    need.soft_cap = layers[l].soft_cap != 0.0F;
+    needs.push_back(need);
+  }
+  return needs;
+}
+
+}  // namespace warprow

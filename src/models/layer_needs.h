@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attention/attention_need.h"
+#include "base/dtype.h"
+#include "kv/kv_planner.h"
+#include "models/decoder_spec.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+// What the layers of one decoder need of others, read from its spec.
+
+// What a run wishes of every layer's cache.
+struct KvWish {
+  DType dtype = DType::kBF16;
+  int32_t block_size = 16;
+  int32_t kernel_block_size = 16;
+  KvLayout layout;
+};
+
+// By layer. backends: of each layer's attention; empty: auto for all.
+std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
+                             const KvWish& wish,
+                             std::span<const std::string> backends = {});
+
+// The plan of a rank with this one model.
+Result<KvPlan> plan_kv(const DecoderSpec& spec,
+                       const KvWish& wish,
+                       std::span<const std::string> backends = {});
+
+// What the layers of a KV group need of their attention backend, a need for each. `layers`: those of
+// the rank's model; `common`: what does not differ by layer.
+std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers,
+                                           const KvPlan& plan,
+                                           int32_t group,
+                                           const AttentionNeed& common);
+
+}  // namespace warprow

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/device_policy.h"
+
+#include "base/check.h"
+
+namespace warprow {
+namespace {
+
+// float32 is exact throughout; auto lets quantised weights meet int8 activations and bf16 ones bf16.
+// A tenth of the memory is the process's and the page cache's.
+constexpr DevicePolicy kCpuPolicy = {.act_dtype = DType::kF32,
+                                     .act_format = ActFormat::kRounded,
+                                     .memory_share = 0.9,
+                                     .kv_takes_rest = false,
+                                     .graphs_take_memory = false,
+                                     .foreign_bytes = 0};
+// Foreign: on an H200 5 to 11 MB by the end of start-up, and a few more when the first requests use
+// further kernels; the context is there before anything is planned.
+constexpr DevicePolicy kCudaPolicy = {.act_dtype = DType::kBF16,
+                                      .act_format = ActFormat::kF32,
+                                      .memory_share = 0,
+                                      .kv_takes_rest = true,
+                                      .graphs_take_memory = true,
+                                      .foreign_bytes = int64_t{32} << 20};
+
+}  // namespace
+
+const DevicePolicy& device_policy(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::kCpu:
+      return kCpuPolicy;
+    case DeviceKind::kCuda:
+      return kCudaPolicy;
+  }
+  WR_CHECK(false, "a kind of device without a policy");
+}
+
+}  // namespace warprow

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/dtype.h"
+#include "device/device.h"
+#include "layers/linear.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+// What the plan decides by the kind of device: one row a kind, so that nothing else in this room asks
+// which it is.
+struct DevicePolicy {
+  DType act_dtype = DType::kF32;               // of activations between matrices
+  ActFormat act_format = ActFormat::kRounded;  // of linears with --dtype auto; with others kF32
+  double memory_share = 0;  // of the memory that an engine may plan for; 0: gpu_memory_utilization
+  bool kv_takes_rest =
+      false;  // the KV cache takes what everything else leaves, unless its bytes are
+              // given; else resolve() has decided its bytes
+  bool graphs_take_memory = false;
+  int64_t foreign_bytes =
+      0;  // estimate: what the driver and its libraries take besides what is planned
+};
+const DevicePolicy& device_policy(DeviceKind kind);
+
+// Of the estimate, what kernels that load with the first requests may still take when everything else
+// has been measured.
+inline constexpr int64_t kLateForeignBytes = int64_t{16} << 20;
+
+}  // namespace warprow

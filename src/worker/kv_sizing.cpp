@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/kv_sizing.h"
+
+#include "base/log.h"
+#include "kv/kv_math.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+int32_t num_groups(const ModelPlan& plan) { return static_cast<int32_t>(plan.kv.groups.size()); }
+
+// Tokens of one request that so many blocks hold.
+int64_t held_tokens(const ModelPlan& plan, int64_t num_blocks) {
+  return max_tokens_held({plan.kv.groups, static_cast<int32_t>(num_blocks)});
+}
+
+// Blocks for the bytes granted, and the longest request they allow.
+Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
+  const ResolvedConfig& config = plan.config;
+  plan.kv_cache.groups = plan.kv.groups;
+  const int64_t block_bytes = plan.kv_cache.block_bytes();
+  const int64_t blocks = num_blocks_in(config.kv_cache_memory_bytes, plan.kv_cache);
+  const int32_t least = 1 + num_groups(plan);
+  if (blocks < least) {
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("kv_cache_memory_bytes is {}, below the {} bytes of {} blocks: the "
+                            "null block and one of "
+                            "{} tokens a group",
+                            config.kv_cache_memory_bytes,
+                            block_bytes * least,
+                            least,
+                            config.block_size));
+  }
+  plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
+  const int64_t held = held_tokens(plan, plan.kv_cache.num_blocks);
+  if (wished_len > held) {
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; "
+                            "lower max_model_len or "
+                            "raise kv_cache_memory_bytes",
+                            wished_len,
+                            config.kv_cache_memory_bytes,
+                            held));
+  }
+  const int64_t longest = std::min<int64_t>(plan.spec.max_position, held);
+  plan.config.max_model_len = wished_len > 0 ? wished_len : static_cast<int32_t>(longest);
+  return {};
+}
+
+}  // namespace
+
+// Where the cache takes what everything else leaves, state grows with the longest request; so that one
+// is fixed first and cut when the cache is small.
+Result<void> size_memory(ModelPlan& plan,
+                         int32_t wished_len,
+                         const std::function<void(ModelPlan&)>& measure) {
+  plan.max_model_len_is_wish = wished_len > 0;
+  if (!device_policy(plan.device.kind).kv_takes_rest) {
+    if (auto sized = size_kv_cache(plan, wished_len); !sized) {
+      return sized;
+    }
+    plan.runner.max_model_len = plan.config.max_model_len;
+    measure(plan);
+    return {};
+  }
+  plan.kv_takes_rest = plan.config.kv_cache_memory_bytes == 0;
+  plan.runner.max_model_len = wished_len > 0 ? wished_len : plan.spec.max_position;
+  for (;;) {
+    measure(plan);
+    if (plan.kv_takes_rest) {
+      const int64_t available = available_kv_bytes(plan.memory.budget());
+      plan.kv_cache.groups = plan.kv.groups;
+      plan.memory.kv_bytes = plan.kv_cache.block_bytes() * (1 + num_groups(plan));
+      if (available < plan.memory.kv_bytes) {
+        return check_fit(plan);
+      }
+      plan.config.kv_cache_memory_bytes = available;
+    }
+    if (auto sized = size_kv_cache(plan, wished_len); !sized) {
+      return sized;
+    }
+    if (plan.config.max_model_len >= plan.runner.max_model_len) {
+      return {};
+    }
+    plan.runner.max_model_len = plan.config.max_model_len;
+  }
+}
+
+Result<void> check_fit(const ModelPlan& plan) {
+  const KvBudget budget = plan.memory.budget();
+  if (budget.requested > plan.device.free_bytes) {
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("gpu_memory_utilization {} of {} bytes is {}, but only {} are free",
+                            plan.config.gpu_memory_utilization,
+                            plan.device.total_bytes,
+                            budget.requested,
+                            plan.device.free_bytes));
+  }
+  if (plan.memory.kv_bytes > available_kv_bytes(budget)) {
+    return fail(
+        ErrorCode::kOutOfMemory,
+        fmt::format("not enough memory: {} bytes of weights, {} of state and activations, "
+                    "{} of graphs and libraries and {} of KV cache do not fit in {} ({:.0f}% "
+                    "of {})",
+                    budget.weights,
+                    budget.step_peak + budget.pinned,
+                    budget.graphs + budget.foreign,
+                    plan.memory.kv_bytes,
+                    budget.requested,
+                    100.0 * static_cast<double>(budget.requested) /
+                        static_cast<double>(plan.device.total_bytes),
+                    plan.device.total_bytes));
+  }
+  return {};
+}
+
+RankTerms offer(const ModelPlan& plan) {
+  const int32_t planned = plan.kv_cache.num_blocks;
+  if (!plan.kv_takes_rest) {
+    return {planned};
+  }
+  const int64_t available = std::max<int64_t>(available_kv_bytes(plan.memory.budget()), 0);
+  return {
+      static_cast<int32_t>(std::min<int64_t>(planned, num_blocks_in(available, plan.kv_cache)))};
+}
+
+Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
+  if (terms.num_blocks == plan.kv_cache.num_blocks) {
+    return {};
+  }
+  const int64_t held = held_tokens(plan, terms.num_blocks);
+  const int64_t len = std::min<int64_t>(plan.config.max_model_len, held);
+  if (len < 1 || (plan.max_model_len_is_wish && len < plan.config.max_model_len)) {
+    return fail(
+        ErrorCode::kOutOfMemory,
+        fmt::format("driver and libraries took {} bytes of the device; what is left for the "
+                    "KV cache holds {} tokens, below max_model_len {}",
+                    plan.memory.foreign_measured_bytes,
+                    held,
+                    plan.config.max_model_len));
+  }
+  WR_LOG_INFO("the KV cache has {} blocks of the {} planned: driver and libraries took {} bytes",
+              terms.num_blocks,
+              plan.kv_cache.num_blocks,
+              plan.memory.foreign_measured_bytes);
+  plan.kv_cache.num_blocks = terms.num_blocks;
+  plan.memory.num_blocks = terms.num_blocks;
+  plan.memory.kv_bytes = plan.kv_cache.total_bytes();
+  plan.config.max_model_len = static_cast<int32_t>(len);
+  plan.memory.max_model_len = plan.config.max_model_len;
+  return {};
+}
+
+}  // namespace warprow

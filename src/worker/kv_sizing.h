@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "worker/model_plan.h"
+#include "worker/rank_terms.h"
+
+#include <cstdint>
+#include <functional>
+
+namespace warprow {
+
+// How large the KV cache of a plan is, and the longest request with it.
+
+// Sizes the cache by the plan's settings and what everything else takes: `measure` fills the plan's
+// planned bytes for the length in plan.runner.max_model_len. wished_len: of the user; 0: none.
+// Errors: kOutOfMemory, with the numbers.
+Result<void> size_memory(ModelPlan& plan,
+                         int32_t wished_len,
+                         const std::function<void(ModelPlan&)>& measure);
+Result<void> check_fit(const ModelPlan& plan);
+
+// What this rank can hold of the planned cache now that foreign memory was measured: all of it, or
+// less where that took more than was estimated.
+RankTerms offer(const ModelPlan& plan);
+// Gives the plan the agreed cache. Arenas are built by now, so the longest request may become shorter
+// but not longer. Errors: kOutOfMemory, when a length that the user asked for no longer fits.
+Result<void> take_terms(ModelPlan& plan, const RankTerms& terms);
+
+}  // namespace warprow

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rank.h"
+
+#include "base/check.h"
+#include "layers/parameter_loader.h"
+#include "models/decoder.h"
+#include "runner/model_runner.h"
+
+namespace warprow {
+namespace {
+
+// The class that does this stage's steps. There is one stage today.
+std::unique_ptr<Runner> make_runner(
+    const ModelPlan& plan, Device& device, Stream& stream, Model& model, RunnerArenas arenas) {
+  switch (plan.stage) {
+    case Stage::kGenerate:
+      return std::make_unique<ModelRunner>(device, stream, model, plan.kv, arenas, plan.runner);
+  }
+  WR_CHECK(false, "a stage without a runner");
+}
+
+}  // namespace
+
+std::unique_ptr<Model> load_model(const ModelPlan& plan,
+                                    Stream& stream,
+                                    Arena& weights,
+                                    Arena& workspace) {
+  ParameterLoader loader(*plan.checkpoint, stream, weights, plan.load_format());
+  auto model = std::make_unique<Decoder>(plan.spec, plan.kv, plan.decoder, loader, workspace);
+  if (!stream.discards()) {
+    loader.finish();
+  }
+  return model;
+}
+
+Rank build_rank(const ModelPlan& plan, Device& device, Stream& stream, const RankBytes& bytes) {
+  Rank rank;
+  rank.weights = device.make_arena(ArenaPurpose::kWeights, bytes.weights);
+  rank.state = device.make_arena(ArenaPurpose::kState, bytes.state);
+  rank.workspace = device.make_arena(ArenaPurpose::kWorkspace, bytes.workspace);
+  rank.model = load_model(plan, stream, rank.weights, rank.workspace);
+  rank.runner = make_runner(plan, device, stream, *rank.model, {&rank.state, &rank.workspace});
+  return rank;
+}
+
+void give_kv_cache(Rank& rank, const ModelPlan& plan, Device& device) {
+  const auto bytes = static_cast<size_t>(KvCache::planned_bytes(plan.kv_cache));
+  rank.kv_cache = std::make_unique<KvCache>(
+      device.make_arena(ArenaPurpose::kKvCache, bytes), plan.kv_cache, plan.kv);
+  rank.runner->bind_kv_cache(rank.kv_cache.get());
+}
+
+void zero_kv_cache(Stream& stream, KvCache& cache) {
+  stream.synchronize();
+  if (stream.device().facts().zeroed_memory) {
+    cache.set_resident(false);  // and comes back as zeros
+    cache.set_resident(true);
+    return;
+  }
+  stream.fill(cache.arena().base(), 0, cache.arena().capacity());
+  stream.synchronize();
+}
+
+}  // namespace warprow

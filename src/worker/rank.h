@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/arena.h"
+#include "device/device.h"
+#include "device/stream.h"
+#include "models/model.h"
+#include "runner/kv_cache.h"
+#include "runner/runner.h"
+#include "worker/model_plan.h"
+
+#include <cstddef>
+#include <memory>
+
+namespace warprow {
+
+// Capacities of a rank's arenas.
+struct RankBytes {
+  size_t weights = 0;
+  size_t state = 0;
+  size_t workspace = 0;
+};
+
+// Everything of a rank that lies on its device. build_rank is its only definition, for measuring on
+// shapes and for the real thing.
+//
+// Owns: arenas, model, cache, runner; device and stream outlive it.
+// Thread: the worker's.
+struct Rank {
+  Arena weights;
+  Arena state;
+  Arena workspace;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<KvCache> kv_cache;  // null until give_kv_cache
+  std::unique_ptr<Runner> runner;
+};
+
+// All but the cache, whose size follows from what this took. Loads the weights. Throws StartupError.
+Rank build_rank(const ModelPlan& plan, Device& device, Stream& stream, const RankBytes& bytes);
+
+// The model alone: constants and weights into `weights`, activations into `workspace`. Called again on
+// an emptied arena it puts everything where it was. Throws StartupError.
+std::unique_ptr<Model> load_model(const ModelPlan& plan,
+                                    Stream& stream,
+                                    Arena& weights,
+                                    Arena& workspace);
+
+// Makes the cache that the plan says and gives it to the runner. Its content is undefined: warm-up
+// writes into it, and zero_kv_cache comes before the first request.
+void give_kv_cache(Rank& rank, const ModelPlan& plan, Device& device);
+
+// Kernels may weigh a masked value by zero, which only a finite one survives: so every cell is zero
+// before a request's first step. The device is idle; waits for it.
+void zero_kv_cache(Stream& stream, KvCache& cache);
+
+}  // namespace warprow

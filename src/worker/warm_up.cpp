@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/warm_up.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+
+namespace warprow {
+namespace {
+
+constexpr int32_t kChunkLen = 7;  // with the decoding row's token: one tile of every kernel
+constexpr int32_t kMaxRows = 2;
+
+SamplingParams every_rule() {
+  SamplingParams params;
+  params.temperature = 1.0F;
+  params.top_k = 4;
+  params.top_p = 0.9F;
+  params.min_p = 0.01F;
+  params.num_logprobs = 1;
+  params.repetition_penalty = 1.1F;
+  return params;
+}
+
+// One step after another, each waited for: two in flight are not allowed everywhere.
+void run(Runner& runner, const SchedulerOutput& step) {
+  runner.execute_model(step);
+  runner.sample_tokens(nullptr);
+  ModelRunnerOutput output;
+  runner.take_output(output);
+  WR_CHECK_EQ(output.step, step.step);
+  WR_CHECK_EQ(output.rows.size(), step.scheduled.size());
+}
+
+// A row with this prompt and a block in every group; its whole prompt runs.
+void add_row(SchedulerOutput& step,
+             int32_t row,
+             int32_t prompt_len,
+             const SamplingParams& params,
+             const WarmUpLimits& limits,
+             const KvCacheSpec& cache) {
+  NewRow added;
+  added.row = RowId{row};
+  added.prompt_len = prompt_len;
+  added.prefill_len = prompt_len;
+  added.tokens = {static_cast<int32_t>(step.token_ids.size()), prompt_len};
+  added.params = params;
+  for (int32_t i = 0; i < prompt_len; ++i) {
+    step.token_ids.push_back(i % limits.vocab_size);
+  }
+  for (int32_t group = 0; group < static_cast<int32_t>(cache.groups.size()); ++group) {
+    const auto at = static_cast<int32_t>(step.block_ids.size());
+    step.block_ids.push_back(BlockId{1 + at});
+    step.block_appends.push_back({added.row, group, 0, {at, 1}});
+  }
+  step.new_rows.push_back(added);
+  step.scheduled.push_back({added.row, prompt_len, 0, 0});
+  step.total_num_tokens += prompt_len;
+}
+
+}  // namespace
+
+void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache) {
+  const auto num_groups = static_cast<int32_t>(cache.groups.size());
+  const int32_t num_rows = std::min({kMaxRows,
+                                     limits.max_num_seqs,
+                                     limits.max_num_batched_tokens,
+                                     (cache.num_blocks - 1) / std::max(num_groups, 1)});
+  // A row's history has room for its prompt and for a token of each of its steps.
+  const int32_t chunk_len =
+      std::min({kChunkLen, limits.max_num_batched_tokens - num_rows + 1, limits.max_model_len - 2});
+  SchedulerOutput step;
+  if (num_rows < 1 || chunk_len < 1) {
+    run(runner, step);
+    return;
+  }
+  step.step = -2;
+  add_row(step, 0, chunk_len, every_rule(), limits, cache);
+  if (num_rows > 1) {
+    add_row(step, 1, 1, {}, limits, cache);
+  }
+  run(runner, step);
+
+  const NewRow last = step.new_rows.back();
+  step.clear();
+  step.step = -1;
+  if (num_rows > 1) {
+    step.finished_rows.push_back(RowId{0});
+  }
+  step.scheduled.push_back({last.row, 1, last.prefill_len, 0});
+  step.total_num_tokens = 1;
+  run(runner, step);
+
+  step.clear();
+  step.step = 0;
+  step.finished_rows.push_back(last.row);
+  run(runner, step);
+}
+
+}  // namespace warprow

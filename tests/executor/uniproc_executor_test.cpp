@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/check.h"
+#include "executor/make_executor.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+EngineConfig tiny_config() {
+  EngineConfig config;
+  config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied";
+  config.device = "cpu";
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 32;
+  config.kv_cache_memory_bytes = 1 << 20;
+  config.threads = 1;
+  return config;
+}
+
+TEST(UniprocExecutor, AnOperationHasRunWhenCallReturns) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config());
+  RankAnswers<CheckHealth> answers = executor->call(CheckHealth{}, RankSet::only(0));
+  EXPECT_TRUE(answers.ready());
+  EXPECT_EQ(answers.get(), std::vector<std::string>{"ok"});
+  EXPECT_EQ(executor->call(ReadAttentionBackends{}).get(), std::vector<std::string>{"cpu_paged"});
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(executor->call(CheckHealth{}, RankSet::only(1)), CheckFailure);
+  EXPECT_THROW(executor->collective_rpc("nonesuch", "", RankSet::all()), CheckFailure);
+}
+
+// Its worker is the caller's thread: nobody could announce an output, and nobody else waits.
+TEST(UniprocExecutor, OutputsAreWaitedForInTakeOutput) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config());
+  WakeUp wake_up;
+  EXPECT_FALSE(executor->set_wake_up(&wake_up));
+  EXPECT_FALSE(executor->idle_step());
+  SchedulerOutput step;
+  step.step = 1;
+  executor->execute_model(step);
+  executor->sample_tokens(nullptr);
+  ModelRunnerOutput output;
+  executor->take_output(output);
+  EXPECT_EQ(output.step, 1);
+  EXPECT_EQ(executor->num_outstanding(), 0);
+}
+
+}  // namespace
+}  // namespace warprow

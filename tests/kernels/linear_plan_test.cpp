@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/linear_plan.h"
+
+#include "device/cuda_device.h"
+#include "kernels/linear/skinny_cuda.h"
+#include "kernels/linear/wide_cuda.h"
+
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+constexpr auto kStore = LinearEpilogue::kStore;
+constexpr auto kAdd = LinearEpilogue::kAdd;
+constexpr auto kSwiGlu = LinearEpilogue::kSwiGlu;
+
+const DeviceFacts& h200() { return *cuda::known_device("h200"); }
+
+LinearShape shape(int32_t n, int32_t k, LinearEpilogue epilogue) {
+  LinearShape out;
+  out.n = n;
+  out.k = k;
+  out.epilogue = epilogue;
+  return out;
+}
+
+// FNV-1a over numbers.
+class Hash {
+ public:
+  template <typename... Numbers>
+  void mix(Numbers... numbers) {
+    ((value_ = (value_ ^ static_cast<uint64_t>(numbers)) * 0x100000001b3ULL), ...);
+  }
+  [[nodiscard]] uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325ULL;
+};
+
+void mix_wide_plans(Hash& hash, int32_t n, int32_t k) {
+  for (int32_t m = 1; m <= cuda::kMaxWideRows; ++m) {
+    const cuda::WidePlan plan = cuda::wide_plan(m, n, k, h200().num_sms);
+    hash.mix(plan.cols, plan.groups, plan.split, plan.stages);
+  }
+}
+
+void mix_skinny_plans(Hash& hash, LinearEpilogue epilogue, int32_t n, int32_t k) {
+  const float weight = 1.0F;
+  for (int32_t m = 1; m <= cuda::kMaxSkinnyRows; ++m) {
+    for (const bool norm : {false, true}) {
+      cuda::SkinnyArgs args;
+      args.m = m;
+      args.n = n;
+      args.k = k;
+      args.epilogue = epilogue;
+      args.norm_weight = norm && cuda::skinny_takes_norm(m, k) ? &weight : nullptr;
+      const cuda::SkinnyPlan plan = cuda::skinny_plan(args, h200());
+      hash.mix(plan.tile_rows, plan.num_teams, plan.stages, plan.row_groups);
+      hash.mix(plan.num_tiles, plan.num_blocks, plan.shared_bytes);
+    }
+  }
+}
+
+// 177,408 plans of an H200, as they were when its number of multiprocessors was a constant and the
+// rest was asked of the current device. Change the number only with plans that were measured again.
+TEST(LinearPlan, OfAnH200AreTheMeasuredOnes) {
+  Hash hash;
+  for (const LinearEpilogue epilogue : {kStore, kAdd, kSwiGlu}) {
+    for (const int32_t n :
+         {40,   64,   192,  256,   320,   576,   1024,  1536,  2048,  3072,   4096,
+          5120, 6144, 8192, 11008, 12288, 24576, 25152, 28672, 49152, 128256, 151936}) {
+      for (const int32_t k :
+           {64, 192, 576, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 8192, 12288, 14336, 28672}) {
+        hash.mix(cuda::wide_leaves_norm(epilogue, n));
+        for (const bool batch_invariant : {false, true}) {
+          LinearShape product = shape(n, k, epilogue);
+          product.batch_invariant = batch_invariant;
+          const cuda::OwnRows own = cuda::own_rows(product, h200());
+          hash.mix(own.skinny, own.all);
+        }
+        mix_wide_plans(hash, n, k);
+        mix_skinny_plans(hash, epilogue, n, k);
+      }
+    }
+  }
+  EXPECT_EQ(hash.value(), 0xbaa075b984e0419fULL);
+}
+
+// Qwen3-0.6B's and 8B's output projection and the gate behind it.
+TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
+  const RowRange small =
+      halved_norm_rows(h200(), shape(1024, 2048, kAdd), shape(6144, 1024, kSwiGlu));
+  EXPECT_EQ(small.first, 9);
+  EXPECT_EQ(small.last, 128);
+  const LinearShape sum = shape(4096, 4096, kAdd);
+  const LinearShape gate = shape(24576, 4096, kSwiGlu);
+  const RowRange large = halved_norm_rows(h200(), sum, gate);
+  EXPECT_FALSE(large.has(16));
+  EXPECT_TRUE(large.has(17));
+  EXPECT_TRUE(large.has(64));
+  EXPECT_FALSE(large.has(65));
+  for (int64_t m = 1; m <= 200; ++m) {
+    EXPECT_EQ(large.has(m),
+              cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kWide &&
+                  cuda::linear_path(gate, m, h200()) == cuda::LinearPath::kWide);
+  }
+}
+
+TEST(LinearPlan, NoHalvesWithoutTheKernel) {
+  const auto none = [](const DeviceFacts& device, const LinearShape& sum) {
+    const RowRange rows = halved_norm_rows(device, sum, shape(6144, 1024, kStore));
+    for (int64_t m = 1; m <= 300; ++m) {
+      if (rows.has(m)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const LinearShape sum = shape(1024, 2048, kAdd);
+  EXPECT_FALSE(none(h200(), sum));
+  EXPECT_TRUE(none(DeviceFacts(), sum));  // a CPU
+  DeviceFacts ampere = h200();
+  ampere.compute_capability = 80;
+  EXPECT_TRUE(none(ampere, sum));
+  LinearShape invariant = sum;
+  invariant.batch_invariant = true;
+  EXPECT_TRUE(none(h200(), invariant));
+  EXPECT_TRUE(none(h200(), shape(1000, 2048, kAdd)));  // sums of squares are of 64 columns
+  EXPECT_TRUE(none(h200(), shape(1024, 2048, kStore)));
+}
+
+TEST(SkinnyPlan, FitsSmallerDevices) {
+  for (const int32_t bytes : {99 * 1024, 163 * 1024, 227 * 1024}) {
+    DeviceFacts smaller;
+    smaller.kind = DeviceKind::kCuda;
+    smaller.num_sms = 108;
+    smaller.max_shared_bytes = bytes;
+    for (const auto& [n, k] : {std::pair{4096, 1024},
+                               {1024, 3072},
+                               {6144, 1024},
+                               {24576, 4096},
+                               {4096, 12288},
+                               {151936, 4096},
+                               {151936, 1024},
+                               {576, 1536},
+                               {7168, 28672}}) {
+      for (int32_t m = 1; m <= 16; ++m) {
+        cuda::SkinnyArgs args;
+        args.m = m;
+        args.n = n;
+        args.k = k;
+        const float weight = 1.0F;
+        args.norm_weight = cuda::skinny_takes_norm(m, k) ? &weight : nullptr;
+        const cuda::SkinnyPlan plan = cuda::skinny_plan(args, smaller);
+        EXPECT_GE(plan.stages, 1) << n << " x " << k << " rows " << m;
+        EXPECT_LE(plan.shared_bytes, static_cast<size_t>(bytes)) << n << " x " << k;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warprow

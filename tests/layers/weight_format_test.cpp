@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/weight_format.h"
+
+#include "base/check.h"
+#include "kernels/linear/pack.h"
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+TEST(WeightFormat, PanelsFollowTheType) {
+  PackedWeight weight =
+      sized_product(weight_format_of(TensorType::kQ4_0).on(DeviceKind::kCpu), 40, 64);
+  EXPECT_EQ(weight.kind, PackedKind::kQ4);
+  EXPECT_EQ(weight.zero_point, 8);
+  EXPECT_FALSE(weight.has_bias);
+  EXPECT_EQ(weight.scales, ScaleForm::kF16);
+  EXPECT_EQ(weight.n, 40);
+  EXPECT_EQ(weight.k, 64);
+  weight = weight_format_of(TensorType::kQ6_K).cpu.product;
+  EXPECT_EQ(weight.kind, PackedKind::kQ6);
+  EXPECT_EQ(weight.group, 16);
+  EXPECT_EQ(weight.scales, ScaleForm::kSplit);
+  EXPECT_EQ(weight_format_of(TensorType::kBF16).cpu.product.kind, PackedKind::kBF16);
+  EXPECT_EQ(weight_format_of(TensorType::kF32).cpu.product.kind, PackedKind::kF32);
+}
+
+TEST(WeightFormat, OnCudaAllAreRowsOfBf16AndBf16IsKept) {
+  for (int i = 0; i < kNumValueTypes; ++i) {
+    const auto type = static_cast<TensorType>(i);
+    const DeviceForm& form = weight_format_of(type).on(DeviceKind::kCuda);
+    EXPECT_EQ(form.product.kind, PackedKind::kBF16) << tensor_type_name(type);
+    EXPECT_EQ(form.repack, type == TensorType::kBF16 ? Repack::kKept : Repack::kBf16Rows);
+    EXPECT_TRUE(stacks(form, weight_format_of(TensorType::kQ4_K).cuda));
+  }
+}
+
+TEST(WeightFormat, IsCutBetweenBlocks) {
+  EXPECT_EQ(weight_format_of(TensorType::kF16).alignment.cols, 1);
+  EXPECT_EQ(weight_format_of(TensorType::kQ5_1).alignment.cols, 32);
+  EXPECT_EQ(weight_format_of(TensorType::kQ6_K).alignment.cols, 256);
+  EXPECT_EQ(weight_format_of(TensorType::kQ6_K).alignment.rows, 1);
+  EXPECT_EQ(random_format().alignment.cols, 1);
+}
+
+TEST(WeightFormat, BytesOnTheDevice) {
+  const WeightFormat& q8 = weight_format_of(TensorType::kQ8_0);
+  const SourcePart& part = q8.sources.front();
+  EXPECT_EQ(stored_bytes(q8.cuda, part, 10, 64), 1280U);
+  EXPECT_EQ(stored_bytes(q8.cpu, part, 10, 64), cpu::packed_bytes(sized_product(q8.cpu, 10, 64)));
+  EXPECT_EQ(stored_bytes({Repack::kKept, q8.cpu.product}, part, 10, 64), 680U);
+}
+
+TEST(WeightFormat, OnlyRowsOfOneProductStack) {
+  const DeviceForm& q8 = weight_format_of(TensorType::kQ8_0).cpu;
+  const DeviceForm& q4 = weight_format_of(TensorType::kQ4_0).cpu;
+  EXPECT_FALSE(stacks(q8, q8)) << "panels";
+  const DeviceForm kept_q8{Repack::kKept, q8.product};
+  EXPECT_TRUE(stacks(kept_q8, kept_q8));
+  EXPECT_FALSE(stacks(kept_q8, {Repack::kKept, q4.product}));
+  EXPECT_FALSE(stacks(kept_q8, weight_format_of(TensorType::kQ8_0).cuda));
+}
+
+TEST(WeightFormat, NamesOfItsTensors) {
+  EXPECT_EQ(part_name("l.0.q_proj.weight", {}), "l.0.q_proj.weight");
+  EXPECT_EQ(part_name("l.0.q_proj.weight", {"qzeros", TensorType::kI32}), "l.0.q_proj.qzeros");
+  EXPECT_EQ(part_name("weight", {"scale", TensorType::kF32}), "scale");
+}
+
+TEST(WeightFormat, IntegersHaveNone) {
+  const ScopedCheckThrows throws;
+  EXPECT_THROW(weight_format_of(TensorType::kI32), CheckFailure);
+}
+
+}  // namespace
+}  // namespace warprow
