@@ -6,6 +6,7 @@
 #include "device/view.h"
 #include "kv/kv_spec.h"
 #include "runner/staged_writes.h"
+#include "runner/step_limits.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
@@ -24,9 +25,8 @@ class BlockTables {
  public:
   BlockTables(Arena& state,
               std::span<const KvGroupSpec> groups,
-              int32_t max_num_seqs,
-              int32_t max_model_len,
-              int32_t first_table);
+              const StepLimits& limits,
+              StagedTables& staged);
 
   void append(const BlockAppend& append,
               std::span<const BlockId> blocks,
@@ -40,14 +40,11 @@ class BlockTables {
   [[nodiscard]] int32_t kernel_block_size(int32_t group) const {
     return groups_[static_cast<size_t>(group)].kernel_block_size;
   }
-  void fill_tables(StagedTable* tables) const;
-  // Values that staging all blocks of all rows would take.
-  [[nodiscard]] int64_t max_values() const;
 
  private:
   std::vector<KvGroupSpec> groups_;
   std::vector<View<int32_t, 2>> tables_;
-  int32_t first_table_;
+  std::vector<int32_t> staged_tables_;  // by group: its index in staged writes
 };
 
 }  // namespace warprow

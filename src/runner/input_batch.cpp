@@ -6,16 +6,16 @@
 
 namespace warprow {
 
-InputBuffers::InputBuffers(Arena& state, int32_t num_seqs, int32_t num_toks, int32_t num_groups)
-    : max_num_seqs(num_seqs),
-      max_num_toks(num_toks),
-      input_ids(state.alloc<int32_t>(num_toks)),
-      positions(state.alloc<int32_t>(num_toks)),
-      slot_mapping(state.alloc<int64_t>(static_cast<int64_t>(num_groups) * num_toks)),
-      seq_lens(state.alloc<int32_t>(num_seqs)),
-      logits_indices(state.alloc<int32_t>(num_seqs)),
-      logit_row(state.alloc<int32_t>(num_seqs)),
-      logit_pos(state.alloc<int32_t>(num_seqs)) {}
+InputBuffers::InputBuffers(Arena& state, const StepLimits& limits, int32_t num_groups)
+    : max_num_seqs(limits.max_num_seqs),
+      max_num_toks(limits.max_num_toks),
+      input_ids(state.alloc<int32_t>(max_num_toks)),
+      positions(state.alloc<int32_t>(max_num_toks)),
+      slot_mapping(state.alloc<int64_t>(static_cast<int64_t>(num_groups) * max_num_toks)),
+      seq_lens(state.alloc<int32_t>(max_num_seqs)),
+      logits_indices(state.alloc<int32_t>(limits.max_logits())),
+      logit_row(state.alloc<int32_t>(limits.max_logits())),
+      logit_pos(state.alloc<int32_t>(limits.max_logits())) {}
 
 void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len) {
   rows.assign(scheduled.begin(), scheduled.end());

@@ -7,6 +7,7 @@
 #include "device/view.h"
 #include "kernels/act_view.h"
 #include "runner/ops/step_views.h"
+#include "runner/step_limits.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace warprow {
 // Device arrays that a step's inputs are built into, at fixed addresses and sized for the largest
 // step, so that captured graphs stay valid.
 struct InputBuffers {
-  InputBuffers(Arena& state, int32_t max_num_seqs, int32_t max_num_toks, int32_t num_groups);
+  InputBuffers(Arena& state, const StepLimits& limits, int32_t num_groups);
 
   int32_t max_num_seqs;
   int32_t max_num_toks;
@@ -25,9 +26,9 @@ struct InputBuffers {
   int32_t* positions;       // dev i32 [max_num_toks]          tail: 0 by pad_tail
   int64_t* slot_mapping;    // dev i64 [groups, max_num_toks]  tail: -1 by pad_tail
   int32_t* seq_lens;        // dev i32 [max_num_seqs]          tail: 0 by pos_seq_lens
-  int32_t* logits_indices;  // dev i32 [max_num_seqs]          tail: -1 by pad_tail
-  int32_t* logit_row;       // dev i32 [max_num_seqs]          tail: -1 by pad_tail
-  int32_t* logit_pos;  // dev i32 [max_num_seqs]          tail: stale; read where logit_row >= 0
+  int32_t* logits_indices;  // dev i32 [max_logits]            tail: -1 by pad_tail
+  int32_t* logit_row;       // dev i32 [max_logits]            tail: -1 by pad_tail
+  int32_t* logit_pos;       // dev i32 [max_logits]  tail: stale; read where logit_row >= 0
 };
 
 // One step's batch: host counts, the rows in batch order, and the device arrays of the step. A
@@ -37,13 +38,15 @@ struct InputBatch {
   int32_t num_rows_padded = 0;
   int32_t num_toks = 0;
   int32_t num_toks_padded = 0;
-  int32_t num_logits = 0;
+  int32_t num_logits = 0;  // a row has 0 to 1 + drafts of them, at its last tokens
   int32_t num_logits_padded = 0;
   int32_t num_decode_rows = 0;  // the first rows, that have exactly one token each
   int32_t num_prefill_rows = 0;
   uint32_t sample_rules = 0;  // SampleRules that any row asks for
   GraphMode graph_mode = GraphMode::kNone;
   int32_t graph_query_len = 0;     // GraphChoice::query_len
+  bool sample_graph = false;       // sampling runs from a graph, of num_logits_padded logits
+  bool mark_forward = false;       // StepVote::mark_forward
   ActView hidden;                  // dev [num_toks_padded, hidden_size], behind the forward
   StepRows device;                 // views of the uploaded arrays
   std::vector<ScheduledRow> rows;  // host, in batch order

@@ -8,18 +8,20 @@
 
 namespace warprow {
 
-int32_t LogitsHead::max_rows(int64_t vocab, int32_t max_num_seqs, int32_t max_num_toks) {
+int32_t LogitsHead::max_rows(int64_t vocab, const StepLimits& limits) {
   const int64_t least = kLeastBytes / (vocab * static_cast<int64_t>(sizeof(float)));
-  return std::max(max_num_seqs, static_cast<int32_t>(std::min<int64_t>(least, max_num_toks)));
+  return std::max(limits.max_logits(),
+                  static_cast<int32_t>(std::min<int64_t>(least, limits.max_num_toks)));
 }
 
-LogitsHead::LogitsHead(Decoder& model, Arena& workspace, int32_t max_num_seqs, int32_t max_num_toks)
+LogitsHead::LogitsHead(Decoder& model, Arena& workspace, const StepLimits& limits)
     : model_(model),
-      max_rows_(max_rows(model.spec().vocab_size, max_num_seqs, max_num_toks)),
+      max_rows_(max_rows(model.spec().vocab_size, limits)),
       logits_(workspace.alloc<float>(static_cast<int64_t>(max_rows_) * model.spec().vocab_size)) {
   const int64_t width = model.spec().hidden_size;
-  const size_t bytes = static_cast<size_t>(max_num_seqs * width) * dtype_bytes(model.act_dtype());
-  picked_ = ActView(model.act_dtype(), workspace.alloc_bytes(bytes), max_num_seqs, width);
+  const int64_t rows = limits.max_logits();
+  const size_t bytes = static_cast<size_t>(rows * width) * dtype_bytes(model.act_dtype());
+  picked_ = ActView(model.act_dtype(), workspace.alloc_bytes(bytes), rows, width);
 }
 
 View<float, 2> LogitsHead::last(int32_t n) const {

@@ -5,6 +5,7 @@
 #include "device/stream.h"
 #include "device/view.h"
 #include "models/decoder.h"
+#include "runner/step_limits.h"
 
 #include <cstdint>
 
@@ -22,13 +23,13 @@ class LogitsHead {
   // weights serves several of them.
   static constexpr int64_t kLeastBytes = int64_t{16} << 20;
 
-  LogitsHead(Decoder& model, Arena& workspace, int32_t max_num_seqs, int32_t max_num_toks);
+  LogitsHead(Decoder& model, Arena& workspace, const StepLimits& limits);
 
-  // Tokens that have room at once: max_num_seqs, or more; never more than a step has.
-  static int32_t max_rows(int64_t vocab, int32_t max_num_seqs, int32_t max_num_toks);
+  // Tokens that have room at once: a step's logits, or more.
+  static int32_t max_rows(int64_t vocab, const StepLimits& limits);
   [[nodiscard]] int32_t max_rows() const { return max_rows_; }
 
-  // Logits [n, vocab] of the rows of hidden [T, hidden_size] that index [n <= max_num_seqs] picks.
+  // Logits [n, vocab] of the rows of hidden [T, hidden_size] that index [n <= max_logits] picks.
   View<float, 2> of_picked(Stream& stream, const ActView& hidden, View<const int32_t, 1> index);
   // Of all rows of hidden [n <= max_rows, hidden_size].
   View<float, 2> of_all(Stream& stream, const ActView& hidden);
@@ -39,7 +40,7 @@ class LogitsHead {
   Decoder& model_;
   int32_t max_rows_;
   float* logits_;   // dev f32 [max_rows, vocab_size]
-  ActView picked_;  // dev [max_num_seqs, hidden_size]
+  ActView picked_;  // dev [max_logits, hidden_size]
 };
 
 }  // namespace warprow

@@ -2,7 +2,6 @@
 #include "runner/model_runner.h"
 
 #include "base/check.h"
-#include "base/error.h"
 #include "device/host_sync.h"
 #include "device/range.h"
 #include "device/step_note.h"
@@ -13,23 +12,6 @@
 #include <utility>
 
 namespace warprow {
-namespace {
-
-constexpr int32_t kDecodeLen = 1;  // tokens of a decoding row in a step
-static_assert(RequestRows::kFirstBlockTable + kMaxKvGroups <= kMaxStagedTables);
-
-// In one step every row may be new: a state, parameters, stop ids, token lists, and its blocks in
-// every group.
-int32_t max_staged_writes(const RunnerOptions& options, const BlockTables& tables) {
-  return options.max_num_seqs * (4 + 2 * tables.num_groups());
-}
-int32_t max_staged_values(const RunnerOptions& options, const BlockTables& tables) {
-  const int64_t words = (sizeof(RowState) + sizeof(SamplingParams)) / sizeof(int32_t) +
-                        RequestRows::kStopIdsWidth + kTokenListsWidth;
-  return static_cast<int32_t>(options.max_num_seqs * words + tables.max_values());
-}
-
-}  // namespace
 
 ModelRunner::ModelRunner(Device& device,
                          Stream& stream,
@@ -40,99 +22,76 @@ ModelRunner::ModelRunner(Device& device,
     : stream_(stream),
       model_(model),
       options_(options),
-      groups_(kv.groups),
+      limits_(options.limits()),
       ops_(make_runner_ops(device)),
-      rows_(*arenas.state,
-            device,
-            options.max_num_seqs,
-            options.max_model_len,
-            options.max_steps_in_flight),
-      tables_(*arenas.state,
-              groups_,
-              options.max_num_seqs,
-              options.max_model_len,
-              RequestRows::kFirstBlockTable),
-      staged_(max_staged_writes(options, tables_), max_staged_values(options, tables_)),
-      upload_(device,
-              *arenas.state,
-              options.max_num_seqs,
-              StagedWrites::max_packed_bytes(max_staged_writes(options, tables_),
-                                             max_staged_values(options, tables_)),
-              options.max_steps_in_flight + 1),
-      inputs_(*arenas.state,
-              options.max_num_seqs,
-              options.max_num_batched_tokens,
-              static_cast<int32_t>(groups_.size())),
-      head_(model, *arenas.workspace, options.max_num_seqs, options.max_num_batched_tokens),
+      rows_(*arenas.state, device, limits_, staged_tables_),
+      tables_(*arenas.state, kv.groups, limits_, staged_tables_),
+      upload_(*arenas.state, limits_.max_num_seqs),
+      inputs_(*arenas.state, limits_, tables_.num_groups()),
+      head_(model, *arenas.workspace, limits_),
       sampler_(device,
                *arenas.workspace,
-               {options.max_num_seqs, head_.max_rows(), model.spec().vocab_size},
+               {limits_.max_num_seqs,
+                limits_.max_logits(),
+                head_.max_rows(),
+                model.spec().vocab_size},
                options.logprobs_mode),
-      outputs_(device, options.max_steps_in_flight, options.max_num_seqs, Sampler::kMaxTop),
-      forward_groups_(groups_.size()),
-      forward_mark_(device),
-      graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes) {
-  auto weakest = GraphSupport::kAlways;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    backends_.push_back(value_or_throw(make_attention_backend(
-        kv.backends[g], device.facts(), groups_[g], model.spec().num_heads)));
-    AttentionLimits limits;
-    limits.kv = kv_layer_view(groups_[g], nullptr);
-    limits.num_heads = model.spec().num_heads;
-    limits.window = groups_[g].window;
-    limits.max_num_rows = options.max_num_seqs;
-    limits.batch_invariant = options.batch_invariant;
-    limits.max_num_toks = options.max_num_batched_tokens;
-    limits.max_num_blocks = static_cast<int32_t>(tables_.table(static_cast<int32_t>(g)).shape[1]);
-    backends_[g]->allocate(*arenas.workspace, device, limits);
-    forward_groups_[g].backend = backends_[g].get();
-    weakest = std::min(weakest, backends_[g]->capabilities().graph_support);
-  }
-  graph_plan_ = GraphPlan(options.graphs, weakest, kDecodeLen, options.max_num_seqs);
-  features_ =
-      make_features({.device = &device,
-                     .groups = groups_,
-                     .inputs = &inputs_,
-                     .rows = &rows_,
-                     .head = &head_,
-                     .sampler = &sampler_,
-                     .max_num_seqs = options.max_num_seqs,
-                     .max_num_toks = options.max_num_batched_tokens,
-                     .vocab_size = model.spec().vocab_size,
-                     .output_entry = upload_.output_entry(),
-                     .num_entries = options.max_steps_in_flight,
-                     .forward_mark = &forward_mark_,
-                     .hidden_bytes = options.hidden_states
-                                         ? model.spec().hidden_size *
-                                               static_cast<int64_t>(dtype_bytes(model.act_dtype()))
-                                         : 0,
-                     .debug_checks = options.debug_checks,
-                     .step_times = options.step_times});
-  rows_.fill_tables(staged_tables_);
-  tables_.fill_tables(staged_tables_);
-  batch_.rows.reserve(static_cast<size_t>(options.max_num_seqs));
+      outputs_(device, limits_, Sampler::kMaxTop),
+      attention_(device,
+                 *arenas.workspace,
+                 kv,
+                 model.spec().num_heads,
+                 tables_,
+                 limits_,
+                 options.batch_invariant),
+      graph_plan_(options.graphs,
+                  attention_.graph_support(),
+                  limits_.decode_len(),
+                  limits_.max_num_seqs),
+      graphs_(device, options.graphs.reserved_bytes, options.graphs.capture_bytes),
+      forward_event_(device.make_event()),
+      features_(make_features({.device = &device,
+                               .arenas = arenas,
+                               .limits = limits_,
+                               .model = &model,
+                               .groups = kv.groups,
+                               .kv_cache = &kv_cache_,
+                               .inputs = &inputs_,
+                               .rows = &rows_,
+                               .block_tables = &tables_,
+                               .staged_tables = &staged_tables_,
+                               .upload = &upload_,
+                               .head = &head_,
+                               .sampler = &sampler_,
+                               .ops = ops_.get(),
+                               .operations = &operations_},
+                              options.features)),
+      staged_(staged_tables_.max_writes(), staged_tables_.max_values()) {
+  upload_.make_ring(device,
+                    StagedWrites::max_packed_bytes(staged_tables_.max_writes(),
+                                                   staged_tables_.max_values()),
+                    limits_.max_steps_in_flight + 1);
+  batch_.rows.reserve(static_cast<size_t>(limits_.max_num_seqs));
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& step) {
   WR_CHECK(
       !pending_, "execute_model before sample_tokens of step {}", pending_ ? pending_->step : 0);
-  WR_CHECK_LT(num_outstanding(), options_.max_steps_in_flight);
-  const ScopedNoHostSync no_sync(options_.debug_checks);
+  WR_CHECK_LT(num_outstanding(), limits_.max_steps_in_flight);
+  const ScopedNoHostSync no_sync(options_.features.debug_checks);
   set_step_note({step.step, static_cast<int32_t>(step.scheduled.size()), step.total_num_tokens});
   update_rows(step);
   build_batch(step);
-  pad_batch(step);
   upload();
-  for (const auto& feature : features_) {
-    feature->before_forward(stream_, batch_);
-  }
+  each(&RunnerFeature::before_forward, stream_, batch_);
   run_forward();
   // A replayed forward does not say how many rows it computed.
   hidden_.shape[0] = batch_.num_toks_padded;
   batch_.hidden = hidden_;
-  for (const auto& feature : features_) {
-    feature->after_forward(stream_, batch_);
+  if (batch_.mark_forward) {
+    stream_.record(*forward_event_);
   }
+  each(&RunnerFeature::after_forward, stream_, batch_);
   note_step(step);
   pending_ = ExecuteModelState{step.step, head_.last(batch_.num_logits_padded)};
 }
@@ -141,12 +100,12 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
 void ModelRunner::run_forward() {
   const ScopedRange range("forward");
   ForwardContext context;
-  context.groups = forward_groups_;
+  context.groups = attention_.groups();
   context.kv_layers = kv_cache_->layers();
   context.graph_mode = batch_.graph_mode;
   context.num_toks = batch_.num_toks_padded;
   const ScopedForwardContext scope(stream_, context);
-  const auto forward = [this] {
+  const auto layers = [this] {
     const int32_t toks = batch_.num_toks_padded;
     hidden_ = model_
                   .forward(stream_,
@@ -156,8 +115,7 @@ void ModelRunner::run_forward() {
   };
   const auto whole_step = [&] {
     prepare_inputs();
-    prepare_attention();
-    forward();
+    layers();
     decode_logits();
   };
   GraphKey key{batch_.graph_mode, batch_.num_toks_padded};
@@ -167,17 +125,24 @@ void ModelRunner::run_forward() {
       break;
     case GraphMode::kFull:
       key.num_rows = batch_.num_rows_padded;
+      key.num_logits = batch_.num_logits_padded;
       key.query_len = batch_.graph_query_len;
-      key.features = static_cast<uint32_t>(batch_.num_logits_padded);
+      key.variant = graph_variant(StepPart::kForward, 0);
       graphs_.run_full(stream_, key, whole_step);
       break;
     case GraphMode::kPiecewise:
       prepare_inputs();
-      prepare_attention();
-      graphs_.run_piecewise(stream_, key, context, forward);
+      graphs_.run_piecewise(stream_, key, context, layers);
       decode_logits();
       break;
   }
+}
+
+// From the upload to all that the layers read of the step.
+void ModelRunner::prepare_inputs() {
+  ops_->prologue(stream_, make_prologue(batch_, inputs_, rows_, tables_));
+  attention_.prepare(stream_, batch_, inputs_, tables_);
+  each(&RunnerFeature::before_layers, stream_, batch_);
 }
 
 void ModelRunner::decode_logits() {
@@ -193,80 +158,85 @@ void ModelRunner::decode_logits() {
 void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
   const ScopedRange range("sample");
-  const ScopedNoHostSync no_sync(options_.debug_checks);
-  for (const auto& feature : features_) {
-    feature->prepare_sample(batch_, grammar, outputs_.next_entry());
+  const ScopedNoHostSync no_sync(options_.features.debug_checks);
+  each(&RunnerFeature::prepare_sample, batch_, grammar, outputs_.next_entry());
+  if (batch_.sample_graph) {
+    // A record serves any number of rows: those behind the step's own do nothing.
+    const uint64_t variant = graph_variant(StepPart::kSample, batch_.sample_rules);
+    graphs_.run_full(stream_,
+                     {.num_logits = batch_.num_logits_padded, .variant = variant},
+                     [this] { draw_tokens(limits_.max_num_seqs); });
+  } else if (batch_.num_rows > 0) {
+    draw_tokens(batch_.num_rows);
   }
-  if (batch_.num_logits > 0) {
-    const auto draw = [this] { draw_tokens(); };
-    if (graph_plan_.sample_rows(batch_.num_logits) > 0) {
-      graphs_.run_full(stream_, sample_key(), draw);
-    } else {
-      draw();
-    }
-  }
-  for (const auto& feature : features_) {
-    feature->after_sample(stream_, batch_);
-  }
+  each(&RunnerFeature::after_sample, stream_, batch_);
   outputs_.submit(stream_);
+  each(&RunnerFeature::after_event, stream_, batch_);
   pending_.reset();
 }
 
-// What the sample graph depends on: its rows, the rules any of them asks for, and what features put
-// in front.
-GraphKey ModelRunner::sample_key() const {
-  GraphKey key{GraphMode::kFull, 0, batch_.num_logits_padded, 0, batch_.sample_rules};
-  uint32_t bit = kAllSampleRules + 1;
-  for (const auto& feature : features_) {
-    key.features |= bit * feature->sample_key();
-    bit <<= 1;
-  }
-  return key;
-}
-
 // From the logits to the rows' next state and the host's ring.
-void ModelRunner::draw_tokens() {
-  const int32_t n = batch_.num_logits_padded;
-  for (const auto& feature : features_) {
-    feature->before_sample(stream_, pending_->logits);
+void ModelRunner::draw_tokens(int32_t num_items) {
+  const bool with_logprobs = (batch_.sample_rules & kSampleLogprobs) != 0;
+  if (batch_.num_logits_padded > 0) {
+    each(&RunnerFeature::before_sample, stream_, pending_->logits);
+    sampler_.sample(stream_, pending_->logits, inputs_, rows_, batch_.sample_rules);
   }
-  const uint32_t rules = batch_.sample_rules;
-  sampler_.sample(stream_, pending_->logits, inputs_, rows_, rules);
   const SampledArrays& sampled = sampler_.arrays();
   Epilogue op;
-  op.count = {batch_.device, inputs_.logit_row, sampled.num_sampled, sampled.num_rejected};
+  op.count = {batch_.device,
+              inputs_.logit_row,
+              inputs_.logits_indices,
+              inputs_.input_ids,
+              sampled.tokens,
+              sampled.num_sampled,
+              sampled.num_rejected};
   op.update = {batch_.device,
                sampled.tokens,
-               1,
                sampled.num_sampled,
                sampled.num_rejected,
-               rows_.history(),
-               rows_.history_stride()};
-  op.publish = {sampled,
+               rows_.history()};
+  op.publish = {batch_.device,
+                sampled,
                 outputs_.arrays(),
                 upload_.output_entry(),
                 outputs_.entry_stride(),
-                1,
                 Sampler::kMaxTop,
-                (rules & kSampleLogprobs) != 0};
-  ops_->epilogue(stream_, op, n);
+                with_logprobs};
+  ops_->epilogue(stream_, op, num_items);
+  each(&RunnerFeature::after_rows, stream_, batch_);
+  if (limits_.max_drafts > 0) {
+    ops_->publish_drafts(stream_,
+                         {batch_.device,
+                          rows_.drafts().tokens,
+                          limits_.max_drafts,
+                          outputs_.drafts(),
+                          upload_.output_entry(),
+                          outputs_.entry_stride()},
+                         num_items);
+  }
+}
+
+// Mixes what features say into one number of a graph's key.
+uint64_t ModelRunner::graph_variant(StepPart part, uint64_t start) const {
+  uint64_t variant = start;
+  for (const auto& feature : features_) {
+    variant = mix_hash(variant, feature->graph_key(part));
+  }
+  return variant;
 }
 
 void ModelRunner::take_output(ModelRunnerOutput& output) {
   const ScopedRange range("take_output");
   outputs_.take(output);
-  for (const auto& feature : features_) {
-    feature->on_output(output);
-  }
+  each(&RunnerFeature::on_output, output);
   done_step_ = output.step;
 }
 
 void ModelRunner::release_rows(const std::vector<RowId>& rows) {
   for (const RowId row : rows) {
     rows_.release(row);
-    for (const auto& feature : features_) {
-      feature->on_row_removed(row);
-    }
+    each(&RunnerFeature::on_row_removed, row);
   }
 }
 
@@ -277,9 +247,7 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
   release_rows(step.preempted_rows);
   for (const NewRow& row : step.new_rows) {
     rows_.add(row, step, done_step_, staged_);
-    for (const auto& feature : features_) {
-      feature->on_row_added(row);
-    }
+    each(&RunnerFeature::on_row_added, row, step, staged_);
   }
   for (const BlockAppend& append : step.block_appends) {
     const std::span blocks(step.block_ids);
@@ -288,38 +256,61 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
                                   static_cast<size_t>(append.blocks.count)),
                    staged_);
   }
-  for (const auto& feature : features_) {
-    feature->stage(step);
+  stage_drafts(step);
+  each(&RunnerFeature::stage, step, staged_);
+}
+
+// Drafts that the host brings; a row's are the device's own where the first is -1.
+void ModelRunner::stage_drafts(const SchedulerOutput& step) {
+  if (step.draft_token_ids.empty()) {
+    return;
+  }
+  size_t at = 0;
+  for (const ScheduledRow& row : step.scheduled) {
+    const auto count = static_cast<size_t>(row.num_drafts);
+    const std::span drafts = std::span(step.draft_token_ids).subspan(at, count);
+    if (!drafts.empty() && drafts.front() >= 0) {
+      rows_.set_drafts(row.row, drafts, staged_);
+    }
+    at += count;
   }
 }
 
 void ModelRunner::build_batch(const SchedulerOutput& step) {
-  WR_CHECK_LE(step.scheduled.size(), options_.max_num_seqs);
-  WR_CHECK_LE(step.total_num_tokens, options_.max_num_batched_tokens);
-  WR_CHECK_LE(step.data_parallel.num_toks_padded, options_.max_num_batched_tokens);
-  batch_.order(step.scheduled, kDecodeLen);
+  WR_CHECK_LE(step.scheduled.size(), limits_.max_num_seqs);
+  WR_CHECK_LE(step.total_num_tokens, limits_.max_num_toks);
+  WR_CHECK_LE(step.data_parallel.num_toks_padded, limits_.max_num_toks);
+  batch_.order(step.scheduled, limits_.decode_len());
+  StepVote vote{.rows = batch_.rows};
+  each(&RunnerFeature::vote, vote);
+  batch_.mark_forward = vote.mark_forward;
   batch_.num_rows = static_cast<int32_t>(batch_.rows.size());
   batch_.num_toks = step.total_num_tokens;
-  batch_.num_logits = batch_.num_rows;  // one a row: no drafts to verify
+  batch_.num_logits = 0;
   batch_.num_decode_rows = 0;
   batch_.num_prefill_rows = 0;
   batch_.sample_rules = 0;
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
     WR_CHECK(host.live, "row {} is scheduled but not live", index_of(row.row));
-    WR_CHECK_EQ(row.num_drafts, 0);
-    batch_.num_decode_rows += row.num_tokens == 1 ? 1 : 0;
+    WR_CHECK_LE(row.num_drafts, limits_.max_drafts);
+    WR_CHECK_LE(row.num_logits, limits_.decode_len());
+    const int32_t place = static_cast<int32_t>(&row - batch_.rows.data());
+    batch_.num_decode_rows += row.num_tokens == 1 && batch_.num_decode_rows == place ? 1 : 0;
     batch_.num_prefill_rows += row.num_computed_tokens < host.prefill_len ? 1 : 0;
-    batch_.sample_rules |= host.sample_rules;
+    batch_.num_logits += row.num_logits;
+    batch_.sample_rules |= row.num_logits > 0 ? host.sample_rules : 0;
   }
+  pad_batch(step, vote.eager);
 }
 
-// Chooses how the step runs and the sizes that go with it. A row has one logit, so rows and logits
-// are padded alike.
-void ModelRunner::pad_batch(const SchedulerOutput& step) {
+// Chooses how the step runs and the sizes that go with it.
+void ModelRunner::pad_batch(const SchedulerOutput& step, bool eager) {
   const int32_t query_len = uniform_query_len(batch_.rows);
   const int32_t toks = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
-  const GraphChoice choice = graph_plan_.choose({toks, batch_.num_rows, query_len});
+  const GraphChoice choice =
+      eager ? GraphChoice{GraphMode::kNone, toks, batch_.num_rows}
+            : graph_plan_.choose({toks, batch_.num_rows, query_len});
   batch_.graph_mode = choice.mode;
   batch_.graph_query_len = choice.query_len;
   if (choice.too_large) {
@@ -327,8 +318,9 @@ void ModelRunner::pad_batch(const SchedulerOutput& step) {
   }
   batch_.num_toks_padded = choice.num_toks;
   batch_.num_rows_padded = choice.num_rows;
-  const int32_t sampled = graph_plan_.sample_rows(batch_.num_logits);
-  batch_.num_logits_padded = sampled > 0 ? sampled : batch_.num_logits;
+  const int32_t sampled = eager ? 0 : graph_plan_.sample_rows(batch_.num_logits);
+  batch_.sample_graph = sampled > 0;
+  batch_.num_logits_padded = std::max(sampled, batch_.num_logits);
   if (choice.mode == GraphMode::kFull) {
     batch_.num_decode_rows = choice.query_len == 1 ? choice.num_rows : 0;
   }
@@ -338,36 +330,15 @@ void ModelRunner::upload() {
   const ScopedRange range("upload");
   const StepUpload::Entry entry = upload_.begin(num_outstanding());
   *entry.output_entry = outputs_.next_entry();
-  write_layout(batch_, options_.max_num_seqs, entry);
+  write_layout(batch_, limits_.max_num_seqs, entry);
   const StagedWrites::Packed packed = staged_.pack(entry.staged);
   row_state_bytes_ = packed.bytes;
   batch_.device = {
       upload_.idx_mapping(), upload_.query_start_loc(), upload_.cu_num_logits(), rows_.states()};
   UnpackStep unpack;
-  std::copy(std::begin(staged_tables_), std::end(staged_tables_), std::begin(unpack.staged.tables));
+  std::ranges::copy(staged_tables_.tables(), std::begin(unpack.staged.tables));
   upload_.submit(unpack, packed);
   ops_->unpack_step(stream_, unpack, packed.num_groups);
-}
-
-void ModelRunner::prepare_inputs() {
-  ops_->prologue(stream_, make_prologue(batch_, inputs_, rows_, tables_));
-}
-
-void ModelRunner::prepare_attention() {
-  const int64_t max_toks = options_.max_num_batched_tokens;
-  AttentionMetadata base;
-  base.batch = {make_view(batch_.device.idx_mapping, options_.max_num_seqs),
-                make_view(batch_.device.query_start_loc, options_.max_num_seqs + 1),
-                make_view<const int32_t>(inputs_.seq_lens, options_.max_num_seqs),
-                batch_.num_rows_padded,
-                batch_.num_toks_padded,
-                batch_.num_decode_rows};
-  for (int32_t g = 0; g < tables_.num_groups(); ++g) {
-    base.block_table = tables_.table(g);
-    base.slot_mapping = make_view<const int64_t>(inputs_.slot_mapping + g * max_toks, max_toks);
-    ForwardGroup& group = forward_groups_[static_cast<size_t>(g)];
-    group.metadata = group.backend->build_metadata(stream_, groups_[static_cast<size_t>(g)], base);
-  }
 }
 
 // What the host will need to read the step's results.
@@ -378,7 +349,8 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.rows.clear();
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
-    pending.rows.push_back({row.row, host.generation, host.num_logprobs});
+    pending.rows.push_back(
+        {row.row, host.generation, host.num_logprobs, row.num_logits, row.wants_drafts});
   }
   pending.stats = {};
   pending.stats.num_rows = batch_.num_rows;
@@ -389,16 +361,8 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.stats.row_state_bytes = row_state_bytes_;
 }
 
-std::string ModelRunner::attention_backends() const {
-  std::string names;
-  for (const auto& backend : backends_) {
-    names += (names.empty() ? "" : ",") + std::string(backend->capabilities().name);
-  }
-  return names;
-}
-
 std::vector<RowState> ModelRunner::read_row_states() {
-  std::vector<RowState> states(static_cast<size_t>(options_.max_num_seqs));
+  std::vector<RowState> states(static_cast<size_t>(limits_.max_num_seqs));
   stream_.copy_to_host(states.data(), rows_.states(), states.size() * sizeof(RowState));
   stream_.synchronize();
   return states;

@@ -3,15 +3,17 @@
 
 #include "attention/forward_context.h"
 #include "device/device.h"
+#include "kernels/sample/sample.h"
 #include "models/decoder.h"
+#include "runner/attention_groups.h"
 #include "runner/block_tables.h"
 #include "runner/features/feature.h"
-#include "runner/features/forward_mark.h"
 #include "runner/graphs/graph_cache.h"
 #include "runner/graphs/graph_plan.h"
 #include "runner/input_batch.h"
 #include "runner/kv_cache.h"
 #include "runner/logits_head.h"
+#include "runner/operations.h"
 #include "runner/ops/runner_ops.h"
 #include "runner/output_ring.h"
 #include "runner/rows.h"
@@ -34,18 +36,15 @@ struct RunnerOptions {
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t max_steps_in_flight = 2;
+  int32_t max_drafts = 0;        // draft tokens of a row in a step; 0: no speculation
   bool batch_invariant = false;  // of attention; the model's layers have their own
   GraphOptions graphs;
   LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
-  bool hidden_states = false;       // requests may ask for them
-  bool debug_checks = false;        // features that verify each step (tests)
-  StepTimes* step_times = nullptr;  // gets device times of steps; null: none are taken
-};
+  FeatureOptions features;
 
-// Device memory of a runner, by purpose. Capacities are what the memory plan computed.
-struct RunnerArenas {
-  Arena* state = nullptr;      // rows, tables, inputs
-  Arena* workspace = nullptr;  // activations, logits, sampler
+  [[nodiscard]] StepLimits limits() const {
+    return {max_num_seqs, max_num_batched_tokens, max_model_len, max_steps_in_flight, max_drafts};
+  }
 };
 
 // Between execute_model and sample_tokens: what the forward left behind, at fixed addresses. Hidden
@@ -78,17 +77,21 @@ class ModelRunner {
   void execute_model(const SchedulerOutput& step);
   void sample_tokens(const GrammarOutput* grammar);
 
-  // Whether the forward of the step just executed is done; false only for steps with grammar rows.
-  [[nodiscard]] bool forward_done() const { return forward_mark_.reached(); }
+  // Whether the forward of the step just executed is done; false only for steps that a feature
+  // votes to mark, since an event is one more call to a driver.
+  [[nodiscard]] bool forward_done() const { return forward_event_->reached(); }
 
   // Names of the groups' attention backends, separated by commas.
-  [[nodiscard]] std::string attention_backends() const;
+  [[nodiscard]] std::string attention_backends() const { return attention_.names(); }
   [[nodiscard]] const GraphStats& graph_stats() const { return graphs_.stats(); }
   // Time that take_output spent waiting for the device, summed.
   [[nodiscard]] int64_t output_wait_ns() const { return outputs_.wait_ns(); }
   [[nodiscard]] int32_t num_outstanding() const { return outputs_.num_outstanding(); }
   [[nodiscard]] bool output_ready() const { return outputs_.ready(); }
   void take_output(ModelRunnerOutput& output);
+
+  // What else can be asked of this rank by name; features add theirs.
+  [[nodiscard]] Operations& operations() { return operations_; }
 
   // Enqueues a copy of the row states to the host and waits: for checks that a step changed
   // nothing.
@@ -97,41 +100,48 @@ class ModelRunner {
  private:
   void release_rows(const std::vector<RowId>& rows);
   void update_rows(const SchedulerOutput& step);
+  void stage_drafts(const SchedulerOutput& step);
   void build_batch(const SchedulerOutput& step);
-  void pad_batch(const SchedulerOutput& step);
+  void pad_batch(const SchedulerOutput& step, bool eager);
   void upload();
   void run_forward();
   void prepare_inputs();
-  void prepare_attention();
   void decode_logits();
-  [[nodiscard]] GraphKey sample_key() const;
-  void draw_tokens();
+  [[nodiscard]] uint64_t graph_variant(StepPart part, uint64_t start) const;
+  void draw_tokens(int32_t num_items);
   void note_step(const SchedulerOutput& step);
+  // Calls one hook of every feature, in their order.
+  template <typename Hook, typename... Args>
+  void each(Hook hook, Args&&... args) {
+    for (const std::unique_ptr<RunnerFeature>& feature : features_) {
+      (*feature.*hook)(args...);
+    }
+  }
 
   Stream& stream_;
   Decoder& model_;
   RunnerOptions options_;
-  std::vector<KvGroupSpec> groups_;
+  StepLimits limits_;
   std::unique_ptr<RunnerOps> ops_;
+  StagedTables staged_tables_;
   RequestRows rows_;
   BlockTables tables_;
-  StagedWrites staged_;
   StepUpload upload_;
   InputBuffers inputs_;
   LogitsHead head_;
   Sampler sampler_;
   OutputRing outputs_;
-  std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
-  std::vector<ForwardGroup> forward_groups_;                 // by KV group
-  ForwardMark forward_mark_;
-  std::vector<std::unique_ptr<RunnerFeature>> features_;
+  AttentionGroups attention_;
   GraphPlan graph_plan_;
   GraphCache graphs_;
-  ActView hidden_;  // of the last forward
+  std::unique_ptr<Event> forward_event_;
+  Operations operations_;
+  std::vector<std::unique_ptr<RunnerFeature>> features_;
+  StagedWrites staged_;  // sized by the tables of all of the above
   const KvCache* kv_cache_ = nullptr;
 
   InputBatch batch_;
-  StagedTable staged_tables_[kMaxStagedTables];
+  ActView hidden_;  // of the last forward
   int64_t row_state_bytes_ = 0;
   int64_t done_step_ = 0;
   std::optional<ExecuteModelState> pending_;

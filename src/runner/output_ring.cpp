@@ -18,36 +18,44 @@ RowFailure failure_of(TokenId token) {
 
 }  // namespace
 
-int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_top) {
-  return static_cast<int64_t>(sizeof(int32_t)) * max_num_seqs *
-         (5 + 2 * static_cast<int64_t>(max_top));
+int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_logits, int32_t max_top) {
+  return static_cast<int64_t>(sizeof(int32_t)) *
+         (int64_t{2} * max_num_seqs + max_logits * (3 + 2 * int64_t{max_top}));
 }
 
-SampledArrays sampled_arrays_at(std::byte* base, int32_t max_num_seqs, int32_t max_top) {
-  const int64_t n = max_num_seqs;
+SampledArrays sampled_arrays_at(std::byte* base,
+                                int32_t max_num_seqs,
+                                int32_t max_logits,
+                                int32_t max_top) {
+  const int64_t n = max_logits;
   auto* words = reinterpret_cast<int32_t*>(base);
   SampledArrays arrays;
   arrays.num_sampled = words;
-  arrays.num_rejected = words + n;
-  arrays.tokens = words + 2 * n;
-  arrays.rank = words + 3 * n;
-  arrays.logprob = reinterpret_cast<float*>(words + 4 * n);
-  arrays.top_ids = words + 5 * n;
-  arrays.top_logprobs = reinterpret_cast<float*>(words + (5 + max_top) * n);
+  arrays.num_rejected = words + max_num_seqs;
+  words += int64_t{2} * max_num_seqs;
+  arrays.tokens = words;
+  arrays.rank = words + n;
+  arrays.logprob = reinterpret_cast<float*>(words + 2 * n);
+  arrays.top_ids = words + 3 * n;
+  arrays.top_logprobs = reinterpret_cast<float*>(words + (3 + max_top) * n);
   return arrays;
 }
 
-OutputRing::OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top)
-    : max_top_(max_top),
-      entry_words_(sampled_arrays_bytes(max_num_seqs, max_top) /
-                   static_cast<int64_t>(sizeof(int32_t))),
-      memory_(device.make_pinned(static_cast<size_t>(size) * static_cast<size_t>(entry_words_) *
-                                 sizeof(int32_t))),
-      entries_(static_cast<size_t>(size)) {
-  const SampledArrays first = sampled_arrays_at(memory_.data(), max_num_seqs, max_top);
+OutputRing::OutputRing(Device& device, const StepLimits& limits, int32_t max_top)
+    : max_top_(max_top), max_drafts_(limits.max_drafts) {
+  const int64_t word = sizeof(int32_t);
+  const int64_t arrays_words =
+      sampled_arrays_bytes(limits.max_num_seqs, limits.max_logits(), max_top) / word;
+  entry_words_ = arrays_words + int64_t{limits.max_num_seqs} * max_drafts_;
+  entries_.resize(static_cast<size_t>(limits.max_steps_in_flight));
+  memory_ = device.make_pinned(entries_.size() * static_cast<size_t>(entry_words_ * word));
+  const SampledArrays first =
+      sampled_arrays_at(memory_.data(), limits.max_num_seqs, limits.max_logits(), max_top);
   for (Entry& entry : entries_) {
-    entry.arrays = at_entry(first, (&entry - entries_.data()) * entry_words_);
-    entry.pending.rows.reserve(static_cast<size_t>(max_num_seqs));
+    const int64_t at = (&entry - entries_.data()) * entry_words_;
+    entry.arrays = at_entry(first, at);
+    entry.drafts = memory_.as<int32_t>() + at + arrays_words;
+    entry.pending.rows.reserve(static_cast<size_t>(limits.max_num_seqs));
     entry.done = device.make_event();
   }
 }
@@ -73,29 +81,60 @@ void OutputRing::take(ModelRunnerOutput& output) {
   output.step = pending.step;
   output.has_logprobs = pending.with_logprobs;
   output.stats = pending.stats;
+  size_t first_logit = 0;
   for (size_t i = 0; i < pending.rows.size(); ++i) {
     RowOutput& row = output.rows.emplace_back();
     row.row = pending.rows[i].row;
     row.generation = pending.rows[i].generation;
-    row.num_rejected = entry.arrays.num_rejected[i];
-    const TokenId token = entry.arrays.tokens[i];
-    const bool sampled = entry.arrays.num_sampled[i] > 0;
-    row.failure = sampled && token < 0 ? failure_of(token) : RowFailure::kNone;
-    row.kind = sampled || row.num_rejected > 0 ? RowResult::kTokens : RowResult::kNothing;
-    row.tokens = {static_cast<int32_t>(output.token_ids.size()), sampled && token >= 0 ? 1 : 0};
-    if (row.tokens.count > 0) {
-      output.token_ids.push_back(token);
-      if (pending.with_logprobs) {
-        take_logprobs(entry, i, output);
-      }
+    if (pending.rows[i].num_logits > 0) {
+      row.kind = RowResult::kTokens;
+      take_tokens(entry, i, first_logit, output);
+      first_logit += static_cast<size_t>(pending.rows[i].num_logits);
+    }
+    if (pending.rows[i].wants_drafts) {
+      take_drafts(entry, i, output);
     }
   }
   ++tail_;
 }
 
-void OutputRing::take_logprobs(const Entry& entry, size_t logit, ModelRunnerOutput& output) const {
+// The newest row of the output gets its tokens, up to the first that could not be drawn.
+void OutputRing::take_tokens(const Entry& entry,
+                             size_t batch_idx,
+                             size_t first_logit,
+                             ModelRunnerOutput& output) const {
+  RowOutput& row = output.rows.back();
+  row.num_rejected = entry.arrays.num_rejected[batch_idx];
+  row.tokens.begin = static_cast<int32_t>(output.token_ids.size());
+  const auto num_sampled = static_cast<size_t>(entry.arrays.num_sampled[batch_idx]);
+  for (size_t logit = first_logit; logit < first_logit + num_sampled; ++logit) {
+    const TokenId token = entry.arrays.tokens[logit];
+    if (token < 0) {
+      row.failure = failure_of(token);
+      return;
+    }
+    output.token_ids.push_back(token);
+    ++row.tokens.count;
+    if (entry.pending.with_logprobs) {
+      take_logprobs(entry, entry.pending.rows[batch_idx], logit, output);
+    }
+  }
+}
+
+void OutputRing::take_drafts(const Entry& entry,
+                             size_t batch_idx,
+                             ModelRunnerOutput& output) const {
+  const int32_t* drafts = entry.drafts + static_cast<int64_t>(batch_idx) * max_drafts_;
+  output.rows.back().drafts = {static_cast<int32_t>(output.draft_token_ids.size()), max_drafts_};
+  output.draft_token_ids.insert(output.draft_token_ids.end(), drafts, drafts + max_drafts_);
+}
+
+void OutputRing::take_logprobs(const Entry& entry,
+                               const OutputRow& row,
+                               size_t logit,
+                               ModelRunnerOutput& output) const {
   const SampledArrays& arrays = entry.arrays;
-  const int32_t wanted = entry.pending.rows[logit].num_logprobs;
+  const int32_t wanted = row.num_logprobs;
   TokenLogprobs logprobs;
   logprobs.top = {static_cast<int32_t>(output.top_ids.size()), 0};
   if (wanted >= 0) {

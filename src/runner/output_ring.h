@@ -4,6 +4,7 @@
 #include "base/ids.h"
 #include "device/device.h"
 #include "runner/ops/publish_output.h"
+#include "runner/step_limits.h"
 #include "wire/model_runner_output.h"
 
 #include <cstdint>
@@ -17,6 +18,8 @@ struct OutputRow {
   RowId row = kNoRow;
   uint32_t generation = 0;
   int32_t num_logprobs = -1;
+  int32_t num_logits = 0;
+  bool wants_drafts = false;
 };
 
 // What the host remembers of a step in flight.
@@ -35,12 +38,13 @@ struct PendingStep {
 // Invariant: at most `size` steps are outstanding.
 class OutputRing {
  public:
-  OutputRing(Device& device, int32_t size, int32_t max_num_seqs, int32_t max_top);
+  OutputRing(Device& device, const StepLimits& limits, int32_t max_top);
 
   // The entry that the step to be submitted fills: host notes to write, arrays for publish_output.
   PendingStep& pending() { return entries_[head_ % entries_.size()].pending; }
   // For publish_output: entry 0, words from one entry to the next, the entry of the step to come.
   [[nodiscard]] const SampledArrays& arrays() const { return entries_.front().arrays; }
+  [[nodiscard]] int32_t* drafts() const { return entries_.front().drafts; }
   [[nodiscard]] int64_t entry_stride() const { return entry_words_; }
   [[nodiscard]] int32_t next_entry() const { return static_cast<int32_t>(head_ % entries_.size()); }
   // Records the step's event; from now on it is outstanding.
@@ -56,12 +60,22 @@ class OutputRing {
  private:
   struct Entry {
     SampledArrays arrays;
+    int32_t* drafts = nullptr;  // pinned i32 [max_num_seqs, max_drafts] by batch_idx
     PendingStep pending;
     std::unique_ptr<Event> done;
   };
-  void take_logprobs(const Entry& entry, size_t logit, ModelRunnerOutput& output) const;
+  void take_tokens(const Entry& entry,
+                   size_t batch_idx,
+                   size_t first_logit,
+                   ModelRunnerOutput& output) const;
+  void take_logprobs(const Entry& entry,
+                     const OutputRow& row,
+                     size_t logit,
+                     ModelRunnerOutput& output) const;
+  void take_drafts(const Entry& entry, size_t batch_idx, ModelRunnerOutput& output) const;
 
   int32_t max_top_;
+  int32_t max_drafts_;
   int64_t entry_words_;
   PinnedBuffer memory_;
   std::vector<Entry> entries_;
@@ -71,7 +85,10 @@ class OutputRing {
 };
 
 // Arrays of a step's results inside one buffer of sampled_arrays_bytes().
-int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_top);
-SampledArrays sampled_arrays_at(std::byte* base, int32_t max_num_seqs, int32_t max_top);
+int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_logits, int32_t max_top);
+SampledArrays sampled_arrays_at(std::byte* base,
+                                int32_t max_num_seqs,
+                                int32_t max_logits,
+                                int32_t max_top);
 
 }  // namespace warprow

@@ -35,17 +35,33 @@ uint32_t sample_rules_of(const SamplingParams& params) {
 
 RequestRows::RequestRows(Arena& state,
                          Device& device,
-                         int32_t max_num_seqs,
-                         int32_t max_model_len,
-                         int32_t max_steps_in_flight)
-    : max_model_len_(max_model_len),
-      states_(state.alloc<RowState>(max_num_seqs)),
-      params_(state.alloc<SamplingParams>(max_num_seqs)),
-      stop_ids_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * kStopIdsWidth)),
-      token_lists_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * kTokenListsWidth)),
-      history_(state.alloc<int32_t>(static_cast<int64_t>(max_num_seqs) * max_model_len)),
-      prompts_(device, max_num_seqs, max_steps_in_flight, max_model_len),
-      hosts_(static_cast<size_t>(max_num_seqs)) {}
+                         const StepLimits& limits,
+                         StagedTables& staged)
+    : states_(state.alloc<RowState>(limits.max_num_seqs)),
+      params_(state.alloc<SamplingParams>(limits.max_num_seqs)),
+      stop_ids_(state.alloc<int32_t>(int64_t{limits.max_num_seqs} * kStopIdsWidth)),
+      token_lists_(state.alloc<int32_t>(int64_t{limits.max_num_seqs} * kTokenListsWidth)),
+      history_{state.alloc<int32_t>(int64_t{limits.max_num_seqs} * limits.max_row_len()),
+               limits.max_row_len()},
+      prompts_(device, limits.max_num_seqs, limits.max_steps_in_flight, limits.max_model_len),
+      hosts_(static_cast<size_t>(limits.max_num_seqs)) {
+  // In one step every row may be new.
+  const auto add_table = [&](auto* cells, int64_t width) {
+    return staged.add(reinterpret_cast<int32_t*>(cells),
+                      width,
+                      limits.max_num_seqs,
+                      limits.max_num_seqs * width);
+  };
+  state_table_ = add_table(states_, sizeof(RowState) / sizeof(int32_t));
+  params_table_ = add_table(params_, sizeof(SamplingParams) / sizeof(int32_t));
+  stop_ids_table_ = add_table(stop_ids_, kStopIdsWidth);
+  token_lists_table_ = add_table(token_lists_, kTokenListsWidth);
+  if (limits.max_drafts > 0) {
+    drafts_ = {state.alloc<int32_t>(int64_t{limits.max_num_seqs} * limits.max_drafts),
+               limits.max_drafts};
+    drafts_table_ = add_table(drafts_.tokens, limits.max_drafts);
+  }
+}
 
 void RequestRows::add(const NewRow& row,
                       const SchedulerOutput& out,
@@ -70,12 +86,12 @@ void RequestRows::add(const NewRow& row,
   state.total_len = row.prefill_len;
   state.num_computed_tokens = row.num_computed_tokens;
   state.prompt_region = host.prompt_region;
-  staged.stage_struct(kStateTable, row.row, state);
-  staged.stage_struct(kParamsTable, row.row, row.params);
+  staged.stage_struct(state_table_, row.row, state);
+  staged.stage_struct(params_table_, row.row, row.params);
   if (row.params.min_tokens > 0) {
     const Span32 ids = row.stop_ids;
     WR_CHECK_LE(ids.count, kMaxStopIds);
-    const std::span<int32_t> cells = staged.stage(kStopIdsTable, row.row, 0, 1 + ids.count);
+    const std::span<int32_t> cells = staged.stage(stop_ids_table_, row.row, 0, 1 + ids.count);
     cells[0] = ids.count;
     std::copy_n(out.stop_ids.begin() + ids.begin, ids.count, cells.begin() + 1);
   }
@@ -83,7 +99,7 @@ void RequestRows::add(const NewRow& row,
     const Span32 words = row.token_lists;
     WR_CHECK_GE(words.count, kTokenListsHeader);
     WR_CHECK_LE(words.count, kTokenListsWidth);
-    const std::span<int32_t> cells = staged.stage(kTokenListsTable, row.row, 0, words.count);
+    const std::span<int32_t> cells = staged.stage(token_lists_table_, row.row, 0, words.count);
     std::copy_n(out.token_lists.begin() + words.begin, words.count, cells.begin());
   }
 }
@@ -94,12 +110,12 @@ void RequestRows::release(RowId row) {
   host.live = false;
 }
 
-void RequestRows::fill_tables(StagedTable* tables) const {
-  tables[kStateTable] = {reinterpret_cast<int32_t*>(states_), sizeof(RowState) / sizeof(int32_t)};
-  tables[kParamsTable] = {reinterpret_cast<int32_t*>(params_),
-                          sizeof(SamplingParams) / sizeof(int32_t)};
-  tables[kStopIdsTable] = {stop_ids_, kStopIdsWidth};
-  tables[kTokenListsTable] = {token_lists_, kTokenListsWidth};
+void RequestRows::set_drafts(RowId row,
+                             std::span<const TokenId> drafts,
+                             StagedWrites& staged) const {
+  WR_CHECK_LE(drafts.size(), drafts_.max_drafts);
+  const auto count = static_cast<int32_t>(drafts.size());
+  std::copy(drafts.begin(), drafts.end(), staged.stage(drafts_table_, row, 0, count).begin());
 }
 
 }  // namespace warprow

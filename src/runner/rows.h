@@ -3,13 +3,16 @@
 
 #include "base/ids.h"
 #include "device/arena.h"
+#include "runner/ops/combine_tokens.h"
 #include "runner/prompt_store.h"
 #include "runner/row_state.h"
 #include "runner/staged_writes.h"
+#include "runner/step_limits.h"
 #include "wire/scheduler_output.h"
 #include "wire/token_lists.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace warprow {
@@ -23,24 +26,15 @@ namespace warprow {
 // are.
 class RequestRows {
  public:
-  // Index of each device table in staged writes.
-  static constexpr int32_t kStateTable = 0;
-  static constexpr int32_t kParamsTable = 1;
-  static constexpr int32_t kStopIdsTable = 2;
-  static constexpr int32_t kTokenListsTable = 3;
-  static constexpr int32_t kFirstBlockTable = 4;  // block tables of the KV groups follow
-
   static constexpr int32_t kStopIdsWidth = 1 + kMaxStopIds;
 
-  RequestRows(Arena& state,
-              Device& device,
-              int32_t max_num_seqs,
-              int32_t max_model_len,
-              int32_t max_steps_in_flight);
+  RequestRows(Arena& state, Device& device, const StepLimits& limits, StagedTables& staged);
 
   // Admits a new row of `out`, the step's plan.
   void add(const NewRow& row, const SchedulerOutput& out, int64_t done_step, StagedWrites& staged);
   void release(RowId row);
+  // Drafts that come from the host, for the row's next step.
+  void set_drafts(RowId row, std::span<const TokenId> drafts, StagedWrites& staged) const;
 
   struct Host {
     bool live = false;
@@ -66,19 +60,24 @@ class RequestRows {
   [[nodiscard]] const int32_t* stop_ids() const { return stop_ids_; }
   // [max_num_seqs, kTokenListsWidth]  packed; rows with token lists only
   [[nodiscard]] const int32_t* token_lists() const { return token_lists_; }
-  [[nodiscard]] int32_t* history() const { return history_; }
-  [[nodiscard]] int64_t history_stride() const { return max_model_len_; }
+  [[nodiscard]] const OutputHistory& history() const { return history_; }
+  // Written by a proposer, behind the update of the rows; read by the row's next step.
+  [[nodiscard]] const DraftTokens& drafts() const { return drafts_; }
   [[nodiscard]] const PromptStore& prompts() const { return prompts_; }
-  // The device tables that staged writes reach.
-  void fill_tables(StagedTable* tables) const;
 
  private:
-  int32_t max_model_len_;
   RowState* states_;        // dev [max_num_seqs]
   SamplingParams* params_;  // dev [max_num_seqs]
   int32_t* stop_ids_;       // dev i32 [max_num_seqs, kStopIdsWidth]
   int32_t* token_lists_;    // dev i32 [max_num_seqs, kTokenListsWidth]
-  int32_t* history_;  // dev i32 [max_num_seqs, max_model_len]  sampled tokens at their positions
+  OutputHistory history_;   // dev [max_num_seqs, max_row_len]
+  DraftTokens drafts_;      // dev [max_num_seqs, max_drafts]
+  // Indices in staged writes.
+  int32_t state_table_ = -1;
+  int32_t params_table_ = -1;
+  int32_t stop_ids_table_ = -1;
+  int32_t token_lists_table_ = -1;
+  int32_t drafts_table_ = -1;
   PromptStore prompts_;
   std::vector<Host> hosts_;  // [max_num_seqs]
 };

@@ -8,7 +8,18 @@
 
 namespace warprow {
 
-StagedWrites::StagedWrites(int32_t max_writes, int32_t max_values)
+int32_t StagedTables::add(int32_t* cells,
+                          int64_t row_stride,
+                          int64_t max_writes,
+                          int64_t max_values) {
+  WR_CHECK_LT(num_tables_, kMaxStagedTables);
+  max_writes_ += max_writes;
+  max_values_ += max_values;
+  tables_[num_tables_] = {cells, row_stride};
+  return num_tables_++;
+}
+
+StagedWrites::StagedWrites(int64_t max_writes, int64_t max_values)
     : max_writes_(max_writes), max_values_(max_values) {
   pending_.reserve(static_cast<size_t>(max_writes));
   values_.reserve(static_cast<size_t>(max_values));
@@ -24,10 +35,10 @@ std::span<int32_t> StagedWrites::stage(int32_t table, RowId row, int32_t start, 
   return std::span(values_).subspan(static_cast<size_t>(begin));
 }
 
-int64_t StagedWrites::max_packed_bytes(int32_t max_writes, int32_t max_values) {
-  return static_cast<int64_t>(max_writes) *
+int64_t StagedWrites::max_packed_bytes(int64_t max_writes, int64_t max_values) {
+  return max_writes *
              static_cast<int64_t>(sizeof(StagedGroup) + sizeof(StagedWrite)) +
-         static_cast<int64_t>(max_values) * static_cast<int64_t>(sizeof(int32_t));
+         max_values * static_cast<int64_t>(sizeof(int32_t));
 }
 
 StagedWrites::Packed StagedWrites::pack(std::byte* dst) {

@@ -12,6 +12,29 @@
 
 namespace warprow {
 
+// The device tables that staged writes reach, and the most that one step may stage for them. Whoever
+// owns a table adds it at construction and keeps its index.
+//
+// Thread: the runner's.
+// Invariant: at most kMaxStagedTables; one more is a checked error.
+class StagedTables {
+ public:
+  // cells dev i32 [rows, row_stride]; max_writes and max_values: of one step.
+  int32_t add(int32_t* cells, int64_t row_stride, int64_t max_writes, int64_t max_values);
+
+  [[nodiscard]] std::span<const StagedTable> tables() const {
+    return {tables_, static_cast<size_t>(num_tables_)};
+  }
+  [[nodiscard]] int64_t max_writes() const { return max_writes_; }
+  [[nodiscard]] int64_t max_values() const { return max_values_; }
+
+ private:
+  StagedTable tables_[kMaxStagedTables];
+  int32_t num_tables_ = 0;
+  int64_t max_writes_ = 0;
+  int64_t max_values_ = 0;
+};
+
 // The one idiom by which the host changes device tables: it stages (table, row, start, values)
 // diffs, packs them into the step's upload, and one operation scatters them
 // (ops/apply_staged_writes.h).
@@ -22,7 +45,7 @@ namespace warprow {
 // the later wins.
 class StagedWrites {
  public:
-  StagedWrites(int32_t max_writes, int32_t max_values);
+  StagedWrites(int64_t max_writes, int64_t max_values);
 
   // Room for `count` values of one write, to be filled by the caller at once.
   std::span<int32_t> stage(int32_t table, RowId row, int32_t start, int32_t count);
@@ -34,7 +57,7 @@ class StagedWrites {
   }
 
   [[nodiscard]] bool empty() const { return pending_.empty(); }
-  [[nodiscard]] static int64_t max_packed_bytes(int32_t max_writes, int32_t max_values);
+  [[nodiscard]] static int64_t max_packed_bytes(int64_t max_writes, int64_t max_values);
 
   // What pack wrote, as offsets into the packed bytes.
   struct Packed {
@@ -54,8 +77,8 @@ class StagedWrites {
     StagedWrite write;
   };
 
-  int32_t max_writes_;
-  int32_t max_values_;
+  int64_t max_writes_;
+  int64_t max_values_;
   std::vector<Pending> pending_;
   std::vector<int32_t> values_;
 };

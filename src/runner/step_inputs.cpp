@@ -8,17 +8,19 @@
 namespace warprow {
 
 void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry) {
-  WR_CHECK_EQ(batch.num_logits, batch.num_rows);
   int32_t toks = 0;
+  int32_t logits = 0;
   for (int32_t i = 0; i < batch.num_rows; ++i) {
     const ScheduledRow& row = batch.rows[static_cast<size_t>(i)];
     entry.idx_mapping[i] = index_of(row.row);
     entry.query_start_loc[i] = toks;
-    entry.cu_num_logits[i] = i;
+    entry.cu_num_logits[i] = logits;
     toks += row.num_tokens;
+    logits += row.num_logits;
   }
   WR_CHECK_EQ(toks, batch.num_toks);
-  const StepUpload::Tails tails{batch.num_rows, toks};
+  WR_CHECK_EQ(logits, batch.num_logits);
+  const StepUpload::Tails tails{batch.num_rows, toks, logits};
   if (tails == *entry.tails) {
     return;
   }
@@ -26,7 +28,7 @@ void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUploa
   const int32_t num_padding = max_num_seqs - batch.num_rows;
   std::fill_n(entry.idx_mapping + batch.num_rows, num_padding, -1);
   std::fill_n(entry.query_start_loc + batch.num_rows, num_padding + 1, toks);
-  std::fill_n(entry.cu_num_logits + batch.num_rows, num_padding + 1, batch.num_logits);
+  std::fill_n(entry.cu_num_logits + batch.num_rows, num_padding + 1, logits);
 }
 
 Prologue make_prologue(const InputBatch& batch,
@@ -43,8 +45,8 @@ Prologue make_prologue(const InputBatch& batch,
   }
   op.lengths = {step, inputs.positions, inputs.seq_lens};
   op.combine = {step,
-                nullptr,
-                0,
+                rows.drafts(),
+                rows.history(),
                 inputs.input_ids,
                 inputs.logits_indices,
                 inputs.logit_row,

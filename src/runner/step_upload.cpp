@@ -6,15 +6,15 @@
 
 namespace warprow {
 
-StepUpload::StepUpload(
-    Device& device, Arena& state, int32_t max_num_seqs, int64_t max_staged_bytes, int32_t ring_size)
+StepUpload::StepUpload(Arena& state, int32_t max_num_seqs)
     : max_num_seqs_(max_num_seqs),
-      max_staged_bytes_(max_staged_bytes),
-      tails_(static_cast<size_t>(ring_size)) {
-  const size_t bytes = head_bytes() + static_cast<size_t>(max_staged_bytes);
-  device_ = reinterpret_cast<int32_t*>(state.alloc_bytes(head_bytes()));
+      device_(reinterpret_cast<int32_t*>(state.alloc_bytes(head_bytes()))) {}
+
+void StepUpload::make_ring(Device& device, int64_t max_staged_bytes, int32_t ring_size) {
+  max_staged_bytes_ = max_staged_bytes;
+  tails_.resize(static_cast<size_t>(ring_size));
   for (int32_t i = 0; i < ring_size; ++i) {
-    ring_.push_back(device.make_pinned(bytes));
+    ring_.push_back(device.make_pinned(head_bytes() + static_cast<size_t>(max_staged_bytes)));
   }
 }
 

@@ -23,16 +23,15 @@ namespace warprow {
 // Thread: the runner's.
 class StepUpload {
  public:
-  StepUpload(Device& device,
-             Arena& state,
-             int32_t max_num_seqs,
-             int64_t max_staged_bytes,
-             int32_t ring_size);
+  StepUpload(Arena& state, int32_t max_num_seqs);
+  // Once, before the first step, when the tables that staged writes reach are known.
+  void make_ring(Device& device, int64_t max_staged_bytes, int32_t ring_size);
 
   // What the tails of an entry's layout were last written for; the same counts give the same tails.
   struct Tails {
     int32_t num_rows = -1;
     int32_t num_toks = -1;
+    int32_t num_logits = -1;
     bool operator==(const Tails&) const = default;
   };
   // Host pointers of the next entry.
@@ -62,7 +61,7 @@ class StepUpload {
   [[nodiscard]] size_t head_bytes() const;
 
   int64_t max_num_seqs_;
-  int64_t max_staged_bytes_;
+  int64_t max_staged_bytes_ = 0;
   int32_t* device_;
   std::vector<PinnedBuffer> ring_;
   std::vector<Tails> tails_;  // by ring entry

@@ -241,7 +241,7 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;
   plan.runner.batch_invariant = config.batch_invariant;
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
-  plan.runner.hidden_states = config.enable_hidden_states;
+  plan.runner.features.hidden_states = config.enable_hidden_states;
   if (auto graphs = decide_graphs(plan); !graphs) {
     return graphs;
   }
@@ -314,8 +314,11 @@ HostFacts host_facts(const MachineFacts& machine) {
   return facts;
 }
 
-Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine) {
+Result<ModelPlan> plan_model(const EngineConfig& wishes,
+                             const MachineFacts& machine,
+                             const RunnerOptions& runner) {
   ModelPlan plan;
+  plan.runner = runner;
   const WeightFiles weights =
       wishes.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
   auto files = resolve_model(wishes.model, CachePaths::from_environment(), weights);

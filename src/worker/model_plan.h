@@ -47,6 +47,9 @@ HostFacts host_facts(const MachineFacts& machine);
 
 // Errors: a model that cannot be found, read or supported; wishes that contradict each other or the
 // model; too little memory, with the numbers.
-Result<ModelPlan> plan_model(const EngineConfig& wishes, const MachineFacts& machine);
+// runner: what no wish says, drafts and features; the rest of it is decided here.
+Result<ModelPlan> plan_model(const EngineConfig& wishes,
+                             const MachineFacts& machine,
+                             const RunnerOptions& runner = {});
 
 }  // namespace warprow

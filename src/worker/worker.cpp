@@ -46,7 +46,6 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
   const auto kv_bytes = static_cast<size_t>(KvCache::planned_bytes(plan_.kv_cache));
   kv_cache_ = std::make_unique<KvCache>(
       device_->make_arena(ArenaPurpose::kKvCache, kv_bytes), plan_.kv_cache, plan_.kv);
-  plan_.runner.step_times = &step_times_;
   runner_ = std::make_unique<ModelRunner>(
       *device_, *stream_, *model_, plan_.kv, RunnerArenas{&state_, &workspace_}, plan_.runner);
   runner_->bind_kv_cache(kv_cache_.get());
@@ -150,14 +149,7 @@ std::optional<std::string> Worker::call(const std::string& operation, const std:
   if (operation == "wake_up") {
     return sleep_mode_->wake_up(argument);
   }
-  if (operation == "time_steps") {
-    step_times_.start(device_->facts().kind, std::stoi(argument));
-    return "ok";
-  }
-  if (operation == "step_times") {
-    return step_times_.json();
-  }
-  return std::nullopt;
+  return runner_->operations().call(operation, argument);
 }
 
 }  // namespace warprow

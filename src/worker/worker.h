@@ -4,7 +4,6 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "models/decoder.h"
-#include "runner/features/step_times.h"
 #include "runner/kv_cache.h"
 #include "runner/model_runner.h"
 #include "wire/model_runner_output.h"
@@ -74,7 +73,6 @@ class Worker {
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<KvCache> kv_cache_;
   std::unique_ptr<SleepMode> sleep_mode_;
-  StepTimes step_times_;
   std::unique_ptr<ModelRunner> runner_;
 };
 

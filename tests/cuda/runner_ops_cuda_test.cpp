@@ -127,9 +127,10 @@ class RunnerOpsCuda : public CudaTest {
     op.prefill = {view, side.put(step.prompts), kRegion, ids};
     op.lengths = {view, positions, side.fresh<int32_t>(step.num_rows)};
     auto* const logits_indices = side.fresh<int32_t>(step.num_logits() + pad);
+    auto* const history = side.fresh<int32_t>(static_cast<int64_t>(step.rows.size()) * kRegion);
     op.combine = {view,
-                  side.put(step.drafts),
-                  kMaxDrafts,
+                  {side.put(step.drafts), kMaxDrafts},
+                  {history, kRegion},
                   ids,
                   logits_indices,
                   logit_row,
@@ -206,11 +207,21 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
   for (const int32_t live : {1, 33, 300}) {
     const Step step(live, 4, false, rng);
     constexpr int64_t kMaxTop = 20;
-    Ints sampled(static_cast<size_t>(step.num_rows * 3));
-    std::generate(sampled.begin(), sampled.end(), [&] { return static_cast<int32_t>(rng()); });
-    Ints logit_row(static_cast<size_t>(step.num_logits()));
-    std::generate(
-        logit_row.begin(), logit_row.end(), [&] { return static_cast<int32_t>(rng() % 3) - 1; });
+    // Few different tokens, so that many drafts are accepted.
+    const auto few = [&](int64_t n, int32_t first) {
+      Ints values(static_cast<size_t>(n));
+      std::generate(values.begin(), values.end(), [&] {
+        return static_cast<int32_t>(rng() % 3) + first;
+      });
+      return values;
+    };
+    const Ints sampled = few(step.num_logits(), 0);
+    const Ints ids = few(step.num_toks(), 0);
+    const Ints logit_row = few(step.num_logits(), kWithheldRow);
+    Ints logits_indices(static_cast<size_t>(step.num_logits()));
+    std::generate(logits_indices.begin(), logits_indices.end(), [&] {
+      return static_cast<int32_t>(rng() % static_cast<uint32_t>(step.num_toks()));
+    });
     compare([&](Side& side) {
       Epilogue op;
       CountSampled& count = op.count;
@@ -219,38 +230,44 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
       count.step.cu_num_logits = side.put(step.cu_num_logits);
       count.step.rows = side.put(step.rows);
       count.logit_row = side.put(logit_row);
+      count.logits_indices = side.put(logits_indices);
+      count.input_ids = side.put(ids);
+      count.tokens = side.put(sampled);
       count.num_sampled = side.fresh<int32_t>(step.num_rows);
       count.num_rejected = side.fresh<int32_t>(step.num_rows);
       PostUpdate& update = op.update;
       update.step = count.step;
-      update.sampled = side.put(sampled);
-      update.sampled_stride = 3;
+      update.tokens = count.tokens;
       update.num_sampled = count.num_sampled;
       update.num_rejected = count.num_rejected;
-      update.history = side.fresh<int32_t>((live + 3) * kRegion);
-      update.history_stride = kRegion;
+      update.history = {side.fresh<int32_t>((live + 3) * kRegion), kRegion};
       PublishOutput& publish = op.publish;
+      publish.step = count.step;
       constexpr int32_t kEntry = 2;
       constexpr int64_t kStride = 40;
-      const int64_t room = step.num_rows + kEntry * kStride;
+      const int64_t room = step.num_logits() + step.num_rows + kEntry * kStride;
       for (SampledArrays* arrays : {&publish.from, &publish.ring}) {
         arrays->num_sampled = side.fresh<int32_t>(room);
         arrays->num_rejected = side.fresh<int32_t>(room);
-        arrays->tokens = side.fresh<int32_t>(room * 3);
-        arrays->logprob = side.fresh<float>(room * 3);
-        arrays->rank = side.fresh<int32_t>(room * 3);
-        arrays->top_ids = side.fresh<int32_t>(room * 3 * kMaxTop);
-        arrays->top_logprobs = side.fresh<float>(room * 3 * kMaxTop);
+        arrays->tokens = side.fresh<int32_t>(room);
+        arrays->logprob = side.fresh<float>(room);
+        arrays->rank = side.fresh<int32_t>(room);
+        arrays->top_ids = side.fresh<int32_t>(room * kMaxTop);
+        arrays->top_logprobs = side.fresh<float>(room * kMaxTop);
       }
       publish.entry = side.put(Ints{kEntry});
       publish.entry_stride = kStride;
       publish.from.num_sampled = count.num_sampled;
       publish.from.num_rejected = count.num_rejected;
       publish.from.tokens = side.put(sampled);
-      publish.sampled_stride = 3;
       publish.max_top = kMaxTop;
       publish.with_logprobs = true;
       side.ops->epilogue(*side.stream, op, step.num_rows);
+      PublishDrafts drafts{count.step, side.put(step.drafts), kMaxDrafts};
+      drafts.ring = side.fresh<int32_t>(step.num_rows * kMaxDrafts + kEntry * kStride);
+      drafts.entry = publish.entry;
+      drafts.entry_stride = kStride;
+      side.ops->publish_drafts(*side.stream, drafts, step.num_rows);
     });
   }
 }

@@ -168,7 +168,7 @@ std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config,
                                         bool serialised) {
   std::unique_ptr<Executor> executor = std::make_unique<FakeExecutor>(model);
   if (serialised) {
-    executor = std::make_unique<SerializingExecutor>(std::move(executor));
+    executor = std::make_unique<test::SerializingExecutor>(std::move(executor));
   }
   return make_engine(config, make_toy_text(), std::move(executor));
 }

@@ -3,6 +3,7 @@
 // axis names the counter that proves it was active. A feature that could change what a request gets
 // adds its axis here.
 #include "files/model_files.h"
+#include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/rig_grammars.h"
 #include "tests/support/rig_rules.h"
@@ -21,6 +22,8 @@
 namespace warprow {
 namespace {
 
+using test::DraftKind;
+using test::KnownDrafts;
 using test::ModelRig;
 using test::RigOptions;
 using test::RigResult;
@@ -276,6 +279,136 @@ std::vector<Axis> axes(const Workload& load) {
   };
 }
 
+// Drafts of a proposer that knows the answers, verified by match: the same tokens in fewer steps.
+struct DraftAxis {
+  std::string name;
+  DraftKind kind;
+  int32_t num_drafts;
+  std::function<void(RigOptions&)> set;
+  std::function<bool(ModelRig&)> was_active;
+};
+
+std::vector<DraftAxis> draft_axes(const Workload& load) {
+  const auto any = [](ModelRig&) { return true; };
+  const int64_t few_blocks = few_blocks_bytes(load);
+  return {
+      {"right_1", DraftKind::kRight, 1, [](RigOptions&) {}, any},
+      {"right_4_sync",
+       DraftKind::kRight,
+       4,
+       [](RigOptions& o) { o.config.async_scheduling = false; },
+       [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 1; }},
+      {"wrong_2", DraftKind::kWrong, 2, [](RigOptions&) {}, any},
+      {"mixed_3_prefix_caching",
+       DraftKind::kMixed,
+       3,
+       [](RigOptions& o) { o.config.enable_prefix_caching = true; },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
+      {"mixed_2_chunk_16",
+       DraftKind::kMixed,
+       2,
+       [](RigOptions& o) {
+         o.config.max_num_seqs = 8;
+         o.config.max_num_batched_tokens = 16;
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; }},
+      {"mixed_4_preemption",
+       DraftKind::kMixed,
+       4,
+       [few_blocks](RigOptions& o) {
+         o.config.max_model_len = 128;
+         o.config.kv_cache_memory_bytes = few_blocks;
+         o.config.enable_prefix_caching = true;
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
+      {"mixed_3_deferred_shuffled",
+       DraftKind::kMixed,
+       3,
+       [](RigOptions& o) {
+         o.device.mode = cpu::CpuStreamMode::kDeferred;
+         o.device.shuffle = true;
+         o.device.seed = 12;
+       },
+       [](ModelRig& rig) { return rig.device().options().shuffle; }},
+      {"mixed_2_graph_full",
+       DraftKind::kMixed,
+       2,
+       [](RigOptions& o) {
+         o.config.cudagraph_mode = "full";
+         o.config.cudagraph_capture_sizes = "6,24,96,128";
+       },
+       [](ModelRig& rig) { return rig.executor().stats().graphs_full > 10; }},
+      {"right_3_graph_piecewise",
+       DraftKind::kRight,
+       3,
+       [](RigOptions& o) {
+         o.config.cudagraph_mode = "piecewise";
+         o.config.cudagraph_capture_sizes = "8,128";
+       },
+       [](ModelRig& rig) { return rig.executor().stats().graphs_piecewise > 3; }},
+      {"mixed_3_late_masks",
+       DraftKind::kMixed,
+       3,
+       [&load](RigOptions& o) {
+         o.config.grammar_mask_delay_us = load.vocab_size < 1000 ? 15'000 : 200'000;
+       },
+       [](ModelRig& rig) { return rig.num_withheld() > 0; }},
+      {"mixed_3_serialised",
+       DraftKind::kMixed,
+       3,
+       [](RigOptions& o) { o.serialize = true; },
+       any},
+  };
+}
+
+// Whether as many drafts were accepted as there are right ones.
+bool accepted_as_proposed(DraftKind kind, const SchedulerStats& stats) {
+  switch (kind) {
+    case DraftKind::kRight:  // those behind an answer's end are wrong
+      return 2 * stats.num_accepted_tokens > stats.num_drafted_tokens;
+    case DraftKind::kWrong:
+      return stats.num_accepted_tokens == 0;
+    case DraftKind::kMixed:
+      return stats.num_accepted_tokens > 0 && stats.num_accepted_tokens < stats.num_drafted_tokens;
+  }
+  return false;
+}
+
+void expect_same_with_drafts(const Workload& load, const Answers& expected) {
+  const std::vector<Request> requests = make_requests(load);
+  ModelRig plain(base_options(load));
+  for (const Request& request : requests) {
+    test::add_request(plain, request, &grammar_of(load));
+  }
+  plain.run();
+  const int64_t plain_steps = plain.executor().stats().steps;
+  for (const DraftAxis& axis : draft_axes(load)) {
+    SCOPED_TRACE("drafts_" + axis.name);
+    KnownDrafts known(axis.kind, 7);
+    for (const Request& request : requests) {
+      known.expect(request, expected.at(request.id).tokens);
+    }
+    RigOptions options = base_options(load);
+    options.runner.max_drafts = axis.num_drafts;
+    options.runner.features.extra = {known.factory()};
+    axis.set(options);
+    ModelRig rig(options);
+    for (const Request& request : requests) {
+      test::add_request(rig, request, &grammar_of(load));
+    }
+    expect_same(expected, answers_of(requests, rig.run()));
+    EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
+    const SchedulerStats stats = rig.scheduler().stats();
+    EXPECT_GT(stats.num_drafted_tokens, 0);
+    EXPECT_TRUE(accepted_as_proposed(axis.kind, stats))
+        << stats.num_accepted_tokens << " of " << stats.num_drafted_tokens;
+    if (axis.name == "right_1") {  // nearly half of the decode steps
+      EXPECT_LT(4 * rig.executor().stats().steps, 3 * plain_steps);
+    }
+    rig.scheduler().check_invariants();
+  }
+}
+
 // The rules on tokens must change what their requests get, or no axis says anything about them.
 void expect_token_rules_matter(const Workload& load, const Answers& expected) {
   ModelRig rig(base_options(load));
@@ -332,6 +465,7 @@ void expect_invariant(const Workload& load) {
     EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
     rig.scheduler().check_invariants();
   }
+  expect_same_with_drafts(load, expected);
 }
 
 TEST(Invariance, TinyModel) {

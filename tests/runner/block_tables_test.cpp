@@ -24,7 +24,11 @@ Ints staged_cells(int32_t block_size,
   KvGroupSpec group;
   group.block_size = block_size;
   group.kernel_block_size = kernel_block_size;
-  const BlockTables tables(arena, std::vector<KvGroupSpec>{group}, 4, 1024, 0);
+  StagedTables staged_tables;
+  const BlockTables tables(arena,
+                           std::vector<KvGroupSpec>{group},
+                           {.max_num_seqs = 4, .max_model_len = 1024},
+                           staged_tables);
   StagedWrites staged(4, 256);
   BlockAppend append;
   append.row = RowId{1};

@@ -78,11 +78,29 @@ TEST_P(RunnerOpsTest, AChunkInTheMiddle) {
   EXPECT_EQ(fixture.input_ids, (Ints{40, 50, 60}));
   EXPECT_EQ(fixture.positions, (Ints{4, 5, 6}));
   EXPECT_EQ(fixture.seq_lens, (Ints{7}));
-  Ints num_sampled(1, -7);
-  Ints num_rejected(1, -7);
-  fixture.count_sampled(num_sampled, num_rejected);
-  EXPECT_EQ(num_sampled, (Ints{0}));
-  EXPECT_EQ(num_rejected, (Ints{0}));
+  fixture.finish({-1});
+  EXPECT_EQ(fixture.num_sampled, (Ints{0}));
+  EXPECT_EQ(fixture.num_rejected, (Ints{0}));
+  EXPECT_EQ(fixture.rows[0].num_computed_tokens, 7);
+}
+
+// A chunk that the scheduler gives no logits leaves those of the others where they belong.
+TEST_P(RunnerOpsTest, ARowWithoutLogits) {
+  fixture.add(row_state(4, 4, 104, 5), {100, 101, 102, 103}, 1);
+  fixture.add(row_state(10, 4), {0, 1, 2, 3, 40, 50, 60, 7, 8, 9}, 3, 0);
+  fixture.add(row_state(3, 0), {200, 201, 202}, 3);
+  fixture.prepare();
+  EXPECT_EQ(fixture.cu_num_logits, (Ints{0, 1, 1, 2}));
+  EXPECT_EQ(fixture.logits_indices, (Ints{0, 6}));
+  EXPECT_EQ(fixture.logit_row, (Ints{0, 2}));
+  EXPECT_EQ(fixture.input_ids, (Ints{104, 40, 50, 60, 200, 201, 202}));
+  fixture.finish({105, 203});
+  EXPECT_EQ(fixture.num_sampled, (Ints{1, 0, 1}));
+  EXPECT_EQ(fixture.rows[0].last_sampled, 105);
+  EXPECT_EQ(fixture.rows[1].num_computed_tokens, 7);
+  EXPECT_EQ(fixture.rows[1].total_len, 10);
+  EXPECT_EQ(fixture.rows[2].last_sampled, 203);
+  EXPECT_EQ(fixture.rows[2].total_len, 4);
 }
 
 // Number 5: last token and two drafts; the second is rejected, and the next step starts where the
@@ -98,22 +116,43 @@ TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   EXPECT_EQ(fixture.logits_indices, (Ints{0, 1, 2}));
   EXPECT_EQ(fixture.logit_pos, (Ints{20, 21, 22}));
 
-  const Ints sampled{71, 99, -1};
-  const Ints num_sampled{2};
-  const Ints num_rejected{1};
-  Ints history(64, -1);
-  fixture.post_update({fixture.step(),
-                       sampled.data(),
-                       3,
-                       num_sampled.data(),
-                       num_rejected.data(),
-                       history.data(),
-                       64});
+  // The rules on tokens find the drafts in front of a logit.
+  EXPECT_EQ(fixture.history[21], 71);
+  EXPECT_EQ(fixture.history[22], 72);
+
+  fixture.finish({71, 99, 5});
+  EXPECT_EQ(fixture.num_sampled, (Ints{2}));
+  EXPECT_EQ(fixture.num_rejected, (Ints{1}));
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 22);
   EXPECT_EQ(fixture.rows[0].last_sampled, 99);
   EXPECT_EQ(fixture.rows[0].total_len, 23);
-  EXPECT_EQ(history[21], 71);
-  EXPECT_EQ(history[22], 99);
+  EXPECT_EQ(fixture.history[21], 71);
+  EXPECT_EQ(fixture.history[22], 99);
+}
+
+TEST_P(RunnerOpsTest, DraftsAreAcceptedWhileTheyEqualTheSample) {
+  struct Case {
+    Ints sampled;
+    int32_t yielded;
+    int32_t last;
+  };
+  // Drafts 71 and 72. A logit that no token could be drawn from (-1) ends the run where it stands.
+  for (const Case& c : {Case{{71, 72, 73}, 3, 73},
+                        Case{{71, 99, 73}, 2, 99},
+                        Case{{99, 72, 73}, 1, 99},
+                        Case{{71, -1, 73}, 2, -1},
+                        Case{{-1, 72, 73}, 1, -1}}) {
+    StepFixture step(GetParam());
+    step.add(row_state(15, 20, 70, 21), Ints(15, 1), 3, 3);
+    step.drafts = {71, 72};
+    step.prepare(2);
+    step.finish(c.sampled);
+    EXPECT_EQ(step.num_sampled, (Ints{c.yielded}));
+    EXPECT_EQ(step.num_rejected, (Ints{3 - c.yielded}));
+    EXPECT_EQ(step.rows[0].num_computed_tokens, 20 + c.yielded);
+    EXPECT_EQ(step.rows[0].total_len, 21 + c.yielded);
+    EXPECT_EQ(step.rows[0].last_sampled, c.last);
+  }
 }
 
 // Number 6: the row spans the prompt's end; the prompt's last token stays in place.
@@ -182,41 +221,37 @@ TEST_P(RunnerOpsTest, AWithheldRowGoesBackByItsLogits) {
   fixture.add(row_state(4, 0), {1, 2, 3, 4}, 4);
   fixture.prepare();
   fixture.logit_row[0] = kWithheldRow;
-  Ints num_sampled(1, -7);
-  Ints num_rejected(1, -7);
-  fixture.count_sampled(num_sampled, num_rejected);
-  EXPECT_EQ(num_sampled, (Ints{0}));
-  EXPECT_EQ(num_rejected, (Ints{1}));
-  const Ints sampled{-1};
-  fixture.post_update(
-      {fixture.step(), sampled.data(), 1, num_sampled.data(), num_rejected.data(), nullptr, 0});
+  fixture.finish({-1});
+  EXPECT_EQ(fixture.num_sampled, (Ints{0}));
+  EXPECT_EQ(fixture.num_rejected, (Ints{1}));
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 3);
   EXPECT_EQ(fixture.rows[0].total_len, 4);
+}
+
+TEST_P(RunnerOpsTest, AWithheldRowWithDraftsComputesThemAgain) {
+  fixture.add(row_state(15, 20, 70, 21), Ints(15, 1), 3, 3);
+  fixture.drafts = {71, 72};
+  fixture.prepare(2);
+  fixture.logit_row.assign(3, kWithheldRow);
+  fixture.finish({-1, -1, -1});
+  EXPECT_EQ(fixture.num_sampled, (Ints{0}));
+  EXPECT_EQ(fixture.num_rejected, (Ints{3}));
+  EXPECT_EQ(fixture.rows[0].num_computed_tokens, 20);
+  EXPECT_EQ(fixture.rows[0].last_sampled, 70);
 }
 
 TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
   fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);   // still in its prompt
   fixture.add(row_state(2, 5, 50, 6), {1, 2}, 1);  // decodes
   fixture.prepare();
-  Ints num_sampled(2);
-  Ints num_rejected(2);
-  fixture.count_sampled(num_sampled, num_rejected);
-  EXPECT_EQ(num_sampled, (Ints{0, 1}));
-  const Ints sampled{-1, 51};
-  Ints history(2 * 8, 0);
-  fixture.post_update({fixture.step(),
-                       sampled.data(),
-                       1,
-                       num_sampled.data(),
-                       num_rejected.data(),
-                       history.data(),
-                       8});
+  fixture.finish({-1, 51});
+  EXPECT_EQ(fixture.num_sampled, (Ints{0, 1}));
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 3);
   EXPECT_EQ(fixture.rows[0].total_len, 4);
   EXPECT_EQ(fixture.rows[1].num_computed_tokens, 6);
   EXPECT_EQ(fixture.rows[1].total_len, 7);
   EXPECT_EQ(fixture.rows[1].last_sampled, 51);
-  EXPECT_EQ(history[8 + 6], 51);
+  EXPECT_EQ(fixture.history[StepFixture::kRegion + 6], 51);
 }
 
 }  // namespace

@@ -14,8 +14,13 @@ namespace {
 uint32_t rules_of(const SamplingParams& params) {
   const auto device = cpu::make_cpu_device({});
   Arena arena = device->make_arena(ArenaPurpose::kState, size_t{4} << 20);
-  RequestRows rows(arena, *device, 1, 16, 1);
-  StagedWrites staged(8, 4096);
+  StagedTables tables;
+  RequestRows rows(
+      arena,
+      *device,
+      {.max_num_seqs = 1, .max_num_toks = 16, .max_model_len = 16, .max_steps_in_flight = 1},
+      tables);
+  StagedWrites staged(tables.max_writes(), tables.max_values());
   SchedulerOutput step;
   step.token_ids = {1};
   NewRow row;

@@ -50,13 +50,14 @@ class StepFixture {
     logits_indices.assign(num_logits, -7);
     logit_row.assign(num_logits, -7);
     logit_pos.assign(num_logits, -7);
+    history.resize(rows.size() * kRegion, -7);
     Prologue op;
     op.num_rows = num_rows;
     op.prefill = {step(), prompts.data(), kRegion, input_ids.data()};
     op.lengths = {step(), positions.data(), seq_lens.data()};
     op.combine = {step(),
-                  drafts.data(),
-                  max_drafts,
+                  {drafts.data(), max_drafts},
+                  {history.data(), kRegion},
                   input_ids.data(),
                   logits_indices.data(),
                   logit_row.data(),
@@ -75,14 +76,23 @@ class StepFixture {
     ops->prologue(*stream, op);
   }
 
-  void count_sampled(std::vector<int32_t>& num_sampled, std::vector<int32_t>& num_rejected) {
+  // What follows the draw of a token for each logit: counts, then the rows' next state.
+  void finish(const std::vector<int32_t>& sampled) {
+    num_sampled.assign(idx_mapping.size(), -7);
+    num_rejected.assign(idx_mapping.size(), -7);
     Epilogue op;
-    op.count = {step(), logit_row.data(), num_sampled.data(), num_rejected.data()};
-    ops->epilogue(*stream, op, static_cast<int64_t>(idx_mapping.size()));
-  }
-  void post_update(const PostUpdate& update) {
-    Epilogue op;
-    op.update = update;
+    op.count = {step(),
+                logit_row.data(),
+                logits_indices.data(),
+                input_ids.data(),
+                sampled.data(),
+                num_sampled.data(),
+                num_rejected.data()};
+    op.update = {step(),
+                 sampled.data(),
+                 num_sampled.data(),
+                 num_rejected.data(),
+                 {history.data(), kRegion}};
     ops->epilogue(*stream, op, static_cast<int64_t>(idx_mapping.size()));
   }
 
@@ -97,6 +107,8 @@ class StepFixture {
   std::vector<RowState> rows;
   std::vector<int32_t> prompts, drafts, idx_mapping, query_start_loc{0}, cu_num_logits{0};
   std::vector<int32_t> input_ids, positions, seq_lens, logits_indices, logit_row, logit_pos;
+  std::vector<int32_t> history;  // [rows, kRegion]
+  std::vector<int32_t> num_sampled, num_rejected;
 };
 
 }  // namespace warprow::test

@@ -19,14 +19,15 @@ struct RingEntry {
   Ints cu_num_logits = Ints(kMaxSeqs + 1, -7);
   StepUpload::Tails tails;
 
-  // Rows and how many tokens each has.
-  void write(const std::vector<std::pair<int32_t, int32_t>>& rows) {
+  // Rows and how many tokens each has; as many logits for each.
+  void write(const std::vector<std::pair<int32_t, int32_t>>& rows, int32_t num_logits = 1) {
     InputBatch batch;
     for (const auto& [row, num_tokens] : rows) {
-      batch.rows.push_back({RowId{row}, num_tokens, 0, 0});
+      batch.rows.push_back({.row = RowId{row}, .num_tokens = num_tokens, .num_logits = num_logits});
       batch.num_toks += num_tokens;
+      batch.num_logits += num_logits;
     }
-    batch.num_rows = batch.num_logits = static_cast<int32_t>(rows.size());
+    batch.num_rows = static_cast<int32_t>(rows.size());
     StepUpload::Entry entry;
     entry.idx_mapping = idx_mapping.data();
     entry.query_start_loc = query_start_loc.data();
@@ -59,6 +60,16 @@ TEST(WriteLayout, TailsFollowTheCountsWhoeverUsedTheEntryBefore) {
   entry.write({});
   EXPECT_EQ(entry.idx_mapping, (Ints{-1, -1, -1, -1}));
   EXPECT_EQ(entry.query_start_loc, (Ints{0, 0, 0, 0, 0}));
+  EXPECT_EQ(entry.cu_num_logits, (Ints{0, 0, 0, 0, 0}));
+}
+
+TEST(WriteLayout, TailsFollowTheLogitsToo) {
+  RingEntry entry;
+  entry.write({{0, 3}, {1, 3}}, 3);
+  EXPECT_EQ(entry.cu_num_logits, (Ints{0, 3, 6, 6, 6}));
+  entry.write({{0, 3}, {1, 3}}, 1);  // as many rows and tokens
+  EXPECT_EQ(entry.cu_num_logits, (Ints{0, 1, 2, 2, 2}));
+  entry.write({{0, 3}, {1, 3}}, 0);
   EXPECT_EQ(entry.cu_num_logits, (Ints{0, 0, 0, 0, 0}));
 }
 

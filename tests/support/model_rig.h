@@ -26,6 +26,7 @@ namespace warprow::test {
 struct RigOptions {
   EngineConfig config;
   cpu::CpuDeviceOptions device;
+  RunnerOptions runner;  // what no flag says: drafts, features
   bool debug_checks = true;
   bool serialize = false;  // every message goes through its bytes
 };
@@ -51,9 +52,9 @@ class ModelRig {
       options_.config.threads = options_.device.num_threads;
     }
     const bool on_gpu = options_.config.device == "cuda";
-    ModelPlan plan =
-        value_or_throw(plan_model(options_.config, this_machine(on_gpu ? "cuda" : "cpu")));
-    plan.runner.debug_checks = options_.debug_checks;
+    options_.runner.features.debug_checks = options_.debug_checks;
+    ModelPlan plan = value_or_throw(
+        plan_model(options_.config, this_machine(on_gpu ? "cuda" : "cpu"), options_.runner));
     options_.device.num_threads = plan.config.threads;
     SchedulerConfig config;
     config.max_num_seqs = plan.config.max_num_seqs;
@@ -62,6 +63,7 @@ class ModelRig {
     config.enable_prefix_caching = plan.config.enable_prefix_caching;
     config.enable_chunked_prefill = plan.config.enable_chunked_prefill;
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
+    config.num_drafts = plan.runner.max_drafts;
     config.kv = plan.kv_cache;
     std::unique_ptr<Device> device;
     if (on_gpu) {
@@ -73,7 +75,7 @@ class ModelRig {
     }
     executor_ = make_uniproc_executor(std::move(plan), std::move(device));
     if (options_.serialize) {
-      executor_ = std::make_unique<testing::SerializingExecutor>(std::move(executor_));
+      executor_ = std::make_unique<SerializingExecutor>(std::move(executor_));
     }
     scheduler_ = std::make_unique<Scheduler>(config);
     scheduler_->reserve(step_);
@@ -159,6 +161,10 @@ class ModelRig {
   // By KV group, separated by commas.
   [[nodiscard]] std::string attention_backends() {
     return executor_->collective_rpc("attention_backends", "").front();
+  }
+  // Runs a named operation on the one rank.
+  [[nodiscard]] std::string call(const std::string& operation, const std::string& argument) {
+    return executor_->collective_rpc(operation, argument).front();
   }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }

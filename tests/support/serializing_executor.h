@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace warprow::testing {
+namespace warprow::test {
 
 // Sends the messages of every step through bytes, as an executor with workers in other processes
 // does: what a field does not carry is lost here too.
@@ -62,4 +62,4 @@ class SerializingExecutor : public Executor {
   std::vector<uint8_t> bytes_;
 };
 
-}  // namespace warprow::testing
+}  // namespace warprow::test

@@ -60,15 +60,16 @@ TEST(LogprobsMemory, APromptOf32768TokensTakesLessThan64MiB) {
       config.max_num_seqs = num_seqs;
       config.max_model_len = 32768;
       const int64_t whole = workspace_of(config);
-      const int32_t rows = LogitsHead::max_rows(kVocab, num_seqs, config.max_num_batched_tokens);
+      const int32_t rows = LogitsHead::max_rows(
+          kVocab, {.max_num_seqs = num_seqs, .max_num_toks = config.max_num_batched_tokens});
       const int64_t without = whole - bytes_of_rows(kind, rows) + bytes_of_rows(kind, num_seqs);
       EXPECT_LE(whole - without, 64 * kMiB);
       EXPECT_GE(rows, 16) << "or each read of the head's weights serves few tokens";
     }
   }
   // In host memory: the ring of what the device writes, and a whole prompt's entries.
-  const int64_t ring =
-      2 * sampled_arrays_bytes(config.max_num_batched_tokens, Sampler::kMaxPromptTop);
+  const int32_t toks = config.max_num_batched_tokens;
+  const int64_t ring = 2 * sampled_arrays_bytes(toks, toks, Sampler::kMaxPromptTop);
   const int64_t entries =
       32768 * (static_cast<int64_t>(sizeof(TokenLogprobs)) + Sampler::kMaxPromptTop * 8);
   EXPECT_LE(ring + entries, 32 * kMiB);
@@ -80,7 +81,7 @@ TEST(LogprobsMemory, ManyRowsWithLogprobsHaveNoCopyOfTheirLogits) {
   const auto scratch =
       static_cast<int64_t>(sample_scratch_bytes(DeviceKind::kCuda, kVocab, 256, 2));
   EXPECT_LT(scratch - 256 * kRowBytes, 256 * kRowBytes / 4);
-  EXPECT_LT(sampled_arrays_bytes(256, Sampler::kMaxTop), kMiB);
+  EXPECT_LT(sampled_arrays_bytes(256, 256, Sampler::kMaxTop), kMiB);
   // A CPU has a worker's scratch, whatever the rows.
   EXPECT_EQ(sample_scratch_bytes(DeviceKind::kCpu, kVocab, 256, 2),
             sample_scratch_bytes(DeviceKind::kCpu, kVocab, 1, 2));

@@ -4,71 +4,79 @@
 #include "device/device.h"
 #include "device/stream.h"
 #include "device/view.h"
-#include "kv/kv_spec.h"
+#include "runner/features/runner_parts.h"
 #include "runner/input_batch.h"
+#include "runner/staged_writes.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <span>
 
 namespace warprow {
 
+// What features say of a step before its sizes are fixed.
+struct StepVote {
+  std::span<ScheduledRow> rows;  // in batch order; a feature may lower a row's num_logits
+  bool eager = false;            // nothing of this step runs from a graph
+  bool mark_forward = false;     // somebody asks for forward_done() between the two phases
+};
+
+// The two parts of a step that may run from a graph.
+enum class StepPart : uint8_t { kForward, kSample };
+
 // A feature around the forward, in a file of its own. The runner calls the hooks of every feature
-// in the order of registry.cpp and knows none by name. All hooks default to nothing.
+// in the order of registry.cpp and knows none by name. All hooks default to nothing. A feature takes
+// its device memory in its constructor, from the arenas of RunnerParts, so that the memory plan
+// counts it. docs/adr/0016 says why these hooks and no others.
+//
+// Hooks "inside a graph" enqueue what is recorded and replayed: it may differ only between steps for
+// which graph_key differs, it reads what varies at fixed addresses, and it sees padded rows too.
 class RunnerFeature {
  public:
   virtual ~RunnerFeature() = default;
-  // A row is given to a request, or taken back; before the step that says so is uploaded.
-  virtual void on_row_added(const NewRow& /*row*/) {}
+
+  // Rows and tables, on the host, before the step is uploaded.
+  // A row is given to a request; `step` holds the pools that `row` points into.
+  virtual void on_row_added(const NewRow& /*row*/,
+                            const SchedulerOutput& /*step*/,
+                            StagedWrites& /*staged*/) {}
+  // A row is taken back.
   virtual void on_row_removed(RowId /*row*/) {}
   // The whole step, after its rows were updated.
-  virtual void stage(const SchedulerOutput& /*step*/) {}
-  // Around the forward, outside graphs: what these enqueue is enqueued anew in every step. Inputs
-  // are built by the time of after_forward.
+  virtual void stage(const SchedulerOutput& /*step*/, StagedWrites& /*staged*/) {}
+  virtual void vote(StepVote& /*vote*/) {}
+  // What a recorded part depends on besides its sizes and the rules of sampling.
+  [[nodiscard]] virtual uint64_t graph_key(StepPart /*part*/) const { return 0; }
+
+  // The forward. Before and after run outside of graphs: what they enqueue is enqueued anew in every
+  // step. Inputs are built by the time of before_layers, which is inside the graph where the forward
+  // is recorded whole.
   virtual void before_forward(Stream& /*stream*/, const InputBatch& /*batch*/) {}
+  virtual void before_layers(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   virtual void after_forward(Stream& /*stream*/, const InputBatch& /*batch*/) {}
-  // Sampling. On the host, before it is submitted: `entry` is the step's entry of rings that are as
-  // long as there are steps in flight.
+
+  // Sampling. prepare_sample is the host's part, before it is submitted; `entry` is the step's entry
+  // of rings that are as long as there are steps in flight.
   virtual void prepare_sample(const InputBatch& /*batch*/,
                               const GrammarOutput* /*grammar*/,
                               int32_t /*entry*/) {}
-  // The head of the sample graph: what this enqueues may differ only between steps for which
-  // sample_key differs, and it sees padded rows too.
+  // Inside the graph: in front of the sampler, and behind the update of the rows, where proposers
+  // write the drafts of the next step. logits [num_logits_padded, vocab].
   virtual void before_sample(Stream& /*stream*/, View<float, 2> /*logits*/) {}
-  [[nodiscard]] virtual uint32_t sample_key() const { return 0; }  // 0 or 1
-  // The step's logits are done with, its hidden states are still there.
+  virtual void after_rows(Stream& /*stream*/, const InputBatch& /*batch*/) {}
+  // Outside of graphs: the logits are done with, hidden states are still there.
   virtual void after_sample(Stream& /*stream*/, const InputBatch& /*batch*/) {}
+
+  // Behind the step's event: nobody waits for what this enqueues.
+  virtual void after_event(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   // The step's output is being taken: once for each step, in their order.
   virtual void on_output(ModelRunnerOutput& /*output*/) {}
 };
 
-class ForwardMark;
-class LogitsHead;
-class RequestRows;
-class Sampler;
-class StepTimes;
-
-struct FeatureSetup {
-  Device* device = nullptr;
-  std::vector<KvGroupSpec> groups;
-  const InputBuffers* inputs = nullptr;
-  const RequestRows* rows = nullptr;
-  LogitsHead* head = nullptr;
-  Sampler* sampler = nullptr;
-  int32_t max_num_seqs = 0;
-  int32_t max_num_toks = 0;
-  int32_t vocab_size = 0;
-  const int32_t* output_entry = nullptr;  // dev i32 [1]  the step's entry of rings
-  int32_t num_entries = 0;                // of such rings
-  ForwardMark* forward_mark = nullptr;
-  int64_t hidden_bytes = 0;  // of a token's hidden state; 0: no request may ask for any
-  bool debug_checks = false;
-  StepTimes* step_times = nullptr;
-};
-
-// The features that the setup asks for, in execution order.
-std::vector<std::unique_ptr<RunnerFeature>> make_features(const FeatureSetup& setup);
+// The features that the options ask for, in execution order.
+std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& parts,
+                                                          const FeatureOptions& options);
 
 }  // namespace warprow

@@ -4,8 +4,11 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "kernels/sample/grammar_mask.h"
+#include "models/decoder.h"
+#include "runner/step_upload.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace warprow {
@@ -16,48 +19,53 @@ namespace {
 // shares.
 class GrammarMasks final : public RunnerFeature {
  public:
-  explicit GrammarMasks(const FeatureSetup& setup)
-      : vocab_(setup.vocab_size),
-        max_rows_(setup.max_num_seqs),
-        entry_(setup.output_entry),
-        inputs_(setup.inputs),
-        ring_(setup.device->make_pinned(
-            static_cast<size_t>(setup.num_entries * mask_entry_words(max_rows_, vocab_)) *
+  explicit GrammarMasks(const RunnerParts& parts)
+      : vocab_(parts.model->spec().vocab_size),
+        max_logits_(parts.limits.max_logits()),
+        upload_(*parts.upload),
+        inputs_(*parts.inputs),
+        ring_(parts.device->make_pinned(
+            static_cast<size_t>(parts.limits.max_steps_in_flight *
+                                mask_entry_words(max_logits_, vocab_)) *
             sizeof(int32_t))),
-        mask_of_row_(static_cast<size_t>(max_rows_), kNoMask) {}
+        masks_of_row_(static_cast<size_t>(parts.limits.max_num_seqs)) {}
 
-  void stage(const SchedulerOutput& step) override { active_ = !step.grammar_rows.empty(); }
+  void stage(const SchedulerOutput& step, StagedWrites& /*staged*/) override {
+    active_ = !step.grammar_rows.empty();
+  }
+  // Masks are awaited between the two phases.
+  void vote(StepVote& vote) override { vote.mark_forward |= active_; }
 
-  [[nodiscard]] uint32_t sample_key() const override { return active_ ? 1 : 0; }
+  [[nodiscard]] uint64_t graph_key(StepPart part) const override {
+    return part == StepPart::kSample && active_ ? 1 : 0;
+  }
 
   void prepare_sample(const InputBatch& batch,
                       const GrammarOutput* grammar,
                       int32_t entry) override {
     if (!active_) {
-      WR_CHECK(grammar == nullptr || grammar->masked_rows.empty(),
-               "masks for a step without grammars");
+      WR_CHECK(grammar == nullptr || grammar->masked_rows.empty(), "masks for a step without grammars");
       return;
     }
-    int32_t* list = ring_.as<int32_t>() + entry * mask_entry_words(max_rows_, vocab_);
-    std::fill_n(list, max_rows_, kNoMask);
+    int32_t* list = ring_.as<int32_t>() + entry * mask_entry_words(max_logits_, vocab_);
+    std::fill_n(list, max_logits_, kNoMask);
     if (grammar == nullptr) {
       return;
     }
-    WR_CHECK_LE(grammar->masked_rows.size(), static_cast<size_t>(max_rows_));
-    WR_CHECK_EQ(grammar->bitmask.size(),
-                grammar->masked_rows.size() * static_cast<size_t>(mask_words(vocab_)));
+    const int32_t num_masks = note_masks(*grammar);
+    WR_CHECK_LE(num_masks, max_logits_);
+    WR_CHECK_EQ(grammar->bitmask.size(), static_cast<size_t>(num_masks * mask_words(vocab_)));
     std::copy(grammar->bitmask.begin(),
               grammar->bitmask.end(),
-              reinterpret_cast<uint32_t*>(list + max_rows_));
-    for (size_t i = 0; i < grammar->masked_rows.size(); ++i) {
-      WR_CHECK_EQ(grammar->masked_rows[i].num_masks, 1);
-      mask_of(grammar->masked_rows[i].row) = static_cast<int32_t>(i);
-    }
-    for (const RowId row : grammar->withheld_rows) {
-      mask_of(row) = kWithheldRow;
-    }
-    for (size_t i = 0; i < batch.rows.size(); ++i) {  // one logits row each
-      std::swap(list[i], mask_of(batch.rows[i].row));
+              reinterpret_cast<uint32_t*>(list + max_logits_));
+    int32_t logit = 0;
+    for (const ScheduledRow& row : batch.rows) {
+      const Masks masks = std::exchange(of(row.row), Masks{});
+      // Behind a row's last mask nothing is drawn: the grammar refuses the draft before, or ends.
+      const int32_t behind = masks.withheld || masks.num_masks > 0 ? kWithheldRow : kNoMask;
+      for (int32_t i = 0; i < row.num_logits; ++i) {
+        list[logit++] = i < masks.num_masks ? masks.first + i : behind;
+      }
     }
   }
 
@@ -65,29 +73,48 @@ class GrammarMasks final : public RunnerFeature {
     if (active_) {
       grammar_mask(stream,
                    {logits,
-                    make_view(inputs_->logit_row, logits.shape[0]),
-                    entry_,
+                    make_view(inputs_.logit_row, logits.shape[0]),
+                    upload_.output_entry(),
                     ring_.as<int32_t>(),
-                    max_rows_});
+                    max_logits_});
     }
   }
 
  private:
-  int32_t& mask_of(RowId row) { return mask_of_row_[static_cast<size_t>(index_of(row))]; }
+  // What a row's logits of this step get: the step's masks [first, first + num_masks), in order.
+  struct Masks {
+    int32_t first = 0;
+    int32_t num_masks = 0;
+    bool withheld = false;
+  };
+
+  // Returns how many masks there are.
+  int32_t note_masks(const GrammarOutput& grammar) {
+    int32_t num_masks = 0;
+    for (const MaskedRow& row : grammar.masked_rows) {
+      of(row.row) = {num_masks, row.num_masks, false};
+      num_masks += row.num_masks;
+    }
+    for (const RowId row : grammar.withheld_rows) {
+      of(row).withheld = true;
+    }
+    return num_masks;
+  }
+  Masks& of(RowId row) { return masks_of_row_[static_cast<size_t>(index_of(row))]; }
 
   int64_t vocab_;
-  int64_t max_rows_;
-  const int32_t* entry_;  // dev i32 [1]  the step's entry of the ring
-  const InputBuffers* inputs_;
+  int64_t max_logits_;
+  const StepUpload& upload_;
+  const InputBuffers& inputs_;
   PinnedBuffer ring_;
-  std::vector<int32_t> mask_of_row_;  // [max_num_seqs]  all kNoMask between steps
+  std::vector<Masks> masks_of_row_;  // [max_num_seqs]  none between steps
   bool active_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<RunnerFeature> make_grammar_masks(const FeatureSetup& setup) {
-  return std::make_unique<GrammarMasks>(setup);
+std::unique_ptr<RunnerFeature> make_grammar_masks(const RunnerParts& parts) {
+  return std::make_unique<GrammarMasks>(parts);
 }
 
 }  // namespace warprow

@@ -3,6 +3,7 @@
 
 #include "base/dtype.h"
 #include "device/range.h"
+#include "models/decoder.h"
 #include "runner/features/step_pieces.h"
 #include "runner/rows.h"
 
@@ -31,20 +32,23 @@ using Pieces = StepPieces<Copied, Wish>;
 // Owns: the ring and the rows' results.
 class HiddenStates final : public RunnerFeature {
  public:
-  explicit HiddenStates(const FeatureSetup& setup)
-      : rows_(*setup.rows),
-        memory_(setup.device->make_pinned(static_cast<size_t>(setup.num_entries) *
-                                          static_cast<size_t>(setup.max_num_toks) *
-                                          static_cast<size_t>(setup.hidden_bytes))),
-        pieces_(setup.num_entries, setup.max_num_seqs) {
+  explicit HiddenStates(const RunnerParts& parts)
+      : rows_(*parts.rows),
+        pieces_(parts.limits.max_steps_in_flight, parts.limits.max_num_seqs) {
+    const size_t step_bytes = static_cast<size_t>(parts.limits.max_num_toks) *
+                              static_cast<size_t>(parts.model->spec().hidden_size) *
+                              dtype_bytes(parts.model->act_dtype());
+    memory_ = parts.device->make_pinned(pieces_.steps().size() * step_bytes);
     std::byte* data = memory_.data();
     for (Pieces::Step& step : pieces_.steps()) {
       step.memory.data = data;
-      data += int64_t{setup.max_num_toks} * setup.hidden_bytes;
+      data += step_bytes;
     }
   }
 
-  void on_row_added(const NewRow& row) override {
+  void on_row_added(const NewRow& row,
+                    const SchedulerOutput& /*step*/,
+                    StagedWrites& /*staged*/) override {
     Wish& wish = pieces_.of(row.row, row.generation);
     wish = {};
     wish.generation = row.generation;
@@ -90,25 +94,25 @@ class HiddenStates final : public RunnerFeature {
       if (wish.flags == 0 || wish.generation != row.generation) {
         continue;
       }
+      // Rejected drafts yield nothing; what a withheld row computes again comes again.
+      wish.values.resize(wish.values.size() -
+                         static_cast<size_t>(row.num_rejected * step.memory.width));
       if (row.tokens.count > 0) {
         give_out(step.memory, wish, row, output);
-      } else {  // what a withheld row computes again comes again
-        wish.values.resize(wish.values.size() -
-                           static_cast<size_t>(row.num_rejected * step.memory.width));
       }
     }
     pieces_.forget_removed([](Wish& wish) { wish = {}; });
   }
 
  private:
-  // Of the row's last tokens in the step: all of the prefill, or the one that is sampled from.
+  // Of the row's last tokens in the step: all of the prefill, or those that are sampled from.
   [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const Wish& wish) const {
     const int32_t prefill_len = rows_.host(row.row).prefill_len;
     if ((wish.flags & SamplingParams::kPromptHidden) != 0 &&
         row.num_computed_tokens < prefill_len) {
       return row.num_tokens;
     }
-    return row.num_computed_tokens + row.num_tokens >= prefill_len ? 1 : 0;
+    return row.num_logits;
   }
 
   static void copy(Stream& stream, const ActView& hidden, const Copied& to, int64_t at) {
@@ -156,8 +160,8 @@ class HiddenStates final : public RunnerFeature {
 
 }  // namespace
 
-std::unique_ptr<RunnerFeature> make_hidden_states(const FeatureSetup& setup) {
-  return std::make_unique<HiddenStates>(setup);
+std::unique_ptr<RunnerFeature> make_hidden_states(const RunnerParts& parts) {
+  return std::make_unique<HiddenStates>(parts);
 }
 
 }  // namespace warprow

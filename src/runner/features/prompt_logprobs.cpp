@@ -38,22 +38,24 @@ using Pieces = StepPieces<SampledArrays, Gathered>;
 // Owns: the ring and the rows' results.
 class PromptLogprobs final : public RunnerFeature {
  public:
-  explicit PromptLogprobs(const FeatureSetup& setup)
-      : head_(*setup.head),
-        sampler_(*setup.sampler),
-        rows_(*setup.rows),
-        memory_(setup.device->make_pinned(
-            static_cast<size_t>(setup.num_entries) *
-            static_cast<size_t>(sampled_arrays_bytes(setup.max_num_toks, kMaxTop)))),
-        pieces_(setup.num_entries, setup.max_num_seqs) {
+  explicit PromptLogprobs(const RunnerParts& parts)
+      : head_(*parts.head),
+        sampler_(*parts.sampler),
+        rows_(*parts.rows),
+        pieces_(parts.limits.max_steps_in_flight, parts.limits.max_num_seqs) {
+    const int32_t max_toks = parts.limits.max_num_toks;
+    const int64_t step_bytes = sampled_arrays_bytes(max_toks, max_toks, kMaxTop);
+    memory_ = parts.device->make_pinned(pieces_.steps().size() * static_cast<size_t>(step_bytes));
     std::byte* base = memory_.data();
     for (Pieces::Step& step : pieces_.steps()) {
-      step.memory = sampled_arrays_at(base, setup.max_num_toks, kMaxTop);
-      base += sampled_arrays_bytes(setup.max_num_toks, kMaxTop);
+      step.memory = sampled_arrays_at(base, max_toks, max_toks, kMaxTop);
+      base += step_bytes;
     }
   }
 
-  void on_row_added(const NewRow& row) override {
+  void on_row_added(const NewRow& row,
+                    const SchedulerOutput& /*step*/,
+                    StagedWrites& /*staged*/) override {
     Gathered& mine = pieces_.of(row.row, row.generation);
     forget(mine);
     mine.generation = row.generation;
@@ -191,8 +193,8 @@ class PromptLogprobs final : public RunnerFeature {
 
 }  // namespace
 
-std::unique_ptr<RunnerFeature> make_prompt_logprobs(const FeatureSetup& setup) {
-  return std::make_unique<PromptLogprobs>(setup);
+std::unique_ptr<RunnerFeature> make_prompt_logprobs(const RunnerParts& parts) {
+  return std::make_unique<PromptLogprobs>(parts);
 }
 
 }  // namespace warprow

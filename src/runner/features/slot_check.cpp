@@ -25,20 +25,24 @@ struct Expected {
 
 class SlotCheck final : public RunnerFeature {
  public:
-  explicit SlotCheck(const FeatureSetup& setup)
-      : setup_(setup), blocks_(static_cast<size_t>(setup.max_num_seqs)) {
+  explicit SlotCheck(const RunnerParts& parts)
+      : groups_(parts.groups.begin(), parts.groups.end()),
+        inputs_(*parts.inputs),
+        blocks_(static_cast<size_t>(parts.limits.max_num_seqs)) {
     for (auto& groups : blocks_) {
-      groups.resize(setup.groups.size());
+      groups.resize(groups_.size());
     }
   }
 
-  void on_row_added(const NewRow& row) override {
+  void on_row_added(const NewRow& row,
+                    const SchedulerOutput& /*step*/,
+                    StagedWrites& /*staged*/) override {
     for (std::vector<BlockId>& blocks : of(row.row)) {
       blocks.clear();
     }
   }
 
-  void stage(const SchedulerOutput& step) override {
+  void stage(const SchedulerOutput& step, StagedWrites& /*staged*/) override {
     for (const BlockAppend& append : step.block_appends) {
       std::vector<BlockId>& blocks = of(append.row)[static_cast<size_t>(append.group)];
       WR_CHECK_EQ(append.start, blocks.size());
@@ -60,7 +64,7 @@ class SlotCheck final : public RunnerFeature {
     // The command owns the expectation until it has run.
     cpu::as_cpu(stream).launch("slot_check", [this, raw = expected.release()](cpu::ComputePool&) {
       const std::unique_ptr<Expected> owned(raw);
-      for (size_t group = 0; group < setup_.groups.size(); ++group) {
+      for (size_t group = 0; group < groups_.size(); ++group) {
         check_group(*owned, group);
       }
     });
@@ -72,9 +76,9 @@ class SlotCheck final : public RunnerFeature {
   }
 
   void check_group(const Expected& expected, size_t group) const {
-    const int64_t block_size = setup_.groups[group].block_size;
+    const int64_t block_size = groups_[group].block_size;
     const int64_t* slots =
-        setup_.inputs->slot_mapping + static_cast<int64_t>(group) * setup_.inputs->max_num_toks;
+        inputs_.slot_mapping + static_cast<int64_t>(group) * inputs_.max_num_toks;
     std::unordered_set<int64_t> written;
     for (const Expected::Row& row : expected.rows) {
       for (int32_t tok = row.first_tok; tok < row.first_tok + row.num_toks; ++tok) {
@@ -91,14 +95,15 @@ class SlotCheck final : public RunnerFeature {
     }
   }
 
-  FeatureSetup setup_;
+  std::vector<KvGroupSpec> groups_;
+  const InputBuffers& inputs_;
   std::vector<std::vector<std::vector<BlockId>>> blocks_;  // [row][group]
 };
 
 }  // namespace
 
-std::unique_ptr<RunnerFeature> make_slot_check(const FeatureSetup& setup) {
-  return std::make_unique<SlotCheck>(setup);
+std::unique_ptr<RunnerFeature> make_slot_check(const RunnerParts& parts) {
+  return std::make_unique<SlotCheck>(parts);
 }
 
 }  // namespace warprow

@@ -16,22 +16,30 @@ namespace warprow {
 // What a captured part of a step depends on besides device memory.
 struct GraphKey {
   GraphMode mode = GraphMode::kFull;
-  int32_t num_toks = 0;
-  int32_t num_rows = 0;   // 0: any
-  int32_t query_len = 0;  // 0: any
-  uint32_t features = 0;
+  int32_t num_toks = 0;    // 0: the part that samples
+  int32_t num_rows = 0;    // 0: any
+  int32_t num_logits = 0;  // 0: any
+  int32_t query_len = 0;   // 0: any
+  uint64_t variant = 0;    // a hash of whatever else tells two recordings apart
   bool operator==(const GraphKey&) const = default;
+
+  // Whether the part samples: a step has two, the forward and sampling.
+  [[nodiscard]] bool samples() const { return num_toks == 0; }
 };
+
+// One round of a 64-bit hash, for variants too.
+constexpr uint64_t mix_hash(uint64_t hash, uint64_t part) {
+  hash = (hash ^ part) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ (hash >> 32);
+}
+
 struct GraphKeyHash {
   size_t operator()(const GraphKey& key) const {
     uint64_t hash = static_cast<uint64_t>(key.mode);
-    for (const uint32_t part : {static_cast<uint32_t>(key.num_toks),
-                                static_cast<uint32_t>(key.num_rows),
-                                static_cast<uint32_t>(key.query_len),
-                                key.features}) {
-      hash = (hash ^ part) * 0x9e3779b97f4a7c15ULL;
+    for (const int32_t part : {key.num_toks, key.num_rows, key.num_logits, key.query_len}) {
+      hash = mix_hash(hash, static_cast<uint32_t>(part));
     }
-    return hash ^ (hash >> 32);
+    return mix_hash(hash, key.variant);
   }
 };
 

@@ -126,7 +126,7 @@ GraphChoice GraphPlan::choose(const StepShape& step) const {
 int32_t GraphPlan::sample_rows(int32_t num_logits) const {
   const bool wanted = decode_ != GraphMode::kNone || mixed_ != GraphMode::kNone;
   const int32_t rows = wanted && num_logits > 0 ? bucket(num_logits) : 0;
-  return rows <= max_num_seqs_ ? rows : 0;
+  return rows <= max_num_seqs_ * decode_len_ ? rows : 0;
 }
 
 }  // namespace warprow

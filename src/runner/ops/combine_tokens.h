@@ -8,20 +8,31 @@
 
 namespace warprow {
 
-// Puts the last sampled token and the drafts behind it into input_ids, and lays out the rows of
-// logits: a batch row with k logits has them at its last k tokens. The first logit's token is the
-// last sampled one, unless it is still part of the prefill (a row that spans the prompt's end),
-// which stays as prefill_inputs wrote it. One team per batch_idx.
+// Drafts of every row: tokens that a proposer guesses to follow the last sampled one.
+struct DraftTokens {
+  int32_t* tokens = nullptr;  // dev i32 [max_num_seqs, max_drafts] by row; null without drafts
+  int64_t max_drafts = 0;
+};
+
+// Tokens sampled in this row's past, at their positions.
+struct OutputHistory {
+  int32_t* tokens = nullptr;  // dev i32 [max_num_seqs, stride] by row
+  int64_t stride = 0;
+};
+
+// Puts the last sampled token and the drafts behind it into input_ids, and lays out the logits: a
+// batch row with n logits has them at its last n tokens; n may be 0. Tokens of the prefill stay as
+// prefill_inputs wrote them. A draft is written into the history too, at its position, so that the
+// rules on tokens see the drafts in front of a logit as they see outputs; post_update overwrites
+// those that are rejected. One team per batch_idx.
 struct CombineTokens {
   StepRows step;
-  const int32_t* draft_tokens =
-      nullptr;  // dev i32 [max_num_seqs, max_drafts] by row, or null without speculation
-  int64_t max_drafts = 0;
-  int32_t* input_ids = nullptr;  // dev i32 [max_num_batched_tokens]
-  int32_t* logits_indices =
-      nullptr;                   // dev i32 [max_logits]  token whose hidden state gives the logits
-  int32_t* logit_row = nullptr;  // dev i32 [max_logits]  row; -1: yields no token
-  int32_t* logit_pos = nullptr;  // dev i32 [max_logits]  position of the logit's input token
+  DraftTokens drafts;
+  OutputHistory history;
+  int32_t* input_ids = nullptr;       // dev i32 [max_num_batched_tokens]
+  int32_t* logits_indices = nullptr;  // dev i32 [max_logits]  token whose hidden state is used
+  int32_t* logit_row = nullptr;       // dev i32 [max_logits]  row; -1: yields no token
+  int32_t* logit_pos = nullptr;       // dev i32 [max_logits]  position of the logit's input token
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
@@ -35,17 +46,43 @@ struct CombineTokens {
     const RowState state = step.rows[row];
     const int32_t end = step.query_start_loc[batch_idx + 1];
     const int32_t num_toks = end - step.query_start_loc[batch_idx];
+    const int32_t seq_len = state.num_computed_tokens + num_toks;
+    put_outputs(row, state, end, num_toks, seq_len, team);
+
     const int32_t first_logit = step.cu_num_logits[batch_idx];
     const int32_t num_logits = step.cu_num_logits[batch_idx + 1] - first_logit;
-    const int32_t seq_len = state.num_computed_tokens + num_toks;
     team.for_each(num_logits, [&](int64_t i) {
-      const auto tok = end - num_logits + static_cast<int32_t>(i);
-      const int32_t position = seq_len - num_logits + static_cast<int32_t>(i);
-      logits_indices[first_logit + i] = tok;
-      logit_pos[first_logit + i] = position;
+      const auto behind = num_logits - static_cast<int32_t>(i);
+      logits_indices[first_logit + i] = end - behind;
+      logit_pos[first_logit + i] = seq_len - behind;
       logit_row[first_logit + i] = seq_len >= state.prefill_len ? row : -1;
-      if (position >= state.prefill_len) {
-        input_ids[tok] = i == 0 ? state.last_sampled : draft_tokens[row * max_drafts + i - 1];
+    });
+  }
+
+ private:
+  // The row's tokens past its prefill: of these the first is the last sampled one, since all before
+  // it are computed.
+  template <typename Team>
+  WR_HD void put_outputs(int32_t row,
+                         const RowState& state,
+                         int32_t end,
+                         int32_t num_toks,
+                         int32_t seq_len,
+                         const Team& team) const {
+    const int32_t past = seq_len - state.prefill_len;
+    const int32_t count = past < num_toks ? past : num_toks;
+    team.for_each(count, [&](int64_t i) {
+      const int32_t behind = count - static_cast<int32_t>(i);
+      const int32_t draft = seq_len - behind - state.total_len;
+      if (draft < 0) {
+        input_ids[end - behind] = state.last_sampled;
+        return;
+      }
+      const int32_t token = drafts.tokens[row * drafts.max_drafts + draft];
+      input_ids[end - behind] = token;
+      const int64_t position = seq_len - behind;
+      if (position < history.stride) {
+        history.tokens[row * history.stride + position] = token;
       }
     });
   }

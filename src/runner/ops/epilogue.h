@@ -10,13 +10,17 @@
 namespace warprow {
 
 // Everything behind sampling, in one launch: how many tokens a row yields, its new state, its
-// results in the host's ring. One item per batch_idx, the parts one after the other.
+// results in the host's ring. One item per batch_idx, the parts one after the other. A launch over
+// more items than the step has rows does nothing for those behind.
 struct Epilogue {
   CountSampled count;
   PostUpdate update;
   PublishOutput publish;
 
   WR_HD void operator()(int64_t batch_idx) const {
+    if (count.step.idx_mapping != nullptr && count.step.idx_mapping[batch_idx] < 0) {
+      return;
+    }
     count(batch_idx);
     update(batch_idx);
     publish(batch_idx);

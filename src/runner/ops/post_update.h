@@ -3,20 +3,27 @@
 
 #include "base/hd.h"
 #include "kernels/sample/grammar_mask.h"
+#include "runner/ops/combine_tokens.h"
 #include "runner/ops/step_views.h"
 
 #include <cstdint>
 
 namespace warprow {
 
-// How many tokens each batch row yields: none while its prefill has not reached its end, else 1
-// plus the drafts accepted; none, and all logits rejected, where the row is withheld. `sampled` < 0 marks logits that no token could be drawn from. One item
-// per batch_idx.
+// How many tokens each batch row yields. A row without logits, or whose prefill has not reached its
+// end, yields none. Any other yields the samples of its leading logits, up to and including the
+// first that differs from the draft behind it: a draft is accepted if the row's own ordinary sample
+// equals it, so tokens are those of a run without drafts. Nothing is yielded from a withheld logit on;
+// a row whose first one is withheld yields none and rejects all of its logits. `tokens` < 0 marks a logit that no token could be drawn from; it equals no draft.
+// One item per batch_idx.
 struct CountSampled {
   StepRows step;
-  const int32_t* logit_row = nullptr;  // dev i32 [max_logits]
-  int32_t* num_sampled = nullptr;      // dev i32 [max_num_seqs]
-  int32_t* num_rejected = nullptr;     // dev i32 [max_num_seqs]
+  const int32_t* logit_row = nullptr;       // dev i32 [max_logits]
+  const int32_t* logits_indices = nullptr;  // dev i32 [max_logits]
+  const int32_t* input_ids = nullptr;       // dev i32 [max_num_batched_tokens]
+  const int32_t* tokens = nullptr;          // dev i32 [max_logits]  sampled
+  int32_t* num_sampled = nullptr;           // dev i32 [max_num_seqs]
+  int32_t* num_rejected = nullptr;          // dev i32 [max_num_seqs]
 
   WR_HD void operator()(int64_t batch_idx) const {
     if (num_sampled == nullptr) {
@@ -24,10 +31,17 @@ struct CountSampled {
     }
     const int32_t first = step.cu_num_logits[batch_idx];
     const int32_t num_logits = step.cu_num_logits[batch_idx + 1] - first;
-    const bool samples = num_logits > 0 && logit_row[first] >= 0;
-    const bool withheld = num_logits > 0 && logit_row[first] == kWithheldRow;
-    num_sampled[batch_idx] = samples ? 1 : 0;
-    num_rejected[batch_idx] = samples ? num_logits - 1 : withheld ? num_logits : 0;
+    const int32_t row = num_logits > 0 ? logit_row[first] : -1;
+    int32_t yielded = 0;
+    if (row >= 0) {
+      yielded = 1;
+      while (yielded < num_logits && logit_row[first + yielded] >= 0 &&
+             tokens[first + yielded - 1] == input_ids[logits_indices[first + yielded]]) {
+        ++yielded;
+      }
+    }
+    num_sampled[batch_idx] = yielded;
+    num_rejected[batch_idx] = row >= 0 || row == kWithheldRow ? num_logits - yielded : 0;
   }
 };
 
@@ -36,16 +50,13 @@ struct CountSampled {
 // here.
 struct PostUpdate {
   StepRows step;
-  const int32_t* sampled = nullptr;  // dev i32 [max_num_seqs, sampled_stride] by batch_idx
-  int64_t sampled_stride = 1;
+  const int32_t* tokens = nullptr;  // dev i32 [max_logits]  sampled
   const int32_t* num_sampled = nullptr;
   const int32_t* num_rejected = nullptr;
-  int32_t* history =
-      nullptr;  // dev i32 [max_num_seqs, history_stride] by row: tokens sampled, at their positions
-  int64_t history_stride = 0;
+  OutputHistory history;
 
   WR_HD void operator()(int64_t batch_idx) const {
-    if (sampled == nullptr) {
+    if (tokens == nullptr) {
       return;
     }
     const int32_t row = step.idx_mapping[batch_idx];
@@ -54,11 +65,11 @@ struct PostUpdate {
     }
     RowState& state = step.rows[row];
     const int32_t num_toks = step.query_start_loc[batch_idx + 1] - step.query_start_loc[batch_idx];
-    const int32_t* tokens = sampled + batch_idx * sampled_stride;
+    const int32_t* yielded = tokens + step.cu_num_logits[batch_idx];
     for (int32_t i = 0; i < num_sampled[batch_idx]; ++i) {
-      state.last_sampled = tokens[i];
-      if (state.total_len < history_stride) {
-        history[row * history_stride + state.total_len] = tokens[i];
+      state.last_sampled = yielded[i];
+      if (state.total_len < history.stride) {
+        history.tokens[row * history.stride + state.total_len] = yielded[i];
       }
       ++state.total_len;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/hd.h"
+#include "runner/ops/step_views.h"
 
 #include <cstdint>
 
@@ -11,7 +12,7 @@ namespace warprow {
 struct SampledArrays {
   int32_t* num_sampled = nullptr;   // i32 [max_num_seqs]
   int32_t* num_rejected = nullptr;  // i32 [max_num_seqs]
-  int32_t* tokens = nullptr;        // i32 [max_num_seqs, sampled_stride]
+  int32_t* tokens = nullptr;        // i32 [max_logits]
   float* logprob = nullptr;         // f32 [max_logits]
   int32_t* rank = nullptr;          // i32 [max_logits]
   int32_t* top_ids = nullptr;       // i32 [max_logits, max_top]
@@ -29,14 +30,14 @@ WR_HD inline SampledArrays at_entry(const SampledArrays& arrays, int64_t words) 
           arrays.top_logprobs + words};
 }
 
-// The last operation of a step: copies what the host will read into the mapped ring. One item per
-// batch_idx; logprobs only where the step has some.
+// Copies what the host will read of a step into the mapped ring: for each row its counts and the
+// tokens it yields. One item per batch_idx; logprobs only where the step has some.
 struct PublishOutput {
+  StepRows step;
   SampledArrays from;              // dev
   SampledArrays ring;              // pinned, mapped: entry 0
   const int32_t* entry = nullptr;  // dev i32 [1]  the step's entry of the ring
   int64_t entry_stride = 0;        // 4-byte words from one entry to the next
-  int64_t sampled_stride = 1;
   int32_t max_top = 0;
   bool with_logprobs = false;
 
@@ -45,9 +46,11 @@ struct PublishOutput {
       return;
     }
     const SampledArrays to = at_entry(ring, *entry * entry_stride);
-    to.num_sampled[batch_idx] = from.num_sampled[batch_idx];
+    const int32_t num_sampled = from.num_sampled[batch_idx];
+    to.num_sampled[batch_idx] = num_sampled;
     to.num_rejected[batch_idx] = from.num_rejected[batch_idx];
-    for (int64_t i = batch_idx * sampled_stride; i < (batch_idx + 1) * sampled_stride; ++i) {
+    const int64_t first = step.cu_num_logits[batch_idx];
+    for (int64_t i = first; i < first + num_sampled; ++i) {
       to.tokens[i] = from.tokens[i];
       if (with_logprobs) {
         to.logprob[i] = from.logprob[i];
@@ -60,6 +63,28 @@ struct PublishOutput {
           }
         }
       }
+    }
+  }
+};
+
+// Copies the drafts of the step's rows into the mapped ring, behind whatever proposed them. One item
+// per batch_idx.
+struct PublishDrafts {
+  StepRows step;
+  const int32_t* drafts = nullptr;  // dev i32 [max_num_seqs, max_drafts] by row
+  int64_t max_drafts = 0;
+  int32_t* ring = nullptr;         // pinned, mapped i32 [max_num_seqs, max_drafts] by batch_idx: entry 0
+  const int32_t* entry = nullptr;  // dev i32 [1]
+  int64_t entry_stride = 0;        // 4-byte words from one entry to the next
+
+  WR_HD void operator()(int64_t batch_idx) const {
+    const int32_t row = step.idx_mapping[batch_idx];
+    if (row < 0) {
+      return;
+    }
+    int32_t* to = ring + *entry * entry_stride + batch_idx * max_drafts;
+    for (int64_t i = 0; i < max_drafts; ++i) {
+      to[i] = drafts[row * max_drafts + i];
     }
   }
 };

@@ -21,6 +21,8 @@ class RunnerOps {
   virtual void unpack_step(Stream& stream, const UnpackStep& op, int64_t num_groups) = 0;
   virtual void prologue(Stream& stream, const Prologue& op) = 0;
   virtual void epilogue(Stream& stream, const Epilogue& op, int64_t num_rows) = 0;
+  // Behind whatever proposed the drafts of the next step; only with speculation.
+  virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
 };
 
 // Launcher gives for_rows(stream, name, n, functor) and for_items(stream, name, n, functor).
@@ -37,6 +39,9 @@ class RunnerOpsImpl final : public RunnerOps {
   }
   void epilogue(Stream& s, const Epilogue& op, int64_t num_rows) override {
     launch_.for_items(s, "epilogue", num_rows, op);
+  }
+  void publish_drafts(Stream& s, const PublishDrafts& op, int64_t num_rows) override {
+    launch_.for_items(s, "publish_drafts", num_rows, op);
   }
 
  private:

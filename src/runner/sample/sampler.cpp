@@ -39,8 +39,8 @@ TokenHistory token_history(const RequestRows& rows) {
   TokenHistory tokens;
   tokens.prompts = rows.prompts().base();
   tokens.prompt_stride = rows.prompts().region_stride();
-  tokens.history = rows.history();
-  tokens.history_stride = rows.history_stride();
+  tokens.history = rows.history().tokens;
+  tokens.history_stride = rows.history().stride;
   tokens.prompt_len = &rows.states()->prompt_len;
   tokens.prefill_len = &rows.states()->prefill_len;
   tokens.region = &rows.states()->prompt_region;
@@ -53,15 +53,16 @@ LogprobsMode raw_mode(LogprobsMode mode) {
   return is_logits(mode) ? LogprobsMode::kRawLogits : LogprobsMode::kRawLogprobs;
 }
 
-SampledArrays alloc_arrays(Arena& workspace, int32_t max_num_seqs) {
-  const auto bytes = static_cast<size_t>(sampled_arrays_bytes(max_num_seqs, Sampler::kMaxTop));
-  return sampled_arrays_at(workspace.alloc_bytes(bytes), max_num_seqs, Sampler::kMaxTop);
+SampledArrays alloc_arrays(Arena& workspace, int32_t max_num_seqs, int32_t max_logits) {
+  const int64_t bytes = sampled_arrays_bytes(max_num_seqs, max_logits, Sampler::kMaxTop);
+  return sampled_arrays_at(
+      workspace.alloc_bytes(static_cast<size_t>(bytes)), max_num_seqs, max_logits, Sampler::kMaxTop);
 }
 
 }  // namespace
 
 Sampler::Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode)
-    : arrays_(alloc_arrays(workspace, sizes.max_num_seqs)),
+    : arrays_(alloc_arrays(workspace, sizes.max_num_seqs, sizes.max_logits)),
       errors_(workspace.alloc<int32_t>(sizes.max_rows)),
       mode_(mode) {
   const auto bytes = static_cast<int64_t>(sample_scratch_bytes(

@@ -24,7 +24,8 @@ class Sampler {
 
   struct Sizes {
     int32_t max_num_seqs = 0;
-    int32_t max_rows = 0;  // of a report, >= max_num_seqs
+    int32_t max_logits = 0;  // of a step
+    int32_t max_rows = 0;    // of a report, >= max_logits
     int32_t vocab_size = 0;
   };
   Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode);

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner/attention_groups.h"
+
+#include "base/error.h"
+#include "runner/kv_cache.h"
+
+#include <algorithm>
+
+namespace warprow {
+
+AttentionGroups::AttentionGroups(Device& device,
+                                 Arena& workspace,
+                                 const KvPlan& kv,
+                                 int32_t num_heads,
+                                 const BlockTables& tables,
+                                 const StepLimits& limits,
+                                 bool batch_invariant)
+    : groups_(kv.groups), forward_(kv.groups.size()) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    backends_.push_back(value_or_throw(
+        make_attention_backend(kv.backends[g], device.facts(), groups_[g], num_heads)));
+    AttentionLimits of_group;
+    of_group.kv = kv_layer_view(groups_[g], nullptr);
+    of_group.num_heads = num_heads;
+    of_group.window = groups_[g].window;
+    of_group.max_num_rows = limits.max_num_seqs;
+    of_group.batch_invariant = batch_invariant;
+    of_group.max_num_toks = limits.max_num_toks;
+    of_group.max_num_blocks = static_cast<int32_t>(tables.table(static_cast<int32_t>(g)).shape[1]);
+    backends_[g]->allocate(workspace, device, of_group);
+    forward_[g].backend = backends_[g].get();
+  }
+}
+
+void AttentionGroups::prepare(Stream& stream,
+                              const InputBatch& batch,
+                              const InputBuffers& inputs,
+                              const BlockTables& tables) {
+  const int64_t max_toks = inputs.max_num_toks;
+  AttentionMetadata base;
+  base.batch = {make_view(batch.device.idx_mapping, inputs.max_num_seqs),
+                make_view(batch.device.query_start_loc, inputs.max_num_seqs + 1),
+                make_view<const int32_t>(inputs.seq_lens, inputs.max_num_seqs),
+                batch.num_rows_padded,
+                batch.num_toks_padded,
+                batch.num_decode_rows};
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    base.block_table = tables.table(static_cast<int32_t>(g));
+    base.slot_mapping = make_view<const int64_t>(
+        inputs.slot_mapping + static_cast<int64_t>(g) * max_toks, max_toks);
+    forward_[g].metadata = forward_[g].backend->build_metadata(stream, groups_[g], base);
+  }
+}
+
+GraphSupport AttentionGroups::graph_support() const {
+  auto weakest = GraphSupport::kAlways;
+  for (const auto& backend : backends_) {
+    weakest = std::min(weakest, backend->capabilities().graph_support);
+  }
+  return weakest;
+}
+
+std::string AttentionGroups::names() const {
+  std::string names;
+  for (const auto& backend : backends_) {
+    names += (names.empty() ? "" : ",") + std::string(backend->capabilities().name);
+  }
+  return names;
+}
+
+}  // namespace warprow

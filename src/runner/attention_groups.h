@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attention/forward_context.h"
+#include "device/arena.h"
+#include "device/device.h"
+#include "models/decoder_spec.h"
+#include "runner/block_tables.h"
+#include "runner/input_batch.h"
+#include "runner/step_limits.h"
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+// The attention of each KV group: its backend, and the metadata of the step that runs.
+//
+// Owns: the backends; their scratch lies in the workspace arena.
+// Thread: the runner's.
+class AttentionGroups {
+ public:
+  // Throws StartupError where a group's backend lacks what the group needs.
+  AttentionGroups(Device& device,
+                  Arena& workspace,
+                  const KvPlan& kv,
+                  int32_t num_heads,
+                  const BlockTables& tables,
+                  const StepLimits& limits,
+                  bool batch_invariant);
+
+  // Before every forward, inside the graph where the forward is recorded whole.
+  void prepare(Stream& stream,
+               const InputBatch& batch,
+               const InputBuffers& inputs,
+               const BlockTables& tables);
+
+  [[nodiscard]] std::span<const ForwardGroup> groups() const { return forward_; }
+  // How far the least capable backend may be recorded.
+  [[nodiscard]] GraphSupport graph_support() const;
+  // Names of the backends, separated by commas.
+  [[nodiscard]] std::string names() const;
+
+ private:
+  std::vector<KvGroupSpec> groups_;
+  std::vector<std::unique_ptr<AttentionBackend>> backends_;  // by KV group
+  std::vector<ForwardGroup> forward_;                        // by KV group
+};
+
+}  // namespace warprow

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace warprow {
+
+class RunnerFeature;
+struct RunnerParts;
+
+// Builds one feature; called twice for a worker: once on shapes, for the memory plan.
+using FeatureFactory = std::function<std::unique_ptr<RunnerFeature>(const RunnerParts&)>;
+
+// Which features a runner has.
+struct FeatureOptions {
+  bool hidden_states = false;  // requests may ask for them
+  bool debug_checks = false;   // features that verify each step (tests)
+  std::vector<FeatureFactory> extra;  // behind all others but the checks
+};
+
+}  // namespace warprow

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace warprow {
+
+// The largest step and the longest row: what every buffer of a runner is sized by.
+struct StepLimits {
+  int32_t max_num_seqs = 64;
+  int32_t max_num_toks = 512;  // of one step
+  int32_t max_model_len = 2048;
+  int32_t max_steps_in_flight = 2;
+  int32_t max_drafts = 0;  // draft tokens of a row in a step (K); 0: no speculation
+
+  // Tokens of a decoding row in a step: the last sampled one and its drafts.
+  [[nodiscard]] int32_t decode_len() const { return 1 + max_drafts; }
+  [[nodiscard]] int32_t max_logits() const { return max_num_seqs * decode_len(); }
+  // Positions that a row's steps may touch. The host learns of accepted drafts late, so a row may
+  // run past its end by the drafts of the steps in flight; those tokens are dropped.
+  [[nodiscard]] int32_t max_row_len() const {
+    return max_model_len + max_steps_in_flight * max_drafts;
+  }
+};
+
+}  // namespace warprow
