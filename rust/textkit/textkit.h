@@ -116,6 +116,9 @@ void wr_grammar_free(const wr_grammar* grammar);
 /* A matcher at the grammar's beginning, independent of all others and of the grammar. One thread at
  * a time. */
 int wr_matcher_new(const wr_grammar* grammar, wr_matcher** out, wr_owned* error);
+/* A matcher at the same place, to try tokens on. It shares caches with the first: one thread for both
+ * at a time. */
+int wr_matcher_fork(const wr_matcher* matcher, wr_matcher** out, wr_owned* error);
 void wr_matcher_free(wr_matcher* matcher);
 
 /* Bit id % 32 of word id / 32: the token may come next. Words past the vocabulary are 0; all are where no

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.enable_chunked_prefill = config.enable_chunked_prefill;
   result.prefill_toks_per_decode =
       facts.prefill_toks_per_decode < kNoPrefillLimit ? facts.prefill_toks_per_decode : 0;
+  result.num_drafts = facts.max_drafts;
   result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
   result.kv = facts.kv;
   return result;
@@ -76,12 +78,18 @@ int32_t num_mask_threads() {
 }
 
 // So that taking an output never grows its lists.
-void reserve_output(ModelRunnerOutput& output, size_t max_rows) {
+void reserve_output(ModelRunnerOutput& output, size_t max_rows, size_t max_drafts) {
+  const size_t max_tokens = max_rows * (1 + max_drafts);
   output.rows.reserve(max_rows);
-  output.token_ids.reserve(max_rows);
-  output.logprobs.reserve(max_rows);
-  output.top_ids.reserve(max_rows * kMaxLogprobs);
-  output.top_logprobs.reserve(max_rows * kMaxLogprobs);
+  output.token_ids.reserve(max_tokens);
+  output.draft_token_ids.reserve(max_rows * max_drafts);
+  output.logprobs.reserve(max_tokens);
+  output.top_ids.reserve(max_tokens * kMaxLogprobs);
+  output.top_logprobs.reserve(max_tokens * kMaxLogprobs);
+}
+
+std::span<const TokenId> slice(const std::vector<TokenId>& ids, Span32 which) {
+  return std::span(ids).subspan(static_cast<size_t>(which.begin), static_cast<size_t>(which.count));
 }
 
 }  // namespace
@@ -96,11 +104,13 @@ EngineLoop::EngineLoop(const EngineConfig& config,
       scheduler_(scheduler_config(config, executor)),
       grammars_(executor.model_facts().vocab_size,
                 num_mask_threads(),
-                std::chrono::microseconds(config.grammar_mask_delay_us)),
+                std::chrono::microseconds(config.grammar_mask_delay_us),
+                executor.model_facts().max_drafts),
       sampling_(executor, scheduler_, grammars_) {
   const ModelFacts& facts = executor.model_facts();
   scheduler_.reserve(step_);
-  reserve_output(output_, static_cast<size_t>(facts.max_num_seqs));
+  reserve_output(
+      output_, static_cast<size_t>(facts.max_num_seqs), static_cast<size_t>(facts.max_drafts));
   deltas_.reserve(static_cast<size_t>(facts.max_num_seqs));
   batch_.reserve(outputs_.max_deltas());
   row_starts_.resize(static_cast<size_t>(facts.max_num_seqs));
@@ -382,7 +392,7 @@ void EngineLoop::log_step() {
   trace.num_rows = static_cast<int32_t>(step_.scheduled.size());
   trace.num_toks = step_.total_num_tokens;
   for (const ScheduledRow& row : step_.scheduled) {
-    trace.num_prefill_toks += row.num_tokens > 1 ? row.num_tokens : 0;
+    trace.num_prefill_toks += row.num_tokens > 1 + row.num_drafts ? row.num_tokens : 0;
   }
   const SchedulerStats scheduler = scheduler_.stats();
   trace.num_running = scheduler.num_running;
@@ -416,15 +426,8 @@ void EngineLoop::take_step() {
 }
 
 void EngineLoop::forward_deltas(EngineClock::time_point now) {
-  // Deltas come in the order of the output's rows; the row of a delta is the one with its slice of
-  // tokens.
-  auto row = output_.rows.begin();
   for (const RequestDelta& delta : deltas_) {
-    while (row->tokens != delta.tokens) {
-      ++row;
-      WR_CHECK(row != output_.rows.end(), "a delta without a row");
-    }
-    const RowStart& start = row_starts_[static_cast<size_t>(index_of(row->row))];
+    const RowStart& start = row_starts_[static_cast<size_t>(index_of(delta.row))];
     OutputDelta& out = batch_.deltas.emplace_back();
     out.id = delta.id;
     out.tokens = delta.tokens;
@@ -438,7 +441,7 @@ void EngineLoop::forward_deltas(EngineClock::time_point now) {
     out.stop_token_id = delta.stop_token_id;
     out.num_cached_tokens = delta.num_cached_tokens;
     // A preempted request's row may have gone to another by now.
-    out.started = start.generation == row->generation ? start.at : now;
+    out.started = start.generation == delta.generation ? start.at : now;
     out.at = now;
     batch_.copy_from(output_, out);
     stats_.output_tokens += delta.tokens.count;
@@ -454,8 +457,9 @@ void EngineLoop::follow_grammar(const RequestDelta& delta) {
     grammars_.remove(delta.grammar);
     return;
   }
-  WR_CHECK_EQ(delta.tokens.count, 1);
-  grammars_.accept(delta.grammar, output_.token_ids[static_cast<size_t>(delta.tokens.begin)]);
+  grammars_.accept(delta.grammar,
+                   slice(output_.token_ids, delta.tokens),
+                   slice(output_.draft_token_ids, delta.drafts));
 }
 
 void EngineLoop::publish_stats() {

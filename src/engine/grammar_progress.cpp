@@ -11,10 +11,27 @@ namespace warprow {
 
 using Clock = std::chrono::steady_clock;
 
+namespace {
+
+bool allows(std::span<const uint32_t> mask, TokenId token) {
+  const auto bit = static_cast<size_t>(token);
+  return token >= 0 && bit / 32 < mask.size() && (mask[bit / 32] >> (bit % 32) & 1U) != 0;
+}
+
+bool allows_nothing(std::span<const uint32_t> mask) {
+  return std::ranges::all_of(mask, [](uint32_t word) { return word == 0; });
+}
+
+}  // namespace
+
 GrammarProgress::GrammarProgress(int32_t vocab_size,
                                  int32_t num_threads,
-                                 std::chrono::microseconds delay)
-    : num_words_((vocab_size + 31) / 32), num_threads_(num_threads), delay_(delay) {}
+                                 std::chrono::microseconds delay,
+                                 int32_t max_drafts)
+    : num_words_((vocab_size + 31) / 32),
+      num_threads_(num_threads),
+      delay_(delay),
+      max_drafts_(max_drafts) {}
 
 GrammarProgress::~GrammarProgress() {
   {
@@ -37,7 +54,9 @@ int32_t GrammarProgress::add(uint64_t request, const Grammar& grammar) {
   place->request = request;
   place->number = free_.back();
   place->grammar = grammar;
-  place->words.resize(static_cast<size_t>(num_words_));
+  place->words.resize(static_cast<size_t>((1 + max_drafts_) * num_words_));
+  place->tokens.reserve(static_cast<size_t>(1 + max_drafts_));
+  place->drafts.reserve(static_cast<size_t>(max_drafts_));
   free_.pop_back();
   place_of_.emplace(request, place->number);
   while (std::ssize(threads_) < num_threads_) {
@@ -54,10 +73,15 @@ void GrammarProgress::start(int32_t number) {
   }
 }
 
-void GrammarProgress::accept(int32_t number, TokenId token) {
+void GrammarProgress::accept(int32_t number,
+                             std::span<const TokenId> tokens,
+                             std::span<const TokenId> drafts) {
   Place& place = *places_[static_cast<size_t>(number)];
-  WR_CHECK(state(number) == State::kStale, "a token without a mask");
-  place.token = token;
+  WR_CHECK(state(number) == State::kStale && std::ssize(tokens) <= place.num_used,
+           "a token without a mask");
+  WR_CHECK_LE(std::ssize(drafts), max_drafts_);
+  place.tokens.assign(tokens.begin(), tokens.end());
+  place.drafts.assign(drafts.begin(), drafts.end());
   begin(place);
 }
 
@@ -73,7 +97,7 @@ void GrammarProgress::begin(Place& place) {
 
 // Under the mutex, like pop().
 void GrammarProgress::push(Place* place) {
-  (place->token && !place->removed ? running_ : others_).push_back(place);
+  (!place->tokens.empty() && !place->removed ? running_ : others_).push_back(place);
 }
 
 // Null if there is none. Rows that run go first: a batch of newcomers takes long, each of them needs
@@ -88,13 +112,16 @@ GrammarProgress::Place* GrammarProgress::pop() {
   return place;
 }
 
-std::span<const uint32_t> GrammarProgress::use_mask(int32_t number, int64_t step) {
+std::span<const uint32_t> GrammarProgress::use_masks(int32_t number,
+                                                     int32_t max_masks,
+                                                     int64_t step) {
   Place& place = *places_[static_cast<size_t>(number)];
   const std::scoped_lock lock(mutex_);
   WR_CHECK(place.state == State::kReady);
   place.state = State::kStale;
   place.step = step;
-  return place.words;
+  place.num_used = std::min(max_masks, place.num_masks);
+  return std::span(place.words).first(static_cast<size_t>(place.num_used * num_words_));
 }
 
 void GrammarProgress::remove(int32_t number) {
@@ -164,7 +191,7 @@ void GrammarProgress::run(int32_t worker) {
       fills_.add({place->request, place->step, worker, begun, done});
     }
     lock.lock();
-    stats_.num_masks += state == State::kReady ? 1 : 0;
+    stats_.num_masks += state == State::kReady ? place->num_masks : 0;
     stats_.busy_us += (done - begun) / std::chrono::microseconds(1);
     if (place->removed) {
       lock.unlock();
@@ -191,11 +218,14 @@ GrammarProgress::State GrammarProgress::advance(Place& place) const {
     place.grammar.reset();
   }
   Result<void> done;
-  if (place.token) {
-    done = place.matcher->accept(*std::exchange(place.token, std::nullopt));
+  for (const TokenId token : place.tokens) {
+    if (done) {
+      done = place.matcher->accept(token);
+    }
   }
+  place.tokens.clear();
   if (done) {
-    done = place.matcher->fill_mask(place.words);
+    done = place.matcher->fill_mask(mask_of(place, 0));
   }
   if (!done) {
     WR_LOG_WARN("request {}: its grammar ends it: {}", place.request, done.error().message);
@@ -204,8 +234,30 @@ GrammarProgress::State GrammarProgress::advance(Place& place) const {
   if (place.matcher->is_stopped()) {
     return State::kEnded;
   }
-  const bool is_empty = std::ranges::all_of(place.words, [](uint32_t word) { return word == 0; });
-  return is_empty ? State::kStuck : State::kReady;
+  if (allows_nothing(mask_of(place, 0))) {
+    return State::kStuck;
+  }
+  place.num_masks = 1;
+  if (!place.drafts.empty() && allows(mask_of(place, 0), place.drafts.front())) {
+    look_ahead(place);
+  }
+  return State::kReady;
+}
+
+// Masks behind drafts, up to one that the grammar refuses or that leaves nothing to draw. What fails
+// here may not come to pass, so it is nobody's failure.
+void GrammarProgress::look_ahead(Place& place) const {
+  GrammarMatcher ahead = place.matcher->fork();
+  for (const TokenId draft : place.drafts) {
+    if (!allows(mask_of(place, place.num_masks - 1), draft) || !ahead.accept(draft)) {
+      return;
+    }
+    const std::span<uint32_t> mask = mask_of(place, place.num_masks);
+    if (!ahead.fill_mask(mask) || ahead.is_stopped() || allows_nothing(mask)) {
+      return;
+    }
+    ++place.num_masks;
+  }
 }
 
 }  // namespace warprow

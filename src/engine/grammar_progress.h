@@ -20,9 +20,10 @@
 
 namespace warprow {
 
-// How far each structured request is in its grammar, and the mask of its next token. A place follows
-// the request, not its row: it outlives preemption. Worker threads take the tokens and fill the
-// masks, so the engine's thread waits for a grammar only where it wants to.
+// How far each structured request is in its grammar, and the masks of its next tokens: of the next
+// one, and of those behind drafts that the grammar accepts. A place follows the request, not its
+// row: it outlives preemption. Worker threads take the tokens and fill the masks, so the engine's
+// thread waits for a grammar only where it wants to.
 //
 // Owns: places with their matchers and masks; the worker threads, started with the first place.
 // Thread: the engine's.
@@ -31,9 +32,9 @@ class GrammarProgress {
  public:
   enum class State : uint8_t {
     kWaiting,  // its request has not run yet: nothing is done for it
-    kStale,    // the mask was used; the token drawn with it is not known yet
-    kBusy,     // a worker takes a token or fills the mask
-    kReady,    // the mask is for the next token
+    kStale,    // the masks were used; the tokens drawn with them are not known yet
+    kBusy,     // a worker takes tokens or fills masks
+    kReady,    // the masks are for the next tokens
     kEnded,    // nothing but an end token may follow
     kFailed,   // a step exceeded the library's limits
     kStuck,    // no token of the vocabulary spells what must follow
@@ -43,8 +44,11 @@ class GrammarProgress {
     int64_t busy_us = 0;  // taking tokens and filling masks, over all workers
   };
 
-  // delay: added to each mask, for tests.
-  GrammarProgress(int32_t vocab_size, int32_t num_threads, std::chrono::microseconds delay);
+  // delay: added to each place's masks, for tests. max_drafts: of a row in a step.
+  GrammarProgress(int32_t vocab_size,
+                  int32_t num_threads,
+                  std::chrono::microseconds delay,
+                  int32_t max_drafts = 0);
   ~GrammarProgress();
   GrammarProgress(const GrammarProgress&) = delete;
   GrammarProgress& operator=(const GrammarProgress&) = delete;
@@ -53,10 +57,13 @@ class GrammarProgress {
   int32_t add(uint64_t request, const Grammar& grammar);
   // Of a place whose request has a row: begins its first mask, if that was not begun before.
   void start(int32_t place);
-  // Of a stale place: takes the token drawn with the last mask and begins the next one.
-  void accept(int32_t place, TokenId token);
-  // Of a ready place: its mask, u32 [num_words()], which then counts as used, by this step.
-  std::span<const uint32_t> use_mask(int32_t place, int64_t step);
+  // Of a stale place: takes the tokens drawn with the masks used last and begins the next ones.
+  // drafts: of the tokens behind these; -1 and what follows it is no draft.
+  void accept(int32_t place, std::span<const TokenId> tokens, std::span<const TokenId> drafts = {});
+  // Of a ready place: its masks, at most so many, u32 [num_masks, num_words()], which then count as
+  // used, by this step. Mask i holds if the first i drafts are accepted. There are fewer than wanted
+  // where the grammar refuses a draft or ends with it.
+  std::span<const uint32_t> use_masks(int32_t place, int32_t max_masks, int64_t step);
   // In any state.
   void remove(int32_t place);
   // Does nothing for a request without a place.
@@ -87,9 +94,12 @@ class GrammarProgress {
     int32_t number = 0;
     std::optional<Grammar> grammar;  // until the first worker has made the matcher
     std::optional<GrammarMatcher> matcher;
-    std::optional<TokenId> token;  // to take before the mask is filled
-    std::vector<uint32_t> words;
-    int64_t step = 0;               // that used the last mask
+    std::vector<TokenId> tokens;    // to take before masks are filled
+    std::vector<TokenId> drafts;    // of what follows
+    std::vector<uint32_t> words;    // [1 + max_drafts, num_words]
+    int32_t num_masks = 0;          // filled
+    int32_t num_used = 0;           // by the step
+    int64_t step = 0;               // that used the last masks
     State state = State::kWaiting;  // under the mutex, like the next
     bool removed = false;           // the worker that meets it frees it: a parser is no small thing
   };
@@ -99,11 +109,17 @@ class GrammarProgress {
   Place* pop();
   void run(int32_t worker);
   [[nodiscard]] State advance(Place& place) const;
+  void look_ahead(Place& place) const;
+  [[nodiscard]] std::span<uint32_t> mask_of(Place& place, int32_t index) const {
+    return std::span(place.words)
+        .subspan(static_cast<size_t>(index * num_words_), static_cast<size_t>(num_words_));
+  }
   void finish(Place& place, State state);
 
   int64_t num_words_;
   int32_t num_threads_;
   std::chrono::microseconds delay_;
+  int32_t max_drafts_;
   std::vector<std::unique_ptr<Place>> places_;  // by number; null: free
   std::vector<int32_t> free_;
   std::unordered_map<uint64_t, int32_t> place_of_;

@@ -79,16 +79,22 @@ bool MaskedSampling::grace_is_over() {
 // Rows of requests that ended meanwhile stay unmasked: their tokens are dropped.
 void MaskedSampling::submit() {
   output_.clear();
+  auto scheduled = step_->scheduled.begin();
   for (const RowId row : step_->grammar_rows) {
+    while (scheduled->row != row) {  // both are in one order
+      ++scheduled;
+    }
     const int32_t place = scheduler_.grammar_of(row);
     if (place < 0) {
       continue;
     }
     switch (progress_.state(place)) {
       case State::kReady: {
-        const std::span<const uint32_t> mask = progress_.use_mask(place, step_->step);
-        output_.masked_rows.push_back({row, 1});
-        output_.bitmask.insert(output_.bitmask.end(), mask.begin(), mask.end());
+        const std::span<const uint32_t> masks =
+            progress_.use_masks(place, scheduled->num_logits, step_->step);
+        output_.masked_rows.push_back(
+            {row, static_cast<int32_t>(std::ssize(masks) / progress_.num_words())});
+        output_.bitmask.insert(output_.bitmask.end(), masks.begin(), masks.end());
         break;
       }
       case State::kWaiting:

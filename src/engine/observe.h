@@ -66,7 +66,7 @@ struct StepTrace {
   EngineClock::time_point done;       // its output was there
   int32_t num_rows = 0;
   int32_t num_toks = 0;
-  int32_t num_prefill_toks = 0;  // of rows with more than one token
+  int32_t num_prefill_toks = 0;  // of rows with more than one token beside drafts
   int32_t num_running = 0;       // requests, when it was planned
   int32_t num_waiting = 0;
 };

@@ -47,8 +47,14 @@ bool RequestOutput::take(const OutputBatch& batch, const OutputDelta& delta) {
   begin_update();
   note_times(delta);
   take_prompt(batch, delta);
-  for (int32_t i = 0; i < delta.tokens.count && !stops_.match(); ++i) {
-    take_token(batch, delta, i);
+  int32_t num_taken = 0;
+  while (num_taken < delta.tokens.count && !stops_.match()) {
+    take_token(batch, delta, num_taken++);
+  }
+  if (!update_.hidden_states.empty()) {  // the last ones are those of the outputs, one each
+    update_.hidden_states.resize(
+        update_.hidden_states.size() -
+        static_cast<size_t>((delta.tokens.count - num_taken) * update_.hidden_width));
   }
   if (delta.reason != FinishReason::kNone && !stops_.match()) {
     take_text(detokenizer_.flush());

@@ -26,6 +26,7 @@ struct ModelFacts {
   KvCacheSpec kv;
   int32_t prefill_toks_per_decode = 0;  // SchedulerConfig's; what suits the device
   bool has_hidden_states = false;       // requests may ask for them
+  int32_t max_drafts = 0;  // that rows propose for themselves; SchedulerConfig's num_drafts
 };
 
 // Counters of the execution layer since start.

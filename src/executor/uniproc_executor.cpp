@@ -32,7 +32,8 @@ class UniprocExecutor final : public Executor {
               mine.config.max_num_batched_tokens,
               mine.kv_cache,
               mine.config.prefill_toks_per_decode,
-              mine.config.enable_hidden_states};
+              mine.config.enable_hidden_states,
+              mine.runner.max_drafts};
     allocations_before_ = counted_allocations();
   }
 

@@ -128,6 +128,14 @@ GrammarMatcher::GrammarMatcher(const Grammar& grammar) {
   impl_.reset(impl);
 }
 
+GrammarMatcher GrammarMatcher::fork() const {
+  wr_matcher* impl = nullptr;
+  TextkitOwned error;
+  const int failed = wr_matcher_fork(impl_.get(), &impl, error.out());
+  WR_CHECK(failed == 0, "{}", error.text());
+  return GrammarMatcher(impl);
+}
+
 Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
   TextkitOwned error;
   return done_or_refused(wr_matcher_fill_mask(impl_.get(), words.data(), words.size(), error.out()),

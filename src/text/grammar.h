@@ -65,6 +65,10 @@ class GrammarMatcher {
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept = default;
   ~GrammarMatcher() = default;
 
+  // Another at the same place, to try tokens on; what is done to one the other does not see. Both
+  // share caches, so they belong to one thread at a time.
+  [[nodiscard]] GrammarMatcher fork() const;
+
   // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
   // vocabulary become 0. An end token is set exactly if the text may end here; nothing is set if no
   // token of the vocabulary spells what may come next. Fails when the step exceeds the library's
@@ -82,6 +86,7 @@ class GrammarMatcher {
   struct Free {
     void operator()(wr_matcher* m) const;
   };
+  explicit GrammarMatcher(wr_matcher* impl) : impl_(impl) {}
 
   std::unique_ptr<wr_matcher, Free> impl_;
 };

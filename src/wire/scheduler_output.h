@@ -117,7 +117,8 @@ struct SchedulerOutput {
   std::vector<TokenId> stop_ids;     // pool of NewRow::stop_ids
   std::vector<int32_t> token_lists;  // pool of NewRow::token_lists
 
-  // Rows that sample in this step under a grammar: sample_tokens gets masks for them.
+  // Rows that sample in this step under a grammar, in the order of `scheduled`: sample_tokens gets
+  // masks for them.
   std::vector<RowId> grammar_rows;
 
   // The drafts of `scheduled`, in its order, num_drafts for each row; -1: the draft that the device

@@ -33,6 +33,7 @@ struct Axis {
   bool chunked = true;
   bool prefix_caching = true;
   int num_blocks = 65;
+  int num_drafts = 0;
 };
 
 void PrintTo(const Axis& axis, std::ostream* out) { *out << axis.name; }
@@ -44,6 +45,7 @@ class EngineLoopAxes : public ::testing::TestWithParam<Axis> {
     FakeModel model;
     model.step_time = std::chrono::microseconds(axis.step_us);
     model.num_blocks = axis.num_blocks;
+    model.num_drafts = axis.num_drafts;
     model.max_num_batched_tokens = axis.chunked ? 32 : model.max_model_len;
     EngineConfig config;
     config.async_scheduling = axis.async;
@@ -159,16 +161,21 @@ TEST_P(EngineLoopAxes, ManyThreadsSubmitAndAbort) {
   EXPECT_GT(num_aborted, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         EngineLoopAxes,
-                         ::testing::Values(Axis{.name = "async"},
-                                           Axis{.name = "sync", .async = false},
-                                           Axis{.name = "serialised", .serialised = true},
-                                           Axis{.name = "slow_device", .step_us = 200},
-                                           Axis{.name = "whole_prompts", .chunked = false},
-                                           Axis{.name = "no_prefix_cache", .prefix_caching = false},
-                                           Axis{.name = "few_blocks", .num_blocks = 14}),
-                         [](const auto& axis) { return std::string(axis.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    EngineLoopAxes,
+    ::testing::Values(
+        Axis{.name = "async"},
+        Axis{.name = "sync", .async = false},
+        Axis{.name = "serialised", .serialised = true},
+        Axis{.name = "slow_device", .step_us = 200},
+        Axis{.name = "whole_prompts", .chunked = false},
+        Axis{.name = "no_prefix_cache", .prefix_caching = false},
+        Axis{.name = "few_blocks", .num_blocks = 14},
+        Axis{.name = "drafts", .num_drafts = 3},
+        Axis{.name = "drafts_sync_serialised", .async = false, .serialised = true, .num_drafts = 4},
+        Axis{.name = "drafts_few_blocks", .step_us = 50, .num_blocks = 14, .num_drafts = 2}),
+    [](const auto& axis) { return std::string(axis.param.name); });
 
 TEST(EngineLoop, MaxTokensOneIsOneStep) {
   Client client;
@@ -244,6 +251,26 @@ TEST(EngineLoop, SteadyDecodeAllocatesNothing) {
   }
   client.wait_all();
   EXPECT_EQ(CountingExecutor::counted, 0);
+}
+
+// Each step takes the right drafts with it, whatever ends the request cuts them.
+TEST(EngineLoop, DraftsSaveSteps) {
+  FakeModel model;
+  model.num_drafts = 3;
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  GenerationRequest request = greedy_request({5, 6, 7}, 90);
+  request.sampling.ignore_eos = true;
+  request.sampling.logprobs = 1;
+  ValidRequest valid = value_or_throw(engine->validate(request));
+  const RequestFields fields = valid.fields();
+  client.submit(*engine, std::move(valid));
+  const Told& told = client.wait(0);
+  expect_answer(told, fields);
+  EXPECT_EQ(told.token_ids.size(), 90U);
+  EXPECT_LT(told.num_updates, 60);
+  EXPECT_LT(engine->stats().steps, 60);
+  EXPECT_EQ(engine->stats().output_tokens, 90);
 }
 
 TEST(EngineLoop, UnseededRequestsDrawFromTheEnginesSeed) {

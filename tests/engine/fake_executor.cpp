@@ -40,6 +40,7 @@ FakeExecutor::FakeExecutor(const FakeModel& model) : model_(model) {
   facts_.max_model_len = model.max_model_len;
   facts_.max_num_seqs = model.max_num_seqs;
   facts_.max_num_batched_tokens = model.max_num_batched_tokens;
+  facts_.max_drafts = model.num_drafts;
   KvGroupSpec group;
   group.num_layers = 1;
   group.num_kv_heads = 1;
@@ -189,8 +190,37 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled,
                            const GrammarOutput& grammar,
                            ModelRunnerOutput& output) {
   Row& row = live_row(scheduled.row);
+  write_kv(row, scheduled);
+  RowOutput result;
+  result.row = scheduled.row;
+  result.generation = row.generation;
+  result.tokens.begin = static_cast<int32_t>(output.token_ids.size());
+  const bool samples = row.num_computed + scheduled.num_tokens - scheduled.num_drafts ==
+                       static_cast<int32_t>(row.tokens.size());
+  WR_CHECK_EQ(scheduled.num_logits, samples ? 1 + scheduled.num_drafts : 0);
+  if (samples) {
+    sample_row(row, scheduled, grammar, result, output);
+    result.num_rejected = scheduled.num_logits - result.tokens.count;
+  }
+  row.num_computed += scheduled.num_tokens - result.num_rejected;
+  if (result.failure != RowFailure::kNone) {
+    ++row.num_computed;
+    row.tokens.push_back(0);  // for the step that is planned already
+  }
+  if (scheduled.wants_drafts) {
+    WR_CHECK(samples, "drafts for a row that does not sample");
+    result.drafts = {static_cast<int32_t>(output.draft_token_ids.size()),
+                     static_cast<int32_t>(row.drafts.size())};
+    output.draft_token_ids.insert(
+        output.draft_token_ids.end(), row.drafts.begin(), row.drafts.end());
+  }
+  output.rows.push_back(result);
+}
+
+void FakeExecutor::write_kv(Row& row, const ScheduledRow& scheduled) {
   WR_CHECK_GE(scheduled.num_tokens, 1);
-  WR_CHECK_EQ(scheduled.num_computed_tokens, row.num_computed);
+  WR_CHECK_GE(scheduled.num_computed_tokens, row.num_computed);
+  WR_CHECK(model_.num_drafts > 0 || scheduled.num_computed_tokens == row.num_computed);
   const auto slot_of = [&](int32_t position) {
     const auto block = static_cast<size_t>(position / model_.block_size);
     WR_CHECK_LT(block, row.blocks.size());
@@ -198,52 +228,82 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled,
     WR_CHECK(id > 0 && id < model_.num_blocks);
     return static_cast<size_t>(id * model_.block_size + position % model_.block_size);
   };
+  std::vector<TokenId> tokens = row.tokens;
+  WR_CHECK_LE(scheduled.num_drafts, std::ssize(row.drafts));
+  tokens.insert(tokens.end(), row.drafts.begin(), row.drafts.begin() + scheduled.num_drafts);
   const int32_t end = row.num_computed + scheduled.num_tokens;
-  WR_CHECK_LE(end, row.tokens.size());
+  WR_CHECK_LE(end, tokens.size());
   for (int32_t position = row.num_computed; position < end; ++position) {
-    kv_[slot_of(position)] = row.tokens[static_cast<size_t>(position)];
+    kv_[slot_of(position)] = tokens[static_cast<size_t>(position)];
   }
   for (int32_t position = 0; position < end; ++position) {
-    WR_CHECK_EQ(kv_[slot_of(position)], row.tokens[static_cast<size_t>(position)]);
+    WR_CHECK_EQ(kv_[slot_of(position)], tokens[static_cast<size_t>(position)]);
   }
-  row.num_computed = end;
-  RowOutput result;
-  result.row = scheduled.row;
-  result.generation = row.generation;
-  result.tokens.begin = static_cast<int32_t>(output.token_ids.size());
-  const auto has = [&](const std::vector<RowId>& rows) {
-    return std::find(rows.begin(), rows.end(), scheduled.row) != rows.end();
-  };
-  const auto masked = std::find_if(
-      grammar.masked_rows.begin(), grammar.masked_rows.end(), [&](const MaskedRow& entry) {
-        return entry.row == scheduled.row;
-      });
-  const bool samples = end == static_cast<int32_t>(row.tokens.size());
-  WR_CHECK_EQ(scheduled.num_logits, samples ? 1 : 0);
-  result.kind = samples ? RowResult::kTokens : RowResult::kNothing;
-  if (masked != grammar.masked_rows.end() || has(grammar.withheld_rows)) {
-    WR_CHECK(samples && has(executing_.grammar_rows), "a mask for a row that wants none");
+}
+
+// From the first logit on until one differs from the draft behind it, or has no mask.
+void FakeExecutor::sample_row(Row& row,
+                              const ScheduledRow& scheduled,
+                              const GrammarOutput& grammar,
+                              RowOutput& result,
+                              ModelRunnerOutput& output) {
+  result.kind = RowResult::kTokens;
+  const auto is_row = [&](RowId other) { return other == scheduled.row; };
+  const bool withheld = std::ranges::any_of(grammar.withheld_rows, is_row);
+  const auto words = static_cast<size_t>((model_.vocab_size + 31) / 32);
+  int32_t num_masks = 0;
+  std::span<const uint32_t> masks(grammar.bitmask);
+  for (const MaskedRow& masked : grammar.masked_rows) {
+    if (is_row(masked.row)) {
+      num_masks = masked.num_masks;
+      break;
+    }
+    masks = masks.subspan(static_cast<size_t>(masked.num_masks) * words);
   }
-  if (has(grammar.withheld_rows)) {
-    --row.num_computed;
-    result.num_rejected = 1;
-  } else if (samples) {
+  if (num_masks > 0 || withheld) {
+    WR_CHECK(std::ranges::any_of(executing_.grammar_rows, is_row),
+             "a mask for a row that wants none");
+    WR_CHECK_LE(num_masks, scheduled.num_logits);
+  }
+  if (withheld) {
+    return;
+  }
+  const std::vector<TokenId> drafts = row.drafts;
+  const int32_t num_drawn = num_masks > 0 ? num_masks : scheduled.num_logits;
+  for (int32_t i = 0; i < num_drawn; ++i) {
     std::span<const uint32_t> mask;
-    if (masked != grammar.masked_rows.end()) {
-      const auto words = static_cast<size_t>((model_.vocab_size + 31) / 32);
-      mask = std::span(grammar.bitmask)
-                 .subspan(static_cast<size_t>(masked - grammar.masked_rows.begin()) * words, words);
+    if (num_masks > 0) {
+      mask = masks.subspan(static_cast<size_t>(i) * words, words);
+      if (std::ranges::all_of(mask, [](uint32_t word) { return word == 0; })) {
+        result.failure = RowFailure::kNothingLeft;
+        break;
+      }
     }
-    const auto none = [](uint32_t word) { return word == 0; };
-    if (!mask.empty() && std::all_of(mask.begin(), mask.end(), none)) {
-      result.failure = RowFailure::kNothingLeft;
-      row.tokens.push_back(0);  // for the step that is planned already
-    } else {
-      result.tokens.count = 1;
-      sample(row, mask, output);
+    ++result.tokens.count;
+    row.last_mask.assign(mask.begin(), mask.end());
+    sample(row, mask, output);
+    if (i < scheduled.num_drafts && row.tokens.back() != drafts[static_cast<size_t>(i)]) {
+      break;
     }
   }
-  output.rows.push_back(result);
+  propose(row);
+}
+
+// From a random one on they are wrong, or there are none.
+void FakeExecutor::propose(Row& row) {
+  row.drafts.clear();
+  const auto num_right = random_() % static_cast<uint32_t>(model_.num_drafts + 1);
+  const bool none_behind = random_() % 4 == 0;
+  std::vector<TokenId> context = row.tokens;
+  for (int32_t i = 0; i < model_.num_drafts; ++i) {
+    TokenId token = toy_masked_token(
+        toy_next_token(context, row.params, model_.vocab_size), row.last_mask, model_.vocab_size);
+    if (static_cast<uint32_t>(i) >= num_right) {
+      token = none_behind ? -1 : (token + 1) % model_.vocab_size;
+    }
+    context.push_back(token);
+    row.drafts.push_back(token);
+  }
 }
 
 bool FakeExecutor::forward_done() const {

@@ -10,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -30,7 +31,9 @@ struct FakeModel {
   std::chrono::microseconds step_time{0};
   std::chrono::microseconds forward_time{0};  // of a step, before what step_time is for
   int64_t throw_at_step = -1;                 // execute_model of this step (counted from 0) throws
-  bool forward_outlasts_masks = false;        // no forward is done before its sample_tokens
+  // Tokens that it proposes for each row's next step, some of them right: by its last mask.
+  int32_t num_drafts = 0;
+  bool forward_outlasts_masks = false;           // no forward is done before its sample_tokens
   const std::atomic<bool>* gate_shut = nullptr;  // while it is true no output comes
   bool notifies_outputs = false;
   std::atomic<int>* empty_steps_wanted = nullptr;  // counted down by steps without tokens
@@ -85,6 +88,8 @@ class FakeExecutor : public Executor {
     int32_t num_computed = 0;
     SamplingParams params;
     std::vector<BlockId> blocks;
+    std::vector<TokenId> drafts{};      // of what follows tokens
+    std::vector<uint32_t> last_mask{};  // empty: none
   };
   struct Pending {
     ModelRunnerOutput output;
@@ -102,7 +107,14 @@ class FakeExecutor : public Executor {
   void run_row(const ScheduledRow& scheduled,
                const GrammarOutput& grammar,
                ModelRunnerOutput& output);
+  void write_kv(Row& row, const ScheduledRow& scheduled);
+  void sample_row(Row& row,
+                  const ScheduledRow& scheduled,
+                  const GrammarOutput& grammar,
+                  RowOutput& result,
+                  ModelRunnerOutput& output);
   void sample(Row& row, std::span<const uint32_t> mask, ModelRunnerOutput& output);
+  void propose(Row& row);
 
   FakeModel model_;
   ModelFacts facts_;
@@ -112,6 +124,7 @@ class FakeExecutor : public Executor {
   bool pending_sample_ = false;
   std::chrono::steady_clock::time_point forward_ends_at_;
   std::deque<Pending> outputs_;
+  std::mt19937 random_{5};
   std::chrono::steady_clock::time_point device_free_at_;
   ExecutorStats stats_;
 

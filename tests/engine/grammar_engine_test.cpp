@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structured requests through the engine: tokens against a straight loop of model and matcher,
 // whatever the timing, and nobody waits for another's mask.
+#include "base/check.h"
 #include "engine/grammar_progress.h"
 #include "engine/grammar_source.h"
 #include "tests/engine/toy_engine.h"
@@ -21,6 +22,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using testing::Client;
+using ::testing::ElementsAre;
 using testing::FakeModel;
 using testing::greedy_request;
 using testing::kToyVocab;
@@ -97,6 +99,7 @@ struct Axis {
   int forward_us = 0;
   int mask_delay_us = 0;
   int num_blocks = 65;
+  int num_drafts = 0;
 };
 
 void PrintTo(const Axis& axis, std::ostream* out) { *out << axis.name; }
@@ -109,6 +112,7 @@ class GrammarEngineAxes : public ::testing::TestWithParam<Axis> {
     model.step_time = microseconds(axis.step_us);
     model.forward_time = microseconds(axis.forward_us);
     model.num_blocks = axis.num_blocks;
+    model.num_drafts = axis.num_drafts;
     EngineConfig config;
     config.async_scheduling = axis.async;
     config.grammar_mask_delay_us = axis.mask_delay_us;
@@ -158,15 +162,22 @@ TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     GrammarEngineAxes,
-    ::testing::Values(
-        Axis{.name = "async"},
-        Axis{.name = "sync", .async = false},
-        Axis{.name = "serialised", .serialised = true},
-        Axis{.name = "slow_device", .step_us = 200, .forward_us = 200},
-        Axis{.name = "slow_masks", .step_us = 200, .mask_delay_us = 2000},
-        Axis{.name = "slow_masks_sync", .async = false, .mask_delay_us = 1500},
-        Axis{.name = "few_blocks", .num_blocks = 14},
-        Axis{.name = "slow_masks_few_blocks", .mask_delay_us = 1500, .num_blocks = 14}),
+    ::testing::Values(Axis{.name = "async"},
+                      Axis{.name = "sync", .async = false},
+                      Axis{.name = "serialised", .serialised = true},
+                      Axis{.name = "slow_device", .step_us = 200, .forward_us = 200},
+                      Axis{.name = "slow_masks", .step_us = 200, .mask_delay_us = 2000},
+                      Axis{.name = "slow_masks_sync", .async = false, .mask_delay_us = 1500},
+                      Axis{.name = "few_blocks", .num_blocks = 14},
+                      Axis{
+                          .name = "slow_masks_few_blocks", .mask_delay_us = 1500, .num_blocks = 14},
+                      Axis{.name = "drafts", .num_drafts = 3},
+                      Axis{.name = "drafts_sync", .async = false, .num_drafts = 2},
+                      Axis{.name = "drafts_slow_masks_few_blocks",
+                           .serialised = true,
+                           .mask_delay_us = 1500,
+                           .num_blocks = 14,
+                           .num_drafts = 4}),
     [](const auto& axis) { return std::string(axis.param.name); });
 
 // Masks that never come cost their own rows all turns, and nobody else a thing.
@@ -270,6 +281,25 @@ TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
   EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength) << "the limit came first";
 }
 
+// The text may be complete with a draft: the end token is not drawn then either.
+TEST(GrammarEngine, ARunEndsWithTheGrammar) {
+  FakeModel model;
+  model.num_drafts = 4;
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  std::vector<RequestFields> fields;
+  for (int32_t i = 0; i < 30; ++i) {
+    ValidRequest valid = value_or_throw(engine->validate(request_for("[a-z]{6}", 20, 5 + i)));
+    fields.push_back(valid.fields());
+    client.submit(*engine, std::move(valid));
+  }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_answer(client.wait(i), fields[i]);
+    EXPECT_EQ(client.wait(i).text.size(), 6U);
+  }
+}
+
 TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
   Client client;
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
@@ -328,14 +358,14 @@ TEST(GrammarProgress, APlaceFollowsItsGrammar) {
     return progress.state(place);
   };
   ASSERT_EQ(settle(), GrammarProgress::State::kReady);
-  const std::span<const uint32_t> mask = progress.use_mask(place, 7);
+  const std::span<const uint32_t> mask = progress.use_masks(place, 1, 7);
   ASSERT_EQ(mask.size(), kWords);
   EXPECT_EQ(mask[0], 3U << 2) << "a and b";  // ids 2 and 3
   EXPECT_EQ(progress.state(place), GrammarProgress::State::kStale);
-  progress.accept(place, 3);
+  progress.accept(place, std::vector{3});
   ASSERT_EQ(settle(), GrammarProgress::State::kReady);
-  EXPECT_EQ(progress.use_mask(place, 8)[0], 1U << 4) << "c";
-  progress.accept(place, 4);
+  EXPECT_EQ(progress.use_masks(place, 1, 8)[0], 1U << 4) << "c";
+  progress.accept(place, std::vector{4});
   ASSERT_EQ(settle(), GrammarProgress::State::kEnded);
   std::vector<int32_t> finished;
   progress.take_finished(finished);
@@ -344,6 +374,57 @@ TEST(GrammarProgress, APlaceFollowsItsGrammar) {
   progress.remove_request(77);
   EXPECT_FALSE(progress.is_busy(77));
   EXPECT_EQ(progress.add(78, grammar), place) << "the number is free again";
+}
+
+// "abc" or "abd", then an x: masks behind drafts as far as the grammar goes with them.
+TEST(GrammarProgress, MasksBehindDrafts) {
+  constexpr TokenId kA = 2;
+  constexpr TokenId kB = 3;
+  constexpr TokenId kC = 4;
+  constexpr TokenId kD = 5;
+  constexpr TokenId kX = 2 + ('x' - 'a');
+  const std::unique_ptr<TextModel> text = make_toy_text();
+  GrammarSource source(*text);
+  const Grammar grammar = value_or_throw(source.compile({GrammarKind::kRegex, "a(?:b[cd])+x"}));
+  GrammarProgress progress(kToyVocab, 2, microseconds(0), 3);
+  const int32_t place = progress.add(1, grammar);
+  progress.start(place);
+  const auto words_of = [&](int32_t max_masks) {
+    while (progress.state(place) == GrammarProgress::State::kBusy) {
+      progress.wait(milliseconds(100));
+    }
+    const std::span<const uint32_t> masks = progress.use_masks(place, max_masks, 1);
+    std::vector<uint32_t> first_words;
+    for (size_t i = 0; i < masks.size(); i += kWords) {
+      first_words.push_back(masks[i]);
+    }
+    return first_words;
+  };
+  const auto bits = [](std::initializer_list<TokenId> ids) {
+    uint32_t word = 0;
+    for (const TokenId id : ids) {
+      word |= 1U << static_cast<uint32_t>(id);
+    }
+    return word;
+  };
+  EXPECT_THAT(words_of(4), ElementsAre(bits({kA}))) << "no drafts are known of a prompt";
+  progress.accept(place, std::vector{kA}, std::vector{kB, kC, kX});
+  EXPECT_THAT(words_of(4), ElementsAre(bits({kB}), bits({kC, kD}), bits({kB, kX})))
+      << "the text is complete behind the x";
+  progress.accept(place, std::vector{kB, kD}, std::vector{kB, kB, kC});
+  EXPECT_THAT(words_of(4), ElementsAre(bits({kB, kX}), bits({kC, kD})))
+      << "the second b is refused";
+  progress.accept(place, std::vector{kB}, std::vector{kC, kB, kC});
+  EXPECT_THAT(words_of(2), ElementsAre(bits({kC, kD}), bits({kB, kX}))) << "a shorter step";
+  progress.accept(place, std::vector{kC, kB}, std::vector{-1, -1, -1});
+  EXPECT_THAT(words_of(4), ElementsAre(bits({kC, kD})));
+  {
+    const ScopedCheckThrows throws;
+    EXPECT_THROW(progress.accept(place, std::vector{kC, kX}), CheckFailure) << "one had a mask";
+  }
+  progress.accept(place, std::vector{kC});
+  EXPECT_THAT(words_of(4), ElementsAre(bits({kB, kX})));
+  EXPECT_EQ(progress.stats().num_masks, 1 + 3 + 2 + 4 + 1 + 1);
 }
 
 // Of those that wait for a row, nothing is made yet; of the others, who runs goes first.
@@ -364,7 +445,7 @@ TEST(GrammarProgress, NewcomersComeBehindWhoRuns) {
   }
   progress.start(runs);
   wait_for_masks(1);
-  progress.use_mask(runs, 1);
+  progress.use_masks(runs, 1, 1);
   for (const int32_t place : others) {
     EXPECT_EQ(progress.state(place), GrammarProgress::State::kWaiting);
     EXPECT_FALSE(progress.is_busy(progress.request_of(place)));
@@ -372,7 +453,7 @@ TEST(GrammarProgress, NewcomersComeBehindWhoRuns) {
       progress.start(place);
     }
   }
-  progress.accept(runs, 3);
+  progress.accept(runs, std::vector{3});
   wait_for_masks(10);
   const std::vector<MaskFill> fills = progress.fills().since({});
   ASSERT_EQ(fills.size(), 10U);
@@ -391,8 +472,8 @@ TEST(GrammarProgress, AWrongTokenFailsThePlace) {
   while (progress.state(place) == GrammarProgress::State::kBusy) {
     progress.wait(milliseconds(100));
   }
-  progress.use_mask(place, 1);
-  progress.accept(place, 9);
+  progress.use_masks(place, 1, 1);
+  progress.accept(place, std::vector{9});
   while (progress.state(place) == GrammarProgress::State::kBusy) {
     progress.wait(milliseconds(100));
   }

@@ -162,6 +162,38 @@ TEST(RequestOutput, TokensAfterAStopStringAreDropped) {
   EXPECT_EQ(f.last().num_output_tokens, 2);
 }
 
+TEST(RequestOutput, AStopStringCutsARunAndWhatComesWithIt) {
+  RequestFields fields = with_stop({"ab"});
+  fields.params.num_logprobs = 0;
+  Fixture f(fields);
+  ModelRunnerOutput step;
+  step.token_ids = {letter('a'), letter('b'), letter('c'), letter('d')};
+  step.has_logprobs = true;
+  step.logprobs.resize(4);
+  step.logprobs[1].logprob = -2.5F;
+  step.hidden_states = RowTensors{2, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}};
+  OutputBatch batch;
+  OutputDelta& delta = batch.deltas.emplace_back();
+  delta.tokens = {0, 4};
+  delta.hidden = {0, 5};  // one of the prompt, and those of the outputs
+  batch.copy_from(step, delta);
+  EXPECT_TRUE(f.output().take(batch, delta));
+  EXPECT_EQ(f.last().token_ids, (std::vector<TokenId>{letter('a'), letter('b')}));
+  EXPECT_EQ(f.last().num_output_tokens, 2);
+  ASSERT_EQ(f.last().logprobs.size(), 2U);
+  EXPECT_EQ(f.last().logprobs[1].logprob, -2.5F);
+  EXPECT_EQ(f.last().hidden_states, (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(f.last().finish_reason, FinishReason::kStop);
+}
+
+TEST(RequestOutput, AStopTokenEndsARunOfText) {
+  Fixture f;
+  EXPECT_TRUE(f.take({letter('a'), letter('b'), letter('q')}, FinishReason::kStop, letter('q')));
+  EXPECT_EQ(f.text(), "ab");
+  EXPECT_EQ(f.last().num_output_tokens, 3);
+  EXPECT_EQ(std::get<int64_t>(f.last().stop_reason), letter('q'));
+}
+
 TEST(RequestOutput, HeldTextIsGivenOutAtTheEnd) {
   Fixture f(with_stop({"stop!"}));
   f.take({kSt});

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,7 +92,8 @@ class ModelRig {
     grammars_ = std::make_unique<GrammarProgress>(
         executor_->model_facts().vocab_size,
         2,
-        std::chrono::microseconds(options_.config.grammar_mask_delay_us));
+        std::chrono::microseconds(options_.config.grammar_mask_delay_us),
+        config.num_drafts);
     // Rows are withheld only where a test delays masks: else the machine's load would plan the steps.
     const bool withholds = options_.config.grammar_mask_delay_us > 0;
     sampling_ = std::make_unique<MaskedSampling>(
@@ -195,8 +197,15 @@ class ModelRig {
     if (delta.reason != FinishReason::kNone) {
       grammars_->remove(delta.grammar);
     } else {
-      grammars_->accept(delta.grammar, output_.token_ids[static_cast<size_t>(delta.tokens.begin)]);
+      grammars_->accept(delta.grammar,
+                        slice(output_.token_ids, delta.tokens),
+                        slice(output_.draft_token_ids, delta.drafts));
     }
+  }
+
+  static std::span<const TokenId> slice(const std::vector<TokenId>& ids, Span32 which) {
+    return std::span(ids).subspan(static_cast<size_t>(which.begin),
+                                  static_cast<size_t>(which.count));
   }
 
   [[nodiscard]] RigResult::Top top_of(const TokenLogprobs& logprobs) const {

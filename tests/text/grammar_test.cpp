@@ -324,6 +324,31 @@ TEST(Grammar, MatchersAreIndependent) {
   EXPECT_FALSE(right.is_stopped());
 }
 
+TEST(Grammar, AForkGoesItsOwnWay) {
+  const auto bytes = value_or_throw(make_byte_text());
+  auto compiler =
+      value_or_throw(GrammarCompiler::make(bytes->tokenizer, std::vector<TokenId>{'X'}));
+  const auto grammar = compiler.compile(GrammarKind::kRegex, "ab*(c|eX)");
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  GrammarMatcher matcher(*grammar);
+  ASSERT_TRUE(matcher.accept('a'));
+  GrammarMatcher ends = matcher.fork();
+  ASSERT_TRUE(ends.accept('b'));
+  ASSERT_TRUE(ends.accept('c'));
+  EXPECT_TRUE(ends.is_stopped());
+  GrammarMatcher sticks = matcher.fork();
+  ASSERT_TRUE(sticks.accept('e'));
+  Mask mask(bytes->tokenizer.vocab_size());
+  ASSERT_TRUE(sticks.fill_mask(mask.words()));
+  EXPECT_TRUE(mask.allowed().empty()) << "an end token is no text";
+  EXPECT_FALSE(sticks.accept('b'));
+  EXPECT_FALSE(matcher.is_stopped());
+  ASSERT_TRUE(matcher.fill_mask(mask.words()));
+  EXPECT_EQ(mask.allowed(), (std::vector<TokenId>{'b', 'c', 'e'}));
+  ASSERT_TRUE(matcher.accept('c'));
+  EXPECT_TRUE(matcher.is_stopped());
+}
+
 TEST(Grammar, ByteTokensAreSpellingsToo) {
   const std::string path = test::vocab_dir() + "/ggml-vocab-llama-spm.gguf";
   if (!std::filesystem::exists(path)) {

@@ -314,6 +314,15 @@ pub struct Matcher {
 }
 
 impl Matcher {
+    /// A matcher at the same place, which goes its own way. The lexer's caches stay shared.
+    pub fn fork(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            eos: self.eos.clone(),
+            stuck: self.stuck,
+        }
+    }
+
     pub fn fill_mask(&mut self, words: &mut [u32]) -> Result<(), String> {
         words.fill(0);
         let mask = match self.inner.compute_mask_or_eos() {

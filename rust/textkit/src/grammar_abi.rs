@@ -88,6 +88,18 @@ pub unsafe extern "C" fn wr_matcher_new(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn wr_matcher_fork(
+    matcher: *const Matcher,
+    out: *mut *mut Matcher,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        *out = Box::into_raw(Box::new((*matcher).fork()));
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn wr_matcher_free(matcher: *mut Matcher) {
     free(matcher);
 }
