@@ -298,6 +298,8 @@ TEST(GrammarEngine, ARunEndsWithTheGrammar) {
     expect_answer(client.wait(i), fields[i]);
     EXPECT_EQ(client.wait(i).text.size(), 6U);
   }
+  const EngineStats stats = engine->stats();
+  EXPECT_GT(stats.grammar_masks, stats.output_tokens) << "masks behind drafts that were refused";
 }
 
 TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
