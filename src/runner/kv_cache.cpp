@@ -40,8 +40,12 @@ KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan)
   std::byte* base = arena_.alloc_bytes(static_cast<size_t>(planned_bytes(spec)));
   for (const LayerKvPlace& place : plan.layers) {
     const KvGroupSpec& group = spec.groups[static_cast<size_t>(place.group)];
-    layers_.push_back(
-        kv_layer_view(group, base + place.index * layer_block_bytes * spec.num_blocks));
+    KvLayerView view =
+        kv_layer_view(group, base + place.index * layer_block_bytes * spec.num_blocks);
+    // A block begins at the same place whichever group has it, be its own layers smaller or not.
+    view.block_stride = layer_block_bytes / group.kernel_blocks_per_block() /
+                        static_cast<int64_t>(dtype_bytes(group.dtype));
+    layers_.push_back(view);
   }
 }
 
