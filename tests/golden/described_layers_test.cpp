@@ -223,7 +223,7 @@ TEST_F(DescribedLayers, AnOddRangeIsRefused) {
     options.layers = layers;
     options.aux_layers = std::move(aux);
     try {
-      rig({options});
+      const auto refused = rig({options});
     } catch (const StartupError& error) {
       return error.what();
     }
