@@ -22,13 +22,6 @@ struct LayerClass {
   int32_t first_group = 0;
 };
 
-// All layers of all models.
-struct Classes {
-  std::vector<LayerClass> distinct;  // in order of appearance
-  std::vector<size_t> of_layer;
-  int64_t page_bytes = 0;  // of the dearest
-};
-
 tl::unexpected<Error> refuse(size_t model, size_t num_models, size_t layer, std::string why) {
   const std::string of = num_models > 1 ? fmt::format(" of model {}", model) : std::string();
   return fail(ErrorCode::kUnsupported, fmt::format("KV cache of layer {}{}: {}", layer, of, why));
@@ -101,66 +94,58 @@ KvGroupSpec group_of(const KvNeed& need, const KvLayout& layout, int32_t size, i
   return group;
 }
 
-Result<Classes> classify(std::span<const std::vector<KvNeed>> models) {
-  Classes classes;
+}  // namespace
+
+Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayout& layout) {
+  std::vector<LayerClass> classes;  // distinct, in order of appearance
+  std::vector<size_t> class_of;
+  int64_t page_bytes = 0;
   for (size_t m = 0; m < models.size(); ++m) {
     for (size_t l = 0; l < models[m].size(); ++l) {
       const KvNeed& need = models[m][l];
       if (std::string why = unmet(need); !why.empty()) {
         return refuse(m, models.size(), l, std::move(why));
       }
-      const auto at = std::ranges::find(classes.distinct, need, &LayerClass::need);
-      classes.of_layer.push_back(static_cast<size_t>(at - classes.distinct.begin()));
-      if (at == classes.distinct.end()) {
-        classes.distinct.push_back({need});
+      const auto at = std::ranges::find(classes, need, &LayerClass::need);
+      class_of.push_back(static_cast<size_t>(at - classes.begin()));
+      if (at == classes.end()) {
+        classes.push_back({need});
       }
-      ++classes.distinct[classes.of_layer.back()].num_layers;
-      classes.page_bytes = std::max(classes.page_bytes, need.page_bytes());
+      ++classes[class_of.back()].num_layers;
+      page_bytes = std::max(page_bytes, need.page_bytes());
     }
   }
-  if (classes.distinct.empty()) {
+  if (classes.empty()) {
     return fail(ErrorCode::kUnsupported, "KV cache: no layers");
   }
-  if (classes.distinct.size() > static_cast<size_t>(kMaxKvGroups)) {
+  if (classes.size() > static_cast<size_t>(kMaxKvGroups)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("layers of {} kinds need a KV group each, and there are {}",
-                            classes.distinct.size(),
+                            classes.size(),
                             kMaxKvGroups));
   }
-  for (const LayerClass& each : classes.distinct) {
+
+  KvPlan plan;
+  const int32_t size = group_size(classes);
+  for (LayerClass& each : classes) {
     const int32_t kernel_blocks = each.need.block_size / each.need.kernel_block_size;
-    if (classes.page_bytes % (kernel_blocks * kAlignment) != 0) {
+    if (page_bytes % (kernel_blocks * kAlignment) != 0) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("KV cache: a page of {} bytes cannot be cut into {} kernel blocks",
-                              classes.page_bytes,
+                              page_bytes,
                               kernel_blocks));
     }
-  }
-  return classes;
-}
-
-}  // namespace
-
-Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayout& layout) {
-  Result<Classes> classes = classify(models);
-  if (!classes) {
-    return tl::unexpected(classes.error());
-  }
-  KvPlan plan;
-  const int32_t size = group_size(classes->distinct);
-  for (LayerClass& each : classes->distinct) {
     each.first_group = static_cast<int32_t>(plan.groups.size());
-    const KvGroupSpec group =
-        group_of(each.need, layout, size, pages_in(each.need, classes->page_bytes));
+    const KvGroupSpec group = group_of(each.need, layout, size, pages_in(each.need, page_bytes));
     const auto parts = static_cast<size_t>(ceil_div(each.num_layers, size));
     plan.groups.insert(plan.groups.end(), parts, group);
     plan.backends.insert(plan.backends.end(), parts, each.need.backend);
     plan.num_heads.insert(plan.num_heads.end(), parts, each.need.num_heads);
   }
-  std::vector<int32_t> seen(classes->distinct.size(), 0);
-  for (const size_t c : classes->of_layer) {
+  std::vector<int32_t> seen(classes.size(), 0);
+  for (const size_t c : class_of) {
     const int32_t nth = seen[c]++;
-    plan.layers.push_back({classes->distinct[c].first_group + nth / size, nth % size});
+    plan.layers.push_back({classes[c].first_group + nth / size, nth % size});
   }
   int32_t first = 0;
   for (const std::vector<KvNeed>& model : models) {
