@@ -13,6 +13,7 @@ constexpr DevicePolicy kCpuPolicy = {.act_dtype = DType::kF32,
                                      .memory_share = 0.9,
                                      .kv_takes_rest = false,
                                      .graphs_take_memory = false,
+                                     .loads_kernels = false,
                                      .foreign_bytes = 0};
 // Foreign: on an H200 5 to 11 MB by the end of start-up, and a few more when the first requests use
 // further kernels; the context is there before anything is planned.
@@ -21,6 +22,7 @@ constexpr DevicePolicy kCudaPolicy = {.act_dtype = DType::kBF16,
                                       .memory_share = 0,
                                       .kv_takes_rest = true,
                                       .graphs_take_memory = true,
+                                      .loads_kernels = true,
                                       .foreign_bytes = int64_t{32} << 20};
 
 }  // namespace

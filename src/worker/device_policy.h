@@ -19,6 +19,7 @@ struct DevicePolicy {
       false;  // the KV cache takes what everything else leaves, unless its bytes are
               // given; else resolve() has decided its bytes
   bool graphs_take_memory = false;
+  bool loads_kernels = false;  // when they are launched first, which takes long
   int64_t foreign_bytes =
       0;  // estimate: what the driver and its libraries take besides what is planned
 };

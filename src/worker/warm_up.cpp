@@ -8,7 +8,7 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kChunkLen = 7;  // with the decoding row's token: one tile of every kernel
+constexpr int32_t kChunkLen = 3;  // more than one token; more than a few would cost a CPU time
 constexpr int32_t kMaxRows = 2;
 
 SamplingParams every_rule() {
@@ -82,18 +82,20 @@ void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cach
   run(runner, step);
 
   const NewRow last = step.new_rows.back();
+  const int32_t first_kept = limits.loads_kernels ? num_rows - 1 : num_rows;
   step.clear();
   step.step = -1;
-  if (num_rows > 1) {
-    step.finished_rows.push_back(RowId{0});
+  for (int32_t row = 0; row < first_kept; ++row) {
+    step.finished_rows.push_back(RowId{row});
   }
-  step.scheduled.push_back({last.row, 1, last.prefill_len, 0});
-  step.total_num_tokens = 1;
-  run(runner, step);
-
-  step.clear();
-  step.step = 0;
-  step.finished_rows.push_back(last.row);
+  if (limits.loads_kernels) {
+    step.scheduled.push_back({last.row, 1, last.prefill_len, 0});
+    step.total_num_tokens = 1;
+    run(runner, step);
+    step.clear();
+    step.step = 0;
+    step.finished_rows.push_back(last.row);
+  }
   run(runner, step);
 }
 

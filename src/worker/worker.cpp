@@ -48,7 +48,8 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
           {plan_.runner.max_num_seqs,
            plan_.runner.max_num_batched_tokens,
            plan_.runner.max_model_len,
-           plan_.spec.vocab_size},
+           plan_.spec.vocab_size,
+           device_policy(device_->facts().kind).loads_kernels},
           plan_.kv_cache);
   zero_kv_cache(*stream_, *rank_.kv_cache);
   measure_memory();

@@ -49,8 +49,11 @@ KvCacheSpec cache_of(int32_t num_groups, int32_t num_blocks) {
   return cache;
 }
 
-constexpr WarmUpLimits kRoomy = {
-    .max_num_seqs = 64, .max_num_batched_tokens = 512, .max_model_len = 2048, .vocab_size = 1000};
+constexpr WarmUpLimits kRoomy = {.max_num_seqs = 64,
+                                 .max_num_batched_tokens = 512,
+                                 .max_model_len = 2048,
+                                 .vocab_size = 1000,
+                                 .loads_kernels = true};
 
 TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   RecordingRunner runner;
@@ -61,11 +64,11 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   const SchedulerOutput& first = runner.steps[0];
   EXPECT_EQ(first.step, -2);
   ASSERT_EQ(first.new_rows.size(), 2U);
-  EXPECT_EQ(first.token_ids, (std::vector<TokenId>{0, 1, 2, 3, 4, 5, 6, 0}));
+  EXPECT_EQ(first.token_ids, (std::vector<TokenId>{0, 1, 2, 0}));
   EXPECT_FALSE(first.new_rows[0].params.is_greedy());
   EXPECT_EQ(first.new_rows[1].params, SamplingParams{});
-  EXPECT_EQ(first.scheduled, (std::vector<ScheduledRow>{{RowId{0}, 7, 0, 0}, {RowId{1}, 1, 0, 0}}));
-  EXPECT_EQ(first.total_num_tokens, 8);
+  EXPECT_EQ(first.scheduled, (std::vector<ScheduledRow>{{RowId{0}, 3, 0, 0}, {RowId{1}, 1, 0, 0}}));
+  EXPECT_EQ(first.total_num_tokens, 4);
   // Each row has a block of its own in each of both groups; none is the null block.
   EXPECT_EQ(first.block_ids,
             (std::vector<BlockId>{BlockId{1}, BlockId{2}, BlockId{3}, BlockId{4}}));
@@ -87,13 +90,26 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   EXPECT_TRUE(third.scheduled.empty());
 }
 
+// Where no kernel is loaded by it, the plain decode would only cost time.
+TEST(WarmUp, ACpuRunsOneForward) {
+  WarmUpLimits limits = kRoomy;
+  limits.loads_kernels = false;
+  RecordingRunner runner;
+  warm_up(runner, limits, cache_of(1, 100));
+  ASSERT_EQ(runner.steps.size(), 2U);
+  EXPECT_EQ(runner.steps[0].total_num_tokens, 4);
+  EXPECT_EQ(runner.steps[1].step, -1);
+  EXPECT_TRUE(runner.steps[1].scheduled.empty());
+  EXPECT_EQ(runner.steps[1].finished_rows, (std::vector<RowId>{RowId{0}, RowId{1}}));
+}
+
 TEST(WarmUp, OneRowWhereThereIsRoomForOne) {
   WarmUpLimits one = kRoomy;
   one.max_num_seqs = 1;
   WarmUpLimits short_of_tokens = kRoomy;
   short_of_tokens.max_num_batched_tokens = 1;
   for (const auto& [limits, blocks, chunk_len] :
-       {std::tuple(one, 100, 7), std::tuple(short_of_tokens, 100, 1), std::tuple(kRoomy, 2, 7)}) {
+       {std::tuple(one, 100, 3), std::tuple(short_of_tokens, 100, 1), std::tuple(kRoomy, 2, 3)}) {
     RecordingRunner runner;
     warm_up(runner, limits, cache_of(1, blocks));
     ASSERT_EQ(runner.steps.size(), 3U);
