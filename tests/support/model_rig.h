@@ -175,7 +175,7 @@ class ModelRig {
   }
   // Runs a named operation on the one rank.
   [[nodiscard]] std::string call(const std::string& operation, const std::string& argument) {
-    return executor_->collective_rpc(operation, argument).get().front();
+    return executor_->collective_rpc(operation, argument, RankSet::all()).get().front();
   }
   [[nodiscard]] const SchedulerOutput& step() const { return step_; }
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
