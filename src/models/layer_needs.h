@@ -20,7 +20,7 @@ struct KvWish {
   DType dtype = DType::kBF16;
   int32_t block_size = 16;
   int32_t kernel_block_size = 16;
-  KvLayout layout;
+  KvLayout layout{};
 };
 
 // By layer. backends: of each layer's attention; empty: auto for all.
