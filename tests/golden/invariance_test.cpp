@@ -312,15 +312,24 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
          o.config.max_num_batched_tokens = 16;
        },
        [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; }},
-      {"mixed_4_preemption",
+      {"wrong_2_preemption",  // rows live as long as without drafts
+       DraftKind::kWrong,
+       2,
+       [few_blocks](RigOptions& o) {
+         o.config.max_model_len = 128;
+         o.config.kv_cache_memory_bytes = few_blocks;
+         o.config.enable_prefix_caching = true;
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
+      {"mixed_4_few_blocks",
        DraftKind::kMixed,
        4,
        [few_blocks](RigOptions& o) {
          o.config.max_model_len = 128;
-         o.config.kv_cache_memory_bytes = few_blocks * 9 / 10;  // rows end sooner
+         o.config.kv_cache_memory_bytes = few_blocks * 9 / 10;
          o.config.enable_prefix_caching = true;
        },
-       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
+       [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
       {"mixed_3_deferred_shuffled",
        DraftKind::kMixed,
        3,
