@@ -30,13 +30,11 @@ ModelRunner::ModelRunner(Device& device,
       upload_(*arenas.state, limits_.max_num_seqs),
       inputs_(*arenas.state, limits_, tables_.num_groups()),
       head_(model, *arenas.workspace, limits_),
-      sampler_(device,
-               *arenas.workspace,
-               {limits_.max_num_seqs,
-                limits_.max_logits(),
-                head_.max_rows(),
-                model.facts().vocab_size},
-               options.logprobs_mode),
+      sampler_(
+          device,
+          *arenas.workspace,
+          {limits_.max_num_seqs, limits_.max_logits(), head_.max_rows(), model.facts().vocab_size},
+          options.logprobs_mode),
       outputs_(device, limits_, Sampler::kMaxTop),
       attention_(device,
                  *arenas.workspace,
@@ -45,10 +43,8 @@ ModelRunner::ModelRunner(Device& device,
                  tables_,
                  limits_,
                  options.batch_invariant),
-      graph_plan_(options.graphs,
-                  attention_.graph_support(),
-                  limits_.decode_len(),
-                  limits_.max_num_seqs),
+      graph_plan_(
+          options.graphs, attention_.graph_support(), limits_.decode_len(), limits_.max_num_seqs),
       graphs_(device, options.graphs),
       forward_event_(device.make_event()),
       features_(make_features({.device = &device,
@@ -68,10 +64,10 @@ ModelRunner::ModelRunner(Device& device,
                                .operations = &operations_},
                               options.features)),
       staged_(staged_tables_.max_writes(), staged_tables_.max_values()) {
-  upload_.make_ring(device,
-                    StagedWrites::max_packed_bytes(staged_tables_.max_writes(),
-                                                   staged_tables_.max_values()),
-                    limits_.max_steps_in_flight + 1);
+  upload_.make_ring(
+      device,
+      StagedWrites::max_packed_bytes(staged_tables_.max_writes(), staged_tables_.max_values()),
+      limits_.max_steps_in_flight + 1);
   batch_.rows.reserve(static_cast<size_t>(limits_.max_num_seqs));
   operations_.add("attention_backends", [this](const std::string&) { return attention_.names(); });
 }
@@ -165,9 +161,9 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   if (batch_.sample_graph) {
     // A record serves any number of rows: those behind the step's own do nothing.
     const uint64_t variant = graph_variant(StepPart::kSample, batch_.sample_rules);
-    graphs_.run_full(stream_,
-                     {.num_logits = batch_.num_logits_padded, .variant = variant},
-                     [this] { draw_tokens(limits_.max_num_seqs); });
+    graphs_.run_full(stream_, {.num_logits = batch_.num_logits_padded, .variant = variant}, [this] {
+      draw_tokens(limits_.max_num_seqs);
+    });
   } else if (batch_.num_rows > 0) {
     draw_tokens(batch_.num_rows);
   }
@@ -193,11 +189,8 @@ void ModelRunner::draw_tokens(int32_t num_items) {
               sampled.tokens,
               sampled.num_sampled,
               sampled.num_rejected};
-  op.update = {batch_.device,
-               sampled.tokens,
-               sampled.num_sampled,
-               sampled.num_rejected,
-               rows_.history()};
+  op.update = {
+      batch_.device, sampled.tokens, sampled.num_sampled, sampled.num_rejected, rows_.history()};
   op.publish = {batch_.device,
                 sampled,
                 outputs_.arrays(),
@@ -310,9 +303,8 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
 void ModelRunner::pad_batch(const SchedulerOutput& step, bool eager) {
   const int32_t query_len = uniform_query_len(batch_.rows);
   const int32_t toks = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
-  const GraphChoice choice =
-      eager ? GraphChoice{GraphMode::kNone, toks, batch_.num_rows}
-            : graph_plan_.choose({toks, batch_.num_rows, query_len});
+  const GraphChoice choice = eager ? GraphChoice{GraphMode::kNone, toks, batch_.num_rows}
+                                   : graph_plan_.choose({toks, batch_.num_rows, query_len});
   batch_.graph_mode = choice.mode;
   batch_.graph_query_len = choice.query_len;
   if (choice.too_large) {

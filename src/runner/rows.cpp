@@ -47,10 +47,8 @@ RequestRows::RequestRows(Arena& state,
       hosts_(static_cast<size_t>(limits.max_num_seqs)) {
   // In one step every row may be new.
   const auto add_table = [&](auto* cells, int64_t width) {
-    return staged.add(reinterpret_cast<int32_t*>(cells),
-                      width,
-                      limits.max_num_seqs,
-                      limits.max_num_seqs * width);
+    return staged.add(
+        reinterpret_cast<int32_t*>(cells), width, limits.max_num_seqs, limits.max_num_seqs * width);
   };
   state_table_ = add_table(states_, sizeof(RowState) / sizeof(int32_t));
   params_table_ = add_table(params_, sizeof(SamplingParams) / sizeof(int32_t));

@@ -36,8 +36,7 @@ std::span<int32_t> StagedWrites::stage(int32_t table, RowId row, int32_t start, 
 }
 
 int64_t StagedWrites::max_packed_bytes(int64_t max_writes, int64_t max_values) {
-  return max_writes *
-             static_cast<int64_t>(sizeof(StagedGroup) + sizeof(StagedWrite)) +
+  return max_writes * static_cast<int64_t>(sizeof(StagedGroup) + sizeof(StagedWrite)) +
          max_values * static_cast<int64_t>(sizeof(int32_t));
 }
 

@@ -22,9 +22,9 @@ std::unique_ptr<Runner> make_runner(
 }  // namespace
 
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
-                                    Stream& stream,
-                                    Arena& weights,
-                                    Arena& workspace) {
+                                  Stream& stream,
+                                  Arena& weights,
+                                  Arena& workspace) {
   ParameterLoader loader(*plan.checkpoint, stream, weights, plan.load_format());
   auto model = std::make_unique<Decoder>(plan.spec, plan.kv, plan.decoder, loader, workspace);
   if (!stream.discards()) {

@@ -41,9 +41,9 @@ Rank build_rank(const ModelPlan& plan, Device& device, Stream& stream, const Ran
 // The model alone: constants and weights into `weights`, activations into `workspace`. Called again on
 // an emptied arena it puts everything where it was. Throws StartupError.
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
-                                    Stream& stream,
-                                    Arena& weights,
-                                    Arena& workspace);
+                                  Stream& stream,
+                                  Arena& weights,
+                                  Arena& workspace);
 
 // Makes the cache that the plan says and gives it to the runner. Its content is undefined: warm-up
 // writes into it, and zero_kv_cache comes before the first request.

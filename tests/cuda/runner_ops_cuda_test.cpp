@@ -210,9 +210,8 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
     // Few different tokens, so that many drafts are accepted.
     const auto few = [&](int64_t n, int32_t first) {
       Ints values(static_cast<size_t>(n));
-      std::generate(values.begin(), values.end(), [&] {
-        return static_cast<int32_t>(rng() % 3) + first;
-      });
+      std::generate(
+          values.begin(), values.end(), [&] { return static_cast<int32_t>(rng() % 3) + first; });
       return values;
     };
     const Ints sampled = few(step.num_logits(), 0);

@@ -362,11 +362,7 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
          o.config.grammar_mask_delay_us = load.vocab_size < 1000 ? 15'000 : 200'000;
        },
        [](ModelRig& rig) { return rig.num_withheld() > 0; }},
-      {"mixed_3_serialised",
-       DraftKind::kMixed,
-       3,
-       [](RigOptions& o) { o.serialize = true; },
-       any},
+      {"mixed_3_serialised", DraftKind::kMixed, 3, [](RigOptions& o) { o.serialize = true; }, any},
   };
 }
 

@@ -88,11 +88,8 @@ class StepFixture {
                 sampled.data(),
                 num_sampled.data(),
                 num_rejected.data()};
-    op.update = {step(),
-                 sampled.data(),
-                 num_sampled.data(),
-                 num_rejected.data(),
-                 {history.data(), kRegion}};
+    op.update = {
+        step(), sampled.data(), num_sampled.data(), num_rejected.data(), {history.data(), kRegion}};
     ops->epilogue(*stream, op, static_cast<int64_t>(idx_mapping.size()));
   }
 

@@ -62,9 +62,7 @@ class EveryHook final : public RunnerFeature {
     }
   }
 
-  void on_row_added(const NewRow& row,
-                    const SchedulerOutput& step,
-                    StagedWrites& staged) override {
+  void on_row_added(const NewRow& row, const SchedulerOutput& step, StagedWrites& staged) override {
     ++calls_.added;
     const int32_t tag = step.token_ids.at(static_cast<size_t>(row.tokens.begin)) + 1;
     tag_of_row_[static_cast<size_t>(index_of(row.row))] = tag;

@@ -21,9 +21,7 @@ class KnownDraftsFeature final : public RunnerFeature {
         answers_, stride_, parts.limits.max_num_seqs, parts.limits.max_num_seqs * stride_);
   }
 
-  void on_row_added(const NewRow& row,
-                    const SchedulerOutput& step,
-                    StagedWrites& staged) override {
+  void on_row_added(const NewRow& row, const SchedulerOutput& step, StagedWrites& staged) override {
     const auto first = step.token_ids.begin() + row.tokens.begin;
     const auto found = known_.answers_.find(
         {row.params.seed, std::vector<TokenId>(first, first + row.prompt_len)});

@@ -24,10 +24,9 @@ class GrammarMasks final : public RunnerFeature {
         max_logits_(parts.limits.max_logits()),
         upload_(*parts.upload),
         inputs_(*parts.inputs),
-        ring_(parts.device->make_pinned(
-            static_cast<size_t>(parts.limits.max_steps_in_flight *
-                                mask_entry_words(max_logits_, vocab_)) *
-            sizeof(int32_t))),
+        ring_(parts.device->make_pinned(static_cast<size_t>(parts.limits.max_steps_in_flight *
+                                                            mask_entry_words(max_logits_, vocab_)) *
+                                        sizeof(int32_t))),
         masks_of_row_(static_cast<size_t>(parts.limits.max_num_seqs)) {}
 
   void stage(const SchedulerOutput& step, StagedWrites& /*staged*/) override {
@@ -44,7 +43,8 @@ class GrammarMasks final : public RunnerFeature {
                       const GrammarOutput* grammar,
                       int32_t entry) override {
     if (!active_) {
-      WR_CHECK(grammar == nullptr || grammar->masked_rows.empty(), "masks for a step without grammars");
+      WR_CHECK(grammar == nullptr || grammar->masked_rows.empty(),
+               "masks for a step without grammars");
       return;
     }
     int32_t* list = ring_.as<int32_t>() + entry * mask_entry_words(max_logits_, vocab_);

@@ -33,8 +33,7 @@ using Pieces = StepPieces<Copied, Wish>;
 class HiddenStates final : public RunnerFeature {
  public:
   explicit HiddenStates(const RunnerParts& parts)
-      : rows_(*parts.rows),
-        pieces_(parts.limits.max_steps_in_flight, parts.limits.max_num_seqs) {
+      : rows_(*parts.rows), pieces_(parts.limits.max_steps_in_flight, parts.limits.max_num_seqs) {
     const size_t step_bytes = static_cast<size_t>(parts.limits.max_num_toks) *
                               static_cast<size_t>(parts.model->facts().hidden_size) *
                               dtype_bytes(parts.model->facts().act_dtype);

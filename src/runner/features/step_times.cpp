@@ -44,8 +44,8 @@ class StepTimes final : public RunnerFeature {
     std::string out = "[";
     if (timer_ != nullptr) {
       for (const StepTimer::Interval& step : timer_->read()) {
-        out += fmt::format(
-            "{}[{:.3f},{:.3f}]", out.size() > 1 ? "," : "", step.begin_us, step.end_us);
+        out +=
+            fmt::format("{}[{:.3f},{:.3f}]", out.size() > 1 ? "," : "", step.begin_us, step.end_us);
       }
     }
     return out + "]";

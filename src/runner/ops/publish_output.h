@@ -73,7 +73,7 @@ struct PublishDrafts {
   StepRows step;
   const int32_t* drafts = nullptr;  // dev i32 [max_num_seqs, max_drafts] by row
   int64_t max_drafts = 0;
-  int32_t* ring = nullptr;         // pinned, mapped i32 [max_num_seqs, max_drafts] by batch_idx: entry 0
+  int32_t* ring = nullptr;  // pinned, mapped i32 [max_num_seqs, max_drafts] by batch_idx: entry 0
   const int32_t* entry = nullptr;  // dev i32 [1]
   int64_t entry_stride = 0;        // 4-byte words from one entry to the next
 

@@ -55,8 +55,10 @@ LogprobsMode raw_mode(LogprobsMode mode) {
 
 SampledArrays alloc_arrays(Arena& workspace, int32_t max_num_seqs, int32_t max_logits) {
   const int64_t bytes = sampled_arrays_bytes(max_num_seqs, max_logits, Sampler::kMaxTop);
-  return sampled_arrays_at(
-      workspace.alloc_bytes(static_cast<size_t>(bytes)), max_num_seqs, max_logits, Sampler::kMaxTop);
+  return sampled_arrays_at(workspace.alloc_bytes(static_cast<size_t>(bytes)),
+                           max_num_seqs,
+                           max_logits,
+                           Sampler::kMaxTop);
 }
 
 }  // namespace
