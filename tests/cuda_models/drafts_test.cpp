@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drafts verified by match on CUDA: under --batch-invariant the same tokens as without, bit for bit,
+// in fewer steps.
+#include "tests/cuda_models/known_drafts_cuda.h"
+#include "tests/support/model_rig.h"
+#include "tests/support/random_model.h"
+#include "tests/support/rig_grammars.h"
+#include "tests/support/rig_rules.h"
+#include "text/byte_text.h"
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::DraftKind;
+using test::KnownDrafts;
+using test::ModelRig;
+using test::RandomModel;
+using test::RigOptions;
+using test::RigResult;
+
+struct DraftAxis {
+  std::string name;
+  DraftKind kind;
+  int32_t num_drafts;
+  std::function<void(EngineConfig&)> set;
+};
+
+const DraftAxis kAxes[] = {
+    {"right_1", DraftKind::kRight, 1, [](EngineConfig&) {}},
+    {"right_4_full_graphs",
+     DraftKind::kRight,
+     4,
+     [](EngineConfig& c) {
+       c.cudagraph_mode = "full";
+       c.cudagraph_capture_sizes = "5,10,20,40,80,128";
+     }},
+    {"wrong_2_sync", DraftKind::kWrong, 2, [](EngineConfig& c) { c.async_scheduling = false; }},
+    {"mixed_3_pieces",
+     DraftKind::kMixed,
+     3,
+     [](EngineConfig& c) { c.cudagraph_mode = "piecewise"; }},
+    {"mixed_3_eager_prefix_caching",
+     DraftKind::kMixed,
+     3,
+     [](EngineConfig& c) {
+       c.cudagraph_mode = "none";
+       c.enable_prefix_caching = true;
+     }},
+    {"mixed_2_chunk_16",
+     DraftKind::kMixed,
+     2,
+     [](EngineConfig& c) {
+       c.max_num_seqs = 8;
+       c.max_num_batched_tokens = 16;
+     }},
+};
+
+std::vector<Request> make_requests(int32_t vocab_size) {
+  std::vector<Request> requests = test::mixed_requests(
+      {.num_requests = 24, .max_prompt = 100, .max_tokens = 24, .vocab_size = vocab_size});
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SamplingParams& params = requests[i].params;
+    if (i % 4 >= 2) {
+      test::set_drawing(params, static_cast<int32_t>(i));
+    }
+    if (i % 5 == 3) {
+      params.repetition_penalty = 1.3F;
+      params.presence_penalty = 0.6F;
+    }
+    if (i % 8 == 5) {
+      test::set_every_rule(requests[i], vocab_size);
+    }
+  }
+  return requests;
+}
+
+class CudaDrafts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const cuda::Availability found = cuda::find_device();
+    if (!found.why_not.empty()) {
+      GTEST_SKIP() << found.why_not;
+    }
+  }
+
+  static void expect_same_tokens(const RandomModel& model, const std::string& backend) {
+    const test::TempDir dir;
+    RigOptions base;
+    base.config.model = model.write(dir);
+    base.config.device = "cuda";
+    base.config.attention_backend = backend;
+    base.config.batch_invariant = true;
+    base.config.kv_cache_memory_bytes = int64_t{64} << 20;
+    base.config.max_model_len = 256;
+    base.config.max_num_seqs = 32;
+    base.config.max_num_batched_tokens = 128;
+    base.config.enable_prefix_caching = false;
+    const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
+    const std::vector<Request> requests = make_requests(model.vocab_size);
+    const auto run = [&](ModelRig& rig) -> std::map<uint64_t, RigResult>& {
+      for (const Request& request : requests) {
+        test::add_request(rig, request, &grammar);
+      }
+      return rig.run();
+    };
+    ModelRig plain(base);
+    const std::map<uint64_t, RigResult> expected = run(plain);
+    for (const DraftAxis& axis : kAxes) {
+      SCOPED_TRACE(axis.name);
+      KnownDrafts known(axis.kind, 7, &test::launch_propose_on_cuda);
+      for (const Request& request : requests) {
+        known.expect(request, expected.at(request.id).tokens);
+      }
+      RigOptions options = base;
+      options.runner.max_drafts = axis.num_drafts;
+      options.runner.features.extra = {known.factory()};
+      axis.set(options.config);
+      ModelRig rig(options);
+      for (const auto& [id, result] : run(rig)) {
+        EXPECT_EQ(result.tokens, expected.at(id).tokens) << "request " << id;
+      }
+      const SchedulerStats stats = rig.scheduler().stats();
+      EXPECT_GT(stats.num_drafted_tokens, 0);
+      if (axis.kind == DraftKind::kRight) {
+        EXPECT_GT(2 * stats.num_accepted_tokens, stats.num_drafted_tokens);
+        EXPECT_LT(rig.executor().stats().steps, plain.executor().stats().steps);
+      }
+      EXPECT_EQ(stats.num_accepted_tokens > 0, axis.kind != DraftKind::kWrong);
+      rig.scheduler().check_invariants();
+    }
+  }
+};
+
+TEST_F(CudaDrafts, SameTokensWithNativeAttention) { expect_same_tokens({.seed = 21}, "native"); }
+TEST_F(CudaDrafts, SameTokensWithFlashInfer) { expect_same_tokens({.seed = 21}, "flashinfer"); }
+TEST_F(CudaDrafts, SameTokensOfWindows) {
+  expect_same_tokens({.family = "mistral", .window = 32, .seed = 23}, "native");
+}
+
+}  // namespace
+}  // namespace warprow
