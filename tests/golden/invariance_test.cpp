@@ -346,7 +346,7 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
          o.config.cudagraph_mode = "full";
          o.config.cudagraph_capture_sizes = "6,24,96,128";
        },
-       [](ModelRig& rig) { return rig.executor().stats().graphs_full > 10; }},
+       [](ModelRig& rig) { return rig.executor().stats().graphs_full > 2; }},
       {"right_3_graph_piecewise",
        DraftKind::kRight,
        3,
