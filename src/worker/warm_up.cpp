@@ -54,7 +54,7 @@ void add_row(SchedulerOutput& step,
     step.block_appends.push_back({added.row, group, 0, {at, 1}});
   }
   step.new_rows.push_back(added);
-  step.scheduled.push_back({added.row, prompt_len, 0, 0});
+  step.scheduled.push_back({added.row, prompt_len, 0, 0, 1});
   step.total_num_tokens += prompt_len;
 }
 
@@ -89,7 +89,7 @@ void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cach
     step.finished_rows.push_back(RowId{row});
   }
   if (limits.loads_kernels) {
-    step.scheduled.push_back({last.row, 1, last.prefill_len, 0});
+    step.scheduled.push_back({last.row, 1, last.prefill_len, 0, 1});
     step.total_num_tokens = 1;
     run(runner, step);
     step.clear();

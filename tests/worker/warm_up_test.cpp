@@ -67,7 +67,8 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   EXPECT_EQ(first.token_ids, (std::vector<TokenId>{0, 1, 2, 0}));
   EXPECT_FALSE(first.new_rows[0].params.is_greedy());
   EXPECT_EQ(first.new_rows[1].params, SamplingParams{});
-  EXPECT_EQ(first.scheduled, (std::vector<ScheduledRow>{{RowId{0}, 3, 0, 0}, {RowId{1}, 1, 0, 0}}));
+  EXPECT_EQ(first.scheduled,
+            (std::vector<ScheduledRow>{{RowId{0}, 3, 0, 0, 1}, {RowId{1}, 1, 0, 0, 1}}));
   EXPECT_EQ(first.total_num_tokens, 4);
   // Each row has a block of its own in each of both groups; none is the null block.
   EXPECT_EQ(first.block_ids,
@@ -81,7 +82,7 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   const SchedulerOutput& second = runner.steps[1];
   EXPECT_EQ(second.step, -1);
   EXPECT_EQ(second.finished_rows, std::vector<RowId>{RowId{0}});
-  EXPECT_EQ(second.scheduled, (std::vector<ScheduledRow>{{RowId{1}, 1, 1, 0}}));
+  EXPECT_EQ(second.scheduled, (std::vector<ScheduledRow>{{RowId{1}, 1, 1, 0, 1}}));
   EXPECT_EQ(second.total_num_tokens, 1);
 
   const SchedulerOutput& third = runner.steps[2];
@@ -113,7 +114,8 @@ TEST(WarmUp, OneRowWhereThereIsRoomForOne) {
     RecordingRunner runner;
     warm_up(runner, limits, cache_of(1, blocks));
     ASSERT_EQ(runner.steps.size(), 3U);
-    EXPECT_EQ(runner.steps[0].scheduled, (std::vector<ScheduledRow>{{RowId{0}, chunk_len, 0, 0}}));
+    EXPECT_EQ(runner.steps[0].scheduled,
+              (std::vector<ScheduledRow>{{RowId{0}, chunk_len, 0, 0, 1}}));
     EXPECT_EQ(runner.steps[1].scheduled, (std::vector<ScheduledRow>{{RowId{0}, 1, chunk_len, 0}}));
     EXPECT_TRUE(runner.steps[1].finished_rows.empty());
     EXPECT_EQ(runner.steps[2].finished_rows, std::vector<RowId>{RowId{0}});
