@@ -281,21 +281,26 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
   batch_.mark_forward = vote.mark_forward;
   batch_.num_rows = static_cast<int32_t>(batch_.rows.size());
   batch_.num_toks = step.total_num_tokens;
-  batch_.num_logits = 0;
-  batch_.num_decode_rows = 0;
-  batch_.num_prefill_rows = 0;
-  batch_.sample_rules = 0;
+  int32_t num_logits = 0;
+  int32_t most_logits = 0;
+  int32_t num_prefill_rows = 0;
+  uint32_t sample_rules = 0;
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
     WR_CHECK(host.live, "row {} is scheduled but not live", index_of(row.row));
-    WR_CHECK_LE(row.num_drafts, limits_.max_drafts);
-    WR_CHECK_LE(row.num_logits, limits_.decode_len());
-    const int32_t place = static_cast<int32_t>(&row - batch_.rows.data());
-    batch_.num_decode_rows += row.num_tokens == 1 && batch_.num_decode_rows == place ? 1 : 0;
-    batch_.num_prefill_rows += row.num_computed_tokens < host.prefill_len ? 1 : 0;
-    batch_.num_logits += row.num_logits;
-    batch_.sample_rules |= row.num_logits > 0 ? host.sample_rules : 0;
+    num_prefill_rows += row.num_computed_tokens < host.prefill_len ? 1 : 0;
+    num_logits += row.num_logits;
+    most_logits = std::max({most_logits, row.num_logits, 1 + row.num_drafts});
+    sample_rules |= row.num_logits > 0 ? host.sample_rules : 0;
   }
+  WR_CHECK_LE(most_logits, limits_.decode_len());
+  batch_.num_logits = num_logits;
+  batch_.num_prefill_rows = num_prefill_rows;
+  batch_.sample_rules = sample_rules;
+  const auto longer = std::find_if(batch_.rows.begin(),
+                                   batch_.rows.end(),
+                                   [](const ScheduledRow& row) { return row.num_tokens != 1; });
+  batch_.num_decode_rows = static_cast<int32_t>(longer - batch_.rows.begin());
   pad_batch(step, vote.eager);
 }
 
