@@ -54,7 +54,7 @@ int32_t GrammarProgress::add(uint64_t request, const Grammar& grammar) {
   place->request = request;
   place->number = free_.back();
   place->grammar = grammar;
-  place->words.resize(static_cast<size_t>((1 + max_drafts_) * num_words_));
+  place->words.resize(static_cast<size_t>(1 + max_drafts_) * static_cast<size_t>(num_words_));
   place->tokens.reserve(static_cast<size_t>(1 + max_drafts_));
   place->drafts.reserve(static_cast<size_t>(max_drafts_));
   free_.pop_back();

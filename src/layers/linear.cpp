@@ -29,6 +29,7 @@ std::vector<float> stacked_bias(const ParameterLoader& loader,
 
 std::vector<TensorSpec> weights_of(const std::vector<LinearPart>& parts) {
   std::vector<TensorSpec> weights;
+  weights.reserve(parts.size());
   for (const LinearPart& part : parts) {
     weights.push_back(part.weight);
   }

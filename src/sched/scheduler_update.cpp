@@ -66,8 +66,8 @@ void Scheduler::take_result(const PlannedRow& planned,
     r.num_computed -= planned.num_logits - row.tokens.count;
   }
   while (delta.tokens.count < row.tokens.count && delta.reason == FinishReason::kNone) {
-    const TokenId token =
-        out.token_ids[static_cast<size_t>(row.tokens.begin + delta.tokens.count++)];
+    const int32_t at = row.tokens.begin + delta.tokens.count++;
+    const TokenId token = out.token_ids[static_cast<size_t>(at)];
     r.tokens.push_back(token);
     delta.reason = finish_reason(r, token, delta.stop_token_id);
   }

@@ -116,7 +116,8 @@ TEST(WarmUp, OneRowWhereThereIsRoomForOne) {
     ASSERT_EQ(runner.steps.size(), 3U);
     EXPECT_EQ(runner.steps[0].scheduled,
               (std::vector<ScheduledRow>{{RowId{0}, chunk_len, 0, 0, 1}}));
-    EXPECT_EQ(runner.steps[1].scheduled, (std::vector<ScheduledRow>{{RowId{0}, 1, chunk_len, 0}}));
+    EXPECT_EQ(runner.steps[1].scheduled,
+              (std::vector<ScheduledRow>{{RowId{0}, 1, chunk_len, 0, 1}}));
     EXPECT_TRUE(runner.steps[1].finished_rows.empty());
     EXPECT_EQ(runner.steps[2].finished_rows, std::vector<RowId>{RowId{0}});
   }

@@ -94,7 +94,8 @@ void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const DeviceFacts& de
                        ceil_div(plan.num_tiles, plan.num_blocks * plan.num_teams);
   plan.stages = std::min({plan.stages, most, kSkinnyMaxStages});
   const SharedBytes bytes = shared_bytes(args, plan);
-  plan.shared_bytes = static_cast<size_t>(bytes.fixed + plan.stages * bytes.stage);
+  const int64_t total = int64_t{bytes.fixed} + int64_t{plan.stages} * bytes.stage;
+  plan.shared_bytes = static_cast<size_t>(total);
 }
 
 }  // namespace warprow::cuda

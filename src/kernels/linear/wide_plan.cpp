@@ -48,7 +48,7 @@ int32_t wide_parts_at(const WidePlan& plan) {
 
 size_t wide_shared_bytes(const WidePlan& plan) {
   const int32_t ring = std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
-  return static_cast<size_t>(ring + parts_bytes(plan) + kAlign);
+  return static_cast<size_t>(ring) + static_cast<size_t>(parts_bytes(plan)) + kAlign;
 }
 
 int32_t wide_stages(const WidePlan& plan, int32_t shared_bytes) {
