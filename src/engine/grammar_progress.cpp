@@ -54,9 +54,10 @@ int32_t GrammarProgress::add(uint64_t request, const Grammar& grammar) {
   place->request = request;
   place->number = free_.back();
   place->grammar = grammar;
-  place->words.resize(static_cast<size_t>(1 + max_drafts_) * static_cast<size_t>(num_words_));
-  place->tokens.reserve(static_cast<size_t>(1 + max_drafts_));
-  place->drafts.reserve(static_cast<size_t>(max_drafts_));
+  const auto max_drafts = static_cast<size_t>(max_drafts_);
+  place->words.resize((1 + max_drafts) * static_cast<size_t>(num_words_));
+  place->tokens.reserve(1 + max_drafts);
+  place->drafts.reserve(max_drafts);
   free_.pop_back();
   place_of_.emplace(request, place->number);
   while (std::ssize(threads_) < num_threads_) {
