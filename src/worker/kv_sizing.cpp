@@ -13,11 +13,6 @@ namespace {
 
 int32_t num_groups(const ModelPlan& plan) { return static_cast<int32_t>(plan.kv.groups.size()); }
 
-// Tokens of one request that so many blocks hold.
-int64_t held_tokens(const ModelPlan& plan, int64_t num_blocks) {
-  return max_tokens_held({plan.kv.groups, static_cast<int32_t>(num_blocks)});
-}
-
 // Blocks for the bytes granted, and the longest request they allow.
 Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
   const ResolvedConfig& config = plan.config;
@@ -36,7 +31,7 @@ Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
                             config.block_size));
   }
   plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
-  const int64_t held = held_tokens(plan, plan.kv_cache.num_blocks);
+  const int64_t held = max_tokens_held(plan.kv_cache);
   if (wished_len > held) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; "
@@ -118,6 +113,15 @@ Result<void> check_fit(const ModelPlan& plan) {
   return {};
 }
 
+void describe_kv_cache(ModelPlan& plan) {
+  MemoryPlan& memory = plan.memory;
+  memory.kv_block_bytes = plan.kv_cache.block_bytes();
+  memory.kv_bytes = plan.kv_cache.total_bytes();
+  memory.kv_tokens = max_tokens_held(plan.kv_cache);
+  memory.num_blocks = plan.kv_cache.num_blocks;
+  memory.max_model_len = plan.config.max_model_len;
+}
+
 RankTerms offer(const ModelPlan& plan) {
   const int32_t planned = plan.kv_cache.num_blocks;
   if (!plan.kv_takes_rest) {
@@ -132,7 +136,7 @@ Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
   if (terms.num_blocks == plan.kv_cache.num_blocks) {
     return {};
   }
-  const int64_t held = held_tokens(plan, terms.num_blocks);
+  const int64_t held = max_tokens_held({plan.kv.groups, terms.num_blocks});
   const int64_t len = std::min<int64_t>(plan.config.max_model_len, held);
   if (len < 1 || (plan.max_model_len_is_wish && len < plan.config.max_model_len)) {
     return fail(
@@ -148,10 +152,8 @@ Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
               plan.kv_cache.num_blocks,
               plan.memory.foreign_measured_bytes);
   plan.kv_cache.num_blocks = terms.num_blocks;
-  plan.memory.num_blocks = terms.num_blocks;
-  plan.memory.kv_bytes = plan.kv_cache.total_bytes();
   plan.config.max_model_len = static_cast<int32_t>(len);
-  plan.memory.max_model_len = plan.config.max_model_len;
+  describe_kv_cache(plan);
   return {};
 }
 

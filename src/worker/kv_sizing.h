@@ -20,6 +20,9 @@ Result<void> size_memory(ModelPlan& plan,
                          const std::function<void(ModelPlan&)>& measure);
 Result<void> check_fit(const ModelPlan& plan);
 
+// Writes the cache's size, and the longest request, into the memory plan.
+void describe_kv_cache(ModelPlan& plan);
+
 // What this rank can hold of the planned cache now that foreign memory was measured: all of it, or
 // less where that took more than was estimated.
 RankTerms offer(const ModelPlan& plan);

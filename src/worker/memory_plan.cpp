@@ -81,7 +81,7 @@ std::string format_plan(const MemoryPlan& plan) {
                      plan.num_blocks,
                      plan.block_size,
                      plan.kv_block_bytes,
-                     plan.kv_tokens()));
+                     plan.kv_tokens));
   line("total", fmt::format("{:10.1f} MiB", mib(plan.planned_bytes())));
   if (!plan.pinned_is_device) {
     figure(
@@ -113,7 +113,7 @@ std::string plan_json(const MemoryPlan& plan) {
       {"kv_block_bytes", plan.kv_block_bytes},
       {"num_blocks", plan.num_blocks},
       {"block_size", plan.block_size},
-      {"kv_tokens", plan.kv_tokens()},
+      {"kv_tokens", plan.kv_tokens},
       {"max_model_len", plan.max_model_len},
       {"max_num_seqs", plan.max_num_seqs},
       {"max_num_batched_tokens", plan.max_num_batched_tokens},

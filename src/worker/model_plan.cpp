@@ -42,12 +42,8 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
   memory.dtype = config.dtype;
   memory.device = plan.device.name;
   memory.checkpoint_bytes = static_cast<int64_t>(plan.checkpoint->total_bytes());
-  memory.kv_block_bytes = plan.kv_cache.block_bytes();
-  memory.kv_bytes = plan.kv_cache.total_bytes();
-  memory.num_blocks = plan.kv_cache.num_blocks;
-  memory.num_kv_groups = static_cast<int32_t>(plan.kv.groups.size());
+  describe_kv_cache(plan);
   memory.block_size = config.block_size;
-  memory.max_model_len = config.max_model_len;
   memory.max_num_seqs = config.max_num_seqs;
   memory.max_num_batched_tokens = config.max_num_batched_tokens;
   memory.threads = config.threads;
