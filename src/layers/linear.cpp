@@ -43,18 +43,20 @@ Linear::Linear(ParameterLoader& loader,
                const LinearMode& mode) {
   args_.act = mode.act;
   args_.batch_invariant = mode.batch_invariant;
-  if (loader.stacks(weights_of(parts))) {
-    load_stacked(loader, parts);
+  const std::vector<TensorSpec> weights = weights_of(parts);
+  if (loader.stacks(weights)) {
+    load_stacked(loader, weights, stacked_bias(loader, parts));
   } else {
     load_segments(loader, parts);
   }
 }
 
-void Linear::load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts) {
+void Linear::load_stacked(ParameterLoader& loader,
+                          const std::vector<TensorSpec>& weights,
+                          std::vector<float> bias) {
   args_.num_segments = 1;
-  args_.segments[0].w = loader.stacked(weights_of(parts));
+  args_.segments[0].w = loader.stacked(weights);
   num_outputs_ = args_.segments[0].w.n;
-  std::vector<float> bias = stacked_bias(loader, parts);
   if (!bias.empty()) {
     args_.segments[0].bias = loader.constants(std::move(bias)).data;
   }

@@ -66,7 +66,9 @@ class Linear {
                const HalfNorm* next_norm = nullptr) const;
 
  private:
-  void load_stacked(ParameterLoader& loader, const std::vector<LinearPart>& parts);
+  void load_stacked(ParameterLoader& loader,
+                    const std::vector<TensorSpec>& weights,
+                    std::vector<float> bias);  // empty: none
   void load_segments(ParameterLoader& loader, const std::vector<LinearPart>& parts);
 
   LinearArgs args_;  // without x and y
