@@ -9,7 +9,8 @@ namespace warprow {
 
 // The operations that callers know by type. Each has a name, an argument as the rank reads it, and an
 // answer as the caller gets it; what passes between them is text (runner/operations.h), so that a rank
-// may live in another process. What an operation does stands where it is added: Worker::call.
+// may live in another process. What an operation does stands where it is added: in
+// Worker::add_operations, or in the runner feature that it belongs to.
 //
 // Owns: nothing. Thread: any.
 

@@ -46,12 +46,10 @@ class Worker {
   [[nodiscard]] bool output_ready() const { return rank_.runner->output_ready(); }
   void take_output(ModelRunnerOutput& output) { rank_.runner->take_output(output); }
 
-  // Named operations, the runner's besides these: check_health, memory_plan (JSON; argument "text": as
-  // `warprow plan` shows it), state_checksum (rows, parameters, tables, history and KV cache; waits for
-  // the device), time_steps
-  // (argument: how many of the next steps), step_times (waits; JSON [[begin, end], ...] in
-  // microseconds of those steps on the device, empty on a CPU), sleep (argument: the level) and
-  // wake_up (argument: tags), see SleepMode. Nothing for an unknown name.
+  // Named operations, those of the runner's features and these: check_health, memory_plan (JSON;
+  // argument "text": as `warprow plan` shows it), state_checksum (rows, parameters, tables, history
+  // and KV cache; waits for the device), sleep (argument: the level) and wake_up (argument: tags), see
+  // SleepMode. Nothing for an unknown name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,
                                                 const std::string& argument) {
     return rank_.runner->operations().call(operation, argument);
