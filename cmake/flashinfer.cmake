@@ -57,13 +57,16 @@ flashinfer_write(epilogue.cuh)
 
 # The decode kernels. XQA is a source file that macros configure, so each instance is a file of a few lines that includes it
 # (src/kernels/attention/flashinfer_xqa.cuh). Its launcher is left out, since it calls CUDA before main(); its queries are read
-# where the QKV projection left them instead of from a matrix of their own; and how few tiles of keys make a split worth while
-# is an argument, in the place of the cache's scale, which bf16 has not.
+# where the QKV projection left them instead of from a matrix of their own; a row's pages begin where the front of their list
+# says instead of at equal distances; and how few tiles of keys make a split worth while is an argument, in the place of the
+# cache's scale, which bf16 has not.
 flashinfer_read(csrc/xqa/mha_sm90.cu)
 flashinfer_edit("#ifndef GENERATE_CUBIN\nvoid launchHopperF8MHA(" "@LAUNCHER@")
 string(REGEX REPLACE "@LAUNCHER@.*" "#endif\n" text "${text}")
 flashinfer_edit("q, headGrpSize * (nbKHeads * (beamWidth * ctaInputTokBeg) + idxHeadGrp)}"
   "q, headGrpSize * idxHeadGrp + (headGrpSize + 2) * nbKHeads * ctaInputTokBeg}")
+flashinfer_edit("baseOffset{idxReq * cacheList.maxNbPagesPerSeq}"
+  "baseOffset{static_cast<uint32_t>(cacheList.kvCachePageList[idxReq])}")
 flashinfer_edit("nbTilesInUse >= multiBlockMinNbTiles)" "nbTilesInUse >= 2 * static_cast<uint32_t>(kvCacheScale))")
 flashinfer_edit("nbTilesInUse / multiBlockMinNbTilesPerCta" "nbTilesInUse / static_cast<uint32_t>(kvCacheScale)")
 flashinfer_write(xqa.cuh)

@@ -4,6 +4,7 @@
 // products.
 #include "device/cpu/cpu_device.h"
 #include "kernels/attention/paged_attention.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,6 +51,7 @@ class Batch {
     table_.resize(static_cast<size_t>(rows) * static_cast<size_t>(row_blocks));
     std::iota(table_.begin(), table_.end(), 0);
     std::shuffle(table_.begin(), table_.end(), std::mt19937(1));
+    begins_ = test::equal_begins(rows, row_blocks);
     lens_.assign(static_cast<size_t>(rows), context);
     for (int32_t r = 0; r <= rows; ++r) {
       rows_.push_back(r);
@@ -73,7 +75,7 @@ class Batch {
     args_.num_q_heads = shape.num_q_heads;
     args_.q = make_view<const float>(q_.data(), num_toks, width);
     args_.out = make_view(out_.data(), num_toks, width);
-    args_.block_table = make_view<const int32_t>(table_.data(), int64_t{rows}, int64_t{row_blocks});
+    args_.block_table = {table_.data(), begins_.data(), static_cast<int32_t>(table_.size())};
     args_.idx_mapping = make_view<const int32_t>(rows_.data(), int64_t{rows});
     args_.query_start_loc = make_view<const int32_t>(starts_.data(), int64_t{rows} + 1);
     args_.seq_lens = make_view<const int32_t>(lens_.data(), int64_t{rows});
@@ -98,7 +100,7 @@ class Batch {
   std::unique_ptr<cpu::CpuDevice> device_;
   std::unique_ptr<Stream> stream_;
   std::vector<uint16_t> k_, v_;
-  std::vector<int32_t> table_, lens_, rows_, starts_;
+  std::vector<int32_t> table_, begins_, lens_, rows_, starts_;
   std::vector<float> q_, out_;
   std::vector<std::byte> scratch_;
   PagedAttentionArgs args_;

@@ -3,6 +3,7 @@
 // tokens. A graph holds one call per layer of as many layers as L2 cannot hold, with a small kernel
 // before each, which a step has there; the schedule, made once a step, is timed on its own.
 #include "kernels/attention/native_attention.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -93,7 +94,9 @@ class Bench {
     args_.kv.block_size = block;
     args_.kv.head_stride = options.nhd ? c.dim : int64_t{block} * c.dim;
     args_.kv.token_stride = options.nhd ? int64_t{c.kv_heads} * c.dim : c.dim;
-    args_.block_table = make_view<const int32_t>(buffers_.upload(table), n, max_blocks);
+    args_.block_table = {buffers_.upload(table),
+                         buffers_.upload(test::equal_begins(n, max_blocks)),
+                         static_cast<int32_t>(table.size())};
     args_.idx_mapping = make_view<const int32_t>(buffers_.upload(idx), n);
     args_.query_start_loc = make_view<const int32_t>(buffers_.upload(starts), n + 1);
     args_.seq_lens = make_view<const int32_t>(buffers_.upload(lens), n);

@@ -5,6 +5,7 @@
 // decodes with other numbers of splits a row instead, `fa2` the FA2 template with the blocks of 16.
 #include "base/dtype.h"
 #include "kernels/attention/flashinfer_params.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -97,7 +98,9 @@ class Bench {
                         kHeads * kDim);
     cache_ = reinterpret_cast<std::byte*>(
         buffers_.normal_bf16(layer_bytes_ / 2 * static_cast<size_t>(num_layers_)));
-    args_.block_table = make_view<const int32_t>(buffers_.upload(table), num_rows, max_blocks);
+    args_.block_table = {buffers_.upload(table),
+                         buffers_.upload(test::equal_begins(num_rows, max_blocks)),
+                         static_cast<int32_t>(table.size())};
     args_.idx_mapping = make_view<const int32_t>(buffers_.upload(idx), num_rows);
     args_.query_start_loc = make_view<const int32_t>(buffers_.upload(starts), num_rows + 1);
     args_.seq_lens = make_view<const int32_t>(buffers_.upload(lens), num_rows);
@@ -108,6 +111,7 @@ class Bench {
                     static_cast<int32_t>(num_rows),
                     static_cast<int32_t>(toks),
                     max_blocks,
+                    static_cast<int64_t>(table.size()),
                     num_sms,
                     fa2};
     // The partial results of the largest number of splits that is tried.

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "kernels/attention/block_table_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 
@@ -80,7 +81,7 @@ struct AttentionBatch {
 // What the attention of one KV group needs in one step.
 struct AttentionMetadata {
   AttentionBatch batch;
-  View<const int32_t, 2> block_table;  // [max_num_seqs, max_blocks] by row, in kernel blocks
+  BlockTableView block_table;  // in kernel blocks
   View<const int64_t, 1>
       slot_mapping;  // [max_num_batched_tokens] slot of each token, -1: write nothing
 };
@@ -111,7 +112,8 @@ struct AttentionLimits {
   int32_t max_num_rows = 0;
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
   int32_t max_num_toks = 0;
-  int32_t max_num_blocks = 0;  // kernel blocks of one row
+  int32_t max_num_blocks = 0;   // kernel blocks of one row
+  int64_t num_table_cells = 0;  // BlockTableView::num_cells
 };
 
 // A family of attention kernels: what it can do, what it prepares once a step and group, and the

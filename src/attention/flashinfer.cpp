@@ -70,6 +70,7 @@ class FlashInferAttention final : public AttentionBackend {
     limits_.max_rows = limits.max_num_rows;
     limits_.max_toks = limits.max_num_toks;
     limits_.max_blocks = limits.max_num_blocks;
+    limits_.num_table_cells = limits.num_table_cells;
     limits_.num_sms = device.facts().num_sms;
     batch_invariant_ = limits.batch_invariant;
     const std::string_view unmet = flashinfer_unmet_need(limits_);

@@ -28,6 +28,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.num_drafts = facts.max_drafts;
   result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
   result.kv = facts.kv;
+  result.token_pages = facts.token_pages;
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include "executor/rank_answers.h"
 #include "executor/rank_operations.h"
 #include "kv/kv_spec.h"
+#include "kv/token_pages.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
@@ -24,6 +25,7 @@ struct ModelFacts {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
+  TokenPages token_pages;
   int32_t prefill_toks_per_decode = 0;  // SchedulerConfig's; what suits the device
   bool has_hidden_states = false;       // requests may ask for them
   int32_t max_drafts = 0;  // that rows propose for themselves; SchedulerConfig's num_drafts

@@ -31,6 +31,7 @@ class UniprocExecutor final : public Executor {
               mine.config.max_num_seqs,
               mine.config.max_num_batched_tokens,
               mine.kv_cache,
+              mine.runner.token_pages,
               mine.config.prefill_toks_per_decode,
               mine.config.enable_hidden_states,
               mine.runner.max_drafts};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 // Arithmetic over KV blocks that scheduler, memory plan and runner must agree on. Pure functions;
 // tokens and blocks are counts >= 0, block sizes > 0.
@@ -17,33 +18,17 @@ namespace warprow {
   return block_bytes > 0 ? kv_bytes / block_bytes : 0;
 }
 
-// The longest request that the pool holds alone, in tokens, when nothing leaves a window.
-[[nodiscard]] inline int64_t max_tokens_held(const KvCacheSpec& spec) {
-  const int64_t blocks = spec.num_blocks - 1;  // without the null block
-  const auto needed = [&](int64_t tokens) {
-    int64_t sum = 0;
-    for (const KvGroupSpec& group : spec.groups) {
-      sum += ceil_div(tokens, int64_t{group.block_size});
-    }
-    return sum;
-  };
-  int64_t held = 0;  // needed(held) <= blocks < needed(beyond)
-  int64_t beyond = 1;
-  for (const KvGroupSpec& group : spec.groups) {
-    beyond = std::max(beyond, (blocks + 1) * group.block_size + 1);
-  }
-  while (beyond - held > 1) {
-    const int64_t middle = held + (beyond - held) / 2;
-    (needed(middle) <= blocks ? held : beyond) = middle;
-  }
-  return held;
-}
-
 // Width of a row's block table: ceil(L / bs), rounded up to a multiple of 128 / bs for blocks of up
 // to 128 tokens, so that a table always covers whole tiles of 128 tokens.
 [[nodiscard]] constexpr int32_t max_blocks_per_row(int32_t max_model_len, int32_t block_size) {
   const int32_t blocks = ceil_div(max_model_len, block_size);
   return block_size <= 128 ? round_up(blocks, 128 / block_size) : blocks;
+}
+
+// How far a row's steps may run past its end: the host learns of accepted drafts late, so by the drafts of
+// the steps in flight. Those tokens are dropped.
+[[nodiscard]] constexpr int32_t draft_overhang(int32_t max_steps_in_flight, int32_t num_drafts) {
+  return max_steps_in_flight * num_drafts;
 }
 
 // The first token that the query at position `num_computed` can still see through a window of
@@ -66,6 +51,36 @@ namespace warprow {
   const int64_t tokens = int64_t{window} - 1 + max_step_tokens;
   const int64_t seen = tokens < max_model_len ? tokens : max_model_len;
   return static_cast<int32_t>(ceil_div(seen, int64_t{block_size})) + 1;
+}
+
+// Blocks that a request of so many tokens holds at most at once, when at most max_step_tokens enter in one
+// step.
+[[nodiscard]] inline int64_t blocks_of_request(std::span<const KvGroupSpec> groups,
+                                               int64_t tokens,
+                                               int32_t max_step_tokens) {
+  int64_t sum = 0;
+  for (const KvGroupSpec& group : groups) {
+    const int64_t blocks = ceil_div(tokens, int64_t{group.block_size});
+    const bool slides = group.kind == KvKind::kSlidingWindow;
+    sum += slides
+               ? std::min<int64_t>(
+                     blocks,
+                     max_window_blocks(group.window, max_step_tokens, INT32_MAX, group.block_size))
+               : blocks;
+  }
+  return sum;
+}
+
+// The longest request that the pool holds alone, in tokens; INT32_MAX where windows pass all of its length.
+[[nodiscard]] inline int64_t max_tokens_held(const KvCacheSpec& spec, int32_t max_step_tokens) {
+  const int64_t blocks = spec.num_blocks - 1;  // without the null block
+  int64_t held = 0;                            // fits; beyond does not
+  int64_t beyond = int64_t{INT32_MAX} + 1;
+  while (beyond - held > 1) {
+    const int64_t middle = held + (beyond - held) / 2;
+    (blocks_of_request(spec.groups, middle, max_step_tokens) <= blocks ? held : beyond) = middle;
+  }
+  return held;
 }
 
 }  // namespace warprow

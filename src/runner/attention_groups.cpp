@@ -31,7 +31,8 @@ AttentionGroups::AttentionGroups(Device& device,
     of_group.max_num_rows = limits.max_num_seqs;
     of_group.batch_invariant = batch_invariant;
     of_group.max_num_toks = limits.max_num_toks;
-    of_group.max_num_blocks = static_cast<int32_t>(tables.table(group).shape[1]);
+    of_group.max_num_blocks = tables.max_blocks(group);
+    of_group.num_table_cells = tables.view(group).num_cells;
     backends_[g]->allocate(workspace, device, of_group);
     forward_[g].backend = backends_[g].get();
   }
@@ -50,7 +51,7 @@ void AttentionGroups::prepare(Stream& stream,
                 batch.num_toks_padded,
                 batch.num_decode_rows};
   for (size_t g = 0; g < groups_.size(); ++g) {
-    base.block_table = tables.table(static_cast<int32_t>(g));
+    base.block_table = tables.view(static_cast<int32_t>(g));
     base.slot_mapping = make_view<const int64_t>(
         inputs.slot_mapping + static_cast<int64_t>(g) * max_toks, max_toks);
     forward_[g].metadata = forward_[g].backend->build_metadata(stream, groups_[g], base);

@@ -2,39 +2,174 @@
 #include "runner/block_tables.h"
 
 #include "base/check.h"
+#include "base/math.h"
 #include "kv/kv_math.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace warprow {
+
+// Twice what can be in use: a segment may be as large as its used cells again, and moving all of them
+// together is paid for by at least half of the pool's cells written since.
+TableSegments::TableSegments(const Limits& limits)
+    : limits_(limits), rows_(static_cast<size_t>(limits.num_rows)) {
+  const int64_t of_all = int64_t{limits.num_rows} * limits.max_row_cells;
+  const int64_t cells = std::min(of_all, 2 * limits.max_used);
+  WR_CHECK_LE(cells, int64_t{INT32_MAX});
+  cells_.resize(static_cast<size_t>(cells));
+  changed_.reserve(rows_.size());
+  order_.reserve(rows_.size());
+}
+
+std::span<int32_t> TableSegments::append(int32_t row, int32_t start, int32_t count) {
+  Segment& segment = rows_[static_cast<size_t>(row)];
+  const int32_t needed = start + count;
+  WR_CHECK_LE(needed, limits_.max_row_cells);
+  segment.used = start;
+  if (needed > segment.capacity) {
+    grow(row, needed);
+  }
+  segment.used = needed;
+  note_change(row, start);
+  return std::span(cells_).subspan(static_cast<size_t>(segment.begin + start),
+                                   static_cast<size_t>(count));
+}
+
+void TableSegments::note_change(int32_t row, int32_t first) {
+  Segment& segment = rows_[static_cast<size_t>(row)];
+  if (segment.first_changed == kUnchanged) {
+    changed_.push_back(row);
+  }
+  segment.first_changed = std::min(segment.first_changed, first);
+}
+
+void TableSegments::grow(int32_t row, int32_t needed) {
+  Segment& segment = rows_[static_cast<size_t>(row)];
+  const int64_t size = num_cells();
+  const bool fits_all = size == int64_t{limits_.num_rows} * limits_.max_row_cells;
+  const int32_t least = round_up(needed, limits_.unit);
+  const int32_t wanted =
+      fits_all ? limits_.max_row_cells
+               : std::min(limits_.max_row_cells, std::max(2 * segment.capacity, least));
+  if (end_ + int64_t{wanted} > size) {
+    move_together();
+  }
+  const int32_t capacity = end_ + int64_t{wanted} > size ? least : wanted;
+  WR_CHECK_LE(end_ + int64_t{capacity}, size);
+  move(segment, end_, capacity);
+  end_ += capacity;
+  note_change(row, 0);
+}
+
+// Segments move towards the front in their order, so none is written over before it has moved.
+void TableSegments::move_together() {
+  order_.clear();
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row].used > 0) {
+      order_.push_back(static_cast<int32_t>(row));
+    } else {
+      rows_[row].capacity = 0;
+    }
+  }
+  std::ranges::sort(
+      order_, {}, [this](int32_t row) { return rows_[static_cast<size_t>(row)].begin; });
+  end_ = 0;
+  for (const int32_t row : order_) {
+    Segment& segment = rows_[static_cast<size_t>(row)];
+    const int32_t capacity = round_up(segment.used, limits_.unit);
+    if (segment.begin != end_) {
+      move(segment, end_, capacity);
+      note_change(row, 0);
+    }
+    segment.capacity = capacity;
+    end_ += capacity;
+  }
+}
+
+void TableSegments::move(Segment& segment, int32_t to, int32_t capacity) {
+  const auto from = cells_.begin() + segment.begin;
+  const auto target = cells_.begin() + to;
+  if (to < segment.begin) {
+    std::copy(from, from + segment.used, target);
+  } else {
+    std::copy_backward(from, from + segment.used, target + segment.used);
+  }
+  segment.begin = to;
+  segment.capacity = capacity;
+  segment.moved = true;
+}
+
+void TableSegments::stage(StagedWrites& staged, int32_t cells, int32_t begins, int32_t group) {
+  for (const int32_t row : changed_) {
+    Segment& segment = rows_[static_cast<size_t>(row)];
+    const int32_t first = std::exchange(segment.first_changed, kUnchanged);
+    if (std::exchange(segment.moved, false)) {
+      staged.stage(begins, RowId{row}, group, 1)[0] = segment.begin;
+    }
+    const int32_t count = segment.used - first;
+    if (count > 0) {
+      const auto from = cells_.begin() + segment.begin + first;
+      std::copy_n(
+          from, count, staged.stage(cells, RowId{row}, segment.begin + first, count).begin());
+    }
+  }
+  changed_.clear();
+}
 
 BlockTables::BlockTables(Arena& state,
                          std::span<const KvGroupSpec> groups,
                          const StepLimits& limits,
                          StagedTables& staged)
-    : groups_(groups.begin(), groups.end()) {
-  for (const KvGroupSpec& group : groups_) {
-    const int64_t max_blocks = int64_t{max_blocks_per_row(limits.max_row_len(), group.block_size)} *
-                               group.kernel_blocks_per_block();
-    const int64_t num_cells = limits.max_num_seqs * max_blocks;
-    tables_.push_back(make_view(state.alloc<int32_t>(num_cells), limits.max_num_seqs, max_blocks));
-    // A new row's blocks and those of a running row come once in a step.
-    staged_tables_.push_back(
-        staged.add(tables_.back().data, max_blocks, int64_t{2} * limits.max_num_seqs, num_cells));
+    : num_rows_(limits.max_num_seqs) {
+  const auto num_groups = static_cast<int64_t>(groups.size());
+  begins_ = state.alloc<int32_t>(num_rows_ * num_groups);
+  begins_table_ = staged.add(begins_, num_groups, num_rows_ * num_groups, num_rows_ * num_groups);
+  const int64_t max_tokens = limits.all_token_pages().max_tokens();
+  for (const KvGroupSpec& group : groups) {
+    const int32_t per_block = group.kernel_blocks_per_block();
+    TableSegments::Limits cells;
+    cells.num_rows = num_rows_;
+    cells.max_row_cells = max_blocks_per_row(limits.max_row_len(), group.block_size) * per_block;
+    cells.unit = max_blocks_per_row(1, group.block_size) * per_block;
+    cells.max_used = max_tokens / group.kernel_block_size + int64_t{num_rows_} * cells.unit;
+    TableSegments segments(cells);
+    auto* memory = state.alloc<int32_t>(segments.num_cells());
+    // A row's cells are named by their place in the pool: rows have no stride.
+    const int32_t table = staged.add(memory, 0, num_rows_, segments.max_staged());
+    groups_.push_back({group, cells.max_row_cells, std::move(segments), memory, table});
   }
 }
 
-void BlockTables::append(const BlockAppend& append,
-                         std::span<const BlockId> blocks,
-                         StagedWrites& staged) const {
-  const int32_t per_block = groups_[static_cast<size_t>(append.group)].kernel_blocks_per_block();
+void BlockTables::append(const BlockAppend& append, std::span<const BlockId> blocks) {
+  Group& group = groups_[static_cast<size_t>(append.group)];
+  const int32_t per_block = group.spec.kernel_blocks_per_block();
   const auto count = static_cast<int32_t>(blocks.size()) * per_block;
-  const int32_t start = append.start * per_block;
-  WR_CHECK_LE(start + count, table(append.group).shape[1]);
   const std::span<int32_t> cells =
-      staged.stage(staged_tables_[static_cast<size_t>(append.group)], append.row, start, count);
+      group.segments.append(index_of(append.row), append.start * per_block, count);
   for (size_t i = 0; i < cells.size(); ++i) {
     const auto part = static_cast<int32_t>(i) % per_block;
     cells[i] = index_of(blocks[i / static_cast<size_t>(per_block)]) * per_block + part;
   }
+}
+
+void BlockTables::release(RowId row) {
+  for (Group& group : groups_) {
+    group.segments.release(index_of(row));
+  }
+}
+
+void BlockTables::stage(StagedWrites& staged) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].segments.stage(staged, groups_[g].table, begins_table_, static_cast<int32_t>(g));
+  }
+}
+
+BlockTableView BlockTables::view(int32_t group) const {
+  return {of(group).cells,
+          begins_ + group,
+          static_cast<int32_t>(of(group).segments.num_cells()),
+          static_cast<int32_t>(groups_.size())};
 }
 
 }  // namespace warprow

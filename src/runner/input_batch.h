@@ -29,6 +29,15 @@ struct InputBuffers {
   int32_t* logits_indices;  // dev i32 [max_logits]            tail: -1 by pad_tail
   int32_t* logit_row;       // dev i32 [max_logits]            tail: -1 by pad_tail
   int32_t* logit_pos;       // dev i32 [max_logits]  tail: stale; read where logit_row >= 0
+  // dev f32 [max_num_toks, hidden_size] or empty: of tokens whose id is negative
+  View<float, 2> embeddings = {};
+
+  // Those of the first num_toks tokens.
+  [[nodiscard]] View<const float, 2> embeddings_of(int32_t num_toks) const {
+    View<const float, 2> view = embeddings;
+    view.shape[0] = view.empty() ? 0 : num_toks;
+    return view;
+  }
 };
 
 // One step's batch: host counts, the rows in batch order, and the device arrays of the step. A

@@ -108,7 +108,8 @@ void ModelRunner::run_forward() {
     hidden_ = model_
                   .forward(stream_,
                            {make_view<const int32_t>(inputs_.input_ids, toks),
-                            make_view<const int32_t>(inputs_.positions, 1, toks)})
+                            make_view<const int32_t>(inputs_.positions, 1, toks),
+                            inputs_.embeddings_of(toks)})
                   .hidden;
   };
   const auto whole_step = [&] {
@@ -189,8 +190,11 @@ void ModelRunner::draw_tokens(int32_t num_items) {
               sampled.tokens,
               sampled.num_sampled,
               sampled.num_rejected};
-  op.update = {
-      batch_.device, sampled.tokens, sampled.num_sampled, sampled.num_rejected, rows_.history()};
+  op.update = {batch_.device,
+               sampled.tokens,
+               sampled.num_sampled,
+               sampled.num_rejected,
+               rows_.store().tokens()};
   op.publish = {batch_.device,
                 sampled,
                 outputs_.arrays(),
@@ -225,12 +229,12 @@ void ModelRunner::take_output(ModelRunnerOutput& output) {
   const ScopedRange range("take_output");
   outputs_.take(output);
   each(&RunnerFeature::on_output, output);
-  done_step_ = output.step;
 }
 
 void ModelRunner::release_rows(const std::vector<RowId>& rows) {
   for (const RowId row : rows) {
     rows_.release(row);
+    tables_.release(row);
     each(&RunnerFeature::on_row_removed, row);
   }
 }
@@ -240,17 +244,20 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
   const ScopedRange range("update_rows");
   release_rows(step.finished_rows);
   release_rows(step.preempted_rows);
+  for (const PageAppend& append : step.page_appends) {
+    rows_.append(append, step, staged_);
+  }
   for (const NewRow& row : step.new_rows) {
-    rows_.add(row, step, done_step_, staged_);
+    rows_.add(row, step, staged_);
     each(&RunnerFeature::on_row_added, row, step, staged_);
   }
   for (const BlockAppend& append : step.block_appends) {
     const std::span blocks(step.block_ids);
     tables_.append(append,
                    blocks.subspan(static_cast<size_t>(append.blocks.begin),
-                                  static_cast<size_t>(append.blocks.count)),
-                   staged_);
+                                  static_cast<size_t>(append.blocks.count)));
   }
+  tables_.stage(staged_);
   stage_drafts(step);
   each(&RunnerFeature::stage, step, staged_);
 }

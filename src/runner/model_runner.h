@@ -39,13 +39,19 @@ struct RunnerOptions {
   int32_t max_model_len = 2048;
   int32_t max_steps_in_flight = 2;
   int32_t max_drafts = 0;        // draft tokens of a row in a step; 0: no speculation
+  TokenPages token_pages;        // no pages: as many as all rows can use
   bool batch_invariant = false;  // of attention; the model's layers have their own
   GraphOptions graphs;
   LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
   FeatureOptions features;
 
   [[nodiscard]] StepLimits limits() const {
-    return {max_num_seqs, max_num_batched_tokens, max_model_len, max_steps_in_flight, max_drafts};
+    return {max_num_seqs,
+            max_num_batched_tokens,
+            max_model_len,
+            max_steps_in_flight,
+            max_drafts,
+            token_pages};
   }
 };
 
@@ -142,7 +148,6 @@ class ModelRunner final : public Runner {
   InputBatch batch_;
   ActView hidden_;  // of the last forward
   int64_t row_state_bytes_ = 0;
-  int64_t done_step_ = 0;
   std::optional<ExecuteModelState> pending_;
 };
 

@@ -16,8 +16,7 @@ struct RowState {
   int32_t total_len = 0;            // tokens known now: prefill and sampled
   int32_t num_computed_tokens = 0;  // tokens whose keys and values are in the cache
   TokenId last_sampled = 0;
-  int32_t prompt_region = 0;  // where the prefill's tokens lie in the prompt store
-  int32_t reserved[2] = {};
+  int32_t reserved[3] = {};
 };
 static_assert(sizeof(RowState) == 32);
 static_assert(std::is_trivially_copyable_v<RowState>);

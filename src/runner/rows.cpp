@@ -41,9 +41,7 @@ RequestRows::RequestRows(Arena& state,
       params_(state.alloc<SamplingParams>(limits.max_num_seqs)),
       stop_ids_(state.alloc<int32_t>(int64_t{limits.max_num_seqs} * kStopIdsWidth)),
       token_lists_(state.alloc<int32_t>(int64_t{limits.max_num_seqs} * kTokenListsWidth)),
-      history_{state.alloc<int32_t>(int64_t{limits.max_num_seqs} * limits.max_row_len()),
-               limits.max_row_len()},
-      prompts_(device, limits.max_num_seqs, limits.max_steps_in_flight, limits.max_model_len),
+      store_(state, device, limits, staged),
       hosts_(static_cast<size_t>(limits.max_num_seqs)) {
   // In one step every row may be new.
   const auto add_table = [&](auto* cells, int64_t width) {
@@ -61,20 +59,27 @@ RequestRows::RequestRows(Arena& state,
   }
 }
 
-void RequestRows::add(const NewRow& row,
-                      const SchedulerOutput& out,
-                      int64_t done_step,
-                      StagedWrites& staged) {
+void RequestRows::append(const PageAppend& append,
+                         const SchedulerOutput& out,
+                         StagedWrites& staged) {
+  store_.append(append,
+                std::span(out.page_ids)
+                    .subspan(static_cast<size_t>(append.pages.begin),
+                             static_cast<size_t>(append.pages.count)),
+                staged);
+}
+
+void RequestRows::add(const NewRow& row, const SchedulerOutput& out, StagedWrites& staged) {
   Host& host = hosts_[static_cast<size_t>(index_of(row.row))];
   WR_CHECK(!host.live, "row {} is given out twice", index_of(row.row));
-  WR_CHECK_EQ(row.tokens.count, row.prefill_len);
+  WR_CHECK_EQ(row.embeds.count + row.tokens.count, row.prefill_len);
   const auto tokens =
       std::span(out.token_ids)
           .subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count));
   host.live = true;
   host.generation = row.generation;
   host.prefill_len = row.prefill_len;
-  host.prompt_region = prompts_.put(row.row, tokens, out.step, done_step);
+  store_.put_prefill(row.row, row.embeds.count, tokens);
   host.num_logprobs = row.params.num_logprobs;
   host.sample_rules = sample_rules_of(row.params);
 
@@ -83,7 +88,6 @@ void RequestRows::add(const NewRow& row,
   state.prefill_len = row.prefill_len;
   state.total_len = row.prefill_len;
   state.num_computed_tokens = row.num_computed_tokens;
-  state.prompt_region = host.prompt_region;
   staged.stage_struct(state_table_, row.row, state);
   staged.stage_struct(params_table_, row.row, row.params);
   if (row.params.min_tokens > 0) {

@@ -4,10 +4,10 @@
 #include "base/ids.h"
 #include "device/arena.h"
 #include "runner/ops/combine_tokens.h"
-#include "runner/prompt_store.h"
 #include "runner/row_state.h"
 #include "runner/staged_writes.h"
 #include "runner/step_limits.h"
+#include "runner/token_store.h"
 #include "wire/scheduler_output.h"
 #include "wire/token_lists.h"
 
@@ -18,7 +18,7 @@
 namespace warprow {
 
 // The persistent rows: a request owns one from admission to its end. The device's copy (RowState,
-// parameters, history) is authoritative; the host keeps what it needs for shapes.
+// parameters, tokens) is authoritative; the host keeps what it needs for shapes.
 //
 // Owns: the host mirrors; device arrays lie in the state arena.
 // Thread: the runner's.
@@ -30,8 +30,10 @@ class RequestRows {
 
   RequestRows(Arena& state, Device& device, const StepLimits& limits, StagedTables& staged);
 
+  // Pages for the row's tokens; before add() where the row is new.
+  void append(const PageAppend& append, const SchedulerOutput& out, StagedWrites& staged);
   // Admits a new row of `out`, the step's plan.
-  void add(const NewRow& row, const SchedulerOutput& out, int64_t done_step, StagedWrites& staged);
+  void add(const NewRow& row, const SchedulerOutput& out, StagedWrites& staged);
   void release(RowId row);
   // Drafts that come from the host, for the row's next step.
   void set_drafts(RowId row, std::span<const TokenId> drafts, StagedWrites& staged) const;
@@ -40,17 +42,11 @@ class RequestRows {
     bool live = false;
     uint32_t generation = 0;
     int32_t prefill_len = 0;
-    int32_t prompt_region = 0;
     int32_t num_logprobs = -1;
     uint32_t sample_rules = 0;  // SampleRules
   };
   [[nodiscard]] const Host& host(RowId row) const {
     return hosts_[static_cast<size_t>(index_of(row))];
-  }
-
-  // The row's prefill, [prefill_len], in host memory that the device reads too.
-  [[nodiscard]] const TokenId* prefill_tokens(RowId row) const {
-    return prompts_.base() + host(row).prompt_region * prompts_.region_stride();
   }
 
   [[nodiscard]] int32_t max_num_seqs() const { return static_cast<int32_t>(hosts_.size()); }
@@ -60,17 +56,15 @@ class RequestRows {
   [[nodiscard]] const int32_t* stop_ids() const { return stop_ids_; }
   // [max_num_seqs, kTokenListsWidth]  packed; rows with token lists only
   [[nodiscard]] const int32_t* token_lists() const { return token_lists_; }
-  [[nodiscard]] const OutputHistory& history() const { return history_; }
+  [[nodiscard]] const TokenStore& store() const { return store_; }
   // Written by a proposer, behind the update of the rows; read by the row's next step.
   [[nodiscard]] const DraftTokens& drafts() const { return drafts_; }
-  [[nodiscard]] const PromptStore& prompts() const { return prompts_; }
 
  private:
   RowState* states_;        // dev [max_num_seqs]
   SamplingParams* params_;  // dev [max_num_seqs]
   int32_t* stop_ids_;       // dev i32 [max_num_seqs, kStopIdsWidth]
   int32_t* token_lists_;    // dev i32 [max_num_seqs, kTokenListsWidth]
-  OutputHistory history_;   // dev [max_num_seqs, max_row_len]
   DraftTokens drafts_;      // dev [max_num_seqs, max_drafts]
   // Indices in staged writes.
   int32_t state_table_ = -1;
@@ -78,7 +72,7 @@ class RequestRows {
   int32_t stop_ids_table_ = -1;
   int32_t token_lists_table_ = -1;
   int32_t drafts_table_ = -1;
-  PromptStore prompts_;
+  TokenStore store_;
   std::vector<Host> hosts_;  // [max_num_seqs]
 };
 

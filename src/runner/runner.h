@@ -42,7 +42,7 @@ class Runner {
   // The table of the rank's operations; the runner and its features have added theirs.
   [[nodiscard]] virtual Operations& operations() = 0;
 
-  // Device memory that outlives a step: rows, parameters, tables, history. A step without rows
+  // Device memory that outlives a step: rows, parameters, tables, tokens. A step without rows
   // changes none of it.
   [[nodiscard]] virtual std::vector<std::span<const std::byte>> lasting_state() const = 0;
 

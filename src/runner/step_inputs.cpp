@@ -36,17 +36,17 @@ Prologue make_prologue(const InputBatch& batch,
                        const RequestRows& rows,
                        const BlockTables& tables) {
   const StepRows& step = batch.device;
-  const PromptStore& prompts = rows.prompts();
+  const RowTokens& known = rows.store().tokens();
   const bool recorded = batch.graph_mode == GraphMode::kFull;
   Prologue op;
   op.num_rows = batch.num_rows_padded;
   if (batch.num_prefill_rows > 0 || recorded) {
-    op.prefill = {step, prompts.base(), prompts.region_stride(), inputs.input_ids};
+    op.prefill = {step, known, inputs.input_ids};
   }
   op.lengths = {step, inputs.positions, inputs.seq_lens};
   op.combine = {step,
                 rows.drafts(),
-                rows.history(),
+                known,
                 inputs.input_ids,
                 inputs.logits_indices,
                 inputs.logit_row,
@@ -56,9 +56,7 @@ Prologue make_prologue(const InputBatch& batch,
   op.slots.slots_stride = inputs.max_num_toks;
   op.slots.slots = inputs.slot_mapping;
   for (int32_t g = 0; g < tables.num_groups(); ++g) {
-    const View<int32_t, 2> table = tables.table(g);
-    op.slots.groups[g] = {
-        table.data, static_cast<int32_t>(table.stride[0]), tables.kernel_block_size(g)};
+    op.slots.groups[g] = {tables.view(g), tables.kernel_block_size(g)};
   }
   if (recorded || batch.num_toks_padded != batch.num_toks ||
       batch.num_logits_padded != batch.num_logits) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kv/kv_math.h"
+#include "kv/token_pages.h"
+
 #include <cstdint>
 
 namespace warprow {
@@ -11,15 +14,20 @@ struct StepLimits {
   int32_t max_num_toks = 512;  // of one step
   int32_t max_model_len = 2048;
   int32_t max_steps_in_flight = 2;
-  int32_t max_drafts = 0;  // draft tokens of a row in a step (K); 0: no speculation
+  int32_t max_drafts = 0;       // draft tokens of a row in a step (K); 0: no speculation
+  TokenPages token_pages = {};  // no pages: as many as all rows can use
 
   // Tokens of a decoding row in a step: the last sampled one and its drafts.
   [[nodiscard]] int32_t decode_len() const { return 1 + max_drafts; }
   [[nodiscard]] int32_t max_logits() const { return max_num_seqs * decode_len(); }
-  // Positions that a row's steps may touch. The host learns of accepted drafts late, so a row may
-  // run past its end by the drafts of the steps in flight; those tokens are dropped.
+  // Positions that a row's steps may touch.
   [[nodiscard]] int32_t max_row_len() const {
-    return max_model_len + max_steps_in_flight * max_drafts;
+    return max_model_len + draft_overhang(max_steps_in_flight, max_drafts);
+  }
+  [[nodiscard]] TokenPages all_token_pages() const {
+    return token_pages.num_pages > 0
+               ? token_pages
+               : warprow::all_token_pages(token_pages.page_size, max_num_seqs, max_row_len());
   }
 };
 

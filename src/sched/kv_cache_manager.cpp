@@ -16,7 +16,9 @@ int32_t num_of(const auto& list) { return static_cast<int32_t>(list.size()); }
 
 KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
     : enable_prefix_caching_(limits.enable_prefix_caching),
-      pool_(spec.num_blocks, limits.fence_freed_blocks) {
+      token_pages_(limits.token_pages),
+      pool_(spec.num_blocks, limits.fence_freed_blocks),
+      pages_(limits.token_pages.num_pages) {
   WR_CHECK(!spec.groups.empty());
   for (const KvGroupSpec& group : spec.groups) {
     auto known = std::find(block_sizes_.begin(), block_sizes_.end(), group.block_size);
@@ -24,14 +26,14 @@ KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
     if (known == block_sizes_.end()) {
       block_sizes_.push_back(group.block_size);
     }
-    groups_.push_back({make_kv_policy(group, {limits.max_step_tokens, limits.max_model_len}),
+    groups_.push_back({make_kv_policy(group, {limits.max_step_tokens, limits.max_row_len}),
                        group.block_size,
                        chain});
     alignment_ = std::lcm(alignment_, group.block_size);
   }
   hits_.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
-    hits_[g].reserve(static_cast<size_t>(ceil_div(limits.max_model_len, groups_[g].block_size)));
+    hits_[g].reserve(static_cast<size_t>(ceil_div(limits.max_row_len, groups_[g].block_size)));
   }
 }
 
@@ -45,6 +47,7 @@ int32_t KvCacheManager::max_blocks_for(int32_t num_tokens) const {
 
 void KvCacheManager::init(RequestKv& kv, const BlockHashKeys& keys, int32_t num_tokens) const {
   kv.keys = keys;
+  kv.pages.reserve(static_cast<size_t>(token_pages_.pages_for(num_tokens)));
   kv.tables.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     kv.tables[g].blocks.reserve(static_cast<size_t>(ceil_div(num_tokens, groups_[g].block_size)));
@@ -137,7 +140,8 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
   if (admission.num_hit == 0) {
     collect_hits(kv, 0);
   }
-  if (free_blocks_to_admit(admission.num_known) > pool_.num_free()) {
+  if (free_blocks_to_admit(admission.num_known) > pool_.num_free() ||
+      pages_to_grow(kv, admission.num_known) > pages_.num_free()) {
     return false;
   }
   for (const std::vector<BlockId>& hits : hits_) {
@@ -156,17 +160,33 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
     append_blocks(kv, g, admission.num_tokens);
     emit(kv, g, 0, admission.row, out);
   }
+  append_pages(kv, admission.num_known, admission.row, out);
   refresh_marks(kv);
   return true;
 }
 
-bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out) {
+int32_t KvCacheManager::blocks_to_grow(const RequestKv& kv, int32_t num_tokens) const {
   int32_t needed = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     needed +=
         std::max(0, ceil_div(num_tokens, groups_[g].block_size) - num_of(kv.tables[g].blocks));
   }
-  if (needed > pool_.num_free()) {
+  return needed;
+}
+
+int32_t KvCacheManager::pages_to_grow(const RequestKv& kv, int32_t num_tokens) const {
+  return std::max(0, token_pages_.pages_for(num_tokens) - num_of(kv.pages));
+}
+
+bool KvCacheManager::waits_for_steps(const RequestKv& kv, int32_t num_tokens) const {
+  const bool lacks_blocks = blocks_to_grow(kv, num_tokens) > pool_.num_free();
+  const bool lacks_pages = pages_to_grow(kv, num_tokens) > pages_.num_free();
+  return (!lacks_blocks || pool_.num_fenced() > 0) && (!lacks_pages || pages_.num_fenced() > 0);
+}
+
+bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out) {
+  if (blocks_to_grow(kv, num_tokens) > pool_.num_free() ||
+      pages_to_grow(kv, num_tokens) > pages_.num_free()) {
     return false;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -174,6 +194,7 @@ bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, Schedule
     append_blocks(kv, g, num_tokens);
     emit(kv, g, start, row, out);
   }
+  append_pages(kv, num_tokens, row, out);
   refresh_marks(kv);
   return true;
 }
@@ -183,6 +204,21 @@ void KvCacheManager::append_blocks(RequestKv& kv, size_t group, int32_t num_toke
   const int32_t wanted = ceil_div(num_tokens, groups_[group].block_size);
   while (num_of(blocks) < wanted) {
     blocks.push_back(pool_.take());
+  }
+}
+
+void KvCacheManager::append_pages(RequestKv& kv,
+                                  int32_t num_tokens,
+                                  RowId row,
+                                  SchedulerOutput& out) {
+  const int32_t count = pages_to_grow(kv, num_tokens);
+  if (count == 0) {
+    return;
+  }
+  out.page_appends.push_back({row, num_of(kv.pages), {num_of(out.page_ids), count}});
+  for (int32_t i = 0; i < count; ++i) {
+    kv.pages.push_back(pages_.take());
+    out.page_ids.push_back(kv.pages.back());
   }
 }
 
@@ -201,7 +237,9 @@ void KvCacheManager::emit(
 }
 
 void KvCacheManager::refresh_marks(RequestKv& kv) const {
-  kv.capacity = kv.window_at = kv.cache_at = RequestKv::kNever;
+  // The last position is for the token that is sampled behind the computed ones.
+  kv.capacity = num_of(kv.pages) * token_pages_.page_size - 1;
+  kv.window_at = kv.cache_at = RequestKv::kNever;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     const RequestKv::Table& table = kv.tables[g];
@@ -253,6 +291,8 @@ void KvCacheManager::release(RequestKv& kv, int64_t last_step) {
     table.blocks.clear();
     table.num_cached = table.num_dropped = 0;
   }
+  pages_.release(kv.pages, last_step);
+  kv.pages.clear();
   kv.capacity = 0;
   kv.window_at = kv.cache_at = RequestKv::kNever;
 }

@@ -4,8 +4,10 @@
 #include "base/ids.h"
 #include "kv/block_hash.h"
 #include "kv/kv_spec.h"
+#include "kv/token_pages.h"
 #include "sched/block_pool.h"
 #include "sched/kv_policy.h"
+#include "sched/page_pool.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
@@ -16,8 +18,8 @@
 
 namespace warprow {
 
-// One request's part of the KV cache: a block table for each group and the names of its full
-// blocks. Plain data that KvCacheManager reads and writes.
+// One request's part of the KV cache and of the token pool: a block table for each group, the names of
+// its full blocks, and its pages. Plain data that KvCacheManager reads and writes.
 struct RequestKv {
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
@@ -30,22 +32,24 @@ struct RequestKv {
 
   // The step loop compares these three numbers and touches the tables only when one of them is
   // reached.
-  int32_t capacity = 0;        // tokens that the blocks of every group can hold
+  int32_t capacity = 0;        // tokens that the blocks of every group, and the pages, can hold
   int32_t window_at = kNever;  // computed tokens at which the next block leaves a window
   int32_t cache_at = kNever;   // confirmed tokens at which the next block is full
   BlockHashKeys keys;
   std::vector<Table> tables;  // by group
   std::vector<std::vector<BlockHash>>
-      chains;  // by distinct block size; names of the full blocks of known tokens
+      chains;                 // by distinct block size; names of the full blocks of known tokens
+  std::vector<PageId> pages;  // of the request's tokens, in their order
 };
 
-// Gives requests the blocks they need, finds prefixes that are cached, lets go of what a window has
-// passed. What is particular to a kind of KV group is its KvPolicy's.
+// Gives requests the blocks they need, and pages for their tokens; finds prefixes that are cached, lets go
+// of what a window has passed. What is particular to a kind of KV group is its KvPolicy's. A request may
+// have more tokens than its blocks hold: those that a window has passed, and those of shared blocks.
 //
 // A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
 // and at least scheduled to be computed, for the last time). Rules: facts of the V2 design, sections 7.2 and 7.3.
 //
-// Owns: the block pool. Requests' tables belong to the requests.
+// Owns: the block pool and the page pool. Requests' tables belong to the requests.
 // Thread: one, the scheduler's.
 // Invariant: a table holds a reference to each of its non-null blocks; shared blocks are full and
 // hashed.
@@ -53,7 +57,8 @@ class KvCacheManager {
  public:
   struct Limits {
     int32_t max_step_tokens = 0;
-    int32_t max_model_len = 0;
+    int32_t max_row_len = 0;  // of a request, drafts in flight included
+    TokenPages token_pages;
     bool enable_prefix_caching = true;
     bool fence_freed_blocks = false;
   };
@@ -78,13 +83,15 @@ class KvCacheManager {
   // a prefix cache. The blocks found are remembered for an admit() that follows at once.
   int32_t find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens);
 
-  // Takes the prefix just found and blocks for the first chunk, and appends the tables to `out`.
-  // False, and nothing changed, unless blocks for all known tokens are free now.
+  // Takes the prefix just found, blocks for the first chunk and pages for all known tokens, and appends
+  // them to `out`. False, and nothing changed, unless blocks for all known tokens are free now.
   bool admit(RequestKv& kv, const Admission& admission, SchedulerOutput& out);
 
-  // Makes room for num_tokens and appends the new blocks to `out`. False, and nothing changed, if
-  // too few are free.
+  // Makes room for num_tokens and appends the new blocks and pages to `out`. False, and nothing changed,
+  // if too few are free.
   bool grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
+  // Whether what grow() lacks is on its way: some of it was released and waits for the steps in flight.
+  [[nodiscard]] bool waits_for_steps(const RequestKv& kv, int32_t num_tokens) const;
 
   // Releases blocks that no query from position num_computed on can see.
   void drop_outside_windows(RequestKv& kv, int32_t num_computed, int64_t last_step);
@@ -95,10 +102,17 @@ class KvCacheManager {
   // Gives everything back, the last block first, so that a prefix outlives its continuations.
   void release(RequestKv& kv, int64_t last_step);
 
-  void complete(int64_t step) { pool_.complete(step); }
+  void complete(int64_t step) {
+    pool_.complete(step);
+    pages_.complete(step);
+  }
+  // Times blocks or pages became available: who was refused for lack of them need not ask again before
+  // it grows.
+  [[nodiscard]] int64_t num_changes() const { return pool_.num_changes() + pages_.num_changes(); }
   // Nothing that was cached is found any more; no request may hold a block.
   void forget_prefixes() { pool_.forget_contents(); }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
+  [[nodiscard]] const PagePool& pages() const { return pages_; }
 
  private:
   struct Group {
@@ -113,7 +127,10 @@ class KvCacheManager {
   [[nodiscard]] int32_t aligned_hit(const RequestKv& kv, size_t group, int32_t limit) const;
   void collect_hits(const RequestKv& kv, int32_t num_hit);
   [[nodiscard]] int32_t free_blocks_to_admit(int32_t num_known) const;
+  [[nodiscard]] int32_t blocks_to_grow(const RequestKv& kv, int32_t num_tokens) const;
+  [[nodiscard]] int32_t pages_to_grow(const RequestKv& kv, int32_t num_tokens) const;
   void append_blocks(RequestKv& kv, size_t group, int32_t num_tokens);
+  void append_pages(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
   static void emit(
       const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out);
   void refresh_marks(RequestKv& kv) const;
@@ -122,7 +139,9 @@ class KvCacheManager {
   std::vector<int32_t> block_sizes_;  // distinct
   int32_t alignment_ = 1;             // least common multiple of the block sizes: hits end on it
   bool enable_prefix_caching_;
+  TokenPages token_pages_;
   BlockPool pool_;
+  PagePool pages_;
   std::vector<std::vector<BlockId>>
       hits_;  // by group: the last prefix found, null where a window skips
 };

@@ -22,13 +22,21 @@ bool wants_whole_prompt(const LiveRequest& r) {
   return r.params.reports_prompt() && r.num_known() == r.prompt_len;
 }
 
+TokenPages token_pages_of(const SchedulerConfig& config) {
+  return config.token_pages.num_pages > 0
+             ? config.token_pages
+             : all_token_pages(
+                   config.token_pages.page_size, config.max_num_seqs, config.max_row_len());
+}
+
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config)
     : config_(std::move(config)),
       kv_(config_.kv,
-          {.max_step_tokens = config_.max_num_batched_tokens + max_overhang(),
-           .max_model_len = config_.max_model_len + max_overhang(),
+          {.max_step_tokens = config_.max_num_batched_tokens + config_.max_overhang(),
+           .max_row_len = config_.max_row_len(),
+           .token_pages = token_pages_of(config_),
            .enable_prefix_caching = config_.enable_prefix_caching,
            .fence_freed_blocks = config_.fence_freed_blocks}),
       rows_(config_.max_num_seqs),
@@ -75,8 +83,8 @@ Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
         config_.max_num_batched_tokens));
   }
   // The last output is never fed back, so its KV needs no place.
-  const int64_t num_kv_tokens =
-      std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) - 1 + max_overhang();
+  const int64_t num_kv_tokens = std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) -
+                                1 + config_.max_overhang();
   const int32_t needed = kv_.max_blocks_for(static_cast<int32_t>(num_kv_tokens));
   const int32_t present = kv_.pool().num_blocks() - 1;
   if (needed > present) {
@@ -117,7 +125,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.held = false;
   kv_.init(r.kv,
            {.adapter = request.adapter, .cache_salt = request.cache_salt},
-           r.max_len + max_overhang());
+           r.max_len + config_.max_overhang());
   enqueue(index);
   return {};
 }
@@ -216,8 +224,8 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
       num_drafts = 0;
       continue;
     }
-    if (kv_.pool().num_fenced() > 0) {
-      return r.next;  // blocks come back with the steps in flight
+    if (kv_.waits_for_steps(r.kv, r.num_computed + n)) {
+      return r.next;
     }
     const int32_t victim = pick_victim();
     const int32_t next = r.next;
@@ -238,7 +246,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (r.least_pending > 0) {
     return false;  // preempted with outputs in flight: its prefill is not known yet
   }
-  if (r.arrival == refused_arrival_ && kv_.pool().num_changes() == refused_at_) {
+  if (r.arrival == refused_arrival_ && kv_.num_changes() == refused_at_) {
     return false;
   }
   // At least one token is computed anew: its logits are wanted.
@@ -253,7 +261,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   const int32_t n = std::min({rest, max_chunk_, budget_, prefill_budget_});
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
-    refused_at_ = kv_.pool().num_changes();
+    refused_at_ = kv_.num_changes();
     return false;
   }
   enter_row(index, hit, out);
@@ -379,6 +387,7 @@ void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
     out.scheduled.erase(planned);
   }
   std::erase_if(out.block_appends, [row](const BlockAppend& append) { return append.row == row; });
+  std::erase_if(out.page_appends, [row](const PageAppend& append) { return append.row == row; });
 }
 
 // The waiting list is ordered: newcomers belong at its end, preempted requests near its front.
@@ -415,11 +424,13 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   out.preempted_rows.reserve(max_rows);
   out.new_rows.reserve(max_rows);
   out.block_appends.reserve(max_rows * num_groups);
+  out.page_appends.reserve(max_rows);
   out.scheduled.reserve(max_rows);
   out.grammar_rows.reserve(max_rows);
   // More only when rows admitted in one step share cached blocks.
   out.token_ids.reserve(num_blocks * static_cast<size_t>(config_.kv.groups.front().block_size));
   out.block_ids.reserve(num_blocks);
+  out.page_ids.reserve(static_cast<size_t>(kv_.pages().num_pages()));
 }
 
 SchedulerStats Scheduler::stats() const {

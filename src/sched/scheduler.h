@@ -2,6 +2,8 @@
 #pragma once
 
 #include "base/error.h"
+#include "kv/kv_math.h"
+#include "kv/token_pages.h"
 #include "sched/kv_cache_manager.h"
 #include "sched/request.h"
 #include "sched/request_table.h"
@@ -34,6 +36,13 @@ struct SchedulerConfig {
   bool fence_freed_blocks =
       false;  // reuse a block only after the last step that may touch it: see BlockPool
   KvCacheSpec kv;
+  TokenPages token_pages;  // no pages: as many as all rows can use
+
+  // Positions that a row's steps may touch beyond its longest length.
+  [[nodiscard]] int32_t max_overhang() const {
+    return draft_overhang(max_concurrent_steps, num_drafts);
+  }
+  [[nodiscard]] int32_t max_row_len() const { return max_model_len + max_overhang(); }
 };
 
 // Prompt tokens that a step may always have: fewer would cost more in steps than they save.
@@ -136,6 +145,7 @@ class Scheduler {
   // free; only full hashed blocks are shared; and rows, lists and counts agree.
   void check_invariants() const;
   [[nodiscard]] const BlockPool& pool() const { return kv_.pool(); }
+  [[nodiscard]] const PagePool& pages() const { return kv_.pages(); }
   // The request's block table; empty if it is not running.
   [[nodiscard]] std::vector<BlockId> block_table(uint64_t id, int32_t group) const;
 
@@ -171,11 +181,6 @@ class Scheduler {
                    const RowOutput& row,
                    const ModelRunnerOutput& out,
                    RequestDelta& delta);
-  // How far the most tokens that a step may write lie beyond those of a request that has its longest
-  // length: drafts of all steps in flight.
-  [[nodiscard]] int32_t max_overhang() const {
-    return config_.max_concurrent_steps * config_.num_drafts;
-  }
   [[nodiscard]] static FinishReason finish_reason(const LiveRequest& request,
                                                   TokenId token,
                                                   TokenId& stop_token_id);

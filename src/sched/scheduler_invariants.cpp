@@ -15,6 +15,8 @@ std::vector<BlockId> Scheduler::block_table(uint64_t id, int32_t group) const {
 void Scheduler::check_invariants() const {
   const BlockPool& pool = kv_.pool();
   std::vector<int32_t> refs(static_cast<size_t>(pool.num_blocks()), 0);
+  std::vector<bool> is_paged(static_cast<size_t>(kv_.pages().num_pages()), false);
+  int32_t num_paged = 0;
   int32_t num_running = 0;
   for (int32_t i = running_.front(); i >= 0; i = requests_[i].next, ++num_running) {
     const LiveRequest& r = requests_[i];
@@ -24,6 +26,13 @@ void Scheduler::check_invariants() const {
     WR_CHECK_LE(r.num_computed, r.num_known() + r.most_pending);
     WR_CHECK_LE(r.least_computed(), r.num_known() + r.least_pending);
     WR_CHECK_LE(r.num_computed, r.kv.capacity);
+    for (const PageId page : r.kv.pages) {
+      WR_CHECK(!is_paged.at(static_cast<size_t>(index_of(page))),
+               "page {} is given out twice",
+               index_of(page));
+      is_paged[static_cast<size_t>(index_of(page))] = true;
+    }
+    num_paged += static_cast<int32_t>(r.kv.pages.size());
     for (size_t g = 0; g < r.kv.tables.size(); ++g) {
       const RequestKv::Table& table = r.kv.tables[g];
       const KvGroupSpec& group = config_.kv.groups[g];
@@ -36,10 +45,13 @@ void Scheduler::check_invariants() const {
       }
     }
   }
+  WR_CHECK_EQ(num_paged + kv_.pages().num_free() + kv_.pages().num_fenced(),
+              kv_.pages().num_pages() - 1);
   WR_CHECK_EQ(num_running, running_.size());
   WR_CHECK_EQ(num_running + rows_.num_free(), config_.max_num_seqs);
   for (int32_t i = waiting_.front(); i >= 0; i = requests_[i].next) {
     WR_CHECK_EQ(requests_[i].kv.capacity, 0);
+    WR_CHECK(requests_[i].kv.pages.empty());
   }
   std::vector<bool> is_free(refs.size(), false);
   for (const BlockId block : pool.free_order()) {

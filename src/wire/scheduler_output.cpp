@@ -9,10 +9,12 @@ void SchedulerOutput::clear() {
   preempted_rows.clear();
   new_rows.clear();
   block_appends.clear();
+  page_appends.clear();
   scheduled.clear();
   total_num_tokens = 0;
   token_ids.clear();
   block_ids.clear();
+  page_ids.clear();
   stop_ids.clear();
   token_lists.clear();
   grammar_rows.clear();

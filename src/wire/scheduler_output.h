@@ -28,7 +28,8 @@ struct NewRow {
   int32_t prompt_len = 0;   // what the user sent; rules that tell prompt from output use this
   int32_t prefill_len = 0;  // tokens known at admission: prompt, or prompt + outputs when resumed
   int32_t num_computed_tokens = 0;  // prefix-cache hits
-  Span32 tokens;  // in SchedulerOutput::token_ids; count == prefill_len; no ids where embeds are
+  Span32
+      tokens;  // in SchedulerOutput::token_ids; the prefill, or what follows the prompt with embeds
   int32_t adapter = -1;
   SamplingParams params;
   Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
@@ -48,6 +49,15 @@ struct BlockAppend {
   int32_t start = 0;  // index in the row's table of the first new block, in manager blocks
   Span32 blocks;      // in SchedulerOutput::block_ids
   bool operator==(const BlockAppend&) const = default;
+};
+
+// Pages of the token pool (kv/token_pages.h) appended to those of a row. A new row's first pages, which
+// hold its whole prefill, come this way too, with start 0.
+struct PageAppend {
+  RowId row = kNoRow;
+  int32_t start = 0;  // how many pages the row has had so far
+  Span32 pages;       // in SchedulerOutput::page_ids
+  bool operator==(const PageAppend&) const = default;
 };
 
 // A row that advances in this step.
@@ -99,7 +109,7 @@ struct DataParallelShape {
 // One step as the scheduler wants it: flat, serialisable, rows only, no request ids.
 //
 // Order of meaning: finished and preempted rows are released first, then new rows take theirs (a
-// row may be released and given out in the same step), then blocks are appended, then `scheduled`
+// row may be released and given out in the same step), then pages and blocks are appended, then `scheduled`
 // runs. A step with no scheduled rows still releases rows and yields an empty output.
 // Invariant: total_num_tokens is the sum over scheduled; every scheduled row is live after the
 // releases and additions.
@@ -109,11 +119,13 @@ struct SchedulerOutput {
   std::vector<RowId> preempted_rows;
   std::vector<NewRow> new_rows;
   std::vector<BlockAppend> block_appends;
+  std::vector<PageAppend> page_appends;
   std::vector<ScheduledRow> scheduled;  // in the order of admission; the runner orders the batch
   int32_t total_num_tokens = 0;
 
   std::vector<TokenId> token_ids;    // pool of NewRow::tokens
   std::vector<BlockId> block_ids;    // pool of BlockAppend::blocks
+  std::vector<PageId> page_ids;      // pool of PageAppend::pages
   std::vector<TokenId> stop_ids;     // pool of NewRow::stop_ids
   std::vector<int32_t> token_lists;  // pool of NewRow::token_lists
 

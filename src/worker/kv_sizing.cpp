@@ -5,6 +5,7 @@
 #include "kv/kv_math.h"
 
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,43 @@ namespace warprow {
 namespace {
 
 int32_t num_groups(const ModelPlan& plan) { return static_cast<int32_t>(plan.kv.groups.size()); }
+
+// Tokens that one row may have in a step, drafts in flight included.
+int32_t max_step_tokens(const ModelPlan& plan) {
+  return plan.config.max_num_batched_tokens +
+         draft_overhang(plan.runner.max_steps_in_flight, plan.runner.max_drafts);
+}
+
+int64_t longest_request(const ModelPlan& plan, int32_t num_blocks) {
+  return max_tokens_held({plan.kv.groups, num_blocks}, max_step_tokens(plan));
+}
+
+// Requests that share prefixes hold more tokens than the cache: so many times as many, at most.
+constexpr int64_t kSharing = 4;
+// Of all rows together, whatever the cache holds: 128 MiB of ids.
+constexpr int64_t kMostTokens = int64_t{1} << 25;
+
+// Pages for the tokens that all rows hold together. When they run out requests wait or are preempted, as
+// without blocks. In windows a request keeps more tokens than blocks, so only full attention gives a
+// bound.
+void plan_pages(ModelPlan& plan) {
+  TokenPages& pages = plan.runner.token_pages;
+  if (plan.pages_are_given) {
+    return;
+  }
+  const auto num_full = std::ranges::count(plan.kv.groups, KvKind::kFull, &KvGroupSpec::kind);
+  const int64_t granted = plan.config.kv_cache_memory_bytes > 0 ? plan.config.kv_cache_memory_bytes
+                                                                : plan.memory.requested_bytes;
+  int64_t held = kMostTokens;
+  if (num_full > 0) {
+    const int64_t blocks = num_blocks_in(granted, {plan.kv.groups, 0});
+    held = std::min(held, kSharing * (blocks / num_full) * plan.config.block_size);
+  }
+  const int32_t row_len = plan.runner.limits().max_row_len();
+  const auto page_size = std::min(
+      TokenPages().page_size, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(row_len))));
+  pages = plan_token_pages(page_size, plan.config.max_num_seqs, row_len, held);
+}
 
 // Blocks for the bytes granted, and the longest request they allow.
 Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
@@ -31,7 +69,7 @@ Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
                             config.block_size));
   }
   plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
-  const int64_t held = max_tokens_held(plan.kv_cache);
+  const int64_t held = longest_request(plan, plan.kv_cache.num_blocks);
   if (wished_len > held) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; "
@@ -59,12 +97,14 @@ Result<void> size_memory(ModelPlan& plan,
       return sized;
     }
     plan.runner.max_model_len = plan.config.max_model_len;
+    plan_pages(plan);
     measure(plan);
     return {};
   }
   plan.kv_takes_rest = plan.config.kv_cache_memory_bytes == 0;
   plan.runner.max_model_len = wished_len > 0 ? wished_len : plan.spec.max_position;
   for (;;) {
+    plan_pages(plan);
     measure(plan);
     if (plan.kv_takes_rest) {
       const int64_t available = available_kv_bytes(plan.memory.budget());
@@ -117,7 +157,12 @@ void describe_kv_cache(ModelPlan& plan) {
   MemoryPlan& memory = plan.memory;
   memory.kv_block_bytes = plan.kv_cache.block_bytes();
   memory.kv_bytes = plan.kv_cache.total_bytes();
-  memory.kv_tokens = max_tokens_held(plan.kv_cache);
+  const int64_t blocks = plan.kv_cache.num_blocks - 1;  // without the null block
+  memory.kv_tokens =
+      std::min(longest_request(plan, plan.kv_cache.num_blocks), blocks * plan.config.block_size);
+  memory.max_concurrency = static_cast<double>(blocks) /
+                           static_cast<double>(blocks_of_request(
+                               plan.kv.groups, plan.config.max_model_len, max_step_tokens(plan)));
   memory.num_blocks = plan.kv_cache.num_blocks;
   memory.max_model_len = plan.config.max_model_len;
 }
@@ -136,7 +181,7 @@ Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
   if (terms.num_blocks == plan.kv_cache.num_blocks) {
     return {};
   }
-  const int64_t held = max_tokens_held({plan.kv.groups, terms.num_blocks});
+  const int64_t held = longest_request(plan, terms.num_blocks);
   const int64_t len = std::min<int64_t>(plan.config.max_model_len, held);
   if (len < 1 || (plan.max_model_len_is_wish && len < plan.config.max_model_len)) {
     return fail(

@@ -88,7 +88,7 @@ std::string format_plan(const MemoryPlan& plan) {
         "host memory", plan.pinned_bytes, kPlanned, "pinned: prompts and rings; not in the total");
   }
   line("concurrency",
-       fmt::format("{:.1f} requests of {} tokens", plan.max_concurrency(), plan.max_model_len));
+       fmt::format("{:.1f} requests of {} tokens", plan.max_concurrency, plan.max_model_len));
   return out;
 }
 
@@ -117,7 +117,7 @@ std::string plan_json(const MemoryPlan& plan) {
       {"max_model_len", plan.max_model_len},
       {"max_num_seqs", plan.max_num_seqs},
       {"max_num_batched_tokens", plan.max_num_batched_tokens},
-      {"max_concurrency", plan.max_concurrency()},
+      {"max_concurrency", plan.max_concurrency},
       {"planned_bytes", plan.planned_bytes()},
       {"measured_bytes", plan.measured_bytes},
       {"figures",

@@ -56,18 +56,15 @@ struct MemoryPlan {
   int64_t kv_bytes = 0;                 // num_blocks x block_bytes
   int64_t measured_bytes = 0;           // GPU: what start-up took by the driver's figures; 0 before
   int64_t kv_block_bytes = 0;
-  int64_t kv_tokens = 0;   // that the cache holds of one request: max_tokens_held
-  int32_t num_blocks = 0;  // the null block included
+  int64_t kv_tokens = 0;       // that the cache holds of one request
+  double max_concurrency = 0;  // requests of the maximum length that fit at once
+  int32_t num_blocks = 0;      // the null block included
   int32_t block_size = 0;
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t threads = 0;
 
-  // Requests of the maximum length that fit at once.
-  [[nodiscard]] double max_concurrency() const {
-    return max_model_len > 0 ? static_cast<double>(kv_tokens) / max_model_len : 0.0;
-  }
   [[nodiscard]] int64_t foreign_bytes() const {
     return foreign_estimated_bytes + foreign_measured_bytes;
   }

@@ -116,6 +116,7 @@ Result<ModelPlan> plan_model(const EngineConfig& wishes,
                              const RunnerOptions& runner) {
   ModelPlan plan;
   plan.runner = runner;
+  plan.pages_are_given = runner.token_pages.num_pages > 0;
   const WeightFiles weights =
       wishes.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
   auto files = resolve_model(wishes.model, CachePaths::from_environment(), weights);

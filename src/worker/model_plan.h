@@ -36,6 +36,7 @@ struct ModelPlan {
   DecoderOptions decoder;
   RunnerOptions runner;
   MemoryPlan memory;
+  bool pages_are_given = false;        // by the caller's RunnerOptions
   bool kv_takes_rest = false;          // the cache has what everything else leaves
   bool max_model_len_is_wish = false;  // the user's, not cut to the cache
 

@@ -53,6 +53,13 @@ void add_row(SchedulerOutput& step,
     step.block_ids.push_back(BlockId{1 + at});
     step.block_appends.push_back({added.row, group, 0, {at, 1}});
   }
+  // Room for the prompt and for a token of each of the row's steps.
+  const int32_t num_pages = limits.token_pages.pages_for(prompt_len + 1);
+  step.page_appends.push_back(
+      {added.row, 0, {static_cast<int32_t>(step.page_ids.size()), num_pages}});
+  for (int32_t i = 0; i < num_pages; ++i) {
+    step.page_ids.push_back(PageId{1 + static_cast<int32_t>(step.page_ids.size())});
+  }
   step.new_rows.push_back(added);
   step.scheduled.push_back({added.row, prompt_len, 0, 0, 1});
   step.total_num_tokens += prompt_len;
@@ -66,7 +73,7 @@ void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cach
                                      limits.max_num_seqs,
                                      limits.max_num_batched_tokens,
                                      (cache.num_blocks - 1) / std::max(num_groups, 1)});
-  // A row's history has room for its prompt and for a token of each of its steps.
+  // A row has room for its prompt and for a token of each of its steps.
   const int32_t chunk_len =
       std::min({kChunkLen, limits.max_num_batched_tokens - num_rows + 1, limits.max_model_len - 2});
   SchedulerOutput step;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kv/kv_spec.h"
+#include "kv/token_pages.h"
 #include "runner/runner.h"
 
 #include <cstdint>
@@ -13,15 +14,16 @@ struct WarmUpLimits {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
+  TokenPages token_pages = {};
   int32_t vocab_size = 0;
   bool loads_kernels = false;  // DevicePolicy
 };
 
 // Runs what first requests run, before there are any, so that none of them waits for kernels to load:
 // a chunk of a prompt whose row has sampling rules beside a row that decodes, then (where that loads
-// kernels; elsewhere it would only cost time) a plain decode of one row, then a step that releases it. As much of it as the limits allow: with a cache or histories
-// too small for any row, an empty step.
-// The rows own blocks 1 and up. Afterwards no row is live, and nothing is left but garbage in cells
+// kernels; elsewhere it would only cost time) a plain decode of one row, then a step that releases it. As
+// much of it as the limits allow: with a cache or rows too small for any token, an empty step.
+// The rows own blocks and token pages 1 and up. Afterwards no row is live, and nothing is left but garbage in cells
 // that admission writes anew and in the cache, which the caller zeroes. Steps are numbered up to 0,
 // before the scheduler's first.
 void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache);

@@ -48,6 +48,7 @@ Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
           {plan_.runner.max_num_seqs,
            plan_.runner.max_num_batched_tokens,
            plan_.runner.max_model_len,
+           plan_.runner.token_pages,
            plan_.spec.vocab_size,
            device_policy(device_->facts().kind).loads_kernels},
           plan_.kv_cache);

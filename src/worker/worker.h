@@ -47,7 +47,7 @@ class Worker {
   void take_output(ModelRunnerOutput& output) { rank_.runner->take_output(output); }
 
   // Named operations, those of the runner's features and these: check_health, memory_plan (JSON;
-  // argument "text": as `warprow plan` shows it), state_checksum (rows, parameters, tables, history
+  // argument "text": as `warprow plan` shows it), state_checksum (rows, parameters, tables, tokens
   // and KV cache; waits for the device), sleep (argument: the level) and wake_up (argument: tags), see
   // SleepMode. Nothing for an unknown name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,

@@ -5,6 +5,7 @@
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -68,6 +69,7 @@ class AttentionCudaTest : public CudaTest {
     device_.q = upload(to_bf16(q_));
     device_.cache = upload(cache_);
     device_.table = upload(table_);
+    device_.begins = upload(begins_);
     device_.idx = upload(idx_mapping_);
     device_.starts = upload(query_start_loc_);
     device_.lens = upload(seq_lens_);
@@ -88,6 +90,7 @@ class AttentionCudaTest : public CudaTest {
     std::iota(idx_mapping_.begin(), idx_mapping_.end(), 0);
     std::shuffle(idx_mapping_.begin(), idx_mapping_.end(), rng_);
     table_.assign(static_cast<size_t>(n) * max_blocks_, 0);
+    begins_ = test::equal_begins(n, max_blocks_);
     int32_t num_blocks = 1;
     for (const AttentionRow& row : case_.rows) {
       num_blocks += ceil_div(row.len, case_.block_size);
@@ -166,7 +169,7 @@ class AttentionCudaTest : public CudaTest {
                          case_.q_heads);
     args.kv.k = reinterpret_cast<std::byte*>(device_.cache + keys_at_);
     args.kv.v = reinterpret_cast<std::byte*>(device_.cache + values_at_);
-    args.block_table = make_view<const int32_t>(device_.table, rows, max_blocks_);
+    args.block_table = {device_.table, device_.begins, static_cast<int32_t>(table_.size())};
     args.idx_mapping = make_view<const int32_t>(device_.idx, rows);
     args.query_start_loc = make_view<const int32_t>(device_.starts, rows + 1);
     args.seq_lens = make_view<const int32_t>(device_.lens, rows);
@@ -202,7 +205,7 @@ class AttentionCudaTest : public CudaTest {
     args.lse = make_view(result.lse.data(), num_toks(), case_.q_heads);
     args.kv.k = reinterpret_cast<std::byte*>(cache_.data() + keys_at_);
     args.kv.v = reinterpret_cast<std::byte*>(cache_.data() + values_at_);
-    args.block_table = make_view<const int32_t>(table_.data(), rows, max_blocks_);
+    args.block_table = {table_.data(), begins_.data(), static_cast<int32_t>(table_.size())};
     args.idx_mapping = make_view<const int32_t>(idx_mapping_.data(), rows);
     args.query_start_loc = make_view<const int32_t>(query_start_loc_.data(), rows + 1);
     args.seq_lens = make_view<const int32_t>(seq_lens_.data(), rows);
@@ -267,6 +270,7 @@ class AttentionCudaTest : public CudaTest {
     uint16_t* q;
     uint16_t* cache;
     int32_t* table;
+    int32_t* begins;
     int32_t* idx;
     int32_t* starts;
     int32_t* lens;
@@ -276,7 +280,7 @@ class AttentionCudaTest : public CudaTest {
   std::mt19937 rng_;
   std::vector<float> q_, sinks_;
   std::vector<uint16_t> cache_;
-  std::vector<int32_t> table_, idx_mapping_, query_start_loc_, seq_lens_;
+  std::vector<int32_t> table_, begins_, idx_mapping_, query_start_loc_, seq_lens_;
   KvLayerView kv_;
   int64_t keys_at_ = 0;  // elements
   int64_t values_at_ = 0;

@@ -5,6 +5,7 @@
 #include "device/graph.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -104,6 +105,7 @@ class FlashInferTest : public testing::CudaTest {
     std::iota(order.begin(), order.end(), 1);
     std::shuffle(order.begin(), order.end(), random_);
     block_table_.assign(num_rows * static_cast<size_t>(max_blocks_), 1 << 28);
+    table_begins_ = test::equal_begins(static_cast<int64_t>(num_rows), max_blocks_);
     auto next = order.begin();
     for (size_t b = 0; b < batch.rows.size(); ++b) {
       const int32_t blocks = batch.blocks_of(batch.rows[b]);
@@ -128,7 +130,7 @@ class FlashInferTest : public testing::CudaTest {
     qkv_ = random_values(static_cast<size_t>(batch.num_toks() * qkv_cols_));
   }
 
-  int64_t num_table_rows() const { return static_cast<int64_t>(block_table_.size()) / max_blocks_; }
+  int32_t num_table_cells() const { return static_cast<int32_t>(block_table_.size()); }
 
   KvLayerView layer_at(void* cache) const {
     KvLayerView kv = kv_;
@@ -143,7 +145,7 @@ class FlashInferTest : public testing::CudaTest {
     args.q = ActView(DType::kF32, qkv_.data(), batch.num_toks(), q_cols_, qkv_cols_);
     args.out = ActView(DType::kF32, out.data(), batch.num_toks(), q_cols_);
     args.kv = layer_at(cache_.data());
-    args.block_table = make_view<const int32_t>(block_table_.data(), num_table_rows(), max_blocks_);
+    args.block_table = {block_table_.data(), table_begins_.data(), num_table_cells()};
     args.idx_mapping = make_view<const int32_t>(idx_mapping_.data(), batch.num_rows());
     args.query_start_loc = make_view<const int32_t>(query_start_.data(), batch.num_rows() + 1);
     args.seq_lens = make_view<const int32_t>(seq_lens_.data(), batch.num_rows());
@@ -177,11 +179,11 @@ class FlashInferTest : public testing::CudaTest {
     limits.max_num_rows = batch.num_rows() + 3;
     limits.max_num_toks = batch.num_toks() + 5;
     limits.max_num_blocks = max_blocks_;
+    limits.num_table_cells = num_table_cells();
     limits.batch_invariant = batch_invariant;
     on.backend->allocate(arena(), gpu(), limits);
 
-    on.metadata.block_table =
-        make_view<const int32_t>(upload(block_table_), num_table_rows(), max_blocks_);
+    on.metadata.block_table = {upload(block_table_), upload(table_begins_), num_table_cells()};
     AttentionBatch& rows = on.metadata.batch;
     rows.idx_mapping = make_view<const int32_t>(upload(idx_mapping_), batch.num_rows());
     rows.query_start_loc = make_view<const int32_t>(upload(query_start_), batch.num_rows() + 1);
@@ -310,7 +312,7 @@ class FlashInferTest : public testing::CudaTest {
   }
 
   std::mt19937 random_{7};
-  std::vector<int32_t> idx_mapping_, query_start_, seq_lens_, block_table_;
+  std::vector<int32_t> idx_mapping_, query_start_, seq_lens_, block_table_, table_begins_;
   int32_t max_blocks_ = 0;
   KvLayerView kv_;
   int64_t keys_at_ = 0, values_at_ = 0;  // elements

@@ -2,10 +2,12 @@
 // Every functor of the runner through the CUDA launcher and through the CPU's, on random steps.
 #include "runner/ops/runner_ops.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -17,15 +19,17 @@ namespace {
 using testing::CudaTest;
 using Ints = std::vector<int32_t>;
 
-constexpr int64_t kRegion = 4096;
+constexpr int32_t kPageShift = 9;
+constexpr int32_t kPagesPerRow = 8;
+constexpr int64_t kRowLen = int64_t{kPagesPerRow} << kPageShift;
 constexpr int64_t kBlockSize = 16;
-constexpr int64_t kTable = kRegion / kBlockSize;
+constexpr int64_t kTable = kRowLen / kBlockSize;
 constexpr int64_t kMaxDrafts = 2;
 
 // A step with random rows; decodes have one token, prefills many.
 struct Step {
   std::vector<RowState> rows;
-  Ints idx_mapping, query_start_loc{0}, cu_num_logits{0}, prompts, table, drafts;
+  Ints idx_mapping, query_start_loc{0}, cu_num_logits{0}, pages, prefill, table, begins, drafts;
   int64_t num_rows = 0;  // with padding
 
   Step(int32_t live, int32_t padding, bool prefills, std::mt19937& rng)
@@ -37,7 +41,6 @@ struct Step {
       row.num_computed_tokens = below(row.prefill_len + 500);
       row.total_len = std::max(row.prefill_len, row.num_computed_tokens + 1);
       row.last_sampled = below(1000);
-      row.prompt_region = below(live + 3);
     }
     for (int32_t b = 0; b < live; ++b) {
       const RowState& row = rows[static_cast<size_t>(b + 1)];
@@ -59,12 +62,25 @@ struct Step {
         x = below(30000);
       }
     };
-    fill(prompts, (live + 3) * kRegion);
+    fill(prefill, (live + 3) * kRowLen);
     fill(table, (live + 3) * kTable);
+    begins = test::equal_begins(live + 3, kTable);
+    std::shuffle(begins.begin(), begins.end(), rng);
+    pages.resize(static_cast<size_t>((live + 3) * kPagesPerRow));
+    std::iota(pages.begin(), pages.end(), 0);
+    std::shuffle(pages.begin(), pages.end(), rng);
     fill(drafts, (live + 3) * kMaxDrafts);
   }
   [[nodiscard]] int64_t num_toks() const { return query_start_loc.back(); }
   [[nodiscard]] int64_t num_logits() const { return cu_num_logits.back(); }
+  template <typename Side>
+  [[nodiscard]] RowTokens tokens(Side& side) const {
+    return {side.put(pages),
+            side.put(prefill),
+            side.template fresh<int32_t>(static_cast<int64_t>(prefill.size())),
+            kPagesPerRow,
+            kPageShift};
+  }
 };
 
 class RunnerOpsCuda : public CudaTest {
@@ -124,19 +140,21 @@ class RunnerOpsCuda : public CudaTest {
     auto* const logit_row = side.fresh<int32_t>(step.num_logits() + pad);
     Prologue op;
     op.num_rows = step.num_rows;
-    op.prefill = {view, side.put(step.prompts), kRegion, ids};
+    const RowTokens tokens = step.tokens(side);
+    op.prefill = {view, tokens, ids};
     op.lengths = {view, positions, side.fresh<int32_t>(step.num_rows)};
     auto* const logits_indices = side.fresh<int32_t>(step.num_logits() + pad);
-    auto* const history = side.fresh<int32_t>(static_cast<int64_t>(step.rows.size()) * kRegion);
     op.combine = {view,
                   {side.put(step.drafts), kMaxDrafts},
-                  {history, kRegion},
+                  tokens,
                   ids,
                   logits_indices,
                   logit_row,
                   side.fresh<int32_t>(step.num_logits())};
     op.slots.step = view;
-    op.slots.groups[0] = {side.put(step.table), kTable, kBlockSize};
+    op.slots.groups[0] = {
+        {side.put(step.table), side.put(step.begins), static_cast<int32_t>(step.table.size())},
+        kBlockSize};
     op.slots.num_groups = 1;
     op.slots.slots_stride = step.num_toks() + pad;
     op.slots.slots = slots;
@@ -239,7 +257,7 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
       update.tokens = count.tokens;
       update.num_sampled = count.num_sampled;
       update.num_rejected = count.num_rejected;
-      update.history = {side.fresh<int32_t>((live + 3) * kRegion), kRegion};
+      update.known = step.tokens(side);
       PublishOutput& publish = op.publish;
       publish.step = count.step;
       constexpr int32_t kEntry = 2;

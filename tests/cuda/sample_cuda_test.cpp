@@ -22,7 +22,8 @@ using Ints = std::vector<int32_t>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kMaxTop = 20;
 constexpr int64_t kMaxLen = 300;
-constexpr int64_t kStopIds = 8;  // a count, then ids
+constexpr int32_t kPageShift = 9;  // a row has one page
+constexpr int64_t kStopIds = 8;    // a count, then ids
 
 // What a call of the sampler gets, on the host.
 struct Batch {
@@ -31,7 +32,7 @@ struct Batch {
   std::vector<float> logits{};
   std::vector<SampleParams> params{};
   Ints row{}, position{};
-  Ints prompts{}, history{}, prompt_len{}, prefill_len{}, region{}, stop_ids{};
+  Ints pages{}, prefill{}, later{}, prompt_len{}, prefill_len{}, stop_ids{};
 
   explicit Batch(int64_t v, int64_t pad = 0) : vocab(v), stride(v + pad) {}
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(row.size()); }
@@ -41,19 +42,19 @@ struct Batch {
     logits.insert(logits.end(), x.begin(), x.end());
     logits.resize(static_cast<size_t>(stride) * (row.size() + 1), 1e30F);
     row.push_back(static_cast<int32_t>(params.size()));
-    region.push_back(static_cast<int32_t>(params.size()));
+    pages.push_back(static_cast<int32_t>(params.size()));
     params.push_back(p);
     const auto len = static_cast<int32_t>(tokens.size());
     position.push_back(len - 1);
     prompt_len.push_back(prompt);
     prefill_len.push_back(prompt + (len - prompt) / 3);
     Ints known(tokens);
-    known.resize(kMaxLen, -9);
-    Ints later(known);
+    known.resize(size_t{1} << kPageShift, -9);
+    Ints outputs(known);
     std::fill(known.begin() + prefill_len.back(), known.end(), -9);
-    std::fill(later.begin(), later.begin() + prefill_len.back(), -9);
-    prompts.insert(prompts.end(), known.begin(), known.end());
-    history.insert(history.end(), later.begin(), later.end());
+    std::fill(outputs.begin(), outputs.begin() + prefill_len.back(), -9);
+    prefill.insert(prefill.end(), known.begin(), known.end());
+    later.insert(later.end(), outputs.begin(), outputs.end());
   }
   void add(const std::vector<float>& x, const SampleParams& p) { add(x, p, {0, 0, 0}, 2); }
 
@@ -95,13 +96,10 @@ class SampleCuda : public CudaTest {
     a.logit_row = make_view<const int32_t>(place(b.row), n);
     a.logit_pos = make_view<const int32_t>(place(b.position), n);
     a.params = make_view<const SampleParams>(place(b.params), n);
-    a.tokens = {place(b.prompts),
-                kMaxLen,
-                place(b.history),
-                kMaxLen,
+    auto* const later = const_cast<int32_t*>(place(b.later));  // the sampler only reads
+    a.tokens = {{place(b.pages), place(b.prefill), later, 1, kPageShift},
                 place(b.prompt_len),
                 place(b.prefill_len),
-                place(b.region),
                 1};
     a.stop_ids = b.stop_ids.empty() ? nullptr : place(b.stop_ids);
     a.stop_ids_stride = kStopIds;

@@ -116,7 +116,7 @@ Results reference(const RigOptions& base,
 
 struct Axis {
   std::string name;
-  std::function<void(EngineConfig&)> set;
+  std::function<void(RigOptions&)> set;
   std::function<bool(ModelRig&)> was_active;
 };
 
@@ -132,100 +132,107 @@ std::vector<Axis> batch_axes() {
       return group.block_size == size && group.kernel_block_size == kernel;
     };
   };
-  const auto few_blocks = [](EngineConfig& c) {
-    c.max_model_len = 128;
-    c.kv_cache_memory_bytes = 20 * 16 * int64_t{4} * 2 * 2 * 64 * 2;  // 20 blocks of RandomModel
+  const auto few_blocks = [](RigOptions& o) {
+    o.config.max_model_len = 128;
+    o.config.kv_cache_memory_bytes =
+        20 * 16 * int64_t{4} * 2 * 2 * 64 * 2;  // 20 blocks of RandomModel
   };
   return {
-      {"together", [](EngineConfig&) {}, mixed},
+      {"together", [](RigOptions&) {}, mixed},
       {"sync",
-       [](EngineConfig& c) { c.async_scheduling = false; },
+       [](RigOptions& o) { o.config.async_scheduling = false; },
        [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 1; }},
       {"async",
-       [](EngineConfig& c) { c.async_scheduling = true; },
+       [](RigOptions& o) { o.config.async_scheduling = true; },
        [](ModelRig& rig) { return rig.executor().stats().max_steps_in_flight == 2; }},
       {"graphs_none",
-       [](EngineConfig& c) { c.cudagraph_mode = "none"; },
+       [](RigOptions& o) { o.config.cudagraph_mode = "none"; },
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kNone) > 0 && rig.executor().stats().graph_captures == 0;
        }},
       {"graphs_piecewise",
-       [](EngineConfig& c) { c.cudagraph_mode = "piecewise"; },
+       [](RigOptions& o) { o.config.cudagraph_mode = "piecewise"; },
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kPiecewise) > 0 && rig.num_steps(GraphMode::kFull) == 0 &&
                 rig.executor().stats().graphs_piecewise > 0;
        }},
       {"graphs_full_and_piecewise",
-       [](EngineConfig& c) {
-         c.cudagraph_mode = "full_and_piecewise";
-         c.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+       [](RigOptions& o) {
+         o.config.cudagraph_mode = "full_and_piecewise";
+         o.config.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
        },
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kPiecewise) > 0 && rig.num_steps(GraphMode::kFull) > 0 &&
                 rig.executor().stats().graphs_full > 0;
        }},
       {"graphs_full_decode_only",
-       [](EngineConfig& c) { c.cudagraph_mode = "full_decode_only"; },
+       [](RigOptions& o) { o.config.cudagraph_mode = "full_decode_only"; },
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kPiecewise) == 0 && rig.num_steps(GraphMode::kFull) > 0;
        }},
       {"graphs_full",  // mixed steps too
-       [](EngineConfig& c) {
-         c.cudagraph_mode = "full";
-         c.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
+       [](RigOptions& o) {
+         o.config.cudagraph_mode = "full";
+         o.config.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
        },
        [mixed](ModelRig& rig) {
          return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kPiecewise) == 0 &&
                 rig.executor().stats().graphs_piecewise == 0 && mixed(rig);
        }},
       {"graphs_of_few_sizes",  // much padding, and steps too large for a graph
-       [](EngineConfig& c) { c.cudagraph_capture_sizes = "16,64"; },
+       [](RigOptions& o) { o.config.cudagraph_capture_sizes = "16,64"; },
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kNone) > 0;
        }},
       {"chunk_16",
-       [](EngineConfig& c) {
-         c.max_num_seqs = 8;
-         c.max_num_batched_tokens = 16;
+       [](RigOptions& o) {
+         o.config.max_num_seqs = 8;
+         o.config.max_num_batched_tokens = 16;
        },
        partial},
-      {"chunk_64", [](EngineConfig& c) { c.max_num_batched_tokens = 64; }, partial},
+      {"chunk_64", [](RigOptions& o) { o.config.max_num_batched_tokens = 64; }, partial},
       {"chunk_unlimited",
-       [](EngineConfig& c) { c.max_num_batched_tokens = 8192; },
+       [](RigOptions& o) { o.config.max_num_batched_tokens = 8192; },
        [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps == 0; }},
       {"prefix_caching",
-       [](EngineConfig& c) { c.enable_prefix_caching = true; },
+       [](RigOptions& o) { o.config.enable_prefix_caching = true; },
        [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
       {"preemption",
        few_blocks,
        [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
       {"preemption_with_prefix_caching",
-       [few_blocks](EngineConfig& c) {
-         few_blocks(c);
-         c.enable_prefix_caching = true;
+       [few_blocks](RigOptions& o) {
+         few_blocks(o);
+         o.config.enable_prefix_caching = true;
        },
        [](ModelRig& rig) {
          return rig.scheduler().stats().num_preemptions > 0 &&
                 rig.scheduler().stats().num_prefix_hit_tokens > 0;
        }},
-      {"block_32", [](EngineConfig& c) { c.block_size = 32; }, block_size(32, 32)},
-      {"block_64", [](EngineConfig& c) { c.block_size = 64; }, block_size(64, 64)},
-      {"block_128", [](EngineConfig& c) { c.block_size = 128; }, block_size(128, 128)},
+      {"few_pages",  // of 16 tokens, so that block tables move too
+       [](RigOptions& o) {
+         o.config.max_model_len = 1024;
+         o.runner.token_pages = {.page_size = 16, .num_pages = 80};
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
+      {"block_32", [](RigOptions& o) { o.config.block_size = 32; }, block_size(32, 32)},
+      {"block_64", [](RigOptions& o) { o.config.block_size = 64; }, block_size(64, 64)},
+      {"block_128", [](RigOptions& o) { o.config.block_size = 128; }, block_size(128, 128)},
       {"block_128_over_16",
-       [](EngineConfig& c) {
-         c.block_size = 128;
-         c.kernel_block_size = 16;
+       [](RigOptions& o) {
+         o.config.block_size = 128;
+         o.config.kernel_block_size = 16;
        },
        block_size(128, 16)},
       {"layout_nhd",
-       [](EngineConfig& c) { c.kv_cache_layout = "nhd"; },
+       [](RigOptions& o) { o.config.kv_cache_layout = "nhd"; },
        [](ModelRig& rig) {
          return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
       {"layout_nhd_block_64",
-       [](EngineConfig& c) {
-         c.kv_cache_layout = "nhd";
-         c.block_size = 64;
+       [](RigOptions& o) {
+         o.config.kv_cache_layout = "nhd";
+         o.config.block_size = 64;
        },
        [](ModelRig& rig) {
          return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
@@ -236,7 +243,7 @@ std::vector<Axis> batch_axes() {
 // Axes that change the kernels.
 Axis backend_axis(const std::string& name, const std::string& groups) {
   return {"backend_" + name,
-          [name](EngineConfig& c) { c.attention_backend = name; },
+          [name](RigOptions& o) { o.config.attention_backend = name; },
           [groups](ModelRig& rig) { return rig.attention_backends() == groups; }};
 }
 std::vector<Axis> backend_axes() {
@@ -245,12 +252,12 @@ std::vector<Axis> backend_axes() {
           backend_axis("native:0-1,flashinfer", "native,flashinfer"),
           // Four groups; the last one's backend depends on the model's needs.
           {"backend_flashinfer:0,native:1-2",
-           [](EngineConfig& c) { c.attention_backend = "flashinfer:0,native:1-2"; },
+           [](RigOptions& o) { o.config.attention_backend = "flashinfer:0,native:1-2"; },
            [](ModelRig& rig) {
              return rig.attention_backends().starts_with("flashinfer,native,native,");
            }},
           {"batch_invariant",
-           [](EngineConfig& c) { c.batch_invariant = true; },
+           [](RigOptions& o) { o.config.batch_invariant = true; },
            [](ModelRig& rig) { return rig.num_steps(GraphMode::kFull) > 0; }}};
 }
 
@@ -272,7 +279,7 @@ class CudaInvariance : public ::testing::Test {
     for (const Axis& axis : axes) {
       SCOPED_TRACE(axis.name);
       RigOptions options = base;
-      axis.set(options.config);
+      axis.set(options);
       ModelRig rig(options);
       check(axis.name, rig);
       EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
@@ -315,7 +322,7 @@ class CudaInvariance : public ::testing::Test {
     const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
     std::vector<Axis> axes = batch_axes();
     axes.push_back({"late_masks",  // later than a forward of the model ends
-                    [](EngineConfig& c) { c.grammar_mask_delay_us = 6000; },
+                    [](RigOptions& o) { o.config.grammar_mask_delay_us = 6000; },
                     [](ModelRig& rig) { return rig.num_withheld() > 0; }});
     expect_equal_bits(base, requests, axes, &grammar);
   }
@@ -337,11 +344,11 @@ class CudaInvariance : public ::testing::Test {
     const auto chunks = [](int32_t size) {
       return Axis{
           "chunk_" + std::to_string(size),
-          [size](EngineConfig& c) { c.max_num_batched_tokens = size; },
+          [size](RigOptions& o) { o.config.max_num_batched_tokens = size; },
           [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; }};
     };
     const Axis together{"together",
-                        [](EngineConfig&) {},
+                        [](RigOptions&) {},
                         [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; }};
     expect_equal_bits(
         base,

@@ -170,6 +170,12 @@ int64_t few_blocks_bytes(const Workload& load) {
   return 10 * plan.kv_cache.block_bytes() * static_cast<int64_t>(plan.kv.groups.size());
 }
 
+// For one request of the longest: requests take turns while blocks are plenty.
+void set_few_pages(RigOptions& options) {
+  options.config.max_model_len = 128;
+  options.runner.token_pages = {.page_size = 4, .num_pages = 36};
+}
+
 std::vector<Axis> axes(const Workload& load) {
   const auto mixed = [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; };
   const auto partial = [](ModelRig& rig) {
@@ -234,6 +240,9 @@ std::vector<Axis> axes(const Workload& load) {
          return rig.scheduler().stats().num_preemptions > 0 &&
                 rig.scheduler().stats().num_prefix_hit_tokens > 0;
        }},
+      {"few_pages",
+       set_few_pages,
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
       {"deferred_shuffled",
        [](RigOptions& o) {
          o.device.mode = cpu::CpuStreamMode::kDeferred;
@@ -330,6 +339,11 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
          o.config.enable_prefix_caching = true;
        },
        [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
+      {"mixed_2_few_pages",
+       DraftKind::kMixed,
+       2,
+       set_few_pages,
+       [](ModelRig& rig) { return rig.scheduler().stats().num_preemptions > 0; }},
       {"mixed_3_deferred_shuffled",
        DraftKind::kMixed,
        3,

@@ -21,6 +21,7 @@ FlashInferLimits limits_of(int32_t num_q_heads, int32_t num_kv_heads, int32_t bl
   limits.max_rows = 256;
   limits.max_toks = 8192;
   limits.max_blocks = 4096 / block_size;
+  limits.num_table_cells = 10 * limits.max_blocks;
   limits.num_sms = 132;
   return limits;
 }
@@ -37,7 +38,9 @@ TEST(FlashInferScratch, PiecesLieSideBySide) {
   const cuda::ExtendWork& work = scratch.work;
   EXPECT_EQ(tables.max_pages, 256);
   EXPECT_EQ(offset(tables.pages), 0);
-  EXPECT_EQ(offset(tables.lens), 256 * 256 * 4);
+  EXPECT_EQ(tables.max_rows, 256);
+  EXPECT_EQ(offset(tables.lens), (256 + 10 * 256) * 4)
+      << "a begin for each row, a page for each cell";
   EXPECT_EQ(offset(tables.arrivals) - offset(tables.lens), 256 * 4);
   EXPECT_EQ(offset(work.work_begin) - offset(tables.arrivals), 256 * 8 * 4);
   EXPECT_EQ(work.max_items, (8192 / 128 + 256) * 32);

@@ -2,6 +2,7 @@
 #include "kernels/attention/paged_attention.h"
 
 #include "tests/kernels/cpu_harness.h"
+#include "tests/support/equal_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -104,7 +105,7 @@ class Batch {
     const auto rows = static_cast<int64_t>(pieces_.size());
     a.q = make_strided<const float>(q_.data(), tokens_, int64_t{w_.hq} * w_.dim_k, q_stride_);
     a.out = make_view(result.out.data(), tokens_, int64_t{w_.hq} * w_.dim_v);
-    a.block_table = make_view<const int32_t>(table_.data(), rows + 2, max_blocks_);
+    a.block_table = {table_.data(), table_begins_.data(), static_cast<int32_t>(table_.size())};
     a.idx_mapping = make_view<const int32_t>(idx_mapping_.data(), rows);
     a.query_start_loc = make_view<const int32_t>(query_start_.data(), rows + 1);
     a.seq_lens = make_view<const int32_t>(seq_lens_.data(), rows);
@@ -140,6 +141,7 @@ class Batch {
     std::shuffle(free.begin(), free.end(), std::mt19937(5));
     num_blocks_ = blocks;
     table_.assign((pieces_.size() + 2) * static_cast<size_t>(max_blocks_), -1);
+    table_begins_ = test::equal_begins(static_cast<int64_t>(pieces_.size()) + 2, max_blocks_);
     for (size_t r = 0; r < pieces_.size(); ++r) {
       const auto row =
           static_cast<int32_t>(pieces_.size() + 1 - r);  // rows in another order than the batch
@@ -215,7 +217,7 @@ class Batch {
   const World& w_;
   std::vector<Piece> pieces_;
   Options o_;
-  std::vector<int32_t> seq_lens_, query_start_, idx_mapping_, table_;
+  std::vector<int32_t> seq_lens_, query_start_, idx_mapping_, table_, table_begins_;
   std::vector<std::byte> cache_;
   std::vector<float> q_;
   int64_t tokens_ = 0, q_stride_ = 0, block_stride_ = 0, head_stride_ = 0, token_stride_ = 0;

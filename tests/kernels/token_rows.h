@@ -8,40 +8,42 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 namespace warprow::testing {
 
-// Rows whose tokens lie as the runner keeps them: the prefill in one place, the rest in another.
+// Rows whose tokens lie as the runner keeps them: the prefill in one place, the rest in another, in
+// pages of any order.
 struct TokenRows {
-  static constexpr int64_t kMaxLen = 64;
-  std::vector<int32_t> prompts, history, prompt_len, prefill_len, region, len;
+  static constexpr int32_t kPageShift = 4;
+  static constexpr int32_t kPagesPerRow = 4;
+  static constexpr int32_t kMaxLen = kPagesPerRow << kPageShift;
+  std::vector<int32_t> pages, prefill, later, prompt_len, prefill_len, len;
 
-  // Regions lie in reverse order of rows.
-  explicit TokenRows(int64_t n) : prompts(static_cast<size_t>(n * kMaxLen), -7), history(prompts) {
-    for (int64_t i = 0; i < n; ++i) {
-      region.push_back(static_cast<int32_t>(n - 1 - i));
-    }
+  explicit TokenRows(int64_t n)
+      : pages(static_cast<size_t>(n * kPagesPerRow)),
+        prefill(pages.size() << kPageShift, -7),
+        later(prefill) {
+    std::iota(pages.rbegin(), pages.rend(), 0);
   }
-  void add(const std::vector<int32_t>& tokens, int32_t prompt, int32_t prefill) {
+  void add(const std::vector<int32_t>& tokens, int32_t prompt, int32_t num_prefill) {
     const auto row = static_cast<int64_t>(len.size());
-    const auto split = tokens.begin() + prefill;
-    std::copy(tokens.begin(), split, prompts.begin() + region[len.size()] * kMaxLen);
-    std::copy(split, tokens.end(), history.begin() + row * kMaxLen + prefill);
+    for (int32_t at = 0; at < static_cast<int32_t>(tokens.size()); ++at) {
+      auto& place = at < num_prefill ? prefill : later;
+      place[static_cast<size_t>(view().tokens.cell(row, at))] = tokens[static_cast<size_t>(at)];
+    }
     prompt_len.push_back(prompt);
-    prefill_len.push_back(prefill);
+    prefill_len.push_back(num_prefill);
     len.push_back(static_cast<int32_t>(tokens.size()));
   }
   [[nodiscard]] TokenHistory view() const {
-    return {prompts.data(),
-            kMaxLen,
-            history.data(),
-            kMaxLen,
+    auto* outputs = const_cast<int32_t*>(later.data());  // the sampler only reads
+    return {{pages.data(), prefill.data(), outputs, kPagesPerRow, kPageShift},
             prompt_len.data(),
             prefill_len.data(),
-            region.data(),
             1};
   }
   [[nodiscard]] KnownTokens tokens(size_t row) const {

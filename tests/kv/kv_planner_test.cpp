@@ -248,15 +248,28 @@ TEST(KvPlanner, ThereAreAsManyClassesAsGroupsAtMost) {
 
 TEST(KvMath, TokensThatThePoolHolds) {
   KvCacheSpec spec{plan_of({repeat({need_of(8, 128)}, 4)}).groups, 11};
-  EXPECT_EQ(max_tokens_held(spec), 160);
+  EXPECT_EQ(max_tokens_held(spec, 512), 160);
   spec.groups.push_back(spec.groups[0]);
-  EXPECT_EQ(max_tokens_held(spec), 80);
+  EXPECT_EQ(max_tokens_held(spec, 512), 80);
   spec.groups[1].block_size = 32;
-  EXPECT_EQ(max_tokens_held(spec), 96);  // 6 blocks of 16 and 3 of 32
+  EXPECT_EQ(max_tokens_held(spec, 512), 96);  // 6 blocks of 16 and 3 of 32
   spec.num_blocks = 3;
-  EXPECT_EQ(max_tokens_held(spec), 16);
+  EXPECT_EQ(max_tokens_held(spec, 512), 16);
   spec.num_blocks = 2;
-  EXPECT_EQ(max_tokens_held(spec), 0);
+  EXPECT_EQ(max_tokens_held(spec, 512), 0);
+}
+
+// A window of 100 keeps 99 tokens, the step's 61 and a block for misalignment: 11 blocks.
+TEST(KvMath, WindowsHoldRequestsOfAnyLength) {
+  KvCacheSpec spec{plan_of({repeat({need_of(8, 128, 100)}, 4)}).groups, 12};
+  EXPECT_EQ(blocks_of_request(spec.groups, 1 << 20, 61), 11);
+  EXPECT_EQ(max_tokens_held(spec, 61), INT32_MAX);
+  spec.num_blocks = 11;
+  EXPECT_EQ(max_tokens_held(spec, 61), 160);
+  // Beside full attention the window's blocks are bounded: 30 - 11 are the full group's.
+  spec = {plan_of({{need_of(8, 128), need_of(8, 128, 100)}}).groups, 31};
+  ASSERT_EQ(spec.groups.size(), 2U);
+  EXPECT_EQ(max_tokens_held(spec, 61), 19 * 16);
 }
 
 }  // namespace

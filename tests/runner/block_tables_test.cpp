@@ -2,7 +2,14 @@
 #include "runner/block_tables.h"
 
 #include "device/cpu/cpu_device.h"
+#include "runner/ops/apply_staged_writes.h"
 
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,47 +19,181 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-Ints staged_cells(int32_t block_size,
-                  int32_t kernel_block_size,
-                  const std::vector<BlockId>& blocks,
-                  int32_t start) {
-  cpu::CpuDeviceOptions options;
-  options.mode = cpu::CpuStreamMode::kInline;
-  options.num_threads = 1;
-  const auto device = cpu::make_cpu_device(options);
-  Arena arena = device->make_arena(ArenaPurpose::kState, 1 << 20);
+// A lane that does everything itself, in order.
+struct OneLane {
+  template <typename F>
+  void for_each(int64_t n, const F& f) const {
+    for (int64_t i = 0; i < n; ++i) {
+      f(i);
+    }
+  }
+};
+
+// Block tables whose staged writes are applied after every step, as the device does.
+class Tables {
+ public:
+  Tables(KvGroupSpec group, StepLimits limits) : device_(cpu::make_cpu_device(inline_mode())) {
+    arena_ = device_->make_arena(ArenaPurpose::kState, 1 << 22);
+    tables_.emplace(arena_, std::vector<KvGroupSpec>{group}, limits, staged_tables_);
+    staged_.emplace(staged_tables_.max_writes(), staged_tables_.max_values());
+    buffer_.resize(static_cast<size_t>(StagedWrites::max_packed_bytes(
+                       staged_tables_.max_writes(), staged_tables_.max_values())) /
+                       8 +
+                   1);
+  }
+
+  void append(int32_t row, int32_t start, const Ints& blocks) {
+    std::vector<BlockId> ids;
+    for (const int32_t block : blocks) {
+      ids.push_back(BlockId{block});
+    }
+    BlockAppend append;
+    append.row = RowId{row};
+    append.start = start;
+    tables_->append(append, ids);
+  }
+  void release(int32_t row) { tables_->release(RowId{row}); }
+
+  // The step's end. Returns how many cells it wrote.
+  int32_t apply() {
+    tables_->stage(*staged_);
+    auto* bytes = reinterpret_cast<std::byte*>(buffer_.data());
+    const StagedWrites::Packed packed = staged_->pack(bytes);
+    ApplyStagedWrites op;
+    std::ranges::copy(staged_tables_.tables(), std::begin(op.tables));
+    op.groups = reinterpret_cast<const StagedGroup*>(bytes);
+    op.writes = reinterpret_cast<const StagedWrite*>(bytes + packed.writes_offset);
+    op.values = reinterpret_cast<const int32_t*>(bytes + packed.values_offset);
+    for (int32_t g = 0; g < packed.num_groups; ++g) {
+      op(g, OneLane());
+    }
+    return static_cast<int32_t>((packed.bytes - packed.values_offset) / 4);
+  }
+
+  [[nodiscard]] Ints cells(int32_t row, int32_t count) const {
+    const int32_t* from = tables_->view(0).of_row(row);
+    return {from, from + count};
+  }
+  [[nodiscard]] const BlockTables& tables() const { return *tables_; }
+
+ private:
+  static cpu::CpuDeviceOptions inline_mode() {
+    cpu::CpuDeviceOptions options;
+    options.mode = cpu::CpuStreamMode::kInline;
+    options.num_threads = 1;
+    return options;
+  }
+  std::unique_ptr<Device> device_;
+  Arena arena_;
+  StagedTables staged_tables_;
+  std::optional<BlockTables> tables_;
+  std::optional<StagedWrites> staged_;
+  std::vector<int64_t> buffer_;
+};
+
+StepLimits limits_of(int32_t max_num_seqs, int32_t max_model_len, TokenPages pages = {}) {
+  StepLimits limits;
+  limits.max_num_seqs = max_num_seqs;
+  limits.max_model_len = max_model_len;
+  limits.token_pages = pages;
+  return limits;
+}
+
+KvGroupSpec blocks_of(int32_t block_size, int32_t kernel_block_size) {
   KvGroupSpec group;
   group.block_size = block_size;
   group.kernel_block_size = kernel_block_size;
-  StagedTables staged_tables;
-  const BlockTables tables(arena,
-                           std::vector<KvGroupSpec>{group},
-                           {.max_num_seqs = 4, .max_model_len = 1024},
-                           staged_tables);
-  StagedWrites staged(4, 256);
-  BlockAppend append;
-  append.row = RowId{1};
-  append.start = start;
-  tables.append(append, blocks, staged);
-  std::vector<int64_t> buffer(512);
-  auto* bytes = reinterpret_cast<std::byte*>(buffer.data());
-  const auto packed = staged.pack(bytes);
-  const auto* values = reinterpret_cast<const int32_t*>(bytes + packed.values_offset);
-  const auto* write = reinterpret_cast<const StagedWrite*>(bytes + packed.writes_offset);
-  Ints cells{write->start};
-  cells.insert(cells.end(), values, values + write->count);
-  return cells;
+  return group;
 }
 
 TEST(BlockTables, ManagerBlocksBecomeKernelBlocks) {
-  EXPECT_EQ(staged_cells(32, 16, {BlockId{0}, BlockId{1}}, 0), (Ints{0, 0, 1, 2, 3}));
-  EXPECT_EQ(staged_cells(64, 16, {BlockId{2}, BlockId{5}}, 0),
-            (Ints{0, 8, 9, 10, 11, 20, 21, 22, 23}));
+  Tables halves(blocks_of(32, 16), limits_of(4, 1024));
+  halves.append(1, 0, {0, 1});
+  halves.apply();
+  EXPECT_EQ(halves.cells(1, 4), (Ints{0, 1, 2, 3}));
+  Tables quarters(blocks_of(64, 16), limits_of(4, 1024));
+  quarters.append(3, 0, {2, 5});
+  quarters.apply();
+  EXPECT_EQ(quarters.cells(3, 8), (Ints{8, 9, 10, 11, 20, 21, 22, 23}));
 }
 
-TEST(BlockTables, AppendsStartInKernelBlocks) {
-  EXPECT_EQ(staged_cells(32, 16, {BlockId{4}}, 3), (Ints{6, 8, 9}));
-  EXPECT_EQ(staged_cells(16, 16, {BlockId{4}}, 3), (Ints{3, 4}));
+TEST(BlockTables, AppendsWriteNewCellsAlone) {
+  Tables tables(blocks_of(32, 16), limits_of(4, 1024));
+  tables.append(1, 0, {7, 8, 9});
+  tables.apply();
+  tables.append(1, 3, {4});
+  EXPECT_EQ(tables.apply(), 2);
+  EXPECT_EQ(tables.cells(1, 8), (Ints{14, 15, 16, 17, 18, 19, 8, 9}));
+}
+
+// With room for all rows at their longest nothing moves: a row's cells stay where the first ones were.
+TEST(BlockTables, RowsThatAllFitNeverMove) {
+  Tables tables(blocks_of(16, 16), limits_of(2, 4096));
+  tables.append(1, 0, {1});
+  tables.apply();
+  const int32_t begin = tables.tables().view(0).begin_of(1);
+  for (int32_t i = 1; i < 256; ++i) {
+    tables.append(1, i, {1 + i});
+    EXPECT_EQ(tables.apply(), 1);
+  }
+  EXPECT_EQ(tables.tables().view(0).begin_of(1), begin);
+}
+
+// 64 rows of up to 64 k tokens whose pool holds 80 k tokens: 32 times less than all of them could use.
+// Random rows grow, end and come back, and now and then all must move together. Every cell of every live
+// row is compared after every step.
+TEST(BlockTables, RowsMoveAndKeepTheirCells) {
+  const TokenPages pages = plan_token_pages(1024, 64, 1 << 16, 80 << 10);
+  Tables tables(blocks_of(16, 16), limits_of(64, 1 << 16, pages));
+  EXPECT_LT(tables.tables().view(0).num_cells, 64 * (1 << 16) / 16 / 8);
+  std::mt19937 random(1);
+  const auto below = [&](int32_t n) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(n));
+  };
+  std::map<int32_t, Ints> live;
+  int32_t num_pages = 0;  // of live rows
+  const auto pages_of = [&](size_t blocks) {
+    return pages.pages_for(static_cast<int32_t>(blocks) * 16);
+  };
+  int32_t next_block = 1;
+  int32_t num_moves = 0;
+  for (int32_t step = 0; step < 3000; ++step) {
+    for (auto row = live.begin(); row != live.end();) {
+      const bool ends = below(200) == 0;
+      if (ends) {
+        num_pages -= pages_of(row->second.size());
+        tables.release(row->first);
+      }
+      row = ends ? live.erase(row) : std::next(row);
+    }
+    for (int32_t i = 0; i < 8; ++i) {
+      const int32_t row = below(64);
+      Ints& blocks = live[row];
+      const int32_t count = below(10) == 0 ? 1 + below(400) : 1 + below(4);
+      const int32_t grown = pages_of(blocks.size() + static_cast<size_t>(count)) -
+                            (blocks.empty() ? 0 : pages_of(blocks.size()));
+      if (num_pages + grown >= pages.num_pages ||
+          blocks.size() + static_cast<size_t>(count) > 4000) {
+        if (blocks.empty()) {
+          live.erase(row);
+        }
+        continue;
+      }
+      num_pages += grown;
+      Ints fresh(static_cast<size_t>(count));
+      std::iota(fresh.begin(), fresh.end(), next_block);
+      next_block += count;
+      const auto start = static_cast<int32_t>(blocks.size());
+      blocks.insert(blocks.end(), fresh.begin(), fresh.end());
+      tables.append(row, start, fresh);
+    }
+    num_moves += tables.apply() > 1500 ? 1 : 0;
+    for (const auto& [row, blocks] : live) {
+      ASSERT_EQ(tables.cells(row, static_cast<int32_t>(blocks.size())), blocks)
+          << "row " << row << " after step " << step;
+    }
+  }
+  EXPECT_GT(num_moves, 2) << "the pool's end was never reached";
 }
 
 }  // namespace

@@ -128,8 +128,8 @@ TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   EXPECT_EQ(fixture.logit_pos, (Ints{20, 21, 22}));
 
   // The rules on tokens find the drafts in front of a logit.
-  EXPECT_EQ(fixture.history[21], 71);
-  EXPECT_EQ(fixture.history[22], 72);
+  EXPECT_EQ(fixture.later_token(0, 21), 71);
+  EXPECT_EQ(fixture.later_token(0, 22), 72);
 
   fixture.finish({71, 99, 5});
   EXPECT_EQ(fixture.num_sampled, (Ints{2}));
@@ -137,8 +137,8 @@ TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 22);
   EXPECT_EQ(fixture.rows[0].last_sampled, 99);
   EXPECT_EQ(fixture.rows[0].total_len, 23);
-  EXPECT_EQ(fixture.history[21], 71);
-  EXPECT_EQ(fixture.history[22], 99);
+  EXPECT_EQ(fixture.later_token(0, 21), 71);
+  EXPECT_EQ(fixture.later_token(0, 22), 99);
 }
 
 TEST_P(RunnerOpsTest, DraftsAreAcceptedWhileTheyEqualTheSample) {
@@ -262,7 +262,7 @@ TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
   EXPECT_EQ(fixture.rows[1].num_computed_tokens, 6);
   EXPECT_EQ(fixture.rows[1].total_len, 7);
   EXPECT_EQ(fixture.rows[1].last_sampled, 51);
-  EXPECT_EQ(fixture.history[StepFixture::kRegion + 6], 51);
+  EXPECT_EQ(fixture.later_token(1, 6), 51);
 }
 
 }  // namespace

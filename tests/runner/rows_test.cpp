@@ -15,21 +15,21 @@ uint32_t rules_of(const SamplingParams& params) {
   const auto device = cpu::make_cpu_device({});
   Arena arena = device->make_arena(ArenaPurpose::kState, size_t{4} << 20);
   StagedTables tables;
-  RequestRows rows(
-      arena,
-      *device,
-      {.max_num_seqs = 1, .max_num_toks = 16, .max_model_len = 16, .max_steps_in_flight = 1},
-      tables);
+  StepLimits limits;
+  limits.max_num_seqs = 1;
+  RequestRows rows(arena, *device, limits, tables);
   StagedWrites staged(tables.max_writes(), tables.max_values());
   SchedulerOutput step;
   step.token_ids = {1};
+  step.page_ids = {PageId{1}};
   NewRow row;
   row.row = RowId{0};
   row.prompt_len = 1;
   row.prefill_len = 1;
   row.tokens = {0, 1};
   row.params = params;
-  rows.add(row, step, -1, staged);
+  rows.append({row.row, 0, {0, 1}}, step, staged);
+  rows.add(row, step, staged);
   return rows.host(row.row).sample_rules;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 namespace warprow::test {
@@ -32,9 +33,10 @@ class StepFixture {
            int32_t num_logits = 1) {
     const auto row = static_cast<int32_t>(rows.size());
     rows.push_back(state);
-    rows.back().prompt_region = row;
-    known.resize(kRegion);
-    prompts.insert(prompts.end(), known.begin(), known.end());
+    known.resize(kPageSize);
+    prefill.insert(prefill.begin(), known.begin(), known.end());
+    pages.resize(rows.size());
+    std::iota(pages.rbegin(), pages.rend(), 0);
     idx_mapping.push_back(row);
     query_start_loc.push_back(query_start_loc.back() + num_toks);
     cu_num_logits.push_back(cu_num_logits.back() + num_logits);
@@ -50,14 +52,14 @@ class StepFixture {
     logits_indices.assign(num_logits, -7);
     logit_row.assign(num_logits, -7);
     logit_pos.assign(num_logits, -7);
-    history.resize(rows.size() * kRegion, -7);
+    later.resize(rows.size() * kPageSize, -7);
     Prologue op;
     op.num_rows = num_rows;
-    op.prefill = {step(), prompts.data(), kRegion, input_ids.data()};
+    op.prefill = {step(), tokens(), input_ids.data()};
     op.lengths = {step(), positions.data(), seq_lens.data()};
     op.combine = {step(),
                   {drafts.data(), max_drafts},
-                  {history.data(), kRegion},
+                  tokens(),
                   input_ids.data(),
                   logits_indices.data(),
                   logit_row.data(),
@@ -70,7 +72,8 @@ class StepFixture {
     Prologue op;
     op.num_rows = static_cast<int64_t>(idx_mapping.size());
     op.slots.step = step();
-    op.slots.groups[0] = {table.data(), static_cast<int32_t>(table.size()), 16};
+    const std::vector<int32_t> begins(rows.size());
+    op.slots.groups[0] = {{table.data(), begins.data(), static_cast<int32_t>(table.size())}, 16};
     op.slots.num_groups = 1;
     op.slots.slots = slots.data();
     ops->prologue(*stream, op);
@@ -88,8 +91,7 @@ class StepFixture {
                 sampled.data(),
                 num_sampled.data(),
                 num_rejected.data()};
-    op.update = {
-        step(), sampled.data(), num_sampled.data(), num_rejected.data(), {history.data(), kRegion}};
+    op.update = {step(), sampled.data(), num_sampled.data(), num_rejected.data(), tokens()};
     ops->epilogue(*stream, op, static_cast<int64_t>(idx_mapping.size()));
   }
 
@@ -97,14 +99,21 @@ class StepFixture {
     return {idx_mapping.data(), query_start_loc.data(), cu_num_logits.data(), rows.data()};
   }
 
-  static constexpr int32_t kRegion = 64;
+  RowTokens tokens() { return {pages.data(), prefill.data(), later.data(), 1, kPageShift}; }
+  // The token that a step stored behind a row's prefill.
+  [[nodiscard]] int32_t later_token(int32_t row, int32_t position) {
+    return later[static_cast<size_t>(tokens().cell(row, position))];
+  }
+
+  static constexpr int32_t kPageShift = 6;
+  static constexpr int32_t kPageSize = 1 << kPageShift;  // a page for each row, in reverse order
   std::unique_ptr<cpu::CpuDevice> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<RunnerOps> ops;
   std::vector<RowState> rows;
-  std::vector<int32_t> prompts, drafts, idx_mapping, query_start_loc{0}, cu_num_logits{0};
+  std::vector<int32_t> pages, prefill, drafts, idx_mapping, query_start_loc{0}, cu_num_logits{0};
   std::vector<int32_t> input_ids, positions, seq_lens, logits_indices, logit_row, logit_pos;
-  std::vector<int32_t> history;  // [rows, kRegion]
+  std::vector<int32_t> later;  // [rows, kPageSize]
   std::vector<int32_t> num_sampled, num_rejected;
 };
 

@@ -36,7 +36,8 @@ std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
 
 struct Cache {
   Cache(std::vector<KvGroupSpec> groups, int32_t num_blocks, int32_t max_step_tokens = 1024)
-      : manager({std::move(groups), num_blocks}, {max_step_tokens, 1024, true, false}) {}
+      : manager({std::move(groups), num_blocks},
+                {max_step_tokens, 1024, all_token_pages(1024, 16, 1024), true, false}) {}
 
   // A request that computes all its tokens in one step.
   bool enter(RequestKv& kv, const std::vector<TokenId>& tokens) {
@@ -183,7 +184,8 @@ TEST(KvCacheManager, GrowIsAllOrNothing) {
 }
 
 TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
-  KvCacheManager manager({{full_group(4)}, 8}, {1024, 1024, false, false});
+  KvCacheManager manager({{full_group(4)}, 8},
+                         {1024, 1024, all_token_pages(1024, 16, 1024), false, false});
   RequestKv kv;
   SchedulerOutput out;
   manager.init(kv, {}, 20);

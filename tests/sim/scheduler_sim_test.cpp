@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/scheduler.h"
+#include "tests/sim/page_watch.h"
 #include "tests/sim/toy_device.h"
 #include "wire/serialize.h"
 
@@ -13,6 +14,7 @@
 namespace warprow {
 namespace {
 
+using testing::PageWatch;
 using testing::ToyDevice;
 using testing::ToyModel;
 
@@ -31,6 +33,7 @@ struct SimCase {
   bool fence_freed_blocks = false;
   bool over_the_wire = false;
   int32_t num_drafts = 0;
+  TokenPages token_pages = {.page_size = 16};
 };
 
 void PrintTo(const SimCase& sim, std::ostream* os) { *os << sim.name; }
@@ -56,7 +59,8 @@ class Simulation {
       : sim_(sim),
         random_(seed),
         scheduler_(config()),
-        device_(sim.model, 8, sim.num_blocks, sim.num_drafts, seed) {}
+        device_(sim.model, 8, sim.num_blocks, sim.num_drafts, seed),
+        pages_(sim.token_pages.page_size) {}
 
   void run(int32_t num_steps) {
     while (scheduler_.stats().num_steps < num_steps && !::testing::Test::HasFatalFailure()) {
@@ -104,6 +108,7 @@ class Simulation {
     config.num_drafts = sim_.num_drafts;
     config.fence_freed_blocks = sim_.fence_freed_blocks;
     config.kv = {sim_.model.groups, sim_.num_blocks};
+    config.token_pages = sim_.token_pages;
     return config;
   }
 
@@ -190,6 +195,7 @@ class Simulation {
     if (keep_back && scheduler_.schedule(step_)) {
       scheduler_.check_invariants();
       in_flight_.push_back({step_, {}});
+      pages_.launch(step_);
       withhold(in_flight_.back());
       num_idle_ = 0;
       return;
@@ -207,6 +213,7 @@ class Simulation {
     SchedulerOutput step = std::move(in_flight_.front().step);
     const std::vector<RowId> withheld = std::move(in_flight_.front().withheld);
     in_flight_.pop_front();
+    pages_.collect();
     if (sim_.over_the_wire) {
       serialize(step, bytes_);
       ASSERT_TRUE(deserialize(bytes_, step));
@@ -247,6 +254,7 @@ class Simulation {
   std::mt19937 random_;
   Scheduler scheduler_;
   ToyDevice device_;
+  PageWatch pages_;
   std::map<uint64_t, Expected> live_;
   std::deque<InFlight> in_flight_;
   SchedulerOutput step_;
@@ -309,6 +317,26 @@ INSTANTIATE_TEST_SUITE_P(
                 .fence_freed_blocks = true},
         SimCase{.name = "HybridTwoBlockSizes", .model = hybrid(2), .num_blocks = 70},
         SimCase{.name = "WindowOnly", .model = {{group_of(4, 9)}, {0, 0}}, .num_blocks = 17},
+        SimCase{.name = "FewPages",
+                .model = one_group(),
+                .num_blocks = 400,
+                .token_pages = {.page_size = 8, .num_pages = 24}},
+        SimCase{.name = "FewPagesWindowOnly",
+                .model = {{group_of(4, 9)}, {0, 0}},
+                .max_concurrent_steps = 1,
+                .num_blocks = 200,
+                .over_the_wire = true,
+                .token_pages = {.page_size = 4, .num_pages = 40}},
+        SimCase{.name = "FewPagesFewBlocks",
+                .model = hybrid(),
+                .max_concurrent_steps = 3,
+                .num_blocks = 60,
+                .token_pages = {.page_size = 8, .num_pages = 24}},
+        SimCase{.name = "FewPagesDrafts",
+                .model = one_group(),
+                .num_blocks = 400,
+                .num_drafts = 3,
+                .token_pages = {.page_size = 8, .num_pages = 24}},
         SimCase{
             .name = "OneDraft", .model = one_group(), .max_concurrent_steps = 1, .num_drafts = 1},
         SimCase{.name = "DraftsAsync", .model = one_group(), .num_drafts = 3},

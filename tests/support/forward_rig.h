@@ -106,6 +106,7 @@ class ForwardRig {
     limits.max_num_rows = 1;
     limits.max_num_toks = kMaxToks;
     limits.max_num_blocks = kBlocks;
+    limits.num_table_cells = kBlocks;
     backends_[at]->allocate(workspace_, *device_, limits);
     std::vector<int32_t>& table = tables_.emplace_back();
     for (int32_t b = 0; b < kBlocks; ++b) {
@@ -133,7 +134,7 @@ class ForwardRig {
                     1,
                     toks,
                     toks == 1 ? 1 : 0};
-      base.block_table = make_view<const int32_t>(tables_[g].data(), 1, kBlocks);
+      base.block_table = {tables_[g].data(), &row_, kBlocks};
       base.slot_mapping = make_view<const int64_t>(slots_[g].data(), toks);
       groups_[g].metadata = backends_[g]->build_metadata(*stream_, plan_.groups[g], base);
     }

@@ -30,8 +30,9 @@ struct RigOptions {
   cpu::CpuDeviceOptions device;
   RunnerOptions runner;  // what no flag says: drafts, features
   bool debug_checks = true;
-  bool serialize = false;             // every message goes through its bytes
-  std::optional<KvLayout> kv_layout;  // in place of the configuration's
+  bool serialize = false;                           // every message goes through its bytes
+  std::optional<KvLayout> kv_layout;                // in place of the configuration's
+  std::function<void(SchedulerOutput&)> edit_step;  // changes a step between scheduler and executor
 };
 
 struct RigResult {
@@ -75,6 +76,7 @@ class ModelRig {
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
     config.num_drafts = plan.runner.max_drafts;
     config.kv = plan.kv_cache;
+    config.token_pages = plan.runner.token_pages;
     std::unique_ptr<Device> device;
     if (on_gpu) {
       device = cuda::make_cuda_device();
@@ -124,6 +126,9 @@ class ModelRig {
     }
     sampling_->resume_held();
     if (scheduler_->schedule(step_)) {
+      if (options_.edit_step) {
+        options_.edit_step(step_);
+      }
       submit(step_);
     } else if (executor_->num_outstanding() > 0) {
       collect();

@@ -30,6 +30,7 @@ struct RandomModel {
   bool tied_head = false;
   int32_t window = 0;              // of the layers below
   int32_t first_window_layer = 0;  // this layer and those after it have the window
+  int32_t max_position = 1024;
   uint32_t seed = 1;
 
   // Writes config.json and model.safetensors into dir and returns its path.
@@ -53,7 +54,7 @@ struct RandomModel {
                         {"hidden_size", hidden_size},
                         {"intermediate_size", intermediate_size},
                         {"vocab_size", vocab_size},
-                        {"max_position_embeddings", 1024},
+                        {"max_position_embeddings", max_position},
                         {"rms_norm_eps", 1e-6},
                         {"rope_theta", 10000.0},
                         {"tie_word_embeddings", tied_head}};

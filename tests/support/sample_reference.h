@@ -190,7 +190,8 @@ inline SampleOutcome reference_outcome(const SampleRow& row, LogprobsMode mode) 
 // and returns the pointer.
 class SampleBatch {
  public:
-  static constexpr int64_t kMaxLen = 64;
+  static constexpr int32_t kPageShift = 6;  // a row has one page, of its number
+  static constexpr int64_t kMaxLen = 1 << kPageShift;
   static constexpr int64_t kMaxTop = 24;
   static constexpr int64_t kMaxStopIds = 8;
 
@@ -215,13 +216,10 @@ class SampleBatch {
     a.logit_row = make_view<const int32_t>(place(row_), num_rows_);
     a.logit_pos = make_view<const int32_t>(place(position_), num_rows_);
     a.params = make_view<const SampleParams>(place(params_), num_rows_);
-    a.tokens = {place(prompts_),
-                kMaxLen,
-                place(history_),
-                kMaxLen,
+    auto* const later = const_cast<int32_t*>(place(later_));  // the sampler only reads
+    a.tokens = {{place(row_), place(prefill_), later, 1, kPageShift},
                 place(prompt_len_),
                 place(prefill_len_),
-                place(row_),
                 1};
     a.stop_ids = place(stop_ids_);
     a.stop_ids_stride = kMaxStopIds;
@@ -243,10 +241,10 @@ class SampleBatch {
     row_.push_back(static_cast<int32_t>(row_.size()));
     position_.push_back(static_cast<int32_t>(row.tokens.size()) - 1);
     const auto prefill = row.tokens.begin() + row.prefill_len;
-    append(prompts_, {row.tokens.begin(), prefill}, kMaxLen);
+    append(prefill_, {row.tokens.begin(), prefill}, kMaxLen);
     std::vector<int32_t> later(static_cast<size_t>(row.prefill_len), -54321);
     later.insert(later.end(), prefill, row.tokens.end());
-    append(history_, later, kMaxLen);
+    append(later_, later, kMaxLen);
     prompt_len_.push_back(row.prompt_len);
     prefill_len_.push_back(row.prefill_len);
     std::vector<int32_t> stops = row.stop_ids;
@@ -286,7 +284,7 @@ class SampleBatch {
   int64_t vocab_;
   std::vector<float> logits_{};
   std::vector<SampleParams> params_{};
-  std::vector<int32_t> row_{}, position_{}, prompts_{}, history_{}, prompt_len_{}, prefill_len_{};
+  std::vector<int32_t> row_{}, position_{}, prefill_{}, later_{}, prompt_len_{}, prefill_len_{};
   std::vector<int32_t> stop_ids_{}, lists_{};
 };
 

@@ -78,6 +78,9 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
                                       {RowId{0}, 1, 0, {1, 1}},
                                       {RowId{1}, 0, 0, {2, 1}},
                                       {RowId{1}, 1, 0, {3, 1}}}));
+  EXPECT_EQ(first.page_ids, (std::vector<PageId>{PageId{1}, PageId{2}}));
+  EXPECT_EQ(first.page_appends,
+            (std::vector<PageAppend>{{RowId{0}, 0, {0, 1}}, {RowId{1}, 0, {1, 1}}}));
 
   const SchedulerOutput& second = runner.steps[1];
   EXPECT_EQ(second.step, -1);

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-// Formula: for a decode row b, lens[b] = seq_lens[b] (0: padding) and pages[b, p] = the page that
+// Formula: for a decode row b, lens[b] = seq_lens[b] (0: padding) and pages[pages[b] + p] = the page that
 //   holds its tokens [p * page_size, (p + 1) * page_size); arrivals are 0.
 // Shapes: DecodeTables.
 // Mapping: blocks over rows and stretches of a row's pages; threads over pages.
@@ -24,8 +24,12 @@ __global__ void __launch_bounds__(kThreads) decode_tables_kernel(AttentionPlanPa
   const int32_t b = blockIdx.x;
   const int32_t row = p.idx_mapping[b];
   const int32_t len = row >= 0 ? p.seq_lens[b] : 0;
+  const int32_t pages_per_block = p.block_size / tables.page_size;
+  const int32_t table_begin = len > 0 ? p.block_table.begin_of(row) : 0;
+  const int32_t begin = tables.max_rows + table_begin * pages_per_block;
   if (blockIdx.y == 0) {
     if (threadIdx.x == 0) {
+      tables.pages[b] = begin;
       tables.lens[b] = static_cast<uint32_t>(len);
     }
     for (int32_t h = threadIdx.x; h < p.num_kv_heads; h += kThreads) {
@@ -35,10 +39,9 @@ __global__ void __launch_bounds__(kThreads) decode_tables_kernel(AttentionPlanPa
   const int32_t num_pages = (len + tables.page_size - 1) / tables.page_size;
   const int32_t first = blockIdx.y * kPagesPerBlock;
   const int32_t end = min(num_pages, first + kPagesPerBlock);
-  const int32_t pages_per_block = p.block_size / tables.page_size;
   const auto step = static_cast<int32_t>(p.block_stride / tables.page_stride);
-  const int32_t* blocks = p.block_table + row * p.table_stride;
-  int32_t* pages = tables.pages + int64_t{b} * tables.max_pages;
+  const int32_t* blocks = p.block_table.cells + table_begin;
+  int32_t* pages = tables.pages + begin;
   for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < end; i += kThreads) {
     pages[i] = blocks[i / pages_per_block] * step + i % pages_per_block;
   }

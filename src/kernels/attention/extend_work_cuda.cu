@@ -127,8 +127,7 @@ __global__ void __launch_bounds__(kThreads) extend_work_kernel(AttentionPlanPara
     work.item(ExtendWork::kTile)[at] = static_cast<int32_t>(key & 0xffffU);
     work.item(ExtendWork::kHead)[at] = item % p.num_heads;
     work.item(ExtendWork::kQueryStart)[at] = query_start;
-    work.item(ExtendWork::kTableStart)[at] =
-        static_cast<int32_t>(p.idx_mapping[b] * p.table_stride);
+    work.item(ExtendWork::kTableStart)[at] = p.block_table.begin_of(p.idx_mapping[b]);
     work.item(ExtendWork::kQueryLen)[at] = p.query_start_loc[b + 1] - query_start;
     work.item(ExtendWork::kKvLen)[at] = p.seq_lens[b];
     work.item(ExtendWork::kBatchIdx)[at] = b;

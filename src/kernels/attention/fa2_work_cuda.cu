@@ -83,7 +83,7 @@ __device__ void place_tables(const AttentionPlanParams& p,
                              const Fa2Work& work) {
   const auto begin_of = [&](int32_t r) {
     const int32_t row = r < part.num_rows ? p.idx_mapping[part.first_row + r] : -1;
-    return static_cast<uint32_t>((row >= 0 ? row : p.table_rows) * p.table_stride);
+    return static_cast<uint32_t>(row >= 0 ? p.block_table.begin_of(row) : p.block_table.num_cells);
   };
   for (int32_t r = threadIdx.x; r <= part.num_rows; r += kThreads) {
     const uint32_t begin = begin_of(r);

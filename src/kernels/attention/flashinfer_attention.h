@@ -14,7 +14,8 @@ struct FlashInferLimits {
   int32_t num_q_heads = 0;
   int32_t max_rows = 0;
   int32_t max_toks = 0;
-  int32_t max_blocks = 0;  // of a row
+  int32_t max_blocks = 0;       // of a row
+  int64_t num_table_cells = 0;  // BlockTableView::num_cells
   int32_t num_sms = 0;
   bool fa2 = false;  // FlashInfer's kernels for every GPU, with windows and any group
 };

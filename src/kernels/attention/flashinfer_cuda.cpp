@@ -28,7 +28,7 @@ void check_batch(const FlashInferArgs& args) {
            "{} decode rows of {}",
            args.num_decode_rows,
            num_rows(args));
-  WR_CHECK_LE(args.block_table.shape[1], limits.max_blocks);
+  WR_CHECK_LE(args.block_table.num_cells, limits.num_table_cells);
   WR_CHECK_EQ(args.kv.token_stride, limits.kv.token_stride);
   WR_CHECK_EQ(args.kv.block_size, limits.kv.block_size);
   WR_CHECK_EQ(args.num_q_heads, limits.num_q_heads);
@@ -73,11 +73,10 @@ void flashinfer_plan(Stream& stream, const FlashInferArgs& args) {
   check_batch(args);
   const FlashInferScratch scratch = scratch_of(args);
   AttentionPlanParams params = {};
-  params.block_table = args.block_table.data;
+  params.block_table = args.block_table;
   params.idx_mapping = args.idx_mapping.data;
   params.query_start_loc = args.query_start_loc.data;
   params.seq_lens = args.seq_lens.data;
-  params.table_stride = args.block_table.stride[0];
   params.block_stride = args.kv.block_stride;
   params.block_size = args.kv.block_size;
   params.num_rows = num_rows(args);
@@ -85,7 +84,6 @@ void flashinfer_plan(Stream& stream, const FlashInferArgs& args) {
   params.num_heads = args.num_q_heads;
   params.num_kv_heads = args.kv.num_kv_heads;
   if (args.limits.fa2) {
-    params.table_rows = static_cast<int32_t>(args.block_table.shape[0]);
     params.window = args.window;
     params.extra_items = fa2_extra_items(args.limits);
     plan_fa2(stream, args, params, scratch);

@@ -57,7 +57,7 @@ void flashinfer_extend(Stream& stream, const FlashInferArgs& args, const ExtendW
   p.qo_lens = work.item(ExtendWork::kQueryLen);
   p.kv_lens = work.item(ExtendWork::kKvLen);
   p.batch_indices = work.item(ExtendWork::kBatchIdx);
-  p.kv_indices = const_cast<int32_t*>(args.block_table.data);
+  p.kv_indices = const_cast<int32_t*>(args.block_table.cells);
   p.additional_params.sm_scale = args.scale;
   CudaStream& on = as_cuda(stream);
   WR_CUDA((flashinfer::BatchPrefillWithPagedKVCacheDispatched<kHeadDim,

@@ -52,7 +52,7 @@ void flashinfer_fa2(Stream& stream,
       reinterpret_cast<Element*>(kv.k),
       reinterpret_cast<Element*>(kv.v),
       strides,
-      const_cast<int32_t*>(args.block_table.data),
+      const_cast<int32_t*>(args.block_table.cells),
       work.table_begin,
       work.last_page_len);
   int32_t* const query_start = const_cast<int32_t*>(args.query_start_loc.data) + part.first_row;

@@ -15,13 +15,16 @@ namespace warprow::cuda {
 // A batch's first rows have one token each (decode rows, whose token is their place in the batch),
 // the others any number (extend rows).
 
-// Block tables of the decode rows side by side, in pages of `page_size` tokens: a block of b tokens
-// is b / page_size pages, and page p begins p * page_stride elements into the cache.
+// Block tables of the decode rows, in pages of `page_size` tokens: a block of b tokens
+// is b / page_size pages, and page p begins p * page_stride elements into the cache. They lie as the block
+// tables lie in their pool.
 struct DecodeTables {
-  int32_t* pages = nullptr;      // dev [max_rows, max_pages]
+  int32_t* pages =
+      nullptr;  // dev [max_rows + num_pages]: begins, counted from here, then the pages
   uint32_t* lens = nullptr;      // dev [max_rows] 0: padding
   uint32_t* arrivals = nullptr;  // dev [max_rows * num_kv_heads] 0 between launches
-  int32_t max_pages = 0;
+  int32_t max_rows = 0;
+  int32_t max_pages = 0;  // of a row
   int32_t page_size = 0;
   int64_t page_stride = 0;
 };
@@ -108,17 +111,15 @@ struct XqaSplits {
 XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant);
 
 struct AttentionPlanParams {
-  const int32_t* block_table;
+  BlockTableView block_table;
   const int32_t* idx_mapping;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
-  int64_t table_stride;
   int64_t block_stride;  // elements
   int32_t block_size;
   int32_t num_rows, num_decode_rows;
   int32_t num_heads, num_kv_heads;
-  int32_t table_rows;   // FA2 only, as the two below
-  int32_t window;       // 0: none
+  int32_t window;       // FA2 only, as the next one; 0: none
   int32_t extra_items;  // fa2_extra_items
 };
 void plan_decode_tables(Stream& stream,

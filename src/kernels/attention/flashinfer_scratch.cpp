@@ -186,8 +186,10 @@ size_t flashinfer_scratch_layout(const FlashInferLimits& limits,
   DecodeTables& tables = scratch->tables;
   tables.page_size = kv.block_size % 64 == 0 ? 64 : 16;
   tables.page_stride = kv.token_stride * tables.page_size;
-  tables.max_pages = limits.max_blocks * (kv.block_size / tables.page_size);
-  tables.pages = pieces.take<int32_t>(int64_t{limits.max_rows} * tables.max_pages);
+  const int32_t pages_per_block = kv.block_size / tables.page_size;
+  tables.max_rows = limits.max_rows;
+  tables.max_pages = limits.max_blocks * pages_per_block;
+  tables.pages = pieces.take<int32_t>(limits.max_rows + limits.num_table_cells * pages_per_block);
   tables.lens = pieces.take<uint32_t>(limits.max_rows);
   tables.arrivals = pieces.take<uint32_t>(int64_t{limits.max_rows} * kv.num_kv_heads);
   ExtendWork& work = scratch->work;

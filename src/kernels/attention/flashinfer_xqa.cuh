@@ -5,7 +5,7 @@
 //
 // Formula: attention of one query token a row, kernels/attention/paged_attention.h.
 // Shapes: q [rows, (group + 2) * kv_heads, head_dim], of which the first group * kv_heads are
-//   queries; out [rows, group * kv_heads, head_dim]; pages [rows, max_pages].
+//   queries; out [rows, group * kv_heads, head_dim]; pages: DecodeTables.
 // Mapping: a CTA for each (row, KV head, split); a warpgroup for scores, one for values, one of TMA
 //   loads; splits of a row take its tiles of 64 keys in turn, the last one to arrive merges.
 // Bytes moved: each visible key and value once.
@@ -41,7 +41,7 @@ cudaError_t WR_XQA_NAME(const XqaLaunch& l) {
   config.stream = l.stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  const KVCacheList<true> cache{nullptr, nullptr, l.pages, l.lens, l.max_pages};
+  const KVCacheList<true> cache{nullptr, nullptr, l.pages, l.lens, 0};
   const float* no_pointer = nullptr;
   return cudaLaunchKernelEx(&config,
                             &kernel_mha,

@@ -16,7 +16,7 @@ struct XqaLaunch {
   const uint32_t* lens;
   uint32_t* arrivals;
   void* partials;
-  uint32_t max_pages, num_rows, num_kv_heads;
+  uint32_t num_rows, num_kv_heads;
   uint32_t max_splits;       // CTAs for one row and KV head, at most
   uint32_t tiles_per_split;  // of 64 keys, at least
   uint32_t window;           // at least the longest row: none

@@ -85,7 +85,6 @@ void xqa_decode(Stream& stream,
   launch.lens = tables.lens;
   launch.arrivals = tables.arrivals;
   launch.partials = partials;
-  launch.max_pages = static_cast<uint32_t>(tables.max_pages);
   launch.num_rows = static_cast<uint32_t>(args.num_decode_rows);
   launch.num_kv_heads = static_cast<uint32_t>(kv.num_kv_heads);
   launch.max_splits = static_cast<uint32_t>(splits.most);

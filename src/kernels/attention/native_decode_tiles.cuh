@@ -131,7 +131,7 @@ struct TileFeed {
     const auto mine = (first + static_cast<int32_t>(threadIdx.x % 32)) * kDecodeWarps +
                       static_cast<int32_t>(threadIdx.x / 32);
     const int32_t tile = item.tile + min(mine, item.num_tiles - 1);
-    return p.block_table + item.table_row * p.table_stride + block_of(p, tile);
+    return p.block_table.cells + item.table_begin + block_of(p, tile);
   }
   // Once for every piece of the block, before the feed can get there.
   __device__ void expect(const NativeParams& p, const PieceQueue& queue, int k_coming) {

@@ -198,7 +198,7 @@ __device__ void bring_tiles(const NativeParams& p,
     if (item.row < 0) {
       return;
     }
-    const int32_t* table = p.block_table + p.idx_mapping[item.row] * p.table_stride;
+    const int32_t* table = p.block_table.of_row(p.idx_mapping[item.row]);
     for (int32_t tile = item.first_tile; tile < item.end_tile; ++tile, ++n) {
       const int32_t token = tile * kHopperKeys + within;
       const bool has = within < kHopperKeys && token < item.seq_len;

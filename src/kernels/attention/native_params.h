@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kernels/attention/block_table_view.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,8 @@ constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to abso
 
 // A run of key tiles of one decode row; with each KV head it is one piece of work.
 struct DecodeItem {
-  int32_t row, table_row;  // in the batch, in the block table
+  int32_t row;          // in the batch
+  int32_t table_begin;  // first cell of the row's block table
   int32_t seq_len;
   int32_t tile, num_tiles;  // tile: the first one, counted from the sequence's start
   int32_t part, num_parts;  // of the row; a row that is not cut is one part
@@ -61,6 +63,7 @@ ScratchLayout native_scratch_layout(int32_t num_kv_heads,
                                     int32_t max_rows);
 
 struct ScheduleParams {
+  BlockTableView block_table;
   const int32_t* idx_mapping;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
@@ -80,12 +83,12 @@ struct NativeParams {
   const float* sinks;  // null: none
   const char* k;
   const char* v;
-  const int32_t* block_table;
+  BlockTableView block_table;
   const int32_t* idx_mapping;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
-  int64_t q_stride, out_stride, lse_stride, table_stride;  // elements
-  int64_t block_bytes, head_bytes, token_bytes;            // strides of the cache
+  int64_t q_stride, out_stride, lse_stride;      // elements
+  int64_t block_bytes, head_bytes, token_bytes;  // strides of the cache
   NativeScratch scratch;
   int32_t block_size, num_kv_heads, group;
   uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: there is one

@@ -102,9 +102,9 @@ struct KeyFeed {
       const int32_t token = (first + lane) * kSegmentToks;
       if (token < item.seq_len) {
         const int32_t block = token / p.block_size;
-        const int64_t table = p.idx_mapping[item.row] * p.table_stride;
-        held = p.block_table[table + block] * p.block_bytes +
-               (token - block * p.block_size) * p.token_bytes + item.kv_head * p.head_bytes;
+        const int32_t* table = p.block_table.of_row(p.idx_mapping[item.row]);
+        held = table[block] * p.block_bytes + (token - block * p.block_size) * p.token_bytes +
+               item.kv_head * p.head_bytes;
       }
     }
     const int chunk = static_cast<int>(threadIdx.x) % Sizes::kChunks;

@@ -146,7 +146,7 @@ __device__ void write_items(const ScheduleParams& p,
                             int32_t first_part) {
   DecodeItem item;
   item.row = row;
-  item.table_row = p.idx_mapping[row];
+  item.table_begin = p.block_table.begin_of(p.idx_mapping[row]);
   item.seq_len = p.seq_lens[row];
   item.num_parts = parts;
   item.first_part = first_part;

@@ -3,6 +3,7 @@
 
 #include "device/view.h"
 #include "kernels/act_view.h"
+#include "kernels/attention/block_table_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/op.h"
 
@@ -21,7 +22,7 @@ namespace warprow {
 //   lse = log of the denominator.
 // Shapes: q [T, Hq * head_dim_k] (row stride free: a window of the QKV buffer); out [T, Hq *
 // head_dim_v]; block_table
-//   [rows, blocks] of kernel block ids; idx_mapping [R] batch position -> row of block_table,
+//   of kernel block ids by row; idx_mapping [R] batch position -> row of block_table,
 //   negative for padding; query_start_loc [R + 1]; seq_lens [R], this step's tokens included; sinks
 //   [Hq] or empty; lse [T, Hq] or empty.
 // Mapping: CPU: an item is a tile of up to 32 / group queries of one row, for one KV head; the
@@ -46,7 +47,7 @@ struct PagedAttentionArgs {
   ConstActView q;
   ActView out;
   KvLayerView kv;
-  View<const int32_t, 2> block_table;
+  BlockTableView block_table;
   View<const int32_t, 1> idx_mapping;
   View<const int32_t, 1> query_start_loc;
   View<const int32_t, 1> seq_lens;

@@ -196,7 +196,7 @@ struct PagedAttention {
     a.lse = args.lse.empty() ? nullptr : args.lse.row(token) + head;
     a.lse_stride = args.lse.stride[0];
     a.sinks = args.sinks.empty() ? nullptr : args.sinks.data + head;
-    a.blocks = args.block_table.row(args.idx_mapping(row));
+    a.blocks = args.block_table.of_row(args.idx_mapping(row));
     a.k = kv.k + kv_head * kv.head_stride * element;
     a.v = kv.v + kv_head * kv.head_stride * element;
     a.block_stride = kv.block_stride;

@@ -98,14 +98,13 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.sinks = args.sinks.data;
   p.k = reinterpret_cast<const char*>(kv.k);
   p.v = reinterpret_cast<const char*>(kv.v);
-  p.block_table = args.block_table.data;
+  p.block_table = args.block_table;
   p.idx_mapping = args.idx_mapping.data;
   p.query_start_loc = args.query_start_loc.data;
   p.seq_lens = args.seq_lens.data;
   p.q_stride = args.q.stride;
   p.out_stride = args.out.stride;
   p.lse_stride = args.lse.stride[0];
-  p.table_stride = args.block_table.stride[0];
   p.block_bytes = kv.block_stride * kElement;
   p.head_bytes = kv.head_stride * kElement;
   p.token_bytes = kv.token_stride * kElement;
@@ -135,6 +134,7 @@ void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
   }
   const Split split = split_rows(args, stream.device().facts());
   ScheduleParams p = {};
+  p.block_table = args.block_table;
   p.idx_mapping = args.idx_mapping.data;
   p.query_start_loc = args.query_start_loc.data;
   p.seq_lens = args.seq_lens.data;

@@ -82,16 +82,18 @@ class PromptLogprobs final : public RunnerFeature {
       const Gathered& mine = pieces_.of(row.row, rows_.host(row.row).generation);
       // The logits of a token are about the next one; those of the last are the sampler's.
       const int32_t end = std::min(row.num_computed_tokens + row.num_tokens, mine.prompt_len - 1);
-      const int32_t count = end - row.num_computed_tokens;
-      if (mine.num_top >= 0 && count > 0) {
+      for (int32_t at = row.num_computed_tokens; mine.num_top >= 0 && at < end;) {
         const ScopedRange range("prompt_logprobs");
+        const std::span<const TokenId> next = rows_.store().prefill_run(row.row, at + 1, end - at);
+        const auto count = static_cast<int32_t>(next.size());
         report(stream,
-               batch.hidden.rows(first_tok, count),
-               rows_.prefill_tokens(row.row) + row.num_computed_tokens + 1,
+               batch.hidden.rows(first_tok + at - row.num_computed_tokens, count),
+               next.data(),
                mine.num_top,
                from_result(step.memory, used));
         step.pieces.push_back({row.row, mine.generation, used, count});
         used += count;
+        at += count;
       }
       first_tok += row.num_tokens;
     }

@@ -29,7 +29,7 @@ struct StagedTable {
   int32_t* cells = nullptr;
   int64_t row_stride = 0;
 };
-inline constexpr int32_t kMaxStagedTables = 16;  // rows', groups' and features'
+inline constexpr int32_t kMaxStagedTables = 24;  // rows', groups' and features'
 
 // Scatters the step's staged writes; one team per group. Each cell is decided by one lane, which
 // lets the latest write win whatever order the lanes run in. Cells that no write names keep what

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kernels/row_tokens.h"
 #include "runner/ops/step_views.h"
 
 #include <cstdint>
@@ -14,21 +15,15 @@ struct DraftTokens {
   int64_t max_drafts = 0;
 };
 
-// Tokens sampled in this row's past, at their positions.
-struct OutputHistory {
-  int32_t* tokens = nullptr;  // dev i32 [max_num_seqs, stride] by row
-  int64_t stride = 0;
-};
-
 // Puts the last sampled token and the drafts behind it into input_ids, and lays out the logits: a
 // batch row with n logits has them at its last n tokens; n may be 0. Tokens of the prefill stay as
-// prefill_inputs wrote them. A draft is written into the history too, at its position, so that the
+// prefill_inputs wrote them. A draft becomes a known token too, at its position, so that the
 // rules on tokens see the drafts in front of a logit as they see outputs; post_update overwrites
 // those that are rejected. One team per batch_idx.
 struct CombineTokens {
   StepRows step;
   DraftTokens drafts;
-  OutputHistory history;
+  RowTokens known;
   int32_t* input_ids = nullptr;       // dev i32 [max_num_batched_tokens]
   int32_t* logits_indices = nullptr;  // dev i32 [max_logits]  token whose hidden state is used
   int32_t* logit_row = nullptr;       // dev i32 [max_logits]  row; -1: yields no token
@@ -80,10 +75,7 @@ struct CombineTokens {
       }
       const int32_t token = drafts.tokens[row * drafts.max_drafts + draft];
       input_ids[end - behind] = token;
-      const int64_t position = seq_len - behind;
-      if (position < history.stride) {
-        history.tokens[row * history.stride + position] = token;
-      }
+      known.later[known.cell(row, seq_len - behind)] = token;
     });
   }
 };

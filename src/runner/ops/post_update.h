@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kernels/row_tokens.h"
 #include "kernels/sample/grammar_mask.h"
-#include "runner/ops/combine_tokens.h"
 #include "runner/ops/step_views.h"
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace warprow {
 // end, yields none. Any other yields the samples of its leading logits, up to and including the
 // first that differs from the draft behind it: a draft is accepted if the row's own ordinary sample
 // equals it, so tokens are those of a run without drafts. Nothing is yielded from a withheld logit on;
-// a row whose first one is withheld yields none and rejects all of its logits. `tokens` < 0 marks a logit that no token could be drawn from; it equals no draft.
+// a row whose first one is withheld yields none and rejects all of its logits. `tokens` < 0 marks a
+// logit that no token could be drawn from; it equals no draft.
 // One item per batch_idx.
 struct CountSampled {
   StepRows step;
@@ -46,14 +47,14 @@ struct CountSampled {
 };
 
 // The only place that moves a request on: last token, lengths, computed count less rejections,
-// token history. One item per batch_idx, sequential, since a row's fields are read and written
+// known tokens. One item per batch_idx, sequential, since a row's fields are read and written
 // here.
 struct PostUpdate {
   StepRows step;
   const int32_t* tokens = nullptr;  // dev i32 [max_logits]  sampled
   const int32_t* num_sampled = nullptr;
   const int32_t* num_rejected = nullptr;
-  OutputHistory history;
+  RowTokens known;
 
   WR_HD void operator()(int64_t batch_idx) const {
     if (tokens == nullptr) {
@@ -68,9 +69,7 @@ struct PostUpdate {
     const int32_t* yielded = tokens + step.cu_num_logits[batch_idx];
     for (int32_t i = 0; i < num_sampled[batch_idx]; ++i) {
       state.last_sampled = yielded[i];
-      if (state.total_len < history.stride) {
-        history.tokens[row * history.stride + state.total_len] = yielded[i];
-      }
+      known.later[known.cell(row, state.total_len)] = yielded[i];
       ++state.total_len;
     }
     state.num_computed_tokens += num_toks - num_rejected[batch_idx];

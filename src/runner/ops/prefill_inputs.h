@@ -2,23 +2,23 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kernels/row_tokens.h"
 #include "runner/ops/step_views.h"
 
 #include <cstdint>
 
 namespace warprow {
 
-// input_ids of the tokens that a row's prefill knows, read in place from the prompt store in host
-// memory. One team per batch_idx; tokens past the prefill are combine_tokens' part.
+// input_ids of the tokens that a row's prefill knows, read in place from host memory. One team per
+// batch_idx; tokens past the prefill are combine_tokens' part.
 struct PrefillInputs {
   StepRows step;
-  const int32_t* prompts = nullptr;  // pinned i32 [regions, region_stride]
-  int64_t region_stride = 0;
+  RowTokens tokens;
   int32_t* input_ids = nullptr;  // dev i32 [max_num_batched_tokens]
 
   template <typename Team>
   WR_HD void operator()(int64_t batch_idx, const Team& team) const {
-    if (prompts == nullptr) {
+    if (input_ids == nullptr) {
       return;
     }
     const int32_t row = step.idx_mapping[batch_idx];
@@ -29,10 +29,10 @@ struct PrefillInputs {
     const int32_t start = step.query_start_loc[batch_idx];
     const int32_t num_toks = step.query_start_loc[batch_idx + 1] - start;
     const int32_t left = state.prefill_len - state.num_computed_tokens;
-    const int32_t* prompt =
-        prompts + state.prompt_region * region_stride + state.num_computed_tokens;
-    team.for_each(left < num_toks ? left : num_toks,
-                  [&](int64_t i) { input_ids[start + i] = prompt[i]; });
+    team.for_each(left < num_toks ? left : num_toks, [&](int64_t i) {
+      const int32_t position = state.num_computed_tokens + static_cast<int32_t>(i);
+      input_ids[start + i] = tokens.prefill[tokens.cell(row, position)];
+    });
   }
 };
 

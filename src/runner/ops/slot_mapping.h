@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/hd.h"
+#include "kernels/attention/block_table_view.h"
 #include "kv/kv_spec.h"
 #include "runner/ops/step_views.h"
 
@@ -13,8 +14,7 @@ namespace warprow {
 // blocks. One team per batch_idx; padding tokens are pad_tail's part.
 struct SlotMapping {
   struct Group {
-    const int32_t* block_table = nullptr;  // dev i32 [max_num_seqs, table_stride] by row
-    int32_t table_stride = 0;
+    BlockTableView table;
     int32_t block_size = 16;
   };
   StepRows step;
@@ -37,7 +37,7 @@ struct SlotMapping {
     const int32_t computed = step.rows[row].num_computed_tokens;
     for (int32_t g = 0; g < num_groups; ++g) {
       const Group& group = groups[g];
-      const int32_t* table = group.block_table + static_cast<int64_t>(row) * group.table_stride;
+      const int32_t* table = group.table.of_row(row);
       int64_t* to = slots + g * slots_stride + start;
       team.for_each(num_toks, [&](int64_t i) {
         const int64_t position = computed + i;

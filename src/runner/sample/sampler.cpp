@@ -36,16 +36,10 @@ void set_results(SampleArgs& args, const SampledArrays& to, int64_t n, int32_t n
 }
 
 TokenHistory token_history(const RequestRows& rows) {
-  TokenHistory tokens;
-  tokens.prompts = rows.prompts().base();
-  tokens.prompt_stride = rows.prompts().region_stride();
-  tokens.history = rows.history().tokens;
-  tokens.history_stride = rows.history().stride;
-  tokens.prompt_len = &rows.states()->prompt_len;
-  tokens.prefill_len = &rows.states()->prefill_len;
-  tokens.region = &rows.states()->prompt_region;
-  tokens.state_stride = sizeof(RowState) / sizeof(int32_t);
-  return tokens;
+  return {rows.store().tokens(),
+          &rows.states()->prompt_len,
+          &rows.states()->prefill_len,
+          sizeof(RowState) / sizeof(int32_t)};
 }
 
 // What a report on given tokens tells: processed logits are those of a draw.
