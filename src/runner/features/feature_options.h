@@ -16,6 +16,7 @@ using FeatureFactory = std::function<std::unique_ptr<RunnerFeature>(const Runner
 // Which features a runner has.
 struct FeatureOptions {
   bool hidden_states = false;         // requests may ask for them
+  bool prompt_embeds = false;         // prompts may come as embeddings
   bool debug_checks = false;          // features that verify each step (tests)
   std::vector<FeatureFactory> extra;  // behind all others but the checks
 };

@@ -2,6 +2,7 @@
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
+#include "runner/features/prompt_embeds.h"
 #include "runner/features/prompt_logprobs.h"
 #include "runner/features/slot_check.h"
 #include "runner/features/step_times.h"
@@ -16,6 +17,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   features.push_back(make_prompt_logprobs(parts));
   if (options.hidden_states) {
     features.push_back(make_hidden_states(parts));
+  }
+  if (options.prompt_embeds) {
+    features.push_back(make_prompt_embeds(parts));
   }
   for (const FeatureFactory& make : options.extra) {
     features.push_back(make(parts));

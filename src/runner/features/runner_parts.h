@@ -39,7 +39,7 @@ struct RunnerParts {
   std::span<const KvGroupSpec> groups;
   // The cache, once it is bound, which is after construction and before the first step.
   const KvCache* const* kv_cache = nullptr;
-  const InputBuffers* inputs = nullptr;
+  InputBuffers* inputs = nullptr;  // what the model is fed; a feature may add embeddings
   const RequestRows* rows = nullptr;
   const BlockTables* block_tables = nullptr;
   StagedTables* staged_tables = nullptr;  // for tables of a feature's own; in its constructor only

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts that come as embeddings: the model's own vectors of some ids must give what the ids give.
+#include "base/dtype.h"
+#include "tests/support/model_rig.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temp_dir.h"
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using test::ModelRig;
+using test::RandomModel;
+using test::RigOptions;
+
+constexpr int32_t kHidden = 256;
+
+// The embedding matrix [vocab, kHidden], bf16, as it lies in the checkpoint.
+std::vector<uint8_t> embedding_bytes(const std::string& dir) {
+  std::ifstream file(dir + "/model.safetensors", std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  uint64_t header_len = 0;
+  std::memcpy(&header_len, bytes.data(), 8);
+  const auto begin = bytes.begin() + 8;
+  const auto data = begin + static_cast<std::ptrdiff_t>(header_len);
+  const auto header = nlohmann::json::parse(begin, data);
+  const auto& offsets = header.at("model.embed_tokens.weight").at("data_offsets");
+  return {data + offsets[0].get<std::ptrdiff_t>(), data + offsets[1].get<std::ptrdiff_t>()};
+}
+
+// Takes the ids out of the new rows of requests with an even prompt length, and puts their vectors in.
+class IdsToVectors {
+ public:
+  IdsToVectors(std::vector<uint8_t> matrix, DType dtype)
+      : matrix_(std::move(matrix)), dtype_(dtype) {}
+
+  void operator()(SchedulerOutput& step) {
+    step.embeddings.width = kHidden;
+    step.embeddings.dtype = dtype_;
+    int32_t num_vectors = 0;
+    for (NewRow& row : step.new_rows) {
+      if (row.prompt_len % 2 != 0) {
+        continue;
+      }
+      row.embeds = {num_vectors, row.prompt_len};
+      for (int32_t i = 0; i < row.prompt_len; ++i) {
+        const auto at = static_cast<size_t>(row.tokens.begin + i);
+        add_vector(step.token_ids[at], step.embeddings.bytes);
+        step.token_ids[at] = 1 << 20;  // nobody may read it
+      }
+      num_vectors += row.prompt_len;
+      num_replaced += row.prompt_len;
+      row.tokens.begin += row.prompt_len;
+      row.tokens.count -= row.prompt_len;
+    }
+  }
+  int32_t num_replaced = 0;
+
+ private:
+  void add_vector(TokenId id, std::vector<uint8_t>& to) const {
+    const uint8_t* from = matrix_.data() + static_cast<size_t>(id) * kHidden * 2;
+    if (dtype_ == DType::kBF16) {
+      to.insert(to.end(), from, from + kHidden * 2);
+      return;
+    }
+    for (int32_t i = 0; i < kHidden; ++i) {
+      uint16_t half = 0;
+      std::memcpy(&half, from + i * 2, 2);
+      const float value = bf16_to_f32(half);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+      to.insert(to.end(), bytes, bytes + 4);
+    }
+  }
+
+  std::vector<uint8_t> matrix_;
+  DType dtype_;
+};
+
+std::map<uint64_t, test::RigResult> run(const RigOptions& options) {
+  ModelRig rig(options);
+  for (int32_t i = 0; i < 10; ++i) {
+    Request request;
+    request.id = static_cast<uint64_t>(i);
+    for (int32_t t = 0; t < 3 + 7 * i; ++t) {
+      request.prompt.push_back((i * 31 + t * 17) % 512);
+    }
+    request.max_tokens = 12;
+    request.params.num_logprobs = 1;
+    if (i % 3 == 1) {  // prompts without ids count for nothing in it, so output alone
+      request.params.frequency_penalty = 0.5F;
+    }
+    rig.add(request);
+  }
+  rig.run();
+  EXPECT_GT(rig.scheduler().stats().num_mixed_steps, 0);
+  EXPECT_GT(rig.scheduler().stats().num_partial_prefill_steps, 0);
+  return rig.results();
+}
+
+class PromptEmbeds : public testing::TestWithParam<const char*> {};
+
+TEST_P(PromptEmbeds, VectorsOfIdsGiveWhatTheIdsGive) {
+  const test::TempDir dir;
+  RigOptions options;
+  options.config.model = RandomModel{.hidden_size = kHidden}.write(dir);
+  options.config.kv_cache_memory_bytes = int64_t{8} << 20;
+  options.config.max_model_len = 128;
+  options.config.max_num_seqs = 8;
+  options.config.max_num_batched_tokens = 16;
+  options.config.enable_prefix_caching = false;
+  options.config.cudagraph_mode = GetParam();
+  options.config.threads = options.device.num_threads = 1;
+  const auto expected = run(options);
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    IdsToVectors edit(embedding_bytes(dir.path().string()), dtype);
+    options.runner.features.prompt_embeds = true;
+    options.edit_step = std::ref(edit);
+    const auto results = run(options);
+    EXPECT_GT(edit.num_replaced, 100);
+    for (const auto& [id, result] : expected) {
+      EXPECT_EQ(results.at(id).tokens, result.tokens) << "request " << id;
+      ASSERT_EQ(results.at(id).logprobs.size(), result.logprobs.size());
+      for (size_t i = 0; i < result.logprobs.size(); ++i) {
+        EXPECT_EQ(results.at(id).logprobs[i].logprob, result.logprobs[i].logprob);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, PromptEmbeds, testing::Values("none", "full", "piecewise"));
+
+}  // namespace
+}  // namespace warprow
