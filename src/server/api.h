@@ -51,6 +51,7 @@ class Api {
   // The path as one of ours, or "other".
   [[nodiscard]] static std::string known_path(const std::string& path);
 
+  [[nodiscard]] bool needs_key() const { return !options_.api_keys.empty(); }
   [[nodiscard]] ServerWatch& watch() { return watch_; }
 
  private:

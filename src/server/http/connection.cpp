@@ -34,30 +34,25 @@ constexpr size_t kPiece = 4096;                    // read at once
 // Of the next requests, read while an answer is made; who sends more is not watched further.
 constexpr size_t kMostAhead = 64 * 1024;
 
-// The answer to what is no request, or nothing where the client is gone or too slow.
-std::optional<HttpReply> refusal(const error_code& error, const HttpOptions& options) {
-  const char* type = "invalid_request_error";
-  if (error == http::error::body_limit) {
-    return error_reply(
-        {413, type, fmt::format("the body is larger than {} bytes", options.max_body_bytes)});
-  }
-  if (error == http::error::header_limit) {
-    return error_reply(
-        {431, type, fmt::format("the headers are larger than {} bytes", options.max_header_bytes)});
-  }
-  const bool is_protocol =
-      error.category() == http::make_error_code(http::error::bad_method).category();
-  if (!is_protocol || error == http::error::end_of_stream ||
-      error == http::error::partial_message) {
-    return std::nullopt;
-  }
-  return error_reply({400, type, "not HTTP: " + error.message()});
-}
-
 // GCC 12 destroys some temporaries of a coroutine twice, so replies and errors are made by functions.
 HttpReply compressed_refusal() {
   return error_reply(
       {415, "invalid_request_error", "bodies must not be compressed (Content-Encoding)"});
+}
+
+HttpReply host_refusal(std::string_view host) {
+  return error_reply({403,
+                      "permission_error",
+                      fmt::format("Host: '{}' is not served here; --allowed-hosts adds names",
+                                  host.substr(0, host.find_first_of("\r\n")))});
+}
+
+HttpReply page_refusal(std::string_view origin) {
+  return error_reply({403,
+                      "permission_error",
+                      fmt::format("Origin: web pages of '{}' may not call this server; "
+                                  "--allowed-origins adds them",
+                                  origin)});
 }
 
 ApiError shutdown_error() {
@@ -72,6 +67,17 @@ HttpReply plain_http_refusal() {
 bool is_plain_http(const error_code& error) {
   return error.category() == asio::error::get_ssl_category() &&
          ERR_GET_REASON(error.value()) == SSL_R_HTTP_REQUEST;
+}
+
+std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
+
+// Without the query, and without a slash at the end.
+std::string path_of(std::string_view target) {
+  std::string path(target.substr(0, target.find('?')));
+  if (path.size() > 1 && path.back() == '/') {
+    path.pop_back();
+  }
+  return path;
 }
 
 std::string client_name(const ByteSocket& socket) {
@@ -106,13 +112,7 @@ asio::awaitable<void> Connection::serve() {
     if (!co_await wait_for_bytes()) {
       break;
     }
-    std::optional<Message> message = co_await read_request();
-    if (!message) {
-      break;
-    }
-    busy_ = true;
-    go_on = co_await answer(std::move(*message));
-    busy_ = false;
+    go_on = co_await serve_request();
     go_on = go_on && !host_.draining;
   }
   co_await say_farewell();
@@ -146,28 +146,51 @@ asio::awaitable<bool> Connection::wait_for_bytes() {
   co_return !error;
 }
 
-asio::awaitable<std::optional<Connection::Message>> Connection::read_request() {
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(host_.options.max_header_bytes);
-  parser.body_limit(host_.options.max_body_bytes);
-  stream_.next().expires_after(host_.options.read_timeout);
-  auto [error, num_read] = co_await http::async_read_header(stream_, buffer_, parser, kNoThrow);
-  if (!error && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    http::response<http::empty_body> go_ahead(http::status::continue_, parser.get().version());
-    auto [failed, num_written] = co_await http::async_write(stream_, go_ahead, kNoThrow);
-    error = failed;
+asio::awaitable<bool> Connection::serve_request() {
+  RequestReader reader(stream_, buffer_, host_.options);
+  if (!co_await reader.read_head()) {
+    if (std::optional<HttpReply> reply = reader.take_refusal()) {
+      co_await refuse(std::move(*reply));
+    }
+    co_return false;
   }
-  if (!error) {
-    auto [failed, num_body] = co_await http::async_read(stream_, buffer_, parser, kNoThrow);
-    error = failed;
+  HttpRequest request = begin_exchange(reader.head());
+  if (std::optional<HttpReply> reply = judge_sender(reader.head())) {
+    co_return co_await refuse_request(std::move(*reply));
   }
-  if (!error) {
-    co_return parser.release();
+  const std::string encoding(reader.head()[http::field::content_encoding]);
+  if (!encoding.empty() && encoding != "identity") {
+    HttpReply refused = compressed_refusal();
+    co_return co_await refuse_request(std::move(refused));
   }
-  if (std::optional<HttpReply> reply = refusal(error, host_.options)) {
-    co_await refuse(std::move(*reply));
+  if (!co_await reader.read_body()) {
+    if (std::optional<HttpReply> reply = reader.take_refusal()) {
+      co_await refuse_request(std::move(*reply));
+    }
+    co_return false;
   }
-  co_return std::nullopt;
+  request.body = reader.take_body();
+  busy_ = true;
+  const bool go_on = co_await answer(std::move(request));
+  busy_ = false;
+  co_return go_on;
+}
+
+// A server that no key protects is protected from web pages: those that reach it under a name of their own, and
+// those of other origins, which browsers let send what needs no preflight.
+std::optional<HttpReply> Connection::judge_sender(const RequestReader::Head& head) const {
+  const std::string_view host = view(head[http::field::host]);
+  if (!host.empty() && !host_.host_rule.allows(host_name(host).value_or(""))) {
+    return host_refusal(host);
+  }
+  const std::string_view site = view(head["Sec-Fetch-Site"]);
+  const bool is_foreign = site == "cross-site" || site == "same-site";
+  const std::string_view origin = view(head[http::field::origin]);
+  if (host_.bars_foreign_pages && head.method() == http::verb::post && is_foreign &&
+      exchange_.cors.empty()) {
+    return page_refusal(origin);
+  }
+  return std::nullopt;
 }
 
 asio::awaitable<void> Connection::refuse(HttpReply reply) {
@@ -179,15 +202,21 @@ asio::awaitable<void> Connection::refuse(HttpReply reply) {
   co_await linger();
 }
 
-HttpRequest Connection::begin_exchange(Message&& message) {
+asio::awaitable<bool> Connection::refuse_request(HttpReply reply) {
+  exchange_.keep = false;
+  host_.api.watch().metrics.count_http(Api::known_path(path_of(line_.target)), reply.status);
+  co_await send_reply(std::move(reply));
+  log(line_);
+  co_await linger();
+  co_return false;
+}
+
+HttpRequest Connection::begin_exchange(const RequestReader::Head& message) {
   HttpRequest out;
   out.method = std::string(message.method_string());
   const std::string target(message.target());
+  out.path = path_of(target);
   const size_t question = std::min(target.find('?'), target.size());
-  out.path = target.substr(0, question);
-  if (out.path.size() > 1 && out.path.back() == '/') {
-    out.path.pop_back();
-  }
   out.query = target.substr(std::min(question + 1, target.size()));
   out.authorization = std::string(message[http::field::authorization]);
   const std::string given(message["X-Request-Id"]);
@@ -203,27 +232,19 @@ HttpRequest Connection::begin_exchange(Message&& message) {
                .cors = cors_headers(
                    host_.options.cors, std::string(message[http::field::origin]), wanted_headers)};
   line_ = {.client = client_, .method = out.method, .target = target, .request_id = out.request_id};
-  out.body = std::move(message.body());
   return out;
 }
 
-asio::awaitable<bool> Connection::answer(Message message) {
+asio::awaitable<bool> Connection::answer(HttpRequest request) {
   const Clock::time_point begin = Clock::now();
-  const std::string encoding(message[http::field::content_encoding]);
-  HttpRequest request = begin_exchange(std::move(message));
   const std::string path = Api::known_path(request.path);
   wakeup_ = std::make_shared<Wakeup>(host_.io);
   bool go_on = false;
-  if (!encoding.empty() && encoding != "identity") {
-    HttpReply refused = compressed_refusal();
-    go_on = co_await send_reply(std::move(refused));
+  Api::Answer made = co_await make_answer(std::move(request));
+  if (auto* reply = std::get_if<HttpReply>(&made)) {
+    go_on = co_await send_reply(std::move(*reply));
   } else {
-    Api::Answer made = co_await make_answer(std::move(request));
-    if (auto* reply = std::get_if<HttpReply>(&made)) {
-      go_on = co_await send_reply(std::move(*reply));
-    } else {
-      go_on = co_await send_generation(*std::get<std::unique_ptr<Generation>>(made));
-    }
+    go_on = co_await send_generation(*std::get<std::unique_ptr<Generation>>(made));
   }
   wakeup_ = nullptr;
   const std::chrono::duration<double, std::milli> took = Clock::now() - begin;

@@ -2,7 +2,10 @@
 #pragma once
 
 #include "server/api.h"
+#include "server/http/byte_stream.h"
+#include "server/http/host_rule.h"
 #include "server/http/http_options.h"
+#include "server/http/request_reader.h"
 
 #include <chrono>
 #include <cstdint>
@@ -11,23 +14,14 @@
 #include <random>
 #include <string>
 
-#include "net/maybe_tls.h"
-#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
 
 // For http/ alone: it shows Boost.
 namespace warprow {
-
-using ByteProtocol = boost::asio::generic::stream_protocol;  // TCP or Unix
-using ByteSocket = boost::asio::basic_stream_socket<ByteProtocol>;
-using ByteStream = MaybeTls<boost::beast::basic_stream<ByteProtocol>>;
 
 // Where a connection waits for its answer; shared with handlers that may come after its end.
 struct Wakeup {
@@ -50,6 +44,8 @@ struct ConnectionHost {
   boost::asio::io_context& io;
   boost::asio::thread_pool& workers;
   Api& api;
+  HostRule host_rule;
+  bool bars_foreign_pages = false;           // web pages of other origins may not post
   boost::asio::ssl::context* tls = nullptr;  // none: plain HTTP
   std::mt19937_64 random{std::random_device{}()};
   bool draining = false;  // connections end with their answers
@@ -76,8 +72,6 @@ class Connection {
  private:
   template <typename T>
   using Task = boost::asio::awaitable<T>;
-  using Message = boost::beast::http::request<boost::beast::http::string_body>;
-
   // The request under way, as its answer needs it.
   struct Exchange {
     unsigned version = 11;
@@ -89,11 +83,11 @@ class Connection {
 
   Task<bool> shake_hands();
   Task<bool> wait_for_bytes();
-  // The next request; nullopt: the connection is over, perhaps after a refusal.
-  Task<std::optional<Message>> read_request();
   Task<void> refuse(HttpReply reply);  // what is no request
   // These return whether the connection can go on.
-  Task<bool> answer(Message message);
+  Task<bool> serve_request();
+  Task<bool> answer(HttpRequest request);
+  Task<bool> refuse_request(HttpReply reply);  // its body is not read
   Task<bool> send_reply(HttpReply reply);
   Task<bool> send_generation(Generation& generation);
   Task<bool> send_events_until_end(Generation& generation, bool chunked);
@@ -109,7 +103,9 @@ class Connection {
   Task<bool> write(Buffers buffers);
   void watch();  // for the client's end, while an answer is made; again after each wake
   Task<void> end_watch();
-  [[nodiscard]] HttpRequest begin_exchange(Message&& message);
+  [[nodiscard]] HttpRequest begin_exchange(const RequestReader::Head& head);
+  // A refusal of requests that come from where none may come from.
+  [[nodiscard]] std::optional<HttpReply> judge_sender(const RequestReader::Head& head) const;
   [[nodiscard]] HttpHeaders common_headers() const;
   [[nodiscard]] std::string made_id();
   void log(const AccessLine& line) const;

@@ -28,11 +28,13 @@ struct HttpOptions {
   std::string uds;       // a socket's path instead of host and port
   uint64_t max_body_bytes = 32 * 1024 * 1024;
   uint32_t max_header_bytes = 64 * 1024;
-  std::chrono::seconds idle_timeout{120};  // a connection without a request
-  std::chrono::seconds read_timeout{60};   // a request, from its first byte to its last
-  std::chrono::seconds write_timeout{60};  // a reader that takes nothing
-  std::chrono::seconds keep_alive{15};     // a stream without news gets a comment; 0: never
+  std::chrono::seconds idle_timeout{120};   // a connection without a request
+  std::chrono::seconds header_timeout{10};  // a request's headers, from its first byte
+  std::chrono::seconds read_timeout{60};    // a request, from its first byte to its last
+  std::chrono::seconds write_timeout{60};   // a reader that takes nothing
+  std::chrono::seconds keep_alive{15};      // a stream without news gets a comment; 0: never
   std::chrono::seconds shutdown_timeout{30};
+  std::vector<std::string> allowed_hosts;  // names beside the loopback ones; see HostRule
   CorsOptions cors;
   TlsServerOptions tls;
   AccessLog access_log = AccessLog::kOff;

@@ -81,13 +81,18 @@ class BeastServer final : public HttpServer {
 
   Result<void> load_certificate();
   Result<void> listen_at_address();
+  [[nodiscard]] bool is_local() const override {
+    return !options_.uds.empty() || tcp_endpoint().address().is_loopback();
+  }
   void run(Api& api, const std::function<void(const std::string& url)>& on_ready) override;
 
  private:
   error_code listen_at(const ByteProtocol::endpoint& endpoint, bool reuse);
   error_code listen_at_path();
   void stop_listening();
+  [[nodiscard]] tcp::endpoint tcp_endpoint() const;  // not of a Unix socket
   [[nodiscard]] std::string url() const;
+  [[nodiscard]] HostRule host_rule(const Api& api) const;
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(ByteSocket socket);
   void count_connections();
@@ -190,14 +195,30 @@ Result<void> BeastServer::listen_at_address() {
   return {};
 }
 
-std::string BeastServer::url() const {
-  if (!options_.uds.empty()) {
-    return "unix:" + options_.uds;
-  }
+tcp::endpoint BeastServer::tcp_endpoint() const {
   tcp::endpoint local;
   const ByteProtocol::endpoint bound = acceptor_.local_endpoint();
   local.resize(bound.size());
   std::memcpy(local.data(), bound.data(), bound.size());
+  return local;
+}
+
+// A name that the operator listens at is no name of a stranger.
+HostRule BeastServer::host_rule(const Api& api) const {
+  HostRule rule{.guarded = false, .allowed = options_.allowed_hosts};
+  rule.guarded =
+      options_.uds.empty() && (!options_.allowed_hosts.empty() || (!api.needs_key() && is_local()));
+  if (const std::optional<std::string> own = host_name(options_.host)) {
+    rule.allowed.push_back(*own);
+  }
+  return rule;
+}
+
+std::string BeastServer::url() const {
+  if (!options_.uds.empty()) {
+    return "unix:" + options_.uds;
+  }
+  const tcp::endpoint local = tcp_endpoint();
   const std::string address = local.address().to_string();
   const char* scheme = tls_ ? "https" : "http";
   return local.address().is_v6() ? fmt::format("{}://[{}]:{}", scheme, address, local.port())
@@ -205,7 +226,17 @@ std::string BeastServer::url() const {
 }
 
 void BeastServer::run(Api& api, const std::function<void(const std::string& url)>& on_ready) {
-  host_.emplace(ConnectionHost{options_, io_, workers_, api, tls_.get()});
+  host_.emplace(
+      ConnectionHost{.options = options_,
+                     .io = io_,
+                     .workers = workers_,
+                     .api = api,
+                     .host_rule = host_rule(api),
+                     .bars_foreign_pages = !api.needs_key() && is_local() && options_.uds.empty(),
+                     .tls = tls_.get()});
+  if (!api.needs_key() && !is_local()) {
+    WR_LOG_WARN("no --api-key: whoever reaches {} can use this server", url());
+  }
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   wait_for_signal();

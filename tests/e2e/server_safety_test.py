@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Black-box tests of `warprow serve` against clients that mean harm: broken framing, foreign names, bodies without a key.
+
+Usage and environment as server_test.py.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import server_test
+from server_life_test import Case, UnixServer
+from server_test import BIN, MODEL, TIMEOUT, clean_environment
+
+SMUGGLED = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CLIENT_TIMEOUT = 30  # the server closes, not the test's patience
+
+
+def read_all(connection):
+    data = b""
+    try:
+        while piece := connection.recv(65536):
+            data += piece
+    except ConnectionResetError:  # after an early refusal
+        pass
+    return data
+
+
+def exchange(port, request, address="127.0.0.1"):
+    """The statuses and the whole text of what comes back until the server closes."""
+    with socket.create_connection((address, port), CLIENT_TIMEOUT) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        data = read_all(connection)
+    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d+)", data)], data
+
+
+def head(*lines, target="POST /v1/completions HTTP/1.1", host="localhost"):
+    all_lines = [target, *([f"Host: {host}"] if host else []), *lines]
+    return "\r\n".join(all_lines).encode() + b"\r\n\r\n"
+
+
+class Framing(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = server_test.Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def refused(self, request, needle, status=400):
+        """One answer, and nothing that follows it is taken for a request."""
+        got, data = exchange(self.server.port, request)
+        self.assertEqual(got, [status], (request[:300], data))
+        self.assertIn(b"Connection: close", data)
+        self.assertIn(needle, data)
+
+    def test_no_body_is_read_as_a_request(self):
+        for value in ("chunked, identity", "identity, chunked", "xchunked", "gzip", "gzip, chunked", "identity", "chunked,", ""):
+            self.refused(head(f"Transfer-Encoding: {value}") + SMUGGLED, b"Transfer-Encoding")
+        self.refused(head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked") + SMUGGLED, b"")
+        self.refused(head("Transfer-Encoding: identity", "Transfer-Encoding: chunked") + SMUGGLED, b"Transfer-Encoding")
+        self.refused(head("Transfer-Encoding: chunked", target="POST /v1/completions HTTP/1.0") + b"0\r\n\r\n" + SMUGGLED,
+                     b"Transfer-Encoding")
+        for lines in (("Transfer-Encoding: chunked", "Content-Length: 5"), ("Content-Length: 5", "Transfer-Encoding: chunked"),
+                      ("Content-Length: 5", "Transfer-Encoding: identity"), ("Content-Length: 5", "Content-Length: 5"),
+                      ("Content-Length: 5, 5",), ("Content-Length: +5",), ("Content-Length: -1",), ("Content-Length: ",)):
+            self.refused(head(*lines) + b"0\r\n\r\n" + SMUGGLED, b"")
+
+    def test_chunked_bodies_are_read(self):
+        body = json.dumps({"prompt": "x", "add_special_tokens": False}).encode()
+        chunks = b"".join(b"%x;name=value\r\n%s\r\n" % (len(piece), piece) for piece in (body[:7], body[7:]))
+        for name in ("chunked", "Chunked"):
+            got, data = exchange(self.server.port, head(f"Transfer-Encoding: {name}", target="POST /tokenize HTTP/1.1") + chunks +
+                                 b"0\r\nX-Trailer: 1\r\n\r\n" + SMUGGLED)
+            self.assertEqual(got, [200, 200], data)  # what follows a whole request is the next one
+
+    def test_what_is_around_chunks_is_bounded(self):
+        begin = head("Transfer-Encoding: chunked")
+        self.refused(begin + b"1;" + b"e" * 40_000 + b"\r\nx\r\n0\r\n\r\n", b"chunk")
+        self.refused(begin + b"1;e=" + b"e" * 5_000_000, b"chunk")  # the line never ends
+        self.refused(begin + (b"1;" + b"e" * 1000 + b"\r\nx\r\n") * 40 + b"0\r\n\r\n", b"chunk")
+        self.refused(begin + b"0\r\n" + b"X-Trailer: 1\r\n" * 40_000 + b"\r\n", b"chunk")
+
+    def test_headers_go_on_in_no_other_line(self):
+        for fold in (" chunked", "\tchunked", " "):
+            self.refused(head("Transfer-Encoding:", fold) + SMUGGLED, b"begins with a space")
+        self.refused(head("X-A: 1", " Transfer-Encoding: chunked") + SMUGGLED, b"begins with a space")
+        self.refused(b"POST /v1/completions HTTP/1.1\r\n Host: localhost\r\n\r\n", b"")
+
+    def test_headers_are_bounded_however_they_come(self):
+        self.refused(head(*["X: 1"] * 300), b"header lines", 431)
+        self.refused(head(*["X: " + "x" * 1000] * 100), b"headers are larger", 431)
+        # Line by line, so that the parser never holds much of it.
+        with socket.create_connection(("127.0.0.1", self.server.port), CLIENT_TIMEOUT) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\n")
+            data = b""
+            for _ in range(200):
+                try:
+                    connection.sendall(b"X: " + b"x" * 1000 + b"\r\n")
+                except OSError:
+                    break
+                time.sleep(0.002)
+            data = read_all(connection)
+        self.assertTrue(data.startswith(b"HTTP/1.1 431"), data)
+
+    def test_a_request_names_one_host(self):
+        got, data = exchange(self.server.port, b"GET /version HTTP/1.0\r\n\r\n")
+        self.assertEqual(got, [200], data)
+        get = "GET /version HTTP/1.1"
+        self.refused(head(target=get, host=None) + SMUGGLED, b"Host: missing")
+        self.refused(head("Host: localhost", target=get) + SMUGGLED, b"Host: must stand once")
+        for host in ("a b", "localhost:x", "localhost:99999", "[::1", "a@localhost", "localhost, localhost", ""):
+            self.refused(head(target=get, host=host + " ").replace(b" \r\n\r\n", b"\r\n\r\n") + SMUGGLED, b"Host: ")
+
+    def test_slow_headers_are_cut(self):
+        server = self.serve("--header-timeout", "1")
+        for request in (b"GET /vers", b"GET /version HTTP/1.1\r\nHost: localhost\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
+                begin = time.monotonic()
+                try:
+                    for byte in request:
+                        connection.sendall(bytes([byte]))
+                    while time.monotonic() - begin < 20:  # a byte now and then does not help
+                        connection.sendall(b"X")
+                        time.sleep(0.1)
+                    self.fail("not cut")
+                except OSError:
+                    pass
+                self.assertLess(time.monotonic() - begin, 15)
+
+
+class Names(Case):
+    def status(self, server, **arguments):
+        arguments.setdefault("target", "GET /version HTTP/1.1")
+        return exchange(server.port, head("Connection: close", *arguments.pop("lines", ()), **arguments))
+
+    def test_a_server_without_a_key_answers_to_loopback_names_alone(self):
+        server = self.serve("--allowed-hosts", "box.example")
+        for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8000", "box.example:80", "Box.Example"):
+            self.assertEqual(self.status(server, host=host)[0], [200], host)
+        for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]"):
+            got, data = self.status(server, host=host)
+            self.assertEqual(got, [403], host)
+            self.assertIn(b"--allowed-hosts", data)
+            self.assertIn(b"X-Request-Id", data)
+        body = b'{"prompt": "x"}'
+        got, _ = exchange(server.port, head(f"Content-Length: {len(body)}", host="evil.example") + body + SMUGGLED)
+        self.assertEqual(got, [403])
+
+    def test_pages_of_others_cannot_post_to_it(self):
+        server = self.serve("--server-dev-mode", "--allowed-origins", "https://a.example")
+        post = "POST /reset_prefix_cache HTTP/1.1"
+        for site in ("cross-site", "same-site"):
+            got, data = self.status(server, target=post, lines=(f"Sec-Fetch-Site: {site}", "Origin: https://evil.example"))
+            self.assertEqual(got, [403], data)
+            self.assertIn(b"https://evil.example", data)
+        for lines in ((), ("Sec-Fetch-Site: same-origin", "Origin: http://localhost:8000"), ("Sec-Fetch-Site: none",),
+                      ("Sec-Fetch-Site: cross-site", "Origin: https://a.example")):
+            self.assertEqual(self.status(server, target=post, lines=lines)[0], [200], lines)
+
+    def test_a_key_or_a_unix_socket_makes_names_free(self):
+        server = self.serve("--api-key", "k")
+        self.assertEqual(self.status(server, host="any.example", lines=("Authorization: Bearer k",))[0], [200])
+        with tempfile.TemporaryDirectory() as folder:
+            server = UnixServer(os.path.join(folder, "s"), "--server-dev-mode")
+            self.addCleanup(lambda: server.process.poll() is None and server.stop())
+            with server.open() as connection:
+                connection.sendall(head("Connection: close", target="GET /is_sleeping HTTP/1.1", host="any.example"))
+                self.assertTrue(read_all(connection).startswith(b"HTTP/1.1 200"))
+
+    def test_what_cannot_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = os.path.join(folder, "keys")
+            with open(keys, "w", encoding="utf-8") as file:
+                file.write("good\nno good\n")
+            for flags, needle in ((["--api-key", ""], "--api-key: the key is empty"), (["--api-key", "a b"], "visible ASCII"),
+                                  (["--api-key-file", keys], "--api-key-file"), (["--allowed-hosts", "a:80"], "'a:80'"),
+                                  (["--allowed-origins", "[x"], "no list of texts"),
+                                  (["--server-dev-mode", "--host", "0.0.0.0"], "--server-dev-mode needs --api-key")):
+                # This model is never reached.
+                done = subprocess.run([BIN, "serve", "/no/such.gguf", "--port", "0", *flags], capture_output=True,
+                                      timeout=TIMEOUT, env=clean_environment(), check=False)
+                self.assertEqual(done.returncode, 2, (flags, done.stderr))
+                self.assertIn(needle, done.stderr.decode())
+        self.serve("--server-dev-mode", "--host", "127.0.0.1")
+
+
+def main():
+    plan = subprocess.run([BIN, "plan", MODEL], capture_output=True, timeout=TIMEOUT, env=clean_environment(), check=False)
+    if plan.returncode == 3:
+        print(f"skipped: the model {MODEL} is not here; ./dev test fetches it")
+        return 77
+    result = unittest.main(exit=False).result
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
