@@ -241,6 +241,22 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
              http.max_header_bytes,
              1024,
              kMany);
+  add.number("max-buffered-bytes",
+             "memory that all connections may hold together for requests; more are answered with "
+             "503 [512MiB]",
+             http.max_buffered_bytes,
+             1024,
+             1000 * kMany);
+  add.number("max-connections",
+             "connections at a time; more are answered with 503 [4096]",
+             http.max_connections,
+             1,
+             kMany);
+  add.number("max-connections-per-address",
+             "the same of one address, or /64 network of IPv6 [256; none for this machine's own]",
+             http.max_connections_per_address,
+             1,
+             kMany);
   add.seconds("idle-timeout",
               "seconds after which a connection without a request is closed [120]",
               http.idle_timeout);
@@ -269,9 +285,8 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.value(
       "api-key",
       "KEY",
-      "what clients must send as Authorization: Bearer KEY to paths under /v1; may be given "
-      "several "
-      "times",
+      "what clients must send as Authorization: Bearer KEY, but to /, /health, /livez, /readyz and "
+      "/ping; may be given several times",
       [&api](const std::string& text) -> Result<void> {
         return check_key("api-key", text).map([&] { api.api_keys.push_back(text); });
       },
@@ -291,8 +306,10 @@ void add_api_flags(Adder& add, ServeOptions& options) {
       true);
   add.on(
       "strict", "refuse fields that are not known instead of naming them in a header", api.strict);
+  add.on("metrics-without-key", "answer /metrics without --api-key too", api.metrics_without_key);
   add.on("server-dev-mode",
-         "serve /sleep, /wake_up, /is_sleeping and /reset_prefix_cache",
+         "with a key or for this machine alone, serve /sleep, /wake_up, /is_sleeping and "
+         "/reset_prefix_cache",
          api.dev_endpoints);
   add.value("access-log",
             "off|text|json",

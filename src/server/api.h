@@ -23,7 +23,8 @@ namespace warprow {
 
 struct ApiOptions {
   std::vector<std::string> model_names;  // one or more; answers bear the first
-  std::vector<std::string> api_keys;     // any of them opens /v1; none: it is open
+  std::vector<std::string> api_keys;     // any of them opens all paths; none: they are open
+  bool metrics_without_key = false;
   std::string version;
   bool strict = false;         // fields that are not known are refused, not ignored
   bool dev_endpoints = false;  // /sleep, /wake_up, /is_sleeping, /reset_prefix_cache
@@ -46,6 +47,11 @@ class Api {
   // is_quick.
   Answer handle(const HttpRequest& request, const std::function<void()>& wake) noexcept;
 
+  // What is answered whatever the body is: a path or method that is not there, a key that is missing, OPTIONS.
+  // nullopt: the request goes on to handle(). Looks at no body.
+  [[nodiscard]] std::optional<HttpReply> judge(const HttpRequest& head) const;
+  // Whether the endpoint reads a body.
+  [[nodiscard]] static bool reads_body(const HttpRequest& head);
   // Whether the answer takes no time, so that it may be made where nothing may wait.
   [[nodiscard]] static bool is_quick(const HttpRequest& request);
   // The path as one of ours, or "other".
@@ -58,9 +64,10 @@ class Api {
   using Wake = std::function<void()>;
   struct Route;
   static std::span<const Route> routes();
+  static const Route* find_route(const HttpRequest& request);
 
   Answer route(const HttpRequest& request, const Wake& wake);
-  [[nodiscard]] bool may_pass(const HttpRequest& request) const;
+  [[nodiscard]] bool has_key(const HttpRequest& request) const;
 
   // api_generate.cpp
   Answer completions(const HttpRequest& request, const Wake& wake);

@@ -36,8 +36,11 @@ def read_all(connection):
 def exchange(port, request, address="127.0.0.1"):
     """The statuses and the whole text of what comes back until the server closes."""
     with socket.create_connection((address, port), CLIENT_TIMEOUT) as connection:
-        connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
+        try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:  # the server has closed it
+            pass
         data = read_all(connection)
     return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d+)", data)], data
 
@@ -186,13 +189,138 @@ class Names(Case):
             for flags, needle in ((["--api-key", ""], "--api-key: the key is empty"), (["--api-key", "a b"], "visible ASCII"),
                                   (["--api-key-file", keys], "--api-key-file"), (["--allowed-hosts", "a:80"], "'a:80'"),
                                   (["--allowed-origins", "[x"], "no list of texts"),
-                                  (["--server-dev-mode", "--host", "0.0.0.0"], "--server-dev-mode needs --api-key")):
+                                  (["--server-dev-mode", "--host", "0.0.0.0"], "--server-dev-mode needs --api-key"),
+                                  (["--max-buffered-bytes", "32MiB"], "--max-buffered-bytes: 33554432 is less than"),
+                                  (["--max-connections", "0"], "--max-connections: '0'")):
                 # This model is never reached.
                 done = subprocess.run([BIN, "serve", "/no/such.gguf", "--port", "0", *flags], capture_output=True,
                                       timeout=TIMEOUT, env=clean_environment(), check=False)
                 self.assertEqual(done.returncode, 2, (flags, done.stderr))
                 self.assertIn(needle, done.stderr.decode())
         self.serve("--server-dev-mode", "--host", "127.0.0.1")
+
+
+class Memory(Case):
+    def resident(self, server):
+        with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+            return int(re.search(r"VmRSS:\s+(\d+) kB", file.read()).group(1)) * 1024
+
+    def test_bodies_without_a_key_are_not_read(self):
+        server = self.serve("--api-key", "k")
+        size = 31 * 1024 * 1024
+        for framing in (f"Content-Length: {size}", "Transfer-Encoding: chunked"):
+            server.ask("GET", "/health")
+            before = self.resident(server)
+            connections = [socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) for _ in range(20)]
+            answers = []
+            try:
+                for connection in connections:
+                    connection.sendall(head(framing))
+                piece = b"%x\r\n" % (1024 * 1024) + b"x" * 1024 * 1024 + b"\r\n"
+                alive = set(connections)
+                for _ in range(31):
+                    for connection in list(alive):
+                        try:
+                            connection.sendall(piece)
+                        except OSError:  # the server has closed it
+                            alive.discard(connection)
+                grown = self.resident(server) - before
+                for connection in connections:
+                    try:
+                        answers.append(connection.recv(100))
+                    except OSError:
+                        pass
+            finally:
+                for connection in connections:
+                    connection.close()
+            self.assertLess(grown, 5_000_000, framing)
+            for answer in answers:
+                self.assertTrue(answer.startswith(b"HTTP/1.1 401"), answer)
+
+    def test_what_needs_a_key(self):
+        server = self.serve("--api-key", "k", "--server-dev-mode")
+        for path in ("/", "/health", "/livez", "/readyz", "/ping"):
+            self.assertEqual(server.ask("GET", path)[0], 200, path)
+        # Each is answered before its body is there.
+        for target, status in (("POST /v1/completions", 401), ("POST /tokenize", 401), ("GET /metrics", 401), ("GET /version", 401),
+                               ("POST /sleep", 401), ("GET /nowhere", 401), ("OPTIONS /v1/completions", 204), ("POST /ping", 200)):
+            with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
+                connection.sendall(head("Content-Length: 1000", target=target + " HTTP/1.1"))
+                data = connection.recv(65536)
+            self.assertTrue(data.startswith(b"HTTP/1.1 %d" % status), (target, data))
+            self.assertIn(b"Connection: close", data, target)
+        with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:  # a refusal instead of 100
+            connection.sendall(head("Content-Length: 1000", "Expect: 100-continue"))
+            self.assertTrue(connection.recv(65536).startswith(b"HTTP/1.1 401"))
+        with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
+            body = b'{"prompt": "x"}'
+            connection.sendall(head(f"Content-Length: {len(body)}", "Expect: 100-continue", "Authorization: Bearer k",
+                                    target="POST /tokenize HTTP/1.1"))
+            self.assertTrue(connection.recv(25, socket.MSG_WAITALL).startswith(b"HTTP/1.1 100"))
+            connection.sendall(body)
+            self.assertTrue(connection.recv(65536).startswith(b"HTTP/1.1 200"))
+        server = self.serve("--api-key", "k", "--metrics-without-key")
+        self.assertEqual((server.ask("GET", "/metrics")[0], server.ask("GET", "/version")[0]), (200, 401))
+
+    def test_requests_share_a_budget(self):
+        server = self.serve("--max-body-bytes", "1MiB", "--max-buffered-bytes", "5200000")
+        body = b'{"prompt": "x"' + b" " * 1_000_000 + b"}"
+        for framing, wrap in (("Content-Length: %d" % len(body), lambda data: data),
+                              ("Transfer-Encoding: chunked", lambda data: b"%x\r\n" % len(body) + data)):
+            held = []
+            for _ in range(2):  # all but the end
+                held.append(socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT))
+                held[-1].sendall(head(framing, target="POST /tokenize HTTP/1.1") + wrap(body)[:980_000])
+            time.sleep(0.5)
+            status, headers, data = server.ask("POST", "/tokenize", b'{"prompt": "' + b"x" * 500_000 + b'"}')
+            self.assertEqual((status, headers["Retry-After"]), (503, "1"), data)
+            self.assertIn(b"--max-buffered-bytes", data)
+            self.assertEqual(server.ask("GET", "/health")[0], 200)
+            for connection in held:
+                connection.close()
+            end = time.monotonic() + 20
+            while server.ask("POST", "/tokenize", body)[0] != 200 and time.monotonic() < end:
+                time.sleep(0.05)
+            for _ in range(20):  # what was read is given back
+                self.assertEqual(server.ask("POST", "/tokenize", body)[0], 200)
+
+    def test_connections_are_bounded(self):
+        for flag in ("--max-connections", "--max-connections-per-address"):
+            server = self.serve(flag, "5")
+            held = [socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) for _ in range(5)]
+            with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as one_more:
+                data = read_all(one_more)
+            self.assertTrue(data.startswith(b"HTTP/1.1 503"), data)
+            self.assertIn(b"Retry-After: 1\r\n", data)
+            if flag == "--max-connections-per-address":
+                with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT, ("127.0.0.2", 0)) as other:
+                    other.sendall(head("Connection: close", target="GET /health HTTP/1.1"))
+                    self.assertTrue(read_all(other).startswith(b"HTTP/1.1 200"))
+            for connection in held:
+                connection.close()
+            end = time.monotonic() + 20
+            while time.monotonic() < end:
+                try:
+                    if server.ask("GET", "/health")[0] == 200:
+                        break
+                except OSError:
+                    pass
+                time.sleep(0.05)
+            self.assertEqual(server.ask("GET", "/health")[0], 200)
+
+    def test_slow_bodies_are_cut(self):
+        server = self.serve("--read-timeout", "1")
+        with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
+            begin = time.monotonic()
+            connection.sendall(head("Content-Length: 100000"))
+            try:
+                while time.monotonic() - begin < 20:
+                    connection.sendall(b"x")
+                    time.sleep(0.05)
+                self.fail("not cut")
+            except OSError:
+                pass
+            self.assertLess(time.monotonic() - begin, 15)
 
 
 def main():

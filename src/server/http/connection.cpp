@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 #include <variant>
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -33,6 +31,11 @@ constexpr std::chrono::seconds kLingerTimeout{5};  // for the rest of a request 
 constexpr size_t kPiece = 4096;                    // read at once
 // Of the next requests, read while an answer is made; who sends more is not watched further.
 constexpr size_t kMostAhead = 64 * 1024;
+// What a connection without a request takes, roughly: sockets, coroutines, the first piece; OpenSSL's state.
+constexpr uint64_t kPlainBytes = 8 * 1024;
+constexpr uint64_t kTlsBytes = 40 * 1024;
+// Of a body that is not read, so that its sender sees the refusal: what is likely to be under way already.
+constexpr size_t kMostUnread = 1024 * 1024;
 
 // GCC 12 destroys some temporaries of a coroutine twice, so replies and errors are made by functions.
 HttpReply compressed_refusal() {
@@ -80,24 +83,34 @@ std::string path_of(std::string_view target) {
   return path;
 }
 
-std::string client_name(const ByteSocket& socket) {
-  error_code error;
-  const ByteProtocol::endpoint remote = socket.remote_endpoint(error);
-  if (error || (remote.protocol().family() != AF_INET && remote.protocol().family() != AF_INET6)) {
-    return "unix";
-  }
-  asio::ip::tcp::endpoint endpoint;
-  endpoint.resize(remote.size());
-  std::memcpy(endpoint.data(), remote.data(), remote.size());
-  return endpoint.address().to_string();
-}
-
 }  // namespace
 
-Connection::Connection(ConnectionHost& host, ByteSocket socket)
+Connection::Connection(ConnectionHost& host, ByteSocket socket, const ClientAddress& client)
     : host_(host),
       stream_(host.tls, std::move(socket)),
-      client_(client_name(stream_.next().socket())) {}
+      client_(client.name),
+      memory_(host.memory, MemoryBudget::Use::kConnection) {}
+
+uint64_t Connection::least_memory() const { return stream_.is_tls() ? kTlsBytes : kPlainBytes; }
+
+asio::awaitable<bool> Connection::begin() {
+  const bool has_room = memory_.resize(least_memory());
+  if (!has_room && stream_.is_tls()) {
+    stream_.drop_tls();  // closed without a word
+  } else if (!has_room) {
+    HttpReply refused = overload_reply("connections fill the memory that they may have together");
+    co_await refuse(std::move(refused));
+  }
+  co_return has_room;
+}
+
+// A body or what was sent ahead may have made it large.
+void Connection::trim_buffer() {
+  if (buffer_.size() == 0 && buffer_.capacity() > kPiece) {
+    buffer_.shrink_to_fit();
+  }
+  (void)memory_.resize(least_memory() + buffer_.size());
+}
 
 void Connection::wake() {
   if (wakeup_) {
@@ -106,7 +119,10 @@ void Connection::wake() {
 }
 
 asio::awaitable<void> Connection::serve() {
-  bool go_on = co_await shake_hands();
+  bool go_on = co_await begin();
+  if (go_on) {
+    go_on = co_await shake_hands();
+  }
   while (go_on &&
          !host_.closing) {  // a co_await behind && in a loop's condition would always run (GCC 12)
     if (!co_await wait_for_bytes()) {
@@ -147,7 +163,7 @@ asio::awaitable<bool> Connection::wait_for_bytes() {
 }
 
 asio::awaitable<bool> Connection::serve_request() {
-  RequestReader reader(stream_, buffer_, host_.options);
+  RequestReader reader(stream_, buffer_, host_.options, host_.memory);
   if (!co_await reader.read_head()) {
     if (std::optional<HttpReply> reply = reader.take_refusal()) {
       co_await refuse(std::move(*reply));
@@ -155,25 +171,42 @@ asio::awaitable<bool> Connection::serve_request() {
     co_return false;
   }
   HttpRequest request = begin_exchange(reader.head());
-  if (std::optional<HttpReply> reply = judge_sender(reader.head())) {
-    co_return co_await refuse_request(std::move(*reply));
+  if (std::optional<HttpReply> reply = judge(request, reader.head())) {
+    co_return co_await refuse_request(std::move(*reply), reader.has_body());
   }
-  const std::string encoding(reader.head()[http::field::content_encoding]);
-  if (!encoding.empty() && encoding != "identity") {
-    HttpReply refused = compressed_refusal();
-    co_return co_await refuse_request(std::move(refused));
-  }
-  if (!co_await reader.read_body()) {
-    if (std::optional<HttpReply> reply = reader.take_refusal()) {
-      co_await refuse_request(std::move(*reply));
+  if (Api::reads_body(request)) {
+    if (!co_await reader.read_body()) {
+      if (std::optional<HttpReply> reply = reader.take_refusal()) {
+        co_await refuse_request(std::move(*reply), true);
+      }
+      co_return false;
     }
-    co_return false;
+    request.body = reader.take_body();
   }
-  request.body = reader.take_body();
+  const bool is_read = !reader.has_body();
+  exchange_.keep = exchange_.keep && is_read;
+  trim_buffer();
   busy_ = true;
-  const bool go_on = co_await answer(std::move(request));
+  MemoryShare memory = reader.take_body_memory();
+  const bool go_on = co_await answer(std::move(request), std::move(memory));
   busy_ = false;
+  if (!is_read) {
+    co_await linger(kMostUnread);
+  }
   co_return go_on;
+}
+
+std::optional<HttpReply> Connection::judge(const HttpRequest& request,
+                                           const RequestReader::Head& head) const {
+  std::optional<HttpReply> out = judge_sender(head);
+  if (!out) {
+    out = host_.api.judge(request);
+  }
+  const std::string_view encoding = view(head[http::field::content_encoding]);
+  if (!out && !encoding.empty() && encoding != "identity") {
+    out = compressed_refusal();
+  }
+  return out;
 }
 
 // A server that no key protects is protected from web pages: those that reach it under a name of their own, and
@@ -199,16 +232,18 @@ asio::awaitable<void> Connection::refuse(HttpReply reply) {
   exchange_.request_id = made_id();
   host_.api.watch().metrics.count_http("other", reply.status);
   co_await send_reply(std::move(reply));
-  co_await linger();
+  co_await linger(kMostUnread);
 }
 
-asio::awaitable<bool> Connection::refuse_request(HttpReply reply) {
-  exchange_.keep = false;
+asio::awaitable<bool> Connection::refuse_request(HttpReply reply, bool has_body) {
+  exchange_.keep = exchange_.keep && !has_body;
   host_.api.watch().metrics.count_http(Api::known_path(path_of(line_.target)), reply.status);
-  co_await send_reply(std::move(reply));
+  const bool go_on = co_await send_reply(std::move(reply));
   log(line_);
-  co_await linger();
-  co_return false;
+  if (has_body) {
+    co_await linger(kMostUnread);
+  }
+  co_return go_on && !has_body;
 }
 
 HttpRequest Connection::begin_exchange(const RequestReader::Head& message) {
@@ -235,12 +270,12 @@ HttpRequest Connection::begin_exchange(const RequestReader::Head& message) {
   return out;
 }
 
-asio::awaitable<bool> Connection::answer(HttpRequest request) {
+asio::awaitable<bool> Connection::answer(HttpRequest request, MemoryShare memory) {
   const Clock::time_point begin = Clock::now();
   const std::string path = Api::known_path(request.path);
   wakeup_ = std::make_shared<Wakeup>(host_.io);
   bool go_on = false;
-  Api::Answer made = co_await make_answer(std::move(request));
+  Api::Answer made = co_await make_answer(std::move(request), std::move(memory));
   if (auto* reply = std::get_if<HttpReply>(&made)) {
     go_on = co_await send_reply(std::move(*reply));
   } else {
@@ -254,7 +289,7 @@ asio::awaitable<bool> Connection::answer(HttpRequest request) {
   co_return go_on;
 }
 
-asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request) {
+asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request, MemoryShare /*memory*/) {
   struct Job {
     Api::Answer answer;
     bool done = false;  // the connection's
@@ -339,7 +374,8 @@ asio::awaitable<bool> Connection::write(Buffers buffers) {
 // By reading on: what comes is the next request's, an end means that nobody waits any more.
 void Connection::watch() {
   buffer_.commit(std::exchange(wakeup_->num_read, 0));
-  if (wakeup_->reading || wakeup_->gone || buffer_.size() >= kMostAhead) {
+  if (wakeup_->reading || wakeup_->gone || buffer_.size() >= kMostAhead ||
+      !memory_.resize(least_memory() + buffer_.size() + kPiece)) {
     return;
   }
   wakeup_->reading = true;
@@ -461,17 +497,18 @@ asio::awaitable<bool> Connection::send_events(std::string events, bool chunked) 
 }
 
 // Closing with unread bytes would reset the connection, and the client might lose the refusal.
-asio::awaitable<void> Connection::linger() {
+asio::awaitable<void> Connection::linger(size_t most_bytes) {
   co_await say_farewell();
   error_code ignored;
   stream_.next().socket().shutdown(ByteSocket::shutdown_send, ignored);
   stream_.next().expires_after(kLingerTimeout);
   char bytes[kPiece];
-  while (true) {
+  for (size_t num_bytes = 0; num_bytes < most_bytes;) {
     auto [error, num_read] = co_await stream_.next().async_read_some(asio::buffer(bytes), kNoThrow);
     if (error) {
       co_return;
     }
+    num_bytes += num_read;
   }
 }
 

@@ -3,8 +3,10 @@
 
 #include "server/api.h"
 #include "server/http/byte_stream.h"
+#include "server/http/client_address.h"
 #include "server/http/host_rule.h"
 #include "server/http/http_options.h"
+#include "server/http/memory_budget.h"
 #include "server/http/request_reader.h"
 
 #include <chrono>
@@ -47,6 +49,7 @@ struct ConnectionHost {
   HostRule host_rule;
   bool bars_foreign_pages = false;           // web pages of other origins may not post
   boost::asio::ssl::context* tls = nullptr;  // none: plain HTTP
+  MemoryBudget memory;
   std::mt19937_64 random{std::random_device{}()};
   bool draining = false;  // connections end with their answers
   bool expired = false;   // answers that still run are given up
@@ -58,7 +61,7 @@ struct ConnectionHost {
 // Thread: the io_context's.
 class Connection {
  public:
-  Connection(ConnectionHost& host, ByteSocket socket);
+  Connection(ConnectionHost& host, ByteSocket socket, const ClientAddress& client);
 
   // Until the client leaves, or the server does.
   boost::asio::awaitable<void> serve();
@@ -81,30 +84,37 @@ class Connection {
     HttpHeaders cors;
   };
 
+  Task<bool> begin();  // false: there is no room for it
   Task<bool> shake_hands();
   Task<bool> wait_for_bytes();
   Task<void> refuse(HttpReply reply);  // what is no request
   // These return whether the connection can go on.
   Task<bool> serve_request();
-  Task<bool> answer(HttpRequest request);
-  Task<bool> refuse_request(HttpReply reply);  // its body is not read
+  Task<bool> answer(HttpRequest request, MemoryShare memory);
+  Task<bool> refuse_request(HttpReply reply, bool has_body);  // which is not read
   Task<bool> send_reply(HttpReply reply);
   Task<bool> send_generation(Generation& generation);
   Task<bool> send_events_until_end(Generation& generation, bool chunked);
   Task<bool> send_head(const Generation& generation);
   Task<bool> send_events(std::string events, bool chunked);
 
-  Task<Api::Answer> make_answer(HttpRequest request);
+  // memory: of the request, until it is not needed any more.
+  Task<Api::Answer> make_answer(HttpRequest request, MemoryShare memory);
   Task<bool> wait_for_wake(bool as_stream);  // false: the client has gone
-  Task<void> linger();
+  // Takes up to so many bytes more before the connection is closed.
+  Task<void> linger(size_t most_bytes);
   Task<void> say_farewell();  // the end of what is sent
   // Writes all of it; false: the client has gone, or took nothing for write_timeout.
   template <typename Buffers>
   Task<bool> write(Buffers buffers);
   void watch();  // for the client's end, while an answer is made; again after each wake
   Task<void> end_watch();
+  [[nodiscard]] uint64_t least_memory() const;
+  void trim_buffer();  // between requests
   [[nodiscard]] HttpRequest begin_exchange(const RequestReader::Head& head);
-  // A refusal of requests that come from where none may come from.
+  // A refusal that needs no body; nullopt: the request is good so far.
+  [[nodiscard]] std::optional<HttpReply> judge(const HttpRequest& request,
+                                               const RequestReader::Head& head) const;
   [[nodiscard]] std::optional<HttpReply> judge_sender(const RequestReader::Head& head) const;
   [[nodiscard]] HttpHeaders common_headers() const;
   [[nodiscard]] std::string made_id();
@@ -117,6 +127,7 @@ class Connection {
   Exchange exchange_;
   AccessLine line_;
   std::string client_;
+  MemoryShare memory_;
   bool busy_ = false;  // with a request that has been read
 };
 

@@ -2,7 +2,9 @@
 #include "server/http/http_server.h"
 
 #include "base/log.h"
+#include "server/api_error.h"
 #include "server/http/connection.h"
+#include "server/http/connection_limits.h"
 
 #include <algorithm>
 #include <csignal>
@@ -37,6 +39,18 @@ using std::chrono::seconds;
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kNumWorkers = 4;
 constexpr seconds kLastWrites{2};  // for what is said to clients when the time for a drain is over
+
+Result<void> check_limits(const HttpOptions& options) {
+  constexpr uint64_t kFewestBodies =
+      4;  // bodies have half of it, and a chunked one counts up to twice
+  if (options.max_buffered_bytes < kFewestBodies * options.max_body_bytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--max-buffered-bytes: {} is less than four times --max-body-bytes, {}",
+                            options.max_buffered_bytes,
+                            options.max_body_bytes));
+  }
+  return {};
+}
 
 // A flag that counts only beside another is refused without it, not dropped.
 Result<void> check_flags(const TlsServerOptions& tls) {
@@ -73,7 +87,11 @@ std::optional<FileId> socket_at(const std::string& path) {
 class BeastServer final : public HttpServer {
  public:
   explicit BeastServer(const HttpOptions& options)
-      : options_(options), acceptor_(io_), signals_(io_), drain_timer_(io_) {}
+      : options_(options),
+        limits_(options.max_connections, options.max_connections_per_address),
+        acceptor_(io_),
+        signals_(io_),
+        drain_timer_(io_) {}
   ~BeastServer() override {
     workers_.join();
     stop_listening();
@@ -94,7 +112,8 @@ class BeastServer final : public HttpServer {
   [[nodiscard]] std::string url() const;
   [[nodiscard]] HostRule host_rule(const Api& api) const;
   asio::awaitable<void> accept_connections();
-  asio::awaitable<void> serve(ByteSocket socket);
+  asio::awaitable<void> serve(ByteSocket socket, ClientAddress client);
+  void turn_away(ByteSocket& socket);
   void count_connections();
   void wait_for_signal();
   void drain();
@@ -102,6 +121,7 @@ class BeastServer final : public HttpServer {
   void end_if_drained();
 
   HttpOptions options_;
+  ConnectionLimits limits_;
   TlsContext tls_;  // none: plain HTTP
   asio::io_context io_{1};
   asio::thread_pool workers_{kNumWorkers};
@@ -233,7 +253,8 @@ void BeastServer::run(Api& api, const std::function<void(const std::string& url)
                      .api = api,
                      .host_rule = host_rule(api),
                      .bars_foreign_pages = !api.needs_key() && is_local() && options_.uds.empty(),
-                     .tls = tls_.get()});
+                     .tls = tls_.get(),
+                     .memory = MemoryBudget(options_.max_buffered_bytes)});
   if (!api.needs_key() && !is_local()) {
     WR_LOG_WARN("no --api-key: whoever reaches {} can use this server", url());
   }
@@ -318,11 +339,17 @@ asio::awaitable<void> BeastServer::accept_connections() {
       if (options_.uds.empty()) {
         socket.set_option(tcp::no_delay(true), ignored);
       }
-      asio::co_spawn(io_, serve(std::move(socket)), [](const std::exception_ptr& failure) {
-        if (failure) {
-          WR_LOG_ERROR("a connection ended with an exception");
-        }
-      });
+      ClientAddress client = client_address(socket);
+      if (!limits_.enter(client.group, client.is_local)) {
+        turn_away(socket);
+        continue;
+      }
+      asio::co_spawn(
+          io_, serve(std::move(socket), std::move(client)), [](const std::exception_ptr& failure) {
+            if (failure) {
+              WR_LOG_ERROR("a connection ended with an exception");
+            }
+          });
     } else if (acceptor_.is_open()) {  // out of file descriptors, most likely
       WR_LOG_WARN("cannot accept a connection: {}", error.message());
       asio::steady_timer pause(io_, std::chrono::milliseconds(100));
@@ -331,25 +358,46 @@ asio::awaitable<void> BeastServer::accept_connections() {
   }
 }
 
-asio::awaitable<void> BeastServer::serve(ByteSocket socket) {
+// Without waiting, so that many of them cost little. Over TLS it is closed without a word.
+void BeastServer::turn_away(ByteSocket& socket) {
+  host_->api.watch().metrics.count_http("other", 503);
+  error_code ignored;
+  if (!tls_) {
+    const HttpReply reply = overload_reply("there are too many connections");
+    const std::string answer = fmt::format(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {}\r\nRetry-After: 1\r\nConnection: "
+        "close\r\n"
+        "Content-Length: {}\r\n\r\n{}",
+        reply.content_type,
+        reply.body.size(),
+        reply.body);
+    (void)::send(socket.native_handle(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    socket.shutdown(ByteSocket::shutdown_send, ignored);
+  }
+  socket.close(ignored);
+}
+
+asio::awaitable<void> BeastServer::serve(ByteSocket socket, ClientAddress client) {
   // Registered as long as it lives, however the coroutine ends.
   struct Registered {
-    Registered(BeastServer& server, ByteSocket socket)
-        : owner(server), connection(*server.host_, std::move(socket)) {
+    Registered(BeastServer& server, ByteSocket socket, ClientAddress& address)
+        : owner(server), client(address), connection(*server.host_, std::move(socket), address) {
       owner.connections_.insert(&connection);
       owner.count_connections();
     }
     ~Registered() {
       owner.connections_.erase(&connection);
+      owner.limits_.leave(client.group);
       owner.count_connections();
       owner.end_if_drained();
     }
     Registered(const Registered&) = delete;
     Registered& operator=(const Registered&) = delete;
     BeastServer& owner;
+    const ClientAddress& client;
     Connection connection;
   };
-  Registered registered(*this, std::move(socket));
+  Registered registered(*this, std::move(socket), client);
   co_await registered.connection.serve();
 }
 
@@ -358,7 +406,9 @@ asio::awaitable<void> BeastServer::serve(ByteSocket socket) {
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options) {
   auto server = std::make_unique<BeastServer>(options);
   const Result<void> begun =
-      server->load_certificate().and_then([&] { return server->listen_at_address(); });
+      check_limits(options).and_then([&] { return server->load_certificate(); }).and_then([&] {
+        return server->listen_at_address();
+      });
   if (!begun) {
     return tl::unexpected(begun.error());
   }

@@ -79,7 +79,8 @@ std::optional<std::string> host_trouble(const RequestReader::Head& head) {
 
 RequestReader::RequestReader(ByteStream& stream,
                              beast::flat_buffer& buffer,
-                             const HttpOptions& options)
+                             const HttpOptions& options,
+                             MemoryBudget& memory)
     : stream_(stream),
       buffer_(buffer),
       options_(options),
@@ -88,7 +89,9 @@ RequestReader::RequestReader(ByteStream& stream,
         error = extension_bytes_ > kMostChunkExtras
                     ? http::make_error_code(http::error::bad_chunk_extension)
                     : Error();
-      }) {
+      }),
+      head_memory_(memory, MemoryBudget::Use::kConnection),
+      body_memory_(memory, MemoryBudget::Use::kBody) {
   parser_.header_limit(options.max_header_bytes);
   parser_.body_limit(options.max_body_bytes);
   parser_.on_chunk_header(on_chunk_);
@@ -127,6 +130,9 @@ bool RequestReader::parse_head() {
     }
     if (num_lines_ > kMostHeaderLines) {
       return refuse(431, fmt::format("there are more than {} header lines", kMostHeaderLines));
+    }
+    if (!head_memory_.resize(buffer_.capacity() + 2 * head_bytes_)) {
+      return refuse_for_memory();
     }
     if (is_incomplete) {
       return true;
@@ -186,6 +192,12 @@ bool RequestReader::parse_body() {
   if (error && error != http::error::need_more) {
     return refuse(error);
   }
+  // The whole length is reserved at once where it is known, but is not in memory before it has come.
+  const std::string& body = parser_.get().body();
+  const size_t body_bytes = parser_.chunked() ? body.capacity() : body.size();
+  if (!body_memory_.resize(buffer_.capacity() + body_bytes)) {
+    return refuse_for_memory();
+  }
   // What is left is a chunk's line or the trailers, as far as they have come.
   if (has_body() && buffer_.size() > kMostChunkExtras) {
     return refuse(http::make_error_code(http::error::bad_chunk_extension));
@@ -201,6 +213,12 @@ asio::awaitable<bool> RequestReader::read_more(size_t piece) {
 
 bool RequestReader::refuse(int status, std::string message) {
   refusal_ = refusal_of(status, std::move(message));
+  return false;
+}
+
+bool RequestReader::refuse_for_memory() {
+  refusal_ =
+      overload_reply("requests fill the memory that they may have together (--max-buffered-bytes)");
   return false;
 }
 

@@ -3,6 +3,7 @@
 
 #include "server/http/byte_stream.h"
 #include "server/http/http_options.h"
+#include "server/http/memory_budget.h"
 #include "server/http_message.h"
 
 #include <chrono>
@@ -28,8 +29,11 @@ class RequestReader {
  public:
   using Head = boost::beast::http::request<boost::beast::http::string_body>;
 
-  // All three must outlive it. buffer: bytes that were read ahead, before and after.
-  RequestReader(ByteStream& stream, boost::beast::flat_buffer& buffer, const HttpOptions& options);
+  // All must outlive it. buffer: bytes that were read ahead, before and after.
+  RequestReader(ByteStream& stream,
+                boost::beast::flat_buffer& buffer,
+                const HttpOptions& options,
+                MemoryBudget& memory);
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
 
@@ -42,6 +46,8 @@ class RequestReader {
   // Whether a body follows the head that has not been read.
   [[nodiscard]] bool has_body() const { return !parser_.is_done(); }
   std::string take_body() { return std::move(parser_.get().body()); }
+  // What the body counts for, for as long as somebody holds it.
+  MemoryShare take_body_memory() { return std::move(body_memory_); }
   std::optional<HttpReply> take_refusal() { return std::move(refusal_); }
 
  private:
@@ -57,6 +63,7 @@ class RequestReader {
   boost::asio::awaitable<bool> read_more(size_t piece);
   bool refuse(int status, std::string message);  // false
   bool refuse(const Error& error);
+  bool refuse_for_memory();
 
   ByteStream& stream_;
   boost::beast::flat_buffer& buffer_;
@@ -65,6 +72,8 @@ class RequestReader {
   std::function<void(uint64_t size, Piece extensions, Error& error)> on_chunk_;
   std::chrono::steady_clock::time_point begin_;
   std::optional<HttpReply> refusal_;
+  MemoryShare head_memory_;
+  MemoryShare body_memory_;
   size_t head_bytes_ = 0;  // parsed so far
   size_t num_lines_ = 0;   // of the head
   char last_byte_ = 0;     // of the head so far
