@@ -234,6 +234,17 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
              options.api.max_queued,
              0,
              kMany);
+  add.number("max-waiting-texts",
+             "requests that may wait to be read and encoded, small and large ones apart; more are "
+             "answered with 503 [2048]",
+             http.max_waiting_texts,
+             1,
+             kMany);
+  add.number("max-waiting-texts-per-client",
+             "the same of one address and API key [1024]",
+             http.max_waiting_texts_per_client,
+             1,
+             kMany);
   add.number(
       "max-body-bytes", "the largest body of a request [32MiB]", http.max_body_bytes, 1024, kMany);
   add.number("max-header-bytes",

@@ -18,10 +18,9 @@ struct Api::Route {
   const char* method;
   const char* path;
   Answer (Api::*handle)(const HttpRequest& request, const Wake& wake);
-  bool quick = false;
-  bool dev = false;        // only with dev_endpoints
-  bool open = false;       // without a key
-  bool with_body = false;  // the handler reads it
+  Effort effort = Effort::kNone;
+  bool dev = false;   // only with dev_endpoints
+  bool open = false;  // without a key
 };
 
 namespace {
@@ -61,33 +60,37 @@ std::string_view method_of(const HttpRequest& request) {
 // clang-format off
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
-      {.method = "GET", .path = "/", .handle = &Api::page, .quick = true, .open = true},
-      {.method = "GET", .path = "/openapi.json", .handle = &Api::openapi, .quick = true},
-      {.method = "GET", .path = "/health", .handle = &Api::health, .quick = true, .open = true},
-      {.method = "GET", .path = "/ping", .handle = &Api::health, .quick = true, .open = true},
-      {.method = "POST", .path = "/ping", .handle = &Api::health, .quick = true, .open = true},
-      {.method = "GET", .path = "/livez", .handle = &Api::live, .quick = true, .open = true},
-      {.method = "GET", .path = "/readyz", .handle = &Api::ready, .quick = true, .open = true},
-      {.method = "GET", .path = "/version", .handle = &Api::version, .quick = true},
+      {.method = "GET", .path = "/", .handle = &Api::page, .open = true},
+      {.method = "GET", .path = "/openapi.json", .handle = &Api::openapi},
+      {.method = "GET", .path = "/health", .handle = &Api::health, .open = true},
+      {.method = "GET", .path = "/ping", .handle = &Api::health, .open = true},
+      {.method = "POST", .path = "/ping", .handle = &Api::health, .open = true},
+      {.method = "GET", .path = "/livez", .handle = &Api::live, .open = true},
+      {.method = "GET", .path = "/readyz", .handle = &Api::ready, .open = true},
+      {.method = "GET", .path = "/version", .handle = &Api::version},
       {.method = "GET", .path = "/metrics", .handle = &Api::metrics},
-      {.method = "GET", .path = "/trace", .handle = &Api::trace},
-      {.method = "GET", .path = "/v1/models", .handle = &Api::models, .quick = true},
-      {.method = "GET", .path = "/v1/engine/state", .handle = &Api::engine_state},
-      {.method = "POST", .path = "/v1/completions", .handle = &Api::completions, .with_body = true},
-      {.method = "POST", .path = "/v1/chat/completions", .handle = &Api::chat_completions, .with_body = true},
-      {.method = "POST", .path = "/v1/responses", .handle = &Api::responses, .with_body = true},
-      {.method = "POST", .path = "/tokenize", .handle = &Api::tokenize, .with_body = true},
-      {.method = "POST", .path = "/detokenize", .handle = &Api::detokenize, .with_body = true},
-      {.method = "POST", .path = "/sleep", .handle = &Api::sleep, .dev = true},
-      {.method = "POST", .path = "/wake_up", .handle = &Api::wake_up, .dev = true},
-      {.method = "GET", .path = "/is_sleeping", .handle = &Api::is_sleeping, .quick = true, .dev = true},
-      {.method = "POST", .path = "/reset_prefix_cache", .handle = &Api::reset_prefix_cache, .dev = true}};
+      {.method = "GET", .path = "/trace", .handle = &Api::trace, .effort = Effort::kReport},
+      {.method = "GET", .path = "/v1/models", .handle = &Api::models},
+      {.method = "GET", .path = "/v1/engine/state", .handle = &Api::engine_state, .effort = Effort::kReport},
+      {.method = "POST", .path = "/v1/completions", .handle = &Api::completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/chat/completions", .handle = &Api::chat_completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/responses", .handle = &Api::responses, .effort = Effort::kText},
+      {.method = "POST", .path = "/tokenize", .handle = &Api::tokenize, .effort = Effort::kText},
+      {.method = "POST", .path = "/detokenize", .handle = &Api::detokenize, .effort = Effort::kText},
+      {.method = "POST", .path = "/sleep", .handle = &Api::sleep, .effort = Effort::kCommand, .dev = true},
+      {.method = "POST", .path = "/wake_up", .handle = &Api::wake_up, .effort = Effort::kCommand, .dev = true},
+      {.method = "GET", .path = "/is_sleeping", .handle = &Api::is_sleeping, .dev = true},
+      {.method = "POST", .path = "/reset_prefix_cache", .handle = &Api::reset_prefix_cache, .effort = Effort::kCommand, .dev = true}};
   return kRoutes;
 }
 // clang-format on
 
 Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
-    : engine_(engine), watch_(watch), options_(std::move(options)), started_(std::time(nullptr)) {}
+    : engine_(engine),
+      watch_(watch),
+      options_(std::move(options)),
+      encoder_(engine.text().tokenizer, engine.model_facts().max_model_len),
+      started_(std::time(nullptr)) {}
 
 const Api::Route* Api::find_route(const HttpRequest& request) {
   const auto all = routes();
@@ -97,14 +100,9 @@ const Api::Route* Api::find_route(const HttpRequest& request) {
   return found == all.end() ? nullptr : &*found;
 }
 
-bool Api::is_quick(const HttpRequest& request) {
-  const Route* route = find_route(request);
-  return route == nullptr || route->quick;
-}
-
-bool Api::reads_body(const HttpRequest& head) {
+Api::Effort Api::effort(const HttpRequest& head) {
   const Route* route = find_route(head);
-  return route != nullptr && route->with_body;
+  return route == nullptr ? Effort::kNone : route->effort;
 }
 
 std::string Api::known_path(const std::string& path) {

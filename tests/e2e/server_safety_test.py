@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Black-box tests of `warprow serve` against clients that mean harm: broken framing, foreign names, bodies without a key.
+"""Black-box tests of `warprow serve` against clients that mean harm: broken framing, foreign names, bodies without a key,
+texts that take long.
 
 Usage and environment as server_test.py.
 """
@@ -12,8 +13,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
+from concurrent import futures
 
 import server_test
 from server_life_test import Case, UnixServer
@@ -321,6 +324,75 @@ class Memory(Case):
             except OSError:
                 pass
             self.assertLess(time.monotonic() - begin, 15)
+
+
+class Load(Case):
+    """Large texts keep the pool busy all the time that small requests and reports are timed."""
+
+    PROBES = (("GET", "/health", None), ("GET", "/metrics", None), ("GET", "/version", None), ("GET", "/v1/models", None),
+              ("GET", "/v1/engine/state", None), ("POST", "/tokenize", b'{"prompt": "small"}'))
+
+    def slowest(self, server, body, num_clients, seconds):
+        """The longest time of a probe, and the statuses of the large requests."""
+        statuses, stop = [], threading.Event()
+
+        def send_large():
+            while not stop.is_set():
+                try:
+                    statuses.append(server.ask("POST", "/tokenize", body)[0])
+                except OSError as error:
+                    statuses.append(type(error).__name__)
+
+        threads = [threading.Thread(target=send_large) for _ in range(num_clients)]
+        for thread in threads:
+            thread.start()
+        longest = 0
+        try:
+            time.sleep(0.5)
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                for method, path, small in self.PROBES:
+                    begin = time.monotonic()
+                    self.assertEqual(server.ask(method, path, small)[0], 200)
+                    longest = max(longest, time.monotonic() - begin)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        return longest, statuses
+
+    def test_a_text_that_cannot_fit_is_refused_at_once(self):
+        server = self.serve()
+        body = json.dumps({"prompt": "word " * 4_000_000}).encode()  # 20 MB
+        begin = time.monotonic()
+        longest, statuses = self.slowest(server, body, 4, 2)
+        self.assertEqual({400}, set(statuses))
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(longest, 2)
+        # One that might fit by its length; its beginning tells.
+        status, answer = server.post("/v1/completions", {"prompt": "a b c d " * 20_000})
+        self.assertEqual((status, answer["error"]["type"]), (400, "context_length_exceeded"), answer)
+        self.assertLess(answer["error"]["n_prompt_tokens"], 40_000)
+
+    def test_large_texts_hold_up_nobody_else(self):
+        server = self.serve("--max-model-len", "8192")
+        for size in (400_000, 200_000, 100_000, 50_000):  # as large as may be
+            body = json.dumps({"prompt": "abc def " * (size // 8)}).encode()
+            if server.ask("POST", "/tokenize", body)[0] == 200:
+                break
+        longest, statuses = self.slowest(server, body, 24, 3)
+        self.assertEqual({200}, set(statuses))
+        self.assertLess(longest, 1.5)
+
+    def test_waiting_texts_are_bounded(self):
+        server = self.serve("--max-model-len", "8192", "--max-waiting-texts", "2")
+        body = json.dumps({"prompt": "abc def " * 6_000}).encode()
+        with futures.ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: server.ask("POST", "/tokenize", body), range(64)))
+        self.assertEqual({status for status, _, _ in answers}, {200, 503})
+        full = next(answer for answer in answers if answer[0] == 503)
+        self.assertEqual(full[1]["Retry-After"], "1")
+        self.assertIn(b"--max-waiting-texts", full[2])
 
 
 def main():

@@ -164,6 +164,31 @@ TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
   EXPECT_EQ(status("POST", "/tokenize", R"({"prompt": "", "skip": 1})"), 400);
 }
 
+TEST_F(ApiTest, ATextThatCannotFitIsRefusedByItsLength) {
+  serve({}, {});
+  const size_t longest = std::string("<eos>").size();  // of the toy's tokens, as they are spelled
+  const auto limit = static_cast<size_t>(engine_->model_facts().max_model_len);
+  const auto ask_with = [&](const std::string& path, size_t size) {
+    return reply("POST", path, json{{"prompt", std::string(size, 'a')}, {"max_tokens", 1}}.dump());
+  };
+  EXPECT_EQ(ask_with("/tokenize", limit * longest).status, 200);
+  for (const char* path : {"/tokenize", "/v1/completions"}) {
+    const HttpReply refused = ask_with(path, (limit + 1) * longest);
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, HasSubstr("this model's maximum context length is"));
+    const json error = json::parse(refused.body)["error"];
+    EXPECT_EQ(error["type"], "context_length_exceeded");
+    EXPECT_EQ(error["param"], "prompt");
+    EXPECT_EQ(error["n_prompt_tokens"], limit + 1);
+  }
+  // One that is to be cut may have any length.
+  const std::string cut = json{{"prompt", std::string((limit + 1) * longest, 'a')},
+                               {"max_tokens", 1},
+                               {"truncate_prompt_tokens", 3}}
+                              .dump();
+  EXPECT_EQ(reply("POST", "/v1/completions", cut).status, 200);
+}
+
 TEST_F(ApiTest, HealthNamesThePhaseOfAnEngineThatIsStuck) {
   testing::FakeModel model;
   model.gate_shut = &shut_;

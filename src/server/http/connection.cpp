@@ -72,6 +72,20 @@ bool is_plain_http(const error_code& error) {
          ERR_GET_REASON(error.value()) == SSL_R_HTTP_REQUEST;
 }
 
+AnswerPool::Lane lane_of(Api::Effort effort, size_t body_bytes) {
+  switch (effort) {
+    case Api::Effort::kReport:
+      return AnswerPool::Lane::kReport;
+    case Api::Effort::kCommand:
+      return AnswerPool::Lane::kCommand;
+    case Api::Effort::kNone:
+    case Api::Effort::kText:
+      break;
+  }
+  return body_bytes > AnswerPool::kMostSmallBytes ? AnswerPool::Lane::kLargeText
+                                                  : AnswerPool::Lane::kSmallText;
+}
+
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 
 // Without the query, and without a slash at the end.
@@ -89,6 +103,7 @@ Connection::Connection(ConnectionHost& host, ByteSocket socket, const ClientAddr
     : host_(host),
       stream_(host.tls, std::move(socket)),
       client_(client.name),
+      client_group_(client.group),
       memory_(host.memory, MemoryBudget::Use::kConnection) {}
 
 uint64_t Connection::least_memory() const { return stream_.is_tls() ? kTlsBytes : kPlainBytes; }
@@ -174,7 +189,7 @@ asio::awaitable<bool> Connection::serve_request() {
   if (std::optional<HttpReply> reply = judge(request, reader.head())) {
     co_return co_await refuse_request(std::move(*reply), reader.has_body());
   }
-  if (Api::reads_body(request)) {
+  if (Api::effort(request) == Api::Effort::kText) {
     if (!co_await reader.read_body()) {
       if (std::optional<HttpReply> reply = reader.take_refusal()) {
         co_await refuse_request(std::move(*reply), true);
@@ -291,24 +306,34 @@ asio::awaitable<bool> Connection::answer(HttpRequest request, MemoryShare memory
 
 asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request, MemoryShare /*memory*/) {
   struct Job {
+    HttpRequest request;
     Api::Answer answer;
     bool done = false;  // the connection's
   };
   auto wake = [this_io = &host_.io, wakeup = wakeup_] {
     asio::post(*this_io, [wakeup] { wakeup->set(); });
   };
-  if (Api::is_quick(request)) {
+  const Api::Effort effort = Api::effort(request);
+  if (effort == Api::Effort::kNone) {
     co_return host_.api.handle(request, wake);
   }
+  const AnswerPool::Lane lane = lane_of(effort, request.body.size());
+  const std::string client = client_group_ + "\n" + request.authorization;
   auto job = std::make_shared<Job>();
-  asio::post(host_.workers,
-             [job, wake, request = std::move(request), &host = host_, wakeup = wakeup_] {
-               job->answer = host.api.handle(request, wake);
-               asio::post(host.io, [job, wakeup] {
-                 job->done = true;
-                 wakeup->set();
-               });
-             });
+  job->request = std::move(request);
+  const bool taken = host_.pool.submit(lane, client, [job, wake, &host = host_, wakeup = wakeup_] {
+    job->answer = host.expired ? Api::Answer(error_reply(shutdown_error()))
+                               : host.api.handle(job->request, wake);
+    job->request = {};
+    asio::post(host.io, [job, wakeup] {
+      job->done = true;
+      wakeup->set();
+    });
+  });
+  if (!taken) {
+    Api::Answer full = overload_reply("too many requests wait to be read (--max-waiting-texts)");
+    co_return full;
+  }
   while (!job->done) {
     wakeup_->signalled = false;
     wakeup_->timer.expires_at(Clock::time_point::max());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "server/answer_pool.h"
 #include "server/api.h"
 #include "server/http/byte_stream.h"
 #include "server/http/client_address.h"
@@ -9,6 +10,7 @@
 #include "server/http/memory_budget.h"
 #include "server/http/request_reader.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,7 +21,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 
 // For http/ alone: it shows Boost.
@@ -44,15 +45,15 @@ struct Wakeup {
 struct ConnectionHost {
   const HttpOptions& options;
   boost::asio::io_context& io;
-  boost::asio::thread_pool& workers;
+  AnswerPool& pool;
   Api& api;
+  std::atomic<bool>& expired;  // answers that still run are given up
   HostRule host_rule;
   bool bars_foreign_pages = false;           // web pages of other origins may not post
   boost::asio::ssl::context* tls = nullptr;  // none: plain HTTP
   MemoryBudget memory;
   std::mt19937_64 random{std::random_device{}()};
   bool draining = false;  // connections end with their answers
-  bool expired = false;   // answers that still run are given up
   bool closing = false;   // connections without a request end
 };
 
@@ -127,6 +128,7 @@ class Connection {
   Exchange exchange_;
   AccessLine line_;
   std::string client_;
+  std::string client_group_;
   MemoryShare memory_;
   bool busy_ = false;  // with a request that has been read
 };

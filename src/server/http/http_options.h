@@ -32,11 +32,14 @@ struct HttpOptions {
   uint64_t max_buffered_bytes = 512 * 1024 * 1024;  // of all connections together; see MemoryBudget
   size_t max_connections = 4096;
   std::optional<size_t> max_connections_per_address;  // see ConnectionLimits
-  std::chrono::seconds idle_timeout{120};             // a connection without a request
-  std::chrono::seconds header_timeout{10};            // a request's headers, from its first byte
-  std::chrono::seconds read_timeout{60};              // a request, from its first byte to its last
-  std::chrono::seconds write_timeout{60};             // a reader that takes nothing
-  std::chrono::seconds keep_alive{15};  // a stream without news gets a comment; 0: never
+  // Requests that wait to be read and encoded, in each lane of the pool; in all and of one client.
+  size_t max_waiting_texts = 2048;
+  size_t max_waiting_texts_per_client = 1024;
+  std::chrono::seconds idle_timeout{120};   // a connection without a request
+  std::chrono::seconds header_timeout{10};  // a request's headers, from its first byte
+  std::chrono::seconds read_timeout{60};    // a request, from its first byte to its last
+  std::chrono::seconds write_timeout{60};   // a reader that takes nothing
+  std::chrono::seconds keep_alive{15};      // a stream without news gets a comment; 0: never
   std::chrono::seconds shutdown_timeout{30};
   std::vector<std::string> allowed_hosts;  // names beside the loopback ones; see HostRule
   CorsOptions cors;

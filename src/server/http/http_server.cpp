@@ -7,6 +7,7 @@
 #include "server/http/connection_limits.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -37,7 +38,6 @@ using boost::system::error_code;
 using std::chrono::seconds;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kNumWorkers = 4;
 constexpr seconds kLastWrites{2};  // for what is said to clients when the time for a drain is over
 
 Result<void> check_limits(const HttpOptions& options) {
@@ -88,14 +88,12 @@ class BeastServer final : public HttpServer {
  public:
   explicit BeastServer(const HttpOptions& options)
       : options_(options),
-        limits_(options.max_connections, options.max_connections_per_address),
         acceptor_(io_),
         signals_(io_),
-        drain_timer_(io_) {}
-  ~BeastServer() override {
-    workers_.join();
-    stop_listening();
-  }
+        drain_timer_(io_),
+        limits_(options.max_connections, options.max_connections_per_address),
+        pool_(options.max_waiting_texts, options.max_waiting_texts_per_client) {}
+  ~BeastServer() override { stop_listening(); }
 
   Result<void> load_certificate();
   Result<void> listen_at_address();
@@ -121,16 +119,17 @@ class BeastServer final : public HttpServer {
   void end_if_drained();
 
   HttpOptions options_;
-  ConnectionLimits limits_;
   TlsContext tls_;  // none: plain HTTP
   asio::io_context io_{1};
-  asio::thread_pool workers_{kNumWorkers};
   asio::basic_socket_acceptor<ByteProtocol> acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
+  std::atomic<bool> expired_ = false;
   std::optional<ConnectionHost> host_;  // while it runs
   std::set<Connection*> connections_;
   std::optional<FileId> own_socket_;  // at options_.uds
+  ConnectionLimits limits_;
+  AnswerPool pool_;  // goes first: its jobs use the rest
 };
 
 error_code BeastServer::listen_at(const ByteProtocol::endpoint& endpoint, bool reuse) {
@@ -249,8 +248,9 @@ void BeastServer::run(Api& api, const std::function<void(const std::string& url)
   host_.emplace(
       ConnectionHost{.options = options_,
                      .io = io_,
-                     .workers = workers_,
+                     .pool = pool_,
                      .api = api,
+                     .expired = expired_,
                      .host_rule = host_rule(api),
                      .bars_foreign_pages = !api.needs_key() && is_local() && options_.uds.empty(),
                      .tls = tls_.get(),
@@ -296,7 +296,7 @@ void BeastServer::drain() {
 }
 
 void BeastServer::give_up_answers() {
-  host_->expired = true;
+  expired_ = true;
   for (Connection* connection : connections_) {
     connection->wake();
   }
