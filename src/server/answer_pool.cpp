@@ -8,18 +8,17 @@
 namespace warprow {
 namespace {
 
-// Two at least, so that one client's text leaves a thread for others.
-size_t num_text_threads() {
-  constexpr size_t kMost = 8;
-  return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 2, kMost);
-}
-
+// One client leaves a thread to others, so there are two at least. Threads for small texts may also wait for a grammar
+// to compile, so there are more of them.
 AnswerLane::Limits text_limits(size_t most_waiting, size_t of_client, bool large) {
-  const size_t num_threads = num_text_threads();
+  constexpr size_t kMost = 8;
+  const size_t num_cores = std::thread::hardware_concurrency();
+  const size_t num_threads =
+      large ? std::clamp<size_t>(num_cores / 2, 2, kMost) : std::clamp<size_t>(num_cores, 4, kMost);
   return {.num_threads = num_threads,
           .most_waiting = most_waiting,
           .most_waiting_of_client = of_client,
-          .most_running_of_client = large ? num_threads - 1 : num_threads,
+          .most_running_of_client = num_threads - 1,
           .in_background = large};
 }
 

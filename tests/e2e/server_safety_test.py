@@ -265,6 +265,15 @@ class Memory(Case):
         server = self.serve("--api-key", "k", "--metrics-without-key")
         self.assertEqual((server.ask("GET", "/metrics")[0], server.ask("GET", "/version")[0]), (200, 401))
 
+    def test_a_body_that_is_too_large_needs_a_key_first(self):
+        server = self.serve("--api-key", "k", "--max-body-bytes", "2048")
+        body = b"x" * 100_000
+        self.assertEqual(server.ask("POST", "/tokenize", body)[0], 401)
+        key = {"Authorization": "Bearer k"}
+        self.assertEqual(server.ask("POST", "/tokenize", body, key)[0], 413)
+        pieces = (body[:1000] for _ in range(5))  # chunked
+        self.assertEqual(server.ask("POST", "/tokenize", pieces, key)[0], 413)
+
     def test_requests_share_a_budget(self):
         server = self.serve("--max-body-bytes", "1MiB", "--max-buffered-bytes", "5200000")
         body = b'{"prompt": "x"' + b" " * 1_000_000 + b"}"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -36,6 +37,7 @@ constexpr uint64_t kPlainBytes = 8 * 1024;
 constexpr uint64_t kTlsBytes = 40 * 1024;
 // Of a body that is not read, so that its sender sees the refusal: what is likely to be under way already.
 constexpr size_t kMostUnread = 1024 * 1024;
+constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // of a client that has the key
 
 // GCC 12 destroys some temporaries of a coroutine twice, so replies and errors are made by functions.
 HttpReply compressed_refusal() {
@@ -187,12 +189,12 @@ asio::awaitable<bool> Connection::serve_request() {
   }
   HttpRequest request = begin_exchange(reader.head());
   if (std::optional<HttpReply> reply = judge(request, reader.head())) {
-    co_return co_await refuse_request(std::move(*reply), reader.has_body());
+    co_return co_await refuse_request(std::move(*reply), reader.has_body(), kMostUnread);
   }
   if (Api::effort(request) == Api::Effort::kText) {
     if (!co_await reader.read_body()) {
       if (std::optional<HttpReply> reply = reader.take_refusal()) {
-        co_await refuse_request(std::move(*reply), true);
+        co_await refuse_request(std::move(*reply), true, kAnyNumber);
       }
       co_return false;
     }
@@ -250,13 +252,15 @@ asio::awaitable<void> Connection::refuse(HttpReply reply) {
   co_await linger(kMostUnread);
 }
 
-asio::awaitable<bool> Connection::refuse_request(HttpReply reply, bool has_body) {
+asio::awaitable<bool> Connection::refuse_request(HttpReply reply,
+                                                 bool has_body,
+                                                 size_t most_bytes) {
   exchange_.keep = exchange_.keep && !has_body;
   host_.api.watch().metrics.count_http(Api::known_path(path_of(line_.target)), reply.status);
   const bool go_on = co_await send_reply(std::move(reply));
   log(line_);
   if (has_body) {
-    co_await linger(kMostUnread);
+    co_await linger(most_bytes);
   }
   co_return go_on && !has_body;
 }

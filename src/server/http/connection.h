@@ -92,7 +92,8 @@ class Connection {
   // These return whether the connection can go on.
   Task<bool> serve_request();
   Task<bool> answer(HttpRequest request, MemoryShare memory);
-  Task<bool> refuse_request(HttpReply reply, bool has_body);  // which is not read
+  // Of a body, which is not read, it takes up to so many bytes, so that the client sees the refusal.
+  Task<bool> refuse_request(HttpReply reply, bool has_body, size_t most_bytes);
   Task<bool> send_reply(HttpReply reply);
   Task<bool> send_generation(Generation& generation);
   Task<bool> send_events_until_end(Generation& generation, bool chunked);

@@ -93,7 +93,8 @@ RequestReader::RequestReader(ByteStream& stream,
       head_memory_(memory, MemoryBudget::Use::kConnection),
       body_memory_(memory, MemoryBudget::Use::kBody) {
   parser_.header_limit(options.max_header_bytes);
-  parser_.body_limit(options.max_body_bytes);
+  parser_.body_limit(
+      boost::none);  // read_body judges it, so that a request without a key learns that first
   parser_.on_chunk_header(on_chunk_);
 }
 
@@ -165,6 +166,11 @@ bool RequestReader::head_is_good() {
 }
 
 asio::awaitable<bool> RequestReader::read_body() {
+  const auto length = parser_.content_length();
+  if (length && *length > options_.max_body_bytes) {
+    co_return refuse(http::make_error_code(http::error::body_limit));
+  }
+  parser_.body_limit(options_.max_body_bytes);
   stream_.next().expires_at(begin_ + options_.read_timeout);
   if (has_body() && buffer_.size() == 0 &&
       beast::iequals(head()[http::field::expect], "100-continue")) {
