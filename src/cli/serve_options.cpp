@@ -188,15 +188,15 @@ void add_address_flags(Adder& add, ServeOptions& options) {
       [&http](const std::string& text) {
         return read_texts("allowed-origins", text, http.cors.origins);
       });
+  add.on("allow-credentials",
+         "let those pages send cookies and authorization",
+         http.cors.allow_credentials);
   add.value("allowed-hosts",
             "NAME",
             "name in Host that is answered beside localhost, 127.0.0.0/8 and [::1], where no key "
             "is needed "
             "on a loopback address; * for all; may be given several times [none]",
             [&http](const std::string& text) { return read_hosts(text, http.allowed_hosts); });
-  add.on("allow-credentials",
-         "let those pages send cookies and authorization",
-         http.cors.allow_credentials);
 }
 
 // The names are uvicorn's and vLLM's.

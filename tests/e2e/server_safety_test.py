@@ -194,6 +194,7 @@ class Names(Case):
                                   (["--allowed-origins", "[x"], "no list of texts"),
                                   (["--server-dev-mode", "--host", "0.0.0.0"], "--server-dev-mode needs --api-key"),
                                   (["--max-buffered-bytes", "32MiB"], "--max-buffered-bytes: 33554432 is less than"),
+                                  (["--allowed-hosts", "a", "--uds", os.path.join(folder, "s")], "--allowed-hosts has no meaning"),
                                   (["--max-connections", "0"], "--max-connections: '0'")):
                 # This model is never reached.
                 done = subprocess.run([BIN, "serve", "/no/such.gguf", "--port", "0", *flags], capture_output=True,

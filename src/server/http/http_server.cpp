@@ -49,6 +49,10 @@ Result<void> check_limits(const HttpOptions& options) {
                             options.max_buffered_bytes,
                             options.max_body_bytes));
   }
+  if (!options.uds.empty() && !options.allowed_hosts.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--allowed-hosts has no meaning with --uds, where any name is answered");
+  }
   return {};
 }
 
