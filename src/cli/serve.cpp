@@ -34,6 +34,12 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (!server) {
     return tl::unexpected(server.error());
   }
+  if (options.api.dev_endpoints && options.api.api_keys.empty() && !(*server)->is_local()) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "--server-dev-mode needs --api-key, or a server that this machine alone can reach (--host "
+        "127.0.0.1 or --uds)");
+  }
   ServerWatch watch;  // before the engine: its last callbacks write here
   std::string plan;
   const std::unique_ptr<Engine> engine =

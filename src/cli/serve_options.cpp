@@ -2,11 +2,14 @@
 #include "cli/serve_options.h"
 
 #include "config/parse_size.h"
+#include "server/http/host_rule.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -62,6 +65,21 @@ class Adder {
   FlagSet& flags_;
 };
 
+// A key that no header can carry would lock everybody out, and an empty one nobody.
+Result<void> check_key(const char* flag, const std::string& key) {
+  const bool is_plain =
+      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (key.empty() || !is_plain) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--{}: {}",
+                    flag,
+                    key.empty() ? "the key is empty"
+                                : "a key must consist of visible ASCII characters without spaces"));
+  }
+  return {};
+}
+
 // One key a line; empty lines and those that begin with # are none.
 Result<void> read_key_file(const std::string& path, std::vector<std::string>& keys) {
   std::ifstream file(path);
@@ -74,6 +92,9 @@ Result<void> read_key_file(const std::string& path, std::vector<std::string>& ke
       line.pop_back();
     }
     if (!line.empty() && line.front() != '#') {
+      if (Result<void> good = check_key("api-key-file", line); !good) {
+        return good;
+      }
       keys.push_back(line);
     }
   }
@@ -83,19 +104,24 @@ Result<void> read_key_file(const std::string& path, std::vector<std::string>& ke
   return {};
 }
 
-// One origin, or vLLM's JSON list of them.
-Result<void> read_origins(const std::string& text, std::vector<std::string>& origins) {
+// One text, or a JSON list of them, as vLLM takes origins.
+Result<void> read_texts(const char* flag,
+                        const std::string& text,
+                        std::vector<std::string>& texts) {
   if (!text.starts_with('[')) {
-    origins.push_back(text);
+    texts.push_back(text);
     return {};
   }
   const nlohmann::json list = nlohmann::json::parse(text, nullptr, false);
-  for (const nlohmann::json& origin : list) {
-    if (!list.is_array() || !origin.is_string()) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("--allowed-origins: '{}' is no list of texts", text));
-    }
-    origins.push_back(origin.get<std::string>());
+  const bool good = list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& one) {
+                      return one.is_string();
+                    });
+  if (!good) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--{}: '{}' is no list of texts", flag, text));
+  }
+  for (const nlohmann::json& one : list) {
+    texts.push_back(one.get<std::string>());
   }
   return {};
 }
@@ -106,6 +132,26 @@ Result<void> read_access_log(const std::string& text, AccessLog& format) {
                 fmt::format("--access-log: '{}' is none of off|text|json", text));
   }
   format = text == "off" ? AccessLog::kOff : text == "text" ? AccessLog::kText : AccessLog::kJson;
+  return {};
+}
+
+// One name, or a JSON list of them, as of --allowed-origins.
+Result<void> read_hosts(const std::string& text, std::vector<std::string>& hosts) {
+  std::vector<std::string> names;
+  if (Result<void> read = read_texts("allowed-hosts", text, names); !read) {
+    return read;
+  }
+  for (const std::string& name : names) {
+    const std::optional<std::string> host = allowed_host(name);
+    if (!host) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "--allowed-hosts: '{}' is no name or address of a host; ports are not part of it",
+              name));
+    }
+    hosts.push_back(*host);
+  }
   return {};
 }
 
@@ -139,10 +185,18 @@ void add_address_flags(Adder& add, ServeOptions& options) {
       "allowed-origins",
       "ORIGIN",
       "origin whose web pages may call the server; * for all; may be given several times [none]",
-      [&http](const std::string& text) { return read_origins(text, http.cors.origins); });
+      [&http](const std::string& text) {
+        return read_texts("allowed-origins", text, http.cors.origins);
+      });
   add.on("allow-credentials",
          "let those pages send cookies and authorization",
          http.cors.allow_credentials);
+  add.value("allowed-hosts",
+            "NAME",
+            "name in Host that is answered beside localhost, 127.0.0.0/8 and [::1], where no key "
+            "is needed "
+            "on a loopback address; * for all; may be given several times [none]",
+            [&http](const std::string& text) { return read_hosts(text, http.allowed_hosts); });
 }
 
 // The names are uvicorn's and vLLM's.
@@ -180,6 +234,17 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
              options.api.max_queued,
              0,
              kMany);
+  add.number("max-waiting-texts",
+             "requests that may wait to be read and encoded, small and large ones apart; more are "
+             "answered with 503 [2048]",
+             http.max_waiting_texts,
+             1,
+             kMany);
+  add.number("max-waiting-texts-per-client",
+             "the same of one address and API key [1024]",
+             http.max_waiting_texts_per_client,
+             1,
+             kMany);
   add.number(
       "max-body-bytes", "the largest body of a request [32MiB]", http.max_body_bytes, 1024, kMany);
   add.number("max-header-bytes",
@@ -187,9 +252,28 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
              http.max_header_bytes,
              1024,
              kMany);
+  add.number("max-buffered-bytes",
+             "memory that all connections may hold together for requests; more are answered with "
+             "503 [512MiB]",
+             http.max_buffered_bytes,
+             1024,
+             1000 * kMany);
+  add.number("max-connections",
+             "connections at a time; more are answered with 503 [4096]",
+             http.max_connections,
+             1,
+             kMany);
+  add.number("max-connections-per-address",
+             "the same of one address, or /64 network of IPv6 [256; none for this machine's own]",
+             http.max_connections_per_address,
+             1,
+             kMany);
   add.seconds("idle-timeout",
               "seconds after which a connection without a request is closed [120]",
               http.idle_timeout);
+  add.seconds("header-timeout",
+              "seconds that a request's headers may take to arrive [10]",
+              http.header_timeout);
   add.seconds("read-timeout", "seconds that a request may take to arrive [60]", http.read_timeout);
   add.seconds("write-timeout",
               "seconds after which a client that takes nothing is dropped [60]",
@@ -212,12 +296,10 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.value(
       "api-key",
       "KEY",
-      "what clients must send as Authorization: Bearer KEY to paths under /v1; may be given "
-      "several "
-      "times",
+      "what clients must send as Authorization: Bearer KEY, but to /, /health, /livez, /readyz and "
+      "/ping; may be given several times",
       [&api](const std::string& text) -> Result<void> {
-        api.api_keys.push_back(text);
-        return {};
+        return check_key("api-key", text).map([&] { api.api_keys.push_back(text); });
       },
       true);
   add.value(
@@ -235,8 +317,10 @@ void add_api_flags(Adder& add, ServeOptions& options) {
       true);
   add.on(
       "strict", "refuse fields that are not known instead of naming them in a header", api.strict);
+  add.on("metrics-without-key", "answer /metrics without --api-key too", api.metrics_without_key);
   add.on("server-dev-mode",
-         "serve /sleep, /wake_up, /is_sleeping and /reset_prefix_cache",
+         "with a key or for this machine alone, serve /sleep, /wake_up, /is_sleeping and "
+         "/reset_prefix_cache",
          api.dev_endpoints);
   add.value("access-log",
             "off|text|json",

@@ -18,8 +18,9 @@ struct Api::Route {
   const char* method;
   const char* path;
   Answer (Api::*handle)(const HttpRequest& request, const Wake& wake);
-  bool quick = false;
-  bool dev = false;  // only with dev_endpoints
+  Effort effort = Effort::kNone;
+  bool dev = false;   // only with dev_endpoints
+  bool open = false;  // without a key
 };
 
 namespace {
@@ -59,40 +60,49 @@ std::string_view method_of(const HttpRequest& request) {
 // clang-format off
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
-      {.method = "GET", .path = "/", .handle = &Api::page, .quick = true},
-      {.method = "GET", .path = "/openapi.json", .handle = &Api::openapi, .quick = true},
-      {.method = "GET", .path = "/health", .handle = &Api::health, .quick = true},
-      {.method = "GET", .path = "/ping", .handle = &Api::health, .quick = true},
-      {.method = "POST", .path = "/ping", .handle = &Api::health, .quick = true},
-      {.method = "GET", .path = "/livez", .handle = &Api::live, .quick = true},
-      {.method = "GET", .path = "/readyz", .handle = &Api::ready, .quick = true},
-      {.method = "GET", .path = "/version", .handle = &Api::version, .quick = true},
+      {.method = "GET", .path = "/", .handle = &Api::page, .open = true},
+      {.method = "GET", .path = "/openapi.json", .handle = &Api::openapi},
+      {.method = "GET", .path = "/health", .handle = &Api::health, .open = true},
+      {.method = "GET", .path = "/ping", .handle = &Api::health, .open = true},
+      {.method = "POST", .path = "/ping", .handle = &Api::health, .open = true},
+      {.method = "GET", .path = "/livez", .handle = &Api::live, .open = true},
+      {.method = "GET", .path = "/readyz", .handle = &Api::ready, .open = true},
+      {.method = "GET", .path = "/version", .handle = &Api::version},
       {.method = "GET", .path = "/metrics", .handle = &Api::metrics},
-      {.method = "GET", .path = "/trace", .handle = &Api::trace},
-      {.method = "GET", .path = "/v1/models", .handle = &Api::models, .quick = true},
-      {.method = "GET", .path = "/v1/engine/state", .handle = &Api::engine_state},
-      {.method = "POST", .path = "/v1/completions", .handle = &Api::completions},
-      {.method = "POST", .path = "/v1/chat/completions", .handle = &Api::chat_completions},
-      {.method = "POST", .path = "/v1/responses", .handle = &Api::responses},
-      {.method = "POST", .path = "/tokenize", .handle = &Api::tokenize},
-      {.method = "POST", .path = "/detokenize", .handle = &Api::detokenize},
-      {.method = "POST", .path = "/sleep", .handle = &Api::sleep, .dev = true},
-      {.method = "POST", .path = "/wake_up", .handle = &Api::wake_up, .dev = true},
-      {.method = "GET", .path = "/is_sleeping", .handle = &Api::is_sleeping, .quick = true, .dev = true},
-      {.method = "POST", .path = "/reset_prefix_cache", .handle = &Api::reset_prefix_cache, .dev = true}};
+      {.method = "GET", .path = "/trace", .handle = &Api::trace, .effort = Effort::kReport},
+      {.method = "GET", .path = "/v1/models", .handle = &Api::models},
+      {.method = "GET", .path = "/v1/engine/state", .handle = &Api::engine_state, .effort = Effort::kReport},
+      {.method = "POST", .path = "/v1/completions", .handle = &Api::completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/chat/completions", .handle = &Api::chat_completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/responses", .handle = &Api::responses, .effort = Effort::kText},
+      {.method = "POST", .path = "/tokenize", .handle = &Api::tokenize, .effort = Effort::kText},
+      {.method = "POST", .path = "/detokenize", .handle = &Api::detokenize, .effort = Effort::kText},
+      {.method = "POST", .path = "/sleep", .handle = &Api::sleep, .effort = Effort::kCommand, .dev = true},
+      {.method = "POST", .path = "/wake_up", .handle = &Api::wake_up, .effort = Effort::kCommand, .dev = true},
+      {.method = "GET", .path = "/is_sleeping", .handle = &Api::is_sleeping, .dev = true},
+      {.method = "POST", .path = "/reset_prefix_cache", .handle = &Api::reset_prefix_cache, .effort = Effort::kCommand, .dev = true}};
   return kRoutes;
 }
 // clang-format on
 
 Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
-    : engine_(engine), watch_(watch), options_(std::move(options)), started_(std::time(nullptr)) {}
+    : engine_(engine),
+      watch_(watch),
+      options_(std::move(options)),
+      encoder_(engine.text().tokenizer, engine.model_facts().max_model_len),
+      started_(std::time(nullptr)) {}
 
-bool Api::is_quick(const HttpRequest& request) {
+const Api::Route* Api::find_route(const HttpRequest& request) {
   const auto all = routes();
   const auto found = std::find_if(all.begin(), all.end(), [&](const Route& route) {
     return request.path == route.path && method_of(request) == route.method;
   });
-  return found == all.end() || found->quick;
+  return found == all.end() ? nullptr : &*found;
+}
+
+Api::Effort Api::effort(const HttpRequest& head) {
+  const Route* route = find_route(head);
+  return route == nullptr ? Effort::kNone : route->effort;
 }
 
 std::string Api::known_path(const std::string& path) {
@@ -111,47 +121,52 @@ Api::Answer Api::handle(const HttpRequest& request, const Wake& wake) noexcept {
   }
 }
 
-bool Api::may_pass(const HttpRequest& request) const {
-  if (options_.api_keys.empty() || !request.path.starts_with("/v1/")) {
-    return true;
-  }
+bool Api::has_key(const HttpRequest& request) const {
   const std::string_view given = bearer_token(request.authorization);
-  bool passes = false;  // all keys are compared, so that time tells nothing
+  bool passes = options_.api_keys.empty();  // all keys are compared, so that time tells nothing
   for (const std::string& key : options_.api_keys) {
     passes = same_secret(given, key) || passes;
   }
   return passes;
 }
 
-Api::Answer Api::route(const HttpRequest& request, const Wake& wake) {
-  const Route* chosen = nullptr;
+std::optional<HttpReply> Api::judge(const HttpRequest& head) const {
   std::string methods;
+  bool is_open = options_.metrics_without_key && head.path == "/metrics";
   for (const Route& route : routes()) {
-    if (request.path == route.path && (!route.dev || options_.dev_endpoints)) {
+    if (head.path == route.path && (!route.dev || options_.dev_endpoints)) {
       methods += (methods.empty() ? "" : ", ") + std::string(route.method);
-      chosen = method_of(request) == route.method ? &route : chosen;
+      is_open = is_open || route.open;
     }
   }
-  if (methods.empty()) {
-    return error_reply({404, "not_found_error", fmt::format("there is no {}", request.path)});
-  }
-  if (request.method == "OPTIONS") {  // without a key: browsers' preflights bring none
-    return HttpReply{.status = 204, .content_type = "", .headers = {{"Allow", methods}}};
-  }
-  if (!may_pass(request)) {
+  const bool is_options = head.method == "OPTIONS";  // browsers' preflights bring no key
+  if (!is_open && !is_options && !has_key(head)) {
     HttpReply reply = error_reply({401, "authentication_error", "a valid API key is needed"});
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
     return reply;
   }
-  if (chosen == nullptr) {
+  if (methods.empty()) {
+    return error_reply({404, "not_found_error", fmt::format("there is no {}", head.path)});
+  }
+  if (is_options) {
+    return HttpReply{.status = 204, .content_type = "", .headers = {{"Allow", methods}}};
+  }
+  if (find_route(head) == nullptr) {
     HttpReply reply =
         error_reply({405,
                      "invalid_request_error",
-                     fmt::format("{} takes {}, not {}", request.path, methods, request.method)});
+                     fmt::format("{} takes {}, not {}", head.path, methods, head.method)});
     reply.headers.emplace_back("Allow", methods);
     return reply;
   }
-  return (this->*chosen->handle)(request, wake);
+  return std::nullopt;
+}
+
+Api::Answer Api::route(const HttpRequest& request, const Wake& wake) {
+  if (std::optional<HttpReply> early = judge(request)) {
+    return *std::move(early);
+  }
+  return (this->*find_route(request)->handle)(request, wake);
 }
 
 }  // namespace warprow

@@ -6,6 +6,7 @@
 #include "server/generation.h"
 #include "server/generation_body.h"
 #include "server/http_message.h"
+#include "server/prompt_encoder.h"
 #include "server/watch/server_watch.h"
 
 #include <cstdint>
@@ -23,7 +24,8 @@ namespace warprow {
 
 struct ApiOptions {
   std::vector<std::string> model_names;  // one or more; answers bear the first
-  std::vector<std::string> api_keys;     // any of them opens /v1; none: it is open
+  std::vector<std::string> api_keys;     // any of them opens all paths; none: they are open
+  bool metrics_without_key = false;
   std::string version;
   bool strict = false;         // fields that are not known are refused, not ignored
   bool dev_endpoints = false;  // /sleep, /wake_up, /is_sleeping, /reset_prefix_cache
@@ -43,23 +45,30 @@ class Api {
 
   using Answer = std::variant<HttpReply, std::unique_ptr<Generation>>;
   // wake: see UpdateBox. Never throws: what goes wrong is a reply. May block for a while, unless
-  // is_quick.
+  // its effort is kNone.
   Answer handle(const HttpRequest& request, const std::function<void()>& wake) noexcept;
 
-  // Whether the answer takes no time, so that it may be made where nothing may wait.
-  [[nodiscard]] static bool is_quick(const HttpRequest& request);
+  // What is answered whatever the body is: a path or method that is not there, a key that is missing, OPTIONS.
+  // nullopt: the request goes on to handle(). Looks at no body.
+  [[nodiscard]] std::optional<HttpReply> judge(const HttpRequest& head) const;
+  // What an answer takes: no time, so that it may be made where nothing may wait; work on texts, for which alone a
+  // body is read; a look at the engine; or a command to it, which may last.
+  enum class Effort { kNone, kText, kReport, kCommand };
+  [[nodiscard]] static Effort effort(const HttpRequest& head);
   // The path as one of ours, or "other".
   [[nodiscard]] static std::string known_path(const std::string& path);
 
+  [[nodiscard]] bool needs_key() const { return !options_.api_keys.empty(); }
   [[nodiscard]] ServerWatch& watch() { return watch_; }
 
  private:
   using Wake = std::function<void()>;
   struct Route;
   static std::span<const Route> routes();
+  static const Route* find_route(const HttpRequest& request);
 
   Answer route(const HttpRequest& request, const Wake& wake);
-  [[nodiscard]] bool may_pass(const HttpRequest& request) const;
+  [[nodiscard]] bool has_key(const HttpRequest& request) const;
 
   // api_generate.cpp
   Answer completions(const HttpRequest& request, const Wake& wake);
@@ -71,8 +80,12 @@ class Api {
                   Wake wake,
                   OrderedJson echoed = nullptr);
   // The ids of each prompt; errors are the client's.
-  Result<std::vector<std::vector<TokenId>>> encode_prompts(Endpoint endpoint,
-                                                           GenerationBody& body) const;
+  using Prompts = std::vector<std::vector<TokenId>>;
+  tl::expected<Prompts, ApiError> encode_prompts(Endpoint endpoint, GenerationBody& body) const;
+  // One text, of any length if it is to be cut.
+  tl::expected<std::vector<TokenId>, ApiError> encode_prompt(const std::string& text,
+                                                             bool add_special,
+                                                             const GenerationBody& body) const;
   // What tools ask of sampling.
   Result<void> apply_tools(GenerationBody& body) const;
   [[nodiscard]] MakeChatParser chat_parser(const ChatWish& chat,
@@ -124,6 +137,7 @@ class Api {
   Engine& engine_;
   ServerWatch& watch_;
   ApiOptions options_;
+  PromptEncoder encoder_;
   int64_t started_;  // seconds since 1970
   std::mutex mutex_;
   std::set<std::string> logged_;  // under mutex_

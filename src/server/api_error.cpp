@@ -51,6 +51,13 @@ std::string error_json(const ApiError& error) {
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+HttpReply overload_reply(const std::string& what) {
+  return error_reply({.status = 503,
+                      .type = "service_unavailable",
+                      .message = what + "; try again later",
+                      .retry_after_s = 1});
+}
+
 HttpReply error_reply(const ApiError& error) {
   HttpReply reply{.status = error.status, .body = error_json(error)};
   if (error.retry_after_s > 0) {

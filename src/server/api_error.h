@@ -29,5 +29,7 @@ ApiError api_error(const Error& error);
 
 std::string error_json(const ApiError& error);
 HttpReply error_reply(const ApiError& error);
+// 503 for what another try may find free: `what` is too much just now.
+HttpReply overload_reply(const std::string& what);
 
 }  // namespace warprow

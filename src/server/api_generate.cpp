@@ -97,9 +97,9 @@ Api::Answer Api::generate(Endpoint endpoint,
   if (!headers) {
     return error_reply(headers.error());
   }
-  Result<std::vector<std::vector<TokenId>>> prompts = encode_prompts(endpoint, *body);
+  tl::expected<Prompts, ApiError> prompts = encode_prompts(endpoint, *body);
   if (!prompts) {
-    return error_reply(api_error(prompts.error()));
+    return error_reply(prompts.error());
   }
   if (Result<void> cut = truncate_prompts(*body, *prompts); !cut) {
     return error_reply(api_error(cut.error()));
@@ -226,24 +226,47 @@ Result<void> Api::apply_tools(GenerationBody& body) const {
   return {};
 }
 
-Result<std::vector<std::vector<TokenId>>> Api::encode_prompts(Endpoint endpoint,
-                                                              GenerationBody& body) const {
-  std::vector<std::vector<TokenId>> out;
+tl::expected<std::vector<TokenId>, ApiError> Api::encode_prompt(const std::string& text,
+                                                                bool add_special,
+                                                                const GenerationBody& body) const {
+  if (body.truncate_prompt_tokens) {
+    return engine_.text().tokenizer.encode(text, add_special);
+  }
+  return encoder_.encode(text, add_special, body.prompts.empty() ? "messages" : "prompt");
+}
+
+tl::expected<Api::Prompts, ApiError> Api::encode_prompts(Endpoint endpoint,
+                                                         GenerationBody& body) const {
+  Prompts out;
   if (endpoint != Endpoint::kCompletions) {
-    Result<std::string> rendered = render_chat(body.chat, engine_.text());
+    const Result<std::string> rendered = render_chat(body.chat, engine_.text());
     if (!rendered) {
-      return tl::unexpected(rendered.error());
+      return tl::unexpected(api_error(rendered.error()));
     }
-    out.push_back(
-        engine_.text().tokenizer.encode(*rendered, body.add_special_tokens.value_or(false)));
     body.chat.begins_reasoning = opens_reasoning(*rendered);
-    return out;
+    return encode_prompt(*rendered, body.add_special_tokens.value_or(false), body)
+        .map([&](std::vector<TokenId> ids) {
+          out.push_back(std::move(ids));
+          return std::move(out);
+        });
   }
   for (const TextOrIds& prompt : body.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);
-    out.push_back(text != nullptr ? engine_.text().tokenizer.encode(
-                                        *text, body.add_special_tokens.value_or(true))
-                                  : std::get<std::vector<TokenId>>(prompt));
+    if (text == nullptr) {
+      out.push_back(std::get<std::vector<TokenId>>(prompt));
+      continue;
+    }
+    tl::expected<std::vector<TokenId>, ApiError> ids =
+        encode_prompt(*text, body.add_special_tokens.value_or(true), body);
+    if (!ids) {
+      return tl::unexpected(std::move(ids.error()));
+    }
+    out.push_back(*std::move(ids));
+    // Before the next one is encoded.
+    if (std::optional<ApiError> error =
+            body.truncate_prompt_tokens ? std::nullopt : length_error(out.back(), body)) {
+      return tl::unexpected(*std::move(error));
+    }
   }
   return out;
 }

@@ -140,6 +140,10 @@ Api::Answer Api::tokenize(const HttpRequest& request, const Wake& /*wake*/) {
   if (!text) {
     return error_reply(api_error(text.error()));
   }
+  if (const std::optional<ApiError> error =
+          encoder_.length_error(*text, body->text ? "prompt" : "messages")) {
+    return error_reply(*error);
+  }
   const std::vector<TokenId> ids =
       tokenizer.encode(*text, body->add_special_tokens.value_or(body->text.has_value()));
   Json out;

@@ -42,7 +42,7 @@ def stream(server, body=None):
 def post(body, path="/v1/completions"):
     """The bytes of a request."""
     data = json.dumps(body).encode()
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data)
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data)
 
 
 def num_unread(connection):
@@ -144,7 +144,7 @@ class Overload(Case):
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             body = json.dumps({**LONG, "logprobs": 20})
-            slow.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            slow.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
             for _ in range(3):
                 self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})[0], 200)
             self.assertTrue(wait_until(lambda: self.state(server)["requests"] == [], 60))
@@ -184,7 +184,7 @@ class Overload(Case):
         server = self.serve("--read-timeout", "1", "--idle-timeout", "2", "--max-body-bytes", "2048")
         half = socket.create_connection(("127.0.0.1", server.port), TIMEOUT)
         idle = socket.create_connection(("127.0.0.1", server.port), TIMEOUT)
-        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         begin = time.monotonic()
         self.assertEqual(half.recv(100), b"")
         self.assertLess(time.monotonic() - begin, 1.9)

@@ -276,8 +276,8 @@ class Serving(unittest.TestCase):
 
     def test_pipelined_requests_are_answered_in_turn(self):
         body = json.dumps({"prompt": "x", "max_tokens": 3})
-        one = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-        last = one.replace("Host: x", "Host: x\r\nConnection: close")
+        one = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        last = one.replace("Host: localhost", "Host: localhost\r\nConnection: close")
         with socket.create_connection(("127.0.0.1", self.server.port), 20) as raw:  # it closes, not times out
             raw.sendall((one + last).encode())
             data = b"".join(iter(lambda: raw.recv(65536), b""))

@@ -137,12 +137,12 @@ class Tls(WithServer):
 
     def test_pipelined_requests_are_answered_in_order(self):
         body = json.dumps({"prompt": PROMPT, "max_tokens": 4, "temperature": 0}).encode()
-        post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
         with self.certificates.trusting().wrap_socket(self.raw(), server_hostname="localhost") as stream:
             stream.sendall(post)
             time.sleep(0.005)  # so that the next ones come while the first is answered
             stream.sendall(post)
-            stream.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            stream.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             data = b""
             while piece := stream.recv(4096):
                 data += piece

@@ -99,16 +99,30 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   options.api_keys = {"a", "b"};
   options.strict = true;
   serve({}, options);
-  EXPECT_EQ(status("GET", "/nowhere"), 404);
-  EXPECT_EQ(status("POST", "/sleep"), 404);
-  EXPECT_EQ(status("GET", "/v1/models"), 401);
+  EXPECT_EQ(reply("GET", "/nowhere", "", "Bearer a").status, 404);
+  EXPECT_EQ(reply("POST", "/sleep", "", "Bearer a").status, 404);
+  for (const char* path : {"/", "/health", "/ping", "/livez", "/readyz"}) {
+    EXPECT_EQ(status("GET", path), 200) << path;
+  }
+  for (const char* path : {"/v1/models",
+                           "/v1/engine/state",
+                           "/version",
+                           "/metrics",
+                           "/trace",
+                           "/openapi.json",
+                           "/tokenize",
+                           "/sleep",
+                           "/nowhere"}) {
+    EXPECT_EQ(status("GET", path), 401) << path;
+    EXPECT_EQ(status("POST", path), 401) << path;
+  }
   EXPECT_EQ(reply("GET", "/v1/models", "", "Bearer b").status, 200);
   EXPECT_EQ(reply("GET", "/v1/models", "", "bEARER  b").status, 200);
   for (const char* wrong : {"Bearer ab", "Bearer a b", "Bearer ", "Bearer", "Basic b", "b"}) {
     EXPECT_EQ(reply("GET", "/v1/models", "", wrong).status, 401) << wrong;
   }
   EXPECT_EQ(status("OPTIONS", "/v1/models"), 204);  // a preflight brings no key
-  const HttpReply wrong_method = reply("GET", "/tokenize");
+  const HttpReply wrong_method = reply("GET", "/tokenize", "", "Bearer a");
   EXPECT_EQ(wrong_method.status, 405);
   EXPECT_EQ(wrong_method.headers.at(0).second, "POST");
   EXPECT_EQ(status("OPTIONS", "/tokenize"), 204);
@@ -121,6 +135,15 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   EXPECT_EQ(reply("POST", "/v1/completions", R"({"prompt": [5]})", "Bearer a").status, 503);
   EXPECT_EQ(status("GET", "/readyz"), 503);
   EXPECT_EQ(status("GET", "/livez"), 200);
+}
+
+TEST_F(ApiTest, MetricsMayNeedNoKey) {
+  ApiOptions options;
+  options.api_keys = {"a"};
+  options.metrics_without_key = true;
+  serve({}, options);
+  EXPECT_EQ(status("GET", "/metrics"), 200);
+  EXPECT_EQ(status("GET", "/v1/models"), 401);
 }
 
 TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
@@ -139,6 +162,31 @@ TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
   serve({}, strict);
   EXPECT_THAT(reply("POST", "/detokenize", detokenize).body, HasSubstr("skip: no such field"));
   EXPECT_EQ(status("POST", "/tokenize", R"({"prompt": "", "skip": 1})"), 400);
+}
+
+TEST_F(ApiTest, ATextThatCannotFitIsRefusedByItsLength) {
+  serve({}, {});
+  const size_t longest = std::string("<eos>").size();  // of the toy's tokens, as they are spelled
+  const auto limit = static_cast<size_t>(engine_->model_facts().max_model_len);
+  const auto ask_with = [&](const std::string& path, size_t size) {
+    return reply("POST", path, json{{"prompt", std::string(size, 'a')}, {"max_tokens", 1}}.dump());
+  };
+  EXPECT_EQ(ask_with("/tokenize", limit * longest).status, 200);
+  for (const char* path : {"/tokenize", "/v1/completions"}) {
+    const HttpReply refused = ask_with(path, (limit + 1) * longest);
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, HasSubstr("this model's maximum context length is"));
+    const json error = json::parse(refused.body)["error"];
+    EXPECT_EQ(error["type"], "context_length_exceeded");
+    EXPECT_EQ(error["param"], "prompt");
+    EXPECT_EQ(error["n_prompt_tokens"], limit + 1);
+  }
+  // One that is to be cut may have any length.
+  const std::string cut = json{{"prompt", std::string((limit + 1) * longest, 'a')},
+                               {"max_tokens", 1},
+                               {"truncate_prompt_tokens", 3}}
+                              .dump();
+  EXPECT_EQ(reply("POST", "/v1/completions", cut).status, 200);
 }
 
 TEST_F(ApiTest, HealthNamesThePhaseOfAnEngineThatIsStuck) {

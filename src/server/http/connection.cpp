@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <limits>
 #include <utility>
 #include <variant>
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -33,31 +32,32 @@ constexpr std::chrono::seconds kLingerTimeout{5};  // for the rest of a request 
 constexpr size_t kPiece = 4096;                    // read at once
 // Of the next requests, read while an answer is made; who sends more is not watched further.
 constexpr size_t kMostAhead = 64 * 1024;
-
-// The answer to what is no request, or nothing where the client is gone or too slow.
-std::optional<HttpReply> refusal(const error_code& error, const HttpOptions& options) {
-  const char* type = "invalid_request_error";
-  if (error == http::error::body_limit) {
-    return error_reply(
-        {413, type, fmt::format("the body is larger than {} bytes", options.max_body_bytes)});
-  }
-  if (error == http::error::header_limit) {
-    return error_reply(
-        {431, type, fmt::format("the headers are larger than {} bytes", options.max_header_bytes)});
-  }
-  const bool is_protocol =
-      error.category() == http::make_error_code(http::error::bad_method).category();
-  if (!is_protocol || error == http::error::end_of_stream ||
-      error == http::error::partial_message) {
-    return std::nullopt;
-  }
-  return error_reply({400, type, "not HTTP: " + error.message()});
-}
+// What a connection without a request takes, roughly: sockets, coroutines, the first piece; OpenSSL's state.
+constexpr uint64_t kPlainBytes = 8 * 1024;
+constexpr uint64_t kTlsBytes = 40 * 1024;
+// Of a body that is not read, so that its sender sees the refusal: what is likely to be under way already.
+constexpr size_t kMostUnread = 1024 * 1024;
+constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // of a client that has the key
 
 // GCC 12 destroys some temporaries of a coroutine twice, so replies and errors are made by functions.
 HttpReply compressed_refusal() {
   return error_reply(
       {415, "invalid_request_error", "bodies must not be compressed (Content-Encoding)"});
+}
+
+HttpReply host_refusal(std::string_view host) {
+  return error_reply({403,
+                      "permission_error",
+                      fmt::format("Host: '{}' is not served here; --allowed-hosts adds names",
+                                  host.substr(0, host.find_first_of("\r\n")))});
+}
+
+HttpReply page_refusal(std::string_view origin) {
+  return error_reply({403,
+                      "permission_error",
+                      fmt::format("Origin: web pages of '{}' may not call this server; "
+                                  "--allowed-origins adds them",
+                                  origin)});
 }
 
 ApiError shutdown_error() {
@@ -74,24 +74,60 @@ bool is_plain_http(const error_code& error) {
          ERR_GET_REASON(error.value()) == SSL_R_HTTP_REQUEST;
 }
 
-std::string client_name(const ByteSocket& socket) {
-  error_code error;
-  const ByteProtocol::endpoint remote = socket.remote_endpoint(error);
-  if (error || (remote.protocol().family() != AF_INET && remote.protocol().family() != AF_INET6)) {
-    return "unix";
+AnswerPool::Lane lane_of(Api::Effort effort, size_t body_bytes) {
+  switch (effort) {
+    case Api::Effort::kReport:
+      return AnswerPool::Lane::kReport;
+    case Api::Effort::kCommand:
+      return AnswerPool::Lane::kCommand;
+    case Api::Effort::kNone:
+    case Api::Effort::kText:
+      break;
   }
-  asio::ip::tcp::endpoint endpoint;
-  endpoint.resize(remote.size());
-  std::memcpy(endpoint.data(), remote.data(), remote.size());
-  return endpoint.address().to_string();
+  return body_bytes > AnswerPool::kMostSmallBytes ? AnswerPool::Lane::kLargeText
+                                                  : AnswerPool::Lane::kSmallText;
+}
+
+std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
+
+// Without the query, and without a slash at the end.
+std::string path_of(std::string_view target) {
+  std::string path(target.substr(0, target.find('?')));
+  if (path.size() > 1 && path.back() == '/') {
+    path.pop_back();
+  }
+  return path;
 }
 
 }  // namespace
 
-Connection::Connection(ConnectionHost& host, ByteSocket socket)
+Connection::Connection(ConnectionHost& host, ByteSocket socket, const ClientAddress& client)
     : host_(host),
       stream_(host.tls, std::move(socket)),
-      client_(client_name(stream_.next().socket())) {}
+      client_(client.name),
+      client_group_(client.group),
+      memory_(host.memory, MemoryBudget::Use::kConnection) {}
+
+uint64_t Connection::least_memory() const { return stream_.is_tls() ? kTlsBytes : kPlainBytes; }
+
+asio::awaitable<bool> Connection::begin() {
+  const bool has_room = memory_.resize(least_memory());
+  if (!has_room && stream_.is_tls()) {
+    stream_.drop_tls();  // closed without a word
+  } else if (!has_room) {
+    HttpReply refused = overload_reply("connections fill the memory that they may have together");
+    co_await refuse(std::move(refused));
+  }
+  co_return has_room;
+}
+
+// A body or what was sent ahead may have made it large.
+void Connection::trim_buffer() {
+  if (buffer_.size() == 0 && buffer_.capacity() > kPiece) {
+    buffer_.shrink_to_fit();
+  }
+  (void)memory_.resize(least_memory() + buffer_.size());
+}
 
 void Connection::wake() {
   if (wakeup_) {
@@ -100,19 +136,16 @@ void Connection::wake() {
 }
 
 asio::awaitable<void> Connection::serve() {
-  bool go_on = co_await shake_hands();
+  bool go_on = co_await begin();
+  if (go_on) {
+    go_on = co_await shake_hands();
+  }
   while (go_on &&
          !host_.closing) {  // a co_await behind && in a loop's condition would always run (GCC 12)
     if (!co_await wait_for_bytes()) {
       break;
     }
-    std::optional<Message> message = co_await read_request();
-    if (!message) {
-      break;
-    }
-    busy_ = true;
-    go_on = co_await answer(std::move(*message));
-    busy_ = false;
+    go_on = co_await serve_request();
     go_on = go_on && !host_.draining;
   }
   co_await say_farewell();
@@ -146,28 +179,68 @@ asio::awaitable<bool> Connection::wait_for_bytes() {
   co_return !error;
 }
 
-asio::awaitable<std::optional<Connection::Message>> Connection::read_request() {
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(host_.options.max_header_bytes);
-  parser.body_limit(host_.options.max_body_bytes);
-  stream_.next().expires_after(host_.options.read_timeout);
-  auto [error, num_read] = co_await http::async_read_header(stream_, buffer_, parser, kNoThrow);
-  if (!error && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    http::response<http::empty_body> go_ahead(http::status::continue_, parser.get().version());
-    auto [failed, num_written] = co_await http::async_write(stream_, go_ahead, kNoThrow);
-    error = failed;
+asio::awaitable<bool> Connection::serve_request() {
+  RequestReader reader(stream_, buffer_, host_.options, host_.memory);
+  if (!co_await reader.read_head()) {
+    if (std::optional<HttpReply> reply = reader.take_refusal()) {
+      co_await refuse(std::move(*reply));
+    }
+    co_return false;
   }
-  if (!error) {
-    auto [failed, num_body] = co_await http::async_read(stream_, buffer_, parser, kNoThrow);
-    error = failed;
+  HttpRequest request = begin_exchange(reader.head());
+  if (std::optional<HttpReply> reply = judge(request, reader.head())) {
+    co_return co_await refuse_request(std::move(*reply), reader.has_body(), kMostUnread);
   }
-  if (!error) {
-    co_return parser.release();
+  if (Api::effort(request) == Api::Effort::kText) {
+    if (!co_await reader.read_body()) {
+      if (std::optional<HttpReply> reply = reader.take_refusal()) {
+        co_await refuse_request(std::move(*reply), true, kAnyNumber);
+      }
+      co_return false;
+    }
+    request.body = reader.take_body();
   }
-  if (std::optional<HttpReply> reply = refusal(error, host_.options)) {
-    co_await refuse(std::move(*reply));
+  const bool is_read = !reader.has_body();
+  exchange_.keep = exchange_.keep && is_read;
+  trim_buffer();
+  busy_ = true;
+  MemoryShare memory = reader.take_body_memory();
+  const bool go_on = co_await answer(std::move(request), std::move(memory));
+  busy_ = false;
+  if (!is_read) {
+    co_await linger(kMostUnread);
   }
-  co_return std::nullopt;
+  co_return go_on;
+}
+
+std::optional<HttpReply> Connection::judge(const HttpRequest& request,
+                                           const RequestReader::Head& head) const {
+  std::optional<HttpReply> out = judge_sender(head);
+  if (!out) {
+    out = host_.api.judge(request);
+  }
+  const std::string_view encoding = view(head[http::field::content_encoding]);
+  if (!out && !encoding.empty() && encoding != "identity") {
+    out = compressed_refusal();
+  }
+  return out;
+}
+
+// A server that no key protects is protected from web pages: those that reach it under a name of their own, and
+// those of other origins, which browsers let send what needs no preflight.
+std::optional<HttpReply> Connection::judge_sender(const RequestReader::Head& head) const {
+  const std::string_view host = view(head[http::field::host]);
+  if (!host.empty() && !host_.host_rule.allows(host_name(host).value_or(""))) {
+    return host_refusal(host);
+  }
+  const std::string_view site = view(head["Sec-Fetch-Site"]);
+  const bool is_foreign = site == "cross-site" || site == "same-site";
+  const std::string_view origin = view(head[http::field::origin]);
+  if (host_.bars_foreign_pages && head.method() == http::verb::post && is_foreign &&
+      exchange_.cors.empty()) {
+    return page_refusal(origin);
+  }
+  return std::nullopt;
 }
 
 asio::awaitable<void> Connection::refuse(HttpReply reply) {
@@ -176,18 +249,28 @@ asio::awaitable<void> Connection::refuse(HttpReply reply) {
   exchange_.request_id = made_id();
   host_.api.watch().metrics.count_http("other", reply.status);
   co_await send_reply(std::move(reply));
-  co_await linger();
+  co_await linger(kMostUnread);
 }
 
-HttpRequest Connection::begin_exchange(Message&& message) {
+asio::awaitable<bool> Connection::refuse_request(HttpReply reply,
+                                                 bool has_body,
+                                                 size_t most_bytes) {
+  exchange_.keep = exchange_.keep && !has_body;
+  host_.api.watch().metrics.count_http(Api::known_path(path_of(line_.target)), reply.status);
+  const bool go_on = co_await send_reply(std::move(reply));
+  log(line_);
+  if (has_body) {
+    co_await linger(most_bytes);
+  }
+  co_return go_on && !has_body;
+}
+
+HttpRequest Connection::begin_exchange(const RequestReader::Head& message) {
   HttpRequest out;
   out.method = std::string(message.method_string());
   const std::string target(message.target());
+  out.path = path_of(target);
   const size_t question = std::min(target.find('?'), target.size());
-  out.path = target.substr(0, question);
-  if (out.path.size() > 1 && out.path.back() == '/') {
-    out.path.pop_back();
-  }
   out.query = target.substr(std::min(question + 1, target.size()));
   out.authorization = std::string(message[http::field::authorization]);
   const std::string given(message["X-Request-Id"]);
@@ -203,27 +286,19 @@ HttpRequest Connection::begin_exchange(Message&& message) {
                .cors = cors_headers(
                    host_.options.cors, std::string(message[http::field::origin]), wanted_headers)};
   line_ = {.client = client_, .method = out.method, .target = target, .request_id = out.request_id};
-  out.body = std::move(message.body());
   return out;
 }
 
-asio::awaitable<bool> Connection::answer(Message message) {
+asio::awaitable<bool> Connection::answer(HttpRequest request, MemoryShare memory) {
   const Clock::time_point begin = Clock::now();
-  const std::string encoding(message[http::field::content_encoding]);
-  HttpRequest request = begin_exchange(std::move(message));
   const std::string path = Api::known_path(request.path);
   wakeup_ = std::make_shared<Wakeup>(host_.io);
   bool go_on = false;
-  if (!encoding.empty() && encoding != "identity") {
-    HttpReply refused = compressed_refusal();
-    go_on = co_await send_reply(std::move(refused));
+  Api::Answer made = co_await make_answer(std::move(request), std::move(memory));
+  if (auto* reply = std::get_if<HttpReply>(&made)) {
+    go_on = co_await send_reply(std::move(*reply));
   } else {
-    Api::Answer made = co_await make_answer(std::move(request));
-    if (auto* reply = std::get_if<HttpReply>(&made)) {
-      go_on = co_await send_reply(std::move(*reply));
-    } else {
-      go_on = co_await send_generation(*std::get<std::unique_ptr<Generation>>(made));
-    }
+    go_on = co_await send_generation(*std::get<std::unique_ptr<Generation>>(made));
   }
   wakeup_ = nullptr;
   const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
@@ -233,26 +308,36 @@ asio::awaitable<bool> Connection::answer(Message message) {
   co_return go_on;
 }
 
-asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request) {
+asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request, MemoryShare /*memory*/) {
   struct Job {
+    HttpRequest request;
     Api::Answer answer;
     bool done = false;  // the connection's
   };
   auto wake = [this_io = &host_.io, wakeup = wakeup_] {
     asio::post(*this_io, [wakeup] { wakeup->set(); });
   };
-  if (Api::is_quick(request)) {
+  const Api::Effort effort = Api::effort(request);
+  if (effort == Api::Effort::kNone) {
     co_return host_.api.handle(request, wake);
   }
+  const AnswerPool::Lane lane = lane_of(effort, request.body.size());
+  const std::string client = client_group_ + "\n" + request.authorization;
   auto job = std::make_shared<Job>();
-  asio::post(host_.workers,
-             [job, wake, request = std::move(request), &host = host_, wakeup = wakeup_] {
-               job->answer = host.api.handle(request, wake);
-               asio::post(host.io, [job, wakeup] {
-                 job->done = true;
-                 wakeup->set();
-               });
-             });
+  job->request = std::move(request);
+  const bool taken = host_.pool.submit(lane, client, [job, wake, &host = host_, wakeup = wakeup_] {
+    job->answer = host.expired ? Api::Answer(error_reply(shutdown_error()))
+                               : host.api.handle(job->request, wake);
+    job->request = {};
+    asio::post(host.io, [job, wakeup] {
+      job->done = true;
+      wakeup->set();
+    });
+  });
+  if (!taken) {
+    Api::Answer full = overload_reply("too many requests wait to be read (--max-waiting-texts)");
+    co_return full;
+  }
   while (!job->done) {
     wakeup_->signalled = false;
     wakeup_->timer.expires_at(Clock::time_point::max());
@@ -318,7 +403,8 @@ asio::awaitable<bool> Connection::write(Buffers buffers) {
 // By reading on: what comes is the next request's, an end means that nobody waits any more.
 void Connection::watch() {
   buffer_.commit(std::exchange(wakeup_->num_read, 0));
-  if (wakeup_->reading || wakeup_->gone || buffer_.size() >= kMostAhead) {
+  if (wakeup_->reading || wakeup_->gone || buffer_.size() >= kMostAhead ||
+      !memory_.resize(least_memory() + buffer_.size() + kPiece)) {
     return;
   }
   wakeup_->reading = true;
@@ -440,17 +526,18 @@ asio::awaitable<bool> Connection::send_events(std::string events, bool chunked) 
 }
 
 // Closing with unread bytes would reset the connection, and the client might lose the refusal.
-asio::awaitable<void> Connection::linger() {
+asio::awaitable<void> Connection::linger(size_t most_bytes) {
   co_await say_farewell();
   error_code ignored;
   stream_.next().socket().shutdown(ByteSocket::shutdown_send, ignored);
   stream_.next().expires_after(kLingerTimeout);
   char bytes[kPiece];
-  while (true) {
+  for (size_t num_bytes = 0; num_bytes < most_bytes;) {
     auto [error, num_read] = co_await stream_.next().async_read_some(asio::buffer(bytes), kNoThrow);
     if (error) {
       co_return;
     }
+    num_bytes += num_read;
   }
 }
 

@@ -4,6 +4,7 @@
 #include "server/http_message.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,11 +29,19 @@ struct HttpOptions {
   std::string uds;       // a socket's path instead of host and port
   uint64_t max_body_bytes = 32 * 1024 * 1024;
   uint32_t max_header_bytes = 64 * 1024;
-  std::chrono::seconds idle_timeout{120};  // a connection without a request
-  std::chrono::seconds read_timeout{60};   // a request, from its first byte to its last
-  std::chrono::seconds write_timeout{60};  // a reader that takes nothing
-  std::chrono::seconds keep_alive{15};     // a stream without news gets a comment; 0: never
+  uint64_t max_buffered_bytes = 512 * 1024 * 1024;  // of all connections together; see MemoryBudget
+  size_t max_connections = 4096;
+  std::optional<size_t> max_connections_per_address;  // see ConnectionLimits
+  // Requests that wait to be read and encoded, in each lane of the pool; in all and of one client.
+  size_t max_waiting_texts = 2048;
+  size_t max_waiting_texts_per_client = 1024;
+  std::chrono::seconds idle_timeout{120};   // a connection without a request
+  std::chrono::seconds header_timeout{10};  // a request's headers, from its first byte
+  std::chrono::seconds read_timeout{60};    // a request, from its first byte to its last
+  std::chrono::seconds write_timeout{60};   // a reader that takes nothing
+  std::chrono::seconds keep_alive{15};      // a stream without news gets a comment; 0: never
   std::chrono::seconds shutdown_timeout{30};
+  std::vector<std::string> allowed_hosts;  // names beside the loopback ones; see HostRule
   CorsOptions cors;
   TlsServerOptions tls;
   AccessLog access_log = AccessLog::kOff;

@@ -2,9 +2,12 @@
 #include "server/http/http_server.h"
 
 #include "base/log.h"
+#include "server/api_error.h"
 #include "server/http/connection.h"
+#include "server/http/connection_limits.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -35,8 +38,23 @@ using boost::system::error_code;
 using std::chrono::seconds;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kNumWorkers = 4;
 constexpr seconds kLastWrites{2};  // for what is said to clients when the time for a drain is over
+
+Result<void> check_limits(const HttpOptions& options) {
+  constexpr uint64_t kFewestBodies =
+      4;  // bodies have half of it, and a chunked one counts up to twice
+  if (options.max_buffered_bytes < kFewestBodies * options.max_body_bytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--max-buffered-bytes: {} is less than four times --max-body-bytes, {}",
+                            options.max_buffered_bytes,
+                            options.max_body_bytes));
+  }
+  if (!options.uds.empty() && !options.allowed_hosts.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--allowed-hosts has no meaning with --uds, where any name is answered");
+  }
+  return {};
+}
 
 // A flag that counts only beside another is refused without it, not dropped.
 Result<void> check_flags(const TlsServerOptions& tls) {
@@ -73,23 +91,31 @@ std::optional<FileId> socket_at(const std::string& path) {
 class BeastServer final : public HttpServer {
  public:
   explicit BeastServer(const HttpOptions& options)
-      : options_(options), acceptor_(io_), signals_(io_), drain_timer_(io_) {}
-  ~BeastServer() override {
-    workers_.join();
-    stop_listening();
-  }
+      : options_(options),
+        acceptor_(io_),
+        signals_(io_),
+        drain_timer_(io_),
+        limits_(options.max_connections, options.max_connections_per_address),
+        pool_(options.max_waiting_texts, options.max_waiting_texts_per_client) {}
+  ~BeastServer() override { stop_listening(); }
 
   Result<void> load_certificate();
   Result<void> listen_at_address();
+  [[nodiscard]] bool is_local() const override {
+    return !options_.uds.empty() || tcp_endpoint().address().is_loopback();
+  }
   void run(Api& api, const std::function<void(const std::string& url)>& on_ready) override;
 
  private:
   error_code listen_at(const ByteProtocol::endpoint& endpoint, bool reuse);
   error_code listen_at_path();
   void stop_listening();
+  [[nodiscard]] tcp::endpoint tcp_endpoint() const;  // not of a Unix socket
   [[nodiscard]] std::string url() const;
+  [[nodiscard]] HostRule host_rule(const Api& api) const;
   asio::awaitable<void> accept_connections();
-  asio::awaitable<void> serve(ByteSocket socket);
+  asio::awaitable<void> serve(ByteSocket socket, ClientAddress client);
+  void turn_away(ByteSocket& socket);
   void count_connections();
   void wait_for_signal();
   void drain();
@@ -99,13 +125,15 @@ class BeastServer final : public HttpServer {
   HttpOptions options_;
   TlsContext tls_;  // none: plain HTTP
   asio::io_context io_{1};
-  asio::thread_pool workers_{kNumWorkers};
   asio::basic_socket_acceptor<ByteProtocol> acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
+  std::atomic<bool> expired_ = false;
   std::optional<ConnectionHost> host_;  // while it runs
   std::set<Connection*> connections_;
   std::optional<FileId> own_socket_;  // at options_.uds
+  ConnectionLimits limits_;
+  AnswerPool pool_;  // goes first: its jobs use the rest
 };
 
 error_code BeastServer::listen_at(const ByteProtocol::endpoint& endpoint, bool reuse) {
@@ -190,14 +218,30 @@ Result<void> BeastServer::listen_at_address() {
   return {};
 }
 
-std::string BeastServer::url() const {
-  if (!options_.uds.empty()) {
-    return "unix:" + options_.uds;
-  }
+tcp::endpoint BeastServer::tcp_endpoint() const {
   tcp::endpoint local;
   const ByteProtocol::endpoint bound = acceptor_.local_endpoint();
   local.resize(bound.size());
   std::memcpy(local.data(), bound.data(), bound.size());
+  return local;
+}
+
+// A name that the operator listens at is no name of a stranger.
+HostRule BeastServer::host_rule(const Api& api) const {
+  HostRule rule{.guarded = false, .allowed = options_.allowed_hosts};
+  rule.guarded =
+      options_.uds.empty() && (!options_.allowed_hosts.empty() || (!api.needs_key() && is_local()));
+  if (const std::optional<std::string> own = host_name(options_.host)) {
+    rule.allowed.push_back(*own);
+  }
+  return rule;
+}
+
+std::string BeastServer::url() const {
+  if (!options_.uds.empty()) {
+    return "unix:" + options_.uds;
+  }
+  const tcp::endpoint local = tcp_endpoint();
   const std::string address = local.address().to_string();
   const char* scheme = tls_ ? "https" : "http";
   return local.address().is_v6() ? fmt::format("{}://[{}]:{}", scheme, address, local.port())
@@ -205,7 +249,19 @@ std::string BeastServer::url() const {
 }
 
 void BeastServer::run(Api& api, const std::function<void(const std::string& url)>& on_ready) {
-  host_.emplace(ConnectionHost{options_, io_, workers_, api, tls_.get()});
+  host_.emplace(
+      ConnectionHost{.options = options_,
+                     .io = io_,
+                     .pool = pool_,
+                     .api = api,
+                     .expired = expired_,
+                     .host_rule = host_rule(api),
+                     .bars_foreign_pages = !api.needs_key() && is_local() && options_.uds.empty(),
+                     .tls = tls_.get(),
+                     .memory = MemoryBudget(options_.max_buffered_bytes)});
+  if (!api.needs_key() && !is_local()) {
+    WR_LOG_WARN("no --api-key: whoever reaches {} can use this server", url());
+  }
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   wait_for_signal();
@@ -244,7 +300,7 @@ void BeastServer::drain() {
 }
 
 void BeastServer::give_up_answers() {
-  host_->expired = true;
+  expired_ = true;
   for (Connection* connection : connections_) {
     connection->wake();
   }
@@ -287,11 +343,17 @@ asio::awaitable<void> BeastServer::accept_connections() {
       if (options_.uds.empty()) {
         socket.set_option(tcp::no_delay(true), ignored);
       }
-      asio::co_spawn(io_, serve(std::move(socket)), [](const std::exception_ptr& failure) {
-        if (failure) {
-          WR_LOG_ERROR("a connection ended with an exception");
-        }
-      });
+      ClientAddress client = client_address(socket);
+      if (!limits_.enter(client.group, client.is_local)) {
+        turn_away(socket);
+        continue;
+      }
+      asio::co_spawn(
+          io_, serve(std::move(socket), std::move(client)), [](const std::exception_ptr& failure) {
+            if (failure) {
+              WR_LOG_ERROR("a connection ended with an exception");
+            }
+          });
     } else if (acceptor_.is_open()) {  // out of file descriptors, most likely
       WR_LOG_WARN("cannot accept a connection: {}", error.message());
       asio::steady_timer pause(io_, std::chrono::milliseconds(100));
@@ -300,25 +362,46 @@ asio::awaitable<void> BeastServer::accept_connections() {
   }
 }
 
-asio::awaitable<void> BeastServer::serve(ByteSocket socket) {
+// Without waiting, so that many of them cost little. Over TLS it is closed without a word.
+void BeastServer::turn_away(ByteSocket& socket) {
+  host_->api.watch().metrics.count_http("other", 503);
+  error_code ignored;
+  if (!tls_) {
+    const HttpReply reply = overload_reply("there are too many connections");
+    const std::string answer = fmt::format(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {}\r\nRetry-After: 1\r\nConnection: "
+        "close\r\n"
+        "Content-Length: {}\r\n\r\n{}",
+        reply.content_type,
+        reply.body.size(),
+        reply.body);
+    (void)::send(socket.native_handle(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    socket.shutdown(ByteSocket::shutdown_send, ignored);
+  }
+  socket.close(ignored);
+}
+
+asio::awaitable<void> BeastServer::serve(ByteSocket socket, ClientAddress client) {
   // Registered as long as it lives, however the coroutine ends.
   struct Registered {
-    Registered(BeastServer& server, ByteSocket socket)
-        : owner(server), connection(*server.host_, std::move(socket)) {
+    Registered(BeastServer& server, ByteSocket socket, ClientAddress& address)
+        : owner(server), client(address), connection(*server.host_, std::move(socket), address) {
       owner.connections_.insert(&connection);
       owner.count_connections();
     }
     ~Registered() {
       owner.connections_.erase(&connection);
+      owner.limits_.leave(client.group);
       owner.count_connections();
       owner.end_if_drained();
     }
     Registered(const Registered&) = delete;
     Registered& operator=(const Registered&) = delete;
     BeastServer& owner;
+    const ClientAddress& client;
     Connection connection;
   };
-  Registered registered(*this, std::move(socket));
+  Registered registered(*this, std::move(socket), client);
   co_await registered.connection.serve();
 }
 
@@ -327,7 +410,9 @@ asio::awaitable<void> BeastServer::serve(ByteSocket socket) {
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options) {
   auto server = std::make_unique<BeastServer>(options);
   const Result<void> begun =
-      server->load_certificate().and_then([&] { return server->listen_at_address(); });
+      check_limits(options).and_then([&] { return server->load_certificate(); }).and_then([&] {
+        return server->listen_at_address();
+      });
   if (!begun) {
     return tl::unexpected(begun.error());
   }

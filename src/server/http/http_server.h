@@ -26,6 +26,9 @@ class HttpServer {
 
   virtual ~HttpServer() = default;
 
+  // Whether only this machine can reach it: at a loopback address or a Unix socket.
+  [[nodiscard]] virtual bool is_local() const = 0;
+
   // Serves until SIGINT or SIGTERM. Then no new generation is taken, what runs is answered, for
   // shutdown_timeout at most, and it returns; a second signal ends the process. on_ready gets the
   // URL once clients are answered.

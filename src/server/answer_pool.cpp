@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/answer_pool.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace warprow {
+namespace {
+
+// One client leaves a thread to others, so there are two at least. Threads for small texts may also wait for a grammar
+// to compile, so there are more of them.
+AnswerLane::Limits text_limits(size_t most_waiting, size_t of_client, bool large) {
+  constexpr size_t kMost = 8;
+  const size_t num_cores = std::thread::hardware_concurrency();
+  const size_t num_threads =
+      large ? std::clamp<size_t>(num_cores / 2, 2, kMost) : std::clamp<size_t>(num_cores, 4, kMost);
+  return {.num_threads = num_threads,
+          .most_waiting = most_waiting,
+          .most_waiting_of_client = of_client,
+          .most_running_of_client = num_threads - 1,
+          .in_background = large};
+}
+
+AnswerLane::Limits engine_limits(size_t most_waiting, size_t of_client, size_t num_threads) {
+  return {.num_threads = num_threads,
+          .most_waiting = most_waiting,
+          .most_waiting_of_client = of_client,
+          .most_running_of_client = num_threads};
+}
+
+}  // namespace
+
+AnswerPool::AnswerPool(size_t most_waiting, size_t most_waiting_of_client)
+    : small_texts_(text_limits(most_waiting, most_waiting_of_client, false)),
+      large_texts_(text_limits(most_waiting, most_waiting_of_client, true)),
+      reports_(engine_limits(most_waiting, most_waiting_of_client, 2)),
+      commands_(engine_limits(most_waiting, most_waiting_of_client, 1)) {}
+
+bool AnswerPool::submit(Lane lane, const std::string& client, std::function<void()> job) {
+  switch (lane) {
+    case Lane::kSmallText:
+      return small_texts_.submit(client, std::move(job));
+    case Lane::kLargeText:
+      return large_texts_.submit(client, std::move(job));
+    case Lane::kReport:
+      return reports_.submit(client, std::move(job));
+    case Lane::kCommand:
+      break;
+  }
+  return commands_.submit(client, std::move(job));
+}
+
+}  // namespace warprow

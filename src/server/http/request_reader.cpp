@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/request_reader.h"
+
+#include "server/api_error.h"
+#include "server/http/host_rule.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
+constexpr size_t kHeadPiece = 4096;  // read at once
+constexpr size_t kBodyPiece = 64 * 1024;
+// Each header costs memory beside its bytes, so their number is bounded too.
+constexpr size_t kMostHeaderLines = 256;
+// Of a chunked body: the bytes of all chunk extensions together, and what may wait for the end of a chunk's line or of
+// the trailers. They are not part of the body, so its limit does not bound them.
+constexpr size_t kMostChunkExtras = 16 * 1024;
+
+HttpReply refusal_of(int status, std::string message) {
+  return error_reply({status, "invalid_request_error", std::move(message)});
+}
+
+bool is_protocol_error(const error_code& error) {
+  return error.category() == http::make_error_code(http::error::bad_method).category();
+}
+
+// nullopt: the framing is good.
+std::optional<std::string> framing_trouble(const RequestReader::Head& head) {
+  const size_t num_encodings = head.count(http::field::transfer_encoding);
+  if (num_encodings > 0) {
+    if (head.version() < 11) {
+      return "Transfer-Encoding: HTTP/1.0 has none";
+    }
+    if (num_encodings > 1 || !beast::iequals(head[http::field::transfer_encoding], "chunked")) {
+      return "Transfer-Encoding: must be 'chunked' alone, once";
+    }
+    if (head.count(http::field::content_length) > 0) {
+      return "Content-Length: must not stand beside Transfer-Encoding";
+    }
+  }
+  if (head.count(http::field::content_length) > 1) {
+    return "Content-Length: must stand once";
+  }
+  const auto length = head[http::field::content_length];
+  if (!std::all_of(length.begin(), length.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    return "Content-Length: must be one number";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> host_trouble(const RequestReader::Head& head) {
+  const size_t num_hosts = head.count(http::field::host);
+  if (num_hosts == 0) {
+    return head.version() < 11 ? std::nullopt : std::optional<std::string>("Host: missing");
+  }
+  if (num_hosts > 1) {
+    return "Host: must stand once";
+  }
+  const auto host = head[http::field::host];
+  return host_name({host.data(), host.size()})
+             ? std::nullopt
+             : std::optional<std::string>("Host: malformed, must be NAME or NAME:PORT");
+}
+
+}  // namespace
+
+RequestReader::RequestReader(ByteStream& stream,
+                             beast::flat_buffer& buffer,
+                             const HttpOptions& options,
+                             MemoryBudget& memory)
+    : stream_(stream),
+      buffer_(buffer),
+      options_(options),
+      on_chunk_([this](uint64_t /*size*/, Piece extensions, Error& error) {
+        extension_bytes_ += extensions.size();
+        error = extension_bytes_ > kMostChunkExtras
+                    ? http::make_error_code(http::error::bad_chunk_extension)
+                    : Error();
+      }),
+      head_memory_(memory, MemoryBudget::Use::kConnection),
+      body_memory_(memory, MemoryBudget::Use::kBody) {
+  parser_.header_limit(options.max_header_bytes);
+  parser_.body_limit(
+      boost::none);  // read_body judges it, so that a request without a key learns that first
+  parser_.on_chunk_header(on_chunk_);
+}
+
+asio::awaitable<bool> RequestReader::read_head() {
+  start_clock();
+  bool good = parse_head();
+  while (good && !parser_.is_header_done()) {
+    good = co_await read_more(kHeadPiece);
+    good = good && parse_head();
+  }
+  co_return good&& head_is_good();
+}
+
+void RequestReader::start_clock() {
+  begin_ = std::chrono::steady_clock::now();
+  stream_.next().expires_at(begin_ + std::min(options_.header_timeout, options_.read_timeout));
+}
+
+bool RequestReader::parse_head() {
+  while (buffer_.size() > 0 && !parser_.is_header_done()) {
+    const auto bytes = static_cast<const char*>(buffer_.data().data());
+    Error error;
+    const size_t num_parsed = parser_.put(buffer_.data(), error);
+    look_for_folds(bytes, num_parsed);
+    buffer_.consume(num_parsed);
+    head_bytes_ += num_parsed;
+    if (folded_) {
+      return refuse(400, "headers must not go on in a line that begins with a space");
+    }
+    const bool is_incomplete = error == http::error::need_more;
+    const size_t so_far = head_bytes_ + (is_incomplete ? buffer_.size() : 0);
+    if (so_far > options_.max_header_bytes) {
+      return refuse(http::make_error_code(http::error::header_limit));
+    }
+    if (num_lines_ > kMostHeaderLines) {
+      return refuse(431, fmt::format("there are more than {} header lines", kMostHeaderLines));
+    }
+    if (!head_memory_.resize(buffer_.capacity() + 2 * head_bytes_)) {
+      return refuse_for_memory();
+    }
+    if (is_incomplete) {
+      return true;
+    }
+    if (error) {
+      return refuse(error);
+    }
+  }
+  return true;
+}
+
+// Such lines are joined by the parser, so they are seen in what it was given alone.
+void RequestReader::look_for_folds(const char* bytes, size_t size) {
+  for (const char byte : std::string_view(bytes, size)) {
+    if (last_byte_ == '\n') {
+      ++num_lines_;
+      folded_ = folded_ || byte == ' ' || byte == '\t';
+    }
+    last_byte_ = byte;
+  }
+}
+
+bool RequestReader::head_is_good() {
+  for (const auto& trouble : {framing_trouble(head()), host_trouble(head())}) {
+    if (trouble) {
+      return refuse(400, *trouble);
+    }
+  }
+  return true;
+}
+
+asio::awaitable<bool> RequestReader::read_body() {
+  const auto length = parser_.content_length();
+  if (length && *length > options_.max_body_bytes) {
+    co_return refuse(http::make_error_code(http::error::body_limit));
+  }
+  parser_.body_limit(options_.max_body_bytes);
+  stream_.next().expires_at(begin_ + options_.read_timeout);
+  if (has_body() && buffer_.size() == 0 &&
+      beast::iequals(head()[http::field::expect], "100-continue")) {
+    http::response<http::empty_body> go_ahead(http::status::continue_, head().version());
+    auto [error, num_written] = co_await http::async_write(stream_, go_ahead, kNoThrow);
+    if (error) {
+      co_return false;
+    }
+  }
+  parser_.eager(true);
+  bool good = parse_body();
+  while (good && has_body()) {
+    good = co_await read_more(kBodyPiece);
+    good = good && parse_body();
+  }
+  co_return good;
+}
+
+bool RequestReader::parse_body() {
+  if (buffer_.size() == 0 || !has_body()) {
+    return true;
+  }
+  Error error;
+  buffer_.consume(parser_.put(buffer_.data(), error));
+  if (error && error != http::error::need_more) {
+    return refuse(error);
+  }
+  // The whole length is reserved at once where it is known, but is not in memory before it has come.
+  const std::string& body = parser_.get().body();
+  const size_t body_bytes = parser_.chunked() ? body.capacity() : body.size();
+  if (!body_memory_.resize(buffer_.capacity() + body_bytes)) {
+    return refuse_for_memory();
+  }
+  // What is left is a chunk's line or the trailers, as far as they have come.
+  if (has_body() && buffer_.size() > kMostChunkExtras) {
+    return refuse(http::make_error_code(http::error::bad_chunk_extension));
+  }
+  return true;
+}
+
+asio::awaitable<bool> RequestReader::read_more(size_t piece) {
+  auto [error, num_read] = co_await stream_.async_read_some(buffer_.prepare(piece), kNoThrow);
+  buffer_.commit(num_read);
+  co_return !error;
+}
+
+bool RequestReader::refuse(int status, std::string message) {
+  refusal_ = refusal_of(status, std::move(message));
+  return false;
+}
+
+bool RequestReader::refuse_for_memory() {
+  refusal_ =
+      overload_reply("requests fill the memory that they may have together (--max-buffered-bytes)");
+  return false;
+}
+
+bool RequestReader::refuse(const Error& error) {
+  if (error == http::error::body_limit) {
+    return refuse(413, fmt::format("the body is larger than {} bytes", options_.max_body_bytes));
+  }
+  if (error == http::error::header_limit) {
+    return refuse(431,
+                  fmt::format("the headers are larger than {} bytes", options_.max_header_bytes));
+  }
+  if (error == http::error::bad_chunk_extension) {
+    return refuse(
+        400,
+        fmt::format("the chunk extensions or trailers are malformed or larger than {} bytes",
+                    kMostChunkExtras));
+  }
+  return is_protocol_error(error) && refuse(400, "not HTTP: " + error.message());
+}
+
+}  // namespace warprow

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/prompt_encoder.h"
+
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// So many bytes of a beginning for each token that the model takes have more tokens than it takes, as a rule.
+constexpr int64_t kBytesPerToken = 16;
+// A beginning of a text may have more tokens than the text has there, but only at its end. Twice as many as fit are
+// too many with certainty.
+constexpr int64_t kSurely = 2;
+
+// Up to so many bytes, not within a character.
+std::string_view beginning(std::string_view text, size_t size) {
+  constexpr unsigned kTail = 0x80;
+  constexpr unsigned kTailMask = 0xC0;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & kTailMask) == kTail) {
+    --size;
+  }
+  return text.substr(0, size);
+}
+
+}  // namespace
+
+PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, int64_t max_model_len)
+    : tokenizer_(tokenizer), max_model_len_(max_model_len) {
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest_token_bytes_ = std::max({longest_token_bytes_,
+                                     std::ssize(tokenizer.token_bytes(id)),
+                                     std::ssize(tokenizer.token_text(id))});
+  }
+}
+
+std::optional<ApiError> PromptEncoder::length_error(std::string_view text,
+                                                    const char* field) const {
+  const int64_t num_toks = std::ssize(text) / longest_token_bytes_;
+  return num_toks > max_model_len_ ? std::optional(error(text, num_toks, field)) : std::nullopt;
+}
+
+tl::expected<std::vector<TokenId>, ApiError> PromptEncoder::encode(std::string_view text,
+                                                                   bool add_special,
+                                                                   const char* field) const {
+  if (std::optional<ApiError> too_long = length_error(text, field)) {
+    return tl::unexpected(*std::move(too_long));
+  }
+  const int64_t first_bytes = kBytesPerToken * max_model_len_;
+  if (std::ssize(text) > 2 * first_bytes) {
+    const std::string_view first = beginning(text, static_cast<size_t>(first_bytes));
+    const int64_t num_toks = std::ssize(tokenizer_.encode(first, add_special));
+    if (num_toks > kSurely * max_model_len_) {
+      return tl::unexpected(error(text, num_toks, field));
+    }
+  }
+  return tokenizer_.encode(text, add_special);
+}
+
+ApiError PromptEncoder::error(std::string_view text, int64_t num_toks, const char* field) const {
+  // Clients know this kind of error by the words "this model's maximum context length is".
+  return {.status = 400,
+          .type = "context_length_exceeded",
+          .message =
+              fmt::format("{}: {} bytes have {} tokens or more, which are too many: this model's "
+                          "maximum context length is {} tokens (max_model_len)",
+                          field,
+                          text.size(),
+                          num_toks,
+                          max_model_len_),
+          .param = field,
+          .context = std::pair(num_toks, max_model_len_)};
+}
+
+}  // namespace warprow

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "server/api_error.h"
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+namespace warprow {
+
+class Tokenizer;
+
+// Texts to tokens, where a text that cannot fit the model costs little: it is refused by its length, or once its
+// beginning has too many tokens.
+//
+// Thread: any. The tokenizer must outlive it.
+class PromptEncoder {
+ public:
+  PromptEncoder(const Tokenizer& tokenizer, int64_t max_model_len);
+
+  // By the length alone: as many tokens of the longest kind as the model takes are shorter. nullopt: it may fit. A
+  // tokenizer that drops much of a text, such as long runs of spaces, might have made less of it. field: for the
+  // message.
+  [[nodiscard]] std::optional<ApiError> length_error(std::string_view text,
+                                                     const char* field) const;
+  // All tokens of a text, or why it cannot fit.
+  [[nodiscard]] tl::expected<std::vector<TokenId>, ApiError> encode(std::string_view text,
+                                                                    bool add_special,
+                                                                    const char* field) const;
+
+ private:
+  // The error for a text with at least so many tokens.
+  [[nodiscard]] ApiError error(std::string_view text, int64_t num_toks, const char* field) const;
+
+  const Tokenizer& tokenizer_;
+  int64_t max_model_len_;
+  int64_t longest_token_bytes_ = 1;
+};
+
+}  // namespace warprow
