@@ -14,6 +14,7 @@ namespace warprow {
 struct StructuredOutput {
   GrammarKind kind = GrammarKind::kJsonObject;
   std::string text;  // as GrammarCompiler::compile takes it
+  std::string_view field = "structured_outputs";  // that asked for it, for messages
   bool operator==(const StructuredOutput&) const = default;
 };
 
