@@ -21,8 +21,7 @@ import server_test
 from server_test import BIN, CHAT, MODEL, PROMPT, TIMEOUT, Server, clean_environment
 
 HOSTILE_SCHEMAS = 100
-ENDLESS = '{% for i in range(9999) %}' * 6 + "x" + "{% endfor %}" * 6
-TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+ENDLESS = "{% for i in range(9999) %}" * 3 + "x" + "{% endfor %}" * 3
 
 
 def resident_mb(pid):
@@ -42,6 +41,13 @@ def descendants(pid):
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
     return found[1:]
+
+
+def open_files(pid):
+    try:
+        return {fd.name: os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return {}
 
 
 def wait_until(condition, seconds=20):
@@ -85,6 +91,8 @@ class Grammars(Case):
     def test_hostile_ones_cost_their_senders_alone(self):
         server = self.serve()
         self.assertEqual(server.post("/v1/completions", structured(regex="before [a-z]+"))[0], 200)
+        time.sleep(1)
+        helpers = len(descendants(server.process.pid))
         resident = resident_mb(server.process.pid)
         answers = []
         quick = []
@@ -124,7 +132,7 @@ class Grammars(Case):
         self.assertGreater(sum(status == 200 for status, _, _ in quick), len(quick) / 2)
 
         self.assertLess(resident_mb(server.process.pid) - resident, 150)
-        self.assertTrue(wait_until(lambda: len(descendants(server.process.pid)) <= 1), "the helper alone stays")
+        self.assertTrue(wait_until(lambda: len(descendants(server.process.pid)) <= helpers), "a worker stays")
         self.assertLess(server.cpu_seconds(1), 0.5)
 
     def test_the_field_that_asked_is_named(self):
@@ -149,7 +157,9 @@ class Grammars(Case):
         helpers = descendants(server.process.pid)
         self.assertTrue(helpers)
         for pid in helpers:
-            fds = {fd.name: os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+            fds = open_files(pid)
+            if not fds:
+                continue  # a worker that ended meanwhile
             self.assertEqual({fds[number] for number in "012"}, {"/dev/null"}, fds)
             self.assertLessEqual(len(fds), 5, fds)
             sockets = {link for link in fds.values() if link.startswith("socket:")}
@@ -180,11 +190,9 @@ class Templates(Case):
         return file.name
 
     def test_each_limit_refuses_its_request_alone(self):
-        cases = "{% set c = messages[0].content %}" \
-            "{% if c == 'loop' %}" + ENDLESS + \
-            "{% elif c == 'pad' %}{{ 'x'.ljust(10**12) }}" \
-            "{% elif c == 'join' %}{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}" \
-            "{% else %}{{ c }}{% endif %}"
+        cases = "{% set c=messages[0].content %}{% if c=='loop' %}" + ENDLESS + \
+            "{% elif c=='pad' %}{{ 'x'.ljust(10**12) }}{% elif c=='join' %}{% set n=namespace(s='x') %}" \
+            "{% for i in range(99) %}{% set n.s=n.s~n.s %}{% endfor %}{% else %}{{ c }}{% endif %}"
         server = self.serve(model=self.model(cases))
         resident = resident_mb(server.process.pid)
         for content, limit in (("loop", "fuel"), ("pad", "MiB of memory"), ("join", "MiB of memory")):

@@ -161,14 +161,18 @@ std::string repeat(std::string_view s, int times) {
 
 // A template is a stranger's program. What it takes too much of is named, and the next rendering is as ever.
 TEST(ChatTemplate, LimitsAreNamed) {
-  const std::string loops = repeat("{% for i in range(1000) %}", 8) + "x" + repeat("{% endfor %}", 8);
+  const std::string loops =
+      repeat("{% for i in range(1000) %}", 8) + "x" + repeat("{% endfor %}", 8);
   const std::string doubling =
-      "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}";
+      "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor "
+      "%}{{ n.s }}";
   const std::string recursion = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
   const std::pair<std::string, std::string> cases[] = {
       {loops, "fuel|processor time"},
       {doubling, "MiB of memory"},
-      {"{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}", "memory"},
+      {"{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor "
+       "%}",
+       "memory"},
       {"{{ 'x'.ljust(10**12) }}", "memory"},
       {"{{ 'x'.rjust(10**15) }}", "memory"},
       {"{{ 'x' * 10**12 }}", "memory|large|MiB"},
@@ -182,7 +186,8 @@ TEST(ChatTemplate, LimitsAreNamed) {
   for (const auto& [source, expected] : cases) {
     const std::string text = render(source, {});
     EXPECT_TRUE(text.starts_with("error: ")) << source << "\n" << text.substr(0, 100);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // with them there is no limit on memory
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // with them there is no limit on memory
     EXPECT_THAT(text, ::testing::ContainsRegex(expected)) << source;
 #endif
   }
@@ -225,7 +230,8 @@ TEST(ChatTemplate, DepthIsRefusedWhenItIsParsed) {
 }
 
 TEST(ChatTemplate, LongMessagesAreNoHarm) {
-  const std::string source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}";
+  const std::string source =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}";
   const std::string text = repeat("0123456789", 800'000);
   EXPECT_EQ(render(source, {.messages = chat({{"user", text.c_str()}})}), "<|user|>" + text + "\n");
   OrderedJson many = OrderedJson::array();

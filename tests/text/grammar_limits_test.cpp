@@ -206,7 +206,8 @@ TEST(GrammarLimits, WhatTakesTooLongEndsAndLeavesNothing) {
     ASSERT_FALSE(grammar);
     EXPECT_EQ(grammar.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(grammar.error().message,
-                ::testing::MatchesRegex("JSON schema: takes more than (1000 ms of processor time|256 MiB of memory)"));
+                ::testing::MatchesRegex(
+                    "JSON schema: takes more than (1000 ms of processor time|256 MiB of memory)"));
   }
   EXPECT_LE(num_threads(), threads);
   EXPECT_LT(resident_mb() - resident, 64);
@@ -227,7 +228,8 @@ TEST(GrammarLimits, WhatBrokeALimitIsRememberedAndNotTriedAgain) {
     ASSERT_FALSE(again);
     EXPECT_EQ(again.error().message, first.error().message);
   }
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20)) << "a hundred seconds of work otherwise";
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20))
+      << "a hundred seconds of work otherwise";
 }
 
 TEST(GrammarLimits, MemoryIsLimited) {
