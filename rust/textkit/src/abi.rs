@@ -90,10 +90,7 @@ pub unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), Strin
 }
 
 /// As guarded; the return value is 2 where nothing is wrong with the input, but there is no place for the work.
-pub unsafe fn guarded_work(
-    error: *mut Owned,
-    body: impl FnOnce() -> Result<(), Failure>,
-) -> i32 {
+pub unsafe fn guarded_work(error: *mut Owned, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let (code, message) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(Failure::Refused(message) | Failure::TooMuch(message))) => (1, message),

@@ -32,9 +32,12 @@ const MAX_VOCAB: usize = (1 << 24) - 2;
 const MAX_MESSAGE_BYTES: usize = 400;
 /// Of grammars that broke a limit, so that the same ones cost nothing again.
 const MAX_REMEMBERED: usize = 1024;
+/// Of processor time to compile, after which a grammar is slow.
+const SLOW_MS: u64 = 150;
 /// Reading a vocabulary is no stranger's doing.
 const SETUP_LIMITS: Limits = Limits {
     cpu_ms: 60_000,
+    slow_ms: 0,
     memory_mb: 8192,
 };
 
@@ -242,8 +245,7 @@ impl Compiler {
         let words = Words::of(tokenizer, eos)?;
         let places = Places {
             all: 4,
-            patience: Duration::from_secs(1),
-            slow_after: Some(Duration::from_millis(200)),
+            patience: Duration::from_secs(2),
             slow: 2,
             keep_workers: false,
         };
@@ -263,6 +265,7 @@ impl Compiler {
         }
         let limits = Limits {
             cpu_ms: self.limits.cpu_ms.into(),
+            slow_ms: SLOW_MS,
             memory_mb: self.limits.memory_mb.into(),
         };
         let proved = self
@@ -462,7 +465,10 @@ impl Matcher {
     }
 
     /// `step`, ended at the limit; the matcher is of no more use then.
-    fn limited<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, String>) -> Result<T, String> {
+    fn limited<T>(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
         let limit = self.step_limit;
         let result = match self.inner.cancellation_handle() {
             Some(handle) => watched(limit, handle, || step(self)),

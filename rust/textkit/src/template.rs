@@ -38,6 +38,7 @@ impl TemplateLimits {
         let (bytes, cpu_ms) = (num_bytes as u64, u64::from(self.cpu_ms));
         Limits {
             cpu_ms: cpu_ms + cpu_ms * bytes / BYTES_OF_TIME,
+            slow_ms: 0,
             memory_mb: u64::from(self.memory_mb) + (bytes * MEMORY_PER_BYTE >> 20),
         }
     }
@@ -55,7 +56,6 @@ impl ChatTemplate {
         let places = Places {
             all: 4,
             patience: Duration::from_secs(5),
-            slow_after: None,
             slow: 0,
             keep_workers: true,
         };

@@ -16,7 +16,7 @@ const MAX_START: Duration = Duration::from_secs(120);
 /// For a worker that is forked to say so.
 const MAX_FORK: Duration = Duration::from_secs(10);
 /// Of wall-clock time for each unit of processor time, and on top: what a busy machine may add.
-const WALL_FACTOR: u32 = 4;
+const WALL_FACTOR: u32 = 10;
 const WALL_EXTRA: Duration = Duration::from_secs(2);
 /// A worker's memory grows a little with each piece of work.
 const MAX_WORK_OF_WORKER: u32 = 200;
@@ -36,8 +36,7 @@ pub struct Places {
     pub all: usize,
     /// How long work waits for a place.
     pub patience: Duration,
-    /// Work that lasts longer needs one of `slow` places, or is ended.
-    pub slow_after: Option<Duration>,
+    /// Work that is slow (Limits::slow_ms) needs one of these places, or is ended.
     pub slow: usize,
     /// Whether a worker does one piece of work after the other; else each gets a fresh one.
     pub keep_workers: bool,
@@ -164,19 +163,19 @@ impl WorkerHost {
         let cpu = Duration::from_millis(limits.cpu_ms);
         let deadline = begun + cpu * WALL_FACTOR + WALL_EXTRA;
         let head = work_head(work.len(), limits);
-        let sent = send_all(&worker.socket, &head).and_then(|()| send_all(&worker.socket, work));
-        if let (Ok(()), Some(slow_after)) = (&sent, self.places.slow_after) {
-            if !wait_until(&worker.socket, begun + slow_after) {
+        // A worker that dies while it reads has perhaps said why.
+        let _ = send_all(&worker.socket, &head).and_then(|()| send_all(&worker.socket, work));
+        let mut head = [SLOW; REPLY_HEAD_BYTES];
+        let lost = |_| busy("a worker process was killed");
+        while head[0] == SLOW {
+            if !wait_until(&worker.socket, deadline) {
+                return Err(busy("the machine is too busy to finish this in time"));
+            }
+            receive_all(&worker.socket, &mut head).map_err(lost)?;
+            if head[0] == SLOW {
                 place.become_slow()?;
             }
         }
-        // A worker that died while it read has perhaps said why.
-        if !wait_until(&worker.socket, deadline) {
-            return Err(busy("the machine is too busy to finish this in time"));
-        }
-        let mut head = [0; REPLY_HEAD_BYTES];
-        let lost = |_| busy("a worker process was killed");
-        receive_all(&worker.socket, &mut head).map_err(lost)?;
         match head[0] {
             DONE => read_text(&worker.socket, &head).map_err(lost),
             REFUSED => {
@@ -238,7 +237,10 @@ impl WorkerHost {
         Err(last)
     }
 
-    fn with_helper<T>(&self, with: impl FnOnce(&Helper) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with_helper<T>(
+        &self,
+        with: impl FnOnce(&Helper) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut helper = locked(&self.helper);
         if helper.is_none() {
             *helper = Some(self.start_helper()?);
@@ -279,7 +281,9 @@ impl WorkerHost {
 }
 
 fn limit_failure(tag: u8, limits: Limits) -> Failure {
-    let Limits { cpu_ms, memory_mb } = limits;
+    let Limits {
+        cpu_ms, memory_mb, ..
+    } = limits;
     Failure::TooMuch(match tag {
         OUT_OF_TIME => format!("takes more than {cpu_ms} ms of processor time"),
         OUT_OF_MEMORY => format!("takes more than {memory_mb} MiB of memory"),
@@ -356,10 +360,20 @@ impl Drop for Place<'_> {
 
 /// This binary again, with the socket and no other descriptor, in a group of its own.
 fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
-    let kept = ["TZ", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"];
+    let kept = [
+        "TZ",
+        "LD_LIBRARY_PATH",
+        "ASAN_OPTIONS",
+        "TSAN_OPTIONS",
+        "UBSAN_OPTIONS",
+    ];
     let environment: Vec<_> = kept
         .iter()
-        .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")))
+        .filter_map(|name| {
+            std::env::var(name)
+                .ok()
+                .map(|value| format!("{name}={value}"))
+        })
         .filter_map(|text| std::ffi::CString::new(text).ok())
         .collect();
     let mut environment: Vec<_> = environment.iter().map(|e| e.as_ptr().cast_mut()).collect();
@@ -380,7 +394,11 @@ fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
         libc::posix_spawnattr_init(&mut attributes);
         // First, as it may have one of the numbers that are opened below.
         libc::posix_spawn_file_actions_adddup2(&mut actions, socket.as_raw_fd(), HELPER_SOCKET);
-        for (fd, flags) in [(0, libc::O_RDONLY), (1, libc::O_WRONLY), (2, libc::O_WRONLY)] {
+        for (fd, flags) in [
+            (0, libc::O_RDONLY),
+            (1, libc::O_WRONLY),
+            (2, libc::O_WRONLY),
+        ] {
             let null = c"/dev/null".as_ptr();
             libc::posix_spawn_file_actions_addopen(&mut actions, fd, null, flags, 0);
         }

@@ -11,7 +11,7 @@ use crate::worker_wire::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The parsers recurse with the depth of their input.
 pub const STACK_BYTES: usize = 64 << 20;
@@ -116,9 +116,8 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
 
 fn reap(workers: &mut HashMap<u64, libc::pid_t>) {
     // SAFETY: no status is asked for.
-    workers.retain(|_, pid| unsafe {
-        libc::waitpid(*pid, std::ptr::null_mut(), libc::WNOHANG) == 0
-    });
+    workers
+        .retain(|_, pid| unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::WNOHANG) == 0 });
 }
 
 fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
@@ -166,7 +165,13 @@ fn bounded<T: Send>(
 ) -> Result<T, String> {
     catch_limits(socket);
     limit_memory(Some(limits.memory_mb));
-    limit_time(limits.cpu_ms);
+    let says_slow = (1..limits.cpu_ms).contains(&limits.slow_ms);
+    IS_SLOW.store(!says_slow, Ordering::Relaxed);
+    if says_slow {
+        limit_time(limits.slow_ms, limits.cpu_ms - limits.slow_ms);
+    } else {
+        limit_time(limits.cpu_ms, 0);
+    }
     let run = || {
         take_signal_stack();
         let body = std::panic::AssertUnwindSafe(body);
@@ -181,30 +186,37 @@ fn bounded<T: Send>(
             Err(e) => Err(format!("no thread to run on: {e}")),
         }
     });
-    limit_time(0);
+    limit_time(0, 0);
     limit_memory(None);
     result
 }
 
 /// The socket that a dying worker writes to.
 static DYING_SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// Whether the timer's next signal is its last.
+static IS_SLOW: AtomicBool = AtomicBool::new(true);
 
 extern "C" fn die(signal: libc::c_int) {
     let tag = match signal {
+        libc::SIGPROF if !IS_SLOW.swap(true, Ordering::Relaxed) => SLOW,
         libc::SIGPROF => OUT_OF_TIME,
         libc::SIGABRT => OUT_OF_MEMORY,
         _ => OUT_OF_STACK,
     };
     let head = reply_head(tag, 0);
-    // SAFETY: both calls are allowed in a signal handler.
+    // SAFETY: all calls are allowed in a signal handler.
     unsafe {
+        let errno = *libc::__errno_location();
         libc::send(
             DYING_SOCKET.load(Ordering::Relaxed),
             head.as_ptr().cast(),
             head.len(),
             libc::MSG_NOSIGNAL,
         );
-        libc::_exit(1);
+        if tag != SLOW {
+            libc::_exit(1);
+        }
+        *libc::__errno_location() = errno;
     }
 }
 
@@ -215,7 +227,7 @@ fn catch_limits(socket: &OwnedFd) {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = die as *const () as usize;
-        action.sa_flags = libc::SA_ONSTACK;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
         for signal in [libc::SIGPROF, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
@@ -233,17 +245,15 @@ fn take_signal_stack() {
     unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
 }
 
-/// Of user and system time, over all threads; 0: none.
-fn limit_time(cpu_ms: u64) {
+/// A signal after so much user and system time of all threads, and one more `then`; 0: none.
+fn limit_time(cpu_ms: u64, then: u64) {
+    let time = |ms: u64| libc::timeval {
+        tv_sec: (ms / 1000) as _,
+        tv_usec: (ms % 1000 * 1000) as _,
+    };
     let value = libc::itimerval {
-        it_interval: libc::timeval {
-            tv_sec: 0,
-            tv_usec: 0,
-        },
-        it_value: libc::timeval {
-            tv_sec: (cpu_ms / 1000) as _,
-            tv_usec: (cpu_ms % 1000 * 1000) as _,
-        },
+        it_interval: time(then),
+        it_value: time(cpu_ms),
     };
     // SAFETY: `value` outlives the call.
     unsafe { libc::setitimer(libc::ITIMER_PROF, &value, std::ptr::null_mut()) };

@@ -30,6 +30,8 @@ impl Trade {
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub cpu_ms: u64,
+    /// Of it: after so much the worker says that it is slow; 0: never.
+    pub slow_ms: u64,
     /// On top of what the worker has when the work begins.
     pub memory_mb: u64,
 }
@@ -40,6 +42,8 @@ pub const REFUSED: u8 = b'R';
 pub const OUT_OF_TIME: u8 = b'T';
 pub const OUT_OF_MEMORY: u8 = b'M';
 pub const OUT_OF_STACK: u8 = b'S';
+/// Said in the middle of work that is slow.
+pub const SLOW: u8 = b'L';
 /// A worker has begun its life; said once, before any work.
 pub const READY: u8 = b'H';
 
@@ -60,21 +64,24 @@ pub fn reply_head(tag: u8, size: usize) -> [u8; REPLY_HEAD_BYTES] {
     command(tag, size as u64)
 }
 
-pub const WORK_HEAD_BYTES: usize = 24;
+pub const WORK_HEAD_BYTES: usize = 32;
 
 pub fn work_head(size: usize, limits: Limits) -> [u8; WORK_HEAD_BYTES] {
     let mut out = [0; WORK_HEAD_BYTES];
-    out[..8].copy_from_slice(&(size as u64).to_le_bytes());
-    out[8..16].copy_from_slice(&limits.cpu_ms.to_le_bytes());
-    out[16..].copy_from_slice(&limits.memory_mb.to_le_bytes());
+    let words = [size as u64, limits.cpu_ms, limits.slow_ms, limits.memory_mb];
+    for (place, word) in out.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
     out
 }
 
 pub fn read_work_head(bytes: &[u8; WORK_HEAD_BYTES]) -> (usize, Limits) {
-    let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap_or_default());
+    let word =
+        |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap_or_default());
     let limits = Limits {
         cpu_ms: word(1),
-        memory_mb: word(2),
+        slow_ms: word(2),
+        memory_mb: word(3),
     };
     (word(0) as usize, limits)
 }
@@ -190,9 +197,7 @@ pub fn send_command(
 }
 
 /// The other side of send_command.
-pub fn receive_command(
-    socket: &OwnedFd,
-) -> io::Result<([u8; COMMAND_BYTES], Option<OwnedFd>)> {
+pub fn receive_command(socket: &OwnedFd) -> io::Result<([u8; COMMAND_BYTES], Option<OwnedFd>)> {
     let mut bytes = [0; COMMAND_BYTES];
     let mut part = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
