@@ -5,7 +5,8 @@
  *
  * Text is (pointer, length) and never needs a terminator; inputs are borrowed for the call. A call
  * that can fail returns 0 for success; otherwise *error holds a message to be freed with
- * wr_textkit_free. Every object but wr_matcher is immutable once made: all calls on it may run in
+ * wr_textkit_free. It returns WR_INVALID where the input is at fault, and WR_BUSY where no worker process
+ * can be had for it. Every object but wr_matcher is immutable once made: all calls on it may run in
  * several threads at once. No panic leaves this library. */
 
 #include <stddef.h>
@@ -14,6 +15,16 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+enum { WR_INVALID = 1, WR_BUSY = 2 };
+
+/* Templates and grammars are run by worker processes: this binary again, with WR_HELPER_ARGUMENT as its
+ * first argument. It calls wr_helper_main before main, which never returns. */
+#define WR_HELPER_ARGUMENT "--textkit-helper"
+#ifdef __cplusplus
+[[noreturn]]
+#endif
+void wr_helper_main(void);
 
 /* Input text, or text that belongs to an object and lives as long as it does. */
 typedef struct {
@@ -77,8 +88,18 @@ int wr_tokenizer_strips_leading_space(const wr_tokenizer* tokenizer);
 
 typedef struct wr_template wr_template;
 
-int wr_template_parse(wr_text source, wr_template** out, wr_owned* error);
-/* context: a JSON object with every variable. text: UTF-8 bytes. */
+/* Of parsing, and of each rendering; long variables raise the first two. */
+typedef struct {
+  uint32_t cpu_ms;
+  uint32_t memory_mb;
+  uint32_t output_mb;
+} wr_template_limits;
+
+int wr_template_parse(wr_text source,
+                      wr_template_limits limits,
+                      wr_template** out,
+                      wr_owned* error);
+/* context: a JSON object with every variable. text: UTF-8 bytes. Waits for a worker process. */
 int wr_template_render(const wr_template* tmpl, wr_text context, wr_owned* text, wr_owned* error);
 void wr_template_free(wr_template* tmpl);
 
@@ -94,16 +115,24 @@ enum {
   WR_GRAMMAR_CHOICE = 4,      /* a JSON list of strings */
 };
 
+typedef struct {
+  uint32_t cpu_ms;    /* to compile */
+  uint32_t memory_mb; /* to compile */
+  uint32_t kept_mb;   /* of a compiled grammar, and of each matcher at its beginning */
+  uint32_t step_ms;   /* of processor time, for each call with a matcher */
+} wr_grammar_limits;
+
 /* Keeps what it needs of the tokenizer, which may be freed before it. eos: ids that may follow a
  * finished text, never text themselves. */
 int wr_grammar_compiler_new(const wr_tokenizer* tokenizer,
                             const int32_t* eos,
                             size_t num_eos,
-                            uint32_t max_compile_ms,
+                            wr_grammar_limits limits,
                             wr_grammar_compiler** out,
                             wr_owned* error);
 void wr_grammar_compiler_free(wr_grammar_compiler* compiler);
 
+/* Waits for a worker process to compile it first. */
 int wr_grammar_compile(const wr_grammar_compiler* compiler,
                        int kind,
                        wr_text text,

@@ -17,6 +17,7 @@ enum class ErrorCode {
   kUnsupported,      // understood, but this build or engine cannot do it
   kCorrupt,          // a file that contradicts itself or ends early
   kOutOfMemory,      // the plan does not fit
+  kBusy,             // nothing is wrong with it, but there is no place for it now
   kInternal,         // ours
 };
 

@@ -95,6 +95,8 @@ ErrorKind error_kind(ErrorCode code) {
       return {"not_found_error", 404};
     case ErrorCode::kUnsupported:
       return {"not_supported_error", 501};
+    case ErrorCode::kBusy:
+      return {"service_unavailable", 503};
     case ErrorCode::kCorrupt:
     case ErrorCode::kOutOfMemory:
     case ErrorCode::kInternal:

@@ -13,6 +13,7 @@ ExitCode exit_code_of(ErrorCode code) {
       return ExitCode::kModel;
     case ErrorCode::kOutOfMemory:
       return ExitCode::kMemory;
+    case ErrorCode::kBusy:
     case ErrorCode::kInternal:
       return ExitCode::kInternal;
   }

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <exception>
 #include <new>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -31,11 +32,23 @@ ExitCode run(const Arguments& arguments) {
   }
 }
 
+// The first process of a container gets only those signals that it has a handler for. Commands that end in another way
+// put theirs in its place.
+void end_by_signals() {
+  if (getpid() != 1) {
+    return;
+  }
+  for (const int number : {SIGINT, SIGTERM}) {
+    std::signal(number, [](int received) { _exit(128 + received); });
+  }
+}
+
 }  // namespace
 }  // namespace warprow
 
 int main(int argc, char** argv) {
   // A reader that goes away shows as a failed write; see cli/output.h.
   std::signal(SIGPIPE, SIG_IGN);
+  warprow::end_by_signals();
   return static_cast<int>(warprow::run({argv + 1, argv + argc}));
 }

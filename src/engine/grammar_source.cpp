@@ -13,8 +13,7 @@ Result<Grammar> GrammarSource::compile(const StructuredOutput& wanted) {
   }
   Result<Grammar> grammar = (*compiler_)->compile(wanted.kind, wanted.text);
   if (!grammar) {
-    return fail(grammar.error().code,
-                fmt::format("structured_outputs: {}", grammar.error().message));
+    return fail(grammar.error().code, fmt::format("{}: {}", wanted.field, grammar.error().message));
   }
   return grammar;
 }

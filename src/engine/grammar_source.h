@@ -11,8 +11,7 @@
 
 namespace warprow {
 
-// Compiles what clients ask for, each on a thread that the caller's waits for. The compiler is made when the first one
-// asks: it indexes the whole vocabulary.
+// Compiles what clients ask for. The compiler is made when the first one asks: it indexes the whole vocabulary.
 //
 // Owns: the compiler and, in it, the grammars used last.
 // Thread: any.
@@ -21,8 +20,8 @@ class GrammarSource {
   // text must outlive this.
   explicit GrammarSource(const TextModel& text) : text_(text) {}
 
-  // kInvalidArgument with the library's message and position; kUnsupported where the vocabulary
-  // cannot carry grammars.
+  // kInvalidArgument with the field that asked and the library's message and position, or the limit; kBusy
+  // where no worker process is free; kUnsupported where the vocabulary cannot carry grammars.
   Result<Grammar> compile(const StructuredOutput& wanted);
 
  private:

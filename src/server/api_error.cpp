@@ -28,6 +28,12 @@ ApiError api_error(const Error& error) {
       return {400, "not_supported_error", error.message, named_field(error.message)};
     case ErrorCode::kNotFound:
       return {404, "not_found_error", error.message, named_field(error.message)};
+    case ErrorCode::kBusy:
+      return {.status = 503,
+              .type = "service_unavailable",
+              .message = error.message,
+              .param = named_field(error.message),
+              .retry_after_s = 1};
     case ErrorCode::kCorrupt:
     case ErrorCode::kOutOfMemory:
     case ErrorCode::kInternal:

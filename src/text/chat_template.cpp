@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
+#include "base/log.h"
+#include "text/helper_entry.h"
 #include "text/textkit_call.h"
 
 #include <fmt/format.h>
 
 namespace warprow {
 namespace {
+
+// A template takes milliseconds and little memory, whatever it writes.
+constexpr wr_template_limits kLimits = {.cpu_ms = 1000, .memory_mb = 256, .output_mb = 64};
 
 void parse_arguments(OrderedJson& message) {
   const auto calls = message.find("tool_calls");
@@ -56,10 +61,13 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
+  link_helper_entry();
   wr_template* parsed = nullptr;
   TextkitOwned error;
-  if (wr_template_parse(to_textkit(source), &parsed, error.out()) != 0) {
-    return fail(ErrorCode::kUnsupported, fmt::format("chat template: {}", error.text()));
+  const int failed = wr_template_parse(to_textkit(source), kLimits, &parsed, error.out());
+  if (failed != 0) {
+    return fail(failed == WR_BUSY ? ErrorCode::kBusy : ErrorCode::kUnsupported,
+                fmt::format("chat template: {}", error.text()));
   }
   return Handle(parsed);
 }
@@ -84,8 +92,10 @@ Result<std::string> ChatTemplate::render_context(const wr_template* chosen,
   const std::string json = context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   TextkitOwned text;
   TextkitOwned error;
-  if (wr_template_render(chosen, to_textkit(json), text.out(), error.out()) != 0) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("chat template: {}", error.text()));
+  const int failed = wr_template_render(chosen, to_textkit(json), text.out(), error.out());
+  if (failed != 0) {
+    return fail(failed == WR_BUSY ? ErrorCode::kBusy : ErrorCode::kInvalidArgument,
+                fmt::format("chat template: {}", error.text()));
   }
   return text.str();
 }
@@ -108,6 +118,17 @@ Result<ChatTemplate> ChatTemplate::parse(const Source& source) {
     out.special_tokens_[name] = text;
   }
   return out;
+}
+
+Result<ChatTemplate> ChatTemplate::parse_of_model(const Source& source) {
+  Result<ChatTemplate> parsed = parse(source);
+  if (!parsed && parsed.error().code == ErrorCode::kBusy) {
+    throw StartupError(parsed.error());
+  }
+  if (!parsed) {
+    WR_LOG_WARN("{}; chats are refused", parsed.error().message);
+  }
+  return parsed;
 }
 
 Result<std::string> ChatTemplate::render(const ChatRequest& request) const {

@@ -28,8 +28,9 @@ struct ChatRequest {
 
 // A model's chat template, rendered as transformers' apply_chat_template does: Jinja2 with
 // trim_blocks, lstrip_blocks and loop controls; raise_exception, strftime_now; tojson as Python's
-// json.dumps; special tokens as variables.
-// Owns: the parsed templates.
+// json.dumps; special tokens as variables. It comes with a model from anywhere, so worker processes parse and
+// render it, within limits on steps, time, memory, stack and output.
+// Owns: the helper processes, which have the parsed templates.
 // Thread: const methods from any thread at once.
 class ChatTemplate {
  public:
@@ -40,11 +41,16 @@ class ChatTemplate {
     std::vector<std::pair<std::string, std::string>> special_tokens;
   };
 
-  // kUnsupported, with the line, if it is no template that we can read.
+  // kUnsupported, with the line, if it is no template that we can read, or with the limit that reading it
+  // breaks; kBusy if no process can be had.
   static Result<ChatTemplate> parse(const Source& source);
+  // The same for a model that loads: a template that is refused is logged, as the model goes on without it.
+  // StartupError if no process can be had.
+  static Result<ChatTemplate> parse_of_model(const Source& source);
 
   // The prompt, special tokens spelled out (encode it with add_special = false). kInvalidArgument
-  // with the template's own words if it refuses the messages, or with the line if it fails. Before
+  // with the template's own words if it refuses the messages, with the line if it fails, or with the limit
+  // that it breaks; kBusy if no worker process is free. Before
   // rendering: a tool call's `arguments` given as JSON text becomes the value, and a content given
   // as a list of text parts becomes one text (joined by line ends) if the template does not walk
   // through lists of parts itself.

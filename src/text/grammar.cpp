@@ -2,6 +2,7 @@
 #include "text/grammar.h"
 
 #include "base/check.h"
+#include "text/helper_entry.h"
 #include "text/textkit_call.h"
 #include "text/tokenizer.h"
 
@@ -170,10 +171,13 @@ GrammarCompiler::~GrammarCompiler() = default;
 Result<GrammarCompiler> GrammarCompiler::make(const Tokenizer& tokenizer,
                                               std::span<const TokenId> eos,
                                               const GrammarOptions& options) {
+  link_helper_entry();
   wr_grammar_compiler* impl = nullptr;
   TextkitOwned error;
+  const wr_grammar_limits limits = {
+      options.max_compile_ms, options.max_compile_mb, options.max_kept_mb, options.max_step_ms};
   const int failed = wr_grammar_compiler_new(
-      tokenizer.handle(), eos.data(), eos.size(), options.max_compile_ms, &impl, error.out());
+      tokenizer.handle(), eos.data(), eos.size(), limits, &impl, error.out());
   if (failed != 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("structured output: {}", error.text()));
   }
@@ -200,7 +204,8 @@ Result<Grammar> GrammarCompiler::compile(GrammarKind kind, std::string_view text
   const int failed = wr_grammar_compile(
       impl_->compiler.get(), code_of(kind), to_textkit(text), &made, error.out());
   if (failed != 0) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", field_of(kind), error.text()));
+    return fail(failed == WR_BUSY ? ErrorCode::kBusy : ErrorCode::kInvalidArgument,
+                fmt::format("{}: {}", field_of(kind), error.text()));
   }
   Grammar grammar(made);
   impl_->cache.add(kind, text, grammar);

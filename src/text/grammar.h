@@ -72,11 +72,11 @@ class GrammarMatcher {
   // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
   // vocabulary become 0. An end token is set exactly if the text may end here; nothing is set if no
   // token of the vocabulary spells what may come next. Fails when the step exceeds the library's
-  // limits. In these two cases the matcher is of no more use.
+  // limits, or max_step_ms. In these two cases the matcher is of no more use.
   Result<void> fill_mask(std::span<uint32_t> words);
 
   // Takes a token. Refuses one that the grammar does not allow, and stays as it was. After the end,
-  // end tokens alone are taken.
+  // end tokens alone are taken. Of no more use after max_step_ms.
   Result<void> accept(TokenId token);
 
   // Whether nothing but an end token may follow (also after a failure).
@@ -94,15 +94,20 @@ class GrammarMatcher {
 struct GrammarOptions {
   std::size_t max_json_bytes = 1 << 20;   // of a JSON schema
   std::size_t max_text_bytes = 64 << 10;  // of any other grammar: they take more memory by far
-  uint32_t max_compile_ms = 2000;
+  // To compile one: processor time and memory of a worker process.
+  uint32_t max_compile_ms = 1000;
+  uint32_t max_compile_mb = 256;
+  uint32_t max_kept_mb = 32;   // of a compiled one; each request that uses it has a copy
+  uint32_t max_step_ms = 500;  // of processor time, to take a token or fill a mask
   // The cache's limits: grammars, and the bytes of their texts together.
   std::size_t cached_grammars = 64;
   std::size_t cached_bytes = 1 << 20;
 };
 
-// Compiles grammars for one vocabulary.
-// Owns: the trie of the vocabulary's bytes; the most recently used grammars.
-// Thread: compile from any threads at once. It may take max_compile_ms, so not on the engine's.
+// Compiles grammars for one vocabulary: each in a worker process under limits first, then here. What breaks
+// a limit there ends its worker alone.
+// Owns: the trie of the vocabulary's bytes; the most recently used grammars; the helper process.
+// Thread: compile from any threads at once. It may take max_compile_ms twice, so not on the engine's.
 class GrammarCompiler {
  public:
   // eos: the tokens that may end a text; never taken as text. Special tokens are matched by name
@@ -116,7 +121,7 @@ class GrammarCompiler {
   ~GrammarCompiler();
 
   // kInvalidArgument with the library's message, which begins "at line(column):" where a position
-  // is known.
+  // is known, or with the limit that the grammar breaks; kBusy where no worker process is free.
   Result<Grammar> compile(GrammarKind kind, std::string_view text);
 
   // How many calls of compile were answered from the cache.

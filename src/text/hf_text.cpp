@@ -132,7 +132,7 @@ Result<ChatTemplate> load_template(const std::string& dir, const Json& config) {
       source.special_tokens.emplace_back(name, std::move(text));
     }
   }
-  return ChatTemplate::parse(source);
+  return ChatTemplate::parse_of_model(source);
 }
 
 Result<Tokenizer> load_tokenizer(const std::string& dir) {

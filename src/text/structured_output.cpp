@@ -159,6 +159,8 @@ Wanted read_structured_outputs(const Json& value) {
   return wanted;
 }
 
+constexpr std::string_view kResponseFormat = "response_format";
+
 Wanted read_response_format(const Json& value) {
   const Json* type = value.is_object() ? find(value, "type") : nullptr;
   if (type == nullptr || !type->is_string()) {
@@ -169,7 +171,7 @@ Wanted read_response_format(const Json& value) {
     return std::nullopt;
   }
   if (name == "json_object") {
-    return StructuredOutput{GrammarKind::kJsonObject, ""};
+    return StructuredOutput{GrammarKind::kJsonObject, "", kResponseFormat};
   }
   if (name == "structural_tag") {
     return unsupported("response_format.type structural_tag");
@@ -183,7 +185,7 @@ Wanted read_response_format(const Json& value) {
   if (schema == nullptr || !is_schema(*schema)) {
     return invalid("response_format.json_schema: must be an object with a JSON schema in schema");
   }
-  return StructuredOutput{GrammarKind::kJsonSchema, schema_text(*schema)};
+  return StructuredOutput{GrammarKind::kJsonSchema, schema_text(*schema), kResponseFormat};
 }
 
 }  // namespace

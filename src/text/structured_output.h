@@ -13,7 +13,8 @@ namespace warprow {
 // The language that a client wants its answer to be in: a grammar that is not compiled yet.
 struct StructuredOutput {
   GrammarKind kind = GrammarKind::kJsonObject;
-  std::string text;  // as GrammarCompiler::compile takes it
+  std::string text;                               // as GrammarCompiler::compile takes it
+  std::string_view field = "structured_outputs";  // that asked for it, for messages
   bool operator==(const StructuredOutput&) const = default;
 };
 

@@ -61,7 +61,7 @@ Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file) {
   Result<ChatTemplate> chat =
       source.text.empty()
           ? fail(ErrorCode::kUnsupported, file.name() + ": the model has no chat template")
-          : ChatTemplate::parse(source);
+          : ChatTemplate::parse_of_model(source);
   std::vector<TokenId> eos;
   if (vocab->eos) {
     add_eos(eos, *vocab->eos);

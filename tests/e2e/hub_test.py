@@ -222,6 +222,31 @@ class ModelsByName(unittest.TestCase):
         self.assert_same(self.snapshot("one") / "m.gguf", data)
         self.assertFalse(list(self.cache.rglob("*.part")))
 
+    def test_a_signal_ends_a_download(self):
+        """Also that of the first process of a container, to which signals without a handler do nothing."""
+        self.hub.pause = 0.2
+        container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+        has_containers = subprocess.run([*container, "true"], capture_output=True, check=False).returncode == 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for prefix in ([], container) if has_containers else ([],):
+                part = None
+                process = subprocess.Popen([*prefix, BIN, "serve", "org/one", "--port", "0"], stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL, env=self.environment())
+                self.addCleanup(process.kill)
+                end = time.monotonic() + 20
+                while not part and time.monotonic() < end:
+                    part = next((p for p in self.cache.rglob("*.part") if p.stat().st_size > 0), None)
+                    time.sleep(0.01)
+                self.assertTrue(part)
+                pid = process.pid
+                if prefix:
+                    pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+                start = time.monotonic()
+                os.kill(pid, number)
+                self.assertIn(process.wait(20), {-number, 128 + number})
+                self.assertLess(time.monotonic() - start, 6, "2 s, and more for a busy machine")
+                part.unlink()
+
     def test_a_gguf_file_in_parts(self):
         whole = (TINY / "model.gguf").read_bytes()
         parts = {f"m-Q8_0-{i:05}-of-00003.gguf": data for i, data in enumerate(split_gguf(whole), 1)}

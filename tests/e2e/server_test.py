@@ -33,8 +33,8 @@ def clean_environment():
 class Server:
     """A running server; its port is what its ready line says."""
 
-    def __init__(self, *flags):
-        self.process = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--max-model-len", "2048", *flags],
+    def __init__(self, *flags, model=MODEL):
+        self.process = subprocess.Popen([BIN, "serve", model, "--port", "0", "--max-model-len", "2048", *flags],
                                         stderr=subprocess.PIPE, text=True, env=clean_environment())
         self.said = ""  # before it was ready
         self.ready_line = self.process.stderr.readline()

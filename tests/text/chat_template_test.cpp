@@ -5,8 +5,13 @@
 
 #include <ctime>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace warprow {
@@ -144,6 +149,112 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_EQ(render("x", request), "error: messages must be a list");
   request.messages = OrderedJson::array({"hello"});
   EXPECT_EQ(render("x", request), "error: every message must be an object with role and content");
+}
+
+std::string repeat(std::string_view s, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) {
+    out += s;
+  }
+  return out;
+}
+
+// A template is a stranger's program. What it takes too much of is named, and the next rendering is as ever.
+TEST(ChatTemplate, LimitsAreNamed) {
+  const std::string loops =
+      repeat("{% for i in range(1000) %}", 8) + "x" + repeat("{% endfor %}", 8);
+  const std::string doubling =
+      "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor "
+      "%}{{ n.s }}";
+  const std::string recursion = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
+  const std::pair<std::string, std::string> cases[] = {
+      {loops, "fuel|processor time"},
+      {doubling, "MiB of memory"},
+      {"{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor "
+       "%}",
+       "memory"},
+      {"{{ 'x'.ljust(10**12) }}", "memory"},
+      {"{{ 'x'.rjust(10**15) }}", "memory"},
+      {"{{ 'x' * 10**12 }}", "memory|large|MiB"},
+      {"{{ [1, [2]] | tojson(indent=10**12) }}", "memory"},
+      {"{{ 'x\ny' | indent(10**12) }}", "memory|MiB"},
+      {"{{ 'x' | center(10**12) }}", "memory|MiB|unknown filter"},
+      {"{{ ('x' * 10000).replace('x', 'y' * 1000000) }}", "memory"},
+      {"{% for i in range(100000) %}{{ 'x' * 10000 }}{% endfor %}", "MiB|range"},
+      {recursion, "recursion|stack"},
+  };
+  for (const auto& [source, expected] : cases) {
+    const std::string text = render(source, {});
+    EXPECT_TRUE(text.starts_with("error: ")) << source << "\n" << text.substr(0, 100);
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // with them there is no limit on memory
+    EXPECT_THAT(text, ::testing::ContainsRegex(expected)) << source;
+#endif
+  }
+  EXPECT_EQ(eval("{{ 'a' ~ 'b' }}"), "ab");
+}
+
+TEST(ChatTemplate, ALimitBrokenOnceHarmsNoLaterRendering) {
+  const ChatTemplate mixed = parse("{% if big %}{{ 'x'.ljust(10**12) }}{% else %}small{% endif %}");
+  ChatRequest big;
+  big.variables["big"] = true;
+  for (int i = 0; i < 5; ++i) {
+    const auto broken = mixed.render(big);
+    ASSERT_FALSE(broken);
+    EXPECT_EQ(broken.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(mixed.render({}), "small");
+  }
+}
+
+TEST(ChatTemplate, DepthIsRefusedWhenItIsParsed) {
+  const std::string cases[] = {
+      "{{ " + repeat("(", 100'000) + "1" + repeat(")", 100'000) + " }}",
+      "{{ " + repeat("[", 100'000) + repeat("]", 100'000) + " }}",
+      "{{ " + repeat("-", 1'000'000) + "1 }}",
+      "{{ " + repeat("not ", 1'000'000) + "1 }}",
+      "{{ x" + repeat("|string", 1'000'000) + " }}",
+      "{{ 1" + repeat("+1", 1'000'000) + " }}",
+      "{{ x" + repeat(".y", 1'000'000) + " }}",
+      repeat("{% if x %}", 100'000) + repeat("{% endif %}", 100'000),
+  };
+  for (const std::string& source : cases) {
+    const auto parsed = ChatTemplate::parse({source, "", {}});
+    if (parsed) {  // deep for a person and not for the parser
+      const auto text = parsed->render({});
+      EXPECT_TRUE(text || text.error().code == ErrorCode::kInvalidArgument) << source.substr(0, 20);
+    } else {
+      EXPECT_EQ(parsed.error().code, ErrorCode::kUnsupported) << source.substr(0, 20);
+      EXPECT_TRUE(parsed.error().message.starts_with("chat template: ")) << parsed.error().message;
+    }
+  }
+}
+
+TEST(ChatTemplate, LongMessagesAreNoHarm) {
+  const std::string source =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}";
+  const std::string text = repeat("0123456789", 800'000);
+  EXPECT_EQ(render(source, {.messages = chat({{"user", text.c_str()}})}), "<|user|>" + text + "\n");
+  OrderedJson many = OrderedJson::array();
+  for (int i = 0; i < 20'000; ++i) {
+    many.push_back({{"role", "user"}, {"content", "Hi"}});
+  }
+  EXPECT_EQ(render(source, {.messages = many}).size(), 20'000 * 11);
+}
+
+TEST(ChatTemplate, ManyThreadsAtOnce) {
+  const ChatTemplate one = parse("{{ messages[0].content }}");
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 12; ++thread) {
+    threads.emplace_back([&one, thread] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string text = fmt::format("{} {}", thread, i);
+        EXPECT_EQ(one.render({.messages = chat({{"user", text.c_str()}})}), text);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
 }
 
 TEST(ChatTemplate, PartsBecomeTextWhereTheTemplateWantsText) {

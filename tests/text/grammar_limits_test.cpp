@@ -2,10 +2,13 @@
 // What is refused, how it is said, how long it may take, and what is kept.
 #include "tests/text/grammar_test_support.h"
 
+#include <atomic>
 #include <chrono>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <fmt/format.h>
@@ -166,15 +169,147 @@ TEST(GrammarLimits, HostileTextsAreBounded) {
   for (const BadCase& c : cases) {
     expect_bounded(compiler, c.kind, c.text);
   }
-  // Compilations that were given up may still run for a moment, and hold the others' places.
-  const auto deadline = Clock::now() + std::chrono::minutes(1);
-  auto grammar = compiler.compile(GrammarKind::kRegex, "still [a-z]{3} here");
-  while (!grammar && Clock::now() < deadline) {
-    EXPECT_THAT(grammar.error().message, ::testing::HasSubstr("busy"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    grammar = compiler.compile(GrammarKind::kRegex, "still [a-z]{3} here");
+  EXPECT_TRUE(compiler.compile(GrammarKind::kRegex, "still [a-z]{3} here"));
+}
+
+// Takes minutes and gigabytes unless it is ended.
+std::string endless_schema(int i) {
+  return fmt::format(R"({{"type":"integer","multipleOf":{}}})", 99999989 + i);
+}
+
+int num_threads() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Threads:")) {
+      return std::stoi(line.substr(8));
+    }
   }
-  EXPECT_TRUE(grammar) << grammar.error().message;
+  return -1;
+}
+
+int64_t resident_mb() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t all = 0;
+  int64_t resident = 0;
+  statm >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE) >> 20;
+}
+
+TEST(GrammarLimits, WhatTakesTooLongEndsAndLeavesNothing) {
+  WR_NEED_SMOLLM2();
+  auto& compiler = smollm2_compiler();
+  ASSERT_TRUE(compiler.compile(GrammarKind::kRegex, "before"));
+  const int threads = num_threads();
+  const int64_t resident = resident_mb();
+  for (int i = 0; i < 4; ++i) {
+    const auto grammar = compiler.compile(GrammarKind::kJsonSchema, endless_schema(2 * i));
+    ASSERT_FALSE(grammar);
+    EXPECT_EQ(grammar.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(grammar.error().message,
+                ::testing::MatchesRegex(
+                    "JSON schema: takes more than (1000 ms of processor time|256 MiB of memory)"));
+  }
+  EXPECT_LE(num_threads(), threads);
+  EXPECT_LT(resident_mb() - resident, 64);
+  EXPECT_TRUE(compiler.compile(GrammarKind::kRegex, "after"));
+}
+
+TEST(GrammarLimits, WhatBrokeALimitIsRememberedAndNotTriedAgain) {
+  WR_NEED_SMOLLM2();
+  const TextModel& model = *test::smollm2();
+  GrammarOptions options;
+  options.max_compile_ms = 100;
+  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
+  const auto first = compiler.compile(GrammarKind::kJsonSchema, endless_schema(0));
+  ASSERT_FALSE(first);
+  const auto start = Clock::now();
+  for (int i = 0; i < 1000; ++i) {
+    const auto again = compiler.compile(GrammarKind::kJsonSchema, endless_schema(0));
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().message, first.error().message);
+  }
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20))
+      << "a hundred seconds of work otherwise";
+}
+
+TEST(GrammarLimits, MemoryIsLimited) {
+  WR_NEED_SMOLLM2();
+  const TextModel& model = *test::smollm2();
+  GrammarOptions options;
+  options.max_compile_ms = 60'000;
+  options.max_compile_mb = 8;
+  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
+  auto grammar = compiler.compile(GrammarKind::kJsonSchema, endless_schema(0));
+  ASSERT_FALSE(grammar);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_EQ(grammar.error().message, "JSON schema: takes more than 8 MiB of memory");
+#endif
+  options.max_compile_mb = 256;
+  options.max_kept_mb = 0;
+  compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
+  grammar = compiler.compile(GrammarKind::kRegex, "(one|two){1,100}");
+  ASSERT_FALSE(grammar);
+  EXPECT_THAT(grammar.error().message, ::testing::HasSubstr("once compiled; at most 0 are given"));
+}
+
+// Slow grammars take the few places that there are for them; what comes beside them is told so, as nothing is
+// wrong with it, and quick grammars are compiled meanwhile.
+TEST(GrammarLimits, SlowGrammarsLeaveRoomForQuickOnes) {
+  WR_NEED_SMOLLM2();
+  auto& compiler = smollm2_compiler();
+  std::atomic<int> refused{0};
+  std::atomic<int> busy{0};
+  std::atomic<bool> done{false};
+  std::thread quick([&] {
+    for (int i = 0; !done; ++i) {
+      const auto start = Clock::now();
+      EXPECT_TRUE(compiler.compile(GrammarKind::kRegex, fmt::format("quick {}", i)));
+      EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+    }
+  });
+  std::vector<std::thread> slow;
+  for (int thread = 0; thread < 4; ++thread) {
+    slow.emplace_back([&, thread] {
+      for (int i = 0; i < 4; ++i) {
+        const auto grammar =
+            compiler.compile(GrammarKind::kJsonSchema, endless_schema(100 + 20 * thread + 2 * i));
+        ASSERT_FALSE(grammar);
+        ++(grammar.error().code == ErrorCode::kBusy ? busy : refused);
+      }
+    });
+  }
+  for (std::thread& thread : slow) {
+    thread.join();
+  }
+  done = true;
+  quick.join();
+  EXPECT_EQ(refused + busy, 16);
+  EXPECT_GE(refused, 2);
+  EXPECT_GE(busy, 1);
+}
+
+TEST(GrammarLimits, ASlowStepEndsItsMatcher) {
+  WR_NEED_SMOLLM2();
+  const TextModel& model = *test::smollm2();
+  GrammarOptions options;
+  options.max_step_ms = 0;
+  auto compiler = value_or_throw(GrammarCompiler::make(model.tokenizer, model.eos, options));
+  const auto grammar = compiler.compile(GrammarKind::kRegex, "(.*a.{40}|.*b.{41}|.*c.{42})x");
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  GrammarMatcher matcher(*grammar);
+  GrammarMatcher other(*grammar);
+  Mask mask(49152);
+  const auto deadline = Clock::now() + std::chrono::minutes(1);
+  Result<void> filled;
+  // Steps that end before anybody looked at their time go on.
+  while (filled && Clock::now() < deadline) {
+    filled = matcher.fill_mask(mask.words());
+    const auto allowed = mask.allowed();
+    if (filled && (allowed.empty() || !matcher.accept(allowed[allowed.size() / 2]))) {
+      matcher = GrammarMatcher(*grammar);
+    }
+  }
+  ASSERT_FALSE(filled);
 }
 
 // Literals side by side become one, whatever the names between them.

@@ -34,10 +34,10 @@ TEST(StructuredOutput, EachFormIsReadByItsName) {
 
 TEST(StructuredOutput, ResponseFormatsAreReadToo) {
   EXPECT_EQ(read(R"({"response_format":{"type":"json_object"}})"),
-            (StructuredOutput{GrammarKind::kJsonObject, ""}));
+            (StructuredOutput{GrammarKind::kJsonObject, "", "response_format"}));
   EXPECT_EQ(read(R"({"response_format":{"type":"json_schema",)"
                  R"("json_schema":{"name":"x","strict":true,"schema":{"z":1,"y":2}}}})"),
-            (StructuredOutput{GrammarKind::kJsonSchema, R"({"z":1,"y":2})"}));
+            (StructuredOutput{GrammarKind::kJsonSchema, R"({"z":1,"y":2})", "response_format"}));
   EXPECT_EQ(read(R"({"response_format":{"type":"text"},"structured_outputs":{"regex":"a"}})"),
             (StructuredOutput{GrammarKind::kRegex, "a"}));
 }

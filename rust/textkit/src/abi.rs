@@ -4,7 +4,8 @@
 use crate::gguf::{GgufTokenizer, Vocab};
 use crate::hf::HfTokenizer;
 use crate::pieces::{Pieces, StrList, KIND_HOLE};
-use crate::template::ChatTemplate;
+use crate::template::{ChatTemplate, TemplateLimits};
+use crate::worker_host::Failure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
 use std::sync::Arc;
@@ -85,20 +86,24 @@ pub unsafe extern "C" fn wr_textkit_free(owned: Owned) {
 
 /// Runs `body`; a failure or a panic becomes the error message and the return value 1.
 pub unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), String>) -> i32 {
-    let message = match catch_unwind(AssertUnwindSafe(body)) {
+    guarded_work(error, || body().map_err(Failure::Refused))
+}
+
+/// As guarded; the return value is 2 where nothing is wrong with the input, but there is no place for the work.
+pub unsafe fn guarded_work(error: *mut Owned, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    let (code, message) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
-        Ok(Err(message)) => message,
+        Ok(Err(Failure::Refused(message) | Failure::TooMuch(message))) => (1, message),
+        Ok(Err(Failure::Busy(message))) => (2, message),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            format!(
-                "internal error of the text library: {}",
-                text.unwrap_or_default()
-            )
+            let text = text.unwrap_or_default();
+            (1, format!("internal error of the text library: {text}"))
         }
     };
     *error = Owned::from_bytes(message.into_bytes());
-    1
+    code
 }
 
 /// Shared with the grammar compilers made from it.
@@ -257,11 +262,13 @@ pub unsafe extern "C" fn wr_tokenizer_strips_leading_space(tokenizer: *const Tok
 #[no_mangle]
 pub unsafe extern "C" fn wr_template_parse(
     source: Text,
+    limits: TemplateLimits,
     out: *mut *mut ChatTemplate,
     error: *mut Owned,
 ) -> i32 {
-    guarded(error, || {
-        let template = ChatTemplate::new(source.utf8("the template")?)?;
+    guarded_work(error, || {
+        let source = source.utf8("the template").map_err(Failure::Refused)?;
+        let template = ChatTemplate::new(source, limits)?;
         *out = Box::into_raw(Box::new(template));
         Ok(())
     })
@@ -274,8 +281,8 @@ pub unsafe extern "C" fn wr_template_render(
     text: *mut Owned,
     error: *mut Owned,
 ) -> i32 {
-    guarded(error, || {
-        *text = Owned::from_bytes((*template).render(context.bytes())?.into_bytes());
+    guarded_work(error, || {
+        *text = Owned::from_bytes((*template).render(context.bytes())?);
         Ok(())
     })
 }

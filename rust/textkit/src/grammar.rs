@@ -2,33 +2,44 @@
 //! Grammars that constrain generation, run by `llguidance` over a trie of the tokenizer's own bytes.
 //!
 //! Isolation: a matcher is a deep clone of the compiled grammar's first state, so one request's lexer
-//! cache, limits or panic never reach another's. Compilation runs on a thread of its own, with a large
-//! stack, and is given up after a time limit.
+//! cache, limits or panic never reach another's. A grammar is compiled twice: first in a worker process
+//! with limits (worker_host.rs), which proves it cheap, then here, where the result is needed.
 
 use crate::abi::Tokenizer;
 use crate::ebnf::{self, is_ebnf};
 use crate::ebnf_lark::to_lark;
 use crate::lark_size::check_expanded;
-use crate::pieces::{KIND_HOLE, KIND_SPECIAL};
+use crate::pieces::{StrList, KIND_HOLE, KIND_SPECIAL};
+use crate::step_watch::watched;
+use crate::worker_host::{Failure, Places, WorkerHost};
+use crate::worker_main::{Work, STACK_BYTES};
+use crate::worker_wire::{Limits, Trade};
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::{
     InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv, INVALID_TOKEN,
 };
 use llguidance::{regex_to_lark, Matcher as LlMatcher, ParserFactory};
 use serde_json::{json, Value};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{mpsc, Arc};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The trie's own limit is 1024; a longer token is never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
 /// Ids share a word with a byte in the trie.
 const MAX_VOCAB: usize = (1 << 24) - 2;
-/// The library's parsers recurse with the depth of their input.
-const COMPILE_STACK_BYTES: usize = 64 << 20;
-/// Compilations past their time limit that may still run before new ones are refused.
-const MAX_ABANDONED: usize = 2;
 const MAX_MESSAGE_BYTES: usize = 400;
+/// Of grammars that broke a limit, so that the same ones cost nothing again.
+const MAX_REMEMBERED: usize = 1024;
+/// Of processor time to compile, after which a grammar is slow.
+const SLOW_MS: u64 = 150;
+/// Reading a vocabulary is no stranger's doing.
+const SETUP_LIMITS: Limits = Limits {
+    cpu_ms: 60_000,
+    slow_ms: 0,
+    memory_mb: 8192,
+};
 
 #[repr(i32)]
 #[derive(Clone, Copy)]
@@ -53,12 +64,14 @@ impl Kind {
     }
 }
 
-struct Vocabulary {
-    trie: TokTrie,
+/// What the trie is made of: each token's bytes, and the tokens that may end a text.
+struct Words {
+    list: StrList,
+    eos: Vec<TokenId>,
 }
 
-impl Vocabulary {
-    fn new(tokenizer: &Tokenizer, eos: &[TokenId]) -> Result<Self, String> {
+impl Words {
+    fn of(tokenizer: &Tokenizer, eos: &[TokenId]) -> Result<Self, String> {
         let pieces = tokenizer.pieces();
         let size = pieces.kinds.len();
         if size == 0 || size > MAX_VOCAB {
@@ -69,32 +82,82 @@ impl Vocabulary {
         // A marker byte tells special tokens from text that is spelled the same. It is in no UTF-8,
         // so an ordinary token that begins with it is never wanted.
         let marker = TokTrie::SPECIAL_TOKEN_MARKER;
-        let words: Vec<Vec<u8>> = (0..size)
-            .map(|id| {
-                let special = pieces.kinds[id] == KIND_SPECIAL || eos.contains(&(id as TokenId));
-                let word = if pieces.kinds[id] == KIND_HOLE {
-                    Vec::new()
-                } else if special {
-                    [&[marker], pieces.texts.get(id)].concat()
-                } else {
-                    pieces.bytes.get(id).to_vec()
-                };
-                let usable = word.len() <= MAX_TOKEN_BYTES
-                    && (special || word.first().is_none_or(|&b| b != marker));
-                if usable {
-                    word
-                } else {
-                    Vec::new()
-                }
-            })
+        let mut list = StrList::default();
+        for id in 0..size {
+            let special = pieces.kinds[id] == KIND_SPECIAL || eos.contains(&(id as TokenId));
+            let word = if pieces.kinds[id] == KIND_HOLE {
+                Vec::new()
+            } else if special {
+                [&[marker], pieces.texts.get(id)].concat()
+            } else {
+                pieces.bytes.get(id).to_vec()
+            };
+            let usable = word.len() <= MAX_TOKEN_BYTES
+                && (special || word.first().is_none_or(|&b| b != marker));
+            list.push(if usable { &word } else { &[] });
+        }
+        Ok(Words {
+            list,
+            eos: eos.to_vec(),
+        })
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let number = |n: usize, out: &mut Vec<u8>| out.extend((n as u32).to_le_bytes());
+        number(self.eos.len(), &mut out);
+        for &id in &self.eos {
+            number(id as usize, &mut out);
+        }
+        for id in 0..self.list.len() {
+            number(self.list.get(id).len(), &mut out);
+            out.extend(self.list.get(id));
+        }
+        out
+    }
+
+    /// None where `bytes` were not made by to_bytes.
+    fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
+        fn number(bytes: &mut &[u8]) -> Option<usize> {
+            let (number, rest) = bytes.split_first_chunk()?;
+            *bytes = rest;
+            Some(u32::from_le_bytes(*number) as usize)
+        }
+        let mut eos = Vec::new();
+        for _ in 0..number(&mut bytes)? {
+            eos.push(number(&mut bytes)? as TokenId);
+        }
+        let mut list = StrList::default();
+        while !bytes.is_empty() {
+            let (word, rest) = number(&mut bytes).and_then(|n| bytes.split_at_checked(n))?;
+            list.push(word);
+            bytes = rest;
+        }
+        Some(Words { list, eos })
+    }
+
+    fn factory(&self) -> Result<ParserFactory, String> {
+        let eos = &self.eos;
+        let words: Vec<Vec<u8>> = (0..self.list.len())
+            .map(|id| self.list.get(id).to_vec())
             .collect();
-        let info = TokRxInfo::new(size as u32, eos.first().copied().unwrap_or(INVALID_TOKEN));
-        let mut trie = TokTrie::from(&info, &words);
+        let first = eos.first().copied().unwrap_or(INVALID_TOKEN);
+        let mut trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, first), &words);
         if !eos.is_empty() {
             trie = trie.with_eos_tokens(eos);
         }
-        Ok(Vocabulary { trie })
+        let env: TokEnv = Arc::new(Vocabulary { trie });
+        let caps = InferenceCapabilities::default();
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, caps, &slices).map_err(one_line)?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(factory)
     }
+}
+
+struct Vocabulary {
+    trie: TokTrie,
 }
 
 impl TokenizerEnv for Vocabulary {
@@ -113,10 +176,55 @@ impl TokenizerEnv for Vocabulary {
     }
 }
 
+/// What a worker process does for a compiler.
+pub struct GrammarTrade {
+    factory: ParserFactory,
+}
+
+impl GrammarTrade {
+    pub fn new(setup: &[u8]) -> Result<Self, String> {
+        let words = Words::from_bytes(setup).ok_or("the vocabulary is cut off")?;
+        Ok(GrammarTrade {
+            factory: words.factory()?,
+        })
+    }
+}
+
+impl Work for GrammarTrade {
+    /// Compiles and answers how many bytes the grammar keeps. The worker ends with its only work, so
+    /// nothing is freed.
+    fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String> {
+        let (kind, text) = work.split_first().ok_or("no grammar")?;
+        let text = std::str::from_utf8(text).map_err(|e| e.to_string())?;
+        let before = heap_bytes();
+        let grammar = compile_here(&self.factory, Kind::from_raw((*kind).into())?, text)?;
+        std::mem::forget(grammar);
+        Ok(heap_bytes().saturating_sub(before).to_le_bytes().to_vec())
+    }
+}
+
+fn heap_bytes() -> u64 {
+    // SAFETY: reads the allocator's counters.
+    let info = unsafe { libc::mallinfo2() };
+    (info.uordblks + info.hblkhd) as u64
+}
+
+/// wr_grammar_limits of textkit.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CompileLimits {
+    pub cpu_ms: u32,
+    pub memory_mb: u32,
+    pub kept_mb: u32,
+    pub step_ms: u32,
+}
+
 pub struct Compiler {
     factory: Arc<ParserFactory>,
-    abandoned: Arc<AtomicUsize>,
-    max_compile_time: Duration,
+    host: WorkerHost,
+    limits: CompileLimits,
+    remembered: Mutex<VecDeque<(u64, Failure)>>,
+    hasher: RandomState,
 }
 
 fn limits() -> ParserLimits {
@@ -132,57 +240,88 @@ impl Compiler {
     pub fn new(
         tokenizer: &Tokenizer,
         eos: &[TokenId],
-        max_compile_time: Duration,
+        limits: CompileLimits,
     ) -> Result<Self, String> {
-        let env: TokEnv = Arc::new(Vocabulary::new(tokenizer, eos)?);
-        let caps = InferenceCapabilities::default();
-        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
-        let mut factory = ParserFactory::new(&env, caps, &slices).map_err(one_line)?;
-        factory.quiet();
-        *factory.limits_mut() = limits();
+        let words = Words::of(tokenizer, eos)?;
+        let places = Places {
+            all: 4,
+            patience: Duration::from_secs(2),
+            slow: 2,
+            keep_workers: false,
+        };
         Ok(Compiler {
-            factory: Arc::new(factory),
-            abandoned: Arc::default(),
-            max_compile_time,
+            factory: Arc::new(words.factory()?),
+            host: WorkerHost::new(Trade::Grammar, words.to_bytes(), SETUP_LIMITS, places),
+            limits,
+            remembered: Mutex::default(),
+            hasher: RandomState::new(),
         })
     }
 
-    pub fn compile(&self, kind: Kind, text: &str) -> Result<Grammar, String> {
-        if self.abandoned.load(Ordering::Relaxed) >= MAX_ABANDONED {
-            return Err("busy with grammars that take too long; try again later".into());
+    pub fn compile(&self, kind: Kind, text: &str) -> Result<Grammar, Failure> {
+        let name = self.hasher.hash_one((kind as i32, text));
+        if let Some(failure) = self.recall(name) {
+            return Err(failure);
         }
-        let (sender, receiver) = mpsc::sync_channel(0);
-        let factory = self.factory.clone();
-        let abandoned = self.abandoned.clone();
-        let text = text.to_owned();
-        let work = move || {
-            let panicked = Err("the grammar library failed".into());
-            let body = std::panic::AssertUnwindSafe(|| compile_here(&factory, kind, &text));
-            let result = std::panic::catch_unwind(body).unwrap_or(panicked);
-            // A channel without a buffer: the send fails if, and only if, the caller has given up and
-            // has counted this compilation as abandoned.
-            if sender.send(result).is_err() {
-                abandoned.fetch_sub(1, Ordering::Relaxed);
-            }
+        let limits = Limits {
+            cpu_ms: self.limits.cpu_ms.into(),
+            slow_ms: SLOW_MS,
+            memory_mb: self.limits.memory_mb.into(),
         };
+        let proved = self
+            .host
+            .run(&[&[kind as u8], text.as_bytes()].concat(), limits)
+            .and_then(|answer| self.check_kept(&answer));
+        if let Err(failure) = proved {
+            self.remember(name, &failure);
+            return Err(failure);
+        }
+        let factory = self.factory.clone();
+        let text = text.to_owned();
+        let body = move || compile_here(&factory, kind, &text);
         std::thread::Builder::new()
             .name("wr-grammar".into())
-            .stack_size(COMPILE_STACK_BYTES)
-            .spawn(work)
-            .map_err(|e| format!("no thread to compile on: {e}"))?;
-        receiver
-            .recv_timeout(self.max_compile_time)
-            .unwrap_or_else(|_| {
-                self.abandoned.fetch_add(1, Ordering::Relaxed);
-                Err(format!(
-                    "too complex: not compiled within {} ms",
-                    self.max_compile_time.as_millis()
-                ))
+            .stack_size(STACK_BYTES)
+            .spawn(body)
+            .map_err(|e| Failure::Busy(format!("no thread to compile on: {e}")))?
+            .join()
+            .unwrap_or_else(|_| Err("the grammar library failed".into()))
+            .map(|start| Grammar {
+                start,
+                eos: self.factory.tok_env().tok_trie().eos_tokens().to_vec(),
+                step_limit: Duration::from_millis(self.limits.step_ms.into()),
             })
+            .map_err(Failure::Refused)
+    }
+
+    fn check_kept(&self, answer: &[u8]) -> Result<(), Failure> {
+        let kept = answer.try_into().map_or(u64::MAX, u64::from_le_bytes);
+        let kept_mb = u64::from(self.limits.kept_mb);
+        if kept > kept_mb << 20 {
+            return Err(Failure::TooMuch(format!(
+                "takes {} MiB of memory once compiled; at most {kept_mb} are given",
+                kept >> 20
+            )));
+        }
+        Ok(())
+    }
+
+    fn recall(&self, name: u64) -> Option<Failure> {
+        let remembered = self.remembered.lock().unwrap_or_else(|e| e.into_inner());
+        let found = remembered.iter().find(|(known, _)| *known == name);
+        found.map(|(_, failure)| failure.clone())
+    }
+
+    fn remember(&self, name: u64, failure: &Failure) {
+        if let Failure::TooMuch(_) = failure {
+            let mut remembered = self.remembered.lock().unwrap_or_else(|e| e.into_inner());
+            remembered.truncate(MAX_REMEMBERED - 1);
+            remembered.push_front((name, failure.clone()));
+        }
     }
 }
 
-fn compile_here(factory: &ParserFactory, kind: Kind, text: &str) -> Result<Grammar, String> {
+fn compile_here(factory: &ParserFactory, kind: Kind, text: &str) -> Result<LlMatcher, String> {
     let from_ebnf = matches!(kind, Kind::Lark) && is_ebnf(text);
     let source = match kind {
         Kind::JsonSchema => TopLevelGrammar::from_json_schema(read_schema(text)?),
@@ -205,10 +344,7 @@ fn compile_here(factory: &ParserFactory, kind: Kind, text: &str) -> Result<Gramm
     let start = LlMatcher::new(Ok(parser));
     match start.get_error() {
         Some(message) => Err(one_line(message)),
-        None => Ok(Grammar {
-            start,
-            eos: factory.tok_env().tok_trie().eos_tokens().to_vec(),
-        }),
+        None => Ok(start),
     }
 }
 
@@ -294,13 +430,15 @@ fn one_line(error: impl std::fmt::Display) -> String {
 pub struct Grammar {
     start: LlMatcher,
     eos: Vec<TokenId>,
+    step_limit: Duration,
 }
 
 impl Grammar {
     pub fn matcher(&self) -> Matcher {
         Matcher {
-            inner: self.start.deep_clone(),
+            inner: self.start.deep_clone().into_cancellable(),
             eos: self.eos.clone(),
+            step_limit: self.step_limit,
             stuck: false,
         }
     }
@@ -309,6 +447,8 @@ impl Grammar {
 pub struct Matcher {
     inner: LlMatcher,
     eos: Vec<TokenId>,
+    /// Of processor time, for each call.
+    step_limit: Duration,
     /// No token of the vocabulary spells what may come next.
     stuck: bool,
 }
@@ -319,12 +459,34 @@ impl Matcher {
         Self {
             inner: self.inner.clone(),
             eos: self.eos.clone(),
+            step_limit: self.step_limit,
             stuck: self.stuck,
         }
     }
 
+    /// `step`, ended at the limit; the matcher is of no more use then.
+    fn limited<T>(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let limit = self.step_limit;
+        let result = match self.inner.cancellation_handle() {
+            Some(handle) => watched(limit, handle, || step(self)),
+            None => step(self),
+        };
+        if self.inner.is_cancelled() {
+            let ms = limit.as_millis();
+            return Err(format!("a step takes more than {ms} ms of processor time"));
+        }
+        result
+    }
+
     pub fn fill_mask(&mut self, words: &mut [u32]) -> Result<(), String> {
         words.fill(0);
+        self.limited(|this| this.fill_mask_unlimited(words))
+    }
+
+    fn fill_mask_unlimited(&mut self, words: &mut [u32]) -> Result<(), String> {
         let mask = match self.inner.compute_mask_or_eos() {
             Ok(mask) => mask,
             Err(error) => {
@@ -343,6 +505,10 @@ impl Matcher {
     }
 
     pub fn accept(&mut self, token: TokenId) -> Result<(), String> {
+        self.limited(|this| this.accept_unlimited(token))
+    }
+
+    fn accept_unlimited(&mut self, token: TokenId) -> Result<(), String> {
         if let Some(message) = self.inner.get_error() {
             return Err(one_line(message));
         }

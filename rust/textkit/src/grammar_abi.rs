@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The C ABI of grammars; textkit.h says what each function promises.
 
-use crate::abi::{array, guarded, Owned, Text, Tokenizer};
-use crate::grammar::{Compiler, Grammar, Kind, Matcher};
+use crate::abi::{array, guarded, guarded_work, Owned, Text, Tokenizer};
+use crate::grammar::{CompileLimits, Compiler, Grammar, Kind, Matcher};
+use crate::worker_host::Failure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
-use std::time::Duration;
 
 #[no_mangle]
 pub unsafe extern "C" fn wr_grammar_compiler_new(
     tokenizer: *const Tokenizer,
     eos: *const i32,
     num_eos: usize,
-    max_compile_ms: u32,
+    limits: CompileLimits,
     out: *mut *mut Compiler,
     error: *mut Owned,
 ) -> i32 {
@@ -26,8 +26,7 @@ pub unsafe extern "C" fn wr_grammar_compiler_new(
                 _ => Err(format!("end token {id} is not in the vocabulary of {size}")),
             })
             .collect::<Result<Vec<u32>, String>>()?;
-        let limit = Duration::from_millis(max_compile_ms.into());
-        let compiler = Compiler::new(tokenizer, &eos, limit)?;
+        let compiler = Compiler::new(tokenizer, &eos, limits)?;
         *out = Box::into_raw(Box::new(compiler));
         Ok(())
     })
@@ -53,8 +52,10 @@ pub unsafe extern "C" fn wr_grammar_compile(
     out: *mut *const Grammar,
     error: *mut Owned,
 ) -> i32 {
-    guarded(error, || {
-        let grammar = (*compiler).compile(Kind::from_raw(kind)?, text.utf8("the grammar")?)?;
+    guarded_work(error, || {
+        let kind = Kind::from_raw(kind).map_err(Failure::Refused)?;
+        let text = text.utf8("the grammar").map_err(Failure::Refused)?;
+        let grammar = (*compiler).compile(kind, text)?;
         *out = Arc::into_raw(Arc::new(grammar));
         Ok(())
     })

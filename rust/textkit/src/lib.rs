@@ -4,7 +4,8 @@
 //! A Hugging Face tokenizer.json runs on the `tokenizers` crate, as it is. A vocabulary out of GGUF
 //! metadata has its own small tokenizer here, because it must be ready within milliseconds: the
 //! crate's model would copy every merge into several maps first. Chat templates run on `minijinja`,
-//! with the names and the output of Python that they are made for. Grammars run on `llguidance`.
+//! with the names and the output of Python that they are made for. Grammars run on `llguidance`. Both
+//! are written by strangers, so templates are rendered, and grammars tried, in worker processes.
 
 mod abi;
 mod byte_level;
@@ -22,5 +23,9 @@ mod merge;
 mod pieces;
 mod pre_tokenizer;
 mod py_json;
+mod step_watch;
 mod str_table;
 mod template;
+mod worker_host;
+mod worker_main;
+mod worker_wire;

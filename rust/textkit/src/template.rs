@@ -1,19 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chat templates: Jinja2 as transformers sets it up, on minijinja.
+//!
+//! A template comes with a model and may ask for any amount of time, memory and stack, even while it is
+//! parsed. So both are done in worker processes (worker_host.rs); here is what they do.
 
 use crate::py_json::{dumps, py_str, DumpOptions};
+use crate::worker_host::{Failure, Places, WorkerHost};
+use crate::worker_main::Work;
+use crate::worker_wire::{Limits, Trade};
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use std::borrow::Cow;
+use std::time::Duration;
 
 const NAME: &str = "chat_template";
+/// Of variables: how many of their bytes raise the limit on memory by one byte of theirs. A parsed value
+/// takes so many times the bytes of its JSON.
+const MEMORY_PER_BYTE: u64 = 64;
+/// The engine's instructions; they are counted so that a refusal does not depend on the machine.
+const MAX_STEPS: u64 = 10_000_000;
+const STEPS_PER_BYTE: u64 = 20;
+/// Variables of this size raise the limit on time by itself once.
+const BYTES_OF_TIME: u64 = 8 << 20;
 
+/// wr_template_limits of textkit.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TemplateLimits {
+    pub cpu_ms: u32,
+    pub memory_mb: u32,
+    pub output_mb: u32,
+}
+
+impl TemplateLimits {
+    /// For variables of so many bytes: messages of any length that the server takes can be rendered.
+    fn of(&self, num_bytes: usize) -> Limits {
+        let (bytes, cpu_ms) = (num_bytes as u64, u64::from(self.cpu_ms));
+        Limits {
+            cpu_ms: cpu_ms + cpu_ms * bytes / BYTES_OF_TIME,
+            slow_ms: 0,
+            memory_mb: u64::from(self.memory_mb) + (bytes * MEMORY_PER_BYTE >> 20),
+        }
+    }
+}
+
+/// A template that is parsed and rendered in worker processes.
 pub struct ChatTemplate {
-    env: Environment<'static>,
+    host: WorkerHost,
+    limits: TemplateLimits,
 }
 
 impl ChatTemplate {
-    pub fn new(source: &str) -> Result<Self, String> {
+    /// Parses once, so that mistakes are seen.
+    pub fn new(source: &str, limits: TemplateLimits) -> Result<Self, Failure> {
+        let places = Places {
+            all: 4,
+            patience: Duration::from_secs(5),
+            slow: 0,
+            keep_workers: true,
+        };
+        let setup = [&limits.output_mb.to_le_bytes(), source.as_bytes()].concat();
+        let host = WorkerHost::new(Trade::Template, setup, limits.of(source.len()), places);
+        host.start()?;
+        Ok(ChatTemplate { host, limits })
+    }
+
+    /// `context` is a JSON object with every variable.
+    pub fn render(&self, context: &[u8]) -> Result<Vec<u8>, Failure> {
+        self.host.run(context, self.limits.of(context.len()))
+    }
+}
+
+/// What a worker process does for a template.
+pub struct TemplateTrade {
+    template: ParsedTemplate,
+    max_output: usize,
+}
+
+impl TemplateTrade {
+    pub fn new(setup: &[u8]) -> Result<Self, String> {
+        let (output_mb, source) = setup.split_first_chunk().ok_or("no template")?;
+        let source = std::str::from_utf8(source).map_err(|e| e.to_string())?;
+        Ok(TemplateTrade {
+            template: ParsedTemplate::new(source)?,
+            max_output: (u32::from_le_bytes(*output_mb) as usize) << 20,
+        })
+    }
+}
+
+impl Work for TemplateTrade {
+    fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String> {
+        self.template.render(work, self.max_output)
+    }
+}
+
+struct ParsedTemplate {
+    env: Environment<'static>,
+}
+
+impl ParsedTemplate {
+    fn new(source: &str) -> Result<Self, String> {
         let mut env = Environment::new();
         env.set_trim_blocks(true);
         env.set_lstrip_blocks(true);
@@ -37,17 +123,47 @@ impl ChatTemplate {
         env.add_function("strftime_now", strftime_now);
         env.add_template_owned(NAME, prepare(source))
             .map_err(|e| describe(&e))?;
-        Ok(ChatTemplate { env })
+        Ok(ParsedTemplate { env })
     }
 
-    /// `context` is a JSON object with every variable.
-    pub fn render(&self, context: &[u8]) -> Result<String, String> {
+    fn render(&self, context: &[u8], max_output: usize) -> Result<Vec<u8>, String> {
+        let mut env = self.env.clone();
+        env.set_fuel(Some(MAX_STEPS + STEPS_PER_BYTE * context.len() as u64));
         let context: serde_json::Value =
             serde_json::from_slice(context).map_err(|e| format!("template variables: {e}"))?;
-        let template = self.env.get_template(NAME).map_err(|e| describe(&e))?;
-        template
-            .render(Value::from_serialize(context))
-            .map_err(|e| describe(&e))
+        let template = env.get_template(NAME).map_err(|e| describe(&e))?;
+        let mut out = Output {
+            text: Vec::new(),
+            max: max_output,
+        };
+        let rendered = template.render_captured_to(Value::from_serialize(context), &mut out);
+        match rendered.map(drop) {
+            Ok(()) => Ok(out.text),
+            Err(e) if e.kind() == ErrorKind::WriteFailure => {
+                Err(format!("writes more than {} MiB", max_output >> 20))
+            }
+            Err(e) => Err(describe(&e)),
+        }
+    }
+}
+
+/// A text that ends at a limit.
+struct Output {
+    text: Vec<u8>,
+    max: usize,
+}
+
+impl std::io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if bytes.len() > self.max - self.text.len() {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -303,8 +419,12 @@ mod tests {
     use super::*;
 
     fn render(source: &str) -> Result<String, String> {
-        ChatTemplate::new(source)?
-            .render(br#"{"xs": [1, 2.5, null], "d": {"items": "<b>", "k": "\u00e9"}}"#)
+        ParsedTemplate::new(source)?
+            .render(
+                br#"{"xs": [1, 2.5, null], "d": {"items": "<b>", "k": "\u00e9"}}"#,
+                1 << 20,
+            )
+            .map(|text| String::from_utf8(text).unwrap())
     }
 
     #[test]

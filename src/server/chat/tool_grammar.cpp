@@ -19,7 +19,7 @@ StructuredOutput tool_grammar(const ToolWish& wish) {
                                  ? function["parameters"]
                                  : any;
     if (function["name"] == wish.name && wish.choice == ToolWish::Choice::kNamed) {
-      return {GrammarKind::kJsonSchema, parameters.dump()};
+      return {GrammarKind::kJsonSchema, parameters.dump(), "tools"};
     }
     if (parameters.contains("$defs") && parameters["$defs"].is_object()) {
       definitions.update(parameters["$defs"]);  // references begin at the schema's root
@@ -40,7 +40,8 @@ StructuredOutput tool_grammar(const ToolWish& wish) {
     schema["$defs"] = std::move(definitions);
   }
   return {GrammarKind::kJsonSchema,
-          schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)};
+          schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
+          "tools"};
 }
 
 }  // namespace warprow

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Work that a stranger's text causes, done in worker processes that can be ended.
+//!
+//! A `WorkerHost` starts a helper (worker_main.rs) when work first comes, and asks it for workers. A worker
+//! that breaks a limit dies, and its sender is told which limit; the next work gets a fresh one, forked in a
+//! millisecond. Work that lasts moves to one of few slow places, so that quick work always finds one.
+
+use crate::worker_wire::*;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// For a helper to be there: exec, and a vocabulary of any size on a busy machine.
+const MAX_START: Duration = Duration::from_secs(120);
+/// For a worker that is forked to say so.
+const MAX_FORK: Duration = Duration::from_secs(10);
+/// Of wall-clock time for each unit of processor time, and on top: what a busy machine may add.
+const WALL_FACTOR: u32 = 10;
+const WALL_EXTRA: Duration = Duration::from_secs(2);
+/// A worker's memory grows a little with each piece of work.
+const MAX_WORK_OF_WORKER: u32 = 200;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// The text is at fault: the work's own words.
+    Refused(String),
+    /// The text is at fault: what it needs too much of.
+    TooMuch(String),
+    /// Nobody's fault: all places are taken, or no process can be had.
+    Busy(String),
+}
+
+pub struct Places {
+    /// Pieces of work at a time.
+    pub all: usize,
+    /// How long work waits for a place.
+    pub patience: Duration,
+    /// Work that is slow (Limits::slow_ms) needs one of these places, or is ended.
+    pub slow: usize,
+    /// Whether a worker does one piece of work after the other; else each gets a fresh one.
+    pub keep_workers: bool,
+}
+
+pub struct WorkerHost {
+    trade: Trade,
+    setup: Vec<u8>,
+    setup_limits: Limits,
+    places: Places,
+    helper: Mutex<Option<Helper>>,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    taken: usize,
+    slow: usize,
+    idle: Vec<Worker>,
+    next: u64,
+}
+
+struct Worker {
+    number: u64,
+    socket: OwnedFd,
+    done: u32,
+}
+
+struct Helper {
+    socket: OwnedFd,
+    pid: libc::pid_t, // 0: waited for
+}
+
+impl Helper {
+    /// Whether it is gone, or goes within a moment.
+    fn has_ended(&mut self) -> bool {
+        // SAFETY: a child of ours that nobody else waits for; no status is asked for.
+        let ended = |pid| unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) != 0 };
+        for _ in 0..10 {
+            if self.pid == 0 || ended(self.pid) {
+                self.pid = 0;
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if self.pid == 0 {
+            return;
+        }
+        // SAFETY: as above. Its workers die with it.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            while libc::waitpid(self.pid, std::ptr::null_mut(), 0) < 0
+                && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+            {}
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn busy(what: &str) -> Failure {
+    Failure::Busy(format!("{what}; try again later"))
+}
+
+impl WorkerHost {
+    pub fn new(trade: Trade, setup: Vec<u8>, setup_limits: Limits, places: Places) -> Self {
+        WorkerHost {
+            trade,
+            setup,
+            setup_limits,
+            places,
+            helper: Mutex::new(None),
+            state: Mutex::default(),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Starts the helper, if it does not run; fails as its setup does.
+    pub fn start(&self) -> Result<(), Failure> {
+        self.with_helper(|_| Ok(()))
+    }
+
+    /// The answer to one piece of work. Blocks; any threads at once.
+    pub fn run(&self, work: &[u8], limits: Limits) -> Result<Vec<u8>, Failure> {
+        let mut place = Place::take(self)?;
+        let mut worker = match self.idle_worker() {
+            Some(worker) => worker,
+            None => self.begin_worker()?,
+        };
+        let result = self.ask(&mut worker, &mut place, work, limits);
+        match &result {
+            Ok(_) | Err(Failure::Refused(_)) => {
+                worker.done += 1;
+                if self.places.keep_workers && worker.done < MAX_WORK_OF_WORKER {
+                    locked(&self.state).idle.push(worker);
+                }
+            }
+            Err(_) => self.kill(&worker),
+        }
+        result
+    }
+
+    fn idle_worker(&self) -> Option<Worker> {
+        locked(&self.state).idle.pop()
+    }
+
+    fn ask(
+        &self,
+        worker: &mut Worker,
+        place: &mut Place,
+        work: &[u8],
+        limits: Limits,
+    ) -> Result<Vec<u8>, Failure> {
+        let begun = Instant::now();
+        let cpu = Duration::from_millis(limits.cpu_ms);
+        let deadline = begun + cpu * WALL_FACTOR + WALL_EXTRA;
+        let head = work_head(work.len(), limits);
+        // A worker that dies while it reads has perhaps said why.
+        let _ = send_all(&worker.socket, &head).and_then(|()| send_all(&worker.socket, work));
+        let mut head = [SLOW; REPLY_HEAD_BYTES];
+        let lost = |_| busy("a worker process was killed");
+        while head[0] == SLOW {
+            if !wait_until(&worker.socket, deadline) {
+                return Err(busy("the machine is too busy to finish this in time"));
+            }
+            receive_all(&worker.socket, &mut head).map_err(lost)?;
+            if head[0] == SLOW {
+                place.become_slow()?;
+            }
+        }
+        match head[0] {
+            DONE => read_text(&worker.socket, &head).map_err(lost),
+            REFUSED => {
+                let text = read_text(&worker.socket, &head).map_err(lost)?;
+                Err(Failure::Refused(String::from_utf8_lossy(&text).into()))
+            }
+            tag => Err(limit_failure(tag, limits)),
+        }
+    }
+
+    fn kill(&self, worker: &Worker) {
+        if let Some(helper) = locked(&self.helper).as_ref() {
+            let _ = send_command(&helper.socket, &command(KILL_WORKER, worker.number), None);
+        }
+    }
+
+    fn begin_worker(&self) -> Result<Worker, Failure> {
+        let failed = |e: io::Error| busy(&format!("no worker process: {e}"));
+        let number = {
+            let mut state = locked(&self.state);
+            state.next += 1;
+            state.next
+        };
+        let mut last = busy("no worker process");
+        for _ in 0..2 {
+            let (socket, theirs) = socket_pair().map_err(failed)?;
+            let sent = self.with_helper(|helper| {
+                send_command(
+                    &helper.socket,
+                    &command(BEGIN_WORKER, number),
+                    Some(&theirs),
+                )
+                .map_err(failed)
+            });
+            drop(theirs);
+            let mut head = [0; REPLY_HEAD_BYTES];
+            match sent {
+                Ok(()) => {
+                    if !wait_until(&socket, Instant::now() + MAX_FORK) {
+                        return Err(busy("the machine is too busy to begin a worker process"));
+                    }
+                    if receive_all(&socket, &mut head).is_ok() && head[0] == READY {
+                        return Ok(Worker {
+                            number,
+                            socket,
+                            done: 0,
+                        });
+                    }
+                }
+                Err(failure @ (Failure::Refused(_) | Failure::TooMuch(_))) => return Err(failure),
+                Err(failure) => last = failure,
+            }
+            let mut helper = locked(&self.helper);
+            if !helper.as_mut().is_some_and(Helper::has_ended) {
+                break; // it can fork no more
+            }
+            *helper = None;
+        }
+        Err(last)
+    }
+
+    fn with_helper<T>(
+        &self,
+        with: impl FnOnce(&Helper) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut helper = locked(&self.helper);
+        if helper.is_none() {
+            *helper = Some(self.start_helper()?);
+        }
+        match helper.as_ref() {
+            Some(helper) => with(helper),
+            None => Err(busy("no helper process")),
+        }
+    }
+
+    fn start_helper(&self) -> Result<Helper, Failure> {
+        let failed = |e: io::Error| busy(&format!("no helper process: {e}"));
+        let (socket, theirs) = socket_pair().map_err(failed)?;
+        let helper = Helper {
+            pid: spawn(&theirs).map_err(failed)?,
+            socket,
+        };
+        drop(theirs);
+        let gone = |_| busy("the helper process is gone");
+        send_all(&helper.socket, &[self.trade as u8]).map_err(gone)?;
+        let head = work_head(self.setup.len(), self.setup_limits);
+        send_all(&helper.socket, &head).map_err(gone)?;
+        send_all(&helper.socket, &self.setup).map_err(gone)?;
+        if !wait_until(&helper.socket, Instant::now() + MAX_START) {
+            return Err(busy("the helper process did not begin in time"));
+        }
+        let mut head = [0; REPLY_HEAD_BYTES];
+        receive_all(&helper.socket, &mut head).map_err(gone)?;
+        match head[0] {
+            DONE => Ok(helper),
+            REFUSED => {
+                let text = read_text(&helper.socket, &head).map_err(gone)?;
+                Err(Failure::Refused(String::from_utf8_lossy(&text).into()))
+            }
+            tag => Err(limit_failure(tag, self.setup_limits)),
+        }
+    }
+}
+
+fn limit_failure(tag: u8, limits: Limits) -> Failure {
+    let Limits {
+        cpu_ms, memory_mb, ..
+    } = limits;
+    Failure::TooMuch(match tag {
+        OUT_OF_TIME => format!("takes more than {cpu_ms} ms of processor time"),
+        OUT_OF_MEMORY => format!("takes more than {memory_mb} MiB of memory"),
+        OUT_OF_STACK => "nests too deeply: takes more than 64 MiB of stack".into(),
+        _ => return busy("a worker process failed"),
+    })
+}
+
+fn read_text(socket: &OwnedFd, head: &[u8; REPLY_HEAD_BYTES]) -> io::Result<Vec<u8>> {
+    let size = u64::from_le_bytes(head[1..].try_into().unwrap_or_default());
+    let mut text = vec![0; size as usize];
+    receive_all(socket, &mut text)?;
+    Ok(text)
+}
+
+/// Whether there is something to read before the deadline.
+fn wait_until(socket: &OwnedFd, deadline: Instant) -> bool {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if wait_readable(socket, left.as_millis() as i32) {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
+        }
+    }
+}
+
+/// One of a host's places, given back when it goes.
+struct Place<'a> {
+    host: &'a WorkerHost,
+    slow: bool,
+}
+
+impl<'a> Place<'a> {
+    fn take(host: &'a WorkerHost) -> Result<Self, Failure> {
+        let full = |state: &mut State| state.taken >= host.places.all;
+        let state = locked(&host.state);
+        let waited = host
+            .freed
+            .wait_timeout_while(state, host.places.patience, full);
+        let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
+        if full(&mut state) {
+            return Err(busy("all worker processes are taken"));
+        }
+        state.taken += 1;
+        Ok(Place { host, slow: false })
+    }
+
+    fn become_slow(&mut self) -> Result<(), Failure> {
+        let mut state = locked(&self.host.state);
+        if state.slow >= self.host.places.slow {
+            return Err(busy("all worker processes for slow work are taken"));
+        }
+        state.slow += 1;
+        state.taken -= 1;
+        self.slow = true;
+        self.host.freed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = locked(&self.host.state);
+        if self.slow {
+            state.slow -= 1;
+        } else {
+            state.taken -= 1;
+        }
+        self.host.freed.notify_one();
+    }
+}
+
+/// This binary again, with the socket and no other descriptor, in a group of its own.
+fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
+    let kept = [
+        "TZ",
+        "LD_LIBRARY_PATH",
+        "ASAN_OPTIONS",
+        "TSAN_OPTIONS",
+        "UBSAN_OPTIONS",
+    ];
+    let environment: Vec<_> = kept
+        .iter()
+        .filter_map(|name| {
+            std::env::var(name)
+                .ok()
+                .map(|value| format!("{name}={value}"))
+        })
+        .filter_map(|text| std::ffi::CString::new(text).ok())
+        .collect();
+    let mut environment: Vec<_> = environment.iter().map(|e| e.as_ptr().cast_mut()).collect();
+    environment.push(std::ptr::null_mut());
+    let argument = std::ffi::CString::new(HELPER_ARGUMENT)?;
+    let program = c"/proc/self/exe";
+    let arguments = [
+        c"warprow".as_ptr().cast_mut(),
+        argument.as_ptr().cast_mut(),
+        std::ptr::null_mut(),
+    ];
+    let mut pid = 0;
+    // SAFETY: all objects are made by their functions and outlive the call.
+    let failed = unsafe {
+        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
+        let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
+        libc::posix_spawn_file_actions_init(&mut actions);
+        libc::posix_spawnattr_init(&mut attributes);
+        // First, as it may have one of the numbers that are opened below.
+        libc::posix_spawn_file_actions_adddup2(&mut actions, socket.as_raw_fd(), HELPER_SOCKET);
+        for (fd, flags) in [
+            (0, libc::O_RDONLY),
+            (1, libc::O_WRONLY),
+            (2, libc::O_WRONLY),
+        ] {
+            let null = c"/dev/null".as_ptr();
+            libc::posix_spawn_file_actions_addopen(&mut actions, fd, null, flags, 0);
+        }
+        libc::posix_spawn_file_actions_addclosefrom_np(&mut actions, HELPER_SOCKET + 1);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::posix_spawnattr_setsigmask(&mut attributes, &none);
+        libc::posix_spawnattr_setpgroup(&mut attributes, 0);
+        let flags = libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETPGROUP;
+        libc::posix_spawnattr_setflags(&mut attributes, flags as _);
+        let failed = libc::posix_spawn(
+            &mut pid,
+            program.as_ptr(),
+            &actions,
+            &attributes,
+            arguments.as_ptr(),
+            environment.as_ptr(),
+        );
+        libc::posix_spawnattr_destroy(&mut attributes);
+        libc::posix_spawn_file_actions_destroy(&mut actions);
+        failed
+    };
+    if failed == 0 {
+        Ok(pid)
+    } else {
+        Err(io::Error::from_raw_os_error(failed))
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The helper process: this binary, run again with one thread, no descriptors of its parent and no device.
+//!
+//! It reads what its trade needs once (a vocabulary, a template), and then forks a worker for each socket
+//! that its parent sends. A worker answers pieces of work until its socket closes, each under limits on
+//! processor time, memory and stack that end the worker alone. It says by which of them it died.
+
+use crate::grammar::GrammarTrade;
+use crate::template::TemplateTrade;
+use crate::worker_wire::*;
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// The parsers recurse with the depth of their input.
+pub const STACK_BYTES: usize = 64 << 20;
+const SIGNAL_STACK_BYTES: usize = 64 << 10;
+/// Of the one thread of work that a process has at a time.
+static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
+struct SignalStack(UnsafeCell<[u8; SIGNAL_STACK_BYTES]>);
+// SAFETY: only the kernel touches it.
+unsafe impl Sync for SignalStack {}
+
+/// A sanitizer's shadow takes more addresses than any limit, so there is none then.
+const MAX_USUAL_ADDRESSES: u64 = 1 << 42;
+
+/// What workers of one trade do with a text.
+pub trait Work: Sync {
+    fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String>;
+}
+
+fn prepare(trade: Trade, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
+    Ok(match trade {
+        Trade::Grammar => Box::new(GrammarTrade::new(setup)?),
+        Trade::Template => Box::new(TemplateTrade::new(setup)?),
+    })
+}
+
+/// Never returns. Called before main, so nothing of the program has run.
+#[no_mangle]
+pub extern "C" fn wr_helper_main() -> ! {
+    // SAFETY: the parent opened this descriptor for us; the calls change this process alone.
+    let parent = unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"wr-helper".as_ptr());
+        // The parent ends us by closing the socket: signals to its whole group are the parent's to answer.
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        // One heap for all threads: each heap more would take 64 MiB of addresses.
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        OwnedFd::from_raw_fd(HELPER_SOCKET)
+    };
+    let code = if serve_parent(parent).is_some() { 0 } else { 1 };
+    // SAFETY: no destructor of the program has anything to do.
+    unsafe { libc::_exit(code) }
+}
+
+fn serve_parent(parent: OwnedFd) -> Option<()> {
+    let mut trade = [0];
+    receive_all(&parent, &mut trade).ok()?;
+    let trade = Trade::from_raw(trade[0])?;
+    let (setup, limits) = receive_work(&parent)?;
+    let made = bounded(&parent, limits, || prepare(trade, &setup));
+    drop(setup);
+    let work = match made {
+        Ok(work) => work,
+        Err(message) => {
+            reply(&parent, REFUSED, message.as_bytes())?;
+            return Some(());
+        }
+    };
+    reply(&parent, DONE, &[])?;
+    let mut workers = HashMap::new();
+    loop {
+        reap(&mut workers);
+        // While workers live, their ends are noticed within this time.
+        let patience = if workers.is_empty() { -1 } else { 200 };
+        if !wait_readable(&parent, patience) {
+            continue;
+        }
+        let (bytes, socket) = receive_command(&parent).ok()?;
+        let number = u64::from_le_bytes(bytes[1..].try_into().ok()?);
+        match (bytes[0], socket) {
+            (BEGIN_WORKER, Some(socket)) => {
+                // SAFETY: this process has one thread.
+                let (helper, pid) = unsafe { (libc::getpid(), libc::fork()) };
+                match pid {
+                    0 => {
+                        drop(parent);
+                        serve_work(&socket, work.as_ref(), helper);
+                        // SAFETY: as in wr_helper_main.
+                        unsafe { libc::_exit(0) }
+                    }
+                    pid if pid > 0 => {
+                        workers.insert(number, pid);
+                    }
+                    _ => {} // the socket closes unanswered
+                }
+            }
+            (KILL_WORKER, None) => {
+                if let Some(pid) = workers.get(&number) {
+                    // SAFETY: a child that is not reaped yet keeps its number.
+                    unsafe { libc::kill(*pid, libc::SIGKILL) };
+                }
+            }
+            _ => return None,
+        }
+    }
+}
+
+fn reap(workers: &mut HashMap<u64, libc::pid_t>) {
+    // SAFETY: no status is asked for.
+    workers
+        .retain(|_, pid| unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::WNOHANG) == 0 });
+}
+
+fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
+    // SAFETY: this process alone is changed. The helper may have died before the first call.
+    let orphaned = unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid() != helper
+    };
+    if orphaned {
+        return;
+    }
+    if reply(socket, READY, &[]).is_none() {
+        return;
+    }
+    while let Some((text, limits)) = receive_work(socket) {
+        let (tag, answer) = match bounded(socket, limits, || work.answer(&text)) {
+            Ok(answer) => (DONE, answer),
+            Err(message) => (REFUSED, message.into_bytes()),
+        };
+        if reply(socket, tag, &answer).is_none() {
+            return;
+        }
+    }
+}
+
+fn receive_work(socket: &OwnedFd) -> Option<(Vec<u8>, Limits)> {
+    let mut head = [0; WORK_HEAD_BYTES];
+    receive_all(socket, &mut head).ok()?;
+    let (size, limits) = read_work_head(&head);
+    let mut text = vec![0; size];
+    receive_all(socket, &mut text).ok()?;
+    Some((text, limits))
+}
+
+fn reply(socket: &OwnedFd, tag: u8, text: &[u8]) -> Option<()> {
+    send_all(socket, &reply_head(tag, text.len())).ok()?;
+    send_all(socket, text).ok()
+}
+
+/// Runs `body` on a thread with a large stack. One that breaks a limit ends this process, which says so first.
+fn bounded<T: Send>(
+    socket: &OwnedFd,
+    limits: Limits,
+    body: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    catch_limits(socket);
+    limit_memory(Some(limits.memory_mb));
+    let says_slow = (1..limits.cpu_ms).contains(&limits.slow_ms);
+    IS_SLOW.store(!says_slow, Ordering::Relaxed);
+    if says_slow {
+        limit_time(limits.slow_ms, limits.cpu_ms - limits.slow_ms);
+    } else {
+        limit_time(limits.cpu_ms, 0);
+    }
+    let run = || {
+        take_signal_stack();
+        let body = std::panic::AssertUnwindSafe(body);
+        std::panic::catch_unwind(body).unwrap_or_else(|_| Err("the library failed".into()))
+    };
+    let result = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, run) {
+            Ok(running) => running
+                .join()
+                .unwrap_or_else(|_| Err("the library failed".into())),
+            Err(e) => Err(format!("no thread to run on: {e}")),
+        }
+    });
+    limit_time(0, 0);
+    limit_memory(None);
+    result
+}
+
+/// The socket that a dying worker writes to.
+static DYING_SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// Whether the timer's next signal is its last.
+static IS_SLOW: AtomicBool = AtomicBool::new(true);
+
+extern "C" fn die(signal: libc::c_int) {
+    let tag = match signal {
+        libc::SIGPROF if !IS_SLOW.swap(true, Ordering::Relaxed) => SLOW,
+        libc::SIGPROF => OUT_OF_TIME,
+        libc::SIGABRT => OUT_OF_MEMORY,
+        _ => OUT_OF_STACK,
+    };
+    let head = reply_head(tag, 0);
+    // SAFETY: all calls are allowed in a signal handler.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::send(
+            DYING_SOCKET.load(Ordering::Relaxed),
+            head.as_ptr().cast(),
+            head.len(),
+            libc::MSG_NOSIGNAL,
+        );
+        if tag != SLOW {
+            libc::_exit(1);
+        }
+        *libc::__errno_location() = errno;
+    }
+}
+
+fn catch_limits(socket: &OwnedFd) {
+    use std::os::fd::AsRawFd;
+    DYING_SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
+    // SAFETY: the handler is a function of ours, on the stack that each thread of work takes.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = die as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+        for signal in [libc::SIGPROF, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// An overflow of the usual stack leaves no room for a handler.
+fn take_signal_stack() {
+    let stack = libc::stack_t {
+        ss_sp: SIGNAL_STACK.0.get().cast(),
+        ss_flags: 0,
+        ss_size: SIGNAL_STACK_BYTES,
+    };
+    // SAFETY: the memory lives as long as the process.
+    unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
+}
+
+/// A signal after so much user and system time of all threads, and one more `then`; 0: none.
+fn limit_time(cpu_ms: u64, then: u64) {
+    let time = |ms: u64| libc::timeval {
+        tv_sec: (ms / 1000) as _,
+        tv_usec: (ms % 1000 * 1000) as _,
+    };
+    let value = libc::itimerval {
+        it_interval: time(then),
+        it_value: time(cpu_ms),
+    };
+    // SAFETY: `value` outlives the call.
+    unsafe { libc::setitimer(libc::ITIMER_PROF, &value, std::ptr::null_mut()) };
+}
+
+/// So much more than there is; None: no limit.
+fn limit_memory(more_mb: Option<u64>) {
+    let taken = addresses_taken();
+    // SAFETY: plain data.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_AS, &mut limit) != 0 {
+            return;
+        }
+        limit.rlim_cur = match (more_mb, taken) {
+            (Some(mb), Some(taken)) if taken < MAX_USUAL_ADDRESSES => {
+                limit.rlim_max.min(taken + STACK_BYTES as u64 + (mb << 20))
+            }
+            _ => limit.rlim_max,
+        };
+        libc::setrlimit(libc::RLIMIT_AS, &limit);
+    }
+}
+
+fn addresses_taken() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split(' ').next()?.parse().ok()?;
+    // SAFETY: no arguments to get wrong.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Some(pages * page.max(1) as u64)
+}
