@@ -32,8 +32,9 @@ std::span<int32_t> TableSegments::append(int32_t row, int32_t start, int32_t cou
   }
   segment.used = needed;
   note_change(row, start);
-  return std::span(cells_).subspan(static_cast<size_t>(segment.begin + start),
-                                   static_cast<size_t>(count));
+  return std::span(cells_)
+      .subspan(static_cast<size_t>(segment.begin))
+      .subspan(static_cast<size_t>(start), static_cast<size_t>(count));
 }
 
 void TableSegments::note_change(int32_t row, int32_t first) {

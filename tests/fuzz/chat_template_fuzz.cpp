@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 libFuzzer target: whatever a template says, it is a text or an error of one
-// line, in bounded time, and the next template is rendered as ever.
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer target: whatever a template says, it is a text or an error of one line, in bounded time, and the
+// next template is rendered as ever.
 #include "text/chat_template.h"
 
 #include "base/check.h"
