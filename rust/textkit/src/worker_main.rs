@@ -173,7 +173,7 @@ fn bounded<T: Send>(
         limit_time(limits.cpu_ms, 0);
     }
     let run = || {
-        take_signal_stack();
+        let _stack = SignalStackInUse::take();
         let body = std::panic::AssertUnwindSafe(body);
         std::panic::catch_unwind(body).unwrap_or_else(|_| Err("the library failed".into()))
     };
@@ -234,15 +234,33 @@ fn catch_limits(socket: &OwnedFd) {
     }
 }
 
-/// An overflow of the usual stack leaves no room for a handler.
-fn take_signal_stack() {
-    let stack = libc::stack_t {
-        ss_sp: SIGNAL_STACK.0.get().cast(),
-        ss_flags: 0,
-        ss_size: SIGNAL_STACK_BYTES,
-    };
-    // SAFETY: the memory lives as long as the process.
-    unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
+/// An overflow of the usual stack leaves no room for a handler. The thread's stack for signals from before comes
+/// back at the end: whoever set it up, as a sanitizer does, frees what it finds then.
+struct SignalStackInUse {
+    before: libc::stack_t,
+}
+
+impl SignalStackInUse {
+    fn take() -> Self {
+        let stack = libc::stack_t {
+            ss_sp: SIGNAL_STACK.0.get().cast(),
+            ss_flags: 0,
+            ss_size: SIGNAL_STACK_BYTES,
+        };
+        // SAFETY: the memory lives as long as the process.
+        unsafe {
+            let mut before: libc::stack_t = std::mem::zeroed();
+            libc::sigaltstack(&stack, &mut before);
+            SignalStackInUse { before }
+        }
+    }
+}
+
+impl Drop for SignalStackInUse {
+    fn drop(&mut self) {
+        // SAFETY: what the thread had when it began.
+        unsafe { libc::sigaltstack(&self.before, std::ptr::null_mut()) };
+    }
 }
 
 /// A signal after so much user and system time of all threads, and one more `then`; 0: none.
