@@ -16,7 +16,8 @@ constexpr int64_t kVocab = 151936;
 constexpr int64_t kMaxRows = 256;
 constexpr int64_t kMaxTop = 20;
 constexpr int64_t kPrompt = 128;
-constexpr int64_t kLen = 1024;  // prompt and output
+constexpr int32_t kPageShift = 10;
+constexpr int64_t kLen = 1 << kPageShift;  // prompt and output
 
 // Normal numbers of deviation `scale`.
 __global__ void fill_normal(float* x, int64_t n, float scale) {
@@ -153,13 +154,11 @@ class SampleBench {
     a.logit_row = make_view<const int32_t>(row_->as<int32_t>(), n);
     a.logit_pos = make_view<const int32_t>(pos_->as<int32_t>(), n);
     a.params = make_view<const SampleParams>(device_params->as<SampleParams>(), kMaxRows);
-    a.tokens = {tokens_->as<int32_t>(),
-                kLen,
-                tokens_->as<int32_t>(),
-                kLen,
+    auto* const tokens = tokens_->as<int32_t>();
+    // One page a row, the page of its number.
+    a.tokens = {{row_->as<int32_t>(), tokens, tokens, 1, kPageShift},
                 prompt_len_->as<int32_t>(),
                 prompt_len_->as<int32_t>(),
-                row_->as<int32_t>(),
                 1};
     BenchBuffer out(static_cast<size_t>(n * (4 + 2 * kMaxTop) * 4));
     auto* const words = out.as<int32_t>();
