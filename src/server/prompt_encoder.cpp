@@ -14,9 +14,9 @@ namespace {
 
 // So many bytes of a beginning for each token that the model takes have more tokens than it takes, as a rule.
 constexpr int64_t kBytesPerToken = 16;
-// A beginning of a text may have more tokens than the text has there, but only at its end. Twice as many as fit are
-// too many with certainty.
-constexpr int64_t kSurely = 2;
+// A beginning may end within a token of the whole text and so have a few tokens more. Twice as many as fit are too many
+// in any case.
+constexpr int64_t kTooManyTimes = 2;
 
 // Up to so many bytes, not within a character.
 std::string_view beginning(std::string_view text, size_t size) {
@@ -30,18 +30,23 @@ std::string_view beginning(std::string_view text, size_t size) {
 
 }  // namespace
 
-PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, int64_t max_model_len)
-    : tokenizer_(tokenizer), max_model_len_(max_model_len) {
-  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-    longest_token_bytes_ = std::max({longest_token_bytes_,
-                                     std::ssize(tokenizer.token_bytes(id)),
-                                     std::ssize(tokenizer.token_text(id))});
-  }
+int64_t PromptEncoder::longest_token_bytes() const {
+  std::call_once(looked_through_, [this] {
+    for (TokenId id = 0; id < tokenizer_.vocab_size(); ++id) {
+      longest_token_bytes_ = std::max({longest_token_bytes_,
+                                       std::ssize(tokenizer_.token_bytes(id)),
+                                       std::ssize(tokenizer_.token_text(id))});
+    }
+  });
+  return longest_token_bytes_;
 }
 
 std::optional<ApiError> PromptEncoder::length_error(std::string_view text,
                                                     const char* field) const {
-  const int64_t num_toks = std::ssize(text) / longest_token_bytes_;
+  if (std::ssize(text) <= max_model_len_) {
+    return std::nullopt;
+  }
+  const int64_t num_toks = std::ssize(text) / longest_token_bytes();
   return num_toks > max_model_len_ ? std::optional(error(text, num_toks, field)) : std::nullopt;
 }
 
@@ -55,7 +60,7 @@ tl::expected<std::vector<TokenId>, ApiError> PromptEncoder::encode(std::string_v
   if (std::ssize(text) > 2 * first_bytes) {
     const std::string_view first = beginning(text, static_cast<size_t>(first_bytes));
     const int64_t num_toks = std::ssize(tokenizer_.encode(first, add_special));
-    if (num_toks > kSurely * max_model_len_) {
+    if (num_toks > kTooManyTimes * max_model_len_) {
       return tl::unexpected(error(text, num_toks, field));
     }
   }

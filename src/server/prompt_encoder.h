@@ -6,6 +6,7 @@
 #include "server/api_error.h"
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,8 @@ class Tokenizer;
 // Thread: any. The tokenizer must outlive it.
 class PromptEncoder {
  public:
-  PromptEncoder(const Tokenizer& tokenizer, int64_t max_model_len);
+  PromptEncoder(const Tokenizer& tokenizer, int64_t max_model_len)
+      : tokenizer_(tokenizer), max_model_len_(max_model_len) {}
 
   // By the length alone: as many tokens of the longest kind as the model takes are shorter. nullopt: it may fit. A
   // tokenizer that drops much of a text, such as long runs of spaces, might have made less of it. field: for the
@@ -35,12 +37,15 @@ class PromptEncoder {
                                                                     const char* field) const;
 
  private:
+  // Looks through the vocabulary once, for the first text that needs it.
+  [[nodiscard]] int64_t longest_token_bytes() const;
   // The error for a text with at least so many tokens.
   [[nodiscard]] ApiError error(std::string_view text, int64_t num_toks, const char* field) const;
 
   const Tokenizer& tokenizer_;
   int64_t max_model_len_;
-  int64_t longest_token_bytes_ = 1;
+  mutable std::once_flag looked_through_;
+  mutable int64_t longest_token_bytes_ = 1;
 };
 
 }  // namespace warprow
