@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-void yield_to_others() {
+void lower_priority() {
   constexpr int kNice = 10;
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
 }
@@ -74,7 +74,7 @@ std::pair<std::string, std::function<void()>> AnswerLane::take() {
 
 void AnswerLane::work() {
   if (limits_.in_background) {
-    yield_to_others();
+    lower_priority();
   }
   std::unique_lock lock(mutex_);
   while (true) {
