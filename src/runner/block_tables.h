@@ -7,6 +7,7 @@
 #include "kv/kv_spec.h"
 #include "runner/staged_writes.h"
 #include "runner/step_limits.h"
+#include "runner/table_segments.h"
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
@@ -14,61 +15,6 @@
 #include <vector>
 
 namespace warprow {
-
-// The block tables of one KV group in one pool of cells. A row's cells lie side by side in a segment, which
-// is moved to a larger one when it is full, and keeps its size for the row's next request. When the
-// pool's end is reached, the segments of live rows are moved together. Where the pool has room for all
-// rows at their longest, each row gets that at once and nothing ever moves.
-//
-// Owns: the host's copy of the cells, from which a segment that moved is staged anew.
-// Thread: the runner's.
-// Invariant: segments do not overlap; cells past a row's used ones are stale.
-class TableSegments {
- public:
-  struct Limits {
-    int32_t num_rows = 0;
-    int32_t max_row_cells = 0;
-    int32_t unit = 1;      // segments are whole units
-    int64_t max_used = 0;  // of all rows together, each rounded up to whole units
-  };
-  explicit TableSegments(const Limits& limits);
-
-  [[nodiscard]] int64_t num_cells() const { return static_cast<int64_t>(cells_.size()); }
-  // Cells that one stage() writes at most.
-  [[nodiscard]] int64_t max_staged() const {
-    return std::min<int64_t>(limits_.max_used, num_cells());
-  }
-
-  // Room for cells [start, start + count) of a row, to be filled by the caller. start 0: of its new
-  // request.
-  std::span<int32_t> append(int32_t row, int32_t start, int32_t count);
-  void release(int32_t row) { rows_[static_cast<size_t>(row)].used = 0; }
-  // Stages what changed since the last call: cells into table `cells`, first cells of rows that moved
-  // into table `begins` at column `group`.
-  void stage(StagedWrites& staged, int32_t cells, int32_t begins, int32_t group);
-
- private:
-  struct Segment {
-    int32_t begin = 0;
-    int32_t capacity = 0;
-    int32_t used = 0;
-    int32_t first_changed = kUnchanged;
-    bool moved = false;
-  };
-  static constexpr int32_t kUnchanged = INT32_MAX;
-
-  void grow(int32_t row, int32_t needed);
-  void move_together();
-  void move(Segment& segment, int32_t to, int32_t capacity);
-  void note_change(int32_t row, int32_t first);
-
-  Limits limits_;
-  int32_t end_ = 0;  // of the last segment
-  std::vector<int32_t> cells_;
-  std::vector<Segment> rows_;     // [num_rows]
-  std::vector<int32_t> changed_;  // rows
-  std::vector<int32_t> order_;    // [num_rows] scratch of move_together
-};
 
 // One block table per KV group, by row, in kernel blocks: a manager block b is written as the
 // kernel blocks b * bpk .. b * bpk + bpk - 1. What they take follows the tokens that the token pool holds.
