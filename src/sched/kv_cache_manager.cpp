@@ -141,7 +141,7 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
     collect_hits(kv, 0);
   }
   if (free_blocks_to_admit(admission.num_known) > pool_.num_free() ||
-      pages_to_grow(kv, admission.num_known) > pages_.num_free()) {
+      lacks_pages(kv, admission.num_known)) {
     return false;
   }
   for (const std::vector<BlockId>& hits : hits_) {
@@ -165,28 +165,30 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
   return true;
 }
 
-int32_t KvCacheManager::blocks_to_grow(const RequestKv& kv, int32_t num_tokens) const {
+bool KvCacheManager::lacks_blocks(const RequestKv& kv, int32_t num_tokens) const {
   int32_t needed = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     needed +=
         std::max(0, ceil_div(num_tokens, groups_[g].block_size) - num_of(kv.tables[g].blocks));
   }
-  return needed;
+  return needed > pool_.num_free();
 }
 
 int32_t KvCacheManager::pages_to_grow(const RequestKv& kv, int32_t num_tokens) const {
   return std::max(0, token_pages_.pages_for(num_tokens) - num_of(kv.pages));
 }
 
+bool KvCacheManager::lacks_pages(const RequestKv& kv, int32_t num_tokens) const {
+  return pages_to_grow(kv, num_tokens) > pages_.num_free();
+}
+
 bool KvCacheManager::waits_for_steps(const RequestKv& kv, int32_t num_tokens) const {
-  const bool lacks_blocks = blocks_to_grow(kv, num_tokens) > pool_.num_free();
-  const bool lacks_pages = pages_to_grow(kv, num_tokens) > pages_.num_free();
-  return (!lacks_blocks || pool_.num_fenced() > 0) && (!lacks_pages || pages_.num_fenced() > 0);
+  return (!lacks_blocks(kv, num_tokens) || pool_.num_fenced() > 0) &&
+         (!lacks_pages(kv, num_tokens) || pages_.num_fenced() > 0);
 }
 
 bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out) {
-  if (blocks_to_grow(kv, num_tokens) > pool_.num_free() ||
-      pages_to_grow(kv, num_tokens) > pages_.num_free()) {
+  if (lacks_blocks(kv, num_tokens) || lacks_pages(kv, num_tokens)) {
     return false;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {

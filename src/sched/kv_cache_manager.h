@@ -127,7 +127,8 @@ class KvCacheManager {
   [[nodiscard]] int32_t aligned_hit(const RequestKv& kv, size_t group, int32_t limit) const;
   void collect_hits(const RequestKv& kv, int32_t num_hit);
   [[nodiscard]] int32_t free_blocks_to_admit(int32_t num_known) const;
-  [[nodiscard]] int32_t blocks_to_grow(const RequestKv& kv, int32_t num_tokens) const;
+  [[nodiscard]] bool lacks_blocks(const RequestKv& kv, int32_t num_tokens) const;
+  [[nodiscard]] bool lacks_pages(const RequestKv& kv, int32_t num_tokens) const;
   [[nodiscard]] int32_t pages_to_grow(const RequestKv& kv, int32_t num_tokens) const;
   void append_blocks(RequestKv& kv, size_t group, int32_t num_tokens);
   void append_pages(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
