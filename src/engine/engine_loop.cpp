@@ -89,10 +89,6 @@ void reserve_output(ModelRunnerOutput& output, size_t max_rows, size_t max_draft
   output.top_logprobs.reserve(max_tokens * kMaxLogprobs);
 }
 
-std::span<const TokenId> slice(const std::vector<TokenId>& ids, Span32 which) {
-  return std::span(ids).subspan(static_cast<size_t>(which.begin), static_cast<size_t>(which.count));
-}
-
 }  // namespace
 
 EngineLoop::EngineLoop(const EngineConfig& config,

@@ -50,8 +50,7 @@ struct OutputBatch {
   void append(OutputBatch& later);
 
   [[nodiscard]] std::span<const TokenId> tokens_of(const OutputDelta& delta) const {
-    return std::span(token_ids).subspan(static_cast<size_t>(delta.tokens.begin),
-                                        static_cast<size_t>(delta.tokens.count));
+    return slice(token_ids, delta.tokens);
   }
 
  private:

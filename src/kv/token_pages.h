@@ -33,6 +33,13 @@ struct TokenPages {
   return {page_size, 1 + 2 * max_num_seqs * ceil_div(max_row_len, page_size)};
 }
 
+// The pool as it was given, or where it has no pages the largest of use.
+[[nodiscard]] inline TokenPages token_pages_or_all(const TokenPages& given,
+                                                   int32_t max_num_seqs,
+                                                   int32_t max_row_len) {
+  return given.num_pages > 0 ? given : all_token_pages(given.page_size, max_num_seqs, max_row_len);
+}
+
 // Pages for rows that hold at most max_tokens together; each may leave a part of its last page empty. At
 // least enough for one row of max_row_len tokens, at most all_token_pages.
 [[nodiscard]] inline TokenPages plan_token_pages(int32_t page_size,

@@ -252,10 +252,7 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
     each(&RunnerFeature::on_row_added, row, step, staged_);
   }
   for (const BlockAppend& append : step.block_appends) {
-    const std::span blocks(step.block_ids);
-    tables_.append(append,
-                   blocks.subspan(static_cast<size_t>(append.blocks.begin),
-                                  static_cast<size_t>(append.blocks.count)));
+    tables_.append(append, slice(step.block_ids, append.blocks));
   }
   tables_.stage(staged_);
   stage_drafts(step);

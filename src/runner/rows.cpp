@@ -62,20 +62,14 @@ RequestRows::RequestRows(Arena& state,
 void RequestRows::append(const PageAppend& append,
                          const SchedulerOutput& out,
                          StagedWrites& staged) {
-  store_.append(append,
-                std::span(out.page_ids)
-                    .subspan(static_cast<size_t>(append.pages.begin),
-                             static_cast<size_t>(append.pages.count)),
-                staged);
+  store_.append(append, slice(out.page_ids, append.pages), staged);
 }
 
 void RequestRows::add(const NewRow& row, const SchedulerOutput& out, StagedWrites& staged) {
   Host& host = hosts_[static_cast<size_t>(index_of(row.row))];
   WR_CHECK(!host.live, "row {} is given out twice", index_of(row.row));
   WR_CHECK_EQ(row.embeds.count + row.tokens.count, row.prefill_len);
-  const auto tokens =
-      std::span(out.token_ids)
-          .subspan(static_cast<size_t>(row.tokens.begin), static_cast<size_t>(row.tokens.count));
+  const std::span tokens = slice(out.token_ids, row.tokens);
   host.live = true;
   host.generation = row.generation;
   host.prefill_len = row.prefill_len;

@@ -24,10 +24,8 @@ struct StepLimits {
   [[nodiscard]] int32_t max_row_len() const {
     return max_model_len + draft_overhang(max_steps_in_flight, max_drafts);
   }
-  [[nodiscard]] TokenPages all_token_pages() const {
-    return token_pages.num_pages > 0
-               ? token_pages
-               : warprow::all_token_pages(token_pages.page_size, max_num_seqs, max_row_len());
+  [[nodiscard]] TokenPages token_pool() const {
+    return token_pages_or_all(token_pages, max_num_seqs, max_row_len());
   }
 };
 

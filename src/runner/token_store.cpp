@@ -13,7 +13,7 @@ TokenStore::TokenStore(Arena& state,
                        Device& device,
                        const StepLimits& limits,
                        StagedTables& staged) {
-  const TokenPages pool = limits.all_token_pages();
+  const TokenPages pool = limits.token_pool();
   WR_CHECK(std::has_single_bit(static_cast<uint32_t>(pool.page_size)),
            "pages of {} tokens; a power of two is needed",
            pool.page_size);

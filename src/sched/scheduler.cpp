@@ -22,13 +22,6 @@ bool wants_whole_prompt(const LiveRequest& r) {
   return r.params.reports_prompt() && r.num_known() == r.prompt_len;
 }
 
-TokenPages token_pages_of(const SchedulerConfig& config) {
-  return config.token_pages.num_pages > 0
-             ? config.token_pages
-             : all_token_pages(
-                   config.token_pages.page_size, config.max_num_seqs, config.max_row_len());
-}
-
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config)
@@ -36,7 +29,8 @@ Scheduler::Scheduler(SchedulerConfig config)
       kv_(config_.kv,
           {.max_step_tokens = config_.max_num_batched_tokens + config_.max_overhang(),
            .max_row_len = config_.max_row_len(),
-           .token_pages = token_pages_of(config_),
+           .token_pages =
+               token_pages_or_all(config_.token_pages, config_.max_num_seqs, config_.max_row_len()),
            .enable_prefix_caching = config_.enable_prefix_caching,
            .fence_freed_blocks = config_.fence_freed_blocks}),
       rows_(config_.max_num_seqs),

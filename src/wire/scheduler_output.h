@@ -6,6 +6,7 @@
 #include "wire/sampling_params.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace warprow {
@@ -16,6 +17,12 @@ struct Span32 {
   int32_t count = 0;
   bool operator==(const Span32&) const = default;
 };
+
+template <typename T>
+[[nodiscard]] std::span<const T> slice(const std::vector<T>& pool, Span32 which) {
+  return std::span(pool).subspan(static_cast<size_t>(which.begin),
+                                 static_cast<size_t>(which.count));
+}
 
 // The most ids that NewRow::stop_ids names.
 inline constexpr int32_t kMaxStopIds = 128;

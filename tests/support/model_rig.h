@@ -208,11 +208,6 @@ class ModelRig {
     }
   }
 
-  static std::span<const TokenId> slice(const std::vector<TokenId>& ids, Span32 which) {
-    return std::span(ids).subspan(static_cast<size_t>(which.begin),
-                                  static_cast<size_t>(which.count));
-  }
-
   [[nodiscard]] RigResult::Top top_of(const TokenLogprobs& logprobs) const {
     RigResult::Top top;
     for (int32_t t = logprobs.top.begin; t < logprobs.top.begin + logprobs.top.count; ++t) {
