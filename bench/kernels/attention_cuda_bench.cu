@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
@@ -40,6 +41,7 @@ struct Options {
   bool settled = true;
   bool shuffled = true;
   int layers = 0;  // 0: more than L2 holds
+  int32_t decode_len = 1;  // rows of more tokens take the prefill kernels
 };
 
 // Everything of a case on the device.
@@ -58,7 +60,10 @@ class Bench {
       const int32_t blocks = (row.len + block - 1) / block;
       num_blocks += blocks;
       max_blocks = std::max(max_blocks, blocks);
-      num_decodes_ += row.queries == 1 ? 1 : 0;
+      if (row.queries <= options.decode_len) {
+        args_.num_decode_rows += 1;
+        args_.num_decode_toks += row.queries;
+      }
       kv_bytes_ += 4.0 * row.len * c.kv_heads * c.dim;
       const double seen = row.queries * (row.len - (row.queries - 1) / 2.0);
       flops_ += 4.0 * seen * c.q_heads * c.dim;
@@ -102,9 +107,9 @@ class Bench {
     args_.seq_lens = make_view<const int32_t>(buffers_.upload(lens), n);
     args_.num_q_heads = c.q_heads;
     args_.scale = 0.0884F;
-    args_.num_decode_rows = num_decodes_;
+    args_.decode_len = options.decode_len;
     args_.settled = options.settled;
-    const size_t scratch = native_attention_scratch_bytes(args_.kv, c.q_heads, n);
+    const size_t scratch = native_attention_scratch_bytes(args_.kv, c.q_heads, n, options.decode_len);
     args_.scratch = make_view(buffers_.allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
   }
 
@@ -148,7 +153,6 @@ class Bench {
   uint16_t* out_ = nullptr;
   size_t layer_elements_ = 0;
   int num_layers_ = 1;
-  int32_t num_decodes_ = 0;
   double kv_bytes_ = 0;
   double flops_ = 0;
   BenchBuffers buffers_;
@@ -194,6 +198,17 @@ std::vector<Case> cases() {
   for (const int32_t n : {1, 32, 256}) {
     all.push_back({"decode " + std::to_string(n) + "x256", 9, 3, 64, repeat(n, 1, 256)});
   }
+  for (const int32_t q_heads : {16, 32, 64}) {
+    for (const auto& [n, queries, len] : std::vector<std::tuple<int32_t, int32_t, int32_t>>{
+             {1, 4, 2048}, {32, 2, 2048}, {32, 4, 2048}, {32, 5, 2048}, {128, 4, 256}, {128, 5, 1024}}) {
+      all.push_back({"drafts " + std::to_string(n) + "x" + std::to_string(queries) + " on " +
+                         std::to_string(len),
+                     q_heads,
+                     8,
+                     128,
+                     repeat(n, queries, len)});
+    }
+  }
   const auto prefill = [&](int32_t n, int32_t queries, int32_t len) {
     all.push_back({"prefill " + std::to_string(n) + "x" + std::to_string(queries) + " on " +
                        std::to_string(len),
@@ -224,7 +239,7 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; anything else names cases, by a
+// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N; anything else names cases, by a
 //   part of their names (none: all).
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
@@ -241,6 +256,8 @@ int main(int argc, char** argv) {
       options.layers = std::atoi(argv[i] + 7);
     } else if (argument.starts_with("block=")) {
       options.block_size = std::atoi(argv[i] + 6);
+    } else if (argument.starts_with("decode_len=")) {
+      options.decode_len = std::atoi(argv[i] + 11);
     } else {
       names.push_back(argument);
     }

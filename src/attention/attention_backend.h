@@ -75,7 +75,8 @@ struct AttentionBatch {
   View<const int32_t, 1> seq_lens;         // [max_num_seqs]
   int32_t num_rows = 0;                    // host; padded
   int32_t num_toks = 0;                    // host; padded
-  int32_t num_decode_rows = 0;             // host; the first rows, that have exactly one token each
+  int32_t num_decode_rows = 0;             // host; the first rows, of at most decode_len tokens each
+  int32_t num_decode_toks = 0;             // host; of those rows, padded
 };
 
 // What the attention of one KV group needs in one step.
@@ -110,6 +111,7 @@ struct AttentionLimits {
   KvLayerView kv;  // shapes only
   int32_t num_heads = 0;
   int32_t max_num_rows = 0;
+  int32_t decode_len = 1;        // tokens of a decode row, at most: 1 plus drafts
   bool batch_invariant = false;  // a query's result must not depend on the rest of the batch
   int32_t max_num_toks = 0;
   int32_t max_num_blocks = 0;   // kernel blocks of one row

@@ -72,6 +72,7 @@ class FlashInferAttention final : public AttentionBackend {
     limits_.max_blocks = limits.max_num_blocks;
     limits_.num_table_cells = limits.num_table_cells;
     limits_.num_sms = device.facts().num_sms;
+    decodes_apart_ = limits.decode_len == 1 && !limits.batch_invariant;
     batch_invariant_ = limits.batch_invariant;
     const std::string_view unmet = flashinfer_unmet_need(limits_);
     WR_CHECK(unmet.empty(), "{}", unmet);
@@ -107,8 +108,7 @@ class FlashInferAttention final : public AttentionBackend {
     args.limits = limits_;
     set_batch(args, metadata);
     args.scratch = scratch_;
-    // A token that is decoded now may be a chunk's last elsewhere, so it takes the same kernel.
-    args.num_decode_rows = batch_invariant_ ? 0 : metadata.batch.num_decode_rows;
+    args.num_decode_rows = decodes_apart_ ? metadata.batch.num_decode_rows : 0;
     args.batch_invariant = batch_invariant_;
     return args;
   }
@@ -116,6 +116,9 @@ class FlashInferAttention final : public AttentionBackend {
   FlashInferLimits limits_;
   View<std::byte, 1> scratch_;
   int32_t window_ = 0;  // of the plan
+  // The decode kernels take one token a row. If batch-invariant no row takes them: a token that is decoded now may be
+  // a chunk's last elsewhere.
+  bool decodes_apart_ = true;
   bool batch_invariant_ = false;
 };
 

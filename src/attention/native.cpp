@@ -45,7 +45,8 @@ class NativeAttention final : public AttentionBackend {
     WR_CHECK_LE(limits.max_num_rows, cuda::kMaxScheduledRows);
     limits_ = limits;
     const auto bytes = static_cast<int64_t>(
-        native_attention_scratch_bytes(limits.kv, limits.num_heads, limits.max_num_rows));
+native_attention_scratch_bytes(
+        limits.kv, limits.num_heads, limits.max_num_rows, limits.decode_len));
     scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
   }
 
@@ -76,6 +77,8 @@ class NativeAttention final : public AttentionBackend {
     set_batch(args, metadata);
     args.scratch = scratch_;
     args.num_decode_rows = metadata.batch.num_decode_rows;
+    args.num_decode_toks = metadata.batch.num_decode_toks;
+    args.decode_len = limits_.decode_len;
     args.batch_invariant = limits_.batch_invariant;
     args.schedule_window = window_;
     return args;

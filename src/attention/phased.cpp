@@ -11,7 +11,7 @@ constexpr const char* kName = "native+flashinfer";
 
 AttentionBatch decode_rows(AttentionBatch batch) {
   batch.num_rows = batch.num_decode_rows;
-  batch.num_toks = batch.num_decode_rows;
+  batch.num_toks = batch.num_decode_toks;
   return batch;
 }
 
@@ -26,6 +26,7 @@ AttentionBatch extend_rows(AttentionBatch batch) {
   batch.seq_lens = from(batch.seq_lens);
   batch.num_rows -= first;
   batch.num_decode_rows = 0;
+  batch.num_decode_toks = 0;
   return batch;
 }
 

@@ -29,6 +29,7 @@ AttentionGroups::AttentionGroups(Device& device,
     of_group.kv = kv_layer_view({groups_, 0}, {group, 0}, nullptr);
     of_group.num_heads = kv.num_heads[g];
     of_group.max_num_rows = limits.max_num_seqs;
+    of_group.decode_len = limits.decode_len();
     of_group.batch_invariant = batch_invariant;
     of_group.max_num_toks = limits.max_num_toks;
     of_group.max_num_blocks = tables.max_blocks(group);
@@ -49,7 +50,8 @@ void AttentionGroups::prepare(Stream& stream,
                 make_view<const int32_t>(inputs.seq_lens, inputs.max_num_seqs),
                 batch.num_rows_padded,
                 batch.num_toks_padded,
-                batch.num_decode_rows};
+                batch.num_decode_rows,
+                batch.num_decode_toks};
   for (size_t g = 0; g < groups_.size(); ++g) {
     base.block_table = tables.view(static_cast<int32_t>(g));
     base.slot_mapping = make_view<const int64_t>(

@@ -34,6 +34,15 @@ void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decod
     }
     rows[at] = row;
   }
+  num_decode_rows = 0;
+  num_decode_toks = 0;
+  for (const ScheduledRow& row : rows) {
+    if (row.num_tokens > decode_len) {
+      break;
+    }
+    ++num_decode_rows;
+    num_decode_toks += row.num_tokens;
+  }
 }
 
 int32_t uniform_query_len(const std::vector<ScheduledRow>& rows) {

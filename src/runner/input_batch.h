@@ -49,7 +49,8 @@ struct InputBatch {
   int32_t num_toks_padded = 0;
   int32_t num_logits = 0;  // a row has 0 to 1 + drafts of them, at its last tokens
   int32_t num_logits_padded = 0;
-  int32_t num_decode_rows = 0;  // the first rows, that have exactly one token each
+  int32_t num_decode_rows = 0;  // the first rows, of at most StepLimits::decode_len() tokens each
+  int32_t num_decode_toks = 0;  // of those rows
   int32_t num_prefill_rows = 0;
   uint32_t sample_rules = 0;  // SampleRules that any row asks for
   GraphMode graph_mode = GraphMode::kNone;
@@ -60,9 +61,9 @@ struct InputBatch {
   StepRows device;                 // views of the uploaded arrays
   std::vector<ScheduledRow> rows;  // host, in batch order
 
-  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by
-  // their number; equal ones keep the scheduler's order. Attention backends rely on it to split
-  // decodes from prefills.
+  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by their number; equal
+  // ones keep the scheduler's order. Counts the decode rows, those of at most decode_len tokens: attention backends
+  // split them from the others.
   void order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len);
 };
 

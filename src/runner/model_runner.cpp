@@ -301,10 +301,6 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
   batch_.num_logits = num_logits;
   batch_.num_prefill_rows = num_prefill_rows;
   batch_.sample_rules = sample_rules;
-  const auto longer = std::find_if(batch_.rows.begin(),
-                                   batch_.rows.end(),
-                                   [](const ScheduledRow& row) { return row.num_tokens != 1; });
-  batch_.num_decode_rows = static_cast<int32_t>(longer - batch_.rows.begin());
   pad_batch(step, vote.eager);
 }
 
@@ -325,7 +321,8 @@ void ModelRunner::pad_batch(const SchedulerOutput& step, bool eager) {
   batch_.sample_graph = sampled > 0;
   batch_.num_logits_padded = std::max(sampled, batch_.num_logits);
   if (choice.mode == GraphMode::kFull) {
-    batch_.num_decode_rows = choice.query_len == 1 ? choice.num_rows : 0;
+    batch_.num_decode_rows = choice.query_len > 0 ? choice.num_rows : 0;
+    batch_.num_decode_toks = choice.query_len * choice.num_rows;
   }
 }
 

@@ -217,6 +217,55 @@ TEST_F(AttentionCudaTest, PrefillWithWindowsSinksSoftCapAndLayouts) {
   check(all);
 }
 
+// Rows of 0 to decode_len queries (drafts behind a token), in one chunk or several.
+TEST_F(AttentionCudaTest, DecodeOfSeveralQueries) {
+  std::mt19937 rng(17);
+  for (const int32_t dim : {64, 128}) {
+    for (const int32_t group : {1, 2, 4, 5, 8, 16}) {
+      for (const int32_t decode_len : {2, 3, 5, 9}) {
+        Case c = with_decodes(decode_rows(23, 1, 900, group));
+        c.dim = dim;
+        c.q_heads = group * c.kv_heads;
+        c.decode_len = decode_len;
+        for (Row& row : c.rows) {
+          row.queries = std::min(static_cast<int32_t>(rng() % (decode_len + 1)), row.len);
+        }
+        c.rows[5].len = 0;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesWithWindowsSinksAndSoftCap) {
+  for (const int32_t window : {0, 1, 16, 100, 1024}) {
+    const bool odd = window % 8 != 0;
+    Case c;
+    for (int32_t len = 4; len <= 600; len += 7) {
+      c.rows.push_back({1 + len % 4, len});
+    }
+    c.num_decode_rows = static_cast<int32_t>(c.rows.size());
+    c.q_heads = 16;
+    c.decode_len = 4;
+    c.window = window;
+    c.sinks = odd;
+    c.soft_cap = odd ? 15.0F : 0.0F;
+    c.rows.push_back({90, 300});
+    c.rows.push_back({5, 1300});
+    check(c);
+  }
+}
+
+// A part of a row's keys may hold none that the first of its queries sees.
+TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfLongRows) {
+  Case c = with_decodes({{5, 5000}, {1, 4097}, {3, 4098}, {5, 33}});
+  c.q_heads = 16;
+  c.decode_len = 5;
+  check(c);
+  c.window = 2;
+  check(c);
+}
+
 TEST_F(AttentionCudaTest, MixedBatches) {
   Case c;
   c.q_heads = 32;

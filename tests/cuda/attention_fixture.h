@@ -37,6 +37,7 @@ struct AttentionCase {
   bool causal = true;
   bool batch_invariant = false;
   int32_t num_decode_rows = 0;
+  int32_t decode_len = 1;
   std::vector<AttentionRow> rows;
 };
 
@@ -154,6 +155,8 @@ class AttentionCudaTest : public CudaTest {
     args.soft_cap = case_.soft_cap;
     args.causal = case_.causal;
     args.num_decode_rows = case_.num_decode_rows;
+    args.num_decode_toks = query_start_loc_[static_cast<size_t>(case_.num_decode_rows)];
+    args.decode_len = case_.decode_len;
     args.batch_invariant = case_.batch_invariant;
     return args;
   }
@@ -177,7 +180,8 @@ class AttentionCudaTest : public CudaTest {
       args.sinks = make_view<const float>(device_.sinks, case_.q_heads);
     }
     const size_t scratch =
-        native_attention_scratch_bytes(kv_, case_.q_heads, static_cast<int32_t>(rows));
+native_attention_scratch_bytes(
+        kv_, case_.q_heads, static_cast<int32_t>(rows), case_.decode_len);
     args.scratch = make_view(poisoned<std::byte>(scratch), static_cast<int64_t>(scratch));
     return args;
   }
@@ -250,7 +254,8 @@ class AttentionCudaTest : public CudaTest {
                  << "heads " << c.q_heads << "/" << c.kv_heads << " dim " << c.dim << " block "
                  << c.block_size << " nhd " << c.nhd << " apart " << c.apart << " layers "
                  << c.num_layers << " window " << c.window << " cap " << c.soft_cap << " sinks "
-                 << c.sinks << " decode rows " << c.num_decode_rows);
+                 << c.sinks << " decode rows " << c.num_decode_rows
+                 << " of " << c.decode_len);
     arena().reset();
     build(c, seed);
     const Result want = run_cpu();

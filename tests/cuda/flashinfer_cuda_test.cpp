@@ -190,7 +190,7 @@ class FlashInferTest : public testing::CudaTest {
     rows.seq_lens = make_view<const int32_t>(upload(seq_lens_), batch.num_rows());
     rows.num_rows = batch.num_rows();
     rows.num_toks = batch.num_toks();
-    rows.num_decode_rows = batch.num_decode_rows();
+    rows.num_decode_rows = rows.num_decode_toks = batch.num_decode_rows();
     AttentionCall& call = on.call;
     call.q = ActView(DType::kBF16, upload(to_bf16(qkv_)), batch.num_toks(), q_cols_, qkv_cols_);
     call.out = poisoned_act(DType::kBF16, batch.num_toks(), q_cols_);
@@ -256,7 +256,7 @@ class FlashInferTest : public testing::CudaTest {
     batch.num_padding = 0;
     make_inputs(batch);
     OnGpu on = put_on_gpu(batch, false);
-    on.metadata.batch.num_decode_rows = 0;
+    on.metadata.batch.num_decode_rows = on.metadata.batch.num_decode_toks = 0;
     on.run(stream());  // loads what capturing may not
     stream().synchronize();
     stream().begin_capture();

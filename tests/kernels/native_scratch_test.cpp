@@ -18,14 +18,14 @@ TEST(NativeScratch, TheScheduleOfOneFiveAnd256Rows) {
     size_t counts, arrivals, prefill_tiles, partials, bytes;
   };
   constexpr std::array<Case, 3> kCases = {{
-      // 32 bytes for each of rows + 5120 items; one int for each row and KV head; rows + 1 ints; and
+      // 44 bytes for each of rows + 5120 items; one int for each row and KV head; rows + 1 ints; and
       // 5120 partial results of 520 floats. Each piece begins at a multiple of 256.
-      {1, 164096, 164352, 164608, 164864, 10814464},
-      {5, 164096, 164352, 164608, 164864, 10814464},
-      {256, 172032, 172288, 180480, 181760, 10831360},
+      {1, 225536, 225792, 226048, 226304, 10875904},
+      {5, 225536, 225792, 226048, 226304, 10875904},
+      {256, 236544, 236800, 244992, 246272, 10895872},
   }};
   for (const Case& c : kCases) {
-    const ScratchLayout layout = native_scratch_layout(8, 4, 128, c.rows);
+    const ScratchLayout layout = native_scratch_layout(8, 4, 128, c.rows, 1);
     EXPECT_EQ(layout.counts, c.counts) << c.rows;
     EXPECT_EQ(layout.arrivals, c.arrivals) << c.rows;
     EXPECT_EQ(layout.prefill_tiles, c.prefill_tiles) << c.rows;

@@ -37,6 +37,18 @@ TEST(InputBatch, DecodesThenShortThenLong) {
   EXPECT_EQ(order_of({1, 3, 40}, 3), "bac");
 }
 
+TEST(InputBatch, DecodeRowsHaveAtMostDecodeLenTokens) {
+  const std::vector<ScheduledRow> rows = {
+      {RowId{0}, 1, 0, 0}, {RowId{1}, 40, 0, 0}, {RowId{2}, 3, 0, 0}, {RowId{3}, 2, 0, 0}};
+  InputBatch batch;
+  batch.order(rows, 3);
+  EXPECT_EQ(batch.num_decode_rows, 3);
+  EXPECT_EQ(batch.num_decode_toks, 6);
+  batch.order(rows, 1);
+  EXPECT_EQ(batch.num_decode_rows, 1);
+  EXPECT_EQ(batch.num_decode_toks, 1);
+}
+
 TEST(InputBatch, UniformQueryLen) {
   EXPECT_EQ(uniform({3, 3, 3}), 3);
   EXPECT_EQ(uniform({3, 3, 2}), 0);

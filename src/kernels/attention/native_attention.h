@@ -8,9 +8,12 @@
 
 namespace warprow {
 
-// Bytes of PagedAttentionArgs::scratch on CUDA, for calls of at most max_rows batch rows; it holds
-// a step's schedule as well. Of kv only the shapes are read.
-size_t native_attention_scratch_bytes(const KvLayerView& kv, int32_t num_q_heads, int32_t max_rows);
+// Bytes of PagedAttentionArgs::scratch on CUDA, for calls of at most max_rows batch rows whose decode rows have
+// decode_len tokens each, at most; it holds a step's schedule as well. Of kv only the shapes are read.
+size_t native_attention_scratch_bytes(const KvLayerView& kv,
+                                      int32_t num_q_heads,
+                                      int32_t max_rows,
+                                      int32_t decode_len);
 
 namespace cuda {
 

@@ -6,49 +6,50 @@
 #include "kernels/attention/native_decode_state.cuh"
 #include "kernels/attention/native_launch.h"
 
-// Formula: paged_attention.h, for rows with one query token.
+// Formula: paged_attention.h, for rows with a few query tokens, taken in chunks of up to 24 (query, head) pairs a KV head.
 // Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
 // Mapping: a grid of as many blocks as the device holds; a block works on pieces (a run of key
-//   tiles of one row, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens,
+//   tiles for one chunk, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens,
 //   warp w takes every fourth from the w-th on, through a ring of its own in shared memory that it
 //   fills by cp.async or, on Hopper, the copy engine, running ahead into the next piece; nothing waits for another warp until a
 //   piece's end, where the warps add up. Scores and outputs are computed transposed (tokens x
-//   heads, dims x heads) on the tensor cores, so that a group of up to 8 heads fills the narrow
-//   side. Of a row that was cut the parts go to scratch; the block that brings the last one adds
+//   pairs, dims x pairs) on the tensor cores, so that up to 8 pairs fill the narrow
+//   side. Of a chunk that was cut the parts go to scratch; the block that brings the last one adds
 //   them up.
 // Bytes moved: the visible keys and values once; of a row that was cut 2 * group * (head_dim + 2) *
 //   4 a part and KV head. About 64 KiB are under way per block, two blocks an SM (more is slower).
 // Numerics: bf16 products, float32 sums, softmax weights rounded to bf16 before they meet the
 //   values. Which tokens are added up first depends on the cuts, so on the whole batch.
-// Preconditions: query token of row r is r; native_schedule ran for these lengths; if settled, what
+// Preconditions: causal, or chunks of one query; native_schedule ran for these lengths; if settled, what
 //   ScheduledAttentionArgs says.
 // Origin: flash-decoding (Dao et al., 2023); our own layout and pipeline.
 namespace warprow::cuda {
 namespace {
 
-// Adds up the parts of a row and KV head.
+// Adds up the parts of a chunk and KV head.
 template <int kDim>
 __device__ void gather_parts(const NativeParams& p, const Piece& piece) {
   const int threads_per_head = kDim / 4;
-  const int64_t floats = partial_floats(p.group, kDim);
+  const int64_t floats = partial_floats(p.decode_pairs, kDim);
+  const int pairs = piece.item.num_toks * p.group;
   const int element = static_cast<int>(threadIdx.x) % threads_per_head * 4;
-  for (int h = static_cast<int>(threadIdx.x) / threads_per_head; h < p.group;
+  for (int h = static_cast<int>(threadIdx.x) / threads_per_head; h < pairs;
        h += kDecodeThreads / threads_per_head) {
     Gathered all;
 #pragma unroll 8
     for (int i = 0; i < piece.item.num_parts; ++i) {
       const float* part =
           p.scratch.partials + ((piece.item.first_part + i) * p.num_kv_heads + piece.head) * floats;
-      const float* tops = part + p.group * kDim + h * 2;
+      const float* tops = part + p.decode_pairs * kDim + h * 2;
       all.add(__ldcg(reinterpret_cast<const float4*>(part + h * kDim + element)),
               __ldcg(tops),
               __ldcg(tops + 1));
     }
-    all.write(p, piece.item.row, piece.head * p.group + h, kDim, element);
+    all.write(p, piece, h, kDim, element);
   }
 }
 
-// Adds up the warps and writes the output of a row, or of a part of one.
+// Adds up the warps and writes the output of a chunk, or of a part of one.
 template <int kDim, int kHeadTiles>
 __device__ void finish_piece(const NativeParams& p, const Piece& piece, const float* exchange) {
   using Sizes = DecodeSizes<kDim, kHeadTiles>;
@@ -56,8 +57,9 @@ __device__ void finish_piece(const NativeParams& p, const Piece& piece, const fl
   const int element = static_cast<int>(threadIdx.x) % threads_per_head * 4;
   const int64_t slot =
       (piece.item.first_part + piece.item.part) * int64_t{p.num_kv_heads} + piece.head;
-  float* part = p.scratch.partials + slot * partial_floats(p.group, kDim);
-  for (int h = static_cast<int>(threadIdx.x) / threads_per_head; h < p.group;
+  float* part = p.scratch.partials + slot * partial_floats(p.decode_pairs, kDim);
+  const int pairs = piece.item.num_toks * p.group;
+  for (int h = static_cast<int>(threadIdx.x) / threads_per_head; h < pairs;
        h += kDecodeThreads / threads_per_head) {
     Gathered all;
 #pragma unroll
@@ -69,12 +71,12 @@ __device__ void finish_piece(const NativeParams& p, const Piece& piece, const fl
               tops[1]);
     }
     if (piece.item.num_parts == 1) {
-      all.write(p, piece.item.row, piece.head * p.group + h, kDim, element);
+      all.write(p, piece, h, kDim, element);
     } else {
       *reinterpret_cast<float4*>(part + h * kDim + element) = all.o;
       if (element == 0) {
-        part[p.group * kDim + h * 2] = all.max;
-        part[p.group * kDim + h * 2 + 1] = all.sum;
+        part[p.decode_pairs * kDim + h * 2] = all.max;
+        part[p.decode_pairs * kDim + h * 2 + 1] = all.sum;
       }
     }
   }
@@ -83,13 +85,13 @@ __device__ void finish_piece(const NativeParams& p, const Piece& piece, const fl
 // What the warps of a block share beside the ring and the exchange.
 struct DecodeShared {
   int32_t slots[PieceQueue::kSlots * PieceQueue::kSlotInts];
-  int32_t part_was_last;  // the part that the piece before brought was its row's last to come
+  int32_t part_was_last;  // the part that the piece before brought was its chunk's last to come
 };
 
-// Says that a part is written, after a barrier behind its writes; true: it was its row's last to
+// Says that a part is written, after a barrier behind its writes; true: it was its chunk's last to
 // come.
 __device__ bool arrive(const NativeParams& p, const Piece& piece) {
-  int32_t* count = p.scratch.arrivals + piece.item.row * p.num_kv_heads + piece.head;
+  int32_t* count = p.scratch.arrivals + piece.item.chunk * p.num_kv_heads + piece.head;
   __threadfence();
   const bool last = atomicAdd(count, 1) == piece.item.num_parts - 1;
   if (last) {
@@ -100,7 +102,7 @@ __device__ bool arrive(const NativeParams& p, const Piece& piece) {
 }
 
 // The warp that finds work: it takes pieces and fetches what they are, and tells which parts were
-// the last of their rows. All of it waits for memory, which the other warps need not notice; the
+// the last of their chunks. All of it waits for memory, which the other warps need not notice; the
 // takes are under way while the arrivals are.
 __device__ void manage(const NativeParams& p, const PieceQueue& queue, DecodeShared& shared) {
   const bool first_lane = threadIdx.x % 32 == 0;
@@ -133,23 +135,22 @@ __device__ void work(const NativeParams& p,
   Piece before = {};
   if (queue.has(0)) {
     const Piece first = queue.get(0);
-    state.load_q(p, first.item.row, first.head);
+    state.load_q(p, first);
   }
   for (int k = 0; queue.has(k); ++k) {
     const Piece piece = queue.get(k);
     state.reset();
-    const int32_t low = p.window > 0 ? piece.item.seq_len - p.window : 0;
     ring.fill(p, queue, k + 1, true);
 #pragma unroll 1
     for (int t = threadIdx.x / 32; t < piece.item.num_tiles; t += kDecodeWarps) {
       const uint32_t stage = ring.front();
-      state.add_tile(p, stage, (piece.item.tile + t) * kDecodeTile, low, piece.item.seq_len);
+      state.add_tile(p, piece.item, stage, (piece.item.tile + t) * kDecodeTile);
       ring.pop();
       ring.fill(p, queue, k + 1, true);
     }
     if (queue.has(k + 1)) {
       const Piece next = queue.get(k + 1);
-      state.load_q(p, next.item.row, next.head);
+      state.load_q(p, next);
     }
     state.put(exchange);
     __syncthreads();
@@ -170,7 +171,7 @@ __device__ void work(const NativeParams& p,
 template <int kDim, int kHeadTiles, typename Copies>
 __global__ void __launch_bounds__(kDecodeAllThreads, DecodeSizes<kDim, kHeadTiles>::kBlocksPerSm)
 decode_kernel(const NativeParams p, const __grid_constant__ Copies copies) {
-  using Sizes = DecodeSizes<kDim, kHeadTiles>;
+  using Sizes = RingSizes<kDim, kHeadTiles, Copies>;
   extern __shared__ __align__(1024) char memory[];
   char* const barriers = memory + Sizes::kRingBytes + Sizes::kExchangeFloats * 4;
   auto& shared = *reinterpret_cast<DecodeShared*>(barriers + Sizes::kBarriers * 8);
@@ -221,7 +222,7 @@ void launch_decode(Stream& stream,
                    const NativeParams& params,
                    const Copies& copies,
                    int32_t num_blocks) {
-  using Sizes = DecodeSizes<kDim, kHeadTiles>;
+  using Sizes = RingSizes<kDim, kHeadTiles, Copies>;
   constexpr int kSharedBytes = Sizes::kSharedBytes + static_cast<int>(sizeof(DecodeShared));
   constexpr auto* kKernel = &decode_kernel<kDim, kHeadTiles, Copies>;
   allow_shared_bytes<kKernel>(kSharedBytes);
@@ -237,10 +238,12 @@ void launch_decode(Stream& stream,
                    const NativeParams& params,
                    const Copies& copies,
                    int32_t num_blocks) {
-  if (params.group <= 8) {
+  if (params.decode_pairs <= 8) {
     launch_decode<kDim, 1>(stream, params, copies, num_blocks);
-  } else {
+  } else if (params.decode_pairs <= 16) {
     launch_decode<kDim, 2>(stream, params, copies, num_blocks);
+  } else {
+    launch_decode<kDim, 3>(stream, params, copies, num_blocks);
   }
 }
 

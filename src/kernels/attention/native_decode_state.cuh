@@ -9,7 +9,7 @@
 namespace warprow::cuda {
 namespace {
 
-// What a warp knows of its tiles of a piece: for each head the running maximum (in powers of two),
+// What a warp knows of its tiles of a piece: for each (query, head) pair the running maximum (in powers of two),
 // the sum of weights (each lane those of its tokens) and the output, transposed.
 template <int kDim, int kHeadTiles>
 struct DecodeState {
@@ -19,19 +19,22 @@ struct DecodeState {
   float max[kHeadTiles][2];
   float sum[kHeadTiles][2];
 
-  // Lane (g, t) holds elements 2t, 2t + 1, 2t + 8, 2t + 9 of every 16 of head g.
-  __device__ void load_q(const NativeParams& p, int32_t row, int32_t kv_head) {
+  // Lane (g, t) holds elements 2t, 2t + 1, 2t + 8, 2t + 9 of every 16 of pair g.
+  __device__ void load_q(const NativeParams& p, const Piece& piece) {
     const int lane = threadIdx.x % 32;
+    const int pairs = piece.item.num_toks * p.group;
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
-      const int head = h * 8 + lane / 4;
-      const auto* from = static_cast<const __nv_bfloat16*>(p.q) + row * p.q_stride +
-                         (kv_head * p.group + head) * kDim + (lane % 4) * 2;
+      const int pair = h * 8 + lane / 4;
+      const int query = pair / p.group;
+      const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
+                         (piece.item.first_tok + query) * p.q_stride +
+                         ((piece.head - query) * p.group + pair) * kDim + (lane % 4) * 2;
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         q[h][s][0] = 0;
         q[h][s][1] = 0;
-        if (head < p.group) {
+        if (pair < pairs) {
           q[h][s][0] = *reinterpret_cast<const uint32_t*>(from + s * 16);
           q[h][s][1] = *reinterpret_cast<const uint32_t*>(from + s * 16 + 8);
         }
@@ -53,7 +56,7 @@ struct DecodeState {
     }
   }
 
-  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for heads 2t and 2t + 1. Four sums
+  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for pairs 2t and 2t + 1. Four sums
   // side by side, since each product waits for the one before it.
   __device__ void score(float (&s)[kHeadTiles][4], uint32_t keys) const {
     using Sizes = DecodeSizes<kDim, kHeadTiles>;
@@ -127,9 +130,28 @@ struct DecodeState {
     }
   }
 
-  // One tile that has arrived: tokens position .. position + 15, of which [low, high) count.
-  __device__ void add_tile(
-      const NativeParams& p, uint32_t stage, int32_t position, int32_t low, int32_t high) {
+  // The scores of tokens that a pair does not see.
+  __device__ static void mask(const NativeParams& p,
+                              const DecodeItem& item,
+                              float (&s)[4],
+                              int h,
+                              int32_t position) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = (h * 8 + lane % 4 * 2 + i % 2) / p.group;
+      const int32_t high = item.seq_len - (item.num_toks - 1 - query);
+      const int32_t low = p.window > 0 ? high - p.window : 0;
+      const int32_t token = position + lane / 4 + (i / 2) * 8;
+      s[i] = token >= low && token < high ? s[i] : -INFINITY;
+    }
+  }
+
+  // One tile that has arrived: tokens position .. position + 15.
+  __device__ void add_tile(const NativeParams& p,
+                           const DecodeItem& item,
+                           uint32_t stage,
+                           int32_t position) {
     using Sizes = DecodeSizes<kDim, kHeadTiles>;
     const int lane = threadIdx.x % 32;
     float s[kHeadTiles][4];
@@ -143,9 +165,10 @@ struct DecodeState {
           stage + Sizes::kHalfBytes + Sizes::place(value_token, 2 * step + lane / 8 % 2));
     }
     uint32_t weights[kHeadTiles][2];
-    const bool whole = position >= low && position + kDecodeTile <= high;
-    if (position + kDecodeTile > high) {
-      clear_values(values, high - position);
+    const bool whole = (p.window == 0 || position >= item.seq_len - p.window) &&
+                       position + kDecodeTile <= item.seq_len - (item.num_toks - 1);
+    if (position + kDecodeTile > item.seq_len) {
+      clear_values(values, item.seq_len - position);
     }
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
@@ -154,11 +177,7 @@ struct DecodeState {
         s[h][i] = to_log2_score(s[h][i], p.scale * kLog2E, p.scale, p.soft_cap);
       }
       if (!whole) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int token = position + lane / 4 + (i / 2) * 8;
-          s[h][i] = token >= low && token < high ? s[h][i] : -INFINITY;
-        }
+        mask(p, item, s[h], h, position);
       }
       weigh(s[h], h);
       weights[h][0] = transpose_matrix(pack_bf16(s[h][0], s[h][1]));
@@ -206,7 +225,7 @@ struct DecodeState {
   }
 };
 
-// Sums of parts: a thread has four elements of one head.
+// Sums of parts: a thread has four elements of one pair.
 struct Gathered {
   float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
   float max = kNoMax;
@@ -225,18 +244,21 @@ struct Gathered {
   }
 
   __device__ void write(
-      const NativeParams& p, int32_t row, int32_t head, int32_t head_dim, int32_t first) {
+      const NativeParams& p, const Piece& piece, int32_t pair, int32_t head_dim, int32_t first) {
+    const int32_t query = pair / p.group;
+    const int64_t tok = piece.item.first_tok + query;
+    const int32_t head = (piece.head - query) * p.group + pair;
     if (p.sinks != nullptr) {
       add({0.0F, 0.0F, 0.0F, 0.0F}, p.sinks[head] * kLog2E, 1.0F);
     }
     const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
-    auto* to = static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + head * head_dim + first;
+    auto* to = static_cast<__nv_bfloat16*>(p.out) + tok * p.out_stride + head * head_dim + first;
     uint2 packed;
     packed.x = pack_bf16(o.x * inverse, o.y * inverse);
     packed.y = pack_bf16(o.z * inverse, o.w * inverse);
     *reinterpret_cast<uint2*>(to) = packed;
     if (p.lse != nullptr && first == 0) {
-      p.lse[row * p.lse_stride + head] = (max + log2f(sum)) * kLn2;
+      p.lse[tok * p.lse_stride + head] = (max + log2f(sum)) * kLn2;
     }
   }
 };

@@ -21,14 +21,10 @@ struct DecodeSizes {
   static constexpr int kChunks = kDim / 8;                   // of 16 bytes in a token's row
   static constexpr int kHalfBytes = kDecodeTile * kDim * 2;  // keys, then values
   static constexpr int kStageBytes = 2 * kHalfBytes;
-  static constexpr int kStages = (kHeadTiles == 1 ? 2 : 5) * 128 / kDim;
   static constexpr int kBlocksPerSm = kHeadTiles == 1 ? 2 : 1;
   static constexpr int kHeads = 8 * kHeadTiles;
   static constexpr int kPitch = kDim + 4;  // floats of a head's output in the exchange
-  static constexpr int kRingBytes = kDecodeWarps * kStages * kStageBytes;
   static constexpr int kExchangeFloats = kDecodeWarps * kHeads * (kPitch + 2);
-  static constexpr int kBarriers = kDecodeWarps * kStages;
-  static constexpr int kSharedBytes = kRingBytes + kExchangeFloats * 4 + kBarriers * 8;
 
   // Where 16 bytes of a token lie among the keys or values of a tile: rows of 128 bytes, swizzled as
   // the copy engine does it.
@@ -41,6 +37,17 @@ struct DecodeSizes {
 struct ThreadCopies {};
 template <typename Copies>
 constexpr bool kEngine = std::is_same_v<Copies, EngineCopies>;
+
+// Other GPUs than Hopper have less shared memory.
+template <int kDim, int kHeadTiles, typename Copies>
+struct RingSizes : DecodeSizes<kDim, kHeadTiles> {
+  using Base = DecodeSizes<kDim, kHeadTiles>;
+  static constexpr int kStages =
+      (kHeadTiles == 1 ? 2 : kEngine<Copies> ? 5 : 3) * 128 / kDim;
+  static constexpr int kRingBytes = kDecodeWarps * kStages * Base::kStageBytes;
+  static constexpr int kBarriers = kDecodeWarps * kStages;
+  static constexpr int kSharedBytes = kRingBytes + Base::kExchangeFloats * 4 + kBarriers * 8;
+};
 
 // Which of its row's blocks a tile is in. Exact for up to 2^32 / (tiles of a block) tiles.
 __device__ __forceinline__ int32_t block_of(const NativeParams& p, int32_t tile) {
@@ -58,6 +65,7 @@ struct Piece {
 struct PieceQueue {
   static constexpr int kSlots = 3;
   static constexpr int kSlotInts = 12;
+  static_assert(kDecodeItemInts == kSlotInts - 1);
   int32_t* slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: there is none)
   int32_t num_pieces;
 
@@ -77,20 +85,22 @@ struct PieceQueue {
     }
     const int lane = threadIdx.x % 32;
     const int32_t item = number / p.num_kv_heads;
-    return lane < 8 ? __ldcg(reinterpret_cast<const int32_t*>(p.scratch.items + item) + lane)
-                    : number - item * p.num_kv_heads;
+    return lane < kDecodeItemInts
+               ? __ldcg(reinterpret_cast<const int32_t*>(p.scratch.items + item) + lane)
+               : number - item * p.num_kv_heads;
   }
   __device__ void put(int k, int32_t fetched) const {
-    if (threadIdx.x % 32 < 9) {
+    if (threadIdx.x % 32 < kSlotInts) {
       slots[k % kSlots * kSlotInts + threadIdx.x % 32] = fetched;
     }
   }
-  [[nodiscard]] __device__ bool has(int k) const { return slots[k % kSlots * kSlotInts + 8] >= 0; }
+  [[nodiscard]] __device__ bool has(int k) const { return slots[(k % kSlots + 1) * kSlotInts - 1] >= 0; }
   [[nodiscard]] __device__ Piece get(int k) const {
     const auto* slot = reinterpret_cast<const int4*>(slots + k % kSlots * kSlotInts);
     const int4 a = slot[0];
     const int4 b = slot[1];
-    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, slot[2].x};
+    const int4 c = slot[2];
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z}, c.w};
   }
 };
 
@@ -160,11 +170,11 @@ struct TileFeed {
     }
     return true;
   }
-  // Whether the tile that was found holds the row's newest token.
+  // Whether the tile that was found holds keys of this step.
   [[nodiscard]] __device__ bool newest() const {
     const int32_t tile =
         piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
-    return (tile + 1) * kDecodeTile >= piece.item.seq_len;
+    return (tile + 1) * kDecodeTile > piece.item.num_old_keys;
   }
 
   // Starts the copy of the tile that was found.
@@ -216,7 +226,7 @@ struct TileFeed {
 // A warp's ring of stages between the feed and the arithmetic.
 template <int kDim, int kHeadTiles, typename Copies>
 struct TileRing {
-  using Sizes = DecodeSizes<kDim, kHeadTiles>;
+  using Sizes = RingSizes<kDim, kHeadTiles, Copies>;
   TileFeed<kDim, Copies> feed;
   const Copies& copies;
   uint32_t base;

@@ -7,12 +7,13 @@
 
 namespace warprow::cuda {
 
-// Key tiles of a decode row that a query at its end sees.
-WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t window) {
-  if (seq_len <= 0) {
+// Key tiles that the last num_toks queries of a sequence see.
+WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t num_toks, int32_t window) {
+  if (seq_len <= 0 || num_toks <= 0) {
     return 0;
   }
-  const int32_t first = window > 0 && seq_len > window ? seq_len - window : 0;
+  const int32_t seen = window + num_toks - 1;
+  const int32_t first = window > 0 && seq_len > seen ? seq_len - seen : 0;
   return (seq_len + kDecodeTile - 1) / kDecodeTile - first / kDecodeTile;
 }
 

@@ -13,22 +13,36 @@ namespace warprow::cuda {
 
 constexpr int32_t kMaxScheduledRows = 3072;           // their prefix sums lie in shared memory
 constexpr int32_t kMaxDecodeBlocks = 320;             // of a decode grid
-constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // of rows that are cut, times KV heads
+constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // of chunks that are cut, times KV heads
 constexpr int32_t kSegmentToks = 16;                  // tokens that surely lie in one kernel block
 constexpr int32_t kDecodeTile = 16;                   // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
 constexpr int32_t kMaxGroup = 16;
+constexpr int32_t kMaxDecodePairs = 24;  // (query, head) pairs of a KV head that a decode block takes at once
 constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to absolute positions
 
-// A run of key tiles of one decode row; with each KV head it is one piece of work.
-struct DecodeItem {
-  int32_t row;          // in the batch
-  int32_t table_begin;  // first cell of the row's block table
-  int32_t seq_len;
-  int32_t tile, num_tiles;  // tile: the first one, counted from the sequence's start
-  int32_t part, num_parts;  // of the row; a row that is not cut is one part
-  int32_t first_part;       // the number of the row's part 0 among the parts of rows that are cut
+// How the queries of a decode row are dealt out: in `chunks` chunks of up to `queries` queries.
+struct DecodeChunks {
+  int32_t queries, chunks;
 };
+WR_HD constexpr DecodeChunks decode_chunks(int32_t group, int32_t decode_len) {
+  const int32_t fit = kMaxDecodePairs / group;
+  const int32_t queries = decode_len < fit ? decode_len : fit;
+  return {queries, (decode_len + queries - 1) / queries};
+}
+
+// A run of key tiles for one chunk of a decode row's queries; with each KV head it is one piece of work.
+struct DecodeItem {
+  int32_t chunk;                // among those of all decode rows
+  int32_t table_begin;          // first cell of the row's block table
+  int32_t first_tok, num_toks;  // the queries, in the batch
+  int32_t seq_len;              // keys that the last of them sees
+  int32_t num_old_keys;         // keys that were there before this step
+  int32_t tile, num_tiles;  // tile: the first one, counted from the sequence's start
+  int32_t part, num_parts;  // of the chunk; one that is not cut is one part
+  int32_t first_part;       // the number of the chunk's part 0 among the parts of those that are cut
+};
+constexpr int32_t kDecodeItemInts = sizeof(DecodeItem) / sizeof(int32_t);
 
 // Block b of the grid works on pieces b and b + num_blocks (piece i: item i / heads, head i %
 // heads), then on whichever is next: multiprocessors differ in how fast they reach memory, by a
@@ -41,15 +55,15 @@ struct DecodeCounts {
 
 // Where things lie in the scratch of one step and KV group.
 struct NativeScratch {
-  DecodeItem* items;  // [max_rows + kMaxParts]
+  DecodeItem* items;  // [max_chunks + kMaxParts]
   DecodeCounts* counts;
-  int32_t* arrivals;       // [max_rows * num_kv_heads], 0 between launches
+  int32_t* arrivals;       // [max_chunks * num_kv_heads], 0 between launches
   int32_t* prefill_tiles;  // [max_rows + 1] query tiles before each row of the prefill part
   float* partials;         // [kMaxParts, partial_floats]
 };
-// Output, maximum and sum of every head of a group, in whole vectors of four.
-WR_HD constexpr int32_t partial_floats(int32_t group, int32_t head_dim) {
-  return (group * (head_dim + 2) + 3) / 4 * 4;
+// Output, maximum and sum of every (query, head) pair of a chunk, in whole vectors of four.
+WR_HD constexpr int32_t partial_floats(int32_t pairs, int32_t head_dim) {
+  return (pairs * (head_dim + 2) + 3) / 4 * 4;
 }
 
 // Byte offsets of the above; items come first. Calls with fewer rows than planned for put the parts
@@ -60,7 +74,8 @@ struct ScratchLayout {
 ScratchLayout native_scratch_layout(int32_t num_kv_heads,
                                     int32_t group,
                                     int32_t head_dim,
-                                    int32_t max_rows);
+                                    int32_t max_rows,
+                                    int32_t decode_len);
 
 struct ScheduleParams {
   BlockTableView block_table;
@@ -69,6 +84,8 @@ struct ScheduleParams {
   const int32_t* seq_lens;
   NativeScratch scratch;
   int32_t num_rows, num_decode_rows;
+  int32_t decode_len;  // tokens of a decode row, at most
+  DecodeChunks chunks;
   int32_t num_kv_heads, group;
   int32_t window;                 // 0: none
   int32_t num_blocks;             // of the decode grid
@@ -91,6 +108,7 @@ struct NativeParams {
   int64_t block_bytes, head_bytes, token_bytes;  // strides of the cache
   NativeScratch scratch;
   int32_t block_size, num_kv_heads, group;
+  int32_t decode_pairs;       // of a chunk, at most
   uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: there is one
   int32_t first_prefill_row, num_rows;
   int32_t schedule_window;  // what the schedule was made with

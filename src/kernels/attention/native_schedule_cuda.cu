@@ -5,12 +5,12 @@
 
 // Formula: cuts a step's decode rows into pieces of work for the decode grid, and numbers the query
 //   tiles of the other rows.
-// Shapes: NativeScratch; rows [0, num_decode_rows) have one query token, the others any number.
-// Mapping: block 0 decode, block 1 prefill; threads over rows.
+// Shapes: NativeScratch; rows [0, num_decode_rows) have 0 to decode_len query tokens, the others any number.
+// Mapping: block 0 decode, block 1 prefill; threads over chunks of rows, and rows.
 // Bytes moved: a few per row and piece; a few microseconds, once a step and KV group.
 // Numerics: integers. Where rows are cut, and so in which order a decode row's sum is made, depends
 //   on the lengths of the whole batch.
-// Preconditions: at most kMaxScheduledRows rows.
+// Preconditions: at most kMaxScheduledRows rows, and chunks of decode rows.
 // Origin: own design; longest pieces first as in list scheduling (Graham, 1969).
 namespace warprow::cuda {
 namespace {
@@ -89,13 +89,13 @@ struct CutCost {
   int32_t parts = 0;
   int32_t tiles = 0;
 
-  __device__ void add_row(const Cutting& cutting, int32_t row_tiles) {
-    const int32_t cut = cutting.parts(row_tiles);
+  __device__ void add_chunk(const Cutting& cutting, int32_t chunk_tiles) {
+    const int32_t cut = cutting.parts(chunk_tiles);
     pieces += cut;
-    tiles += row_tiles;
+    tiles += chunk_tiles;
     if (cut > 0) {
       parts += cut > 1 ? cut : 0;
-      longest = max(longest, (row_tiles + cut - 1) / cut + (cut > 1 ? kPart : kWhole));
+      longest = max(longest, (chunk_tiles + cut - 1) / cut + (cut > 1 ? kPart : kWhole));
     }
   }
   __device__ void add_lanes() {
@@ -114,17 +114,39 @@ struct CutCost {
   }
 };
 
+__device__ int32_t num_chunks(const ScheduleParams& p) {
+  return p.num_decode_rows * p.chunks.chunks;
+}
+
+// The queries of a chunk of a decode row.
+struct Chunk {
+  int32_t row;
+  int32_t first_tok, num_toks;
+  int32_t seq_len;  // DecodeItem
+  int32_t num_old_keys;
+
+  __device__ Chunk(const ScheduleParams& p, int32_t c) : row(c / p.chunks.chunks) {
+    const int32_t row_first = p.decode_len == 1 ? row : p.query_start_loc[row];
+    const int32_t row_toks = p.decode_len == 1 ? 1 : p.query_start_loc[row + 1] - row_first;
+    const int32_t before = c % p.chunks.chunks * p.chunks.queries;
+    first_tok = row_first + before;
+    num_toks = min(row_toks - before, p.chunks.queries);
+    num_old_keys = p.seq_lens[row] - row_toks;
+    seq_len = num_old_keys + before + num_toks;
+  }
+};
+
 // The cheapest of 32 cuts, one for each warp to judge.
 __device__ Cutting choose_cutting(const int32_t* tiles_before, const ScheduleParams& p) {
   __shared__ float costs[32];
-  const int32_t n = p.num_decode_rows;
+  const int32_t n = num_chunks(p);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int32_t share = tiles_before[n] * p.num_kv_heads / p.num_blocks;
   const auto cut = [&](int i) { return Cutting{max(4, share * 8 / (i + 4))}; };
   CutCost cost;
-  for (int32_t r = lane; r < n; r += 32) {
-    cost.add_row(cut(warp), tiles_before[r + 1] - tiles_before[r]);
+  for (int32_t c = lane; c < n; c += 32) {
+    cost.add_chunk(cut(warp), tiles_before[c + 1] - tiles_before[c]);
   }
   cost.add_lanes();
   if (lane == 0) {
@@ -139,15 +161,19 @@ __device__ Cutting choose_cutting(const int32_t* tiles_before, const SchedulePar
 }
 
 __device__ void write_items(const ScheduleParams& p,
-                            int32_t row,
+                            int32_t c,
                             DecodeItem* items,
                             int32_t tiles,
                             int32_t parts,
                             int32_t first_part) {
+  const Chunk chunk(p, c);
   DecodeItem item;
-  item.row = row;
-  item.table_begin = p.block_table.begin_of(p.idx_mapping[row]);
-  item.seq_len = p.seq_lens[row];
+  item.chunk = c;
+  item.table_begin = p.block_table.begin_of(p.idx_mapping[chunk.row]);
+  item.first_tok = chunk.first_tok;
+  item.num_toks = chunk.num_toks;
+  item.seq_len = chunk.seq_len;
+  item.num_old_keys = chunk.num_old_keys;
   item.num_parts = parts;
   item.first_part = first_part;
   const int32_t first = (item.seq_len + kDecodeTile - 1) / kDecodeTile - tiles;
@@ -163,42 +189,44 @@ __device__ void write_items(const ScheduleParams& p,
 
 __device__ void schedule_decode(const ScheduleParams& p) {
   __shared__ int32_t tiles_before[kMaxScheduledRows + 1];
-  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of rows that are to be cut
-  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of rows that stay whole
+  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of chunks that are to be cut
+  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of chunks that stay whole
   __shared__ int32_t num_parts;
-  const int32_t n = p.num_decode_rows;
-  prefix_sums(tiles_before, n, [&](int32_t r) {
-    return p.idx_mapping[r] < 0 ? 0 : decode_tiles(p.seq_lens[r], p.window);
+  const int32_t n = num_chunks(p);
+  prefix_sums(tiles_before, n, [&](int32_t c) {
+    const Chunk chunk(p, c);
+    return p.idx_mapping[chunk.row] < 0 ? 0
+                                        : decode_tiles(chunk.seq_len, chunk.num_toks, p.window);
   });
   const Cutting cutting = choose_cutting(tiles_before, p);
-  const auto tiles_of = [&](int32_t r) { return tiles_before[r + 1] - tiles_before[r]; };
-  prefix_sums(parts_before, n, [&](int32_t r) {
-    const int32_t parts = cutting.parts(tiles_of(r));
+  const auto tiles_of = [&](int32_t c) { return tiles_before[c + 1] - tiles_before[c]; };
+  prefix_sums(parts_before, n, [&](int32_t c) {
+    const int32_t parts = cutting.parts(tiles_of(c));
     return parts > 1 ? parts : 0;
   });
-  // Rows for whose parts there is no room stay whole.
-  const auto parts_of = [&](int32_t r) {
-    const int32_t parts = parts_before[r + 1] - parts_before[r];
-    return parts > 0 && parts_before[r + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
+  // Chunks for whose parts there is no room stay whole.
+  const auto parts_of = [&](int32_t c) {
+    const int32_t parts = parts_before[c + 1] - parts_before[c];
+    return parts > 0 && parts_before[c + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
   };
   // Parts, the longer pieces, come first, so that the blocks end together.
   prefix_sums(
-      items_before, n, [&](int32_t r) { return tiles_of(r) > 0 && parts_of(r) == 1 ? 1 : 0; });
+      items_before, n, [&](int32_t c) { return tiles_of(c) > 0 && parts_of(c) == 1 ? 1 : 0; });
   if (threadIdx.x == 0) {
     num_parts = 0;
   }
   __syncthreads();
-  for (int32_t r = threadIdx.x; r < n; r += kThreads) {
-    if (parts_of(r) > 1) {
-      atomicMax(&num_parts, parts_before[r + 1]);
+  for (int32_t c = threadIdx.x; c < n; c += kThreads) {
+    if (parts_of(c) > 1) {
+      atomicMax(&num_parts, parts_before[c + 1]);
     }
   }
   __syncthreads();
-  for (int32_t r = threadIdx.x; r < n; r += kThreads) {
-    if (tiles_of(r) > 0) {
-      const int32_t parts = parts_of(r);
-      const int32_t first = parts > 1 ? parts_before[r] : num_parts + items_before[r];
-      write_items(p, r, p.scratch.items + first, tiles_of(r), parts, parts_before[r]);
+  for (int32_t c = threadIdx.x; c < n; c += kThreads) {
+    if (tiles_of(c) > 0) {
+      const int32_t parts = parts_of(c);
+      const int32_t first = parts > 1 ? parts_before[c] : num_parts + items_before[c];
+      write_items(p, c, p.scratch.items + first, tiles_of(c), parts, parts_before[c]);
     }
   }
   for (int32_t i = threadIdx.x; i < n * p.num_kv_heads; i += kThreads) {

@@ -59,9 +59,11 @@ struct PagedAttentionArgs {
   float scale = 1.0F;
   float soft_cap = 0.0F;  // 0: none
   bool causal = true;
-  // CUDA: the first rows, known to have exactly one token each, so that token r is of row r. They
-  // take a kernel that cuts long rows up according to the whole batch; batch_invariant forbids it.
+  // CUDA: the first rows, known to have at most decode_len tokens each, num_decode_toks together (padded). They take
+  // a kernel that cuts long rows up according to the whole batch; batch_invariant forbids it.
   int32_t num_decode_rows = 0;
+  int32_t num_decode_toks = 0;
+  int32_t decode_len = 1;
   bool batch_invariant = false;
 };
 

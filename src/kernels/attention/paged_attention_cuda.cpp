@@ -22,23 +22,32 @@ bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 1
 struct Split {
   int32_t num_rows = 0;
   int32_t num_decode_rows = 0;
+  DecodeChunks chunks = {1, 1};
   int32_t decode_blocks = 0;
   int64_t prefill_tiles = 0;  // at most
   bool wide = false;
   bool hopper = false;
 };
 
+// Whether the decode kernel has room for the decode rows' chunks, and their mask.
+bool takes_decode_rows(const PagedAttentionArgs& args, const DecodeChunks& chunks) {
+  return !args.batch_invariant && (args.causal || args.decode_len == 1) &&
+         args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
+}
+
 Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   Split split;
   split.num_rows = static_cast<int32_t>(args.seq_lens.shape[0]);
-  split.num_decode_rows = args.batch_invariant ? 0 : args.num_decode_rows;
-  const int32_t per_sm = group <= 8 ? decode_blocks_per_sm(device) : 1;
+  split.chunks = decode_chunks(group, args.decode_len);
+  split.num_decode_rows = takes_decode_rows(args, split.chunks) ? args.num_decode_rows : 0;
+  const int32_t num_decode_toks = split.num_decode_rows > 0 ? args.num_decode_toks : 0;
+  const int32_t per_sm = split.chunks.queries * group <= 8 ? decode_blocks_per_sm(device) : 1;
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
     // Tiles of 128 where rows fill them and they fill the device, or on Hopper half of it.
-    const int64_t query_rows = (args.q.shape[0] - split.num_decode_rows) * group;
+    const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
     split.hopper = is_hopper(device) && !args.batch_invariant && query_rows >= rows * 64 &&
                    2 * items >= device.num_sms;
@@ -53,7 +62,8 @@ NativeScratch place_scratch(const PagedAttentionArgs& args) {
   const ScratchLayout layout = native_scratch_layout(kv.num_kv_heads,
                                                      args.num_q_heads / kv.num_kv_heads,
                                                      kv.head_dim_k,
-                                                     static_cast<int32_t>(args.seq_lens.shape[0]));
+                                                     static_cast<int32_t>(args.seq_lens.shape[0]),
+                                                     args.decode_len);
   std::byte* base = args.scratch.data;
   NativeScratch scratch;
   scratch.items = reinterpret_cast<DecodeItem*>(base);
@@ -76,6 +86,11 @@ void check_args(const ScheduledAttentionArgs& args) {
   WR_CHECK_LE(args.num_q_heads / kv.num_kv_heads, kMaxGroup);
   WR_CHECK_LE(rows, kMaxScheduledRows);
   WR_CHECK_LE(args.num_decode_rows, rows);
+  WR_CHECK_GE(args.decode_len, 1);
+  WR_CHECK(args.num_decode_toks >= args.num_decode_rows || args.decode_len > 1,
+           "{} decode rows of {} tokens",
+           args.num_decode_rows,
+           args.num_decode_toks);
   WR_CHECK_EQ(args.idx_mapping.shape[0], rows);
   WR_CHECK_EQ(args.query_start_loc.shape[0], rows + 1);
   WR_CHECK(args.schedule_window == 0 ||
@@ -85,7 +100,7 @@ void check_args(const ScheduledAttentionArgs& args) {
            args.schedule_window);
   WR_CHECK_GE(args.scratch.shape[0],
               static_cast<int64_t>(native_attention_scratch_bytes(
-                  kv, args.num_q_heads, static_cast<int32_t>(rows))));
+                  kv, args.num_q_heads, static_cast<int32_t>(rows), args.decode_len)));
 }
 
 NativeParams native_params(const ScheduledAttentionArgs& args, const Split& split) {
@@ -112,6 +127,7 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.block_size = kv.block_size;
   p.num_kv_heads = kv.num_kv_heads;
   p.group = args.num_q_heads / kv.num_kv_heads;
+  p.decode_pairs = split.chunks.queries * p.group;
   const uint64_t tiles = kv.block_size / kDecodeTile;
   p.tiles_reciprocal =
       tiles == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + tiles - 1) / tiles);
@@ -141,6 +157,8 @@ void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
   p.scratch = place_scratch(args);
   p.num_rows = split.num_rows;
   p.num_decode_rows = split.num_decode_rows;
+  p.decode_len = args.decode_len;
+  p.chunks = split.chunks;
   p.num_kv_heads = args.kv.num_kv_heads;
   p.group = args.num_q_heads / args.kv.num_kv_heads;
   p.window = args.schedule_window;
