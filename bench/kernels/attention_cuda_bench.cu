@@ -40,7 +40,7 @@ struct Options {
   bool nhd = false;
   bool settled = true;
   bool shuffled = true;
-  int layers = 0;  // 0: more than L2 holds
+  int layers = 0;          // 0: more than L2 holds
   int32_t decode_len = 1;  // rows of more tokens take the prefill kernels
 };
 
@@ -109,7 +109,8 @@ class Bench {
     args_.scale = 0.0884F;
     args_.decode_len = options.decode_len;
     args_.settled = options.settled;
-    const size_t scratch = native_attention_scratch_bytes(args_.kv, c.q_heads, n, options.decode_len);
+    const size_t scratch =
+        native_attention_scratch_bytes(args_.kv, c.q_heads, n, options.decode_len);
     args_.scratch = make_view(buffers_.allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
   }
 
@@ -199,8 +200,13 @@ std::vector<Case> cases() {
     all.push_back({"decode " + std::to_string(n) + "x256", 9, 3, 64, repeat(n, 1, 256)});
   }
   for (const int32_t q_heads : {16, 32, 64}) {
-    for (const auto& [n, queries, len] : std::vector<std::tuple<int32_t, int32_t, int32_t>>{
-             {1, 4, 2048}, {32, 2, 2048}, {32, 4, 2048}, {32, 5, 2048}, {128, 4, 256}, {128, 5, 1024}}) {
+    for (const auto& [n, queries, len] :
+         std::vector<std::tuple<int32_t, int32_t, int32_t>>{{1, 4, 2048},
+                                                            {32, 2, 2048},
+                                                            {32, 4, 2048},
+                                                            {32, 5, 2048},
+                                                            {128, 4, 256},
+                                                            {128, 5, 1024}}) {
       all.push_back({"drafts " + std::to_string(n) + "x" + std::to_string(queries) + " on " +
                          std::to_string(len),
                      q_heads,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the CUDA side of linear: the skinny and the wide kernel against cuBLASLt, by shape and number
+// Times the CUDA side of linear: sm80_bf16_gemm_small_m and sm90_bf16_gemm_small_m against cuBLASLt, by shape and number
 // of rows, and all linear operations of a model one after the other in one graph.
-//   linear_cuda_bench [shapes] [chain] [sweep] [wide] [once] [Qwen3-0.6B] [Qwen3-8B]
-// Nothing named: shapes and chain, both models. sweep tries other plans of the skinny kernel, wide of
-// the wide one; once runs each shape once, for a profiler.
+//   linear_cuda_bench [shapes] [chain] [sweep] [sm90] [once] [Qwen3-0.6B] [Qwen3-8B]
+// Nothing named: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90 of
+// sm90_bf16_gemm_small_m; once runs each shape once, for a profiler.
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/cublaslt_cuda.h"
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 #include "kernels/norm/rms_norm.h"
 
 #include <algorithm>
@@ -109,13 +109,13 @@ struct Rows {
   BenchBuffer workspace;
 };
 
-SkinnyArgs skinny_args(const Shape& s, const Rows& rows, const void* w, int m) {
-  SkinnyArgs args;
+Sm80GemmArgs sm80_gemm_args(const Shape& s, const Rows& rows, const void* w, int m) {
+  Sm80GemmArgs args;
   args.w = w;
   args.n = s.n;
   args.k = s.k;
   args.m = m;
-  const bool norm = s.norm && skinny_takes_norm(m, s.k);
+  const bool norm = s.norm && sm80_gemm_takes_norm(m, s.k);
   args.x = norm ? rows.residual.as<void>() : rows.x.as<void>();
   args.x_stride = s.k;
   args.norm_weight = norm ? rows.norm.as<float>() : nullptr;
@@ -139,16 +139,16 @@ void run_norm(Stream& stream, const Shape& s, const Rows& rows, int m) {
 void launch_own(Stream& stream,
                 const Shape& s,
                 const Rows& rows,
-                const SkinnyArgs& args,
-                const SkinnyPlan& plan) {
+                const Sm80GemmArgs& args,
+                const Sm80GemmPlan& plan) {
   if (s.norm && args.norm_weight == nullptr) {
     run_norm(stream, s, rows, args.m);
   }
-  skinny(stream, args, plan);
+  sm80_bf16_gemm_small_m(stream, args, plan);
 }
 
-WideArgs wide_args(const Shape& s, const Rows& rows, const void* w, int m) {
-  WideArgs args;
+Sm90GemmArgs sm90_gemm_args(const Shape& s, const Rows& rows, const void* w, int m) {
+  Sm90GemmArgs args;
   args.w = w;
   args.n = s.n;
   args.k = s.k;
@@ -188,16 +188,16 @@ void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const vo
   }
 }
 
-// As linear runs it: by the wide kernel where that is chosen, with norms in halves (what adds leaves
+// As linear runs it: by sm90_bf16_gemm_small_m where that is chosen, with norms in halves (what adds leaves
 // one, what norms takes it; the head's is a kernel), else by the library.
-void run_wide(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
-  if (m > wide_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
+void run_sm90_gemm(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
+  if (m > sm90_gemm_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
     run_lt_operation(stream, s, rows, w, m);
     return;
   }
-  WideArgs args = wide_args(s, rows, w, m);
+  Sm90GemmArgs args = sm90_gemm_args(s, rows, w, m);
   if (s.norm &&
-      (s.y_f32 || m > wide_rows(LinearEpilogue::kAdd, s.k, s.k, stream.device().facts()))) {
+      (s.y_f32 || m > sm90_gemm_rows(LinearEpilogue::kAdd, s.k, s.k, stream.device().facts()))) {
     run_norm(stream, s, rows, m);
   } else if (s.norm) {
     args.squares = rows.squares.as<float>();
@@ -207,7 +207,7 @@ void run_wide(Stream& stream, const Shape& s, const Rows& rows, const void* w, i
     args.next_x = rows.gated.as<void>();
     args.next_squares = rows.squares.as<float>();
   }
-  wide(stream, args);
+  sm90_bf16_gemm_small_m(stream, args);
 }
 
 void tune(Stream& stream, const Model& model, int max_m) {
@@ -250,17 +250,17 @@ void bench_shapes(Stream& stream, const Model& model) {
     const Weights w(s);
     for (const int m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}) {
       std::printf("%-8s m %3d", s.name, m);
-      if (m <= kMaxSkinnyRows) {
-        const SkinnyArgs args = skinny_args(s, rows, nullptr, m);
+      if (m <= kMaxSm80GemmRows) {
+        const Sm80GemmArgs args = sm80_gemm_args(s, rows, nullptr, m);
         print_time("own", s, m, graph_us(stream, w.count, [&](int i) {
-                     SkinnyArgs nth = args;
+                     Sm80GemmArgs nth = args;
                      nth.w = w.nth(i);
-                     launch_own(stream, s, rows, nth, skinny_plan(nth, stream.device().facts()));
+                     launch_own(stream, s, rows, nth, sm80_gemm_plan(nth, stream.device().facts()));
                    }));
       }
-      if (m <= wide_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
-        print_time("wide", s, m, graph_us(stream, w.count, [&](int i) {
-                     wide(stream, wide_args(s, rows, w.nth(i), m));
+      if (m <= sm90_gemm_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
+        print_time("sm90_gemm", s, m, graph_us(stream, w.count, [&](int i) {
+                     sm90_bf16_gemm_small_m(stream, sm90_gemm_args(s, rows, w.nth(i), m));
                    }));
       }
       print_time("Lt ", s, m, graph_us(stream, w.count, [&](int i) {
@@ -276,8 +276,8 @@ void bench_shapes(Stream& stream, const Model& model) {
   }
 }
 
-std::vector<SkinnyPlan> plans_to_try() {
-  std::vector<SkinnyPlan> out;
+std::vector<Sm80GemmPlan> plans_to_try() {
+  std::vector<Sm80GemmPlan> out;
   for (const int tile_rows : {16, 32}) {
     for (const int teams : {1, 2}) {
       for (const int stages : {1, 2, 3, 4}) {
@@ -289,25 +289,25 @@ std::vector<SkinnyPlan> plans_to_try() {
 }
 
 // Whether the plan, made whole, is the one that was asked for.
-bool finish_exactly(SkinnyPlan& plan, const SkinnyArgs& args, const DeviceFacts& device) {
-  const SkinnyPlan asked = plan;
+bool finish_exactly(Sm80GemmPlan& plan, const Sm80GemmArgs& args, const DeviceFacts& device) {
+  const Sm80GemmPlan asked = plan;
   finish_plan(plan, args, device);
   return plan.stages == asked.stages && plan.num_teams == asked.num_teams;
 }
 
-void print_plan(const SkinnyPlan& plan) {
+void print_plan(const Sm80GemmPlan& plan) {
   std::printf(" | %d/%d/%d", plan.tile_rows, plan.num_teams, plan.stages);
 }
 
-// Plans of the skinny kernel for one shape, against the chosen one.
+// Plans of sm80_bf16_gemm_small_m for one shape, against the chosen one.
 void sweep(Stream& stream, const Model& model) {
-  const Rows rows(model, kMaxSkinnyRows);
+  const Rows rows(model, kMaxSm80GemmRows);
   for (const Shape& s : model.shapes) {
     const Weights w(s);
     for (const int m : {1, 8, 16, 32}) {
       std::printf("%s %s m %d:", model.name, s.name, m);
-      for (SkinnyPlan plan : plans_to_try()) {
-        SkinnyArgs args = skinny_args(s, rows, nullptr, m);
+      for (Sm80GemmPlan plan : plans_to_try()) {
+        Sm80GemmArgs args = sm80_gemm_args(s, rows, nullptr, m);
         if (!finish_exactly(plan, args, stream.device().facts())) {
           continue;
         }
@@ -327,8 +327,8 @@ void sweep(Stream& stream, const Model& model) {
   }
 }
 
-std::vector<WidePlan> wide_plans_to_try(const Shape& s, int m) {
-  std::vector<WidePlan> out;
+std::vector<Sm90GemmPlan> wide_plans_to_try(const Shape& s, int m) {
+  std::vector<Sm90GemmPlan> out;
   for (const int groups : {1, 3}) {
     for (const int split : {1, 2, 3, 4, 6, 8}) {
       const int tiles = (s.n + 64 * groups - 1) / (64 * groups);
@@ -338,9 +338,9 @@ std::vector<WidePlan> wide_plans_to_try(const Shape& s, int m) {
         continue;
       }
       int last = 0;
-      for (const int shared : {75 << 10, 112 << 10, kWideSharedBytes}) {
-        WidePlan plan = {.cols = m, .groups = groups, .split = split};
-        plan.stages = std::min(wide_stages(plan, shared), steps);
+      for (const int shared : {75 << 10, 112 << 10, kSm90GemmSharedBytes}) {
+        Sm90GemmPlan plan = {.cols = m, .groups = groups, .split = split};
+        plan.stages = std::min(sm90_gemm_stages(plan, shared), steps);
         if (plan.stages > last && plan.stages >= 2) {
           out.push_back(plan);
         }
@@ -351,28 +351,30 @@ std::vector<WidePlan> wide_plans_to_try(const Shape& s, int m) {
   return out;
 }
 
-// The best plans of the wide kernel, as groups/split/stages, beside the chosen one.
+// The best plans of sm90_bf16_gemm_small_m, as groups/split/stages, beside the chosen one.
 void sweep_wide(Stream& stream, const Model& model) {
-  const Rows rows(model, kMaxWideRows);
+  const Rows rows(model, kMaxSm90GemmRows);
   for (const Shape& s : model.shapes) {
     const Weights w(s);
     for (const int m : {32, 64, 128}) {
-      const auto time_us = [&](const WidePlan& plan) {
+      const auto time_us = [&](const Sm90GemmPlan& plan) {
         return graph_us(
             stream,
             w.count,
-            [&](int i) { wide(stream, wide_args(s, rows, w.nth(i), m), plan); },
+            [&](int i) {
+              sm90_bf16_gemm_small_m(stream, sm90_gemm_args(s, rows, w.nth(i), m), plan);
+            },
             3);
       };
-      std::vector<std::pair<double, WidePlan>> found;
-      for (const WidePlan& plan : wide_plans_to_try(s, m)) {
+      std::vector<std::pair<double, Sm90GemmPlan>> found;
+      for (const Sm90GemmPlan& plan : wide_plans_to_try(s, m)) {
         found.emplace_back(time_us(plan), plan);
       }
       std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
         return a.first < b.first;
       });
       found.resize(std::min<size_t>(found.size(), 8));
-      found.emplace_back(0.0, wide_plan(m, s.n, s.k, stream.device().facts().num_sms));
+      found.emplace_back(0.0, sm90_gemm_plan(m, s.n, s.k, stream.device().facts().num_sms));
       found.back().first = time_us(found.back().second);
       std::printf("%s %s m %d:", model.name, s.name, m);
       for (const auto& [us, plan] : found) {
@@ -420,17 +422,17 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
               chain.bytes / kReadBytesPerSecond * 1e3);
   for (const int m : {1, 2, 4, 8, 12, 16, 32, 48, 64, 128, 256, 512}) {
     std::printf("m %3d", m);
-    if (m <= kMaxSkinnyRows) {
+    if (m <= kMaxSm80GemmRows) {
       const double ms = chain.time_ms(stream, [&](const Shape& s, const void* w) {
-        const SkinnyArgs args = skinny_args(s, rows, w, m);
-        launch_own(stream, s, rows, args, skinny_plan(args, stream.device().facts()));
+        const Sm80GemmArgs args = sm80_gemm_args(s, rows, w, m);
+        launch_own(stream, s, rows, args, sm80_gemm_plan(args, stream.device().facts()));
       });
       std::printf("  own %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
     }
-    if (m <= kMaxWideRows) {
+    if (m <= kMaxSm90GemmRows) {
       const double ms = chain.time_ms(
-          stream, [&](const Shape& s, const void* w) { run_wide(stream, s, rows, w, m); });
-      std::printf("  wide %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
+          stream, [&](const Shape& s, const void* w) { run_sm90_gemm(stream, s, rows, w, m); });
+      std::printf("  sm90 %.3f ms %.2f TB/s", ms, chain.bytes / ms * 1e-9);
     }
     const double ms = chain.time_ms(
         stream, [&](const Shape& s, const void* w) { run_lt(stream, s, rows, w, m); });
@@ -449,8 +451,8 @@ void run_once(Stream& stream, const Model& model) {
   for (const Shape& s : model.shapes) {
     const Weights w(s);
     for (const int m : {1, 8, 16}) {
-      const SkinnyArgs args = skinny_args(s, rows, w.nth(m), m);
-      skinny(stream, args, skinny_plan(args, stream.device().facts()));
+      const Sm80GemmArgs args = sm80_gemm_args(s, rows, w.nth(m), m);
+      sm80_bf16_gemm_small_m(stream, args, sm80_gemm_plan(args, stream.device().facts()));
       stream.synchronize();
     }
   }
@@ -467,7 +469,7 @@ bool named(int argc, char** argv, const char* what) {
 
 int run(int argc, char** argv) {
   const bool all = !named(argc, argv, "shapes") && !named(argc, argv, "chain") &&
-                   !named(argc, argv, "sweep") && !named(argc, argv, "wide");
+                   !named(argc, argv, "sweep") && !named(argc, argv, "sm90_gemm");
   const bool every_model = !named(argc, argv, "Qwen3-0.6B") && !named(argc, argv, "Qwen3-8B");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
@@ -491,7 +493,7 @@ int run(int argc, char** argv) {
     if (named(argc, argv, "sweep")) {
       sweep(stream, model);
     }
-    if (named(argc, argv, "wide")) {
+    if (named(argc, argv, "sm90_gemm")) {
       sweep_wide(stream, model);
     }
     if (named(argc, argv, "once")) {

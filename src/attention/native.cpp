@@ -44,8 +44,7 @@ class NativeAttention final : public AttentionBackend {
     WR_CHECK_LE(limits.num_heads, cuda::kMaxGroup * limits.kv.num_kv_heads);
     WR_CHECK_LE(limits.max_num_rows, cuda::kMaxScheduledRows);
     limits_ = limits;
-    const auto bytes = static_cast<int64_t>(
-native_attention_scratch_bytes(
+    const auto bytes = static_cast<int64_t>(native_attention_scratch_bytes(
         limits.kv, limits.num_heads, limits.max_num_rows, limits.decode_len));
     scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
   }

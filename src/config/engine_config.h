@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-// The engine's settings as the user wishes them. Names follow vLLM's flags. 0 means "decide" where
-// a line says so; resolve() (config/resolve.h) turns wishes into facts.
+// The engine's settings as the user gives them. Names follow vLLM's flags. 0 means "decide" where
+// a line says so; resolve() (config/resolve.h) decides the rest.
 inline constexpr int32_t kNoPrefillLimit = 1 << 24;  // of prefill_toks_per_decode
 
 struct EngineConfig {
@@ -31,7 +31,7 @@ struct EngineConfig {
   std::string attention_backend = "auto";  // a name, or a list by layers: native:0-3,flashinfer
   bool batch_invariant = false;            // on a GPU: no result depends on the rest of its batch
   bool enforce_eager = false;              // no graphs
-  std::string cudagraph_mode = "auto";     // GraphWish (runner/graphs/graph_plan.h), or auto
+  std::string cudagraph_mode = "auto";     // GraphPolicy (runner/graphs/graph_plan.h), or auto
   std::string cudagraph_capture_sizes = "auto";  // "1,2,4,8": token counts that get graphs
   // raw_logprobs | raw_logits | processed_logprobs | processed_logits
   std::string logprobs_mode = "raw_logprobs";

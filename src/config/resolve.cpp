@@ -107,8 +107,8 @@ Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
 
 }  // namespace
 
-Result<ResolvedConfig> resolve(const EngineConfig& wishes, const HostFacts& host) {
-  ResolvedConfig config{wishes};
+Result<ResolvedConfig> resolve(const EngineConfig& config, const HostFacts& host) {
+  ResolvedConfig config{config};
   if (Result<void> decided = decide_device(config, host); !decided) {
     return tl::unexpected(decided.error());
   }

@@ -19,7 +19,7 @@ struct HostFacts {
   int32_t model_max_len = 0;  // 0: not known yet; the checks that need it are left out
 };
 
-// EngineConfig with every wish decided. No zero is left, except max_model_len where the user left
+// EngineConfig with every setting decided. No zero is left, except max_model_len where the user left
 // it to the model (its length and the KV cache decide when the model is there) and, on a GPU,
 // kv_cache_memory_bytes (what the plan of everything else leaves decides). device is "cpu" or
 // "cuda". Invariant: max_num_batched_tokens >= max_num_seqs; without chunked prefill also >=
@@ -28,6 +28,6 @@ struct ResolvedConfig : EngineConfig {};
 
 // The only place where hardware changes a setting. An error names the flags, their values and the
 // limit.
-Result<ResolvedConfig> resolve(const EngineConfig& wishes, const HostFacts& host);
+Result<ResolvedConfig> resolve(const EngineConfig& config, const HostFacts& host);
 
 }  // namespace warprow

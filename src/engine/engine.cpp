@@ -119,14 +119,14 @@ class EngineImpl final : public Engine {
 
   [[nodiscard]] std::optional<std::vector<RequestStatus>> list_requests(
       std::chrono::milliseconds patience) override {
-    auto list = run_errand([this] { return loop_.list_requests(); });
+    auto list = run_task([this] { return loop_.list_requests(); });
     if (!list || list->wait_for(patience) != std::future_status::ready) {
       return std::nullopt;
     }
     return value_of(*list);
   }
   Result<void> reset_prefix_cache() override {
-    auto done = run_errand([this] { return loop_.reset_prefix_cache(); });
+    auto done = run_task([this] { return loop_.reset_prefix_cache(); });
     const std::optional<Result<void>> result = done ? value_of(*done) : std::nullopt;
     return result.value_or(fail(ErrorCode::kInternal, kStopped));
   }
@@ -165,7 +165,7 @@ class EngineImpl final : public Engine {
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const;
   // What the engine thread will make of `work` between two steps; nullopt after its end.
   template <typename Work>
-  auto run_errand(Work work) -> std::optional<std::future<decltype(work())>> {
+  auto run_task(Work work) -> std::optional<std::future<decltype(work())>> {
     auto promise = std::make_shared<std::promise<decltype(work())>>();
     auto future = promise->get_future();
     if (!inbox_.send([promise, work] { promise->set_value(work()); })) {

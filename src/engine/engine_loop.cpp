@@ -235,8 +235,8 @@ void EngineLoop::apply_commands() {
     answer(call);
   }
   publish_stats();
-  for (const Errand& errand : commands_.errands) {
-    errand();
+  for (const Task& task : commands_.tasks) {
+    task();
   }
   outputs_.publish(batch_);
 }

@@ -49,7 +49,7 @@ class EngineLoop {
   [[nodiscard]] const StepLog& steps() const { return steps_; }
   [[nodiscard]] const MaskLog& mask_fills() const { return grammars_.fills(); }
 
-  // On the engine thread alone, as errands.
+  // On the engine thread alone, as tasks.
   [[nodiscard]] std::vector<RequestStatus> list_requests() const {
     return scheduler_.list_requests();
   }

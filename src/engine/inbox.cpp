@@ -10,7 +10,7 @@ void Commands::clear() {
   aborts.clear();
   stopped.clear();
   sleep_calls.clear();
-  errands.clear();
+  tasks.clear();
   closed = false;
 }
 
@@ -54,13 +54,13 @@ bool Inbox::call(SleepCall call) {
   return true;
 }
 
-bool Inbox::send(Errand errand) {
+bool Inbox::send(Task task) {
   {
     const std::scoped_lock lock(mutex_);
     if (pending_.closed) {
       return false;
     }
-    pending_.errands.push_back(std::move(errand));
+    pending_.tasks.push_back(std::move(task));
   }
   wake_up_.notify();
   return true;

@@ -28,7 +28,7 @@ struct SleepCall {
 };
 
 // Something to do between two steps. Dropped without a call when the engine ends.
-using Errand = std::function<void()>;
+using Task = std::function<void()>;
 
 // What the engine thread has been asked since it last looked. Submissions come first: an abort may
 // name one of them.
@@ -37,13 +37,13 @@ struct Commands {
   std::vector<RequestId> aborts;   // by clients
   std::vector<RequestId> stopped;  // by the output thread, which saw a stop string
   std::vector<SleepCall> sleep_calls;
-  std::vector<Errand> errands;
+  std::vector<Task> tasks;
   bool closed = false;
 
   void clear();
   [[nodiscard]] bool empty() const {
     return submissions.empty() && aborts.empty() && stopped.empty() && sleep_calls.empty() &&
-           errands.empty() && !closed;
+           tasks.empty() && !closed;
   }
 };
 
@@ -65,7 +65,7 @@ class Inbox {
   void stop(RequestId id);
   // False after close(): there will be no answer.
   bool call(SleepCall call);
-  bool send(Errand errand);
+  bool send(Task task);
   // Refuses what comes and wakes the engine thread.
   void close();
 

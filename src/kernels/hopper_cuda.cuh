@@ -6,7 +6,7 @@
 
 namespace warprow::cuda {
 
-// Hopper's asynchronous matrix unit, copy engine and barriers (sm_90a). Addresses of shared memory
+// Hopper's wgmma, TMA and mbarriers (sm_90a). Addresses of shared memory
 // are 32 bits wide and of the block's own, unless called remote.
 
 // ---- barriers in shared memory
@@ -40,7 +40,7 @@ __device__ __forceinline__ void named_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-// Orders this thread's writes to shared memory before what the copy engine or matrix unit do.
+// Orders this thread's writes to shared memory before what TMA and wgmma read and write.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

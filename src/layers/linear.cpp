@@ -112,7 +112,7 @@ void Linear::forward(Stream& stream,
     args.normed = {workspace.normed.dtype, workspace.normed.data, toks, in.x.shape[1]};
   }
   if (epilogue != LinearEpilogue::kStore) {
-    args.wide = {workspace.wide.dtype, workspace.wide.data, toks, num_outputs_};
+    args.product = {workspace.product.dtype, workspace.product.data, toks, num_outputs_};
   }
   linear(stream, args);
 }

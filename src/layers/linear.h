@@ -25,7 +25,7 @@ struct LinearMode {
 // Memory that every linear layer of a model shares, for its largest step.
 struct LinearWorkspace {
   ActView normed;                // [max_num_toks, most inputs of a layer behind a norm]
-  ActView wide;                  // [max_num_toks, most outputs of a layer that gates or adds]
+  ActView product;               // [max_num_toks, most outputs of a layer that gates or adds]
   float* squares = nullptr;      // [max_num_toks, most inputs of a layer behind a norm / 64]
   ActView joined;                // f32 [max_num_toks, hidden_size]  a product of Join, or empty
   std::byte* scratch = nullptr;  // linear_scratch_bytes

@@ -227,7 +227,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
   // The final norm's output is not needed before the last layer is done with its own norms.
   buffers_.linear.normed = buffers_.hidden;
   buffers_.linear.squares = workspace.alloc<float>(toks * ceil_div<int64_t>(hidden, 64));
-  buffers_.linear.wide = activations(std::max(2 * intermediate, hidden));
+  buffers_.linear.product = activations(std::max(2 * intermediate, hidden));
   if (!plain) {
     buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);
   }
@@ -310,7 +310,7 @@ void Decoder::feed_forward(Stream& stream,
   if (layer.activation == Activation::kSilu) {
     layer.gate_up.forward(stream, in, activated, LinearEpilogue::kSwiGlu, workspace);
   } else {
-    const ActView gate_up = part_of(workspace.wide, toks, 2 * int64_t{layer.intermediate_size});
+    const ActView gate_up = part_of(workspace.product, toks, 2 * int64_t{layer.intermediate_size});
     layer.gate_up.forward(stream, in, gate_up, LinearEpilogue::kStore, workspace);
     gelu_and_mul(stream, {gate_up, activated});
   }

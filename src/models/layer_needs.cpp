@@ -5,7 +5,7 @@
 
 namespace warprow {
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
-                             const KvWish& wish,
+                             const KvOptions& wish,
                              std::span<const std::string> backends) {
   WR_CHECK(backends.empty() || backends.size() == spec.layers.size());
   std::vector<KvNeed> needs(spec.layers.size());
@@ -29,7 +29,7 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
 }
 
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
-                       const KvWish& wish,
+                       const KvOptions& wish,
                        std::span<const std::string> backends) {
   const std::vector<KvNeed> needs = kv_needs(spec, wish, backends);
   return plan_kv({&needs, 1}, wish.layout);

@@ -16,7 +16,7 @@ namespace warprow {
 // What the layers of one decoder need of others, read from its spec.
 
 // What a run wishes of every layer's cache.
-struct KvWish {
+struct KvOptions {
   DType dtype = DType::kBF16;
   int32_t block_size = 16;
   int32_t kernel_block_size = 16;
@@ -25,12 +25,12 @@ struct KvWish {
 
 // By layer. backends: of each layer's attention; empty: auto for all.
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
-                             const KvWish& wish,
+                             const KvOptions& wish,
                              std::span<const std::string> backends = {});
 
 // The plan of a rank with this one model.
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
-                       const KvWish& wish,
+                       const KvOptions& wish,
                        std::span<const std::string> backends = {});
 
 // What the layers of a KV group need of their attention backend, a need for each. `layers`: those of

@@ -34,9 +34,10 @@ Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
   return sizes;
 }
 
-// Room for every size captured in each way that the wish allows.
+// Room for every size captured in each way that the policy allows.
 void reserve_graphs(GraphOptions& graphs, int64_t num_layers) {
-  const bool pieces = graphs.wish != GraphWish::kFullDecodeOnly && graphs.wish != GraphWish::kNone;
+  const bool pieces =
+      graphs.policy != GraphPolicy::kFullDecodeOnly && graphs.policy != GraphPolicy::kNone;
   const int64_t whole_bytes = kGraphBytes + num_layers * kGraphLayerBytes;
   const int64_t pieces_bytes = pieces ? (num_layers + 1) * kGraphBytes : 0;
   const int64_t per_size = whole_bytes + pieces_bytes + kSampleGraphsPerSize * kGraphBytes;
@@ -49,13 +50,13 @@ void reserve_graphs(GraphOptions& graphs, int64_t num_layers) {
 
 Result<GraphOptions> decide_graphs(const ResolvedConfig& config, int32_t num_layers) {
   GraphOptions graphs;
-  const Result<GraphWish> wish = parse_graph_wish(config.cudagraph_mode);
+  const Result<GraphPolicy> policy = parse_graph_policy(config.cudagraph_mode);
   Result<std::vector<int32_t>> sizes = capture_sizes(config);
-  if (!wish || !sizes) {
-    return tl::unexpected(!wish ? wish.error() : sizes.error());
+  if (!policy || !sizes) {
+    return tl::unexpected(!policy ? policy.error() : sizes.error());
   }
-  graphs.wish = *wish;
-  if (graphs.wish == GraphWish::kNone) {
+  graphs.policy = *policy;
+  if (graphs.policy == GraphPolicy::kNone) {
     return graphs;
   }
   graphs.sizes = *std::move(sizes);

@@ -16,7 +16,7 @@ struct MachineFacts {
   DeviceFacts gpu;          // kind kCuda when there is one
   std::string why_no_cuda;  // when there is none
 };
-// What is here, for a wish of EngineConfig::device: "cpu" does not look for a GPU, and the name of a
+// The facts of the devices here, for a value of EngineConfig::device: "cpu" does not look for a GPU, and the name of a
 // known GPU stands in for one. ordinal: which GPU.
 MachineFacts this_machine(const std::string& device = "cpu", int32_t ordinal = 0);
 HostFacts host_facts(const MachineFacts& machine);

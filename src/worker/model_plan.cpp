@@ -74,9 +74,9 @@ Result<void> decide_options(ModelPlan& plan) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("attention_backend: {}", backends.error().message));
   }
-  KvWish wish{kv_dtype, config.block_size, kernel_block, {}};
-  wish.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
-  Result<KvPlan> kv = plan_kv(plan.spec, wish, *backends);
+  KvOptions options{kv_dtype, config.block_size, kernel_block, {}};
+  options.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
+  Result<KvPlan> kv = plan_kv(plan.spec, options, *backends);
   if (!kv) {
     return tl::unexpected(kv.error());
   }
@@ -111,15 +111,15 @@ void grant_memory(ModelPlan& plan) {
 
 }  // namespace
 
-Result<ModelPlan> plan_model(const EngineConfig& wishes,
+Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,
                              const RunnerOptions& runner) {
   ModelPlan plan;
   plan.runner = runner;
   plan.pages_are_given = runner.token_pages.num_pages > 0;
   const WeightFiles weights =
-      wishes.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
-  auto files = resolve_model(wishes.model, CachePaths::from_environment(), weights);
+      settings.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
+  auto files = resolve_model(settings.model, CachePaths::from_environment(), weights);
   if (!files) {
     return tl::unexpected(files.error());
   }
@@ -135,7 +135,7 @@ Result<ModelPlan> plan_model(const EngineConfig& wishes,
   plan.spec = std::move(*spec);
   HostFacts host = host_facts(machine);
   host.model_max_len = plan.spec.max_position;
-  auto config = resolve(wishes, host);
+  auto config = resolve(settings, host);
   if (!config) {
     return tl::unexpected(config.error());
   }
@@ -146,7 +146,7 @@ Result<ModelPlan> plan_model(const EngineConfig& wishes,
   }
   grant_memory(plan);
   try {
-    if (auto sized = size_memory(plan, wishes.max_model_len, measure); !sized) {
+    if (auto sized = size_memory(plan, settings.max_model_len, measure); !sized) {
       return tl::unexpected(sized.error());
     }
   } catch (const StartupError& error) {  // a tensor that is missing or has the wrong shape

@@ -45,10 +45,10 @@ struct ModelPlan {
   }
 };
 
-// Errors: a model that cannot be found, read or supported; wishes that contradict each other or the
+// Errors: a model that cannot be found, read or supported; settings that contradict each other or the
 // model; too little memory, with the numbers.
-// runner: what no wish says, drafts and features; the rest of it is decided here.
-Result<ModelPlan> plan_model(const EngineConfig& wishes,
+// runner: what no setting says, drafts and features; the rest of it is decided here.
+Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,
                              const RunnerOptions& runner = {});
 

@@ -49,7 +49,7 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
 // writes into it, and zero_kv_cache comes before the first request.
 void give_kv_cache(Rank& rank, const ModelPlan& plan, Device& device);
 
-// Kernels may weigh a masked value by zero, which only a finite one survives: so every cell is zero
+// Kernels may multiply a masked value by zero, and 0 x NaN = NaN: so every cell is zero
 // before a request's first step. The device is idle; waits for it.
 void zero_kv_cache(Stream& stream, KvCache& cache);
 

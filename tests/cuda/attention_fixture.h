@@ -179,8 +179,7 @@ class AttentionCudaTest : public CudaTest {
     if (case_.sinks) {
       args.sinks = make_view<const float>(device_.sinks, case_.q_heads);
     }
-    const size_t scratch =
-native_attention_scratch_bytes(
+    const size_t scratch = native_attention_scratch_bytes(
         kv_, case_.q_heads, static_cast<int32_t>(rows), case_.decode_len);
     args.scratch = make_view(poisoned<std::byte>(scratch), static_cast<int64_t>(scratch));
     return args;
@@ -254,8 +253,7 @@ native_attention_scratch_bytes(
                  << "heads " << c.q_heads << "/" << c.kv_heads << " dim " << c.dim << " block "
                  << c.block_size << " nhd " << c.nhd << " apart " << c.apart << " layers "
                  << c.num_layers << " window " << c.window << " cap " << c.soft_cap << " sinks "
-                 << c.sinks << " decode rows " << c.num_decode_rows
-                 << " of " << c.decode_len);
+                 << c.sinks << " decode rows " << c.num_decode_rows << " of " << c.decode_len);
     arena().reset();
     build(c, seed);
     const Result want = run_cpu();

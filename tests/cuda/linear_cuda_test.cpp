@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear.h"
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <cmath>
@@ -150,7 +150,7 @@ class LinearCudaTest : public CudaTest {
       fill_y(c, in, args.y);
     }
     if (c.epilogue == LinearEpilogue::kSwiGlu) {
-      args.wide = poisoned_act(DType::kBF16, c.m, c.n);
+      args.product = poisoned_act(DType::kBF16, c.m, c.n);
     }
     LinearSegment& segment = args.segments[0];
     segment.w.kind = PackedKind::kBF16;
@@ -288,7 +288,7 @@ TEST_F(LinearCudaTest, NormInHalves) {
                                            {sum.n, sum.k, DType::kF32, LinearEpilogue::kAdd},
                                            {behind.n, behind.k, DType::kBF16, epilogue})
                               .has(m);
-      EXPECT_EQ(halved, is_hopper() && m > 8 && m <= cuda::kMaxWideRows);
+      EXPECT_EQ(halved, is_hopper() && m > 8 && m <= cuda::kMaxSm90GemmRows);
       LinearArgs first = args_of(sum, draw(sum, 8));
       first.next_norm = halved ? &norm : nullptr;
       linear(stream(), first);
@@ -329,13 +329,13 @@ TEST_F(LinearCudaTest, NoRowsDoNothing) {
 }
 
 // However the work is cut, the order of additions is one.
-TEST_F(LinearCudaTest, EveryPlanOfTheSkinnyKernelGivesTheSame) {
+TEST_F(LinearCudaTest, EveryPlanOfSm80GemmGivesTheSame) {
   for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
     for (const int32_t m : {1, 7, 8, 13, 16, 27, 32}) {
       arena().reset();
       Case c = {.m = m, .n = 132 * 48 + 40, .k = 1416, .epilogue = epilogue};
       const Inputs in = draw(c, 5);
-      cuda::SkinnyArgs args;
+      cuda::Sm80GemmArgs args;
       args.w = upload(to_bf16(in.w));
       args.x = upload(to_bf16(in.x));
       args.x_stride = c.k;
@@ -349,13 +349,14 @@ TEST_F(LinearCudaTest, EveryPlanOfTheSkinnyKernelGivesTheSame) {
       for (const int32_t tile_rows : {16, 32}) {
         for (const int32_t teams : {1, 2}) {
           for (const int32_t stages : {1, 2, 4}) {
-            cuda::SkinnyPlan plan = {.tile_rows = tile_rows, .num_teams = teams, .stages = stages};
+            cuda::Sm80GemmPlan plan = {
+                .tile_rows = tile_rows, .num_teams = teams, .stages = stages};
             cuda::finish_plan(plan, args, gpu().facts());
             if (plan.stages == 0) {
               continue;
             }
             stream().fill(args.y, 0xff, static_cast<size_t>(m * c.outputs()) * 2);
-            cuda::skinny(stream(), args, plan);
+            cuda::sm80_bf16_gemm_small_m(stream(), args, plan);
             const std::vector<uint16_t> y =
                 download(static_cast<uint16_t*>(args.y), static_cast<size_t>(m * c.outputs()));
             first = first.empty() ? y : first;
@@ -371,7 +372,7 @@ TEST_F(LinearCudaTest, EveryPlanOfTheSkinnyKernelGivesTheSame) {
 // The plans whose blocks share a tile differ only in where a sum is cut; the others give the same.
 TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
   if (!is_hopper()) {
-    GTEST_SKIP() << "the wide kernel needs a GPU of compute capability 9.0";
+    GTEST_SKIP() << "sm90_bf16_gemm_small_m needs a GPU of compute capability 9.0";
   }
   for (const LinearEpilogue epilogue :
        {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
@@ -381,7 +382,7 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
       const Case c = {.m = cols - 5, .n = 600, .k = 584, .epilogue = epilogue, .y_f32 = true};
       const Inputs in = draw(c, 6);
       const std::vector<double> want = reference(c, in);
-      cuda::WideArgs args;
+      cuda::Sm90GemmArgs args;
       args.w = upload(to_bf16(in.w));
       args.x = upload(to_bf16(in.x));
       args.x_stride = c.k;
@@ -397,8 +398,8 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
         std::vector<float> first;
         for (const auto& [groups, stages] :
              {std::pair{1, 4}, {1, 3}, {1, 8}, {3, 2}, {3, 3}, {3, 4}}) {
-          const cuda::WidePlan plan = {cols, groups, split, stages};
-          if (cuda::wide_stages(plan, cuda::kWideSharedBytes) < stages) {
+          const cuda::Sm90GemmPlan plan = {cols, groups, split, stages};
+          if (cuda::sm90_gemm_stages(plan, cuda::kSm90GemmSharedBytes) < stages) {
             continue;
           }
           if (add) {
@@ -406,7 +407,7 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
           } else {
             stream().fill(args.y, 0xff, count * sizeof(float));
           }
-          cuda::wide(stream(), args, plan);
+          cuda::sm90_bf16_gemm_small_m(stream(), args, plan);
           const std::vector<float> y = download(static_cast<float*>(args.y), count);
           for (size_t i = 0; i < count; ++i) {
             ASSERT_NEAR(y[i], want[i], 1e-4 * std::fabs(want[i]) + 1e-4)

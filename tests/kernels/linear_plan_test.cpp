@@ -2,8 +2,8 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "device/cuda_device.h"
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 
 #include <utility>
 
@@ -40,23 +40,23 @@ class Hash {
 };
 
 void mix_wide_plans(Hash& hash, int32_t n, int32_t k) {
-  for (int32_t m = 1; m <= cuda::kMaxWideRows; ++m) {
-    const cuda::WidePlan plan = cuda::wide_plan(m, n, k, h200().num_sms);
+  for (int32_t m = 1; m <= cuda::kMaxSm90GemmRows; ++m) {
+    const cuda::Sm90GemmPlan plan = cuda::sm90_gemm_plan(m, n, k, h200().num_sms);
     hash.mix(plan.cols, plan.groups, plan.split, plan.stages);
   }
 }
 
-void mix_skinny_plans(Hash& hash, LinearEpilogue epilogue, int32_t n, int32_t k) {
+void mix_sm80_plans(Hash& hash, LinearEpilogue epilogue, int32_t n, int32_t k) {
   const float weight = 1.0F;
-  for (int32_t m = 1; m <= cuda::kMaxSkinnyRows; ++m) {
+  for (int32_t m = 1; m <= cuda::kMaxSm80GemmRows; ++m) {
     for (const bool norm : {false, true}) {
-      cuda::SkinnyArgs args;
+      cuda::Sm80GemmArgs args;
       args.m = m;
       args.n = n;
       args.k = k;
       args.epilogue = epilogue;
-      args.norm_weight = norm && cuda::skinny_takes_norm(m, k) ? &weight : nullptr;
-      const cuda::SkinnyPlan plan = cuda::skinny_plan(args, h200());
+      args.norm_weight = norm && cuda::sm80_gemm_takes_norm(m, k) ? &weight : nullptr;
+      const cuda::Sm80GemmPlan plan = cuda::sm80_gemm_plan(args, h200());
       hash.mix(plan.tile_rows, plan.num_teams, plan.stages, plan.row_groups);
       hash.mix(plan.num_tiles, plan.num_blocks, plan.shared_bytes);
     }
@@ -73,15 +73,15 @@ TEST(LinearPlan, OfAnH200AreTheMeasuredOnes) {
           5120, 6144, 8192, 11008, 12288, 24576, 25152, 28672, 49152, 128256, 151936}) {
       for (const int32_t k :
            {64, 192, 576, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 8192, 12288, 14336, 28672}) {
-        hash.mix(cuda::wide_leaves_norm(epilogue, n));
+        hash.mix(cuda::sm90_gemm_leaves_norm(epilogue, n));
         for (const bool batch_invariant : {false, true}) {
           LinearShape product = shape(n, k, epilogue);
           product.batch_invariant = batch_invariant;
           const cuda::OwnRows own = cuda::own_rows(product, h200());
-          hash.mix(own.skinny, own.all);
+          hash.mix(own.sm80, own.all);
         }
         mix_wide_plans(hash, n, k);
-        mix_skinny_plans(hash, epilogue, n, k);
+        mix_sm80_plans(hash, epilogue, n, k);
       }
     }
   }
@@ -103,8 +103,8 @@ TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
   EXPECT_FALSE(large.has(65));
   for (int64_t m = 1; m <= 200; ++m) {
     EXPECT_EQ(large.has(m),
-              cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kWide &&
-                  cuda::linear_path(gate, m, h200()) == cuda::LinearPath::kWide);
+              cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kSm90Gemm &&
+                  cuda::linear_path(gate, m, h200()) == cuda::LinearPath::kSm90Gemm);
   }
 }
 
@@ -131,7 +131,7 @@ TEST(LinearPlan, NoHalvesWithoutTheKernel) {
   EXPECT_TRUE(none(h200(), shape(1024, 2048, kStore)));
 }
 
-TEST(SkinnyPlan, FitsSmallerDevices) {
+TEST(Sm80GemmPlan, FitsSmallerDevices) {
   for (const int32_t bytes : {99 * 1024, 163 * 1024, 227 * 1024}) {
     DeviceFacts smaller;
     smaller.kind = DeviceKind::kCuda;
@@ -147,13 +147,13 @@ TEST(SkinnyPlan, FitsSmallerDevices) {
                                {576, 1536},
                                {7168, 28672}}) {
       for (int32_t m = 1; m <= 16; ++m) {
-        cuda::SkinnyArgs args;
+        cuda::Sm80GemmArgs args;
         args.m = m;
         args.n = n;
         args.k = k;
         const float weight = 1.0F;
-        args.norm_weight = cuda::skinny_takes_norm(m, k) ? &weight : nullptr;
-        const cuda::SkinnyPlan plan = cuda::skinny_plan(args, smaller);
+        args.norm_weight = cuda::sm80_gemm_takes_norm(m, k) ? &weight : nullptr;
+        const cuda::Sm80GemmPlan plan = cuda::sm80_gemm_plan(args, smaller);
         EXPECT_GE(plan.stages, 1) << n << " x " << k << " rows " << m;
         EXPECT_LE(plan.shared_bytes, static_cast<size_t>(bytes)) << n << " x " << k;
       }

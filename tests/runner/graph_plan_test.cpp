@@ -12,20 +12,20 @@
 namespace warprow {
 namespace {
 
-GraphPlan plan_of(GraphWish wish,
+GraphPlan plan_of(GraphPolicy policy,
                   GraphSupport weakest,
                   std::vector<int32_t> sizes,
                   int32_t decode_len = 1,
                   int32_t max_num_seqs = 16) {
   GraphOptions options;
-  options.wish = wish;
+  options.policy = policy;
   options.sizes = std::move(sizes);
   return {options, weakest, decode_len, max_num_seqs};
 }
 
 GraphPlan plan_of(std::vector<int32_t> sizes) {
   return plan_of(
-      GraphWish::kFullAndPiecewise, GraphSupport::kUniformSingleTokenDecode, std::move(sizes));
+      GraphPolicy::kFullAndPiecewise, GraphSupport::kUniformSingleTokenDecode, std::move(sizes));
 }
 
 StepShape decodes(int32_t rows, int32_t query_len = 1) {
@@ -64,7 +64,7 @@ TEST(GraphPlan, MixedStepsPadTokensOnly) {
 
 TEST(GraphPlan, DecodesWithDraftsArePaddedToWholeRows) {
   const GraphPlan plan = plan_of(
-      GraphWish::kFullAndPiecewise, GraphSupport::kUniformBatch, {1, 2, 4, 8, 16, 24}, 3, 16);
+      GraphPolicy::kFullAndPiecewise, GraphSupport::kUniformBatch, {1, 2, 4, 8, 16, 24}, 3, 16);
   // 12 tokens: 16 is rounded up to six rows, not passed over for pieces.
   expect_choice(plan.choose(decodes(4, 3)), GraphMode::kFull, 18, 6);
   expect_choice(plan.choose(decodes(1, 3)), GraphMode::kFull, 3, 1);
@@ -77,16 +77,16 @@ TEST(GraphPlan, DecodesWithDraftsArePaddedToWholeRows) {
 
 TEST(GraphPlan, RowsNeverExceedTheRunners) {
   const GraphPlan plan = plan_of(
-      GraphWish::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16, 24}, 1, /*max_num_seqs=*/10);
+      GraphPolicy::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16, 24}, 1, /*max_num_seqs=*/10);
   // Ten decodes: the next size would be a graph of sixteen rows.
   expect_choice(plan.choose(decodes(10)), GraphMode::kNone, 10, 10);
   expect_choice(plan.choose(mixed(20, 3)), GraphMode::kFull, 24, 10);
   EXPECT_EQ(plan.sample_rows(10), 0);
 }
 
-// What steps become, by wish and by what the weakest backend can record.
+// What steps become, by policy and by what the weakest backend can record.
 struct Resolution {
-  GraphWish wish;
+  GraphPolicy policy;
   GraphSupport weakest;
   int32_t decode_len;
   GraphMode decode;
@@ -99,29 +99,29 @@ TEST(GraphPlan, ModesFollowTheWeakestBackend) {
   constexpr GraphMode kPieces = GraphMode::kPiecewise;
   constexpr GraphMode kWhole = GraphMode::kFull;
   const Resolution table[] = {
-      {GraphWish::kFull, kAlways, 1, kWhole, kWhole},
-      {GraphWish::kFull, kAlways, 3, kWhole, kWhole},
-      {GraphWish::kFull, kUniformBatch, 1, kWhole, kPieces},
-      {GraphWish::kFull, kUniformBatch, 3, kWhole, kPieces},
-      {GraphWish::kFull, kUniformSingleTokenDecode, 1, kWhole, kPieces},
-      {GraphWish::kFull, kUniformSingleTokenDecode, 3, kPieces, kPieces},
-      {GraphWish::kFull, kNever, 1, kPieces, kPieces},
-      {GraphWish::kFullAndPiecewise, kAlways, 1, kWhole, kPieces},
-      {GraphWish::kFullAndPiecewise, kUniformBatch, 3, kWhole, kPieces},
-      {GraphWish::kFullAndPiecewise, kUniformSingleTokenDecode, 3, kPieces, kPieces},
-      {GraphWish::kFullAndPiecewise, kNever, 1, kPieces, kPieces},
-      {GraphWish::kFullDecodeOnly, kAlways, 1, kWhole, kNone},
-      {GraphWish::kFullDecodeOnly, kUniformSingleTokenDecode, 3, kNone, kNone},
-      {GraphWish::kFullDecodeOnly, kNever, 1, kNone, kNone},
-      {GraphWish::kPiecewise, kAlways, 1, kPieces, kPieces},
-      {GraphWish::kPiecewise, kNever, 1, kPieces, kPieces},
-      {GraphWish::kNone, kAlways, 1, kNone, kNone},
+      {GraphPolicy::kFull, kAlways, 1, kWhole, kWhole},
+      {GraphPolicy::kFull, kAlways, 3, kWhole, kWhole},
+      {GraphPolicy::kFull, kUniformBatch, 1, kWhole, kPieces},
+      {GraphPolicy::kFull, kUniformBatch, 3, kWhole, kPieces},
+      {GraphPolicy::kFull, kUniformSingleTokenDecode, 1, kWhole, kPieces},
+      {GraphPolicy::kFull, kUniformSingleTokenDecode, 3, kPieces, kPieces},
+      {GraphPolicy::kFull, kNever, 1, kPieces, kPieces},
+      {GraphPolicy::kFullAndPiecewise, kAlways, 1, kWhole, kPieces},
+      {GraphPolicy::kFullAndPiecewise, kUniformBatch, 3, kWhole, kPieces},
+      {GraphPolicy::kFullAndPiecewise, kUniformSingleTokenDecode, 3, kPieces, kPieces},
+      {GraphPolicy::kFullAndPiecewise, kNever, 1, kPieces, kPieces},
+      {GraphPolicy::kFullDecodeOnly, kAlways, 1, kWhole, kNone},
+      {GraphPolicy::kFullDecodeOnly, kUniformSingleTokenDecode, 3, kNone, kNone},
+      {GraphPolicy::kFullDecodeOnly, kNever, 1, kNone, kNone},
+      {GraphPolicy::kPiecewise, kAlways, 1, kPieces, kPieces},
+      {GraphPolicy::kPiecewise, kNever, 1, kPieces, kPieces},
+      {GraphPolicy::kNone, kAlways, 1, kNone, kNone},
   };
   for (const Resolution& row : table) {
     SCOPED_TRACE(testing::Message()
-                 << "wish " << static_cast<int>(row.wish) << ", support "
+                 << "policy " << static_cast<int>(row.policy) << ", support "
                  << static_cast<int>(row.weakest) << ", decode_len " << row.decode_len);
-    const GraphPlan plan = plan_of(row.wish, row.weakest, {1, 2, 4, 8, 16}, row.decode_len);
+    const GraphPlan plan = plan_of(row.policy, row.weakest, {1, 2, 4, 8, 16}, row.decode_len);
     EXPECT_EQ(plan.decode_mode(), row.decode);
     EXPECT_EQ(plan.mixed_mode(), row.mixed);
     EXPECT_EQ(plan.choose(decodes(2, row.decode_len)).mode, row.decode);
@@ -131,7 +131,7 @@ TEST(GraphPlan, ModesFollowTheWeakestBackend) {
 
 // A graph that serves any mix of rows must not be captured again for each length they may share.
 TEST(GraphPlan, OnlyDecodesCountOnTheirLength) {
-  const GraphPlan plan = plan_of(GraphWish::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16});
+  const GraphPlan plan = plan_of(GraphPolicy::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16});
   EXPECT_EQ(plan.choose(decodes(3)).query_len, 1);
   EXPECT_EQ(plan.choose({5, 1, 5}).query_len, 0);
   EXPECT_EQ(plan.choose(mixed(5, 2)).query_len, 0);
@@ -167,7 +167,7 @@ TEST(GraphSizes, PowersOfTwoToTheLargestAreTen) {
   ASSERT_TRUE(sizes);
   EXPECT_EQ(sizes->size(), 10U);
   const GraphPlan plan = plan_of(
-      GraphWish::kFullAndPiecewise, GraphSupport::kUniformSingleTokenDecode, *sizes, 1, 512);
+      GraphPolicy::kFullAndPiecewise, GraphSupport::kUniformSingleTokenDecode, *sizes, 1, 512);
   std::vector<int32_t> used;
   for (int32_t rows = 1; rows <= 512; ++rows) {
     used.push_back(plan.choose(decodes(rows)).num_toks);
@@ -188,13 +188,13 @@ TEST(GraphSizes, MistakesAreNamed) {
   }
 }
 
-TEST(GraphWishes, NamesAreVllms) {
-  EXPECT_EQ(*parse_graph_wish("none"), GraphWish::kNone);
-  EXPECT_EQ(*parse_graph_wish("piecewise"), GraphWish::kPiecewise);
-  EXPECT_EQ(*parse_graph_wish("full"), GraphWish::kFull);
-  EXPECT_EQ(*parse_graph_wish("full_decode_only"), GraphWish::kFullDecodeOnly);
-  EXPECT_EQ(*parse_graph_wish("full_and_piecewise"), GraphWish::kFullAndPiecewise);
-  const auto unknown = parse_graph_wish("fulll");
+TEST(GraphPolicies, NamesAreVllms) {
+  EXPECT_EQ(*parse_graph_policy("none"), GraphPolicy::kNone);
+  EXPECT_EQ(*parse_graph_policy("piecewise"), GraphPolicy::kPiecewise);
+  EXPECT_EQ(*parse_graph_policy("full"), GraphPolicy::kFull);
+  EXPECT_EQ(*parse_graph_policy("full_decode_only"), GraphPolicy::kFullDecodeOnly);
+  EXPECT_EQ(*parse_graph_policy("full_and_piecewise"), GraphPolicy::kFullAndPiecewise);
+  const auto unknown = parse_graph_policy("fulll");
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.error().message.find("'fulll'"), std::string::npos);
 }

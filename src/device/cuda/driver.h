@@ -6,7 +6,7 @@
 
 namespace warprow::cuda {
 
-// The driver's calls that the runtime lacks: virtual memory, the copy engine's maps. The driver's
+// The driver's calls that the runtime lacks: virtual memory, TMA maps. The driver's
 // library is never linked: entry points come from the runtime, so a binary starts where no driver
 // is.
 struct Driver {

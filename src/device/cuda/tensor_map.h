@@ -10,7 +10,7 @@
 
 namespace warprow::cuda {
 
-// A bf16 tensor of N dimensions as the copy engine sees it. What it brings comes in rows of 128 bytes,
+// A bf16 tensor of N dimensions as TMA sees it. It loads rows of 128 bytes,
 // swizzled as the tensor cores read them; beyond the ends come zeros.
 //
 // Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: what

@@ -4,7 +4,7 @@
 namespace warprow::cuda {
 
 void native_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks) {
-  launch_decode<128>(stream, params, ThreadCopies{}, num_blocks);
+  launch_decode<128>(stream, params, CpAsync{}, num_blocks);
 }
 
 }  // namespace warprow::cuda

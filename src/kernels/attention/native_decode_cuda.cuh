@@ -11,7 +11,7 @@
 // Mapping: a grid of as many blocks as the device holds; a block works on pieces (a run of key
 //   tiles for one chunk, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens,
 //   warp w takes every fourth from the w-th on, through a ring of its own in shared memory that it
-//   fills by cp.async or, on Hopper, the copy engine, running ahead into the next piece; nothing waits for another warp until a
+//   fills by cp.async or, on Hopper, TMA, running ahead into the next piece; nothing waits for another warp until a
 //   piece's end, where the warps add up. Scores and outputs are computed transposed (tokens x
 //   pairs, dims x pairs) on the tensor cores, so that up to 8 pairs fill the narrow
 //   side. Of a chunk that was cut the parts go to scratch; the block that brings the last one adds
@@ -192,7 +192,7 @@ decode_kernel(const NativeParams p, const __grid_constant__ Copies copies) {
       .copies = copies,
       .base = shared_address(memory) + warp * Sizes::kStages * Sizes::kStageBytes,
       .barriers = shared_address(barriers) + warp * Sizes::kStages * 8};
-  if constexpr (kEngine<Copies>) {
+  if constexpr (kUsesTma<Copies>) {
     if (!manages && threadIdx.x % 32 == 0) {
       for (int i = 0; i < Sizes::kStages; ++i) {
         barrier_init(ring.barriers + i * 8, 1);

@@ -82,7 +82,7 @@ struct DecodeState {
   }
 
   // Turns scores into weights under the new maximum; the output so far is brought under it too.
-  __device__ void weigh(float (&s)[4], int h) {
+  __device__ void online_softmax(float (&s)[4], int h) {
     float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
 #pragma unroll
     for (int d = 4; d < 32; d *= 2) {
@@ -131,11 +131,8 @@ struct DecodeState {
   }
 
   // The scores of tokens that a pair does not see.
-  __device__ static void mask(const NativeParams& p,
-                              const DecodeItem& item,
-                              float (&s)[4],
-                              int h,
-                              int32_t position) {
+  __device__ static void mask(
+      const NativeParams& p, const DecodeItem& item, float (&s)[4], int h, int32_t position) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -179,7 +176,7 @@ struct DecodeState {
       if (!whole) {
         mask(p, item, s[h], h, position);
       }
-      weigh(s[h], h);
+      online_softmax(s[h], h);
       weights[h][0] = transpose_matrix(pack_bf16(s[h][0], s[h][1]));
       weights[h][1] = transpose_matrix(pack_bf16(s[h][2], s[h][3]));
     }

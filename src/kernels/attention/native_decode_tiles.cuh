@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/attention/native_engine_copies.h"
 #include "kernels/attention/native_params.h"
 #include "kernels/attention/native_ptx.cuh"
+#include "kernels/attention/native_tma_maps.h"
 #include "kernels/attention/native_wgmma.cuh"
 
 #include <cuda.h>
@@ -27,23 +27,22 @@ struct DecodeSizes {
   static constexpr int kExchangeFloats = kDecodeWarps * kHeads * (kPitch + 2);
 
   // Where 16 bytes of a token lie among the keys or values of a tile: rows of 128 bytes, swizzled as
-  // the copy engine does it.
+  // TMA does it.
   [[nodiscard]] static __device__ int place(int token, int chunk) {
     return chunk / 8 * (kDecodeTile * 128) + token * 128 + ((chunk % 8) ^ (token % 8)) * 16;
   }
 };
 
-// Tiles are brought by all threads of a warp, by cp.async; or by the copy engine: EngineCopies.
-struct ThreadCopies {};
+// Tiles are loaded by all threads of a warp with cp.async (CpAsync), or by TMA (TmaMaps).
+struct CpAsync {};
 template <typename Copies>
-constexpr bool kEngine = std::is_same_v<Copies, EngineCopies>;
+constexpr bool kUsesTma = std::is_same_v<Copies, TmaMaps>;
 
 // Other GPUs than Hopper have less shared memory.
 template <int kDim, int kHeadTiles, typename Copies>
 struct RingSizes : DecodeSizes<kDim, kHeadTiles> {
   using Base = DecodeSizes<kDim, kHeadTiles>;
-  static constexpr int kStages =
-      (kHeadTiles == 1 ? 2 : kEngine<Copies> ? 5 : 3) * 128 / kDim;
+  static constexpr int kStages = (kHeadTiles == 1 ? 2 : kUsesTma<Copies> ? 5 : 3) * 128 / kDim;
   static constexpr int kRingBytes = kDecodeWarps * kStages * Base::kStageBytes;
   static constexpr int kBarriers = kDecodeWarps * kStages;
   static constexpr int kSharedBytes = kRingBytes + Base::kExchangeFloats * 4 + kBarriers * 8;
@@ -94,7 +93,9 @@ struct PieceQueue {
       slots[k % kSlots * kSlotInts + threadIdx.x % 32] = fetched;
     }
   }
-  [[nodiscard]] __device__ bool has(int k) const { return slots[(k % kSlots + 1) * kSlotInts - 1] >= 0; }
+  [[nodiscard]] __device__ bool has(int k) const {
+    return slots[(k % kSlots + 1) * kSlotInts - 1] >= 0;
+  }
   [[nodiscard]] __device__ Piece get(int k) const {
     const auto* slot = reinterpret_cast<const int4*>(slots + k % kSlots * kSlotInts);
     const int4 a = slot[0];
@@ -192,7 +193,7 @@ struct TileFeed {
         piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
     const int32_t offset = tile * kDecodeTile - block_of(p, tile) * p.block_size;
     const int32_t block = __shfl_sync(0xffffffffU, held, n - held_first);
-    if constexpr (kEngine<Copies>) {
+    if constexpr (kUsesTma<Copies>) {
       ++n;
       if (lane == 0) {
         barrier_arrive_expecting(barrier, Sizes::kStageBytes);
@@ -230,7 +231,7 @@ struct TileRing {
   TileFeed<kDim, Copies> feed;
   const Copies& copies;
   uint32_t base;
-  uint32_t barriers;   // one a stage, for the copy engine
+  uint32_t barriers;   // one a stage, for TMA
   uint32_t phase = 0;  // of the stages from `first` to the ring's end
   int first = 0;       // the stage of the oldest tile
   int ahead = 0;       // tiles that were copied, or are under way, and not yet used
@@ -253,7 +254,7 @@ struct TileRing {
   }
   // Waits for the oldest tile; fill has made sure that there is one.
   __device__ uint32_t front() const {
-    if constexpr (kEngine<Copies>) {
+    if constexpr (kUsesTma<Copies>) {
       barrier_wait(barriers + first * 8, phase);
       return stage(0);
     }

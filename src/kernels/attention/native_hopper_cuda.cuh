@@ -16,8 +16,8 @@
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
 // Mapping: a persistent block an SM; items are 128 query-head rows (query by query, the group's
 //   heads side by side) of one batch row and KV head, a row's longest first, taken one by one. Two
-//   warpgroups compute on 64 rows each, taking turns on the matrix unit. Of a third, one warp
-//   brings tiles of 128 keys and values through two stages each, by the copy engine, page by page;
+//   warpgroups compute on 64 rows each, taking turns on the tensor cores. Of a third, one warp
+//   brings tiles of 128 keys and values through two stages each, by TMA, page by page;
 //   the others take the next item and bring its queries.
 // Bytes moved: per item its visible keys and values once, from L2 mostly.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute
@@ -118,7 +118,7 @@ struct HopperBlock {
   }
 };
 
-// Starts the copy of an item's queries to where the matrix unit wants them.
+// Starts the copy of an item's queries to where wgmma reads them.
 template <int kDim>
 __device__ void copy_queries(const NativeParams& p,
                              const HopperItem& item,
@@ -143,7 +143,7 @@ __device__ void copy_queries(const NativeParams& p,
 
 // Three warps: take items and bring their queries, an item ahead of the arithmetic.
 template <int kDim>
-__device__ void bring_queries(const NativeParams& p, const HopperBlock& block) {
+__device__ void load_queries(const NativeParams& p, const HopperBlock& block) {
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
   const int32_t num_items =
       p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads;
@@ -175,14 +175,14 @@ __device__ void bring_queries(const NativeParams& p, const HopperBlock& block) {
   }
 }
 
-// One warp: brings the key and value tiles of all items. A box is `box` tokens of a page, 64
+// One warp: loads the key and value tiles of all items. A box is `box` tokens of a page, 64
 // elements wide.
 template <int kDim>
-__device__ void bring_tiles(const NativeParams& p,
-                            const CUtensorMap& k_map,
-                            const CUtensorMap& v_map,
-                            const HopperBlock& block,
-                            int32_t box) {
+__device__ void load_tiles(const NativeParams& p,
+                           const CUtensorMap& k_map,
+                           const CUtensorMap& v_map,
+                           const HopperBlock& block,
+                           int32_t box) {
   using Sizes = HopperSizes<kDim>;
   const int lane = threadIdx.x % 32;
   const int half = lane % Sizes::kHalves;
@@ -275,12 +275,12 @@ struct HopperState {
   }
 
   // Scores to weights, still float32 and in place; returns by how much earlier sums shrink.
-  __device__ void weigh(float (&s)[64],
-                        float (&shrink)[2],
-                        const NativeParams& p,
-                        const HopperItem& item,
-                        int32_t first_key,
-                        bool masked) {
+  __device__ void online_softmax(float (&s)[64],
+                                 float (&shrink)[2],
+                                 const NativeParams& p,
+                                 const HopperItem& item,
+                                 int32_t first_key,
+                                 bool masked) {
     float scale_log2 = p.scale * kLog2E;
     if (p.soft_cap > 0.0F) {
 #pragma unroll
@@ -411,7 +411,7 @@ __device__ void clear_values(uint32_t stage, int32_t first, int group) {
   named_sync(2 + group, 128);
 }
 
-// Whose turn it is on the matrix unit: warpgroups hand it to each other.
+// Whose turn it is on the tensor cores: warpgroups hand it to each other.
 struct Turns {
   int group;
   __device__ void wait() const { named_sync(4 + group, kConsumers); }
@@ -460,7 +460,8 @@ __device__ void consume(const NativeParams& p, const HopperBlock& block) {
     wgmma_wait<0>();
     wgmma_pin(s);
     release(keys, n);
-    state.weigh(s, shrink, p, item, item.first_tile * kHopperKeys, masked(item.first_tile));
+    state.online_softmax(
+        s, shrink, p, item, item.first_tile * kHopperKeys, masked(item.first_tile));
     state.round_weights(s);
 #pragma unroll 1
     for (int32_t tile = item.first_tile + 1; tile < item.end_tile; ++tile, ++n) {
@@ -473,7 +474,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock& block) {
       wgmma_wait<1>();
       wgmma_pin(s);
       release(keys, n + 1);
-      state.weigh(s, shrink, p, item, tile * kHopperKeys, masked(tile));
+      state.online_softmax(s, shrink, p, item, tile * kHopperKeys, masked(tile));
       wgmma_wait<0>();
       wgmma_pin(state.o);
       release(values, n);
@@ -533,16 +534,16 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
     if (p.scratch.prefill_tiles[p.num_rows - p.first_prefill_row] * p.num_kv_heads >
         static_cast<int32_t>(blockIdx.x)) {
       if (threadIdx.x < kConsumers + 32) {
-        bring_tiles<kDim>(p, k_map, v_map, block, box);
+        load_tiles<kDim>(p, k_map, v_map, block, box);
       } else {
-        bring_queries<kDim>(p, block);
+        load_queries<kDim>(p, block);
       }
     }
   }
 #endif
 }
 
-// The cache as the copy engine sees it: elements, tokens of a block, heads, blocks.
+// The TMA map of the cache: elements, tokens of a block, heads, blocks.
 template <int kDim>
 CUtensorMap cache_map(const NativeParams& p, const char* base, int32_t box) {
   return tensor_map<4>(base,

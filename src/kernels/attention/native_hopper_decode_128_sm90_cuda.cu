@@ -4,7 +4,7 @@
 namespace warprow::cuda {
 
 void native_hopper_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks) {
-  launch_decode<128>(stream, params, engine_copies(params, 128), num_blocks);
+  launch_decode<128>(stream, params, tma_maps(params, 128), num_blocks);
 }
 
 }  // namespace warprow::cuda

@@ -4,7 +4,7 @@
 namespace warprow::cuda {
 
 void native_hopper_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks) {
-  launch_decode<64>(stream, params, engine_copies(params, 64), num_blocks);
+  launch_decode<64>(stream, params, tma_maps(params, 64), num_blocks);
 }
 
 }  // namespace warprow::cuda

@@ -18,7 +18,8 @@ constexpr int32_t kSegmentToks = 16;                  // tokens that surely lie 
 constexpr int32_t kDecodeTile = 16;                   // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
 constexpr int32_t kMaxGroup = 16;
-constexpr int32_t kMaxDecodePairs = 24;  // (query, head) pairs of a KV head that a decode block takes at once
+constexpr int32_t kMaxDecodePairs =
+    24;  // (query, head) pairs of a KV head that a decode block takes at once
 constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to absolute positions
 
 // How the queries of a decode row are dealt out: in `chunks` chunks of up to `queries` queries.
@@ -38,9 +39,9 @@ struct DecodeItem {
   int32_t first_tok, num_toks;  // the queries, in the batch
   int32_t seq_len;              // keys that the last of them sees
   int32_t num_old_keys;         // keys that were there before this step
-  int32_t tile, num_tiles;  // tile: the first one, counted from the sequence's start
-  int32_t part, num_parts;  // of the chunk; one that is not cut is one part
-  int32_t first_part;       // the number of the chunk's part 0 among the parts of those that are cut
+  int32_t tile, num_tiles;      // tile: the first one, counted from the sequence's start
+  int32_t part, num_parts;      // of the chunk; one that is not cut is one part
+  int32_t first_part;  // the number of the chunk's part 0 among the parts of those that are cut
 };
 constexpr int32_t kDecodeItemInts = sizeof(DecodeItem) / sizeof(int32_t);
 
@@ -71,11 +72,8 @@ WR_HD constexpr int32_t partial_floats(int32_t pairs, int32_t head_dim) {
 struct ScratchLayout {
   size_t counts = 0, arrivals = 0, prefill_tiles = 0, partials = 0, bytes = 0;
 };
-ScratchLayout native_scratch_layout(int32_t num_kv_heads,
-                                    int32_t group,
-                                    int32_t head_dim,
-                                    int32_t max_rows,
-                                    int32_t decode_len);
+ScratchLayout native_scratch_layout(
+    int32_t num_kv_heads, int32_t group, int32_t head_dim, int32_t max_rows, int32_t decode_len);
 
 struct ScheduleParams {
   BlockTableView block_table;

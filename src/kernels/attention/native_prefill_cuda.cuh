@@ -235,8 +235,8 @@ struct PrefillState {
     }
   }
 
-  // Turns one matrix tile's scores into weights under the new maxima.
-  __device__ void weigh(float (&s)[kKeyTiles][4], int m, float scale_log2) {
+  // Online softmax: turns the scores of one m16 tile into weights under the new maxima.
+  __device__ void online_softmax(float (&s)[kKeyTiles][4], int m, float scale_log2) {
     float shrink[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -323,7 +323,7 @@ struct PrefillState {
     }
 #pragma unroll
     for (int m = 0; m < kWide; ++m) {
-      weigh(s[m], m, scale_log2);
+      online_softmax(s[m], m, scale_log2);
     }
     add_values(s, stage + Sizes::kHalfBytes);
   }

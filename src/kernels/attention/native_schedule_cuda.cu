@@ -195,8 +195,7 @@ __device__ void schedule_decode(const ScheduleParams& p) {
   const int32_t n = num_chunks(p);
   prefix_sums(tiles_before, n, [&](int32_t c) {
     const Chunk chunk(p, c);
-    return p.idx_mapping[chunk.row] < 0 ? 0
-                                        : decode_tiles(chunk.seq_len, chunk.num_toks, p.window);
+    return p.idx_mapping[chunk.row] < 0 ? 0 : decode_tiles(chunk.seq_len, chunk.num_toks, p.window);
   });
   const Cutting cutting = choose_cutting(tiles_before, p);
   const auto tiles_of = [&](int32_t c) { return tiles_before[c + 1] - tiles_before[c]; };

@@ -8,11 +8,8 @@
 
 namespace warprow {
 
-cuda::ScratchLayout cuda::native_scratch_layout(int32_t num_kv_heads,
-                                                int32_t group,
-                                                int32_t head_dim,
-                                                int32_t max_rows,
-                                                int32_t decode_len) {
+cuda::ScratchLayout cuda::native_scratch_layout(
+    int32_t num_kv_heads, int32_t group, int32_t head_dim, int32_t max_rows, int32_t decode_len) {
   constexpr size_t kAlign = 256;
   const DecodeChunks chunks = decode_chunks(group, decode_len);
   const int32_t max_chunks = std::min(max_rows * chunks.chunks, kMaxScheduledRows);

@@ -219,7 +219,7 @@ void run_bf16(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     look_ahead(a, tiles, base, ahead);
     transpose_keys(a, w, at, see, ahead);
     in_blocks(w.lines, [&]<int Lines>(int line) { dot_lines<Lines>(w, line, see); });
-    const Span seen = weigh_lines(a, w, base);
+    const Span seen = softmax_lines(a, w, base);
     for (int line = 0; line < w.lines; ++line) {
       float* weights = w.weights + int64_t{line} * kKeyTile;
       round_to_pairs(weights, kKeyTile, weights);

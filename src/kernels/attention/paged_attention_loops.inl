@@ -260,7 +260,7 @@ inline void dot_line(const Work& w, int line, Span see) {
 // One line meets one tile: its dot products in w.weights become weights e^(s - max) (0 where it
 // does not see), its maximum and sum move on and its accumulator is rescaled. `see` is relative to
 // the tile and not empty.
-inline void weigh_line(const AttentionTile& a, const Work& w, int line, Span see) {
+inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span see) {
   VecF scores[kKeyTile / kLanes];
   float* weights = w.weights + int64_t{line} * kKeyTile;
   VecI lane;
@@ -493,7 +493,7 @@ inline Span line_span(const AttentionTile& a, int line, int base) {
 }
 
 // Turns every line's dot products into weights; returns the keys that any line sees.
-inline Span weigh_lines(const AttentionTile& a, const Work& w, int base) {
+inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
   Span all = {kKeyTile, 0};
   for (int line = 0; line < w.lines; ++line) {
     const Span see = line_span(a, line, base);
@@ -501,7 +501,7 @@ inline Span weigh_lines(const AttentionTile& a, const Work& w, int base) {
       __builtin_memset(w.weights + int64_t{line} * kKeyTile, 0, kKeyTile * sizeof(float));
       continue;
     }
-    weigh_line(a, w, line, see);
+    softmax_line(a, w, line, see);
     all = {least(all.begin, see.begin), most(all.end, see.end)};
   }
   return all;
@@ -524,7 +524,7 @@ void run_direct(const AttentionTile& a, const Work& w, const Tiles& tiles) {
     locate_keys(a, base, see, at);
     look_ahead(a, tiles, base, ahead);
     dot_direct<Lines>(a, w, at, see, ahead);
-    add_values_direct<Lines>(a, w, at, weigh_lines(a, w, base));
+    add_values_direct<Lines>(a, w, at, softmax_lines(a, w, base));
     end_part(a, w, tiles, base);
   }
 }
@@ -538,7 +538,7 @@ void run_copied(const AttentionTile& a, const Work& w, const Tiles& tiles) {
       fetch(ahead, line * kKeyTile / w.lines, (line + 1) * kKeyTile / w.lines);
       dot_line(w, line, line_span(a, line, base));
     }
-    add_values(w, weigh_lines(a, w, base));
+    add_values(w, softmax_lines(a, w, base));
     end_part(a, w, tiles, base);
   }
 }

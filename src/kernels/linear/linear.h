@@ -76,7 +76,7 @@ struct LinearArgs {
   ActView normed;                       // [num_toks, k]  room for normed x; with norm_weight only
   ActView y;                            // [num_toks, ...]  must not overlap x
   const HalfNorm* next_norm = nullptr;  // a norm of y's rows to leave; kAdd, or null
-  ActView wide;                         // [num_toks, n]  room for the product; kSwiGlu, kAdd
+  ActView product;                      // [num_toks, n]  room for the product; kSwiGlu, kAdd
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
@@ -99,8 +99,8 @@ struct LinearArgs {
 //   over the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed
 //   weights through registers; more rows unpack them once per block of inputs into L1 and use
 //   register tiles.
-// Mapping (CUDA): up to 16 rows: skinny_cuda.cuh, norm and epilogue inside; some dozens:
-//   wide_cuda.cuh, the epilogue inside and norms in halves; more: cuBLASLt between kernels of their
+// Mapping (CUDA): up to 16 rows: sm80_gemm_cuda.cuh, norm and epilogue inside; some dozens:
+//   sm90_gemm_cuda.cuh, the epilogue inside and norms in halves; more: cuBLASLt between kernels of their
 //   own.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the
@@ -109,7 +109,7 @@ struct LinearArgs {
 //   generic set lacks fused multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the
 //   algorithm changes with num_toks unless batch_invariant, which has one for every num_toks.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm as
-//   halved_norm_rows says; scratch, normed and wide belong to this operation alone until it has run.
+//   halved_norm_rows says; scratch, normed and product belong to this operation alone until it has run.
 // Origin: own design; the CPU's packed layout is in panel_layout.h.
 WR_OP(linear, LinearArgs);
 

@@ -234,15 +234,15 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
     product.x = args.normed;
   }
   if (args.epilogue != LinearEpilogue::kStore) {
-    product.y = args.wide;
+    product.y = args.product;
   }
   check_args(product);
   as_cpu(stream).launch("linear", [product](ComputePool& pool) { LinearRun(product, pool).run(); });
   if (args.epilogue == LinearEpilogue::kSwiGlu) {
-    cpu::silu_and_mul(stream, {args.wide, args.y});
+    cpu::silu_and_mul(stream, {args.product, args.y});
   } else if (args.epilogue == LinearEpilogue::kAdd) {
     // A pass of its own, so that a sum's rounding does not depend on what it is added to.
-    cpu::add_rows(stream, {args.wide.f32(), args.y.f32()});
+    cpu::add_rows(stream, {args.product.f32(), args.y.f32()});
   }
 }
 

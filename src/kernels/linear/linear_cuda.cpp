@@ -8,8 +8,8 @@
 #include "kernels/linear/cublaslt_cuda.h"
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/linear_prepare.h"
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 #include "kernels/norm/rms_norm.h"
 
 namespace warprow::cuda {
@@ -50,7 +50,7 @@ void check_args(const LinearArgs& args) {
            args.y.shape[1]);
 }
 
-// x, or where it is normed: then it has been.
+// Returns x, RMS-normalised if norm_weight is set.
 ConstActView normed_x(Stream& stream, const LinearArgs& args) {
   if (args.norm_weight.empty()) {
     return args.x;
@@ -62,56 +62,56 @@ ConstActView normed_x(Stream& stream, const LinearArgs& args) {
   return normed;
 }
 
-void run_skinny(Stream& stream, const LinearArgs& args) {
+void run_sm80_gemm(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const auto m = static_cast<int32_t>(args.x.shape[0]);
-  const bool norm_inside = !args.norm_weight.empty() && skinny_takes_norm(m, segment.w.k);
+  const bool norm_inside = !args.norm_weight.empty() && sm80_gemm_takes_norm(m, segment.w.k);
   const ConstActView x = norm_inside ? args.x : normed_x(stream, args);
   const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
-  SkinnyArgs skinny_args;
-  skinny_args.w = segment.w.data;
-  skinny_args.x = x.data;
-  skinny_args.x_stride = x.stride;
-  skinny_args.norm_weight = norm_inside ? args.norm_weight.data : nullptr;
-  skinny_args.norm_eps = args.norm_eps;
-  skinny_args.bias = segment.bias;
-  skinny_args.y = y.data;
-  skinny_args.y_stride = y.stride;
-  skinny_args.y_f32 = y.dtype == DType::kF32;
-  skinny_args.epilogue = args.epilogue;
-  skinny_args.m = m;
-  skinny_args.n = segment.w.n;
-  skinny_args.k = segment.w.k;
-  skinny(stream, skinny_args);
+  Sm80GemmArgs sm80_gemm_args;
+  sm80_gemm_args.w = segment.w.data;
+  sm80_gemm_args.x = x.data;
+  sm80_gemm_args.x_stride = x.stride;
+  sm80_gemm_args.norm_weight = norm_inside ? args.norm_weight.data : nullptr;
+  sm80_gemm_args.norm_eps = args.norm_eps;
+  sm80_gemm_args.bias = segment.bias;
+  sm80_gemm_args.y = y.data;
+  sm80_gemm_args.y_stride = y.stride;
+  sm80_gemm_args.y_f32 = y.dtype == DType::kF32;
+  sm80_gemm_args.epilogue = args.epilogue;
+  sm80_gemm_args.m = m;
+  sm80_gemm_args.n = segment.w.n;
+  sm80_gemm_args.k = segment.w.k;
+  sm80_bf16_gemm_small_m(stream, sm80_gemm_args);
 }
 
-void run_wide(Stream& stream, const LinearArgs& args) {
+void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool half_normed = args.half_norm != nullptr;
   const ConstActView x = half_normed ? args.half_norm->rows : normed_x(stream, args);
   const ActView y = args.y.columns(segment.y_col, args.y.shape[1] - segment.y_col);
-  WideArgs wide_args;
-  wide_args.w = segment.w.data;
-  wide_args.x = x.data;
-  wide_args.x_stride = x.stride;
-  wide_args.bias = segment.bias;
-  wide_args.y = y.data;
-  wide_args.y_stride = y.stride;
-  wide_args.y_f32 = y.dtype == DType::kF32;
-  wide_args.epilogue = args.epilogue;
+  Sm90GemmArgs sm90_gemm_args;
+  sm90_gemm_args.w = segment.w.data;
+  sm90_gemm_args.x = x.data;
+  sm90_gemm_args.x_stride = x.stride;
+  sm90_gemm_args.bias = segment.bias;
+  sm90_gemm_args.y = y.data;
+  sm90_gemm_args.y_stride = y.stride;
+  sm90_gemm_args.y_f32 = y.dtype == DType::kF32;
+  sm90_gemm_args.epilogue = args.epilogue;
   if (half_normed) {
-    wide_args.squares = args.half_norm->squares;
-    wide_args.norm_eps = args.norm_eps;
+    sm90_gemm_args.squares = args.half_norm->squares;
+    sm90_gemm_args.norm_eps = args.norm_eps;
   }
   if (const HalfNorm* next = args.next_norm; next != nullptr) {
-    wide_args.next_weight = next->weight.data;
-    wide_args.next_x = next->rows.data;
-    wide_args.next_squares = next->squares;
+    sm90_gemm_args.next_weight = next->weight.data;
+    sm90_gemm_args.next_x = next->rows.data;
+    sm90_gemm_args.next_squares = next->squares;
   }
-  wide_args.m = static_cast<int32_t>(args.x.shape[0]);
-  wide_args.n = segment.w.n;
-  wide_args.k = segment.w.k;
-  wide(stream, wide_args);
+  sm90_gemm_args.m = static_cast<int32_t>(args.x.shape[0]);
+  sm90_gemm_args.n = segment.w.n;
+  sm90_gemm_args.k = segment.w.k;
+  sm90_bf16_gemm_small_m(stream, sm90_gemm_args);
 }
 
 void run_library(Stream& stream, const LinearArgs& args) {
@@ -119,9 +119,9 @@ void run_library(Stream& stream, const LinearArgs& args) {
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
   const bool add = args.epilogue == LinearEpilogue::kAdd;
   WR_CHECK(args.scratch != nullptr);
-  WR_CHECK(!swiglu || !args.wide.empty(), "room for gate and up");
+  WR_CHECK(!swiglu || !args.product.empty(), "room for gate and up");
   const ConstActView x = normed_x(stream, args);
-  ActView product = swiglu ? args.wide : args.y.columns(segment.y_col, segment.w.n);
+  ActView product = swiglu ? args.product : args.y.columns(segment.y_col, segment.w.n);
   product.shape[0] = args.x.shape[0];
   product.shape[1] = segment.w.n;
   if (segment.bias != nullptr) {
@@ -180,14 +180,15 @@ void linear(Stream& stream, const LinearArgs& args) {
     return;
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
-  WR_CHECK(path == LinearPath::kWide || (args.half_norm == nullptr && args.next_norm == nullptr),
-           "{} rows: no half of a norm here",
-           args.x.shape[0]);
+  WR_CHECK(
+      path == LinearPath::kSm90Gemm || (args.half_norm == nullptr && args.next_norm == nullptr),
+      "{} rows: no half of a norm here",
+      args.x.shape[0]);
   switch (path) {
-    case LinearPath::kSkinny:
-      return run_skinny(stream, args);
-    case LinearPath::kWide:
-      return run_wide(stream, args);
+    case LinearPath::kSm80Gemm:
+      return run_sm80_gemm(stream, args);
+    case LinearPath::kSm90Gemm:
+      return run_sm90_gemm(stream, args);
     case LinearPath::kLibrary:
       return run_library(stream, args);
   }

@@ -3,8 +3,8 @@
 // plans for a GPU.
 #include "kernels/linear/linear_plan.h"
 
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 
 #include <algorithm>
 
@@ -12,11 +12,11 @@ namespace warprow {
 namespace cuda {
 namespace {
 
-// Up to so many rows the skinny kernel is the fastest (bench/kernels/linear_cuda_bench.cu). With
-// small matrices the wide one beats it from half as many on; where there is no wide one, a library
-// only from twice as many on.
-constexpr int64_t kSkinnyRows = 16;
-static_assert(2 * kSkinnyRows <= kMaxSkinnyRows);
+// Up to this many rows sm80_bf16_gemm_small_m is the fastest (bench/kernels/linear_cuda_bench.cu). With
+// small matrices sm90_bf16_gemm_small_m beats it from half as many on; on other GPUs cuBLASLt only
+// from twice as many on.
+constexpr int64_t kSm80GemmRows = 16;
+static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
 }  // namespace
 
@@ -24,19 +24,19 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
     return {};
   }
-  const int64_t wide = wide_rows(shape.epilogue, shape.n, shape.k, device);
-  int64_t skinny = kSkinnyRows;
+  const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
+  int64_t sm80 = kSm80GemmRows;
   if (is_small_weight(shape.n, shape.k)) {
-    skinny = wide > 0 ? kSkinnyRows / 2 : 2 * kSkinnyRows;
+    sm80 = sm90 > 0 ? kSm80GemmRows / 2 : 2 * kSm80GemmRows;
   }
-  return {skinny, std::max(skinny, wide)};
+  return {sm80, std::max(sm80, sm90)};
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
   const OwnRows own = own_rows(shape, device);
-  return num_rows <= own.skinny ? LinearPath::kSkinny
-         : num_rows <= own.all  ? LinearPath::kWide
-                                : LinearPath::kLibrary;
+  return num_rows <= own.sm80  ? LinearPath::kSm80Gemm
+         : num_rows <= own.all ? LinearPath::kSm90Gemm
+                               : LinearPath::kLibrary;
 }
 
 size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {
@@ -48,13 +48,13 @@ size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {
 RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,
                           const LinearShape& behind) {
-  if (device.kind != DeviceKind::kCuda || !cuda::wide_leaves_norm(sum.epilogue, sum.n)) {
+  if (device.kind != DeviceKind::kCuda || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
     return {};
   }
-  // Both are wide: only that kernel has either half.
+  // Both products must take sm90_bf16_gemm_small_m: no other kernel has the halves of a norm.
   const cuda::OwnRows first = cuda::own_rows(sum, device);
   const cuda::OwnRows second = cuda::own_rows(behind, device);
-  return {std::max(first.skinny, second.skinny) + 1, std::min(first.all, second.all)};
+  return {std::max(first.sm80, second.sm80) + 1, std::min(first.all, second.all)};
 }
 
 }  // namespace warprow

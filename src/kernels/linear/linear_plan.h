@@ -8,15 +8,15 @@
 
 namespace warprow::cuda {
 
-// The most rows of a product that go to the skinny kernel, and that go to a kernel of our own: above
-// the first the wide one, above the second a library.
+// The most rows of a product that sm80_bf16_gemm_small_m takes, and that a kernel of our own takes: above the first
+// sm90_bf16_gemm_small_m, above the second cuBLASLt.
 struct OwnRows {
-  int64_t skinny = 0;
+  int64_t sm80 = 0;
   int64_t all = 0;
 };
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device);
 
-enum class LinearPath : uint8_t { kSkinny, kWide, kLibrary };
+enum class LinearPath : uint8_t { kSm80Gemm, kSm90Gemm, kLibrary };
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 
 }  // namespace warprow::cuda

@@ -136,11 +136,11 @@ __device__ inline void note_test(FinishShared& shared,
   }
 }
 
-// The first warp: the test of the best winners that weigh_kernel has done for all tiles.
-__device__ inline void note_weights(FinishShared& shared,
-                                    const SearchRow& row,
-                                    const TileWeights* weights,
-                                    double target) {
+// The first warp: the test of the best winners that mass_kernel has done for all tiles.
+__device__ inline void note_masses(FinishShared& shared,
+                                   const SearchRow& row,
+                                   const TileMasses* masses,
+                                   double target) {
   const int32_t tiles = row.num_groups / kTileThreads;
   BestTiles best;
   for (int32_t t = 0; t < kTested; ++t) {
@@ -148,7 +148,7 @@ __device__ inline void note_weights(FinishShared& shared,
         best.next(tiles, [&](int32_t at) { return Drawn{shared.score[at], shared.token[at]}; });
     unsigned long long before = 0;
     for (int32_t at = static_cast<int32_t>(threadIdx.x); at < tiles; at += 32) {
-      before += weights[at].before[t];
+      before += masses[at].before[t];
     }
 #pragma unroll
     for (int32_t step = 16; step > 0; step /= 2) {
@@ -193,7 +193,7 @@ __device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
       tested.logit[t] = tile < 0 ? kInfinity : row.logits.x[tested.id[t]];
       tested.before[t] = 0;
     }
-    weigh_before(shared.search, row, by_mass, tested);
+    sum_masses_before(shared.search, row, by_mass, tested);
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int32_t t = 0; t < kTested; ++t) {
@@ -207,14 +207,14 @@ __device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
 }
 
 // A random row under min_p, top_k and top_p. `tiles`: the scan's, whose winners are those among all
-// tokens unless top_k is listed; `weights`: if they were tested; `total`: the sum of
+// tokens unless top_k is listed; `masses`: if they were tested; `total`: the sum of
 // e^(value - max) over all tokens if top_p comes alone.
 __device__ inline int32_t draw_cut(FinishShared& shared,
                                    const SearchRow& row,
                                    const RowPlan& plan,
                                    const RandomKey& random,
                                    const TileResult* tiles,
-                                   const TileWeights* weights,
+                                   const TileMasses* masses,
                                    int32_t argmax,
                                    double total) {
   SearchShared& search = shared.search;
@@ -263,7 +263,7 @@ __device__ inline int32_t draw_cut(FinishShared& shared,
   }
   __syncthreads();
   if (plan.tested() && threadIdx.x < 32) {
-    note_weights(shared, row, weights, target);
+    note_masses(shared, row, masses, target);
   }
   return draw_of_winners(shared, row, random, argmax, by_mass, target);
 }

@@ -63,7 +63,7 @@ struct GumbelDraw {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
     return r;
   }
-  // Out of line: its registers would weigh on loops that seldom come here.
+  // Out of line: its registers would slow down loops that seldom come here.
   __device__ __noinline__ static double score_of(
       float x, float divisor, uint64_t seed, uint32_t position, int32_t token) {
     const RandomKey key{seed, position, RandomPurpose::kSample};

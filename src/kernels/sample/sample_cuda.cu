@@ -23,7 +23,7 @@ void sample(Stream& stream, const SampleArgs& args) {
   }
   launch_scan(stream, args, scratch);
   if ((args.rules & kSampleCut) != 0) {
-    launch_weigh(stream, args, scratch);
+    launch_mass(stream, args, scratch);
   }
   launch_finish(stream, args, scratch);
   if ((args.rules & kSampleLogprobs) != 0 && is_processed(args.logprobs_mode)) {

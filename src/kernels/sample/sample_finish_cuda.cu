@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kPlainRows * 32) finish_plain_kernel(
 //   where it fails (draw_cuda.cuh).
 // Bytes moved: 4 per 32 tokens and the groups of large logits; in the worst case the row several
 //   times.
-// Numerics: weights in units of 2^-31 summed as integers, scores and logprobs in double: the same
+// Numerics: masses in units of 2^-31 summed as integers, scores and logprobs in double: the same
 //   in every run and batch.
 // Preconditions: behind scan. Origin: own.
 __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
                      plan,
                      draw_key(args, plan),
                      scratch.tiles + i * scratch.num_tiles,
-                     scratch.weights + i * scratch.num_tiles,
+                     scratch.masses + i * scratch.num_tiles,
                      facts.argmax,
                      facts.scaled_sum);
   } else if (plan.random) {

@@ -39,13 +39,13 @@ struct alignas(16) TileResult {
 constexpr int32_t kTested = 4;
 
 // What stands in a tile before each of the row's best-scored tokens; rows whose cut is tested.
-struct TileWeights {
+struct TileMasses {
   uint64_t before[kTested];
 };
 
 struct SampleScratch {
   TileResult* tiles;      // [rows, num_tiles]
-  TileWeights* weights;   // [rows, num_tiles]
+  TileMasses* masses;     // [rows, num_tiles]
   float* raw_group_max;   // [rows, num_tiles * kTileThreads]  rows with logprobs
   float* group_max;       // [rows, num_tiles * kTileThreads]  random rows with a cut
   uint32_t* prompt_mask;  // [rows, mask_words]  rows with a repetition penalty

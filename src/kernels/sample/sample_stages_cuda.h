@@ -15,7 +15,7 @@ void launch_prompt_mask(Stream& stream, const SampleArgs& args, const SampleScra
 void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 // Tests the best draws against cuts that depend on a whole row, draws again under min_p; with
 // kSampleCut.
-void launch_weigh(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
+void launch_mass(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 // Puts tiles together, cuts, draws, and writes all outputs.
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 // Logprobs behind all rules; with kSampleLogprobs in a processed mode.

@@ -105,7 +105,7 @@ TokenKey last_of_top_p(const TokenRow& row, int32_t count, float p) {
 
 TopPSurvivors top_p_of_row(const TokenRow& row, float lower, float p) {
   const double total = row.loops->sum_exp(row.x, row.n, row.max, lower);
-  // Tokens under the bound weigh at most (1 - p) * total together, so those at or above it reach p.
+  // Tokens under the bound have a mass of at most (1 - p) * total together, so those at or above it reach p.
   // Half of it leaves room for rounding.
   const double spare = 0.5 * (1.0 - static_cast<double>(p)) * total / static_cast<double>(row.n);
   const float bound = static_cast<float>(static_cast<double>(row.max) + std::log(spare));

@@ -44,7 +44,7 @@ struct Tested {
     return v;
   }
 
-  // Adds what four tokens weigh; `scale`: log2(e) / divisor, or 0 where tokens are counted.
+  // Adds the masses of four tokens; `scale`: log2(e) / divisor, or 0 where tokens are counted.
   __device__ void add(const float (&logits)[4], int32_t first, float max_logit, float scale) {
     const float from = least();
 #pragma unroll
@@ -64,11 +64,11 @@ struct Tested {
   }
 };
 
-// Weighs what stands in front, in every thread.
-__device__ inline void weigh_before(SearchShared& shared,
-                                    const SearchRow& row,
-                                    bool by_mass,
-                                    Tested& tested) {
+// Sums the masses of the tokens in front of those under test, in every thread.
+__device__ inline void sum_masses_before(SearchShared& shared,
+                                         const SearchRow& row,
+                                         bool by_mass,
+                                         Tested& tested) {
   const float scale = by_mass ? kLog2e / row.divisor : 0.0F;
   for_each_four(shared, row, row.value(tested.least()), [&](const float(&logits)[4], int32_t id) {
     tested.add(logits, id, row.max_logit, scale);

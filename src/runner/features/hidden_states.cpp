@@ -15,7 +15,7 @@ namespace warprow {
 namespace {
 
 // What a row wants, and what its prompt brought so far.
-struct Wish {
+struct Wanted {
   uint32_t generation = 0;
   uint32_t flags = 0;  // of SamplingParams
   std::vector<float> values;
@@ -27,7 +27,7 @@ struct Copied {
   DType dtype = DType::kF32;
   int64_t width = 0;
 };
-using Pieces = StepPieces<Copied, Wish>;
+using Pieces = StepPieces<Copied, Wanted>;
 
 // Owns: the ring and the rows' results.
 class HiddenStates final : public RunnerFeature {
@@ -48,10 +48,11 @@ class HiddenStates final : public RunnerFeature {
   void on_row_added(const NewRow& row,
                     const SchedulerOutput& /*step*/,
                     StagedWrites& /*staged*/) override {
-    Wish& wish = pieces_.of(row.row, row.generation);
-    wish = {};
-    wish.generation = row.generation;
-    wish.flags = row.params.flags & (SamplingParams::kOutputHidden | SamplingParams::kPromptHidden);
+    Wanted& wanted = pieces_.of(row.row, row.generation);
+    wanted = {};
+    wanted.generation = row.generation;
+    wanted.flags =
+        row.params.flags & (SamplingParams::kOutputHidden | SamplingParams::kPromptHidden);
   }
 
   void on_row_removed(RowId row) override {
@@ -68,12 +69,12 @@ class HiddenStates final : public RunnerFeature {
     int64_t first_tok = 0;
     int64_t used = 0;
     for (const ScheduledRow& row : batch.rows) {
-      const Wish& wish = pieces_.of(row.row, rows_.host(row.row).generation);
-      if (wish.flags != 0) {
-        const int64_t count = num_wanted(row, wish);
+      const Wanted& wanted = pieces_.of(row.row, rows_.host(row.row).generation);
+      if (wanted.flags != 0) {
+        const int64_t count = num_wanted(row, wanted);
         const int64_t end_tok = first_tok + row.num_tokens;
         copy(stream, batch.hidden.rows(end_tok - count, count), step.memory, used);
-        step.pieces.push_back({row.row, wish.generation, used, count});
+        step.pieces.push_back({row.row, wanted.generation, used, count});
         used += count;
       }
       first_tok += row.num_tokens;
@@ -83,31 +84,31 @@ class HiddenStates final : public RunnerFeature {
   void on_output(ModelRunnerOutput& output) override {
     const Pieces::Step& step = pieces_.take_step();
     for (const Piece& piece : step.pieces) {
-      Wish& wish = pieces_.of(piece.row, piece.generation);
-      if (wish.flags != 0 && wish.generation == piece.generation) {
-        add_piece(step.memory, piece, wish);
+      Wanted& wanted = pieces_.of(piece.row, piece.generation);
+      if (wanted.flags != 0 && wanted.generation == piece.generation) {
+        add_piece(step.memory, piece, wanted);
       }
     }
     for (RowOutput& row : output.rows) {
-      Wish& wish = pieces_.of(row.row, row.generation);
-      if (wish.flags == 0 || wish.generation != row.generation) {
+      Wanted& wanted = pieces_.of(row.row, row.generation);
+      if (wanted.flags == 0 || wanted.generation != row.generation) {
         continue;
       }
       // Rejected drafts yield nothing; what a withheld row computes again comes again.
-      wish.values.resize(wish.values.size() -
-                         static_cast<size_t>(row.num_rejected * step.memory.width));
+      wanted.values.resize(wanted.values.size() -
+                           static_cast<size_t>(row.num_rejected * step.memory.width));
       if (row.tokens.count > 0) {
-        give_out(step.memory, wish, row, output);
+        give_out(step.memory, wanted, row, output);
       }
     }
-    pieces_.forget_removed([](Wish& wish) { wish = {}; });
+    pieces_.forget_removed([](Wanted& wanted) { wanted = {}; });
   }
 
  private:
   // Of the row's last tokens in the step: all of the prefill, or those that are sampled from.
-  [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const Wish& wish) const {
+  [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const Wanted& wanted) const {
     const int32_t prefill_len = rows_.host(row.row).prefill_len;
-    if ((wish.flags & SamplingParams::kPromptHidden) != 0 &&
+    if ((wanted.flags & SamplingParams::kPromptHidden) != 0 &&
         row.num_computed_tokens < prefill_len) {
       return row.num_tokens;
     }
@@ -124,31 +125,34 @@ class HiddenStates final : public RunnerFeature {
     }
   }
 
-  static void add_piece(const Copied& from, const Piece& piece, Wish& wish) {
+  static void add_piece(const Copied& from, const Piece& piece, Wanted& wanted) {
     const auto first = static_cast<size_t>(piece.begin * from.width);
     const auto count = static_cast<size_t>(piece.count * from.width);
-    const size_t before = wish.values.size();
-    wish.values.resize(before + count);
+    const size_t before = wanted.values.size();
+    wanted.values.resize(before + count);
     for (size_t i = 0; i < count; ++i) {
-      wish.values[before + i] =
+      wanted.values[before + i] =
           from.dtype == DType::kF32
               ? reinterpret_cast<const float*>(from.data)[first + i]
               : bf16_to_f32(reinterpret_cast<const uint16_t*>(from.data)[first + i]);
     }
   }
 
-  static void give_out(const Copied& from, Wish& wish, RowOutput& row, ModelRunnerOutput& output) {
+  static void give_out(const Copied& from,
+                       Wanted& wanted,
+                       RowOutput& row,
+                       ModelRunnerOutput& output) {
     if (!output.hidden_states) {
       output.hidden_states.emplace();
       output.hidden_states->width = static_cast<int32_t>(from.width);
     }
     RowTensors& out = *output.hidden_states;
     const size_t before = out.num_vectors();
-    out.values.insert(out.values.end(), wish.values.begin(), wish.values.end());
+    out.values.insert(out.values.end(), wanted.values.begin(), wanted.values.end());
     row.hidden = {static_cast<int32_t>(before), static_cast<int32_t>(out.num_vectors() - before)};
-    wish.values.clear();
-    if (wish.values.capacity() > static_cast<size_t>(from.width)) {  // that of a prompt
-      wish.values.shrink_to_fit();
+    wanted.values.clear();
+    if (wanted.values.capacity() > static_cast<size_t>(from.width)) {  // that of a prompt
+      wanted.values.shrink_to_fit();
     }
   }
 

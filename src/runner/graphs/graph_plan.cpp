@@ -13,9 +13,9 @@ namespace {
 
 constexpr int32_t kMaxDefaultSize = 512;
 
-bool wants_pieces(GraphWish wish) {
-  return wish == GraphWish::kPiecewise || wish == GraphWish::kFull ||
-         wish == GraphWish::kFullAndPiecewise;
+bool wants_pieces(GraphPolicy policy) {
+  return policy == GraphPolicy::kPiecewise || policy == GraphPolicy::kFull ||
+         policy == GraphPolicy::kFullAndPiecewise;
 }
 
 // Whether a whole decode step can be recorded.
@@ -26,19 +26,19 @@ bool can_record_decode(GraphSupport weakest, int32_t decode_len) {
 
 }  // namespace
 
-Result<GraphWish> parse_graph_wish(std::string_view name) {
+Result<GraphPolicy> parse_graph_policy(std::string_view name) {
   struct Name {
     std::string_view name;
-    GraphWish wish;
+    GraphPolicy policy;
   };
-  constexpr Name kNames[] = {{"none", GraphWish::kNone},
-                             {"piecewise", GraphWish::kPiecewise},
-                             {"full", GraphWish::kFull},
-                             {"full_decode_only", GraphWish::kFullDecodeOnly},
-                             {"full_and_piecewise", GraphWish::kFullAndPiecewise}};
+  constexpr Name kNames[] = {{"none", GraphPolicy::kNone},
+                             {"piecewise", GraphPolicy::kPiecewise},
+                             {"full", GraphPolicy::kFull},
+                             {"full_decode_only", GraphPolicy::kFullDecodeOnly},
+                             {"full_and_piecewise", GraphPolicy::kFullAndPiecewise}};
   for (const Name& known : kNames) {
     if (name == known.name) {
-      return known.wish;
+      return known.policy;
     }
   }
   return fail(ErrorCode::kInvalidArgument, fmt::format("unknown graph mode '{}'", name));
@@ -80,14 +80,15 @@ GraphPlan::GraphPlan(const GraphOptions& options,
                      int32_t decode_len,
                      int32_t max_num_seqs)
     : sizes_(options.sizes), decode_len_(decode_len), max_num_seqs_(max_num_seqs) {
-  if (options.wish == GraphWish::kNone) {
+  if (options.policy == GraphPolicy::kNone) {
     return;
   }
-  const GraphMode pieces = wants_pieces(options.wish) ? GraphMode::kPiecewise : GraphMode::kNone;
-  const bool full_decode = options.wish != GraphWish::kPiecewise;
+  const GraphMode pieces = wants_pieces(options.policy) ? GraphMode::kPiecewise : GraphMode::kNone;
+  const bool full_decode = options.policy != GraphPolicy::kPiecewise;
   decode_ = full_decode && can_record_decode(weakest, decode_len) ? GraphMode::kFull : pieces;
-  mixed_ = options.wish == GraphWish::kFull && weakest == GraphSupport::kAlways ? GraphMode::kFull
-                                                                                : pieces;
+  mixed_ = options.policy == GraphPolicy::kFull && weakest == GraphSupport::kAlways
+               ? GraphMode::kFull
+               : pieces;
 }
 
 int32_t GraphPlan::bucket(int32_t n) const {

@@ -12,17 +12,17 @@
 namespace warprow {
 
 // Which steps the user wants run from graphs (names as in vLLM's cudagraph_mode).
-enum class GraphWish : uint8_t {
+enum class GraphPolicy : uint8_t {
   kNone,             // everything eager
   kPiecewise,        // every step in pieces between attention calls
   kFull,             // whole steps wherever the attention backend can, else in pieces
   kFullDecodeOnly,   // whole decode steps; everything else eager
   kFullAndPiecewise  // whole decode steps; everything else in pieces
 };
-Result<GraphWish> parse_graph_wish(std::string_view name);
+Result<GraphPolicy> parse_graph_policy(std::string_view name);
 
 struct GraphOptions {
-  GraphWish wish = GraphWish::kNone;
+  GraphPolicy policy = GraphPolicy::kNone;
   std::vector<int32_t> sizes;  // token counts to capture, ascending
   int64_t capture_bytes = 0;   // device memory that one capture takes at most, as far as is known
   int64_t sample_bytes = 0;    // the same of a capture of sampling
@@ -50,7 +50,7 @@ struct GraphChoice {
   bool too_large = false;  // kNone for want of a size
 };
 
-// Decides the mode of each step from the user's wish and the weakest attention backend.
+// Decides the mode of each step from the user's policy and the weakest attention backend.
 //
 // Invariant: a step of mode kNone keeps its sizes; any other is padded to a captured size.
 class GraphPlan {

@@ -4,11 +4,11 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/linear/wide_block.cuh"
-#include "kernels/linear/wide_cuda.h"
-#include "kernels/linear/wide_maps.h"
-#include "kernels/linear/wide_outputs.cuh"
-#include "kernels/linear/wide_ptx.cuh"
+#include "kernels/linear/sm90_gemm_block.cuh"
+#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_maps.h"
+#include "kernels/linear/sm90_gemm_outputs.cuh"
+#include "kernels/linear/sm90_gemm_ptx.cuh"
 
 #include <cuda_runtime.h>
 
@@ -17,8 +17,7 @@
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
 // Mapping: a block has one tile of 64 or 192 rows of w and all rows of x, and a part of k if `split`
 //   blocks of a cluster share the tile. One thread brings w and x, 64 inputs at a time, through a
-//   ring of stages by the copy engine; warpgroups of 64 rows of w multiply (rows of w are the matrix
-//   unit's m, rows of x its n). Sums go through shared memory, where the parts of k are added; a
+//   ring of stages by TMA; warpgroups of 64 rows of w multiply (rows of w are wgmma's m, rows of x its n). Sums go through shared memory, where the parts of k are added; a
 //   SwiGLU tile has gates in its first half and the rows up for them in its second. A block then
 //   finishes a part of the rows of x.
 // Bytes moved: w once; x from L2 once a tile. The ring is filled with w before the kernel waits for
@@ -29,7 +28,7 @@
 // Origin: own design.
 namespace warprow::cuda {
 
-namespace wide_detail {
+namespace sm90_gemm_detail {
 
 // One lane: brings the tiles.
 template <int kCols, int kGroups>
@@ -47,21 +46,21 @@ struct Producer {
   __device__ int second_row() const {
     return row() + (p.a.epilogue == LinearEpilogue::kSwiGlu ? p.a.n / 2 : S::kRows / 2);
   }
-  __device__ void bring_w(const Ring& ring, int step, uint64_t policy) const {
+  __device__ void load_w(const Ring& ring, int step, uint64_t policy) const {
     const uint32_t to = ring.data + ring.stage * S::kStageBytes;
     const int col = (at.first + step) * 64;
     barrier_arrive_expecting(ring.full(), S::kStageBytes);
     copy_tile(to, w_map, ring.full(), col, row(), policy);
     copy_tile(to + S::kWBytes / 2, w_map, ring.full(), col, second_row(), policy);
   }
-  __device__ void bring_x(const Ring& ring, int step) const {
+  __device__ void load_x(const Ring& ring, int step) const {
     const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
     copy_tile(to, x_map, ring.full(), (at.first + step) * 64, 0);
   }
   // The ring's first filling, with w alone.
   __device__ void start(Ring ring, uint64_t policy) const {
     for (int step = 0; step < min(ring.stages, at.num_steps); ++step, ring.next()) {
-      bring_w(ring, step, policy);
+      load_w(ring, step, policy);
     }
   }
   // The first filling's x, then whole stages as they get free.
@@ -69,9 +68,9 @@ struct Producer {
     for (int step = 0; step < at.num_steps; ++step, ring.next()) {
       if (step >= ring.stages) {
         barrier_wait(ring.empty(), ring.phase ^ 1);
-        bring_w(ring, step, policy);
+        load_w(ring, step, policy);
       }
-      bring_x(ring, step);
+      load_x(ring, step);
     }
   }
 };
@@ -109,7 +108,7 @@ __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
 
 // sums [kCols][kPitch] float32.
 template <int kCols, int kGroups>
-__device__ void leave_sums(unsigned char* sums, const float (&sum)[kCols / 2]) {
+__device__ void store_partial_sums(unsigned char* sums, const float (&sum)[kCols / 2]) {
   using S = Sizes<kCols, kGroups>;
   const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
   float* to = reinterpret_cast<float*>(sums) + threadIdx.x % 4 * 2 * S::kPitch + row;
@@ -138,19 +137,19 @@ __device__ void exchange_sums(const Params& p, const Place& at, uint32_t data, u
 }
 
 template <int kCols, int kGroups>
-__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) wide_kernel(
+__global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_kernel(
     const __grid_constant__ Params p,
     const __grid_constant__ CUtensorMap w_map,
     const __grid_constant__ CUtensorMap x_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using S = Sizes<kCols, kGroups>;
   extern __shared__ unsigned char memory[];
-  __shared__ uint64_t barriers[2 * kMaxWideStages + 1];
+  __shared__ uint64_t barriers[2 * kMaxSm90GemmStages + 1];
   __shared__ float scales[kCols];
   unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
   const Place at(p);
   const Ring ring{shared_address(data), shared_address(barriers), p.stages};
-  const uint32_t parts_barrier = ring.barriers + 2 * kMaxWideStages * 8;
+  const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
   const bool alone = p.split == 1;
   const bool produces = threadIdx.x == S::kConsumers;
   const Producer<kCols, kGroups> producer{p, w_map, x_map, at};
@@ -160,7 +159,7 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) wide_kerne
 #pragma unroll 1
     for (int i = 0; i < p.stages; ++i) {
       barrier_init(ring.barriers + i * 8, 1);
-      barrier_init(ring.barriers + (kMaxWideStages + i) * 8, 4 * kGroups);
+      barrier_init(ring.barriers + (kMaxSm90GemmStages + i) * 8, 4 * kGroups);
     }
     barrier_init(parts_barrier, 1);
     publish_barriers();
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) wide_kerne
     float sum[kCols / 2] = {};
     multiply<kCols, kGroups>(at, ring, sum);
     named_sync(1, S::kConsumers);  // the ring has been read and becomes room for sums
-    leave_sums<kCols, kGroups>(data, sum);
+    store_partial_sums<kCols, kGroups>(data, sum);
     if (p.split > 1) {
       fence_async_proxy();
       named_sync(1, S::kConsumers);
@@ -223,24 +222,25 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) wide_kerne
 #endif
 }
 
-}  // namespace wide_detail
+}  // namespace sm90_gemm_detail
 
 template <int kCols, int kGroups>
-void launch_wide(Stream& stream, const WideArgs& args, const WidePlan& plan) {
-  using S = wide_detail::Sizes<kCols, kGroups>;
-  constexpr auto* kKernel = &wide_detail::wide_kernel<kCols, kGroups>;
-  allow_shared_bytes<kKernel>(wide_shared_bytes(plan));
+void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan) {
+  using S = sm90_gemm_detail::Sizes<kCols, kGroups>;
+  constexpr auto* kKernel = &sm90_gemm_detail::sm90_gemm_kernel<kCols, kGroups>;
+  allow_shared_bytes<kKernel>(sm90_gemm_shared_bytes(plan));
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
   const size_t y_bytes = args.y_f32 ? 4 : 2;
-  const wide_detail::Params params{args,
-                                   plan.split,
-                                   plan.stages,
-                                   wide_parts_at(plan),
-                                   ceil_div(args.m, plan.split),
-                                   outputs % 4 == 0 && args.y_stride % 4 == 0 &&
-                                       reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0};
+  const sm90_gemm_detail::Params params{
+      args,
+      plan.split,
+      plan.stages,
+      sm90_gemm_parts_at(plan),
+      ceil_div(args.m, plan.split),
+      outputs % 4 == 0 && args.y_stride % 4 == 0 &&
+          reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -249,16 +249,16 @@ void launch_wide(Stream& stream, const WideArgs& args, const WidePlan& plan) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(tiles * plan.split));
   config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = wide_shared_bytes(plan);
+  config.dynamicSmemBytes = sm90_gemm_shared_bytes(plan);
   config.stream = as_cuda(stream).handle();
   config.attrs = attributes;
   config.numAttrs = plan.split > 1 ? 2 : 1;
   WR_CUDA(cudaLaunchKernelEx(&config,
                              kKernel,
                              params,
-                             wide_map(args.w, args.k, args.n, args.k, S::kRows / 2),
-                             wide_map(args.x, args.k, args.m, args.x_stride, kCols)));
-  as_cuda(stream).note_launch("wide");
+                             sm90_gemm_map(args.w, args.k, args.n, args.k, S::kRows / 2),
+                             sm90_gemm_map(args.x, args.k, args.m, args.x_stride, kCols)));
+  as_cuda(stream).note_launch("sm90_gemm");
 }
 
 }  // namespace warprow::cuda

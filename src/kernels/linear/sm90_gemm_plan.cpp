@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the wide kernel cuts a product. Plain arithmetic, so that a build without CUDA tests it.
+// How sm90_bf16_gemm_small_m cuts a product. Plain arithmetic, so that a build without CUDA tests it.
 #include "base/math.h"
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 
 #include <algorithm>
 
@@ -10,10 +10,10 @@ namespace {
 
 constexpr int32_t kAlign = 1024;
 
-int32_t stage_bytes(const WidePlan& plan) { return (plan.groups * 64 + plan.cols) * 128; }
-int32_t row_bytes(const WidePlan& plan) { return (plan.groups * 64 + 4) * 4; }
-int32_t sum_bytes(const WidePlan& plan) { return plan.cols * row_bytes(plan); }
-int32_t parts_bytes(const WidePlan& plan) {
+int32_t stage_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + plan.cols) * 128; }
+int32_t row_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + 4) * 4; }
+int32_t sum_bytes(const Sm90GemmPlan& plan) { return plan.cols * row_bytes(plan); }
+int32_t parts_bytes(const Sm90GemmPlan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
 }
 
@@ -25,7 +25,7 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
 
 }  // namespace
 
-int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
+int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
   constexpr int64_t kManyOutputs = 1 << 16;  // a head's: starting and ending do not count for it
   if (device.compute_capability != 90) {
     return 0;
@@ -33,32 +33,32 @@ int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFac
   const bool gate_of_one_wave =
       epilogue == LinearEpilogue::kSwiGlu && fills_one_wave(n, device.num_sms);
   if (is_small_weight(n, k) || gate_of_one_wave) {
-    return kMaxWideRows;
+    return kMaxSm90GemmRows;
   }
   return n < kManyOutputs ? 64 : 32;
 }
 
-bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n) {
+bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n) {
   return epilogue == LinearEpilogue::kAdd && n % 64 == 0;
 }
 
-int32_t wide_parts_at(const WidePlan& plan) {
+int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan) {
   return plan.split == 1 ? 0 : std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
 }
 
-size_t wide_shared_bytes(const WidePlan& plan) {
+size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan) {
   const int32_t ring = std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
   return static_cast<size_t>(ring) + static_cast<size_t>(parts_bytes(plan)) + kAlign;
 }
 
-int32_t wide_stages(const WidePlan& plan, int32_t shared_bytes) {
+int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes) {
   const int32_t room = shared_bytes - kAlign - parts_bytes(plan);
-  return sum_bytes(plan) > room ? 0 : std::min(room / stage_bytes(plan), kMaxWideStages);
+  return sum_bytes(plan) > room ? 0 : std::min(room / stage_bytes(plan), kMaxSm90GemmStages);
 }
 
 // The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200.
-WidePlan wide_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
-  WidePlan plan;
+Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
   plan.groups = fills_one_wave(n, num_sms) ? 3 : 1;
@@ -74,14 +74,14 @@ WidePlan wide_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
     const int32_t blocks = tiles * plan.split;
     return blocks <= num_sms && (10 * blocks < 9 * num_sms || steps / plan.split < 32);
   };
-  while (plan.groups == 1 && plan.split < kMaxWideCluster && worth_halving()) {
+  while (plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
     plan.split *= 2;
   }
   const int32_t used = slots(plan.split);
   const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
-  plan.stages = wide_stages(plan, kWideSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
+  plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
   if (plan.stages < 3) {
-    plan.stages = wide_stages(plan, kWideSharedBytes);
+    plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes);
   }
   plan.stages = std::min(plan.stages, std::max(2, ceil_div(steps, plan.split)));
   return plan;

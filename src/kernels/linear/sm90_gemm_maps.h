@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/wide_cuda.h"
+#include "kernels/linear/sm90_gemm_cuda.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace warprow::cuda {
 
-// A bf16 matrix [rows, cols] as the copy engine sees it: boxes of 64 columns, swizzled by 128 bytes,
+// A bf16 matrix [rows, cols] as TMA sees it: boxes of 64 columns, swizzled by 128 bytes,
 // zeros outside. Made on the host, nothing is allocated.
-CUtensorMap wide_map(
+CUtensorMap sm90_gemm_map(
     const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box_rows);
 
 }  // namespace warprow::cuda

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/skinny_layout.h"
-#include "kernels/linear/skinny_ptx.cuh"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm80_gemm_layout.h"
+#include "kernels/linear/sm80_gemm_ptx.cuh"
 
 #include <cstdint>
 
-namespace warprow::cuda::skinny_detail {
+namespace warprow::cuda::sm80_gemm_detail {
 
 // The rows of x in shared memory as bf16, times the norm's weights: [chunk][m] rows of 256 bytes,
 // made by all warps of a block. A row is the work of one or more warps, two chunks of 16 lanes
 // each. Blocks start at different rows, or all would ask for the same lines at once.
 class WeightedX {
  public:
-  __device__ WeightedX(const SkinnyArgs& p, int num_warps, unsigned char* x, float* squares)
+  __device__ WeightedX(const Sm80GemmArgs& p, int num_warps, unsigned char* x, float* squares)
       : p_(p),
         x_(x),
         squares_(squares),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        row_warps_(min((skinny_chunks(p.k) + 1) / 2, num_warps)),
+        row_warps_(min((sm80_gemm_chunks(p.k) + 1) / 2, num_warps)),
         rows_at_once_(num_warps / row_warps_),
         row_(static_cast<int>(threadIdx.x) / 32 / row_warps_),
         row_warp_(static_cast<int>(threadIdx.x) / 32 % row_warps_),
@@ -42,7 +42,7 @@ class WeightedX {
       const bool second = i + rows_at_once_ < p_.m;
       const int rows[2] = {turned(i), second ? turned(i + rows_at_once_) : 0};
       float squares[2] = {};
-      for (int chunk = first_chunk_; chunk < skinny_chunks(p_.k); chunk += row_warps_ * 2) {
+      for (int chunk = first_chunk_; chunk < sm80_gemm_chunks(p_.k); chunk += row_warps_ * 2) {
         const int col = col_of(chunk);
         float4 x[2][2] = {};
         if (col < p_.k) {
@@ -68,9 +68,9 @@ class WeightedX {
         squares[1] += __shfl_xor_sync(0xFFFFFFFFU, squares[1], o);
       }
       if (lane_ == 0) {
-        squares_[rows[0] * kSkinnyMaxTeams * kSkinnyWarps + row_warp_] = squares[0];
+        squares_[rows[0] * kSm80GemmMaxTeams * kSm80GemmWarps + row_warp_] = squares[0];
         if (second) {
-          squares_[rows[1] * kSkinnyMaxTeams * kSkinnyWarps + row_warp_] = squares[1];
+          squares_[rows[1] * kSm80GemmMaxTeams * kSm80GemmWarps + row_warp_] = squares[1];
         }
       }
     }
@@ -80,9 +80,9 @@ class WeightedX {
   __device__ int turned(int i) const {
     return static_cast<int>((static_cast<unsigned>(i) + blockIdx.x) % static_cast<unsigned>(p_.m));
   }
-  __device__ int col_of(int chunk) const { return chunk * kSkinnyChunk + lane_ % 16 * 8; }
+  __device__ int col_of(int chunk) const { return chunk * kSm80GemmChunk + lane_ % 16 * 8; }
   __device__ unsigned char* place(int row, int chunk) const {
-    return x_ + (chunk * p_.m + row) * kSkinnyChunkBytes + swizzled(row, lane_ % 16);
+    return x_ + (chunk * p_.m + row) * kSm80GemmChunkBytes + swizzled(row, lane_ % 16);
   }
   __device__ void load_x(int row, int col, float4 (&x)[2]) const {
     const auto* from = static_cast<const float*>(p_.x) + row * p_.x_stride + col;
@@ -103,7 +103,7 @@ class WeightedX {
                       pack_bf16(x[1].z * g[1].z, x[1].w * g[1].w));
   }
 
-  const SkinnyArgs& p_;
+  const Sm80GemmArgs& p_;
   unsigned char* x_;
   float* squares_;  // [m][warps of two teams]
   int lane_;
@@ -115,4 +115,4 @@ class WeightedX {
   float4 weight_[2] = {};
 };
 
-}  // namespace warprow::cuda::skinny_detail
+}  // namespace warprow::cuda::sm80_gemm_detail

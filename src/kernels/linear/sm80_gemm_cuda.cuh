@@ -3,10 +3,10 @@
 
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
-#include "kernels/linear/skinny_cuda.h"
-#include "kernels/linear/skinny_layout.h"
-#include "kernels/linear/skinny_ptx.cuh"
-#include "kernels/linear/skinny_weighted_x.cuh"
+#include "kernels/linear/sm80_gemm_cuda.h"
+#include "kernels/linear/sm80_gemm_layout.h"
+#include "kernels/linear/sm80_gemm_ptx.cuh"
+#include "kernels/linear/sm80_gemm_weighted_x.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -31,12 +31,12 @@
 
 namespace warprow::cuda {
 
-namespace skinny_detail {
+namespace sm80_gemm_detail {
 
 __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
 
 struct Params {
-  SkinnyArgs a;
+  Sm80GemmArgs a;
   int32_t num_teams;
   int32_t stages;
   int32_t num_tiles;
@@ -52,27 +52,27 @@ class Team {
         norm_(p.a.norm_weight != nullptr),
         gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
         num_teams_(p.num_teams),
-        team_(static_cast<int>(threadIdx.x) / kSkinnyThreads),
-        thread_(static_cast<int>(threadIdx.x) % kSkinnyThreads),
+        team_(static_cast<int>(threadIdx.x) / kSm80GemmThreads),
+        thread_(static_cast<int>(threadIdx.x) % kSm80GemmThreads),
         warp_(thread_ / 32),
         lane_(thread_ % 32),
         row_bytes_(int64_t{p.a.k} * 2) {
-    const int chunks = skinny_chunks(p_.k);
-    warp_chunks_ = chunks > warp_ ? (chunks - warp_ + kSkinnyWarps - 1) / kSkinnyWarps : 0;
+    const int chunks = sm80_gemm_chunks(p_.k);
+    warp_chunks_ = chunks > warp_ ? (chunks - warp_ + kSm80GemmWarps - 1) / kSm80GemmWarps : 0;
     first_tile_ = static_cast<int>(blockIdx.x) + team_ * static_cast<int>(gridDim.x);
     tile_step_ = p.num_teams * static_cast<int>(gridDim.x);
     const int tiles =
         first_tile_ < num_tiles_ ? (num_tiles_ - first_tile_ + tile_step_ - 1) / tile_step_ : 0;
     w_left_ = x_left_ = tiles * warp_chunks_;
-    stage_bytes_ = skinny_stage_bytes(kTileRows, p_.m, norm_);
+    stage_bytes_ = sm80_gemm_stage_bytes(kTileRows, p_.m, norm_);
     ring_ = shared_address(shared) + static_cast<int>(threadIdx.x) / 32 * stages_ * stage_bytes_;
-    shared += num_teams_ * kSkinnyWarps * stages_ * stage_bytes_;
+    shared += num_teams_ * kSm80GemmWarps * stages_ * stage_bytes_;
     weighted_x_ = shared;
-    shared += norm_ ? chunks * p_.m * kSkinnyChunkBytes : 0;
+    shared += norm_ ? chunks * p_.m * kSm80GemmChunkBytes : 0;
     squares_ = reinterpret_cast<float*>(shared);
-    sums_ =
-        squares_ + kSkinnyMaxTeams * kSkinnyWarps * p_.m + team_ * kSkinnyWarps * kTileRows * p_.m;
-    square_parts_ = min((chunks + 1) / 2, num_teams_ * kSkinnyWarps);
+    sums_ = squares_ + kSm80GemmMaxTeams * kSm80GemmWarps * p_.m +
+            team_ * kSm80GemmWarps * kTileRows * p_.m;
+    square_parts_ = min((chunks + 1) / 2, num_teams_ * kSm80GemmWarps);
     start_tile(first_tile_);
   }
   [[nodiscard]] __device__ unsigned char* weighted_x() const { return weighted_x_; }
@@ -107,8 +107,8 @@ class Team {
         wait_async(stages_ - 1);
         __syncwarp();
         const uint32_t w = ring_ + stage * stage_bytes_;
-        const int chunk = c * kSkinnyWarps + warp_;
-        add_chunk(w, norm_ ? weighted_x + chunk * p_.m * kSkinnyChunkBytes : w + kWBytes, sum);
+        const int chunk = c * kSm80GemmWarps + warp_;
+        add_chunk(w, norm_ ? weighted_x + chunk * p_.m * kSm80GemmChunkBytes : w + kWBytes, sum);
         __syncwarp();
         fill_w(w);
         if (!norm_) {
@@ -120,16 +120,16 @@ class Team {
       if (tile != first_tile_) {
         barrier();  // the sums of the tile before have been read
       }
-      leave_sums(sum);
+      store_partial_sums(sum);
       barrier();
       finish_outputs(tile, outputs);
     }
   }
 
  private:
-  static constexpr int kWBytes = kTileRows * kSkinnyChunkBytes;  // of one chunk
+  static constexpr int kWBytes = kTileRows * kSm80GemmChunkBytes;  // of one chunk
   static constexpr int kOutputs =
-      (kTileRows * kRowGroups * 8 + kSkinnyThreads - 1) / kSkinnyThreads;
+      (kTileRows * kRowGroups * 8 + kSm80GemmThreads - 1) / kSm80GemmThreads;
   static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // as registers allow
   using Sums = float[2][kTileRows / 16][kRowGroups][4];
 
@@ -142,9 +142,9 @@ class Team {
 
   __device__ void barrier() const {
     if (team_ == 0) {  // with literal numbers, or all 16 barriers are reserved
-      asm volatile("bar.sync 1, %0;" ::"n"(kSkinnyThreads) : "memory");
+      asm volatile("bar.sync 1, %0;" ::"n"(kSm80GemmThreads) : "memory");
     } else {
-      asm volatile("bar.sync 2, %0;" ::"n"(kSkinnyThreads) : "memory");
+      asm volatile("bar.sync 2, %0;" ::"n"(kSm80GemmThreads) : "memory");
     }
   }
 
@@ -156,7 +156,7 @@ class Team {
     fill_chunk_ = warp_;
     const int row = tile * span() + lane_ / 16;
     fill_from_ = static_cast<const unsigned char*>(p_.w) + row * row_bytes_ +
-                 warp_ * kSkinnyChunkBytes + lane_ % 16 * 16;
+                 warp_ * kSm80GemmChunkBytes + lane_ % 16 * 16;
   }
 
   // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs;
@@ -167,14 +167,14 @@ class Team {
       return;
     }
     --w_left_;
-    if ((fill_tile_ + 1) * span() <= num_outputs() && (fill_chunk_ + 1) * kSkinnyChunk <= p_.k) {
+    if ((fill_tile_ + 1) * span() <= num_outputs() && (fill_chunk_ + 1) * kSm80GemmChunk <= p_.k) {
       fill_whole(to);
     } else {
       fill_part(to);
     }
-    fill_from_ += kSkinnyWarps * kSkinnyChunkBytes;
-    fill_chunk_ += kSkinnyWarps;
-    if (fill_chunk_ >= skinny_chunks(p_.k)) {
+    fill_from_ += kSm80GemmWarps * kSm80GemmChunkBytes;
+    fill_chunk_ += kSm80GemmWarps;
+    if (fill_chunk_ >= sm80_gemm_chunks(p_.k)) {
       start_tile(fill_tile_ + tile_step_);
     }
   }
@@ -185,11 +185,11 @@ class Team {
 
   __device__ void fill_whole(uint32_t to) const {
     const unsigned char* from = fill_from_;
-    to += lane_ / 16 * kSkinnyChunkBytes + swizzled(lane_ / 16, lane_ % 16);
+    to += lane_ / 16 * kSm80GemmChunkBytes + swizzled(lane_ / 16, lane_ % 16);
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
       // Of the swizzle the bits that row 2i does not share with row 0 change.
-      copy_async_16((to ^ (i % 4 * 32)) + i * 2 * kSkinnyChunkBytes, from);
+      copy_async_16((to ^ (i % 4 * 32)) + i * 2 * kSm80GemmChunkBytes, from);
       from += 2 * row_bytes_;
       if (i == kTileRows / 4 - 1) {
         from += up_jump();
@@ -204,9 +204,10 @@ class Team {
     for (int r = lane_ / 16; r < kTileRows; r += 2) {
       const int output = fill_tile_ * span() + (gate_ ? r % (kTileRows / 2) : r);
       const bool valid =
-          output < num_outputs() && fill_chunk_ * kSkinnyChunk + lane_ % 16 * 8 < p_.k;
+          output < num_outputs() && fill_chunk_ * kSm80GemmChunk + lane_ % 16 * 8 < p_.k;
       const unsigned char* at = from + (r >= kTileRows / 2 ? up_jump() : 0);
-      copy_async_16(to + r * kSkinnyChunkBytes + swizzled(r, lane_ % 16), valid ? at : p_.w, valid);
+      copy_async_16(
+          to + r * kSm80GemmChunkBytes + swizzled(r, lane_ % 16), valid ? at : p_.w, valid);
       from += 2 * row_bytes_;
     }
   }
@@ -216,13 +217,13 @@ class Team {
       return;
     }
     --x_left_;
-    const int col = (x_chunk_ * kSkinnyWarps + warp_) * kSkinnyChunk + lane_ % 16 * 8;
+    const int col = (x_chunk_ * kSm80GemmWarps + warp_) * kSm80GemmChunk + lane_ % 16 * 8;
 #pragma unroll
     for (int i = 0; i < kRowGroups * 4; ++i) {
       const int row = i * 2 + lane_ / 16;
       if (row < p_.m) {
         const auto* from = static_cast<const __nv_bfloat16*>(p_.x) + row * p_.x_stride + col;
-        copy_async_16(to + row * kSkinnyChunkBytes + swizzled(row, lane_ % 16),
+        copy_async_16(to + row * kSm80GemmChunkBytes + swizzled(row, lane_ % 16),
                       col < p_.k ? from : p_.x,
                       col < p_.k);
       }
@@ -234,17 +235,17 @@ class Team {
   // Of x: row l % 8 (or the last, whose result is then not used), quarter l / 8 of 32 inputs. The
   // next 16 or 32 inputs are an exclusive or away, since rows are aligned to their 256 bytes.
   __device__ void place_lanes() {
-    w_lane_ = lane_ % 16 * kSkinnyChunkBytes + swizzled(lane_ % 16, lane_ / 16);
+    w_lane_ = lane_ % 16 * kSm80GemmChunkBytes + swizzled(lane_ % 16, lane_ / 16);
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
       const int row = min(i * 8 + lane_ % 8, p_.m - 1);
-      x_lane_[i] = row * kSkinnyChunkBytes + swizzled(row, lane_ / 8);
+      x_lane_[i] = row * kSm80GemmChunkBytes + swizzled(row, lane_ / 8);
     }
   }
 
   __device__ void add_chunk(uint32_t w, uint32_t x, Sums& sum) const {
 #pragma unroll
-    for (int first = 0; first < kSkinnyChunk / 32; first += kPartsAtOnce) {
+    for (int first = 0; first < kSm80GemmChunk / 32; first += kPartsAtOnce) {
       uint32_t a[kPartsAtOnce][2][kTileRows / 16][4];
       uint32_t b[kPartsAtOnce][kRowGroups][4];
 #pragma unroll
@@ -259,7 +260,7 @@ class Team {
           for (int j = 0; j < kTileRows / 16; ++j) {
             load_matrices(
                 a[p][half][j],
-                ((w + w_lane_) ^ ((first + p) * 64 + half * 32)) + j * 16 * kSkinnyChunkBytes);
+                ((w + w_lane_) ^ ((first + p) * 64 + half * 32)) + j * 16 * kSm80GemmChunkBytes);
           }
         }
       }
@@ -280,7 +281,7 @@ class Team {
   }
 
   // sums_ [warps][m][kTileRows]
-  __device__ void leave_sums(const Sums& sum) const {
+  __device__ void store_partial_sums(const Sums& sum) const {
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
 #pragma unroll
@@ -300,7 +301,7 @@ class Team {
   __device__ void place_outputs(Output (&outputs)[kOutputs]) const {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
-      const int o = thread_ + i * kSkinnyThreads;
+      const int o = thread_ + i * kSm80GemmThreads;
       outputs[i].row = o / kTileRows;
       outputs[i].r = o % kTileRows;
     }
@@ -325,7 +326,7 @@ class Team {
   __device__ float total(int row, int r) const {
     float v = 0.0F;
 #pragma unroll
-    for (int w = 0; w < kSkinnyWarps; ++w) {
+    for (int w = 0; w < kSm80GemmWarps; ++w) {
       v += sums_[(w * p_.m + row) * kTileRows + r];
     }
     return v;
@@ -334,7 +335,7 @@ class Team {
   __device__ float inverse_rms(int row) const {
     float squares = 0.0F;
     for (int w = 0; w < square_parts_; ++w) {
-      squares += squares_[row * kSkinnyMaxTeams * kSkinnyWarps + w];
+      squares += squares_[row * kSm80GemmMaxTeams * kSm80GemmWarps + w];
     }
     return rsqrtf(squares / static_cast<float>(p_.k) + p_.norm_eps);
   }
@@ -364,7 +365,7 @@ class Team {
     }
   }
 
-  const SkinnyArgs& p_;
+  const Sm80GemmArgs& p_;
   int stages_;
   int num_tiles_;
   bool norm_;
@@ -399,11 +400,11 @@ class Team {
 // Where 64 registers are enough, two blocks of one kernel or of two share a multiprocessor.
 template <int kTileRows, int kRowGroups>
 __global__
-__launch_bounds__(kSkinnyMaxTeams* kSkinnyThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
-skinny_kernel(const __grid_constant__ Params p) {
+__launch_bounds__(kSm80GemmMaxTeams* kSm80GemmThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
+sm80_gemm_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Team<kTileRows, kRowGroups> team(p, shared);
-  WeightedX x(p.a, p.num_teams * kSkinnyWarps, team.weighted_x(), team.squares());
+  WeightedX x(p.a, p.num_teams * kSm80GemmWarps, team.weighted_x(), team.squares());
   team.fill_ring();
   x.fetch_norm_weight();
   // Whatever starts now only fills its own rings before it waits for this kernel, and this kernel
@@ -419,17 +420,17 @@ skinny_kernel(const __grid_constant__ Params p) {
   team.run();
 }
 
-}  // namespace skinny_detail
+}  // namespace sm80_gemm_detail
 
 template <int kTileRows, int kRowGroups>
-void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan) {
-  constexpr auto* kKernel = &skinny_detail::skinny_kernel<kTileRows, kRowGroups>;
+void launch_sm80_gemm(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan) {
+  constexpr auto* kKernel = &sm80_gemm_detail::sm80_gemm_kernel<kTileRows, kRowGroups>;
   allow_shared_bytes<kKernel>(plan.shared_bytes);
-  const skinny_detail::Params params{args, plan.num_teams, plan.stages, plan.num_tiles};
+  const sm80_gemm_detail::Params params{args, plan.num_teams, plan.stages, plan.num_tiles};
   launch(stream,
-         "skinny",
+         "sm80_gemm",
          {dim3(static_cast<unsigned>(plan.num_blocks)),
-          dim3(static_cast<unsigned>(plan.num_teams * kSkinnyThreads)),
+          dim3(static_cast<unsigned>(plan.num_teams * kSm80GemmThreads)),
           plan.shared_bytes},
          kKernel,
          params);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/wide_cuda.h"
-#include "kernels/linear/wide_ptx.cuh"
+#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/linear/sm90_gemm_ptx.cuh"
 
 #include <cstdint>
 
-// What a block of the wide kernel (wide_cuda.cuh) has: sizes, its place in the work, its ring.
-namespace warprow::cuda::wide_detail {
+// What a block of sm90_bf16_gemm_small_m (sm90_gemm_cuda.cuh) has: sizes, its place in the work, its ring.
+namespace warprow::cuda::sm90_gemm_detail {
 
 constexpr int kStepBytes = 128;  // 64 inputs of a row
 
@@ -24,7 +24,7 @@ struct Sizes {
 };
 
 struct Params {
-  WideArgs a;
+  Sm90GemmArgs a;
   int32_t split;
   int32_t stages;
   int32_t parts_at;   // where in shared memory the parts of sums arrive
@@ -72,8 +72,8 @@ struct Ring {
   }
   [[nodiscard]] __device__ uint32_t full() const { return barriers + stage * 8; }
   [[nodiscard]] __device__ uint32_t empty() const {
-    return barriers + (kMaxWideStages + stage) * 8;
+    return barriers + (kMaxSm90GemmStages + stage) * 8;
   }
 };
 
-}  // namespace warprow::cuda::wide_detail
+}  // namespace warprow::cuda::sm90_gemm_detail

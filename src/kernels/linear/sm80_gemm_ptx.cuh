@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/skinny_layout.h"
+#include "kernels/linear/sm80_gemm_layout.h"
 
 #include <cstdint>
 #include <cuda_bf16.h>
 
-// The instructions that the skinny kernel is made of.
+// The instructions that sm80_bf16_gemm_small_m is made of.
 
-namespace warprow::cuda::skinny_detail {
+namespace warprow::cuda::sm80_gemm_detail {
 
 __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;  // the rest of the 16 becomes zeros
@@ -38,7 +38,7 @@ __device__ __forceinline__ void wait_async(int pending) {
     case 2:
       return wait_async<2>();
     default:
-      return wait_async<kSkinnyMaxStages - 1>();
+      return wait_async<kSm80GemmMaxStages - 1>();
   }
 }
 
@@ -72,4 +72,4 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 // Where a 16-byte unit of a row of 256 bytes lies: eight rows' same units are in different banks.
 __device__ __forceinline__ int swizzled(int row, int unit) { return (unit ^ (row & 7)) * 16; }
 
-}  // namespace warprow::cuda::skinny_detail
+}  // namespace warprow::cuda::sm80_gemm_detail

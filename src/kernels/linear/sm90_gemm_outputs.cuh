@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/linear/wide_block.cuh"
+#include "kernels/linear/sm90_gemm_block.cuh"
 
 #include <cstdint>
 #include <cuda_bf16.h>
 
-// The wide kernel's way from sums in shared memory to y: epilogue, bias and the halves of norms.
-namespace warprow::cuda::wide_detail {
+// sm90_bf16_gemm_small_m's way from sums in shared memory to y: epilogue, bias and the halves of norms.
+namespace warprow::cuda::sm90_gemm_detail {
 
 __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
 
@@ -213,4 +213,4 @@ class Outputs {
   float4 old_[kAtOnce] = {};
 };
 
-}  // namespace warprow::cuda::wide_detail
+}  // namespace warprow::cuda::sm90_gemm_detail

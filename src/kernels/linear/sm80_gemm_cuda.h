@@ -10,12 +10,12 @@
 
 namespace warprow::cuda {
 
-// The most rows of x that the skinny kernel takes.
-inline constexpr int32_t kMaxSkinnyRows = 32;
+// The most rows of x that sm80_bf16_gemm_small_m takes.
+inline constexpr int32_t kMaxSm80GemmRows = 32;
 
 // One bf16 matrix product of a few rows with a decoder's norm before and epilogue behind it
 // (linear.h has the formulas), on raw pointers.
-struct SkinnyArgs {
+struct Sm80GemmArgs {
   const void* w = nullptr;             // bf16 [n, k]
   const void* x = nullptr;             // bf16 [m, k], 16-byte aligned rows; f32 with norm_weight
   int64_t x_stride = 0;                // elements
@@ -32,29 +32,29 @@ struct SkinnyArgs {
 };
 
 // How a product is cut. The first three are a choice, the others follow.
-struct SkinnyPlan {
+struct Sm80GemmPlan {
   int32_t tile_rows = 16;  // rows of w a team works on at a time: 16 or 32
   int32_t num_teams = 2;   // of 8 warps, in a block: 1 or 2
-  int32_t stages = 1;      // depth of each warp's ring of chunks, up to kSkinnyMaxStages
+  int32_t stages = 1;      // depth of each warp's ring of chunks, up to kSm80GemmMaxStages
   int32_t row_groups = 0;  // groups of 8 rows of x: 1, 2 or 4
   int32_t num_tiles = 0;
   int32_t num_blocks = 0;
   size_t shared_bytes = 0;
 };
 
-SkinnyPlan skinny_plan(const SkinnyArgs& args, const DeviceFacts& device);
+Sm80GemmPlan sm80_gemm_plan(const Sm80GemmArgs& args, const DeviceFacts& device);
 // The rest of a plan whose first three numbers are given; stages becomes what fits, 0 if nothing
 // does. Every plan gives the same result, but for the norm's sum.
-void finish_plan(SkinnyPlan& plan, const SkinnyArgs& args, const DeviceFacts& device);
+void finish_plan(Sm80GemmPlan& plan, const Sm80GemmArgs& args, const DeviceFacts& device);
 
 // Whether the norm pays inside, where every block does it again.
-bool skinny_takes_norm(int32_t m, int32_t k);
+bool sm80_gemm_takes_norm(int32_t m, int32_t k);
 
-void skinny(Stream& stream, const SkinnyArgs& args);
-void skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan);
+void sm80_bf16_gemm_small_m(Stream& stream, const Sm80GemmArgs& args);
+void sm80_bf16_gemm_small_m(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan);
 
-// One instance of the kernel each (skinny_<tile_rows>_cuda.cu).
+// One instance of the kernel each (sm80_gemm_<tile_rows>_cuda.cu).
 template <int kTileRows, int kRowGroups>
-void launch_skinny(Stream& stream, const SkinnyArgs& args, const SkinnyPlan& plan);
+void launch_sm80_gemm(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan);
 
 }  // namespace warprow::cuda

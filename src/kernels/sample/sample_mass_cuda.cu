@@ -72,13 +72,13 @@ __device__ void choose_tested(const TileResult* tiles,
 }
 
 // What of a tile stands in front of the wanted tokens. All threads of the block.
-__device__ void weigh_tile(const LogitRow& logits,
-                           float group_max,
-                           float max_logit,
-                           float scale,
-                           int32_t tile,
-                           WeighShared& shared,
-                           TileWeights& out) {
+__device__ void sum_tile_masses(const LogitRow& logits,
+                                float group_max,
+                                float max_logit,
+                                float scale,
+                                int32_t tile,
+                                WeighShared& shared,
+                                TileMasses& out) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   __syncthreads();
   if (thread < kTested) {
@@ -119,13 +119,13 @@ __device__ void weigh_tile(const LogitRow& logits,
 // Formula: for each of the row's kTested best-scored tile winners, the mass (or, for a long top_k
 //   alone, the number) of the tile's tokens that stand in front of it; under min_p alone the tile's
 //   best draw that survives.
-// Shapes: logits [n, vocab] f32; weights [n, tiles, kTested] u64.
+// Shapes: logits [n, vocab] f32; masses [n, tiles, kTested] u64.
 // Mapping: a block for some tiles of a row, a thread per group of a tile; groups without a large
 //   logit are not read.
 // Bytes moved: at most the logits of rows with such a cut; other rows' blocks leave at once.
 // Numerics: exponentials to float precision in units of 2^-31 of the largest, summed as integers.
 // Preconditions: behind scan. Origin: own.
-__global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
+__global__ void __launch_bounds__(kTileThreads, 3) mass_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ WeighShared shared;
   pdl_wait();
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
     if (plan.tested()) {
       const int64_t index = i * scratch.num_tiles + tile;
       const float group_max = scratch.group_max[index * kTileThreads + threadIdx.x];
-      weigh_tile(logits, group_max, max_logit, scale, tile, shared, scratch.weights[index]);
+      sum_tile_masses(logits, group_max, max_logit, scale, tile, shared, scratch.masses[index]);
     } else {
       redraw_tile(args, plan, logits, max_logit, tile, shared.draws, tiles[tile]);
     }
@@ -163,14 +163,14 @@ __global__ void __launch_bounds__(kTileThreads, 3) weigh_kernel(
 
 // About two blocks for each place on a GPU: most rows need nothing, so blocks must leave fast, and
 // the few that do should be many.
-void launch_weigh(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
+void launch_mass(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   constexpr int64_t kBlocks = 800;
   const int64_t n = args.logits.shape[0];
   const int64_t splits = std::clamp<int64_t>(kBlocks / n, 1, scratch.num_tiles);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(splits), static_cast<unsigned>(n));
   shape.block = dim3(kTileThreads);
-  launch(stream, "sample_weigh", shape, weigh_kernel, args, scratch);
+  launch(stream, "sample_mass", shape, mass_kernel, args, scratch);
 }
 
 }  // namespace warprow::cuda

@@ -6,8 +6,7 @@
 
 namespace warprow::cuda {
 
-// The keys or values of a layer as the copy engine sees them: boxes of a decode tile's tokens of one
-// head, in rows of 128 bytes.
+// The TMA map of a layer's keys or values: boxes of a decode tile's tokens of one head, in rows of 128 bytes.
 inline CUtensorMap decode_tile_map(const char* base, const NativeParams& p, int32_t head_dim) {
   constexpr uint32_t kRow = 64;
   const auto parts = static_cast<uint32_t>(head_dim) / kRow;
@@ -25,11 +24,11 @@ inline CUtensorMap decode_tile_map(const char* base, const NativeParams& p, int3
                        CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
-// The copy engine's views of a layer's cache.
-struct EngineCopies {
+// The TMA maps of a layer's cache.
+struct TmaMaps {
   CUtensorMap k, v;
 };
-inline EngineCopies engine_copies(const NativeParams& params, int32_t head_dim) {
+inline TmaMaps tma_maps(const NativeParams& params, int32_t head_dim) {
   return {decode_tile_map(params.k, params, head_dim), decode_tile_map(params.v, params, head_dim)};
 }
 

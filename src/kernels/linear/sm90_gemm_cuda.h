@@ -10,12 +10,12 @@
 
 namespace warprow::cuda {
 
-// The most rows of x that the wide kernel takes.
-inline constexpr int32_t kMaxWideRows = 128;
+// The most rows of x that sm90_bf16_gemm_small_m takes.
+inline constexpr int32_t kMaxSm90GemmRows = 128;
 
 // One bf16 matrix product of some dozens of rows with a decoder's epilogue behind it (linear.h has
 // the formulas), on raw pointers.
-struct WideArgs {
+struct Sm90GemmArgs {
   const void* w = nullptr;      // bf16 [n, k], 16-byte aligned
   const void* x = nullptr;      // bf16 [m, k], 16-byte aligned rows
   int64_t x_stride = 0;         // elements, a multiple of 8
@@ -37,40 +37,40 @@ struct WideArgs {
 };
 
 // How a product is cut. A cluster has `split` blocks.
-struct WidePlan {
+struct Sm90GemmPlan {
   int32_t cols = 32;   // rows of x, padded: 32, 64 or 128
   int32_t groups = 1;  // of 64 rows of w, in a block: 1 or 3
   int32_t split = 1;   // blocks that share a tile, each with a part of k
-  int32_t stages = 4;  // of the ring, 2 to kMaxWideStages
+  int32_t stages = 4;  // of the ring, 2 to kMaxSm90GemmStages
 };
 
-inline constexpr int32_t kMaxWideStages = 16;
-inline constexpr int32_t kMaxWideCluster = 8;
-inline constexpr int32_t kWideSharedBytes = 225 * 1024;  // of a block, beside its barriers
+inline constexpr int32_t kMaxSm90GemmStages = 16;
+inline constexpr int32_t kMaxSm90GemmCluster = 8;
+inline constexpr int32_t kSm90GemmSharedBytes = 225 * 1024;  // of a block, beside its barriers
 
 // Of a matrix [n, k] so small that a product's start and end count for more than its bytes.
 constexpr bool is_small_weight(int64_t n, int64_t k) { return n * k * 2 <= 13 << 20; }
 
 // The most rows of a product of n outputs and k inputs with which the kernel beats a library's,
 // norms and gates included; 0 on devices that lack it.
-int32_t wide_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device);
+int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device);
 
 // Whether it can leave the first half of a norm of y.
-bool wide_leaves_norm(LinearEpilogue epilogue, int64_t n);
+bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
-WidePlan wide_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms);
+Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // The most stages that fit into so many bytes of shared memory; less than 2: the plan does not fit.
-int32_t wide_stages(const WidePlan& plan, int32_t shared_bytes);
+int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);
 // Dynamic shared memory of a block: the ring, later its sums; where k is split, the parts of sums
 // that it gets; and room to align them.
-int32_t wide_parts_at(const WidePlan& plan);
-size_t wide_shared_bytes(const WidePlan& plan);
+int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan);
+size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan);
 
-void wide(Stream& stream, const WideArgs& args);
-void wide(Stream& stream, const WideArgs& args, const WidePlan& plan);
+void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args);
+void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 
-// One instance of the kernel each (wide_<cols>_sm90_cuda.cu).
+// One instance of the kernel each (sm90_gemm_<cols>_sm90_cuda.cu).
 template <int kCols, int kGroups>
-void launch_wide(Stream& stream, const WideArgs& args, const WidePlan& plan);
+void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 
 }  // namespace warprow::cuda

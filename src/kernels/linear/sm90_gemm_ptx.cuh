@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <cuda.h>
 
-// The instructions of the wide kernel beside those of kernels/hopper_cuda.cuh.
+// The instructions of sm90_bf16_gemm_small_m beside those of kernels/hopper_cuda.cuh.
 
-namespace warprow::cuda::wide_detail {
+namespace warprow::cuda::sm90_gemm_detail {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -51,7 +51,7 @@ __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// ---- the copy engine
+// ---- TMA
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -104,4 +104,4 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
                : "l"(a), "l"(b));
 }
 
-}  // namespace warprow::cuda::wide_detail
+}  // namespace warprow::cuda::sm90_gemm_detail
