@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the shape of the tree. Exit status 1 if the graph of rooms is broken; everything else is printed for the eye.
+"""Looks at the shape and the words of the tree. Exit status 1 for what fails; everything else is printed for the eye.
 
 Fails on:  an include between rooms that tools/deps.toml does not list; a cycle in deps.toml; deps.toml and
-           src/CMakeLists.txt disagreeing; an include of ours that is not relative to src/ (or to the checkout).
+           src/CMakeLists.txt disagreeing; an include of ours that is not relative to src/ (or to the checkout); a word
+           that STYLE.md's glossary has retired.
 Prints:    large files and functions, kernel launches outside the launcher, stray getenv, new and shared_ptr, backend
            conditionals outside device/, feature nouns in the model runner, headers nobody includes, missing tests.
 
@@ -26,6 +27,17 @@ ROOM_CALL = re.compile(r"^\s*warprow_room\(\s*NAME\s+(\w+)([^)]*)\)", re.MULTILI
 HOST_FILE, KERNEL_FILE = 400, 500
 HOST_FUNCTION, KERNEL_FUNCTION = 40, 100
 WIRE_TOTAL = 800
+# What STYLE.md's glossary has in their place. A word matches alone or as a part of an identifier, in any case.
+RETIRED_WORDS = {
+    "weigh": "online softmax, or the sum of masses",
+    "wish": "options or policy",
+    "errand": "task",
+    "bring_tiles": "load_tiles",
+    "leave_sums": "store_partial_sums",
+    "skinny": "sm80_bf16_gemm_small_m",
+    "copy engine": "TMA",
+    "matrix unit": "tensor cores or wgmma",
+}
 MIRRORED_ROOMS = ("base", "kv", "sched", "wire", "runner")
 
 
@@ -182,10 +194,22 @@ def check_includes(root: Path, rooms: dict[str, list[str]], sources: list[Source
     return problems
 
 
+def check_words(sources: list[Source]) -> list[str]:
+    # "weighted" and "weight" are other words; "skinny_plan" and "GraphWish" are not.
+    retired = re.compile("|".join(rf"(?:(?<![a-z])|(?<=[a-z])(?=[A-Z]))(?i:{word})(?:es|s)?(?![a-z])" for word in RETIRED_WORDS))
+    problems = []
+    for source in sources:
+        for match in retired.finditer(source.text):
+            line = source.text.count("\n", 0, match.start()) + 1
+            word = next(word for word in RETIRED_WORDS if word in match.group(0).lower())
+            problems.append(f"{source.path}:{line}: '{match.group(0)}' is retired: {RETIRED_WORDS[word]}")
+    return problems
+
+
 def failures(root: Path, sources: list[Source]) -> list[str]:
     rooms = read_rooms(root)
     cmake = (root / "src/CMakeLists.txt").read_text(encoding="utf-8")
-    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources)
+    return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources) + check_words(sources)
 
 
 # --- What is printed for the eye -----------------------------------------------------------------------------------
@@ -319,7 +343,7 @@ def main(argv: list[str]) -> int:
     problems = failures(args.root, sources)
     for problem in problems:
         print(f"error: {problem}")
-    print(f"tidy: {len(sources)} files, {len(problems)} errors in the graph of rooms")
+    print(f"tidy: {len(sources)} files, {len(problems)} errors")
     return 1 if problems else 0
 
 

@@ -267,8 +267,7 @@ Result<ExitCode> report(const ServeBench& bench, const ServeRecords& records, bo
 }  // namespace
 
 Result<ExitCode> run_bench_serve(const Arguments& arguments) {
-  CommandFrame frame(
-      "bench serve", "measures a running server of OpenAI's API under a load", "[FLAGS]");
+  CommandFrame frame("bench serve", "load-test a running OpenAI-compatible server", "[FLAGS]");
   ServeBench bench;
   const auto server = std::make_unique<ServerFlags>(frame.flags());
   add_target_flags(frame.flags(), bench);

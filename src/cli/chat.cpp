@@ -122,7 +122,7 @@ Result<ExitCode> talk_to_server(const ChatFlags& chat, const std::string& model)
 }  // namespace
 
 Result<ExitCode> run_chat(const Arguments& arguments) {
-  CommandFrame frame("chat", "talks with a model in the terminal", "MODEL [FLAGS]");
+  CommandFrame frame("chat", "chat with a model in the terminal", "MODEL [FLAGS]");
   ChatFlags chat;
   add_chat_flags(frame.flags(), chat);
   const Result<std::optional<ExitCode>> begun = frame.begin(

@@ -15,18 +15,18 @@ namespace {
 
 // In the order of --help.
 constexpr Command kCommands[] = {
-    {"generate", "goes on from one prompt, or from a file of them", &run_generate},
-    {"serve", "answers OpenAI's HTTP API", &run_serve},
-    {"chat", "talks with a model in the terminal", &run_chat},
-    {"tokenize", "shows the tokens of a text", &run_tokenize},
-    {"detokenize", "turns token ids into text", &run_detokenize},
-    {"plan", "shows what a model would take of the memory", &run_plan},
+    {"generate", "generate text from a prompt or a file of prompts", &run_generate},
+    {"serve", "serve a model over an OpenAI-compatible API", &run_serve},
+    {"chat", "chat with a model in the terminal", &run_chat},
+    {"tokenize", "show the tokens of a text", &run_tokenize},
+    {"detokenize", "turn token ids into text", &run_detokenize},
+    {"plan", "show how much memory a model needs", &run_plan},
     {"bench",
-     "measures speed: latency, throughput, startup, step; serve: of a running server",
+     "measure latency, throughput, startup or step; serve: load-test a running server",
      &run_bench},
-    {"run-batch", "answers a file of requests in OpenAI's batch format", &run_run_batch},
-    {"top", "shows what a running server does", &run_top},
-    {"selftest", "checks on this machine what tests cannot know: sleep", &run_selftest},
+    {"run-batch", "run a file of requests in OpenAI's batch format", &run_run_batch},
+    {"top", "watch a running server", &run_top},
+    {"selftest", "check on this machine what the test suite cannot: sleep", &run_selftest},
 };
 
 std::string overview() {

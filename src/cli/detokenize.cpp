@@ -20,7 +20,7 @@ namespace warprow {
 
 Result<ExitCode> run_detokenize(const Arguments& arguments) {
   CommandFrame frame("detokenize",
-                     "turns token ids into text; without ids it reads them from standard input, as "
+                     "turn token ids into text; without ids, read them from standard input as "
                      "tokenize wrote them",
                      "MODEL [ID...] [FLAGS]");
   frame.add_output_flag();

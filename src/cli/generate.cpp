@@ -68,7 +68,7 @@ Result<ExitCode> run_file(const EngineConfig& config,
 Result<ExitCode> run_generate(const Arguments& arguments) {
   CommandFrame frame(
       "generate",
-      "goes on from a prompt",
+      "generate text from a prompt",
       "MODEL (-p TEXT | --chat TEXT | --prompt-file FILE | --prompts-file FILE.jsonl) [FLAGS]");
   const PromptFlags prompt(frame.flags());
   std::optional<std::string> prompts_file;

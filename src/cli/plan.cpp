@@ -10,9 +10,8 @@
 namespace warprow {
 
 Result<ExitCode> run_plan(const Arguments& arguments) {
-  CommandFrame frame("plan",
-                     "shows what a model would take of the memory, reading only its headers",
-                     "MODEL [FLAGS]");
+  CommandFrame frame(
+      "plan", "show how much memory a model needs, from its headers alone", "MODEL [FLAGS]");
   frame.add_output_flag();
   const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});
   if (!begun || *begun) {

@@ -132,7 +132,7 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
 }  // namespace
 
 Result<ExitCode> run_run_batch(const Arguments& arguments) {
-  CommandFrame frame("run-batch", "answers a file of requests", "MODEL -i FILE -o FILE [FLAGS]");
+  CommandFrame frame("run-batch", "run a file of requests", "MODEL -i FILE -o FILE [FLAGS]");
   BatchFlags batch;
   add_batch_flags(frame.flags(), batch);
   const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});

@@ -153,9 +153,8 @@ Result<Outcome> check_round(Engine& engine,
 
 // Sleeps and wakes up in every way, and compares greedy answers before and after.
 Result<ExitCode> selftest_sleep(const Arguments& arguments) {
-  CommandFrame frame("selftest sleep",
-                     "gives memory back and takes it again, and compares answers",
-                     "MODEL [FLAGS]");
+  CommandFrame frame(
+      "selftest sleep", "put the engine to sleep, wake it up and compare answers", "MODEL [FLAGS]");
   frame.add_output_flag();
   const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});
   if (!begun || *begun) {

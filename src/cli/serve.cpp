@@ -19,7 +19,7 @@ namespace warprow {
 Result<ExitCode> run_serve(const Arguments& arguments) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
-  CommandFrame frame("serve", "answers OpenAI's HTTP API", "MODEL [FLAGS]");
+  CommandFrame frame("serve", "serve a model over an OpenAI-compatible API", "MODEL [FLAGS]");
   ServeOptions options;
   add_serve_flags(frame.flags(), options);
   const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});

@@ -53,7 +53,7 @@ std::string render(const TextModel& text, const std::vector<TokenId>& ids, bool 
 Result<ExitCode> run_tokenize(const Arguments& arguments) {
   CommandFrame frame(
       "tokenize",
-      "shows the tokens of a text, special ones where the model's own rules add them",
+      "show the tokens of a text, with the special tokens that the model's rules add",
       "MODEL (-p TEXT | --chat TEXT | --prompt-file FILE) [FLAGS]");
   const PromptFlags prompt(frame.flags());
   frame.add_output_flag();

@@ -67,7 +67,7 @@ void watch(HttpClient& client, TopView& view, double interval_s) {
 }  // namespace
 
 Result<ExitCode> run_top(const Arguments& arguments) {
-  CommandFrame frame("top", "shows what a running server does", "[URL] [FLAGS]");
+  CommandFrame frame("top", "watch a running server", "[URL] [FLAGS]");
   double interval_s = 1;
   bool once = isatty(STDOUT_FILENO) != 1;
   auto server = std::make_unique<ServerFlags>(frame.flags());

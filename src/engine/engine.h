@@ -60,9 +60,8 @@ struct RequestUpdate {
   FinishReason finish_reason = FinishReason::kNone;
   // The stop token id or the stop string that ended it.
   std::variant<std::monostate, int64_t, std::string> stop_reason;
-  std::string error;  // with kError
-  bool error_is_clients =
-      false;  // the request asked for what cannot be, as its rules leave no token
+  std::string error;              // with kError
+  bool error_is_clients = false;  // 400: the constraints exclude every token
   // Set with the finish reason:
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;

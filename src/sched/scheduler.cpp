@@ -160,7 +160,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   budget_ = config_.max_num_batched_tokens;
   prefill_budget_ = max_prefill_toks();
   schedule_running(out);
-  // Whoever gave up blocks in this step would only take them from those who needed them.
+  // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
     while (budget_ > 0 && prefill_budget_ > 0 && waiting_.size() > 0 && rows_.num_free() > 0 &&
            admit_next(out)) {

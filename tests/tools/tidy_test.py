@@ -55,6 +55,14 @@ class FailingTest(Tree):
     def test_a_good_tree_has_no_failure(self):
         self.assertEqual(self.failures(), [])
 
+    def test_a_retired_word(self):
+        good = "// weights are weighted; a weight of 3\nint outweighs = 0;\n"
+        self.write("src/base/words.h", "#pragma once\n" + good)
+        self.assertEqual(self.failures(), [])
+        for bad in ("int skinny_plan;", "struct GraphWish;", "// by the copy engine", "float weigh(int);", "int kSkinnyRows;"):
+            self.write("src/base/words.h", f"#pragma once\n{bad}\n")
+            self.assert_one_failure("src/base/words.h:2", "is retired")
+
     def test_an_unlisted_edge(self):
         self.write("src/sched/plan.h", "#pragma once\n")
         self.write("src/runner/step.cpp", '\n#include "sched/plan.h"\n')

@@ -398,7 +398,7 @@ struct HopperState {
   }
 };
 
-// Values behind the sequence's end may be anything, also what no weight of zero can silence.
+// V past seq_len may be NaN, and 0 x NaN = NaN: zero it.
 template <int kDim>
 __device__ void clear_values(uint32_t stage, int32_t first, int group) {
   using Sizes = HopperSizes<kDim>;

@@ -25,7 +25,7 @@ class WeightedX {
         row_warp_(static_cast<int>(threadIdx.x) / 32 % row_warps_),
         first_chunk_(row_warp_ * 2 + lane_ / 16) {}
 
-  // Weights are nobody's output: they are fetched before the wait.
+  // No earlier kernel writes the weights, so prefetch them before griddepcontrol.wait.
   __device__ void fetch_norm_weight() {
     const int col = col_of(first_chunk_);
     if (p_.norm_weight != nullptr && col < p_.k) {

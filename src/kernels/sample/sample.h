@@ -19,7 +19,7 @@ enum class SampleError : int32_t {
   kNothingLeft = 2  // the rules on tokens left -inf everywhere
 };
 
-// What is told of a token, by the names of vLLM's logprobs_mode. "Processed" is behind every rule:
+// What logprobs report, by the names of vLLM's logprobs_mode. "Processed" is behind every rule:
 // divided by the temperature, -inf for a token that could not be drawn.
 enum class LogprobsMode : uint8_t {
   kRawLogprobs,
