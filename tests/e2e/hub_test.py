@@ -304,9 +304,7 @@ class ModelsByName(unittest.TestCase):
         self.hub.private.add("org/one")
         self.assertIn("HF_TOKEN", self.plan("org/one", code=NO_MODEL))
         self.plan("org/one", HF_TOKEN="secret")
-        # The crate sends it along when it asks the other host for a file's size, but not with the file itself.
-        moved = [token for path, wanted, token in self.hub.requests if path.startswith("/cdn/") and wanted != "bytes=0-0"]
-        self.assertEqual(moved, [None])
+        self.assertEqual({token for path, _, token in self.hub.requests if path.startswith("/cdn/")}, {None})
         self.hub.private.add("org/quants")
         home = self.cache.parent / "home"
         home.mkdir()
