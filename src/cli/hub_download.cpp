@@ -149,10 +149,13 @@ Result<void> fetch_files(const wr_hub_repo& repo, const Listing& listing, uint64
 }
 
 Result<void> write_ref(const fs::path& path, const std::string& commit) {
-  std::error_code ignored;
-  fs::create_directories(path.parent_path(), ignored);
-  std::ofstream file(path);
-  if (!(file << commit << std::flush)) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  // In one step, since another process may be looking.
+  const fs::path fresh = fmt::format("{}.{}", path.string(), getpid());
+  const bool written = static_cast<bool>(std::ofstream(fresh) << commit << std::flush);
+  fs::rename(fresh, path, error);
+  if (!written || error) {
     return fail(ErrorCode::kNotFound, fmt::format("cannot write '{}'", path.string()));
   }
   return {};

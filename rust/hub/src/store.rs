@@ -70,13 +70,16 @@ impl Store {
         self.folder.join("snapshots").join(commit).join(file)
     }
 
+    /// Lets users of the cache see a blob as that file. In one step, since another process may be looking.
     pub fn show(&self, commit: &str, file: &str, hash: &Hash) -> io::Result<()> {
         let pointer = self.pointer(commit, file);
         if let Some(folder) = pointer.parent() {
             fs::create_dir_all(folder)?;
         }
-        remove_if_there(&pointer)?;
+        let link = self.blob(hash).with_extension("link");
+        remove_if_there(&link)?;
         let up = "../".repeat(2 + file.matches('/').count());
-        std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(hash.hex()), pointer)
+        std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(hash.hex()), &link)?;
+        fs::rename(link, pointer)
     }
 }
