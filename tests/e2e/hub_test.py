@@ -481,12 +481,21 @@ class ModelsByName(unittest.TestCase):
         if subprocess.run([*small, "true"], capture_output=True, check=False).returncode != 0:
             self.skipTest("needs user namespaces (unshare --user --mount)")
         self.cache.mkdir()
-        script = 'mount -t tmpfs -o size=32k none "$1" && exec "$2" plan org/one'
-        done = subprocess.run([*small, "sh", "-c", script, "sh", str(self.cache), BIN], capture_output=True,
-                              timeout=TIMEOUT, text=True, env=self.environment())
-        self.assertEqual(done.returncode, NO_MODEL, done.stderr)
-        self.assertRegex(done.stderr, r"0\.1 MB are to come, and the disk of '.*' has 0\.0 MB free")
+        script = """mount -t tmpfs -o size=64k none "$1" && mkdir -p "$1/$2" && head -c "$3" /dev/zero >"$1/$2/other"
+                    exec "$4" plan org/one"""
+
+        def plan(folder, bytes_there):
+            done = subprocess.run([*small, "sh", "-c", script, "sh", str(self.cache), folder, str(bytes_there), BIN],
+                                  capture_output=True, timeout=TIMEOUT, text=True, env=self.environment())
+            self.assertEqual(done.returncode, NO_MODEL, done.stderr)
+            return done.stderr
+        said = plan("models--org--other/blobs", 40000)
+        self.assertRegex(said, r"0\.1 MB are to come, and the disk of '.*/models--org--one' has 0\.0 MB free")
         self.assertEqual(self.hub.fetched("m.gguf"), [])
+        # A file of another revision is taken for a part of what is to come, so the disk is full in the middle.
+        said = plan("models--org--one/blobs", 40000)
+        self.assertRegex(said, r"m\.gguf: org/one@main at .*: the cache: No space left on device")
+        self.assertEqual(self.hub.fetched("m.gguf"), [None])
 
     def test_two_downloads_of_one_file(self):
         self.hub.pause = 0.01
