@@ -166,18 +166,26 @@ typedef struct {
   wr_text cache_dir;
   wr_text endpoint;
   wr_text token;
+  double timeout_s; /* how long a host may say nothing */
 } wr_hub_repo;
 
 /* json: {"commit": "...", "files": [{"name": "...", "size": 0}, ...]}, without files in folders of
  * folders. */
 int wr_hub_list(const wr_hub_repo* repo, wr_owned* json, wr_owned* error);
 
+/* What is known of a file before it comes. An empty sha256: the hash that the Hub announces counts. */
+typedef struct {
+  wr_text name;
+  uint64_t size;
+  wr_text sha256; /* in hex, lower case */
+} wr_hub_file;
+
 /* Brings one file of a commit into the cache, from where an earlier call stopped. progress is called
  * within this call, with the bytes there are and those of the whole file. */
 typedef void (*wr_hub_progress)(void* context, uint64_t done, uint64_t total);
 int wr_hub_fetch(const wr_hub_repo* repo,
                  wr_text commit,
-                 wr_text file,
+                 const wr_hub_file* file,
                  wr_hub_progress progress,
                  void* context,
                  wr_owned* error);

@@ -5,16 +5,19 @@
 #include "config/env.h"
 #include "files/cache_paths.h"
 #include "files/hub_name.h"
+#include "files/model_alias.h"
 #include "text/textkit_call.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <optional>
-#include <string_view>
+#include <string>
+#include <system_error>
 #include <unistd.h>
 #include <vector>
 
@@ -28,6 +31,11 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRedraw{100};
+
+// How long a host may say nothing (HF_HUB_DOWNLOAD_TIMEOUT).
+constexpr double kTimeoutS = 10;
+constexpr double kLeastTimeoutS = 0.1;
+constexpr double kMostTimeoutS = 3600;
 
 bool is_on(const std::string& variable) {
   const std::string value = environment(variable).value_or("0");
@@ -117,7 +125,7 @@ Result<Listing> list_files(const wr_hub_repo& repo) {
   const nlohmann::json listing = nlohmann::json::parse(json.text());
   Listing out{listing["commit"], {}};
   for (const nlohmann::json& file : listing["files"]) {
-    out.files.push_back({file["name"], file["size"]});
+    out.files.push_back({file["name"], file["size"], ""});
   }
   return out;
 }
@@ -127,13 +135,12 @@ Result<void> fetch_files(const wr_hub_repo& repo, const Listing& listing, uint64
   uint64_t before = 0;
   for (const HubFile& file : listing.files) {
     line.begin(file.name, before);
+    const wr_hub_file wanted{
+        .name = to_textkit(file.name), .size = file.size, .sha256 = to_textkit(file.sha256)};
     TextkitOwned error;
-    if (wr_hub_fetch(&repo,
-                     to_textkit(listing.commit),
-                     to_textkit(file.name),
-                     &DownloadLine::tell,
-                     &line,
-                     error.out()) != 0) {
+    if (wr_hub_fetch(
+            &repo, to_textkit(listing.commit), &wanted, &DownloadLine::tell, &line, error.out()) !=
+        0) {
       return fail(ErrorCode::kNotFound, error.str());
     }
     before += file.size;
@@ -142,25 +149,123 @@ Result<void> fetch_files(const wr_hub_repo& repo, const Listing& listing, uint64
 }
 
 Result<void> write_ref(const fs::path& path, const std::string& commit) {
-  std::error_code ignored;
-  fs::create_directories(path.parent_path(), ignored);
-  std::ofstream file(path);
-  if (!(file << commit << std::flush)) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  // In one step, since another process may be looking.
+  const fs::path fresh = fmt::format("{}.{}", path.string(), getpid());
+  const bool written = static_cast<bool>(std::ofstream(fresh) << commit << std::flush);
+  fs::rename(fresh, path, error);
+  if (!written || error) {
     return fail(ErrorCode::kNotFound, fmt::format("cannot write '{}'", path.string()));
   }
   return {};
 }
 
-Result<void> download(const HubName& name, const CachePaths& caches, WeightFiles weights) {
-  const std::string endpoint = environment("HF_ENDPOINT").value_or("https://huggingface.co");
-  const std::string token = read_token(caches);
-  const wr_hub_repo repo{.name = to_textkit(name.repo),
-                         .revision = to_textkit(name.revision),
-                         .cache_dir = to_textkit(caches.huggingface_hub),
-                         .endpoint = to_textkit(endpoint),
-                         .token = to_textkit(token)};
+// The Hub, with what the environment says of it.
+struct Hub {
+  std::string endpoint = environment("HF_ENDPOINT").value_or("https://huggingface.co");
+  std::string token;
+  double timeout_s = kTimeoutS;
+
+  [[nodiscard]] wr_hub_repo repo(const HubName& name, const CachePaths& caches) const {
+    return {.name = to_textkit(name.repo),
+            .revision = to_textkit(name.revision),
+            .cache_dir = to_textkit(caches.huggingface_hub),
+            .endpoint = to_textkit(endpoint),
+            .token = to_textkit(token),
+            .timeout_s = timeout_s};
+  }
+};
+
+Result<Hub> open_hub(const CachePaths& caches) {
+  Hub hub;
+  hub.token = read_token(caches);
+  if (const std::optional<std::string> text = environment("HF_HUB_DOWNLOAD_TIMEOUT")) {
+    const char* end = text->data() + text->size();
+    const auto [stop, error] = std::from_chars(text->data(), end, hub.timeout_s);
+    if (error != std::errc() || stop != end ||
+        !(hub.timeout_s >= kLeastTimeoutS && hub.timeout_s <= kMostTimeoutS)) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("HF_HUB_DOWNLOAD_TIMEOUT: '{}' is not a number of seconds from {} to {}",
+                      *text,
+                      kLeastTimeoutS,
+                      kMostTimeoutS));
+    }
+  }
+  return hub;
+}
+
+uint64_t size_of_all(const std::vector<HubFile>& files) {
+  uint64_t sum = 0;
+  for (const HubFile& file : files) {
+    sum = file.size > UINT64_MAX - sum ? UINT64_MAX : sum + file.size;
+  }
+  return sum;
+}
+
+// What earlier downloads have left of the repository, whole files and parts.
+uint64_t bytes_in(const fs::path& folder) {
+  uint64_t sum = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    std::error_code ignored;
+    const uint64_t size = it->file_size(ignored);
+    sum += ignored ? 0 : size;
+  }
+  return sum;
+}
+
+// Sizes are a server's word: nothing is written for those that the disk cannot hold.
+Result<void> check_space(uint64_t total, const std::string& folder) {
+  std::error_code error;
+  fs::path there = fs::absolute(folder, error);
+  while (!fs::exists(there, error) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  const fs::space_info space = fs::space(there, error);
+  const uint64_t has = bytes_in(fs::path(folder) / "blobs");
+  if (!error && total > has && total - has > space.available) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} are to come, and the disk of '{}' has {} free",
+                            size_text(total - has),
+                            folder,
+                            size_text(space.available)));
+  }
+  return {};
+}
+
+Result<void> download_files(const Hub& hub,
+                            const HubName& name,
+                            const CachePaths& caches,
+                            const Listing& listing) {
+  const uint64_t total = size_of_all(listing.files);
+  const std::string folder = hub_repo_folder(caches, name);
+  if (Result<void> enough = check_space(total, folder); !enough) {
+    return enough;
+  }
+  note("downloading {}@{} from {}: {} {}, {}, to {}\n",
+       name.repo,
+       name.revision,
+       hub.endpoint,
+       listing.files.size(),
+       listing.files.size() == 1 ? "file" : "files",
+       size_text(total),
+       folder);
   const auto start = Clock::now();
-  Result<Listing> listing = list_files(repo);
+  if (Result<void> fetched = fetch_files(hub.repo(name, caches), listing, total); !fetched) {
+    return fetched;
+  }
+  note("downloaded in {:.1f} s\n", std::chrono::duration<double>(Clock::now() - start).count());
+  return {};
+}
+
+Result<void> download(const Hub& hub,
+                      const HubName& name,
+                      const CachePaths& caches,
+                      WeightFiles weights) {
+  Result<Listing> listing = list_files(hub.repo(name, caches));
   if (!listing) {
     return tl::unexpected(listing.error());
   }
@@ -169,24 +274,10 @@ Result<void> download(const HubName& name, const CachePaths& caches, WeightFiles
     return tl::unexpected(chosen.error());
   }
   listing->files = *std::move(chosen);
-  const uint64_t total =
-      std::accumulate(listing->files.begin(),
-                      listing->files.end(),
-                      uint64_t{0},
-                      [](uint64_t sum, const HubFile& file) { return sum + file.size; });
-  const std::string folder = hub_repo_folder(caches, name);
-  note("downloading {}@{} from {}: {} files, {}, to {}\n",
-       name.repo,
-       name.revision,
-       endpoint,
-       listing->files.size(),
-       size_text(total),
-       folder);
-  if (Result<void> fetched = fetch_files(repo, *listing, total); !fetched) {
-    return fetched;
-  }
-  note("downloaded in {:.1f} s\n", std::chrono::duration<double>(Clock::now() - start).count());
-  return write_ref(fs::path(folder) / "refs" / name.revision, listing->commit);
+  return download_files(hub, name, caches, *listing).and_then([&] {
+    return write_ref(fs::path(hub_repo_folder(caches, name)) / "refs" / name.revision,
+                     listing->commit);
+  });
 }
 
 }  // namespace
@@ -197,18 +288,27 @@ Result<void> ensure_model(const std::string& model, WeightFiles weights) {
   if (found || found.error().code != ErrorCode::kNotFound) {
     return {};
   }
+  const ModelAlias* alias = find_alias(model);
   const std::optional<HubName> name = parse_hub_name(model);
   const bool is_path = fs::path(model).extension() == ".gguf" && (!name || name->quant.empty());
-  if (!name || is_path || name->repo.find('/') == std::string::npos) {
+  if (alias == nullptr && (!name || is_path || name->repo.find('/') == std::string::npos)) {
     return {};
   }
   if (is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE")) {
     return fail(ErrorCode::kNotFound,
                 found.error().message + "; HF_HUB_OFFLINE forbids a download");
   }
-  return download(*name, caches, weights).map_error([&](const Error& error) {
+  const Result<Hub> hub = open_hub(caches);
+  if (!hub) {
+    return tl::unexpected(hub.error());
+  }
+  const Result<void> done =
+      alias != nullptr
+          ? download_files(*hub, alias->hub, caches, {alias->hub.revision, {alias->file}})
+          : download(*hub, *name, caches, weights);
+  return done.map_error([&](const Error& error) {
     return Error{error.code,
-                 fmt::format("there is no path '{}', and no download: {}", model, error.message)};
+                 fmt::format("{}, and no download: {}", found.error().message, error.message)};
   });
 }
 

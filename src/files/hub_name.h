@@ -32,6 +32,7 @@ bool has_quant(std::string_view file, std::string_view quant);
 struct HubFile {
   std::string name;
   uint64_t size = 0;
+  std::string sha256;  // where it is known beforehand, in hex
 };
 
 // The files that a model needs, of those in a repository: one .gguf file for a quantisation (Q4_K_M

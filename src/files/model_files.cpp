@@ -3,6 +3,7 @@
 
 #include "files/gguf_set.h"
 #include "files/hub_name.h"
+#include "files/model_alias.h"
 #include "files/printable.h"
 
 #include <algorithm>
@@ -21,41 +22,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Alias {
-  std::string_view name;
-  const char* file;  // in CachePaths::warprow
-  uint64_t bytes;
-};
-constexpr std::array<Alias, 1> kAliases{{
-    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", 98'362'432},
-}};
-
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
 
-Result<ModelFiles> resolve_alias(const Alias& alias, const CachePaths& caches) {
-  const fs::path path = fs::path(caches.warprow) / alias.file;
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(path, error);
-  if (error) {
-    return fail(
-        ErrorCode::kNotFound,
-        fmt::format("the model '{}' is not at '{}': run './dev demo' once, which fetches it",
-                    alias.name,
-                    path.string()));
+// The file that ./dev has placed comes first.
+Result<ModelFiles> resolve_alias(const ModelAlias& alias, const CachePaths& caches) {
+  for (const std::string& path : {alias_path(alias, caches), alias_hub_path(alias, caches)}) {
+    std::error_code error;
+    const uint64_t bytes = fs::file_size(path, error);
+    if (error) {
+      continue;
+    }
+    if (bytes != alias.file.size) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("'{}' has {} bytes instead of {}: delete it, and it is downloaded",
+                              path,
+                              bytes,
+                              alias.file.size));
+    }
+    return ModelFiles{ModelFiles::Kind::kGguf, path, std::string(alias.name)};
   }
-  if (bytes != alias.bytes) {
-    return fail(
-        ErrorCode::kCorrupt,
-        fmt::format(
-            "'{}' has {} bytes instead of {}: delete it and run './dev demo' to fetch it again",
-            path.string(),
-            bytes,
-            alias.bytes));
-  }
-  return ModelFiles{ModelFiles::Kind::kGguf, path.string(), std::string(alias.name)};
+  return fail(ErrorCode::kNotFound,
+              fmt::format("the model '{}' is neither at '{}' nor in the Hugging Face cache '{}'",
+                          alias.name,
+                          alias_path(alias, caches),
+                          caches.huggingface_hub));
 }
 
 bool starts_with_gguf_magic(const fs::path& path) {
@@ -198,10 +191,8 @@ Result<ModelFiles> resolve_model(std::string_view name,
   if (name.empty()) {
     return fail(ErrorCode::kInvalidArgument, "no model is named");
   }
-  for (const Alias& alias : kAliases) {
-    if (name == alias.name) {
-      return resolve_alias(alias, caches);
-    }
+  if (const ModelAlias* alias = find_alias(name)) {
+    return resolve_alias(*alias, caches);
   }
   const fs::path path{std::string(name)};
   std::error_code ignored;

@@ -28,7 +28,7 @@ enum class WeightFiles {
 };
 
 // What a user may write for a model:
-//   an alias          `smollm2`, the default model in warprow's own cache
+//   an alias          `smollm2`, the default model, in warprow's own cache or the Hugging Face cache
 //   a path            to a .gguf file (of one in parts to the first), or to a Hugging Face directory (config.json + safetensors)
 //   org/name[@rev]    a snapshot in the Hugging Face cache (rev: branch, tag or commit)
 //   org/name[@rev]:Q  the .gguf file in it that holds quantisation Q

@@ -18,7 +18,7 @@ std::vector<HubFile> files_named(const std::vector<std::string>& names) {
   std::vector<HubFile> out;
   out.reserve(names.size());
   for (const std::string& name : names) {
-    out.push_back({name, 1});
+    out.push_back({name, 1, ""});
   }
   return out;
 }

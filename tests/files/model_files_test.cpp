@@ -90,11 +90,19 @@ TEST_F(ModelFilesTest, Directories) {
 }
 
 TEST_F(ModelFilesTest, TheDefaultModel) {
-  expect_error("smollm2", ErrorCode::kNotFound, "./dev demo");
-  const std::string path = dir_.write("cache/SmolLM2-135M-Instruct.Q4_1.gguf", "cut short");
+  expect_error("smollm2", ErrorCode::kNotFound, "nor in the Hugging Face cache");
+  const std::string downloaded = dir_.write(
+      "hub/models--QuantFactory--SmolLM2-135M-Instruct-GGUF/snapshots/"
+      "ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf",
+      "cut short");
   expect_error("smollm2", ErrorCode::kCorrupt, "has 9 bytes instead of 98362432");
-  std::filesystem::resize_file(path, 98'362'432);  // sparse
-  expect_model("smollm2", Kind::kGguf, path, "smollm2");
+  std::filesystem::resize_file(downloaded, 98'362'432);  // sparse
+  expect_model("smollm2", Kind::kGguf, downloaded, "smollm2");
+  // What ./dev has placed comes first.
+  const std::string placed = dir_.write("cache/SmolLM2-135M-Instruct.Q4_1.gguf", "cut short");
+  expect_error("smollm2", ErrorCode::kCorrupt, "has 9 bytes instead of 98362432");
+  std::filesystem::resize_file(placed, 98'362'432);
+  expect_model("smollm2", Kind::kGguf, placed, "smollm2");
 }
 
 TEST_F(ModelFilesTest, HuggingFaceCache) {

@@ -54,6 +54,13 @@ class FetchTest(unittest.TestCase):
         self.assertEqual(self.downloads, 1)
         self.assertEqual(self.files(), ["model.gguf"])
 
+    def test_the_binary_pins_the_same_model(self):
+        pinned = (ROOT / "src/files/model_alias.cpp").read_text().replace("'", "")
+        item = fetch.ITEMS["smollm2"]
+        for value in (item.target, item.sha256["any"]):
+            self.assertIn(f'"{value}"', pinned)
+        self.assertIn(f" {item.size},", pinned)
+
     def test_a_wrong_hash_is_refused_and_leaves_nothing(self):
         self.content = CONTENT[:-1] + b"x"
         with self.assertRaisesRegex(fetch.FetchError, "sha256"):

@@ -4,6 +4,7 @@
 
 use crate::abi::{guarded, Owned, Text};
 use std::ffi::c_void;
+use std::time::Duration;
 use warprow_hub::Repo;
 
 #[repr(C)]
@@ -13,6 +14,14 @@ pub struct HubRepo {
     cache_dir: Text,
     endpoint: Text,
     token: Text,
+    timeout_s: f64,
+}
+
+#[repr(C)]
+pub struct HubFile {
+    name: Text,
+    size: u64,
+    sha256: Text,
 }
 
 impl HubRepo {
@@ -23,6 +32,18 @@ impl HubRepo {
             cache_dir: self.cache_dir.utf8("the cache's path")?,
             endpoint: self.endpoint.utf8("the endpoint")?,
             token: self.token.utf8("the token")?,
+            stall: Duration::try_from_secs_f64(self.timeout_s)
+                .map_err(|error| format!("the time-out: {error}"))?,
+        })
+    }
+}
+
+impl HubFile {
+    unsafe fn read(&self) -> Result<warprow_hub::HubFile<'_>, String> {
+        Ok(warprow_hub::HubFile {
+            name: self.name.utf8("the file's name")?,
+            size: self.size,
+            sha256: self.sha256.utf8("the file's SHA-256")?,
         })
     }
 }
@@ -44,15 +65,14 @@ pub unsafe extern "C" fn wr_hub_list(
 pub unsafe extern "C" fn wr_hub_fetch(
     repo: *const HubRepo,
     commit: Text,
-    file: Text,
+    file: *const HubFile,
     progress: extern "C" fn(*mut c_void, u64, u64),
     context: *mut c_void,
     error: *mut Owned,
 ) -> i32 {
     guarded(error, || {
         let commit = commit.utf8("the commit")?;
-        let file = file.utf8("the file's name")?;
         let mut tell = |done, total| progress(context, done, total);
-        warprow_hub::fetch(&(*repo).read()?, commit, file, &mut tell)
+        warprow_hub::fetch(&(*repo).read()?, commit, &(*file).read()?, &mut tell)
     })
 }
