@@ -166,7 +166,8 @@ TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
 
 TEST_F(ApiTest, ATextThatCannotFitIsRefusedByItsLength) {
   serve({}, {});
-  const size_t longest = std::string("<eos>").size();  // of the toy's tokens, as they are spelled
+  const size_t longest =
+      std::string("</think>").size();  // of the toy's tokens, as they are spelled
   const auto limit = static_cast<size_t>(engine_->model_facts().max_model_len);
   const auto ask_with = [&](const std::string& path, size_t size) {
     return reply("POST", path, json{{"prompt", std::string(size, 'a')}, {"max_tokens", 1}}.dump());
