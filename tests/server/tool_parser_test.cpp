@@ -267,6 +267,30 @@ TEST(ToolParser, ForcedCalls) {
   expect({.format = ToolFormat::kList, .parallel = false}, two, {"", "", {R"(f({"a": 1}))"}});
 }
 
+// A grammar that forces calls begins behind the thinking section.
+TEST(ToolParser, ForcedCallsBehindReasoning) {
+  const std::string list = R"([{"name": "f", "parameters": {"a": "</think>"}}])";
+  const std::string arguments = R"({"a": 1})";
+  for (const bool begins : {false, true}) {
+    const std::string thought = begins ? "so\n</think>\n\n" : "<think>so</think>";
+    ChatParserOptions options{
+        .format = ToolFormat::kList, .reasoning = true, .begins_reasoning = begins};
+    expect(options, thought + list, {"", "so", {R"(f({"a": "</think>"}))"}});
+    expect(options, thought, {"", "so", {}});
+    expect(options, begins ? "cut o" : "<think>cut o", {"", "cut o", {}});
+    options.format = ToolFormat::kNamed;
+    options.function = "f";
+    expect(options, thought + arguments, {"", "so", {R"(f({"a": 1}))"}});
+    expect(options, thought, {"", "so", {}});
+  }
+  expect({.format = ToolFormat::kList, .reasoning = true},
+         list,
+         {"", "", {R"(f({"a": "</think>"}))"}});
+  expect({.format = ToolFormat::kNamed, .function = "f", .reasoning = true},
+         arguments,
+         {"", "", {R"(f({"a": 1}))"}});
+}
+
 TEST(ToolParser, Reasoning) {
   ChatParserOptions options{.reasoning = true};
   expect(options, "<think>\nhm <b>\n\n</think>\n\nYes.", {"Yes.", "hm <b>", {}});
