@@ -122,7 +122,9 @@ std::span<const uint32_t> GrammarProgress::use_masks(int32_t number,
   place.state = State::kStale;
   place.step = step;
   place.num_used = std::min(max_masks, place.num_masks);
-  return std::span(place.words).first(static_cast<size_t>(place.num_used * num_words_));
+  const bool needs_none = place.is_free && place.num_used == max_masks;
+  const int32_t num_given = needs_none ? 0 : place.num_used;
+  return std::span(place.words).first(static_cast<size_t>(num_given * num_words_));
 }
 
 void GrammarProgress::remove(int32_t number) {
@@ -188,11 +190,12 @@ void GrammarProgress::run(int32_t worker) {
     lock.unlock();
     const State state = wanted ? advance(*place) : State::kFailed;
     const Clock::time_point done = Clock::now();
-    if (state == State::kReady) {
+    const bool has_masks = state == State::kReady && !place->is_free;
+    if (has_masks) {
       fills_.add({place->request, place->step, worker, begun, done});
     }
     lock.lock();
-    stats_.num_masks += state == State::kReady ? place->num_masks : 0;
+    stats_.num_masks += has_masks ? place->num_masks : 0;
     stats_.busy_us += (done - begun) / std::chrono::microseconds(1);
     if (place->removed) {
       lock.unlock();
@@ -239,6 +242,7 @@ GrammarProgress::State GrammarProgress::advance(Place& place) const {
     return State::kStuck;
   }
   place.num_masks = 1;
+  place.is_free = place.matcher->is_free();
   if (!place.drafts.empty() && allows(mask_of(place, 0), place.drafts.front())) {
     look_ahead(place);
   }
@@ -258,6 +262,7 @@ void GrammarProgress::look_ahead(Place& place) const {
       return;
     }
     ++place.num_masks;
+    place.is_free = place.is_free && ahead.is_free();
   }
 }
 

@@ -21,9 +21,10 @@
 namespace warprow {
 
 // How far each structured request is in its grammar, and the masks of its next tokens: of the next
-// one, and of those behind drafts that the grammar accepts. A place follows the request, not its
-// row: it outlives preemption. Worker threads take the tokens and fill the masks, so the engine's
-// thread waits for a grammar only where it wants to.
+// one, and of those behind drafts that the grammar accepts. In the thinking section before a grammar
+// tokens are followed as well, and need no masks. A place follows the request, not its row: it outlives
+// preemption. Worker threads take the tokens and fill the masks, so the engine's thread waits for a
+// grammar only where it wants to.
 //
 // Owns: places with their matchers and masks; the worker threads, started with the first place.
 // Thread: the engine's.
@@ -34,7 +35,7 @@ class GrammarProgress {
     kWaiting,  // its request has not run yet: nothing is done for it
     kStale,    // the masks were used; the tokens drawn with them are not known yet
     kBusy,     // a worker takes tokens or fills masks
-    kReady,    // the masks are for the next tokens
+    kReady,    // the masks are for the next tokens, or any may come
     kEnded,    // nothing but an end token may follow
     kFailed,   // a step exceeded the library's limits
     kStuck,    // no token of the vocabulary spells what must follow
@@ -62,7 +63,8 @@ class GrammarProgress {
   void accept(int32_t place, std::span<const TokenId> tokens, std::span<const TokenId> drafts = {});
   // Of a ready place: its masks, at most so many, u32 [num_masks, num_words()], which then count as
   // used, by this step. Mask i holds if the first i drafts are accepted. There are fewer than wanted
-  // where the grammar refuses a draft or ends with it.
+  // where the grammar refuses a draft or ends with it. None at all where they would forbid nothing: in a
+  // thinking section, unless a draft ends it.
   std::span<const uint32_t> use_masks(int32_t place, int32_t max_masks, int64_t step);
   // In any state.
   void remove(int32_t place);
@@ -98,6 +100,7 @@ class GrammarProgress {
     std::vector<TokenId> drafts;    // of what follows
     std::vector<uint32_t> words;    // [1 + max_drafts, num_words]
     int32_t num_masks = 0;          // filled
+    bool is_free = false;           // they forbid nothing
     int32_t num_used = 0;           // by the step
     int64_t step = 0;               // that used the last masks
     State state = State::kWaiting;  // under the mutex, like the next

@@ -6,8 +6,10 @@
 namespace warprow {
 
 Result<Grammar> GrammarSource::compile(const StructuredOutput& wanted) {
-  std::call_once(made_,
-                 [this] { compiler_.emplace(GrammarCompiler::make(text_.tokenizer, text_.eos)); });
+  std::call_once(made_, [this] {
+    compiler_.emplace(GrammarCompiler::make(text_.tokenizer, text_.eos));
+    thinking_tags_.emplace(text_.tokenizer);
+  });
   if (!*compiler_) {
     return tl::unexpected(compiler_->error());
   }
@@ -15,7 +17,7 @@ Result<Grammar> GrammarSource::compile(const StructuredOutput& wanted) {
   if (!grammar) {
     return fail(grammar.error().code, fmt::format("{}: {}", wanted.field, grammar.error().message));
   }
-  return grammar;
+  return grammar->behind(*thinking_tags_, wanted.thinking);
 }
 
 }  // namespace warprow

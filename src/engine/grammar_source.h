@@ -13,11 +13,11 @@ namespace warprow {
 
 // Compiles what clients ask for. The compiler is made when the first one asks: it indexes the whole vocabulary.
 //
-// Owns: the compiler and, in it, the grammars used last.
+// Owns: the compiler and, in it, the grammars used last; the thinking tags.
 // Thread: any.
 class GrammarSource {
  public:
-  // text must outlive this.
+  // text must outlive this, and this the matchers of grammars behind thinking.
   explicit GrammarSource(const TextModel& text) : text_(text) {}
 
   // kInvalidArgument with the field that asked and the library's message and position, or the limit; kBusy
@@ -28,6 +28,7 @@ class GrammarSource {
   const TextModel& text_;
   std::once_flag made_;
   std::optional<Result<GrammarCompiler>> compiler_;
+  std::optional<ThinkingTags> thinking_tags_;
 };
 
 }  // namespace warprow

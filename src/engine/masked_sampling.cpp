@@ -92,9 +92,11 @@ void MaskedSampling::submit() {
       case State::kReady: {
         const std::span<const uint32_t> masks =
             progress_.use_masks(place, scheduled->num_logits, step_->step);
-        output_.masked_rows.push_back(
-            {row, static_cast<int32_t>(std::ssize(masks) / progress_.num_words())});
-        output_.bitmask.insert(output_.bitmask.end(), masks.begin(), masks.end());
+        if (!masks.empty()) {
+          output_.masked_rows.push_back(
+              {row, static_cast<int32_t>(std::ssize(masks) / progress_.num_words())});
+          output_.bitmask.insert(output_.bitmask.end(), masks.begin(), masks.end());
+        }
         break;
       }
       case State::kWaiting:

@@ -107,6 +107,9 @@ Api::Answer Api::generate(Endpoint endpoint,
   if (Result<void> applied = apply_tools(*body); !applied) {
     return error_reply(api_error(applied.error()));
   }
+  if (options_.reasoning && body->sampling.structured_output) {
+    body->sampling.structured_output->thinking = body->chat.thinking;
+  }
   GenerationRequest wish;
   wish.sampling = body->sampling;
   wish.priority = body->priority;
@@ -181,7 +184,7 @@ MakeChatParser Api::chat_parser(const ChatWish& chat, const std::string& answer_
   ChatParserOptions options{.function = chat.tools.name,
                             .parallel = chat.tools.parallel,
                             .reasoning = options_.reasoning,
-                            .begins_reasoning = chat.begins_reasoning,
+                            .begins_reasoning = chat.thinking == Thinking::kOpen,
                             .include_reasoning = chat.include_reasoning,
                             .short_ids = options_.tool_format == ToolFormat::kMistral};
   switch (chat.tools.choice) {
@@ -243,7 +246,7 @@ tl::expected<Api::Prompts, ApiError> Api::encode_prompts(Endpoint endpoint,
     if (!rendered) {
       return tl::unexpected(api_error(rendered.error()));
     }
-    body.chat.begins_reasoning = opens_reasoning(*rendered);
+    body.chat.thinking = thinking_behind(body.chat, *rendered);
     return encode_prompt(*rendered, body.add_special_tokens.value_or(false), body)
         .map([&](std::vector<TokenId> ids) {
           out.push_back(std::move(ids));

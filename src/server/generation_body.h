@@ -6,6 +6,7 @@
 #include "server/chat_body.h"
 #include "server/prompt_body.h"
 #include "text/chat_template.h"
+#include "text/thinking.h"
 
 #include <optional>
 #include <string>
@@ -22,7 +23,7 @@ struct ChatWish {
   bool continue_final_message = false;  // the answer goes on with the last message
   ToolWish tools;
   bool include_reasoning = true;
-  bool begins_reasoning = false;  // the rendered prompt has opened a <think> section
+  Thinking thinking = Thinking::kNone;  // how the answer begins behind the rendered prompt
 };
 
 // The body of POST /v1/completions or /v1/chat/completions.

@@ -6,6 +6,7 @@
 #include "text/textkit_call.h"
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 
@@ -95,6 +96,15 @@ class GrammarCache {
   int64_t hits_ = 0;
 };
 
+// A vocabulary may have more tokens than a mask.
+void set_bit(std::span<uint32_t> words, TokenId token, bool allowed) {
+  const auto bit = static_cast<size_t>(token);
+  if (bit / 32 < words.size()) {
+    const uint32_t mask = 1U << (bit % 32);
+    words[bit / 32] = allowed ? words[bit / 32] | mask : words[bit / 32] & ~mask;
+  }
+}
+
 Result<void> done_or_refused(int failed, const TextkitOwned& error) {
   if (failed != 0) {
     return fail(ErrorCode::kInvalidArgument, error.str());
@@ -112,16 +122,24 @@ std::string choice_text(std::span<const std::string> choices) {
 
 void Grammar::Free::operator()(const wr_grammar* g) const { wr_grammar_free(g); }
 
-Grammar::Grammar(const Grammar& other) : impl_(wr_grammar_share(other.impl_.get())) {}
+Grammar::Grammar(const Grammar& other)
+    : impl_(wr_grammar_share(other.impl_.get())), thinking_(other.thinking_) {}
 
 Grammar& Grammar::operator=(const Grammar& other) {
   impl_.reset(wr_grammar_share(other.impl_.get()));
+  thinking_ = other.thinking_;
   return *this;
+}
+
+Grammar Grammar::behind(const ThinkingTags& tags, Thinking thinking) const {
+  Grammar grammar = *this;
+  grammar.thinking_ = ThinkingWatch(tags, thinking);
+  return grammar;
 }
 
 void GrammarMatcher::Free::operator()(wr_matcher* m) const { wr_matcher_free(m); }
 
-GrammarMatcher::GrammarMatcher(const Grammar& grammar) {
+GrammarMatcher::GrammarMatcher(const Grammar& grammar) : thinking_(grammar.thinking_) {
   wr_matcher* impl = nullptr;
   TextkitOwned error;
   const int failed = wr_matcher_new(grammar.impl_.get(), &impl, error.out());
@@ -134,21 +152,43 @@ GrammarMatcher GrammarMatcher::fork() const {
   TextkitOwned error;
   const int failed = wr_matcher_fork(impl_.get(), &impl, error.out());
   WR_CHECK(failed == 0, "{}", error.text());
-  return GrammarMatcher(impl);
+  return GrammarMatcher(impl, thinking_);
 }
 
 Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
+  if (thinking_.is_inside()) {
+    std::ranges::fill(words, ~0U);
+    for (const TokenId token : thinking_.forbidden()) {
+      set_bit(words, token, false);
+    }
+    return {};
+  }
   TextkitOwned error;
-  return done_or_refused(wr_matcher_fill_mask(impl_.get(), words.data(), words.size(), error.out()),
-                         error);
+  const int failed = wr_matcher_fill_mask(impl_.get(), words.data(), words.size(), error.out());
+  if (const std::optional<TokenId> opening = thinking_.opening(); opening && failed == 0) {
+    set_bit(words, *opening, true);
+  }
+  return done_or_refused(failed, error);
+}
+
+bool GrammarMatcher::is_free() const {
+  return thinking_.is_inside() && thinking_.forbidden().empty();
 }
 
 Result<void> GrammarMatcher::accept(TokenId token) {
-  TextkitOwned error;
-  return done_or_refused(wr_matcher_accept(impl_.get(), token, error.out()), error);
+  ThinkingWatch next = thinking_;
+  Result<void> taken;
+  if (!next.take(token)) {
+    TextkitOwned error;
+    taken = done_or_refused(wr_matcher_accept(impl_.get(), token, error.out()), error);
+  }
+  thinking_ = taken ? next : thinking_;
+  return taken;
 }
 
-bool GrammarMatcher::is_stopped() const { return wr_matcher_is_stopped(impl_.get()) != 0; }
+bool GrammarMatcher::is_stopped() const {
+  return !thinking_.is_inside() && wr_matcher_is_stopped(impl_.get()) != 0;
+}
 
 struct GrammarCompiler::Impl {
   struct Free {

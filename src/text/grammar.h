@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "text/thinking.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +45,10 @@ class Grammar {
   Grammar& operator=(Grammar&&) noexcept = default;
   ~Grammar() = default;
 
+  // The same language behind a thinking section, in which any token may come. The tags must outlive all matchers,
+  // unless there is no section.
+  [[nodiscard]] Grammar behind(const ThinkingTags& tags, Thinking thinking) const;
+
  private:
   friend class GrammarCompiler;
   friend class GrammarMatcher;
@@ -53,9 +58,10 @@ class Grammar {
   explicit Grammar(const wr_grammar* impl) : impl_(impl) {}
 
   std::unique_ptr<const wr_grammar, Free> impl_;
+  ThinkingWatch thinking_;  // at the beginning
 };
 
-// One request's place in a grammar.
+// One request's place in a grammar, or in the thinking section before it.
 // Owns: its own copy of the parser's state, so that nothing one request does can reach another.
 // Thread: one at a time, any.
 class GrammarMatcher {
@@ -72,8 +78,13 @@ class GrammarMatcher {
   // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
   // vocabulary become 0. An end token is set exactly if the text may end here; nothing is set if no
   // token of the vocabulary spells what may come next. Fails when the step exceeds the library's
-  // limits, or max_step_ms. In these two cases the matcher is of no more use.
+  // limits, or max_step_ms. In these two cases the matcher is of no more use. In a thinking section all
+  // is set but for what is_free() tells of.
   Result<void> fill_mask(std::span<uint32_t> words);
+
+  // Whether a mask would forbid nothing: in a thinking section, unless the next token may go past its end tag.
+  // Such tokens are forbidden, so that the grammar begins with a token.
+  [[nodiscard]] bool is_free() const;
 
   // Takes a token. Refuses one that the grammar does not allow, and stays as it was. After the end,
   // end tokens alone are taken. Of no more use after max_step_ms.
@@ -86,9 +97,11 @@ class GrammarMatcher {
   struct Free {
     void operator()(wr_matcher* m) const;
   };
-  explicit GrammarMatcher(wr_matcher* impl) : impl_(impl) {}
+  GrammarMatcher(wr_matcher* impl, const ThinkingWatch& thinking)
+      : impl_(impl), thinking_(thinking) {}
 
-  std::unique_ptr<wr_matcher, Free> impl_;
+  std::unique_ptr<wr_matcher, Free> impl_;  // does not see the thinking section
+  ThinkingWatch thinking_;
 };
 
 struct GrammarOptions {

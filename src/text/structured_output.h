@@ -15,6 +15,7 @@ struct StructuredOutput {
   GrammarKind kind = GrammarKind::kJsonObject;
   std::string text;                               // as GrammarCompiler::compile takes it
   std::string_view field = "structured_outputs";  // that asked for it, for messages
+  Thinking thinking = Thinking::kNone;            // what may stand before it
   bool operator==(const StructuredOutput&) const = default;
 };
 

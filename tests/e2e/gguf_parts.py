@@ -1,11 +1,32 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a GGUF file as llama-gguf-split does. For tests."""
+"""Changes GGUF files: cuts them as llama-gguf-split does, or gives them another chat template. For tests."""
 
 import struct
 
 BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of a value, by its type
 STRING, ARRAY = 8, 9
+USER_DEFINED = 4  # type of a token
+
+
+def with_template(data, template, names=None):
+    """The file with another chat template, no longer than its own, and with new, shorter names for tokens, {id: (old, new)}, which are
+    text then."""
+    room = 0
+    for token, (old, new) in (names or {}).items():
+        data = data.replace(struct.pack("<Q", len(old)) + old, struct.pack("<Q", len(new)) + new, 1)
+        room += len(old) - len(new)
+        key = b"tokenizer.ggml.token_type"
+        at = data.index(key) + len(key) + 16 + 4 * token
+        data = data[:at] + struct.pack("<i", USER_DEFINED) + data[at + 4:]
+    key = b"tokenizer.chat_template"
+    at = data.index(key) + len(key) + 4
+    length = int.from_bytes(data[at:at + 8], "little")
+    room += length  # so that all behind it stays in its place
+    padding = room - len(template) - 4
+    if padding < 0:
+        raise ValueError(f"the template has {len(template)} bytes; at most {room - 4} fit")
+    return data[:at] + struct.pack("<Q", room) + (template + "{#" + " " * padding + "#}").encode() + data[at + 8 + length:]
 
 
 def split_gguf(data):

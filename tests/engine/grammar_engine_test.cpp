@@ -33,6 +33,22 @@ using testing::ToyAnswer;
 
 constexpr size_t kWords = (kToyVocab + 31) / 32;
 
+// How many tokens of an answer stand in its thinking section; all, if it has no end. By the text.
+size_t thinking_len(const std::vector<TokenId>& answer, Thinking thinking) {
+  if (thinking == Thinking::kNone ||
+      (thinking == Thinking::kMaybe && answer.front() != testing::toy_token("<think>"))) {
+    return 0;
+  }
+  std::string text;
+  for (size_t i = 0; i < answer.size(); ++i) {
+    text += testing::toy_token_bytes(answer[i]);
+    if (text.find("</think>") != std::string::npos) {
+      return i + 1;
+    }
+  }
+  return answer.size();
+}
+
 // toy_answer under the request's grammar, if it has one.
 ToyAnswer grammar_answer(const RequestFields& fields) {
   if (!fields.grammar) {
@@ -157,6 +173,55 @@ TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
   for (size_t i = 0; i < client.size(); ++i) {
     EXPECT_EQ(client.wait(i).num_final, 1);
   }
+}
+
+// In a thinking section tokens are the model's own, whatever the grammar says; behind it they are the grammar's
+// from its beginning.
+TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
+  constexpr const char* kRegex = "q[a-f]{1,9}";
+  const std::unique_ptr<TextModel> text = make_toy_text();
+  GrammarSource source(*text);
+  const Grammar plain = value_or_throw(source.compile({GrammarKind::kRegex, kRegex}));
+  std::mt19937 random(14);
+  Client client;
+  const std::unique_ptr<Engine> engine = make();
+  std::vector<RequestFields> fields;
+  std::vector<Thinking> thinking;
+  for (size_t i = 0; i < 24; ++i) {
+    GenerationRequest request = testing::random_toy_request(random);
+    thinking.push_back(i % 2 == 0 ? Thinking::kOpen : Thinking::kMaybe);
+    request.sampling.max_tokens = 40;
+    request.sampling.ignore_eos = true;
+    request.sampling.structured_output =
+        StructuredOutput{.kind = GrammarKind::kRegex, .text = kRegex, .thinking = thinking.back()};
+    ValidRequest valid = value_or_throw(engine->validate(request));
+    fields.push_back(valid.fields());
+    client.submit(*engine, std::move(valid));
+  }
+  size_t num_thoughts = 0;
+  size_t num_behind = 0;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Told& told = client.wait(i);
+    expect_answer(told, fields[i]);
+    const size_t len = thinking_len(told.token_ids, thinking[i]);
+    std::vector<TokenId> context = fields[i].prompt_token_ids;
+    GrammarMatcher matcher(plain);
+    for (size_t t = 0; t < told.token_ids.size(); ++t) {
+      const TokenId token = told.token_ids[t];
+      if (t >= len) {
+        EXPECT_TRUE(matcher.accept(token)) << t;
+      } else if (t > 0 || thinking[i] == Thinking::kOpen) {
+        EXPECT_EQ(token, testing::toy_next_token(context, fields[i].params, kToyVocab)) << t;
+      }
+      context.push_back(token);
+    }
+    num_thoughts += len > 0 ? 1 : 0;
+    num_behind += len > 0 && len < told.token_ids.size() ? 1 : 0;
+  }
+  EXPECT_GT(num_thoughts, 12U) << "some that were not open";
+  EXPECT_LT(num_thoughts, fields.size());
+  EXPECT_GT(num_behind, 3U);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -427,6 +492,46 @@ TEST(GrammarProgress, MasksBehindDrafts) {
   progress.accept(place, std::vector{kC});
   EXPECT_THAT(words_of(4), ElementsAre(bits({kB, kX})));
   EXPECT_EQ(progress.stats().num_masks, 1 + 3 + 2 + 4 + 1 + 1);
+}
+
+// A draft may end the section: its masks then stand behind those that forbid nothing.
+TEST(GrammarProgress, AThinkingSectionNeedsNoMasks) {
+  constexpr uint32_t kAll = ~0U;
+  const TokenId a = testing::toy_token("a");
+  const TokenId b = testing::toy_token("b");
+  const TokenId end = testing::toy_token("</think>");
+  const std::unique_ptr<TextModel> text = make_toy_text();
+  GrammarSource source(*text);
+  const Grammar grammar = value_or_throw(
+      source.compile({.kind = GrammarKind::kRegex, .text = "a[b]c", .thinking = Thinking::kOpen}));
+  GrammarProgress progress(kToyVocab, 2, microseconds(0), 3);
+  const int32_t place = progress.add(1, grammar);
+  progress.start(place);
+  const auto words_of = [&](int32_t max_masks) {
+    while (progress.state(place) == GrammarProgress::State::kBusy) {
+      progress.wait(milliseconds(100));
+    }
+    const std::span<const uint32_t> masks = progress.use_masks(place, max_masks, 1);
+    std::vector<uint32_t> first_words;
+    for (size_t i = 0; i < masks.size(); i += kWords) {
+      first_words.push_back(masks[i]);
+    }
+    return first_words;
+  };
+  const auto bit = [](TokenId id) { return 1U << static_cast<uint32_t>(id); };
+  EXPECT_THAT(words_of(1), ElementsAre());
+  progress.accept(place, std::vector{b}, std::vector{b, b, a});
+  EXPECT_THAT(words_of(4), ElementsAre());
+  EXPECT_EQ(progress.stats().num_masks, 0);
+  EXPECT_TRUE(progress.fills().since({}).empty());
+  progress.accept(place, std::vector{b, b, a, b}, std::vector{b, end, a});
+  EXPECT_THAT(words_of(4), ElementsAre(kAll, kAll, bit(a), bit(b)));
+  progress.accept(place, std::vector{b}, std::vector{b, -1, -1});
+  EXPECT_THAT(words_of(4), ElementsAre(kAll, kAll)) << "nothing is drawn behind what is no draft";
+  progress.accept(place, std::vector{b, end}, std::vector{b, b, b});
+  EXPECT_THAT(words_of(4), ElementsAre(bit(a))) << "the grammar has not seen a b";
+  progress.accept(place, std::vector{a});
+  EXPECT_THAT(words_of(4), ElementsAre(bit(b)));
 }
 
 // Of those that wait for a row, nothing is made yet; of the others, who runs goes first.

@@ -39,6 +39,9 @@ const std::vector<ToyToken>& toy_tokens() {
     add("\u00c3", "\xc3");
     add("\u00a9", "\xa9");
     add("\u010a", "\n");
+    for (const char* part : {"<think>", "</think>", "</", "think", ">", ">a"}) {
+      add(part, part);
+    }
     for (char c = 'a'; list.size() < kToyVocab; ++c) {
       add(std::string("\u0120") + c, std::string(" ") + c);
     }
@@ -51,6 +54,11 @@ const std::vector<ToyToken>& toy_tokens() {
 
 std::string toy_token_bytes(TokenId token) {
   return toy_tokens()[static_cast<size_t>(token)].bytes;
+}
+
+TokenId toy_token(std::string_view bytes) {
+  const auto found = std::ranges::find(toy_tokens(), bytes, &ToyToken::bytes);
+  return static_cast<TokenId>(found - toy_tokens().begin());
 }
 
 std::unique_ptr<TextModel> make_toy_text() {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,11 @@ inline constexpr TokenId kToyEos = 0;
 inline constexpr int32_t kToyVocab = 64;
 
 // The bytes of each of the 64 toy tokens: <eos> and <pad>, letters, space, digits, "ab", "stop",
-// "st", "op", the two halves of "é", a line end, and a space with a letter behind it.
+// "st", "op", the two halves of "é", a line end, the tags of thinking sections as one token and in parts, and
+// a space with a letter behind it.
 std::string toy_token_bytes(TokenId token);
+// The token of these bytes.
+TokenId toy_token(std::string_view bytes);
 // A text model over them, byte-level, without merges and without a chat template.
 std::unique_ptr<TextModel> make_toy_text();
 

@@ -33,6 +33,16 @@ class ApiTest : public ::testing::Test {
     api_ = std::make_unique<Api>(*engine_, watch_, std::move(options));
   }
 
+  // A toy with a chat template.
+  void serve_chats(const std::string& chat_template, ApiOptions options) {
+    std::unique_ptr<TextModel> text = testing::make_toy_text();
+    text->chat_template = ChatTemplate::parse({chat_template, {}, {}});
+    options.model_names = {"toy"};
+    engine_ = make_engine(
+        {}, std::move(text), std::make_unique<testing::FakeExecutor>(testing::FakeModel{}));
+    api_ = std::make_unique<Api>(*engine_, watch_, std::move(options));
+  }
+
   Api::Answer ask(const std::string& method,
                   const std::string& path,
                   const std::string& body = "",
@@ -146,6 +156,42 @@ TEST_F(ApiTest, MetricsMayNeedNoKey) {
   EXPECT_EQ(status("GET", "/v1/models"), 401);
 }
 
+// The grammar begins behind the thinking section that the template opens, or at once where the template has closed
+// it.
+TEST_F(ApiTest, StructuredAnswersComeBehindThinking) {
+  ApiOptions options;
+  options.reasoning = true;
+  serve_chats(
+      "{{ messages[0].content }}{% if enable_thinking == false %}<think></think>{% else "
+      "%}<think>{% endif %}",
+      options);
+  int num_thoughts = 0;
+  for (char first = 'a'; first <= 'z'; ++first) {
+    for (const bool thinks : {true, false}) {
+      json body = {{"messages", {{{"role", "user"}, {"content", std::string(1, first)}}}},
+                   {"max_tokens", 60},
+                   {"temperature", 0},
+                   {"ignore_eos", true},
+                   {"chat_template_kwargs", {{"enable_thinking", thinks}}},
+                   {"structured_outputs", {{"choice", {"stop", "xyz"}}}}};
+      const HttpReply got = reply("POST", "/v1/chat/completions", body.dump());
+      ASSERT_EQ(got.status, 200) << got.body;
+      const json choice = json::parse(got.body)["choices"][0];
+      const std::string content = choice["message"]["content"];
+      const bool has_thought = choice["message"].contains("reasoning_content");
+      EXPECT_TRUE(thinks || !has_thought) << got.body;
+      if (choice["finish_reason"] == "stop") {
+        EXPECT_TRUE(content == "stop" || content == "xyz") << got.body;
+        num_thoughts += has_thought ? 1 : 0;
+      } else {
+        EXPECT_TRUE(thinks && std::string("stop xyz").find(content) != std::string::npos)
+            << got.body;
+      }
+    }
+  }
+  EXPECT_GT(num_thoughts, 5);
+}
+
 TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
   const std::string detokenize = R"({"tokens": [5], "model": null, "odd": null, "skip": 1})";
   serve({}, {});
@@ -166,7 +212,8 @@ TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
 
 TEST_F(ApiTest, ATextThatCannotFitIsRefusedByItsLength) {
   serve({}, {});
-  const size_t longest = std::string("<eos>").size();  // of the toy's tokens, as they are spelled
+  const size_t longest =
+      std::string("</think>").size();  // of the toy's tokens, as they are spelled
   const auto limit = static_cast<size_t>(engine_->model_facts().max_model_len);
   const auto ask_with = [&](const std::string& path, size_t size) {
     return reply("POST", path, json{{"prompt", std::string(size, 'a')}, {"max_tokens", 1}}.dump());

@@ -2,7 +2,10 @@
 #include "server/chat/tool_parser.h"
 
 #include "server/chat/tool_grammar.h"
+#include "text/byte_text.h"
+#include "text/grammar.h"
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -264,6 +267,30 @@ TEST(ToolParser, ForcedCalls) {
   expect({.format = ToolFormat::kList, .parallel = false}, two, {"", "", {R"(f({"a": 1}))"}});
 }
 
+// A grammar that forces calls begins behind the thinking section.
+TEST(ToolParser, ForcedCallsBehindReasoning) {
+  const std::string list = R"([{"name": "f", "parameters": {"a": "</think>"}}])";
+  const std::string arguments = R"({"a": 1})";
+  for (const bool begins : {false, true}) {
+    const std::string thought = begins ? "so\n</think>\n\n" : "<think>so</think>";
+    ChatParserOptions options{
+        .format = ToolFormat::kList, .reasoning = true, .begins_reasoning = begins};
+    expect(options, thought + list, {"", "so", {R"(f({"a": "</think>"}))"}});
+    expect(options, thought, {"", "so", {}});
+    expect(options, begins ? "cut o" : "<think>cut o", {"", "cut o", {}});
+    options.format = ToolFormat::kNamed;
+    options.function = "f";
+    expect(options, thought + arguments, {"", "so", {R"(f({"a": 1}))"}});
+    expect(options, thought, {"", "so", {}});
+  }
+  expect({.format = ToolFormat::kList, .reasoning = true},
+         list,
+         {"", "", {R"(f({"a": "</think>"}))"}});
+  expect({.format = ToolFormat::kNamed, .function = "f", .reasoning = true},
+         arguments,
+         {"", "", {R"(f({"a": 1}))"}});
+}
+
 TEST(ToolParser, Reasoning) {
   ChatParserOptions options{.reasoning = true};
   expect(options, "<think>\nhm <b>\n\n</think>\n\nYes.", {"Yes.", "hm <b>", {}});
@@ -290,13 +317,52 @@ TEST(ToolGrammar, RequiresOneOfTheFunctions) {
   EXPECT_EQ(
       tool_grammar(wish).text,
       R"({"type":"array","minItems":1,"maxItems":16,"items":{"anyOf":[{"type":"object","properties":)"
-      R"({"name":{"enum":["f"]},"parameters":{"type":"object","properties":{"d":{"$ref":"#/$defs/D"}}}},)"
+      R"({"name":{"enum":["f"]},"parameters":{"$defs":{"D":{"type":"string"}},"type":"object",)"
+      R"("properties":{"d":{"$ref":"#/items/anyOf/0/properties/parameters/$defs/D"}}}},)"
       R"("required":["name","parameters"],"additionalProperties":false},{"type":"object","properties":)"
       R"({"name":{"enum":["g"]},"parameters":{"type":"object"}},"required":["name","parameters"],)"
-      R"("additionalProperties":false}]},"$defs":{"D":{"type":"string"}}})");
+      R"("additionalProperties":false}]}})");
   wish.choice = ToolWish::Choice::kNamed;
   wish.name = "g";
   EXPECT_EQ(tool_grammar(wish).text, R"({"type":"object"})");
+}
+
+// Whether the grammar takes the whole text.
+bool takes(const StructuredOutput& wanted, const std::string& text) {
+  const auto bytes = value_or_throw(make_byte_text());
+  auto compiler = value_or_throw(GrammarCompiler::make(bytes->tokenizer, std::vector<TokenId>{0}));
+  GrammarMatcher matcher(value_or_throw(compiler.compile(wanted.kind, wanted.text)));
+  return std::ranges::all_of(text, [&](char c) { return matcher.accept(c).has_value(); }) &&
+         matcher.is_stopped();
+}
+
+// Definitions of the same name are each tool's own, however they refer to each other or to themselves.
+TEST(ToolGrammar, EachToolHasItsOwnDefinitions) {
+  ToolWish wish;
+  wish.tools = nlohmann::ordered_json::parse(R"([
+    {"type": "function", "function": {"name": "f", "parameters": {"$defs": {"D": {"type": "boolean"}},
+      "type": "object", "properties": {"d": {"$ref": "#/$defs/D"}}, "required": ["d"]}}},
+    {"type": "function", "function": {"name": "g", "parameters": {"$defs": {"D": {"type": "object",
+      "properties": {"next": {"anyOf": [{"$ref": "#/$defs/D"}, {"type": "null"}]}}, "required": ["next"]}},
+      "type": "object", "properties": {"d": {"$ref": "#/$defs/D"}}, "required": ["d"]}}},
+    {"type": "function", "function": {"name": "h", "parameters": {"definitions": {"D": {"const": {"$ref": "#"}}},
+      "type": "object", "properties": {"$ref": {"$ref": "#/definitions/D"}, "me": {"$ref": "#"}},
+      "required": ["$ref"]}}}])");
+  wish.choice = ToolWish::Choice::kRequired;
+  const StructuredOutput grammar = tool_grammar(wish);
+  const auto call = [](const std::string& name, const std::string& arguments) {
+    return R"([{"name":")" + name + R"(","parameters":)" + arguments + "}]";
+  };
+  const std::string nested = R"({"d":{"next":{"next":{"next":null}}}})";
+  const std::string own = R"({"$ref":{"$ref":"#"},"me":{"$ref":{"$ref":"#"}}})";
+  EXPECT_TRUE(takes(grammar, call("f", R"({"d":true})")));
+  EXPECT_FALSE(takes(grammar, call("f", nested)));
+  EXPECT_TRUE(takes(grammar, call("g", nested)));
+  EXPECT_FALSE(takes(grammar, call("g", R"({"d":true})")));
+  EXPECT_TRUE(takes(grammar, call("h", own)));
+  wish.choice = ToolWish::Choice::kNamed;
+  wish.name = "h";
+  EXPECT_TRUE(takes(tool_grammar(wish), own));
 }
 
 }  // namespace

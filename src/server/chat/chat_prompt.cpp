@@ -45,8 +45,19 @@ Result<std::string> render_chat(const ChatWish& chat, const TextModel& text) {
   return rendered;
 }
 
-bool opens_reasoning(const std::string& prompt) {
-  return without_end_spaces(prompt).ends_with("<think>");
+Thinking thinking_behind(const ChatWish& chat, const std::string& prompt) {
+  const std::string_view shown = without_end_spaces(prompt);
+  if (shown.ends_with(kThinkTag)) {
+    return Thinking::kOpen;
+  }
+  if (chat.continue_final_message) {
+    const std::string content = last_content(chat.request.messages);
+    const size_t opened = content.rfind(kThinkTag);
+    const bool is_open =
+        opened != std::string::npos && content.find(kEndThinkTag, opened) == std::string::npos;
+    return is_open ? Thinking::kOpen : Thinking::kNone;
+  }
+  return shown.ends_with(kEndThinkTag) ? Thinking::kNone : Thinking::kMaybe;
 }
 
 }  // namespace warprow

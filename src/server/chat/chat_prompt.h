@@ -13,7 +13,9 @@ namespace warprow {
 // where the last message's text does.
 Result<std::string> render_chat(const ChatWish& chat, const TextModel& text);
 
-// Whether a prompt ends inside a <think> section, as some templates open it for the model.
-bool opens_reasoning(const std::string& prompt);
+// How a model that thinks begins its answer to this chat's prompt. Templates may open a section for it, or
+// close one at once so that it does not think; where the prompt ends with neither tag, the model decides. An
+// answer that goes on with the last message is in a section where that message has left one open.
+Thinking thinking_behind(const ChatWish& chat, const std::string& prompt);
 
 }  // namespace warprow

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "text/chat_template.h"
 #include "text/text_model.h"
+#include "text/thinking.h"
 
 #include <optional>
 #include <string_view>
@@ -33,8 +34,8 @@ Result<std::optional<bool>> parse_reasoning(std::string_view name);
 
 // What begins and ends a section of a model's text.
 namespace marker {
-inline constexpr std::string_view kThink = "<think>";
-inline constexpr std::string_view kEndThink = "</think>";
+inline constexpr std::string_view kThink = kThinkTag;
+inline constexpr std::string_view kEndThink = kEndThinkTag;
 inline constexpr std::string_view kHermesCall = "<tool_call>";
 inline constexpr std::string_view kEndHermesCall = "</tool_call>";
 inline constexpr std::string_view kPythonTag = "<|python_tag|>";

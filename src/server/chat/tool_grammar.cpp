@@ -3,15 +3,60 @@
 
 #include "text/chat_template.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace warprow {
+namespace {
+
+bool is_one_of(std::string_view key, std::initializer_list<std::string_view> keys) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+// Makes the references of a schema that was a root of its own begin at its new place, `root`. Definitions of
+// several such schemas so stay apart.
+void move_references(OrderedJson& schema, const std::string& root) {
+  if (schema.is_array()) {
+    for (OrderedJson& each : schema) {
+      move_references(each, root);
+    }
+    return;
+  }
+  if (!schema.is_object()) {
+    return;
+  }
+  for (auto& [key, value] : schema.items()) {
+    if (key == "$ref" && value.is_string()) {
+      const auto reference = value.get<std::string>();
+      if (reference == "#" || reference.starts_with("#/")) {
+        value = root + reference.substr(1);
+      }
+    } else if (value.is_object() && is_one_of(key,
+                                              {"properties",
+                                               "patternProperties",
+                                               "dependentSchemas",
+                                               "$defs",
+                                               "definitions"})) {
+      for (auto& [name, named] : value.items()) {
+        move_references(named, root);
+      }
+    } else if (!is_one_of(key, {"const", "enum", "default", "examples"})) {  // values, not schemas
+      move_references(value, root);
+    }
+  }
+}
+
+}  // namespace
 
 StructuredOutput tool_grammar(const ToolWish& wish) {
   constexpr int kMostCalls = 16;  // so that a small model comes to an end
   const OrderedJson any = {{"type", "object"}};
   OrderedJson schema;
-  OrderedJson definitions = OrderedJson::object();
   OrderedJson items = OrderedJson::array();
   for (const OrderedJson& tool : wish.tools) {
     const OrderedJson& function = tool["function"];
@@ -21,10 +66,8 @@ StructuredOutput tool_grammar(const ToolWish& wish) {
     if (function["name"] == wish.name && wish.choice == ToolWish::Choice::kNamed) {
       return {GrammarKind::kJsonSchema, parameters.dump(), "tools"};
     }
-    if (parameters.contains("$defs") && parameters["$defs"].is_object()) {
-      definitions.update(parameters["$defs"]);  // references begin at the schema's root
-      parameters.erase("$defs");
-    }
+    move_references(parameters,
+                    fmt::format("#/items/anyOf/{}/properties/parameters", items.size()));
     items.push_back({{"type", "object"},
                      {"properties",
                       {{"name", {{"enum", OrderedJson::array({function["name"]})}}},
@@ -36,9 +79,6 @@ StructuredOutput tool_grammar(const ToolWish& wish) {
   schema["minItems"] = 1;
   schema["maxItems"] = wish.parallel ? kMostCalls : 1;
   schema["items"]["anyOf"] = std::move(items);
-  if (!definitions.empty()) {
-    schema["$defs"] = std::move(definitions);
-  }
   return {GrammarKind::kJsonSchema,
           schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
           "tools"};

@@ -92,14 +92,8 @@ std::string short_id(std::string_view prefix, int32_t number) {
 class SectionParser final : public ChatParser {
  public:
   explicit SectionParser(ChatParserOptions options) : options_(std::move(options)) {
-    if (is_forced()) {
-      open_calls("");
-      options_.reasoning = false;
-    } else if (options_.reasoning && options_.begins_reasoning) {
+    if (options_.reasoning && options_.begins_reasoning) {
       section_ = Section::kReasoning;
-    }
-    if (options_.format == ToolFormat::kNamed) {
-      begin_call(CallReader(options_.function));
     }
   }
 
@@ -186,6 +180,13 @@ class SectionParser final : public ChatParser {
     section_ = Section::kContent;
     if (options_.format == ToolFormat::kLlama3 && rest.starts_with('{')) {
       open_calls("");
+    }
+    if (is_forced()) {
+      pending_.erase(0, visible);
+      open_calls("");
+    }
+    if (options_.format == ToolFormat::kNamed) {
+      begin_call(CallReader(options_.function));
     }
     return true;
   }
