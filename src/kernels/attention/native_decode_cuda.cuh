@@ -88,7 +88,7 @@ struct DecodeShared {
   int32_t part_was_last;  // the previous piece's part was the last of its chunk to be written
 };
 
-// Counts a part as written, after a barrier behind its writes. Returns true if it was the last of its chunk.
+// Counts a part as written, after a barrier that follows its writes. Returns true if it was the last of its chunk.
 __device__ bool arrive(const NativeParams& p, const Piece& piece) {
   int32_t* count = p.scratch.arrivals + piece.item.chunk * p.num_kv_heads + piece.head;
   __threadfence();
@@ -101,8 +101,8 @@ __device__ bool arrive(const NativeParams& p, const Piece& piece) {
 }
 
 // The scheduler warp: takes pieces, fetches their descriptions, and tells the compute warps which parts were
-// the last of their chunks. It hides this memory latency from the compute warps. The atomic takes are in
-// flight while the arrivals are.
+// the last of their chunks. It hides this memory latency from the compute warps. The atomics of
+// takes and arrivals overlap.
 __device__ void manage(const NativeParams& p, const PieceQueue& queue, DecodeShared& shared) {
   const bool first_lane = threadIdx.x % 32 == 0;
   Piece before = {};

@@ -106,7 +106,7 @@ struct HopperItem {
 struct HopperControl {
   uint64_t barriers[3][2 * kHopperStages];
   HopperItem items[kHopperStages];
-  int32_t next;  // the number of the item after the next
+  int32_t next;  // the number of the next item to load
 };
 
 struct HopperBlock {

@@ -39,7 +39,7 @@ __device__ int32_t sum_before(int32_t value) {
   return before + sum - value;
 }
 
-// before[i] = counts of items before i, before[n] = all; item i counts count_of(i).
+// Exclusive prefix sums: before[i] = the sum of count_of(j) over j < i; before[n] = the total.
 template <typename CountOf>
 __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
   int32_t counts[kRowsPerThread];

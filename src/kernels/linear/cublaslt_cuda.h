@@ -41,7 +41,7 @@ struct LtPlans;
 //
 // Owns: the library handle and the table of plans.
 // Thread: any; a lock guards the table.
-// Invariant: after prepare, run allocates nothing and asks for no heuristic.
+// Invariant: after prepare, run allocates nothing and calls no heuristic.
 class CublasLt {
  public:
   // The instance for a device, which must be the calling thread's current one. The first call opens the

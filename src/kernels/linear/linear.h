@@ -16,8 +16,8 @@ namespace warprow {
 // Format of activations in a product on a CPU.
 //  kF32: unchanged; float32 sums over exactly dequantised weights.
 //  kRounded: rounded to the format that multiplies fastest with the weights. Quantised weights: int8, one
-//  scale per 32 inputs, a group's sum is exact. bf16 weights: bf16, sums in float32. Other weights: not
-//  rounded.
+//   scale per 32 inputs, a group's sum is exact. bf16 weights: bf16, sums in float32. Other weights: not
+//   rounded.
 enum class ActFormat : uint8_t { kF32, kRounded };
 
 // One matrix of a fused linear operation, and the columns of y that its outputs go to.
@@ -97,8 +97,9 @@ struct LinearArgs {
 //   of y outside all segments are not written. CUDA: one bf16 segment, x bf16 (float32 with norm_weight: the
 //   residual stream), y bf16 or float32.
 // Mapping (CPU): norm, product and epilogue one after the other. The product: pairs of 16-output panels over
-//   the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed weights
-//   through registers; more rows unpack them once per block of inputs into L1 and use register tiles.
+//   the compute pool, one pass for all segments. For a few rows (8 with AVX-512) the packed
+//   weights are streamed through registers. For more rows they are unpacked once per block of inputs into L1,
+//   and register tiles are used.
 // Mapping (CUDA): up to 16 rows: sm80_gemm_cuda.cuh, norm and epilogue fused. Some dozens of rows:
 //   sm90_gemm_cuda.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
 //   norm and epilogue.

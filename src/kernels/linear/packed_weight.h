@@ -9,7 +9,7 @@ namespace warprow {
 // Storage format of a weight matrix in device memory.
 //  kF32/kF16/kBF16: plain values.
 //  kQ4/kQ5/kQ6/kQ8: w[n, k] = scale[n, k / group] * (stored[n, k] - zero_point) (+ bias[n, k / group]);
-//  stored is u4, u5, u6 or s8.
+//   stored is u4, u5, u6 or s8.
 enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8 };
 
 // Storage format of the scales and biases of a quantised matrix.

@@ -12,7 +12,7 @@ namespace warprow::cuda {
 
 inline constexpr int kSm80GemmWarps = 8;  // of a team
 inline constexpr int kSm80GemmThreads = kSm80GemmWarps * 32;
-inline constexpr int kSm80GemmMaxTeams = 2;  // of a block
+inline constexpr int kSm80GemmMaxTeams = 2;  // of a CTA
 inline constexpr int kSm80GemmChunk = 128;   // inputs: 256 bytes of a row
 inline constexpr int kSm80GemmChunkBytes = kSm80GemmChunk * 2;
 inline constexpr int kSm80GemmMaxStages = 4;

@@ -84,7 +84,7 @@ class Outputs {
  private:
   static constexpr int kAtOnce = 4;
 
-  // t: row of x among this block's
+  // t: index among this CTA's rows of x
   [[nodiscard]] __device__ int64_t place(int t) const {
     return (at_.first_row + t) * p_.a.y_stride + output_;
   }

@@ -97,7 +97,7 @@ __device__ void write_token(const SampleArgs& args,
   }
 }
 
-constexpr int32_t kPlainRows = 4;  // of a block, a warp each
+constexpr int32_t kPlainRows = 4;  // rows of a CTA, one a warp
 
 // Formula: the tiles' maximum, or for a random row their best score; lowest id at ties.
 // Shapes: tiles [n, tiles]; sampled, logprob, rank, error [n]; top_ids, top_logprobs [n, max_top].

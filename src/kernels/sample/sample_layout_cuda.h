@@ -30,7 +30,7 @@ struct alignas(16) TileResult {
   float raw_sum;   // of e^(x - raw_max); rows with logprobs
   float max;       // NaN if the tile has one
   int32_t argmax;  // the lowest id of a maximum
-  double score;    // the best gumbel_score and its token; random rows without a cut
+  double score;    // the best gumbel_score and its token; rows with RowPlan::drawn
   int32_t drawn;
   float scaled_sum;  // of e^((x - max) / temperature); rows with top_p alone
 };

@@ -116,7 +116,6 @@ struct TileNoise {
 // own bound exceeds the limit, rarely more than a few, are listed for the first warp.
 //
 // reread(first) loads four tokens' logits again, which saves the registers for all of them.
-// reread(first) gives four tokens' logits again, which saves the registers of all.
 template <int32_t kThreads, typename Reread>
 __device__ Drawn draw_tile(const Tile<kThreads>& tile,
                            const TileNoise<kThreads>& noise,
