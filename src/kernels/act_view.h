@@ -9,9 +9,9 @@
 
 namespace warprow {
 
-// Activations [rows, cols] whose element type follows the device: float32 on a CPU; on CUDA the
-// residual stream and logits are float32 and everything between matrices is bfloat16. Rows may be
-// strided, a row's elements lie side by side. Passed by value into kernels, like View.
+// Activations [rows, cols], whose element type depends on the device. On a CPU it is float32. On CUDA, the
+// residual stream and logits are float32 and everything between matrices is bfloat16. Rows may be strided; a
+// row's elements are contiguous. Passed to kernels by value, like View.
 struct ActView {
   void* data = nullptr;
   int64_t shape[2] = {};
@@ -27,14 +27,14 @@ struct ActView {
       : ActView(DType::kF32, v.data, v.shape[0], v.shape[1], v.stride[0]) {}
 
   [[nodiscard]] bool empty() const { return data == nullptr; }
-  // The first n columns, or those from `first` on.
+  // n columns, from `first` on.
   [[nodiscard]] ActView columns(int64_t first, int64_t n) const {
     ActView part = *this;
     part.data = static_cast<std::byte*>(data) + first * static_cast<int64_t>(dtype_bytes(dtype));
     part.shape[1] = n;
     return part;
   }
-  // n rows from `first` on.
+  // n rows, from `first` on.
   [[nodiscard]] ActView rows(int64_t first, int64_t n) const {
     ActView part = *this;
     part.data =

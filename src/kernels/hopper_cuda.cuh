@@ -6,10 +6,10 @@
 
 namespace warprow::cuda {
 
-// Hopper's wgmma, TMA and mbarriers (sm_90a). Addresses of shared memory
-// are 32 bits wide and of the block's own, unless called remote.
+// Hopper's wgmma, TMA and mbarriers (sm_90a). Shared memory addresses are 32 bits wide and of the CTA's own
+// shared memory, unless called remote.
 
-// ---- barriers in shared memory
+// ---- mbarriers
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -20,7 +20,7 @@ __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, uint3
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Until the phase of this parity is complete.
+// Waits until the phase with this parity is complete.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -32,7 +32,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
-// A barrier among `threads` threads that name it; arrive does not wait.
+// A named barrier of `threads` threads; named_arrive does not wait.
 __device__ __forceinline__ void named_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
@@ -40,12 +40,12 @@ __device__ __forceinline__ void named_arrive(int name, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-// Orders this thread's writes to shared memory before what TMA and wgmma read and write.
+// Orders this thread's writes to shared memory before later accesses by TMA and wgmma.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- matrix products of a warpgroup
+// ---- wgmma
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -56,7 +56,7 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving reads and writes of registers that a product under way has.
+// Keeps the compiler from moving reads and writes of registers that a wgmma in flight uses.
 template <int n>
 __device__ __forceinline__ void wgmma_pin(float (&d)[n]) {
 #pragma unroll
@@ -65,8 +65,8 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[n]) {
   }
 }
 
-// Describes an operand in shared memory whose rows are 128 bytes, swizzled by 128: `stride` bytes
-// lie between groups of eight rows, `leading` between halves of an operand wider than a row.
+// Descriptor of an operand in shared memory with rows of 128 bytes and 128-byte swizzle. `stride`: bytes
+// between groups of eight rows. `leading`: bytes between halves of an operand wider than a row.
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
                                                   uint32_t stride,
                                                   uint32_t leading) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
          static_cast<uint64_t>(leading >> 4) << 16 | ((shared & 0x3ffff) >> 4);
 }
 
-// Lists of the registers of a sum, for the products in assembly.
+// Register lists of accumulators, for wgmma in inline assembly.
 #define WR_ACC4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define WR_ACC16(d, i) WR_ACC4(d, i), WR_ACC4(d, (i) + 4), WR_ACC4(d, (i) + 8), WR_ACC4(d, (i) + 12)
 #define WR_ACC16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA side of every operation in a build without CUDA: one line per op, so this is also the
-// list of operations. No CUDA device can be made in such a build, so none of these is ever reached.
+// Stubs of the CUDA side of every operation, for a build without CUDA. There is one line per op, so this is
+// also the list of operations. Such a build cannot create a CUDA device, so none of the stubs is ever called.
 #include "base/check.h"
 #include "kernels/activation/gelu_and_mul.h"
 #include "kernels/activation/silu_and_mul.h"

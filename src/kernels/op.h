@@ -5,9 +5,9 @@
 #include "device/device.h"
 #include "device/stream.h"
 
-// WR_OP(rms_norm, RmsNormArgs) declares an operation: one function per backend and the one that
-// callers use, which sends the arguments to the stream's backend. A backend that a build lacks is
-// one stub line per op in kernels/no_cuda.cpp, so that file doubles as the list of operations.
+// WR_OP(rms_norm, RmsNormArgs) declares an operation: one function per backend, and the function for callers,
+// which sends the arguments to the stream's backend. For a build without CUDA, kernels/no_cuda.cpp has one
+// stub line per op, so that file is also the list of operations.
 #define WR_OP(name, Args)                                    \
   namespace cpu {                                            \
   void name(Stream& stream, const Args& args);               \

@@ -7,9 +7,9 @@
 
 namespace warprow {
 
-// Where the tokens of all rows lie, by position: those of a row's prefill in host memory, later ones
-// (drafts and outputs) on the device, both in the row's pages (kv/token_pages.h). All device code reads and writes
-// known tokens through this.
+// The storage of all rows' tokens, by position, in the row's pages (kv/token_pages.h). Prefill tokens are in
+// host memory, later ones (drafts and outputs) on the device. All device code reads and writes known tokens
+// through this struct.
 struct RowTokens {
   const int32_t* pages = nullptr;    // dev i32 [max_num_seqs, pages_per_row]
   const int32_t* prefill = nullptr;  // pinned i32 [num_pages, 2^page_shift]
@@ -17,7 +17,7 @@ struct RowTokens {
   int32_t pages_per_row = 0;
   int32_t page_shift = 0;
 
-  // The cell of a row's position in `prefill` and in `later`.
+  // Index of a row's position in `prefill` and in `later`.
   [[nodiscard]] WR_HD int64_t cell(int64_t row, int32_t position) const {
     const int64_t page = pages[row * pages_per_row + (position >> page_shift)];
     return (page << page_shift) + (position & ((1 << page_shift) - 1));

@@ -6,14 +6,14 @@
 
 namespace warprow {
 
-// The gate of a feed-forward with GELU, in its tanh form.
+// GELU gate of a feed-forward layer, with the tanh form of GELU.
 //
-// Formula: out[t, i] = gelu(x[t, i]) * x[t, width + i],
-//   gelu(v) = v / 2 * (1 + tanh(u)) = v / (1 + e^-2u), u = sqrt(2 / pi) * (v + 0.044715 v^3).
-// Shapes: x [T, 2 * width], gate and up side by side; out [T, width] (row strides free).
+// Formula: out[t, i] = gelu(x[t, i]) * x[t, width + i], gelu(v) = v / 2 * (1 + tanh(u)) = v / (1 + e^-2u), u
+//   = sqrt(2 / pi) * (v + 0.044715 v^3).
+// Shapes: x [T, 2 * width], gate and up side by side; out [T, width] (any row strides).
 // Mapping: CPU: rows in parallel, lanes along the row. CUDA: a thread an output.
-// Bytes moved: 12 * T * width; on CUDA 6.
-// Numerics: float32, e^x within 2 ulp; a pair of inputs gives the same result wherever it stands.
+// Bytes moved: 12 * T * width; on CUDA 6 * T * width.
+// Numerics: float32, e^x within 2 ulp; a pair of inputs gives the same result at every position.
 // Preconditions: widths agree; out does not overlap x.
 // Origin: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016; Shazeer, "GLU Variants Improve
 //   Transformer", 2020.

@@ -6,10 +6,10 @@
 #include "kernels/simd/vec_cuda.cuh"
 
 // Formula, shapes, preconditions: gelu_and_mul.h. x and out are bf16.
-// Mapping: a block takes 128 outputs of one row, a thread one.
+// Mapping: a CTA takes 128 outputs of one row, a thread one.
 // Bytes moved: 6 * T * width.
-// Numerics: float32 with the fast exponential and division (a few ulp), one rounding to bf16; an
-//   output depends on its own two inputs alone.
+// Numerics: float32 with the fast exponential and division (a few ulp), one rounding to bf16; an output
+//   depends on its own two inputs alone.
 namespace warprow::cuda {
 namespace {
 

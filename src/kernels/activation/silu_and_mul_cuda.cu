@@ -6,10 +6,10 @@
 #include "kernels/simd/vec_cuda.cuh"
 
 // Formula, shapes, preconditions: silu_and_mul.h. x and out are bf16.
-// Mapping: a block takes 128 groups of eight outputs of one row, a thread one group.
+// Mapping: a CTA takes 128 groups of eight outputs of one row, a thread one group.
 // Bytes moved: 6 * T * width.
-// Numerics: float32 with the fast exponential and division (a few ulp), one rounding to bf16; an
-//   output depends on its own two inputs alone.
+// Numerics: float32 with the fast exponential and division (a few ulp), one rounding to bf16; an output
+//   depends on its own two inputs alone.
 namespace warprow::cuda {
 namespace {
 
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) gate_rows(Rows a) {
   store8(a.out + blockIdx.x * a.out_stride + column, gate);
 }
 
-// Any width and alignment.
+// For any width and alignment.
 __global__ void __launch_bounds__(kThreads) gate_rows_of_any_width(Rows a) {
   pdl_wait();
   pdl_release();

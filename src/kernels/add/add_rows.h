@@ -6,13 +6,13 @@
 
 namespace warprow {
 
-// Adds a product to the residual stream, where its own kernel does not.
+// Adds a product to the residual stream, for products whose own kernel does not add it.
 //
 // Formula: y[t, i] += scale * x[t, i].
-// Shapes: x, y [T, width] (row strides free).
+// Shapes: x, y [T, width] (any row strides).
 // Mapping: CPU: rows in parallel. CUDA: a thread an element.
 // Bytes moved: 12 * T * width.
-// Numerics: float32, the product rounded before the sum; an element depends on itself alone.
+// Numerics: float32, scale * x rounded before the sum; an element depends on itself alone.
 // Preconditions: y does not overlap x.
 // Origin: own.
 struct AddRowsArgs {

@@ -5,9 +5,9 @@
 #include "kernels/add/add_rows.h"
 
 // Formula, shapes, preconditions: add_rows.h.
-// Mapping: a block takes 256 neighbours of one row, a thread one element.
+// Mapping: a CTA takes 256 adjacent elements of one row, a thread one element.
 // Bytes moved: 12 * T * width.
-// Numerics: the product is rounded before the sum.
+// Numerics: scale * x is rounded before the sum.
 namespace warprow::cuda {
 namespace {
 

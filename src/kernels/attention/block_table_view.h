@@ -7,8 +7,8 @@
 
 namespace warprow {
 
-// The block tables of all rows in one pool of cells: those of a row lie side by side, and where they begin
-// changes as the row grows.
+// The block tables of all rows in one pool of cells. The cells of a row are contiguous; they can move as the
+// row grows, which changes its begin.
 struct BlockTableView {
   const int32_t* cells = nullptr;   // dev i32 [num_cells] kernel block ids
   const int32_t* begins = nullptr;  // dev i32 [max_num_seqs, begin_stride] first cell of a row

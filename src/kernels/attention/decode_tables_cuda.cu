@@ -8,8 +8,8 @@
 // Formula: for a decode row b, lens[b] = seq_lens[b] (0: padding) and pages[pages[b] + p] = the page that
 //   holds its tokens [p * page_size, (p + 1) * page_size); arrivals are 0.
 // Shapes: DecodeTables.
-// Mapping: blocks over rows and stretches of a row's pages; threads over pages.
-// Bytes moved: 8 per page in use; once a step and KV group.
+// Mapping: CTAs over rows and runs of 1024 of a row's pages; threads over pages.
+// Bytes moved: 8 per page in use; once per step and KV group.
 // Numerics: integers.
 // Preconditions: block_size is a multiple of page_size, block_stride of a page's stride.
 namespace warprow::cuda {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) decode_tables_kernel(AttentionPlanPa
   for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < end; i += kThreads) {
     pages[i] = blocks[i / pages_per_block] * step + i % pages_per_block;
   }
-  // The decode kernel reads tables and lengths before it waits for the kernel in front of it.
+  // The decode kernel reads tables and lengths before it waits for its preceding kernel.
   __threadfence();
 }
 

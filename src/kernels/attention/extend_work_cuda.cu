@@ -3,27 +3,26 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/flashinfer_params.h"
 
-// Formula: the query tiles of all extend rows, those that see most keys first, once for every query
-//   head, dealt out to the CTAs in rounds of alternating direction.
+// Formula: the query tiles of all extend rows, sorted by the keys that they see, most first, and repeated for
+//   every query head. They are assigned to the CTAs in rounds of alternating direction.
 // Shapes: ExtendWork; an item is a (tile, head).
-// Mapping: one block; a bitonic sort in shared memory, then threads over the items as they lie.
-// Bytes moved: 28 per item; 5 to 20 us, once a step and KV group that has extend rows.
-// Numerics: integers. The order of items does not change what each of them computes.
+// Mapping: one CTA; a bitonic sort in shared memory, then threads over the items in output order.
+// Bytes moved: 28 per item; 5 to 20 us, once per step and KV group that has extend rows.
+// Numerics: integers. The order of items does not change the result of an item.
 // Preconditions: at most kMaxExtendTiles tiles, max_items items, 65536 rows and tiles a row.
-// Origin: "longest processing time first", dealt like a snake draft. Dealing each item to the CTA
-//   with the least work takes 150 ns an item; that, and dealing KV head by KV head, made the forward
-//   no faster.
+// Origin: "longest processing time first", assigned in snake-draft order. Assigning each item to the CTA with
+//   the least work takes 150 ns an item. Neither that nor KV head by KV head made the forward faster.
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
 
-// A tile as a sort key: keys seen, then row and tile, so that the order is the same every time.
+// A tile as a sort key: its cost, then row and tile, so that the order is deterministic.
 __device__ uint64_t tile_key(uint32_t cost, uint32_t row, uint32_t tile) {
   return (uint64_t{cost} << 32U) | (row << 16U) | tile;
 }
 
-// Descending.
+// Sorts in descending order.
 __device__ void sort_keys(uint64_t* keys, int32_t n) {
   for (int32_t size = 2; size <= n; size *= 2) {
     for (int32_t distance = size / 2; distance > 0; distance /= 2) {
@@ -49,7 +48,7 @@ __device__ bool is_extend(const AttentionPlanParams& p, int32_t b) {
          p.seq_lens[b] > 0;
 }
 
-// Appends every tile of every extend row; the sort makes the order definite.
+// Lists every tile of every extend row. The order of the list varies; the sort makes it deterministic.
 __device__ int32_t list_tiles(const AttentionPlanParams& p, int32_t tile_q, uint64_t* keys) {
   __shared__ int32_t count;
   if (threadIdx.x == 0) {
@@ -68,7 +67,7 @@ __device__ int32_t list_tiles(const AttentionPlanParams& p, int32_t tile_q, uint
     for (int32_t t = 0; t < tiles; ++t) {
       const int32_t seen = seq_len - query_len + min((t + 1) * tile_q, query_len);
       if (at + t < kMaxExtendTiles) {
-        // What a tile costs beside its keys is worth about 2 * tile_q of them.
+        // The fixed cost of a tile is worth about 2 * tile_q keys.
         keys[at + t] = tile_key(static_cast<uint32_t>(seen + 2 * tile_q), b, t);
       }
     }
@@ -77,20 +76,21 @@ __device__ int32_t list_tiles(const AttentionPlanParams& p, int32_t tile_q, uint
   return min(count, kMaxExtendTiles);
 }
 
-// Round r deals the items [r * ctas, (r + 1) * ctas), forwards if r is even; the last one has `rest`.
+// Round r assigns items [r * ctas, (r + 1) * ctas) to the CTAs, forwards if r is even. The last round has
+// `rest` items.
 struct Deal {
   int32_t ctas, rounds, rest;
 
   __device__ Deal(int32_t items, int32_t num_ctas)
       : ctas(num_ctas), rounds(items / num_ctas), rest(items % num_ctas) {}
   [[nodiscard]] __device__ bool rest_forwards() const { return rounds % 2 == 0; }
-  // Where CTA c's items begin.
+  // First place of CTA c's items in the lists.
   [[nodiscard]] __device__ int32_t begin_of(int32_t c) const {
     return c * rounds + (rest_forwards() ? min(c, rest) : max(0, c - (ctas - rest)));
   }
-  // The item that lies at a place of the lists.
+  // The item at a place of the lists.
   [[nodiscard]] __device__ int32_t item_at(int32_t at) const {
-    const int32_t first = rest_forwards() ? rest : ctas - rest;  // CTAs with one length of list
+    const int32_t first = rest_forwards() ? rest : ctas - rest;  // CTAs with first_len items each
     const int32_t first_len = rest_forwards() ? rounds + 1 : rounds;
     const int32_t other_len = rest_forwards() ? rounds : rounds + 1;
     const int32_t c =

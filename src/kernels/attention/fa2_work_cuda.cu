@@ -4,12 +4,12 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/flashinfer_params.h"
 
-// Formula: the (row, query tile, chunk of keys) items of a part, row by row, last tiles first, since
-//   they see most keys. If the part is split, the chunk size c is the smallest multiple of 128 with
-//   sum(tiles * keys) <= extra_items * c: then there are at most extra_items items more than tiles.
+// Formula: the (row, query tile, chunk of keys) items of a part, row by row, the last tiles of a row first,
+//   because they see the most keys. If the part is split, the chunk size c is the smallest multiple of 128
+//   with sum(tiles * keys) <= extra_items * c: then there are at most extra_items items more than tiles.
 // Shapes: Fa2Part, Fa2Work.
-// Mapping: one block; threads over rows for the sums, then warps over rows and lanes over items.
-// Bytes moved: 13 per item; once a step, KV group and part.
+// Mapping: one CTA; threads over rows for the sums, then warps over rows and lanes over items.
+// Bytes moved: 13 per item; once per step, KV group and part.
 // Numerics: integers.
 // Preconditions: a row's place in the block table, in tokens, fits 32 bits.
 namespace warprow::cuda {
@@ -36,7 +36,8 @@ __device__ Row row_of(const AttentionPlanParams& p, const Fa2Part& part, int32_t
   return row;
 }
 
-// Of one value a thread, to every thread; `before` is the sum of the threads before.
+// Sums one value a thread over the CTA and returns the sum to every thread; `before` is the sum of the
+// preceding threads.
 template <typename T>
 __device__ T block_sum(T value, T* before) {
   __shared__ T warp_sums[kWarps];
@@ -74,10 +75,10 @@ __device__ int32_t pick_chunk_size(const AttentionPlanParams& p, const Fa2Part& 
   return static_cast<int32_t>(round_up(max(least, kChunkMultiple), kChunkMultiple));
 }
 
-// The kernel takes a row's length for (table_begin[r + 1] - table_begin[r] - 1) * block_size +
-// last_page_len[r] in 32 bits, and an empty row where the two begins are equal. So that tables can
-// be read where they lie, whatever their order, the last page's length makes up for the difference;
-// padding begins at the tables' end, where no row does.
+// The kernel computes a row's length as (table_begin[r + 1] - table_begin[r] - 1) * block_size +
+// last_page_len[r] in 32 bits, and takes a row for empty if the two begins are equal. The tables are read in
+// place, in any order, so last_page_len makes up for the difference. Padding begins at the end of the table
+// pool, where no row begins.
 __device__ void place_tables(const AttentionPlanParams& p,
                              const Fa2Part& part,
                              const Fa2Work& work) {
@@ -96,12 +97,12 @@ __device__ void place_tables(const AttentionPlanParams& p,
   }
 }
 
-// Where each row's items and partial outputs begin; returns the number of items.
+// Writes where each row's items and partial outputs begin; returns the number of items.
 __device__ int32_t place_rows(const AttentionPlanParams& p,
                               const Fa2Part& part,
                               const Fa2Work& work,
                               int32_t chunk_size) {
-  uint64_t done = 0;  // items above, partial outputs below
+  uint64_t done = 0;  // items in the high 32 bits, partial outputs in the low
   for (int32_t first = 0; first < part.num_rows; first += kThreads) {
     const int32_t r = first + static_cast<int32_t>(threadIdx.x);
     uint64_t own = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Stands in for FlashInfer's cutlass_utils.cuh, which drags in CUTLASS's test tools and with them
-// half of the compile time. Its include guard keeps the original out.
+// Replaces FlashInfer's cutlass_utils.cuh, which includes CUTLASS's test tools and so doubles the compile
+// time. Defining its include guard keeps the original out.
 #define FLASHINFER_CUTLASS_UTILS_CUH_
 
 #include <cute/tensor.hpp>

@@ -7,7 +7,7 @@
 #include "kernels/attention/flashinfer_cutlass.cuh"
 #include "kernels/attention/flashinfer_params.h"
 
-// From the build folder (cmake/flashinfer.cmake); its include guard keeps the original out.
+// Generated in the build folder (cmake/flashinfer.cmake). Its include guard keeps the original out.
 #include <epilogue.cuh>
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
@@ -18,11 +18,11 @@ namespace warprow::cuda {
 
 // Formula: causal attention of the extend rows, kernels/attention/paged_attention.h.
 // Shapes: FlashInferArgs, ExtendWork.
-// Mapping: one CTA per multiprocessor walks its list of (query tile, head); two or three warpgroups
-//   of wgmma, one of copies from the pages.
+// Mapping: one CTA per SM loops over its list of (query tile, head) items; two or three consumer warpgroups
+//   (wgmma) and one producer warpgroup, which loads the pages.
 // Bytes moved: each tile reads its visible keys and values, once per query head.
 // Numerics: bf16 products with float32 sums, online softmax from the last key tile to the first.
-// Preconditions: sm_90a. Every item of the work lies in [0, num_toks).
+// Preconditions: sm_90a. Every item of the work is in [0, num_toks).
 // Origin: FlashInfer 0.7.2, attention/hopper, after FlashAttention-3.
 template <int kHeadDim>
 void flashinfer_extend(Stream& stream, const FlashInferArgs& args, const ExtendWork& work) {

@@ -19,12 +19,12 @@ namespace warprow::cuda {
 // Formula: causal attention of a part of the batch's rows with an optional sliding window,
 //   kernels/attention/paged_attention.h.
 // Shapes: FlashInferArgs, Fa2Part, Fa2Work.
-// Mapping: a CTA per item of the work and KV head; the group's heads lie side by side in a tile of
-//   tile_q (query, head) pairs. Tiles of 16 share the keys out to four warps, larger ones the pairs.
-//   A split part is merged by a second launch.
+// Mapping: a CTA per work item and KV head; a tile has tile_q (query, head) pairs, with the heads of the
+//   group side by side. In tiles of 16 the four warps split the keys, in larger ones the pairs. A second
+//   launch merges a split part.
 // Bytes moved: each tile reads its visible keys and values once per KV head.
-// Numerics: bf16 products with float32 sums, online softmax; partial outputs of a split part in bf16.
-// Preconditions: sm_80 or later; the work was made for this part.
+// Numerics: bf16 products with float32 sums, online softmax; the partial outputs of a split part are bf16.
+// Preconditions: sm_80 or later; the work was planned for this part.
 // Origin: FlashInfer 0.7.2, attention/prefill.cuh, after FlashAttention-2.
 template <int kHeadDim>
 void flashinfer_fa2(Stream& stream,
@@ -34,7 +34,7 @@ void flashinfer_fa2(Stream& stream,
                     const Fa2Partials& partials) {
   using Element = __nv_bfloat16;
   using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, int32_t>;
-  // With window_left = -1 the variant for windows masks nothing more than the one without.
+  // With window_left = -1 the sliding-window variant masks no more than the plain one.
   using Variant = flashinfer::DefaultAttention</*use_custom_mask=*/false,
                                                /*use_sliding_window=*/true,
                                                /*use_logits_soft_cap=*/false,
@@ -48,7 +48,7 @@ void flashinfer_fa2(Stream& stream,
       static_cast<uint32_t>(kv.block_size),
       kHeadDim,
       static_cast<uint32_t>(part.num_rows),
-      flashinfer::QKVLayout::kHND,  // only the order of the strides
+      flashinfer::QKVLayout::kHND,  // only sets the order of the strides
       reinterpret_cast<Element*>(kv.k),
       reinterpret_cast<Element*>(kv.v),
       strides,
@@ -63,7 +63,7 @@ void flashinfer_fa2(Stream& stream,
            query_start,
            /*maybe_mask_indptr=*/nullptr,
            /*maybe_q_rope_offset=*/nullptr,
-           // A merge counts the part's tokens from 0, the kernel itself the batch's.
+           // The merge counts tokens from the part's first, the kernel in the batch.
            part.split ? out + int64_t{part.first_tok} * args.out.stride : out,
            /*lse=*/nullptr,
            /*maybe_alibi_slopes=*/nullptr,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain arithmetic outside the CUDA files, so that a build without CUDA plans for a GPU.
+// Plain arithmetic, kept out of the CUDA files, so that a build without CUDA can plan for a GPU.
 #include "base/math.h"
 #include "kernels/attention/flashinfer_params.h"
 
@@ -8,10 +8,10 @@
 namespace warprow {
 namespace {
 
-// Cuts that depend on a row's own length only.
+// Splits that depend on a row's own length only.
 constexpr cuda::XqaSplits kInvariantSplits{8, 4};
 
-// Hands out aligned pieces from `base`, or only counts them when there is none.
+// Allocates aligned pieces from `base`; if base is null, only counts their bytes.
 class Pieces {
  public:
   explicit Pieces(std::byte* base) : base_(base) {}
@@ -32,8 +32,8 @@ int32_t extend_tiles(const FlashInferLimits& limits) {
   return limits.max_toks / cuda::extend_tile_q(limits.kv.head_dim_k) + limits.max_rows;
 }
 
-// Per chunk (row, KV head, split) its heads' outputs in bf16, and their sums and maxima; both parts
-// are aligned to a chunk's outputs.
+// Per chunk (row, KV head, split): its heads' outputs in bf16, and their sums and maxima. Both parts are
+// aligned to the size of a chunk's outputs.
 int64_t partial_bytes(const FlashInferLimits& limits) {
   const KvLayerView& kv = limits.kv;
   int64_t chunks = 0;
@@ -51,13 +51,13 @@ int32_t group_of(const FlashInferLimits& limits) {
   return limits.num_q_heads / limits.kv.num_kv_heads;
 }
 
-// Splitting brings CTAs to a device that the tiles alone do not fill.
+// Splits the keys if the tiles alone have too few CTAs to fill the device.
 bool fa2_splits(const FlashInferLimits& limits, const cuda::Fa2Part& part, bool batch_invariant) {
   return !batch_invariant && int64_t{part.num_toks} * group_of(limits) <
                                  int64_t{cuda::fa2_extra_items(limits)} * part.tile_q;
 }
 
-// A larger tile for rows that fill it, on average.
+// Picks the larger tile if the rows fill it on average.
 int32_t fa2_tile_q(int64_t pairs, int32_t num_rows) {
   return pairs > int64_t{64} * num_rows ? 128 : pairs > int64_t{16} * num_rows ? 64 : 16;
 }
@@ -87,12 +87,12 @@ void take_fa2(Pieces& pieces, const FlashInferLimits& limits, cuda::FlashInferSc
   const int32_t row_tiles = ceil_div(group, 16);
   scratch->fa2_decode =
       take_fa2_work(pieces, limits, limits.max_rows * row_tiles + extra, limits.max_rows);
-  // With tiles of 16 there are at most 16 pairs a row.
+  // If the tile is 16, a row has at most 16 pairs on average.
   const auto tiles = static_cast<int32_t>(int64_t{limits.max_toks} * group / 64);
   scratch->fa2_extend =
       take_fa2_work(pieces, limits, tiles + 2 * limits.max_rows + extra, limits.max_toks);
-  // A split part has less than extra * tile_q pairs, and its chunks beyond each row's first fill at
-  // most `extra` tiles.
+  // A split part has fewer than extra * tile_q pairs. Its chunks beyond each row's first fill at most `extra`
+  // tiles.
   const int64_t partials = 2 * ceil_div(int64_t{extra} * 128, int64_t{group});
   const int64_t heads = limits.num_q_heads;
   scratch->fa2_partials.out = pieces.take<std::byte>(partials * heads * limits.kv.head_dim_v * 2);
@@ -132,9 +132,9 @@ XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batc
   if (batch_invariant) {
     return kInvariantSplits;
   }
-  // Measured on an H200 (bench/kernels/attention_flashinfer_cuda_bench.cu). A CTA without work costs
-  // a nanosecond, so few rows may be cut into many parts and many rows into few; a long row among
-  // many short ones is why they may be cut at all.
+  // Measured on an H200 (bench/kernels/attention_flashinfer_cuda_bench.cu). A CTA without work costs a
+  // nanosecond. So few rows may have many splits, and many rows few. Many rows have splits at all because one
+  // of them may be much longer than the others.
   const int32_t chunks = num_rows * limits.kv.num_kv_heads;
   XqaSplits splits;
   splits.most = chunks <= 2048 ? std::clamp(1024 / chunks, 4, 32) : std::max(1, 8192 / chunks);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // One decode kernel. cmake/flashinfer.cmake writes a source file per instance, which sets HEAD_ELEMS,
-// HEAD_GRP_SIZE, TOKENS_PER_PAGE and WR_XQA_NAME; WR_XQA_SOURCE is FlashInfer's csrc/xqa/mha_sm90.cu
-// without its launcher and with queries read from rows of the QKV matrix.
+// HEAD_GRP_SIZE, TOKENS_PER_PAGE and WR_XQA_NAME. WR_XQA_SOURCE is FlashInfer's csrc/xqa/mha_sm90.cu without
+// its launcher, changed to read queries from rows of the QKV matrix.
 //
 // Formula: attention of one query token a row, kernels/attention/paged_attention.h.
-// Shapes: q [rows, (group + 2) * kv_heads, head_dim], of which the first group * kv_heads are
-//   queries; out [rows, group * kv_heads, head_dim]; pages: DecodeTables.
-// Mapping: a CTA for each (row, KV head, split); a warpgroup for scores, one for values, one of TMA
-//   loads; splits of a row take its tiles of 64 keys in turn, the last one to arrive merges.
+// Shapes: q [rows, (group + 2) * kv_heads, head_dim], of which the first group * kv_heads are queries; out
+//   [rows, group * kv_heads, head_dim]; pages: DecodeTables.
+// Mapping: a CTA for each (row, KV head, split); a warpgroup for scores, one for values, one for TMA loads.
+//   The splits of a row take its tiles of 64 keys in turn; the last CTA to arrive merges.
 // Bytes moved: each visible key and value once.
-// Numerics: bf16 products with float32 sums, probabilities rounded to bf16; the number of splits
-//   depends on the number of rows, so the order of a row's sums does too.
-// Preconditions: sm_90a; cache values past a row's length are finite (they are multiplied by zero);
-//   row lengths and pages were written before the kernel that precedes this one.
+// Numerics: bf16 products with float32 sums, probabilities rounded to bf16. The number of splits depends on
+//   the number of rows, and so does the order of a row's sums.
+// Preconditions: sm_90a; cache values past a row's length are finite (they are multiplied by zero); row
+//   lengths and pages were written before the kernel that precedes this one.
 // Origin: XQA of TensorRT-LLM, as shipped in FlashInfer 0.7.2.
 #define INPUT_FP16 0
 #define CACHE_ELEM_ENUM 0

@@ -7,7 +7,7 @@
 
 namespace warprow::cuda {
 
-// One launch of a decode kernel; every instance is a function of this.
+// Arguments of one launch of a decode kernel; every instance takes them.
 struct XqaLaunch {
   CUtensorMap k_map, v_map;
   const void* q;
@@ -17,10 +17,10 @@ struct XqaLaunch {
   uint32_t* arrivals;
   void* partials;
   uint32_t num_rows, num_kv_heads;
-  uint32_t max_splits;       // CTAs for one row and KV head, at most
-  uint32_t tiles_per_split;  // of 64 keys, at least
-  uint32_t window;           // at least the longest row: none
-  float q_scale;             // the kernel divides by sqrt(head_dim) itself
+  uint32_t max_splits;       // maximum number of CTAs for one row and KV head
+  uint32_t tiles_per_split;  // minimum, in tiles of 64 keys
+  uint32_t window;           // keys; no less than the longest row: no window
+  float q_scale;             // the kernel itself divides by sqrt(head_dim)
   cudaStream_t stream;
 };
 using XqaFunction = cudaError_t (*)(const XqaLaunch&);

@@ -13,7 +13,7 @@
 
 namespace warprow::cuda {
 
-// The instances; cmake/flashinfer.cmake writes a source for each.
+// The kernel instances; cmake/flashinfer.cmake writes a source file for each.
 // clang-format off
 #define WR_XQA_GROUPS(X, dim) \
   X(dim, 1) X(dim, 2) X(dim, 3) X(dim, 4) X(dim, 5) X(dim, 6) X(dim, 7) X(dim, 8)
@@ -27,7 +27,7 @@ WR_XQA_INSTANCES(WR_XQA_DECLARE)
 
 namespace {
 
-constexpr uint32_t kTileTokens = 64;  // keys that one load brings at most
+constexpr uint32_t kTileTokens = 64;  // maximum number of keys in one TMA load
 
 struct Instance {
   int32_t head_dim, group;
@@ -45,7 +45,7 @@ XqaFunction find_xqa(int32_t head_dim, int32_t group, int32_t page_size) {
   return nullptr;
 }
 
-// The cache as the kernel's loads see it: boxes of 64 elements of one head of up to 64 tokens.
+// Tensor map of the cache for the kernel's TMA loads: a box is 64 elements of one head, for up to 64 tokens.
 CUtensorMap cache_map(const void* base, const KvLayerView& kv, const DecodeTables& tables) {
   constexpr uint64_t kElement = 2;
   constexpr uint32_t kPartElements = 64;

@@ -8,9 +8,9 @@
 
 namespace warprow {
 
-// One layer's part of the paged KV cache. Kernels read strides, never a layout's name: element d of
-// the key of (kernel block b, offset o, head h) is k[b * block_stride + h * head_stride + o *
-// token_stride + d]; values alike. Strides are in elements; a head's elements are contiguous.
+// One layer's part of the paged KV cache. Kernels use the strides and do not depend on a named layout:
+// element d of the key of (kernel block b, offset o, head h) is k[b * block_stride + h * head_stride + o *
+// token_stride + d]; the same for values. Strides are in elements; a head's elements are contiguous.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;

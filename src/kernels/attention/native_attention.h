@@ -8,8 +8,9 @@
 
 namespace warprow {
 
-// Bytes of PagedAttentionArgs::scratch on CUDA, for calls of at most max_rows batch rows whose decode rows have
-// decode_len tokens each, at most; it holds a step's schedule as well. Of kv only the shapes are read.
+// Bytes of PagedAttentionArgs::scratch on CUDA, for calls of at most max_rows batch rows whose decode rows
+// have at most decode_len tokens each. The scratch also holds a step's schedule. Only the shapes of kv are
+// read.
 size_t native_attention_scratch_bytes(const KvLayerView& kv,
                                       int32_t num_q_heads,
                                       int32_t max_rows,
@@ -17,21 +18,21 @@ size_t native_attention_scratch_bytes(const KvLayerView& kv,
 
 namespace cuda {
 
-// paged_attention in two halves, so that the layers of a step share one schedule.
+// paged_attention in two calls, so that the layers of a step share one schedule.
 struct ScheduledAttentionArgs : PagedAttentionArgs {
   int32_t schedule_window = 0;  // 0, or at least the window of every layer that uses the schedule
-  // Of what attention reads, the launch right before this one wrote at most q and this step's keys
-  // and values, and it lets dependents start only after its own pdl_wait: so the batch, the block
-  // table, the schedule and older keys are complete when this launch starts, even early. Decode
-  // then fetches older keys while the launch before still runs.
+  // Asserts two things about the preceding launch. Of attention's inputs it wrote at most q and this step's
+  // keys and values. It triggers dependent launches only after its own pdl_wait. So the batch, the block
+  // table, the schedule and older keys are complete when this launch starts, even if it starts early. Decode
+  // then prefetches older keys while the preceding launch still runs.
   bool settled = false;
 };
 
-// Once per step: deals the step's keys out to blocks, from the lengths on the device. Reads batch,
-// row counts, kv's shapes and schedule_window; q gives the (padded) number of tokens only.
+// Once per step: splits the step's keys into pieces for CTAs, from the lengths on the device. Reads the
+// batch, row counts, kv's shapes and schedule_window; of q, only the (padded) number of tokens.
 void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args);
-// Per layer, with the arguments that the schedule had. Grids depend on the shapes of the arguments
-// and num_decode_rows alone, so both calls can be replayed with other lengths.
+// Once per layer, with the arguments of the schedule. Grids depend only on the shapes of the arguments and
+// num_decode_rows, so both calls can be captured and replayed with other lengths.
 void attention_forward(Stream& stream, const ScheduledAttentionArgs& args);
 
 }  // namespace cuda

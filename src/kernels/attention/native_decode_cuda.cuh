@@ -6,22 +6,22 @@
 #include "kernels/attention/native_decode_state.cuh"
 #include "kernels/attention/native_launch.h"
 
-// Formula: paged_attention.h, for rows with a few query tokens, taken in chunks of up to 24 (query, head) pairs a KV head.
+// Formula: paged_attention.h, for rows with a few query tokens, in chunks of up to 24 (query, head) pairs per
+//   KV head.
 // Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
-// Mapping: a grid of as many blocks as the device holds; a block works on pieces (a run of key
-//   tiles for one chunk, for one KV head) that it takes one by one. Of a piece's tiles of 16 tokens,
-//   warp w takes every fourth from the w-th on, through a ring of its own in shared memory that it
-//   fills by cp.async or, on Hopper, TMA, running ahead into the next piece; nothing waits for another warp until a
-//   piece's end, where the warps add up. Scores and outputs are computed transposed (tokens x
-//   pairs, dims x pairs) on the tensor cores, so that up to 8 pairs fill the narrow
-//   side. Of a chunk that was cut the parts go to scratch; the block that brings the last one adds
-//   them up.
-// Bytes moved: the visible keys and values once; of a row that was cut 2 * group * (head_dim + 2) *
-//   4 a part and KV head. About 64 KiB are under way per block, two blocks an SM (more is slower).
-// Numerics: bf16 products, float32 sums, softmax weights rounded to bf16 before they meet the
-//   values. Which tokens are added up first depends on the cuts, so on the whole batch.
+// Mapping: a persistent grid of as many CTAs as the device holds. A CTA takes pieces (a run of key tiles for
+//   one chunk and one KV head) one by one. Of a piece's tiles of 16 tokens, warp w takes every fourth from
+//   the w-th on. Each warp has its own ring of stages in shared memory, fills it by cp.async or, on Hopper,
+//   by TMA, and prefetches into the next piece. Warps synchronise only at the end of a piece, where their
+//   results are added up. Scores and outputs are computed transposed (tokens x pairs, dims x pairs) on the
+//   tensor cores, so that up to 8 pairs fill the n dimension of the mma. The parts of a split chunk go to
+//   scratch; the CTA that writes the last part adds them up.
+// Bytes moved: the visible keys and values once; for a split row 2 * group * (head_dim + 2) * 4 per part and
+//   KV head. About 64 KiB are in flight per CTA, with two CTAs an SM (more is slower).
+// Numerics: bf16 products, float32 sums, softmax weights rounded to bf16 for the product with the values. The
+//   order in which tokens are added up depends on the splits, and so on the whole batch.
 // Preconditions: causal, or chunks of one query; native_schedule ran for these lengths; if settled, what
-//   ScheduledAttentionArgs says.
+//   ScheduledAttentionArgs::settled asserts.
 // Origin: flash-decoding (Dao et al., 2023); our own layout and pipeline.
 namespace warprow::cuda {
 namespace {
@@ -49,7 +49,7 @@ __device__ void gather_parts(const NativeParams& p, const Piece& piece) {
   }
 }
 
-// Adds up the warps and writes the output of a chunk, or of a part of one.
+// Adds up the warps' results and writes the output of a chunk, or of a part of one.
 template <int kDim, int kHeadTiles>
 __device__ void finish_piece(const NativeParams& p, const Piece& piece, const float* exchange) {
   using Sizes = DecodeSizes<kDim, kHeadTiles>;
@@ -82,14 +82,13 @@ __device__ void finish_piece(const NativeParams& p, const Piece& piece, const fl
   }
 }
 
-// What the warps of a block share beside the ring and the exchange.
+// Shared memory of a CTA besides the ring and the exchange.
 struct DecodeShared {
   int32_t slots[PieceQueue::kSlots * PieceQueue::kSlotInts];
-  int32_t part_was_last;  // the part that the piece before brought was its chunk's last to come
+  int32_t part_was_last;  // the previous piece's part was the last of its chunk to be written
 };
 
-// Says that a part is written, after a barrier behind its writes; true: it was its chunk's last to
-// come.
+// Counts a part as written, after a barrier that follows its writes. Returns true if it was the last of its chunk.
 __device__ bool arrive(const NativeParams& p, const Piece& piece) {
   int32_t* count = p.scratch.arrivals + piece.item.chunk * p.num_kv_heads + piece.head;
   __threadfence();
@@ -101,9 +100,9 @@ __device__ bool arrive(const NativeParams& p, const Piece& piece) {
   return last;
 }
 
-// The warp that finds work: it takes pieces and fetches what they are, and tells which parts were
-// the last of their chunks. All of it waits for memory, which the other warps need not notice; the
-// takes are under way while the arrivals are.
+// The scheduler warp: takes pieces, fetches their descriptions, and tells the compute warps which parts were
+// the last of their chunks. It hides this memory latency from the compute warps. The atomics of
+// takes and arrivals overlap.
 __device__ void manage(const NativeParams& p, const PieceQueue& queue, DecodeShared& shared) {
   const bool first_lane = threadIdx.x % 32 == 0;
   Piece before = {};

@@ -5,12 +5,12 @@
 
 #include <cuda_bf16.h>
 
-// What a decode warp makes of its tiles, and how such results are added up (native_decode_cuda.cuh).
+// The state of a decode warp's tiles, and the merging of such states (native_decode_cuda.cuh).
 namespace warprow::cuda {
 namespace {
 
-// What a warp knows of its tiles of a piece: for each (query, head) pair the running maximum (in powers of two),
-// the sum of weights (each lane those of its tokens) and the output, transposed.
+// Online-softmax state of a warp over its tiles of a piece. For each (query, head) pair: the running maximum
+// (as an exponent of two), the sum of weights (each lane those of its tokens) and the output, transposed.
 template <int kDim, int kHeadTiles>
 struct DecodeState {
   static constexpr int kSteps = kDim / 16;
@@ -56,8 +56,8 @@ struct DecodeState {
     }
   }
 
-  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for pairs 2t and 2t + 1. Four sums
-  // side by side, since each product waits for the one before it.
+  // Scores of 16 tokens: lane (g, t) gets tokens g and g + 8 for pairs 2t and 2t + 1. Four independent sums,
+  // because an mma waits for the previous one on the same accumulator.
   __device__ void score(float (&s)[kHeadTiles][4], uint32_t keys) const {
     using Sizes = DecodeSizes<kDim, kHeadTiles>;
     const int lane = threadIdx.x % 32;
@@ -81,7 +81,7 @@ struct DecodeState {
     }
   }
 
-  // Turns scores into weights under the new maximum; the output so far is brought under it too.
+  // Turns scores into weights under the new maximum, and rescales the output to that maximum.
   __device__ void online_softmax(float (&s)[4], int h) {
     float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
 #pragma unroll
@@ -111,8 +111,8 @@ struct DecodeState {
     sum[h][1] += s[1] + s[3];
   }
 
-  // What lies behind a row's last token may be no number. Lane (g, t) has tokens 2t, 2t + 1, 2t + 8
-  // and 2t + 9.
+  // Zeroes values past the row's last token: they may be NaN, and 0 x NaN = NaN. Lane (g, t) has tokens 2t,
+  // 2t + 1, 2t + 8 and 2t + 9.
   __device__ static void clear_values(uint32_t (&values)[kSteps][4], int32_t valid) {
     const int token = static_cast<int>(threadIdx.x % 4) * 2;
     uint32_t keep[2];
@@ -130,7 +130,7 @@ struct DecodeState {
     }
   }
 
-  // The scores of tokens that a pair does not see.
+  // Masks the scores of tokens that a pair does not see.
   __device__ static void mask(
       const NativeParams& p, const DecodeItem& item, float (&s)[4], int h, int32_t position) {
     const int lane = threadIdx.x % 32;
@@ -144,7 +144,7 @@ struct DecodeState {
     }
   }
 
-  // One tile that has arrived: tokens position .. position + 15.
+  // Adds one loaded tile: tokens position .. position + 15.
   __device__ void add_tile(const NativeParams& p,
                            const DecodeItem& item,
                            uint32_t stage,
@@ -153,7 +153,7 @@ struct DecodeState {
     const int lane = threadIdx.x % 32;
     float s[kHeadTiles][4];
     score(s, stage);
-    uint32_t values[kSteps][4];  // on their way while the weights are made
+    uint32_t values[kSteps][4];  // the loads run while the softmax is computed
     const int value_token = lane % 8 + (lane / 16) * 8;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -189,7 +189,7 @@ struct DecodeState {
     }
   }
 
-  // Puts this warp's result into the exchange.
+  // Writes this warp's result to the exchange in shared memory.
   __device__ void put(float* exchange) {
     using Sizes = DecodeSizes<kDim, kHeadTiles>;
     const int lane = threadIdx.x % 32;
@@ -222,7 +222,7 @@ struct DecodeState {
   }
 };
 
-// Sums of parts: a thread has four elements of one pair.
+// Merges partial results: a thread has four elements of one pair.
 struct Gathered {
   float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
   float max = kNoMax;

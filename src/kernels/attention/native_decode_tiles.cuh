@@ -9,12 +9,12 @@
 #include <cuda.h>
 #include <type_traits>
 
-// How the tiles of a decode block's pieces come into its shared memory (native_decode_cuda.cuh).
+// Loads the tiles of a decode CTA's pieces into shared memory (native_decode_cuda.cuh).
 namespace warprow::cuda {
 namespace {
 
-constexpr int kDecodeThreads = 32 * kDecodeWarps;       // that compute
-constexpr int kDecodeAllThreads = kDecodeThreads + 32;  // and the warp that finds work for them
+constexpr int kDecodeThreads = 32 * kDecodeWarps;       // the compute warps
+constexpr int kDecodeAllThreads = kDecodeThreads + 32;  // and the scheduler warp
 
 template <int kDim, int kHeadTiles>
 struct DecodeSizes {
@@ -23,11 +23,11 @@ struct DecodeSizes {
   static constexpr int kStageBytes = 2 * kHalfBytes;
   static constexpr int kBlocksPerSm = kHeadTiles == 1 ? 2 : 1;
   static constexpr int kHeads = 8 * kHeadTiles;
-  static constexpr int kPitch = kDim + 4;  // floats of a head's output in the exchange
+  static constexpr int kPitch = kDim + 4;  // floats of a head's output in the exchange, padded
   static constexpr int kExchangeFloats = kDecodeWarps * kHeads * (kPitch + 2);
 
-  // Where 16 bytes of a token lie among the keys or values of a tile: rows of 128 bytes, swizzled as
-  // TMA does it.
+  // Offset of 16 bytes of a token in the keys or values of a tile: rows of 128 bytes, with TMA's 128-byte
+  // swizzle.
   [[nodiscard]] static __device__ int place(int token, int chunk) {
     return chunk / 8 * (kDecodeTile * 128) + token * 128 + ((chunk % 8) ^ (token % 8)) * 16;
   }
@@ -38,7 +38,7 @@ struct CpAsync {};
 template <typename Copies>
 constexpr bool kUsesTma = std::is_same_v<Copies, TmaMaps>;
 
-// Other GPUs than Hopper have less shared memory.
+// GPUs other than Hopper have less shared memory.
 template <int kDim, int kHeadTiles, typename Copies>
 struct RingSizes : DecodeSizes<kDim, kHeadTiles> {
   using Base = DecodeSizes<kDim, kHeadTiles>;
@@ -48,7 +48,7 @@ struct RingSizes : DecodeSizes<kDim, kHeadTiles> {
   static constexpr int kSharedBytes = kRingBytes + Base::kExchangeFloats * 4 + kBarriers * 8;
 };
 
-// Which of its row's blocks a tile is in. Exact for up to 2^32 / (tiles of a block) tiles.
+// The index of a tile's block in its row. Exact for up to 2^32 / (tiles of a block) tiles.
 __device__ __forceinline__ int32_t block_of(const NativeParams& p, int32_t tile) {
   return p.tiles_reciprocal == 0 ? tile : static_cast<int32_t>(__umulhi(tile, p.tiles_reciprocal));
 }
@@ -59,25 +59,25 @@ struct Piece {
   int32_t head;
 };
 
-// The pieces of a block, in order. The first two are known; which the k-th is gets known while the
-// block is at k - 2, so that copies can run ahead into the piece after the current one.
+// The pieces of a CTA, in order. The first two are fixed. The k-th becomes known while the CTA is at piece k
+// - 2, so that loads can run ahead into the piece after the current one.
 struct PieceQueue {
   static constexpr int kSlots = 3;
   static constexpr int kSlotInts = 12;
   static_assert(kDecodeItemInts == kSlotInts - 1);
-  int32_t* slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: there is none)
+  int32_t* slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: no piece)
   int32_t num_pieces;
 
   [[nodiscard]] __device__ bool dealt() const {
     return num_pieces > 2 * static_cast<int32_t>(gridDim.x);
   }
-  // One thread: takes a piece for two after the current one. A launch takes as many as there are
-  // pieces, so the count wraps with the last.
+  // One thread: takes the piece two after the current one. A launch takes as many as there are pieces, so the
+  // count wraps to 0 at the last.
   [[nodiscard]] __device__ int32_t take(const NativeParams& p) const {
     return static_cast<int32_t>(atomicInc(&p.scratch.counts->taken, num_pieces - 1) +
                                 2 * gridDim.x);
   }
-  // One warp: what put needs to know of a piece, an integer a lane.
+  // One warp: fetches the description of a piece for put, one integer a lane.
   [[nodiscard]] __device__ int32_t fetch(const NativeParams& p, int32_t number) const {
     if (number >= num_pieces) {
       return -1;
@@ -105,10 +105,10 @@ struct PieceQueue {
   }
 };
 
-// One box of a tile: 16 tokens of a KV head.
+// TMA load of one box of a tile: 16 tokens of a KV head.
 __device__ __forceinline__ void copy_box(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int token, int head, int block) {
-  uint64_t policy;  // a key is read once a step: L2 may drop it first
+  uint64_t policy;  // a key is read once a step: evict it first from L2
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -123,14 +123,14 @@ __device__ __forceinline__ void copy_box(
       : "memory");
 }
 
-// A warp's way through its tiles, ahead of the arithmetic.
+// A warp's position in its tiles, ahead of the arithmetic.
 template <int kDim, typename Copies>
 struct TileFeed {
   Piece piece;
-  int k = -1;     // which of the block's pieces it is
-  int32_t n = 0;  // tiles of this warp in the piece that are on their way
-  // Lane l holds the block of the warp's tile held_first + l of the piece. Blocks of the two pieces
-  // to come are fetched ahead, and not looked at before they are wanted.
+  int k = -1;     // index of `piece` among the CTA's pieces
+  int32_t n = 0;  // tiles of this warp in the piece whose load has started
+  // Lane l holds the block of the warp's tile held_first + l of the piece. The blocks of the next two pieces
+  // are prefetched into registers, and not read before those pieces begin.
   int32_t held = 0;
   int32_t held_first = 0;
   int32_t coming_even = 0;
@@ -144,7 +144,7 @@ struct TileFeed {
     const int32_t tile = item.tile + min(mine, item.num_tiles - 1);
     return p.block_table.cells + item.table_begin + block_of(p, tile);
   }
-  // Once for every piece of the block, before the feed can get there.
+  // Prefetches the blocks of a piece; once for every piece of the CTA, before `find` gets there.
   __device__ void expect(const NativeParams& p, const PieceQueue& queue, int k_coming) {
     if (queue.has(k_coming)) {
       const int32_t* from = entry(p, queue.get(k_coming).item, 0);
@@ -156,7 +156,7 @@ struct TileFeed {
     }
   }
 
-  // Whether the warp has a next tile in its block's pieces up to the `reach`-th.
+  // Whether the warp has another tile in its CTA's pieces up to the `reach`-th; moves to it.
   __device__ bool find(const PieceQueue& queue, int reach) {
     const int warp = threadIdx.x / 32;
     while (k < 0 || warp + n * kDecodeWarps >= piece.item.num_tiles) {
@@ -171,14 +171,14 @@ struct TileFeed {
     }
     return true;
   }
-  // Whether the tile that was found holds keys of this step.
+  // Whether the current tile holds keys of this step.
   [[nodiscard]] __device__ bool newest() const {
     const int32_t tile =
         piece.item.tile + static_cast<int32_t>(threadIdx.x / 32) + n * kDecodeWarps;
     return (tile + 1) * kDecodeTile > piece.item.num_old_keys;
   }
 
-  // Starts the copy of the tile that was found.
+  // Starts the load of the current tile.
   __device__ void copy(const NativeParams& p,
                        const Copies& copies,
                        uint32_t stage,
@@ -224,7 +224,7 @@ struct TileFeed {
   }
 };
 
-// A warp's ring of stages between the feed and the arithmetic.
+// A warp's ring of stages: `feed` is the producer, the arithmetic the consumer.
 template <int kDim, int kHeadTiles, typename Copies>
 struct TileRing {
   using Sizes = RingSizes<kDim, kHeadTiles, Copies>;
@@ -234,7 +234,7 @@ struct TileRing {
   uint32_t barriers;   // one a stage, for TMA
   uint32_t phase = 0;  // of the stages from `first` to the ring's end
   int first = 0;       // the stage of the oldest tile
-  int ahead = 0;       // tiles that were copied, or are under way, and not yet used
+  int ahead = 0;       // tiles loaded or in flight, and not yet consumed
 
   [[nodiscard]] __device__ int slot(int i) const {
     const int at = first + i;
@@ -252,7 +252,7 @@ struct TileRing {
       ++ahead;
     }
   }
-  // Waits for the oldest tile; fill has made sure that there is one.
+  // Waits for the oldest tile. fill must have started its load.
   __device__ uint32_t front() const {
     if constexpr (kUsesTma<Copies>) {
       barrier_wait(barriers + first * 8, phase);

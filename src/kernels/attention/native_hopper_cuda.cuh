@@ -14,15 +14,15 @@
 
 // Formula: paged_attention.h, for rows with many query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
-// Mapping: a persistent block an SM; items are 128 query-head rows (query by query, the group's
-//   heads side by side) of one batch row and KV head, a row's longest first, taken one by one. Two
-//   warpgroups compute on 64 rows each, taking turns on the tensor cores. Of a third, one warp
-//   brings tiles of 128 keys and values through two stages each, by TMA, page by page;
-//   the others take the next item and bring its queries.
-// Bytes moved: per item its visible keys and values once, from L2 mostly.
-// Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute
-//   positions, weights rounded to bf16 before they meet the values. A query's result is a function
-//   of that query and its keys alone.
+// Mapping: one persistent CTA an SM. Items are 128 query-head rows (query by query, the group's heads side by
+//   side) of one batch row and KV head; CTAs take them one by one, a row's longest first. Two consumer
+//   warpgroups compute 64 rows each and alternate on the tensor cores. The third warpgroup is the producer:
+//   one warp loads tiles of 128 keys and values, page by page, by TMA into two stages each; the other three
+//   warps take the next item and load its queries.
+// Bytes moved: per item its visible keys and values once, mostly from L2.
+// Numerics: bf16 products, float32 sums, online softmax over tiles of 128 keys aligned to absolute positions,
+//   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
+//   its keys alone.
 // Preconditions: native_schedule ran for this batch with 128 rows a tile; sm_90a.
 // Origin: FlashAttention-3 (Shah et al., 2024) for the overlap of softmax and products; own code.
 namespace warprow::cuda {
@@ -32,22 +32,22 @@ constexpr int kHopperRows = 128;  // of an item
 constexpr int kHopperKeys = 128;  // of a tile
 constexpr int kConsumers = 256;
 constexpr int kHopperThreads = kConsumers + 128;
-constexpr int kLoaders = 96;  // threads that bring queries
+constexpr int kLoaders = 96;  // threads that load queries
 constexpr int kHopperStages = 2;
 
 template <int kDim>
 struct HopperSizes {
-  static constexpr int kHalves = kDim / 64;                // an operand's rows are 64 elements wide
-  static constexpr int kHalfBytes = 128 * 128;             // 128 rows of it
+  static constexpr int kHalves = kDim / 64;     // a swizzled operand row is 64 elements wide
+  static constexpr int kHalfBytes = 128 * 128;  // 128 such rows
   static constexpr int kTileBytes = kHalves * kHalfBytes;  // queries, keys or values
   static constexpr int kKeysAt = kHopperStages * kTileBytes;
   static constexpr int kValuesAt = kKeysAt + kHopperStages * kTileBytes;
   static constexpr int kSharedBytes = kValuesAt + kHopperStages * kTileBytes + 1024;  // to align
 };
 
-// A ring of stages with barriers: its n-th filling is in stage n % kHopperStages.
+// A ring of stages with mbarriers: fill n goes to stage n % kHopperStages.
 struct Ring {
-  uint32_t barriers;  // full and empty of each stage
+  uint32_t barriers;  // for each stage: full, then empty
   uint32_t data;
   uint32_t tile_bytes;
 
@@ -102,11 +102,11 @@ struct HopperItem {
   }
 };
 
-// What the warps of a block share beside tiles.
+// Shared memory of a CTA besides the tiles.
 struct HopperControl {
   uint64_t barriers[3][2 * kHopperStages];
   HopperItem items[kHopperStages];
-  int32_t next;  // the number of the item after the next
+  int32_t next;  // the number of the next item to load
 };
 
 struct HopperBlock {
@@ -118,7 +118,7 @@ struct HopperBlock {
   }
 };
 
-// Starts the copy of an item's queries to where wgmma reads them.
+// Starts the load of an item's queries into the swizzled layout that wgmma reads.
 template <int kDim>
 __device__ void copy_queries(const NativeParams& p,
                              const HopperItem& item,
@@ -141,7 +141,7 @@ __device__ void copy_queries(const NativeParams& p,
   copy_commit();
 }
 
-// Three warps: take items and bring their queries, an item ahead of the arithmetic.
+// Three producer warps: take items and load their queries, one item ahead of the consumers.
 template <int kDim>
 __device__ void load_queries(const NativeParams& p, const HopperBlock& block) {
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
@@ -155,7 +155,7 @@ __device__ void load_queries(const NativeParams& p, const HopperBlock& block) {
     copy_queries<kDim>(p, item, thread, block.queries.stage(i));
     if (thread == 0) {
       block.control->items[i % kHopperStages] = item;
-      // A launch takes as many as there are items, so the count wraps with the last.
+      // A launch takes as many as there are items, so the count wraps to 0 at the last.
       block.control->next = static_cast<int32_t>(
           atomicInc(&p.scratch.counts->prefill_taken, num_items - 1) + gridDim.x);
     }
@@ -175,7 +175,7 @@ __device__ void load_queries(const NativeParams& p, const HopperBlock& block) {
   }
 }
 
-// One warp: loads the key and value tiles of all items. A box is `box` tokens of a page, 64
+// One producer warp: loads the key and value tiles of all items. A TMA box is `box` tokens of a page, 64
 // elements wide.
 template <int kDim>
 __device__ void load_tiles(const NativeParams& p,
@@ -222,8 +222,8 @@ __device__ void load_tiles(const NativeParams& p,
   }
 }
 
-// A warpgroup's 64 rows of an item: lane (g, t) of warp w has rows 16 w + g and 16 w + g + 8, and
-// of every 8 columns 2 t and 2 t + 1.
+// A warpgroup's 64 rows of an item. Lane (g, t) of warp w has rows 16 w + g and 16 w + g + 8, and of every 8
+// columns 2 t and 2 t + 1.
 template <int kDim>
 struct HopperState {
   using Sizes = HopperSizes<kDim>;
@@ -251,7 +251,7 @@ struct HopperState {
     }
   }
 
-  // Starts the scores of a tile; s is complete after a wait.
+  // Starts the wgmma of a tile's scores; s is complete after wgmma_wait.
   __device__ static void start_scores(float (&s)[64], uint32_t queries, uint32_t keys) {
     wgmma_pin(s);
     wgmma_fence();
@@ -274,7 +274,7 @@ struct HopperState {
     wgmma_commit();
   }
 
-  // Scores to weights, still float32 and in place; returns by how much earlier sums shrink.
+  // Turns scores into weights, in place and still float32. Returns in `shrink` the factor for earlier sums.
   __device__ void online_softmax(float (&s)[64],
                                  float (&shrink)[2],
                                  const NativeParams& p,
@@ -326,7 +326,7 @@ struct HopperState {
   }
   __device__ void shrink_output(const float (&shrink)[2]) {
     if (!__any_sync(0xffffffffU, shrink[0] != 1.0F || shrink[1] != 1.0F)) {
-      return;  // most tiles bring no new maximum
+      return;  // most tiles do not raise the maximum
     }
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) {
@@ -340,8 +340,8 @@ struct HopperState {
     }
   }
 
-  // The row's output in pieces of 16 bytes: four lanes exchange what they have of 32 columns, so
-  // that each has 8 that lie together.
+  // Writes a row's output in vectors of 16 bytes. Four lanes exchange their values of 32 columns, so that
+  // each has 8 adjacent ones.
   __device__ void write_row(__nv_bfloat16* row, int i, float scale, bool valid) const {
     const int t = threadIdx.x % 4;
 #pragma unroll
@@ -411,14 +411,14 @@ __device__ void clear_values(uint32_t stage, int32_t first, int group) {
   named_sync(2 + group, 128);
 }
 
-// Whose turn it is on the tensor cores: warpgroups hand it to each other.
+// Named barriers with which the two warpgroups alternate on the tensor cores.
 struct Turns {
   int group;
   __device__ void wait() const { named_sync(4 + group, kConsumers); }
   __device__ void pass() const { named_arrive(4 + (group ^ 1), kConsumers); }
 };
 
-// A warpgroup's part of all items.
+// The consumer loop of a warpgroup over all items.
 template <int kDim>
 __device__ void consume(const NativeParams& p, const HopperBlock& block) {
   const int group = threadIdx.x / 128;
@@ -495,7 +495,7 @@ __device__ void consume(const NativeParams& p, const HopperBlock& block) {
     state.write(p, item);
   }
   if (group == 0) {
-    turns.wait();  // the pass that the other group made last
+    turns.wait();  // matches the other group's last pass
   }
 }
 
@@ -543,7 +543,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_kernel(
 #endif
 }
 
-// The TMA map of the cache: elements, tokens of a block, heads, blocks.
+// Tensor map of the cache: elements, tokens of a block, heads, blocks.
 template <int kDim>
 CUtensorMap cache_map(const NativeParams& p, const char* base, int32_t box) {
   return tensor_map<4>(base,
@@ -563,7 +563,7 @@ void launch_hopper(Stream& stream, const NativeParams& params, int32_t num_block
   using Sizes = HopperSizes<kDim>;
   constexpr auto* kKernel = &hopper_kernel<kDim>;
   allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
-  int32_t box = kHopperKeys;  // the largest that pages of this size are made of
+  int32_t box = kHopperKeys;  // the largest box that divides the pages
   while (params.block_size % box != 0) {
     box /= 2;
   }

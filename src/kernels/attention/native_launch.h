@@ -7,7 +7,7 @@
 
 namespace warprow::cuda {
 
-// Key tiles that the last num_toks queries of a sequence see.
+// Number of key tiles that the last num_toks queries of a sequence see.
 WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t num_toks, int32_t window) {
   if (seq_len <= 0 || num_toks <= 0) {
     return 0;
@@ -22,10 +22,10 @@ void native_decode_64(Stream& stream, const NativeParams& params, int32_t num_bl
 void native_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_hopper_decode_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_hopper_decode_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
-// Hopper's own: tiles of 128 query-head rows, a block an SM.
+// For Hopper: tiles of 128 query-head rows, one CTA an SM.
 void native_hopper_64(Stream& stream, const NativeParams& params, int32_t num_blocks);
 void native_hopper_128(Stream& stream, const NativeParams& params, int32_t num_blocks);
-// `num_tiles`: at least as many as the schedule numbered. wide: tiles of 128 query-head rows, not
+// num_tiles: no less than the number of tiles in the schedule. wide: tiles of 128 query-head rows instead of
 // 64.
 void native_prefill_64(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
 void native_prefill_128(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);

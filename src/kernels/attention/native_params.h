@@ -9,20 +9,20 @@
 
 namespace warprow::cuda {
 
-// What the native kernels agree on. Plain types only: kernels take these structs by value.
+// Shared by the native kernels. Plain types only: kernels take these structs by value.
 
-constexpr int32_t kMaxScheduledRows = 3072;           // their prefix sums lie in shared memory
+constexpr int32_t kMaxScheduledRows = 3072;           // their prefix sums are in shared memory
 constexpr int32_t kMaxDecodeBlocks = 320;             // of a decode grid
-constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // of chunks that are cut, times KV heads
-constexpr int32_t kSegmentToks = 16;                  // tokens that surely lie in one kernel block
-constexpr int32_t kDecodeTile = 16;                   // tokens of a decode tile
+constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // parts of split chunks, times KV heads
+constexpr int32_t kSegmentToks = 16;  // aligned tokens that are always in one kernel block
+constexpr int32_t kDecodeTile = 16;   // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
 constexpr int32_t kMaxGroup = 16;
-constexpr int32_t kMaxDecodePairs =
-    24;  // (query, head) pairs of a KV head that a decode block takes at once
+// (query, head) pairs of a KV head that a decode CTA computes at once.
+constexpr int32_t kMaxDecodePairs = 24;
 constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to absolute positions
 
-// How the queries of a decode row are dealt out: in `chunks` chunks of up to `queries` queries.
+// How the queries of a decode row are split: into `chunks` chunks of up to `queries` queries.
 struct DecodeChunks {
   int32_t queries, chunks;
 };
@@ -32,29 +32,30 @@ WR_HD constexpr DecodeChunks decode_chunks(int32_t group, int32_t decode_len) {
   return {queries, (decode_len + queries - 1) / queries};
 }
 
-// A run of key tiles for one chunk of a decode row's queries; with each KV head it is one piece of work.
+// A run of key tiles for one chunk of a decode row's queries. An item and a KV head make one piece of work.
 struct DecodeItem {
-  int32_t chunk;                // among those of all decode rows
+  int32_t chunk;                // index among the chunks of all decode rows
   int32_t table_begin;          // first cell of the row's block table
   int32_t first_tok, num_toks;  // the queries, in the batch
-  int32_t seq_len;              // keys that the last of them sees
-  int32_t num_old_keys;         // keys that were there before this step
+  int32_t seq_len;              // keys that the last query sees
+  int32_t num_old_keys;         // keys from before this step
   int32_t tile, num_tiles;      // tile: the first one, counted from the sequence's start
-  int32_t part, num_parts;      // of the chunk; one that is not cut is one part
-  int32_t first_part;  // the number of the chunk's part 0 among the parts of those that are cut
+  int32_t part, num_parts;  // index and number of parts of the chunk; an unsplit chunk is one part
+  // Index of the chunk's part 0 among the parts of all split chunks.
+  int32_t first_part;
 };
 constexpr int32_t kDecodeItemInts = sizeof(DecodeItem) / sizeof(int32_t);
 
-// Block b of the grid works on pieces b and b + num_blocks (piece i: item i / heads, head i %
-// heads), then on whichever is next: multiprocessors differ in how fast they reach memory, by a
-// factor of two.
+// CTA b of the grid takes pieces b and b + num_blocks (piece i: item i / heads, head i % heads), then the
+// next free piece each time. Pieces are taken dynamically because SMs differ in memory throughput by a factor
+// of two.
 struct DecodeCounts {
   int32_t num_pieces;
-  uint32_t taken;          // of those past the first two rounds; wraps to 0 at the end of a launch
-  uint32_t prefill_taken;  // of the prefill's items past the first round; wraps too
+  uint32_t taken;  // pieces taken after the first two rounds; wraps to 0 at the end of a launch
+  uint32_t prefill_taken;  // prefill items taken after the first round; wraps too
 };
 
-// Where things lie in the scratch of one step and KV group.
+// The arrays in the scratch of one step and KV group.
 struct NativeScratch {
   DecodeItem* items;  // [max_chunks + kMaxParts]
   DecodeCounts* counts;
@@ -62,13 +63,14 @@ struct NativeScratch {
   int32_t* prefill_tiles;  // [max_rows + 1] query tiles before each row of the prefill part
   float* partials;         // [kMaxParts, partial_floats]
 };
-// Output, maximum and sum of every (query, head) pair of a chunk, in whole vectors of four.
+// Floats of a part: output, maximum and sum of every (query, head) pair of a chunk, rounded up to vectors of
+// four.
 WR_HD constexpr int32_t partial_floats(int32_t pairs, int32_t head_dim) {
   return (pairs * (head_dim + 2) + 3) / 4 * 4;
 }
 
-// Byte offsets of the above; items come first. Calls with fewer rows than planned for put the parts
-// after the counters earlier.
+// Byte offsets of the arrays above; items come first. Calls with fewer rows than planned have smaller offsets
+// for the arrays after the counters.
 struct ScratchLayout {
   size_t counts = 0, arrivals = 0, prefill_tiles = 0, partials = 0, bytes = 0;
 };
@@ -90,11 +92,11 @@ struct ScheduleParams {
   int32_t prefill_rows_per_tile;  // query-head rows of a prefill tile
 };
 
-// One layer's call, for both kernels.
+// The arguments of one layer's call, for decode and prefill kernels.
 struct NativeParams {
   const void* q;       // bf16
   void* out;           // bf16
-  float* lse;          // null: not wanted
+  float* lse;          // null: not computed
   const float* sinks;  // null: none
   const char* k;
   const char* v;
@@ -107,9 +109,9 @@ struct NativeParams {
   NativeScratch scratch;
   int32_t block_size, num_kv_heads, group;
   int32_t decode_pairs;       // of a chunk, at most
-  uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: there is one
+  uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: one tile
   int32_t first_prefill_row, num_rows;
-  int32_t schedule_window;  // what the schedule was made with
+  int32_t schedule_window;  // the schedule's window
   int32_t window;
   float scale, soft_cap;
   bool causal;

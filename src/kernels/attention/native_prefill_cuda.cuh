@@ -10,14 +10,13 @@
 
 // Formula: paged_attention.h, for rows with any number of query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
-// Mapping: a block for 64 or 128 query-head rows (query by query, the group's heads side by side,
-//   so that they share key tiles) of one batch row and KV head; last tiles of a row first, since
-//   they see the most keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in
-//   shared memory.
-// Bytes moved: per item its visible keys and values once, from L2 mostly.
-// Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute
-//   positions, weights rounded to bf16 before they meet the values. A query's result is a function
-//   of that query and its keys alone: bit-equal for any batch, chunking, block size and tile width.
+// Mapping: a CTA for 64 or 128 query-head rows (query by query, the group's heads side by side, so that they
+//   share key tiles) of one batch row and KV head; the last tiles of a row first, because they see the most
+//   keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in shared memory.
+// Bytes moved: per item its visible keys and values once, mostly from L2.
+// Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute positions,
+//   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
+//   its keys alone: bit-equal for any batch, chunking, block size and tile width.
 // Preconditions: native_schedule ran for this batch and this tile width.
 // Origin: FlashAttention-2 (Dao, 2023); our own layout and pipeline.
 namespace warprow::cuda {
@@ -26,7 +25,7 @@ namespace {
 constexpr int kPrefillWarps = 4;
 constexpr int kPrefillThreads = 32 * kPrefillWarps;
 
-// kWide: 16-row matrix tiles of a warp.
+// kWide: m16 tiles of a warp.
 template <int kDim, int kWide>
 struct PrefillSizes {
   static constexpr int kRows = 16 * kPrefillWarps * kWide;
@@ -43,16 +42,16 @@ __device__ __forceinline__ uint32_t swizzled(int row, int chunk, int row_bytes) 
   return row * row_bytes + ((chunk ^ (row & 7)) * 16);
 }
 
-// The queries and keys of one block.
+// The queries and keys of one CTA.
 struct PrefillItem {
   int32_t row, kv_head;
-  int32_t first_row, num_rows;  // query-head rows: of the item, and where the batch row's end
+  int32_t first_row, num_rows;  // query-head rows: the item's first, the batch row's number
   int32_t first_token;          // of the batch row's queries
   int32_t first_position;
   int32_t seq_len;
-  int32_t first_key, end_key;  // what any of its queries sees
+  int32_t first_key, end_key;  // the range of keys that any of its queries sees
 
-  // False when the grid has more blocks than there are items.
+  // Returns false if the grid has more CTAs than there are items.
   __device__ bool find(const NativeParams& p, int32_t rows_per_tile) {
     __shared__ int32_t found[2];
     const int32_t* before = p.scratch.prefill_tiles;
@@ -86,10 +85,10 @@ struct PrefillItem {
   }
 };
 
-// Brings key tiles into shared memory.
+// Loads key and value tiles into shared memory by cp.async.
 template <int kDim>
 struct KeyFeed {
-  int64_t held = 0;  // lane l: place of segment held_first + l in the cache
+  int64_t held = 0;  // lane l: offset of segment held_first + l in the cache
   int32_t held_first = -1;
 
   __device__ void issue(const NativeParams& p, const PrefillItem& item, int tile, uint32_t stage) {
@@ -145,7 +144,7 @@ __device__ void copy_queries(const NativeParams& p, const PrefillItem& item, uin
   }
 }
 
-// A warp's rows: lane (g, t) has rows g and g + 8 of each matrix tile.
+// A warp's rows: lane (g, t) has rows g and g + 8 of each m16 tile.
 template <int kDim, int kWide>
 struct PrefillState {
   using Sizes = PrefillSizes<kDim, kWide>;

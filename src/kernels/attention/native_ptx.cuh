@@ -5,13 +5,13 @@
 
 namespace warprow::cuda {
 
-// The instructions that the attention kernels are made of (sm_80 and later).
+// The PTX instructions of the attention kernels (sm_80 and later).
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes from global to shared memory without a register; zeros when not valid (nothing is read).
+// cp.async of 16 bytes from global to shared memory. If not valid, writes zeros and reads nothing.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
@@ -22,7 +22,7 @@ __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global
 __device__ __forceinline__ void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Until at most `kPending` of this thread's committed groups are under way.
+// Waits until at most `kPending` of this thread's committed groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -32,7 +32,7 @@ __device__ __forceinline__ void clear16(uint32_t shared) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(0) : "memory");
 }
 
-// Four 8x8 matrices of bf16; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8x8 matrices of bf16 (ldmatrix). Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                : "r"(shared)
                : "memory");
 }
-// Transposes an 8x8 matrix that lies across the warp's registers.
+// Transposes an 8x8 matrix in the registers of a warp.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t r) {
   uint32_t t;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(r));
@@ -78,10 +78,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
-// Stands for minus infinity as a running maximum, so that no difference of two of them is NaN.
+// Initial value of a running maximum, in place of minus infinity, so that the difference of two maxima is
+// never NaN.
 constexpr float kNoMax = -1.0e30F;
 
-// A score as the exponent of two that the softmax wants. cap > 0: cap * tanh(s / cap) first.
+// Converts a dot product to a score as an exponent of two. cap > 0: applies cap * tanh(s / cap) first.
 __device__ __forceinline__ float to_log2_score(float dot,
                                                float scale_log2,
                                                float scale,

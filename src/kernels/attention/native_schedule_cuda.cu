@@ -3,14 +3,14 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/attention/native_launch.h"
 
-// Formula: cuts a step's decode rows into pieces of work for the decode grid, and numbers the query
-//   tiles of the other rows.
+// Formula: splits a step's decode rows into pieces of work for the decode grid, and numbers the query tiles
+//   of the other rows.
 // Shapes: NativeScratch; rows [0, num_decode_rows) have 0 to decode_len query tokens, the others any number.
-// Mapping: block 0 decode, block 1 prefill; threads over chunks of rows, and rows.
-// Bytes moved: a few per row and piece; a few microseconds, once a step and KV group.
-// Numerics: integers. Where rows are cut, and so in which order a decode row's sum is made, depends
-//   on the lengths of the whole batch.
-// Preconditions: at most kMaxScheduledRows rows, and chunks of decode rows.
+// Mapping: CTA 0 for decode, CTA 1 for prefill; threads over chunks of decode rows, and over prefill rows.
+// Bytes moved: a few per row and piece; a few microseconds, once per step and KV group.
+// Numerics: integers. The splits depend on the lengths of the whole batch, and so does the order of a decode
+//   row's sums.
+// Preconditions: at most kMaxScheduledRows rows, and as many chunks of decode rows.
 // Origin: own design; longest pieces first as in list scheduling (Graham, 1969).
 namespace warprow::cuda {
 namespace {
@@ -39,7 +39,7 @@ __device__ int32_t sum_before(int32_t value) {
   return before + sum - value;
 }
 
-// before[i] = counts of items before i, before[n] = all; item i counts count_of(i).
+// Exclusive prefix sums: before[i] = the sum of count_of(j) over j < i; before[n] = the total.
 template <typename CountOf>
 __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
   int32_t counts[kRowsPerThread];
@@ -68,7 +68,7 @@ __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
   __syncthreads();
 }
 
-// How finely rows are cut: into parts of at most `most` tiles.
+// How finely chunks are split: into parts of at most `most` tiles, as long as kMostParts allows.
 struct Cutting {
   static constexpr int32_t kMostParts = 64;
   int32_t most;
@@ -78,8 +78,9 @@ struct Cutting {
   }
 };
 
-// What a cut costs, in tiles of a block's time: pieces in rounds over the blocks, each with the
-// exchange between its warps, parts with what is written and counted too, and the last gathering.
+// Cost of a split, in units of the time that a CTA takes for a tile. Pieces run in rounds over the CTAs. Each
+// piece costs an exchange between its warps, each part also its write and its arrival, and the last merge
+// costs kGather.
 struct CutCost {
   static constexpr int32_t kWhole = 1;
   static constexpr int32_t kPart = 3;
@@ -118,7 +119,7 @@ __device__ int32_t num_chunks(const ScheduleParams& p) {
   return p.num_decode_rows * p.chunks.chunks;
 }
 
-// The queries of a chunk of a decode row.
+// The queries of one chunk of a decode row.
 struct Chunk {
   int32_t row;
   int32_t first_tok, num_toks;
@@ -136,7 +137,7 @@ struct Chunk {
   }
 };
 
-// The cheapest of 32 cuts, one for each warp to judge.
+// Picks the cheapest of 32 splits; each warp computes the cost of one.
 __device__ Cutting choose_cutting(const int32_t* tiles_before, const ScheduleParams& p) {
   __shared__ float costs[32];
   const int32_t n = num_chunks(p);
@@ -178,7 +179,7 @@ __device__ void write_items(const ScheduleParams& p,
   item.first_part = first_part;
   const int32_t first = (item.seq_len + kDecodeTile - 1) / kDecodeTile - tiles;
   const int32_t each = tiles / parts;
-  const int32_t longer = tiles - each * parts;  // parts with one tile more come first
+  const int32_t longer = tiles - each * parts;  // the first `longer` parts have one tile more
   for (int32_t i = 0; i < parts; ++i) {
     item.part = i;
     item.tile = first + i * each + min(i, longer);
@@ -189,8 +190,8 @@ __device__ void write_items(const ScheduleParams& p,
 
 __device__ void schedule_decode(const ScheduleParams& p) {
   __shared__ int32_t tiles_before[kMaxScheduledRows + 1];
-  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of chunks that are to be cut
-  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of chunks that stay whole
+  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of chunks to be split
+  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of chunks that are not split
   __shared__ int32_t num_parts;
   const int32_t n = num_chunks(p);
   prefix_sums(tiles_before, n, [&](int32_t c) {
@@ -203,12 +204,12 @@ __device__ void schedule_decode(const ScheduleParams& p) {
     const int32_t parts = cutting.parts(tiles_of(c));
     return parts > 1 ? parts : 0;
   });
-  // Chunks for whose parts there is no room stay whole.
+  // A chunk stays whole if scratch has no room for its parts.
   const auto parts_of = [&](int32_t c) {
     const int32_t parts = parts_before[c + 1] - parts_before[c];
     return parts > 0 && parts_before[c + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
   };
-  // Parts, the longer pieces, come first, so that the blocks end together.
+  // Parts come first because they are the longer pieces; so the CTAs finish at about the same time.
   prefix_sums(
       items_before, n, [&](int32_t c) { return tiles_of(c) > 0 && parts_of(c) == 1 ? 1 : 0; });
   if (threadIdx.x == 0) {

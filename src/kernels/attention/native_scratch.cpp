@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain arithmetic outside the CUDA files, so that a build without CUDA plans for a GPU.
+// Plain arithmetic, kept out of the CUDA files, so that a build without CUDA can plan for a GPU.
 #include "base/math.h"
 #include "kernels/attention/native_attention.h"
 #include "kernels/attention/native_params.h"

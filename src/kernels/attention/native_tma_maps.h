@@ -6,7 +6,7 @@
 
 namespace warprow::cuda {
 
-// The TMA map of a layer's keys or values: boxes of a decode tile's tokens of one head, in rows of 128 bytes.
+// Tensor map of a layer's keys or values: a box is a decode tile's tokens of one head, in rows of 128 bytes.
 inline CUtensorMap decode_tile_map(const char* base, const NativeParams& p, int32_t head_dim) {
   constexpr uint32_t kRow = 64;
   const auto parts = static_cast<uint32_t>(head_dim) / kRow;
@@ -24,7 +24,7 @@ inline CUtensorMap decode_tile_map(const char* base, const NativeParams& p, int3
                        CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
-// The TMA maps of a layer's cache.
+// The tensor maps of a layer's cache.
 struct TmaMaps {
   CUtensorMap k, v;
 };

@@ -8,9 +8,9 @@
 
 namespace warprow::cuda {
 
-// The copies and products of attention on Hopper (sm_90a).
+// TMA loads and wgmma of attention on Hopper (sm_90a).
 
-// A box of a tensor into shared memory; its bytes count on the barrier.
+// TMA load of a box of a tensor into shared memory; its bytes count on the mbarrier.
 __device__ __forceinline__ void copy_box(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
   asm volatile(

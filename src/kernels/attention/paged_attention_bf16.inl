@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of paged_attention_loops.inl for dot products of bf16 pairs: queries and weights are
-// rounded to bf16, sums are float32. A score is a sum over a head's pairs in order, an output one over
-// pairs of keys in order, whatever the number of lines.
+// The part of paged_attention_loops.inl for dot products of bf16 pairs (vdpbf16ps): queries and weights are
+// rounded to bf16, sums are float32. A score is a sum over the head's pairs in order, and an output is a sum
+// over pairs of keys in order, whatever the number of lines.
 namespace warprow::cpu {
 namespace {
 
@@ -12,7 +12,7 @@ inline bool takes_bf16(const AttentionTile& a) {
   return a.bf16 && a.head_dim_k % kPairElements == 0 && a.head_dim_v % kPairElements == 0;
 }
 
-// In place: gcc 12 moves and spills accumulators around the intrinsic.
+// Inline assembly with the accumulator in place: gcc 12 moves and spills accumulators around the intrinsic.
 inline VecF dot2(VecF acc, VecF x, VecF y) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y));
   return acc;
@@ -22,7 +22,7 @@ inline VecF pair_everywhere(const float* pair) {
   __builtin_memcpy(&bits, pair, sizeof(bits));
   return as_float(splat(bits));
 }
-// n floats to n bf16 at the front of the same memory or of memory before it.
+// Rounds n floats to n bf16. `to` may be `from` or memory before it.
 inline void round_to_pairs(const float* from, int n, float* to) {
   for (int i = 0; i < n; i += kPairElements, to += kLanes) {
     const __m512bh pairs = _mm512_cvtne2ps_pbh(load(from + i + kLanes), load(from + i));
@@ -30,7 +30,7 @@ inline void round_to_pairs(const float* from, int n, float* to) {
   }
 }
 
-// Lane j of v[i] and lane i of v[j] change places.
+// Swaps lane j of v[i] with lane i of v[j].
 template <int U>
 inline void transpose_step(VecF (&v)[kLanes]) {
   WR_UNROLL
@@ -50,8 +50,8 @@ inline void transpose(VecF (&v)[kLanes]) {
   transpose_step<8>(v);
 }
 
-// The tile's keys from the cache to w.keys: [group of kLanes keys, pair of the head, key in group].
-// The next tile's first half is fetched on the way, the other half by interleave_values.
+// Transposes the tile's keys from the cache into w.keys: [group of kLanes keys, pair of the head, key in
+// group]. Prefetches the first half of the next tile; interleave_values prefetches the other half.
 inline void transpose_keys(
     const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
   const auto* cache = static_cast<const uint16_t*>(a.k);
@@ -80,7 +80,7 @@ inline VecPairs interleave(VecPairs a, VecPairs b, Indices<I...>) {
   return __builtin_shufflevector(a, b, (Half * kLanes + I / 2 + (I % 2) * kPairElements)...);
 }
 
-// The tile's values from the cache to w.values: [pair of keys, element of the head].
+// Interleaves the tile's values from the cache into w.values: [pair of keys, element of the head].
 inline void interleave_values(
     const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
   using All = MakeIndices<kPairElements>::Type;

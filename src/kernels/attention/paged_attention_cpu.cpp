@@ -13,10 +13,11 @@ namespace warprow {
 namespace cpu {
 namespace {
 
-// Rows with few queries and many keys are dealt out in parts, so that a long row does not keep one
-// core busy while the others wait. So many states, each of one query's heads, are there for that.
+// Rows with few queries and many keys are split into parts, so that one long row does not keep one core busy
+// while the others idle. This is the number of states in scratch for them, per worker; a state holds one
+// query's heads of a group.
 constexpr int32_t kStatesPerWorker = 64;
-// A row is cut if its keys are more than one of so many equal shares of a worker's work.
+// A row is split if its keys exceed this fraction (1 / kItemsPerWorker) of a worker's share of the keys.
 constexpr int32_t kItemsPerWorker = 8;
 
 // One part of a row, for all its KV heads.
@@ -24,13 +25,13 @@ struct Piece {
   int32_t row;
   int32_t begin;  // positions
   int32_t end;
-  int32_t part;  // of the row's pieces
+  int32_t part;  // index of the part in the row
   int32_t num_parts;
-  int32_t first_count;  // of the row's counters, one for each KV head
-  int64_t first_state;  // floats before those of the row: [kv head, part]
+  int32_t first_count;  // index of the row's first counter; it has one for each KV head
+  int64_t first_state;  // offset of the row's states in floats: [kv head, part]
 };
 
-// Where things lie in the caller's scratch, in bytes behind an aligned start.
+// Byte offsets into the caller's scratch, from an aligned start.
 struct ScratchLayout {
   static constexpr int64_t kAlign = kRowPad * sizeof(float);
   int64_t states = 0;
@@ -63,7 +64,7 @@ struct Scratch {
   float* of_workers;
   float* states;
   Piece* pieces;
-  int32_t* counts;  // pieces that are done, by cut row and KV head
+  int32_t* counts;  // finished pieces, by split row and KV head
   int32_t* tiles_before;
   int64_t per_worker;  // floats
 };
@@ -96,7 +97,7 @@ namespace {
 using TileFunction = void (*)(const AttentionTile&);
 using MergeFunction = void (*)(const AttentionTile&, const float*, int32_t);
 
-// The launched command: finds the work, deals it out.
+// The launched command: plans the items and runs them in parallel.
 struct PagedAttention {
   PagedAttentionArgs args;
   TileFunction run_tile;
@@ -107,20 +108,20 @@ struct PagedAttention {
   [[nodiscard]] int32_t num_queries(int32_t row) const {
     return args.query_start_loc(row + 1) - args.query_start_loc(row);
   }
-  // Query tiles of a row: none for padding.
+  // Query tiles of a row; 0 for padding.
   [[nodiscard]] int32_t num_tiles(int32_t row) const {
     const bool padding = args.idx_mapping(row) < 0 || args.seq_lens(row) <= 0;
     return padding ? 0 : ceil_div(std::max(num_queries(row), 0), queries_per_tile(group()));
   }
-  // Keys that a row's queries see, together.
+  // First key that any of the row's queries sees, and the number of keys from there on.
   [[nodiscard]] int32_t first_key(int32_t row) const {
     const int32_t first_position = args.seq_lens(row) - num_queries(row);
     return args.causal && args.window > 0 ? std::max(0, first_position - args.window + 1) : 0;
   }
   [[nodiscard]] int32_t num_keys(int32_t row) const { return args.seq_lens(row) - first_key(row); }
 
-  // The cut rows' parts to s.pieces, the query tiles of the others before each row, as a prefix
-  // sum, to s.tiles_before. Returns the number of pieces.
+  // Writes the parts of split rows to s.pieces, and for the other rows the prefix sum of their query tiles to
+  // s.tiles_before. Returns the number of pieces.
   int32_t plan(const Scratch& s, int32_t num_workers) const {
     const int32_t heads = args.kv.num_kv_heads;
     int64_t work = 0;  // keys of all items
@@ -143,13 +144,13 @@ struct PagedAttention {
   }
 
   struct Cuts {
-    int64_t least_keys;  // of an item that is worth it
+    int64_t least_keys;  // rows with at most this many keys are not split
     int64_t states_left;
     int32_t num_pieces = 0;
     int32_t num_counts = 0;
     int64_t num_floats = 0;
   };
-  // Whether the row is cut; its queries fit one tile.
+  // Splits the row into pieces if that pays; returns whether it did. Its queries must fit one tile.
   bool cut_row(const Scratch& s, int32_t row, Cuts& cuts) const {
     const int32_t heads = args.kv.num_kv_heads;
     const int32_t begin = first_key(row);
@@ -222,8 +223,8 @@ struct PagedAttention {
     int32_t kv_head = 0;
   };
 
-  // The pieces' items come first. Of a row, the last part and the last query tile come first: they
-  // are the longest.
+  // Items of pieces come first. The last part and the last query tile of a row come before its earlier ones,
+  // because they are the longest.
   [[nodiscard]] Item item_at(const Scratch& s, int32_t num_pieces, int64_t i) const {
     const int32_t heads = args.kv.num_kv_heads;
     Item item;
@@ -245,13 +246,13 @@ struct PagedAttention {
     item.tile = make_item(row, tile - starts[row], item.kv_head);
     return item;
   }
-  // Those of a cut row and KV head.
+  // The states of a split row and KV head.
   [[nodiscard]] float* states_of(const Scratch& s, const Item& item) const {
     const Piece& p = *item.piece;
     return s.states + p.first_state + item.kv_head * p.num_parts * state_floats(p.row);
   }
 
-  // Who ends the last part of a row and KV head, merges them.
+  // The thread that finishes the last part of a row and KV head merges the parts.
   void end_item(const Scratch& s, Item& item) const {
     if (item.piece == nullptr) {
       return;

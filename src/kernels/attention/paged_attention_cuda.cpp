@@ -10,26 +10,25 @@
 namespace warprow::cuda {
 namespace {
 
-// Blocks of the decode kernel that fit a multiprocessor's shared memory, for groups of up to 8.
+// CTAs of the decode kernel that fit in an SM's shared memory, for groups of up to 8.
 int32_t decode_blocks_per_sm(const DeviceFacts& device) {
   return device.compute_capability >= 90 ? 2 : 1;
 }
 
 bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 10 == 9; }
 
-// How a call's rows are dealt with: a function of shapes and the device alone, since it is part of captured
-// graphs.
+// Which kernels take which rows. It depends on shapes and the device alone, because CUDA graphs capture it.
 struct Split {
   int32_t num_rows = 0;
   int32_t num_decode_rows = 0;
   DecodeChunks chunks = {1, 1};
   int32_t decode_blocks = 0;
-  int64_t prefill_tiles = 0;  // at most
+  int64_t prefill_tiles = 0;  // upper bound
   bool wide = false;
   bool hopper = false;
 };
 
-// Whether the decode kernel has room for the decode rows' chunks, and their mask.
+// Whether the decode kernel supports the decode rows' mask and has room for their chunks.
 bool takes_decode_rows(const PagedAttentionArgs& args, const DecodeChunks& chunks) {
   return !args.batch_invariant && (args.causal || args.decode_len == 1) &&
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
@@ -46,7 +45,7 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
   const int64_t rows = split.num_rows - split.num_decode_rows;
   if (rows > 0) {
-    // Tiles of 128 where rows fill them and they fill the device, or on Hopper half of it.
+    // Tiles of 128 if the rows fill them and they fill the device (on Hopper, half of it).
     const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
     split.hopper = is_hopper(device) && !args.batch_invariant && query_rows >= rows * 64 &&

@@ -5,21 +5,20 @@
 namespace warprow::cpu {
 namespace {
 
-// What some keys add up to, relative to their largest score.
+// The online-softmax state of some keys: output and sum, relative to their largest score.
 struct State {
   float* acc;  // [lines, dim_v]
   float* max;  // [lines]
   float* sum;  // [lines]
 };
 
-// The scratch of one item, cut up. A line is one (query, head) pair: line = query * group + head in
-// group.
+// The scratch of one item. A line is one (query, head) pair: line = query * group + head in group.
 struct Work {
   float* keys;     // [kKeyTile / kLanes, dim_k / kLanes, kLanes keys, kLanes]: see dot_keys
   float* values;   // [kKeyTile, dim_v]
-  float* q;        // [lines, dim_k], zeros behind head_dim_k
+  float* q;        // [lines, dim_k], zero past head_dim_k
   float* weights;  // [lines, kKeyTile]
-  State part;      // of the tiles of the part that is under way
+  State part;      // of the current part's tiles so far
   State total;     // of the parts before it
   int dim_k;       // padded to kLanes
   int dim_v;
@@ -68,8 +67,7 @@ inline Work cut_scratch(const AttentionTile& a) {
   return w;
 }
 
-// Nothing seen yet, but for the sinks (one per head of the group, null: none), which count as keys
-// without a value.
+// The state before any key. Sinks (one per head of the group, null: none) count as keys without a value.
 inline void start(const Work& w, const State& state, const float* sinks, int group) {
   for (int64_t i = 0; i < int64_t{w.lines} * w.dim_v; ++i) {
     state.acc[i] = 0.0F;
@@ -118,8 +116,8 @@ inline void copy_queries(const AttentionTile& a, const Work& w) {
   }
 }
 
-// n cache elements to floats, vector i of them to out + i * step; the last vector is filled up with
-// zeros.
+// Converts n cache elements to floats and stores vector i of them at out + i * step. The last vector is
+// padded with zeros.
 inline void load_row(const void* cache, int64_t at, bool bf16, int n, float* out, int step) {
   int i = 0;
   if (bf16) {
@@ -157,12 +155,12 @@ inline void for_each_key(const AttentionTile& a, int base, Span see, const F& f)
   }
 }
 
-// The keys of an item, tile by tile.
+// The positions of an item's keys, for a loop over key tiles.
 struct Tiles {
   int begin;  // first position
   int end;
   [[nodiscard]] int first_base() const { return begin / kKeyTile * kKeyTile; }
-  // The part of a tile that holds keys, relative to its base; empty behind the end.
+  // The keys of the tile at `base`, relative to it; empty past the end.
   [[nodiscard]] Span in_tile(int base) const {
     return {most(0, begin - base), least(kKeyTile, end - base)};
   }
@@ -175,11 +173,10 @@ inline Tiles tiles_of(const AttentionTile& a) {
                             : Tiles{most(begin, a.part_begin), least(end, a.part_end)};
 }
 
-// The tile that is needed next: its cache lines are asked for a few at a time between the
-// arithmetic, because memory, not arithmetic, bounds decode, and a burst of requests only waits in
-// a queue.
+// The cache lines of the next tile. They are prefetched a few at a time between the arithmetic: decode is
+// bound by memory, not arithmetic, and a burst of requests would only wait in a queue.
 struct Ahead {
-  const AttentionTile* item = nullptr;  // null: nothing comes
+  const AttentionTile* item = nullptr;  // null: there is no next tile
   int count = 0;
   int64_t at[kKeyTile];
 };
@@ -198,8 +195,7 @@ inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahe
   });
 }
 
-// Always inlined: g++ takes a function that only prefetches for one without effect and drops its
-// calls.
+// Always inlined: g++ treats a function that only prefetches as free of side effects and drops calls to it.
 [[gnu::always_inline]] inline void fetch(const Ahead& ahead, int begin, int end) {
   for (int j = begin; j < end && j < ahead.count; ++j) {
     const int element = ahead.item->bf16 ? 2 : 4;
@@ -213,9 +209,8 @@ inline void look_ahead(const AttentionTile& a, const Tiles& tiles, int base, Ahe
   }
 }
 
-// Keys and values of positions base + [see.begin, see.end). The block table may hold anything
-// before the first key that a window still shows, so nothing outside is touched; scores of stale
-// key rows are masked away.
+// Loads keys and values of positions base + [see.begin, see.end). Block table entries before the first key in
+// the window may be invalid, so nothing outside `see` is read. The scores of stale key rows are masked.
 inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see) {
   for_each_key(a, base, see, [&](int j, int64_t at) {
     float* key = w.keys + int64_t{j / kLanes} * kLanes * w.dim_k + int64_t{j % kLanes} * kLanes;
@@ -224,8 +219,8 @@ inline void load_tile(const AttentionTile& a, const Work& w, int base, Span see)
   });
 }
 
-// Dot products of one query with kLanes keys, which lie interleaved: vector d of every key, then
-// vector d + 1.
+// Dot products of one query with kLanes keys. The keys are interleaved: vector d of every key, then vector d
+// + 1.
 inline VecF dot_keys(const float* q, const float* keys, int dim) {
   VecF sum[kLanes];
   WR_UNROLL
@@ -248,7 +243,7 @@ inline VecF capped(VecF s, float cap) {
   return cap - (2.0F * cap) / (e + 1.0F);
 }
 
-// The dot products of a line with the tile's keys, to w.weights, for at least the keys in `see`.
+// Stores the dot products of a line with the tile's keys in w.weights, for at least the keys in `see`.
 inline void dot_line(const Work& w, int line, Span see) {
   const float* q = w.q + int64_t{line} * w.dim_k;
   float* dots = w.weights + int64_t{line} * kKeyTile;
@@ -257,9 +252,9 @@ inline void dot_line(const Work& w, int line, Span see) {
   }
 }
 
-// One line meets one tile: its dot products in w.weights become weights e^(s - max) (0 where it
-// does not see), its maximum and sum move on and its accumulator is rescaled. `see` is relative to
-// the tile and not empty.
+// Online softmax of one line over one tile: replaces its dot products in w.weights by weights e^(s - max), 0
+// for keys that it does not see, updates its maximum and sum, and rescales its accumulator. `see` is relative
+// to the tile and not empty.
 inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span see) {
   VecF scores[kKeyTile / kLanes];
   float* weights = w.weights + int64_t{line} * kKeyTile;
@@ -301,7 +296,7 @@ inline void softmax_line(const AttentionTile& a, const Work& w, int line, Span s
   }
 }
 
-// Reads the values of a tile from scratch, or straight from the cache.
+// Reads the values of a tile from scratch (TileValues) or from the cache (CacheValues).
 struct TileValues {
   const Work& w;
   VecF operator()(int j, int d) const { return load(w.values + int64_t{j} * w.dim_v + d); }
@@ -361,7 +356,7 @@ inline void add_values_block(const Work& w, int line, int d, Span see, const Val
 
 template <int Lines, typename Values>
 inline void add_values_lines(const Work& w, int line, Span see, const Values& values) {
-  constexpr int kCols = kLanes == 16 ? 4 : 2;  // as many accumulators as the register file takes
+  constexpr int kCols = kLanes == 16 ? 4 : 2;  // as many accumulators as fit the register file
   int d = 0;
   for (; d + kCols * kLanes <= w.dim_v; d += kCols * kLanes) {
     add_values_block<Lines, kCols>(w, line, d, see, values);
@@ -400,15 +395,15 @@ inline void finish_lines(const AttentionTile& a, const Work& w) {
   }
 }
 
-// Few lines, as in decode, do not repay a copy of the tile: they read keys and values straight from
-// the cache. Each score and each sum goes through the same operations in the same order as over a
-// copy, so both ways are bit-equal.
+// For few lines, as in decode, copying the tile costs more than it saves: they read keys and values straight
+// from the cache. Each score and each sum uses the same operations in the same order as with a copy, so both
+// paths are bit-equal.
 template <int Lines, bool kBf16>
 inline void dot_lines_direct(
     const AttentionTile& a, const Work& w, const int64_t* at, Span see, const Ahead& ahead) {
   constexpr int kKeys = Lines == 1  ? kLanes
                         : Lines < 4 ? most(kLanes / 2, 4)
-                                    : kLanes / 4;  // that fit in registers
+                                    : kLanes / 4;  // as many as fit in registers
   for (int group = see.begin / kLanes * kLanes; group < see.end; group += kLanes) {
     VecF sums[Lines][kLanes];
     for (int first = 0; first < kLanes; first += kKeys) {
@@ -451,14 +446,14 @@ inline void dot_lines_direct(
   }
 }
 
-constexpr int kDirectLines = 4;  // at most so many lines go without a copy
+constexpr int kDirectLines = 4;  // with at most this many lines, the tile is not copied
 
 inline bool goes_direct(const AttentionTile& a, const Work& w) {
   return w.lines <= kDirectLines && a.head_dim_k % kLanes == 0 && a.head_dim_v % kLanes == 0;
 }
 
-// Offsets of a tile's keys in the cache; keys outside `see`, whose scores are masked, stand in as
-// one inside.
+// Offsets of a tile's keys in the cache. Keys outside `see` get the offset of a key inside; their scores are
+// masked.
 inline void locate_keys(const AttentionTile& a, int base, Span see, int64_t* at) {
   for_each_key(a, base, see, [&](int j, int64_t offset) { at[j] = offset; });
   for (int j = 0; j < see.begin; ++j) {
@@ -492,7 +487,7 @@ inline Span line_span(const AttentionTile& a, int line, int base) {
   return {most(0, keys.begin - base), least(kKeyTile, keys.end - base)};
 }
 
-// Turns every line's dot products into weights; returns the keys that any line sees.
+// Turns every line's dot products into weights. Returns the range of keys that at least one line sees.
 inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
   Span all = {kKeyTile, 0};
   for (int line = 0; line < w.lines; ++line) {
@@ -507,7 +502,8 @@ inline Span softmax_lines(const AttentionTile& a, const Work& w, int base) {
   return all;
 }
 
-// A part that ends with the tile at `base` goes to the total, unless it is the item.
+// Merges the part into the total if the tile at `base` ends it. An item that is a single part keeps its
+// state.
 inline void end_part(const AttentionTile& a, const Work& w, const Tiles& tiles, int base) {
   if (a.state == nullptr && (base + kKeyTile >= tiles.end || part_end(base) == base + kKeyTile)) {
     merge(w, w.part);

@@ -9,10 +9,10 @@
 
 namespace warprow {
 
-// Picks rows, the hidden states whose logits are wanted, or copies them all.
+// Gathers rows (the hidden states that need logits), or copies all of them.
 //
-// Formula: out[i] = x[index[i]], or zeros where index[i] is negative; without an index out[i] = x[i].
-// Shapes: x [T, width], index [n] or empty, out [n, width] (row strides free).
+// Formula: out[i] = x[index[i]], or zeros if index[i] is negative; without an index out[i] = x[i].
+// Shapes: x [T, width], index [n] or empty, out [n, width] (any row strides).
 // Mapping: CPU: rows in parallel, one copy each.
 // Bytes moved: 8 * n * width.
 // Numerics: exact.

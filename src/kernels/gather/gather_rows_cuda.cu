@@ -4,9 +4,9 @@
 #include "device/cuda/pdl.cuh"
 #include "kernels/gather/gather_rows.h"
 
-// Formula, shapes, preconditions: gather_rows.h. x and out have one element type, any.
-// Mapping: rows as words of 16 bytes, or of an element where alignment allows no more; a block
-//   takes up to 1024 words of one row.
+// Formula, shapes, preconditions: gather_rows.h. x and out have the same element type, which may be any.
+// Mapping: rows are copied in words of 16 bytes, or of 4, 2 or 1 if alignment allows no more; a CTA takes up
+//   to 1024 words of one row.
 // Bytes moved: 2 * n * width * element.
 // Numerics: exact.
 namespace warprow::cuda {
@@ -71,7 +71,7 @@ void gather_rows(Stream& stream, const GatherRowsArgs& args) {
   }
   const size_t bytes = dtype_bytes(args.x.dtype);
   const auto in_bytes = [bytes](int64_t elements) { return static_cast<size_t>(elements) * bytes; };
-  // One number whose lowest set bit all sizes and addresses share.
+  // The lowest set bit of this OR is the common alignment of all sizes and addresses.
   const size_t places = reinterpret_cast<uintptr_t>(args.x.data) |
                         reinterpret_cast<uintptr_t>(args.out.data) | in_bytes(args.x.stride) |
                         in_bytes(args.out.stride) | in_bytes(args.x.shape[1]);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One output a thread, one row of y a block row.
+// One output a thread; blockIdx.y is the row of y.
 template <typename T>
 __global__ void bias_rows_kernel(T* y, int64_t stride, int n, const float* bias, bool add) {
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);

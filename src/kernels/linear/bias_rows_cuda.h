@@ -6,8 +6,8 @@
 
 namespace warprow::cuda {
 
-// y[t, j] = bias[j], or with `add` y[t, j] += bias[j]: what stands in y before a product that adds
-// to it. A bf16 y is exact where the bias came from bf16, as checkpoints have it.
+// y[t, j] = bias[j], or with `add` y[t, j] += bias[j]. Runs before a product that accumulates into y. For a
+// bf16 y this is exact if the bias came from bf16, as in checkpoints.
 void bias_rows(Stream& stream, const ActView& y, const float* bias, bool add);
 
 }  // namespace warprow::cuda

@@ -34,8 +34,8 @@ void find_symbol(void* library, const char* name, F*& function) {
   }
 }
 
-// The largest m that shares a plan with this m. Small ranges where kernels change, then powers of
-// two.
+// The upper end of m's range; a range of m shares a plan. Ranges are small where the best kernels change,
+// then powers of two.
 int32_t range_of(const LtProduct& product, int32_t m) {
   if (product.batch_invariant) {
     return kInvariantRange;
@@ -52,14 +52,14 @@ int32_t range_of(const LtProduct& product, int32_t m) {
   return limit;
 }
 
-constexpr int32_t kInvariantTunedAt = 256;  // m at which the one algorithm for every m is chosen
-constexpr int32_t kMostTunedAt = 1024;      // larger products run alike, and take long to time
+constexpr int32_t kInvariantTunedAt = 256;  // m at which the algorithm for every m is chosen
+constexpr int32_t kMostTunedAt = 1024;      // larger m run alike, and take long to time
 constexpr int kMaxCandidates = 8;
 constexpr size_t kMaxDevices = 64;
 
 }  // namespace
 
-// The functions of the library that are used, and what is made once.
+// The library's functions in use, and the objects created once.
 struct LtApi {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtGetVersion) version = nullptr;
@@ -96,7 +96,7 @@ struct LtApi {
 
 namespace {
 
-// Column-major as cuBLAS sees it: D [n, m] = op(A = w [k, n])^T * B [k, m].
+// Column-major, as in cuBLAS: D [n, m] = op(A = w [k, n])^T * B [k, m].
 struct Layouts {
   cublasLtMatrixLayoutOpaque_t a = {};
   cublasLtMatrixLayoutOpaque_t b = {};
@@ -184,7 +184,7 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const LtApi& api,
   return out;
 }
 
-// Device memory for timing candidates: enough copies of w that L2 does not serve it.
+// Device memory for timing candidates: so many copies of w that they do not fit in L2.
 class TuningGround {
  public:
   TuningGround(const LtProduct& product, int32_t m) : product_(product), m_(m) {
@@ -210,10 +210,10 @@ class TuningGround {
   TuningGround(const TuningGround&) = delete;
   TuningGround& operator=(const TuningGround&) = delete;
 
-  // Whether there was memory enough.
+  // Whether all allocations succeeded.
   [[nodiscard]] bool ready() const { return std::ranges::find(blocks_, nullptr) == blocks_.end(); }
 
-  // Microseconds of one product, the best of a few tries; negative if the algorithm does not run.
+  // Microseconds of one product, the minimum of a few tries; negative if the algorithm does not run.
   float time_us(const LtApi& api, const cublasLtMatmulAlgo_t& algo) {
     constexpr int kTries = 4;  // the first warms up
     float best = -1.0F;
@@ -251,8 +251,8 @@ class TuningGround {
     return ms * 1e3F / kRuns;
   }
 
-  // Numbers of either sign about 0.01, as bf16 and as float32. They differ, since equal ones cost so
-  // little power that the chip runs faster than with a model's.
+  // Fills with values of either sign about 0.01, as bf16 and as float32. They must differ: equal values draw
+  // so little power that the GPU clocks higher than with a model's values.
   static void fill(std::byte* block, size_t bytes) {
     static const std::vector<uint16_t> numbers = [] {
       std::vector<uint16_t> drawn(size_t{1} << 20);
@@ -297,7 +297,7 @@ class TuningGround {
   cudaEvent_t end_ = nullptr;
 };
 
-// The fastest candidate at m, or nothing if there is no memory to find out.
+// The fastest candidate at m, or nothing if there is too little memory to time them.
 std::optional<LtPlan> measure(const LtApi& api, const LtPlanKey& key, int32_t m) {
   TuningGround ground(key.product, m);
   if (!ground.ready()) {
@@ -307,7 +307,7 @@ std::optional<LtPlan> measure(const LtApi& api, const LtPlanKey& key, int32_t m)
   float best_us = -1.0F;
   for (const cublasLtMatmulAlgo_t& algo : candidates(api, key.product, m)) {
     const float us = ground.time_us(api, algo);
-    // The library's own order decides between equals.
+    // Between algorithms of about equal speed, the library's order decides.
     if (us > 0.0F && (best_us < 0.0F || us < 0.98F * best_us)) {
       best_us = us;
       best.algo = algo;
@@ -321,11 +321,11 @@ std::optional<LtPlan> measure(const LtApi& api, const LtPlanKey& key, int32_t m)
 
 struct LtPlans {
   std::mutex mutex;
-  LtPlanTable chosen;    // what run uses
-  LtPlanTable measured;  // what the file knows
+  LtPlanTable chosen;    // the plans in use
+  LtPlanTable measured;  // the plans of the file and of new measurements
   std::string file;
 
-  // Under the lock. The plan of m's range, made now if it is missing.
+  // Precondition: the lock is held. Returns the plan of m's range; makes it if it is missing.
   const LtPlan& find_or_make(const LtApi& api, const LtProduct& product, int32_t m) {
     const LtPlanKey key = {product, range_of(product, m)};
     if (const LtPlan* plan = chosen.find(key); plan != nullptr) {
@@ -340,7 +340,7 @@ struct LtPlans {
 };
 
 CublasLt& CublasLt::of(const DeviceFacts& device) {
-  static std::array<std::atomic<CublasLt*>, kMaxDevices> made{};  // live as long as the process
+  static std::array<std::atomic<CublasLt*>, kMaxDevices> made{};  // never deleted
   static std::mutex making;
   std::atomic<CublasLt*>& mine = made.at(static_cast<size_t>(device.ordinal));
   if (CublasLt* found = mine.load(std::memory_order_acquire); found != nullptr) {
@@ -363,7 +363,7 @@ CublasLt::CublasLt(const DeviceFacts& device)
   plans_->measured = LtPlanTable::read(plans_->file, number);
 }
 
-CublasLt::~CublasLt() = default;  // the handle lives as long as the process
+CublasLt::~CublasLt() = default;  // the handle is never destroyed
 
 void CublasLt::prepare(const LtProduct& product, int32_t min_m, int32_t max_m) {
   const std::lock_guard lock(plans_->mutex);

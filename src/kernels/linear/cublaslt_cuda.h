@@ -11,7 +11,7 @@
 
 namespace warprow::cuda {
 
-// Workspace that every product may use.
+// Workspace that every product may use, in bytes.
 inline constexpr size_t kLtWorkspaceBytes = size_t{32} << 20;
 
 // A kind of product y [m, n] = (accumulate ? y : 0) + x [m, k] * w [n, k]^T, x and w bf16.
@@ -20,7 +20,7 @@ struct LtProduct {
   int32_t k = 0;
   bool y_f32 = false;  // else bf16
   bool accumulate = false;
-  // One algorithm for every m, without a split of k: a row's result is the same whatever m.
+  // One algorithm for every m, without split-K: a row's result does not depend on m.
   bool batch_invariant = false;
 };
 
@@ -37,30 +37,29 @@ struct LtOperands {
 struct LtApi;
 struct LtPlans;
 
-// cuBLASLt on one device, opened at run time, with one chosen algorithm for each product and range
-// of m.
+// cuBLASLt on one device, opened at run time, with one chosen algorithm per product and range of m.
 //
 // Owns: the library handle and the table of plans.
 // Thread: any; a lock guards the table.
-// Invariant: after prepare, run allocates nothing and asks for no heuristic.
+// Invariant: after prepare, run allocates nothing and calls no heuristic.
 class CublasLt {
  public:
-  // The one for a device, which is the calling thread's current one. Opens the library at the first
-  // call. Throws StartupError that says where it was looked for.
+  // The instance for a device, which must be the calling thread's current one. The first call opens the
+  // library. Throws StartupError that lists where it was searched.
   static CublasLt& of(const DeviceFacts& device);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // Chooses algorithms for m from min_m to max_m: from the file of earlier measurements, else by
-  // the library's heuristic. Start-up.
+  // Start-up. Chooses algorithms for m from min_m to max_m: from the file of earlier measurements, else by
+  // the library's heuristic.
   void prepare(const LtProduct& product, int32_t min_m, int32_t max_m);
-  // The same, but times the candidates that no file knows and writes what it found to the file
+  // Like prepare, but times the candidates of plans that are not in the file, and writes the results to
   // ${XDG_CACHE_HOME:-~/.cache}/warprow/cublaslt/<gpu>.txt. Allocates device memory while it runs.
   void tune(const LtProduct& product, int32_t min_m, int32_t max_m);
   void run(cudaStream_t stream, const LtProduct& product, const LtOperands& operands);
 
-  // Of the opened library, such as "13.1.0 (/path)".
+  // Version and path of the opened library, such as "13.1.0 (/path)".
   [[nodiscard]] const std::string& version() const { return version_; }
 
  private:

@@ -10,7 +10,7 @@
 
 namespace warprow::cuda {
 
-inline constexpr int32_t kInvariantRange = 0;  // the range of a batch-invariant product: every m
+inline constexpr int32_t kInvariantRange = 0;  // stands for every m, for a batch-invariant product
 
 struct LtPlanKey {
   LtProduct product;
@@ -22,11 +22,11 @@ struct LtPlan {
   cublasLtMatmulAlgo_t algo;
 };
 
-// Algorithms by product and range, sorted. As a file: a line with the library's version, then one
-// line for each plan; cuBLAS allows an algorithm to be stored for the same version of itself.
+// Algorithms by product and range, sorted. File format: a line with the library's version, then one line per
+// plan. cuBLAS allows storing an algorithm for use with the same library version.
 class LtPlanTable {
  public:
-  // Empty if there is no such file, or one of another version.
+  // Returns an empty table if there is no such file, or if another version wrote it.
   static LtPlanTable read(const std::string& file, size_t version);
   [[nodiscard]] bool write(const std::string& file, size_t version) const;
 

@@ -19,7 +19,7 @@ T load(const std::byte* p) {
   return v;
 }
 
-// One output's weights inside its panel.
+// The weights of one output in its panel.
 class PanelLane {
  public:
   PanelLane(const PackedWeight& w, int64_t row)
@@ -54,7 +54,7 @@ class PanelLane {
     }
   }
 
-  // Group g's scale, or with `half` 1 its bias.
+  // Group g's scale (half 0) or its bias (half 1).
   [[nodiscard]] float factor(int64_t g, int64_t half) const {
     const int64_t lane = half * cpu::kPanelRows + lane_;
     const std::byte* scales = panel_ + layout_.scales_offset;

@@ -5,10 +5,10 @@
 #include "kernels/linear/embedding.h"
 #include "kernels/simd/vec_cuda.cuh"
 
-// Formula, shapes, preconditions: embedding.h. The table is bf16 [n, k] row by row, out float32.
-// Mapping: a block takes 128 groups of eight columns of one token, a thread one group.
-// Bytes moved: 6 * num_toks * k; 8 for given rows.
-// Numerics: the table's numbers times the scale.
+// Formula, shapes, preconditions: embedding.h. The table is bf16 [n, k], row-major; out is float32.
+// Mapping: a CTA takes 128 groups of eight columns of one token, a thread one group.
+// Bytes moved: 6 * num_toks * k; 8 * num_toks * k for given rows.
+// Numerics: the table's values times the scale.
 namespace warprow::cuda {
 namespace {
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) look_up(Rows a) {
   store8(a.out + blockIdx.x * a.out_stride + column, v);
 }
 
-// Any width and alignment.
+// For any width and alignment.
 __global__ void __launch_bounds__(kThreads) look_up_any_width(Rows a) {
   pdl_wait();
   pdl_release();

@@ -13,13 +13,14 @@
 
 namespace warprow {
 
-// How activations meet weights on a CPU.
-//  kF32: as they are; float32 sums over exactly dequantised weights.
-//  kRounded: rounded to what the weights are multiplied with fastest. Quantised ones: int8, one scale
-//   per 32 inputs, a group's sum is exact. bf16: bf16, sums in float32. Others: not at all.
+// Format of activations in a product on a CPU.
+//  kF32: unchanged; float32 sums over exactly dequantised weights.
+//  kRounded: rounded to the format that multiplies fastest with the weights. Quantised weights: int8, one
+//   scale per 32 inputs, a group's sum is exact. bf16 weights: bf16, sums in float32. Other weights: not
+//   rounded.
 enum class ActFormat : uint8_t { kF32, kRounded };
 
-// One matrix of a fused linear operation, and where in a row of y its outputs go.
+// One matrix of a fused linear operation, and the columns of y that its outputs go to.
 struct LinearSegment {
   PackedWeight w;
   const float* bias = nullptr;  // dev f32 [w.n], or null
@@ -28,13 +29,13 @@ struct LinearSegment {
 
 inline constexpr int kMaxLinearSegments = 4;
 
-// What becomes of a product.
+// What a product p is turned into.
 //  kStore:  y[t, y_col + j] = p[t, j]
 //  kAdd:    y[t, y_col + j] += p[t, j]
-//  kSwiGlu: y[t, j] = silu(p[t, j]) * p[t, n / 2 + j], gate and up one above the other in p
+//  kSwiGlu: y[t, j] = silu(p[t, j]) * p[t, n / 2 + j]; the gate outputs come first, then the up outputs
 enum class LinearEpilogue : uint8_t { kStore, kAdd, kSwiGlu };
 
-// A linear operation as a model has it, whatever its number of rows.
+// A linear operation of a model, without its number of rows.
 struct LinearShape {
   int32_t n = 0;
   int32_t k = 0;
@@ -46,70 +47,70 @@ struct LinearShape {
   bool operator==(const LinearShape&) const = default;
 };
 
-// An RMS norm taken in two halves by the operations on both sides of it, which saves a pass over
-// the rows: the one that completes them (kAdd) leaves them times the norm's weight, and sums of
-// their squares; the one behind divides by the root of the mean.
+// An RMSNorm split between two operations, which saves a pass over the rows. The operation that completes the
+// rows (kAdd) writes them times the norm's weight, and sums of their squares. The next operation divides its
+// products by the root of the mean square.
 struct HalfNorm {
   View<const float, 1> weight;  // dev f32 [width]
   ActView rows;                 // [>= num_toks, width]  room for rows times weight
   float* squares = nullptr;     // dev [>= num_toks, width / 64]  room for sums of squares
 };
 
-// Numbers of rows, both ends included; none by default.
+// A range of row counts, both ends included; empty by default.
 struct RowRange {
   int64_t first = 1;
   int64_t last = 0;
   [[nodiscard]] bool has(int64_t rows) const { return first <= rows && rows <= last; }
 };
 
-// With how many rows the norm between a sum (kAdd) and the product behind it is taken in halves: for
-// these, and for no others, one may be told to leave it and the other to take it.
+// The numbers of rows for which the norm between a sum (kAdd) and the next product can be split. For these,
+// and for no others, next_norm may be set in the first and half_norm in the second.
 RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,
                           const LinearShape& behind);
 
 struct LinearArgs {
   ConstActView x;                    // [num_toks, k]
-  View<const float, 1> norm_weight;  // dev f32 [k] or empty: x is RMS-normed before the product
+  View<const float, 1> norm_weight;  // dev f32 [k] or empty: RMSNorm of x before the product
   float norm_eps = 1e-6F;
-  const HalfNorm* half_norm = nullptr;  // this norm, which the operation before left; else null
-  ActView normed;                       // [num_toks, k]  room for normed x; with norm_weight only
-  ActView y;                            // [num_toks, ...]  must not overlap x
-  const HalfNorm* next_norm = nullptr;  // a norm of y's rows to leave; kAdd, or null
+  const HalfNorm* half_norm = nullptr;  // x's norm, half done by the previous operation, or null
+  ActView normed;  // [num_toks, k]  room for normalised x; with norm_weight only
+  ActView y;       // [num_toks, ...]  must not overlap x
+  const HalfNorm* next_norm = nullptr;  // a norm of y's rows to do the first half of; kAdd, or null
   ActView product;                      // [num_toks, n]  room for the product; kSwiGlu, kAdd
   LinearSegment segments[kMaxLinearSegments];
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;
-  // CUDA: a row's result must not depend on the number of rows, at some cost for few rows. The CPU's
-  // never does.
+  // CUDA: a row's result must not depend on the number of rows. It costs some speed for few rows. The CPU's
+  // results never depend on it.
   bool batch_invariant = false;
   std::byte* scratch = nullptr;  // dev, 256-byte aligned, linear_scratch_bytes
 };
 
-// A matrix product with what a decoder puts before and behind it, so that a backend may run all of
-// it in one kernel where that pays.
+// A matrix product with the norm before it and the epilogue after it, so that a backend can fuse them where
+// that pays.
 //
-// Formula: h = x, or with norm_weight h[t] = x[t] / sqrt(mean(x[t]^2) + norm_eps) * norm_weight;
-//   p[t, j] = bias[j] + sum over i of w[j, i] * h[t, i]; y by the epilogue.
-// Shapes: x [num_toks, k] and y have strided rows; all segments have the same k; num_toks may be 0.
-//   Columns of y that no segment names are left alone. CUDA: one bf16 segment, x bf16 (float32 with
-//   norm_weight: the residual stream), y bf16 or float32.
-// Mapping (CPU): norm, product and gate one after the other. The product: pairs of 16-output panels
-//   over the compute pool, one pass for all segments. A few rows (8 with AVX-512) stream the packed
-//   weights through registers; more rows unpack them once per block of inputs into L1 and use
-//   register tiles.
-// Mapping (CUDA): up to 16 rows: sm80_gemm_cuda.cuh, norm and epilogue inside; some dozens:
-//   sm90_gemm_cuda.cuh, the epilogue inside and norms in halves; more: cuBLASLt between kernels of their
-//   own.
+// Formula: h = x, or with norm_weight h[t] = x[t] / sqrt(mean(x[t]^2) + norm_eps) * norm_weight; p[t, j] =
+//   bias[j] + sum over i of w[j, i] * h[t, i]; y by the epilogue.
+// Shapes: x [num_toks, k] and y have strided rows; all segments have the same k; num_toks may be 0. Columns
+//   of y outside all segments are not written. CUDA: one bf16 segment, x bf16 (float32 with norm_weight: the
+//   residual stream), y bf16 or float32.
+// Mapping (CPU): norm, product and epilogue one after the other. The product: pairs of 16-output panels over
+//   the compute pool, one pass for all segments. For a few rows (8 with AVX-512) the packed
+//   weights are streamed through registers. For more rows they are unpacked once per block of inputs into L1,
+//   and register tiles are used.
+// Mapping (CUDA): up to 16 rows: sm80_gemm_cuda.cuh, norm and epilogue fused. Some dozens of rows:
+//   sm90_gemm_cuda.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
+//   norm and epilogue.
 // Bytes moved: the packed weights once, whatever num_toks.
-// Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the
-//   kind of weight, so a row's result is bit-identical whatever num_toks, the other rows and the
-//   number of threads (panel_access.h says which sequence). AVX-512 and AVX2 agree bit for bit; the
-//   generic set lacks fused multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the
-//   algorithm changes with num_toks unless batch_invariant, which has one for every num_toks.
-// Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm as
-//   halved_norm_rows says; scratch, normed and product belong to this operation alone until it has run.
+// Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
+//   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads
+//   (panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit; the generic set lacks fused
+//   multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the algorithm changes with num_toks
+//   unless batch_invariant is set, which uses one algorithm for every num_toks.
+// Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
+//   halved_norm_rows allows; no other operation uses scratch, normed and product until this one has run.
 // Origin: own design; the CPU's packed layout is in panel_layout.h.
 WR_OP(linear, LinearArgs);
 

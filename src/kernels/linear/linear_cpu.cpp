@@ -18,8 +18,8 @@ namespace {
 
 using cpu::ActGroup;
 
-// Where the rounded rows of x lie in the scratch memory: all q, then all groups of 32, then all
-// groups of 16; then all bf16 rows, as many elements apart as the q.
+// Layout of the rounded rows of x in scratch: all q, then all groups of 32, then all groups of 16, then all
+// bf16 rows, whose stride in elements is the q rows' stride.
 struct ActLayout {
   int64_t q_stride = 0;     // bytes; also elements
   int64_t groups = 0;       // of 32 inputs, in a row
@@ -50,10 +50,10 @@ bool uses_bf16(const LinearArgs& args, const LinearSegment& segment) {
   return args.act == ActFormat::kRounded && segment.w.kind == PackedKind::kBF16;
 }
 
-// What x must be rounded to for all segments.
+// The formats that the segments need x in.
 struct Roundings {
   bool int8 = false;
-  bool by16 = false;  // int8 with sums of 16 inputs too
+  bool by16 = false;  // int8, also with sums of 16 inputs
   bool bf16 = false;
 };
 Roundings roundings_of(const LinearArgs& args) {
@@ -119,10 +119,10 @@ class LinearRun {
  private:
   static constexpr int64_t kPairOutputs = 2 * cpu::kPanelRows;
   static constexpr int64_t kMaxGrain = 64;
-  static constexpr int64_t kSerialElems = 8192;  // rounding fewer is quicker than waking the pool
+  static constexpr int64_t kSerialElems = 8192;  // below this, waking the pool costs more
 
-  // Into how many pieces a pass is cut. While weights stream from memory every new piece starts
-  // with a few cold lines, so they are few; with many rows a piece is long, and small ones balance
+  // Number of pieces of a pass. With few rows the weights stream from memory and every new piece starts with
+  // a few cold cache lines, so pieces are few. With many rows a piece takes long, and small pieces balance
   // better.
   [[nodiscard]] int64_t num_pieces() const {
     return (num_toks_ <= 16 ? 3 : 16) * int64_t{pool_.num_workers()};
@@ -241,7 +241,7 @@ void cpu::linear(Stream& stream, const LinearArgs& args) {
   if (args.epilogue == LinearEpilogue::kSwiGlu) {
     cpu::silu_and_mul(stream, {args.product, args.y});
   } else if (args.epilogue == LinearEpilogue::kAdd) {
-    // A pass of its own, so that a sum's rounding does not depend on what it is added to.
+    // Added in a separate pass, so that the rounding of a sum does not depend on the old y.
     cpu::add_rows(stream, {args.product.f32(), args.y.f32()});
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel a product takes on a GPU. Plain arithmetic, so that a build without CUDA tests it and
-// plans for a GPU.
+// Which kernel a product takes on a GPU. Plain arithmetic, so that a build without CUDA can test it and plan
+// for a GPU.
 #include "kernels/linear/linear_plan.h"
 
 #include "kernels/linear/sm80_gemm_cuda.h"
@@ -12,9 +12,9 @@ namespace warprow {
 namespace cuda {
 namespace {
 
-// Up to this many rows sm80_bf16_gemm_small_m is the fastest (bench/kernels/linear_cuda_bench.cu). With
-// small matrices sm90_bf16_gemm_small_m beats it from half as many on; on other GPUs cuBLASLt only
-// from twice as many on.
+// Up to this many rows sm80_bf16_gemm_small_m is the fastest (bench/kernels/linear_cuda_bench.cu). For small
+// matrices, sm90_bf16_gemm_small_m is faster from half as many rows on; on GPUs without it, cuBLASLt is
+// faster only from twice as many on.
 constexpr int64_t kSm80GemmRows = 16;
 static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
@@ -51,7 +51,7 @@ RowRange halved_norm_rows(const DeviceFacts& device,
   if (device.kind != DeviceKind::kCuda || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
     return {};
   }
-  // Both products must take sm90_bf16_gemm_small_m: no other kernel has the halves of a norm.
+  // Both products must take sm90_bf16_gemm_small_m: no other kernel implements the halves of a norm.
   const cuda::OwnRows first = cuda::own_rows(sum, device);
   const cuda::OwnRows second = cuda::own_rows(behind, device);
   return {std::max(first.sm80, second.sm80) + 1, std::min(first.all, second.all)};

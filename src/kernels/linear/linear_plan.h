@@ -8,8 +8,8 @@
 
 namespace warprow::cuda {
 
-// The most rows of a product that sm80_bf16_gemm_small_m takes, and that a kernel of our own takes: above the first
-// sm90_bf16_gemm_small_m, above the second cuBLASLt.
+// Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows,
+// sm90_bf16_gemm_small_m up to `all`, and cuBLASLt more.
 struct OwnRows {
   int64_t sm80 = 0;
   int64_t all = 0;

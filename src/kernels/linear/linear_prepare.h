@@ -9,10 +9,10 @@
 
 namespace warprow {
 
-// Start-up: chooses the variants that operations of these shapes and up to max_toks rows will take,
-// so that no step does. CUDA: opens cuBLASLt if a product needs it; with `tune` unknown algorithms
-// are timed, once a machine, which takes device memory while it runs. Throws StartupError if the
-// library is missing. The CPU has nothing to choose.
+// Start-up: chooses the kernels for operations of these shapes and up to max_toks rows, so that no step has
+// to. CUDA: opens cuBLASLt if a product needs it. With `tune` it times unknown algorithms, once per machine,
+// which takes device memory while it runs. Throws StartupError if the library is missing. The CPU has nothing
+// to choose.
 namespace cuda {
 void prepare_linear(const DeviceFacts& device,
                     std::span<const LinearShape> shapes,

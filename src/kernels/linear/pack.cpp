@@ -38,7 +38,7 @@ void check_rows(const PackedWeight& w, int64_t first_row, int64_t num_rows) {
            first_row);
 }
 
-// The half that equals f; f must be one (checked), infinities and NaN included.
+// Converts f to the IEEE half that equals it. Checks that there is one; infinities and NaN are allowed.
 uint16_t exact_half(float f) {
   const auto bits = std::bit_cast<uint32_t>(f);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
@@ -50,7 +50,7 @@ uint16_t exact_half(float f) {
   } else if (exponent > 112) {
     half = (static_cast<uint32_t>(exponent - 112) << 10) | (mantissa >> 13);
   } else if (exponent >= 103) {
-    half = (mantissa | 0x800000U) >> (126 - exponent);  // a subnormal half counts in units of 2^-24
+    half = (mantissa | 0x800000U) >> (126 - exponent);  // units of 2^-24: subnormal half
   }
   const auto result = static_cast<uint16_t>(sign | half);
   WR_CHECK(f16_to_f32(result) == f || std::isnan(f), "{} is not an IEEE half", f);
@@ -65,7 +65,7 @@ uint32_t load_dword(const int8_t* q) {
 
 void store_dword(std::byte* dst, uint32_t v) { std::memcpy(dst, &v, sizeof v); }
 
-// One output's weights into lane `lane` of a kQ8 panel.
+// Packs one output's weights into lane `lane` of a kQ8 panel.
 void pack_bytes(const PackedWeight& w, std::byte* panel, int64_t lane, const int8_t* q) {
   std::byte* dst = panel + lane * 4;
   for (int64_t i = 0; i < w.k / 4; ++i) {
@@ -73,15 +73,15 @@ void pack_bytes(const PackedWeight& w, std::byte* panel, int64_t lane, const int
   }
 }
 
-// Four numbers as stored: the low `bits` bits of q + zero point are those of q, the top one flipped
-// where there is a zero point.
+// Four values in stored form. The low `bits` bits of q + zero point are those of q, with the top bit flipped
+// if there is a zero point.
 uint32_t stored_dword(const PackedWeight& w, int64_t bits, const int8_t* q) {
   const uint32_t each = (uint32_t{1} << bits) - 1;
   const uint32_t flip = w.zero_point != 0 ? uint32_t{1} << (bits - 1) : 0;
   return (load_dword(q) & (0x01010101U * each)) ^ (0x01010101U * flip);
 }
 
-// The same for kQ4, kQ5 and kQ6: nibbles, then the plane of upper bits if there are any.
+// Packs one output's weights of kQ4, kQ5 or kQ6: nibbles, then the plane of upper bits if there are any.
 void pack_nibbles(const PackedWeight& w, std::byte* panel, int64_t lane, const int8_t* q) {
   constexpr uint32_t kLow = 0x0f0f0f0fU;
   const int64_t bits = stored_bits(w.kind);
@@ -134,7 +134,7 @@ void pack_scales(const PackedWeight& w,
   }
 }
 
-// Scales and biases of row `row` of `rows` into a panel's lane.
+// Packs scales and biases of row `row` of `rows` into a panel's lane.
 void pack_lane_scales(const PackedWeight& w,
                       const PanelLayout& layout,
                       std::byte* scales,
@@ -153,7 +153,7 @@ void pack_lane_scales(const PackedWeight& w,
   if (!w.has_bias) {
     return;
   }
-  if (split) {  // behind the sixteen scales; lanes of halves are twice as wide as those of factors
+  if (split) {  // after the 16 scales; lanes of halves are twice as wide as those of factors
     pack_split_scales(
         w, layout, scales, lane + kPanelRows, parts.bias_half + half_at, parts.bias_factor + at);
   } else {
@@ -162,7 +162,7 @@ void pack_lane_scales(const PackedWeight& w,
   }
 }
 
-// bf16 values two inputs to a dword.
+// Packs bf16 values, two inputs to a dword.
 void interleave_pairs(const uint16_t* values, int64_t k, int64_t num_rows, std::byte* panel) {
   for (int64_t r = 0; r < num_rows; ++r) {
     for (int64_t i = 0; i < k; ++i) {

@@ -6,15 +6,15 @@
 
 namespace warprow {
 
-// How a weight matrix lies in device memory.
+// Storage format of a weight matrix in device memory.
 //  kF32/kF16/kBF16: plain values.
-//  kQ4/kQ5/kQ6/kQ8: w[n, k] = scale[n, k / group] * (stored[n, k] - zero_point) (+ bias[n, k /
-//  group]); stored is u4, u5, u6 or s8.
+//  kQ4/kQ5/kQ6/kQ8: w[n, k] = scale[n, k / group] * (stored[n, k] - zero_point) (+ bias[n, k / group]);
+//   stored is u4, u5, u6 or s8.
 enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8 };
 
-// How the scales and biases of a quantised matrix are stored.
+// Storage format of the scales and biases of a quantised matrix.
 //  kF16: an IEEE half for each group.
-//  kSplit: a half for kSplitInputs inputs times an s8 for each group, as K-quants have them.
+//  kSplit: a half for kSplitInputs inputs times an s8 for each group, as in K-quants.
 enum class ScaleForm : uint8_t { kF16, kSplit };
 inline constexpr int32_t kSplitInputs = 256;
 

@@ -6,25 +6,25 @@
 #include <cstddef>
 #include <cstdint>
 
-// The loops of the CPU linear layer (this file, panel_float.h, panel_int8.h) are written once over
-// a vector type V and instantiated by panel_kernels_*.cpp, each for its own instruction set. V
-// lives in an anonymous namespace there, so every instantiation is local to its file. These headers
-// therefore hold nothing but templates over V and call no function of the standard library.
+// The loops of the CPU linear layer (this file, panel_float.h, panel_int8.h) are templates over a vector type
+// V. Each panel_kernels_*.cpp instantiates them for its own instruction set. V is in an anonymous namespace
+// there, so every instantiation is local to its file. These headers therefore contain only templates over V
+// and call no function of the standard library.
 //
-// Numerics, the same for every V but the generic one (whose fma rounds twice), and for every number
-// of rows, tile and thread. A sum starts at out_bias or 0.
-// Float path: the sum takes the even inputs and a second one, from 0, the odd ones, in ascending
-// order, each by sum = fma(w, x, sum). After each block of block_len(k, kMaxFloatBlock) inputs the
-// second sum joins the first and starts again.
-// Int8 path: group after group, with isum the exact dot product of the group's integers,
-// sum = fma(isum, scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum).
-// Between two blocks of inputs the sum may be kept in y, which is exact.
+// Numerics: the same for every V except the generic one (whose fma rounds twice), and for every number of
+//   rows, tile and thread. A sum starts at out_bias or 0.
+// Float path: the first sum takes the even inputs; a second sum, from 0, takes the odd inputs, in ascending
+// order, each by sum = fma(w, x, sum). After each block of block_len(k, kMaxFloatBlock) inputs the second sum
+// is added to the first and starts at 0 again.
+// Int8 path: group after group, with isum the exact dot product of the group's integers, sum = fma(isum,
+// scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum).
+// Between two blocks of inputs the sum may be stored in y, which is exact.
 //
 // V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
-// kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows; more go through
-// unpacked blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With
-// kOffsetWeights dot4 takes weights as u8: s8 ones come with 128 added, others with their zero
-// point, and ActGroup undoes the offset; otherwise they are s8 without offset.
+// kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows. More rows use unpacked
+// blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With kOffsetWeights,
+// dot4 takes weights as u8: 128 is added to s8 weights, others keep their zero point, and ActGroup's sum
+// removes the offset. Otherwise weights are s8 without offset.
 
 #if defined(__clang__)
 #define WR_UNROLL _Pragma("unroll")
@@ -35,8 +35,7 @@
 
 namespace warprow::cpu {
 
-// Where a register tile lies: its first row and panel, and the inputs (or groups of inputs) it sums
-// over.
+// Position of a register tile: its first row and panel, and the inputs (or groups of inputs) it sums over.
 struct TilePlace {
   int64_t row;
   int64_t panel;
@@ -50,7 +49,7 @@ struct PanelAccess {
   using I = typename V::I;
   static constexpr int kLanes = 16;
 
-  // Inputs that share a scale, and bytes of that many stored numbers of 16 outputs.
+  // Inputs that share a scale, and the bytes of that many stored values of 16 outputs.
   static constexpr int group_of(PackedKind kind) { return kind == PackedKind::kQ6 ? 16 : 32; }
   static constexpr int group_bytes_of(PackedKind kind) {
     return kind == PackedKind::kQ4   ? 256
@@ -59,7 +58,7 @@ struct PanelAccess {
                                      : 512;
   }
 
-  // Cuts k into equal blocks of at most max_len inputs, multiples of 32 but for the last.
+  // Splits k into equal blocks of at most max_len inputs, multiples of 32 except for the last.
   static int64_t block_len(int64_t k, int64_t max_len) {
     const int64_t num_blocks = (k + max_len - 1) / max_len;
     return ((k + num_blocks - 1) / num_blocks + 31) / 32 * 32;
@@ -69,8 +68,8 @@ struct PanelAccess {
     const int64_t left = job.num_outputs - panel * kLanes;
     return left < kLanes ? static_cast<int>(left) : kLanes;
   }
-  // n of 16 floats; the rest is zero, and is not stored. Kept out of line: only a matrix's last
-  // panel comes here.
+  // Loads n of 16 floats and zeros for the rest; store_part stores n. Not inlined: only the last panel of a
+  // matrix calls them.
   [[gnu::noinline]] static void load_part(const float* p, int n, float* lanes) {
     for (int i = 0; i < kLanes; ++i) {
       lanes[i] = i < n ? p[i] : 0.0F;
@@ -101,7 +100,7 @@ struct PanelAccess {
   static float* y_at(const PanelJob& job, int64_t row, int64_t panel) {
     return job.y + row * job.y_stride + panel * kLanes;
   }
-  // Where the sum of a row's panel stands before input k0.
+  // The sum of a row's panel before input k0.
   static F start(const PanelJob& job, int64_t row, int64_t panel, int64_t k0) {
     const int n = num_valid(job, panel);
     if (k0 > 0) {
@@ -124,12 +123,12 @@ struct PanelAccess {
   static F group_scale(const PanelJob& job, const std::byte* panel, int64_t g) {
     return group_factor<kGroup>(job, panel, g, 0);
   }
-  // -0 where there is no bias: adding it changes nothing.
+  // -0 without a bias: adding it changes nothing.
   template <int kGroup>
   static F group_bias(const PanelJob& job, const std::byte* panel, int64_t g) {
     return job.has_bias ? group_factor<kGroup>(job, panel, g, 1) : V::set1(-0.0F);
   }
-  // `half` 0: group g's scales; 1: its biases, which are the second half of what a group has.
+  // `half` 0: group g's scales; 1: its biases, which are the second half of a group's values.
   template <int kGroup>
   static F group_factor(const PanelJob& job, const std::byte* panel, int64_t g, int half) {
     const std::byte* p = panel + job.scales_offset;
@@ -137,7 +136,7 @@ struct PanelAccess {
       constexpr int kGroups = kSplitInputs / kGroup;
       p += g / kGroups * job.split_bytes;
       const F wide = V::load_half(p + half * kLanes * 2);
-      // The halves of all lanes come first: two bytes for each byte of a group.
+      // The halves of all lanes come first: two bytes a lane, where a group's factors have one.
       const std::byte* factors =
           p + 2 * job.scale_group_bytes + g % kGroups * job.scale_group_bytes;
       return V::mul(wide, V::load_s8(factors + half * kLanes));
@@ -145,7 +144,7 @@ struct PanelAccess {
     return V::load_half(p + g * job.scale_group_bytes + half * kLanes * 2);
   }
 
-  // Group g's stored numbers as bytes: out[i] holds inputs 4i .. 4i + 3 of the group.
+  // Unpacks group g's stored values to bytes: out[i] holds inputs 4i .. 4i + 3 of the group.
   template <PackedKind kKind>
   static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
     constexpr int kVectors = group_of(kKind) / 4;

@@ -10,11 +10,11 @@ namespace warprow::cpu {
 
 inline constexpr int kMaxBf16Block = 320;  // inputs of a block, even
 
-// Float sums over bf16 weights and bf16 activations, two inputs at a time. V::dot2 adds the product
-// of the odd input and then that of the even one; a product of two bf16 is exact, so with or without
-// fused multiply-adds every V agrees bit for bit (but where numbers below 1e-38 are flushed to 0).
-// A sum takes the even pairs of a block and a second one, from 0, the odd ones; after each block of
-// inputs the second joins the first and starts again.
+// Float sums over bf16 weights and bf16 activations, two inputs at a time. V::dot2 adds the product of the
+// odd input, then that of the even one. A product of two bf16 is exact, so every V agrees bit for bit, with
+// or without fused multiply-adds (except where values below 1e-38 are flushed to 0). The first sum takes the
+// even pairs of a block; a second sum, from 0, takes the odd pairs. After each block of inputs the second sum
+// is added to the first and starts at 0 again.
 template <typename V>
 struct Bf16Panels {
   using Access = PanelAccess<V>;
@@ -26,7 +26,7 @@ struct Bf16Panels {
     return reinterpret_cast<const int8_t*>(rows.x + row * rows.stride + k);
   }
 
-  // A few rows of one panel: each pair of weights is loaded once and used by all of them.
+  // A few rows of one panel: each pair of weights is loaded once for all of them.
   template <int kRows>
   static void direct(const PanelJob& job, const Bf16Rows& rows, int64_t panel, int64_t row) {
     constexpr int64_t kAhead = 8192;
@@ -64,7 +64,7 @@ struct Bf16Panels {
       Access::finish(job, row + r, panel, acc[r][0]);
     }
   }
-  // step.template operator()<parity of the pair>(k) for k0 <= k < k1, k even.
+  // Calls step.template operator()<parity of the pair>(k) for k0 <= k < k1, k even.
   template <typename Step>
   static void for_each_pair(int64_t k0, int64_t k1, const Step& step) {
     int64_t k = k0;
@@ -153,7 +153,7 @@ struct Bf16Panels {
     }
   }
 
-  // To nearest, ties to even; NaN stays NaN. A last odd input gets a zero beside it.
+  // Rounds to nearest, ties to even; NaN stays NaN. If k is odd, appends a zero.
   static void round_row(const float* x, int64_t k, uint16_t* out) {
     for (int64_t i = 0; i < k; ++i) {
       uint32_t bits;

@@ -18,15 +18,15 @@ struct FloatPanels {
   using I = typename V::I;
   static constexpr int kLanes = Access::kLanes;
 
-  // A group's scale and bias: from stored numbers to weights.
+  // A group's scale and bias, which turn stored values into weights.
   struct Affine {
     F scale;
     F bias;
     F operator()(F q) const { return V::fma(q, scale, bias); }
   };
 
-  // Calls sink.template operator()<parity>(k, w) with the exact weights of the panel's 16 outputs
-  // for k0 <= k < k1, ascending. k0 is even, for quantised kinds both are multiples of the group.
+  // Calls sink.template operator()<parity>(k, w) with the exact weights of the panel's 16 outputs for k0 <= k
+  // < k1, ascending. k0 is even; for quantised kinds both are multiples of the group.
   template <PackedKind kKind, typename Sink>
   static void for_each_weight(
       const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
@@ -122,7 +122,7 @@ struct FloatPanels {
     }
   }
 
-  // A few rows: each weight is decoded once in registers and used by all of them.
+  // A few rows: each weight is decoded once, in registers, for all of them.
   template <PackedKind kKind, int kRows>
   static void float_direct(const PanelJob& job, const FloatRows& rows, int64_t panel, int64_t row) {
     const std::byte* weights = Access::panel_at(job, panel);

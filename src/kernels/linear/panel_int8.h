@@ -18,7 +18,7 @@ struct Int8Panels {
   using I = typename V::I;
   static constexpr int kLanes = Access::kLanes;
 
-  // What an integer sum starts at, so that it ends as the sum over true weights.
+  // Initial value of an integer sum, which removes the weights' offset.
   template <PackedKind kKind>
   static I int_start(const PanelJob& job, const ActGroup& act) {
     if constexpr (V::kOffsetWeights) {
@@ -30,7 +30,7 @@ struct Int8Panels {
     return V::zero_int();
   }
 
-  // Group g's weights as dot4 wants them: out[i] holds inputs 4i .. 4i + 3 of the group.
+  // Loads group g's weights in dot4's format: out[i] holds inputs 4i .. 4i + 3 of the group.
   template <PackedKind kKind>
   static void load_group(const PanelJob& job,
                          const std::byte* panel,
@@ -54,7 +54,7 @@ struct Int8Panels {
     return V::fma(V::to_float(isum), V::mul(scale, V::set1(act.scale)), acc);
   }
 
-  // A few rows of one panel, straight from the packed weights.
+  // A few rows of one panel, directly from the packed weights.
   template <PackedKind kKind, int kRows>
   static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
     constexpr int kGroup = Access::group_of(kKind);
@@ -64,7 +64,8 @@ struct Int8Panels {
     const ActGroup* acts = rows.groups + row * rows.group_stride;
     const int64_t num_groups = job.k / kGroup;
     const int64_t bytes_per_group = job.panel_bytes / num_groups;
-    // Prefetches run through the scales and into the next panel; the hardware's own stop at pages.
+    // Prefetches run through the scales and into the next panel; hardware prefetchers stop at page
+    // boundaries.
     const std::byte* ahead = weights + kAhead;
     F acc[kRows];
     WR_UNROLL
@@ -102,7 +103,7 @@ struct Int8Panels {
     }
   }
 
-  // Weights of kIntPanels panels, one block of inputs, as dot4 wants them.
+  // Weights of kIntPanels panels, one block of inputs, in dot4's format.
   struct Int8Block {
     alignas(64) uint8_t w[V::kIntPanels][kMaxIntBlock * kLanes];
     alignas(64) float scale[V::kIntPanels][kMaxIntBlock / 16][kLanes];
@@ -245,8 +246,8 @@ struct Int8Panels {
   static ActGroup act_group(float scale, int32_t sum) {
     return {scale, scale * static_cast<float>(sum), sum};
   }
-  // 32 inputs: scale is the largest magnitude / 127; inputs all below 1e-30 count as zero.
-  // An infinity or a NaN makes the scale one, and so every output of the row.
+  // Quantises 32 inputs. The scale is the largest magnitude / 127; inputs that are all below 1e-30 become
+  // zero. An infinity or a NaN makes the scale infinite or NaN, and with it every output of the row.
   static void quantise_group(const float* x, int8_t* q, ActGroup* by32, ActGroup* by16) {
     const F low = V::load(x);
     const F high = V::load(x + kLanes);

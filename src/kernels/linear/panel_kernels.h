@@ -6,20 +6,20 @@
 #include <cstddef>
 #include <cstdint>
 
-// The inner kernels of the CPU linear layer, one set per instruction set. This header is included
-// by files compiled for an instruction set, so it holds plain structs only: an inline function
-// could be linked into code that runs where that set is missing.
+// The inner kernels of the CPU linear layer, one set per instruction set. Files compiled for an instruction
+// set include this header, so it contains plain structs only: an inline function could be linked into code
+// that runs on a CPU without that instruction set.
 
 namespace warprow::cpu {
 
 // Activations of 32 (or 16) consecutive inputs as int8: x ~= scale * q, |q| <= 127.
 struct ActGroup {
   float scale;
-  float scaled_sum;  // scale * sum(q): what a weight group's bias multiplies
-  int32_t sum;       // sum(q): undoes the offset of weights that have a zero point
+  float scaled_sum;  // scale * sum(q), for a weight group's bias
+  int32_t sum;       // sum(q): removes the offset of weights with a zero point
 };
 
-// Some consecutive panels of one matrix, and where their outputs go.
+// Consecutive panels of one matrix, and the destination of their outputs.
 struct PanelJob {
   PackedKind kind;
   bool has_bias;  // as PackedWeight
@@ -48,7 +48,7 @@ struct FloatRows {
 struct Int8Rows {
   const int8_t* q;  // [num_rows, k], padded to whole groups of 32
   int64_t stride;
-  const ActGroup* groups;  // [num_rows, k / job.group]: sums over as many inputs as a weight group
+  const ActGroup* groups;  // [num_rows, k / job.group]: sums over the inputs of a weight group
   int64_t group_stride;
 };
 
@@ -59,12 +59,12 @@ struct Bf16Rows {
 
 struct PanelKernels {
   const char* name;
-  // One row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)], and unless null
-  // by16 [2 * ceil(k / 32)], which has the same scales with the sums of 16.
+  // Quantises one row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)]. by16 [2 * ceil(k
+  // / 32)], unless null, gets the same scales with the sums of 16 inputs.
   void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
   void (*float_panels)(const PanelJob& job, const FloatRows& rows);
   void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
-  // k floats as bf16, [round_up(k, 2)].
+  // Rounds k floats to bf16, [round_up(k, 2)].
   void (*round_row)(const float* x, int64_t k, uint16_t* out);
   void (*bf16_panels)(const PanelJob& job, const Bf16Rows& rows);  // PackedKind::kBF16
 };
@@ -76,7 +76,7 @@ extern const PanelKernels kPanelKernelsAvx2;
 extern const PanelKernels kPanelKernelsAvx512;
 extern const PanelKernels kPanelKernelsNeon;  // ARMv8.2 with the int8 dot product
 
-// The set to use now, by cpu_isa().
+// The set for this CPU, by cpu_isa().
 const PanelKernels& panel_kernels();
 
 }  // namespace warprow::cpu

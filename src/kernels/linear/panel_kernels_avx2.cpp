@@ -55,7 +55,7 @@ struct Avx2 {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
   }
 
-  // Products of bf16 pairs, the odd inputs' first.
+  // Adds the products of bf16 pairs, the odd inputs' first.
   static F dot2(F acc, I w, __m256i x) {
     const I both{x, x};
     acc = fma(high_bf16(w), high_bf16(both), acc);
@@ -94,7 +94,7 @@ struct Avx2 {
   static I high_nibbles(I v) {
     return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)});
   }
-  // v | (plane shifted to the left & kMask), in each dword.
+  // v | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I v, I plane) {
     return {add_bits_lanes<kLeft, kMask>(v.lo, plane.lo),
@@ -109,8 +109,8 @@ struct Avx2 {
     __builtin_memcpy(&v, p, sizeof v);
     return _mm256_set1_epi32(v);
   }
-  // |w| is at most 128 as u8 and |a| at most 127, so a pair's sum, 2 * 128 * 127 = 32512, stays
-  // within s16.
+  // |w| is at most 128 as u8 and |a| at most 127, so the sum of a pair, at most 2 * 128 * 127 = 32512, fits
+  // s16.
   static __m256i dot4_lanes(__m256i acc, __m256i w, __m256i a) {
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -120,7 +120,7 @@ struct Avx2 {
   }
   static I dot4_pinned(I acc, I w, __m256i a) { return dot4(acc, w, a); }
 
-  // Compares bits, so that a NaN is larger than anything.
+  // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     const __m256i larger = _mm256_max_epi32(_mm256_max_epi32(magnitude(a.lo), magnitude(a.hi)),
                                             _mm256_max_epi32(magnitude(b.lo), magnitude(b.hi)));

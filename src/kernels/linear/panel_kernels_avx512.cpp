@@ -3,7 +3,7 @@
 #include <immintrin.h>
 
 #if !defined(__clang__)
-// gcc 12 takes the deliberately undefined operands inside its own intrinsics for ours.
+// gcc 12 warns about the deliberately undefined operands inside its own intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -44,7 +44,7 @@ struct Avx512 {
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 
-  // Products of bf16 pairs, the odd inputs' first.
+  // Adds the products of bf16 pairs, the odd inputs' first.
   static F dot2(F acc, I w, I x) {
     acc = fma(high_bf16(w), high_bf16(x), acc);
     return fma(low_bf16(w), low_bf16(x), acc);
@@ -61,7 +61,7 @@ struct Avx512 {
   static F byte_to_float(I v) {
     return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * kByte), 24));
   }
-  // A permute looks at the low four bits of each dword only, so it needs no mask.
+  // Decodes by a permute, which reads only the low four bits of each dword, so that no mask is needed.
   static F nibble_decoder(int32_t zero_point) {
     const I index = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(index, _mm512_set1_epi32(zero_point)));
@@ -75,7 +75,7 @@ struct Avx512 {
   static I high_nibbles(I v) {
     return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
   }
-  // v | (plane shifted to the left & kMask), in each dword.
+  // v | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I v, I plane) {
     const I moved = kLeft >= 0 ? _mm512_slli_epi32(plane, kLeft) : _mm512_srli_epi32(plane, -kLeft);
@@ -92,8 +92,8 @@ struct Avx512 {
     return _mm512_set1_epi32(v);
   }
   static I dot4(I acc, I w, I a) { return _mm512_dpbusd_epi32(acc, w, a); }
-  // gcc 12 gives the intrinsic's result a new register and then moves and spills a tile's
-  // accumulators; the instruction itself updates in place.
+  // The instruction updates its accumulator in place. gcc 12 gives the intrinsic's result a new register, and
+  // then moves and spills a tile's accumulators.
   static I dot4_pinned(I acc, I w, I a) {
 #if defined(__clang__)
     return _mm512_dpbusd_epi32(acc, w, a);
@@ -103,7 +103,7 @@ struct Avx512 {
 #endif
   }
 
-  // Compares bits, so that a NaN is larger than anything.
+  // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     const I magnitude = _mm512_set1_epi32(0x7fffffff);
     const I larger = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),

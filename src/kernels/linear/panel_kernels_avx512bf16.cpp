@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear layer's bf16 kernels for AVX-512 with its dot product of bf16 pairs.
+// The linear layer's bf16 kernels for AVX-512 with vdpbf16ps, its dot product of bf16 pairs.
 #include "kernels/linear/panel_bf16.h"
 
 #include <immintrin.h>
@@ -25,7 +25,7 @@ struct Avx512Bf16 {
     __builtin_memcpy(&v, p, sizeof v);
     return _mm512_set1_epi32(v);
   }
-  // In place: gcc 12 moves and spills accumulators around the intrinsic.
+  // Inline assembly with the accumulator in place: gcc 12 moves and spills accumulators around the intrinsic.
   static F dot2(F acc, I w, I x) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
     return acc;

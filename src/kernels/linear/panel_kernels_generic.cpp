@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear layer's inner kernels in portable C++: right everywhere, fast nowhere.
+// The linear layer's inner kernels in portable C++: correct on every CPU, and slow.
 #include "base/dtype.h"
 #include "kernels/linear/panel_bf16.h"
 #include "kernels/linear/panel_float.h"
@@ -10,7 +10,7 @@
 namespace warprow::cpu {
 namespace {
 
-// Loops over 16 lanes, which a compiler may turn into whatever vectors the machine has.
+// Loops over 16 lanes, which the compiler can vectorise for the target.
 struct Generic {
   struct F {
     float v[16];
@@ -73,12 +73,12 @@ struct Generic {
   static F mul(F a, F b) {
     return each<F>([&](int i) { return a.v[i] * b.v[i]; });
   }
-  // Two roundings instead of one: a fused operation would be a library call here.
+  // Two roundings instead of one: std::fma would be a library call here.
   static F fma(F a, F b, F c) {
     return each<F>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
   }
 
-  // Products of bf16 pairs, the odd inputs' first.
+  // Adds the products of bf16 pairs, the odd inputs' first.
   static F dot2(F acc, I w, int32_t x) {
     const I both = each<I>([x](int) { return x; });
     acc = fma(high_bf16(w), high_bf16(both), acc);
@@ -123,7 +123,7 @@ struct Generic {
   static I high_nibbles(I a) {
     return each<I>([&](int i) { return (a.v[i] >> 4) & 0x0f0f0f0f; });
   }
-  // a | (plane shifted to the left & kMask), in each dword.
+  // a | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I a, I plane) {
     return each<I>([&](int i) {
@@ -132,7 +132,7 @@ struct Generic {
       return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) | (moved & kMask));
     });
   }
-  // Subtracts zp from each byte, 0..63: no borrow can cross bytes while bit 7 is set.
+  // Subtracts zp from each byte, 0..63. Bit 7 is set first, so that no borrow crosses bytes.
   static I subtract_bytes(I a, int32_t zero_point) {
     const uint32_t zp = 0x01010101U * static_cast<uint32_t>(zero_point);
     return each<I>([&](int i) {
@@ -157,7 +157,7 @@ struct Generic {
   }
   static I dot4_pinned(I acc, I w, int32_t a) { return dot4(acc, w, a); }
 
-  // Compares bits, so that a NaN is larger than anything.
+  // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     uint32_t largest = 0;
     for (int i = 0; i < 16; ++i) {

@@ -73,7 +73,7 @@ struct Neon {
   static F fma(F a, F b, F c) {
     return each<F>([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
   }
-  // Products of bf16 pairs, the odd inputs' first.
+  // Adds the products of bf16 pairs, the odd inputs' first.
   static F dot2(F acc, I w, int8x16_t x) {
     const int32x4_t pair = vreinterpretq_s32_s8(x);
     const I both{{pair, pair, pair, pair}};
@@ -122,7 +122,7 @@ struct Neon {
     return each<I>(
         [&](int i) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(a.v[i]), 4)); });
   }
-  // a | (plane shifted to the left & kMask), in each dword.
+  // a | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
   static I add_bits(I a, I plane) {
     const int32x4_t mask = vdupq_n_s32(static_cast<int32_t>(kMask));
@@ -145,7 +145,7 @@ struct Neon {
   }
   static I dot4_pinned(I acc, I w, int8x16_t a) { return dot4(acc, w, a); }
 
-  // Compares bits, so that a NaN is larger than anything.
+  // Compares bit patterns, so that a NaN is the largest.
   static float max_of_abs(F a, F b) {
     const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
     int32x4_t larger = vdupq_n_s32(0);

@@ -9,38 +9,37 @@
 
 namespace warprow::cpu {
 
-// The CPU layout of a PackedWeight. A matrix is ceil(n / 16) panels, one after the other; a panel
-// holds 16 consecutive outputs and is a multiple of 64 bytes. The last panel is padded with zeros.
+// The CPU layout of a PackedWeight. A matrix is ceil(n / 16) consecutive panels. A panel holds 16 consecutive
+// outputs and is a multiple of 64 bytes long. The last panel is padded with zeros.
 //
 // * kF32, kF16: value[k][16], the 16 outputs' weights of one input side by side;
-// * kQ8: dword[k / 4][16], byte j of dword [i][r] being the s8 of output r and input 4i + j;
+// * kQ8: dword[k / 4][16]; byte j of dword [i][r] is the s8 of output r and input 4i + j;
 // * kQ4: dword[k / 8][16], two inputs a byte: within a group of g inputs, dword i holds inputs 4i..
-//   in its low nibbles and inputs g / 2 + 4i.. in its high ones;
-// * kQ5, kQ6: for each group the nibbles as kQ4 and then a plane, dword[16], with the upper bits:
-//   byte j of a dword holds those of inputs 4i + j, one bit (kQ5) or two (kQ6) from bit i or 2i on;
+//   in its low nibbles and inputs g / 2 + 4i.. in its high nibbles;
+// * kQ5, kQ6: for each group the nibbles as kQ4, then a plane, dword[16], with the upper bits:
+//   byte j of a dword holds those of inputs 4i + j, one bit (kQ5) at bit i or two (kQ6) at bit 2i;
 // * after all of these the scales: for each group scale[16] and, if there are any, bias[16], f16.
 //   ScaleForm::kSplit: for each kSplitInputs inputs the halves of scale[16] and bias[16], then for
-//   each group their s8 factors.
+//   each group their s8 factors;
+// * kBF16: dword[ceil(k / 2)][16], with the even input in the low half, as a dot product of bf16 pairs
+//   takes them.
 //
-// * kBF16 differs from the other plain kinds: dword[ceil(k / 2)][16], the low half being the even
-//   input, as a dot product of bf16 pairs wants them.
-//
-// One 64-byte vector thus feeds four inputs of 16 outputs to an int8 dot product with a broadcast
-// activation dword, and a shift by 8j gives the 16 weights of one input for the float path: one
-// copy of the weights serves both.
+// So one 64-byte vector feeds four inputs of 16 outputs to an int8 dot product with a broadcast activation
+// dword. For the float path, a shift by 8j gives the 16 weights of one input. One copy of the weights serves
+// both paths.
 inline constexpr int64_t kPanelRows = 16;
 
 struct PanelLayout {
   int64_t num_panels = 0;
   int64_t panel_bytes = 0;
   int64_t scales_offset = 0;      // from the panel's start; quantised kinds
-  int64_t scale_group_bytes = 0;  // from one group's scales to the next; biases: its second half
-  int64_t split_bytes = 0;        // kSplit: from one kSplitInputs inputs' scales to the next's
+  int64_t scale_group_bytes = 0;  // stride between groups' scales; the biases are its second half
+  int64_t split_bytes = 0;        // kSplit: stride between the scales of kSplitInputs inputs
 };
 
 inline bool is_quantised(PackedKind kind) { return kind >= PackedKind::kQ4; }
 
-// Bits of a stored quantised number.
+// Bits of a stored quantised value.
 inline int64_t stored_bits(PackedKind kind) {
   switch (kind) {
     case PackedKind::kQ4:

@@ -11,21 +11,21 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-// Formula: linear.h's, for up to 32 rows of x.
+// Formula: as in linear.h, for up to 32 rows of x.
 // Shapes: w bf16 [n, k]; x bf16 [m, k] or float32 [m, k] with a norm; y bf16 or float32.
-// Mapping: a block is one or two teams of 8 warps. A team takes tiles of kTileRows rows of w, one
-//   after the other. The inputs of a tile are cut into chunks of 128, which the warps take in turn.
-//   Every warp has its own ring of chunks in shared memory, filled by cp.async across tile borders,
-//   so the loop over chunks needs no barrier. The chunks of x travel in the ring beside those of w;
-//   with a norm x lies in shared memory as a whole. Tensor cores: m16n8k16 with rows of w as m and
-//   rows of x as n. The warps' sums meet in shared memory at the end of a tile.
-// Bytes moved: w once; x from L2 once a tile, with a norm once a block. The ring is filled with w
-//   before the kernel waits for the one before it: the memory system works through the launch and
-//   the tail between kernels.
-// Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks,
-//   in ascending order; these two, then the 8 warps in order. That depends on k alone, so a row's
-//   result depends neither on m nor on the plan. The norm: weights are applied before the product
-//   (rounded to bf16), 1 / rms after it; its sum of squares has one order for each number of teams.
+// Mapping: a CTA is one or two teams of 8 warps. A team loops over tiles of kTileRows rows of w. The inputs
+//   of a tile are split into chunks of 128, which the warps take in turn. Every warp has its own ring of
+//   chunks in shared memory, filled by cp.async across tile boundaries, so the loop over chunks needs no
+//   barrier. The chunks of x go through the ring next to those of w; with a norm, all of x is in shared
+//   memory. Tensor cores: m16n8k16 with rows of w as m and rows of x as n. The warps' partial sums are added
+//   up in shared memory at the end of a tile.
+// Bytes moved: w once; x from L2 once a tile, with a norm once a CTA. The kernel fills the ring with w before
+//   it waits for the preceding kernel, so memory stays busy through the launch and the tail between kernels.
+// Numerics: float32 sums. A warp keeps one sum for the even and one for the odd 16s of its chunks, in
+//   ascending order. These two are added, then the sums of the 8 warps in order. The order depends on k
+//   alone, so a row's result depends on neither m nor the plan. The norm: weights are applied before the
+//   product (rounded to bf16), 1 / rms after it. The order of its sum of squares depends on the number of
+//   teams.
 // Preconditions: k a multiple of 8; rows of x, w and norm_weight 16-byte aligned.
 // Origin: own design.
 
@@ -78,7 +78,7 @@ class Team {
   [[nodiscard]] __device__ unsigned char* weighted_x() const { return weighted_x_; }
   [[nodiscard]] __device__ float* squares() const { return squares_; }
 
-  // Starts the loads of the first chunks of w. Touches nothing else.
+  // Starts the loads of the first chunks of w. Reads nothing that an earlier kernel writes.
   __device__ void fill_ring() {
     for (int s = 0; s < stages_; ++s) {
       fill_w(ring_ + s * stage_bytes_);
@@ -86,7 +86,7 @@ class Team {
     }
   }
 
-  // Without a norm: the chunks of x beside those of w.
+  // Without a norm: starts the loads of the first chunks of x.
   __device__ void fill_ring_x() {
     for (int s = 0; s < stages_; ++s) {
       fill_x(ring_ + s * stage_bytes_ + kWBytes);
@@ -118,7 +118,7 @@ class Team {
         stage = stage + 1 == stages_ ? 0 : stage + 1;
       }
       if (tile != first_tile_) {
-        barrier();  // the sums of the tile before have been read
+        barrier();  // all warps have read the previous tile's sums
       }
       store_partial_sums(sum);
       barrier();
@@ -130,10 +130,10 @@ class Team {
   static constexpr int kWBytes = kTileRows * kSm80GemmChunkBytes;  // of one chunk
   static constexpr int kOutputs =
       (kTileRows * kRowGroups * 8 + kSm80GemmThreads - 1) / kSm80GemmThreads;
-  static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // as registers allow
+  static constexpr int kPartsAtOnce = kTileRows * kRowGroups == 16 ? 2 : 1;  // limited by registers
   using Sums = float[2][kTileRows / 16][kRowGroups][4];
 
-  // An output of this thread: the same place in every tile.
+  // An output of this thread: at the same position in every tile.
   struct Output {
     int row;  // of x and y
     int r;    // row of the tile
@@ -141,7 +141,7 @@ class Team {
   };
 
   __device__ void barrier() const {
-    if (team_ == 0) {  // with literal numbers, or all 16 barriers are reserved
+    if (team_ == 0) {  // literal barrier numbers, else all 16 barriers are reserved
       asm volatile("bar.sync 1, %0;" ::"n"(kSm80GemmThreads) : "memory");
     } else {
       asm volatile("bar.sync 2, %0;" ::"n"(kSm80GemmThreads) : "memory");
@@ -159,9 +159,9 @@ class Team {
                  warp_ * kSm80GemmChunkBytes + lane_ % 16 * 16;
   }
 
-  // Loads this warp's next chunk of w, if there is one. A tile's rows are those of its outputs;
-  // with a gate the second half of the tile is the rows up for the gates of the first. Half a warp
-  // copies a row.
+  // Loads this warp's next chunk of w, if there is one. The rows of a tile are those of its outputs. With a
+  // gate, the first half of the tile has the gate rows and the second half their up rows. Half a warp copies
+  // a row.
   __device__ void fill_w(uint32_t to) {
     if (w_left_ == 0) {
       return;
@@ -179,8 +179,8 @@ class Team {
     }
   }
 
-  // From the last row of the first half of a tile to the first of the second, less the step between
-  // rows.
+  // Address step from the last row of the first half of a tile to the first row of the second half, minus the
+  // step between rows.
   __device__ int64_t up_jump() const { return gate_ ? (p_.n - kTileRows) / 2 * row_bytes_ : 0; }
 
   __device__ void fill_whole(uint32_t to) const {
@@ -188,7 +188,7 @@ class Team {
     to += lane_ / 16 * kSm80GemmChunkBytes + swizzled(lane_ / 16, lane_ % 16);
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
-      // Of the swizzle the bits that row 2i does not share with row 0 change.
+      // Only the swizzle bits in which row 2i differs from row 0 change.
       copy_async_16((to ^ (i % 4 * 32)) + i * 2 * kSm80GemmChunkBytes, from);
       from += 2 * row_bytes_;
       if (i == kTileRows / 4 - 1) {
@@ -197,7 +197,7 @@ class Team {
     }
   }
 
-  // Zeros for what lies outside.
+  // Loads a chunk at the edge of w, with zeros outside.
   __device__ void fill_part(uint32_t to) const {
     const unsigned char* from = fill_from_;
 #pragma unroll 1
@@ -231,9 +231,9 @@ class Team {
     x_chunk_ = x_chunk_ + 1 == warp_chunks_ ? 0 : x_chunk_ + 1;
   }
 
-  // What a lane adds to a chunk's address for ldmatrix. Of w: row l % 16, half l / 16 of 16 inputs.
-  // Of x: row l % 8 (or the last, whose result is then not used), quarter l / 8 of 32 inputs. The
-  // next 16 or 32 inputs are an exclusive or away, since rows are aligned to their 256 bytes.
+  // Per-lane offsets into a chunk for ldmatrix. In w: row l % 16, half l / 16 of 16 inputs. In x: row l % 8
+  // (or the last row, whose result is then not used), quarter l / 8 of 32 inputs. The next 16 or 32 inputs
+  // are reached by exclusive or, since rows are aligned to their 256 bytes.
   __device__ void place_lanes() {
     w_lane_ = lane_ % 16 * kSm80GemmChunkBytes + swizzled(lane_ % 16, lane_ / 16);
 #pragma unroll
@@ -311,7 +311,7 @@ class Team {
     return out.row < p_.m && out.r < span() && tile * span() + out.r < num_outputs();
   }
 
-  // What is added to is fetched before the loop over the chunks.
+  // Loads the old y, which the outputs are added to, ahead of the loop over the chunks.
   __device__ void fetch_old(int tile, Output (&outputs)[kOutputs]) const {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
@@ -379,8 +379,8 @@ class Team {
   int warp_chunks_ = 0;
   int first_tile_ = 0;
   int tile_step_ = 0;
-  // The next chunk of w to load: chunks left, its tile, its number in the tile and this lane's
-  // address in it. Of x only the number.
+  // The next chunk of w to load: the chunks left, its tile, its index in the tile and this lane's address in
+  // it. For x, only the chunks left and the index.
   int w_left_ = 0;
   int fill_tile_ = 0;
   int fill_chunk_ = 0;
@@ -388,16 +388,16 @@ class Team {
   int x_left_ = 0;
   int x_chunk_ = 0;
   int stage_bytes_ = 0;
-  uint32_t ring_ = 0;  // this warp's, a shared address
+  uint32_t ring_ = 0;  // this warp's ring, a shared address
   uint32_t w_lane_ = 0;
   uint32_t x_lane_[kRowGroups] = {};
   unsigned char* weighted_x_ = nullptr;  // [chunks][m] rows of 256 bytes
-  float* squares_ = nullptr;             // [m][warps of two teams], the first square_parts_
+  float* squares_ = nullptr;  // [m][warps of two teams], of which the first square_parts_ are used
   int square_parts_ = 0;
-  float* sums_ = nullptr;  // the team's
+  float* sums_ = nullptr;  // the team's partial sums
 };
 
-// Where 64 registers are enough, two blocks of one kernel or of two share a multiprocessor.
+// If 64 registers are enough, two CTAs (of one kernel or of two) share an SM.
 template <int kTileRows, int kRowGroups>
 __global__
 __launch_bounds__(kSm80GemmMaxTeams* kSm80GemmThreads, kTileRows* kRowGroups <= 32 ? 2 : 1) void
@@ -407,8 +407,8 @@ sm80_gemm_kernel(const __grid_constant__ Params p) {
   WeightedX x(p.a, p.num_teams * kSm80GemmWarps, team.weighted_x(), team.squares());
   team.fill_ring();
   x.fetch_norm_weight();
-  // Whatever starts now only fills its own rings before it waits for this kernel, and this kernel
-  // ends after the ones before it.
+  // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
+  // ends after the kernels before it.
   pdl_release();
   pdl_wait();
   if (p.a.norm_weight != nullptr) {

@@ -10,11 +10,11 @@
 
 namespace warprow::cuda {
 
-// The most rows of x that sm80_bf16_gemm_small_m takes.
+// The maximum number of rows of x of sm80_bf16_gemm_small_m.
 inline constexpr int32_t kMaxSm80GemmRows = 32;
 
-// One bf16 matrix product of a few rows with a decoder's norm before and epilogue behind it
-// (linear.h has the formulas), on raw pointers.
+// One bf16 GEMM of a few rows with a norm before it and an epilogue after it, on raw pointers. linear.h has
+// the formulas.
 struct Sm80GemmArgs {
   const void* w = nullptr;             // bf16 [n, k]
   const void* x = nullptr;             // bf16 [m, k], 16-byte aligned rows; f32 with norm_weight
@@ -31,10 +31,10 @@ struct Sm80GemmArgs {
   int32_t k = 0;  // a multiple of 8
 };
 
-// How a product is cut. The first three are a choice, the others follow.
+// How a product is split into tiles. The first three fields are chosen; finish_plan derives the others.
 struct Sm80GemmPlan {
-  int32_t tile_rows = 16;  // rows of w a team works on at a time: 16 or 32
-  int32_t num_teams = 2;   // of 8 warps, in a block: 1 or 2
+  int32_t tile_rows = 16;  // rows of w in a team's tile: 16 or 32
+  int32_t num_teams = 2;   // teams of 8 warps in a CTA: 1 or 2
   int32_t stages = 1;      // depth of each warp's ring of chunks, up to kSm80GemmMaxStages
   int32_t row_groups = 0;  // groups of 8 rows of x: 1, 2 or 4
   int32_t num_tiles = 0;
@@ -43,17 +43,17 @@ struct Sm80GemmPlan {
 };
 
 Sm80GemmPlan sm80_gemm_plan(const Sm80GemmArgs& args, const DeviceFacts& device);
-// The rest of a plan whose first three numbers are given; stages becomes what fits, 0 if nothing
-// does. Every plan gives the same result, but for the norm's sum.
+// Completes a plan whose first three fields are given. Reduces stages to what fits; 0 if nothing fits. The
+// result of the product does not depend on the plan, except for the norm's sum of squares.
 void finish_plan(Sm80GemmPlan& plan, const Sm80GemmArgs& args, const DeviceFacts& device);
 
-// Whether the norm pays inside, where every block does it again.
+// Whether fusing the norm pays, although every CTA repeats it.
 bool sm80_gemm_takes_norm(int32_t m, int32_t k);
 
 void sm80_bf16_gemm_small_m(Stream& stream, const Sm80GemmArgs& args);
 void sm80_bf16_gemm_small_m(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan);
 
-// One instance of the kernel each (sm80_gemm_<tile_rows>_cuda.cu).
+// One instance of the kernel for each pair (sm80_gemm_<tile_rows>_cuda.cu).
 template <int kTileRows, int kRowGroups>
 void launch_sm80_gemm(Stream& stream, const Sm80GemmArgs& args, const Sm80GemmPlan& plan);
 

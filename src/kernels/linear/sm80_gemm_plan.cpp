@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How sm80_bf16_gemm_small_m cuts a product. Plain arithmetic, so that a build without CUDA tests it.
+// How sm80_bf16_gemm_small_m splits a product. Plain arithmetic, so that a build without CUDA can test it.
 #include "base/math.h"
 #include "kernels/linear/sm80_gemm_cuda.h"
 #include "kernels/linear/sm80_gemm_layout.h"
@@ -9,12 +9,12 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int32_t kSmallBytes = 100 * 1024;  // of w for a multiprocessor
+constexpr int32_t kSmallBytes = 100 * 1024;  // of w per SM
 constexpr int32_t kNormInputs = 4 * 4096;    // of all rows of x
 constexpr int32_t kNormRows = 8;
 
-// The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200. stages is what is
-// wanted, not what fits.
+// The best plans in the sweep of bench/kernels/linear_cuda_bench.cu, on an H200. `stages` is not yet limited
+// to what fits.
 Sm80GemmPlan wanted_plan(const Sm80GemmArgs& args, int32_t num_sms) {
   Sm80GemmPlan plan;
   plan.tile_rows = 16;
@@ -22,7 +22,7 @@ Sm80GemmPlan wanted_plan(const Sm80GemmArgs& args, int32_t num_sms) {
   const int32_t tiles_of_32 = ceil_div(args.n, 32);
   const bool fills_device = tiles_of_32 * 4 > num_sms * 3;
   if (int64_t{ceil_div(ceil_div(args.n, 16), num_sms)} * 16 * args.k * 2 <= kSmallBytes) {
-    // All weights are in flight at once, and the next kernel's beside them.
+    // All weights are in flight at once, together with the next kernel's.
     plan.stages = ceil_div(sm80_gemm_chunks(args.k), kSm80GemmWarps);
     if (args.m > 8 && fills_device) {
       plan.tile_rows = 32;
@@ -30,7 +30,7 @@ Sm80GemmPlan wanted_plan(const Sm80GemmArgs& args, int32_t num_sms) {
       plan.tile_rows = args.epilogue == LinearEpilogue::kSwiGlu ? 16 : 32;
       plan.num_teams = plan.tile_rows == 16 ? 2 : 1;
     }
-  } else if (args.k <= 2048) {  // short rows: larger tiles, for there are many ends of tiles
+  } else if (args.k <= 2048) {  // short rows: larger tiles, because tile ends are frequent
     plan.tile_rows = 32;
     plan.stages = 1;
   } else if (args.m <= 8) {
@@ -43,7 +43,7 @@ Sm80GemmPlan wanted_plan(const Sm80GemmArgs& args, int32_t num_sms) {
   return plan;
 }
 
-// Shared memory without the rings, and of one stage of all of them.
+// Shared memory bytes without the rings, and bytes of one stage of all rings.
 struct SharedBytes {
   int32_t fixed = 0;
   int32_t stage = 0;
@@ -57,7 +57,7 @@ SharedBytes shared_bytes(const Sm80GemmArgs& args, const Sm80GemmPlan& plan) {
   return {x + squares + sums, warps * sm80_gemm_stage_bytes(plan.tile_rows, args.m, norm)};
 }
 
-// Makes stages fit into `limit` bytes, at the price of a team.
+// Makes the stages fit into `limit` bytes. Drops to one team if needed.
 void fit_stages(Sm80GemmPlan& plan, const Sm80GemmArgs& args, int32_t limit) {
   const auto fit = [&] {
     const SharedBytes bytes = shared_bytes(args, plan);

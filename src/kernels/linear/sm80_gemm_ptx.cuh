@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
-// The instructions that sm80_bf16_gemm_small_m is made of.
+// The PTX instructions of sm80_bf16_gemm_small_m.
 
 namespace warprow::cuda::sm80_gemm_detail {
 
 __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from, bool valid) {
-  const int bytes = valid ? 16 : 0;  // the rest of the 16 becomes zeros
+  const int bytes = valid ? 16 : 0;  // the rest of the 16 bytes is set to zero
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared),
                "l"(from),
                "r"(bytes)
@@ -28,7 +28,7 @@ template <int kPending>
 __device__ __forceinline__ void wait_async() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// Waits until at most `pending` of the newest groups are under way.
+// Waits until at most `pending` of the newest groups are in flight.
 __device__ __forceinline__ void wait_async(int pending) {
   switch (pending) {
     case 0:
@@ -42,7 +42,7 @@ __device__ __forceinline__ void wait_async(int pending) {
   }
 }
 
-// Four 8 x 8 matrices of bf16; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices of bf16 (ldmatrix). Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -69,7 +69,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Where a 16-byte unit of a row of 256 bytes lies: eight rows' same units are in different banks.
+// Byte offset of a 16-byte unit in a row of 256 bytes. The same unit of eight rows is in different banks.
 __device__ __forceinline__ int swizzled(int row, int unit) { return (unit ^ (row & 7)) * 16; }
 
 }  // namespace warprow::cuda::sm80_gemm_detail

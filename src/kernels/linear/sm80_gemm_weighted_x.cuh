@@ -9,9 +9,9 @@
 
 namespace warprow::cuda::sm80_gemm_detail {
 
-// The rows of x in shared memory as bf16, times the norm's weights: [chunk][m] rows of 256 bytes,
-// made by all warps of a block. A row is the work of one or more warps, two chunks of 16 lanes
-// each. Blocks start at different rows, or all would ask for the same lines at once.
+// The rows of x in shared memory as bf16, times the norm's weights: [chunk][m] rows of 256 bytes. All warps
+// of a CTA compute it. One or more warps share a row, two chunks of 16 lanes each. CTAs start at different
+// rows, so that they do not all load the same cache lines at once.
 class WeightedX {
  public:
   __device__ WeightedX(const Sm80GemmArgs& p, int num_warps, unsigned char* x, float* squares)
@@ -33,12 +33,12 @@ class WeightedX {
     }
   }
 
-  // Each warp leaves its part of a row's sum of squares.
+  // Writes the weighted rows; each warp also writes its part of a row's sum of squares.
   __device__ void copy() const {
     if (row_ >= rows_at_once_) {
       return;
     }
-    for (int i = row_; i < p_.m; i += 2 * rows_at_once_) {  // two rows, for more loads under way
+    for (int i = row_; i < p_.m; i += 2 * rows_at_once_) {  // two rows, for more loads in flight
       const bool second = i + rows_at_once_ < p_.m;
       const int rows[2] = {turned(i), second ? turned(i + rows_at_once_) : 0};
       float squares[2] = {};
@@ -109,7 +109,7 @@ class WeightedX {
   int lane_;
   int row_warps_;  // warps that share a row
   int rows_at_once_;
-  int row_;  // the first of this warp; idle from rows_at_once_ on
+  int row_;  // this warp's first row; the warp is idle if it is >= rows_at_once_
   int row_warp_;
   int first_chunk_;
   float4 weight_[2] = {};

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-// What a block of sm90_bf16_gemm_small_m (sm90_gemm_cuda.cuh) has: sizes, its place in the work, its ring.
+// Parts of a CTA of sm90_bf16_gemm_small_m (sm90_gemm_cuda.cuh): sizes, its place in the work, its ring.
 namespace warprow::cuda::sm90_gemm_detail {
 
 constexpr int kStepBytes = 128;  // 64 inputs of a row
@@ -19,7 +19,7 @@ struct Sizes {
   static constexpr int kWBytes = kRows * kStepBytes;
   static constexpr int kXBytes = kCols * kStepBytes;
   static constexpr int kStageBytes = kWBytes + kXBytes;
-  static constexpr int kPitch = kRows + 4;  // floats of a row of sums: conflict-free
+  static constexpr int kPitch = kRows + 4;  // floats in a row of sums; no bank conflicts
   static constexpr int kSumBytes = kCols * kPitch * 4;
 };
 
@@ -27,19 +27,19 @@ struct Params {
   Sm90GemmArgs a;
   int32_t split;
   int32_t stages;
-  int32_t parts_at;   // where in shared memory the parts of sums arrive
-  int32_t part_rows;  // of x, whose outputs one of `split` blocks finishes
-  bool vectors;       // four neighbours of y are one access
+  int32_t parts_at;   // offset in shared memory of other CTAs' partial sums
+  int32_t part_rows;  // rows of x whose outputs one of `split` CTAs finishes
+  bool vectors;       // y can be accessed as vectors of four
 };
 
-// This block's place in the work.
+// This CTA's place in the work.
 struct Place {
-  int part;       // of k, the block's place in its cluster
+  int part;       // of k: the CTA's rank in its cluster
   int tile;       // of w
   int first;      // steps of 64 inputs
   int num_steps;  // of this part
 
-  int first_row;  // of x, whose outputs this block finishes
+  int first_row;  // of x: the first row whose outputs this CTA finishes
   int num_rows;
 
   __device__ explicit Place(const Params& p) {
@@ -56,7 +56,7 @@ struct Place {
   }
 };
 
-// A ring of stages with barriers, in step order.
+// A ring of stages with mbarriers, in step order.
 struct Ring {
   uint32_t data;
   uint32_t barriers;  // full, then empty

@@ -12,25 +12,26 @@
 
 #include <cuda_runtime.h>
 
-// Formula: linear.h's, for up to 128 rows of x that are normed, or half: then products are divided
-//   by the root of the row's mean square, and a sum may leave the first half of the next norm.
+// Formula: as in linear.h, for up to 128 rows of x that are normalised, or half-normalised. Products of
+//   half-normalised rows are divided by the root of the row's mean square. A sum may do the first half of the
+//   next norm.
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
-// Mapping: a block has one tile of 64 or 192 rows of w and all rows of x, and a part of k if `split`
-//   blocks of a cluster share the tile. One thread brings w and x, 64 inputs at a time, through a
-//   ring of stages by TMA; warpgroups of 64 rows of w multiply (rows of w are wgmma's m, rows of x its n). Sums go through shared memory, where the parts of k are added; a
-//   SwiGLU tile has gates in its first half and the rows up for them in its second. A block then
-//   finishes a part of the rows of x.
-// Bytes moved: w once; x from L2 once a tile. The ring is filled with w before the kernel waits for
-//   the one before it.
-// Numerics: float32 sums in the order of k; the parts of k in order. The order depends on n and k
-//   and the plan's split alone. Squares are summed by 64 columns, those by four lanes in order.
+// Mapping: a CTA has one tile of 64 or 192 rows of w and all rows of x; if `split` CTAs of a cluster share
+//   the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
+//   ring of stages by TMA. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
+//   its n). Sums go through shared memory, where the parts of k are added. A SwiGLU tile has gate rows in its
+//   first half and their up rows in its second. Each CTA then finishes a part of the rows of x.
+// Bytes moved: w once; x from L2 once a tile. The kernel fills the ring with w before it waits for the
+//   preceding kernel.
+// Numerics: float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's
+//   split alone. Squares are summed by 64 columns, and these sums by four lanes in order.
 // Preconditions: k and x_stride multiples of 8; w and x 16-byte aligned; sm_90a.
 // Origin: own design.
 namespace warprow::cuda {
 
 namespace sm90_gemm_detail {
 
-// One lane: brings the tiles.
+// The producer, one lane: loads the tiles of w and x.
 template <int kCols, int kGroups>
 struct Producer {
   using S = Sizes<kCols, kGroups>;
@@ -39,7 +40,7 @@ struct Producer {
   const CUtensorMap& x_map;
   const Place& at;
 
-  // Rows of w, in two halves of a tile.
+  // First rows of w of the two halves of a tile.
   __device__ int row() const {
     return at.tile * (p.a.epilogue == LinearEpilogue::kSwiGlu ? S::kRows / 2 : S::kRows);
   }
@@ -57,13 +58,13 @@ struct Producer {
     const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
     copy_tile(to, x_map, ring.full(), (at.first + step) * 64, 0);
   }
-  // The ring's first filling, with w alone.
+  // Fills the ring for the first time, with w only.
   __device__ void start(Ring ring, uint64_t policy) const {
     for (int step = 0; step < min(ring.stages, at.num_steps); ++step, ring.next()) {
       load_w(ring, step, policy);
     }
   }
-  // The first filling's x, then whole stages as they get free.
+  // Loads x for the first fill, then whole stages as they become free.
   __device__ void run(Ring ring, uint64_t policy) const {
     for (int step = 0; step < at.num_steps; ++step, ring.next()) {
       if (step >= ring.stages) {
@@ -75,7 +76,7 @@ struct Producer {
   }
 };
 
-// Multiplies a warpgroup's 64 rows of w.
+// The consumer loop: multiplies a warpgroup's 64 rows of w.
 template <int kCols, int kGroups>
 __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
   using S = Sizes<kCols, kGroups>;
@@ -106,7 +107,7 @@ __device__ void multiply(const Place& at, Ring ring, float (&sum)[kCols / 2]) {
   }
 }
 
-// sums [kCols][kPitch] float32.
+// Writes the sums to shared memory: [kCols][kPitch] float32.
 template <int kCols, int kGroups>
 __device__ void store_partial_sums(unsigned char* sums, const float (&sum)[kCols / 2]) {
   using S = Sizes<kCols, kGroups>;
@@ -118,7 +119,7 @@ __device__ void store_partial_sums(unsigned char* sums, const float (&sum)[kCols
   }
 }
 
-// One thread: sends each other block of the tile this one's sums of that one's rows.
+// One thread: sends every other CTA of the tile this CTA's partial sums of the rows that it finishes.
 template <int kCols, int kGroups>
 __device__ void exchange_sums(const Params& p, const Place& at, uint32_t data, uint32_t barrier) {
   constexpr int kRowBytes = Sizes<kCols, kGroups>::kPitch * 4;
@@ -166,8 +167,8 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
     fence_async_proxy();
     producer.start(ring, policy);
     fetch_map(x_map);
-    // Whatever starts now only fills its own ring before it waits for this kernel, and this kernel
-    // ends after the ones before it.
+    // A dependent kernel that starts now only fills its own ring before it waits for this kernel. This kernel
+    // ends after the kernels before it.
     pdl_release();
   }
   __syncwarp();
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
     }
     float sum[kCols / 2] = {};
     multiply<kCols, kGroups>(at, ring, sum);
-    named_sync(1, S::kConsumers);  // the ring has been read and becomes room for sums
+    named_sync(1, S::kConsumers);  // the ring is free: sums reuse its memory
     store_partial_sums<kCols, kGroups>(data, sum);
     if (p.split > 1) {
       fence_async_proxy();
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
     outputs.finish();
     __syncwarp();
   }
-  if (!alone) {  // others may still write to this block's barriers or copy its sums
+  if (!alone) {  // others may still write to this CTA's barriers or copy its sums
     cluster_wait();
   }
 #endif

@@ -10,11 +10,10 @@
 
 namespace warprow::cuda {
 
-// The most rows of x that sm90_bf16_gemm_small_m takes.
+// The maximum number of rows of x of sm90_bf16_gemm_small_m.
 inline constexpr int32_t kMaxSm90GemmRows = 128;
 
-// One bf16 matrix product of some dozens of rows with a decoder's epilogue behind it (linear.h has
-// the formulas), on raw pointers.
+// One bf16 GEMM of some dozens of rows with an epilogue after it, on raw pointers. linear.h has the formulas.
 struct Sm90GemmArgs {
   const void* w = nullptr;      // bf16 [n, k], 16-byte aligned
   const void* x = nullptr;      // bf16 [m, k], 16-byte aligned rows
@@ -24,10 +23,10 @@ struct Sm90GemmArgs {
   int64_t y_stride = 0;         // elements
   bool y_f32 = false;           // else bf16
   LinearEpilogue epilogue = LinearEpilogue::kStore;
-  // The second half of a norm: products are divided by the root of their row's mean square.
+  // Second half of a norm: products are divided by the root of their row's mean square.
   const float* squares = nullptr;  // [m, k / 64]  sums of a row's squares, or null
   float norm_eps = 0.0F;
-  // The first half of the next one, of y: kAdd, n a multiple of 64.
+  // First half of the next norm, over y: kAdd, n a multiple of 64.
   const float* next_weight = nullptr;  // [n] or null
   void* next_x = nullptr;              // bf16 [m, n]  y * next_weight
   float* next_squares = nullptr;       // [m, n / 64]
@@ -36,40 +35,40 @@ struct Sm90GemmArgs {
   int32_t k = 0;  // a multiple of 8
 };
 
-// How a product is cut. A cluster has `split` blocks.
+// How a product is split. A cluster has `split` CTAs.
 struct Sm90GemmPlan {
   int32_t cols = 32;   // rows of x, padded: 32, 64 or 128
-  int32_t groups = 1;  // of 64 rows of w, in a block: 1 or 3
-  int32_t split = 1;   // blocks that share a tile, each with a part of k
+  int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3
+  int32_t split = 1;   // CTAs that share a tile, each with a part of k
   int32_t stages = 4;  // of the ring, 2 to kMaxSm90GemmStages
 };
 
 inline constexpr int32_t kMaxSm90GemmStages = 16;
 inline constexpr int32_t kMaxSm90GemmCluster = 8;
-inline constexpr int32_t kSm90GemmSharedBytes = 225 * 1024;  // of a block, beside its barriers
+inline constexpr int32_t kSm90GemmSharedBytes = 225 * 1024;  // of a CTA, without its barriers
 
-// Of a matrix [n, k] so small that a product's start and end count for more than its bytes.
+// Whether a matrix [n, k] is so small that a product's start and end take longer than its bytes.
 constexpr bool is_small_weight(int64_t n, int64_t k) { return n * k * 2 <= 13 << 20; }
 
-// The most rows of a product of n outputs and k inputs with which the kernel beats a library's,
-// norms and gates included; 0 on devices that lack it.
+// Up to this many rows, for n outputs and k inputs, the kernel is faster than the library, norms and gates
+// included. 0 on devices that do not support it.
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device);
 
-// Whether it can leave the first half of a norm of y.
+// Whether it can do the first half of a norm of y.
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
 Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms);
-// The most stages that fit into so many bytes of shared memory; less than 2: the plan does not fit.
+// The maximum number of stages that fit into this much shared memory. Less than 2: the plan does not fit.
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);
-// Dynamic shared memory of a block: the ring, later its sums; where k is split, the parts of sums
-// that it gets; and room to align them.
+// Dynamic shared memory of a CTA: the ring, later reused for its sums; with split-K, the partial sums that it
+// receives; and padding for alignment.
 int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan);
 size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan);
 
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args);
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 
-// One instance of the kernel each (sm90_gemm_<cols>_sm90_cuda.cu).
+// One instance of the kernel for each pair (sm90_gemm_<cols>_sm90_cuda.cu).
 template <int kCols, int kGroups>
 void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan);
 

@@ -9,8 +9,8 @@
 
 namespace warprow::cuda {
 
-// A bf16 matrix [rows, cols] as TMA sees it: boxes of 64 columns, swizzled by 128 bytes,
-// zeros outside. Made on the host, nothing is allocated.
+// Tensor map of a bf16 matrix [rows, cols]: boxes of 64 columns, 128-byte swizzle, zeros outside. Made on the
+// host; allocates nothing.
 CUtensorMap sm90_gemm_map(
     const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box_rows);
 

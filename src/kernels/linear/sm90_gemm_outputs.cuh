@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
-// sm90_bf16_gemm_small_m's way from sums in shared memory to y: epilogue, bias and the halves of norms.
+// From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
 
 __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
 
-// What the rows that this block finishes are divided by, where x is half normed.
+// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
 template <int kConsumers>
 __device__ void find_row_scales(const Params& p, const Place& at, float* scales) {
   constexpr int kLanes = 4;  // a row
@@ -35,7 +35,7 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   }
 }
 
-// Writes outputs: a thread has four neighbours of some rows of y.
+// Writes outputs: a thread has four adjacent columns of some rows of y.
 template <int kCols, int kGroups>
 class Outputs {
  public:
@@ -57,7 +57,7 @@ class Outputs {
         column_(threadIdx.x % (span_ / 4) * 4),
         output_(at.tile * span_ + column_) {}
 
-  // What no kernel writes.
+  // Loads the inputs that no kernel writes.
   __device__ void fetch_constants() {
     if (p_.a.bias != nullptr) {
       bias_ = four_of(p_.a.bias, output_);
@@ -67,7 +67,7 @@ class Outputs {
       next_weight_ = four_of(p_.a.next_weight, output_);
     }
   }
-  // What sums are added to is fetched ahead.
+  // Loads the old y, which sums are added to, ahead of time.
   __device__ void fetch_old() { fetch_old(first_); }
 
   __device__ void finish() {
@@ -84,12 +84,12 @@ class Outputs {
  private:
   static constexpr int kAtOnce = 4;
 
-  // t: row of x among this block's
+  // t: index among this CTA's rows of x
   [[nodiscard]] __device__ int64_t place(int t) const {
     return (at_.first_row + t) * p_.a.y_stride + output_;
   }
 
-  // Of n values; what lies behind them is not stored.
+  // Loads four of n values. Outputs past n are not stored.
   [[nodiscard]] __device__ float4 four_of(const float* from, int first) const {
     const int last = p_.a.n - 1;
     return {__ldg(from + min(first, last)),
@@ -126,7 +126,7 @@ class Outputs {
     return *reinterpret_cast<const float4*>(row + r);
   }
 
-  // A row's product, divided where it is half normed.
+  // A row's product, scaled by 1 / rms if x is half-normalised.
   [[nodiscard]] __device__ float4 total(int t, int r) const {
     float4 v = part_of(0, t, r);
 #pragma unroll 1
@@ -160,7 +160,7 @@ class Outputs {
     }
   }
 
-  // The 16 lanes that have 64 neighbours of a row are here together.
+  // First half of the next norm. The 16 lanes with 64 adjacent columns of a row call this together.
   __device__ void leave_norm(int t, const float4& v) const {
     const int64_t row = at_.first_row + t;
     const float4 w = next_weight_;
@@ -197,14 +197,14 @@ class Outputs {
 
   const Params& p_;
   const Place& at_;
-  const float* sums_;   // this block's
-  const float* parts_;  // the other blocks'
+  const float* sums_;   // this CTA's sums
+  const float* parts_;  // the other CTAs' partial sums
   const float* scales_;
   bool gate_;
   int span_;    // outputs of the tile
-  int end_;     // outputs of all
-  int first_;   // row of this block's
-  int stride_;  // of its rows
+  int end_;     // of the whole product
+  int first_;   // first of the CTA's rows for this thread
+  int stride_;  // between a thread's rows
   int column_;  // in the tile
   int output_;
   float4 bias_ = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How sm90_bf16_gemm_small_m cuts a product. Plain arithmetic, so that a build without CUDA tests it.
+// How sm90_bf16_gemm_small_m splits a product. Plain arithmetic, so that a build without CUDA can test it.
 #include "base/math.h"
 #include "kernels/linear/sm90_gemm_cuda.h"
 
@@ -17,7 +17,7 @@ int32_t parts_bytes(const Sm90GemmPlan& plan) {
   return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
 }
 
-// Whether tiles of 192 rows give every multiprocessor one, and few none.
+// Whether tiles of 192 rows give at most one tile to every SM, and none to few.
 bool fills_one_wave(int64_t n, int32_t num_sms) {
   const int64_t tiles = ceil_div<int64_t>(n, 192);
   return tiles <= num_sms && 10 * tiles >= 9 * num_sms;
@@ -26,7 +26,7 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
 }  // namespace
 
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
-  constexpr int64_t kManyOutputs = 1 << 16;  // a head's: starting and ending do not count for it
+  constexpr int64_t kManyOutputs = 1 << 16;  // an LM head: start and end are negligible
   if (device.compute_capability != 90) {
     return 0;
   }
@@ -56,21 +56,20 @@ int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes) {
   return sum_bytes(plan) > room ? 0 : std::min(room / stage_bytes(plan), kMaxSm90GemmStages);
 }
 
-// The best of those that bench/kernels/linear_cuda_bench.cu sweeps, on an H200.
+// The best plans in the sweep of bench/kernels/linear_cuda_bench.cu, on an H200.
 Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
   plan.groups = fills_one_wave(n, num_sms) ? 3 : 1;
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
-  // Clusters do not fill all of the device.
+  // Clusters cannot use all SMs of the device.
   const auto slots = [&](int32_t split) { return tiles * split * (split > 2 ? 10 : 9) / 9; };
   const auto worth_halving = [&] {
-    if (plan.cols > 64) {  // sums take so much room that a multiprocessor has one block
+    if (plan.cols > 64) {  // the sums take so much shared memory that an SM holds one CTA
       return slots(2 * plan.split) <= num_sms;
     }
-    // A part of k is worth its cost until all multiprocessors have work, a short one until each
-    // has two blocks.
+    // Splitting k further pays until all SMs have work; if the parts are short, until each SM has two CTAs.
     const int32_t blocks = tiles * plan.split;
     return blocks <= num_sms && (10 * blocks < 9 * num_sms || steps / plan.split < 32);
   };

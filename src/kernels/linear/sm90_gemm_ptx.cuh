@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cuda.h>
 
-// The instructions of sm90_bf16_gemm_small_m beside those of kernels/hopper_cuda.cuh.
+// The PTX instructions of sm90_bf16_gemm_small_m, besides those of kernels/hopper_cuda.cuh.
 
 namespace warprow::cuda::sm90_gemm_detail {
 
@@ -20,21 +20,21 @@ __device__ __forceinline__ int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return static_cast<int>(rank);
 }
-// Meets all threads of the cluster. What was written before arriving is not seen after it: a fence
-// of that scope waits for all loads under way.
+// Barrier over all threads of the cluster. Relaxed: writes before the arrive are not visible after it,
+// because a fence of that scope would wait for all loads in flight.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
-// The same place in the shared memory of another block of the cluster.
+// The same address in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, int rank) {
   uint32_t remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared), "r"(rank));
   return remote;
 }
-// From this block's shared memory to another's; the bytes count on that one's barrier.
+// Copies from this CTA's shared memory to another's; the bytes count on that CTA's mbarrier.
 __device__ __forceinline__ void remote_copy(uint32_t to,
                                             uint32_t from,
                                             uint32_t bytes,
@@ -55,7 +55,7 @@ __device__ __forceinline__ void publish_barriers() {
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-// How L2 keeps what is read once.
+// L2 policy for data that is read once.
 __device__ __forceinline__ uint64_t read_once() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -84,7 +84,7 @@ __device__ __forceinline__ void copy_tile(
       "r"(row)
       : "memory");
 }
-// ---- d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory
+// ---- wgmma: d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory
 __device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
                "}, %16, %17, 1, 1, 1, 0, 0;\n"

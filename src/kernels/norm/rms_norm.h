@@ -7,14 +7,13 @@
 
 namespace warprow {
 
-// RMS norm.
+// RMSNorm.
 //
 // Formula: out = x / sqrt(mean(x^2) + eps) * weight.
-// Shapes: x, out [T, width] (row strides free); weight [width].
+// Shapes: x, out [T, width] (any row strides); weight [width].
 // Mapping: CPU: rows in parallel, lanes along the row.
 // Bytes moved: 8 * T * width.
-// Numerics: float32 throughout, one fixed summation tree a row: a row's result depends on that row
-//   alone.
+// Numerics: float32 throughout, one fixed summation tree a row: a row's result depends on that row alone.
 // Preconditions: widths agree; out may be x itself.
 // Origin: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 struct RmsNormArgs {

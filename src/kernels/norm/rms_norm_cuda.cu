@@ -5,16 +5,16 @@
 #include "kernels/norm/rms_norm.h"
 #include "kernels/simd/vec_cuda.cuh"
 
-// Formula, shapes, preconditions: rms_norm.h. x and out are float32 or bf16, each for itself.
-// Mapping: one block a row; a thread keeps its 1, 2, 4 or 8 groups of eight neighbours in registers,
-//   so x is read once. The norm's weights are loaded before the kernel ahead of this one is done.
+// Formula, shapes, preconditions: rms_norm.h. x and out are each float32 or bf16.
+// Mapping: one CTA a row. A thread keeps its 1, 2, 4 or 8 groups of eight adjacent elements in registers, so
+//   x is read once. The norm's weights are loaded before griddepcontrol.wait.
 // Bytes moved: T * width * (element of x + element of out).
-// Numerics: float32; a thread adds its squares in order, then a butterfly over lanes, then over
-//   warps: a row's result depends on that row and the width alone.
+// Numerics: float32; a thread adds its squares in order, then a butterfly over lanes, then over warps: a
+//   row's result depends on that row and the width alone.
 namespace warprow::cuda {
 namespace {
 
-constexpr int kMaxThreads = 256;  // with more a wave over the device has fewer rows
+constexpr int kMaxThreads = 256;  // more threads would leave fewer rows in a wave
 
 template <typename X, typename Out>
 struct Rows {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_rows(Rows<X, Out> a) {
   }
 }
 
-// Any width and alignment: element by element, x read twice.
+// For any width and alignment: one element at a time, and x is read twice.
 template <typename X, typename Out>
 __global__ void __launch_bounds__(kMaxThreads) norm_rows_of_any_width(Rows<X, Out> a) {
   pdl_wait();

@@ -18,7 +18,7 @@ struct RmsNormLoop {
   float eps;
 };
 
-// Rows [begin, end).
+// Normalises rows [begin, end).
 WR_ISA_DECLARE(void, rms_norm_rows, (const RmsNormLoop& a, int64_t begin, int64_t end));
 
 }  // namespace warprow::cpu

@@ -9,9 +9,10 @@
 
 namespace warprow {
 
-// Elements 4 * quad .. 4 * quad + 3 of an endless random vector of mean 0 and deviation `scale`.
-// A word of Philox under `seed` gives one: its four bytes' sum is close to a normal distribution
-// (it ends at 3.4 deviations), and integers up to the last product keep it the same everywhere.
+// Computes elements 4 * quad .. 4 * quad + 3 of an infinite random vector with mean 0 and deviation `scale`.
+// Each word of Philox under `seed` gives one element: the sum of its four bytes is close to a normal
+// distribution (cut off at 3.4 deviations). Integer arithmetic up to the last product makes it the same on
+// every device.
 WR_HD inline void random_quad(uint64_t seed, int64_t quad, float scale, float (&out)[4]) {
   constexpr int kMean = 510;
   constexpr float kDeviation = 147.799865F;  // sqrt(4 * (256^2 - 1) / 12)
@@ -28,7 +29,7 @@ WR_HD inline void random_quad(uint64_t seed, int64_t quad, float scale, float (&
   }
 }
 
-// Random numbers in place of weights that are not there.
+// Fills weights with random numbers, in place of a checkpoint.
 //
 // Formula: dst[i] = bf16 of element i of random_quad's vector.
 // Shapes: dst bf16 [n].

@@ -6,7 +6,7 @@
 #include "kernels/simd/vec_cuda.cuh"
 
 // Formula, shapes, numerics, preconditions: fill_random.h.
-// Mapping: a thread makes eight neighbours of two Philox blocks and stores them at once.
+// Mapping: a thread computes eight adjacent elements from two Philox blocks and stores them at once.
 namespace warprow::cuda {
 namespace {
 

@@ -10,25 +10,20 @@
 
 namespace warprow {
 
-// What lies between the QKV projection and attention: optional per-head norm, rotary embedding,
-// write to the cache.
+// The steps between the QKV projection and attention: optional per-head norm, rotary embedding, write to the
+// KV cache.
 //
-// Formula: q and k heads: optional RMS norm over head_dim_k, then for pair i < rot_dim / 2 with
-// elements (a, b):
-//   a' = a cos[t, i] - b sin[t, i], b' = b cos[t, i] + a sin[t, i]; the pair is (i, i + rot_dim /
-//   2), or (2i, 2i + 1) when interleaved. Then k and v go to the cache at slot_mapping[t].
-// Shapes: qkv [T, (Hq + Hkv) * head_dim_k + Hkv * head_dim_v], q then k then v, row stride free;
-// cos, sin
-//   [T, rot_dim / 2]; q_norm, k_norm [head_dim_k] or empty; slot_mapping [T], slot = block *
-//   block_size + offset.
+// Formula: q and k heads: optional RMSNorm over head_dim_k. Then, for each pair i < rot_dim / 2 with elements
+//   (a, b): a' = a cos[t, i] - b sin[t, i], b' = b cos[t, i] + a sin[t, i]; the pair is (i, i + rot_dim / 2),
+//   or (2i, 2i + 1) if interleaved. Then k and v are written to the cache at slot_mapping[t].
+// Shapes: qkv [T, (Hq + Hkv) * head_dim_k + Hkv * head_dim_v], q then k then v, any row stride; cos, sin [T,
+//   rot_dim / 2]; q_norm, k_norm [head_dim_k] or empty; slot_mapping [T], slot = block * block_size + offset.
 // Mapping: CPU: tokens in parallel, lanes along the head.
-// Bytes moved: 8 * T * (Hq + Hkv) * head_dim_k + T * Hkv * (head_dim_k + head_dim_v) * cache
-//   element.
-// Numerics: float32 without fused multiply-add, as transformers rounds; bf16 cache elements round
-//   to nearest even.
-// Preconditions: q and k are rotated in place; rot_dim is even and at most head_dim_k, 0 for none.
-//   Slot -1 is padding:
-//   nothing is written to the cache for it.
+// Bytes moved: 8 * T * (Hq + Hkv) * head_dim_k + T * Hkv * (head_dim_k + head_dim_v) * cache element.
+// Numerics: float32 without fused multiply-add, to round as transformers does; bf16 cache elements are
+//   rounded to nearest even.
+// Preconditions: q and k are rotated in place; rot_dim is even and at most head_dim_k, 0 for no rotation.
+//   Slot -1 is padding: nothing is written to the cache for it.
 // Origin: Su et al., "RoFormer", 2021 (interleaved); the half-split order is GPT-NeoX's.
 struct RopeKvWriteArgs {
   ActView qkv;

@@ -8,12 +8,12 @@
 #include <algorithm>
 
 // Formula, shapes, preconditions: rope_kv_write.h. qkv and the cache are bf16.
-// Mapping: a head belongs to 8, 16 or 32 neighbouring lanes, four pairs or eight elements each. A
-//   block of 128 threads takes 16, 8 or 4 heads of one token, of many tokens twice as many. Shapes
-//   that do not fit: a warp a head, element by element.
+// Mapping: 8, 16 or 32 adjacent lanes share a head, with four pairs or eight elements each. A CTA of 128
+//   threads takes 16, 8 or 4 heads of one token; with many tokens, twice as many. Shapes that do not fit: a
+//   warp a head, one element at a time.
 // Bytes moved: T * ((4 * Hq + 6 * Hkv) * head_dim_k + 4 * Hkv * head_dim_v).
-// Numerics: float32 from the loaded bf16 to one rounding; the norm's squares are added eight in a
-//   lane, then over the lanes as a butterfly: a head's result depends on that head alone.
+// Numerics: float32 from the loaded bf16 to one rounding. Of the norm's squares, each lane adds eight, then a
+//   butterfly adds over the lanes: a head's result depends on that head alone.
 namespace warprow::cuda {
 namespace {
 
@@ -43,7 +43,7 @@ struct Heads {
   float norm_eps;
 };
 
-// Where one head of a token lies. Heads are numbered q, then k, then v.
+// One head of a token, in qkv and in the cache. Heads are numbered q, then k, then v.
 struct Head {
   Bf16* at;
   Bf16* cache;  // null: not written to the cache
@@ -86,9 +86,8 @@ __device__ __forceinline__ float sum_of_lanes(float v) {
   return v;
 }
 
-// A lane's eight elements of a head, as two quads. Where rope pairs halves, a lane of the rotated
-// part has four pairs: a quad of the first half and its counterpart; otherwise the quads are
-// neighbours.
+// A lane's eight elements of a head, as two quads. If rope pairs halves, a lane of the rotated part has four
+// pairs: a quad of the first half and the matching quad of the second. Otherwise the quads are adjacent.
 template <bool kInterleaved>
 struct Quads {
   int low;
@@ -151,8 +150,8 @@ __device__ __forceinline__ void norm_head(const Heads& a,
   }
 }
 
-// A group of lanes takes kRounds heads, and loads all of them before it turns to the first. The
-// norms' weights, which no kernel writes, are there before the kernel ahead is done.
+// A group of lanes takes kRounds heads, and loads all of them before it processes the first. The norms'
+// weights, which no kernel writes, are loaded before griddepcontrol.wait.
 template <bool kInterleaved, int kLanes, int kRounds>
 __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
   constexpr int kHeads = kThreads / kLanes;
@@ -160,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int num_heads = a.num_q_heads + 2 * a.num_kv_heads;
   Bf16* row = a.qkv + blockIdx.x * a.qkv_stride;
-  // Lanes without a head go along to the end, for the shuffles.
+  // Lanes without a head stay active to the end, for the shuffles.
   const auto active = [&](const Head& head, int r) {
     return group + r * kHeads < num_heads && lane * kVec < head.dim;
   };
@@ -214,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
   }
 }
 
-// Any dimensions and alignment: a warp a head.
+// For any dimensions and alignment: a warp a head.
 template <bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads a) {
   pdl_wait();

@@ -34,7 +34,7 @@ struct RopeKvLoop {
   bool interleaved;
 };
 
-// Tokens [begin, end).
+// Processes tokens [begin, end).
 WR_ISA_DECLARE(void, rope_kv_write_tokens, (const RopeKvLoop& a, int64_t begin, int64_t end));
 
 }  // namespace warprow::cpu

@@ -8,14 +8,14 @@
 
 namespace warprow {
 
-// The rotary embedding's cosines and sines of a step's tokens, computed once and read by every
+// The cosines and sines of the rotary embedding for a step's tokens. They are computed once and read by every
 // layer.
 //
 // Formula: angle = float(positions[t]) * inv_freq[i]; cos[t, i] = scale * cos(angle), sin alike.
 // Shapes: positions [T], inv_freq [rot_dim / 2], cos and sin [T, rot_dim / 2].
 // Mapping: CPU: tokens in parallel.
 // Bytes moved: 8 * T * rot_dim / 2 written.
-// Numerics: the angle is a float32 product, as in transformers; cosine and sine of it in double,
+// Numerics: the angle is a float32 product, as in transformers; its cosine and sine are computed in double,
 //   then rounded.
 // Preconditions: cos and sin rows are contiguous.
 // Origin: Su et al., "RoFormer", 2021; scale is the attention factor of YaRN and LongRoPE.

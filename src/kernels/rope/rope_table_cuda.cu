@@ -5,7 +5,7 @@
 #include "kernels/rope/rope_table.h"
 
 // Formula, shapes, preconditions: rope_table.h.
-// Mapping: a thread an angle, one after the other over the tokens.
+// Mapping: a thread an angle, numbered token by token.
 // Bytes moved: 8 * T * rot_dim / 2 written.
 // Numerics: the angle is a float32 product; its cosine and sine within 2 ulp.
 namespace warprow::cuda {

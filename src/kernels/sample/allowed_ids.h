@@ -9,8 +9,8 @@
 
 namespace warprow::cpu {
 
-// Copies the logits [vocab] of the allowed tokens, all others become -inf; without a list it copies
-// every one. A bias comes later, so it brings no token back.
+// Copies the logits [vocab] of the allowed tokens and sets all others to -inf. Without a list it copies all
+// logits. Biases are added later, so they cannot bring back a token.
 inline void copy_allowed(const TokenListsView& lists, const float* from, float* to, int32_t vocab) {
   if (lists.num_allowed == 0) {
     std::copy_n(from, vocab, to);

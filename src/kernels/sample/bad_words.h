@@ -9,8 +9,8 @@
 
 namespace warprow {
 
-// Whether the outputs end with the first len - 1 ids of a word of len tokens, so that its last one
-// would complete it. The prompt is no part of the match.
+// Whether the outputs end with the first len - 1 ids of a word of len tokens, so that the word's last token
+// would complete it. The prompt is not part of the match.
 WR_HD inline bool would_complete(const KnownTokens& tokens, const int32_t* word, int32_t len) {
   if (len - 1 > tokens.num_outputs()) {
     return false;
@@ -25,7 +25,7 @@ WR_HD inline bool would_complete(const KnownTokens& tokens, const int32_t* word,
 
 namespace cpu {
 
-// Takes every token out of the draw that would complete a bad word.
+// Sets the logit of every token that would complete a bad word to -inf.
 inline void mask_bad_words(const TokenListsView& lists,
                            const KnownTokens& tokens,
                            float* logits,

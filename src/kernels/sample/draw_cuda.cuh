@@ -8,14 +8,14 @@
 
 namespace warprow::cuda {
 
-// The draw from a part of a row, by one block.
+// The draw from the survivors of a cut, by one CTA.
 
 constexpr int32_t kMaxTiles = num_tiles(kMaxVocab);
 
-// What is known of a tile's winner, the token with its best score.
+// State of a tile's winner, the token with its best score.
 enum class Winner : int32_t {
-  kOpen,   // its key tells whether it survives, or a test
-  kStale,  // it does not; the best survivor of the tile scores less
+  kOpen,   // not decided yet: its key or a test decides
+  kStale,  // does not survive; the tile's best survivor scores less
 };
 
 struct FinishShared {
@@ -23,19 +23,19 @@ struct FinishShared {
   DrawShared drawn;
   DrawList draws;
   double score[kMaxTiles];
-  int32_t token[kMaxTiles];  // INT32_MAX: none is left
+  int32_t token[kMaxTiles];  // INT32_MAX: none left
   Winner winner[kMaxTiles];
-  TokenKey limit;           // no token with a larger key survives
-  TokenKey sure;            // all tokens with keys up to this do
-  int32_t tested[kTested];  // tiles
-  int32_t redraw;           // a tile, or -1
+  TokenKey limit;           // tokens with larger keys do not survive
+  TokenKey sure;            // all tokens with keys up to this survive
+  int32_t tested[kTested];  // tile indices
+  int32_t redraw;           // tile index, or -1
 };
 
-// From shared.search.keys[0, count) and `first`, which the temperature's division may have put
-// behind a lower id.
+// Draws from shared.search.keys[0, count) and `first`, the argmax: after the division by the temperature, a
+// token with a lower id may be sorted before it.
 __device__ inline int32_t draw_from_keys(
     FinishShared& shared, const RandomKey& key, int32_t count, float max, int32_t first) {
-  const GumbelDraw draw(key, 1.0F);  // values are divided already
+  const GumbelDraw draw(key, 1.0F);  // the values are already divided
   Drawn mine;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i <= count; i += kFinishThreads) {
     const TokenKey token = i < count ? shared.search.keys[i] : token_key(max, first);
@@ -44,7 +44,7 @@ __device__ inline int32_t draw_from_keys(
   return best_of_block(shared.drawn, mine).token;
 }
 
-// The winner of a tile among tokens up to shared.limit, and the argmax.
+// Finds a tile's winner among the argmax and the tokens with keys up to shared.limit.
 __device__ inline void redraw_tile(FinishShared& shared,
                                    const SearchRow& row,
                                    const RandomKey& random,
@@ -81,8 +81,8 @@ __device__ inline void redraw_tile(FinishShared& shared,
   __syncthreads();
 }
 
-// The first warp: walks the tiles by their winners' scores. Leaves those to test in shared.tested
-// (-1: no more), or the one to draw again in shared.redraw, or the token in shared.drawn.
+// The first warp: visits the tiles in descending order of their winners' scores. Writes the tiles to test to
+// shared.tested (-1: no more), or the tile to draw again to shared.redraw, or the token to shared.drawn.
 __device__ inline void next_winners(FinishShared& shared, const SearchRow& row, int32_t argmax) {
   const int32_t tiles = row.num_groups / kTileThreads;
   BestTiles best;
@@ -105,7 +105,7 @@ __device__ inline void next_winners(FinishShared& shared, const SearchRow& row, 
         token = valid ? id : -1;
         redraw = stale ? tile : -1;
       }
-      if (valid || stale) {  // what is behind it need not be known yet
+      if (valid || stale) {  // later tiles need not be decided yet
         tile = -1;
       }
     }
@@ -120,7 +120,7 @@ __device__ inline void next_winners(FinishShared& shared, const SearchRow& row, 
   }
 }
 
-// One thread: what a test says about a tile's winner.
+// One thread: records a test's result for a tile's winner.
 __device__ inline void note_test(FinishShared& shared,
                                  const SearchRow& row,
                                  int32_t tile,
@@ -136,7 +136,7 @@ __device__ inline void note_test(FinishShared& shared,
   }
 }
 
-// The first warp: the test of the best winners that mass_kernel has done for all tiles.
+// The first warp: applies the tests of the best winners, which mass_kernel did for all tiles.
 __device__ inline void note_masses(FinishShared& shared,
                                    const SearchRow& row,
                                    const TileMasses* masses,
@@ -160,12 +160,13 @@ __device__ inline void note_masses(FinishShared& shared,
   }
 }
 
-// The draw among survivors, out of the tiles' winners among all tokens: a set's winner is that of
-// each of its subsets in which it lies. Winners are tested from the best score down. One that fails
-// tells that no token behind it survives; only tiles that lost a winner with a higher score than the
-// answer's are drawn again.
+// The draw among survivors, from the tiles' winners among all tokens. The winner of a set is also the winner
+// of each of its subsets that contain it. Winners are tested in descending order of score. If one fails, no
+// token after it in key order survives. Only tiles whose winner failed and scored higher than the result are
+// drawn again.
 //
-// A token survives if its key is up to shared.limit and what stands before it is below `target`.
+// A token survives if its key is at most shared.limit and the mass or number of tokens before it is below
+// `target`.
 __device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
                                                        const SearchRow& row,
                                                        const RandomKey& random,
@@ -206,9 +207,9 @@ __device__ __noinline__ inline int32_t draw_of_winners(FinishShared& shared,
   }
 }
 
-// A random row under min_p, top_k and top_p. `tiles`: the scan's, whose winners are those among all
-// tokens unless top_k is listed; `masses`: if they were tested; `total`: the sum of
-// e^(value - max) over all tokens if top_p comes alone.
+// Draws for a random row under min_p, top_k and top_p. `tiles`: the scan's results; their winners are among
+// all tokens, unless top_k is listed. `masses`: the tests' sums, for rows that are tested. `total`: the sum
+// of e^(value - max) over all tokens, for rows with top_p alone.
 __device__ inline int32_t draw_cut(FinishShared& shared,
                                    const SearchRow& row,
                                    const RowPlan& plan,
@@ -239,7 +240,7 @@ __device__ inline int32_t draw_cut(FinishShared& shared,
   }
   const int32_t num_tiles = row.num_groups / kTileThreads;
   for (int32_t t = static_cast<int32_t>(threadIdx.x); t < num_tiles; t += kFinishThreads) {
-    // Without winners every tile is drawn before any is decided.
+    // Without winners from the scan, every tile must be drawn again.
     shared.score[t] = plan.listed() ? kInfinity : tiles[t].score;
     shared.token[t] = plan.listed() ? t * kTileTokens : tiles[t].drawn;
     shared.winner[t] = plan.listed() ? Winner::kStale : Winner::kOpen;

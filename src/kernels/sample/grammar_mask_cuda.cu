@@ -5,8 +5,8 @@
 #include "kernels/sample/grammar_mask.h"
 
 // Formula, shapes, preconditions: grammar_mask.h.
-// Mapping: a warp reads 32 words of a mask at once, one a lane, and then walks through them: its
-//   lanes stand at the 32 tokens of a word.
+// Mapping: a warp loads 32 words of a mask at once, one a lane, and then loops over them: its lanes take the
+//   32 tokens of a word.
 // Numerics: exact.
 namespace warprow::cuda {
 namespace {

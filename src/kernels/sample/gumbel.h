@@ -7,12 +7,12 @@
 
 namespace warprow {
 
-// A standard Gumbel number from 32 random bits: -log(-log(1 - u)), u uniform in (0, 1). The largest
-// numbers, which decide, come from the smallest u, where cells are finest (1 - u is as uniform as
+// A standard Gumbel sample from 32 random bits: -log(-log(1 - u)), u uniform in (0, 1). The largest samples
+// decide the draw. They come from the smallest u, where the float cells are finest (1 - u is as uniform as
 // u).
 WR_HD inline double gumbel_noise(uint32_t bits) { return -log(-log1p(-uniform_open(bits))); }
 
-// What the draw maximises over the surviving tokens; the lowest id wins a tie.
+// The score that the draw maximises over the surviving tokens. The lowest id wins a tie.
 WR_HD inline double gumbel_score(float x, const RandomKey& key, int32_t token) {
   return static_cast<double>(x) + gumbel_noise(random_bits(key, static_cast<uint32_t>(token)));
 }

@@ -8,9 +8,9 @@
 
 namespace warprow::cuda {
 
-// The draw without a logarithm in double for every token. -ln(u) is at least the Gumbel noise of u
-// and close to it where noise is large, so float bounds rule out nearly all tokens, and those left
-// get their exact score. Bounds are in units of ln 2 and lack the noise's constant 32.
+// A Gumbel-max draw without a double logarithm for every token. -ln(u) is at least the Gumbel noise of u, and
+// close to it where the noise is large. So float bounds rule out nearly all tokens, and only the others get
+// their exact score. Bounds are in units of ln 2 and omit the noise's constant 32.
 struct GumbelDraw {
   RandomKey key;
   float divisor;
@@ -26,7 +26,7 @@ struct GumbelDraw {
         static_cast<uint32_t>(key.seed >> 32));
   }
 
-  // At least the noise of a word, and of all tokens 4 * block .. 4 * block + 3.
+  // Upper bounds of the noise of a word, and of all tokens 4 * block .. 4 * block + 3.
   __device__ static float noise_of(uint32_t word) {
     return -log2_of(static_cast<float>(word) + 0.5F);
   }
@@ -34,25 +34,25 @@ struct GumbelDraw {
     const PhiloxBlock b = bits(block);
     return noise_of(min(min(b.word[0], b.word[1]), min(b.word[2], b.word[3])));
   }
-  // At least the score of a token with up to this logit and noise, up to what `beatable` allows.
+  // Upper bound of the score of a token with at most this logit and noise, within the margin of `beatable`.
   __device__ float bound(float x, float noise) const { return fmaf(x, scale, noise); }
 
-  // A bound at or under this cannot beat the score.
+  // A token whose bound is at most this cannot beat the score.
   __device__ static float beatable(double score) {
     const double in_log2 = score * 1.4426950408889634 - 32.0;
     return static_cast<float>(in_log2 - 2e-3 - 2e-6 * fabs(in_log2 + 32.0));
   }
 
-  // The score to within a thousandth.
+  // The score with an error of at most a thousandth.
   __device__ float rough_score(float x, uint32_t word) const {
     const float u = (static_cast<float>(word) + 0.5F) * 2.3283064365386962890625e-10F;
-    // -ln(1 - u); by a series where 1 - u would lose u's digits.
+    // -ln(1 - u), by a series where 1 - u would lose the digits of u.
     const float t = u < 0.01F ? u * (1.0F + u * (0.5F + u * (1.0F / 3)))
                               : -log2_of(fmaxf(1.0F - u, 1e-10F)) * 0.693147181F;
     return (x * scale - log2_of(t)) * 0.693147181F;
   }
 
-  // The score of a logit, which is divided here.
+  // The score of a logit; divides it by the temperature.
   __device__ double score(float x, int32_t token) const {
     return score_of(x, divisor, key.seed, key.position, token);
   }
@@ -63,7 +63,7 @@ struct GumbelDraw {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
     return r;
   }
-  // Out of line: its registers would slow down loops that seldom come here.
+  // Not inlined: its registers would slow down loops that rarely call it.
   __device__ __noinline__ static double score_of(
       float x, float divisor, uint64_t seed, uint32_t position, int32_t token) {
     const RandomKey key{seed, position, RandomPurpose::kSample};
@@ -71,7 +71,7 @@ struct GumbelDraw {
   }
 };
 
-// The best score and its token, lowest id at ties.
+// The best score and its token; the lowest id at ties.
 struct Drawn {
   double score = -kInfinity;
   int32_t token = INT32_MAX;  // none
@@ -84,7 +84,7 @@ struct Drawn {
   }
 };
 
-// The best of a warp's, in every lane.
+// The best of the lanes' draws, in every lane.
 __device__ inline Drawn best_of_warp(Drawn mine) {
 #pragma unroll
   for (int32_t step = 16; step > 0; step /= 2) {
@@ -94,11 +94,11 @@ __device__ inline Drawn best_of_warp(Drawn mine) {
   return mine;
 }
 
-// One warp: walks tiles by the scores of their winners, best first.
+// One warp: visits tiles in descending order of their winners' scores.
 struct BestTiles {
   uint64_t passed = 0;
 
-  // The next tile, -1 after the last; winner_of(tile) gives its Drawn.
+  // The next tile, or -1 after the last. winner_of(tile) returns its Drawn.
   template <typename WinnerOf>
   __device__ int32_t next(int32_t tiles, const WinnerOf& winner_of) {
     Drawn mine;
@@ -121,7 +121,7 @@ struct BestTiles {
   }
 };
 
-// Shared memory in which a block agrees on the best draw.
+// Shared memory for a CTA's reduction to the best draw.
 struct DrawShared {
   unsigned long long best;  // ordered score
   int32_t token;
@@ -132,7 +132,7 @@ struct DrawShared {
   }
 };
 
-// The best of all threads' `mine`, in every thread; `shared` was cleared before a barrier.
+// The best of all threads' `mine`, in every thread. `shared` must be cleared before an earlier barrier.
 __device__ inline Drawn best_of_block(DrawShared& shared, const Drawn& mine) {
   const unsigned long long v = ordered(mine.score);
   if (mine.token != INT32_MAX) {

@@ -8,7 +8,7 @@
 
 namespace warprow::cpu {
 
-// Adds each bias to its token's logit; -inf stays.
+// Adds each bias to its token's logit; -inf stays -inf.
 inline void add_logit_biases(const TokenListsView& lists, float* logits, int32_t vocab) {
   for (int32_t i = 0; i < lists.num_biases; ++i) {
     const int32_t* pair = lists.biases + 2 * static_cast<int64_t>(i);

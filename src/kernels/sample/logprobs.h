@@ -7,21 +7,21 @@
 
 namespace warprow::cpu {
 
-// Log-probabilities of a row, for chosen ids only: never a log-softmax of all of it. `lse` is its
-// log_sum_exp, or 0 where logits are to be told as they are.
+// Log-probabilities of a row, for chosen ids only: never a log-softmax of the whole row. `lse` is the row's
+// log_sum_exp, or 0 to report logits.
 
 // log of the sum of e^x.
 double log_sum_exp(const TokenRow& row);
 
-// How many logits are at least the token's, itself included: 1 is the likeliest, and ties count
-// against it.
+// Rank of a token: the number of logits that are at least the token's, itself included. 1 is the most likely;
+// ties count against it.
 int32_t token_rank(const TokenRow& row, int32_t token);
 
-// The k likeliest tokens, most likely first, lowest id first at ties. Columns from the row's end on
-// get id -1 and -inf.
+// The k most likely tokens, most likely first, lowest id first at ties. Columns past the row's end get id -1
+// and -inf.
 void top_logprobs(const TokenRow& row, double lse, int32_t k, int32_t* ids, float* logprobs);
 
-// The same for the tokens named in ids [n], in their order; one that is no token is told as -inf.
+// The same for the tokens `named` [n], in their order; an id outside the vocabulary gets -inf.
 void logprobs_of(const TokenRow& row,
                  double lse,
                  const int32_t* named,
@@ -29,8 +29,8 @@ void logprobs_of(const TokenRow& row,
                  int32_t* ids,
                  float* logprobs);
 
-// The row as the draw saw it: -inf for tokens outside `cut`, except `first`, from which the draw
-// begins. values [n] and group_max are scratch that the result lies in.
+// The row as the draw saw it: -inf for tokens outside `cut`, except `first`, with which the draw begins.
+// values [n] and group_max are scratch; the result points to them.
 TokenRow row_of_survivors(
     const TokenRow& row, const Cut& cut, int32_t first, float* values, float* group_max);
 

@@ -8,9 +8,9 @@
 
 namespace warprow::cuda {
 
-// Log-probabilities of a row, for chosen ids only; by one block. `lse` as in logprobs.h.
+// Log-probabilities of a row, for chosen ids only, by one CTA. `lse` as in logprobs.h.
 
-// How many logits are at least the token's, itself included.
+// The number of logits that are at least the token's, itself included.
 __device__ inline int32_t token_rank(SearchShared& shared, const SearchRow& raw, int32_t token) {
   const float least = raw.logits.x[token];
   unsigned long long mine = 0;
@@ -18,9 +18,8 @@ __device__ inline int32_t token_rank(SearchShared& shared, const SearchRow& raw,
   return static_cast<int32_t>(block_sum(shared, mine));
 }
 
-// Behind shared.keys[0, count), a row's tokens above -inf that a mask left, fewer than k: those at
-// -inf that come first, as many as may follow. Ids below k have enough of them. Returns the number
-// of keys.
+// For a row with fewer than k tokens above -inf, whose keys are shared.keys[0, count): appends masked tokens
+// (-inf) in ascending order of id. Ids below k are enough of them. Returns the number of keys.
 __device__ inline int32_t add_masked(SearchShared& shared, const LogitRow& logits, int32_t k) {
   for (int32_t id = static_cast<int32_t>(threadIdx.x); id < k; id += kFinishThreads) {
     if (logits.x[id] == -kInfinity) {
@@ -31,8 +30,8 @@ __device__ inline int32_t add_masked(SearchShared& shared, const LogitRow& logit
   return shared.num_keys;
 }
 
-// The k likeliest tokens, most likely first, lowest id first at ties. Columns from the row's end on
-// get id -1 and -inf.
+// The k most likely tokens, most likely first, lowest id first at ties. Columns past the row's end get id -1
+// and -inf.
 __device__ inline void top_logprobs(SearchShared& shared,
                                     const SearchRow& raw,
                                     double lse,
@@ -51,7 +50,7 @@ __device__ inline void top_logprobs(SearchShared& shared,
   const float from = fmaxf(value_reached_by(shared, raw, k), std::numeric_limits<float>::lowest());
   int32_t count = collect(shared, raw, from, [](TokenKey) { return true; });
   if (count < k) {
-    __syncthreads();  // the count is known to all
+    __syncthreads();  // all threads have read the count
     count = add_masked(shared, raw.logits, k);
   } else if (count > kMaxKeys) {
     const TokenKey last = kth_key(shared, raw, -kInfinity, k);
@@ -64,7 +63,7 @@ __device__ inline void top_logprobs(SearchShared& shared,
   }
 }
 
-// Those of the tokens named in ids [n].
+// The log-probabilities of the tokens `named` [n].
 __device__ inline void logprobs_of(const LogitRow& row,
                                    double lse,
                                    const int32_t* named,
@@ -80,7 +79,7 @@ __device__ inline void logprobs_of(const LogitRow& row,
   }
 }
 
-// All that row i reports of `token` and beside it.
+// Writes all logprobs of row i: of `token` and of the columns.
 __device__ inline void write_logprobs(SearchShared& shared,
                                       const SampleArgs& args,
                                       const RowPlan& plan,

@@ -7,8 +7,8 @@
 
 namespace warprow {
 
-// The least scaled logit that min_p lets through: a token survives if its probability is at least
-// min_p times that of the likeliest, that is x >= max + ln(min_p). min_p is in (0, 1].
+// The smallest scaled logit that survives min_p. A token survives if its probability is at least min_p times
+// that of the most likely token, that is x >= max + ln(min_p). min_p is in (0, 1].
 WR_HD inline float min_p_threshold(float max, float min_p) { return max + logf(min_p); }
 
 }  // namespace warprow

@@ -13,9 +13,9 @@ WR_HD constexpr bool uses_penalties(const SampleParams& p) {
   return p.repetition_penalty != 1.0F || p.frequency_penalty != 0.0F || p.presence_penalty != 0.0F;
 }
 
-// The logit of a token that occurs in prompt or output, in the output `count` times. Repetition
-// makes it less likely whatever its sign (Keskar et al., "CTRL", 2019), in the prompt too;
-// frequency and presence see the output alone. -inf stays.
+// The penalised logit of a token that occurs in the prompt or the output, `count` times in the output. The
+// repetition penalty makes the token less likely whatever the logit's sign (Keskar et al., "CTRL", 2019) and
+// also counts the prompt. Frequency and presence penalties count the output alone. -inf stays -inf.
 WR_HD inline float penalized(float logit, const SampleParams& p, int32_t count) {
 #ifdef __CUDA_ARCH__  // never a fused multiply-add
   logit = logit > 0.0F ? logit / p.repetition_penalty : __fmul_rn(logit, p.repetition_penalty);
@@ -29,8 +29,9 @@ WR_HD inline float penalized(float logit, const SampleParams& p, int32_t count) 
 
 namespace cpu {
 
-// Penalises the row's tokens in logits [vocab]. counts [vocab] is scratch of any content: nothing
-// is kept from step to step, so a row costs its tokens, and neither batch nor preemption matters.
+// Penalises the row's tokens in logits [vocab]. counts [vocab] is uninitialised scratch: no state is kept
+// between steps. So the cost of a row is proportional to its tokens, and neither batching nor preemption
+// changes the result.
 void apply_penalties(const KnownTokens& tokens,
                      const SampleParams& params,
                      float* logits,

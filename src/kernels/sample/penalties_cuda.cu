@@ -10,9 +10,9 @@ namespace {
 constexpr int32_t kThreads = 512;
 
 // Formula: bit id of mask(row) = id occurs in the row's prompt.
-// Shapes: mask [n, mask_words] u32; rows without a repetition penalty are left as they are.
-// Mapping: a block per row, its mask in shared memory, prompt tokens over the threads.
-// Bytes moved: the prompt once, which may be over PCIe; vocab / 8 bytes written.
+// Shapes: mask [n, mask_words] u32; not written for rows without a repetition penalty.
+// Mapping: a CTA per row, its mask in shared memory, prompt tokens over the threads.
+// Bytes moved: the prompt once, possibly over PCIe; vocab / 8 bytes written.
 __global__ void __launch_bounds__(kThreads) prompt_mask_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch, uint32_t rules) {
   extern __shared__ uint32_t mask[];

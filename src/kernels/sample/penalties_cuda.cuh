@@ -8,21 +8,21 @@
 
 namespace warprow::cuda {
 
-// The rules on tokens without a copy of the row: the block that has a tile in registers notes for
-// each of its tokens what the rules say, in an entry of shared memory. Prompt tokens, which lie in
-// host memory, come as a bit mask that prompt_mask made once for all tiles.
+// Applies the rules on tokens without a copy of the row. The CTA that has a tile in registers collects the
+// rules for each of its tokens in an entry in shared memory. Prompt tokens are in host memory; prompt_mask
+// turns them into a bit mask once for all tiles.
 
-// Bits of an entry; those below count outputs.
-constexpr int32_t kMaskedBit = INT32_MIN;  // not allowed, completes a bad word, or stops too soon
+// Bits of an entry. The lower bits count outputs.
+constexpr int32_t kMaskedBit = INT32_MIN;  // not allowed, completes a bad word, or a stop id
 constexpr int32_t kBiasBit = 1 << 30;
 constexpr int32_t kCountBits = kBiasBit - 1;
 
-// Whether the row's prompt matters.
+// Whether the rules of this row need its prompt.
 __device__ inline bool needs_prompt(const SampleArgs& args, const RowPlan& plan) {
   return plan.penalties && args.params(plan.row).repetition_penalty != 1.0F;
 }
 
-// Calls f with the tokens at [begin, end), spread over the block's threads.
+// Calls f with the tokens at [begin, end), distributed over the CTA's threads.
 template <int32_t kThreads, typename F>
 __device__ void for_each_token(const KnownTokens& tokens, int32_t begin, int32_t end, const F& f) {
   constexpr int32_t kBatch = 4;  // loads in flight
@@ -41,12 +41,12 @@ __device__ void for_each_token(const KnownTokens& tokens, int32_t begin, int32_t
   }
 }
 
-// The entries of a tile's tokens, from `first` on.
+// The entries of a tile's tokens; the tile begins at token `first`.
 struct TileEntries {
   int32_t* entries;  // shared [kTileTokens]
   int32_t first;
 
-  // The token's entry, or null if it is not the tile's: ids may be outside the vocabulary too.
+  // The token's entry, or null if it is not in the tile. Ids may be outside the vocabulary.
   __device__ int32_t* of(int32_t token) const {
     const uint32_t at = static_cast<uint32_t>(token) - static_cast<uint32_t>(first);
     return at < static_cast<uint32_t>(kTileTokens) ? entries + at : nullptr;
@@ -58,12 +58,12 @@ struct TileEntries {
   }
 };
 
-// The row's lists; only of one that has some.
+// The row's lists. Precondition: the row has lists.
 __device__ inline TokenListsView lists_of(const SampleArgs& args, const RowPlan& plan) {
   return token_lists_at(args.token_lists + plan.row * args.token_lists_stride);
 }
 
-// All threads of the block. Allowed ids come before all else, which sets bits.
+// All threads of the CTA. Must run before the other rules, because it overwrites entries and they set bits.
 __device__ inline void fill_allowed(const TokenListsView& lists, const TileEntries& tile) {
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < lists.num_allowed; i += kTileThreads) {
     if (int32_t* entry = tile.of(lists.allowed[i])) {
@@ -73,8 +73,8 @@ __device__ inline void fill_allowed(const TokenListsView& lists, const TileEntri
   __syncthreads();
 }
 
-// Biased tokens, and those that would complete a bad word: a thread for every kTileThreads-th word.
-// The words' lengths lead from one to the next, so all threads walk the list.
+// Marks biased tokens and those that would complete a bad word; each thread checks every kTileThreads-th
+// word. A word's length leads to the next word, so every thread walks the whole list.
 __device__ inline void fill_lists(const TokenListsView& lists,
                                   const KnownTokens& tokens,
                                   const TileEntries& tile) {
@@ -94,7 +94,8 @@ __device__ inline void fill_lists(const TokenListsView& lists,
   }
 }
 
-// All threads of the block: fills entries [kTileTokens] in shared memory for tokens from `first`.
+// All threads of the CTA: fills entries [kTileTokens] in shared memory for the tile's tokens, from `first`
+// on.
 __device__ inline void fill_entries(const SampleArgs& args,
                                     const RowPlan& plan,
                                     int32_t first,
@@ -129,7 +130,7 @@ __device__ inline void fill_entries(const SampleArgs& args,
   __syncthreads();
 }
 
-// The bias of a token that has one: ids ascend, so half of them are ruled out by each look.
+// The bias of a token that has one, by binary search: ids ascend.
 __device__ inline float bias_of(const TokenListsView& lists, int32_t token) {
   int32_t at = 0;
   for (int32_t end = lists.num_biases; end - at > 1;) {
@@ -141,8 +142,8 @@ __device__ inline float bias_of(const TokenListsView& lists, int32_t token) {
   return __int_as_float(lists.biases[2 * at + 1]);
 }
 
-// A logit under the rules on tokens. What masks comes first in their order, and -inf stays -inf
-// under the others, so it can be put last.
+// A logit under the rules on tokens. Masks come first in the rules' order, and the other rules keep -inf, so
+// one mask test at the start is enough.
 __device__ inline float changed_logit(const SampleArgs& args,
                                       const RowPlan& plan,
                                       const SampleParams& params,

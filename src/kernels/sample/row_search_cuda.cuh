@@ -7,8 +7,8 @@
 
 namespace warprow::cuda {
 
-// Searches of one block in one row. The scan's group maxima say which groups can have what is
-// looked for, so a search for large values reads little of the row.
+// Searches by one CTA in one row. The scan's group maxima tell which groups can contain a match, so a search
+// for large values reads little of the row.
 
 constexpr int32_t kFinishThreads = 512;
 constexpr int32_t kMaxGroups = num_tiles(kMaxVocab) * kTileThreads;
@@ -16,18 +16,18 @@ constexpr int32_t kBinBits = 11;
 constexpr int32_t kBins = 1 << kBinBits;
 
 struct SearchShared {
-  union {  // never wanted together
+  union {  // not used at the same time
     TokenKey keys[kMaxKeys];
     uint32_t bins[kBins];
   };
-  uint16_t groups[kMaxGroups];  // those to read
+  uint16_t groups[kMaxGroups];  // groups to read
   int32_t num_groups;
   int32_t num_keys;
   int32_t counts[3];
   unsigned long long sum;
 };
 
-// A row's values with what a search needs. Values are logits / divisor, where that is not 1.
+// A row's values and what a search needs. Values are logits / divisor, unless the divisor is 1.
 struct SearchRow {
   LogitRow logits;
   const float* group_max;  // of the logits  [num_groups]
@@ -40,7 +40,7 @@ struct SearchRow {
   __device__ TokenKey key(int32_t id) const { return token_key(value(logits.x[id]), id); }
 };
 
-// Lists the groups whose maximum reaches `lower`, about in order; returns their number.
+// Lists the groups whose maximum is at least `lower`, roughly in order. Returns their number.
 __device__ inline int32_t list_groups(SearchShared& shared, const SearchRow& row, float lower) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -55,7 +55,7 @@ __device__ inline int32_t list_groups(SearchShared& shared, const SearchRow& row
 #pragma unroll
     for (int32_t b = 0; b < kBatch; ++b) {
       const int32_t g = first + b * kFinishThreads + thread;
-      max[b] = g < row.num_groups ? row.group_max[g] : __int_as_float(-1);  // NaN reaches nothing
+      max[b] = g < row.num_groups ? row.group_max[g] : __int_as_float(-1);  // NaN: never listed
     }
 #pragma unroll
     for (int32_t b = 0; b < kBatch; ++b) {
@@ -77,8 +77,8 @@ __device__ inline int32_t list_groups(SearchShared& shared, const SearchRow& row
   return shared.num_groups;
 }
 
-// Calls f(logits, id) with tokens id .. id + 3 of all groups whose maximum's value reaches `lower`;
-// -inf behind the row's end.
+// Calls f(logits, id) with tokens id .. id + 3 of all groups whose maximum, as a value, is at least `lower`;
+// -inf past the row's end.
 template <typename F>
 __device__ void for_each_four(SearchShared& shared, const SearchRow& row, float lower, const F& f) {
   const int32_t groups = list_groups(shared, row, lower);
@@ -93,7 +93,7 @@ __device__ void for_each_four(SearchShared& shared, const SearchRow& row, float 
     for (int32_t b = 0; b < kBatch; ++b) {
       const int32_t item = first + b * kFinishThreads;
       id[b] = row.logits.vocab;
-      if (item < items) {  // item / groups: exact, numbers are far under 2^23
+      if (item < items) {  // item / groups, exact because the numbers are far below 2^23
         const auto part = static_cast<int32_t>((static_cast<float>(item) + 0.5F) * per_part);
         const int32_t g = shared.groups[item - part * groups];
         id[b] = g / kTileThreads * kTileTokens + part * kPartTokens + g % kTileThreads * 4;
@@ -108,7 +108,7 @@ __device__ void for_each_four(SearchShared& shared, const SearchRow& row, float 
   }
 }
 
-// Calls f(value, id) with all tokens of value >= lower.
+// Calls f(value, id) for all tokens with value >= lower.
 template <typename F>
 __device__ void for_each_at_least(SearchShared& shared,
                                   const SearchRow& row,
@@ -125,8 +125,8 @@ __device__ void for_each_at_least(SearchShared& shared,
   });
 }
 
-// The largest number that `count(number)` says at least k of something reach, or one that exactly k
-// reach. The count is the same in all threads.
+// The largest number for which count(number) >= k, or one for which it is exactly k. The count is the same in
+// all threads.
 template <typename Count>
 __device__ float largest_reached(int32_t k, const Count& count) {
   uint32_t reached = 0;
@@ -142,8 +142,8 @@ __device__ float largest_reached(int32_t k, const Count& count) {
   return from_ordered(reached);
 }
 
-// A value that at least k tokens reach and few more: the k-th largest of maxima, of all groups of a
-// thread where k is small, else of single groups. -inf where there are not that many.
+// A value that at least k tokens reach, and few more. It is the k-th largest maximum: of all groups of a
+// thread if k is small, else of single groups. -inf if there are not that many.
 __device__ inline float value_reached_by(SearchShared& shared, const SearchRow& row, int32_t k) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (k <= kFinishThreads / 2) {
@@ -163,8 +163,8 @@ __device__ inline float value_reached_by(SearchShared& shared, const SearchRow& 
     shared.counts[thread] = 0;
   }
   __syncthreads();
-  int32_t turn =
-      0;  // one barrier a turn: a count is read in its own and cleared in the next but one
+  // One barrier per iteration: a count is read in its own iteration and cleared two iterations later.
+  int32_t turn = 0;
   const float logit = largest_reached(k, [&](uint32_t least) {
     int32_t n = 0;
     for (int32_t g = thread; g < row.num_groups; g += kFinishThreads) {
@@ -183,8 +183,8 @@ __device__ inline float value_reached_by(SearchShared& shared, const SearchRow& 
   return row.value(logit);
 }
 
-// Puts the keys of the tokens with value >= lower that `wanted` lets through into shared.keys, in
-// no order, and returns their number; some are missing if that is above kMaxKeys.
+// Collects the keys of the tokens with value >= lower for which wanted(key) is true in shared.keys, in no
+// order. Returns their number; if it exceeds kMaxKeys, some keys are missing.
 template <typename Wanted>
 __device__ int32_t
 collect(SearchShared& shared, const SearchRow& row, float lower, const Wanted& wanted) {
@@ -206,7 +206,7 @@ collect(SearchShared& shared, const SearchRow& row, float lower, const Wanted& w
   return shared.num_keys;
 }
 
-// Sorts shared.keys[0, count): bitonic, over the next power of two.
+// Sorts shared.keys[0, count) by a bitonic sort over the next power of two.
 __device__ inline void sort_keys(SearchShared& shared, int32_t count) {
   int32_t n = 2;
   while (n < count) {

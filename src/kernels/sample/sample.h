@@ -12,15 +12,15 @@
 
 namespace warprow {
 
-// Errors that a logits row can bring.
+// Errors of a logits row.
 enum class SampleError : int32_t {
   kNone = 0,
   kBadLogits = 1,   // a NaN, or no finite maximum
-  kNothingLeft = 2  // the rules on tokens left -inf everywhere
+  kNothingLeft = 2  // the rules on tokens set every logit to -inf
 };
 
-// What logprobs report, by the names of vLLM's logprobs_mode. "Processed" is behind every rule:
-// divided by the temperature, -inf for a token that could not be drawn.
+// What logprobs report, named as in vLLM's logprobs_mode. "Processed" is after every rule: divided by the
+// temperature, -inf for a token that could not be drawn.
 enum class LogprobsMode : uint8_t {
   kRawLogprobs,
   kRawLogits,
@@ -34,47 +34,44 @@ WR_HD constexpr bool is_logits(LogprobsMode mode) {
   return mode == LogprobsMode::kRawLogits || mode == LogprobsMode::kProcessedLogits;
 }
 
-// What a batch asks of the sampler. Backends may skip a rule that no row asks for; one set too many
-// changes nothing.
+// The rules that a batch needs. Backends may skip rules that no row needs. A superfluous bit does not change
+// results.
 enum SampleRules : uint32_t {
   kSampleRandom = 1,       // a row with a temperature
   kSampleCut = 2,          // a random row with top_k, top_p or min_p
-  kSampleLogprobs = 4,     // a row that wants logprobs
+  kSampleLogprobs = 4,     // a row that reports logprobs
   kSamplePenalties = 8,    // a row with a penalty or min_tokens
   kSampleTokenLists = 16,  // a row with allowed ids, bad words or biases
 };
 inline constexpr uint32_t kAllSampleRules = 31;
 
-// Draws one token per logits row, or reports on a given one. The rules stand in their own files, in
-// their order: raw logprobs (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h),
-// min_tokens (min_tokens.h), biases (logit_bias.h), penalties (penalties.h), greedy or temperature
-// (temperature.h), min_p (min_p.h), top-k and top-p (top_k_top_p.h), the draw (gumbel.h), processed
-// logprobs.
+// Draws one token per logits row, or reports on a given one. Each rule has its own file. Their order: raw
+// logprobs (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h), min_tokens (min_tokens.h),
+// biases (logit_bias.h), penalties (penalties.h), greedy or temperature (temperature.h), min_p (min_p.h),
+// top-k and top-p (top_k_top_p.h), the draw (gumbel.h), processed logprobs.
 //
-// Formula: greedy: the largest logit, lowest id at ties. Else x = logit / temperature and the
-//   survivor with the largest x + gumbel(seed, position, id).
-// Shapes: logits [n, vocab] (row stride free); logit_row [n] indexes params, negative: yields no
-//   token; logit_pos [n] is the position of the logits' input token; sampled, logprob, rank, error
-//   [n]; top_ids, top_logprobs [n, max_top].
-// Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: blocks per tile of a row, then a
-//   block per row (sample_stages_cuda.h).
-// Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache; with
-//   rules on tokens a copy of the row and three passes over the row's tokens besides. CUDA: one
-//   pass, a second one for rows with top_p alone and flat logits; processed logprobs read a row
-//   several times.
-// Numerics: a row's result depends on that row alone. Raw logits stay untouched. Log-probabilities
-//   and the nucleus' mass are summed in double over float terms.
-// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has
-//   sample_scratch_bytes. Rows without a token get sampled -1, those with an error -error; where no
-//   logprob is asked, logprob is 0 and rank 0; the first unused column of top_ids is -1, those
-//   behind it stay as they are.
+// Formula: greedy: the largest logit, lowest id at ties. Otherwise x = logit / temperature, and the token is
+//   the survivor with the largest x + gumbel(seed, position, id).
+// Shapes: logits [n, vocab] (any row stride); logit_row [n] indexes params, negative: the row yields no
+//   token; logit_pos [n] is the position of the logits' input token; sampled, logprob, rank, error [n];
+//   top_ids, top_logprobs [n, max_top].
+// Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: a CTA per tile of a row, then a CTA per
+//   row (sample_stages_cuda.h).
+// Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache. Rules on tokens
+//   add a copy of the row and three passes over the row's tokens. CUDA: one pass, a second one for rows with
+//   top_p alone and flat logits; processed logprobs read a row several times.
+// Numerics: a row's result depends on that row alone. Raw logits are not modified. Log-probabilities and the
+//   nucleus' mass are summed in double over float terms.
+// Preconditions: parameters in their ranges (wire/sampling_params.h); scratch has sample_scratch_bytes. Rows
+//   without a token get sampled -1, rows with an error -error. Without logprobs, logprob is 0 and rank 0. The
+//   first unused column of top_ids is -1; later columns are not written.
 // Origin: Gumbel-max as in Maddison et al., "A* Sampling", 2014; the order of rules is vLLM's.
 struct SampleArgs {
   View<const float, 2> logits;
   View<const int32_t, 1> logit_row;
   View<const int32_t, 1> logit_pos;
   View<const SampleParams, 1> params;
-  TokenHistory tokens;  // by the rows that logit_row names; empty: no rules on tokens
+  TokenHistory tokens;  // indexed by logit_row; empty: no rules on tokens
   // i32 [rows, stop_ids_stride]  a count, then ids; read for rows with min_tokens
   const int32_t* stop_ids = nullptr;
   int64_t stop_ids_stride = 0;
@@ -88,8 +85,8 @@ struct SampleArgs {
   View<float, 2> top_logprobs;
   View<int32_t, 1> error;  // SampleError
   LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
-  // i32 [n]  If there: the token that each row reports on, with the num_given_top likeliest. None is
-  // drawn, no rule applies, nothing is read of logit_row, logit_pos and params; the mode is a raw one.
+  // i32 [n] or empty. If set: each row reports on this token and on the num_given_top most likely ones. No
+  // token is drawn, no rule applies, and logit_row, logit_pos and params are not read. The mode must be raw.
   View<const int32_t, 1> given;
   int32_t num_given_top = 0;
   View<std::byte, 1> scratch;
@@ -98,10 +95,10 @@ struct SampleArgs {
 
 WR_OP(sample, SampleArgs);
 
-// What every backend demands of its arguments: one entry of each array for each logits row.
+// Checks that each array has one entry for each logits row. All backends call it.
 void check_sample_shapes(const SampleArgs& args);
 
-// num_workers: of the CPU's pool; max_rows: logits rows of the largest step.
+// num_workers: of the CPU's pool. max_rows: logits rows of the largest step.
 namespace cpu {
 size_t sample_scratch_bytes(int64_t vocab, int32_t num_workers);
 }

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-// One worker's scratch: keys [V] u64, values [V], changed logits [V], group maxima and a copy of
-// them. Token counts share the keys' place: they are done with before the first key.
+// One worker's scratch: keys [V] u64, values [V], changed logits [V], group maxima and a copy of them. Token
+// counts share memory with the keys: their last use is before the first key.
 int64_t worker_bytes(int64_t vocab) {
   const int64_t groups = cpu::num_max_groups(static_cast<int32_t>(vocab));
   return round_up<int64_t>(vocab * 8, kAlign) + 2 * round_up<int64_t>(vocab * 4, kAlign) +
@@ -77,7 +77,7 @@ WorkerScratch cut_scratch(std::byte* scratch, int64_t vocab, int32_t worker) {
   return s;
 }
 
-// Divides the row by the temperature; group maxima follow, since division keeps the order.
+// Divides the row by the temperature, and the group maxima too, since division keeps the order.
 void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& scratch) {
   const float divisor = effective_temperature(temperature);
   if (divisor == 1.0F) {
@@ -91,8 +91,8 @@ void apply_temperature(TokenRow& row, float temperature, const WorkerScratch& sc
   row.max /= divisor;
 }
 
-// The survivor with the largest score: tokens up to `last` in the order of keys, which row.keys[0,
-// count) holds if they are few.
+// The survivor with the largest score. Survivors are the tokens with keys up to `last`; row.keys[0, count)
+// contains them if count is small.
 int32_t draw_up_to(const TokenRow& row, const GumbelDraw& draw, int32_t count, TokenKey last) {
   if (count > kShortList) {
     return row.loops->draw_gumbel(draw);
@@ -113,7 +113,7 @@ int32_t draw_up_to(const TokenRow& row, const GumbelDraw& draw, int32_t count, T
   return best_id;
 }
 
-// Returns the token and in `cut` which ones could have been drawn, besides argmax.
+// Returns the token. Sets `cut` to the tokens that could have been drawn, besides argmax.
 int32_t draw_token(
     const TokenRow& row, const SampleParams& params, int32_t argmax, int32_t position, Cut& cut) {
   float lower = std::numeric_limits<float>::lowest();  // -inf never survives
@@ -150,7 +150,7 @@ struct Sample {
   SampleArgs args;
   SampleLoops loops;
 
-  // Column `at` is the first unused one.
+  // Terminates row i's columns; `at` is the first unused one.
   void end_columns(int64_t i, int32_t at) const {
     if (at < args.top_ids.shape[1]) {
       args.top_ids(i, at) = -1;
@@ -166,7 +166,7 @@ struct Sample {
     end_columns(i, 0);
   }
 
-  // The lists of a row that has some.
+  // The row's lists. Precondition: the row has lists.
   [[nodiscard]] TokenListsView lists_of(int32_t source) const {
     return token_lists_at(args.token_lists + source * args.token_lists_stride);
   }
@@ -175,7 +175,7 @@ struct Sample {
     return is_logits(args.logprobs_mode) ? 0.0 : log_sum_exp(row);
   }
 
-  // Those beside the row's own token: of the ids that it names, or of the likeliest.
+  // Writes the columns: the ids that the row names, or the most likely tokens.
   void write_columns(int64_t i, const TokenRow& row, double lse) const {
     const auto columns = static_cast<int32_t>(args.top_ids.shape[1]);
     int32_t* const ids = args.top_ids.row(i);
@@ -198,7 +198,7 @@ struct Sample {
     args.rank(i) = token_rank(row, token);
   }
 
-  // Points `row` to a copy of its logits under the rules on tokens, if they change anything.
+  // Points `row` to a copy of its logits with the rules on tokens applied, if any of them applies.
   SampleError apply_token_rules(int64_t i,
                                 TokenRow& row,
                                 int32_t& argmax,
@@ -227,7 +227,7 @@ struct Sample {
     return error_of(facts);
   }
 
-  // Of logits that the rules on tokens have changed.
+  // The error of logits after the rules on tokens.
   static SampleError error_of(const RowFacts& facts) {
     if (!facts.has_nan && std::isfinite(facts.max)) {
       return SampleError::kNone;

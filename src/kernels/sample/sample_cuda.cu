@@ -5,7 +5,7 @@
 
 namespace warprow::cuda {
 
-// One read of the logits by many blocks, then one block per row for what is left.
+// Many CTAs read the logits once; then one CTA per row does the rest.
 void sample(Stream& stream, const SampleArgs& args) {
   const int64_t n = args.logits.shape[0];
   const int64_t vocab = args.logits.shape[1];

@@ -8,7 +8,7 @@
 namespace warprow::cuda {
 namespace {
 
-// What the tiles of a row say together.
+// The results of a row's tiles, combined.
 struct RowFacts {
   float raw_max;
   float max;
@@ -17,7 +17,7 @@ struct RowFacts {
   double lse;         // of the raw logits
   double scaled_sum;  // of e^((x - max) / divisor)
 
-  // NaN, or no finite maximum, before or behind the rules on tokens.
+  // NaN, or no finite maximum, before or after the rules on tokens.
   __device__ bool bad() const { return !isfinite(raw_max) || !isfinite(max); }
 };
 
@@ -70,7 +70,7 @@ __device__ RowFacts row_facts(const TileResult* tiles, int32_t n, const RowPlan&
   return facts;
 }
 
-// One thread: the outputs of a row without a token.
+// One thread: the outputs of a row that yields no token.
 __device__ void clear_outputs(const SampleArgs& args, int64_t i) {
   args.sampled(i) = -1;
   args.logprob(i) = 0.0F;
@@ -82,7 +82,7 @@ __device__ void clear_outputs(const SampleArgs& args, int64_t i) {
   }
 }
 
-// One thread: the token of a row without a cut.
+// One thread: writes the token of a row without a cut.
 __device__ void write_token(const SampleArgs& args,
                             const RowPlan& plan,
                             int64_t i,
@@ -97,7 +97,7 @@ __device__ void write_token(const SampleArgs& args,
   }
 }
 
-constexpr int32_t kPlainRows = 4;  // of a block, a warp each
+constexpr int32_t kPlainRows = 4;  // rows of a CTA, one a warp
 
 // Formula: the tiles' maximum, or for a random row their best score; lowest id at ties.
 // Shapes: tiles [n, tiles]; sampled, logprob, rank, error [n]; top_ids, top_logprobs [n, max_top].
@@ -125,14 +125,13 @@ __global__ void __launch_bounds__(kPlainRows * 32) finish_plain_kernel(
 
 // Formula: cuts, draw and logprobs in the order of sample.h.
 // Shapes: as above; logits [n, vocab] f32, group maxima [n, tiles * 256].
-// Mapping: a block per row; the group maxima lead it to the tokens that matter. A top_k up to
-//   kListTopK is sorted in shared memory; other cuts test the scan's draw and draw again from less
-//   where it fails (draw_cuda.cuh).
-// Bytes moved: 4 per 32 tokens and the groups of large logits; in the worst case the row several
-//   times.
-// Numerics: masses in units of 2^-31 summed as integers, scores and logprobs in double: the same
-//   in every run and batch.
-// Preconditions: behind scan. Origin: own.
+// Mapping: a CTA per row. It reads only groups with a large maximum. A top_k up to kListTopK is sorted in
+//   shared memory. Other cuts test the scan's draw; where the test fails, they draw again from fewer tokens
+//   (draw_cuda.cuh).
+// Bytes moved: 4 per 32 tokens and the groups of large logits; in the worst case the row several times.
+// Numerics: masses in units of 2^-31 summed as integers, scores and logprobs in double: the same in every run
+//   and batch.
+// Preconditions: runs after scan. Origin: own.
 __global__ void __launch_bounds__(kFinishThreads, 1) finish_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ FinishShared shared;

@@ -8,37 +8,37 @@
 
 namespace warprow::cuda {
 
-// How the CUDA sampler cuts a row, and what it keeps in scratch. No CUDA header here: a build
-// without CUDA plans memory with it too.
+// How the CUDA sampler splits a row into tiles, and its arrays in scratch. No CUDA header here: a build
+// without CUDA also plans memory with it.
 //
-// A tile of a row is read by one block, a group of a tile by one thread: group t has the tokens
-// first + part * 1024 + 4 * t + {0, 1, 2, 3} of every part.
+// One CTA reads a tile of a row, one thread a group of a tile. Group t has the tokens first + part * 1024 + 4
+// * t + {0, 1, 2, 3} of every part.
 constexpr int32_t kTileThreads = 256;
 constexpr int32_t kTileParts = 8;
 constexpr int32_t kPartTokens = 4 * kTileThreads;
 constexpr int32_t kGroupTokens = 4 * kTileParts;
 constexpr int32_t kTileTokens = kTileParts * kPartTokens;
-constexpr int64_t kMaxVocab = 48 * 1024 * 8;  // a bit each in a block's shared memory
+constexpr int64_t kMaxVocab = 48 * 1024 * 8;  // one bit each in a CTA's shared memory
 
 WR_HD constexpr int32_t num_tiles(int64_t vocab) {
   return static_cast<int32_t>((vocab + kTileTokens - 1) / kTileTokens);
 }
 
-// What the scan found in a tile. "Raw" is before penalties and min_tokens, the rest behind them.
+// The scan's results for a tile. "Raw" is before the rules on tokens, the other fields are after them.
 struct alignas(16) TileResult {
   float raw_max;   // NaN if the tile has one
   float raw_sum;   // of e^(x - raw_max); rows with logprobs
   float max;       // NaN if the tile has one
   int32_t argmax;  // the lowest id of a maximum
-  double score;    // the best gumbel_score and its token; random rows without a cut
+  double score;    // the best gumbel_score and its token; rows with RowPlan::drawn
   int32_t drawn;
   float scaled_sum;  // of e^((x - max) / temperature); rows with top_p alone
 };
 
-// How many tokens are tested at a time for whether they survive a cut.
+// Number of tokens that are tested at a time for whether they survive a cut.
 constexpr int32_t kTested = 4;
 
-// What stands in a tile before each of the row's best-scored tokens; rows whose cut is tested.
+// Mass of a tile's tokens that precede each of the row's best-scored tokens; for rows whose cut is tested.
 struct TileMasses {
   uint64_t before[kTested];
 };
@@ -55,7 +55,7 @@ struct SampleScratch {
   int64_t changed_stride;
 };
 
-// Cuts scratch of cuda::sample_scratch_bytes(vocab, rows).
+// Places the arrays in scratch of cuda::sample_scratch_bytes(vocab, rows).
 SampleScratch cut_sample_scratch(std::byte* scratch, int64_t vocab, int64_t rows);
 
 }  // namespace warprow::cuda

@@ -7,12 +7,11 @@
 
 namespace warprow::cpu {
 
-// Tokens whose maximum is kept together, so that a search for large values reads only promising
-// groups.
+// Tokens that share one maximum. A search for large values reads only groups whose maximum is large enough.
 constexpr int32_t kMaxGroup = 64;
 constexpr int32_t num_max_groups(int32_t n) { return (n + kMaxGroup - 1) / kMaxGroup; }
 
-// A token in an order: ascending keys are descending values, equal values by ascending id. No NaN.
+// A sort key of a token: ascending keys are descending values, then ascending ids. Not for NaN.
 using TokenKey = uint64_t;
 
 struct RowFacts {
@@ -30,14 +29,14 @@ struct Cut {
 struct GumbelDraw {
   const float* x;
   int32_t n;
-  int32_t first;  // a survivor to begin with, best the likeliest
+  int32_t first;  // the survivor to begin with, ideally the most likely
   Cut cut;
   uint64_t seed;
   uint32_t position;
   uint32_t purpose;
 };
 
-// The maximum of a row, and of each group of kMaxGroup.
+// Finds the maximum of a row, and of each group of kMaxGroup.
 WR_ISA_DECLARE(RowFacts, scan_row, (const float* x, int32_t n, float* group_max));
 // out[i] = x[i] / divisor.
 WR_ISA_DECLARE(void, divide_row, (const float* x, int32_t n, float divisor, float* out));
@@ -45,18 +44,18 @@ WR_ISA_DECLARE(void, divide_row, (const float* x, int32_t n, float divisor, floa
 WR_ISA_DECLARE(double, exp_row, (const float* x, int32_t n, float max, float* out));
 // The sum of e^(x[i] - max) over x[i] >= lower.
 WR_ISA_DECLARE(double, sum_exp, (const float* x, int32_t n, float max, float lower));
-// How many x[i] >= value.
+// The number of x[i] >= value.
 WR_ISA_DECLARE(int32_t, count_at_least, (const float* x, int32_t n, float value));
-// The keys of all x[i] >= lower, in the order of ids; returns their number. group_max is
-// scan_row's.
+// Collects the keys of all x[i] >= lower, in the order of ids. Returns their number. group_max is from
+// scan_row.
 WR_ISA_DECLARE(int32_t,
                collect_at_least,
                (const float* x, int32_t n, float lower, const float* group_max, TokenKey* keys));
 // The surviving token with the largest gumbel_score.
 WR_ISA_DECLARE(int32_t, draw_gumbel, (const GumbelDraw& d));
 
-// gumbel_score for draw_gumbel, compiled once for every instruction set: a token's score is the
-// same everywhere.
+// gumbel_score for draw_gumbel. It is compiled once for all instruction sets, so that a token's score is the
+// same with each.
 double draw_score(const GumbelDraw& d, int32_t token);
 
 // The loops of one instruction set.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/philox.h"  // for its constants: its functions would be built for this instruction set
+#include "base/philox.h"  // for its constants; its functions would be compiled for this instruction set
 #include "kernels/sample/sample_loops.h"
 #include "kernels/simd/vec.h"
 
 namespace warprow::cpu {
 namespace {
 
-// n lanes from x + i, the rest `fill`.
+// n lanes from x + i; the other lanes are `fill`.
 inline VecF load_part(const float* x, int32_t i, int32_t n, float fill) {
   return i + kLanes <= n ? load(x + i) : load_n(x + i, n > i ? n - i : 0, fill);
 }
@@ -19,7 +19,7 @@ inline TokenKey token_key(float value, int32_t id) {
   return static_cast<uint64_t>(~ascending) << 32 | static_cast<uint32_t>(id);
 }
 
-// 32 x 32 -> 64 bit products of all lanes by a constant, as high and low halves.
+// Multiplies all lanes by a constant, 32 x 32 -> 64 bits, into high and low halves.
 inline void multiply(VecU a, uint32_t constant, VecU& high, VecU& low) {
   const VecU m = splat(constant);
   const VecU64 even = mul_even(a, m);
@@ -29,8 +29,7 @@ inline void multiply(VecU a, uint32_t constant, VecU& high, VecU& low) {
   low = reinterpret_cast<VecU>((even & low_half) | (odd << 32));
 }
 
-// The random bits of tokens 4 * first_block .. + 4 * kLanes - 1, in their order (philox4x32_10 lane
-// by lane).
+// The random bits of tokens 4 * first_block .. + 4 * kLanes - 1, in their order (philox4x32_10 in each lane).
 inline void random_tokens(const GumbelDraw& d, uint32_t first_block, VecU (&bits)[4]) {
   VecU w0 = splat(d.position);
   VecU w1 = splat(d.purpose);
@@ -66,10 +65,10 @@ inline void random_tokens(const GumbelDraw& d, uint32_t first_block, VecU (&bits
   bits[3] = zip_high(c, e, lanes);
 }
 
-// An upper bound of gumbel_noise(bits), at most 0.07 too high where the noise is large. -log(1 - u)
-// >= u, so the noise is at most -ln u; and log2 of a float is at least its exponent plus its
-// mantissa's fraction, which is what its bits say when read as an integer. The low 8 bits of u are
-// dropped (u gets smaller), and a constant covers the rounding.
+// An upper bound of gumbel_noise(bits), at most 0.07 too high where the noise is large. -log(1 - u) >= u, so
+// the noise is at most -ln u. log2 of a float is at least its exponent plus its mantissa's fraction, and that
+// is the value of its bits read as an integer. The low 8 bits of u are dropped, which makes u smaller, and a
+// constant covers the rounding.
 inline VecF gumbel_bound(VecU bits) {
   constexpr float kLn2 = 0.693147180559945309F;
   const VecF u = __builtin_convertvector(reinterpret_cast<VecI>(bits >> 8), VecF);
@@ -77,7 +76,7 @@ inline VecF gumbel_bound(VecU bits) {
   return (151.0F + 1e-3F - log2_u) * kLn2;
 }
 
-// Scores at or under this cannot beat `best` whatever float rounding did.
+// Scores that are at most this cannot beat `best`, with a margin for float rounding.
 inline float beatable(double best) {
   const double size = best < 0 ? -best : best;
   return static_cast<float>(best - 1e-3 - 1e-6 * size);

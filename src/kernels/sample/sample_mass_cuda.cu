@@ -10,8 +10,8 @@
 namespace warprow::cuda {
 namespace {
 
-// A row under min_p alone: whether a token survives is known here, so a tile whose winner does not
-// gets the best one that does. All threads of the block.
+// For a row under min_p alone. Whether a token survives is known here, so if a tile's winner does not
+// survive, it is replaced by the tile's best survivor. All threads of the CTA.
 __device__ void redraw_tile(const SampleArgs& args,
                             const RowPlan& plan,
                             const LogitRow& logits,
@@ -33,7 +33,7 @@ __device__ void redraw_tile(const SampleArgs& args,
   };
   Tile<kTileThreads> tile(number);
   tile.load(kept);
-  __syncthreads();  // nobody is at the last tile's list any more
+  __syncthreads();  // all threads have finished with the previous tile's list
   if (threadIdx.x == 0) {
     list.clear();
   }
@@ -54,7 +54,7 @@ struct WeighShared {
   DrawList draws;
 };
 
-// The first warp: which tokens are tested, the row's best-scored winners.
+// The first warp: selects the tokens to test, which are the row's best-scored winners.
 __device__ void choose_tested(const TileResult* tiles,
                               int32_t num_tiles,
                               const float* x,
@@ -71,7 +71,7 @@ __device__ void choose_tested(const TileResult* tiles,
   }
 }
 
-// What of a tile stands in front of the wanted tokens. All threads of the block.
+// Sums the mass of a tile's tokens that precede the tested tokens. All threads of the CTA.
 __device__ void sum_tile_masses(const LogitRow& logits,
                                 float group_max,
                                 float max_logit,
@@ -116,15 +116,14 @@ __device__ void sum_tile_masses(const LogitRow& logits,
   }
 }
 
-// Formula: for each of the row's kTested best-scored tile winners, the mass (or, for a long top_k
-//   alone, the number) of the tile's tokens that stand in front of it; under min_p alone the tile's
-//   best draw that survives.
+// Formula: for each of the row's kTested best-scored tile winners, the mass of the tile's tokens that precede
+//   it (or their number, for a long top_k alone); under min_p alone, the tile's best draw that survives.
 // Shapes: logits [n, vocab] f32; masses [n, tiles, kTested] u64.
-// Mapping: a block for some tiles of a row, a thread per group of a tile; groups without a large
-//   logit are not read.
-// Bytes moved: at most the logits of rows with such a cut; other rows' blocks leave at once.
+// Mapping: a CTA for some tiles of a row, a thread per group of a tile; groups without a large logit are not
+//   read.
+// Bytes moved: at most the logits of rows with such a cut; the CTAs of other rows exit at once.
 // Numerics: exponentials to float precision in units of 2^-31 of the largest, summed as integers.
-// Preconditions: behind scan. Origin: own.
+// Preconditions: runs after scan. Origin: own.
 __global__ void __launch_bounds__(kTileThreads, 3) mass_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ WeighShared shared;
@@ -161,8 +160,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) mass_kernel(
 
 }  // namespace
 
-// About two blocks for each place on a GPU: most rows need nothing, so blocks must leave fast, and
-// the few that do should be many.
+// About two CTAs per CTA slot of a GPU. Most rows have nothing to do, so their CTAs must exit fast; the few
+// rows that do should have many CTAs.
 void launch_mass(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   constexpr int64_t kBlocks = 800;
   const int64_t n = args.logits.shape[0];

@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-// A row's sampling parameters as kernels read them. The layout is that of wire/sampling_params.h,
-// which this room may not include; the runner asserts that the two agree.
+// A row's sampling parameters for kernels. The layout is that of wire/sampling_params.h, which this room may
+// not include; the runner asserts that the two agree.
 struct alignas(16) SampleParams {
   float temperature = 0.0F;
   float top_p = 1.0F;

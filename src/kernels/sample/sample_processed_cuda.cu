@@ -13,7 +13,7 @@ struct ProcessedShared {
   double sums[kFinishThreads / 32];
 };
 
-// The largest of all threads' values, in every thread.
+// The maximum over all threads, in every thread.
 __device__ float block_max(ProcessedShared& shared, float mine) {
   const uint32_t bits = __reduce_max_sync(~0U, ordered(mine));
   __syncthreads();
@@ -28,7 +28,7 @@ __device__ float block_max(ProcessedShared& shared, float mine) {
   return from_ordered(static_cast<uint32_t>(shared.search.sum));
 }
 
-// The sum of all threads' values, in every thread, in an order that is always the same.
+// The sum over all threads, in every thread, in a fixed order.
 __device__ double block_sum(ProcessedShared& shared, double mine) {
 #pragma unroll
   for (int32_t step = 16; step > 0; step /= 2) {
@@ -46,8 +46,8 @@ __device__ double block_sum(ProcessedShared& shared, double mine) {
   return sum;
 }
 
-// Writes rule(value, id) of every token over `out`, where x may lie already, and its groups' maxima;
-// returns the largest.
+// Writes rule(value, id) of every token to `out`, which may be x, and the maxima of its groups. Returns the
+// maximum.
 template <typename Rule>
 __device__ float rewrite(ProcessedShared& shared,
                          const LogitRow& x,
@@ -65,7 +65,7 @@ __device__ float rewrite(ProcessedShared& shared,
       }
       const float4 v = x.four(id);
       const float4 to{rule(v.x, id), rule(v.y, id + 1), rule(v.z, id + 2), rule(v.w, id + 3)};
-      *reinterpret_cast<float4*>(out + id) = to;  // the row's stride has room for four
+      *reinterpret_cast<float4*>(out + id) = to;  // the row's stride is padded to four
       mine = fmaxf(mine, fmaxf(fmaxf(to.x, to.y), fmaxf(to.z, to.w)));
     }
     group_max[g] = mine;
@@ -74,7 +74,7 @@ __device__ float rewrite(ProcessedShared& shared,
   return block_max(shared, max);
 }
 
-// The key up to which tokens survive min_p, top_k and top_p: `row` has their values, divided by the
+// The largest key that survives min_p, top_k and top_p. `row` has the values after division by the
 // temperature.
 __device__ TokenKey last_survivor(SearchShared& shared, const SearchRow& row, const RowPlan& plan) {
   float lower = std::numeric_limits<float>::lowest();  // -inf never survives
@@ -86,7 +86,7 @@ __device__ TokenKey last_survivor(SearchShared& shared, const SearchRow& row, co
     last = kth_key(shared, row, lower, plan.top_k);
   }
   if (plan.top_p < 1.0F) {
-    // The first key with enough mass up to it: that of the likeliest token may be it.
+    // Binary search for the first key whose mass reaches the target. It may be the most likely token's key.
     const double target =
         static_cast<double>(plan.top_p) * static_cast<double>(mass_up_to(shared, row, last));
     TokenKey first = token_key(row.max, 0);
@@ -100,11 +100,11 @@ __device__ TokenKey last_survivor(SearchShared& shared, const SearchRow& row, co
   return last;
 }
 
-// Formula: logprobs.h, of the row as the draw saw it: divided by the temperature, -inf for tokens
-//   that did not survive. The token drawn survives whatever the rounding of masses says.
+// Formula: logprobs.h, of the row as the draw saw it: divided by the temperature, -inf for tokens that did
+//   not survive. The drawn token always survives, even if the rounding of masses excludes it.
 // Shapes: as for finish; the row is built in scratch.changed.
-// Mapping: a block per row. Bytes moved: the row several times; up to 60 times under top_p.
-// Numerics: as for finish. Preconditions: behind finish. Origin: own.
+// Mapping: a CTA per row. Bytes moved: the row several times; up to 60 times under top_p.
+// Numerics: as for finish. Preconditions: runs after finish. Origin: own.
 __global__ void __launch_bounds__(kFinishThreads, 1) processed_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
   __shared__ ProcessedShared shared;

@@ -14,13 +14,13 @@
 namespace warprow::cuda {
 
 constexpr float kLog2e = 1.442695041F;
-constexpr int32_t kMaxKeys = 2048;               // tokens that a block holds and sorts
-constexpr int32_t kListTopK = kMaxKeys * 3 / 4;  // leaves room for what a first look finds besides
+constexpr int32_t kMaxKeys = 2048;               // tokens that a CTA can hold and sort
+constexpr int32_t kListTopK = kMaxKeys * 3 / 4;  // leaves room for extra tokens of the first search
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A row's parameters as its kernels need them; all of them read the same from the same row.
+// A row's parameters for the kernels. Every kernel derives the same plan for a row.
 struct RowPlan {
-  int32_t row;       // that logit_row names; negative: no token is wanted
+  int32_t row;       // of logit_row; negative: the row yields no token
   int32_t position;  // of the logits' input token
   float divisor;     // of random rows
   int32_t top_k;     // 0: off
@@ -31,27 +31,27 @@ struct RowPlan {
   bool penalties;
   bool too_short;  // stop ids are masked
   bool lists;      // allowed ids, bad words or biases
-  bool processed;  // its logprobs are of what the rules leave
+  bool processed;  // logprobs are of the logits after all rules
 
   // Whether logits differ from the raw ones.
   __device__ bool changed() const { return penalties || too_short || lists; }
-  // Whether changed logits are wanted behind the scan.
+  // Whether the changed logits are needed after the scan.
   __device__ bool kept() const { return cut() || processed; }
-  // A random row that draws from a part of its tokens.
+  // A random row that draws from a subset of its tokens.
   __device__ bool cut() const { return random && (top_k > 0 || top_p < 1.0F || min_p > 0.0F); }
-  // Its top_k tokens fit into a block's list: no draw from all tokens is wanted.
+  // The top_k tokens fit into a CTA's list, so no draw from all tokens is needed.
   __device__ bool listed() const { return random && top_k > 0 && top_k <= kListTopK; }
-  // The scan draws from all its tokens.
+  // The scan draws from all tokens of the row.
   __device__ bool drawn() const { return random && !listed(); }
-  // Whether a token survives depends on what stands before it.
+  // Whether a token survives depends on the tokens before it.
   __device__ bool tested() const { return cut() && !listed() && (top_k > 0 || top_p < 1.0F); }
-  // The nucleus of all tokens: their mass is wanted.
+  // The nucleus over all tokens: needs their total mass.
   __device__ bool top_p_alone() const {
     return random && top_p < 1.0F && top_k == 0 && min_p == 0.0F;
   }
 };
 
-// The row whose parameters logits row i has; negative: no token is wanted.
+// The row of params for logits row i; negative: the row yields no token.
 __device__ inline int32_t params_row(const SampleArgs& args, int64_t i) {
   return args.given.empty() ? args.logit_row(i) : 0;
 }
@@ -96,7 +96,7 @@ __device__ inline RandomKey draw_key(const SampleArgs& args, const RowPlan& plan
   return {args.params(plan.row).seed, static_cast<uint32_t>(plan.position), RandomPurpose::kSample};
 }
 
-// A row of logits that may be read by four where its address allows.
+// A row of logits, which is read by fours if its address allows.
 struct LogitRow {
   const float* x;
   int32_t vocab;
@@ -107,7 +107,7 @@ struct LogitRow {
         vocab(static_cast<int32_t>(n)),
         aligned(reinterpret_cast<uintptr_t>(data) % sizeof(float4) == 0) {}
 
-  // Tokens id .. id + 3, -inf behind the end.
+  // Tokens id .. id + 3; -inf past the end.
   __device__ float4 four(int32_t id) const {
     if (aligned && id + 4 <= vocab) {
       return *reinterpret_cast<const float4*>(x + id);
@@ -117,7 +117,7 @@ struct LogitRow {
   }
 };
 
-// The larger; NaN if one is.
+// The maximum; NaN if one of them is NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -131,7 +131,7 @@ __device__ __forceinline__ float exp2_of(float x) {
   return r;
 }
 
-// Order-preserving integers of a float and a double that are no NaN.
+// Order-preserving mappings from float and double, except NaN, to integers.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0F);  // -0 equals +0
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;

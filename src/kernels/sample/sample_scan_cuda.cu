@@ -13,13 +13,13 @@ constexpr int32_t kWarps = kTileThreads / 32;
 constexpr uint32_t kSums = kSampleCut | kSampleLogprobs;
 constexpr uint32_t kTokenRules = kSamplePenalties | kSampleTokenLists;
 
-// Blocks that share a multiprocessor's registers.
+// CTAs that share an SM's registers.
 template <uint32_t kRules>
 constexpr int32_t kBlocks = (kRules & kTokenRules) != 0 ? 3 : 4;
 
 using ScanTile = Tile<kTileThreads>;
 
-// What each warp found in its part of the tile, as TileResult has it for the whole.
+// The warps' results for their parts of the tile, with the fields of TileResult.
 struct ScanShared {
   float raw_max[kWarps];
   float raw_sum[kWarps];
@@ -47,21 +47,21 @@ __device__ float sum_exp(const ScanTile& tile, float max, float divisor) {
   return sum;
 }
 
-// The rules on tokens for any four of a tile.
+// Applies the rules on tokens to any four tokens of a tile.
 struct ChangeFour {
   const SampleArgs& args;
   const RowPlan& plan;
   SampleParams params;
-  const uint32_t* prompt_mask;  // of the row; null: it does not matter
-  const int32_t* entries;       // the tile's
-  int32_t first;                // its first token
+  const uint32_t* prompt_mask;  // of the row; null: not needed
+  const int32_t* entries;       // of the tile
+  int32_t first;                // the tile's first token
 
-  // Which of the tokens id .. id + 3 the prompt has, a bit each.
+  // Which of the tokens id .. id + 3 occur in the prompt, a bit each.
   __device__ uint32_t in_prompt(int32_t id) const {
     return prompt_mask == nullptr ? 0 : prompt_mask[id / 32] >> (id % 32) & 0xfU;
   }
 
-  // x: of these tokens.
+  // x: the logits of these tokens.
   __device__ void operator()(int32_t id, uint32_t known, float (&x)[4]) const {
     const int4 entry = *reinterpret_cast<const int4*>(entries + (id - first));
     if ((entry.x | entry.y | entry.z | entry.w) == 0 && known == 0) {
@@ -75,7 +75,7 @@ struct ChangeFour {
   }
 };
 
-// in_prompt of all of a thread's groups, the first one's in the lowest bits: one wait for them all.
+// in_prompt of all groups of a thread, the first in the lowest bits. The loads are issued together.
 __device__ uint32_t known_in_tile(const ChangeFour& change, int64_t vocab, const ScanTile& tile) {
   uint32_t known = 0;
 #pragma unroll
@@ -86,7 +86,7 @@ __device__ uint32_t known_in_tile(const ChangeFour& change, int64_t vocab, const
   return known;
 }
 
-// Changes a tile, and keeps it in `out` unless that is null.
+// Applies the rules to a tile, and stores it in `out` unless that is null.
 __device__ void change_tile(
     const ChangeFour& change, uint32_t known, int64_t vocab, float* out, ScanTile& tile) {
 #pragma unroll
@@ -102,7 +102,7 @@ __device__ void change_tile(
     for (int32_t c = 0; c < 4; ++c) {
       tile.x[4 * part + c] = x[c];
     }
-    if (out != nullptr) {  // up to three floats behind the end: the row's stride has room
+    if (out != nullptr) {  // writes up to three floats past the end: the row's stride is padded
       *reinterpret_cast<float4*>(out + id) = {x[0], x[1], x[2], x[3]};
     }
   }
@@ -117,7 +117,7 @@ __device__ void over_warps(const Combine& combine) {
   }
 }
 
-// The first warp: puts the warps' findings together, in an order that is always the same.
+// The first warp: combines the warps' results, in a fixed order.
 template <uint32_t kRules>
 __device__ void write_result(const ScanShared& shared,
                              float divisor,
@@ -158,15 +158,15 @@ __device__ void write_result(const ScanShared& shared,
   }
 }
 
-// Formula: per tile of a row: maximum with its lowest id, sums of exponentials, the best
-//   gumbel_score; per group its maximum.
-// Shapes: logits [n, vocab] f32, row stride free; results [n, tiles], group maxima [n, tiles * 256].
-// Mapping: a block of 256 threads per tile of 8192 tokens, eight 16-byte loads to a thread, the
-//   tile stays in registers. What no row of the batch needs is not compiled into the instance.
+// Formula: per tile of a row: maximum with its lowest id, sums of exponentials, the best gumbel_score; per
+//   group its maximum.
+// Shapes: logits [n, vocab] f32, any row stride; results [n, tiles], group maxima [n, tiles * 256].
+// Mapping: a CTA of 256 threads per tile of 8192 tokens, eight 16-byte loads a thread; the tile stays in
+//   registers. The template instance contains only the rules that the batch needs.
 // Bytes moved: the logits once; 4 bytes per 32 tokens for rows with a cut or logprobs.
-// Numerics: exponentials to float precision, 8192 of them summed in float in a fixed tree. Draws
-//   are compared in double (gumbel.h); float bounds only rule out.
-// Preconditions: scratch of cuda::sample_scratch_bytes; with kSamplePenalties behind prompt_mask.
+// Numerics: exponentials to float precision, 8192 of them summed in float in a fixed tree. Draws are compared
+//   in double (gumbel.h); float bounds only rule tokens out.
+// Preconditions: scratch of cuda::sample_scratch_bytes; with kSamplePenalties, runs after prompt_mask.
 // Origin: own.
 template <uint32_t kRules>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<kRules>) scan_kernel(
@@ -276,8 +276,8 @@ void launch_rules(Stream& stream, const SampleArgs& args, const SampleScratch& s
 
 }  // namespace
 
-// Instances: with and without the draw, with and without cuts and sums of exponentials, with and
-// without rules on tokens.
+// Instances: with and without the draw, with and without cuts and sums of exponentials, with and without
+// rules on tokens.
 void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& scratch) {
   constexpr void (*kLaunch[])(Stream&, const SampleArgs&, const SampleScratch&) = {
       launch_rules<0>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain arithmetic outside the CUDA files, so that a build without CUDA plans for a GPU.
+// Plain arithmetic, kept out of the CUDA files, so that a build without CUDA can plan for a GPU.
 #include "base/math.h"
 #include "kernels/sample/sample.h"
 #include "kernels/sample/sample_layout_cuda.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kAlign = 256;
 
-// Calls take(bytes) for each array in its place and returns what it was given.
+// Calls take(bytes) for each array in order, and sets the array to the result.
 template <typename Take>
 SampleScratch lay_out(int64_t vocab, int64_t rows, const Take& take) {
   SampleScratch s{};

@@ -6,19 +6,18 @@
 
 namespace warprow::cuda {
 
-// The sampler's kernels in their order. Grids depend on shapes alone and which kernels run on
-// args.rules, so that a captured step can be replayed.
+// The sampler's kernels in their order. Grids depend on shapes alone, and the set of kernels on args.rules,
+// so that a captured step can be replayed.
 
-// Which tokens a row's prompt has; with kSamplePenalties.
+// Makes the bit mask of the tokens in a row's prompt; with kSamplePenalties.
 void launch_prompt_mask(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 // Reads every row once: maxima, sums, and the best draw of every tile.
 void launch_scan(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
-// Tests the best draws against cuts that depend on a whole row, draws again under min_p; with
-// kSampleCut.
+// Tests the best draws against cuts that depend on a whole row; draws again under min_p. With kSampleCut.
 void launch_mass(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
-// Puts tiles together, cuts, draws, and writes all outputs.
+// Combines the tiles, applies the cuts, draws, and writes all outputs.
 void launch_finish(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
-// Logprobs behind all rules; with kSampleLogprobs in a processed mode.
+// Logprobs after all rules; with kSampleLogprobs in a processed mode.
 void launch_processed(Stream& stream, const SampleArgs& args, const SampleScratch& scratch);
 
 }  // namespace warprow::cuda

@@ -7,7 +7,7 @@
 
 namespace warprow::cuda {
 
-// A tile of a row in the registers of a block.
+// A tile of a row in the registers of a CTA.
 
 __device__ __forceinline__ float warp_max(float v) {
 #pragma unroll
@@ -17,10 +17,10 @@ __device__ __forceinline__ float warp_max(float v) {
   return v;
 }
 
-// A thread's part: four tokens of each of kParts stretches of the tile.
+// A thread's part: four tokens of each of the tile's kParts parts.
 template <int32_t kThreads>
 struct Tile {
-  static constexpr int32_t kStep = 4 * kThreads;  // tokens of a stretch
+  static constexpr int32_t kStep = 4 * kThreads;  // tokens of a part
   static constexpr int32_t kParts = kTileTokens / kStep;
   static constexpr int32_t kTokens = 4 * kParts;
   float x[kTokens];
@@ -51,7 +51,7 @@ struct Tile {
     }
   }
 
-  // Of one stretch, and of all.
+  // The maximum of one part, and of all.
   __device__ float max_of(int32_t part) const {
     return max_or_nan(max_or_nan(x[4 * part], x[4 * part + 1]),
                       max_or_nan(x[4 * part + 2], x[4 * part + 3]));
@@ -65,7 +65,7 @@ struct Tile {
     return m;
   }
 
-  // The lowest id of this thread's that has the value, which one has.
+  // The lowest id of this thread's tokens with this value. Precondition: one of them has it.
   __device__ int32_t find(float value) const {
     int32_t j = kTokens - 1;
 #pragma unroll
@@ -76,7 +76,7 @@ struct Tile {
   }
 };
 
-// Tokens whose exact score is wanted.
+// Tokens that need an exact score.
 struct DrawList {
   static constexpr int32_t kEntries = 64;
   struct Entry {
@@ -84,20 +84,20 @@ struct DrawList {
     float x;
     int32_t token;
   };
-  uint32_t limit;  // ordered bound that a token must pass to be drawn
+  uint32_t limit;  // ordered bound: only tokens with a larger bound are drawn
   int32_t size;    // may be above kEntries
   Entry entries[kEntries];
   DrawShared rest;  // of the tokens without an entry
 
   __device__ void clear() {
-    limit = 0;  // as a float NaN, which rules out nothing
+    limit = 0;  // as a float NaN, which rules out no token
     size = 0;
     rest.clear();
   }
 };
 
-// What bounds the noise of each of a thread's groups of four tokens. It needs no logits, so it is made
-// while they are on their way.
+// Bounds of the noise of each of a thread's groups of four tokens. They need no logits, so they are computed
+// while the logits are being loaded.
 template <int32_t kThreads>
 struct TileNoise {
   float of[Tile<kThreads>::kParts];
@@ -110,12 +110,12 @@ struct TileNoise {
   }
 };
 
-// The best draw of a tile, in the first warp; all threads of the block, `list` was cleared before a
-// barrier. Four tokens have one bound, by the largest of their logits and of their noise. Each warp
-// goes by its largest bound: the best rough score of those four tokens sets the limit, and the
-// tokens whose own bounds pass it, seldom more than a few, are listed for the first warp.
+// The best draw of a tile, returned in the first warp. All threads of the CTA call it; `list` must be cleared
+// before an earlier barrier. Four tokens have one bound, from the largest of their logits and of their noise.
+// In each warp, the four tokens with the largest bound set the limit, by their best rough score. Tokens whose
+// own bound exceeds the limit, rarely more than a few, are listed for the first warp.
 //
-// reread(first) gives four tokens' logits again, which saves the registers of all.
+// reread(first) loads four tokens' logits again, which saves the registers for all of them.
 template <int32_t kThreads, typename Reread>
 __device__ Drawn draw_tile(const Tile<kThreads>& tile,
                            const TileNoise<kThreads>& noise,
@@ -131,7 +131,7 @@ __device__ Drawn draw_tile(const Tile<kThreads>& tile,
     bound = fmaxf(bounds[part], bound);
   }
   bound = warp_max(bound);
-  // Calls use(first, x, bits) with the groups of four whose bounds pass `least`.
+  // Calls use(first, x, bits) for the groups of four whose bounds exceed `least`.
   const auto for_each_above = [&](float least, const auto& use) {
     uint32_t parts = 0;
 #pragma unroll

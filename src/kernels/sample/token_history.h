@@ -8,10 +8,10 @@
 
 namespace warprow {
 
-// The tokens of all rows, and how many of them are what. Empty: no rule may look at them.
+// The tokens of all rows, and the lengths of their parts. Empty: no rule may read them.
 struct TokenHistory {
   RowTokens tokens;
-  // Of row 0; those of row i lie i * state_stride further.
+  // For row 0; row i's are i * state_stride further.
   const int32_t* prompt_len = nullptr;   // tokens that the user sent
   const int32_t* prefill_len = nullptr;  // tokens of the row's prefill; >= prompt_len
   int64_t state_stride = 1;
@@ -19,8 +19,8 @@ struct TokenHistory {
   [[nodiscard]] WR_HD bool empty() const { return prompt_len == nullptr; }
 };
 
-// The tokens of one row in front of the one to draw: [0, prompt_len) is its prompt, [prompt_len,
-// len) are its outputs, those before a preemption included.
+// The tokens of one row before the one to draw: [0, prompt_len) is its prompt, [prompt_len, len) are its
+// outputs, including those before a preemption.
 struct KnownTokens {
   RowTokens all;
   int64_t row;
@@ -34,8 +34,8 @@ struct KnownTokens {
     return pos < prefill_len ? all.prefill[cell] : all.later[cell];
   }
 
-  // Calls f with each token at [begin, len). An id may be outside the vocabulary: a row that failed
-  // keeps running until the host knows.
+  // Calls f with each token at [begin, len). An id may be outside the vocabulary: a row that failed keeps
+  // running until the host sees the error.
   template <typename F>
   WR_HD void for_each_from(int32_t begin, const F& f) const {
     for (int32_t pos = begin; pos < len; ++pos) {

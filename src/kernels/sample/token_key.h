@@ -8,7 +8,7 @@
 
 namespace warprow::cpu {
 
-// What collect_at_least packed into a key.
+// Unpack the keys of collect_at_least.
 inline int32_t key_id(TokenKey key) { return static_cast<int32_t>(key); }
 inline float key_value(TokenKey key) {
   const auto ascending = ~static_cast<uint32_t>(key >> 32);

@@ -7,7 +7,7 @@
 
 namespace warprow::cuda {
 
-// A token in an order: ascending keys are descending values, equal values by ascending id. No NaN.
+// A sort key of a token: ascending keys are descending values, then ascending ids. Not for NaN.
 using TokenKey = unsigned long long;
 
 __device__ __forceinline__ TokenKey token_key(float value, int32_t id) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t kBins = 512;  // of the histogram of log-probabilities
 
-// The last of the sorted keys that is needed to bring `mass` up to `target`.
+// Sorts the keys and returns the first one with which `mass` reaches `target`, or the last.
 TokenKey last_until(TokenKey* begin, TokenKey* end, float max, double mass, double target) {
   std::sort(begin, end);
   TokenKey* key = begin;
@@ -26,9 +26,9 @@ TokenKey last_until(TokenKey* begin, TokenKey* end, float max, double mass, doub
   return *key;
 }
 
-// The last of the first keys that reach `target`. For a long list a histogram over max - x finds
-// the bin in which the mass is reached: what lies before it is in, what lies behind it is out, and
-// only the bin itself has to be sorted.
+// The first key, in sorted order, with which the mass reaches `target`. For a long list, a histogram over max
+// - x finds the bin in which the mass is reached. Bins before it survive and bins after it do not, so only
+// that bin has to be sorted.
 TokenKey last_of_mass(const TokenRow& row, int32_t count, double target) {
   TokenKey* keys = row.keys;
   if (count <= kShortList) {
@@ -44,7 +44,7 @@ TokenKey last_of_mass(const TokenRow& row, int32_t count, double target) {
     return std::min(static_cast<int32_t>((row.max - x) * to_bin), kBins - 1);
   };
   double mass[kBins] = {};
-  int32_t last_bin = 0;  // that has a token
+  int32_t last_bin = 0;  // the last non-empty bin
   for (int32_t begin = 0; begin < count; begin += kMaxGroup) {
     float weights[kMaxGroup];
     const int32_t n = std::min(kMaxGroup, count - begin);
@@ -75,8 +75,7 @@ int32_t select_top_k(const TokenRow& row, int32_t k, float lower) {
   k = std::min(k, row.n);
   const int32_t groups = num_max_groups(row.n);
   if (k < groups) {
-    // At least k values reach the k-th largest group maximum, so nothing below it is among the
-    // first k.
+    // At least k values reach the k-th largest group maximum, so no smaller value is among the first k.
     std::copy_n(row.group_max, groups, row.group_copy);
     std::nth_element(
         row.group_copy, row.group_copy + (k - 1), row.group_copy + groups, std::greater<>());

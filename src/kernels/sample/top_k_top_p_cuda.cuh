@@ -7,11 +7,11 @@
 
 namespace warprow::cuda {
 
-// Which tokens top-k and top-p leave. Weights are integers, so that sums do not depend on the order
-// in which a block's threads come.
+// Survivors of top-k and top-p. Masses are integers, so that sums do not depend on the order of a CTA's
+// threads.
 
-constexpr float kMassBits = 31.0F;           // the likeliest token's mass is 2^31
-constexpr double kMassUnits = 2147483648.0;  // that is
+constexpr float kMassBits = 31.0F;           // log2 of the most likely token's mass
+constexpr double kMassUnits = 2147483648.0;  // 2^kMassBits
 
 __device__ __forceinline__ uint32_t mass_of(float value, float max) {
   return __float2uint_rn(exp2_of(fmaf(value - max, kLog2e, kMassBits)));
@@ -28,8 +28,8 @@ __device__ inline unsigned long long mass_up_to(SearchShared& shared,
   return block_sum(shared, mine);
 }
 
-// What stands in front of some tokens: their mass, or their number. Orders by logits, not by
-// values: where the temperature's division makes two equal, their ids do not count.
+// What precedes some tokens: its mass, or the number of its tokens. Tokens are ordered by logit, not by
+// value: if the temperature's division makes two values equal, their logits still decide, not their ids.
 struct Tested {
   float logit[kTested];  // infinity: no token
   int32_t id[kTested];
@@ -44,7 +44,7 @@ struct Tested {
     return v;
   }
 
-  // Adds the masses of four tokens; `scale`: log2(e) / divisor, or 0 where tokens are counted.
+  // Adds the masses of four tokens. `scale`: log2(e) / divisor, or 0 to count tokens.
   __device__ void add(const float (&logits)[4], int32_t first, float max_logit, float scale) {
     const float from = least();
 #pragma unroll
@@ -64,7 +64,7 @@ struct Tested {
   }
 };
 
-// Sums the masses of the tokens in front of those under test, in every thread.
+// Sums the masses of the tokens that precede those under test, in every thread.
 __device__ inline void sum_masses_before(SearchShared& shared,
                                          const SearchRow& row,
                                          bool by_mass,
@@ -79,7 +79,7 @@ __device__ inline void sum_masses_before(SearchShared& shared,
   }
 }
 
-// Of the sorted shared.keys[0, count) the number that has p of their mass: at least one.
+// The number of the sorted shared.keys[0, count) that have p of their mass; at least one.
 __device__ inline int32_t count_top_p(SearchShared& shared, int32_t count, float p, float max) {
   unsigned long long mine = 0;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kFinishThreads) {
@@ -113,8 +113,8 @@ __device__ inline int32_t count_top_p(SearchShared& shared, int32_t count, float
   return shared.num_keys;
 }
 
-// The bin in which the k-th of what the bins count is reached, -1 if there are fewer, and how many
-// lie in front of it. One warp's work, in all threads.
+// The bin that contains the k-th of all counted elements, -1 if there are fewer than k, and the number of
+// elements in earlier bins. One warp computes it; all threads get it.
 struct BinOf {
   int32_t bin;
   int32_t before;
@@ -151,8 +151,9 @@ __device__ inline BinOf bin_of_kth(SearchShared& shared, int32_t k) {
   return {shared.counts[0], shared.counts[1]};
 }
 
-// The k-th key of a row's tokens with value >= lower, or the last if there are fewer. For lists of
-// any length and any ties: the keys' range is cut into bins until a bin is one key. Seldom needed.
+// The k-th key of a row's tokens with value >= lower, or the last if there are fewer. Works for lists of any
+// length and any ties: the range of keys is split into bins repeatedly, until a bin is one key. Rarely
+// needed.
 __device__ __noinline__ inline TokenKey kth_key(SearchShared& shared,
                                                 const SearchRow& row,
                                                 float lower,
@@ -179,7 +180,7 @@ __device__ __noinline__ inline TokenKey kth_key(SearchShared& shared,
     k -= found.before;
     first += static_cast<TokenKey>(found.bin) << shift;
     last = min(last, first + ((TokenKey{1} << shift) - 1));
-    if (first >> 32 == last >> 32) {  // one value: what is left are ids
+    if (first >> 32 == last >> 32) {  // one value: only ids are left to search
       const auto last_id = static_cast<uint32_t>(row.logits.vocab - 1);
       last = min(last, (first & ~TokenKey{0xffffffff}) | last_id);
     }

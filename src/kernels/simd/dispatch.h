@@ -3,9 +3,9 @@
 
 #include "base/cpu_isa.h"
 
-// Hot loops are built three times (see simd/vec.h). WR_ISA_DECLARE(void, f, (int x)) declares
-// f_generic, f_avx2 and f_avx512; WR_ISA_PICK(f) is the one for cpu_isa(); WR_ISA_NAME(f) is the
-// one that the including file builds, which has set WR_ISA to its suffix.
+// Hot loops are compiled three times (see simd/vec.h). WR_ISA_DECLARE(void, f, (int x)) declares f_generic,
+// f_avx2 and f_avx512. WR_ISA_PICK(f) is the one for cpu_isa(). WR_ISA_NAME(f) is the name in the file that
+// includes the loops; that file sets WR_ISA to its suffix.
 #define WR_ISA_DECLARE(Result, name, params) \
   Result name##_generic params;              \
   Result name##_avx2 params;                 \

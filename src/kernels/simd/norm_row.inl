@@ -6,8 +6,7 @@
 namespace warprow::cpu {
 namespace {
 
-// The sum of squares of n values: four chains of vectors, then a tree; the order depends on n
-// alone.
+// The sum of squares of n values: four chains of vectors, then a tree. The order depends on n alone.
 inline float sum_of_squares(const float* x, int n) {
   VecF sum[4] = {};
   int i = 0;

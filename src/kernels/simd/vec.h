@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Vectors of floats as wide as the including file's instruction set: 16 lanes with AVX-512, 8 with
-// AVX2, else 4. A hot loop is written once against these (`<op>_loops.inl`) and compiled by its
-// `_avx512`, `_avx2` and `_generic` files.
+// Vectors of floats as wide as the including file's instruction set: 16 lanes with AVX-512, 8 with AVX2, else
+// 4. A hot loop is written once with these vectors (`<op>_loops.inl`) and compiled by its `_avx512`, `_avx2`
+// and `_generic` files.
 //
-// Everything here lies in an unnamed namespace, and nothing but <cstdint> and intrinsics is
-// included: a function with external linkage, compiled for AVX-512 here, could be the copy that the
-// linker keeps for the whole program.
+// Everything here is in an unnamed namespace, and this file includes nothing but <cstdint> and intrinsics:
+// the linker could keep the AVX-512 copy of a function with external linkage for the whole program.
 
 #include <cstdint>
 
@@ -15,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-// Before a loop of fixed length over an array of vectors: unrolls it, so that the array lives in
+// Put before a loop of fixed length over an array of vectors: unrolls it, so that the array stays in
 // registers.
 #if defined(__clang__)
 #define WR_UNROLL _Pragma("unroll")
@@ -54,7 +53,7 @@ template <typename V, typename T>
 inline void store(T* p, V v) {
   __builtin_memcpy(p, &v, sizeof(v));
 }
-// The first n lanes; the others are `fill`, nothing is stored to them. n < kLanes.
+// Loads the first n lanes and sets the others to `fill`; store_n stores only the first n. n < kLanes.
 inline VecF load_n(const float* p, int n, float fill) {
   VecF v = fill - VecF{};
   __builtin_memcpy(&v, p, static_cast<unsigned>(n) * sizeof(float));
@@ -70,7 +69,7 @@ inline VecU splat(uint32_t x) { return x - VecU{}; }
 inline VecF as_float(VecI v) { return reinterpret_cast<VecF>(v); }
 inline VecI as_int(VecF v) { return reinterpret_cast<VecI>(v); }
 
-// a * b + c, with one rounding where the instruction set has it.
+// a * b + c, with one rounding if the instruction set has fused multiply-add.
 inline VecF fma(VecF a, VecF b, VecF c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -80,10 +79,10 @@ inline VecF fma(VecF a, VecF b, VecF c) {
   return a * b + c;
 #endif
 }
-// NaN in a is lost, NaN in b stays.
+// A NaN in a is lost, a NaN in b is kept.
 inline VecF max(VecF a, VecF b) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_max_ps(0xffff, a, b);  // g++ 12 warns of the plain form's own header
+  return _mm512_maskz_max_ps(0xffff, a, b);  // g++ 12 warns in the plain form's header
 #elif defined(__AVX2__)
   return _mm256_max_ps(a, b);
 #elif defined(__SSE2__)
@@ -143,8 +142,7 @@ template <typename V, int... I>
 inline V zip_high(V a, V b, Indices<I...>) {
   return __builtin_shufflevector(a, b, (kLanes / 2 + I / 2 + (I % 2) * kLanes)...);
 }
-// Lane j of the result takes runs of U lanes in turn from a and b: run r of a, then run r of b, r
-// even (Odd: r odd).
+// Takes runs of U lanes in turn from a and b: run r of a, then run r of b, for even r (Odd: odd r).
 template <int U, int Odd, int... I>
 inline VecF runs(VecF a, VecF b, Indices<I...>) {
   return __builtin_shufflevector(
@@ -204,17 +202,17 @@ inline float max_lanes(VecF v) {
   return v[0];
 }
 
-// e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (the last half binade at either
-// end is given up for speed). NaN stays NaN. Method: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's
-// series of e^r to r^7 (the rest is below 2^-27); n goes into the exponent. The form for x <= 0
-// saves the upper end's check.
+// e^x within 2 ulp. Below -87.33 it is 0 and above 88.37 infinity (half a binade at either end is given up
+// for speed). NaN stays NaN. Method: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series of e^r to r^7 (the
+// remainder is below 2^-27); n goes into the exponent. exp_nonpositive, for x <= 0, saves the check of the
+// upper end.
 inline VecF exp_nonpositive(VecF x) {
   const VecF magic = splat(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
   const VecF shifted = fma(x, splat(1.44269504088896341F), magic);
   const VecF n = shifted - magic;
-  VecF r =
-      fma(n, splat(-0.693359375F), x);  // ln 2 in two parts; the first has few enough bits that
-  r = fma(n, splat(2.12194440054690583e-4F), r);  // n times it is exact
+  // ln 2 is subtracted in two parts; the first has so few bits that n times it is exact.
+  VecF r = fma(n, splat(-0.693359375F), x);
+  r = fma(n, splat(2.12194440054690583e-4F), r);
   VecF p = splat(1.0F / 5040);
   p = fma(p, r, splat(1.0F / 720));
   p = fma(p, r, splat(1.0F / 120));
@@ -228,8 +226,8 @@ inline VecF exp_nonpositive(VecF x) {
 }
 inline VecF exp(VecF x) { return x > 88.37F ? splat(kInfinity) : exp_nonpositive(x); }
 
-// Between the lanes' 32 bits and their lower 16. (g++ 12 makes several instructions of
-// __builtin_convertvector here.)
+// Converts between the lanes' 32 bits and their lower 16 bits. (g++ 12 compiles __builtin_convertvector to
+// several instructions here.)
 inline VecI widen(VecH h) {
 #if defined(__AVX512F__)
   return reinterpret_cast<VecI>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(h)));

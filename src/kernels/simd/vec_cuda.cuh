@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 
-// Eight elements a thread: a 16-byte access of bf16, two of float32. Arithmetic is float32 always.
+// Eight elements a thread: one 16-byte access for bf16, two for float32. Arithmetic is always float32.
 namespace warprow::cuda {
 
 using Bf16 = __nv_bfloat16;
@@ -60,7 +60,7 @@ __device__ __forceinline__ float to_float(Bf16 v) { return __bfloat162float(v); 
 __device__ __forceinline__ void store(float* p, float v) { *p = v; }
 __device__ __forceinline__ void store(Bf16* p, float v) { *p = __float2bfloat16_rn(v); }
 
-// Whether rows of a matrix can be read eight elements at a time.
+// Whether rows of a matrix are aligned for access by eight elements.
 inline bool rows_fit_vec(const void* base, int64_t row_stride, size_t element_bytes) {
   return reinterpret_cast<uintptr_t>(base) % 16 == 0 &&
          static_cast<size_t>(row_stride) * element_bytes % 16 == 0;
