@@ -13,9 +13,9 @@
 
 namespace warprow {
 
-// Sampling as a user wishes it, by the names vLLM and OpenAI clients use; unset means the model's
-// or vLLM's default. Every field is accepted from the command line, from a line of --prompts-file
-// and by the server.
+// A user's sampling options, under the names that vLLM and OpenAI clients use; unset means the model's or
+// vLLM's default. Every field is accepted from the command line, from a line of --prompts-file and by the
+// server.
 struct SamplingOptions {
   std::optional<double> temperature;  // default 1
   std::optional<double> top_p;        // (0, 1]
@@ -48,7 +48,7 @@ struct ChatMessage {
   std::string content;
 };
 
-// Whose hidden states, behind the model's final norm, a client gets.
+// Which hidden states, after the model's final norm, a client gets.
 enum class HiddenStatesWish : uint8_t {
   kNone,
   kOutputs,  // one vector for each output: that of the token before it, which it was drawn from
