@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// Where arenas pretend to lie: never mapped, so a stray access faults.
+// The address of shape-only arenas: never mapped, so a stray access faults.
 constexpr uintptr_t kNowhere = 0x100000;
 
 class ReachedEvent final : public Event {
