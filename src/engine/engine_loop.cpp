@@ -73,7 +73,7 @@ const char* failure_text(RowFailure failure) {
   return "";
 }
 
-// A CPU's forward needs its cores more than masks do.
+// A quarter of the cores: a CPU's forward needs them more than masks do.
 int32_t num_mask_threads() {
   return std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }

@@ -51,7 +51,7 @@ class MaskedSampling {
   void wait() { progress_.wait(kMoment); }
 
   [[nodiscard]] int64_t num_withheld() const { return num_withheld_; }
-  // When the last step's forward was seen to be done; the epoch: not while it waited for masks.
+  // When the last step's forward was seen done; the epoch if that was not while it waited for masks.
   [[nodiscard]] EngineClock::time_point forward_done_at() const { return forward_done_at_; }
 
  private:

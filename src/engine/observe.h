@@ -58,10 +58,10 @@ class ProgressMark {
 // One step as it went. Times are of the engine thread.
 struct StepTrace {
   int64_t step = 0;
-  EngineClock::time_point planned;   // scheduling began
-  EngineClock::time_point launched;  // handing over began
-  EngineClock::time_point handed;  // handing over ended, of a step with grammar rows with its masks
-  EngineClock::time_point forwarded;  // its forward was seen done; the epoch: not before its output
+  EngineClock::time_point planned;    // scheduling began
+  EngineClock::time_point launched;   // handing over began
+  EngineClock::time_point handed;     // handing over ended; with grammar rows, after their masks
+  EngineClock::time_point forwarded;  // forward seen done; the epoch if only with its output
   EngineClock::time_point awaited;    // waiting for its output began
   EngineClock::time_point done;       // its output was there
   int32_t num_rows = 0;
@@ -99,7 +99,7 @@ class StepLog {
   [[nodiscard]] Sizes sizes() const;
 
  private:
-  std::array<StepTrace, kMaxInFlight> flying_;  // the engine's
+  std::array<StepTrace, kMaxInFlight> flying_;  // for the engine thread only
   size_t begun_ = 0;
   size_t ended_ = 0;
   mutable std::mutex mutex_;

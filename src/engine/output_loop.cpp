@@ -28,7 +28,7 @@ void OutputLoop::run() noexcept {
 void OutputLoop::take_delta(const OutputBatch& batch, const OutputDelta& delta) {
   const auto found = live_.find(delta.id);
   if (found == live_.end()) {
-    return;  // it has ended here already; the engine did not know yet
+    return;  // it ended here before the engine took its stop command
   }
   bool ended = true;
   try {

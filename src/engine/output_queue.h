@@ -39,15 +39,15 @@ class OutputQueue {
   // max_step_deltas: the most that one step yields.
   explicit OutputQueue(size_t max_step_deltas);
 
-  // Room for all that can ever be pending. The batches on both sides of the queue need it too,
+  // The most deltas that can be pending. The batches on both sides of the queue need room for them,
   // since they are swapped.
   [[nodiscard]] size_t max_deltas() const { return max_deltas_; }
 
   void add(std::unique_ptr<RequestOutput> request);
-  // Takes over the batch's content; it comes back empty, with some capacity.
+  // Takes the batch's content; the batch comes back empty, with some capacity.
   void publish(OutputBatch& batch);
-  // Nothing will be published any more: requests without a final update, and all that are added
-  // later, end like this.
+  // Called after the last publish(): requests without a final update, and all that are added later, end
+  // as `how` says.
   void end(EngineEnd how);
   // Makes take() return false once everything was handed out.
   void close();

@@ -27,7 +27,7 @@ struct SamplingOptions {
   std::optional<int64_t> n;
   std::optional<int64_t> logprobs;         // 0 .. 20
   std::optional<int64_t> prompt_logprobs;  // 0 .. 20
-  // Logprobs of these tokens instead of the likeliest; up to 128.
+  // Logprobs of these tokens instead of the most likely ones; up to 128.
   std::optional<std::vector<int64_t>> logprob_token_ids;
   std::optional<double> repetition_penalty;
   std::optional<double> frequency_penalty;
@@ -51,11 +51,11 @@ struct ChatMessage {
 // Which hidden states, after the model's final norm, a client gets.
 enum class HiddenStatesWish : uint8_t {
   kNone,
-  kOutputs,  // one vector for each output: that of the token before it, which it was drawn from
+  kOutputs,  // one vector for each output: that of the token from which it was drawn
   kAll,      // those, and with the first output one for every prompt token
 };
 
-// What a client asks for, before validation.
+// A client's request, before validation.
 struct GenerationRequest {
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
   SamplingOptions sampling;

@@ -19,7 +19,7 @@ class SleepState {
  public:
   // Whether steps can run.
   [[nodiscard]] bool awake() const { return !weights_ && !cache_; }
-  // Whether requests are refused: the weights must be loaded anew.
+  // Whether requests are refused: the weights must be loaded again.
   [[nodiscard]] bool weights_gone() const { return weights_ && level_ == 2; }
 
   void fall_asleep(int level) {

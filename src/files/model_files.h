@@ -28,7 +28,8 @@ enum class WeightFiles {
 
 // The forms in which a user may name a model:
 //   an alias          `smollm2`, the default model in warprow's own cache
-//   a path            to a .gguf file (of one in parts to the first), or to a Hugging Face directory (config.json + safetensors)
+//   a path            to a .gguf file (of a file in parts, to the first), or to a Hugging Face directory
+//                     (config.json + safetensors)
 //   org/name[@rev]    a snapshot in the Hugging Face cache (rev: branch, tag or commit)
 //   org/name[@rev]:Q  the .gguf file in it that holds quantisation Q
 // They are tried in this order. The error is one line if none matches. Reads names and sizes only, opens no

@@ -67,8 +67,8 @@ class Decoder final : public Model {
     float* cos = nullptr;           // [T, rot_dim / 2]
     float* sin = nullptr;           // [T, rot_dim / 2]
   };
-  // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens hold
-  // leftovers and are never read.
+  // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens are
+  // stale and never read.
   struct Buffers {
     float* residual = nullptr;  // [T, hidden_size]
     ActView hidden;             // [T, hidden_size]  after the final norm

@@ -337,7 +337,7 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   spec.ropes = {*rope};
   spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names();
 
-  // The vocabulary's size is what the embedding holds; config.json may say less or more (padding).
+  // The embedding gives the vocabulary's size; config.json may have a smaller or larger one (padding).
   auto vocab = checkpoint_->has_tensors()
                    ? checkpoint_->require(spec.names.embed).and_then([](const TensorSource* embed) {
                        return as_count("vocabulary", embed->rows);

@@ -30,7 +30,7 @@ enum class FinishReason : uint8_t {
   kNone,    // not finished
   kStop,    // EOS, a stop id, or a stop string
   kLength,  // max_tokens or max_model_len
-  kAbort,   // by the client, or because the engine goes to sleep
+  kAbort,   // by the client, or by sleep or shutdown of the engine
   kError,   // failed after admission
 };
 

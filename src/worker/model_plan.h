@@ -38,7 +38,7 @@ struct ModelPlan {
   MemoryPlan memory;
   bool pages_are_given = false;        // by the caller's RunnerOptions
   bool kv_takes_rest = false;          // the cache takes what everything else leaves
-  bool max_model_len_is_wish = false;  // set by the user, not reduced to the cache
+  bool max_model_len_is_wish = false;  // set by the user, so not reduced to fit the cache
 
   [[nodiscard]] LoadFormat load_format() const {
     return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;

@@ -51,7 +51,7 @@ Result<void> read_ropes(const ModelMetadata& metadata, DecoderSpec& spec) {
   return {};
 }
 
-// The last of every few layers is global, as layer_types or sliding_window_pattern says.
+// The last of every few layers is global; layer_types or sliding_window_pattern gives the pattern.
 Result<void> read_layers(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto window = metadata.require_count("sliding_window", "");
   auto pattern = metadata.count_or("sliding_window_pattern", "", 6);

@@ -11,7 +11,7 @@
 
 namespace warprow {
 
-// Which steps the user wants run from graphs (names as in vLLM's cudagraph_mode).
+// Which steps run from graphs, as set by the user (names as in vLLM's cudagraph_mode).
 enum class GraphPolicy : uint8_t {
   kNone,             // everything eager
   kPiecewise,        // every step in pieces between attention calls
