@@ -20,8 +20,8 @@
 
 namespace warprow {
 
-// How far a backend's forward may be recorded into a graph, weakest first; the graph manager
-// resolves modes from the weakest backend of a model.
+// How far a backend's forward may be recorded into a graph, weakest first. GraphPlan chooses modes by the weakest
+// backend of a model.
 enum class GraphSupport : uint8_t {
   kNever,
   kUniformSingleTokenDecode,  // every row exactly one token
@@ -31,35 +31,35 @@ enum class GraphSupport : uint8_t {
 
 inline constexpr int32_t kAnyCapability = std::numeric_limits<int32_t>::max();
 
-// What a backend can do, known before any device work. A need that is not met is refused at start,
-// or by `auto` left to the next backend.
+// What a backend supports, known before any device work. A need that is not met is refused at start; `auto` tries
+// the next backend.
 struct AttentionCapabilities {
   std::string_view name;
   DeviceKind device = DeviceKind::kCpu;
   int32_t min_compute_capability = 0;  // CUDA: 80 for 8.0
   int32_t max_compute_capability = kAnyCapability;
-  std::span<const int32_t> head_dims = {};  // those that have kernels; empty: what the next two say
+  std::span<const int32_t> head_dims = {};  // with kernels; empty: the next two fields apply
   int32_t head_dim_multiple = 8;
   int32_t max_head_dim = 256;
   int32_t max_group = 0;  // query heads per KV head; 0: any
   bool kv_f32 = false;
   bool kv_bf16 = false;
   int32_t kernel_block_multiple = 16;  // kernel block sizes are multiples of this
-  // KvLayout: which it takes beside kHND, keys and values together, by layer.
+  // The KvLayouts that it supports besides kHND with keys and values together, by layer.
   bool kv_nhd = false;
   bool kv_apart = false;
   bool kv_by_block = false;
-  bool padded_pages = false;      // any room between kernel blocks
+  bool padded_pages = false;      // unused bytes between kernel blocks
   bool separate_kv_write = true;  // the KV write is an operation of its own, before the forward
   bool ahead_of_time_schedule = false;
   bool cascade = false;
   bool sliding_window = false;
   bool sinks = false;
   bool soft_cap = false;
-  bool not_causal = false;  // causal attention they all do
+  bool not_causal = false;  // all of them do causal attention
   bool batch_invariant = false;
   bool batch_invariant_window = false;
-  // Of a step, 0: any. A row has one tile of queries more than its tokens fill, at most.
+  // Limits of a step; 0: none. A row has at most one tile of queries more than its tokens fill.
   int32_t max_num_rows = 0;
   int32_t max_rows_times_kv_heads = 0;
   int32_t max_tiles = 0;
@@ -118,8 +118,7 @@ struct AttentionLimits {
   int64_t num_table_cells = 0;  // BlockTableView::num_cells
 };
 
-// A family of attention kernels: what it can do, what it prepares once a step and group, and the
-// forward.
+// A family of attention kernels: what it supports, what it prepares once per step and group, and the forward.
 //
 // Thread: the runner's.
 // Invariant: build_metadata is called before any forward of its step and group.
@@ -127,10 +126,9 @@ class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
   [[nodiscard]] virtual const AttentionCapabilities& capabilities() const = 0;
-  // Once, before the first step: takes what scratch the largest step needs.
+  // Called once, before the first step: allocates the scratch that the largest step needs.
   virtual void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) = 0;
-  // Per step and KV group; may enqueue device work. The base metadata goes in, what forward will be
-  // given comes out.
+  // Called per step and KV group; may enqueue device work. Takes the base metadata and returns what forward() gets.
   virtual AttentionMetadata build_metadata(Stream& stream,
                                            const KvGroupSpec& group,
                                            const AttentionMetadata& base) = 0;
@@ -139,14 +137,14 @@ class AttentionBackend {
                        const AttentionMetadata& metadata) = 0;
 };
 
-// Why a layer cannot be served, for people: "head size 96". Empty when it can.
+// Why a layer cannot be served, in words: "head size 96". Empty if it can.
 std::string unmet_need(const AttentionCapabilities& can,
                        const DeviceFacts& device,
                        const AttentionNeed& need);
 
-// The backend of a KV group, whose layers state a need each: the named one, or the device's
-// preferred one that meets all of them when name is "auto". Errors: unknown name; the first need
-// that the backend lacks, naming it, the layer and the backend.
+// The backend of a KV group, given a need for each of its layers: the named one, or with "auto" the device's
+// preferred one that meets all of them. Errors: an unknown name; the first need that the backend does not meet,
+// with the layer and the backend.
 Result<std::unique_ptr<AttentionBackend>> make_attention_backend(
     std::string_view name, const DeviceFacts& device, std::span<const AttentionNeed> needs);
 

@@ -7,12 +7,11 @@
 
 namespace warprow {
 
-// What one layer needs of its attention backend, checked at start. A step beyond what is said here
-// never comes.
+// What one layer needs of its attention backend, checked at start. No step exceeds these limits.
 struct AttentionNeed {
   int32_t layer = 0;          // for messages
   KvGroupSpec kv;             // shape, dtype, layout and window of its KV group
-  bool padded_pages = false;  // another group's layers need more of a block
+  bool padded_pages = false;  // another group's layers need larger blocks
   int32_t num_heads = 0;
   bool sinks = false;
   bool soft_cap = false;

@@ -29,8 +29,7 @@ constexpr AttentionCapabilities kCapabilities{
     .graph_support = GraphSupport::kAlways,
 };
 
-// Online softmax straight over the block tables; nothing to prepare, since tables, lengths and rows
-// are read in place.
+// Online softmax directly over the block tables. Nothing to prepare: tables, lengths and rows are read in place.
 class CpuPagedAttention final : public AttentionBackend {
  public:
   const AttentionCapabilities& capabilities() const override { return kCapabilities; }

@@ -11,7 +11,7 @@ namespace warprow {
 namespace {
 
 constexpr int32_t kHeadDims[] = {64, 128};
-constexpr int32_t kMaxGridDim = 65'535;  // the decode grid is as deep as rows times KV heads
+constexpr int32_t kMaxGridDim = 65'535;  // limits rows times KV heads, the depth of the decode grid
 
 constexpr AttentionCapabilities kHopper{
     .name = "flashinfer",
@@ -26,7 +26,7 @@ constexpr AttentionCapabilities kHopper{
     .kv_nhd = true,
     .kv_apart = true,
     .kv_by_block = true,
-    .padded_pages = false,  // blocks are whole pages of the decode kernel apart
+    .padded_pages = false,  // blocks must be whole pages of the decode kernel apart
     .separate_kv_write = true,
     .ahead_of_time_schedule = true,
     .sliding_window = false,
@@ -41,8 +41,8 @@ constexpr AttentionCapabilities kHopper{
     .graph_support = GraphSupport::kAlways,
 };
 
-// FA2 takes a window's keys in tiles that begin where the window of a tile of queries does, so sums
-// depend on where prompts are cut: no windows with batch-invariant.
+// FA2 tiles a window's keys from where the window of a query tile begins, so sums depend on where prompts are
+// split: no windows with batch-invariant.
 constexpr AttentionCapabilities kFa2 = [] {
   AttentionCapabilities can = kHopper;
   can.min_compute_capability = 80;
@@ -116,8 +116,8 @@ class FlashInferAttention final : public AttentionBackend {
   FlashInferLimits limits_;
   View<std::byte, 1> scratch_;
   int32_t window_ = 0;  // of the plan
-  // The decode kernels take one token a row. If batch-invariant no row takes them: a token that is decoded now may be
-  // a chunk's last elsewhere.
+  // The decode kernels take one token per row. With batch_invariant no row uses them: a token that is decoded now
+  // may be the last of a chunk in another run.
   bool decodes_apart_ = true;
   bool batch_invariant_ = false;
 };

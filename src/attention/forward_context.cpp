@@ -13,7 +13,7 @@ struct Installed {
   const ForwardContext* context = nullptr;
 };
 
-// A thread drives a few streams at most: main, and one per micro-batch.
+// A thread drives only a few streams: main, and one per micro-batch.
 constexpr size_t kMaxStreams = 4;
 
 std::array<Installed, kMaxStreams>& installed() {

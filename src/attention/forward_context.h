@@ -17,14 +17,13 @@ struct MicroBatch {
   int32_t first_tok = 0, num_toks = 0;
 };
 
-// One KV group as layers find it during a forward.
+// One KV group as layers see it during a forward.
 struct ForwardGroup {
   AttentionBackend* backend = nullptr;
   AttentionMetadata metadata;
 };
 
-// Takes a forward's attention calls in place of their backends, while the operations between them
-// are being recorded.
+// Receives a forward's attention calls instead of their backends, while the operations between them are recorded.
 class AttentionSink {
  public:
   virtual ~AttentionSink() = default;
@@ -39,11 +38,11 @@ struct ForwardContext {
   AttentionSink* sink = nullptr;              // null: calls go to the groups' backends
   int32_t num_toks = 0;                       // padded
   std::span<const MicroBatch> micro_batches;  // empty: not split
-  std::span<const int32_t> rank_num_toks;     // data parallel: tokens of every rank; empty: alone
+  std::span<const int32_t> rank_num_toks;     // tokens of every data-parallel rank; empty: one rank
 };
 
-// Installs a context on a stream for exactly one forward. Two streams hold two contexts; a second
-// one on the same stream is a checked error.
+// Installs a context on a stream for exactly one forward. Two streams hold two contexts; a check fails for a second
+// one on the same stream.
 class ScopedForwardContext {
  public:
   ScopedForwardContext(const Stream& stream, const ForwardContext& context);

@@ -66,7 +66,7 @@ class NativeAttention final : public AttentionBackend {
                const AttentionMetadata& metadata) override {
     cuda::ScheduledAttentionArgs args = batch_args(metadata);
     set_call(args, call);
-    args.settled = true;  // at least the QKV product and the write of keys lie between
+    args.settled = true;  // at least the QKV GEMM and the KV write come in between
     cuda::attention_forward(stream, args);
   }
 

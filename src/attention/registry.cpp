@@ -139,7 +139,7 @@ std::string unmet_by_size(const AttentionCapabilities& can, const AttentionNeed&
   return {};
 }
 
-// Of the first layer that the backend cannot serve; empty when it serves all.
+// What the first unsupported layer lacks, and its number; empty if the backend serves all layers.
 std::string unmet_of_any(const AttentionCapabilities& can,
                          const DeviceFacts& device,
                          std::span<const AttentionNeed> needs,

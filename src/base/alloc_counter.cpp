@@ -20,7 +20,7 @@
 namespace warprow {
 namespace {
 
-// Read by operator new, which runs before and after everything else: plain globals on purpose.
+// operator new reads these, also before main and after static destruction: plain globals on purpose.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 constinit thread_local bool counting = false;
 constinit std::atomic<int64_t> allocations{0};

@@ -5,10 +5,9 @@
 
 namespace warprow {
 
-// Counts this thread's heap allocations while it lives: the step loop and the device's threads hold
-// one, so that "nothing is allocated in a step" is a figure that every run can print. A binary that
-// names these functions gets a counting operator new; under sanitizers, which bring their own, the
-// count stays 0.
+// Counts this thread's heap allocations during its lifetime. The step loop and the device's threads hold one, so
+// that every run can print whether steps allocate. A binary that uses these functions gets a counting operator new.
+// Sanitizers have their own operator new; under them the count stays 0.
 class CountAllocations {
  public:
   CountAllocations();

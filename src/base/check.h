@@ -3,7 +3,7 @@
 
 #include <string>
 
-// fmt 9 takes nvcc for a compiler without constexpr functions and then calls them in constants.
+// fmt 9 assumes that nvcc has no constexpr functions and then calls them in constants.
 #if defined(__NVCC__) && !defined(FMT_USE_CONSTEXPR)
 #define FMT_USE_CONSTEXPR 1
 #endif
@@ -11,15 +11,14 @@
 
 namespace warprow {
 
-// Prints the message with its place and aborts: our own mistake, from which there is no sane way
-// on.
+// Prints the message with its location and aborts: this is a bug of ours, and execution cannot safely continue.
 [[noreturn]] void check_failed(const char* file,
                                int line,
                                const char* expr,
                                const std::string& detail);
 
-// Replaces abort() by a throw of CheckFailure within its scope and thread, so that a test can show
-// that a misuse is caught. Not for production code.
+// Replaces abort() by a throw of CheckFailure within its scope and thread, so that a test can show that a check
+// detects misuse. Not for production code.
 struct CheckFailure {
   std::string message;
 };
@@ -59,7 +58,7 @@ class ScopedCheckThrows {
 #define WR_CHECK_GE(a, b) WR_CHECK_OP_(>=, a, b)
 #define WR_CHECK_GT(a, b) WR_CHECK_OP_(>, a, b)
 
-// For hot loops: gone in release builds.
+// For hot loops: compiled out in release builds.
 #ifdef NDEBUG
 #define WR_DCHECK(cond, ...) \
   do {                       \

@@ -15,14 +15,13 @@ enum class CpuIsa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16 };
 // Thread: any.
 CpuIsa cpu_isa();
 
-// The best set this machine has, whatever is in force.
+// The best set this machine has, also while a ScopedCpuIsa is active.
 CpuIsa detected_cpu_isa();
 
 const char* cpu_isa_name(CpuIsa isa);
 
-// Lowers cpu_isa() for the whole process within its scope, for tests that walk through every kernel
-// variant. A set that the machine lacks is lowered to what it has. Not for use while other threads
-// run kernels.
+// Lowers cpu_isa() for the whole process within its scope, for tests that run every kernel variant. A set that the
+// machine lacks is lowered to what it has. Must not be used while other threads run kernels.
 class ScopedCpuIsa {
  public:
   explicit ScopedCpuIsa(CpuIsa isa);

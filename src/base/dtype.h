@@ -9,8 +9,7 @@
 
 namespace warprow {
 
-// Element types of activations, KV and plain weights. Quantised weight formats are weights/
-// matters.
+// Element types of activations, KV and plain weights. Quantised weight formats are in weights/.
 enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kU8, kI32, kI64 };
 
 constexpr size_t dtype_bytes(DType t) {

@@ -9,20 +9,18 @@
 
 namespace warprow {
 
-// What kind of mistake an Error is; the command line maps it to an exit code, the server to an HTTP
-// status.
+// The kind of an Error; the command line maps it to an exit code, the server to an HTTP status.
 enum class ErrorCode {
   kInvalidArgument,  // the client's value is out of range or of the wrong type
   kNotFound,         // a model, file or name that does not exist
-  kUnsupported,      // understood, but this build or engine cannot do it
+  kUnsupported,      // valid, but this build or engine cannot do it
   kCorrupt,          // a file that contradicts itself or ends early
   kOutOfMemory,      // the plan does not fit
-  kBusy,             // nothing is wrong with it, but there is no place for it now
-  kInternal,         // ours
+  kBusy,             // valid, but there is no capacity for it now
+  kInternal,         // a bug of ours
 };
 
-// A client's mistake, or a reason to refuse: one line for a person, naming the field, the value and
-// the limit.
+// A client's mistake, or a reason to refuse: one readable line that names the field, the value and the limit.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -35,8 +33,8 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
   return tl::unexpected<Error>(Error{code, std::move(message)});
 }
 
-// The world's failure at start-up (missing file, too little memory). Thrown during start-up only,
-// caught in main.
+// A failure of the environment at start-up (missing file, too little memory). Thrown during start-up only, caught
+// in main.
 class StartupError : public std::runtime_error {
  public:
   explicit StartupError(const Error& error)
@@ -49,7 +47,7 @@ class StartupError : public std::runtime_error {
   ErrorCode code_;
 };
 
-// Start-up code that cannot go on without the value: the value, or StartupError.
+// For start-up code that cannot continue without the value: returns it or throws StartupError.
 template <typename T>
 T value_or_throw(Result<T> result) {
   if (!result) {

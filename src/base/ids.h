@@ -10,8 +10,8 @@ namespace warprow {
 // The index vocabulary (STYLE.md). Ids that cross a room's border are distinct types; inside a
 // kernel and in the arrays that kernels read they are plain int32.
 enum class RowId : int32_t {};    // persistent request row, 0 .. max_num_seqs - 1
-enum class BlockId : int32_t {};  // KV block; 0 is the null block and belongs to nobody
-enum class PageId : int32_t {};   // page of the token pool; 0 belongs to nobody
+enum class BlockId : int32_t {};  // KV block; 0 is the null block, which no request owns
+enum class PageId : int32_t {};   // page of the token pool; 0 is never given out
 using TokenId = int32_t;          // an entry of the vocabulary
 
 inline constexpr RowId kNoRow{-1};

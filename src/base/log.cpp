@@ -19,8 +19,7 @@ bool init_logging(std::string_view level, std::string_view format) {
   auto logger = std::make_shared<spdlog::logger>(
       "warprow", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger->set_level(parsed);
-  // The json form relies on messages holding no quotes or control characters beyond what people
-  // write in a log line.
+  // The json form does not escape messages, so they must hold no quotes or control characters.
   logger->set_pattern(format == "json"
                           ? R"({"ts":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})"
                           : "%^%L%$ %H:%M:%S.%e %v");

@@ -8,14 +8,13 @@
 
 namespace warprow {
 
-// Stateless random numbers: a function of (seed, position, purpose, token id) and of nothing else,
-// so a request draws the same ones alone or in any batch, before and after preemption, on CPU and
-// on CUDA. Integers only: exact everywhere.
+// Stateless random numbers: a function of (seed, position, purpose, token id) only, so a request draws the same
+// ones alone or in any batch, before and after preemption, on CPU and on CUDA. Integers only: exact everywhere.
 //
 // Philox4x32-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011: ten
 // rounds turn a counter of 4 x 32 bits under a key of 2 x 32 bits into 4 x 32 random bits.
 
-// What a draw is for: different purposes at one position are independent.
+// The use of a draw: different purposes at one position are independent.
 enum class RandomPurpose : uint32_t { kSample = 0, kAccept = 1, kRecover = 2, kDraft = 3 };
 
 constexpr uint32_t kPhiloxMul0 = 0xD2511F53U;

@@ -8,9 +8,9 @@
 
 namespace warprow {
 
-// What one thread waits on for everything that may concern it: whoever has news notifies, the thread
-// wakes up and looks at all of its sources. A notification is kept until the next wait, so news that
-// come between looking and waiting are not missed.
+// The single object on which a thread waits for all of its event sources: a source notifies, the thread wakes up
+// and checks all of them. A notification is kept until the next wait, so an event between checking and waiting is
+// not missed.
 //
 // Thread: notify from any; wait from one.
 class WakeUp {
@@ -25,13 +25,13 @@ class WakeUp {
     wake_.notify_one();
   }
 
-  // Until somebody has notified since the last wait ended.
+  // Waits until notified, or returns at once if notified since the last wait ended.
   void wait() {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return notified_; });
     notified_ = false;
   }
-  // The same, at most until then: a timer. Returns whether somebody notified.
+  // The same, at most until `when`: a timer. Returns whether it was notified.
   bool wait_until(Clock::time_point when) {
     std::unique_lock lock(mutex_);
     wake_.wait_until(lock, when, [this] { return notified_; });

@@ -8,7 +8,7 @@ namespace warprow {
 
 // The engine's settings as the user gives them. Names follow vLLM's flags. 0 means "decide" where
 // a line says so; resolve() (config/resolve.h) decides the rest.
-inline constexpr int32_t kNoPrefillLimit = 1 << 24;  // of prefill_toks_per_decode
+inline constexpr int32_t kNoPrefillLimit = 1 << 24;  // a value of prefill_toks_per_decode
 
 struct EngineConfig {
   std::string model;                    // file, directory, alias or org/name
@@ -17,8 +17,8 @@ struct EngineConfig {
   std::string device = "auto";          // auto | cpu | cuda; for plans also a GPU by name: h200
   int32_t device_ordinal = 0;           // which GPU of those the process sees; without a flag yet
   int32_t threads = 0;                  // 0: the cores this process may use
-  bool pin_threads = false;             // CPU threads keep to a core each
-  int32_t max_model_len = 0;            // 0: the model's own, cut to what the KV cache holds
+  bool pin_threads = false;             // each CPU thread is pinned to a core
+  int32_t max_model_len = 0;            // 0: the model's own, reduced to what the KV cache holds
   int32_t max_num_seqs = 0;             // 0: 64 on a CPU, 1024 on a GPU
   int32_t max_num_batched_tokens = 0;   // 0: 512 on a CPU, 8192 on a GPU
   int32_t prefill_toks_per_decode = 0;  // 0: 2 on a CPU, no limit on a GPU
@@ -39,8 +39,8 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
-  int32_t grammar_mask_delay_us = 0;  // added to each mask of a grammar: a test's, without a flag
-  uint64_t seed = 0;                  // draws the seeds of requests that bring none
+  int32_t grammar_mask_delay_us = 0;  // added to each grammar mask; for tests, without a flag
+  uint64_t seed = 0;                  // draws the seeds of requests that have none
   std::string log_level = "warning";
   std::string log_format = "text";
 };

@@ -8,11 +8,11 @@
 
 namespace warprow {
 
-// A variable of the process environment; an empty one counts as unset. The only place that reads it
-// for settings. Thread: any, as long as nobody calls setenv.
+// A variable of the process environment; an empty one counts as unset. The only code that reads it for settings.
+// Thread: any, as long as no thread calls setenv.
 std::optional<std::string> environment(const std::string& name);
 
-// The names of the variables that begin so and are not empty, in no order.
+// The names of the non-empty variables with this prefix, unordered.
 std::vector<std::string> environment_names(std::string_view prefix);
 
 }  // namespace warprow

@@ -35,9 +35,9 @@ struct LoadedConfig {
   [[nodiscard]] Origin origin(std::string_view field) const;
 };
 
-// Puts the layers on top of one another: defaults, the YAML file (empty path: none), WARPROW_…
-// variables, flags. A file is a mapping from flag names (with - or _) to scalars; an unknown or
-// repeated key is an error that names it. Of a flag given twice the last counts. Flags must name
+// Merges the layers: defaults, the YAML file (empty path: none), WARPROW_… variables, flags; later layers
+// override earlier ones. A file is a mapping from flag names (with - or _) to scalars; an unknown or
+// repeated key is an error that names it. If a flag is given twice, the last one counts. Flags must name
 // fields.
 Result<LoadedConfig> load_config(const std::string& file,
                                  const EnvironmentLookup& environment,

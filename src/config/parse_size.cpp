@@ -48,7 +48,7 @@ tl::unexpected<Error> not_a_number(std::string_view text) {
               fmt::format("'{}' is not a number (write 4096, 32k, 24MiB or 1.5GiB)", text));
 }
 
-// The digits at the front of rest, which they are taken from.
+// Removes the digits at the front of `rest` and returns them.
 std::string_view take_digits(std::string_view& rest) {
   size_t n = 0;
   while (n < rest.size() && std::isdigit(static_cast<unsigned char>(rest[n])) != 0) {
@@ -85,7 +85,7 @@ Wide scaled_fraction(std::string_view digits, int64_t factor) {
   return scaled(digits.substr(0, kEnough), factor) / scale;
 }
 
-// 0 for what is no suffix.
+// 0 if it is not a suffix.
 int64_t factor_of(std::string_view suffix) {
   for (const Suffix& known : kSuffixes) {
     if (known.text == suffix) {

@@ -8,8 +8,8 @@
 
 namespace warprow {
 
-// Every setting with its value, its origin and, where 0 left it open, what it becomes on this
-// machine. The text form is YAML that --config reads back, the origin being a comment:
+// Every setting with its value, its origin and, if 0 left it open, its resolved value on this machine. The text
+// form is YAML that --config reads back, with the origin as a comment:
 // max-num-seqs: 0   # default, becomes 64
 std::string config_as_yaml(const LoadedConfig& loaded, const ResolvedConfig& resolved);
 

@@ -8,7 +8,7 @@
 namespace warprow {
 namespace {
 
-// With 16 rows a step of twice their tokens more takes less than twice as long.
+// With 16 rows, two more prompt tokens per row make a step take less than twice as long.
 constexpr int32_t kCpuPrefillToksPerDecode = 2;
 constexpr int32_t kCpuSeqs = 64;
 constexpr int32_t kCpuBatchedTokens = 512;
@@ -20,13 +20,13 @@ tl::unexpected<Error> refuse(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
 }
 
-// The longest request as far as it is known: 0 if the model has yet to say.
+// The longest request as far as it is known: 0 if it depends on a model that is not read yet.
 int32_t known_max_len(const EngineConfig& config, const HostFacts& host) {
   return config.max_model_len != 0 ? config.max_model_len : host.model_max_len;
 }
 
-// A value that the user left open follows the one that was given, so that one flag alone never
-// contradicts a default.
+// If the user gave one of two values, the open one follows it, so that one flag alone never contradicts a
+// default.
 void decide_batch(ResolvedConfig& config, const HostFacts& host) {
   const bool gpu = config.device == "cuda";
   const int32_t seqs = gpu ? kGpuSeqs : kCpuSeqs;

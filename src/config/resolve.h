@@ -9,21 +9,21 @@
 
 namespace warprow {
 
-// What resolve() must know of the machine and, where it is known already, of the model. Plain
-// numbers, because config sees neither a device nor a model.
+// What resolve() needs of the machine and, if it is read already, of the model. Plain numbers, because config
+// depends on neither devices nor models.
 struct HostFacts {
   int32_t usable_cores = 1;
   int64_t usable_memory_bytes = 0;
   bool has_cuda = false;
   std::string_view why_no_cuda = "this build has no CUDA support";  // when has_cuda is false
-  int32_t model_max_len = 0;  // 0: not known yet; the checks that need it are left out
+  int32_t model_max_len = 0;  // 0: unknown; checks that need it are skipped
 };
 
-// EngineConfig with every setting decided. No zero is left, except max_model_len where the user left
-// it to the model (its length and the KV cache decide when the model is there) and, on a GPU,
-// kv_cache_memory_bytes (what the plan of everything else leaves decides). device is "cpu" or
-// "cuda". Invariant: max_num_batched_tokens >= max_num_seqs; without chunked prefill also >=
-// max_model_len as far as known.
+// EngineConfig with every setting decided. No zero is left, except max_model_len if the user left it
+// to the model (its length and the KV cache decide it later) and, on a GPU, kv_cache_memory_bytes
+// (what the plan of everything else leaves). device is "cpu" or "cuda". Invariant:
+// max_num_batched_tokens >= max_num_seqs; without chunked prefill also >= max_model_len, if that is
+// known.
 struct ResolvedConfig : EngineConfig {};
 
 // The only place where hardware changes a setting. An error names the flags, their values and the

@@ -17,7 +17,7 @@ const char* arena_name(ArenaPurpose purpose);
 // A range of device memory that is handed out from the front. Addresses never change while the
 // arena lives, so views and captured graphs stay valid.
 //
-// Owns: the mapping, given back by `release`.
+// Owns: the mapping, unmapped by `release`.
 // Thread: one.
 // Invariant: used() <= capacity(); alignment of every piece is kAlignment.
 class Arena {
@@ -41,19 +41,19 @@ class Arena {
   Arena& operator=(Arena&& other) noexcept;
   ~Arena();
 
-  // n elements of T, aligned; a check fails when the plan was too small, since the plan is ours.
+  // n elements of T, aligned. A check fails if the arena is too small: the memory plan sized it, so that is a bug.
   template <typename T>
   T* alloc(int64_t n) {
     return reinterpret_cast<T*>(alloc_bytes(static_cast<size_t>(n) * sizeof(T)));
   }
   std::byte* alloc_bytes(size_t bytes);
 
-  // Scratch discipline: take a mark, allocate, reset to the mark.
+  // For scratch memory: take a mark, allocate, reset to the mark.
   [[nodiscard]] size_t mark() const { return used_; }
   void reset(size_t mark = 0) { used_ = mark; }
 
-  // Gives the memory back to the system, or takes some again at the same addresses; its contents
-  // are lost. The device must be idle.
+  // Unmaps the memory and returns it to the system, or maps some again at the same addresses; its contents are
+  // lost. The device must be idle.
   void set_resident(bool resident);
   [[nodiscard]] bool resident() const { return resident_; }
 

@@ -32,7 +32,7 @@ Range range_of(std::string_view name) {
   return range;
 }
 
-// Ascending, and those that overlap made one.
+// Sorted, with overlapping ranges merged.
 std::vector<Range> ranges_of(std::string_view code) {
   std::vector<Range> ranges;
   while (!code.empty()) {

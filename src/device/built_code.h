@@ -15,10 +15,10 @@ namespace warprow::cuda {
 //   compute_80  PTX, which a driver compiles for 8.0 and every later capability
 // Compute capabilities are written 90 for 9.0.
 
-// The capabilities that there is code for, in words: "8.0 and later", "8.0 to 8.9, 9.0".
+// The capabilities that the code covers, in words: "8.0 and later", "8.0 to 8.9, 9.0".
 std::string capabilities_in_words(std::string_view code);
 
-// Why a GPU cannot be used, in one line that names it; empty when some of the code runs on it.
+// Why a GPU cannot be used, in one line that names it; empty if some of the code runs on it.
 std::string why_no_code(std::string_view code, const DeviceFacts& gpu);
 
 }  // namespace warprow::cuda

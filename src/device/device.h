@@ -13,7 +13,7 @@ namespace warprow {
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
-// What a device says of itself at start.
+// What a device reports at start.
 struct DeviceFacts {
   DeviceKind kind = DeviceKind::kCpu;
   std::string name;
@@ -24,11 +24,11 @@ struct DeviceFacts {
   int32_t num_sms = 0;             // CUDA
   int32_t max_shared_bytes = 0;    // CUDA: the most dynamic shared memory of a block
   int32_t ordinal = 0;             // CUDA: which of the process's devices
-  bool own_memory = false;    // apart from the host's: free_bytes() follows what is taken of it
-  bool zeroed_memory = true;  // arenas hold zeros at first, and again when they come back
+  bool own_memory = false;         // separate from the host's: free_bytes() falls as it is used
+  bool zeroed_memory = true;       // arenas start as zeros, also after set_resident(true)
 };
 
-// One device: makes streams, events and memory. Knows nothing of language models.
+// One device: makes streams, events and memory. Independent of language models.
 //
 // Owns: the compute pool (CPU). Streams, events and arenas must not outlive it.
 // Thread: the factory calls from one thread. Another that submits calls use_here first.
@@ -36,21 +36,21 @@ class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual const DeviceFacts& facts() const = 0;
-  // Whether nothing ever runs on it (device/shape_only.h).
+  // Whether it runs nothing (device/shape_only.h).
   [[nodiscard]] virtual bool shape_only() const { return false; }
-  // Memory that the device has left now; facts() keeps what it had at start.
+  // Memory that the device has free now; facts() keeps the value at start.
   [[nodiscard]] virtual int64_t free_bytes() const { return facts().free_bytes; }
-  // Makes this the calling thread's device, once for each thread that submits to it. The thread that
-  // made the device need not.
+  // Makes this the calling thread's device; once for each thread that submits to it. The thread that made the
+  // device need not call it.
   virtual void use_here() const {}
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
-  // Memory for one purpose, at an address that stays. On a CPU pages cost memory when first touched;
-  // on CUDA all are there from the start. Throws StartupError.
+  // Memory for one purpose, at an address that never changes. On a CPU pages take memory when first touched; on
+  // CUDA all are allocated at once. Throws StartupError.
   virtual Arena make_arena(ArenaPurpose purpose, size_t bytes) = 0;
-  // Host memory that the device reads and writes in place; on CUDA all of it is pinned from the start.
+  // Host memory that the device reads and writes in place; on CUDA all of it is pinned at once.
   virtual PinnedBuffer make_pinned(size_t bytes) = 0;
-  // Bytes of the pinned buffers that live; on a shape-only device of all that were asked for.
+  // Bytes of the live pinned buffers; on a shape-only device, of all that were requested.
   [[nodiscard]] virtual int64_t pinned_bytes() const { return 0; }
 };
 

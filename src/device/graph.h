@@ -3,8 +3,8 @@
 
 namespace warprow {
 
-// Operations of one stream, recorded to be launched again and again (Stream::begin_capture). What
-// the operations' arguments point to must outlive it.
+// Operations of one stream, recorded to be launched repeatedly (Stream::begin_capture). What the operations'
+// arguments point to must outlive it.
 class Graph {
  public:
   virtual ~Graph() = default;

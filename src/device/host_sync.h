@@ -3,8 +3,8 @@
 
 namespace warprow {
 
-// While one lives, waiting for the device on this thread (an event that is not reached, a stream,
-// a copy from pageable memory) is a failed check: a step must never do it. Nests.
+// While one exists, waiting for the device on this thread (an event that is not reached, a stream, a copy from
+// pageable memory) fails a check: a step must never wait. Nests.
 class ScopedNoHostSync {
  public:
   explicit ScopedNoHostSync(bool active = true);
@@ -18,7 +18,7 @@ class ScopedNoHostSync {
 
 // Called by streams and events where they are about to block; `what` names the wait.
 void note_host_sync(const char* what);
-// Whether a scope is open: for checks that are themselves too dear to make always.
+// Whether a scope is open: for checks that are too expensive to run always.
 [[nodiscard]] bool host_sync_forbidden();
 
 }  // namespace warprow

@@ -3,8 +3,8 @@
 
 namespace warprow {
 
-// A named span of host time as profilers show it (NVTX in builds with CUDA, nothing otherwise; a few
-// nanoseconds where no profiler listens). Nests.
+// A named span of host time in profilers (NVTX in builds with CUDA, nothing otherwise; a few nanoseconds without a
+// profiler). Nests.
 class ScopedRange {
  public:
   explicit ScopedRange(const char* name);

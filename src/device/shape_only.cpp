@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// Where arenas pretend to lie: never mapped, so a stray access faults.
+// The address of shape-only arenas: never mapped, so a stray access faults.
 constexpr uintptr_t kNowhere = 0x100000;
 
 class ReachedEvent final : public Event {
@@ -43,7 +43,7 @@ class ShapeOnlyDevice final : public Device {
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<DroppingStream>(*this); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<ReachedEvent>(); }
   Arena make_arena(ArenaPurpose purpose, size_t bytes) override {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that nobody may follow
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that is never dereferenced
     return {purpose, reinterpret_cast<std::byte*>(kNowhere), bytes, {}};
   }
   PinnedBuffer make_pinned(size_t bytes) override {

@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-// The step that this thread is submitting, so that a device's error can name it. Plain numbers,
-// since a device knows nothing of batches.
+// The step that this thread is submitting, so that a device error can name it. Plain numbers, since a device does
+// not depend on batches.
 struct StepNote {
   int64_t step = -1;  // -1: none
   int32_t num_rows = 0;

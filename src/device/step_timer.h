@@ -16,7 +16,7 @@ namespace warprow {
 class StepTimer {
  public:
   virtual ~StepTimer() = default;
-  // Around a piece; what comes after the last one there is room for is not timed.
+  // Call around a piece. Pieces beyond num_pieces are not timed.
   virtual void begin(Stream& stream) = 0;
   virtual void end(Stream& stream) = 0;
 

@@ -21,7 +21,7 @@ class Event {
   [[nodiscard]] virtual bool reached() const = 0;
 };
 
-// An in-order queue of device work. Nothing here blocks the host except synchronize.
+// An in-order queue of device work. No call blocks the host except synchronize.
 //
 // Thread: one submitting thread at a time.
 // Invariant: memory given to an operation stays valid and, unless the operation writes it,
@@ -30,17 +30,17 @@ class Stream {
  public:
   virtual ~Stream() = default;
   [[nodiscard]] virtual Device& device() const = 0;
-  // Host memory here is pinned (Device::make_pinned) or lives until the stream has passed the copy.
+  // The host memory is pinned (Device::make_pinned) or stays valid until the stream has passed the copy.
   virtual void copy_to_device(void* dst, const void* src, size_t bytes) = 0;
   virtual void copy_to_host(void* dst, const void* src, size_t bytes) = 0;
   virtual void fill(void* dst, int byte, size_t bytes) = 0;
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;
-  // Host: blocks until the queue is empty. For start-up and shutdown; the step loop never calls it.
+  // Host: blocks until the queue is empty. For start-up and shutdown; the step loop does not call it.
   virtual void synchronize() = 0;
 
-  // From begin to end, launches are recorded instead of run (nothing else may be enqueued); launch
-  // then runs the record as often as wanted.
+  // Between begin and end, launches are recorded instead of run (nothing else may be enqueued). launch_graph then
+  // runs the recording, any number of times.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
   virtual void launch_graph(Graph& graph) = 0;

@@ -8,8 +8,8 @@
 
 namespace warprow {
 
-// A typed, strided window on memory that somebody else owns. The last dimension is contiguous
-// unless strides say otherwise; strides are in elements. Passed by value into kernels.
+// A typed, strided, non-owning view of memory. The last dimension is contiguous unless strides say otherwise;
+// strides are in elements. Passed by value into kernels.
 template <typename T, int N>
 struct View {
   T* data = nullptr;
@@ -28,7 +28,7 @@ struct View {
   }
   [[nodiscard]] WR_HD T* row(int64_t i) const { return data + i * stride[0]; }
   [[nodiscard]] WR_HD bool empty() const { return data == nullptr; }
-  // A window of const elements from one of mutable ones.
+  // Conversion to a view of const elements.
   template <typename C>
     requires(!std::is_const_v<T> && std::is_same_v<C, const T>)
   WR_HD operator View<C, N>() const {  // NOLINT(google-explicit-constructor)

@@ -9,9 +9,9 @@
 
 namespace warprow {
 
-// The token sequences that spell each text, as vLLM takes them: without space in front, and with
-// one where the tokenizer then begins with another token and needs no more of them (" cat" as a
-// token of its own). A sequence is empty only if the tokenizer has nothing for a text.
+// The token sequences that spell each text, by vLLM's rule: one without a leading space, and one with it
+// if that has another first token and the same length (" cat" as a token of its own). A sequence is empty
+// only if the tokenizer yields no token for a text.
 [[nodiscard]] std::vector<std::vector<TokenId>> encode_bad_words(
     const std::vector<std::string>& texts, const Tokenizer& tokenizer);
 

@@ -106,7 +106,7 @@ class EngineImpl final : public Engine {
     outputs_.add(std::make_unique<RequestOutput>(
         id, submission.fields, text_->tokenizer, std::move(on_update)));
     inbox_.submit(std::move(
-        submission));  // refused after the engine's end, which the output thread passes on
+        submission));  // refused after the engine's end; the output thread then ends the request
     return id;
   }
 
@@ -153,7 +153,7 @@ class EngineImpl final : public Engine {
   [[nodiscard]] bool is_sleeping() const override { return !loop_.sleep_state().awake(); }
 
  private:
-  // Before anything is encoded or compiled for it.
+  // Runs before anything is encoded or compiled for the request.
   [[nodiscard]] Result<void> check_wish(const GenerationRequest& request) const {
     if (loop_.sleep_state().weights_gone()) {
       return fail(ErrorCode::kUnsupported, kWeightsAreGone);
@@ -163,7 +163,7 @@ class EngineImpl final : public Engine {
   [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
   [[nodiscard]] Result<std::vector<ValidRequest>> admit(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const;
-  // What the engine thread will make of `work` between two steps; nullopt after its end.
+  // Runs `work` on the engine thread between two steps; nullopt after that thread's end.
   template <typename Work>
   auto run_task(Work work) -> std::optional<std::future<decltype(work())>> {
     auto promise = std::make_shared<std::promise<decltype(work())>>();
@@ -173,7 +173,7 @@ class EngineImpl final : public Engine {
     }
     return future;
   }
-  // nullopt: the engine ended before it came to that.
+  // nullopt: the engine ended before it ran the task.
   template <typename T>
   static std::optional<T> value_of(std::future<T>& future) {
     try {
@@ -192,7 +192,7 @@ class EngineImpl final : public Engine {
     }
     try {
       return answer.get();
-    } catch (const std::future_error&) {  // meanwhile
+    } catch (const std::future_error&) {  // the engine ended meanwhile
       return tl::unexpected(stopped);
     }
   }
@@ -208,7 +208,7 @@ class EngineImpl final : public Engine {
   EngineLoop loop_;
   OutputLoop output_loop_;
   std::atomic<RequestId> next_id_{1};
-  std::thread engine_thread_;  // last: they use all of the above
+  std::thread engine_thread_;  // last: they use all members above
   std::thread output_thread_;
 };
 

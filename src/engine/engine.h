@@ -44,8 +44,8 @@ struct RequestTimings {
   double predicted_ms = 0;  // first to last token
 };
 
-// Something new of a request: text that is safe to show (whole characters, no possible stop string
-// held back), and at the end the reason.
+// New output of a request: text that is safe to show (whole characters; a possible stop string is held back), and
+// at the end the finish reason.
 struct RequestUpdate {
   RequestId id = 0;
   std::string text;
@@ -53,8 +53,8 @@ struct RequestUpdate {
   std::vector<LogprobEntry> logprobs;  // parallel to token_ids when asked for
   // With the first token, when asked for: an entry for each prompt token but the first.
   std::vector<LogprobEntry> prompt_logprobs;
-  // When asked for: vectors of hidden_width floats, one for each of token_ids; with the first token
-  // one for each prompt token, if all were wished for.
+  // If requested: vectors of hidden_width floats, one for each of token_ids; with the first token also one for each
+  // prompt token, if all were requested.
   std::vector<float> hidden_states;
   int32_t hidden_width = 0;
   FinishReason finish_reason = FinishReason::kNone;
@@ -69,7 +69,7 @@ struct RequestUpdate {
   RequestTimings timings;
 };
 
-// Appends what a later update of the same choice adds to what is known of it.
+// Appends a later update of the same choice to `known`.
 void join_update(RequestUpdate& known, RequestUpdate later);
 
 // Called on the engine's output thread, in order for each request; the last call carries a finish
@@ -90,17 +90,17 @@ struct EngineStats {
   int64_t num_blocks = 0;
   int64_t step_allocations = 0;
   int64_t row_state_bytes = 0;
-  // Parts of steps that wanted a graph, by how they ran; a step has two, the forward and sampling.
+  // Parts of steps that could use a graph, by how they ran; a step has two, the forward and sampling.
   int64_t graphs_full = 0;
   int64_t graphs_piecewise = 0;
   int64_t graphs_eager = 0;
   int64_t graph_captures = 0;
-  int64_t graph_evictions = 0;  // captured parts that left for want of reserved memory
+  int64_t graph_evictions = 0;  // captured parts evicted because the reservation was full
   int64_t graph_bytes = 0;
   int64_t padded_toks = 0;      // tokens of padding that forwards computed
   int64_t grammar_masks = 0;    // filled for structured requests
-  int64_t grammar_mask_us = 0;  // what that took, over all workers
-  int64_t withheld_rows = 0;    // turns that rows lost because their masks were late
+  int64_t grammar_mask_us = 0;  // time to fill them, over all workers
+  int64_t withheld_rows = 0;    // steps that rows missed because their masks were late
   // As they are now.
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -111,7 +111,7 @@ struct EngineStats {
 //
 // Owns: the scheduler, the executor, one engine thread and one output thread (detokenise, stop
 // strings, callbacks).
-// Thread: submit, abort, stats and what observes from any thread.
+// Thread: submit, abort, stats and the observing calls from any thread.
 // Invariant: every accepted request gets exactly one final update, also at shutdown (kAbort).
 class Engine {
  public:
@@ -120,11 +120,11 @@ class Engine {
   [[nodiscard]] virtual const ModelFacts& model_facts() const = 0;
   [[nodiscard]] virtual const TextModel& text() const = 0;
 
-  // Turns a client's wish into a request the engine can run: renders and encodes the prompt, checks
-  // every limit.
+  // Turns a client's request into one that the engine can run: renders and encodes the prompt, checks every
+  // limit.
   [[nodiscard]] virtual Result<ValidRequest> validate(const GenerationRequest& request) const = 0;
-  // The same wish for each of these encoded prompts, in place of its own; what all share is encoded
-  // and compiled once.
+  // The same for each of these encoded prompts, in place of the request's own; what all share is encoded and
+  // compiled once.
   [[nodiscard]] virtual Result<std::vector<ValidRequest>> validate_prompts(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const = 0;
   // Takes a request for one choice; see split_choices.
@@ -133,10 +133,10 @@ class Engine {
   virtual void abort(RequestId id) = 0;
   [[nodiscard]] virtual EngineStats stats() const = 0;
 
-  // What the engine thread is at; answers also while that is stuck.
+  // The engine thread's phase and progress; answers also while that thread is stuck.
   [[nodiscard]] virtual EngineProgress progress() const = 0;
-  // The requests that live now, as of the end of the step under way; nullopt when the engine thread
-  // does not answer in time. Blocks; not from a callback.
+  // The live requests at the end of the step under way; nullopt if the engine thread does not answer in time.
+  // Blocks; must not be called from a callback.
   [[nodiscard]] virtual std::optional<std::vector<RequestStatus>> list_requests(
       std::chrono::milliseconds patience) = 0;
   [[nodiscard]] virtual const StepLog& steps() const = 0;
@@ -156,12 +156,12 @@ class Engine {
   [[nodiscard]] virtual bool is_sleeping() const = 0;
 };
 
-// Takes ready parts, so that tests can bring their own executor; the command line uses load_engine.
+// Takes constructed parts, so that tests can pass their own executor; the command line uses load_engine.
 std::unique_ptr<Engine> make_engine(const EngineConfig& config,
                                     std::unique_ptr<TextModel> text,
                                     std::unique_ptr<Executor> executor);
 
-// Sees the executor before the engine has it, to put something around it or to ask it something.
+// Gets the executor before the engine does, to wrap it or to call it.
 using WrapExecutor = std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)>;
 
 // Loads text and weights side by side and starts the engine. Throws StartupError.

@@ -47,7 +47,7 @@ Request to_request(Submission&& submission) {
   return request;
 }
 
-// What the client is told of a grammar that ends its request; null: its text is complete.
+// The client's error text for a grammar that ends its request; null: its text is complete.
 const char* grammar_failure_text(GrammarProgress::State state) {
   switch (state) {
     case GrammarProgress::State::kFailed:
@@ -59,7 +59,7 @@ const char* grammar_failure_text(GrammarProgress::State state) {
   }
 }
 
-// What the client is told of a row without a token.
+// The client's error text for a row without a token.
 const char* failure_text(RowFailure failure) {
   switch (failure) {
     case RowFailure::kNone:
@@ -73,12 +73,12 @@ const char* failure_text(RowFailure failure) {
   return "";
 }
 
-// A CPU's forward needs its cores more than masks do.
+// A quarter of the cores: a CPU's forward needs them more than masks do.
 int32_t num_mask_threads() {
   return std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }
 
-// So that taking an output never grows its lists.
+// Reserves capacity, so that taking an output never grows its lists.
 void reserve_output(ModelRunnerOutput& output, size_t max_rows, size_t max_drafts) {
   const size_t max_tokens = max_rows * (1 + max_drafts);
   output.rows.reserve(max_rows);
@@ -138,9 +138,9 @@ void EngineLoop::run() noexcept {
   }
   executor_.set_wake_up(nullptr);
   progress_.stop(end.error);
-  inbox_.close();  // before the end: who submits later is told by the output thread
+  inbox_.close();  // before the end: the output thread then ends later submissions
   inbox_.take(commands_);
-  commands_.clear();  // who waits to sleep or wake up is told now
+  commands_.clear();  // callers that wait for sleep or wake-up get an error now
   outputs_.end(std::move(end));
 }
 
@@ -182,7 +182,7 @@ void EngineLoop::begin_waiting() {
   outputs_notify_ = executor_.set_wake_up(&inbox_.wake_up());
 }
 
-// With nothing to do, until there is a command.
+// Waits until there is a command.
 void EngineLoop::rest() {
   while (commands_.empty()) {
     if (!run_empty_step()) {
@@ -192,7 +192,7 @@ void EngineLoop::rest() {
   }
 }
 
-// If the executor wants one. It is none of the scheduler's and has the number of its last.
+// Only if the executor asks for one. It carries the number of the scheduler's last step.
 bool EngineLoop::run_empty_step() {
   if (!sleep_.awake()) {
     return false;
@@ -286,7 +286,7 @@ Result<std::vector<std::string>> EngineLoop::sleep(int level) {
     sampling_.give_up();
     log_step();
   }
-  // The steps in flight, and one that tells the workers which rows are free.
+  // Take the steps in flight, and run one that reports released rows to the workers.
   while (submit_step() || executor_.num_outstanding() > 0) {
     if (executor_.num_outstanding() > 0) {
       take_step();
@@ -312,7 +312,7 @@ Result<void> EngineLoop::reset_prefix_cache() {
   return {};
 }
 
-// Requests whose text is complete, or whose grammar allows no more.
+// Ends requests whose grammar is complete, failed, or has no allowed token.
 void EngineLoop::end_finished_grammars() {
   finished_grammars_.clear();
   grammars_.take_finished(finished_grammars_);
@@ -335,7 +335,7 @@ void EngineLoop::end_finished_grammars() {
   }
 }
 
-// As far as the step's masks have come.
+// Advances sampling as far as the step's masks are ready.
 void EngineLoop::advance_sampling() {
   end_finished_grammars();
   progress_.enter(EnginePhase::kLaunching);
@@ -397,8 +397,8 @@ void EngineLoop::log_step() {
   steps_.begin(trace);
 }
 
-// Takes the oldest step's output when it is there; commands come first where the wait can be ended by
-// them.
+// Takes the oldest step's output if it is ready or the executor cannot notify. Otherwise waits for any wake-up, so
+// that commands are applied first.
 void EngineLoop::await_output() {
   if (!outputs_notify_ || executor_.output_ready()) {
     take_step();
@@ -418,7 +418,7 @@ void EngineLoop::take_step() {
   steps_.end(awaited, done);
   scheduler_.update_from_output(output_, deltas_);
   forward_deltas(done);
-  publish_stats();  // first, so that a client told of its end finds its steps counted
+  publish_stats();  // first: a client that sees its request end finds its steps counted
   outputs_.publish(batch_);
 }
 

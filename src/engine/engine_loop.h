@@ -36,7 +36,7 @@ class EngineLoop {
  public:
   EngineLoop(const EngineConfig& config, Executor& executor, Inbox& inbox, OutputQueue& outputs);
 
-  // Until the inbox is closed, or until something breaks: all requests then end with kError.
+  // Runs until the inbox is closed, or until a failure, after which all requests end with kError.
   void run() noexcept;
 
   // Whether a request of this size can ever run here.
@@ -49,7 +49,7 @@ class EngineLoop {
   [[nodiscard]] const StepLog& steps() const { return steps_; }
   [[nodiscard]] const MaskLog& mask_fills() const { return grammars_.fills(); }
 
-  // On the engine thread alone, as tasks.
+  // Called on the engine thread only, as tasks.
   [[nodiscard]] std::vector<RequestStatus> list_requests() const {
     return scheduler_.list_requests();
   }
@@ -91,7 +91,7 @@ class EngineLoop {
   MaskedSampling sampling_;
   ProgressMark progress_;
   StepLog steps_;
-  bool outputs_notify_ = false;  // the executor notifies inbox_.wake_up() of them
+  bool outputs_notify_ = false;  // the executor notifies inbox_.wake_up() of outputs
 
   // Reused by every step.
   Commands commands_;

@@ -101,8 +101,8 @@ void GrammarProgress::push(Place* place) {
   (!place->tokens.empty() && !place->removed ? running_ : others_).push_back(place);
 }
 
-// Null if there is none. Rows that run go first: a batch of newcomers takes long, each of them needs
-// a parser of its own.
+// Null if there is none. Running requests go first: the first masks of a batch of new requests take long, since
+// each needs its own parser.
 GrammarProgress::Place* GrammarProgress::pop() {
   std::deque<Place*>& queue = running_.empty() ? others_ : running_;
   if (queue.empty()) {
@@ -135,7 +135,7 @@ void GrammarProgress::remove(int32_t number) {
   std::erase(finished_, number);
   owner->removed = true;
   const bool with_worker = owner->state == State::kBusy;
-  Place* const place = owner.release();  // to the worker that has it, or that meets it now
+  Place* const place = owner.release();  // owned by the worker that has it or pops it next
   if (!with_worker) {
     push(place);
     work_.notify_one();
@@ -173,7 +173,7 @@ GrammarProgress::Stats GrammarProgress::stats() const {
   return stats_;
 }
 
-// A worker's life. Places that were removed are freed here, outside the lock.
+// A worker thread's body. It frees removed places here, outside the lock.
 void GrammarProgress::run(int32_t worker) {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -249,8 +249,8 @@ GrammarProgress::State GrammarProgress::advance(Place& place) const {
   return State::kReady;
 }
 
-// Masks behind drafts, up to one that the grammar refuses or that leaves nothing to draw. What fails
-// here may not come to pass, so it is nobody's failure.
+// Fills masks after drafts, up to a draft that the grammar rejects or that leaves no token to draw. A failure here
+// is ignored, since the drafts may not be accepted.
 void GrammarProgress::look_ahead(Place& place) const {
   GrammarMatcher ahead = place.matcher->fork();
   for (const TokenId draft : place.drafts) {

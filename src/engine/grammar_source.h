@@ -11,17 +11,17 @@
 
 namespace warprow {
 
-// Compiles what clients ask for. The compiler is made when the first one asks: it indexes the whole vocabulary.
+// Compiles clients' grammars. The compiler is made for the first of them: it indexes the whole vocabulary.
 //
-// Owns: the compiler and, in it, the grammars used last; the thinking tags.
+// Owns: the compiler and, in it, the most recently used grammars; the thinking tags.
 // Thread: any.
 class GrammarSource {
  public:
   // text must outlive this, and this the matchers of grammars behind thinking.
   explicit GrammarSource(const TextModel& text) : text_(text) {}
 
-  // kInvalidArgument with the field that asked and the library's message and position, or the limit; kBusy
-  // where no worker process is free; kUnsupported where the vocabulary cannot carry grammars.
+  // kInvalidArgument with the requesting field and the library's message and position, or the limit; kBusy if no
+  // worker process is free; kUnsupported if the vocabulary cannot be used for grammars.
   Result<Grammar> compile(const StructuredOutput& wanted);
 
  private:

@@ -19,7 +19,7 @@ struct Submission {
   RequestFields fields;
 };
 
-// A wish to sleep or to wake up, and where its answer goes: each rank's report.
+// A call to sleep or to wake up, and where its answer goes: each rank's report.
 struct SleepCall {
   bool wake = false;
   int level = 0;     // sleep
@@ -30,8 +30,8 @@ struct SleepCall {
 // Something to do between two steps. Dropped without a call when the engine ends.
 using Task = std::function<void()>;
 
-// What the engine thread has been asked since it last looked. Submissions come first: an abort may
-// name one of them.
+// Commands to the engine thread since its last take(). Submissions come first: an abort may name one of
+// them.
 struct Commands {
   std::vector<Submission> submissions;
   std::vector<RequestId> aborts;   // by clients
@@ -47,26 +47,26 @@ struct Commands {
   }
 };
 
-// The way into the engine thread, and the one place where it waits: for commands, and for all else that
-// notifies wake_up() (masks, outputs of an executor that says so). Whoever writes never waits for the
-// engine, so a callback on the
-// output thread may submit and abort; how many requests may queue up is for the door to decide (the
-// server refuses, the command line submits as it goes).
+// The way into the engine thread, and the one place where it waits: for commands, and for all
+// else that notifies wake_up() (masks, outputs of an executor that notifies). A writer never
+// waits for the engine, so a callback on the output thread may submit and abort. The caller of
+// submit() limits how many requests queue up (the server refuses, the command line submits as it
+// goes).
 //
 // Owns: the pending commands; the wake-up.
 // Thread: any to write, the engine's to take.
-// Invariant: commands are taken in the order of their kind's writing; after close() submissions are
+// Invariant: commands of one kind are taken in the order in which they were written; after close() submissions are
 // refused.
 class Inbox {
  public:
-  // False after close(): the submission will not be seen.
+  // False after close(): the submission is dropped.
   bool submit(Submission submission);
   void abort(RequestId id);
   void stop(RequestId id);
   // False after close(): there will be no answer.
   bool call(SleepCall call);
   bool send(Task task);
-  // Refuses what comes and wakes the engine thread.
+  // Refuses later commands and wakes the engine thread.
   void close();
 
   // Replaces `commands` by all that is pending, in O(1); never waits.

@@ -54,8 +54,8 @@ MaskedSampling::Attempt MaskedSampling::attempt() {
   return Attempt::kWaited;
 }
 
-// Whether anybody could move if the step were over: its rows that need no mask or have one,
-// newcomers, rows withheld before whose masks have come.
+// Whether any request could advance if the step were over: rows of the step that need no mask or have one, waiting
+// requests, rows withheld before whose masks are ready now.
 bool MaskedSampling::others_wait(size_t num_busy) const {
   if (num_busy < step_->scheduled.size()) {
     return true;
@@ -103,7 +103,7 @@ void MaskedSampling::submit() {
       case State::kStale:
         WR_CHECK(false, "row {} samples without a mask of its own", index_of(row));
       case State::kBusy:
-      case State::kEnded:  // since the engine looked for such; it ends before the next step
+      case State::kEnded:  // after the engine's last check; the request ends before the next step
       case State::kFailed:
       case State::kStuck:
         output_.withheld_rows.push_back(row);

@@ -12,19 +12,19 @@
 
 namespace warprow {
 
-// The second phase of steps with grammar rows. Their forward runs while the step before is taken and
-// workers fill the masks; sample_tokens follows when the masks are there. A row whose mask is late
-// holds nobody up: once the device waits, the step goes on without it. Such a row is withheld: it
-// yields no token, and runs again when its mask is there.
+// The second phase of steps with grammar rows. While their forward runs, the previous step is taken and workers
+// fill the masks; sample_tokens follows when the masks are ready. A late mask delays no other row: once the device
+// is idle, the step is sampled without that row. Such a row is withheld: it yields no token, and runs again when
+// its mask is ready.
 //
-// Owns: what is known of the step between its two phases.
+// Owns: the state of the step between its two phases.
 // Thread: the engine's.
 class MaskedSampling {
  public:
   enum class Attempt : uint8_t {
     kDone,         // sample_tokens was called
-    kNeedsOutput,  // the step before is to be taken first: masks depend on its tokens, or it is done
-    kWaited        // for a mask, a moment; try again
+    kNeedsOutput,  // take the previous step first: masks depend on its tokens, or it is done
+    kWaited        // waited a moment for a mask; try again
   };
 
   // How long the device may wait for a mask before the step goes on without it.
@@ -41,21 +41,21 @@ class MaskedSampling {
   void begin(const SchedulerOutput& step);
   [[nodiscard]] bool due() const { return step_ != nullptr; }
   Attempt attempt();
-  // Ends the phase without masks, for steps whose results nobody wants.
+  // Ends the phase without masks, for steps whose results are not used.
   void give_up();
 
-  // Lets the scheduler have withheld rows again whose masks are there.
+  // Resumes withheld rows whose masks are ready.
   void resume_held();
   [[nodiscard]] bool any_held() const { return !held_.empty(); }
-  // Waits for a mask, a moment.
+  // Waits a moment for a mask.
   void wait() { progress_.wait(kMoment); }
 
   [[nodiscard]] int64_t num_withheld() const { return num_withheld_; }
-  // When the last step's forward was seen to be done; the epoch: not while it waited for masks.
+  // When the last step's forward was seen done; the epoch if that was not while it waited for masks.
   [[nodiscard]] EngineClock::time_point forward_done_at() const { return forward_done_at_; }
 
  private:
-  // Not longer, since other things than masks may happen meanwhile.
+  // Short, since other events than masks may happen meanwhile.
   static constexpr std::chrono::microseconds kMoment{200};
 
   [[nodiscard]] bool others_wait(size_t num_busy) const;

@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// Of a ring, the oldest first: records that were done then or later.
+// The records of a ring that were done at `when` or later, oldest first.
 template <typename Record>
 std::vector<Record> newest(const std::vector<Record>& ring,
                            size_t num_logged,

@@ -14,7 +14,7 @@ namespace warprow {
 
 using EngineClock = std::chrono::steady_clock;
 
-// What the engine thread is at.
+// The engine thread's activity.
 enum class EnginePhase : uint8_t {
   kIdle,  // nothing to do
   kScheduling,
@@ -34,7 +34,7 @@ struct EngineProgress {
   std::string failure;  // with kStopped: why, or empty
 };
 
-// Where the engine thread stands, for others to read while it is stuck.
+// The engine thread's phase and counts, for other threads to read while it is stuck.
 //
 // Thread: enter, count and fail are the engine's, read any.
 class ProgressMark {
@@ -58,10 +58,10 @@ class ProgressMark {
 // One step as it went. Times are of the engine thread.
 struct StepTrace {
   int64_t step = 0;
-  EngineClock::time_point planned;   // scheduling began
-  EngineClock::time_point launched;  // handing over began
-  EngineClock::time_point handed;  // handing over ended, of a step with grammar rows with its masks
-  EngineClock::time_point forwarded;  // its forward was seen done; the epoch: not before its output
+  EngineClock::time_point planned;    // scheduling began
+  EngineClock::time_point launched;   // handing over began
+  EngineClock::time_point handed;     // handing over ended; with grammar rows, after their masks
+  EngineClock::time_point forwarded;  // forward seen done; the epoch if only with its output
   EngineClock::time_point awaited;    // waiting for its output began
   EngineClock::time_point done;       // its output was there
   int32_t num_rows = 0;
@@ -71,7 +71,7 @@ struct StepTrace {
   int32_t num_waiting = 0;
 };
 
-// The newest steps, so that a trace of the last seconds is there when somebody wants it.
+// The newest steps, so that a trace of the last seconds is available on request.
 //
 // Owns: a ring of kCapacity records, made at the start.
 // Thread: begin and end are the engine's, since any.
@@ -91,7 +91,7 @@ class StepLog {
 
   [[nodiscard]] std::vector<StepTrace> since(EngineClock::time_point when) const;
 
-  // How many steps had so many tokens: by kSizeBounds, then the rest; not cumulative.
+  // The number of steps by token count: by kSizeBounds, then the rest; not cumulative.
   struct Sizes {
     std::array<int64_t, kSizeBounds.size() + 1> counts{};
     int64_t num_toks = 0;
@@ -99,7 +99,7 @@ class StepLog {
   [[nodiscard]] Sizes sizes() const;
 
  private:
-  std::array<StepTrace, kMaxInFlight> flying_;  // the engine's
+  std::array<StepTrace, kMaxInFlight> flying_;  // for the engine thread only
   size_t begun_ = 0;
   size_t ended_ = 0;
   mutable std::mutex mutex_;
@@ -108,7 +108,7 @@ class StepLog {
   Sizes sizes_;
 };
 
-// One mask of a structured request, taking in the token before it included.
+// The filling of one mask of a structured request, including the processing of the token before it.
 struct MaskFill {
   uint64_t request = 0;
   int64_t step = 0;  // that drew the token before; 0: the request's first mask
@@ -120,7 +120,7 @@ struct MaskFill {
 // The newest fills, for the same traces.
 //
 // Owns: a ring of up to kCapacity records, which grows with the first ones.
-// Thread: any; the engine's takes no part.
+// Thread: any; the engine's does not use it.
 class MaskLog {
  public:
   static constexpr size_t kCapacity = 16384;

@@ -13,7 +13,7 @@
 
 namespace warprow {
 
-// What one step brought for one request, on its way to the output thread.
+// What one step yielded for one request, on its way to the output thread.
 struct OutputDelta {
   RequestId id = 0;
   Span32 tokens;             // in OutputBatch::token_ids
@@ -29,8 +29,8 @@ struct OutputDelta {
   EngineClock::time_point at;       // when the output was there
 };
 
-// Everything new since the output thread last looked: flat lists, so that a steady stream of steps
-// allocates nothing.
+// Everything new since the output thread's last take: flat lists, so that a steady stream of steps allocates
+// nothing.
 struct OutputBatch {
   std::vector<OutputDelta> deltas;
   std::vector<TokenId> token_ids;
@@ -41,12 +41,12 @@ struct OutputBatch {
 
   // Keeps all capacity.
   void clear();
-  // Room for as many deltas of one token each, without logprobs.
+  // Reserves room for num_deltas deltas of one token each, without logprobs.
   void reserve(size_t num_deltas);
-  // Copies what a delta names of the step's output in tokens, prompt_logprobs and hidden, with its
+  // Copies the parts of the step's output that a delta names in tokens, prompt_logprobs and hidden, with its
   // logprobs; the delta then names the copy.
   void copy_from(const ModelRunnerOutput& step, OutputDelta& delta);
-  // Moves all of `later` behind what is here; `later` is then empty.
+  // Moves all of `later` to the end of this batch; `later` is then empty.
   void append(OutputBatch& later);
 
   [[nodiscard]] std::span<const TokenId> tokens_of(const OutputDelta& delta) const {

@@ -28,13 +28,13 @@ void OutputLoop::run() noexcept {
 void OutputLoop::take_delta(const OutputBatch& batch, const OutputDelta& delta) {
   const auto found = live_.find(delta.id);
   if (found == live_.end()) {
-    return;  // it ended here before the engine knew
+    return;  // it ended here before the engine took its stop command
   }
   bool ended = true;
   try {
     ended = found->second->take(batch, delta);
   } catch (const std::exception& exception) {
-    // A client's callback failed, or text did: this request alone is lost.
+    // A client's callback or the text conversion failed: only this request is lost.
     WR_LOG_ERROR("request {}: {}; it is given up", delta.id, exception.what());
   }
   if (ended) {

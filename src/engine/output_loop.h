@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// The output thread's work: turns deltas into text and calls clients back; tells the engine thread
-// of stop strings.
+// The output thread's work: turns deltas into text, runs the clients' callbacks, and reports stop strings to the
+// engine thread.
 //
 // Owns: the requests that have not had their final update.
 // Thread: run() is the output thread's body.

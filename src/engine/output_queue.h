@@ -12,13 +12,13 @@
 
 namespace warprow {
 
-// How a request ends that the engine no longer runs.
+// How requests end after the engine has stopped.
 struct EngineEnd {
   FinishReason reason = FinishReason::kNone;  // kNone: the engine runs
   std::string error;
 };
 
-// Everything the output thread has to look at.
+// Everything that the output thread has to process.
 struct OutputWork {
   std::vector<std::unique_ptr<RequestOutput>> arrivals;
   OutputBatch batch;
@@ -30,26 +30,26 @@ struct OutputWork {
 //
 // Owns: what is pending.
 // Thread: add any; publish and end the engine's; close the engine's owner; take the output's.
-// Invariant: a request is added before its first delta is published, so take() never meets an
-// unknown one first.
+// Invariant: a request is added before its first delta is published, so take() never returns a delta of an unknown
+// request.
 class OutputQueue {
  public:
   static constexpr size_t kMaxPending = 4096;
 
-  // max_step_deltas: the most that one step brings.
+  // max_step_deltas: the most that one step yields.
   explicit OutputQueue(size_t max_step_deltas);
 
-  // Room for all that can ever be pending. The batches on both sides of the queue need it too,
+  // The most deltas that can be pending. The batches on both sides of the queue need room for them,
   // since they are swapped.
   [[nodiscard]] size_t max_deltas() const { return max_deltas_; }
 
   void add(std::unique_ptr<RequestOutput> request);
-  // Takes over the batch's content; it comes back empty, with some capacity.
+  // Takes the batch's content; the batch comes back empty, with some capacity.
   void publish(OutputBatch& batch);
-  // Nothing will be published any more: requests without a final update, and all that are added
-  // later, end like this.
+  // Called after the last publish(): requests without a final update, and all that are added later, end
+  // as `how` says.
   void end(EngineEnd how);
-  // Lets take() return false once it has handed out everything.
+  // Makes take() return false once everything was handed out.
   void close();
 
   // Waits for work and swaps it in; false when closed and nothing is left.

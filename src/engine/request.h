@@ -13,9 +13,9 @@
 
 namespace warprow {
 
-// Sampling as a user wishes it, by the names vLLM and OpenAI clients use; unset means the model's
-// or vLLM's default. Every field is accepted from the command line, from a line of --prompts-file
-// and by the server.
+// A user's sampling options, under the names that vLLM and OpenAI clients use; unset means the model's or
+// vLLM's default. Every field is accepted from the command line, from a line of --prompts-file and by the
+// server.
 struct SamplingOptions {
   std::optional<double> temperature;  // default 1
   std::optional<double> top_p;        // (0, 1]
@@ -27,7 +27,7 @@ struct SamplingOptions {
   std::optional<int64_t> n;
   std::optional<int64_t> logprobs;         // 0 .. 20
   std::optional<int64_t> prompt_logprobs;  // 0 .. 20
-  // Logprobs of these tokens instead of the likeliest; up to 128.
+  // Logprobs of these tokens instead of the most likely ones; up to 128.
   std::optional<std::vector<int64_t>> logprob_token_ids;
   std::optional<double> repetition_penalty;
   std::optional<double> frequency_penalty;
@@ -48,14 +48,14 @@ struct ChatMessage {
   std::string content;
 };
 
-// Whose hidden states, behind the model's final norm, a client gets.
+// Which hidden states, after the model's final norm, a client gets.
 enum class HiddenStatesWish : uint8_t {
   kNone,
-  kOutputs,  // one vector for each output: that of the token before it, which it was drawn from
+  kOutputs,  // one vector for each output: that of the token from which it was drawn
   kAll,      // those, and with the first output one for every prompt token
 };
 
-// What a client asks for, before validation.
+// A client's request, before validation.
 struct GenerationRequest {
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
   SamplingOptions sampling;

@@ -51,7 +51,7 @@ bool RequestOutput::take(const OutputBatch& batch, const OutputDelta& delta) {
   while (num_taken < delta.tokens.count && !stops_.match()) {
     take_token(batch, delta, num_taken++);
   }
-  if (!update_.hidden_states.empty()) {  // the last ones are those of the outputs, one each
+  if (!update_.hidden_states.empty()) {  // the last vectors belong to the outputs, one each
     update_.hidden_states.resize(
         update_.hidden_states.size() -
         static_cast<size_t>((delta.tokens.count - num_taken) * update_.hidden_width));
@@ -102,7 +102,7 @@ void RequestOutput::note_times(const OutputDelta& delta) {
   update_.timings.predicted_ms = ms_between(first_token_, delta.at);
 }
 
-// What a delta tells of the prompt, and hidden states.
+// Adds a delta's prompt logprobs and hidden states to the update.
 void RequestOutput::take_prompt(const OutputBatch& batch, const OutputDelta& delta) {
   const Span32 entries = delta.prompt_logprobs;
   for (int32_t i = 0; i < entries.count; ++i) {
@@ -127,7 +127,7 @@ void RequestOutput::take_token(const OutputBatch& batch, const OutputDelta& delt
     const auto at = static_cast<size_t>(delta.logprobs_at) + static_cast<size_t>(index);
     update_.logprobs.push_back(logprob_entry(batch, token, batch.logprobs[at]));
   }
-  // The token that ends a request is no part of its answer, whatever it would print; as in vLLM.
+  // The token that ends a request is not part of its answer, even if it has text; as in vLLM.
   const bool ends_it = delta.reason == FinishReason::kStop && index == delta.tokens.count - 1;
   if (!ends_it || show_stop_token_) {
     take_text(detokenizer_.push(token));
@@ -141,7 +141,7 @@ void RequestOutput::take_text(const std::string& text) {
 }
 
 void RequestOutput::finish(const OutputDelta& delta) {
-  // A stop string wins over whatever else ended the request with the same token.
+  // A stop string takes precedence over any other reason at the same token.
   if (stops_.match()) {
     update_.finish_reason = FinishReason::kStop;
     update_.stop_reason = std::string(stops_.matched());

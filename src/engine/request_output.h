@@ -27,10 +27,10 @@ class RequestOutput {
 
   [[nodiscard]] RequestId id() const { return update_.id; }
 
-  // Tells the client what a delta brings. True when that was the end: by the delta's own reason, or
-  // by a stop string, after which the delta's remaining tokens are dropped.
+  // Passes a delta to the client. Returns true if the request ended: by the delta's own reason, or by a stop
+  // string, after which the delta's remaining tokens are dropped.
   bool take(const OutputBatch& batch, const OutputDelta& delta);
-  // Ends it from outside; held back text is given out.
+  // Ends the request from outside; held back text is released.
   void end(FinishReason reason, const std::string& error);
 
  private:
@@ -43,10 +43,10 @@ class RequestOutput {
 
   Detokenizer detokenizer_;
   StopChecker stops_;
-  int32_t min_tokens_;  // outputs whose text ends no stop string
+  int32_t min_tokens_;  // the first outputs, whose text ends no stop string
   bool show_stop_token_;
   bool wants_logprobs_;
-  std::vector<TokenId> prompt_;  // where its logprobs are wanted
+  std::vector<TokenId> prompt_;  // only if its logprobs are requested
   UpdateCallback on_update_;
   RequestUpdate update_;  // reused; id and the running counts stay
 

@@ -12,14 +12,14 @@ namespace warprow {
 inline constexpr const char* kWeightsAreGone =
     "the engine sleeps without its weights; wake it up first";
 
-// Which parts of the workers' memory sleep, as far as requests and steps must know.
+// Which parts of the workers' memory are asleep, as far as requests and steps depend on it.
 //
 // Thread: the engine's writes, any reads.
 class SleepState {
  public:
   // Whether steps can run.
   [[nodiscard]] bool awake() const { return !weights_ && !cache_; }
-  // Whether requests are refused: the weights must be loaded anew.
+  // Whether requests are refused: the weights must be loaded again.
   [[nodiscard]] bool weights_gone() const { return weights_ && level_ == 2; }
 
   void fall_asleep(int level) {
@@ -31,7 +31,7 @@ class SleepState {
     cache_ = cache_ && !names(tags, "kv_cache");
   }
 
-  // The tags as one word for the workers; none for all.
+  // The tags as one string for the workers; empty for all.
   static Result<std::string> join_tags(const std::vector<std::string>& tags) {
     std::string joined;
     for (const std::string& tag : tags) {

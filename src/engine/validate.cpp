@@ -40,7 +40,7 @@ struct IntRange {
   int64_t high;
 };
 
-// A value and whose it is: the client's, the model's, or ours.
+// A value and its source: the client, the model or our default.
 template <typename T>
 struct Choice {
   T value;
@@ -58,8 +58,8 @@ Choice<T> choose(const std::optional<T>& client, const std::optional<T>& model, 
   return {fallback, ""};
 }
 
-// Walks through the fields of one request and keeps the first thing wrong; all later checks still
-// run, harmlessly.
+// Checks the fields of one request and keeps the first error; all later checks still run,
+// harmlessly.
 class Checker {
  public:
   Checker(const SamplingOptions& wish, const RequestLimits& limits)
@@ -260,7 +260,7 @@ int32_t Checker::check_num_choices(bool greedy) {
   return static_cast<int32_t>(n);
 }
 
-// Behind the fields that it is measured against: max_tokens, EOS and stop ids.
+// Call it after the fields that it compares with: max_tokens, EOS and stop ids.
 void Checker::check_min_tokens(RequestFields& fields) {
   fields.params.min_tokens = static_cast<int32_t>(check(
       IntRange{"min_tokens", 0, fields.max_tokens}, choose(wish_.min_tokens, {}, int64_t{0})));
@@ -380,7 +380,7 @@ TokenLists Checker::check_token_lists(std::vector<std::vector<TokenId>> bad_word
   return lists;
 }
 
-// The flags of SamplingParams that the wish sets.
+// The flags of SamplingParams for the requested hidden states.
 uint32_t Checker::check_hidden_states(HiddenStatesWish wish) {
   if (wish == HiddenStatesWish::kNone) {
     return 0;
@@ -403,7 +403,7 @@ uint64_t hash_salt(std::string_view salt) {
   return hash == 0 ? 1 : hash;
 }
 
-// Everything that is checked, and the fields that come of it; not those that are only copied.
+// Checks everything and returns the resulting fields, without those that are only copied.
 Result<RequestFields> checked_fields(const GenerationRequest& request,
                                      const std::vector<TokenId>& prompt_token_ids,
                                      const RequestLimits& limits,
@@ -472,7 +472,7 @@ Result<void> check_without_prompt(const GenerationRequest& request, const Reques
 Result<void> check_without_model(const SamplingOptions& sampling) {
   GenerationRequest request;
   request.sampling = sampling;
-  RequestLimits widest;  // no model refuses less
+  RequestLimits widest;  // at least as wide as any model's
   widest.vocab_size = std::numeric_limits<int32_t>::max();
   widest.max_model_len = std::numeric_limits<int32_t>::max();
   return check_without_prompt(request, widest);

@@ -20,9 +20,9 @@ namespace warprow {
 // in.
 struct RequestFields {
   std::vector<TokenId> prompt_token_ids;  // 1 .. max_model_len - 1 ids, each in the vocabulary
-  SamplingParams params;                  // seed is 0 where the client brought none
+  SamplingParams params;                  // seed is 0 if the client gave none
   std::optional<uint64_t> seed;           // unset: the engine draws one at submission
-  int32_t num_choices = 1;                // answers wanted; see split_choices
+  int32_t num_choices = 1;                // requested answers; see split_choices
   int32_t max_tokens = 0;                 // >= 1, and prompt + max_tokens <= max_model_len
   std::vector<TokenId> eos_token_ids;     // empty with ignore_eos
   std::vector<TokenId> stop_token_ids;    // without repetitions, in the client's order
@@ -48,7 +48,7 @@ inline constexpr size_t kMaxBadWords = kMaxTokenListWords / 2;
 // The most answers to one prompt.
 inline constexpr int64_t kMaxChoices = 128;
 
-// What a request is measured against.
+// The limits that a request is checked against.
 struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
@@ -59,8 +59,8 @@ struct RequestLimits {
 
 class ValidRequest;
 
-// The client's wish as a ValidRequest, or the first thing wrong with it: kInvalidArgument for a
-// value out of range; the message names field, value and limit. Ranges and defaults are vLLM's.
+// The client's request as a ValidRequest, or its first error: kInvalidArgument for a value out of
+// range; the message names field, value and limit. Ranges and defaults are vLLM's.
 // `prompt_token_ids` is the request's prompt, rendered and encoded; `bad_words` are the sequences
 // that spell its bad words (engine/bad_words.h), `grammar` is its structured output, compiled
 // (engine/grammar_source.h).
@@ -76,16 +76,16 @@ class ValidRequest;
 [[nodiscard]] Result<void> check_without_prompt(const GenerationRequest& request,
                                                 const RequestLimits& limits);
 
-// Refuses what validate_request would refuse whatever the model, so that nobody waits for a load to
-// learn of a typing error.
+// Refuses what validate_request would refuse for any model, so that a typing error is reported before a model is
+// loaded.
 [[nodiscard]] Result<void> check_without_model(const SamplingOptions& sampling);
 
-// A request for each choice, to be submitted all; the prefix cache makes the repeated prompt cheap.
-// Choice i has the client's seed + i, as in vLLM, and without one the engine draws for each. The
-// prompt's logprobs come with choice 0 alone.
+// One request for each choice; all are to be submitted. The prefix cache makes the repeated prompt cheap. Choice i
+// has the client's seed + i, as in vLLM; without a seed the engine draws one for each. Only choice 0 reports the
+// prompt's logprobs.
 [[nodiscard]] std::vector<ValidRequest> split_choices(const ValidRequest& request);
 
-// The only way into the engine; made by validate_request alone.
+// The only input to the engine; only validate_request makes one.
 class ValidRequest {
  public:
   [[nodiscard]] const RequestFields& fields() const { return fields_; }

@@ -17,7 +17,7 @@
 
 namespace warprow {
 
-// What the engine must know of the loaded model and its plan; the same on every rank.
+// What the engine needs of the loaded model and its plan; the same on every rank.
 struct ModelFacts {
   std::string architecture;
   int32_t vocab_size = 0;
@@ -26,9 +26,9 @@ struct ModelFacts {
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
   TokenPages token_pages;
-  int32_t prefill_toks_per_decode = 0;  // SchedulerConfig's; what suits the device
+  int32_t prefill_toks_per_decode = 0;  // as in SchedulerConfig; chosen for the device
   bool has_hidden_states = false;       // requests may ask for them
-  int32_t max_drafts = 0;  // that rows propose for themselves; SchedulerConfig's num_drafts
+  int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
 };
 
 // Counters of the execution layer since start.
@@ -39,10 +39,10 @@ struct ExecutorStats {
   int64_t step_allocations = 0;  // heap allocations inside steps; 0 under sanitizers
   int64_t workspace_high_water = 0;
   int64_t workspace_planned = 0;
-  int64_t output_wait_ns = 0;  // spent in take_output until the device was done, summed
-  int64_t driver_calls = 0;    // 0 where there is no driver
-  // Parts of steps (a step has two: the forward, and sampling) by how they ran, of those that wanted
-  // a graph; see GraphStats.
+  int64_t output_wait_ns = 0;  // time in take_output until the device was done, summed
+  int64_t driver_calls = 0;    // 0 without a driver
+  // Parts of steps that could use a graph, by how they ran (a step has two: the forward, and sampling); see
+  // GraphStats.
   int64_t graphs_full = 0;
   int64_t graphs_piecewise = 0;
   int64_t graphs_eager = 0;
@@ -54,10 +54,10 @@ struct ExecutorStats {
 
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.
 //
-// One rank has the results, the output rank: the first of the last stage. take_output waits for it
-// alone. The others have the same steps outstanding, of which nobody takes an output: each retires its
-// own on its own thread, when their event has come (Runner::take_output into nothing), before it runs a
-// step that needs their places.
+// One rank has the results, the output rank: the first of the last stage. take_output waits for it alone. The other
+// ranks have the same steps outstanding, and their outputs are not used. Each retires its own on its own thread
+// once their event is reached (Runner::take_output, result dropped), before it runs a step that needs their ring
+// entries.
 //
 // Owns: its workers.
 // Thread: the engine's, which calls enter_thread first.
@@ -70,15 +70,15 @@ class Executor {
   [[nodiscard]] virtual const ModelFacts& model_facts() const = 0;
   [[nodiscard]] virtual int32_t max_concurrent_batches() const = 0;
 
-  // Once, by the thread that submits, before its first step.
+  // Called once by the submitting thread, before its first step.
   virtual void enter_thread() {}
 
   // Submits the forward of a step on every rank; returns without waiting for it.
   virtual void execute_model(const SchedulerOutput& step) = 0;
   // Submits sampling for the step just executed. grammar may be null: no row has a mask.
   virtual void sample_tokens(const GrammarOutput* grammar) = 0;
-  // Between the two, for a step with grammar rows: whether the forward is done on every rank, so
-  // that the device waits for sample_tokens.
+  // Between the two phases of a step with grammar rows: whether the forward is done on every rank, so that the
+  // device is waiting for sample_tokens.
   [[nodiscard]] virtual bool forward_done() const { return true; }
   // Steps submitted whose output was not taken.
   [[nodiscard]] virtual int32_t num_outstanding() const = 0;
@@ -87,18 +87,18 @@ class Executor {
   // Takes the oldest outstanding output; blocks until the output rank has it. `output` keeps its
   // capacity.
   virtual void take_output(ModelRunnerOutput& output) = 0;
-  // From now on notifies `wake_up` whenever output_ready() or idle_step() turns true; null: no more.
-  // Returns whether it notifies outputs: an executor with workers in other processes does, from the
-  // thread that reads their answers; one whose worker is this thread does not, and its outputs are
-  // waited for in take_output, where the device wakes the thread soonest.
+  // From now on notifies `wake_up` whenever output_ready() or idle_step() becomes true; null stops this. Returns
+  // whether it notifies outputs. An executor with workers in other processes does, from the thread that reads their
+  // answers. One whose worker is this thread does not: the engine waits in take_output, where the device wakes the
+  // thread soonest.
   virtual bool set_wake_up(WakeUp* /*wake_up*/) { return false; }
-  // Asked while the engine has nothing to do: whether its ranks are to run a step without tokens all
-  // the same, since ranks of other engines wait for them in a collective; and of what shape.
+  // Called while the engine is idle: whether its ranks must run a step without tokens, because ranks of other
+  // engines wait for them in a collective; and the shape of that step.
   [[nodiscard]] virtual std::optional<DataParallelShape> idle_step() { return std::nullopt; }
 
-  // Runs a named operation on these ranks, each on the thread of its rank, behind the steps submitted
-  // before; returns without waiting for ranks on other threads. With one rank in this process it has
-  // run when this returns. An unknown name or rank is a checked error. The text form of call().
+  // Runs a named operation on these ranks, each on the thread of its rank, after the steps submitted before;
+  // returns without waiting for ranks on other threads. With one rank in this process it has run when this returns.
+  // A check fails for an unknown name or rank. The text form of call().
   virtual RankReplies collective_rpc(std::string_view operation,
                                      const std::string& argument,
                                      RankSet ranks) = 0;

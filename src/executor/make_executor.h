@@ -9,11 +9,10 @@
 
 namespace warprow {
 
-// The executor for a configuration: in this process for one device. Loads the model. Throws
-// StartupError.
+// The executor for a configuration: in this process, for one device. Loads the model. Throws StartupError.
 std::unique_ptr<Executor> make_executor(const EngineConfig& config);
 
-// The same on a device of the caller's, for tests: streams that defer, shuffle or guard.
+// The same on a device that the caller passes, for tests: streams that defer, shuffle or guard.
 std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan, std::unique_ptr<Device> device);
 
 }  // namespace warprow

@@ -11,9 +11,9 @@
 
 namespace warprow {
 
-// Which ranks an operation is for.
+// The ranks that an operation is for.
 struct RankSet {
-  std::optional<int32_t> one;  // nothing: all of them
+  std::optional<int32_t> one;  // nullopt: all ranks
   static RankSet all() { return {}; }
   static RankSet only(int32_t rank) { return {rank}; }
 };
@@ -21,13 +21,12 @@ struct RankSet {
 // Each rank's answer as text, by rank.
 using RankReplies = std::future<std::vector<std::string>>;
 
-// The answers to an operation, when they are there. Dropping this cancels nothing: an operation that
-// was sent runs on its ranks, and its answers are lost. An executor that ends before it has every answer
-// leaves a std::future_error.
+// The future answers to an operation. Dropping this cancels nothing: an operation that was sent runs on its ranks,
+// and its answers are lost. If the executor ends before every answer came, get() throws a std::future_error.
 //
 // Owns: the future.
-// Thread: any, one at a time. The engine's must not wait for a rank that waits for the engine: it asks
-// ready(), or asks when no step is in flight.
+// Thread: any, one at a time. The engine thread must not wait for a rank that waits for the engine: it calls
+// ready(), or waits when no step is in flight.
 template <typename Operation>
 class RankAnswers {
  public:
@@ -36,7 +35,7 @@ class RankAnswers {
   [[nodiscard]] bool ready() const {
     return replies_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
-  // Blocks until every rank has answered; once. Throws what the operation threw on the first rank that
+  // Blocks until every rank has answered. Call it once. Throws what the operation threw on the first rank that
   // failed.
   std::vector<typename Operation::Answer> get() {
     std::vector<typename Operation::Answer> answers;

@@ -7,14 +7,13 @@
 
 namespace warprow {
 
-// The operations that callers know by type. Each has a name, an argument as the rank reads it, and an
-// answer as the caller gets it; what passes between them is text (runner/operations.h), so that a rank
-// may live in another process. What an operation does stands where it is added: in
-// Worker::add_operations, or in the runner feature that it belongs to.
+// The operations as types. Each has a name, an argument that the rank parses, and an answer that the caller parses.
+// They are sent as text (runner/operations.h), so that a rank may live in another process. An operation is
+// documented where it is added: in Worker::add_operations, or in its runner feature.
 //
 // Owns: nothing. Thread: any.
 
-// Of operations that take nothing and answer with text.
+// Base of operations without argument and with a text answer.
 struct TextOperation {
   using Answer = std::string;
   [[nodiscard]] static std::string encode() { return {}; }
@@ -26,7 +25,7 @@ struct CheckHealth : TextOperation {
   static constexpr std::string_view kName = "check_health";
 };
 
-// The memory plan as it came true: one JSON object, or lines as `warprow plan` shows them.
+// The memory plan after start-up: one JSON object, or lines as `warprow plan` prints them.
 struct ReadMemoryPlan {
   using Answer = std::string;
   static constexpr std::string_view kName = "memory_plan";
@@ -40,7 +39,7 @@ struct ReadAttentionBackends : TextOperation {
   static constexpr std::string_view kName = "attention_backends";
 };
 
-// Of everything on the device that outlives a step; waits for the device.
+// Checksum of everything on the device that outlives a step; waits for the device.
 struct StateChecksum : TextOperation {
   static constexpr std::string_view kName = "state_checksum";
 };
@@ -58,9 +57,8 @@ struct ReadStepTimes : TextOperation {
   static constexpr std::string_view kName = "step_times";
 };
 
-// Gives memory back, and takes it again: SleepMode. Each rank answers with a report, one JSON object.
-// No step may be in flight. Waking throws StartupError where there is not enough memory, or nothing to
-// load weights from.
+// Gives memory back, and takes it again: SleepMode. Each rank answers with a report, one JSON object. No step may
+// be in flight. Waking throws StartupError if there is too little memory, or no source to load weights from.
 struct SleepRanks {
   using Answer = std::string;
   static constexpr std::string_view kName = "sleep";

@@ -65,7 +65,7 @@ class UniprocExecutor final : public Executor {
     stats_.padded_toks += output.stats.num_toks_padded - output.stats.num_toks;
   }
 
-  // On the caller's thread, which is the worker's.
+  // Runs on the caller's thread, which is the worker's.
   RankReplies collective_rpc(std::string_view operation,
                              const std::string& argument,
                              RankSet ranks) override {
@@ -102,7 +102,7 @@ class UniprocExecutor final : public Executor {
   Worker worker_;
   ModelFacts facts_;
   ExecutorStats stats_;
-  // The device's threads count from their start; what loading allocated does not matter.
+  // The device's threads count allocations from their start; those of loading are subtracted.
   int64_t allocations_before_ = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// An empty variable counts as unset, as the XDG rules have it.
+// An empty variable counts as unset, as in the XDG specification.
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;

@@ -5,14 +5,14 @@
 
 namespace warprow {
 
-// Where models are kept on this machine. Paths need not exist.
+// The folders of models on this machine. They need not exist.
 struct CachePaths {
   // ${XDG_CACHE_HOME:-~/.cache}/warprow
   std::string warprow;
   // HF_HUB_CACHE, else HF_HOME/hub, else ${XDG_CACHE_HOME:-~/.cache}/huggingface/hub
   std::string huggingface_hub;
 
-  // The only place of this room that reads the environment.
+  // The only code of this room that reads the environment.
   static CachePaths from_environment();
 };
 

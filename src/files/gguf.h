@@ -26,7 +26,7 @@ struct GgufTensor {
   uint64_t bytes = 0;
 };
 
-// A metadata value as it stands in the file; GgufFile::get turns it into a C++ value.
+// A metadata value as stored in the file; GgufFile::get converts it to a C++ value.
 struct GgufValue {
   GgufValueType type = GgufValueType::kU8;
   GgufValueType element = GgufValueType::kU8;  // of an array; otherwise equal to type
@@ -34,19 +34,17 @@ struct GgufValue {
   std::span<const std::byte> bytes;            // the elements, little endian
 };
 
-// A GGUF container, version 2 or 3, little endian (the format: ggml's docs/gguf.md). Only the
-// header is read; tensor data stays untouched. Every count, length and offset is checked against
-// the size of the file before it is used, so a truncated or lying file is an Error (kCorrupt,
-// kUnsupported) that names the file and the field.
+// A GGUF container, version 2 or 3, little endian (the format: ggml's docs/gguf.md). Only the header is read, no
+// tensor data. Every count, length and offset is checked against the size of the file before it is used, so a
+// truncated or inconsistent file is an Error (kCorrupt, kUnsupported) that names the file and the field.
 // Owns: the mapping when opened by path; parse() borrows the caller's bytes.
 // Thread: const methods from any thread.
-// Invariant: every tensor lies within bytes(), aligned to general.alignment and apart from all
-// others; names and keys are unique. Views that it hands out live as long as the mapping (or the
-// caller's bytes), also across moves.
+// Invariant: every tensor lies within bytes(), aligned to general.alignment and without overlap; names and keys are
+// unique. Returned views are valid as long as the mapping (or the caller's bytes), also across moves.
 class GgufFile {
  public:
   static Result<GgufFile> open(const std::string& path);
-  // `name` stands for the file in messages.
+  // `name` is the file's name in messages.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -65,18 +63,17 @@ class GgufFile {
   // std::vector<std::string_view>, std::vector<int64_t>, std::vector<float>. Integers convert
   // between widths where the value fits, any number converts to float, integers and bools to the
   // int64 vector.
-  // get: nullopt if the key is absent or its value is no T.
+  // get: nullopt if the key is absent or its value is not a T.
   template <typename T>
   [[nodiscard]] std::optional<T> get(std::string_view key) const;
-  // require: an Error (kCorrupt) in both cases, saying which.
+  // require: an Error (kCorrupt) in both cases, which says which.
   template <typename T>
   [[nodiscard]] Result<T> require(std::string_view key) const;
-  // get_or: the fallback if the key is absent, an Error if its value is no T.
+  // get_or: the fallback if the key is absent, an Error if its value is not a T.
   template <typename T>
   [[nodiscard]] Result<T> get_or(std::string_view key, T fallback) const;
 
-  // The file's pages of [offset, offset + len) leave this process's memory. Nothing to do for a
-  // parsed span.
+  // Drops the file's pages of [offset, offset + len) from this process's memory. Does nothing for a parsed span.
   void drop_pages(uint64_t offset, uint64_t len) const;
 
  private:

@@ -17,8 +17,7 @@ namespace {
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kDefaultAlignment = 32;
 constexpr uint32_t kMaxDims = 4;
-// The least bytes that an entry takes in the file, so that an impossible count is refused before
-// anything is read.
+// The fewest bytes that an entry takes in the file, so that an impossible count is refused before anything is read.
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;       // empty key, type, one byte
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;  // empty name, no dimension, type, offset
 
@@ -67,7 +66,7 @@ Result<void> GgufParser::run() {
   if (Result<void> done = read_header(); !done) {
     return done;
   }
-  // The tables grow as entries are found: a count alone, however wrong, allocates nothing.
+  // The tables grow as entries are parsed: a wrong count alone allocates nothing.
   for (uint64_t i = 0; i < num_values_; ++i) {
     if (Result<void> done = read_key_value(); !done) {
       return done;
@@ -273,7 +272,7 @@ Result<void> GgufParser::read_dims(GgufTensor& tensor) {
   return {};
 }
 
-// Offsets in the file count from the start of the data, which is where the headers end, rounded up.
+// Offsets in the file are relative to the start of the data: the end of the headers, rounded up.
 Result<void> GgufParser::place_tensors() {
   Result<uint32_t> alignment = file_.get_or<uint32_t>("general.alignment", kDefaultAlignment);
   if (!alignment) {

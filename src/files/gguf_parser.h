@@ -12,8 +12,7 @@ namespace warprow {
 
 // Fills a GgufFile from its bytes: header, metadata, tensor table, in the order of the file.
 // Internal to GgufFile.
-// Invariant: at_ <= size of the file; nothing is read or allocated that the rest of the file could
-// not hold.
+// Invariant: at_ <= size of the file; nothing is read or allocated beyond what the rest of the file can hold.
 class GgufParser {
  public:
   explicit GgufParser(GgufFile& file) : file_(file) {}
@@ -30,7 +29,7 @@ class GgufParser {
   Result<void> check_apart() const;
 
   [[nodiscard]] uint64_t remaining() const { return file_.bytes_.size() - at_; }
-  // False, with nothing read, if the file ends before.
+  // Returns false and reads nothing if the file ends before.
   template <typename T>
   bool read(T& value);
   bool read_string(std::string_view& value);

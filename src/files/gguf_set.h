@@ -12,17 +12,17 @@
 
 namespace warprow {
 
-// A file of a model that llama-gguf-split has cut: STEM-00002-of-00003.gguf.
+// One file of a model that llama-gguf-split has split: STEM-00002-of-00003.gguf.
 struct GgufPart {
   std::string stem;  // with the folders before it, if any
   int number = 1;    // from 1
   int count = 1;     // up to 99999
 };
 
-// Nothing for a name of another form.
+// nullopt for a name of another form.
 std::optional<GgufPart> parse_gguf_part(std::string_view file);
 std::string gguf_part_name(const GgufPart& part, int number);
-// Whether the file is a later part, for which the first one stands.
+// Whether the file is a later part. The first part represents the whole set.
 bool is_later_gguf_part(std::string_view file);
 
 // The GGUF file or files of a model. The first holds all of the metadata, each of them tensors of its own.
@@ -31,8 +31,8 @@ bool is_later_gguf_part(std::string_view file);
 // Invariant: tensor names are unique over all files, of which there is at least one.
 class GgufSet {
  public:
-  // path: of the only file, or of the first part, beside which the others lie. kNotFound if one is
-  // missing, kInvalidArgument for a later part, kCorrupt where the parts do not belong together.
+  // path: of the only file, or of the first part; the other parts lie beside it. kNotFound if one is missing,
+  // kInvalidArgument for a later part, kCorrupt if the parts do not belong together.
   static Result<GgufSet> open(const std::string& path);
 
   [[nodiscard]] std::span<const GgufFile> files() const { return files_; }

@@ -5,8 +5,8 @@
 
 namespace warprow {
 
-// Tensor element types by their number in the file. Those that warprow cannot compute with are
-// known by size, so that a file that holds them parses and the refusal can name them.
+// Tensor element types by their number in the file. Types that warprow cannot compute with have their sizes here
+// too, so that a file with them parses and the error can name them.
 enum class GgmlType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -51,7 +51,7 @@ struct GgmlTypeTraits {
   int64_t block_bytes;
 };
 
-// Null for a number that is no known type.
+// Null for an unknown type number.
 const GgmlTypeTraits* ggml_type_traits(GgmlType type);
 
 // Types of metadata values by their number in the file.

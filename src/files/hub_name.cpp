@@ -52,7 +52,7 @@ bool is_gguf_model(std::string_view file) {
          name.find("imatrix") == std::string::npos;
 }
 
-// A .gguf file with its other parts, if it is one of several: the first is last.
+// A .gguf file and its other parts, if it has any. The first part comes last.
 Result<std::vector<HubFile>> with_parts(const HubFile& first, const std::vector<HubFile>& files) {
   std::vector<HubFile> out;
   const std::optional<GgufPart> part = parse_gguf_part(first.name);

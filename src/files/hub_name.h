@@ -12,21 +12,21 @@
 
 namespace warprow {
 
-// A model as it is called on the Hugging Face Hub: org/name[@revision][:QUANT].
+// A model's name on the Hugging Face Hub: org/name[@revision][:QUANT].
 struct HubName {
   std::string repo;  // org/name; old models have no org
   std::string revision = "main";
-  std::string quant;  // of GGUF files: "Q4_K_M"; empty: none was named
+  std::string quant;  // of GGUF files: "Q4_K_M"; empty: none given
 };
 
-// Nothing for what can be no such name. Its parts may become parts of paths.
+// nullopt for text that cannot be such a name. Its parts are safe to use as parts of paths.
 std::optional<HubName> parse_hub_name(std::string_view text);
 
 // hub/models--org--name
 std::string hub_repo_folder(const CachePaths& caches, const HubName& name);
 
-// Whether a .gguf file's name says that it holds that quantisation, in any case of letters: the word
-// stands between dots, dashes, slashes or ends ("m-Q4_K_M.gguf" holds Q4_K_M, not Q4_K).
+// Whether a .gguf file's name contains this quantisation, in upper or lower case, as a word between dots, dashes,
+// slashes or ends ("m-Q4_K_M.gguf" holds Q4_K_M, not Q4_K).
 bool has_quant(std::string_view file, std::string_view quant);
 
 struct HubFile {
@@ -35,10 +35,10 @@ struct HubFile {
   std::string sha256;  // where it is known beforehand, in hex
 };
 
-// The files that a model needs, of those in a repository: one .gguf file for a quantisation (Q4_K_M
-// where a repository of several names none) or all of its parts, or configuration, tokenizer and safetensors. What
-// resolve_model looks for is last, so that a download that broke off is not taken for a model.
-// kInvalidArgument: a choice is needed; kNotFound: nothing of use, or a part is missing.
+// The files of a repository that a model needs: one .gguf file of a quantisation, or all of its parts (Q4_K_M if
+// the repository has several quantisations and the name gives none), or configuration, tokenizer and safetensors.
+// The file that resolve_model looks for is last, so that an interrupted download is not taken for a model.
+// kInvalidArgument: the name must choose; kNotFound: no usable file, or a part is missing.
 Result<std::vector<HubFile>> choose_hub_files(const std::vector<HubFile>& files,
                                               const HubName& name,
                                               WeightFiles weights);

@@ -39,7 +39,7 @@ Result<json> parse_json(std::string_view text,
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth >= kMaxJsonDepth) {
       too_deep = true;
-      return false;  // keeps nothing of it, so the value stays shallow
+      return false;  // drops it, so the value stays shallow
     }
     const bool outer_key =
         repeated_key != nullptr && event == json::parse_event_t::key && depth == 1;

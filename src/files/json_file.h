@@ -10,13 +10,12 @@
 
 namespace warprow {
 
-// No model file comes near; deeper nesting is an attack or an accident.
+// No model file nests nearly this deep; deeper nesting is an attack or an error.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Parses UTF-8 JSON. `where` stands for the file in messages. kCorrupt with line and column if the
-// text is no JSON or nests deeper than kMaxJsonDepth. Throws nothing. With `repeated_key` given, it
-// receives the first key that occurs twice in the outermost object (JSON leaves the meaning of that
-// open), or stays empty.
+// Parses UTF-8 JSON. `where` is the file's name in messages. kCorrupt with line and column if the text is not JSON
+// or nests deeper than kMaxJsonDepth. Throws nothing. `repeated_key`, if given, receives the first key that occurs
+// twice in the outermost object (JSON does not define what that means), or stays empty.
 Result<nlohmann::json> parse_json(std::string_view text,
                                   const std::string& where,
                                   std::string* repeated_key = nullptr);

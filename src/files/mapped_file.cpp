@@ -47,7 +47,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   }
   const auto size = static_cast<size_t>(info.st_size);
   void* data = nullptr;
-  if (size > 0) {  // an empty mapping is an error to mmap, an empty file is none to us
+  if (size > 0) {  // mmap refuses an empty mapping; an empty file is valid here
     data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   }
   const int error = errno;

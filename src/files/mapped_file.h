@@ -14,13 +14,11 @@ namespace warprow {
 // size.
 // Owns: the mapping (the descriptor is closed once mapped).
 // Thread: const methods from any thread.
-// Invariant: bytes() stays at one address for the object's life, also across moves. A file that
-// another process shortens while it is mapped faults on access; that is the world's failure, not
-// detected here.
+// Invariant: bytes() stays at one address for the object's life, also across moves. If another process shortens the
+// file while it is mapped, access faults; this is not detected here.
 class MappedFile {
  public:
-  // kNotFound if there is no such file, kInvalidArgument if it is no regular file or cannot be
-  // read.
+  // kNotFound if there is no such file, kInvalidArgument if it is not a regular file or cannot be read.
   static Result<MappedFile> open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -31,10 +29,10 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // The pages that hold [offset, offset + len) leave this process's memory; a later touch reads
-  // them again. Whole pages, so neighbours that share the first or last page are dropped as well.
+  // Drops the pages that hold [offset, offset + len) from this process's memory; a later access reads them again.
+  // It drops whole pages, so neighbours that share the first or last page are dropped as well.
   void advise_drop(size_t offset, size_t len) const;
-  // The file is about to be read once, front to back.
+  // Advises that the file will be read once, front to back.
   void advise_sequential() const;
 
  private:

@@ -65,8 +65,8 @@ Result<ModelFiles> resolve_file(const fs::path& path) {
             "'{}' is a safetensors file: give the directory that holds it and its config.json",
             path.string()));
   }
-  // The name decides, so that a damaged .gguf gets the reader's precise message; the content helps
-  // where it has none.
+  // The name decides first, so that a damaged .gguf gets the reader's precise message. A file with another name is
+  // recognised by its content.
   if (path.extension() != ".gguf" && !starts_with_gguf_magic(path)) {
     return fail(ErrorCode::kUnsupported, fmt::format("'{}' is not a GGUF file", path.string()));
   }
@@ -86,8 +86,8 @@ void add_gguf_files(const fs::path& dir, const std::string& prefix, std::vector<
   }
 }
 
-// The .gguf files of a directory, by name; of one in parts the first. The Hub's repositories often have
-// parts in a folder for each quantisation.
+// The .gguf files of a directory, by name; of a file in parts only the first. Hub repositories often keep parts in
+// one folder per quantisation.
 std::vector<std::string> gguf_files_in(const fs::path& dir) {
   std::vector<std::string> found;
   add_gguf_files(dir, "", found);

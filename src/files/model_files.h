@@ -17,23 +17,23 @@ struct ModelFiles {
   };
   Kind kind = Kind::kGguf;
   std::string path;
-  std::string display_name;  // for people and answers: the alias, org/name, or the stem
+  std::string display_name;  // for messages and responses: the alias, org/name, or the stem
 };
 
-// Whether a model must bring weights. Without them it can be planned and timed, and says nothing
-// sensible.
+// Whether a model must have weights. Without them it can be planned and timed, but its output is meaningless.
 enum class WeightFiles {
   kRequired,
-  kNotRead,  // a directory with a config.json is enough; weights that are there stay unread
+  kNotRead,  // a directory with a config.json is enough; weights that exist are not read
 };
 
-// What a user may write for a model:
-//   an alias          `smollm2`, the default model, in warprow's own cache or the Hugging Face cache
-//   a path            to a .gguf file (of one in parts to the first), or to a Hugging Face directory (config.json + safetensors)
+// The forms in which a user may name a model:
+//   an alias          `smollm2`, the default model in warprow's own cache or the Hugging Face cache
+//   a path            to a .gguf file (of a file in parts, to the first), or to a Hugging Face directory
+//                     (config.json + safetensors)
 //   org/name[@rev]    a snapshot in the Hugging Face cache (rev: branch, tag or commit)
 //   org/name[@rev]:Q  the .gguf file in it that holds quantisation Q
-// in this order. One line of explanation if it is none of them. Looks at names and sizes only,
-// opens no weights.
+// They are tried in this order. The error is one line if none matches. Reads names and sizes only, opens no
+// weights.
 Result<ModelFiles> resolve_model(std::string_view name,
                                  const CachePaths& caches = CachePaths::from_environment(),
                                  WeightFiles weights = WeightFiles::kRequired);

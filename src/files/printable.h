@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-// A name out of a file, made fit for one line of a message: quoted, control and non-ASCII bytes as
-// '?', cut if long.
+// Makes a name from a file fit for one line of a message: quoted, control and non-ASCII bytes as '?', shortened if
+// long.
 std::string printable(std::string_view name);
 
 }  // namespace warprow

@@ -62,8 +62,7 @@ Result<void> SafetensorsParser::run() {
     }
     file_.tensors_.push_back(*std::move(tensor));
   }
-  // Empty tensors share their offset with a neighbour and must come before it for the tiling to be
-  // seen.
+  // An empty tensor has the same offset as its neighbour and must sort before it for the tiling check.
   std::sort(file_.tensors_.begin(), file_.tensors_.end(), [](const auto& a, const auto& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
   });
@@ -139,7 +138,7 @@ Result<void> SafetensorsParser::read_shape(const json& shape, SafetensorsTensor&
                    printable(tensor.name),
                    kMaxDims);
   }
-  // Zero elements are allowed, so the bound is kept on the product of the other dimensions.
+  // Zero elements are allowed, so the limit applies to the product of the other dimensions.
   int64_t elems = 1;
   for (const json& dim : shape) {
     const bool natural = dim.is_number_unsigned();
@@ -176,7 +175,7 @@ Result<void> SafetensorsParser::read_place(const json& offsets, SafetensorsTenso
   }
   uint64_t bits = static_cast<uint64_t>(safetensors_dtype_traits(tensor.dtype).bits);
   for (const int64_t dim : tensor.shape) {
-    bits *= static_cast<uint64_t>(dim);  // below 2^63, which read_shape has seen to
+    bits *= static_cast<uint64_t>(dim);  // below 2^63, as read_shape has checked
   }
   if (bits % 8 != 0 || bits / 8 != end - begin) {
     return corrupt("tensor {} has {} bytes, its shape and dtype need {}",

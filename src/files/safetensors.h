@@ -25,9 +25,9 @@ struct SafetensorsTensor {
 };
 
 // One safetensors file: an 8-byte little-endian length, a JSON header, the data (the format:
-// huggingface/safetensors). Only the header is read. As in the reference reader the tensors must
-// tile the data without holes or overlaps, so a truncated or lying file is an Error (kCorrupt,
-// kUnsupported) that names the file and the tensor.
+// huggingface/safetensors). Only the header is read. As in the reference reader the tensors must tile the data
+// without holes or overlaps, so a truncated or inconsistent file is an Error (kCorrupt, kUnsupported) that names
+// the file and the tensor.
 // Owns: the mapping when opened by path; parse() borrows the caller's bytes.
 // Thread: const methods from any thread.
 // Invariant: every tensor lies within bytes() and has exactly the bytes of its shape; names are
@@ -35,7 +35,7 @@ struct SafetensorsTensor {
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
-  // `name` stands for the file in messages.
+  // `name` is the file's name in messages.
   static Result<SafetensorsFile> parse(std::span<const std::byte> bytes, std::string name);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -43,7 +43,7 @@ class SafetensorsFile {
   [[nodiscard]] std::span<const SafetensorsTensor> tensors() const { return tensors_; }
   [[nodiscard]] const SafetensorsTensor* find(std::string_view name) const;  // null if absent
   [[nodiscard]] std::span<const std::byte> tensor_bytes(const SafetensorsTensor& tensor) const;
-  // The file's pages of the tensor leave this process's memory. Nothing to do for a parsed span.
+  // Drops the file's pages of [offset, offset + len) from this process's memory. Does nothing for a parsed span.
   void drop_pages(uint64_t offset, uint64_t len) const;
 
  private:

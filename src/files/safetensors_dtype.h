@@ -7,8 +7,7 @@
 
 namespace warprow {
 
-// Element types of safetensors. Those that warprow cannot compute with parse as well; they are
-// refused on use.
+// Element types of safetensors. Types that warprow cannot compute with parse as well; they are refused on use.
 enum class SafetensorsDtype : uint8_t {
   kBool,
   kU8,
@@ -34,12 +33,12 @@ enum class SafetensorsDtype : uint8_t {
 
 struct SafetensorsDtypeTraits {
   SafetensorsDtype dtype;
-  std::string_view name;  // as it stands in the header
+  std::string_view name;  // as in the header
   int bits;
 };
 
 const SafetensorsDtypeTraits& safetensors_dtype_traits(SafetensorsDtype dtype);
-// nullopt for a name the format does not know.
+// nullopt for an unknown name.
 std::optional<SafetensorsDtype> safetensors_dtype_from_name(std::string_view name);
 
 }  // namespace warprow

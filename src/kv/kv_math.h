@@ -25,19 +25,19 @@ namespace warprow {
   return block_size <= 128 ? round_up(blocks, 128 / block_size) : blocks;
 }
 
-// How far a row's steps may run past its end: the host learns of accepted drafts late, so by the drafts of
-// the steps in flight. Those tokens are dropped.
+// How far a row's steps may run past its end: by the drafts of the steps in flight, since the host learns of
+// accepted drafts late. Those tokens are dropped.
 [[nodiscard]] constexpr int32_t draft_overhang(int32_t max_steps_in_flight, int32_t num_drafts) {
   return max_steps_in_flight * num_drafts;
 }
 
-// The first token that the query at position `num_computed` can still see through a window of
-// `window` tokens (itself included); everything below is dead to it and to all later queries.
+// The first token that the query at position `num_computed` can still see through a window of `window` tokens
+// (itself included); neither it nor any later query sees earlier tokens.
 [[nodiscard]] constexpr int32_t first_token_in_window(int32_t num_computed, int32_t window) {
   return num_computed - window + 1 > 0 ? num_computed - window + 1 : 0;
 }
 
-// Cached blocks in a row that a hit needs before its boundary, for the next query's window.
+// Consecutive cached blocks that a hit needs before its boundary, for the next query's window.
 [[nodiscard]] constexpr int32_t window_hit_blocks(int32_t window, int32_t block_size) {
   return ceil_div(window - 1, block_size);
 }
@@ -53,8 +53,7 @@ namespace warprow {
   return static_cast<int32_t>(ceil_div(seen, int64_t{block_size})) + 1;
 }
 
-// Blocks that a request of so many tokens holds at most at once, when at most max_step_tokens enter in one
-// step.
+// The most blocks that a request of this many tokens holds at once, when at most max_step_tokens enter in one step.
 [[nodiscard]] inline int64_t blocks_of_request(std::span<const KvGroupSpec> groups,
                                                int64_t tokens,
                                                int32_t max_step_tokens) {
@@ -71,7 +70,7 @@ namespace warprow {
   return sum;
 }
 
-// The longest request that the pool holds alone, in tokens; INT32_MAX where windows pass all of its length.
+// The longest request that the pool can hold alone, in tokens; INT32_MAX if windows bound its blocks at any length.
 [[nodiscard]] inline int64_t max_tokens_held(const KvCacheSpec& spec, int32_t max_step_tokens) {
   const int64_t blocks = spec.num_blocks - 1;  // without the null block
   int64_t held = 0;                            // fits; beyond does not

@@ -9,8 +9,7 @@
 
 namespace warprow {
 
-// What a cache stores beside its elements to scale them. Only kNone exists; quantised caches name
-// theirs here.
+// How a cache stores scales for its elements. Only kNone exists; quantised caches add theirs here.
 enum class KvScales : uint8_t { kNone };
 
 // What one layer needs of the KV cache. Layers with equal needs share a group: one block table, one
@@ -26,7 +25,7 @@ struct KvNeed {
   int32_t window = 0;              // kSlidingWindow: tokens a query sees, itself included; else 0
   int32_t block_size = 16;         // tokens a page; the planner may take a multiple
   int32_t kernel_block_size = 16;  // divides block_size; grows with it
-  std::string backend = "auto";    // of its attention
+  std::string backend = "auto";    // of its attention layer
 
   // Bytes of one page, keys and values together.
   [[nodiscard]] int64_t page_bytes() const {

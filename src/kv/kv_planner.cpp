@@ -11,8 +11,8 @@
 namespace warprow {
 namespace {
 
-// Kernel blocks stand at even distances in a page, whoever's bytes lie between them, and copies want
-// keys and values aligned to 16 bytes.
+// Kernel blocks are equally spaced in a page, whatever bytes lie between them, and copies need keys and values
+// aligned to 16 bytes.
 constexpr int64_t kAlignment = 32;
 
 // Layers of equal needs.
@@ -27,7 +27,7 @@ tl::unexpected<Error> refuse(size_t model, size_t num_models, size_t layer, std:
   return fail(ErrorCode::kUnsupported, fmt::format("KV cache of layer {}{}: {}", layer, of, why));
 }
 
-// Why no group can serve a need; empty when one can.
+// Why no group can serve a need; empty if one can.
 std::string unmet(const KvNeed& need) {
   if (need.kind != KvKind::kFull && need.kind != KvKind::kSlidingWindow) {
     return fmt::format("kind {} is not supported (known: full, sliding window)",
@@ -72,7 +72,7 @@ int32_t group_size(const std::vector<LayerClass>& classes) {
   return size;
 }
 
-// Pages of a need that its group takes for one of page_bytes.
+// How many pages of a need its group puts into one page of page_bytes.
 int32_t pages_in(const KvNeed& need, int64_t page_bytes) {
   const int64_t fit = page_bytes / need.page_bytes();
   const int64_t most = std::max(1, kMaxGrownPage / need.block_size);

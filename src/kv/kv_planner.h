@@ -28,26 +28,25 @@ struct KvPlan {
   std::vector<KvGroupSpec> groups;
   std::vector<std::string> backends;  // by group: name of its attention backend, or auto
   std::vector<int32_t> num_heads;     // by group: query heads of each of its layers
-  std::vector<LayerKvPlace> layers;   // model after model, each layer by layer
+  std::vector<LayerKvPlace> layers;   // model after model, each in layer order
   std::vector<int32_t> first_layer;   // by model: where its layers begin in `layers`
 };
 
 // Groups the needs of all models of a rank: `models` lists each model's layers.
 //
-// Groups: layers of equal needs, also of different models, form a class, and a class is cut into
-// groups of one size: as many layers as the smallest class has, or as the largest if that is less
-// than half as many again; more where that would be above kMaxKvGroups groups. What it wastes are
-// the last group's empty places, of each class.
+// Groups: layers of equal needs, also of different models, form a class. A class is cut into groups of one size: as
+// many layers as the smallest class has, or as the largest if that is less than half as many again; more where that
+// would need more than kMaxKvGroups groups. The waste is the empty places in the last group of each class.
 //
-// Pages: a block of the pool has bytes for one page of each place, those of the dearest class. A
-// cheaper class takes as many whole pages of its own for one, up to kMaxGrownPage tokens: with half
-// the bytes a token its blocks are twice as long. What it wastes is the rest of the division, less
-// than half a page; prefix hits end on the least common multiple of the block sizes.
+// Pages: a block of the pool has bytes for one page of each place, of the most expensive class. A cheaper class
+// puts as many whole pages of its own into one, up to kMaxGrownPage tokens: with half the bytes per token its
+// blocks are twice as long. The waste is the remainder of the division, less than half a page. Prefix hits end on
+// the least common multiple of the block sizes.
 //
-// Errors: a kind without a manager (cross, state); a shape that is none; keys and values of
-// different width; a page that its kernel blocks do not divide; more than kMaxKvGroups classes.
+// Errors: a kind without a manager (cross, state); an invalid shape; keys and values of different width; a page
+// that its kernel blocks do not divide; more than kMaxKvGroups classes.
 Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayout& layout);
 
-inline constexpr int32_t kMaxGrownPage = 128;  // tokens; longer blocks only where a need says so
+inline constexpr int32_t kMaxGrownPage = 128;  // tokens; longer blocks only if a need has them
 
 }  // namespace warprow

@@ -23,16 +23,16 @@ enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
 enum class KvOrder : uint8_t { kNHD, kHND };
 
 // How keys and values lie in the pool's memory. Kernels read strides and base addresses
-// (kernels/attention/kv_view.h), so these are choices of whoever lays the pool out. L layers, B
-// kernel blocks:
-//   by layer, together   [L][B][2]   today's
+// (kernels/attention/kv_view.h), so the code that allocates the pool may choose any of these. L layers, B kernel
+// blocks:
+//   by layer, together   [L][B][2]   the default
 //   by layer, apart      [L][2][B]
 //   by block, together   [B][L][2]   a manager block of all layers is one run of bytes
 //   by block, apart      [2][B][L]
 struct KvLayout {
   KvOrder order = KvOrder::kHND;
-  bool apart = false;     // keys and values in two halves, not side by side in a block
-  bool by_block = false;  // all layers of a block side by side, not all blocks of a layer
+  bool apart = false;     // keys and values in two halves, not adjacent in a block
+  bool by_block = false;  // all layers of a block adjacent, not all blocks of a layer
 
   bool operator==(const KvLayout&) const = default;
 };
@@ -72,7 +72,7 @@ struct KvCacheSpec {
   std::vector<KvGroupSpec> groups;
   int32_t num_blocks = 0;  // block 0, the null block, included
 
-  // Bytes that one layer has in one block; a group whose layers need less leaves the rest unused.
+  // Bytes of one layer in one block; a group whose layers need less leaves the rest unused.
   [[nodiscard]] int64_t page_bytes() const {
     int64_t bytes = 0;
     for (const KvGroupSpec& group : groups) {

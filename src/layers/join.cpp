@@ -7,7 +7,7 @@
 namespace warprow {
 namespace {
 
-// Sums a product over the ranks that have parts of it. A device alone has all of it.
+// Sums a product over the ranks that have parts of it. A single device has the whole product.
 void reduce_over_ranks(Stream& /*stream*/, const ActView& /*product*/) {}
 
 }  // namespace

@@ -9,42 +9,42 @@
 
 namespace warprow {
 
-// What a family does to a product before it joins the residual stream.
+// What a family does to a product before it is added to the residual stream.
 struct JoinMode {
   View<const float, 1> post_norm;  // dev f32 [hidden_size] or empty
   float norm_eps = 0.0F;
   float scale = 1.0F;
 };
 
-// A linear layer and all that stands between it and the layer behind, as one operation:
+// A linear layer and everything between it and the next layer, as one operation:
 //
-//   residual += scale * post_norm(sum over ranks of (W x + b)), and the norm of residual in front of
-//   the layer behind begins
+//   residual += scale * post_norm(sum over ranks of (W x + b)), then possibly the first half of the norm
+//   before the next layer
 //
-// Without post-norm, scale and other ranks the product's own kernel does it (LinearEpilogue::kAdd),
-// the first half of the next norm included where that pays.
+// Without post-norm, scale and other ranks the product's own kernel does it (LinearEpilogue::kAdd), including the
+// first half of the next norm where that pays.
 //
 // Owns: nothing; weights and workspace are the model's.
 // Thread: the runner's.
-// Invariant: what forward fuses depends on the number of rows alone, and next_norm tells it before.
+// Invariant: what forward fuses depends on the number of rows only; next_norm reports it in advance.
 class Join {
  public:
   Join() = default;
   Join(const Linear& linear, const JoinMode& mode) : linear_(linear), mode_(mode) {}
 
-  // At start, for a layer behind: the norm in front of it, its product, and room for all of its rows.
+  // Called at start: sets the norm before the next layer, that layer's product, and workspace for all its rows.
   void lead_to(const DeviceFacts& device,
                View<const float, 1> norm_weight,
                const LinearShape& behind,
                const LinearWorkspace& workspace);
 
-  // The operation that kernels prepare for.
+  // The operation for which kernels prepare.
   [[nodiscard]] LinearShape shape() const;
   // Whether forward needs LinearWorkspace::joined.
   [[nodiscard]] bool is_plain() const { return mode_.post_norm.empty() && mode_.scale == 1.0F; }
 
-  // The norm that forward of num_rows leaves in half and that the layer behind must then take; null
-  // where the layer behind does all of it.
+  // The norm that forward of num_rows half computes, which the next layer must finish; null if the next layer
+  // computes all of it.
   [[nodiscard]] const HalfNorm* next_norm(int64_t num_rows) const {
     return halved_.has(num_rows) ? &next_ : nullptr;
   }

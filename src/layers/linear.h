@@ -24,24 +24,24 @@ struct LinearMode {
 
 // Memory that every linear layer of a model shares, for its largest step.
 struct LinearWorkspace {
-  ActView normed;                // [max_num_toks, most inputs of a layer behind a norm]
+  ActView normed;                // [max_num_toks, most inputs of a layer after a norm]
   ActView product;               // [max_num_toks, most outputs of a layer that gates or adds]
-  float* squares = nullptr;      // [max_num_toks, most inputs of a layer behind a norm / 64]
+  float* squares = nullptr;      // [max_num_toks, most inputs of a layer after a norm / 64]
   ActView joined;                // f32 [max_num_toks, hidden_size]  a product of Join, or empty
   std::byte* scratch = nullptr;  // linear_scratch_bytes
 };
 
-// What a linear layer reads: x itself, or its RMS norm.
+// The input of a linear layer: x itself, or its RMS norm.
 struct LinearInput {
   ConstActView x;
   View<const float, 1> norm_weight = {};  // empty: x itself
   float norm_eps = 0.0F;
-  const HalfNorm* half_norm = nullptr;  // that norm, which the layer before began; else null
+  const HalfNorm* half_norm = nullptr;  // that norm, begun by the previous layer; else null
 };
 
-// A linear layer of several parts side by side in the output. They lie in memory as one matrix where
-// their formats become the same kind of rows on the device (ParameterLoader::stacks), and otherwise
-// each stays a matrix of its own, since GGUF mixes formats within Q, K and V.
+// A linear layer of several parts whose outputs lie side by side. In memory they are one matrix if their formats
+// become the same kind of rows on the device (ParameterLoader::stacks). Otherwise each stays a matrix of its own,
+// since GGUF mixes formats within Q, K and V.
 //
 // Owns: nothing; weights live in the loader's arena.
 // Thread: the runner's.
@@ -54,10 +54,10 @@ class Linear {
   Linear(const PackedWeight& weight, const LinearMode& mode);
 
   [[nodiscard]] int64_t num_outputs() const { return num_outputs_; }
-  // What kernels must know to prepare for calls with this output and epilogue.
+  // What kernels need in order to prepare for calls with this output and epilogue.
   [[nodiscard]] LinearShape shape(DType y, LinearEpilogue epilogue) const;
-  // y[t] = W x[t] + b, or what the epilogue says (kernels/linear/linear.h). A sum begins
-  // next_norm of the rows it completes, if there is one.
+  // y[t] = W x[t] + b, or as the epilogue specifies (kernels/linear/linear.h). If next_norm is not null, a sum
+  // begins that norm for the rows it completes.
   void forward(Stream& stream,
                const LinearInput& in,
                ActView y,

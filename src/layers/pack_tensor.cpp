@@ -93,8 +93,7 @@ class PanelPacker {
   std::vector<int8_t> bias_factor_;
 };
 
-// Panels of random rows. Rows lie one after the other in the random vector, and sixteen of them are
-// whole quads.
+// Packs panels of random rows. Rows are contiguous in the random vector, and sixteen of them are whole quads.
 class RandomPacker {
  public:
   explicit RandomPacker(const PackRandom& job)

@@ -17,7 +17,7 @@ namespace warprow {
 
 namespace {
 
-// FNV-1a: a tensor's own random numbers.
+// FNV-1a of the name, so that each tensor has its own random numbers.
 uint64_t seed_of(const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char c : name) {
@@ -30,7 +30,7 @@ float dummy_scale(const TensorSpec& spec) {
   return 2.0F / std::sqrt(static_cast<float>(spec.cols));
 }
 
-// Random numbers are a function of the place in the whole tensor, and only that is made.
+// Random numbers are a function of the place in the whole tensor, so only whole tensors can be made.
 void check_whole(const TensorSpec& spec) {
   const bool cut = spec.shard.axis != ShardRule::Axis::kWhole && spec.shard.world > 1;
   if (cut || spec.slice.tensor_rows > 0 || spec.slice.tensor_cols > 0) {
@@ -107,7 +107,7 @@ PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   return weight;
 }
 
-// Source after source, each of all specs: what is one tensor of a matrix lies together.
+// Source after source, each for all specs: the parts of one tensor of a matrix are contiguous.
 std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<const TensorSpec> specs,
                                                                   size_t& bytes) const {
   std::vector<PlacedSource> placed;

@@ -21,26 +21,25 @@
 
 namespace warprow {
 
-// Where parameters come from.
+// The source of parameters.
 enum class LoadFormat : uint8_t {
   kAuto,  // the checkpoint
-  // Nowhere: matrices are random with a deviation of 2 / sqrt(inputs), so that every product, logits
-  // included, has a deviation of about 2 behind a norm; vectors are ones, biases zeros. The same
-  // numbers on every device; a function of the tensor's name and the place in it.
+  // None: matrices are random with a deviation of 2 / sqrt(inputs), so that every product after a norm, logits
+  // included, has a deviation of about 2; vectors are ones, biases zeros. The same numbers on every device: a
+  // function of the tensor's name and the place in it.
   kDummy,
 };
 
-// Turns a checkpoint's tensors into device parameters, in the order the model asks for them, each in
-// the form that its format has on this device (layers/weight_format.h). On a shape-only stream it
-// only moves the arena's mark, so that the very same code plans the memory.
+// Turns a checkpoint's tensors into device parameters, in the order in which the model requests them, each in the
+// form that its format has on this device (layers/weight_format.h). On a shape-only stream it only moves the
+// arena's mark, so that the same code plans the memory.
 //
-// Owns: host constants on their way to the device, until finish.
-// Thread: one; finish runs several of its own.
-// Invariant: what it returned is filled after finish, which a loader of shapes need not call.
+// Owns: host constants until finish has copied them.
+// Thread: one; finish runs several threads of its own.
+// Invariant: what it returned is filled after finish, which a shape-only loader need not call.
 class ParameterLoader {
  public:
-  // Called now and then with the bytes of the checkpoint read so far, in finish from its threads,
-  // one at a time.
+  // Called repeatedly with the bytes of the checkpoint read so far; in finish by its threads, one at a time.
   using Progress = std::function<void(int64_t bytes)>;
   ParameterLoader(const Checkpoint& checkpoint,
                   Stream& stream,
@@ -48,25 +47,25 @@ class ParameterLoader {
                   LoadFormat format = LoadFormat::kAuto,
                   Progress progress = {});
 
-  // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape
-  // or type than the spec and its format say, or cannot be cut as they say.
+  // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
+  // the spec and its format declare, or cannot be split as they declare.
   PackedWeight matrix(const TensorSpec& spec) { return stacked({&spec, 1}); }
-  // Whether the specs' matrices, one below the other, are one matrix on this device: if all of them
-  // become the same kind of rows there.
+  // Whether the specs' matrices, stacked by rows, are one matrix on this device: if all of them become the same
+  // kind of rows there.
   [[nodiscard]] bool stacks(std::span<const TensorSpec> specs) const;
-  // They as one (checked).
+  // Loads them as one matrix (checked).
   PackedWeight stacked(std::span<const TensorSpec> specs);
-  // A vector (spec.rows is 1) as f32, the rank's part of it. Its tensor has values.
+  // A vector (spec.rows is 1) as f32, the rank's part of it. Its tensor must have a type with values.
   View<const float, 1> vector(const TensorSpec& spec);
   [[nodiscard]] bool has(const std::string& name) const {
     return checkpoint_.find(name) != nullptr;
   }
-  // Values that are not in the checkpoint.
+  // Copies values that are not in the checkpoint.
   View<const float, 1> constants(std::vector<float> values);
   // The host's copy of a small vector, as f32.
   [[nodiscard]] std::vector<float> read_vector(const TensorSpec& spec) const;
 
-  // What it loads for.
+  // The device that it loads for.
   [[nodiscard]] const DeviceFacts& device() const { return stream_.device().facts(); }
   [[nodiscard]] DeviceKind device_kind() const { return device().kind; }
 
@@ -74,7 +73,7 @@ class ParameterLoader {
   void finish();
 
  private:
-  // A matrix of random numbers for finish to make.
+  // A matrix of random numbers that finish makes.
   struct RandomFill {
     std::byte* dst;
     int64_t n;

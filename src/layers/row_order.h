@@ -8,8 +8,7 @@ namespace warprow {
 // How a checkpoint orders the output rows of a matrix.
 enum class RowOrder : uint8_t {
   kPlain,
-  // Within each head, rope's pairs lie side by side (GGUF of the llama family); loading puts the
-  // halves back.
+  // Within each head, rope's pairs lie side by side (GGUF of the llama family); loading restores the halves.
   kRopePairs,
 };
 

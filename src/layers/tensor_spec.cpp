@@ -40,7 +40,7 @@ Result<IndexRange> shard_of(const std::string& tensor,
   return IndexRange{rule.rank * count, count};
 }
 
-// The tensor's rows or columns [first, first + size) of `whole` as a matrix of their own.
+// Checks that the slice may be a matrix of its own: its rows or columns do not cut through groups.
 Result<void> check_slice(const std::string& tensor,
                          const char* what,
                          IndexRange slice,
@@ -61,7 +61,7 @@ Result<void> check_slice(const std::string& tensor,
   return {};
 }
 
-// The part's rows or columns for those of the matrix.
+// Converts rows or columns of the matrix to those of the part.
 IndexRange scaled(IndexRange range, int64_t each) {
   return {range.begin / each, ceil_div(range.count, each)};
 }

@@ -29,8 +29,8 @@ struct ShardRule {
   int64_t unit = 1;  // rows or columns that stay together, such as those of a head
 };
 
-// What parts of a matrix begin at multiples of, to be matrices of the same format. Whole matrices of
-// any size are.
+// Multiples at which parts of a matrix must begin to be matrices of the same format. A whole matrix may have any
+// size.
 struct ShardAlignment {
   int64_t rows = 1;
   int64_t cols = 1;
@@ -44,32 +44,32 @@ struct TensorSlice {
   int64_t first_col = 0;
 };
 
-// A matrix, or a vector, which is one row: where it lies in a checkpoint, what it must look like and
-// which part of it a rank holds. What several named tensors make together (q, k and v; a layer's
-// experts) is a list of specs, whose rows follow each other.
+// A matrix, or a vector, which is one row: where it lies in a checkpoint, its required shape, and which part of it
+// a rank holds. Several named tensors that form one matrix (q, k and v; a layer's experts) are a list of specs,
+// whose rows follow each other.
 struct TensorSpec {
   std::string name;
-  int64_t rows = 1;  // of the matrix, before it is cut for ranks
+  int64_t rows = 1;  // of the matrix, before it is split over ranks
   int64_t cols = 0;
   RowOrder order = RowOrder::kPlain;
   int32_t head_dim = 0;  // kRopePairs
   TensorSlice slice = {};
   ShardRule shard = {};
-  // Null: as the tensor itself is stored. Otherwise the spec names a weight, from whose name the
-  // format has the names of its tensors.
+  // Null: the format in which the tensor itself is stored. Otherwise `name` is a weight's name, from which the
+  // format derives the names of its tensors.
   const WeightFormat* format = nullptr;
 };
 
-// The bias that goes with a weight: an element for each of its rows, cut as they are.
+// The bias that goes with a weight: one element for each of its rows, split as they are.
 TensorSpec bias_spec(const TensorSpec& weight, const std::string& name);
 
-// A rank's rows and columns of the matrix. kUnsupported, naming the tensor, its size, the ranks and
-// the alignment, if it cannot be cut into equal parts of whole units and of whole `alignment`s.
+// A rank's rows and columns of the matrix. kUnsupported, with the tensor, its size, the ranks and the alignment, if
+// it cannot be split into equal parts of whole units and of whole `alignment`s.
 Result<IndexRange> shard_rows(const TensorSpec& spec, const ShardAlignment& alignment);
 Result<IndexRange> shard_cols(const TensorSpec& spec, const ShardAlignment& alignment);
 
-// The part of `tensor`, which is `part` of the format, that a rank reads. kCorrupt if the tensor has
-// another shape than spec and part say; kUnsupported if slice or shard cut through its groups.
+// The part of `tensor`, which is `part` of the format, that a rank reads. kCorrupt if the tensor has another shape
+// than spec and part declare; kUnsupported if slice or shard cut through its groups.
 Result<TensorRegion> rank_region(const TensorSpec& spec,
                                  const WeightFormat& format,
                                  const SourcePart& part,

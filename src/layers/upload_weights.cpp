@@ -26,11 +26,11 @@
 namespace warprow {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{4} << 20;  // of rows as the device has them: one copy
+constexpr size_t kPieceBytes = size_t{4} << 20;  // of rows in the device's form: one copy
 constexpr int kMaxReaders = 16;
 
-// The checkpoint's files for reading at an offset. Not mapped: a read into pinned memory is one copy
-// and no page faults.
+// Opens the checkpoint's files for reading at an offset. Not mapped: a read into pinned memory is one copy and has
+// no page faults.
 class CheckpointFiles {
  public:
   explicit CheckpointFiles(std::span<const std::string> paths) : paths_(paths) {
@@ -109,19 +109,19 @@ size_t largest_bytes(const std::vector<Piece>& pieces) {
   return largest;
 }
 
-// What the readers share.
+// State that the readers share.
 struct Work {
   explicit Work(const Checkpoint& checkpoint, std::span<const WeightUpload> uploads)
       : files(checkpoint.files()), pieces(cut(uploads)) {}
   const CheckpointFiles files;
   const std::vector<Piece> pieces;
   std::atomic<size_t> next = 0;
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards the members below
   int64_t bytes_read = 0;
   std::exception_ptr failure;
 };
 
-// One thread's stream and its two pinned halves.
+// One thread's stream and the two halves of its pinned staging buffer.
 class Reader {
  public:
   Reader(Device& device, size_t piece_bytes) : stream_(device.make_stream()) {
@@ -146,7 +146,7 @@ class Reader {
     } catch (...) {
       const std::scoped_lock lock(work.mutex);
       work.failure = std::current_exception();
-      work.next = work.pieces.size();  // the others stop after the piece in their hands
+      work.next = work.pieces.size();  // the other threads stop after their current piece
     }
     stream_->synchronize();
   }
@@ -154,7 +154,7 @@ class Reader {
  private:
   struct Half {
     PinnedBuffer pinned;
-    std::unique_ptr<Event> passed;  // the copy from it
+    std::unique_ptr<Event> passed;  // recorded after the copy from this half
   };
 
   void send(const CheckpointFiles& files, const Piece& piece) {

@@ -14,7 +14,7 @@
 
 namespace warprow {
 
-// Rows of one tensor on their way to a device that keeps weights as rows.
+// Rows of one tensor to be copied to a device that keeps weights as rows.
 struct WeightUpload {
   TensorRegion region;
   std::byte* dst = nullptr;           // dev: the rows, one after the other
@@ -23,12 +23,11 @@ struct WeightUpload {
   int32_t head_dim = 0;  // kRopePairs
 };
 
-// Reads, decodes and copies all of them: several threads take pieces of rows, read them into pinned
-// memory of their own (rows that are kept without a detour, others decoded and rounded to nearest
-// even) and enqueue the copy on a stream of their own, while the other half of that memory is still
-// on its way. Returns when everything is on the device. Throws StartupError for a file that cannot
-// be read. `progress`, unless empty, hears the bytes of the checkpoint read so far, from any of the
-// threads but from one at a time.
+// Reads, decodes and copies all of them. Several threads take pieces of rows, read them into their own pinned
+// memory (kept rows directly, others decoded and rounded to nearest even) and enqueue the copy on their own stream,
+// while the copy from the other half of that memory is still running. Returns when everything is on the device.
+// Throws StartupError for a file that cannot be read. `progress`, unless empty, gets the bytes of the checkpoint
+// read so far, from any of the threads but one at a time.
 void upload_weights(Device& device,
                     const Checkpoint& checkpoint,
                     std::span<const WeightUpload> uploads,

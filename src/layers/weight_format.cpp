@@ -16,7 +16,7 @@ PackedWeight plain(PackedKind kind) {
   return weight;
 }
 
-// What panels of the type hold.
+// The product for panels of this type.
 PackedWeight panel_product(TensorType type) {
   switch (type) {
     case TensorType::kF32:

@@ -13,7 +13,7 @@
 
 namespace warprow {
 
-// How the rows of a matrix become what lies in a device's memory.
+// How the rows of a matrix are stored in a device's memory.
 enum class Repack : uint8_t {
   kPanels,    // panels of 16 rows in the tensor's own precision (kernels/linear/pack.h); CPU
   kBf16Rows,  // rows of bf16, rounded to nearest even
@@ -22,25 +22,25 @@ enum class Repack : uint8_t {
 
 // One of the tensors that a matrix is made of.
 struct SourcePart {
-  std::string suffix;  // stands for the last component of the weight's name; empty: the name itself
+  std::string suffix;  // replaces the last component of the weight's name; empty: the name itself
   TensorType type = TensorType::kF32;
-  int64_t rows_each = 1;  // rows and columns of the matrix that one element stands for
+  int64_t rows_each = 1;  // rows and columns of the matrix per element
   int64_t cols_each = 1;
 };
 
-// A format's matrix in the memory of a kind of device.
+// The form of a format's matrices on one kind of device.
 struct DeviceForm {
   Repack repack = Repack::kPanels;
   PackedWeight product = {};  // what kernels/linear computes with, without sizes and data
 };
 
-// A format of weight matrices: the tensors that one is made of, how it may be cut, and what becomes
-// of it on each kind of device. A further format is a further value of this type, and a Repack of
-// its own if no device keeps its bytes or takes another's form.
+// A format of weight matrices: the tensors that form one, how it may be split, and its form on each kind of device.
+// A new format is a new value of this type. It needs a new Repack only if no device keeps its bytes or uses another
+// format's form.
 struct WeightFormat {
   std::string name;  // for messages
-  // The first has a row for each of the matrix; kPanels and kBf16Rows read no other. Empty: the
-  // matrix is made of random numbers, as panels or rows of bf16.
+  // The first has a row for each of the matrix; kPanels and kBf16Rows read no other. Empty: the matrix consists of
+  // random numbers, as panels or rows of bf16.
   std::vector<SourcePart> sources;
   ShardAlignment alignment;
   DeviceForm cpu;
@@ -53,7 +53,7 @@ struct WeightFormat {
 
 // The format of a matrix that is one tensor of a type that has values (checked).
 const WeightFormat& weight_format_of(TensorType type);
-// LoadFormat::kDummy's.
+// The format for LoadFormat::kDummy.
 const WeightFormat& random_format();
 
 // The name of a part of the weight `name`.
@@ -61,12 +61,12 @@ std::string part_name(const std::string& name, const SourcePart& part);
 
 // The product's matrix [rows, cols], without data.
 PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols);
-// Whether matrices of the two, one below the other, are one matrix of their product.
+// Whether matrices of the two forms, stacked by rows, are one matrix of their product.
 bool stacks(const DeviceForm& upper, const DeviceForm& lower);
-// Bytes of rows and columns of one source in the device's memory.
+// Bytes of this many rows and columns of one source in the device's memory.
 size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows, int64_t cols);
 
-// Every source of a kept matrix begins at a multiple of it.
+// Every source of a kept matrix begins at a multiple of this.
 inline constexpr size_t kSourceAlignment = 256;
 
 }  // namespace warprow

@@ -19,7 +19,7 @@
 namespace warprow {
 namespace {
 
-// A rope's frequencies, divided by the checkpoint's own factors where a GGUF file brings them.
+// A rope's frequencies, divided by the checkpoint's own factors if a GGUF file has them.
 std::vector<float> inv_freq_of(const RopeSpec& rope,
                                const std::string& factors_name,
                                const ParameterLoader& loader) {
@@ -71,7 +71,7 @@ StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options) {
   return facts;
 }
 
-// The first rows of a buffer, as wide as a layer needs them.
+// The first rows of a buffer, with the width that a layer needs.
 ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
   return {buffer.dtype, buffer.data, rows, width};
 }
@@ -224,7 +224,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
     rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
     rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
   }
-  // The final norm's output is not needed before the last layer is done with its own norms.
+  // The buffer of the final norm's output is free until the last layer has finished its own norms.
   buffers_.linear.normed = buffers_.hidden;
   buffers_.linear.squares = workspace.alloc<float>(toks * ceil_div<int64_t>(hidden, 64));
   buffers_.linear.product = activations(std::max(2 * intermediate, hidden));
@@ -245,8 +245,8 @@ LinearShape Decoder::gate_shape(const Layer& layer) const {
       layer.activation == Activation::kSilu ? LinearEpilogue::kSwiGlu : LinearEpilogue::kStore);
 }
 
-// Tells each join which norm and product stand behind it. The last layer's leads to the final norm or
-// to another stage, which take the residual stream itself.
+// Sets for each join the norm and the product that follow it. The last layer's join is followed by the final norm
+// or by another stage, which read the residual stream itself.
 void Decoder::lead_joins() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
@@ -284,7 +284,7 @@ View<float, 2> Decoder::residual_room(int64_t num_toks) const {
   return make_view(buffers_.residual, num_toks, spec_.hidden_size);
 }
 
-// Fills the residual stream with what the stage is given.
+// Fills the residual stream from the stage's input.
 void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual) {
   if (facts().first_stage) {
     WR_CHECK(!in.input_ids.empty() && in.residual.empty(), "the first stage takes ids");
@@ -335,7 +335,7 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                 1.0F});
   }
   size_t num_aux = 0;
-  const HalfNorm* begun = nullptr;  // of the norm in front, by the join before it
+  const HalfNorm* begun = nullptr;  // the norm that the previous join began; null: none
   for (const Layer& layer : layers_) {
     const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv_size);
     const ActView attended = part_of(buffers_.attention, toks, layer.attention_size);

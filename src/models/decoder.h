@@ -19,10 +19,11 @@ namespace warprow {
 
 struct DecoderOptions {
   LinearMode linear;
-  DType act_dtype = DType::kF32;    // of activations; the residual stream is float32 always
-  int32_t max_num_toks = 0;         // the largest step
-  LayerRange layers;                // of this stage; empty: all
-  std::vector<int32_t> aux_layers;  // of them, ascending: whose hidden states are wanted
+  DType act_dtype = DType::kF32;  // of activations; the residual stream is always float32
+  int32_t max_num_toks = 0;       // the largest step
+  LayerRange layers;              // of this stage; empty: all
+  // Layers of this stage, ascending, whose hidden states are returned.
+  std::vector<int32_t> aux_layers;
 };
 
 // The decoder-only transformer, once for every architecture: embedding, layers of attention and a
@@ -32,7 +33,7 @@ struct DecoderOptions {
 // Owns: nothing on the device; weights and activations lie in the arenas it was given.
 class Decoder final : public Model {
  public:
-  // Throws StartupError for a spec or range that it cannot compute.
+  // Throws StartupError for a spec or range that it does not support.
   Decoder(const DecoderSpec& spec,
           const KvPlan& kv,
           const DecoderOptions& options,
@@ -49,7 +50,7 @@ class Decoder final : public Model {
     View<const float, 1> input_norm;
     Linear qkv;
     AttentionLayer attention;
-    int32_t rope = 0;  // which of ropes_
+    int32_t rope = 0;  // index in ropes_
     Join attention_join;
     View<const float, 1> ffn_norm;
     Linear gate_up;
@@ -66,8 +67,8 @@ class Decoder final : public Model {
     float* cos = nullptr;           // [T, rot_dim / 2]
     float* sin = nullptr;           // [T, rot_dim / 2]
   };
-  // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens hold
-  // leftovers and are never read.
+  // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens are
+  // stale and never read.
   struct Buffers {
     float* residual = nullptr;  // [T, hidden_size]
     ActView hidden;             // [T, hidden_size]  after the final norm

@@ -23,7 +23,7 @@ void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer) {
 
 namespace {
 
-// What is wrong with a layer; empty: nothing.
+// Why a layer cannot be computed; empty if it can.
 std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   if (attention.num_kv_heads < 1 || attention.num_heads % attention.num_kv_heads != 0) {

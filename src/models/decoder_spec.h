@@ -22,11 +22,10 @@ struct DecoderWeightNames {
   std::string rope_factors;  // GGUF: per-frequency divisors
 };
 
-// Everything that tells one decoder-only transformer from another. The forward (models/decoder.h)
-// is written once and driven by this; an architecture file maps a config.json or GGUF metadata to
-// it.
+// Everything that distinguishes one decoder-only transformer from another. The forward (models/decoder.h) is
+// written once and driven by this. An architecture file maps a config.json or GGUF metadata to it.
 struct DecoderSpec {
-  std::string architecture;  // as Hugging Face names it, for people
+  std::string architecture;  // as Hugging Face names it, for messages
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
   int32_t vocab_size = 0;
@@ -38,9 +37,9 @@ struct DecoderSpec {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool permuted_qk =
-      false;  // Q and K rows lie as interleaved rope pairs (GGUF of the llama family)
-  std::vector<RopeSpec> ropes;    // those that layers name
+  // Q and K rows lie as interleaved rope pairs (GGUF of the llama family).
+  bool permuted_qk = false;
+  std::vector<RopeSpec> ropes;    // indexed by AttentionSpec::rope
   std::vector<LayerSpec> layers;  // [num_layers]
   DecoderWeightNames names;
 };
@@ -48,7 +47,7 @@ struct DecoderSpec {
 // Makes all layers alike.
 void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer);
 
-// Errors: the first thing of a layer that no kernel does, by name and layer.
+// Errors: the first property of a layer that no kernel supports, with the layer.
 Result<void> check_decoder_spec(const DecoderSpec& spec);
 
 }  // namespace warprow

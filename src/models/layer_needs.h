@@ -13,9 +13,9 @@
 
 namespace warprow {
 
-// What the layers of one decoder need of others, read from its spec.
+// What the layers of one decoder need of cache and attention, read from its spec.
 
-// What a run wishes of every layer's cache.
+// What a run sets for every layer's cache.
 struct KvOptions {
   DType dtype = DType::kBF16;
   int32_t block_size = 16;
@@ -23,7 +23,7 @@ struct KvOptions {
   KvLayout layout{};
 };
 
-// By layer. backends: of each layer's attention; empty: auto for all.
+// By layer. backends: each layer's attention backend; empty: auto for all.
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& wish,
                              std::span<const std::string> backends = {});
@@ -33,8 +33,8 @@ Result<KvPlan> plan_kv(const DecoderSpec& spec,
                        const KvOptions& wish,
                        std::span<const std::string> backends = {});
 
-// What the layers of a KV group need of their attention backend, a need for each. `layers`: those of
-// the rank's model; `common`: what does not differ by layer.
+// What the layers of a KV group need of their attention backend, one need per layer. `layers`: those of the rank's
+// model; `common`: the fields that do not differ by layer.
 std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers,
                                            const KvPlan& plan,
                                            int32_t group,

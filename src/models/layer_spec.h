@@ -13,9 +13,9 @@ struct AttentionSpec {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;    // of queries and keys
   int32_t head_dim_v = 0;  // of values
-  int32_t window = 0;      // sliding window in tokens; 0: everything before it
-  int32_t rope = 0;        // which of DecoderSpec::ropes; kNoRope: none
-  float scale = 1.0F;      // of a query times a key
+  int32_t window = 0;      // sliding window in tokens; 0: all earlier tokens
+  int32_t rope = 0;        // index in DecoderSpec::ropes; kNoRope: none
+  float scale = 1.0F;      // factor of query times key
   float soft_cap = 0.0F;   // 0: none
   bool sinks = false;      // a logit without a value for each head
   bool qk_norm = false;    // RMS norm over each head of Q and K before rope
@@ -27,7 +27,7 @@ struct AttentionSpec {
   [[nodiscard]] int32_t out_size() const { return num_heads * head_dim_v; }
 };
 
-// Attention with rope and without anything else, scaled by the root of the head size.
+// Attention with rope and no other option, with scale 1 / sqrt(head size).
 AttentionSpec plain_attention(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim);
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };
@@ -42,7 +42,7 @@ struct FfnSpec {
 struct LayerSpec {
   AttentionSpec attention;
   FfnSpec ffn;
-  bool post_norms = false;      // of both products before they join the residual stream
+  bool post_norms = false;      // on both products before they are added to the residual stream
   float residual_scale = 1.0F;  // of both
 };
 

@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-// A number of config.json: null and absent are the same to Hugging Face.
+// A value of config.json: Hugging Face treats null as absent.
 const nlohmann::json* find_json(const nlohmann::json& json, const char* key) {
   if (*key == '\0') {
     return nullptr;
@@ -153,7 +153,7 @@ Result<std::vector<std::string>> ModelMetadata::layer_types() const {
 
 namespace {
 
-// How rope is stretched, and perhaps its theta, as an object of config.json says.
+// Reads rope scaling, and theta if it is there, from an object of config.json.
 Result<RopeSpec> stretched_rope(const nlohmann::json& scaling, RopeSpec rope) {
   if (!scaling.is_object()) {
     return bad_field("rope_scaling", scaling.dump(), "an object");
@@ -275,7 +275,7 @@ struct Counts {
   int32_t max_position = 0;
 };
 
-// Where a count goes and what both containers call it.
+// A count's field and its key in both containers.
 struct CountField {
   int32_t Counts::* field;
   const char* json_key;
@@ -337,7 +337,7 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   spec.ropes = {*rope};
   spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names();
 
-  // The vocabulary's size is what the embedding holds; config.json may say less or more (padding).
+  // The embedding gives the vocabulary's size; config.json may have a smaller or larger one (padding).
   auto vocab = checkpoint_->has_tensors()
                    ? checkpoint_->require(spec.names.embed).and_then([](const TensorSource* embed) {
                        return as_count("vocabulary", embed->rows);
@@ -347,8 +347,8 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
     return tl::unexpected(vocab.error());
   }
   spec.vocab_size = *vocab;
-  // A checkpoint without a head of its own is tied; one that says so may still carry a copy, which
-  // is not read.
+  // A checkpoint without a head tensor is tied. One that declares itself tied may still have a copy, which is not
+  // read.
   auto tied = bool_or("tie_word_embeddings", false);
   if (!tied) {
     return tl::unexpected(tied.error());

@@ -12,9 +12,9 @@
 
 namespace warprow {
 
-// One view of a model's description for both containers: config.json keys, or GGUF keys under the
-// architecture's prefix. A field is asked for by both names; the getter uses the one that applies.
-// An empty name means "not in this container" and yields the fallback.
+// One view of a model's description for both containers: config.json keys, or GGUF keys under the architecture's
+// prefix. A getter takes both names and uses the one that applies. An empty name means "not in this container" and
+// yields the fallback.
 //
 // Thread: const.
 // Invariant: the checkpoint outlives it.
@@ -28,7 +28,7 @@ class ModelMetadata {
   [[nodiscard]] const std::string& architecture() const { return architecture_; }
   [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
 
-  // A positive integer that must be there.
+  // A required positive integer.
   [[nodiscard]] Result<int32_t> require_count(const char* json_key, const char* gguf_key) const;
   [[nodiscard]] Result<int32_t> count_or(const char* json_key,
                                          const char* gguf_key,
@@ -44,8 +44,8 @@ class ModelMetadata {
   // config.json `layer_types`; empty when absent.
   [[nodiscard]] Result<std::vector<std::string>> layer_types() const;
 
-  // The rope of one type of layer, where config.json's rope_parameters tell them apart
-  // (transformers 5); nothing where they do not. `rope` has what is not read.
+  // The rope of one type of layer, if config.json's rope_parameters distinguish types (transformers 5); else
+  // nullopt. `rope` supplies the fields that are not read.
   [[nodiscard]] Result<std::optional<RopeSpec>> rope_of(const char* layer_type,
                                                         RopeSpec rope) const;
   // Whether config.json has a value for it.

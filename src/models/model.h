@@ -20,40 +20,38 @@ struct LayerRange {
   int32_t last = 0;
 };
 
-// What others must know of a model, or of the stage of it that is here. Layers are numbered through
-// all stages.
+// What other rooms need of a model, or of the stage of it on this rank. Layers are numbered through all stages.
 struct StageFacts {
   int32_t hidden_size = 0;
   int32_t vocab_size = 0;
   DType act_dtype = DType::kF32;  // of hidden states
   int32_t num_position_rows = 1;  // P: 3 with multimodal rope
   LayerRange layers;              // of this stage
-  bool first_stage = true;        // takes ids and embeddings, else a residual stream
-  bool last_stage = true;  // has the final norm and the head, else yields its residual stream
-  std::vector<AttentionSpec> mixers;  // by layer: what each needs of the KV cache and its backend
-  std::vector<int32_t> aux_layers;    // whose hidden states a forward yields too
+  bool first_stage = true;        // takes ids and embeddings; else a residual stream
+  bool last_stage = true;  // has the final norm and the head; else yields its residual stream
+  std::vector<AttentionSpec> mixers;  // by layer: what each needs of KV cache and backend
+  std::vector<int32_t> aux_layers;    // layers whose hidden states a forward also yields
 };
 
-// What a forward is fed. All views are on the device.
+// The inputs of a forward. All views are on the device.
 struct ModelInput {
-  // First stage: a token's id, and where it is negative the token's row of embeddings.
+  // First stage: token ids; a negative id selects the token's row of embeddings.
   View<const int32_t, 1> input_ids = {};  // [T]
   View<const int32_t, 2> positions = {};  // [P, T]
   View<const float, 2> embeddings = {};   // f32 [T, hidden_size] or empty
-  // Other stages: what the stage before yielded, perhaps Model::residual_room itself.
+  // Other stages: what the previous stage yielded, possibly Model::residual_room itself.
   View<const float, 2> residual = {};  // f32 [T, hidden_size]
 };
 
-// What a forward yields, at fixed addresses, until the next one.
+// The outputs of a forward, at fixed addresses, valid until the next one.
 struct ModelOutput {
   ActView hidden;           // last stage: [T, hidden_size] after the final norm; else empty
-  View<float, 2> residual;  // f32 [T, hidden_size]  the residual stream behind the last layer
-  std::span<const View<float, 2>>
-      aux;  // f32 [T, hidden_size] each: by aux_layers, the same behind those
+  View<float, 2> residual;  // f32 [T, hidden_size]  the residual stream after the last layer
+  // f32 [T, hidden_size] each: the residual stream after each of aux_layers.
+  std::span<const View<float, 2>> aux;
 };
 
-// A model, or the layers of it that one rank has, as the runner sees it. Calls cost one virtual call
-// a step.
+// The runner's interface to a model, or to the layers of it on one rank. Calls cost one virtual call per step.
 //
 // Thread: the runner's.
 // Invariant: a forward of T tokens touches the first T rows of its buffers only; all memory is taken
@@ -66,15 +64,15 @@ class Model {
 
   [[nodiscard]] const StageFacts& facts() const { return facts_; }
 
-  // Start-up, once the weights are there: lets kernels that choose among variants do so for this
-  // model's shapes. The device must be idle.
+  // Called at start-up, once the weights are loaded: kernels that choose among variants choose for this model's
+  // shapes. The device must be idle.
   virtual void prepare_kernels() const = 0;
   // Needs a ForwardContext on the stream. A check fails for an input that the stage does not take.
   virtual ModelOutput forward(Stream& stream, const ModelInput& in) = 0;
   // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, vocab_size]. Last stage.
   virtual void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) = 0;
-  // Where a stage keeps the residual stream of num_toks tokens: what comes from the stage before may
-  // be received here and is then not copied.
+  // Where a stage keeps the residual stream of num_toks tokens. The previous stage's output may be received here
+  // and is then not copied.
   [[nodiscard]] virtual View<float, 2> residual_room(int64_t num_toks) const = 0;
 
  protected:

@@ -11,10 +11,10 @@
 namespace warprow {
 namespace {
 
-// What config.json and GGUF call an architecture, and who maps it.
+// An architecture's names in config.json and GGUF, and the function that maps it.
 struct Entry {
   std::string_view hf_name;
-  std::string_view gguf_name;  // empty: GGUF files of it use another's
+  std::string_view gguf_name;  // empty: its GGUF files use another's name
   Result<void> (*make)(const ModelMetadata&, DecoderSpec&);
 };
 

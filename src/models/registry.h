@@ -9,12 +9,12 @@
 
 namespace warprow {
 
-// The spec of a checkpoint, whichever of the two containers it came in. Reads metadata only.
+// The spec of a checkpoint from either container. Reads metadata only.
 // Errors: an architecture or option that is not supported (named, with what is), a missing or
 // contradictory field.
 Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint);
 
-// The architectures that read_decoder_spec knows, for messages: "LlamaForCausalLM, ...".
+// The architectures that read_decoder_spec supports, for messages: "LlamaForCausalLM, ...".
 std::string supported_architectures();
 
 }  // namespace warprow

@@ -6,7 +6,7 @@
 
 namespace warprow {
 
-// Rotary position embedding (Su et al., RoFormer) and the ways checkpoints stretch it.
+// Rotary position embedding (Su et al., RoFormer) and the ways in which checkpoints scale it.
 enum class RopeScaling : uint8_t {
   kNone,
   kLinear,  // all frequencies divided by factor

@@ -32,14 +32,14 @@ class AttentionGroups {
                   const StepLimits& limits,
                   bool batch_invariant);
 
-  // Before every forward, inside the graph where the forward is recorded whole.
+  // Call before every forward, inside the graph where the forward is recorded whole.
   void prepare(Stream& stream,
                const InputBatch& batch,
                const InputBuffers& inputs,
                const BlockTables& tables);
 
   [[nodiscard]] std::span<const ForwardGroup> groups() const { return forward_; }
-  // How far the least capable backend may be recorded.
+  // The graph support of the least capable backend.
   [[nodiscard]] GraphSupport graph_support() const;
   // Names of the backends, separated by commas.
   [[nodiscard]] std::string names() const;

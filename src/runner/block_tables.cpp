@@ -25,7 +25,7 @@ BlockTables::BlockTables(Arena& state,
     cells.max_used = max_tokens / group.kernel_block_size + int64_t{num_rows_} * cells.unit;
     TableSegments segments(cells);
     auto* memory = state.alloc<int32_t>(segments.num_cells());
-    // A row's cells are named by their place in the pool: rows have no stride.
+    // A row's cells are addressed by their place in the pool: rows have no stride.
     const int32_t table = staged.add(memory, 0, num_rows_, segments.max_staged());
     groups_.push_back({group, cells.max_row_cells, std::move(segments), memory, table});
   }

@@ -16,8 +16,8 @@
 
 namespace warprow {
 
-// One block table per KV group, by row, in kernel blocks: a manager block b is written as the
-// kernel blocks b * bpk .. b * bpk + bpk - 1. What they take follows the tokens that the token pool holds.
+// One block table per KV group, by row, in kernel blocks: a manager block b is written as the kernel blocks b * bpk
+// .. b * bpk + bpk - 1. Its memory is sized by the tokens that the token pool holds.
 //
 // Owns: the host's copies; tables lie in the state arena.
 // Thread: the runner's.
@@ -31,11 +31,11 @@ class BlockTables {
 
   void append(const BlockAppend& append, std::span<const BlockId> blocks);
   void release(RowId row);
-  // Once in a step, behind all appends.
+  // Call once in a step, after all appends.
   void stage(StagedWrites& staged);
 
   [[nodiscard]] int32_t num_groups() const { return static_cast<int32_t>(groups_.size()); }
-  // Of all rows, at fixed addresses.
+  // The tables of all rows, at fixed addresses.
   [[nodiscard]] BlockTableView view(int32_t group) const;
   // Kernel blocks of one row.
   [[nodiscard]] int32_t max_blocks(int32_t group) const { return of(group).max_blocks; }

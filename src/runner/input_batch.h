@@ -29,10 +29,10 @@ struct InputBuffers {
   int32_t* logits_indices;  // dev i32 [max_logits]            tail: -1 by pad_tail
   int32_t* logit_row;       // dev i32 [max_logits]            tail: -1 by pad_tail
   int32_t* logit_pos;       // dev i32 [max_logits]  tail: stale; read where logit_row >= 0
-  // dev f32 [max_num_toks, hidden_size] or empty: of tokens whose id is negative
+  // dev f32 [max_num_toks, hidden_size] or empty: embeddings of tokens whose id is negative
   View<float, 2> embeddings = {};
 
-  // Those of the first num_toks tokens.
+  // The embeddings of the first num_toks tokens.
   [[nodiscard]] View<const float, 2> embeddings_of(int32_t num_toks) const {
     View<const float, 2> view = embeddings;
     view.shape[0] = view.empty() ? 0 : num_toks;
@@ -40,8 +40,8 @@ struct InputBuffers {
   }
 };
 
-// One step's batch: host counts, the rows in batch order, and the device arrays of the step. A
-// value: everything that forward and sampling need to know of the step.
+// One step's batch: host counts, the rows in batch order, and the device arrays of the step. A value that holds
+// everything that forward and sampling need of the step.
 struct InputBatch {
   int32_t num_rows = 0;
   int32_t num_rows_padded = 0;
@@ -52,23 +52,22 @@ struct InputBatch {
   int32_t num_decode_rows = 0;  // the first rows, of at most StepLimits::decode_len() tokens each
   int32_t num_decode_toks = 0;  // of those rows
   int32_t num_prefill_rows = 0;
-  uint32_t sample_rules = 0;  // SampleRules that any row asks for
+  uint32_t sample_rules = 0;  // SampleRules that any row needs
   GraphMode graph_mode = GraphMode::kNone;
   int32_t graph_query_len = 0;     // GraphChoice::query_len
   bool sample_graph = false;       // sampling runs from a graph, of num_logits_padded logits
   bool mark_forward = false;       // StepVote::mark_forward
-  ActView hidden;                  // dev [num_toks_padded, hidden_size], behind the forward
+  ActView hidden;                  // dev [num_toks_padded, hidden_size], valid after the forward
   StepRows device;                 // views of the uploaded arrays
   std::vector<ScheduledRow> rows;  // host, in batch order
 
-  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by their number; equal
-  // ones keep the scheduler's order. Counts the decode rows, those of at most decode_len tokens: attention backends
+  // Sorts the step's rows into batch order: rows with exactly `decode_len` tokens first, then by token count; ties
+  // keep the scheduler's order. Counts the decode rows, those with at most decode_len tokens: attention backends
   // split them from the others.
   void order(const std::vector<ScheduledRow>& scheduled, int32_t decode_len);
 };
 
-// The number of tokens that every row has, or 0 when they differ: what a uniform graph needs to
-// know.
+// The token count that all rows share, or 0 if they differ. Uniform graphs need it.
 int32_t uniform_query_len(const std::vector<ScheduledRow>& rows);
 
 }  // namespace warprow

@@ -13,8 +13,8 @@ KvLayerView kv_layer_view(const KvCacheSpec& spec, const LayerKvPlace& place, st
   const auto element = static_cast<int64_t>(dtype_bytes(group.dtype));
   const int64_t bpk = group.kernel_blocks_per_block();
   const int64_t own = group.layer_block_bytes() / bpk / 2;  // keys of a kernel block
-  // Of what the dearest group has in a kernel block, keys and values take a half each when they are
-  // apart; together they are side by side, and what a cheaper group leaves lies behind them.
+  // A kernel block has the size of the most expensive group's. With separate keys and values each gets half of it.
+  // Together they lie side by side, and what a smaller group does not use lies after them.
   const int64_t piece = spec.page_bytes() / bpk / (group.layout.apart ? 2 : 1);
   const int64_t kernel_blocks = spec.num_blocks * bpk;
 
@@ -53,7 +53,7 @@ KvLayerView kv_layer_view(const KvCacheSpec& spec, const LayerKvPlace& place, st
 KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan)
     : arena_(std::move(arena)) {
   for (const KvGroupSpec& group : spec.groups) {
-    // Else one group's layers would reach into another's blocks.
+    // Otherwise layers of one group would overlap blocks of another.
     WR_CHECK_EQ(group.num_layers, spec.groups.front().num_layers);
     WR_CHECK(group.layout == spec.groups.front().layout);
   }

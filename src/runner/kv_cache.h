@@ -12,16 +12,15 @@
 
 namespace warprow {
 
-// The KV cache of a rank on one device. Layers with the same place in their groups share memory: a
-// block belongs to one group at a time. Where things lie is the plan's KvLayout; by layer and
-// together, the default:
+// The KV cache of a rank on one device. Layers with the same place in their groups share memory: a block belongs to
+// one group at a time. The plan's KvLayout sets the layout. The default is by layer, with keys and values together:
 //
 //   memory           [layers per group][num_blocks][bpk][keys | values]
 //   keys (kHND)      [kv_heads][kernel_block_size][head_dim]
 //
 // Owns: its arena.
 // Thread: views are read-only.
-// Invariant: block 0 is nobody's and holds garbage.
+// Invariant: block 0, the null block, belongs to no request and holds garbage.
 class KvCache {
  public:
   KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan);
@@ -30,7 +29,7 @@ class KvCache {
 
   [[nodiscard]] std::span<const KvLayerView> layers() const { return layers_; }
   [[nodiscard]] const Arena& arena() const { return arena_; }
-  // As Arena::set_resident: what was cached is lost.
+  // As Arena::set_resident. Cached content is lost.
   void set_resident(bool resident) { arena_.set_resident(resident); }
 
  private:
@@ -38,8 +37,7 @@ class KvCache {
   std::vector<KvLayerView> layers_;  // as KvPlan::layers
 };
 
-// The view of the layer at `place` in a pool whose memory begins at `memory`, null for the shapes and
-// strides alone.
+// The view of the layer at `place` in a pool that begins at `memory`. With null it gives shapes and strides only.
 KvLayerView kv_layer_view(const KvCacheSpec& spec, const LayerKvPlace& place, std::byte* memory);
 
 }  // namespace warprow

@@ -83,7 +83,7 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
   upload();
   each(&RunnerFeature::before_forward, stream_, batch_);
   run_forward();
-  // A replayed forward does not say how many rows it computed.
+  // A replayed forward does not return the number of rows it computed.
   hidden_.shape[0] = batch_.num_toks_padded;
   batch_.hidden = hidden_;
   if (batch_.mark_forward) {
@@ -94,7 +94,7 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
   pending_ = ExecuteModelState{step.step, head_.last(batch_.num_logits_padded)};
 }
 
-// Everything between the upload and the logits, from a graph where the step has one.
+// Everything between the upload and the logits, from a graph if the step has one.
 void ModelRunner::run_forward() {
   const ScopedRange range("forward");
   ForwardContext context;
@@ -137,7 +137,7 @@ void ModelRunner::run_forward() {
   }
 }
 
-// From the upload to all that the layers read of the step.
+// Builds all inputs that the layers read, from the upload.
 void ModelRunner::prepare_inputs() {
   ops_->prologue(stream_, make_prologue(batch_, inputs_, rows_, tables_));
   attention_.prepare(stream_, batch_, inputs_, tables_);
@@ -160,7 +160,7 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   const ScopedNoHostSync no_sync(options_.features.debug_checks);
   each(&RunnerFeature::prepare_sample, batch_, grammar, outputs_.next_entry());
   if (batch_.sample_graph) {
-    // A record serves any number of rows: those behind the step's own do nothing.
+    // A recorded graph serves any number of rows: rows past the step's own do nothing.
     const uint64_t variant = graph_variant(StepPart::kSample, batch_.sample_rules);
     graphs_.run_full(stream_, {.num_logits = batch_.num_logits_padded, .variant = variant}, [this] {
       draw_tokens(limits_.max_num_seqs);
@@ -174,7 +174,7 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   pending_.reset();
 }
 
-// From the logits to the rows' next state and the host's ring.
+// From the logits to the rows' next state and the output ring.
 void ModelRunner::draw_tokens(int32_t num_items) {
   const bool with_logprobs = (batch_.sample_rules & kSampleLogprobs) != 0;
   if (batch_.num_logits_padded > 0) {
@@ -216,7 +216,7 @@ void ModelRunner::draw_tokens(int32_t num_items) {
   }
 }
 
-// Mixes what features say into one number of a graph's key.
+// Mixes the features' graph keys into one number for a GraphKey.
 uint64_t ModelRunner::graph_variant(StepPart part, uint64_t start) const {
   uint64_t variant = start;
   for (const auto& feature : features_) {
@@ -259,7 +259,7 @@ void ModelRunner::update_rows(const SchedulerOutput& step) {
   each(&RunnerFeature::stage, step, staged_);
 }
 
-// Drafts that the host brings; a row's are the device's own where the first is -1.
+// Drafts sent by the host. A first draft of -1 means that the row uses the drafts on the device.
 void ModelRunner::stage_drafts(const SchedulerOutput& step) {
   if (step.draft_token_ids.empty()) {
     return;
@@ -304,7 +304,7 @@ void ModelRunner::build_batch(const SchedulerOutput& step) {
   pad_batch(step, vote.eager);
 }
 
-// Chooses how the step runs and the sizes that go with it.
+// Chooses how the step runs and its padded sizes.
 void ModelRunner::pad_batch(const SchedulerOutput& step, bool eager) {
   const int32_t query_len = uniform_query_len(batch_.rows);
   const int32_t toks = std::max(batch_.num_toks, step.data_parallel.num_toks_padded);
@@ -341,7 +341,7 @@ void ModelRunner::upload() {
   ops_->unpack_step(stream_, unpack, packed.num_groups);
 }
 
-// What the host will need to read the step's results.
+// Records what the host needs to read the step's results.
 void ModelRunner::note_step(const SchedulerOutput& step) {
   PendingStep& pending = outputs_.pending();
   pending.step = step.step;

@@ -40,7 +40,7 @@ struct RunnerOptions {
   int32_t max_steps_in_flight = 2;
   int32_t max_drafts = 0;        // draft tokens of a row in a step; 0: no speculation
   TokenPages token_pages;        // no pages: as many as all rows can use
-  bool batch_invariant = false;  // of attention; the model's layers have their own
+  bool batch_invariant = false;  // for attention; the model's layers have their own flag
   GraphOptions graphs;
   LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
   FeatureOptions features;
@@ -55,8 +55,8 @@ struct RunnerOptions {
   }
 };
 
-// Between execute_model and sample_tokens: what the forward left behind, at fixed addresses. Hidden
-// states are in the InputBatch, where features find them.
+// State between execute_model and sample_tokens: what the forward produced, at fixed addresses. Hidden states are
+// in the InputBatch, where features read them.
 struct ExecuteModelState {
   int64_t step = 0;
   View<float, 2> logits;  // dev f32 [num_logits_padded, vocab_size]
@@ -79,17 +79,17 @@ class ModelRunner final : public Runner {
               RunnerArenas arenas,
               const RunnerOptions& options);
 
-  // Gives the runner its cache; before the first step.
+  // Binds the runner's KV cache, before the first step.
   void bind_kv_cache(const KvCache* cache) override { kv_cache_ = cache; }
 
   void execute_model(const SchedulerOutput& step) override;
   void sample_tokens(const GrammarOutput* grammar) override;
 
-  // Whether the forward of the step just executed is done; false only for steps that a feature
-  // votes to mark, since an event is one more call to a driver.
+  // Whether the forward of the step just executed is done. Returns false only for steps that a feature votes to
+  // mark: recording an event costs one more driver call.
   [[nodiscard]] bool forward_done() const override { return forward_event_->reached(); }
 
-  // Its own: attention_backends, the names of the groups' backends, separated by commas.
+  // Adds attention_backends: the names of the groups' backends, separated by commas.
   [[nodiscard]] Operations& operations() override { return operations_; }
   [[nodiscard]] std::vector<std::span<const std::byte>> lasting_state() const override {
     return {lasting_state_};
@@ -114,7 +114,7 @@ class ModelRunner final : public Runner {
   [[nodiscard]] uint64_t graph_variant(StepPart part, uint64_t start) const;
   void draw_tokens(int32_t num_items);
   void note_step(const SchedulerOutput& step);
-  // Calls one hook of every feature, in their order.
+  // Calls one hook of every feature, in registry order.
   template <typename Hook, typename... Args>
   void each(Hook hook, Args&&... args) {
     for (const std::unique_ptr<RunnerFeature>& feature : features_) {
@@ -130,7 +130,7 @@ class ModelRunner final : public Runner {
   StagedTables staged_tables_;
   RequestRows rows_;
   BlockTables tables_;
-  std::span<const std::byte> lasting_state_;  // rows_ and tables_: the front of their arena
+  std::span<const std::byte> lasting_state_;  // of rows_ and tables_: the front of their arena
   StepUpload upload_;
   InputBuffers inputs_;
   LogitsHead head_;
@@ -142,7 +142,7 @@ class ModelRunner final : public Runner {
   std::unique_ptr<Event> forward_event_;
   Operations operations_;
   std::vector<std::unique_ptr<RunnerFeature>> features_;
-  StagedWrites staged_;  // sized by the tables of all of the above
+  StagedWrites staged_;  // sized by the tables of all members above
   const KvCache* kv_cache_ = nullptr;
 
   InputBatch batch_;

@@ -11,15 +11,15 @@
 
 namespace warprow {
 
-// The named operations of a rank: what can be asked of it besides steps. Whoever answers one adds it
-// at start (the worker, the runner's features), so that no list of them stands anywhere.
+// The named operations of a rank: requests to it other than steps. The code that implements one (the worker, the
+// runner's features) adds it at start-up, so there is no central list.
 //
 // Owns: the functions. What they refer to must outlive this.
 // Thread: the rank's. An operation runs between two steps and may wait for the device.
 // Invariant: a name is added once.
 class Operations {
  public:
-  // Takes the argument that the name documents; its answer travels as it is.
+  // Takes the argument that the name documents; the answer is passed on unchanged.
   using Operation = std::function<std::string(const std::string& argument)>;
 
   void add(std::string name, Operation operation) {
@@ -27,7 +27,7 @@ class Operations {
     WR_CHECK(added, "operation {} is added twice", at->first);
   }
 
-  // Nothing for a name that nobody added. An operation may throw StartupError where it says so.
+  // nullopt for an unknown name. An operation may throw StartupError where its documentation says so.
   [[nodiscard]] std::optional<std::string> call(const std::string& name,
                                                 const std::string& argument) const {
     const auto found = operations_.find(name);

@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-// What the sampler puts in place of a token.
+// Maps the negative value that the sampler stores in place of a token.
 RowFailure failure_of(TokenId token) {
   return token == -static_cast<TokenId>(SampleError::kNothingLeft) ? RowFailure::kNothingLeft
                                                                    : RowFailure::kBadLogits;
@@ -98,7 +98,7 @@ void OutputRing::take(ModelRunnerOutput& output) {
   ++tail_;
 }
 
-// The newest row of the output gets its tokens, up to the first that could not be drawn.
+// Gives the newest row of the output its tokens, up to the first that could not be drawn.
 void OutputRing::take_tokens(const Entry& entry,
                              size_t batch_idx,
                              size_t first_logit,

@@ -13,7 +13,7 @@
 
 namespace warprow {
 
-// A row of a submitted step, for its result.
+// A row of a submitted step, kept for its result.
 struct OutputRow {
   RowId row = kNoRow;
   uint32_t generation = 0;
@@ -22,7 +22,7 @@ struct OutputRow {
   bool wants_drafts = false;
 };
 
-// What the host remembers of a step in flight.
+// What the host keeps of a step in flight.
 struct PendingStep {
   int64_t step = 0;
   std::vector<OutputRow> rows;  // in batch order
@@ -30,8 +30,8 @@ struct PendingStep {
   StepStats stats;
 };
 
-// Results of the steps in flight: the device writes them into mapped pinned memory, an event says
-// when the host may read. In order: the oldest step is taken first.
+// Results of the steps in flight: the device writes them into mapped pinned memory, and an event signals that the
+// host may read. In order: the oldest step is taken first.
 //
 // Owns: the mapped arrays and events.
 // Thread: the runner's.
@@ -40,21 +40,21 @@ class OutputRing {
  public:
   OutputRing(Device& device, const StepLimits& limits, int32_t max_top);
 
-  // The entry that the step to be submitted fills: host notes to write, arrays for publish_output.
+  // The entry that the next submitted step fills: the host's notes, and arrays for publish_output.
   PendingStep& pending() { return entries_[head_ % entries_.size()].pending; }
-  // For publish_output: entry 0, words from one entry to the next, the entry of the step to come.
+  // For publish_output: entry 0, words from one entry to the next, the entry of the next step.
   [[nodiscard]] const SampledArrays& arrays() const { return entries_.front().arrays; }
   [[nodiscard]] int32_t* drafts() const { return entries_.front().drafts; }
   [[nodiscard]] int64_t entry_stride() const { return entry_words_; }
   [[nodiscard]] int32_t next_entry() const { return static_cast<int32_t>(head_ % entries_.size()); }
-  // Records the step's event; from now on it is outstanding.
+  // Records the step's event; from now on the step is outstanding.
   void submit(Stream& stream);
 
   [[nodiscard]] int32_t num_outstanding() const { return static_cast<int32_t>(head_ - tail_); }
   [[nodiscard]] bool ready() const;
-  // Waits for the oldest step and turns it into wire form.
+  // Waits for the oldest step and converts its results to wire form.
   void take(ModelRunnerOutput& output);
-  // Time that take() spent waiting, summed.
+  // Total time that take() waited.
   [[nodiscard]] int64_t wait_ns() const { return wait_ns_; }
 
  private:
@@ -84,7 +84,7 @@ class OutputRing {
   int64_t wait_ns_ = 0;
 };
 
-// Arrays of a step's results inside one buffer of sampled_arrays_bytes().
+// The arrays of a step's results inside one buffer of sampled_arrays_bytes().
 int64_t sampled_arrays_bytes(int32_t max_num_seqs, int32_t max_logits, int32_t max_top);
 SampledArrays sampled_arrays_at(std::byte* base,
                                 int32_t max_num_seqs,

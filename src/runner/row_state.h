@@ -8,13 +8,13 @@
 
 namespace warprow {
 
-// What the device knows of a row. Staged whole at admission; from then on only post_update writes
-// it, so a step never needs a value that the host would have to wait for.
+// The device's state of a row. Staged whole at admission; from then on only post_update writes it, so a step never
+// needs a value that the host would have to wait for.
 struct RowState {
-  int32_t prompt_len = 0;           // what the user sent
-  int32_t prefill_len = 0;          // tokens known at admission
-  int32_t total_len = 0;            // tokens known now: prefill and sampled
-  int32_t num_computed_tokens = 0;  // tokens whose keys and values are in the cache
+  int32_t prompt_len = 0;           // of the request as sent
+  int32_t prefill_len = 0;          // known tokens at admission
+  int32_t total_len = 0;            // known tokens now: prefill and sampled
+  int32_t num_computed_tokens = 0;  // tokens whose KV is in the cache
   TokenId last_sampled = 0;
   int32_t reserved[3] = {};
 };

@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-// What one row asks of the sampler.
+// The sampling rules that one row needs.
 uint32_t sample_rules_of(const SamplingParams& params) {
   uint32_t rules = 0;
   if (!params.is_greedy()) {
@@ -43,7 +43,7 @@ RequestRows::RequestRows(Arena& state,
       token_lists_(state.alloc<int32_t>(int64_t{limits.max_num_seqs} * kTokenListsWidth)),
       store_(state, device, limits, staged),
       hosts_(static_cast<size_t>(limits.max_num_seqs)) {
-  // In one step every row may be new.
+  // All rows may be new in one step.
   const auto add_table = [&](auto* cells, int64_t width) {
     return staged.add(
         reinterpret_cast<int32_t*>(cells), width, limits.max_num_seqs, limits.max_num_seqs * width);

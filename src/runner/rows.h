@@ -30,12 +30,12 @@ class RequestRows {
 
   RequestRows(Arena& state, Device& device, const StepLimits& limits, StagedTables& staged);
 
-  // Pages for the row's tokens; before add() where the row is new.
+  // Adds pages for the row's tokens; for a new row, before add().
   void append(const PageAppend& append, const SchedulerOutput& out, StagedWrites& staged);
   // Admits a new row of `out`, the step's plan.
   void add(const NewRow& row, const SchedulerOutput& out, StagedWrites& staged);
   void release(RowId row);
-  // Drafts that come from the host, for the row's next step.
+  // Sets drafts that come from the host, for the row's next step.
   void set_drafts(RowId row, std::span<const TokenId> drafts, StagedWrites& staged) const;
 
   struct Host {
@@ -57,7 +57,7 @@ class RequestRows {
   // [max_num_seqs, kTokenListsWidth]  packed; rows with token lists only
   [[nodiscard]] const int32_t* token_lists() const { return token_lists_; }
   [[nodiscard]] const TokenStore& store() const { return store_; }
-  // Written by a proposer, behind the update of the rows; read by the row's next step.
+  // A proposer writes them after the update of the rows; the row's next step reads them.
   [[nodiscard]] const DraftTokens& drafts() const { return drafts_; }
 
  private:

@@ -12,14 +12,14 @@
 
 namespace warprow {
 
-// The device tables that staged writes reach, and the most that one step may stage for them. Whoever
-// owns a table adds it at construction and keeps its index.
+// The device tables that staged writes reach, and the most that one step may stage for them. The owner of a table
+// adds it at construction and keeps its index.
 //
 // Thread: the runner's.
-// Invariant: at most kMaxStagedTables; one more is a checked error.
+// Invariant: at most kMaxStagedTables; a check fails for one more.
 class StagedTables {
  public:
-  // cells dev i32 [rows, row_stride]; max_writes and max_values: of one step.
+  // cells dev i32 [rows, row_stride]; max_writes and max_values: limits of one step.
   int32_t add(int32_t* cells, int64_t row_stride, int64_t max_writes, int64_t max_values);
 
   [[nodiscard]] std::span<const StagedTable> tables() const {
@@ -35,9 +35,8 @@ class StagedTables {
   int64_t max_values_ = 0;
 };
 
-// The one idiom by which the host changes device tables: it stages (table, row, start, values)
-// diffs, packs them into the step's upload, and one operation scatters them
-// (ops/apply_staged_writes.h).
+// The only way in which the host changes device tables: it stages (table, row, start, values) diffs, packs them
+// into the step's upload, and one operation scatters them (ops/apply_staged_writes.h).
 //
 // Owns: the diffs of one step.
 // Thread: the runner's.
@@ -47,7 +46,7 @@ class StagedWrites {
  public:
   StagedWrites(int64_t max_writes, int64_t max_values);
 
-  // Room for `count` values of one write, to be filled by the caller at once.
+  // Returns room for the `count` values of one write; the caller must fill it at once.
   std::span<int32_t> stage(int32_t table, RowId row, int32_t start, int32_t count);
   // A struct of whole words at the start of a row.
   template <typename T>
@@ -59,14 +58,14 @@ class StagedWrites {
   [[nodiscard]] bool empty() const { return pending_.empty(); }
   [[nodiscard]] static int64_t max_packed_bytes(int64_t max_writes, int64_t max_values);
 
-  // What pack wrote, as offsets into the packed bytes.
+  // The layout that pack() wrote, as offsets into the packed bytes.
   struct Packed {
     int32_t num_groups = 0;
     int64_t writes_offset = 0;  // groups lie at 0
     int64_t values_offset = 0;
     int64_t bytes = 0;
   };
-  // Writes groups, writes and values to dst and forgets them.
+  // Writes groups, writes and values to dst and clears the staged diffs.
   Packed pack(std::byte* dst);
 
  private:

@@ -11,12 +11,12 @@
 
 namespace warprow {
 
-// What the host says of a step: rows, and where their tokens and logits begin. Tails of all
-// max_num_seqs entries are written too, unless the entry has them from a step of the same counts.
+// Writes the host's part of a step: rows, and where their tokens and logits begin. Also writes the tails of all
+// max_num_seqs entries, unless the ring entry has them from a step with the same counts.
 void write_layout(const InputBatch& batch, int32_t max_num_seqs, const StepUpload::Entry& entry);
 
-// The launch that builds everything else on the device. In a step that runs whole from a graph it
-// depends on padded counts alone, so that its record serves every step of its size.
+// The launch that builds all other inputs on the device. In a step that runs whole from a graph it depends on
+// padded counts only, so that one recording serves every step of its size.
 Prologue make_prologue(const InputBatch& batch,
                        const InputBuffers& inputs,
                        const RequestRows& rows,

@@ -8,7 +8,7 @@
 
 namespace warprow {
 
-// The largest step and the longest row: what every buffer of a runner is sized by.
+// The largest step and the longest row. They size every buffer of a runner.
 struct StepLimits {
   int32_t max_num_seqs = 64;
   int32_t max_num_toks = 512;  // of one step

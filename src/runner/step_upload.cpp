@@ -24,7 +24,7 @@ size_t StepUpload::head_bytes() const {
 }
 
 StepUpload::Entry StepUpload::begin(int32_t num_outstanding) {
-  // The entry's last user is as many steps back as the ring is long.
+  // The previous use of this entry was as many steps ago as the ring is long.
   WR_CHECK_LT(num_outstanding, ring_.size());
   auto* words = ring_[next_].as<int32_t>();
   int32_t* rows = words + kWords;

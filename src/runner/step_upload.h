@@ -11,23 +11,23 @@
 
 namespace warprow {
 
-// The one upload of a step: its batch layout and its staged writes, written into a pinned ring
-// entry, which the device reads in place; the layout ends in a fixed device buffer. An entry is
-// written again only when the step that used it is done.
+// The one upload of a step: its batch layout and its staged writes. They are written into a pinned ring entry,
+// which the device reads in place. The layout is copied to one fixed device buffer. An entry is rewritten only
+// after the step that used it is done.
 //
 //   head    i32 idx_mapping [max_num_seqs], query_start_loc [max_num_seqs + 1],
 //           cu_num_logits [max_num_seqs + 1]
-//   staged  StagedWrites::pack, only as long as there is something to tell
+//   staged  StagedWrites::pack, only as long as its content
 //
 // Owns: the ring.
 // Thread: the runner's.
 class StepUpload {
  public:
   StepUpload(Arena& state, int32_t max_num_seqs);
-  // Once, before the first step, when the tables that staged writes reach are known.
+  // Call once, before the first step, when all tables that staged writes reach are added.
   void make_ring(Device& device, int64_t max_staged_bytes, int32_t ring_size);
 
-  // What the tails of an entry's layout were last written for; the same counts give the same tails.
+  // The counts for which an entry's tails were last written; the same counts give the same tails.
   struct Tails {
     int32_t num_rows = -1;
     int32_t num_toks = -1;
@@ -43,12 +43,12 @@ class StepUpload {
     std::byte* staged = nullptr;
     Tails* tails = nullptr;
   };
-  // num_outstanding: steps whose results were not taken; the copies of all others are done.
+  // num_outstanding: steps whose results were not taken; the device has read the entries of all others.
   Entry begin(int32_t num_outstanding);
-  // Hands the entry to the device: `op` gets where to read and write, but for the staged tables.
+  // Hands the entry to the device: sets the addresses in `op` except for the staged tables.
   void submit(UnpackStep& op, const StagedWrites::Packed& packed);
 
-  // Where the parts lie on the device.
+  // Device addresses of the parts.
   [[nodiscard]] const int32_t* output_entry() const { return device_; }
   [[nodiscard]] const int32_t* idx_mapping() const { return device_ + kWords; }
   [[nodiscard]] const int32_t* query_start_loc() const { return idx_mapping() + max_num_seqs_; }
@@ -57,7 +57,7 @@ class StepUpload {
   }
 
  private:
-  static constexpr int64_t kWords = 4;  // of the step as a whole: output_entry, and room
+  static constexpr int64_t kWords = 4;  // of the whole step: output_entry, and padding
   [[nodiscard]] size_t head_bytes() const;
 
   int64_t max_num_seqs_;

@@ -9,8 +9,8 @@
 
 namespace warprow {
 
-// Twice what can be in use: a segment may be as large as its used cells again, and moving all of them
-// together is paid for by at least half of the pool's cells written since.
+// Twice the cells that can be in use: a segment may be twice its used cells. Each compaction is amortised over the
+// writes of at least half of the pool's cells since the last one.
 TableSegments::TableSegments(const Limits& limits)
     : limits_(limits), rows_(static_cast<size_t>(limits.num_rows)) {
   const int64_t of_all = int64_t{limits.num_rows} * limits.max_row_cells;
@@ -62,7 +62,7 @@ void TableSegments::grow(int32_t row, int32_t needed) {
   note_change(row, 0);
 }
 
-// Segments move towards the front in their order, so none is written over before it has moved.
+// Segments move towards the front in order, so none is overwritten before it has moved.
 void TableSegments::move_together() {
   order_.clear();
   for (size_t row = 0; row < rows_.size(); ++row) {

@@ -11,12 +11,12 @@
 
 namespace warprow {
 
-// The block tables of one KV group in one pool of cells. A row's cells lie side by side in a segment, which
-// is moved to a larger one when it is full, and keeps its size for the row's next request. When the
-// pool's end is reached, the segments of live rows are moved together. Where the pool has room for all
-// rows at their longest, each row gets that at once and nothing ever moves.
+// The block tables of one KV group in one pool of cells. A row's cells are contiguous in a segment. A full segment
+// moves to a larger one, and its size is kept for the row's next request. When the end of the pool is reached, the
+// segments of live rows are compacted. If the pool has room for all rows at their maximum length, each row gets a
+// segment of that size at once and nothing ever moves.
 //
-// Owns: the host's copy of the cells, from which a segment that moved is staged anew.
+// Owns: the host's copy of the cells, from which a moved segment is staged again.
 // Thread: the runner's.
 // Invariant: segments do not overlap; cells past a row's used ones are stale.
 class TableSegments {
@@ -24,23 +24,23 @@ class TableSegments {
   struct Limits {
     int32_t num_rows = 0;
     int32_t max_row_cells = 0;
-    int32_t unit = 1;      // segments are whole units
-    int64_t max_used = 0;  // of all rows together, each rounded up to whole units
+    int32_t unit = 1;      // segments are multiples of it
+    int64_t max_used = 0;  // of all rows together, each rounded up to a multiple of unit
   };
   explicit TableSegments(const Limits& limits);
 
   [[nodiscard]] int64_t num_cells() const { return static_cast<int64_t>(cells_.size()); }
-  // Cells that one stage() writes at most.
+  // The most cells that one stage() writes.
   [[nodiscard]] int64_t max_staged() const {
     return std::min<int64_t>(limits_.max_used, num_cells());
   }
 
-  // Room for cells [start, start + count) of a row, to be filled by the caller. start 0: of its new
-  // request.
+  // Returns room for cells [start, start + count) of a row; the caller must fill it at once. start 0: the row has a
+  // new request.
   std::span<int32_t> append(int32_t row, int32_t start, int32_t count);
   void release(int32_t row) { rows_[static_cast<size_t>(row)].used = 0; }
-  // Stages what changed since the last call: cells into table `cells`, first cells of rows that moved
-  // into table `begins` at column `group`.
+  // Stages what changed since the last call: cells into table `cells`, and the first cell of each moved row into
+  // table `begins` at column `group`.
   void stage(StagedWrites& staged, int32_t cells, int32_t begins, int32_t group);
 
  private:
@@ -59,7 +59,7 @@ class TableSegments {
   void note_change(int32_t row, int32_t first);
 
   Limits limits_;
-  int32_t end_ = 0;  // of the last segment
+  int32_t end_ = 0;  // end of the last segment
   std::vector<int32_t> cells_;
   std::vector<Segment> rows_;     // [num_rows]
   std::vector<int32_t> changed_;  // rows

@@ -27,7 +27,7 @@ TokenStore::TokenStore(Arena& state,
   tokens_.later = state.alloc<int32_t>(num_cells);
   tokens_.page_shift = std::countr_zero(static_cast<uint32_t>(pool.page_size));
   row_pages_.resize(static_cast<size_t>(num_entries));
-  // Rows share the pool, so no step appends more pages than it has.
+  // All rows share the pool, so no step appends more pages than the pool has.
   table_ = staged.add(table, tokens_.pages_per_row, limits.max_num_seqs, pool.num_pages);
 }
 

@@ -15,29 +15,29 @@
 
 namespace warprow {
 
-// The known tokens of every row, in pages that the scheduler gives out. A row's prefill lies in host
-// memory that the device reads in place: a long prompt costs no device memory and no upload. Drafts and
-// outputs, which the device writes, lie in device memory.
+// The known tokens of every row, in pages that the scheduler allocates. A row's prefill lies in host memory that
+// the device reads in place: a long prompt costs no device memory and no upload. Drafts and outputs, which the
+// device writes, lie in device memory.
 //
 // Owns: pinned i32 [num_pages, page_size], and the host's copy of the rows' page lists. Device arrays lie
 // in the state arena.
 // Thread: the runner's.
-// Invariant: the scheduler gives a page to a new row only when the steps that may read it are complete, so
-// the host writes prompts at once (contracts.md#token-pages). Entries past a row's pages are stale.
+// Invariant: the scheduler gives a page to a new row only when the steps that may read it are complete, so the host
+// may write prompts at once (contracts.md#token-pages). Entries past a row's pages are stale.
 class TokenStore {
  public:
   TokenStore(Arena& state, Device& device, const StepLimits& limits, StagedTables& staged);
 
   void append(const PageAppend& append, std::span<const PageId> pages, StagedWrites& staged);
-  // Stores a new row's prefill, for which it has pages: num_embeds tokens without an id, stored as -1,
-  // and the ids behind them.
+  // Stores a new row's prefill; the row must have its pages. num_embeds tokens without an id are stored as -1, and
+  // the ids follow them.
   void put_prefill(RowId row, int32_t num_embeds, std::span<const TokenId> tokens);
 
-  // The row's prefill tokens from `position` on as far as they lie side by side, at most max_count.
+  // The row's prefill tokens from `position` on as far as they are contiguous, at most max_count.
   [[nodiscard]] std::span<const TokenId> prefill_run(RowId row,
                                                      int32_t position,
                                                      int32_t max_count) const;
-  // For device code.
+  // The device's view.
   [[nodiscard]] const RowTokens& tokens() const { return tokens_; }
 
  private:

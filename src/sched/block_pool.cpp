@@ -83,7 +83,7 @@ void BlockPool::make_free(int32_t i) {
 
 void BlockPool::complete(int64_t step) {
   completed_step_ = step;
-  // Releases come with growing steps, so the ring is sorted.
+  // Releases never decrease in step, so the fenced ring is sorted.
   const int32_t head = num_blocks_ + 1;
   for (int32_t i = node(head).next; i != head && node(i).fence <= step; i = node(head).next) {
     unlink(i);

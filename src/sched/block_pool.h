@@ -10,15 +10,14 @@
 
 namespace warprow {
 
-// All KV blocks of the cache, shared by every KV group: who holds how many references, which
-// content is known by hash, and in which order free blocks are given out.
+// All KV blocks of the cache, shared by every KV group: the number of references to each, the content known by
+// hash, and the order in which free blocks are given out.
 //
-// The free list is least-recently-used for content worth keeping: a released block goes to the back
-// if it has a hash and to the front if not, blocks are taken from the front, and a hash is
-// forgotten only when its block is taken. The fence: with `fenced` set, a released block waits
-// until the step given with it is complete, for devices (or connectors) that read a block out of
-// stream order. Without it a block may be reused at once, which is safe because all steps run in
-// one stream.
+// The free list is LRU for blocks with cached content: a released block goes to the back if it has a hash and to
+// the front if not. Blocks are taken from the front, and a hash is forgotten only when its block is taken. With
+// `fenced`, a released block waits until the step given with it is complete, for devices (or connectors) that read
+// a block out of stream order. Without it a block may be reused at once, which is safe because all steps run in one
+// stream.
 //
 // Owns: the state of blocks 1 .. num_blocks - 1; block 0 is the null block, never given out or
 // released.
@@ -33,8 +32,8 @@ class BlockPool {
   [[nodiscard]] int32_t num_fenced() const { return num_fenced_; }
   [[nodiscard]] int32_t num_refs(BlockId block) const { return at(block).num_refs; }
   [[nodiscard]] bool is_hashed(BlockId block) const { return at(block).group >= 0; }
-  // Times a block became free or known by hash: who was refused for lack of blocks need not ask
-  // again before it grows.
+  // How often a block became free or got a hash. A request refused for lack of blocks need not retry before this
+  // grows.
   [[nodiscard]] int64_t num_changes() const { return num_changes_; }
 
   // The free block at the front, with one reference and no hash. num_free() must be > 0.
@@ -43,10 +42,10 @@ class BlockPool {
   void touch(BlockId block);
   // Drops a reference. `last_step`: the last step that may use the block.
   void release(BlockId block, int64_t last_step);
-  // Steps up to and including `step` are complete: fenced blocks they held become free.
+  // Steps up to and including `step` are complete: blocks fenced by them become free.
   void complete(int64_t step);
 
-  // Makes the block's content known; a block that has a hash already keeps it.
+  // Makes the block's content findable by its hash. A block that already has a hash keeps it.
   void set_hash(BlockId block, const BlockHash& hash, int32_t group);
   [[nodiscard]] BlockId find(const BlockHash& hash, int32_t group) const {
     return index_.find(hash, group);

@@ -94,7 +94,7 @@ int32_t KvCacheManager::find_prefix(RequestKv& kv,
       hit = aligned_hit(kv, g, hit);
     }
   }
-  // The others' hits may not be cut: shrink until all of them agree.
+  // The hits of other groups may not be cut: shrink until all groups agree.
   for (bool agreed = false; !agreed;) {
     agreed = true;
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -119,7 +119,7 @@ void KvCacheManager::collect_hits(const RequestKv& kv, int32_t num_hit) {
   }
 }
 
-// Free blocks that a request needs to take its prefix and, in time, all of its known tokens.
+// Free blocks that a request needs for its prefix hit and, in time, for all of its known tokens.
 int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
   int64_t needed = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -128,7 +128,7 @@ int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
     const int32_t held = std::min(ceil_div(num_known, groups_[g].block_size) - skipped,
                                   groups_[g].policy->max_blocks());
     needed += std::max(0, held - (num_of(hits) - skipped));
-    // A cached block that nobody holds counts as free until the hit takes it.
+    // A cached block without references counts as free until the hit takes it.
     needed += std::count_if(hits.begin(), hits.end(), [this](BlockId block) {
       return block != kNullBlock && pool_.num_refs(block) == 0;
     });
@@ -239,7 +239,7 @@ void KvCacheManager::emit(
 }
 
 void KvCacheManager::refresh_marks(RequestKv& kv) const {
-  // The last position is for the token that is sampled behind the computed ones.
+  // The last position is reserved for the token that is sampled after the computed ones.
   kv.capacity = num_of(kv.pages) * token_pages_.page_size - 1;
   kv.window_at = kv.cache_at = RequestKv::kNever;
   for (size_t g = 0; g < groups_.size(); ++g) {

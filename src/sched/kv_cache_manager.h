@@ -18,8 +18,8 @@
 
 namespace warprow {
 
-// One request's part of the KV cache and of the token pool: a block table for each group, the names of
-// its full blocks, and its pages. Plain data that KvCacheManager reads and writes.
+// One request's part of the KV cache and of the token pool: a block table for each group, the hashes of its full
+// blocks, and its pages. Plain data that KvCacheManager reads and writes.
 struct RequestKv {
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
@@ -27,7 +27,7 @@ struct RequestKv {
     std::vector<BlockId>
         blocks;  // [tokens / block size]; null where a window has passed or a hit skipped
     int32_t num_cached = 0;   // leading blocks already offered to the prefix cache
-    int32_t num_dropped = 0;  // leading blocks that a window has left behind
+    int32_t num_dropped = 0;  // leading null blocks: passed by a window or skipped by a hit
   };
 
   // The step loop compares these three numbers and touches the tables only when one of them is
@@ -37,14 +37,14 @@ struct RequestKv {
   int32_t cache_at = kNever;   // confirmed tokens at which the next block is full
   BlockHashKeys keys;
   std::vector<Table> tables;  // by group
-  std::vector<std::vector<BlockHash>>
-      chains;                 // by distinct block size; names of the full blocks of known tokens
+  // By distinct block size: hashes of the full blocks of known tokens.
+  std::vector<std::vector<BlockHash>> chains;
   std::vector<PageId> pages;  // of the request's tokens, in their order
 };
 
-// Gives requests the blocks they need, and pages for their tokens; finds prefixes that are cached, lets go
-// of what a window has passed. What is particular to a kind of KV group is its KvPolicy's. A request may
-// have more tokens than its blocks hold: those that a window has passed, and those of shared blocks.
+// Allocates blocks and token pages to requests, finds cached prefixes, and releases blocks that a window has
+// passed. KvPolicy implements what differs between kinds of KV group. A request may have more tokens than blocks of
+// its own can hold: a window has passed some, and others lie in shared blocks.
 //
 // A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
 // and at least scheduled to be computed, for the last time). Rules: facts of the V2 design, sections 7.2 and 7.3.
@@ -63,7 +63,7 @@ class KvCacheManager {
     bool fence_freed_blocks = false;
   };
 
-  // How a request enters its row.
+  // What admit() needs to give a request its row.
   struct Admission {
     RowId row = kNoRow;
     int32_t num_hit = 0;     // tokens of the prefix that find_prefix() found
@@ -79,18 +79,19 @@ class KvCacheManager {
   // Prepares an empty RequestKv with room for num_tokens, so that nothing is allocated later.
   void init(RequestKv& kv, const BlockHashKeys& keys, int32_t num_tokens) const;
 
-  // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without
-  // a prefix cache. The blocks found are remembered for an admit() that follows at once.
+  // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without a prefix cache.
+  // The blocks found are kept for an admit() that follows at once.
   int32_t find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens);
 
-  // Takes the prefix just found, blocks for the first chunk and pages for all known tokens, and appends
-  // them to `out`. False, and nothing changed, unless blocks for all known tokens are free now.
+  // Takes the prefix just found, blocks for the first chunk and pages for all known tokens, and appends them to
+  // `out`. Returns false and changes nothing unless blocks and pages for all known tokens are free now.
   bool admit(RequestKv& kv, const Admission& admission, SchedulerOutput& out);
 
-  // Makes room for num_tokens and appends the new blocks and pages to `out`. False, and nothing changed,
-  // if too few are free.
+  // Makes room for num_tokens and appends the new blocks and pages to `out`. Returns false and changes nothing if
+  // too few are free.
   bool grow(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
-  // Whether what grow() lacks is on its way: some of it was released and waits for the steps in flight.
+  // Whether what grow() lacks may become free by itself: some was released and is fenced until the steps in flight
+  // end.
   [[nodiscard]] bool waits_for_steps(const RequestKv& kv, int32_t num_tokens) const;
 
   // Releases blocks that no query from position num_computed on can see.
@@ -99,17 +100,17 @@ class KvCacheManager {
   // Enters into the prefix cache the full blocks among the first num_confirmed tokens.
   void cache_full_blocks(RequestKv& kv, std::span<const TokenId> tokens, int32_t num_confirmed);
 
-  // Gives everything back, the last block first, so that a prefix outlives its continuations.
+  // Releases everything, the last block first, so that a prefix stays cached longer than its continuations.
   void release(RequestKv& kv, int64_t last_step);
 
   void complete(int64_t step) {
     pool_.complete(step);
     pages_.complete(step);
   }
-  // Times blocks or pages became available: who was refused for lack of them need not ask again before
-  // it grows.
+  // How often blocks or pages became available. A request refused for lack of them need not retry before this
+  // grows.
   [[nodiscard]] int64_t num_changes() const { return pool_.num_changes() + pages_.num_changes(); }
-  // Nothing that was cached is found any more; no request may hold a block.
+  // Empties the prefix cache. No request may hold a block.
   void forget_prefixes() { pool_.forget_contents(); }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
   [[nodiscard]] const PagePool& pages() const { return pages_; }
@@ -123,7 +124,7 @@ class KvCacheManager {
 
   void extend_chains(RequestKv& kv, std::span<const TokenId> tokens) const;
   [[nodiscard]] CachedBlocks cached(const RequestKv& kv, size_t group) const;
-  // Of a group, ending where all groups may end.
+  // The longest hit of one group, rounded down to a multiple of alignment_.
   [[nodiscard]] int32_t aligned_hit(const RequestKv& kv, size_t group, int32_t limit) const;
   void collect_hits(const RequestKv& kv, int32_t num_hit);
   [[nodiscard]] int32_t free_blocks_to_admit(int32_t num_known) const;
@@ -143,8 +144,8 @@ class KvCacheManager {
   TokenPages token_pages_;
   BlockPool pool_;
   PagePool pages_;
-  std::vector<std::vector<BlockId>>
-      hits_;  // by group: the last prefix found, null where a window skips
+  // By group: the blocks of the last prefix found, null where a window skips them.
+  std::vector<std::vector<BlockId>> hits_;
 };
 
 }  // namespace warprow

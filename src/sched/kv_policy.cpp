@@ -50,7 +50,7 @@ class WindowPolicy final : public KvPolicy {
 
   [[nodiscard]] int32_t max_blocks() const override { return max_blocks_; }
 
-  // The last boundary before which all that the next query's window sees is cached.
+  // The last block boundary at which everything that the next query's window sees is cached.
   [[nodiscard]] int32_t longest_hit(const CachedBlocks& cached, int32_t limit) const override {
     const int32_t needed = window_hit_blocks(window_, block_size_);
     int32_t run = 0;

@@ -12,12 +12,12 @@
 
 namespace warprow {
 
-// The blocks of one request and KV group that the prefix cache holds, by their names.
+// The blocks of one request and KV group that the prefix cache holds, found by hash.
 class CachedBlocks {
  public:
   CachedBlocks(const BlockPool& pool, std::span<const BlockHash> names, int32_t group)
       : pool_(pool), names_(names), group_(group) {}
-  // The block that holds block `block_idx` of the request; the null block: none.
+  // The cached block with the content of the request's block `block_idx`; the null block if there is none.
   [[nodiscard]] BlockId find(int32_t block_idx) const {
     return pool_.find(names_[static_cast<size_t>(block_idx)], group_);
   }
@@ -31,7 +31,7 @@ class CachedBlocks {
 // What one kind of KV group keeps of a request, and where a cached prefix of it may end. Counts are
 // tokens unless they say blocks.
 //
-// Invariant: no state of its own; equal questions get equal answers.
+// Invariant: stateless; equal arguments give equal results.
 class KvPolicy {
  public:
   virtual ~KvPolicy() = default;
@@ -39,17 +39,17 @@ class KvPolicy {
   // The most blocks a request ever holds at once, however long it is.
   [[nodiscard]] virtual int32_t max_blocks() const = 0;
 
-  // The longest prefix of at most `limit` tokens after which a query finds all it sees. Whole blocks,
-  // or `limit`.
+  // The longest prefix of at most `limit` tokens after which the next query finds everything that it sees. A
+  // multiple of the block size, or `limit`.
   [[nodiscard]] virtual int32_t longest_hit(const CachedBlocks& cached, int32_t limit) const = 0;
-  // Whether what is found may be cut anywhere and is a hit still.
+  // Whether a hit may be cut at any block boundary and stays a hit.
   [[nodiscard]] virtual bool hits_may_be_cut() const = 0;
-  // Of a hit's blocks, those at its end that the next query sees.
+  // How many of a hit's last blocks the next query sees.
   [[nodiscard]] virtual int32_t num_seen_blocks(int32_t num_hit_blocks) const = 0;
 
-  // Leading blocks that no query from position num_computed on sees.
+  // How many leading blocks no query from position num_computed on sees.
   [[nodiscard]] virtual int32_t num_passed_blocks(int32_t num_computed) const = 0;
-  // The count of computed tokens from which block `block_idx` is passed; the largest int32: never.
+  // The number of computed tokens from which on block `block_idx` is passed; the largest int32 if never.
   [[nodiscard]] virtual int32_t passed_at(int32_t block_idx) const = 0;
 };
 
@@ -59,8 +59,7 @@ struct KvPolicyLimits {
   int32_t max_model_len = 0;
 };
 
-// The policy of a group's kind; full attention and sliding windows have one, and a check fails for
-// the others.
+// The policy for a group's kind. Full attention and sliding windows have one; a check fails for the other kinds.
 std::unique_ptr<const KvPolicy> make_kv_policy(const KvGroupSpec& group,
                                                const KvPolicyLimits& limits);
 

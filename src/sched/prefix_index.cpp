@@ -35,7 +35,7 @@ void PrefixIndex::erase(const BlockHash& hash, int32_t group, BlockId block) {
         slots_[hole].block != kNullBlock, "block {} is not in the prefix index", index_of(block));
     hole = (hole + 1) & mask_;
   }
-  // Pull back every later entry of the run that may not be found any more across the hole.
+  // Move back every later entry of the run that find() could no longer reach across the hole.
   for (size_t at = (hole + 1) & mask_; slots_[at].block != kNullBlock; at = (at + 1) & mask_) {
     const size_t wanted = home(slots_[at].hash, slots_[at].group);
     if (((at - wanted) & mask_) >= ((at - hole) & mask_)) {

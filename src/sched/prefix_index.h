@@ -13,15 +13,15 @@ namespace warprow {
 // linear probing and backward-shift deletion (Knuth, TAOCP 3, 6.4, algorithm R), sized once for
 // every block of the pool.
 //
-// Owns: its slots; blocks are only named.
+// Owns: its slots, not the blocks that they refer to.
 // Thread: one, the scheduler's.
-// Invariant: a block is in the map at most once; equal keys may name several blocks, of which
-// find() returns one.
+// Invariant: a block is in the map at most once; several blocks may have equal keys, and find() returns one of
+// them.
 class PrefixIndex {
  public:
   explicit PrefixIndex(int32_t num_blocks);
 
-  // kNullBlock if nothing is known under the key.
+  // kNullBlock if the key is absent.
   [[nodiscard]] BlockId find(const BlockHash& hash, int32_t group) const;
   void insert(const BlockHash& hash, int32_t group, BlockId block);
   // The pair must be present.
@@ -35,7 +35,7 @@ class PrefixIndex {
     BlockId block = kNullBlock;  // null: the slot is empty
   };
 
-  // The hash is already uniform; the group only has to move equal hashes apart.
+  // The hash is already uniform; the group only has to separate equal hashes.
   [[nodiscard]] size_t home(const BlockHash& hash, int32_t group) const {
     return (hash.lo + static_cast<uint64_t>(group) * 0x9e3779b97f4a7c15ULL) & mask_;
   }

@@ -13,56 +13,56 @@ namespace warprow {
 
 // A request as the scheduler takes it: validated, in token ids.
 struct Request {
-  uint64_t id = 0;  // chosen by the caller, unique among the requests that live
+  uint64_t id = 0;  // chosen by the caller, unique among live requests
   std::vector<TokenId> prompt;
   SamplingParams params;
-  int32_t max_tokens = 16;              // outputs, >= 1; max_model_len cuts it as well
+  int32_t max_tokens = 16;              // outputs, >= 1; max_model_len limits them too
   std::vector<TokenId> eos_token_ids;   // ends with kStop and no stop id; empty: EOS is ignored
   std::vector<TokenId> stop_token_ids;  // ends with kStop and that id
   std::vector<int32_t> token_lists;     // pack_token_lists; only with params.has_lists()
-  int32_t grammar = -1;  // the engine's number of its grammar; -1: none, and no mask is wanted
-  int32_t priority = 0;  // lower is more urgent; only under the priority policy
+  int32_t grammar = -1;                 // the engine's number of its grammar; -1: none, so no mask
+  int32_t priority = 0;                 // lower is more urgent; only under the priority policy
   int32_t adapter = -1;
   uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
 };
 
 enum class FinishReason : uint8_t {
-  kNone,    // goes on
+  kNone,    // not finished
   kStop,    // EOS, a stop id, or a stop string
   kLength,  // max_tokens or max_model_len
-  kAbort,   // the client went away
+  kAbort,   // by the client, or by sleep or shutdown of the engine
   kError,   // failed after admission
 };
 
-// Where a live request stands.
+// The state of a live request.
 struct RequestStatus {
   uint64_t id = 0;
-  bool running = false;    // else it waits for a row or for blocks
-  bool preempted = false;  // it waits anew
+  bool running = false;    // otherwise it waits for a row or for blocks
+  bool preempted = false;  // waits to be admitted again
   RowId row = kNoRow;      // while running
   int32_t num_prompt_toks = 0;
   int32_t num_computed_toks = 0;  // in the KV cache, steps in flight included
   int32_t num_output_toks = 0;    // known
   int32_t max_output_toks = 0;
-  int32_t num_cached_toks = 0;  // prompt tokens that the prefix cache spared
+  int32_t num_cached_toks = 0;  // prompt tokens found in the prefix cache
   int32_t num_blocks = 0;       // of the KV cache, shared ones included
   int32_t priority = 0;
 };
 
-// What a step brought for one request. What the row yielded behind the request's end is left out.
+// What a step yielded for one request. Tokens that the row yielded after the request's end are left out.
 struct RequestDelta {
   uint64_t id = 0;
   Span32 tokens;  // new outputs, in ModelRunnerOutput::token_ids (and logprobs, which are parallel)
   FinishReason reason = FinishReason::kNone;
   TokenId stop_token_id = -1;     // the stop id that ended it; -1 for EOS and all other reasons
-  int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache spared, at first admission
+  int32_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache, at first admission
   RowFailure failure = RowFailure::kNone;  // with kError
   int32_t grammar = -1;                    // Request::grammar
   Span32 prompt_logprobs{};                // in ModelRunnerOutput::prompt_logprobs
   Span32 hidden{};                         // vectors of ModelRunnerOutput::hidden_states
   Span32 drafts{};          // in ModelRunnerOutput::draft_token_ids; with a grammar, for its masks
-  RowId row = kNoRow;       // that the step ran it in
-  uint32_t generation = 0;  // of the row then
+  RowId row = kNoRow;       // the row it ran in
+  uint32_t generation = 0;  // of that row, in that step
   bool operator==(const RequestDelta&) const = default;
 };
 

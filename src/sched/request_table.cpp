@@ -20,8 +20,8 @@ int32_t RequestTable::add(uint64_t id) {
 
 void RequestTable::remove(int32_t index) {
   index_of_id_.erase((*this)[index].id);
-  (*this)[index].arrival =
-      0;  // no arrival has this number: results in flight no longer find the request
+  // 0 is no arrival number, so results in flight no longer match the request.
+  (*this)[index].arrival = 0;
   free_.push_back(index);
 }
 

@@ -11,11 +11,10 @@
 
 namespace warprow {
 
-// A request between add and end. What every step reads comes first, in three cache lines.
+// A live request. The fields that every step reads come first, in three cache lines.
 //
-// A step in flight that samples yields one output at least, and one more for each draft that is
-// accepted; what depends on how many is counted twice, at least and at most. Without drafts both are
-// the same.
+// A step in flight that samples yields at least one output, and one more for each accepted draft. Counts that
+// depend on this are kept as two bounds, least_ and most_. Without drafts both are equal.
 // Invariant: num_computed <= num_known() + most_pending.
 struct LiveRequest {
   enum class State : uint8_t { kWaiting, kRunning };
@@ -23,20 +22,20 @@ struct LiveRequest {
   State state = State::kWaiting;
   bool held = false;   // running, but not scheduled until resume()
   RowId row = kNoRow;  // while running
-  // Tokens whose KV is in the cache or being computed by a step in flight: at most, as if all drafts
-  // in flight were accepted.
+  // Upper bound of the tokens whose KV is in the cache or computed by a step in flight, as if all drafts in flight
+  // were accepted.
   int32_t num_computed = 0;
-  int32_t least_pending = 0;  // outputs of the steps in flight, at least: steps that sample
-  int32_t most_pending = 0;   // and at most: their logits
+  int32_t least_pending = 0;  // lower bound of the outputs in flight: the steps that sample
+  int32_t most_pending = 0;   // upper bound: the logits of these steps
   int32_t max_len = 0;        // prompt + outputs at which it ends by length
   int32_t prefill_len = 0;    // known tokens when it took its row
-  int32_t stop_from_len = 0;  // lengths up to this one ignore EOS and stop ids (min_tokens)
+  int32_t stop_from_len = 0;  // EOS and stop ids are ignored up to this length (min_tokens)
   int32_t grammar = -1;       // Request::grammar
   int32_t prev = -1;          // links of the list it is in
   int32_t next = -1;
   int32_t num_cached_tokens = -1;  // prefix hit of the first admission; -1 before it
   std::vector<TokenId> tokens;     // known: prompt and outputs
-  uint64_t arrival = 0;            // grows; unique for ever
+  uint64_t arrival = 0;            // increases; never reused
   uint64_t id = 0;
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> stop_token_ids;
@@ -48,21 +47,21 @@ struct LiveRequest {
   std::vector<int32_t> token_lists;
 
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }
-  // num_computed at least, as if no draft in flight were accepted: no later step runs a token before
-  // this one, unless the last step is withheld.
+  // Lower bound of num_computed, as if no draft in flight were accepted: no later step runs a token before this
+  // one, unless the last step is withheld.
   [[nodiscard]] int32_t least_computed() const {
     return num_computed - (most_pending - least_pending);
   }
-  // Known tokens whose KV no later step writes: the last step in flight may yet be withheld from a
-  // row with a grammar, whose last token then runs again.
+  // Known tokens whose KV no later step writes. With a grammar the last step in flight may still be withheld from
+  // the row, whose last token then runs again.
   [[nodiscard]] int32_t num_confirmed() const {
     const bool may_run_again = grammar >= 0 && least_pending > 0;
     return std::min(least_computed() - (may_run_again ? 1 : 0), num_known());
   }
 };
 
-// The live requests in slots that are reused, so that the step loop names them by index; ids are
-// looked up only when the outside calls.
+// The live requests, in slots that are reused. The step loop refers to them by index; ids are looked up only in
+// calls from outside.
 //
 // Owns: the requests.
 // Thread: one, the scheduler's.
@@ -72,7 +71,7 @@ class RequestTable {
   // The slot keeps its vectors' capacity from one request to the next.
   int32_t add(uint64_t id);
   void remove(int32_t index);
-  // -1 if no such request lives.
+  // -1 if no live request has this id.
   [[nodiscard]] int32_t find(uint64_t id) const;
   [[nodiscard]] LiveRequest& operator[](int32_t index) {
     return slots_[static_cast<size_t>(index)];
@@ -87,7 +86,7 @@ class RequestTable {
   std::unordered_map<uint64_t, int32_t> index_of_id_;
 };
 
-// A list of requests through their own links; a request is in one list at a time.
+// An intrusive linked list of requests. A request is in one list at a time.
 class RequestList {
  public:
   explicit RequestList(RequestTable& table) : table_(table) {}

@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// The persistent rows: a stack of free ones, and how often each was given out.
+// The persistent rows: a stack of free ones, and a generation for each that counts how often it was given out.
 //
 // Owns: which rows are free.
 // Thread: one, the scheduler's.
@@ -27,7 +27,7 @@ class RowAllocator {
   [[nodiscard]] uint32_t generation(RowId row) const {
     return generations_[static_cast<size_t>(index_of(row))];
   }
-  // The row that take() will give; there must be one.
+  // The row that the next take() returns; at least one must be free.
   [[nodiscard]] RowId next() const { return free_.back(); }
 
   RowId take() {

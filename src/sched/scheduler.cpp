@@ -11,13 +11,13 @@
 namespace warprow {
 namespace {
 
-// The order of waiting; without the priority policy all priorities are 0.
+// The order of the waiting list; without the priority policy all priorities are 0.
 bool comes_before(const LiveRequest& a, const LiveRequest& b) {
   return std::pair(a.priority, a.arrival) < std::pair(b.priority, b.arrival);
 }
 
-// What is wanted of every prompt token comes from computing it, so cached prefixes are no help. Once
-// there is an output it was given.
+// Prompt logprobs and hidden states need every prompt token computed, so a cached prefix is of no use.
+// Once there is an output, they have been reported.
 bool wants_whole_prompt(const LiveRequest& r) {
   return r.params.reports_prompt() && r.num_known() == r.prompt_len;
 }
@@ -76,7 +76,7 @@ Result<void> Scheduler::check(int64_t prompt_len, int64_t max_tokens) const {
         prompt_len,
         config_.max_num_batched_tokens));
   }
-  // The last output is never fed back, so its KV needs no place.
+  // The last output is never an input, so its KV needs no place.
   const int64_t num_kv_tokens = std::min<int64_t>(prompt_len + max_tokens, config_.max_model_len) -
                                 1 + config_.max_overhang();
   const int32_t needed = kv_.max_blocks_for(static_cast<int32_t>(num_kv_tokens));
@@ -173,7 +173,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   return true;
 }
 
-// Prompt tokens that the step may have beside the rows that decode in it.
+// Prompt tokens that this step may compute beside its decoding rows.
 int32_t Scheduler::max_prefill_toks() const {
   if (config_.prefill_toks_per_decode == 0 || !config_.enable_chunked_prefill) {
     return budget_;
@@ -193,12 +193,12 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
   }
 }
 
-// Plans the request's tokens in this step, if it can have any. Returns the running request after
-// it.
+// Schedules the request's tokens for this step, if budgets and blocks allow any.
+// Returns the next running request.
 int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   LiveRequest& r = requests_[index];
   if (r.num_known() + r.least_pending >= r.max_len || r.held) {
-    return r.next;  // the outputs in flight certainly end it, or it waits for its mask
+    return r.next;  // it certainly ends with the outputs in flight, or is held for its mask
   }
   const bool is_prefill = r.num_computed < r.prefill_len;
   const int32_t room = std::min({is_prefill ? prefill_budget_ : budget_, budget_, max_chunk_});
@@ -206,14 +206,14 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (n == 0) {
     return r.next;
   }
-  // Also of a request that may end before: rows of equal length are worth more.
+  // Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.
   int32_t num_drafts = is_prefill ? 0 : std::min(config_.num_drafts, room - n);
   n += num_drafts;
   if (r.least_computed() >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
   }
   while (r.num_computed + n > r.kv.capacity && !kv_.grow(r.kv, r.num_computed + n, r.row, out)) {
-    if (num_drafts > 0) {  // nobody gives up blocks for them
+    if (num_drafts > 0) {  // drafts preempt no request
       n -= num_drafts;
       num_drafts = 0;
       continue;
@@ -243,12 +243,12 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (r.arrival == refused_arrival_ && kv_.num_changes() == refused_at_) {
     return false;
   }
-  // At least one token is computed anew: its logits are wanted.
+  // Compute at least the last known token: its logits are needed.
   const int32_t hit =
       kv_.find_prefix(r.kv, r.tokens, wants_whole_prompt(r) ? 0 : r.num_known() - 1);
   const int32_t rest = r.num_known() - hit;
-  // Without chunks it waits for a step that takes it whole, unless outputs made it too long for
-  // any.
+  // Without chunked prefill the request waits for a step that takes it whole, unless its outputs made it
+  // too long for any step.
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
     return false;
   }
@@ -331,7 +331,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, s.num_logits};
     (is_prefill ? any_prefill : any_decode) = true;
     any_partial = any_partial || (is_prefill && !samples);
-    // Only now that the step is planned: nobody in it may count on blocks that it fills itself.
+    // Only after planning: no request in this step may hit blocks that the step itself fills.
     if (is_prefill && r.num_confirmed() >= r.kv.cache_at) {
       kv_.cache_full_blocks(r.kv, r.tokens, r.num_confirmed());
     }
@@ -345,7 +345,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
   stats_.max_steps_in_flight = std::max(stats_.max_steps_in_flight, num_in_flight_);
 }
 
-// First come, first served: the last admitted. By priority: the least urgent, of equals the latest.
+// FCFS: the last admitted. Priority: the least urgent, and of equal priorities the latest arrival.
 int32_t Scheduler::pick_victim() const {
   int32_t victim = running_.back();
   if (config_.policy == SchedulerConfig::Policy::kPriority) {
@@ -371,7 +371,7 @@ void Scheduler::preempt(int32_t index, SchedulerOutput& out) {
   ++stats_.num_preemptions;
 }
 
-// Takes back what this step had planned for a row.
+// Removes a row's tokens, blocks and pages from the step being planned.
 void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
   const auto planned = std::find_if(out.scheduled.begin(),
                                     out.scheduled.end(),
@@ -384,7 +384,7 @@ void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
   std::erase_if(out.page_appends, [row](const PageAppend& append) { return append.row == row; });
 }
 
-// The waiting list is ordered: newcomers belong at its end, preempted requests near its front.
+// The waiting list is sorted: new requests belong at its end, preempted ones near its front.
 void Scheduler::enqueue(int32_t index) {
   const LiveRequest& r = requests_[index];
   int32_t before = waiting_.back();
@@ -421,7 +421,7 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   out.page_appends.reserve(max_rows);
   out.scheduled.reserve(max_rows);
   out.grammar_rows.reserve(max_rows);
-  // More only when rows admitted in one step share cached blocks.
+  // Only rows that are admitted in one step and share cached blocks can need more.
   out.token_ids.reserve(num_blocks * static_cast<size_t>(config_.kv.groups.front().block_size));
   out.block_ids.reserve(num_blocks);
   out.page_ids.reserve(static_cast<size_t>(kv_.pages().num_pages()));

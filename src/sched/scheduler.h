@@ -27,25 +27,25 @@ struct SchedulerConfig {
   bool enable_chunked_prefill = true;
   Policy policy = Policy::kFcfs;
   int32_t max_concurrent_steps = 1;  // 2 when async
-  int32_t num_drafts = 0;  // tokens that a decoding row has verified in a step beside its own
-  int32_t long_prefill_token_threshold =
-      0;  // most tokens a row gets in a step under chunked prefill; 0: no limit
-  // While rows decode, a step computes at most so many prompt tokens for each of them (but
-  // kMinMixedPrefill), so that running streams do not wait long for a newcomer's prompt; 0: no limit.
+  int32_t num_drafts = 0;            // draft tokens that a step verifies for each decoding row
+  // The most tokens that a row gets in a step under chunked prefill; 0: no limit.
+  int32_t long_prefill_token_threshold = 0;
+  // While rows decode, a step computes at most this many prompt tokens for each of them, but at least
+  // kMinMixedPrefill, so that a new request's prompt does not delay running streams for long; 0: no limit.
   int32_t prefill_toks_per_decode = 0;
-  bool fence_freed_blocks =
-      false;  // reuse a block only after the last step that may touch it: see BlockPool
+  // Reuse a block only after the last step that may touch it is complete: see BlockPool.
+  bool fence_freed_blocks = false;
   KvCacheSpec kv;
   TokenPages token_pages;  // no pages: as many as all rows can use
 
-  // Positions that a row's steps may touch beyond its longest length.
+  // Positions past its longest length that a row's steps may touch.
   [[nodiscard]] int32_t max_overhang() const {
     return draft_overhang(max_concurrent_steps, num_drafts);
   }
   [[nodiscard]] int32_t max_row_len() const { return max_model_len + max_overhang(); }
 };
 
-// Prompt tokens that a step may always have: fewer would cost more in steps than they save.
+// Prompt tokens that a step may always compute: a lower limit would cost more in extra steps than it saves.
 inline constexpr int32_t kMinMixedPrefill = 16;
 
 // Counters since construction, and the state now.
@@ -57,7 +57,7 @@ struct SchedulerStats {
   int64_t num_prefix_hit_tokens = 0;
   int64_t num_scheduled_tokens = 0;
   int64_t num_drafted_tokens = 0;   // verified by the steps whose outputs were taken
-  int64_t num_accepted_tokens = 0;  // of them
+  int64_t num_accepted_tokens = 0;  // of the drafted ones
   int32_t max_steps_in_flight = 0;
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -65,17 +65,16 @@ struct SchedulerStats {
   int32_t num_kv_blocks_used = 0;  // held by requests
 };
 
-// Decides which requests advance in each step, by how many tokens, in which rows and blocks.
-// Continuous batching: one token budget, no phases; each request closes the gap between computed
-// and known tokens. Running requests come first, in order of admission, then waiting ones by
-// (priority,) arrival. When blocks run out the running request last in that order gives up
-// everything and waits to be admitted anew with prompt + outputs as its prefill.
+// Decides which requests advance in each step, by how many tokens, in which rows and blocks. Continuous batching:
+// one token budget, no separate prefill and decode phases; each request closes the gap between computed and known
+// tokens. Running requests come first, in order of admission, then waiting ones by (priority,) arrival. When blocks
+// run out, the last running request in that order is preempted: it releases everything and waits to be admitted
+// again with prompt + outputs as its prefill.
 //
-// Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each
-// step, in order. A request that certainly ends with the outputs in flight is not scheduled again.
-// With drafts a step is planned and given blocks as if all drafts before it were accepted, while
-// what cannot be taken back (blocks that a window has passed, names of full blocks) follows what is
-// certain.
+// Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each step, in order. A
+// request that certainly ends with the outputs in flight is not scheduled again. With drafts a step is planned and
+// given blocks as if all drafts before it were accepted. What cannot be undone (releasing blocks that a window has
+// passed, hashing full blocks) follows the lower bounds.
 //
 // Owns: requests, rows, blocks.
 // Thread: one. No clock, no device; after warm-up schedule() and update_from_output() allocate
@@ -89,60 +88,58 @@ class Scheduler {
 
   [[nodiscard]] const SchedulerConfig& config() const { return config_; }
 
-  // Whether a request of this size can ever run: kInvalidArgument naming the limit if not. Reads
-  // only the configuration, so any thread may call it.
+  // Whether a request of this size can ever run; if not, kInvalidArgument names the limit. Reads only the
+  // configuration, so any thread may call it.
   [[nodiscard]] Result<void> check(int64_t prompt_len, int64_t max_tokens) const;
 
-  // Queues a request, or refuses it like check(). Its id must not live already.
+  // Queues a request, or refuses it as check() does. No live request may have its id.
   [[nodiscard]] Result<void> add_request(const Request& request);
 
-  // End a request wherever it is: the client left, or a stop string was found outside. Its row is
-  // released in the next step and its outputs in flight are dropped. False if no such request
-  // lives; no delta is made either way.
+  // Ends a request in any state: the client left, or a stop string was found outside. Its row is released in the
+  // next step and its outputs in flight are dropped. Returns false if no such request lives. Makes no delta in
+  // either case.
   bool abort_request(uint64_t id);
   bool finish_request(uint64_t id) { return abort_request(id); }
 
-  // Ends every request and returns their ids, as abort_request for each.
+  // Ends every request as abort_request() does, and returns their ids.
   std::vector<uint64_t> abort_all();
-  // Forgets every cached prefix, since the cache's memory is lost. No request may be running, and no
-  // step in flight.
+  // Forgets every cached prefix, because the cache's memory is lost. No request may be running, and no step in
+  // flight.
   void reset_prefix_cache();
 
-  // Anything left to schedule or to tell the workers; steps in flight do not count.
+  // Whether requests are left to schedule or released rows to report to the workers; steps in flight do not count.
   [[nodiscard]] bool has_work() const {
     return running_.size() + waiting_.size() > 0 || !finished_rows_.empty();
   }
   [[nodiscard]] int32_t num_in_flight() const { return num_in_flight_; }
 
-  // Plans the next step into `out`. False, and no step made, if max_concurrent_steps are in flight,
-  // or if no request can advance and no row is to be released. A step without tokens counts as a
-  // step: its (empty) output is expected.
+  // Plans the next step into `out`. Returns false and makes no step if max_concurrent_steps are in flight, or if no
+  // request can advance and no row is to be released. A step without tokens counts as a step: its (empty) output is
+  // expected.
   bool schedule(SchedulerOutput& out);
 
-  // Takes in the output of the oldest step in flight; `deltas` is replaced by one entry for each
-  // request that got a token or failed, in the order of the output's rows. Tokens of requests that
-  // have ended since are dropped.
+  // Applies the output of the oldest step in flight. `deltas` is replaced by one entry for each request that got a
+  // token or failed, in the order of the output's rows. Tokens of requests that have ended since are dropped.
   void update_from_output(const ModelRunnerOutput& out, std::vector<RequestDelta>& deltas);
 
-  // For a step's grammar rows, between schedule() and the next call of it.
-  // The grammar of the request that the last step planned runs in a row; -1 if that has ended since.
+  // For a step's grammar rows, after schedule() and before its next call.
+  // The grammar of the request that the last planned step runs in `row`; -1 if that request has ended since.
   [[nodiscard]] int32_t grammar_of(RowId row) const;
-  // The row yields no token in the last step planned: it will have computed all of its tokens but
-  // those of its logits. Its request keeps row and blocks and is not scheduled until resume(); preemption
-  // resumes it too.
+  // The row yields no token in the last planned step, which computes all of its tokens but those of its logits. Its
+  // request keeps row and blocks and is not scheduled until resume(). Preemption also resumes it.
   void withhold(RowId row);
   // No-op if the request has ended or is not held.
   void resume(uint64_t id);
 
-  // Gives `out` the capacity that any usual step needs.
+  // Reserves in `out` the capacity that any usual step needs.
   void reserve(SchedulerOutput& out) const;
 
   [[nodiscard]] SchedulerStats stats() const;
   // Running requests in order of admission, then waiting ones in their order. Allocates.
   [[nodiscard]] std::vector<RequestStatus> list_requests() const;
 
-  // For tests. Aborts unless every block is held exactly as often as tables name it, or else is
-  // free; only full hashed blocks are shared; and rows, lists and counts agree.
+  // For tests. Aborts unless every block's references equal the tables' entries for it, or else it is free; only
+  // full hashed blocks are shared; and rows, lists and counts agree.
   void check_invariants() const;
   [[nodiscard]] const BlockPool& pool() const { return kv_.pool(); }
   [[nodiscard]] const PagePool& pages() const { return kv_.pages(); }
@@ -150,8 +147,8 @@ class Scheduler {
   [[nodiscard]] std::vector<BlockId> block_table(uint64_t id, int32_t group) const;
 
  private:
-  // What a step in flight does to one row; the request is found by index if it is still the one
-  // that arrived then.
+  // What a step in flight computes for one row. `index` names the request only if its arrival number is still the
+  // same.
   struct PlannedRow {
     int64_t step = 0;
     int32_t index = -1;
@@ -196,8 +193,8 @@ class Scheduler {
   RequestTable requests_;
   RequestList running_;  // in order of admission
   RequestList waiting_;  // most urgent first
-  std::vector<int32_t>
-      row_owner_;  // [max_num_seqs] index of the request in the row; stale where the row is free
+  // [max_num_seqs] Index of the request in the row; stale for a free row.
+  std::vector<int32_t> row_owner_;
   std::vector<RowId> finished_rows_;  // released since the last step
   std::vector<StepRecord> records_;   // [max_concurrent_steps], by step modulo
   uint64_t next_arrival_ = 1;
@@ -205,9 +202,9 @@ class Scheduler {
   int32_t num_in_flight_ = 0;
   int32_t max_chunk_ = std::numeric_limits<int32_t>::max();  // most tokens of one row in a step
   int32_t budget_ = 0;          // tokens left in the step being planned
-  int32_t prefill_budget_ = 0;  // of them, how many may be prompts
-  // The waiting request refused last for want of blocks, and the pool's change count then: until
-  // that has grown, the same answer would follow.
+  int32_t prefill_budget_ = 0;  // of these, tokens that may be prefill
+  // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
+  // grows, a retry would give the same result.
   uint64_t refused_arrival_ = 0;
   int64_t refused_at_ = 0;
   SchedulerStats stats_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold between any two calls; tests ask after each.
+// What must hold between any two calls; tests check it after each call.
 #include "base/check.h"
 #include "kv/kv_math.h"
 #include "sched/scheduler.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way back: what a step's output means for the requests it ran for.
+// Applies a step's output to the requests that it ran for.
 #include "base/check.h"
 #include "sched/scheduler.h"
 
@@ -20,7 +20,7 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
     PlannedRow& planned = record.rows[row_idx];
     if (planned.step != step || planned.generation != row.generation || planned.num_logits == 0 ||
         row.kind != RowResult::kTokens) {
-      continue;  // a stale result, or a row that was not to yield tokens
+      continue;  // a stale result, or a row that yields no tokens
     }
     const PlannedRow taken = planned;
     planned.num_logits = 0;
@@ -62,7 +62,7 @@ void Scheduler::take_result(const PlannedRow& planned,
 
   --r.least_pending;
   r.most_pending -= planned.num_logits;
-  if (r.state == LiveRequest::State::kRunning) {  // a preempted one has computed nothing
+  if (r.state == LiveRequest::State::kRunning) {  // a preempted request has nothing computed
     r.num_computed -= planned.num_logits - row.tokens.count;
   }
   while (delta.tokens.count < row.tokens.count && delta.reason == FinishReason::kNone) {
@@ -71,7 +71,7 @@ void Scheduler::take_result(const PlannedRow& planned,
     r.tokens.push_back(token);
     delta.reason = finish_reason(r, token, delta.stop_token_id);
   }
-  if (delta.hidden.count > 0) {  // the last ones are those of the outputs, one each
+  if (delta.hidden.count > 0) {  // the last vectors belong to the outputs, one each
     delta.hidden.count -= row.tokens.count - delta.tokens.count;
   }
   if (failed && delta.reason == FinishReason::kNone) {

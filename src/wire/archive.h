@@ -9,10 +9,9 @@
 #include <type_traits>
 #include <vector>
 
-// Two archives with one face: `archive(a, b, c)` visits values in order, so that a message's fields
-// are written down once (serialize.cpp) for both directions. Scalars go by memcpy, structs through
-// a free function `visit(archive, value)`, vectors and strings as a u32 count and elements,
-// optionals as a u8 and the value.
+// Two archives with one interface: `archive(a, b, c)` visits values in order, so that a message's fields are listed
+// once (serialize.cpp) for both directions. Scalars go by memcpy, structs through a free function `visit(archive,
+// value)`, vectors and strings as a u32 count and elements, optionals as a u8 and the value.
 namespace warprow::wire {
 
 template <typename T>
@@ -68,8 +67,7 @@ class Writer {
   std::vector<uint8_t>& bytes_;
 };
 
-// The fewest bytes that a value of a struct takes: what a list's count is checked against before
-// anything is reserved.
+// The fewest bytes that a struct takes. A list's count is checked against it before anything is reserved.
 class Sizer {
  public:
   static constexpr bool kReading = false;

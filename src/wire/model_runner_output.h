@@ -11,8 +11,7 @@
 
 namespace warprow {
 
-// Logprobs of one sampled token: its own, its rank (1 is the most likely) and the slice of the most
-// likely ones.
+// Logprobs of one sampled token: its own, its rank (1 is the most likely) and the slice of the most likely tokens.
 struct TokenLogprobs {
   float logprob = 0.0F;
   int32_t rank = 0;
@@ -24,10 +23,10 @@ struct TokenLogprobs {
 enum class RowFailure : uint8_t {
   kNone,
   kBadLogits,   // a NaN, or no finite maximum
-  kNothingLeft  // the request's own rules left no token
+  kNothingLeft  // the request's constraints exclude every token
 };
 
-// What a row's result is.
+// The kind of a row's result.
 enum class RowResult : uint8_t {
   kNothing,  // it had no logits
   kTokens,
@@ -38,26 +37,25 @@ enum class RowResult : uint8_t {
 // What one row yields in a step.
 struct RowOutput {
   RowId row = kNoRow;
-  uint32_t generation = 0;  // of the request the step ran for; a stale one is dropped
+  uint32_t generation = 0;  // of the request that the step ran; a stale result is dropped
   RowResult kind = RowResult::kNothing;
-  // With kTokens: in token_ids, in order; none where the row was withheld or its first logits failed.
+  // With kTokens: in token_ids, in order; none if the row was withheld or its first logits failed.
   Span32 tokens;
-  // Tokens of the row in the step that the cache does not keep: drafts not accepted, all of its
-  // logits' tokens if it was withheld. Without a failure tokens.count + num_rejected is the row's
-  // num_logits.
+  // Tokens of the row in this step that the cache does not keep: rejected drafts, or the tokens of all its logits
+  // if it was withheld. Without a failure, tokens.count + num_rejected is the row's num_logits.
   int32_t num_rejected = 0;
-  // Why no token follows those above; any but kNone: the request ends in error.
+  // Why no token follows those above. Any value but kNone ends the request with an error.
   RowFailure failure = RowFailure::kNone;
-  // With the row's first token, where the request asked: in ModelRunnerOutput::prompt_logprobs an
-  // entry for each prompt token but the first.
+  // With the row's first token, if the request asked for them: an entry in ModelRunnerOutput::prompt_logprobs for
+  // each prompt token but the first.
   Span32 prompt_logprobs{};
-  // Where the request asked: vectors of ModelRunnerOutput::hidden_states, with the row's first token
-  // also those of the prompt.
+  // If the request asked for them: vectors of ModelRunnerOutput::hidden_states; with the row's first token also
+  // those of the prompt.
   Span32 hidden{};
   Span32 pooled{};   // with kPooled: vectors of ModelRunnerOutput::pooled
   Span32 tensors{};  // with kTensors: in ModelRunnerOutput::tensors
-  // Where ScheduledRow::wants_drafts: in draft_token_ids, what the device proposes for the row's next
-  // step, as many as a step may have; -1: none, which no token equals.
+  // With ScheduledRow::wants_drafts: in draft_token_ids, the device's drafts for the row's next step, as many as a
+  // step may have; -1: no draft, which no token equals.
   Span32 drafts{};
   bool operator==(const RowOutput&) const = default;
 };
@@ -67,13 +65,13 @@ struct StepStats {
   int32_t num_rows = 0;
   int32_t num_toks = 0;
   int32_t num_prefill_rows = 0;  // rows with tokens of their prefill in the step
-  int32_t num_toks_padded = 0;   // what the forward ran
+  int32_t num_toks_padded = 0;   // computed by the forward
   int32_t graph_mode = 0;        // 0: eager, 1: in pieces, 2: whole
   int64_t row_state_bytes = 0;   // uploaded diffs of row state
   bool operator==(const StepStats&) const = default;
 };
 
-// Vectors of one width, for hidden states and pooled output; whose they are RowOutput says.
+// Vectors of one width, for hidden states and pooled output. RowOutput names the row of each.
 struct RowTensors {
   int32_t width = 0;
   std::vector<float> values;  // [num_vectors, width]
@@ -83,7 +81,7 @@ struct RowTensors {
   bool operator==(const RowTensors&) const = default;
 };
 
-// A tensor that a stage of a pipeline of models hands to the next.
+// A tensor that one stage of a pipeline of models passes to the next.
 struct NamedTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -101,7 +99,7 @@ struct ModelRunnerOutput {
 
   bool has_logprobs = false;  // then logprobs is parallel to token_ids; rank 0 where not asked
   std::vector<TokenLogprobs> logprobs;
-  std::vector<TokenLogprobs> prompt_logprobs;  // rank 0: the logits were no numbers
+  std::vector<TokenLogprobs> prompt_logprobs;  // rank 0: the logits were not numbers
   std::vector<TokenId> top_ids;                // of both lists
   std::vector<float> top_logprobs;
 

@@ -6,21 +6,20 @@
 
 namespace warprow {
 
-// A row's sampling parameters as the device reads them: one block of 128 bytes, staged once at
-// admission, read through idx_mapping. Ranges are checked in engine/validate; here every value is
-// legal.
+// A row's sampling parameters as the device reads them: one struct of 128 bytes, staged once at admission, read
+// through idx_mapping. engine/validate checks the ranges; here every value is legal.
 struct alignas(16) SamplingParams {
   float temperature = 0.0F;   // < 1e-5: greedy; 1e-5 .. 0.01 acts as 0.01
   float top_p = 1.0F;         // (0, 1]; 1: off
   float min_p = 0.0F;         // [0, 1]; 0: off
   int32_t top_k = 0;          // 0: off
-  uint64_t seed = 0;          // always set: rows without a user's seed draw one at admission
+  uint64_t seed = 0;          // always set: the engine draws one for a request without a seed
   int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's only; n: also the n most likely
   int32_t min_tokens = 0;     // outputs before EOS and stop ids may be sampled
   float repetition_penalty = 1.0F;  // 1: off
   float frequency_penalty = 0.0F;   // 0: off
   float presence_penalty = 0.0F;    // 0: off
-  uint32_t flags = 0;               // rules with tables of their own
+  uint32_t flags = 0;               // the constants below
   // -1: none; 0: each prompt token's own logprob; n: also those of the n most likely
   int32_t num_prompt_logprobs = -1;
   int32_t reserved[19] = {};
@@ -30,11 +29,11 @@ struct alignas(16) SamplingParams {
   static constexpr uint32_t kHasLogprobIds = 2;  // num_logprobs ids instead of the most likely ones
 
   [[nodiscard]] bool has_token_lists() const { return (flags & kHasTokenLists) != 0; }
-  // Whose final hidden states are wanted.
+  // Which final hidden states are requested.
   static constexpr uint32_t kOutputHidden = 16;  // of the tokens that outputs are drawn from
-  static constexpr uint32_t kPromptHidden = 32;  // of all prompt tokens besides
+  static constexpr uint32_t kPromptHidden = 32;  // of all prompt tokens too
 
-  // Something is wanted of every prompt token.
+  // Whether every prompt token has logprobs or hidden states to report.
   [[nodiscard]] bool reports_prompt() const {
     return num_prompt_logprobs >= 0 || (flags & kPromptHidden) != 0;
   }

@@ -24,26 +24,25 @@ template <typename T>
                                  static_cast<size_t>(which.count));
 }
 
-// The most ids that NewRow::stop_ids names.
+// The most ids in NewRow::stop_ids.
 inline constexpr int32_t kMaxStopIds = 128;
 
-// A request that enters a row in this step; also a resumed one, whose prefill is then prompt +
-// outputs so far.
+// A request that enters a row in this step. Also a resumed request, whose prefill is prompt + outputs so far.
 struct NewRow {
   RowId row = kNoRow;
-  uint32_t generation = 0;  // grows each time the row is given out; results carry it back
-  int32_t prompt_len = 0;   // what the user sent; rules that tell prompt from output use this
+  uint32_t generation = 0;  // raised each time the row is given out; results carry it
+  int32_t prompt_len = 0;   // as the user sent it; rules that separate prompt and output use it
   int32_t prefill_len = 0;  // tokens known at admission: prompt, or prompt + outputs when resumed
-  int32_t num_computed_tokens = 0;  // prefix-cache hits
-  Span32
-      tokens;  // in SchedulerOutput::token_ids; the prefill, or what follows the prompt with embeds
+  int32_t num_computed_tokens = 0;  // prefix cache hits
+  // In SchedulerOutput::token_ids: the prefill, or with embeds only what follows the prompt.
+  Span32 tokens;
   int32_t adapter = -1;
   SamplingParams params;
   Span32 stop_ids;  // in SchedulerOutput::stop_ids; EOS and stop ids, only with params.min_tokens
   // In SchedulerOutput::token_lists, packed as in wire/token_lists.h; only with has_lists().
   Span32 token_lists;
-  // Vectors of SchedulerOutput::embeddings: the prompt as the embedding layer would give it, one
-  // vector for each of its tokens. count == prompt_len, or 0 where the prompt comes as ids.
+  // Vectors of SchedulerOutput::embeddings: the prompt as the embedding layer would give it, one vector for each
+  // token. count == prompt_len, or 0 if the prompt comes as ids.
   Span32 embeds;
   bool operator==(const NewRow&) const = default;
 };
@@ -71,13 +70,13 @@ struct PageAppend {
 struct ScheduledRow {
   RowId row = kNoRow;
   int32_t num_tokens = 0;  // >= 1
-  int32_t num_computed_tokens =
-      0;                   // before this step; exact without drafts in flight, else an upper bound
-  int32_t num_drafts = 0;  // of num_tokens the last ones, which are drafts to verify
-  // Rows of logits that the row yields, those of its last tokens: 1 + num_drafts where it samples,
-  // 0 where it only fills the cache (a prefill chunk that does not reach the end).
+  // Before this step; exact without drafts in flight, else an upper bound.
+  int32_t num_computed_tokens = 0;
+  int32_t num_drafts = 0;  // the last ones of num_tokens: drafts to verify
+  // Rows of logits that the row yields, at its last tokens: 1 + num_drafts if it samples, 0 if it only fills the
+  // cache (a prefill chunk that does not reach the end).
   int32_t num_logits = 0;
-  bool wants_drafts = false;  // RowOutput::drafts are asked for
+  bool wants_drafts = false;  // the host needs RowOutput::drafts
   bool operator==(const ScheduledRow&) const = default;
 };
 
@@ -105,19 +104,18 @@ struct EncoderInput {
   bool operator==(const EncoderInput&) const = default;
 };
 
-// What the parallel ranks agreed on, so that all run the same shapes. padded 0: no agreement
-// needed.
+// What the data-parallel ranks agreed on, so that all run the same shapes. num_toks_padded 0: no agreement needed.
 struct DataParallelShape {
   int32_t num_toks_padded = 0;
   int32_t graph_mode = 0;
   bool operator==(const DataParallelShape&) const = default;
 };
 
-// One step as the scheduler wants it: flat, serialisable, rows only, no request ids.
+// One step as the scheduler plans it: flat, serialisable, rows only, no request ids.
 //
-// Order of meaning: finished and preempted rows are released first, then new rows take theirs (a
-// row may be released and given out in the same step), then pages and blocks are appended, then `scheduled`
-// runs. A step with no scheduled rows still releases rows and yields an empty output.
+// Order of effects: finished and preempted rows are released first, then new rows take theirs (a row may be
+// released and given out in the same step), then pages and blocks are appended, then `scheduled` runs. A step with
+// no scheduled rows still releases rows and yields an empty output.
 // Invariant: total_num_tokens is the sum over scheduled; every scheduled row is live after the
 // releases and additions.
 struct SchedulerOutput {
@@ -136,15 +134,14 @@ struct SchedulerOutput {
   std::vector<TokenId> stop_ids;     // pool of NewRow::stop_ids
   std::vector<int32_t> token_lists;  // pool of NewRow::token_lists
 
-  // Rows that sample in this step under a grammar, in the order of `scheduled`: sample_tokens gets
-  // masks for them.
+  // Rows that sample under a grammar in this step, in the order of `scheduled`; sample_tokens gets masks for them.
   std::vector<RowId> grammar_rows;
 
-  // The drafts of `scheduled`, in its order, num_drafts for each row; -1: the draft that the device
-  // proposed for the row. Empty: all of them are the device's.
+  // The drafts of `scheduled`, in its order, num_drafts for each row; -1: the draft that the device proposed for
+  // the row. Empty: all drafts are those of the device.
   std::vector<TokenId> draft_token_ids;
 
-  // Room for what comes later; empty today.
+  // For later features; empty today.
   EmbeddingVectors embeddings;  // pool of NewRow::embeds
   std::vector<EncoderInput> encoder_inputs;
   std::vector<uint64_t> encoder_frees;
@@ -166,13 +163,12 @@ struct MaskedRow {
   bool operator==(const MaskedRow&) const = default;
 };
 
-// Grammar bitmasks for sample_tokens, by logit: those of the first masked row, then those of the
-// next, each ceil(vocab / 32) words, bit t % 32 of word t / 32 set where token t is allowed. Mask i
-// holds if the row's drafts before it are accepted. The row yields at most num_masks tokens: nothing
-// is drawn from logits behind the last mask, since the grammar refuses the draft before them or ends
-// with it. A withheld row has no mask yet: nothing is drawn from any of its logits, it keeps its
-// drafts, and computes the tokens of its logits again in a later step. Rows of the step that are in
-// neither list are drawn without a mask.
+// Grammar bitmasks for sample_tokens, by logit: those of the first masked row, then those of the next. Each has
+// ceil(vocab / 32) words; bit t % 32 of word t / 32 is set if token t is allowed. Mask i is valid if the row's
+// drafts before it are accepted. The row yields at most num_masks tokens: nothing is drawn from logits after the
+// last mask, since the grammar rejects the draft before them or ends with it. A withheld row has no mask yet:
+// nothing is drawn from any of its logits, it keeps its drafts, and it computes the tokens of its logits again in a
+// later step. Rows of the step that are in neither list are drawn without a mask.
 struct GrammarOutput {
   std::vector<MaskedRow> masked_rows;
   std::vector<RowId> withheld_rows;

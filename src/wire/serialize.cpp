@@ -15,8 +15,8 @@ namespace warprow {
 static_assert(std::endian::native == std::endian::little,
               "scalars are copied as they lie in memory");
 
-// The fields of each struct, once for reading and writing. Not in an anonymous namespace: the
-// archives find them by argument-dependent lookup.
+// The fields of each struct, listed once for reading and writing. Not in an anonymous namespace: the archives find
+// them by argument-dependent lookup.
 
 // T& when the archive reads into it, else const T&.
 template <typename Archive, typename T>
@@ -174,7 +174,7 @@ bool inside(Span32 span, size_t pool) {
          static_cast<size_t>(span.count) <= pool - static_cast<size_t>(span.begin);
 }
 
-// What a row of a step contradicts, or nullptr.
+// The inconsistency in a scheduled row, or nullptr.
 const char* inconsistency(const ScheduledRow& row) {
   if (row.num_tokens < 1) {
     return "scheduled.num_tokens is below 1";
@@ -199,7 +199,7 @@ const char* inconsistency(const EmbeddingVectors& vectors) {
   return is_whole ? nullptr : "embeddings.bytes are no whole vectors";
 }
 
-// What the message's own text contradicts, or nullptr.
+// The inconsistency within a message, or nullptr.
 const char* inconsistency(const SchedulerOutput& message) {
   if (const char* wrong = inconsistency(message.embeddings); wrong != nullptr) {
     return wrong;

@@ -22,16 +22,14 @@ void serialize(const SchedulerOutput& message, std::vector<uint8_t>& bytes);
 void serialize(const GrammarOutput& message, std::vector<uint8_t>& bytes);
 void serialize(const ModelRunnerOutput& message, std::vector<uint8_t>& bytes);
 
-// Replaces the content of `message`, whose capacity is kept. kCorrupt when bytes end early or run
-// on, when magic, version, kind or checksum is not as expected, when a count exceeds the bytes that
-// are left, when a span points outside its pool, or when counts contradict each other; the message is
-// then empty.
+// Replaces the content of `message`, whose capacity is kept. kCorrupt if bytes end early or are left over, if
+// magic, version, kind or checksum is not as expected, if a count exceeds the bytes that are left, if a span points
+// outside its pool, or if counts contradict each other; the message is then empty.
 [[nodiscard]] Result<void> deserialize(std::span<const uint8_t> bytes, SchedulerOutput& message);
 [[nodiscard]] Result<void> deserialize(std::span<const uint8_t> bytes, GrammarOutput& message);
 [[nodiscard]] Result<void> deserialize(std::span<const uint8_t> bytes, ModelRunnerOutput& message);
 
-// What the header's checksum must be; public so that tests can damage a payload behind a valid
-// header.
+// The checksum that the header must have; public so that tests can damage a payload behind a valid header.
 [[nodiscard]] uint64_t payload_checksum(std::span<const uint8_t> payload);
 inline constexpr size_t kWireHeaderBytes = 24;
 

@@ -6,8 +6,8 @@
 namespace warprow {
 namespace {
 
-// float32 is exact throughout; auto lets quantised weights meet int8 activations and bf16 ones bf16.
-// A tenth of the memory is the process's and the page cache's.
+// float32 is exact throughout. auto multiplies quantised weights by int8 activations and bf16 weights by bf16 ones.
+// A tenth of the memory is left for the process and the page cache.
 constexpr DevicePolicy kCpuPolicy = {.act_dtype = DType::kF32,
                                      .act_format = ActFormat::kRounded,
                                      .memory_share = 0.9,
@@ -15,8 +15,8 @@ constexpr DevicePolicy kCpuPolicy = {.act_dtype = DType::kF32,
                                      .graphs_take_memory = false,
                                      .loads_kernels = false,
                                      .foreign_bytes = 0};
-// Foreign: on an H200 5 to 11 MB by the end of start-up, and a few more when the first requests use
-// further kernels; the context is there before anything is planned.
+// Foreign: on an H200 5 to 11 MB by the end of start-up, and a few more when the first requests use further
+// kernels. The context exists before anything is planned.
 constexpr DevicePolicy kCudaPolicy = {.act_dtype = DType::kBF16,
                                       .act_format = ActFormat::kF32,
                                       .memory_share = 0,

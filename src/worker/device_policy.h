@@ -9,24 +9,24 @@
 
 namespace warprow {
 
-// What the plan decides by the kind of device: one row a kind, so that nothing else in this room asks
-// which it is.
+// What the plan decides by the kind of device: one row per kind, so that nothing else in this room tests the kind.
 struct DevicePolicy {
   DType act_dtype = DType::kF32;               // of activations between matrices
   ActFormat act_format = ActFormat::kRounded;  // of linears with --dtype auto; with others kF32
-  double memory_share = 0;  // of the memory that an engine may plan for; 0: gpu_memory_utilization
-  bool kv_takes_rest =
-      false;  // the KV cache takes what everything else leaves, unless its bytes are
-              // given; else resolve() has decided its bytes
+  // Share of memory that an engine may plan for; 0: gpu_memory_utilization.
+  double memory_share = 0;
+  // The KV cache takes what everything else leaves, unless its bytes are given; else resolve() has decided its
+  // bytes.
+  bool kv_takes_rest = false;
   bool graphs_take_memory = false;
-  bool loads_kernels = false;  // when they are launched first, which takes long
-  int64_t foreign_bytes =
-      0;  // estimate: what the driver and its libraries take besides what is planned
+  bool loads_kernels = false;  // at their first launch, which takes long
+  // Estimate: what the driver and its libraries take besides what is planned.
+  int64_t foreign_bytes = 0;
 };
 const DevicePolicy& device_policy(DeviceKind kind);
 
-// Of the estimate, what kernels that load with the first requests may still take when everything else
-// has been measured.
+// The part of the estimate that kernels which load with the first requests may still take after everything else has
+// been measured.
 inline constexpr int64_t kLateForeignBytes = int64_t{16} << 20;
 
 }  // namespace warprow

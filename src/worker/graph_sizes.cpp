@@ -10,10 +10,10 @@
 namespace warprow {
 namespace {
 
-// What captures take of a GPU: 6 to 8 MiB for the 29 pieces of 28 layers, below 0.5 MiB for the same
-// layers whole, less for sampling.
-constexpr int64_t kGraphBytes = int64_t{256} << 10;     // of each graph
-constexpr int64_t kGraphLayerBytes = int64_t{8} << 10;  // and of each layer in it
+// What captures take of a GPU: 6 to 8 MiB for the 29 pieces of 28 layers, below 0.5 MiB for the same layers whole,
+// less for sampling.
+constexpr int64_t kGraphBytes = int64_t{256} << 10;     // per graph
+constexpr int64_t kGraphLayerBytes = int64_t{8} << 10;  // and per layer in it
 constexpr int64_t kSampleGraphsPerSize = 2;             // sets of sampling rules used at one size
 
 Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
@@ -34,7 +34,7 @@ Result<std::vector<int32_t>> capture_sizes(const ResolvedConfig& config) {
   return sizes;
 }
 
-// Room for every size captured in each way that the policy allows.
+// Reserves room for every size, captured in each way that the policy allows.
 void reserve_graphs(GraphOptions& graphs, int64_t num_layers) {
   const bool pieces =
       graphs.policy != GraphPolicy::kFullDecodeOnly && graphs.policy != GraphPolicy::kNone;

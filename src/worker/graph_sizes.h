@@ -9,8 +9,8 @@
 
 namespace warprow {
 
-// Which graphs the settings ask for, and the room that is set aside for them. The user's sizes are
-// checked even where nothing is captured.
+// The graphs that the settings select, and the memory reserved for them. The user's sizes are checked even if
+// nothing is captured.
 Result<GraphOptions> decide_graphs(const ResolvedConfig& config, int32_t num_layers);
 
 }  // namespace warprow

@@ -14,7 +14,7 @@ namespace {
 
 int32_t num_groups(const ModelPlan& plan) { return static_cast<int32_t>(plan.kv.groups.size()); }
 
-// Tokens that one row may have in a step, drafts in flight included.
+// The most tokens of one row in a step, drafts in flight included.
 int32_t max_step_tokens(const ModelPlan& plan) {
   return plan.config.max_num_batched_tokens +
          draft_overhang(plan.runner.max_steps_in_flight, plan.runner.max_drafts);
@@ -24,14 +24,13 @@ int64_t longest_request(const ModelPlan& plan, int32_t num_blocks) {
   return max_tokens_held({plan.kv.groups, num_blocks}, max_step_tokens(plan));
 }
 
-// Requests that share prefixes hold more tokens than the cache: so many times as many, at most.
+// Requests that share prefixes hold more tokens than the cache: at most this many times as many.
 constexpr int64_t kSharing = 4;
-// Of all rows together, whatever the cache holds: 128 MiB of ids.
+// The limit over all rows, whatever the cache holds: 128 MiB of ids.
 constexpr int64_t kMostTokens = int64_t{1} << 25;
 
-// Pages for the tokens that all rows hold together. When they run out requests wait or are preempted, as
-// without blocks. In windows a request keeps more tokens than blocks, so only full attention gives a
-// bound.
+// Pages for the tokens that all rows hold together. When they run out, requests wait or are preempted, as without
+// blocks. With windows a request keeps more tokens than blocks, so only full attention gives a bound.
 void plan_pages(ModelPlan& plan) {
   TokenPages& pages = plan.runner.token_pages;
   if (plan.pages_are_given) {
@@ -51,7 +50,7 @@ void plan_pages(ModelPlan& plan) {
   pages = plan_token_pages(page_size, plan.config.max_num_seqs, row_len, held);
 }
 
-// Blocks for the bytes granted, and the longest request they allow.
+// The number of blocks for the granted bytes, and the longest request that they allow.
 Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
   const ResolvedConfig& config = plan.config;
   plan.kv_cache.groups = plan.kv.groups;
@@ -86,8 +85,8 @@ Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
 
 }  // namespace
 
-// Where the cache takes what everything else leaves, state grows with the longest request; so that one
-// is fixed first and cut when the cache is small.
+// If the cache takes what everything else leaves: state grows with the longest request, so that length is fixed
+// first, and reduced if the cache is small.
 Result<void> size_memory(ModelPlan& plan,
                          int32_t wished_len,
                          const std::function<void(ModelPlan&)>& measure) {

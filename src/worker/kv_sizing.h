@@ -12,8 +12,8 @@ namespace warprow {
 
 // How large the KV cache of a plan is, and the longest request with it.
 
-// Sizes the cache by the plan's settings and what everything else takes: `measure` fills the plan's
-// planned bytes for the length in plan.runner.max_model_len. wished_len: of the user; 0: none.
+// Sizes the cache by the plan's settings and what everything else takes: `measure` fills the plan's planned bytes
+// for the length in plan.runner.max_model_len. wished_len: requested by the user; 0: none.
 // Errors: kOutOfMemory, with the numbers.
 Result<void> size_memory(ModelPlan& plan,
                          int32_t wished_len,
@@ -23,11 +23,11 @@ Result<void> check_fit(const ModelPlan& plan);
 // Writes the cache's size, and the longest request, into the memory plan.
 void describe_kv_cache(ModelPlan& plan);
 
-// What this rank can hold of the planned cache now that foreign memory was measured: all of it, or
-// less where that took more than was estimated.
+// How much of the planned cache this rank can hold now that foreign memory was measured: all of it, or less if
+// foreign memory exceeded the estimate.
 RankTerms offer(const ModelPlan& plan);
-// Gives the plan the agreed cache. Arenas are built by now, so the longest request may become shorter
-// but not longer. Errors: kOutOfMemory, when a length that the user asked for no longer fits.
+// Gives the plan the agreed cache. Arenas are built by now, so the longest request may become shorter but not
+// longer. Errors: kOutOfMemory if a length that the user requested no longer fits.
 Result<void> take_terms(ModelPlan& plan, const RankTerms& terms);
 
 }  // namespace warprow

@@ -9,15 +9,15 @@
 
 namespace warprow {
 
-// What the planner must know of the machine.
+// What the planner needs of the machine.
 struct MachineFacts {
   int32_t usable_cores = 1;
   int64_t usable_memory_bytes = 0;
-  DeviceFacts gpu;          // kind kCuda when there is one
-  std::string why_no_cuda;  // when there is none
+  DeviceFacts gpu;          // kind kCuda if there is one
+  std::string why_no_cuda;  // if there is none
 };
-// The facts of the devices here, for a value of EngineConfig::device: "cpu" does not look for a GPU, and the name of a
-// known GPU stands in for one. ordinal: which GPU.
+// The facts of this machine's devices, for a value of EngineConfig::device: "cpu" does not look for a GPU, and the
+// name of a known GPU replaces the real one. ordinal: which GPU.
 MachineFacts this_machine(const std::string& device = "cpu", int32_t ordinal = 0);
 HostFacts host_facts(const MachineFacts& machine);
 

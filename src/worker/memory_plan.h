@@ -12,9 +12,8 @@ namespace warprow {
 //
 //   requested - weights - foreign growth - peak of one step - graphs - pinned
 //
-// requested: the share of the device's memory the user grants (--gpu-memory-utilization x total);
-// foreign: what contexts and libraries took since start; pinned: only where the device's memory is
-// the host's.
+// requested: the share of the device's memory that the user grants (--gpu-memory-utilization x total); foreign:
+// what contexts and libraries took since start; pinned: only where the device's memory is the host's.
 struct KvBudget {
   int64_t requested = 0;
   int64_t weights = 0;
@@ -28,7 +27,7 @@ constexpr int64_t available_kv_bytes(const KvBudget& budget) {
          budget.pinned;
 }
 
-// Where every byte of an engine goes, known before any of it is allocated. Figures are
+// Where every byte of an engine goes, computed before any of it is allocated. Figures are
 //
 //   planned    weights, state, workspace and pinned memory are counted by building model and runner
 //              on a shape-only device, so they hold to the byte; the KV cache's follow from the rest,
@@ -49,14 +48,14 @@ struct MemoryPlan {
   int64_t state_bytes = 0;              // rows, block tables, inputs
   int64_t workspace_bytes = 0;          // activations, logits, sampler
   int64_t pinned_bytes = 0;             // host memory that the device reads and writes in place
-  bool pinned_is_device = false;        // and which is the device's own: a CPU's
+  bool pinned_is_device = false;        // this is the device's own memory: on a CPU
   int64_t graph_bytes = 0;              // GPU: captured graphs
   int64_t foreign_estimated_bytes = 0;  // GPU: what the driver and its libraries will still take
   int64_t foreign_measured_bytes = 0;   // GPU: what they had taken before the KV cache was made
   int64_t kv_bytes = 0;                 // num_blocks x block_bytes
   int64_t measured_bytes = 0;           // GPU: what start-up took by the driver's figures; 0 before
   int64_t kv_block_bytes = 0;
-  int64_t kv_tokens = 0;       // that the cache holds of one request
+  int64_t kv_tokens = 0;       // of one request that fills the cache
   double max_concurrency = 0;  // requests of the maximum length that fit at once
   int32_t num_blocks = 0;      // the null block included
   int32_t block_size = 0;
@@ -68,19 +67,19 @@ struct MemoryPlan {
   [[nodiscard]] int64_t foreign_bytes() const {
     return foreign_estimated_bytes + foreign_measured_bytes;
   }
-  // Of the device's memory.
+  // What is planned to lie in the device's memory.
   [[nodiscard]] int64_t planned_bytes() const {
     return weights_bytes + state_bytes + workspace_bytes + graph_bytes + foreign_bytes() +
            kv_bytes + (pinned_is_device ? pinned_bytes : 0);
   }
   [[nodiscard]] KvBudget budget() const;
 
-  // Puts what was measured in the place of as much of the estimate; of that at least kLateForeignBytes
-  // stay, for kernels that load later.
+  // Replaces the estimate by what was measured, as far as it goes. At least kLateForeignBytes of the estimate stay,
+  // for kernels that load later.
   void note_foreign(int64_t measured);
 };
 
-// The plan as lines for a person, and as one JSON object.
+// The plan as lines of text, and as one JSON object.
 std::string format_plan(const MemoryPlan& plan);
 std::string plan_json(const MemoryPlan& plan);
 

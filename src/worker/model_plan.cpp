@@ -23,7 +23,7 @@ namespace {
 // Address space of a shape-only arena: more than any model needs, none of it mapped.
 constexpr size_t kUnlimited = size_t{1} << 46;
 
-// Measures weights, state, workspace and pinned memory by building the real things where nothing runs.
+// Measures weights, state, workspace and pinned memory by building the real objects on a device that runs nothing.
 void measure(ModelPlan& plan) {
   const auto device = make_shape_only_device(plan.device);
   const auto stream = device->make_stream();
@@ -49,7 +49,7 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
   memory.threads = config.threads;
 }
 
-// The configuration's table has checked the name.
+// The configuration's table has validated the name.
 LogprobsMode logprobs_mode_of(const std::string& name) {
   const bool processed = name.starts_with("processed");
   if (name.ends_with("logits")) {
@@ -95,7 +95,7 @@ Result<void> decide_options(ModelPlan& plan) {
   return {};
 }
 
-// What the device grants, and what is set aside before anything is counted.
+// Sets what the device grants, and what is reserved before anything is counted.
 void grant_memory(ModelPlan& plan) {
   const DevicePolicy& policy = device_policy(plan.device.kind);
   const double share =

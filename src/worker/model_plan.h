@@ -19,16 +19,16 @@
 
 namespace warprow {
 
-// What a rank does with the model in a step; its runner follows from that (worker/rank.cpp).
+// What a rank does with the model in a step; it selects the runner (worker/rank.cpp).
 enum class Stage : uint8_t {
   kGenerate  // draw tokens
 };
 
-// A model that is understood and fits: everything decided, nothing loaded. Reads headers only.
+// A model that is supported and fits: everything decided, nothing loaded. Reads headers only.
 struct ModelPlan {
   std::unique_ptr<Checkpoint> checkpoint;
   ResolvedConfig config;
-  DeviceFacts device;  // that it is planned for
+  DeviceFacts device;  // the device that it is planned for
   Stage stage = Stage::kGenerate;
   DecoderSpec spec;
   KvPlan kv;
@@ -37,8 +37,8 @@ struct ModelPlan {
   RunnerOptions runner;
   MemoryPlan memory;
   bool pages_are_given = false;        // by the caller's RunnerOptions
-  bool kv_takes_rest = false;          // the cache has what everything else leaves
-  bool max_model_len_is_wish = false;  // the user's, not cut to the cache
+  bool kv_takes_rest = false;          // the cache takes what everything else leaves
+  bool max_model_len_is_wish = false;  // set by the user, so not reduced to fit the cache
 
   [[nodiscard]] LoadFormat load_format() const {
     return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
@@ -47,7 +47,7 @@ struct ModelPlan {
 
 // Errors: a model that cannot be found, read or supported; settings that contradict each other or the
 // model; too little memory, with the numbers.
-// runner: what no setting says, drafts and features; the rest of it is decided here.
+// runner: drafts and features, which no setting covers; plan_model decides the rest of it.
 Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,
                              const RunnerOptions& runner = {});

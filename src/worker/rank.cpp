@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-// The class that does this stage's steps. There is one stage today.
+// The runner class for this stage's steps. There is one stage today.
 std::unique_ptr<Runner> make_runner(
     const ModelPlan& plan, Device& device, Stream& stream, Model& model, RunnerArenas arenas) {
   switch (plan.stage) {
@@ -53,7 +53,7 @@ void give_kv_cache(Rank& rank, const ModelPlan& plan, Device& device) {
 void zero_kv_cache(Stream& stream, KvCache& cache) {
   stream.synchronize();
   if (stream.device().facts().zeroed_memory) {
-    cache.set_resident(false);  // and comes back as zeros
+    cache.set_resident(false);  // it becomes resident again as zeros
     cache.set_resident(true);
     return;
   }

@@ -21,8 +21,8 @@ struct RankBytes {
   size_t workspace = 0;
 };
 
-// Everything of a rank that lies on its device. build_rank is its only definition, for measuring on
-// shapes and for the real thing.
+// Everything of a rank that lies on its device. build_rank is its only definition, for measuring on shapes and for
+// loading.
 //
 // Owns: arenas, model, cache, runner; device and stream outlive it.
 // Thread: the worker's.
@@ -35,22 +35,22 @@ struct Rank {
   std::unique_ptr<Runner> runner;
 };
 
-// All but the cache, whose size follows from what this took. Loads the weights. Throws StartupError.
+// Builds all but the cache, whose size depends on what this took. Loads the weights. Throws StartupError.
 Rank build_rank(const ModelPlan& plan, Device& device, Stream& stream, const RankBytes& bytes);
 
-// The model alone: constants and weights into `weights`, activations into `workspace`. Called again on
-// an emptied arena it puts everything where it was. Throws StartupError.
+// The model alone: constants and weights into `weights`, activations into `workspace`. Called again on an emptied
+// arena, it puts everything at the same addresses. Throws StartupError.
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Stream& stream,
                                   Arena& weights,
                                   Arena& workspace);
 
-// Makes the cache that the plan says and gives it to the runner. Its content is undefined: warm-up
-// writes into it, and zero_kv_cache comes before the first request.
+// Makes the cache as planned and binds it to the runner. Its content is undefined: warm-up writes into it, and
+// zero_kv_cache must follow before the first request.
 void give_kv_cache(Rank& rank, const ModelPlan& plan, Device& device);
 
-// Kernels may multiply a masked value by zero, and 0 x NaN = NaN: so every cell is zero
-// before a request's first step. The device is idle; waits for it.
+// Kernels may multiply a masked value by zero, and 0 x NaN = NaN, so every cell must be zero before a request's
+// first step. The device is idle; waits for it.
 void zero_kv_cache(Stream& stream, KvCache& cache);
 
 }  // namespace warprow

@@ -7,16 +7,16 @@
 
 namespace warprow {
 
-// What all ranks of an engine must hold alike, though each sees its own device: the scheduler plans for
-// them as for one. A rank offers what its device allows, between building all but its cache and
-// building that; then every rank takes what was agreed.
+// What must be equal on all ranks of an engine, though each has its own device: the scheduler plans for them as for
+// one. A rank offers what its device allows after it has built all but its cache. Then every rank builds its cache
+// with the agreed terms.
 struct RankTerms {
   int32_t num_blocks = 0;  // of the KV cache, the null block included
   bool operator==(const RankTerms&) const = default;
 };
 
-// The least of every offer; there is at least one. Ranks of one process call it with each other's; a
-// rank alone with its own.
+// The minimum of all offers; there is at least one. Ranks of one process call it with each other's offers; a single
+// rank with its own.
 inline RankTerms agree(std::span<const RankTerms> offers) {
   RankTerms agreed = offers.front();
   for (const RankTerms& offer : offers) {

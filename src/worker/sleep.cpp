@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// What an operation moved, and how long it took.
+// Reports what an operation moved, and how long it took.
 class Report {
  public:
   explicit Report(Device& device) : device_(device), free_before_(device.free_bytes()) {}

@@ -15,9 +15,8 @@ namespace warprow {
 // Gives a worker's weights and KV cache back to the device and takes them again at the same
 // addresses, so that views and captured graphs stay valid. State and activations stay.
 //
-// Level 1 keeps the weights in pinned host memory; level 2 drops them, and waking fetches them anew
-// from the checkpoint. The cache is dropped at both and comes back as zeros. Parts wake by tags,
-// "weights" and "kv_cache".
+// Level 1 keeps the weights in pinned host memory; level 2 drops them, and waking loads them again from the
+// checkpoint. Both drop the cache, which comes back as zeros. Parts wake by tags, "weights" and "kv_cache".
 //
 // Owns: the host's copy of the weights, at level 1.
 // Thread: the worker's. No step runs unless both parts are awake.
@@ -29,13 +28,13 @@ class SleepMode {
 
   [[nodiscard]] bool awake() const { return weights_.resident() && cache_.arena().resident(); }
 
-  // Both must be awake. Waits for the device. Answers one JSON object: level, weights_bytes and
-  // kv_bytes given back, host_bytes taken for them, device_free_before and device_free_after (what
-  // the device says; a CPU does not), seconds.
+  // Both must be awake. Waits for the device. Returns one JSON object: level, weights_bytes and kv_bytes given
+  // back, host_bytes taken for them, device_free_before and device_free_after (reported by the device; absent on a
+  // CPU), seconds.
   std::string sleep(int level);
-  // tags: "weights", "kv_cache", both divided by a comma, or nothing for all that sleeps. Answers
-  // as sleep, with the bytes taken. Throws StartupError when the device has no memory left or the
-  // checkpoint cannot be read; what was not woken still sleeps.
+  // tags: "weights", "kv_cache", both separated by a comma, or empty for all that sleeps. Returns the same object
+  // as sleep, with the bytes taken. Throws StartupError if the device has no memory left or the checkpoint cannot
+  // be read; a part that was not woken stays asleep.
   std::string wake_up(const std::string& tags);
 
  private:

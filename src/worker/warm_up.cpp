@@ -22,7 +22,7 @@ SamplingParams every_rule() {
   return params;
 }
 
-// One step after another, each waited for: two in flight are not allowed everywhere.
+// Runs steps one after the other and waits for each: some configurations do not allow two in flight.
 void run(Runner& runner, const SchedulerOutput& step) {
   runner.execute_model(step);
   runner.sample_tokens(nullptr);

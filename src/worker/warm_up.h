@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// What warm-up must know of a plan.
+// What warm-up needs of a plan.
 struct WarmUpLimits {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
@@ -19,13 +19,13 @@ struct WarmUpLimits {
   bool loads_kernels = false;  // DevicePolicy
 };
 
-// Runs what first requests run, before there are any, so that none of them waits for kernels to load:
-// a chunk of a prompt whose row has sampling rules beside a row that decodes, then (where that loads
-// kernels; elsewhere it would only cost time) a plain decode of one row, then a step that releases it. As
-// much of it as the limits allow: with a cache or rows too small for any token, an empty step.
-// The rows own blocks and token pages 1 and up. Afterwards no row is live, and nothing is left but garbage in cells
-// that admission writes anew and in the cache, which the caller zeroes. Steps are numbered up to 0,
-// before the scheduler's first.
+// Runs the work of first requests before there are any, so that no request waits for kernels to load: a chunk of a
+// prompt whose row has sampling rules beside a row that decodes; then, where this loads kernels (elsewhere it would
+// only cost time), a plain decode of one row; then a step that releases it. It does as much as the limits allow:
+// with a cache or rows too small for any token, an empty step.
+// The rows own blocks and token pages 1 and up. Afterwards no row is live. The garbage left lies in cells that
+// admission overwrites, and in the cache, which the caller zeroes. Steps are numbered up to 0, before the
+// scheduler's first.
 void warm_up(Runner& runner, const WarmUpLimits& limits, const KvCacheSpec& cache);
 
 }  // namespace warprow

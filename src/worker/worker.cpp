@@ -19,7 +19,7 @@
 namespace warprow {
 namespace {
 
-// FNV-1a over 64-bit words and the tail.
+// FNV-1a over the bytes.
 uint64_t checksum(const std::byte* data, size_t bytes, uint64_t hash) {
   for (size_t i = 0; i < bytes; ++i) {
     hash = (hash ^ static_cast<uint64_t>(data[i])) * 0x100000001b3ULL;
@@ -27,7 +27,7 @@ uint64_t checksum(const std::byte* data, size_t bytes, uint64_t hash) {
   return hash;
 }
 
-// How far the device's figure may be from the plan: this, or half a percent.
+// The allowed difference between the device's figure and the plan: this, or half a percent.
 constexpr int64_t kPlanSlack = int64_t{64} << 20;
 
 int64_t capacity(const Arena& arena) { return static_cast<int64_t>(arena.capacity()); }
@@ -64,8 +64,8 @@ RankBytes Worker::planned_bytes() const {
           static_cast<size_t>(plan_.memory.workspace_bytes)};
 }
 
-// Measures what driver and libraries took while the rank was built, and agrees on a cache that fits.
-// What another process took of the device meanwhile counts with them.
+// Measures what driver and libraries took while the rank was built, and agrees on a cache that fits. Memory that
+// another process took of the device meanwhile is counted with them.
 void Worker::settle_kv_cache() {
   if (device_->facts().own_memory) {
     const int64_t taken = device_->facts().free_bytes - device_->free_bytes();
@@ -76,7 +76,7 @@ void Worker::settle_kv_cache() {
   value_or_throw(take_terms(plan_, agree({&mine, 1})));
 }
 
-// What was planned is what is used.
+// Checks that use equals the plan.
 void Worker::check_plan() const {
   for (const Arena* arena : {&rank_.weights, &rank_.state, &rank_.workspace}) {
     WR_CHECK(arena->high_water() == arena->capacity(),
@@ -91,7 +91,7 @@ void Worker::check_plan() const {
            device_->pinned_bytes());
 }
 
-// Compares what start-up took with the plan, which sets room for graphs aside that are captured later.
+// Compares what start-up took with the plan, which reserves room for graphs that are captured later.
 void Worker::measure_memory() {
   if (!device_->facts().own_memory) {
     return;
@@ -109,8 +109,8 @@ void Worker::measure_memory() {
   }
 }
 
-// The very code that loaded them, in the same order and so at the same addresses; activations are
-// where they were.
+// Runs the same code that loaded them, in the same order and so at the same addresses. Activations keep their
+// addresses.
 void Worker::load_weights_again() {
   rank_.weights.reset();
   const auto shapes = make_shape_only_device(device_->facts());
@@ -119,7 +119,7 @@ void Worker::load_weights_again() {
   WR_CHECK_EQ(rank_.weights.used(), rank_.weights.capacity());
 }
 
-// In pieces, so that a large cache does not need a copy of its size.
+// Reads in pieces, so that a large cache does not need a copy of its size.
 std::string Worker::state_checksum() {
   uint64_t hash = 0xcbf29ce484222325ULL;
   std::vector<std::byte> piece(size_t{1} << 20);

@@ -16,21 +16,21 @@
 
 namespace warprow {
 
-// One rank: owns a device and everything on it. Its life: the facts of the device, the plan for it
-// (both are given), then it builds all but the KV cache, measures what that took, agrees with the
-// other ranks on the cache's size, builds that, warms up, and runs steps.
+// One rank: owns a device and everything on it. It is given the device and the plan. It builds all but the KV
+// cache, measures what that took, agrees with the other ranks on the cache's size, builds the cache, warms up, and
+// runs steps.
 //
 // Owns: device, stream, rank.
-// Thread: one at a time, the executor's; another than the one that made it calls use_here first.
-// Invariant: after construction the arenas are exactly full: what was planned is what is used; no
-// step runs while weights or cache sleep.
+// Thread: one at a time, the executor's; a thread other than the constructing one calls use_here first.
+// Invariant: after construction the arenas are exactly full: use equals the plan; no step runs while weights or
+// cache sleep.
 class Worker {
  public:
   // Loads weights and warms up. Throws StartupError.
   Worker(ModelPlan plan, std::unique_ptr<Device> device);
   ~Worker();
 
-  // With the KV cache as it is.
+  // With the final KV cache.
   [[nodiscard]] const ModelPlan& plan() const { return plan_; }
 
   // As Device::use_here.
@@ -46,10 +46,9 @@ class Worker {
   [[nodiscard]] bool output_ready() const { return rank_.runner->output_ready(); }
   void take_output(ModelRunnerOutput& output) { rank_.runner->take_output(output); }
 
-  // Named operations, those of the runner's features and these: check_health, memory_plan (JSON;
-  // argument "text": as `warprow plan` shows it), state_checksum (rows, parameters, tables, tokens
-  // and KV cache; waits for the device), sleep (argument: the level) and wake_up (argument: tags), see
-  // SleepMode. Nothing for an unknown name.
+  // Named operations: those of the runner's features and these: check_health, memory_plan (JSON; argument "text":
+  // as `warprow plan` prints it), state_checksum (rows, parameters, tables, tokens and KV cache; waits for the
+  // device), sleep (argument: the level) and wake_up (argument: tags), see SleepMode. nullopt for an unknown name.
   [[nodiscard]] std::optional<std::string> call(const std::string& operation,
                                                 const std::string& argument) {
     return rank_.runner->operations().call(operation, argument);

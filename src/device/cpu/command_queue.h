@@ -43,7 +43,7 @@ inline std::unique_ptr<CommandQueue> make_command_queue(const CpuDeviceOptions& 
   return make_immediate_queue(runner);
 }
 
-// The copies and fills of every CPU stream: ordinary commands.
+// Implements the copies and fills of every CPU stream as ordinary commands.
 class CopyingStream : public CpuStream {
  public:
   explicit CopyingStream(Device& device) : device_(device) {}

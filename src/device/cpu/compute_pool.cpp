@@ -15,8 +15,8 @@
 namespace warprow::cpu {
 namespace {
 
-// How long a worker looks for the next call before it sleeps. A decode step's kernels follow each
-// other within a few microseconds, a step within some tens.
+// How long a worker spins for the next call before it sleeps. The kernels of a decode step follow each other within
+// a few microseconds, steps within some tens.
 constexpr int32_t kSpins = 4000;
 
 }  // namespace
@@ -38,7 +38,7 @@ ComputePool::~ComputePool() {
   }
 }
 
-// The calling thread, to the worker's core. The system may refuse: then it runs anywhere.
+// Pins the calling thread to the worker's core. If the system refuses, the thread runs on any core.
 void ComputePool::keep_to_core(int32_t worker) const {
   if (cores_.empty()) {
     return;
@@ -80,19 +80,19 @@ void ComputePool::parallel_for(int64_t n, int64_t grain, Body body) {
   next_.store(0, std::memory_order_relaxed);
   left_.store(0, std::memory_order_relaxed);
   door_.store(0, std::memory_order_release);  // publishes the call
-  epoch_.fetch_add(1);                        // seq_cst pairs with a worker's way to sleep
+  epoch_.fetch_add(1);                        // seq_cst pairs with a worker that is about to sleep
   if (sleepers_.load() > 0) {
     epoch_.notify_all();
   }
   run_pieces(0);
-  // Nothing is left to take: only those that are inside need to be waited for.
+  // No items are left to take: wait only for the workers that are inside.
   const uint32_t inside = door_.fetch_or(kClosed, std::memory_order_acq_rel);
   for (int32_t spins = 0; left_.load(std::memory_order_acquire) != inside; ++spins) {
     spin_or_yield(spins);
   }
 }
 
-// Joins the current call unless it is over.
+// Joins the current call unless it is closed.
 bool ComputePool::go_in() {
   uint32_t inside = door_.load(std::memory_order_relaxed);
   while ((inside & kClosed) == 0) {

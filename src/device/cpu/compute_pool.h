@@ -32,13 +32,12 @@ class FunctionRef<R(A...)> {
 //
 // Owns: num_workers - 1 threads.
 // Thread: one caller at a time (the stream's thread).
-// Invariant: parallel_for returns when every item has run. A worker that comes late, because its
-// core was taken, is not waited for: the others have done its share. Workers spin briefly between
-// calls and then sleep, so idling costs nothing.
+// Invariant: parallel_for returns when every item has run. It does not wait for a worker that comes late because
+// its core was taken: the others have done its share. Workers spin briefly between calls and then sleep, so idling
+// costs nothing.
 class ComputePool {
  public:
-  // cores: worker i keeps to cores[i % size], the caller from its first call on. Empty: they run
-  // where the system puts them.
+  // cores: worker i is pinned to cores[i % size], the caller from its first call on. Empty: no pinning.
   explicit ComputePool(int32_t num_workers, std::vector<int32_t> cores = {});
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -46,9 +45,9 @@ class ComputePool {
 
   [[nodiscard]] int32_t num_workers() const { return num_workers_; }
 
-  // Runs f(begin, end, worker) over [0, n) in pieces of `grain` items (the last may be shorter),
-  // taken by whichever worker is free. `worker` < num_workers() names a scratch slot. What an item
-  // computes must not depend on its piece.
+  // Runs f(begin, end, worker) over [0, n) in pieces of `grain` items (the last may be shorter); each free worker
+  // takes the next piece. `worker` < num_workers() names a scratch slot. What an item computes must not depend on
+  // its piece.
   using Body = FunctionRef<void(int64_t begin, int64_t end, int32_t worker)>;
   void parallel_for(int64_t n, int64_t grain, Body body);
 
@@ -60,14 +59,14 @@ class ComputePool {
 
   int32_t num_workers_;
   std::vector<int32_t> cores_;
-  bool caller_kept_ = false;  // to its core
+  bool caller_kept_ = false;  // pinned to its core
   std::vector<std::thread> threads_;
-  std::atomic<uint32_t> epoch_{0};  // grows by one per parallel_for; the sleepers' futex
+  std::atomic<uint32_t> epoch_{0};  // grows by one per parallel_for; futex of idle workers
   std::atomic<int32_t> sleepers_{0};
-  // The door of the current call: kClosed, or the number of workers that went in.
+  // State of the current call: kClosed, or the number of workers that joined it.
   static constexpr uint32_t kClosed = uint32_t{1} << 31;
   std::atomic<uint32_t> door_{kClosed};
-  std::atomic<uint32_t> left_{0};  // of those that went in, how many are out again
+  std::atomic<uint32_t> left_{0};  // of the workers that joined, how many have left
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
   const Body* body_ = nullptr;

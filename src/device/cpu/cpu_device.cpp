@@ -59,7 +59,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
     std::byte* base = map_pages(
         bytes, options_.guard_arenas ? PROT_NONE : PROT_READ | PROT_WRITE, arena_name(purpose));
     if (purpose == ArenaPurpose::kWeights) {
-      // Read whole every step, and exactly as large as planned: fewer TLB misses. Advice only.
+      // Read completely in every step, and exactly as large as planned: huge pages save TLB misses. Advice only.
       madvise(base, page_round(bytes), MADV_HUGEPAGE);
     }
     const std::scoped_lock lock(arenas_mutex_);
@@ -91,7 +91,7 @@ class CpuDeviceImpl final : public CpuDevice, private CommandRunner {
     size_t bytes;
   };
 
-  // CommandRunner: with guarded arenas, device memory is open exactly while a command runs.
+  // CommandRunner: with guarded arenas, device memory is accessible only while a command runs.
   void run(Command& command) override {
     if (options_.guard_arenas) {
       protect_arenas(PROT_READ | PROT_WRITE);

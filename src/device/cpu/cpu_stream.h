@@ -31,11 +31,11 @@ struct RecordedCommands final : public Graph {
   std::vector<Command> commands;
 };
 
-// A CPU stream: an in-order queue of commands that run on the compute pool. How and when they run
-// is the kind of stream (CpuStreamMode in cpu_device.h).
+// A CPU stream: an in-order queue of commands that run on the compute pool. CpuStreamMode in cpu_device.h sets how
+// and when they run.
 class CpuStream : public Stream {
  public:
-  // Enqueues f(ComputePool&). f is copied; what it points to must live until it has run.
+  // Enqueues f(ComputePool&). f is copied; what it points to must stay valid until it has run.
   template <typename F>
   void launch(const char* name, const F& f) {
     static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= Command::kStorage);
@@ -56,7 +56,7 @@ class CpuStream : public Stream {
   void launch_graph(Graph& graph) override;
 
  protected:
-  // The slot to fill, or null when the stream discards work; end_command publishes it.
+  // The slot to fill, or null if the stream discards work; end_command publishes it.
   virtual Command* begin_command() = 0;
   virtual void end_command() = 0;
 

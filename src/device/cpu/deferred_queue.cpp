@@ -68,8 +68,8 @@ class DeferredStream final : public CopyingStream {
   DeferredQueue& queue_;
 };
 
-// Runs nothing until the host waits; then picks among the streams whose front may run, by seed.
-// Everything happens on the waiting thread, so a run is repeatable.
+// Runs nothing until the host waits. Then it picks by seed among the streams whose next command may run. Everything
+// runs on the waiting thread, so a run is repeatable.
 class DeferredQueue final : public CommandQueue {
  public:
   DeferredQueue(uint64_t seed, CommandRunner& runner) : random_(seed), runner_(runner) {}

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kNone = -1;
 
-// The first number of a control file; kNone for "max", version 1's -1 or a missing file.
+// The first number of a control file; kNone for "max", for version 1's -1 or if the file is missing.
 int64_t read_number(const std::string& path, int64_t* second = nullptr) {
   std::ifstream file(path);
   int64_t number = kNone;
@@ -25,7 +25,7 @@ int64_t read_number(const std::string& path, int64_t* second = nullptr) {
   return std::max(number, kNone);
 }
 
-// A group's directory and those above it, up to the controller's own.
+// A group's directory and its parents, up to the controller's root.
 void add_groups(const std::string& top, std::string group, std::vector<std::string>& dirs) {
   for (; group.size() > 1; group.resize(group.rfind('/'))) {
     dirs.push_back(top + group);
@@ -33,7 +33,7 @@ void add_groups(const std::string& top, std::string group, std::vector<std::stri
   dirs.push_back(top);
 }
 
-// Where limits of this process may stand, for one controller: "cpu" or "memory".
+// The directories whose files may limit this process, for one controller: "cpu" or "memory".
 std::vector<std::string> group_dirs(const std::string& root, const std::string& controller) {
   const std::string mount = root + "/sys/fs/cgroup";
   std::vector<std::string> dirs;

@@ -6,7 +6,7 @@
 
 namespace warprow::cpu {
 
-// Tells the core that this is a spin loop.
+// Hints to the core that this is a spin loop.
 inline void cpu_relax() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -15,8 +15,7 @@ inline void cpu_relax() {
 #endif
 }
 
-// The body of a wait that is expected to be short: spins first, then gives the core to whoever
-// holds up the wait.
+// The body of a wait that is expected to be short: spins first, then yields the core to other threads.
 inline void spin_or_yield(int32_t spins) {
   if (spins < 2000) {
     cpu_relax();

@@ -48,7 +48,7 @@ class ThreadedEvent final : public Event {
   std::atomic<uint64_t> done_{0};    // records passed
 };
 
-// Holds commands back while shut.
+// Holds commands back while closed.
 class Gate {
  public:
   void set(bool open) {
@@ -65,9 +65,8 @@ class Gate {
   std::atomic<int32_t> shut_{0};
 };
 
-// The production stream: a single-producer ring drained by one thread, which leads the compute pool
-// while it runs a command. The thread spins briefly for the next command and then sleeps on the
-// ring's head.
+// The production stream: a single-producer ring drained by one thread, which is worker 0 of the compute pool while
+// it runs a command. The thread spins briefly for the next command and then sleeps on the ring's head.
 class ThreadedStream final : public CopyingStream {
  public:
   ThreadedStream(Device& device, CommandRunner& runner, Gate& gate)

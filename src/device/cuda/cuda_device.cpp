@@ -26,10 +26,10 @@ namespace warprow::cuda {
 namespace {
 
 constexpr size_t kLargePinned = size_t{256} << 20;
-constexpr size_t kTouchBytes = size_t{32} << 20;  // what a thread takes at a time
+constexpr size_t kTouchBytes = size_t{32} << 20;  // each thread takes this many at a time
 constexpr int32_t kTouchThreads = 16;
 
-// Empty when the device can be used, else why not.
+// Empty if the device can be used, else the reason.
 std::string missing(int ordinal) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
@@ -49,7 +49,7 @@ struct Memory {
   int64_t free = 0;
   int64_t total = 0;
 };
-// Of the calling thread's device.
+// Reads the memory of the calling thread's current device.
 Memory read_memory() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -59,8 +59,8 @@ Memory read_memory() {
 
 int32_t most_capability = std::numeric_limits<int32_t>::max();
 
-// What a GPU's code may count on. Where the driver does not load binaries for sm_90a, a GPU of that
-// capability is as good as what the portable code was compiled for.
+// The capability that kernels may rely on. If the driver does not load binaries for sm_90a, a GPU of that
+// capability counts as the one that the portable code was compiled for.
 int32_t usable_capability(int32_t own) {
   constexpr int32_t kHopper = 90;
   const bool portable_only = own == kHopper && !loads_sm90_code();
@@ -91,7 +91,7 @@ StartupError cannot_pin(size_t bytes) {
   return {ErrorCode::kOutOfMemory, fmt::format("cannot pin {} bytes of host memory", bytes)};
 }
 
-// Both count the bytes in `live` until the buffer goes.
+// Both count the bytes in `live` until the buffer is released.
 PinnedBuffer pin_small(size_t bytes, std::atomic<int64_t>& live) {
   void* base = nullptr;
   const size_t size = bytes == 0 ? 1 : bytes;
@@ -106,8 +106,8 @@ PinnedBuffer pin_small(size_t bytes, std::atomic<int64_t>& live) {
           }};
 }
 
-// Gigabytes: the runtime would fetch page after page on one thread. Several fetch them here, zeroed
-// as the kernel gives them, and the runtime only pins what is there.
+// For gigabytes: the runtime would fault in page after page on one thread. Here several threads touch the pages,
+// which the kernel zeroes, and the runtime only pins them.
 PinnedBuffer pin_large(size_t bytes, std::atomic<int64_t>& live) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
@@ -188,7 +188,7 @@ Availability find_device(int32_t ordinal) {
                                 WARPROW_CUDA_CODE);
   }
   if (!found.why_not.empty()) {
-    WR_LOG_WARN("{}", found.why_not);  // where a CPU stands in for it, too
+    WR_LOG_WARN("{}", found.why_not);  // also where a CPU is used instead
     found.facts = {};
     return found;
   }

@@ -16,7 +16,7 @@ class CudaEvent final : public Event {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
-  // Asks for some milliseconds, then sleeps until the driver wakes it.
+  // Polls for some milliseconds, then sleeps until the driver wakes it.
   void wait() override;
   [[nodiscard]] bool reached() const override;
   [[nodiscard]] cudaEvent_t handle() const { return event_; }

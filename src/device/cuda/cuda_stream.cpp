@@ -14,11 +14,11 @@
 namespace warprow::cuda {
 namespace {
 
-// How long a host thread asks before it sleeps: longer than a decode step, since a core that slept
-// through one does the next step's host work twice as slowly, caches and clock gone cold (8B, 256
-// rows: 105 us a step, 34 when it polls). It asks only while a step is in flight; an idle engine sleeps.
+// How long a host thread polls before it sleeps. This is longer than a decode step: a core that slept through a
+// step runs the next step's host work at half speed, since its caches and clock have gone cold (8B, 256 rows: 105
+// us a step, 34 when it polls). It polls only while a step is in flight; an idle engine sleeps.
 constexpr std::chrono::milliseconds kSpin{20};
-constexpr int32_t kPauses = 64;  // between two questions, about a microsecond
+constexpr int32_t kPauses = 64;  // between two polls, about a microsecond
 
 class CudaGraph final : public Graph {
  public:
@@ -94,7 +94,7 @@ class CudaStreamImpl final : public CudaStream {
   }
 
  private:
-  // A copy from or to pageable memory waits for the device behind the caller's back.
+  // A copy from or to pageable memory blocks the host until the device is done.
   static void refuse_pageable(const void* host) {
     if (!host_sync_forbidden()) {
       return;

@@ -7,17 +7,17 @@
 
 namespace warprow::cuda {
 
-// A CUDA stream as kernels launch on it.
+// A CUDA stream on which kernels are launched.
 //
-// Owns: nothing that callers see; the device made the handle.
+// Owns: nothing that callers see; the device creates the handle.
 // Thread: one submitting thread at a time.
 class CudaStream : public Stream {
  public:
   [[nodiscard]] virtual cudaStream_t handle() const = 0;
-  // Whether the kernels that launch starts have pdl_wait in them: code for 9.0 and later has. A kernel
-  // without it must not start while the one before it runs.
+  // Whether the launched kernels contain pdl_wait: code for 9.0 and later does. A kernel without it must not start
+  // while the previous one runs.
   [[nodiscard]] virtual bool kernels_wait() const = 0;
-  // Called by launch for each kernel: counts driver calls outside captures.
+  // Called by launch() for each kernel: counts driver calls outside captures.
   virtual void note_launch(const char* name) = 0;
 };
 

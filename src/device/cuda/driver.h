@@ -6,9 +6,8 @@
 
 namespace warprow::cuda {
 
-// The driver's calls that the runtime lacks: virtual memory, TMA maps. The driver's
-// library is never linked: entry points come from the runtime, so a binary starts where no driver
-// is.
+// The driver's functions that the runtime lacks: virtual memory, TMA maps. The driver's library is never linked:
+// entry points come from the runtime, so a binary also starts without a driver.
 struct Driver {
   decltype(&cuMemAddressReserve) reserve;
   decltype(&cuMemAddressFree) free_address;
@@ -22,7 +21,7 @@ struct Driver {
   decltype(&cuGetErrorName) error_name;
 };
 
-// Looked up once. Throws StartupError when the driver is too old.
+// Looked up once. Throws StartupError if the driver is too old.
 const Driver& driver();
 
 // Fails a check with the call's text and the error's name.

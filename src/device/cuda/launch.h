@@ -16,16 +16,16 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;  // dynamic; above 48 KiB after allow_shared_bytes
-  // Programmatic dependent launch: the kernel may start while the one before it still runs. It must
-  // call pdl_wait (device/cuda/pdl.cuh) in every thread before it reads or writes anything another
-  // kernel touches; weights may be prefetched before.
+  // Programmatic dependent launch: the kernel may start while the previous one still runs. It must call pdl_wait
+  // (device/cuda/pdl.cuh) in every thread before it reads or writes anything that another kernel touches; weights
+  // may be prefetched before.
   bool overlap_previous = true;
 };
 
-// Lets a kernel have so many bytes of dynamic shared memory on the current device. Costs a call to
-// the driver only when it is more than before.
+// Allows a kernel this many bytes of dynamic shared memory on the current device. Calls the driver only if it is
+// more than before.
 //
-// Throws: a failed check when the device has less.
+// Errors: a check fails if the device has less.
 template <auto kKernel>
 void allow_shared_bytes(size_t bytes) {
   static std::array<std::atomic<size_t>, 64> allowed{};  // by device

@@ -6,7 +6,7 @@
 namespace warprow::cuda {
 namespace {
 
-// Compiled for the same architectures as every portable kernel.
+// Compiled for the same architectures as all portable kernels.
 __global__ void portable_probe() {}
 
 }  // namespace
@@ -14,7 +14,7 @@ __global__ void portable_probe() {}
 int32_t portable_code() {
   cudaFuncAttributes attributes = {};
   if (cudaFuncGetAttributes(&attributes, portable_probe) != cudaSuccess) {
-    cudaGetLastError();  // it is no failure of the next call
+    cudaGetLastError();  // clear the error, so that the next call does not report it
     return 0;
   }
   return attributes.ptxVersion;

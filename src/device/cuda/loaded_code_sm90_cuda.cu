@@ -6,7 +6,7 @@
 namespace warprow::cuda {
 namespace {
 
-// Compiled as every kernel for sm_90a alone.
+// Compiled like all kernels that are for sm_90a only.
 __global__ void sm90_probe() {}
 
 }  // namespace
@@ -14,7 +14,7 @@ __global__ void sm90_probe() {}
 bool loads_sm90_code() {
   cudaFuncAttributes attributes = {};
   if (cudaFuncGetAttributes(&attributes, sm90_probe) != cudaSuccess) {
-    cudaGetLastError();  // it is no failure of the next call
+    cudaGetLastError();  // clear the error, so that the next call does not report it
     return false;
   }
   return true;

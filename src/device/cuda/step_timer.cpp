@@ -40,7 +40,7 @@ class CudaStepTimer final : public StepTimer {
       return intervals;
     }
     WR_CUDA(cudaEventSynchronize(events_[used_ - 1]));
-    // From one event to the next, since a float holds a long time to no better than microseconds.
+    // Sums from one event to the next, since a float of a long time is not precise to a microsecond.
     double at = 0;
     for (size_t i = 0; i + 1 < used_; i += 2) {
       at += i == 0 ? 0 : us_between(events_[i - 1], events_[i]);

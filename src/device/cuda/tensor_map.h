@@ -10,12 +10,11 @@
 
 namespace warprow::cuda {
 
-// A bf16 tensor of N dimensions as TMA sees it. It loads rows of 128 bytes,
-// swizzled as the tensor cores read them; beyond the ends come zeros.
+// A bf16 tensor of N dimensions for TMA loads. TMA loads rows of 128 bytes, swizzled as the tensor cores read them,
+// and fills with zeros beyond the ends.
 //
-// Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: what
-// one copy brings, 64 elements in the innermost dimension. promotion: how much the second-level cache
-// fetches for a part that misses.
+// Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: the elements that
+// one copy loads, 64 in the innermost dimension. promotion: how much the L2 cache fetches on a miss.
 template <size_t N>
 CUtensorMap tensor_map(const void* base,
                        const std::array<uint64_t, N>& dims,

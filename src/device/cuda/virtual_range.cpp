@@ -12,7 +12,7 @@
 namespace warprow::cuda {
 namespace {
 
-// Pages are taken in pieces of this size, so that a large range needs few calls.
+// Pages are allocated in pieces of this size, so that a large range needs few calls.
 constexpr size_t kPieceBytes = size_t{1} << 30;
 
 CUmemAllocationProp properties(int ordinal) {

@@ -7,14 +7,14 @@
 
 namespace warprow::cuda {
 
-// A reserved range of device addresses with physical pages mapped under it. Pages may go and come
-// back; the addresses stay, and with them views and captured graphs.
+// A reserved range of device addresses with physical pages mapped under it. Pages may be unmapped and mapped again;
+// the addresses stay valid, and with them views and captured graphs.
 //
 // Owns: the range and its pages.
 // Thread: one at a time; the device must be idle when pages change.
 class VirtualRange {
  public:
-  // Throws StartupError when the device has not enough memory.
+  // Throws StartupError if the device has too little memory.
   VirtualRange(int ordinal, size_t bytes, const char* purpose);
   ~VirtualRange();
   VirtualRange(const VirtualRange&) = delete;

@@ -7,8 +7,8 @@
 
 namespace warprow {
 
-// One architecture: fills what its family has beyond the common fields (models/metadata.h reads
-// those first). One small file each; models/registry.cpp lists them.
+// One architecture per function: fills what its family has beyond the common fields, which models/metadata.h reads
+// first. One small file each; models/registry.cpp lists them.
 Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);

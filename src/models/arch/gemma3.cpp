@@ -13,7 +13,7 @@ constexpr const char* kFull = "full_attention";
 
 enum Rope : int32_t { kGlobal, kLocal };
 
-// Options of the family that the forward does not have.
+// Refuses options of the family that the forward does not support.
 Result<void> refuse_options(const ModelMetadata& metadata) {
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (metadata.has_json(key)) {
@@ -30,7 +30,7 @@ Result<void> refuse_options(const ModelMetadata& metadata) {
   return {};
 }
 
-// Global layers have a long theta, perhaps stretched, sliding ones a short one.
+// Global layers have a long theta, possibly with rope scaling; sliding layers have a short one.
 Result<void> read_ropes(const ModelMetadata& metadata, DecoderSpec& spec) {
   RopeSpec global = spec.ropes.front();
   RopeSpec local;
@@ -51,7 +51,7 @@ Result<void> read_ropes(const ModelMetadata& metadata, DecoderSpec& spec) {
   return {};
 }
 
-// The last of every few layers is global: layer_types says which, or sliding_window_pattern.
+// The last of every few layers is global; layer_types or sliding_window_pattern gives the pattern.
 Result<void> read_layers(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto window = metadata.require_count("sliding_window", "");
   auto pattern = metadata.count_or("sliding_window_pattern", "", 6);

@@ -4,7 +4,7 @@
 
 namespace warprow {
 
-// Llama (Touvron et al.), also SmolLM2 and every checkpoint that calls itself so.
+// Llama (Touvron et al.), also SmolLM2 and every checkpoint with this architecture name.
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto attention_bias = metadata.bool_or("attention_bias", false);
   auto mlp_bias = metadata.bool_or("mlp_bias", false);

@@ -3,8 +3,8 @@
 
 namespace warprow {
 
-// Mistral (Jiang et al.): Llama's forward; the early ones with a sliding window in every layer.
-// GGUF files of it say "llama" and come that way.
+// Mistral (Jiang et al.): Llama's forward; the early ones with a sliding window in every layer. Its GGUF files name
+// the architecture "llama", so make_llama handles them.
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec) {
   auto window = metadata.count_or("sliding_window", "attention.sliding_window", 0);
   if (!window) {

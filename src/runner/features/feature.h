@@ -16,66 +16,65 @@
 
 namespace warprow {
 
-// What features say of a step before its sizes are fixed.
+// What features request of a step before its sizes are fixed.
 struct StepVote {
   std::span<ScheduledRow> rows;  // in batch order; a feature may lower a row's num_logits
-  bool eager = false;            // nothing of this step runs from a graph
-  bool mark_forward = false;     // somebody asks for forward_done() between the two phases
+  bool eager = false;            // run no part of this step from a graph
+  bool mark_forward = false;     // a caller needs forward_done() between the two phases
 };
 
 // The two parts of a step that may run from a graph.
 enum class StepPart : uint8_t { kForward, kSample };
 
-// A feature around the forward, in a file of its own. The runner calls the hooks of every feature
-// in the order of registry.cpp and knows none by name. All hooks default to nothing. A feature takes
-// its device memory in its constructor, from the arenas of RunnerParts, so that the memory plan
-// counts it. docs/adr/0016 says why these hooks and no others.
+// A feature around the forward, in a file of its own. The runner calls the hooks of every feature in the order of
+// registry.cpp and names none. All hooks do nothing by default. A feature allocates its device memory in its
+// constructor, from the arenas of RunnerParts, so that the memory plan counts it. docs/adr/0016 gives the reasons
+// for this set of hooks.
 //
-// Hooks "inside a graph" enqueue what is recorded and replayed: it may differ only between steps for
-// which graph_key differs, it reads what varies at fixed addresses, and it sees padded rows too.
+// Hooks "inside a graph" enqueue work that is recorded and replayed. It may differ only between steps for which
+// graph_key differs, reads what varies at fixed addresses, and must handle padded rows.
 class RunnerFeature {
  public:
   virtual ~RunnerFeature() = default;
 
   // Rows and tables, on the host, before the step is uploaded.
-  // A row is given to a request; `step` holds the pools that `row` points into.
+  // A row is given to a request; `step` holds the pools that the spans of `row` refer to.
   virtual void on_row_added(const NewRow& /*row*/,
                             const SchedulerOutput& /*step*/,
                             StagedWrites& /*staged*/) {}
-  // A row is taken back.
+  // A row is released.
   virtual void on_row_removed(RowId /*row*/) {}
-  // The whole step, after its rows were updated.
+  // Called once a step, after its rows were updated.
   virtual void stage(const SchedulerOutput& /*step*/, StagedWrites& /*staged*/) {}
   virtual void vote(StepVote& /*vote*/) {}
-  // What a recorded part depends on besides its sizes and the rules of sampling.
+  // What a recorded part depends on besides its sizes and its sampling rules.
   [[nodiscard]] virtual uint64_t graph_key(StepPart /*part*/) const { return 0; }
 
-  // The forward. Before and after run outside of graphs: what they enqueue is enqueued anew in every
-  // step. Inputs are built by the time of before_layers, which is inside the graph where the forward
-  // is recorded whole.
+  // The forward. before_forward and after_forward run outside of graphs: their work is enqueued again in every
+  // step. Inputs are built before before_layers, which is inside the graph where the forward is recorded whole.
   virtual void before_forward(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   virtual void before_layers(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   virtual void after_forward(Stream& /*stream*/, const InputBatch& /*batch*/) {}
 
-  // Sampling. prepare_sample is the host's part, before it is submitted; `entry` is the step's entry
-  // of rings that are as long as there are steps in flight.
+  // Sampling. prepare_sample runs on the host before sampling is submitted. `entry` is the step's entry of rings
+  // with one entry per step in flight.
   virtual void prepare_sample(const InputBatch& /*batch*/,
                               const GrammarOutput* /*grammar*/,
                               int32_t /*entry*/) {}
-  // Inside the graph: in front of the sampler, and behind the update of the rows, where proposers
-  // write the drafts of the next step. logits [num_logits_padded, vocab].
+  // Inside the graph: before the sampler, and after the update of the rows, where proposers write the drafts of the
+  // next step. logits [num_logits_padded, vocab].
   virtual void before_sample(Stream& /*stream*/, View<float, 2> /*logits*/) {}
   virtual void after_rows(Stream& /*stream*/, const InputBatch& /*batch*/) {}
-  // Outside of graphs: the logits are done with, hidden states are still there.
+  // Outside of graphs: the logits buffer may be reused, hidden states are still valid.
   virtual void after_sample(Stream& /*stream*/, const InputBatch& /*batch*/) {}
 
-  // Behind the step's event: nobody waits for what this enqueues.
+  // After the step's event, so the step's output does not wait for this work.
   virtual void after_event(Stream& /*stream*/, const InputBatch& /*batch*/) {}
-  // The step's output is being taken: once for each step, in their order.
+  // The step's output is being taken. Called once for each step, in order.
   virtual void on_output(ModelRunnerOutput& /*output*/) {}
 };
 
-// The features that the options ask for, in execution order.
+// The features that the options select, in execution order.
 std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& parts,
                                                           const FeatureOptions& options);
 

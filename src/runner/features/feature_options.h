@@ -18,7 +18,7 @@ struct FeatureOptions {
   bool hidden_states = false;         // requests may ask for them
   bool prompt_embeds = false;         // prompts may come as embeddings
   bool debug_checks = false;          // features that verify each step (tests)
-  std::vector<FeatureFactory> extra;  // behind all others but the checks
+  std::vector<FeatureFactory> extra;  // after all others, before the checks
 };
 
 }  // namespace warprow

@@ -14,9 +14,8 @@
 namespace warprow {
 namespace {
 
-// Owns: a ring of pinned entries, one for each step in flight. An entry is written again only when
-// the output of the step that used it was taken, as with the output ring, whose entry numbers it
-// shares.
+// Owns: a ring of pinned entries, one for each step in flight. An entry is rewritten only after the output of the
+// step that used it was taken. Entry numbers are those of the output ring.
 class GrammarMasks final : public RunnerFeature {
  public:
   explicit GrammarMasks(const RunnerParts& parts)
@@ -32,7 +31,7 @@ class GrammarMasks final : public RunnerFeature {
   void stage(const SchedulerOutput& step, StagedWrites& /*staged*/) override {
     active_ = !step.grammar_rows.empty();
   }
-  // Masks are awaited between the two phases.
+  // The masks are awaited between the two phases.
   void vote(StepVote& vote) override { vote.mark_forward |= active_; }
 
   [[nodiscard]] uint64_t graph_key(StepPart part) const override {
@@ -61,7 +60,7 @@ class GrammarMasks final : public RunnerFeature {
     int32_t logit = 0;
     for (const ScheduledRow& row : batch.rows) {
       const Masks masks = std::exchange(of(row.row), Masks{});
-      // Behind a row's last mask nothing is drawn: the grammar refuses the draft before, or ends.
+      // No token is drawn after a row's last mask: the grammar rejects the draft before it, or ends.
       const int32_t behind = masks.withheld || masks.num_masks > 0 ? kWithheldRow : kNoMask;
       for (int32_t i = 0; i < row.num_logits; ++i) {
         list[logit++] = i < masks.num_masks ? masks.first + i : behind;
@@ -81,14 +80,14 @@ class GrammarMasks final : public RunnerFeature {
   }
 
  private:
-  // What a row's logits of this step get: the step's masks [first, first + num_masks), in order.
+  // Masks for a row's logits in this step: the step's masks [first, first + num_masks), in order.
   struct Masks {
     int32_t first = 0;
     int32_t num_masks = 0;
     bool withheld = false;
   };
 
-  // Returns how many masks there are.
+  // Returns the number of masks.
   int32_t note_masks(const GrammarOutput& grammar) {
     int32_t num_masks = 0;
     for (const MaskedRow& row : grammar.masked_rows) {
@@ -107,7 +106,7 @@ class GrammarMasks final : public RunnerFeature {
   const StepUpload& upload_;
   const InputBuffers& inputs_;
   PinnedBuffer ring_;
-  std::vector<Masks> masks_of_row_;  // [max_num_seqs]  none between steps
+  std::vector<Masks> masks_of_row_;  // [max_num_seqs]  empty between steps
   bool active_ = false;
 };
 

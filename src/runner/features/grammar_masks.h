@@ -7,9 +7,8 @@
 
 namespace warprow {
 
-// Structured output: before a step's tokens are drawn, the masks that sample_tokens got are laid
-// into pinned memory, and the head of the sample graph applies them in place
-// (kernels/sample/grammar_mask.h).
+// Structured output: before a step's tokens are drawn, the masks passed to sample_tokens are copied to pinned
+// memory. The first kernel of the sample graph applies them in place (kernels/sample/grammar_mask.h).
 std::unique_ptr<RunnerFeature> make_grammar_masks(const RunnerParts& parts);
 
 }  // namespace warprow

@@ -14,7 +14,7 @@
 namespace warprow {
 namespace {
 
-// What a row wants, and what its prompt brought so far.
+// What a row asked for, and the hidden states of its prompt so far.
 struct Wanted {
   uint32_t generation = 0;
   uint32_t flags = 0;  // of SamplingParams
@@ -94,7 +94,8 @@ class HiddenStates final : public RunnerFeature {
       if (wanted.flags == 0 || wanted.generation != row.generation) {
         continue;
       }
-      // Rejected drafts yield nothing; what a withheld row computes again comes again.
+      // Rejected drafts yield nothing. A withheld row computes its tokens again, and then their hidden states come
+      // too.
       wanted.values.resize(wanted.values.size() -
                            static_cast<size_t>(row.num_rejected * step.memory.width));
       if (row.tokens.count > 0) {
@@ -105,7 +106,7 @@ class HiddenStates final : public RunnerFeature {
   }
 
  private:
-  // Of the row's last tokens in the step: all of the prefill, or those that are sampled from.
+  // How many of the row's last tokens in the step: all of them in the prefill, else those with logits.
   [[nodiscard]] int64_t num_wanted(const ScheduledRow& row, const Wanted& wanted) const {
     const int32_t prefill_len = rows_.host(row.row).prefill_len;
     if ((wanted.flags & SamplingParams::kPromptHidden) != 0 &&
@@ -151,7 +152,7 @@ class HiddenStates final : public RunnerFeature {
     out.values.insert(out.values.end(), wanted.values.begin(), wanted.values.end());
     row.hidden = {static_cast<int32_t>(before), static_cast<int32_t>(out.num_vectors() - before)};
     wanted.values.clear();
-    if (wanted.values.capacity() > static_cast<size_t>(from.width)) {  // that of a prompt
+    if (wanted.values.capacity() > static_cast<size_t>(from.width)) {  // free what a prompt needed
       wanted.values.shrink_to_fit();
     }
   }

@@ -7,9 +7,9 @@
 
 namespace warprow {
 
-// Hidden states behind the final norm, for the requests that want them: of the token that each
-// output is drawn from, or of all prompt tokens too. They are copied to a pinned ring as the model
-// has them; those of the prompt are kept on the host and leave with the first output.
+// Hidden states after the final norm, for the requests that ask for them: of the token that each output is drawn
+// from, or of all prompt tokens too. They are copied to a pinned ring in the model's element type. Those of the
+// prompt are kept on the host and returned with the first output.
 std::unique_ptr<RunnerFeature> make_hidden_states(const RunnerParts& parts);
 
 }  // namespace warprow

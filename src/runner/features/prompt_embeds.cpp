@@ -65,7 +65,7 @@ class PromptEmbeds final : public RunnerFeature {
     of(row) = {};
   }
 
-  // A step's entry of the ring is free again: as many steps as it is long are not in flight.
+  // The entry is free: fewer steps are in flight than the ring has entries.
   void before_forward(Stream& stream, const InputBatch& batch) override {
     auto* const staged = ring_[num_steps_++ % ring_.size()].as<float>();
     if (num_rows_ == 0) {
@@ -94,7 +94,7 @@ class PromptEmbeds final : public RunnerFeature {
   View<float, 2> embeddings_;             // dev f32 [max_num_toks, hidden_size]
   std::vector<PinnedBuffer> ring_;        // f32 [max_num_toks, hidden_size] each
   std::vector<std::vector<float>> rows_;  // [max_num_seqs] [prompt_len, hidden_size]; empty: ids
-  int32_t num_rows_ = 0;                  // that have vectors
+  int32_t num_rows_ = 0;                  // rows that have vectors
   size_t num_steps_ = 0;
 };
 

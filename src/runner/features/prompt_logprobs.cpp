@@ -21,7 +21,7 @@ constexpr int32_t kMaxTop = Sampler::kMaxPromptTop;
 // A row's results so far; `top` spans point into its own lists.
 struct Gathered {
   uint32_t generation = 0;
-  int32_t num_top = -1;  // -1: none are wanted
+  int32_t num_top = -1;  // -1: none requested
   int32_t prompt_len = 0;
   std::vector<TokenLogprobs> entries;
   std::vector<TokenId> top_ids;
@@ -80,7 +80,7 @@ class PromptLogprobs final : public RunnerFeature {
     int32_t used = 0;
     for (const ScheduledRow& row : batch.rows) {
       const Gathered& mine = pieces_.of(row.row, rows_.host(row.row).generation);
-      // The logits of a token are about the next one; those of the last are the sampler's.
+      // The logits of a token predict the next one; the logits of the last prompt token go to the sampler.
       const int32_t end = std::min(row.num_computed_tokens + row.num_tokens, mine.prompt_len - 1);
       for (int32_t at = row.num_computed_tokens; mine.num_top >= 0 && at < end;) {
         const ScopedRange range("prompt_logprobs");
@@ -132,7 +132,7 @@ class PromptLogprobs final : public RunnerFeature {
     return part;
   }
 
-  // hidden: of consecutive tokens; next: the tokens behind each of them.
+  // hidden: of consecutive tokens; next: the token after each of them.
   void report(Stream& stream,
               const ActView& hidden,
               const TokenId* next,
@@ -190,7 +190,7 @@ class PromptLogprobs final : public RunnerFeature {
   const RequestRows& rows_;
   PinnedBuffer memory_;
   Pieces pieces_;
-  int32_t num_wanted_ = 0;  // rows, so that steps of nobody who asks look at no row
+  int32_t num_wanted_ = 0;  // rows that ask; at 0 a step skips the scan of its rows
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   for (const FeatureFactory& make : options.extra) {
     features.push_back(make(parts));
   }
-  // Checks come last, so that they see what every other feature made of the step.
+  // Checks come last, so that they see the step as all other features left it.
   if (options.debug_checks) {
     features.push_back(make_slot_check(parts));
   }

@@ -24,30 +24,30 @@ class StagedTables;
 class StepUpload;
 struct InputBuffers;
 
-// Device memory of a runner, by purpose. Capacities are what the memory plan computed.
+// Device memory of a runner, by purpose. The memory plan computed the capacities.
 struct RunnerArenas {
   Arena* state = nullptr;      // rows, tables, inputs
   Arena* workspace = nullptr;  // activations, logits, sampler
 };
 
-// What features are built from: the parts of their runner, which outlive them.
+// The parts of their runner from which features are built. They outlive the features.
 struct RunnerParts {
   Device* device = nullptr;
-  RunnerArenas arenas;  // for memory of a feature's own; in its constructor only
+  RunnerArenas arenas;  // for a feature's own memory; in its constructor only
   StepLimits limits;
   Model* model = nullptr;
   std::span<const KvGroupSpec> groups;
-  // The cache, once it is bound, which is after construction and before the first step.
+  // The KV cache. It is bound after construction and before the first step.
   const KvCache* const* kv_cache = nullptr;
-  InputBuffers* inputs = nullptr;  // what the model is fed; a feature may add embeddings
+  InputBuffers* inputs = nullptr;  // the model's inputs; a feature may add embeddings
   const RequestRows* rows = nullptr;
   const BlockTables* block_tables = nullptr;
-  StagedTables* staged_tables = nullptr;  // for tables of a feature's own; in its constructor only
-  const StepUpload* upload = nullptr;     // its output_entry() numbers the step's entry of rings
+  StagedTables* staged_tables = nullptr;  // for a feature's own tables; in its constructor only
+  const StepUpload* upload = nullptr;     // its output_entry() is the step's entry number in rings
   LogitsHead* head = nullptr;
   Sampler* sampler = nullptr;
   RunnerOps* ops = nullptr;
-  Operations* operations = nullptr;  // for named operations of a feature's own
+  Operations* operations = nullptr;  // for a feature's own named operations
 };
 
 }  // namespace warprow

@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// What one step should look like, kept until its output is taken.
+// The expected content of one step, kept until its output is taken.
 struct Expected {
   struct Row {
     int32_t first_tok;
@@ -52,7 +52,7 @@ class SlotCheck final : public RunnerFeature {
     }
   }
 
-  // The copy is done when the step's output is taken; nobody waits for it.
+  // The copy is complete when the step's output is taken, so it needs no wait of its own.
   void after_forward(Stream& stream, const InputBatch& batch) override {
     Expected& expected = next(submitted_++, stream.device());
     expected.rows.clear();
@@ -81,8 +81,8 @@ class SlotCheck final : public RunnerFeature {
   [[nodiscard]] size_t slot_bytes() const {
     return groups_.size() * static_cast<size_t>(inputs_.max_num_toks) * sizeof(int64_t);
   }
-  // Pinned memory is taken with the first steps, not in the constructor: it is a check's and stands in
-  // no memory plan.
+  // Pinned memory is allocated in the first steps, not in the constructor: this is a check, and no memory plan
+  // counts it.
   Expected& next(int64_t step, Device& device) {
     Expected& expected = steps_[static_cast<size_t>(step) % steps_.size()];
     if (expected.slots.data() == nullptr) {
@@ -98,7 +98,7 @@ class SlotCheck final : public RunnerFeature {
     std::unordered_set<int64_t> written;
     for (const Expected::Row& row : expected.rows) {
       for (int32_t tok = row.first_tok; tok < row.first_tok + row.num_toks; ++tok) {
-        // Manager and kernel blocks number slots alike.
+        // Manager blocks and kernel blocks give a slot the same number.
         const BlockId block{static_cast<int32_t>(slots[tok] / block_size)};
         const std::vector<BlockId>& own = row.blocks[group];
         WR_CHECK(block != kNullBlock && std::find(own.begin(), own.end(), block) != own.end(),
@@ -113,7 +113,7 @@ class SlotCheck final : public RunnerFeature {
 
   std::vector<KvGroupSpec> groups_;
   const InputBuffers& inputs_;
-  std::vector<Expected> steps_;  // in flight, in turn
+  std::vector<Expected> steps_;  // [steps in flight], used in turn
   int64_t submitted_ = 0;
   int64_t checked_ = 0;
   std::vector<std::vector<std::vector<BlockId>>> blocks_;  // [row][group]

@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// What a step brought for a row: `count` results from `begin` on in the step's memory.
+// What a step yielded for a row: `count` results from `begin` on in the step's memory.
 struct Piece {
   RowId row = kNoRow;
   uint32_t generation = 0;
@@ -17,11 +17,11 @@ struct Piece {
   int64_t count = 0;
 };
 
-// The bookkeeping of a feature whose results for a request come in pieces, step by step: which pieces
-// each step in flight brings, and what is kept for each row.
+// The bookkeeping of a feature whose results for a request come in pieces, step by step: the pieces of each step in
+// flight, and what is kept for each row.
 //
-// Memory: where a step's results lie. Kept: what a row wants and has so far; has a `generation`.
-// Invariant: a step's entry is used again only when its output was taken.
+// Memory: where a step's results lie. Kept: what a row asked for and has so far; it has a `generation`.
+// Invariant: a step's entry is reused only after its output was taken.
 template <typename Memory, typename Kept>
 class StepPieces {
  public:
@@ -36,22 +36,22 @@ class StepPieces {
 
   [[nodiscard]] std::vector<Step>& steps() { return steps_; }
 
-  // The entry of a step that runs now, without pieces.
+  // The entry of a new step, without pieces.
   Step& begin_step() {
     Step& step = steps_[num_begun_++ % steps_.size()];
     step.pieces.clear();
     return step;
   }
-  // The entry of the oldest step whose output was not taken before.
+  // The entry of the oldest step whose output was not taken yet.
   const Step& take_step() { return steps_[num_taken_++ % steps_.size()]; }
 
   [[nodiscard]] Kept& of(RowId row, uint32_t generation) {
     return kept_[static_cast<size_t>(index_of(row)) * steps_.size() + generation % steps_.size()];
   }
 
-  // The row was taken back; the steps in flight may still bring results for it.
+  // The row was released; steps in flight may still yield results for it.
   void remove(RowId row, uint32_t generation) { leaving_.push_back({row, generation, num_begun_}); }
-  // Calls forget(Kept&) for the rows taken back of which no step is in flight any more.
+  // Calls forget(Kept&) for the released rows that no step in flight uses any more.
   template <typename Forget>
   void forget_removed(Forget forget) {
     std::erase_if(leaving_, [&](const Leaving& leaving) {
@@ -70,7 +70,7 @@ class StepPieces {
   struct Leaving {
     RowId row;
     uint32_t generation;
-    uint64_t num_begun;  // when it was taken back
+    uint64_t num_begun;  // at its release
   };
 
   std::vector<Step> steps_;

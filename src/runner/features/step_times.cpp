@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// Owns: the timing events, while asked.
+// Owns: the timing events, while timing is on.
 class StepTimes final : public RunnerFeature {
  public:
   explicit StepTimes(const RunnerParts& parts) {

@@ -14,7 +14,7 @@ GraphReservation::Kind kind_of(const GraphKey& key) {
   return key.samples() ? GraphReservation::kSample : GraphReservation::kForward;
 }
 
-// Whether a key with that many uses may evict another.
+// Whether a key with this many uses may evict another.
 bool may_evict(const GraphKey& key, int64_t uses, const GraphKey& other, int64_t other_uses) {
   return key.samples() == other.samples() ? 2 * other_uses < uses : other.samples();
 }
@@ -63,7 +63,7 @@ GraphCache::Entries::iterator GraphCache::least_used(const GraphKey& key, int64_
     if (!entry.captured() || !may_evict(key, key_uses, other, entry.uses)) {
       continue;
     }
-    // A forward's captured sampling goes before any forward.
+    // Evict captured sampling before any forward.
     const auto order = [](const auto& item) {
       return std::pair(!item.first.samples(), item.second.uses);
     };
@@ -88,7 +88,7 @@ void GraphCache::make_room(Stream& stream,
   for (int64_t room = 0; room < shortage;) {
     Entry& victim = least_used(key, key_uses)->second;
     room += victim.bytes;
-    Entry seen;  // as before its capture
+    Entry seen;  // the entry as it was before its capture
     seen.uses = victim.uses;
     evicted_.push_back(std::exchange(victim, std::move(seen)));
     ++stats_.evictions;

@@ -22,14 +22,14 @@ struct GraphKey {
   int32_t num_rows = 0;    // 0: any
   int32_t num_logits = 0;  // 0: any
   int32_t query_len = 0;   // 0: any
-  uint64_t variant = 0;    // a hash of whatever else tells two recordings apart
+  uint64_t variant = 0;    // a hash of everything else that distinguishes two recordings
   bool operator==(const GraphKey&) const = default;
 
   // Whether the part samples: a step has two, the forward and sampling.
   [[nodiscard]] bool samples() const { return num_toks == 0; }
 };
 
-// One round of a 64-bit hash, for variants too.
+// One round of a 64-bit hash; also for variants.
 constexpr uint64_t mix_hash(uint64_t hash, uint64_t part) {
   hash = (hash ^ part) * 0x9e3779b97f4a7c15ULL;
   return hash ^ (hash >> 32);
@@ -45,29 +45,29 @@ struct GraphKeyHash {
   }
 };
 
-// What became of the parts of steps that wanted a graph.
+// How the parts of steps that could use a graph ran.
 struct GraphStats {
   int64_t full = 0;       // replayed whole
   int64_t piecewise = 0;  // replayed in pieces
-  int64_t eager =
-      0;  // ran eagerly though a graph was wanted: not captured yet, too large, no memory
+  // Ran eagerly although a graph was wanted: not captured yet, too large, or no memory.
+  int64_t eager = 0;
   int64_t captures = 0;
-  int64_t evictions = 0;  // captured parts that left to make room
-  int64_t bytes = 0;      // device memory that captures took and did not give back
+  int64_t evictions = 0;  // captured parts that were evicted
+  int64_t bytes = 0;      // device memory that captures took and did not return
 };
 
-// Captured parts of steps by key. A key runs eagerly the first time, which loads its kernels, is
-// captured the second time it comes and replayed from then on: capturing runs nothing, so it touches
-// no row and no cache, and a server answers from its first request on.
+// Captured parts of steps by key. A key runs eagerly the first time, which loads its kernels. It is captured the
+// second time and replayed from then on. Capturing runs nothing, so it touches no row and no cache. A server can
+// answer from its first request on.
 //
-// When the reservation is used up, the least used captured parts are evicted. A forward takes the
-// room of sampling first, since an eager forward launches hundreds of kernels and eager sampling a
-// few; sampling never takes the room of a forward. Among its own kind a key evicts only what is used
-// less than half as often, so that keys which take turns do not evict each other in every step. Uses
-// are halved every kAgeing lookups: what was busy long ago does not stay for ever.
+// When the reservation is used up, the least used captured parts are evicted. A forward evicts sampling first,
+// since an eager forward launches hundreds of kernels and eager sampling a few; sampling never evicts a forward.
+// Among its own kind a key evicts only what is used less than half as often, so that keys which alternate do not
+// evict each other in every step. Uses are halved every kAgeing lookups, so that parts used only long ago can be
+// evicted.
 //
-// Evicted graphs may still run. They are destroyed once the stream has passed the eviction; until
-// then their room is not free and the key that wants it runs eagerly.
+// Evicted graphs may still be running. They are destroyed once the stream has passed the eviction. Until then their
+// memory is not free, and the key that needs it runs eagerly.
 //
 // Owns: the graphs.
 // Thread: the runner's. All calls name the same stream.
@@ -100,7 +100,7 @@ class GraphCache {
     ++stats_.full;
   }
 
-  // Runs a forward whose attention calls stay out of the graphs. The context's sink must be free.
+  // Runs a forward whose attention calls stay out of the graphs. The context must have no sink yet.
   template <typename Body>
   void run_piecewise(Stream& stream,
                      const GraphKey& key,
@@ -132,7 +132,7 @@ class GraphCache {
     ++stats_.piecewise;
   }
 
-  // A step that wanted a graph was larger than any.
+  // A step that wanted a graph was larger than any captured size.
   void note_too_large() { ++stats_.eager; }
   [[nodiscard]] const GraphStats& stats() const { return stats_; }
 
@@ -144,12 +144,12 @@ class GraphCache {
   struct Entry {
     std::vector<std::unique_ptr<Graph>> graphs;  // empty: seen, not captured
     std::vector<Call> calls;                     // between graphs i and i + 1
-    int64_t bytes = 0;                           // what it counts in the reservation
-    int64_t uses = 0;                            // lately
+    int64_t bytes = 0;                           // bytes charged to the reservation
+    int64_t uses = 0;                            // halved every kAgeing lookups
     [[nodiscard]] bool captured() const { return !graphs.empty(); }
   };
   using Entries = std::unordered_map<GraphKey, Entry, GraphKeyHash>;
-  // Ends a piece at each attention call and begins the next behind it.
+  // Ends a piece at each attention call and begins the next piece after it.
   struct PieceRecorder final : AttentionSink {
     explicit PieceRecorder(Entry& to) : entry(to) {}
     void attention(Stream& stream, int32_t group, const AttentionCall& call) override {
@@ -160,14 +160,14 @@ class GraphCache {
     Entry& entry;
   };
 
-  // The key's entry when it is captured or may be now; null when this time must run eagerly.
+  // The key's entry if it is captured or may be captured now; null if the part must run eagerly this time.
   Entry* ready_entry(Stream& stream, const GraphKey& key);
   void note_capture(const GraphKey& key, Entry& entry, int64_t free_before);
   void age();
-  // Evicts what `key` may evict, if that makes room for `shortage` bytes.
+  // Evicts parts that `key` may evict, if that frees `shortage` bytes.
   void make_room(Stream& stream, const GraphKey& key, int64_t key_uses, int64_t shortage);
   [[nodiscard]] Entries::iterator least_used(const GraphKey& key, int64_t key_uses);
-  // Destroys what was evicted, once the stream has passed it.
+  // Destroys evicted graphs once the stream has passed them.
   void destroy_evicted();
 
   Device& device_;
@@ -175,7 +175,7 @@ class GraphCache {
   Entries entries_;
   int64_t lookups_ = 0;
   std::vector<Entry> evicted_;           // not destroyed yet
-  std::unique_ptr<Event> evicted_done_;  // recorded behind the last use of all of them
+  std::unique_ptr<Event> evicted_done_;  // recorded after the last use of all of them
   GraphStats stats_;
 };
 

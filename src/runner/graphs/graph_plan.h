@@ -11,11 +11,11 @@
 
 namespace warprow {
 
-// Which steps the user wants run from graphs (names as in vLLM's cudagraph_mode).
+// Which steps run from graphs, as set by the user (names as in vLLM's cudagraph_mode).
 enum class GraphPolicy : uint8_t {
   kNone,             // everything eager
   kPiecewise,        // every step in pieces between attention calls
-  kFull,             // whole steps wherever the attention backend can, else in pieces
+  kFull,             // whole steps wherever the attention backend supports it, else in pieces
   kFullDecodeOnly,   // whole decode steps; everything else eager
   kFullAndPiecewise  // whole decode steps; everything else in pieces
 };
@@ -24,8 +24,8 @@ Result<GraphPolicy> parse_graph_policy(std::string_view name);
 struct GraphOptions {
   GraphPolicy policy = GraphPolicy::kNone;
   std::vector<int32_t> sizes;  // token counts to capture, ascending
-  int64_t capture_bytes = 0;   // device memory that one capture takes at most, as far as is known
-  int64_t sample_bytes = 0;    // the same of a capture of sampling
+  int64_t capture_bytes = 0;   // device memory that one capture takes at most, as estimated
+  int64_t sample_bytes = 0;    // the same for a capture of sampling
   int64_t reserved_bytes = 0;  // device memory that captured graphs may take
 };
 
@@ -46,8 +46,8 @@ struct GraphChoice {
   GraphMode mode = GraphMode::kNone;
   int32_t num_toks = 0;
   int32_t num_rows = 0;
-  int32_t query_len = 0;   // kFull: tokens of every row where the graph counts on them, else 0
-  bool too_large = false;  // kNone for want of a size
+  int32_t query_len = 0;   // kFull: tokens of every row if the graph depends on it, else 0
+  bool too_large = false;  // kNone because no captured size is large enough
 };
 
 // Decides the mode of each step from the user's policy and the weakest attention backend.
@@ -69,10 +69,9 @@ class GraphPlan {
   [[nodiscard]] GraphMode mixed_mode() const { return mixed_; }
 
  private:
-  // The smallest size of at least n, 0 when none is.
+  // The smallest size >= n; 0 if there is none.
   [[nodiscard]] int32_t bucket(int32_t n) const;
-  // Rows of the smallest size, rounded up to whole rows, that holds num_rows of them; 0 when none
-  // does.
+  // Rows of the smallest size, rounded up to whole rows, that holds num_rows of them; 0 if none does.
   [[nodiscard]] int32_t decode_bucket(int32_t num_rows) const;
 
   std::vector<int32_t> sizes_;

@@ -20,7 +20,7 @@ struct StagedGroup {
   int32_t row = 0;
   int32_t first_write = 0;
   int32_t num_writes = 0;
-  int32_t first_cell = 0;  // the cells that any of them touches lie in [first_cell, end_cell)
+  int32_t first_cell = 0;  // all cells that these writes touch lie in [first_cell, end_cell)
   int32_t end_cell = 0;
 };
 
@@ -29,11 +29,10 @@ struct StagedTable {
   int32_t* cells = nullptr;
   int64_t row_stride = 0;
 };
-inline constexpr int32_t kMaxStagedTables = 24;  // rows', groups' and features'
+inline constexpr int32_t kMaxStagedTables = 24;  // of rows, groups and features
 
-// Scatters the step's staged writes; one team per group. Each cell is decided by one lane, which
-// lets the latest write win whatever order the lanes run in. Cells that no write names keep what
-// the device wrote there.
+// Scatters the step's staged writes; one team per group. One lane decides each cell, so the latest write wins in
+// any order of lanes. Cells that no write names keep what the device wrote there.
 struct ApplyStagedWrites {
   StagedTable tables[kMaxStagedTables];
   const StagedGroup* groups = nullptr;

@@ -15,11 +15,10 @@ struct DraftTokens {
   int64_t max_drafts = 0;
 };
 
-// Puts the last sampled token and the drafts behind it into input_ids, and lays out the logits: a
-// batch row with n logits has them at its last n tokens; n may be 0. Tokens of the prefill stay as
-// prefill_inputs wrote them. A draft becomes a known token too, at its position, so that the
-// rules on tokens see the drafts in front of a logit as they see outputs; post_update overwrites
-// those that are rejected. One team per batch_idx.
+// Writes the last sampled token and the drafts after it into input_ids, and lays out the logits: a batch row with n
+// logits has them at its last n tokens; n may be 0. Tokens of the prefill stay as prefill_inputs wrote them. A
+// draft also becomes a known token at its position, so that sampling rules see the drafts before a logit as
+// outputs; post_update overwrites rejected ones. One team per batch_idx.
 struct CombineTokens {
   StepRows step;
   DraftTokens drafts;
@@ -55,8 +54,8 @@ struct CombineTokens {
   }
 
  private:
-  // The row's tokens past its prefill: of these the first is the last sampled one, since all before
-  // it are computed.
+  // The row's tokens past its prefill. The first of them is the last sampled one, since all earlier tokens are
+  // computed.
   template <typename Team>
   WR_HD void put_outputs(int32_t row,
                          const RowState& state,

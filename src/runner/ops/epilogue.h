@@ -9,9 +9,8 @@
 
 namespace warprow {
 
-// Everything behind sampling, in one launch: how many tokens a row yields, its new state, its
-// results in the host's ring. One item per batch_idx, the parts one after the other. A launch over
-// more items than the step has rows does nothing for those behind.
+// Everything after sampling, in one launch: how many tokens a row yields, its new state, its results in the output
+// ring. One item per batch_idx runs the parts one after the other. Items past the step's rows do nothing.
 struct Epilogue {
   CountSampled count;
   PostUpdate update;

@@ -43,7 +43,7 @@ struct ShuffledTeam {
   }
 };
 
-// An item's body as a row whose team has nothing to share.
+// Runs an item's body as a row with a team that shares nothing.
 template <typename Op>
 struct OneLane {
   Op op;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 constexpr int32_t kLanes = 32;
-constexpr int64_t kFewRows = 64;  // up to this many a row may be a long prefill: a block for each
+// Up to this many rows get one block each: one may be a long prefill.
+constexpr int64_t kFewRows = 64;
 
 // The lanes of a warp or a block that share a row.
 struct LaneTeam {

@@ -8,10 +8,10 @@
 
 namespace warprow {
 
-// What lies behind a step's real tokens and logits, up to the padded counts: id 0, position 0, PAD
-// slot in every group, logits of no row; so a padded step writes no cache cell, reads no foreign
-// token and yields none. One item per padded token or logit; real ones are left alone. The real
-// counts come from the device, so that a recorded launch serves every step of its size.
+// Fills the tail after a step's real tokens and logits, up to the padded counts: id 0, position 0, PAD slot in
+// every group, no row for logits. So a padded step writes no cache cell, reads no token of another row and yields
+// none. One item per padded token or logit; items of real ones do nothing. The real counts come from the device, so
+// that a recorded launch serves every step of its size.
 struct PadTail {
   StepRows step;
   int32_t max_num_seqs = 0;

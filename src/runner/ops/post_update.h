@@ -10,13 +10,12 @@
 
 namespace warprow {
 
-// How many tokens each batch row yields. A row without logits, or whose prefill has not reached its
-// end, yields none. Any other yields the samples of its leading logits, up to and including the
-// first that differs from the draft behind it: a draft is accepted if the row's own ordinary sample
-// equals it, so tokens are those of a run without drafts. Nothing is yielded from a withheld logit on;
-// a row whose first one is withheld yields none and rejects all of its logits. `tokens` < 0 marks a
-// logit that no token could be drawn from; it equals no draft.
-// One item per batch_idx.
+// How many tokens each batch row yields. A row without logits, or whose prefill is not complete, yields none. Any
+// other row yields the samples of its leading logits, up to and including the first that differs from the draft
+// after it: a draft is accepted if the row's own ordinary sample equals it, so tokens are those of a run without
+// drafts. Nothing is yielded from a withheld logit on. A row whose first logit is withheld yields none and rejects
+// all of its logits. `tokens` < 0 marks a logit that no token could be drawn from; it equals no draft. One item per
+// batch_idx.
 struct CountSampled {
   StepRows step;
   const int32_t* logit_row = nullptr;       // dev i32 [max_logits]
@@ -46,9 +45,8 @@ struct CountSampled {
   }
 };
 
-// The only place that moves a request on: last token, lengths, computed count less rejections,
-// known tokens. One item per batch_idx, sequential, since a row's fields are read and written
-// here.
+// The only code that advances a request: last token, lengths, computed count less rejections, known tokens. One
+// item per batch_idx, sequential, because it reads and writes the row's fields.
 struct PostUpdate {
   StepRows step;
   const int32_t* tokens = nullptr;  // dev i32 [max_logits]  sampled

@@ -9,8 +9,8 @@
 
 namespace warprow {
 
-// input_ids of the tokens that a row's prefill knows, read in place from host memory. One team per
-// batch_idx; tokens past the prefill are combine_tokens' part.
+// input_ids of the tokens within a row's prefill, read in place from host memory. One team per batch_idx.
+// combine_tokens writes the tokens past the prefill.
 struct PrefillInputs {
   StepRows step;
   RowTokens tokens;

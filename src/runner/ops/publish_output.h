@@ -19,7 +19,7 @@ struct SampledArrays {
   float* top_logprobs = nullptr;    // f32 [max_logits, max_top]
 };
 
-// The same arrays `words` 4-byte words further.
+// The same arrays, advanced by `words` 4-byte words.
 WR_HD inline SampledArrays at_entry(const SampledArrays& arrays, int64_t words) {
   return {arrays.num_sampled + words,
           arrays.num_rejected + words,
@@ -30,8 +30,8 @@ WR_HD inline SampledArrays at_entry(const SampledArrays& arrays, int64_t words) 
           arrays.top_logprobs + words};
 }
 
-// Copies what the host will read of a step into the mapped ring: for each row its counts and the
-// tokens it yields. One item per batch_idx; logprobs only where the step has some.
+// Copies the results that the host reads into the mapped ring: for each row its counts and the tokens it yields.
+// One item per batch_idx; logprobs only if the step has some.
 struct PublishOutput {
   StepRows step;
   SampledArrays from;              // dev
@@ -59,7 +59,7 @@ struct PublishOutput {
           to.top_ids[t] = from.top_ids[t];
           to.top_logprobs[t] = from.top_logprobs[t];
           if (from.top_ids[t] < 0) {
-            break;  // nothing is behind the first unused column
+            break;  // no entries after the first unused column
           }
         }
       }
@@ -67,8 +67,7 @@ struct PublishOutput {
   }
 };
 
-// Copies the drafts of the step's rows into the mapped ring, behind whatever proposed them. One item
-// per batch_idx.
+// Copies the drafts of the step's rows into the mapped ring, after the proposer wrote them. One item per batch_idx.
 struct PublishDrafts {
   StepRows step;
   const int32_t* drafts = nullptr;  // dev i32 [max_num_seqs, max_drafts] by row

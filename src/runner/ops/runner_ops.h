@@ -11,21 +11,21 @@
 
 namespace warprow {
 
-// The runner's integer steps on the device, in the order in which a step runs them: with the parts
-// of prologue.h and epilogue.h this is the table of contents of a step around the forward. Each is
-// a functor written once for host and device; a backend only launches it, in one of two shapes:
-// for_rows (a team of lanes per index, no barrier, no exchange) or for_items (one lane per index).
+// The runner's integer steps on the device, in the order in which a step runs them. With the parts of prologue.h
+// and epilogue.h this lists all launches of a step around the forward. Each is a functor written once for host and
+// device. A backend only launches it, in one of two shapes: for_rows (a team of lanes per index, no barrier, no
+// exchange) or for_items (one lane per index).
 class RunnerOps {
  public:
   virtual ~RunnerOps() = default;
   virtual void unpack_step(Stream& stream, const UnpackStep& op, int64_t num_groups) = 0;
   virtual void prologue(Stream& stream, const Prologue& op) = 0;
   virtual void epilogue(Stream& stream, const Epilogue& op, int64_t num_rows) = 0;
-  // Behind whatever proposed the drafts of the next step; only with speculation.
+  // After the proposer of the next step's drafts; only with speculation.
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
 };
 
-// Launcher gives for_rows(stream, name, n, functor) and for_items(stream, name, n, functor).
+// Launcher has for_rows(stream, name, n, functor) and for_items(stream, name, n, functor).
 // Instantiated in exactly one file per backend.
 template <typename Launcher>
 class RunnerOpsImpl final : public RunnerOps {

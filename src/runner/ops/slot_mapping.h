@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel
-// blocks. One team per batch_idx; padding tokens are pad_tail's part.
+// slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel blocks. One
+// team per batch_idx. pad_tail writes the slots of padding tokens.
 struct SlotMapping {
   struct Group {
     BlockTableView table;

@@ -8,9 +8,9 @@
 
 namespace warprow {
 
-// Takes a step's upload out of the pinned ring, where the device reads it in place: the head goes to
-// its fixed buffer, staged writes to their tables. One team per piece of the head, then one per
-// staged group. A read of host memory costs less than a copy's start.
+// Unpacks a step's upload from the pinned ring, which the device reads in place: the head goes to its fixed buffer,
+// staged writes to their tables. One team per piece of the head, then one per staged group. Reading host memory
+// costs less than starting a copy.
 struct UnpackStep {
   static constexpr int64_t kPieceWords = 256;
 

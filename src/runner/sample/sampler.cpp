@@ -8,7 +8,7 @@
 
 namespace warprow {
 
-// The kernels' twin of SamplingParams: one staged block serves both names.
+// SampleParams mirrors SamplingParams for the kernels: one staged struct serves both types.
 static_assert(sizeof(SampleParams) == sizeof(SamplingParams));
 static_assert(offsetof(SampleParams, top_k) == offsetof(SamplingParams, top_k));
 static_assert(offsetof(SampleParams, seed) == offsetof(SamplingParams, seed));
@@ -26,7 +26,7 @@ static_assert(kFlagLogprobIds == SamplingParams::kHasLogprobIds);
 
 namespace {
 
-// Where the results of `n` draws go, `num_top` of the likeliest tokens with each.
+// Points the results of `n` draws to `to`, with the `num_top` most likely tokens of each.
 void set_results(SampleArgs& args, const SampledArrays& to, int64_t n, int32_t num_top) {
   args.sampled = make_view(to.tokens, n);
   args.logprob = make_view(to.logprob, n);
@@ -42,7 +42,7 @@ TokenHistory token_history(const RequestRows& rows) {
           sizeof(RowState) / sizeof(int32_t)};
 }
 
-// What a report on given tokens tells: processed logits are those of a draw.
+// The mode of report(): always raw, since only draws have processed logits.
 LogprobsMode raw_mode(LogprobsMode mode) {
   return is_logits(mode) ? LogprobsMode::kRawLogits : LogprobsMode::kRawLogprobs;
 }

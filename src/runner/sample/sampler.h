@@ -12,15 +12,15 @@
 
 namespace warprow {
 
-// Draws the tokens of a step from its logits. The rules and their order live in kernels/sample;
-// parameters are read through each logit's row.
+// Draws the tokens of a step from its logits. kernels/sample implements the rules and their order; parameters are
+// read through each logit's row.
 //
 // Owns: nothing; its arrays lie in the workspace arena.
 // Thread: the runner's.
 class Sampler {
  public:
   static constexpr int32_t kMaxTop = kMaxLogprobIds;  // tokens reported beside a sampled one
-  static constexpr int32_t kMaxPromptTop = 20;        // and beside one of a prompt
+  static constexpr int32_t kMaxPromptTop = 20;        // and beside a prompt token
 
   struct Sizes {
     int32_t max_num_seqs = 0;
@@ -30,8 +30,8 @@ class Sampler {
   };
   Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode);
 
-  // logits [num_logits, vocab]; rules: what any row asks for (SampleRules). Results lie in arrays()
-  // when the stream gets there.
+  // logits [num_logits, vocab]; rules: all that any row needs (SampleRules). Results are in arrays() once the
+  // stream has run it.
   void sample(Stream& stream,
               View<const float, 2> logits,
               const InputBuffers& inputs,
@@ -39,8 +39,8 @@ class Sampler {
               uint32_t rules);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
-  // Nothing is drawn: raw logprobs of `tokens` [n <= max_rows] in logits [n, vocab], each with the
-  // num_top <= kMaxPromptTop likeliest, go to the arrays of `to`, [n] and [n, kMaxPromptTop].
+  // Draws nothing. Writes raw logprobs of `tokens` [n <= max_rows] in logits [n, vocab], each with the num_top <=
+  // kMaxPromptTop most likely tokens, to the arrays of `to`, [n] and [n, kMaxPromptTop].
   void report(Stream& stream,
               View<const float, 2> logits,
               View<const int32_t, 1> tokens,
