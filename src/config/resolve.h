@@ -21,10 +21,13 @@ struct HostFacts {
 
 // EngineConfig with every wish decided. No zero is left, except max_model_len where the user left
 // it to the model (its length and the KV cache decide when the model is there) and, on a GPU,
-// kv_cache_memory_bytes (what the plan of everything else leaves decides). device is "cpu" or
+// kv_cache_memory_bytes (what the plan of everything else leaves decides). long_prefill_token_threshold
+// is 0 where there is no limit. device is "cpu" or
 // "cuda". Invariant: max_num_batched_tokens >= max_num_seqs; without chunked prefill also >=
 // max_model_len as far as known.
-struct ResolvedConfig : EngineConfig {};
+struct ResolvedConfig : EngineConfig {
+  int32_t long_prompt_len = 0;  // long_prefill_token_threshold is for prompts of more tokens alone
+};
 
 // The only place where hardware changes a setting. An error names the flags, their values and the
 // limit.

@@ -47,9 +47,6 @@ Scheduler::Scheduler(SchedulerConfig config)
   WR_CHECK_GE(config_.max_model_len, 2);
   WR_CHECK_GE(config_.max_concurrent_steps, 1);
   WR_CHECK_GE(config_.num_drafts, 0);
-  if (config_.enable_chunked_prefill && config_.long_prefill_token_threshold > 0) {
-    max_chunk_ = config_.long_prefill_token_threshold;
-  }
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   row_owner_.resize(max_rows, -1);
   finished_rows_.reserve(max_rows);
@@ -165,6 +162,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   finished_rows_.clear();
   budget_ = config_.max_num_batched_tokens;
   prefill_budget_ = max_prefill_toks();
+  long_chunk_ = max_long_chunk();
   schedule_running(out);
   // Whoever gave up blocks in this step would only take them from those who needed them.
   if (out.preempted_rows.empty()) {
@@ -193,6 +191,46 @@ int32_t Scheduler::max_prefill_toks() const {
   return num_decodes == 0 ? budget_ : static_cast<int32_t>(std::min<int64_t>(budget_, limit));
 }
 
+// Tokens of a long prefill: all of the step unless a short request wants some, which it would wait for
+// until the long one is done.
+int32_t Scheduler::max_long_chunk() const {
+  if (config_.long_prefill_token_threshold == 0 || !config_.enable_chunked_prefill ||
+      !has_short_request()) {
+    return budget_;
+  }
+  const bool is_rationed = prefill_budget_ < budget_;
+  return is_rationed ? std::min(config_.long_prefill_token_threshold, (prefill_budget_ + 1) / 2)
+                     : config_.long_prefill_token_threshold;
+}
+
+// Whether anything but long prefills runs, or can be admitted as far as known.
+bool Scheduler::has_short_request() const {
+  const auto is_short = [this](int32_t index) {
+    const LiveRequest& r = requests_[index];
+    return !is_long_prefill(r.num_known(), r.num_computed);
+  };
+  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
+    if (is_short(i)) {
+      return true;
+    }
+  }
+  const int32_t first = waiting_.front();
+  if (first < 0 || rows_.num_free() == 0 || was_refused(requests_[first])) {
+    return false;
+  }
+  for (int32_t i = first; i >= 0; i = requests_[i].next) {
+    if (is_short(i)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Scheduler::is_long_prefill(int32_t num_known, int32_t num_computed) const {
+  return num_known > config_.long_prompt_len &&
+         num_known - num_computed > config_.long_prefill_token_threshold;
+}
+
 void Scheduler::schedule_running(SchedulerOutput& out) {
   for (int32_t index = running_.front(); index >= 0 && budget_ > 0;) {
     index = advance_running(index, out);
@@ -207,7 +245,9 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
     return r.next;  // the outputs in flight certainly end it, or it waits for its mask
   }
   const bool is_prefill = r.num_computed < r.prefill_len;
-  const int32_t room = std::min({is_prefill ? prefill_budget_ : budget_, budget_, max_chunk_});
+  const bool is_long = is_prefill && is_long_prefill(r.num_known(), r.num_computed);
+  const int32_t room = std::min(
+      {is_prefill ? prefill_budget_ : budget_, budget_, is_long ? long_chunk_ : budget_});
   int32_t n = std::min(r.num_known() + r.most_pending - r.num_computed, room);
   if (n == 0) {
     return r.next;
@@ -246,7 +286,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (r.least_pending > 0) {
     return false;  // preempted with outputs in flight: its prefill is not known yet
   }
-  if (r.arrival == refused_arrival_ && kv_.num_changes() == refused_at_) {
+  if (was_refused(r)) {
     return false;
   }
   // At least one token is computed anew: its logits are wanted.
@@ -258,7 +298,8 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
     return false;
   }
-  const int32_t n = std::min({rest, max_chunk_, budget_, prefill_budget_});
+  const int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
+  const int32_t n = std::min({rest, chunk, budget_, prefill_budget_});
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();
@@ -269,6 +310,10 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   budget_ -= n;
   prefill_budget_ -= n;
   return true;
+}
+
+bool Scheduler::was_refused(const LiveRequest& request) const {
+  return request.arrival == refused_arrival_ && kv_.num_changes() == refused_at_;
 }
 
 void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) {
