@@ -8,7 +8,7 @@ namespace warprow {
 
 // The engine's settings as the user wishes them. Names follow vLLM's flags. 0 means "decide" where
 // a line says so; resolve() (config/resolve.h) turns wishes into facts.
-inline constexpr int32_t kNoPrefillLimit = 1 << 24;     // of prefill_toks_per_decode
+inline constexpr int32_t kNoPrefillLimit = 1 << 24;   // of prefill_toks_per_decode
 inline constexpr int32_t kAutoPrefillThreshold = -1;  // of long_prefill_token_threshold
 
 struct EngineConfig {
@@ -26,8 +26,8 @@ struct EngineConfig {
   std::string scheduling_policy = "fcfs";  // fcfs | priority
   // Tokens that a long prefill gets in a step beside others; 0: all that are left.
   int32_t long_prefill_token_threshold = kAutoPrefillThreshold;
-  int32_t block_size = 16;              // tokens in a KV block, a multiple of 16
-  int32_t kernel_block_size = 0;        // 0: block_size; else a divisor of it, a multiple of 16
+  int32_t block_size = 16;        // tokens in a KV block, a multiple of 16
+  int32_t kernel_block_size = 0;  // 0: block_size; else a divisor of it, a multiple of 16
   // 0: min(2 GiB, a quarter of the memory) on a CPU; on a GPU what its share leaves
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take

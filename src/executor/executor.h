@@ -26,11 +26,11 @@ struct ModelFacts {
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
   TokenPages token_pages;
-  int32_t prefill_toks_per_decode = 0;  // SchedulerConfig's; what suits the device
+  int32_t prefill_toks_per_decode = 0;       // SchedulerConfig's; what suits the device
   int32_t long_prefill_token_threshold = 0;  // SchedulerConfig's, as is the next
   int32_t long_prompt_len = 0;
-  bool has_hidden_states = false;       // requests may ask for them
-  int32_t max_drafts = 0;  // that rows propose for themselves; SchedulerConfig's num_drafts
+  bool has_hidden_states = false;  // requests may ask for them
+  int32_t max_drafts = 0;          // that rows propose for themselves; SchedulerConfig's num_drafts
 };
 
 // Counters of the execution layer since start.

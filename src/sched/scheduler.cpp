@@ -192,25 +192,24 @@ int32_t Scheduler::max_prefill_toks() const {
 }
 
 // Tokens of a long prefill: all of the step unless a short request wants some, which it would wait for
-// until the long one is done.
+// until the long one is done. Of the few prompt tokens beside rows that decode it leaves half to other prompts.
 int32_t Scheduler::max_long_chunk() const {
   if (config_.long_prefill_token_threshold == 0 || !config_.enable_chunked_prefill ||
-      !has_short_request()) {
+      !has_short_request(/*prompts_only=*/false)) {
     return budget_;
   }
-  const bool is_rationed = prefill_budget_ < budget_;
-  return is_rationed ? std::min(config_.long_prefill_token_threshold, (prefill_budget_ + 1) / 2)
-                     : config_.long_prefill_token_threshold;
+  const bool shares_ration = prefill_budget_ < budget_ && has_short_request(/*prompts_only=*/true);
+  return shares_ration ? std::min(config_.long_prefill_token_threshold, (prefill_budget_ + 1) / 2)
+                       : config_.long_prefill_token_threshold;
 }
 
-// Whether anything but long prefills runs, or can be admitted as far as known.
-bool Scheduler::has_short_request() const {
-  const auto is_short = [this](int32_t index) {
-    const LiveRequest& r = requests_[index];
-    return !is_long_prefill(r.num_known(), r.num_computed);
-  };
+// Whether anything but long prefills runs, or can be admitted as far as known. prompts_only: and has
+// prompt tokens left.
+bool Scheduler::has_short_request(bool prompts_only) const {
   for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
-    if (is_short(i)) {
+    const LiveRequest& r = requests_[i];
+    if (!is_long_prefill(r.num_known(), r.num_computed) &&
+        (!prompts_only || r.num_computed < r.prefill_len)) {
       return true;
     }
   }
@@ -219,7 +218,7 @@ bool Scheduler::has_short_request() const {
     return false;
   }
   for (int32_t i = first; i >= 0; i = requests_[i].next) {
-    if (is_short(i)) {
+    if (!is_long_prefill(requests_[i].num_known(), 0)) {
       return true;
     }
   }
@@ -246,8 +245,8 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   }
   const bool is_prefill = r.num_computed < r.prefill_len;
   const bool is_long = is_prefill && is_long_prefill(r.num_known(), r.num_computed);
-  const int32_t room = std::min(
-      {is_prefill ? prefill_budget_ : budget_, budget_, is_long ? long_chunk_ : budget_});
+  const int32_t room =
+      std::min({is_prefill ? prefill_budget_ : budget_, budget_, is_long ? long_chunk_ : budget_});
   int32_t n = std::min(r.num_known() + r.most_pending - r.num_computed, room);
   if (n == 0) {
     return r.next;

@@ -167,7 +167,7 @@ class Scheduler {
 
   [[nodiscard]] int32_t max_prefill_toks() const;
   [[nodiscard]] int32_t max_long_chunk() const;
-  [[nodiscard]] bool has_short_request() const;
+  [[nodiscard]] bool has_short_request(bool prompts_only) const;
   [[nodiscard]] bool is_long_prefill(int32_t num_known, int32_t num_computed) const;
   [[nodiscard]] bool was_refused(const LiveRequest& request) const;
   void schedule_running(SchedulerOutput& out);

@@ -394,8 +394,9 @@ TEST(Validate, APriorityNeedsThePolicy) {
   const Result<ValidRequest> refused = validate_request(request, {5}, fcfs);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(refused.error().message,
-            "priority: -5 must be 0, since the engine was started without --scheduling-policy priority");
+  EXPECT_EQ(
+      refused.error().message,
+      "priority: -5 must be 0, since the engine was started without --scheduling-policy priority");
   EXPECT_EQ(value_or_throw(validate_request(request, {5}, limits())).fields().priority, -5);
   request.priority = 0;
   EXPECT_TRUE(validate_request(request, {5}, fcfs));

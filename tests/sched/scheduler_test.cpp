@@ -422,12 +422,16 @@ TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   bench.add(3, tokens_from(2000, 5));
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {8, 0}, {5, 0}}));
+  // Rows that decode want none of it.
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 5}, {16, 8}, {1, 5}}));
 }
 
 TEST(Scheduler, TheUrgentAreAdmittedFirst) {
   for (const bool by_priority : {true, false}) {
     SchedulerConfig config = small_config();
-    config.policy = by_priority ? SchedulerConfig::Policy::kPriority : SchedulerConfig::Policy::kFcfs;
+    config.policy =
+        by_priority ? SchedulerConfig::Policy::kPriority : SchedulerConfig::Policy::kFcfs;
     config.max_num_seqs = 1;
     Bench bench(config);
     bench.add(1, tokens_from(0, 4), 1, /*priority=*/9);

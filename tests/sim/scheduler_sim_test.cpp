@@ -298,7 +298,7 @@ class Simulation {
   std::map<RowId, int32_t> prefill_lens_;
   int32_t num_cut_ = 0;    // steps with a long prefill beside others
   int32_t num_whole_ = 0;  // and with one that got more than its share
-  int32_t num_idle_ = 0;  // times in turn that nothing could advance
+  int32_t num_idle_ = 0;   // times in turn that nothing could advance
 };
 
 class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
@@ -336,8 +336,7 @@ INSTANTIATE_TEST_SUITE_P(
         SimCase{.name = "Async", .model = one_group()},
         SimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
         SimCase{.name = "Priority", .model = one_group(), .policy = kPriority},
-        SimCase{
-            .name = "LongPrefills", .model = one_group(), .long_prefill_token_threshold = 5},
+        SimCase{.name = "LongPrefills", .model = one_group(), .long_prefill_token_threshold = 5},
         SimCase{.name = "LongPromptsPriority",
                 .model = hybrid(),
                 .max_concurrent_steps = 3,
