@@ -410,6 +410,22 @@ TEST(Scheduler, TheThresholdIsNotForWhoHasNoRow) {
   EXPECT_EQ(bench.plan(), (Plan{{64, 64}}));
 }
 
+TEST(Scheduler, TheThresholdIsNotForWhoHasNoBlocks) {
+  SchedulerConfig config = small_config(/*num_blocks=*/14);
+  config.enable_prefix_caching = false;
+  config.long_prefill_token_threshold = 10;
+  config.long_prompt_len = 150;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 200), 1);
+  bench.run_step();
+  bench.run_step();
+  bench.add(2, tokens_from(1000, 100), 1);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 128}}));  // room for a request that finds too few blocks
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{62, 138}}));
+}
+
 // Of the few prompt tokens that rows which decode allow, a long prompt leaves half.
 TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   SchedulerConfig config = small_config();

@@ -345,7 +345,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .over_the_wire = true,
                 .num_drafts = 2,
                 .long_prefill_token_threshold = 4,
-                .long_prompt_len = 30},
+                .long_prompt_len = 12},
         SimCase{.name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
         SimCase{.name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
         SimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},
