@@ -167,6 +167,7 @@ Result<ExitCode> run_bench_step(const Arguments& arguments) {
   }
   EngineConfig config = frame.config();
   config.prefill_toks_per_decode = kNoPrefillLimit;  // rows that begin early would run far ahead
+  config.long_prefill_token_threshold = 0;
   const Result<StepRecord> record = measure(config, flags);
   if (!record) {
     return tl::unexpected(record.error());

@@ -34,7 +34,7 @@ std::string help_of(const Field& field) {
   if (value.empty()) {
     return field.help;
   }
-  return fmt::format("{} [{}]", field.help, field.zero_decides && value == "0" ? "auto" : value);
+  return fmt::format("{} [{}]", field.help, field.auto_value && value == "0" ? "auto" : value);
 }
 
 // A mistyped variable would otherwise just do nothing. Not an error: a variable may be for another

@@ -34,7 +34,8 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (!server) {
     return tl::unexpected(server.error());
   }
-  if (options.api.dev_endpoints && options.api.api_keys.empty() && !(*server)->is_local()) {
+  if (options.api.dev_endpoints && options.api.api_keys.empty() && options.api.key_files.empty() &&
+      !(*server)->is_local()) {
     return fail(
         ErrorCode::kInvalidArgument,
         "--server-dev-mode needs --api-key, or a server that this machine alone can reach (--host "

@@ -2,11 +2,11 @@
 #include "cli/serve_options.h"
 
 #include "config/parse_size.h"
+#include "server/api_keys.h"
 #include "server/http/host_rule.h"
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -64,45 +64,6 @@ class Adder {
  private:
   FlagSet& flags_;
 };
-
-// A key that no header can carry would lock everybody out, and an empty one nobody.
-Result<void> check_key(const char* flag, const std::string& key) {
-  const bool is_plain =
-      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; });
-  if (key.empty() || !is_plain) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--{}: {}",
-                    flag,
-                    key.empty() ? "the key is empty"
-                                : "a key must consist of visible ASCII characters without spaces"));
-  }
-  return {};
-}
-
-// One key a line; empty lines and those that begin with # are none.
-Result<void> read_key_file(const std::string& path, std::vector<std::string>& keys) {
-  std::ifstream file(path);
-  if (!file) {
-    return fail(ErrorCode::kNotFound, fmt::format("--api-key-file: cannot read {}", path));
-  }
-  const size_t before = keys.size();
-  for (std::string line; std::getline(file, line);) {
-    if (!line.empty() && line.back() == '\r') {
-      line.pop_back();
-    }
-    if (!line.empty() && line.front() != '#') {
-      if (Result<void> good = check_key("api-key-file", line); !good) {
-        return good;
-      }
-      keys.push_back(line);
-    }
-  }
-  if (keys.size() == before) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("--api-key-file: no key in {}", path));
-  }
-  return {};
-}
 
 // One text, or a JSON list of them, as vLLM takes origins.
 Result<void> read_texts(const char* flag,
@@ -203,7 +164,8 @@ void add_address_flags(Adder& add, ServeOptions& options) {
 void add_tls_flags(Adder& add, TlsServerOptions& tls) {
   add.text("ssl-certfile",
            "PATH",
-           "PEM file with the server's certificate and what it rests on: HTTPS instead of HTTP",
+           "PEM file with the server's certificate and what it rests on: HTTPS instead of HTTP; "
+           "read again, as the other files, when it changes and on SIGHUP",
            tls.certificate_file);
   add.text("ssl-keyfile", "PATH", "PEM file with its key [in --ssl-certfile]", tls.key_file);
   add.text("ssl-keyfile-password", "TEXT", "of an encrypted key", tls.key_password);
@@ -302,10 +264,13 @@ void add_api_flags(Adder& add, ServeOptions& options) {
         return check_key("api-key", text).map([&] { api.api_keys.push_back(text); });
       },
       true);
-  add.value(
-      "api-key-file", "PATH", "file with such keys, one a line", [&api](const std::string& text) {
-        return read_key_file(text, api.api_keys);
-      });
+  add.value("api-key-file",
+            "PATH",
+            "file with such keys, one a line; read again when it changes",
+            [&api](const std::string& text) {
+              return read_key_file(text).map(
+                  [&](KeyFile file) { api.key_files.push_back(std::move(file)); });
+            });
   add.value(
       "served-model-name",
       "NAME",

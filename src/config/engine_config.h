@@ -8,7 +8,8 @@ namespace warprow {
 
 // The engine's settings as the user gives them. Names follow vLLM's flags. 0 means "decide" where
 // a line says so; resolve() (config/resolve.h) decides the rest.
-inline constexpr int32_t kNoPrefillLimit = 1 << 24;  // a value of prefill_toks_per_decode
+inline constexpr int32_t kNoPrefillLimit = 1 << 24;   // a value of prefill_toks_per_decode
+inline constexpr int32_t kAutoPrefillThreshold = -1;  // a value of long_prefill_token_threshold
 
 struct EngineConfig {
   std::string model;                    // file, directory, alias or org/name
@@ -22,8 +23,11 @@ struct EngineConfig {
   int32_t max_num_seqs = 0;             // 0: 64 on a CPU, 1024 on a GPU
   int32_t max_num_batched_tokens = 0;   // 0: 512 on a CPU, 8192 on a GPU
   int32_t prefill_toks_per_decode = 0;  // 0: 2 on a CPU, no limit on a GPU
-  int32_t block_size = 16;              // tokens in a KV block, a multiple of 16
-  int32_t kernel_block_size = 0;        // 0: block_size; else a divisor of it, a multiple of 16
+  std::string scheduling_policy = "fcfs";  // fcfs | priority
+  // Tokens that a long prefill gets in a step beside others; 0: all that are left.
+  int32_t long_prefill_token_threshold = kAutoPrefillThreshold;
+  int32_t block_size = 16;        // tokens in a KV block, a multiple of 16
+  int32_t kernel_block_size = 0;  // 0: block_size; else a divisor of it, a multiple of 16
   // 0: min(2 GiB, a quarter of the memory) on a CPU; on a GPU what its share leaves
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take

@@ -42,7 +42,7 @@ constexpr Field kFields[] = {
              "cache holds",
      .common = true,
      .max = kMaxTokens,
-     .zero_decides = true},
+     .auto_value = 0},
     {.name = "device",
      .member = &EngineConfig::device,
      .group = "Device",
@@ -55,7 +55,7 @@ constexpr Field kFields[] = {
      .help = "CPU threads; auto: the cores this process may use",
      .common = true,
      .max = 1024,
-     .zero_decides = true},
+     .auto_value = 0},
     {.name = "pin-threads",
      .member = &EngineConfig::pin_threads,
      .group = "Device",
@@ -68,7 +68,7 @@ constexpr Field kFields[] = {
      .common = true,
      .is_bytes = true,
      .max = int64_t{1} << 50,
-     .zero_decides = true},
+     .auto_value = 0},
     {.name = "gpu-memory-utilization",
      .member = &EngineConfig::gpu_memory_utilization,
      .group = "KV cache",
@@ -89,7 +89,7 @@ constexpr Field kFields[] = {
      .min = 16,
      .max = 1024,
      .multiple_of = 16,
-     .zero_decides = true},
+     .auto_value = 0},
     {.name = "kv-cache-layout",
      .member = &EngineConfig::kv_cache_layout,
      .group = "KV cache",
@@ -105,20 +105,33 @@ constexpr Field kFields[] = {
      .help = "requests that run at once; auto: 64, on a GPU 1024",
      .common = true,
      .max = 65536,
-     .zero_decides = true},
+     .auto_value = 0},
     {.name = "max-num-batched-tokens",
      .member = &EngineConfig::max_num_batched_tokens,
      .group = "Scheduler",
      .help = "tokens in one step; auto: 512, on a GPU 8192",
      .max = kMaxTokens,
-     .zero_decides = true},
+     .auto_value = 0},
     {.name = "prefill-toks-per-decode",
      .member = &EngineConfig::prefill_toks_per_decode,
      .group = "Scheduler",
      .help = "prompt tokens in a step for each row that decodes in it, so that prompts do not hold "
              "running streams up; auto: 2, on a GPU no limit",
      .max = kMaxTokens,
-     .zero_decides = true},
+     .auto_value = 0},
+    {.name = "scheduling-policy",
+     .member = &EngineConfig::scheduling_policy,
+     .group = "Scheduler",
+     .help = "who waits and who gives way: fcfs: the later request; priority: that of higher "
+             "`priority`, then the later",
+     .choices = "fcfs|priority"},
+    {.name = "long-prefill-token-threshold",
+     .member = &EngineConfig::long_prefill_token_threshold,
+     .group = "Scheduler",
+     .help = "a prompt with more tokens left gets this many in a step while another request waits "
+             "or runs; 0: no limit; auto: an eighth of a step, for prompts of more than 8 steps",
+     .max = kMaxTokens,
+     .auto_value = kAutoPrefillThreshold},
     {.name = "enable-chunked-prefill",
      .member = &EngineConfig::enable_chunked_prefill,
      .group = "Scheduler",
@@ -222,11 +235,11 @@ Result<double> parse_share(std::string_view text) {
 }
 
 Result<int64_t> parse_number(const Field& field, int64_t type_max, std::string_view text) {
-  if (field.zero_decides && text == "auto") {
-    return 0;
+  if (field.auto_value && text == "auto") {
+    return *field.auto_value;
   }
   Result<int64_t> value = parse_size(text);
-  if (!value || (field.zero_decides && *value == 0)) {
+  if (!value || (field.auto_value == 0 && *value == 0)) {
     return value;
   }
   const int64_t max = std::min(field.max, type_max);
@@ -315,7 +328,16 @@ Result<void> set_field(EngineConfig& config,
       field.member);
 }
 
+bool is_only_auto(const EngineConfig& config, const Field& field) {
+  const auto* member = std::get_if<int32_t EngineConfig::*>(&field.member);
+  return member != nullptr && field.auto_value.value_or(0) != 0 &&
+         config.*(*member) == *field.auto_value;
+}
+
 std::string field_text(const EngineConfig& config, const Field& field) {
+  if (is_only_auto(config, field)) {
+    return "auto";
+  }
   return std::visit([&](auto member) { return fmt::format("{}", config.*member); }, field.member);
 }
 

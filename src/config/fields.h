@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,8 +37,9 @@ struct Field {
   int64_t min = 0;           // limits of a number, both allowed
   int64_t max = std::numeric_limits<int64_t>::max();
   int64_t multiple_of = 1;
-  bool zero_decides =
-      false;  // 0, also written `auto`, leaves the value to resolve(); always allowed
+  // What `auto` is stored as, which leaves the value to resolve(). A 0 may also be written `0`; any
+  // other number can be written `auto` alone.
+  std::optional<int32_t> auto_value = std::nullopt;
 };
 
 // Visits the settings in the order in which --help and --print-config show them.
@@ -60,5 +62,7 @@ Result<void> set_field(EngineConfig& config,
 
 // The value as set_field would read it: "16", "true", "auto".
 std::string field_text(const EngineConfig& config, const Field& field);
+// Whether the value is left to resolve() and can be written `auto` alone.
+bool is_only_auto(const EngineConfig& config, const Field& field);
 
 }  // namespace warprow

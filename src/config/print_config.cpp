@@ -15,6 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json field_json(const EngineConfig& config, const Field& field) {
+  if (is_only_auto(config, field)) {
+    return field_text(config, field);
+  }
   return std::visit([&](auto member) { return Json(config.*member); }, field.member);
 }
 

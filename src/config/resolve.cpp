@@ -10,6 +10,10 @@ namespace {
 
 // With 16 rows, two more prompt tokens per row make a step take less than twice as long.
 constexpr int32_t kCpuPrefillToksPerDecode = 2;
+// A prompt of a few steps is over soon, and a share of it in each step would only make it and its
+// like slower. In an eighth of a step the matrices of a model are still computed at full speed.
+constexpr int32_t kLongPromptSteps = 8;
+constexpr int32_t kLongPrefillShare = 8;
 constexpr int32_t kCpuSeqs = 64;
 constexpr int32_t kCpuBatchedTokens = 512;
 constexpr int64_t kCpuKvBytes = int64_t{2} << 30;
@@ -44,6 +48,14 @@ void decide_batch(ResolvedConfig& config, const HostFacts& host) {
       config.max_num_batched_tokens =
           std::max(config.max_num_batched_tokens, known_max_len(config, host));
     }
+  }
+}
+
+void decide_long_prefills(ResolvedConfig& config) {
+  if (config.long_prefill_token_threshold == kAutoPrefillThreshold) {
+    config.long_prefill_token_threshold =
+        std::max(1, config.max_num_batched_tokens / kLongPrefillShare);
+    config.long_prompt_len = kLongPromptSteps * config.max_num_batched_tokens;
   }
 }
 
@@ -119,6 +131,7 @@ Result<ResolvedConfig> resolve(const EngineConfig& config, const HostFacts& host
     config.kv_cache_memory_bytes = std::min(kCpuKvBytes, host.usable_memory_bytes / 4);
   }
   decide_batch(config, host);
+  decide_long_prefills(config);
   if (config.cudagraph_mode == "auto") {
     config.cudagraph_mode = config.device == "cuda" ? "full_and_piecewise" : "none";
   }

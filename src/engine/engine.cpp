@@ -23,12 +23,15 @@ namespace {
 
 constexpr const char* kStopped = "the engine has stopped";
 
-RequestLimits request_limits(const ModelFacts& facts, const TextModel& text) {
+RequestLimits request_limits(const EngineConfig& config,
+                             const ModelFacts& facts,
+                             const TextModel& text) {
   RequestLimits limits;
   limits.vocab_size = facts.vocab_size;
   limits.max_model_len = facts.max_model_len;
   limits.eos_token_ids = text.eos;
   limits.has_hidden_states = facts.has_hidden_states;
+  limits.has_priorities = config.scheduling_policy == "priority";
   limits.defaults.temperature = text.sampling.temperature;
   limits.defaults.top_p = text.sampling.top_p;
   limits.defaults.min_p = text.sampling.min_p;
@@ -58,7 +61,7 @@ class EngineImpl final : public Engine {
         text_(std::move(text)),
         executor_(std::move(executor)),
         facts_(executor_->model_facts()),
-        limits_(request_limits(facts_, *text_)),
+        limits_(request_limits(config, facts_, *text_)),
         grammars_(*text_),
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
         loop_(config, *executor_, inbox_, outputs_),

@@ -25,6 +25,10 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.enable_chunked_prefill = config.enable_chunked_prefill;
   result.prefill_toks_per_decode =
       facts.prefill_toks_per_decode < kNoPrefillLimit ? facts.prefill_toks_per_decode : 0;
+  result.policy = config.scheduling_policy == "priority" ? SchedulerConfig::Policy::kPriority
+                                                         : SchedulerConfig::Policy::kFcfs;
+  result.long_prefill_token_threshold = facts.long_prefill_token_threshold;
+  result.long_prompt_len = facts.long_prompt_len;
   result.num_drafts = facts.max_drafts;
   result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
   result.kv = facts.kv;

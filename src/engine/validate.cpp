@@ -75,6 +75,7 @@ class Checker {
   int32_t check_num_choices(bool greedy);
   void check_min_tokens(RequestFields& fields);
   uint32_t check_hidden_states(HiddenStatesWish wish);
+  void check_priority(int32_t priority);
   TokenLists check_token_lists(std::vector<std::vector<TokenId>> bad_words);
 
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
@@ -394,6 +395,15 @@ uint32_t Checker::check_hidden_states(HiddenStatesWish wish) {
              : SamplingParams::kOutputHidden;
 }
 
+void Checker::check_priority(int32_t priority) {
+  if (priority != 0 && !limits_.has_priorities) {
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("priority: {} must be 0, since the engine was started without "
+                       "--scheduling-policy priority",
+                       priority));
+  }
+}
+
 // 0 means no salt, so a salt that happens to hash to 0 becomes 1.
 uint64_t hash_salt(std::string_view salt) {
   if (salt.empty()) {
@@ -425,6 +435,7 @@ Result<RequestFields> checked_fields(const GenerationRequest& request,
   checker.check_min_tokens(fields);
   const TokenLists lists = checker.check_token_lists(std::move(bad_words));
   fields.params.flags |= checker.check_hidden_states(request.hidden_states);
+  checker.check_priority(request.priority);
   if (checker.error()) {
     return tl::unexpected<Error>(*checker.error());
   }

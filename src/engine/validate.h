@@ -54,6 +54,7 @@ struct RequestLimits {
   int32_t max_model_len = 0;
   std::vector<TokenId> eos_token_ids;
   bool has_hidden_states = false;  // of ModelFacts
+  bool has_priorities = false;     // --scheduling-policy priority
   SamplingOptions defaults;  // the model's generation config; fills what the client left unset
 };
 

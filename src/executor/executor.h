@@ -26,8 +26,10 @@ struct ModelFacts {
   int32_t max_num_batched_tokens = 0;
   KvCacheSpec kv;
   TokenPages token_pages;
-  int32_t prefill_toks_per_decode = 0;  // as in SchedulerConfig; chosen for the device
-  bool has_hidden_states = false;       // requests may ask for them
+  int32_t prefill_toks_per_decode = 0;       // as in SchedulerConfig; chosen for the device
+  int32_t long_prefill_token_threshold = 0;  // as in SchedulerConfig
+  int32_t long_prompt_len = 0;               // as in SchedulerConfig
+  bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
 };
 

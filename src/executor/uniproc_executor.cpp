@@ -33,6 +33,8 @@ class UniprocExecutor final : public Executor {
               mine.kv_cache,
               mine.runner.token_pages,
               mine.config.prefill_toks_per_decode,
+              mine.config.long_prefill_token_threshold,
+              mine.config.long_prompt_len,
               mine.config.enable_hidden_states,
               mine.runner.max_drafts};
     allocations_before_ = counted_allocations();

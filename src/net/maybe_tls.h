@@ -23,7 +23,7 @@ class MaybeTls {
   using executor_type = typename Next::executor_type;
   using error_code = boost::system::error_code;
 
-  // context: of TLS, must outlive the stream; nullptr: none. next: what makes the stream below.
+  // context: of TLS, of which OpenSSL keeps what the stream needs; nullptr: none. next: what makes the stream below.
   template <typename... Arguments>
   explicit MaybeTls(boost::asio::ssl::context* context, Arguments&&... next)
       : next_(std::forward<Arguments>(next)...) {

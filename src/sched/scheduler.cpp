@@ -41,9 +41,6 @@ Scheduler::Scheduler(SchedulerConfig config)
   WR_CHECK_GE(config_.max_model_len, 2);
   WR_CHECK_GE(config_.max_concurrent_steps, 1);
   WR_CHECK_GE(config_.num_drafts, 0);
-  if (config_.enable_chunked_prefill && config_.long_prefill_token_threshold > 0) {
-    max_chunk_ = config_.long_prefill_token_threshold;
-  }
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   row_owner_.resize(max_rows, -1);
   finished_rows_.reserve(max_rows);
@@ -159,6 +156,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   finished_rows_.clear();
   budget_ = config_.max_num_batched_tokens;
   prefill_budget_ = max_prefill_toks();
+  long_chunk_ = max_long_chunk();
   schedule_running(out);
   // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
@@ -187,6 +185,45 @@ int32_t Scheduler::max_prefill_toks() const {
   return num_decodes == 0 ? budget_ : static_cast<int32_t>(std::min<int64_t>(budget_, limit));
 }
 
+// Tokens of a long prefill: all of the step unless a short request wants some, which it would wait for
+// until the long one is done. Of the few prompt tokens beside rows that decode it leaves half to other prompts.
+int32_t Scheduler::max_long_chunk() const {
+  if (config_.long_prefill_token_threshold == 0 || !config_.enable_chunked_prefill ||
+      !has_short_request(/*prompts_only=*/false)) {
+    return budget_;
+  }
+  const bool shares_ration = prefill_budget_ < budget_ && has_short_request(/*prompts_only=*/true);
+  return shares_ration ? std::min(config_.long_prefill_token_threshold, (prefill_budget_ + 1) / 2)
+                       : config_.long_prefill_token_threshold;
+}
+
+// Whether anything but long prefills runs, or can be admitted as far as known. prompts_only: and has
+// prompt tokens left.
+bool Scheduler::has_short_request(bool prompts_only) const {
+  for (int32_t i = running_.front(); i >= 0; i = requests_[i].next) {
+    const LiveRequest& r = requests_[i];
+    if (!is_long_prefill(r.num_known(), r.num_computed) &&
+        (!prompts_only || r.num_computed < r.prefill_len)) {
+      return true;
+    }
+  }
+  const int32_t first = waiting_.front();
+  if (first < 0 || rows_.num_free() == 0 || was_refused(requests_[first])) {
+    return false;
+  }
+  for (int32_t i = first; i >= 0; i = requests_[i].next) {
+    if (!is_long_prefill(requests_[i].num_known(), 0)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Scheduler::is_long_prefill(int32_t num_known, int32_t num_computed) const {
+  return num_known > config_.long_prompt_len &&
+         num_known - num_computed > config_.long_prefill_token_threshold;
+}
+
 void Scheduler::schedule_running(SchedulerOutput& out) {
   for (int32_t index = running_.front(); index >= 0 && budget_ > 0;) {
     index = advance_running(index, out);
@@ -201,7 +238,9 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
     return r.next;  // it certainly ends with the outputs in flight, or is held for its mask
   }
   const bool is_prefill = r.num_computed < r.prefill_len;
-  const int32_t room = std::min({is_prefill ? prefill_budget_ : budget_, budget_, max_chunk_});
+  const bool is_long = is_prefill && is_long_prefill(r.num_known(), r.num_computed);
+  const int32_t room =
+      std::min({is_prefill ? prefill_budget_ : budget_, budget_, is_long ? long_chunk_ : budget_});
   int32_t n = std::min(r.num_known() + r.most_pending - r.num_computed, room);
   if (n == 0) {
     return r.next;
@@ -240,7 +279,7 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (r.least_pending > 0) {
     return false;  // preempted with outputs in flight: its prefill is not known yet
   }
-  if (r.arrival == refused_arrival_ && kv_.num_changes() == refused_at_) {
+  if (was_refused(r)) {
     return false;
   }
   // Compute at least the last known token: its logits are needed.
@@ -252,7 +291,8 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
     return false;
   }
-  const int32_t n = std::min({rest, max_chunk_, budget_, prefill_budget_});
+  const int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
+  const int32_t n = std::min({rest, chunk, budget_, prefill_budget_});
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();
@@ -263,6 +303,10 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   budget_ -= n;
   prefill_budget_ -= n;
   return true;
+}
+
+bool Scheduler::was_refused(const LiveRequest& request) const {
+  return request.arrival == refused_arrival_ && kv_.num_changes() == refused_at_;
 }
 
 void Scheduler::enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out) {

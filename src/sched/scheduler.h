@@ -12,7 +12,6 @@
 #include "wire/scheduler_output.h"
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 namespace warprow {
@@ -28,8 +27,10 @@ struct SchedulerConfig {
   Policy policy = Policy::kFcfs;
   int32_t max_concurrent_steps = 1;  // 2 when async
   int32_t num_drafts = 0;            // draft tokens that a step verifies for each decoding row
-  // The most tokens that a row gets in a step under chunked prefill; 0: no limit.
+  // Under chunked prefill: the most tokens of a step for a row with more prompt tokens left, in a step in which a
+  // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
   int32_t long_prefill_token_threshold = 0;
+  int32_t long_prompt_len = 0;
   // While rows decode, a step computes at most this many prompt tokens for each of them, but at least
   // kMinMixedPrefill, so that a new request's prompt does not delay running streams for long; 0: no limit.
   int32_t prefill_toks_per_decode = 0;
@@ -162,6 +163,10 @@ class Scheduler {
   };
 
   [[nodiscard]] int32_t max_prefill_toks() const;
+  [[nodiscard]] int32_t max_long_chunk() const;
+  [[nodiscard]] bool has_short_request(bool prompts_only) const;
+  [[nodiscard]] bool is_long_prefill(int32_t num_known, int32_t num_computed) const;
+  [[nodiscard]] bool was_refused(const LiveRequest& request) const;
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   bool admit_next(SchedulerOutput& out);
@@ -200,9 +205,9 @@ class Scheduler {
   uint64_t next_arrival_ = 1;
   int64_t next_step_ = 1;
   int32_t num_in_flight_ = 0;
-  int32_t max_chunk_ = std::numeric_limits<int32_t>::max();  // most tokens of one row in a step
   int32_t budget_ = 0;          // tokens left in the step being planned
   int32_t prefill_budget_ = 0;  // of these, tokens that may be prefill
+  int32_t long_chunk_ = 0;      // the most tokens of a long prefill in this step
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.
   uint64_t refused_arrival_ = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "server/api_keys.h"
 #include "server/chat/tool_parser.h"
 #include "server/generation.h"
 #include "server/generation_body.h"
@@ -24,7 +25,8 @@ namespace warprow {
 
 struct ApiOptions {
   std::vector<std::string> model_names;  // one or more; answers bear the first
-  std::vector<std::string> api_keys;     // any of them opens all paths; none: they are open
+  std::vector<std::string> api_keys;     // any of them opens all paths
+  std::vector<KeyFile> key_files;        // with more of them; no keys at all: the paths are open
   bool metrics_without_key = false;
   std::string version;
   bool strict = false;         // fields that are not known are refused, not ignored
@@ -58,7 +60,8 @@ class Api {
   // The path as one of ours, or "other".
   [[nodiscard]] static std::string known_path(const std::string& path);
 
-  [[nodiscard]] bool needs_key() const { return !options_.api_keys.empty(); }
+  [[nodiscard]] bool needs_key() const { return !keys_.empty(); }
+  [[nodiscard]] ApiKeys& keys() { return keys_; }
   [[nodiscard]] ServerWatch& watch() { return watch_; }
 
  private:
@@ -137,6 +140,7 @@ class Api {
   Engine& engine_;
   ServerWatch& watch_;
   ApiOptions options_;
+  ApiKeys keys_;
   PromptEncoder encoder_;
   int64_t started_;  // seconds since 1970
   std::mutex mutex_;

@@ -81,6 +81,8 @@ TEST(Fields, ReadsEachType) {
   set("enable-prefix-caching", "Off");
   set("async-scheduling", "0");
   set("threads", "auto");
+  set("scheduling-policy", "Priority");
+  set("long-prefill-token-threshold", "0");
   EXPECT_EQ(config.model, "smollm2");
   EXPECT_EQ(config.max_model_len, 32'000);
   EXPECT_EQ(config.kv_cache_memory_bytes, 24 << 20);
@@ -88,6 +90,12 @@ TEST(Fields, ReadsEachType) {
   EXPECT_FALSE(config.enable_prefix_caching);
   EXPECT_FALSE(config.async_scheduling);
   EXPECT_EQ(config.threads, 0);
+  EXPECT_EQ(config.scheduling_policy, "priority");
+  EXPECT_EQ(config.long_prefill_token_threshold, 0);
+  set("long-prefill-token-threshold", "1k");
+  EXPECT_EQ(config.long_prefill_token_threshold, 1000);
+  set("long-prefill-token-threshold", "auto");
+  EXPECT_EQ(config.long_prefill_token_threshold, kAutoPrefillThreshold);
 }
 
 TEST(Fields, ErrorsNameFlagValueAndLimit) {
@@ -100,6 +108,11 @@ TEST(Fields, ErrorsNameFlagValueAndLimit) {
             "--async-scheduling: 'maybe' is neither true nor false");
   EXPECT_THAT(set_error("threads", "two"), HasSubstr("--threads: 'two' is not a number"));
   EXPECT_THAT(set_error("block-size", "auto"), HasSubstr("'auto' is not a number"));
+  EXPECT_EQ(set_error("scheduling-policy", "lifo"),
+            "--scheduling-policy: 'lifo' is none of fcfs|priority");
+  EXPECT_THAT(set_error("long-prefill-token-threshold", "-1"), HasSubstr("'-1' is not a number"));
+  EXPECT_EQ(set_error("long-prefill-token-threshold", "100M"),
+            "--long-prefill-token-threshold: 100M is above the most allowed, 16777216");
   EXPECT_THAT(set_error("max-num-seqs", "-1"), HasSubstr("'-1' is not a number"));
 }
 

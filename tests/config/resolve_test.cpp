@@ -63,6 +63,20 @@ TEST(Resolve, AnOpenValueFollowsTheGivenOne) {
   EXPECT_EQ(resolve(wishes, kHost)->max_num_batched_tokens, 2048);
 }
 
+TEST(Resolve, LongPrefillsFollowTheStep) {
+  EngineConfig wishes;
+  EXPECT_EQ(resolve(wishes, kHost)->long_prefill_token_threshold, 64);
+  EXPECT_EQ(resolve(wishes, kHost)->long_prompt_len, 4096);
+  wishes.max_num_batched_tokens = 4;
+  EXPECT_EQ(resolve(wishes, kHost)->long_prefill_token_threshold, 1);
+  EXPECT_EQ(resolve(wishes, kHost)->long_prompt_len, 32);
+  for (const int32_t given : {0, 100}) {
+    wishes.long_prefill_token_threshold = given;
+    EXPECT_EQ(resolve(wishes, kHost)->long_prefill_token_threshold, given);
+    EXPECT_EQ(resolve(wishes, kHost)->long_prompt_len, 0);
+  }
+}
+
 TEST(Resolve, RefusesContradictionsWithTheNumbers) {
   EngineConfig wishes;
   wishes.max_num_seqs = 64;

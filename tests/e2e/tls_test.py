@@ -9,17 +9,19 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
 import server_test
 from server_test import BIN, CHAT, MODEL, PROMPT, TIMEOUT, Server, clean_environment
-from server_life_test import LONG, Case, UnixServer, wait_until
+from server_life_test import LONG, Case, UnixServer, stream, wait_until
 
 
 def openssl(*arguments):
@@ -49,13 +51,13 @@ class Certificates:
         openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
                 "keyUsage=critical,keyCertSign,cRLSign", "-keyout", self.path(name + ".key"), "-out", self.path(name + ".pem"))
 
-    def leaf(self, name, extension):
+    def leaf(self, name, extension, authority="ca"):
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", self.path(name + ".key"), "-out",
                 self.path(name + ".csr"))
         with open(self.path("extensions"), "w", encoding="ascii") as file:
             file.write(f"{extension}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n")
-        openssl("x509", "-req", "-days", "2", "-in", self.path(name + ".csr"), "-CA", self.path("ca.pem"), "-CAkey",
-                self.path("ca.key"), "-CAcreateserial", "-extfile", self.path("extensions"), "-out", self.path(name + ".pem"))
+        openssl("x509", "-req", "-days", "2", "-in", self.path(name + ".csr"), "-CA", self.path(authority + ".pem"),
+                "-CAkey", self.path(authority + ".key"), "-CAcreateserial", "-extfile", self.path("extensions"), "-out", self.path(name + ".pem"))
 
     def server_flags(self, name="server"):
         return ["--ssl-certfile", self.path(name + ".pem"), "--ssl-keyfile", self.path(name + ".key")]
@@ -264,6 +266,172 @@ class OurClients(WithServer):
         insecure = client("top", self.url.replace("https", "http"), "--once")
         self.assertEqual(insecure.returncode, 2, insecure.stderr)
         self.assertIn("HTTPS", insecure.stderr)
+
+
+class Errors:
+    """What a process says from now on."""
+
+    def __init__(self, process):
+        self.text = ""
+        threading.Thread(target=self.read, args=(process.stderr,), daemon=True).start()
+
+    def read(self, lines):
+        for line in lines:
+            self.text += line
+
+    def wait_for(self, *words):
+        """Whether a line with these words came, which is then forgotten."""
+        def found():
+            return next((line for line in self.text.splitlines() if all(word in line for word in words)), None)
+        line = wait_until(found)
+        if line:
+            self.text = self.text.replace(line, "", 1)
+        return bool(line)
+
+
+class Reloading(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.certificates = Certificates(cls.folder.name)
+        cls.certificates.leaf("renewed", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+        cls.certificates.leaf("guest", "extendedKeyUsage=clientAuth", authority="stranger")
+
+    def setUp(self):
+        live = tempfile.TemporaryDirectory()
+        self.addCleanup(live.cleanup)
+        self.live = live.name
+
+    def put(self, source, name):
+        """Writes a file of the server's in place."""
+        shutil.copyfile(self.certificates.path(source), os.path.join(self.live, name))
+
+    def serve_tls(self, *flags):
+        server = Server("--ssl-certfile", os.path.join(self.live, "tls.crt"), "--ssl-keyfile", os.path.join(self.live, "tls.key"),
+                        *flags)
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        server.context = self.certificates.trusting(client="client")
+        server.connect = lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=TIMEOUT, context=server.context)
+        return server
+
+    def shown(self, server):
+        """The name of the certificate that a new client sees."""
+        with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as plain:
+            with server.context.wrap_socket(plain, server_hostname="localhost") as stream:
+                return dict(part[0] for part in stream.getpeercert()["subject"])["commonName"]
+
+    def put_secret(self, version, name):
+        """All files at once, as Kubernetes does it: links into a folder that is a link itself."""
+        folder = os.path.join(self.live, version)
+        os.mkdir(folder)
+        shutil.copyfile(self.certificates.path(name + ".pem"), os.path.join(folder, "tls.crt"))
+        shutil.copyfile(self.certificates.path(name + ".key"), os.path.join(folder, "tls.key"))
+        os.symlink(version, os.path.join(self.live, "..data_tmp"))
+        os.rename(os.path.join(self.live, "..data_tmp"), os.path.join(self.live, "..data"))
+
+    def test_files_that_links_name_are_replaced(self):
+        self.put_secret("v1", "server")
+        for name in ("tls.crt", "tls.key"):
+            os.symlink(f"..data/{name}", os.path.join(self.live, name))
+        server = self.serve_tls()
+        self.assertEqual(self.shown(server), "server")
+        idle = server.connect()
+        self.addCleanup(idle.close)
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        running, answer = stream(server)
+        self.addCleanup(running.close)
+        answer.read(10)
+        self.put_secret("v2", "renewed")
+        self.assertTrue(wait_until(lambda: self.shown(server) == "renewed"))
+        # Connections of the old one go on.
+        self.assertEqual(len(answer.read(2000)), 2000)
+        idle.request("GET", "/version")
+        self.assertEqual(idle.getresponse().status, 200)
+        self.assertEqual(dict(part[0] for part in idle.sock.getpeercert()["subject"])["commonName"], "server")
+        self.assertEqual(server.ask("GET", "/health")[0], 200)
+
+    def test_what_cannot_be_used_is_not(self):
+        self.put("server.pem", "tls.crt")
+        self.put("server.key", "tls.key")
+        server = self.serve_tls()
+        errors = Errors(server.process)
+        self.put("renewed.pem", "tls.crt")
+        server.process.send_signal(signal.SIGHUP)
+        self.assertTrue(errors.wait_for("certificate was not replaced", "not the key of the certificate"))
+        with open(os.path.join(self.live, "tls.crt"), "w", encoding="ascii") as file:
+            file.write("-----BEGIN CERTIFICATE-----\nbroken")
+        server.process.send_signal(signal.SIGHUP)
+        self.assertTrue(errors.wait_for("certificate was not replaced", "no certificate in PEM form"))
+        os.unlink(os.path.join(self.live, "tls.crt"))
+        server.process.send_signal(signal.SIGHUP)
+        self.assertTrue(errors.wait_for("certificate was not replaced", "No such file"))
+        self.assertEqual(self.shown(server), "server")
+        self.put("renewed.pem", "tls.crt")
+        self.put("renewed.key", "tls.key")
+        self.assertTrue(wait_until(lambda: self.shown(server) == "renewed"))
+        self.assertEqual(server.stop(), 0)
+
+    def test_sighup_reads_at_once_and_the_authority_of_clients_too(self):
+        self.put("server.pem", "tls.crt")
+        self.put("server.key", "tls.key")
+        self.put("ca.pem", "clients.crt")
+        server = self.serve_tls("--ssl-ca-certs", os.path.join(self.live, "clients.crt"), "--log-level", "info")
+        errors = Errors(server.process)
+        kept = server.connect()
+        self.addCleanup(kept.close)
+        kept.request("GET", "/health")
+        kept.getresponse().read()
+        self.put("stranger.pem", "clients.crt")
+        server.process.send_signal(signal.SIGHUP)
+        self.assertTrue(errors.wait_for("the certificate was read again"))
+        with self.assertRaises((ssl.SSLError, ConnectionError)):
+            server.ask("GET", "/health")
+        server.context = self.certificates.trusting(client="guest")
+        self.assertEqual(server.ask("GET", "/health")[0], 200)
+        kept.request("GET", "/health")
+        self.assertEqual(kept.getresponse().status, 200)
+
+    def test_sighup_ends_no_server(self):
+        path = os.path.join(self.live, "socket")
+        process = subprocess.Popen([BIN, "serve", MODEL, "--uds", path], stderr=subprocess.PIPE, text=True, env=clean_environment())
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        errors = Errors(process)
+        self.assertTrue(wait_until(lambda: os.path.exists(path)))
+        process.send_signal(signal.SIGHUP)  # while it loads the model
+        self.assertTrue(errors.wait_for("ready in"))
+        self.assertTrue(errors.wait_for("SIGHUP", "nothing is done"))
+        process.send_signal(signal.SIGHUP)
+        self.assertTrue(errors.wait_for("SIGHUP", "nothing is done"))
+        with socket.socket(socket.AF_UNIX) as plain:
+            plain.connect(path)
+            plain.sendall(b"GET /version HTTP/1.0\r\n\r\n")
+            self.assertIn(b"200 OK", plain.recv(4096))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
+    def test_keys_of_a_file_are_replaced(self):
+        path = os.path.join(self.live, "keys")
+
+        def write(text):
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+
+        def opens(key):
+            return server.ask("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
+
+        write("old\n")
+        server = self.serve("--api-key", "fixed", "--api-key-file", path)
+        errors = Errors(server.process)
+        self.assertTrue(opens("old"))
+        write("new\nnewer\n")
+        self.assertTrue(wait_until(lambda: opens("new")))
+        write("# none\n")
+        server.process.send_signal(signal.SIGHUP)
+        self.assertTrue(errors.wait_for("--api-key-file was not replaced", "no key"))
+        self.assertEqual([opens(key) for key in ("fixed", "old", "new", "newer", "")], [True, False, True, True, False])
 
 
 class Starting(unittest.TestCase):

@@ -25,6 +25,7 @@ RequestLimits limits() {
   limits.vocab_size = 100;
   limits.max_model_len = 50;
   limits.eos_token_ids = {1, 2};
+  limits.has_priorities = true;
   return limits;
 }
 
@@ -383,6 +384,22 @@ TEST(Validate, HiddenStatesNeedAnEngineThatKeepsThem) {
   request.hidden_states = HiddenStatesWish::kOutputs;
   EXPECT_FALSE(
       value_or_throw(validate_request(request, {5}, with)).fields().params.reports_prompt());
+}
+
+TEST(Validate, APriorityNeedsThePolicy) {
+  GenerationRequest request;
+  request.priority = -5;
+  RequestLimits fcfs = limits();
+  fcfs.has_priorities = false;
+  const Result<ValidRequest> refused = validate_request(request, {5}, fcfs);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      refused.error().message,
+      "priority: -5 must be 0, since the engine was started without --scheduling-policy priority");
+  EXPECT_EQ(value_or_throw(validate_request(request, {5}, limits())).fields().priority, -5);
+  request.priority = 0;
+  EXPECT_TRUE(validate_request(request, {5}, fcfs));
 }
 
 TEST(Validate, StopStringsHaveALimit) {

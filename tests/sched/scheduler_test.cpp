@@ -358,6 +358,114 @@ TEST(Scheduler, LongPrefillThreshold) {
   EXPECT_EQ(bench.plan(), (Plan{{10, 10}, {1, 5}}));
 }
 
+// Alone, or among its like, a long prompt has the whole step.
+TEST(Scheduler, TheThresholdIsForTheSakeOfOthers) {
+  SchedulerConfig config = small_config();
+  config.long_prefill_token_threshold = 10;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 400));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{64, 0}}));
+  bench.add(2, tokens_from(1000, 100));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{64, 64}}));
+  // The short one is served though it came last.
+  bench.add(3, tokens_from(2000, 5), 2);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 128}, {10, 0}, {5, 0}}));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 138}, {10, 10}, {1, 5}}));
+  EXPECT_EQ(bench.deltas[0].id, 3U);
+  EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{64, 148}}));
+}
+
+TEST(Scheduler, TheThresholdSparesPromptsOfOrdinaryLength) {
+  SchedulerConfig config = small_config();
+  config.long_prefill_token_threshold = 10;
+  config.long_prompt_len = 100;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 100));
+  bench.add(2, tokens_from(1000, 5));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{64, 0}}));
+  bench.scheduler.abort_all();
+  bench.add(3, tokens_from(2000, 101));
+  bench.add(4, tokens_from(3000, 5));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 0}, {5, 0}}));
+}
+
+// Whoever cannot be admitted has nothing of the room.
+TEST(Scheduler, TheThresholdIsNotForWhoHasNoRow) {
+  SchedulerConfig config = small_config();
+  config.long_prefill_token_threshold = 10;
+  config.max_num_seqs = 1;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 200));
+  bench.run_step();
+  bench.add(2, tokens_from(1000, 5));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{64, 64}}));
+}
+
+TEST(Scheduler, TheThresholdIsNotForWhoHasNoBlocks) {
+  SchedulerConfig config = small_config(/*num_blocks=*/14);
+  config.enable_prefix_caching = false;
+  config.long_prefill_token_threshold = 10;
+  config.long_prompt_len = 150;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 200), 1);
+  bench.run_step();
+  bench.run_step();
+  bench.add(2, tokens_from(1000, 100), 1);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 128}}));  // room for a request that finds too few blocks
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{62, 138}}));
+}
+
+// Of the few prompt tokens that rows which decode allow, a long prompt leaves half.
+TEST(Scheduler, TheThresholdCountsBesideTheRation) {
+  SchedulerConfig config = small_config();
+  config.long_prefill_token_threshold = 32;
+  config.prefill_toks_per_decode = 2;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 4));
+  bench.run_step();
+  bench.add(2, tokens_from(1000, 400));
+  bench.add(3, tokens_from(2000, 5));
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {8, 0}, {5, 0}}));
+  // Rows that decode want none of it.
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{1, 5}, {16, 8}, {1, 5}}));
+}
+
+TEST(Scheduler, TheUrgentAreAdmittedFirst) {
+  for (const bool by_priority : {true, false}) {
+    SchedulerConfig config = small_config();
+    config.policy =
+        by_priority ? SchedulerConfig::Policy::kPriority : SchedulerConfig::Policy::kFcfs;
+    config.max_num_seqs = 1;
+    Bench bench(config);
+    bench.add(1, tokens_from(0, 4), 1, /*priority=*/9);
+    bench.run_step();
+    bench.add(2, tokens_from(10, 4), 1, /*priority=*/5);
+    bench.add(3, tokens_from(20, 4), 1, /*priority=*/-1);
+    bench.add(4, tokens_from(30, 4), 1, /*priority=*/5);
+    std::vector<uint64_t> order;
+    while (bench.scheduler.has_work()) {
+      bench.run_step();
+      for (const RequestDelta& delta : bench.deltas) {
+        order.push_back(delta.id);
+      }
+    }
+    EXPECT_THAT(order, by_priority ? ElementsAre(3, 2, 4) : ElementsAre(2, 3, 4));
+  }
+}
+
 // Two tokens of a prompt for each row that decodes, but 16 in any case; all of the budget while
 // nothing decodes.
 TEST(Scheduler, PromptsAreLimitedBesideDecodes) {

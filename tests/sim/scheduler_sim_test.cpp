@@ -34,6 +34,8 @@ struct SimCase {
   bool over_the_wire = false;
   int32_t num_drafts = 0;
   TokenPages token_pages = {.page_size = 16};
+  int32_t long_prefill_token_threshold = 0;
+  int32_t long_prompt_len = 0;
 };
 
 void PrintTo(const SimCase& sim, std::ostream* os) { *os << sim.name; }
@@ -83,6 +85,8 @@ class Simulation {
   [[nodiscard]] SchedulerStats stats() const { return scheduler_.stats(); }
   [[nodiscard]] int32_t num_finished() const { return num_finished_; }
   [[nodiscard]] int32_t num_withheld() const { return num_withheld_; }
+  [[nodiscard]] int32_t num_cut() const { return num_cut_; }
+  [[nodiscard]] int32_t num_whole() const { return num_whole_; }
 
  private:
   struct Expected {
@@ -109,6 +113,8 @@ class Simulation {
     config.fence_freed_blocks = sim_.fence_freed_blocks;
     config.kv = {sim_.model.groups, sim_.num_blocks};
     config.token_pages = sim_.token_pages;
+    config.long_prefill_token_threshold = sim_.long_prefill_token_threshold;
+    config.long_prompt_len = sim_.long_prompt_len;
     return config;
   }
 
@@ -194,6 +200,7 @@ class Simulation {
     const bool keep_back = scheduler_.num_in_flight() < sim_.max_concurrent_steps && chance(80);
     if (keep_back && scheduler_.schedule(step_)) {
       scheduler_.check_invariants();
+      watch_long_prefills();
       in_flight_.push_back({step_, {}});
       pages_.launch(step_);
       withhold(in_flight_.back());
@@ -206,6 +213,31 @@ class Simulation {
       return;
     }
     collect();
+  }
+
+  // Beside a request that is none, no long prefill gets more than its share.
+  void watch_long_prefills() {
+    std::map<RowId, int32_t> num_hit;
+    for (const NewRow& row : step_.new_rows) {
+      prefill_lens_[row.row] = row.prefill_len;
+      num_hit[row.row] = row.num_computed_tokens;
+    }
+    const auto is_long = [this](const ScheduledRow& row, int32_t num_computed) {
+      const int32_t len = prefill_lens_[row.row];
+      return len > sim_.long_prompt_len && len - num_computed > sim_.long_prefill_token_threshold;
+    };
+    bool any_short = false;
+    int32_t most = 0;
+    for (const ScheduledRow& row : step_.scheduled) {
+      // What the prefix cache has of a prompt is known only when it is admitted.
+      any_short = any_short || !is_long(row, row.num_computed_tokens - num_hit[row.row]);
+      most = std::max(most, is_long(row, row.num_computed_tokens) ? row.num_tokens : 0);
+    }
+    if (sim_.long_prefill_token_threshold > 0 && most > 0) {
+      ASSERT_TRUE(!any_short || most <= sim_.long_prefill_token_threshold) << most;
+      num_cut_ += any_short ? 1 : 0;
+      num_whole_ += most > sim_.long_prefill_token_threshold ? 1 : 0;
+    }
   }
 
   // The device runs a step only now: whatever the host did since must not matter.
@@ -263,7 +295,10 @@ class Simulation {
   uint64_t next_id_ = 1;
   int32_t num_finished_ = 0;
   int32_t num_withheld_ = 0;
-  int32_t num_idle_ = 0;  // times in turn that nothing could advance
+  std::map<RowId, int32_t> prefill_lens_;
+  int32_t num_cut_ = 0;    // steps with a long prefill beside others
+  int32_t num_whole_ = 0;  // and with one that got more than its share
+  int32_t num_idle_ = 0;   // times in turn that nothing could advance
 };
 
 class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
@@ -281,6 +316,8 @@ TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
     EXPECT_EQ(stats.num_drafted_tokens > 500, GetParam().num_drafts > 0);
     EXPECT_EQ(stats.num_accepted_tokens > 100, GetParam().num_drafts > 0);
     EXPECT_LE(stats.num_accepted_tokens, stats.num_drafted_tokens);
+    EXPECT_EQ(simulation.num_cut() > 50, GetParam().long_prefill_token_threshold > 0);
+    EXPECT_EQ(simulation.num_whole() > 0, GetParam().long_prefill_token_threshold > 0);
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_GT(stats.num_mixed_steps, 50);
     EXPECT_EQ(stats.max_steps_in_flight, GetParam().max_concurrent_steps);
@@ -299,6 +336,16 @@ INSTANTIATE_TEST_SUITE_P(
         SimCase{.name = "Async", .model = one_group()},
         SimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
         SimCase{.name = "Priority", .model = one_group(), .policy = kPriority},
+        SimCase{.name = "LongPrefills", .model = one_group(), .long_prefill_token_threshold = 5},
+        SimCase{.name = "LongPromptsPriority",
+                .model = hybrid(),
+                .max_concurrent_steps = 3,
+                .policy = kPriority,
+                .num_blocks = 60,
+                .over_the_wire = true,
+                .num_drafts = 2,
+                .long_prefill_token_threshold = 4,
+                .long_prompt_len = 12},
         SimCase{.name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
         SimCase{.name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
         SimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},

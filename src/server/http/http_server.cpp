@@ -5,6 +5,7 @@
 #include "server/api_error.h"
 #include "server/http/connection.h"
 #include "server/http/connection_limits.h"
+#include "server/http/file_reload.h"
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "net/file_limit.h"
 #include <boost/asio/as_tuple.hpp>
@@ -38,7 +40,8 @@ using boost::system::error_code;
 using std::chrono::seconds;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
-constexpr seconds kLastWrites{2};  // for what is said to clients when the time for a drain is over
+constexpr seconds kLookAtFiles{1};  // at those that are read again when they change
+constexpr seconds kLastWrites{2};   // for what is said to clients when the time for a drain is over
 
 Result<void> check_limits(const HttpOptions& options) {
   constexpr uint64_t kFewestBodies =
@@ -94,6 +97,8 @@ class BeastServer final : public HttpServer {
       : options_(options),
         acceptor_(io_),
         signals_(io_),
+        hangups_(io_, SIGHUP),
+        look_timer_(io_),
         drain_timer_(io_),
         limits_(options.max_connections, options.max_connections_per_address),
         pool_(options.max_waiting_texts, options.max_waiting_texts_per_client) {}
@@ -118,6 +123,9 @@ class BeastServer final : public HttpServer {
   void turn_away(ByteSocket& socket);
   void count_connections();
   void wait_for_signal();
+  void watch_files();
+  void wait_for_hangup();
+  void look_at_files();
   void drain();
   void give_up_answers();
   void end_if_drained();
@@ -127,6 +135,9 @@ class BeastServer final : public HttpServer {
   asio::io_context io_{1};
   asio::basic_socket_acceptor<ByteProtocol> acceptor_;
   asio::signal_set signals_;
+  asio::signal_set hangups_;  // as long as this lives: SIGHUP ends the process at no time
+  std::vector<FileReload> reloads_;
+  asio::steady_timer look_timer_;
   asio::steady_timer drain_timer_;
   std::atomic<bool> expired_ = false;
   std::optional<ConnectionHost> host_;  // while it runs
@@ -265,6 +276,7 @@ void BeastServer::run(Api& api, const std::function<void(const std::string& url)
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   wait_for_signal();
+  watch_files();
   asio::co_spawn(io_, accept_connections(), [](const std::exception_ptr&) {});
   on_ready(url());
   io_.run();
@@ -282,6 +294,57 @@ void BeastServer::wait_for_signal() {
     }
     wait_for_signal();
     drain();
+  });
+}
+
+// Everything is read at once: the files may have changed since the start.
+void BeastServer::watch_files() {
+  const TlsServerOptions& tls = options_.tls;
+  if (tls_) {
+    std::vector<std::string> paths{tls.certificate_file, tls.key_file, tls.ca_file};
+    std::erase(paths, "");
+    reloads_.emplace_back("the certificate", std::move(paths), [this] {
+      return load_certificate().map([this] { host_->tls = tls_.get(); });
+    });
+  }
+  ApiKeys& keys = host_->api.keys();
+  if (!keys.paths().empty()) {
+    reloads_.emplace_back("--api-key-file", keys.paths(), [&keys] { return keys.read_again(); });
+  }
+  for (FileReload& reload : reloads_) {
+    reload.read_now();
+  }
+  wait_for_hangup();
+  if (!reloads_.empty()) {
+    look_at_files();
+  }
+}
+
+void BeastServer::wait_for_hangup() {
+  hangups_.async_wait([this](const error_code& error, int /*number*/) {
+    if (error || host_->closing) {
+      return;
+    }
+    if (reloads_.empty()) {
+      WR_LOG_WARN("SIGHUP: no certificate and no --api-key-file to read again; nothing is done");
+    }
+    for (FileReload& reload : reloads_) {
+      reload.read_now();
+    }
+    wait_for_hangup();
+  });
+}
+
+void BeastServer::look_at_files() {
+  look_timer_.expires_after(kLookAtFiles);
+  look_timer_.async_wait([this](const error_code& error) {
+    if (error || host_->closing) {
+      return;
+    }
+    for (FileReload& reload : reloads_) {
+      reload.look();
+    }
+    look_at_files();
   });
 }
 
@@ -324,6 +387,8 @@ void BeastServer::end_if_drained() {
   stop_listening();
   if (connections_.empty()) {
     signals_.cancel();
+    hangups_.cancel();
+    look_timer_.cancel();
     drain_timer_.cancel();
   }
   for (Connection* connection : connections_) {

@@ -30,7 +30,8 @@ class HttpServer {
   [[nodiscard]] virtual bool is_local() const = 0;
 
   // Serves until SIGINT or SIGTERM. Then no new generation is taken, what runs is answered, for
-  // shutdown_timeout at most, and it returns; a second signal ends the process. on_ready gets the
+  // shutdown_timeout at most, and it returns; a second signal ends the process. SIGHUP, or a change of
+  // them, lets it read the files of certificates and keys again, for new connections. on_ready gets the
   // URL once clients are answered.
   virtual void run(Api& api, const std::function<void(const std::string& url)>& on_ready) = 0;
 };
