@@ -238,7 +238,8 @@ Result<void> read_field(const std::string& key, const Json& value, GenerationReq
     if (value != "outputs" && value != "all") {
       return invalid(fmt::format("hidden_states: must be outputs or all, not {}", shown(value)));
     }
-    request.hidden_states = value == "all" ? HiddenStatesWish::kAll : HiddenStatesWish::kOutputs;
+    request.hidden_states =
+        value == "all" ? HiddenStatesOption::kAll : HiddenStatesOption::kOutputs;
     return {};
   }
   const SamplingField* field = find_sampling_field(key);

@@ -80,7 +80,7 @@ class EngineImpl final : public Engine {
   [[nodiscard]] const TextModel& text() const override { return *text_; }
 
   [[nodiscard]] Result<ValidRequest> validate(const GenerationRequest& request) const override {
-    if (Result<void> checked = check_wish(request); !checked) {
+    if (Result<void> checked = check_request(request); !checked) {
       return tl::unexpected(std::move(checked).error());
     }
     Result<std::vector<TokenId>> prompt = encode_prompt(request);
@@ -94,7 +94,7 @@ class EngineImpl final : public Engine {
 
   [[nodiscard]] Result<std::vector<ValidRequest>> validate_prompts(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const override {
-    return check_wish(request).and_then([&] { return admit(request, std::move(prompts)); });
+    return check_request(request).and_then([&] { return admit(request, std::move(prompts)); });
   }
 
   RequestId submit(ValidRequest request, UpdateCallback on_update) override {
@@ -157,7 +157,7 @@ class EngineImpl final : public Engine {
 
  private:
   // Runs before anything is encoded or compiled for the request.
-  [[nodiscard]] Result<void> check_wish(const GenerationRequest& request) const {
+  [[nodiscard]] Result<void> check_request(const GenerationRequest& request) const {
     if (loop_.sleep_state().weights_gone()) {
       return fail(ErrorCode::kUnsupported, kWeightsAreGone);
     }

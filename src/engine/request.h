@@ -49,7 +49,7 @@ struct ChatMessage {
 };
 
 // Which hidden states, after the model's final norm, a client gets.
-enum class HiddenStatesWish : uint8_t {
+enum class HiddenStatesOption : uint8_t {
   kNone,
   kOutputs,  // one vector for each output: that of the token from which it was drawn
   kAll,      // those, and with the first output one for every prompt token
@@ -59,7 +59,7 @@ enum class HiddenStatesWish : uint8_t {
 struct GenerationRequest {
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
   SamplingOptions sampling;
-  HiddenStatesWish hidden_states = HiddenStatesWish::kNone;  // needs enable_hidden_states
+  HiddenStatesOption hidden_states = HiddenStatesOption::kNone;  // needs enable_hidden_states
   int32_t priority = 0;
   std::string cache_salt;
 };

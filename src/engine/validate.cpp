@@ -62,8 +62,8 @@ Choice<T> choose(const std::optional<T>& client, const std::optional<T>& model, 
 // harmlessly.
 class Checker {
  public:
-  Checker(const SamplingOptions& wish, const RequestLimits& limits)
-      : wish_(wish), limits_(limits) {}
+  Checker(const SamplingOptions& options, const RequestLimits& limits)
+      : options_(options), limits_(limits) {}
 
   void check_prompt(const std::vector<TokenId>& ids);
   SamplingParams check_sampling();
@@ -74,7 +74,7 @@ class Checker {
   void check_stop();
   int32_t check_num_choices(bool greedy);
   void check_min_tokens(RequestFields& fields);
-  uint32_t check_hidden_states(HiddenStatesWish wish);
+  uint32_t check_hidden_states(HiddenStatesOption options);
   void check_priority(int32_t priority);
   TokenLists check_token_lists(std::vector<std::vector<TokenId>> bad_words);
 
@@ -95,7 +95,7 @@ class Checker {
   void check_logprob_ids(TokenLists& lists);
   void check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId>> words);
 
-  const SamplingOptions& wish_;
+  const SamplingOptions& options_;
   const RequestLimits& limits_;
   std::optional<Error> error_;
 };
@@ -153,19 +153,21 @@ void Checker::check_prompt(const std::vector<TokenId>& ids) {
 SamplingParams Checker::check_sampling() {
   const SamplingOptions& model = limits_.defaults;
   const double temperature =
-      check(RealRange{"temperature", 0, 2}, choose(wish_.temperature, model.temperature, 1.0));
-  const double top_p = check(RealRange{"top_p", 0, 1, true}, choose(wish_.top_p, model.top_p, 1.0));
-  const double min_p = check(RealRange{"min_p", 0, 1}, choose(wish_.min_p, model.min_p, 0.0));
+      check(RealRange{"temperature", 0, 2}, choose(options_.temperature, model.temperature, 1.0));
+  const double top_p =
+      check(RealRange{"top_p", 0, 1, true}, choose(options_.top_p, model.top_p, 1.0));
+  const double min_p = check(RealRange{"min_p", 0, 1}, choose(options_.min_p, model.min_p, 0.0));
   const int64_t top_k =
-      check(IntRange{"top_k", -1, kNoLimit}, choose(wish_.top_k, model.top_k, int64_t{0}));
+      check(IntRange{"top_k", -1, kNoLimit}, choose(options_.top_k, model.top_k, int64_t{0}));
   SamplingParams params;
-  if (wish_.logprobs) {
+  if (options_.logprobs) {
     params.num_logprobs = static_cast<int32_t>(
-        check(IntRange{"logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*wish_.logprobs, ""}));
+        check(IntRange{"logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*options_.logprobs, ""}));
   }
-  if (wish_.prompt_logprobs) {
-    params.num_prompt_logprobs = static_cast<int32_t>(check(
-        IntRange{"prompt_logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*wish_.prompt_logprobs, ""}));
+  if (options_.prompt_logprobs) {
+    params.num_prompt_logprobs =
+        static_cast<int32_t>(check(IntRange{"prompt_logprobs", 0, kMaxLogprobs},
+                                   Choice<int64_t>{*options_.prompt_logprobs, ""}));
   }
   if (temperature >= kGreedyBelow) {  // a greedy row ignores these, as in vLLM
     params.temperature = static_cast<float>(temperature);
@@ -181,22 +183,22 @@ void Checker::check_penalties(SamplingParams& params) {
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   const double repetition =
       check(RealRange{"repetition_penalty", 0, kInfinite, true},
-            choose(wish_.repetition_penalty, limits_.defaults.repetition_penalty, 1.0));
+            choose(options_.repetition_penalty, limits_.defaults.repetition_penalty, 1.0));
   // Beyond these a logit divided by the penalty would be no finite float, and no token could be drawn.
   constexpr double kStrongest = 1e30;
   params.repetition_penalty =
       static_cast<float>(std::clamp(repetition, 1 / kStrongest, kStrongest));
   params.frequency_penalty = static_cast<float>(
-      check(RealRange{"frequency_penalty", -2, 2}, choose(wish_.frequency_penalty, {}, 0.0)));
+      check(RealRange{"frequency_penalty", -2, 2}, choose(options_.frequency_penalty, {}, 0.0)));
   params.presence_penalty = static_cast<float>(
-      check(RealRange{"presence_penalty", -2, 2}, choose(wish_.presence_penalty, {}, 0.0)));
+      check(RealRange{"presence_penalty", -2, 2}, choose(options_.presence_penalty, {}, 0.0)));
 }
 
 std::optional<uint64_t> Checker::check_seed() {
-  if (!wish_.seed || *wish_.seed == -1) {
+  if (!options_.seed || *options_.seed == -1) {
     return std::nullopt;
   }
-  return static_cast<uint64_t>(*wish_.seed);
+  return static_cast<uint64_t>(*options_.seed);
 }
 
 int32_t Checker::check_max_tokens(size_t prompt_len) {
@@ -204,20 +206,20 @@ int32_t Checker::check_max_tokens(size_t prompt_len) {
       std::max<int64_t>(limits_.max_model_len - static_cast<int64_t>(prompt_len), 0);
   const int64_t wanted =
       check(IntRange{"max_tokens", 1, kNoLimit},
-            choose(wish_.max_tokens, limits_.defaults.max_tokens, std::max<int64_t>(left, 1)));
+            choose(options_.max_tokens, limits_.defaults.max_tokens, std::max<int64_t>(left, 1)));
   return static_cast<int32_t>(std::min(wanted, left));
 }
 
 std::vector<TokenId> Checker::check_stop_token_ids() {
   std::vector<TokenId> ids;
-  if (wish_.stop_token_ids.size() > kMaxStopTokenIds) {
+  if (options_.stop_token_ids.size() > kMaxStopTokenIds) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("stop_token_ids: {} ids are more than {}",
-                       wish_.stop_token_ids.size(),
+                       options_.stop_token_ids.size(),
                        kMaxStopTokenIds));
     return {};
   }
-  for (const int64_t id : wish_.stop_token_ids) {
+  for (const int64_t id : options_.stop_token_ids) {
     if (!in_vocabulary(id)) {
       refuse(
           ErrorCode::kInvalidArgument,
@@ -233,14 +235,14 @@ std::vector<TokenId> Checker::check_stop_token_ids() {
 }
 
 void Checker::check_stop() {
-  if (wish_.stop.size() > kMaxStopStrings) {
+  if (options_.stop.size() > kMaxStopStrings) {
     refuse(ErrorCode::kInvalidArgument,
-           fmt::format("stop: {} strings are more than {}", wish_.stop.size(), kMaxStopStrings));
+           fmt::format("stop: {} strings are more than {}", options_.stop.size(), kMaxStopStrings));
   }
   size_t num_bytes = 0;
-  for (size_t i = 0; i < wish_.stop.size(); ++i) {
-    num_bytes += wish_.stop[i].size();
-    if (wish_.stop[i].empty()) {
+  for (size_t i = 0; i < options_.stop.size(); ++i) {
+    num_bytes += options_.stop[i].size();
+    if (options_.stop[i].empty()) {
       refuse(ErrorCode::kInvalidArgument,
              fmt::format("stop: string {} is empty, must have 1 character or more", i));
     }
@@ -252,7 +254,7 @@ void Checker::check_stop() {
 }
 
 int32_t Checker::check_num_choices(bool greedy) {
-  const int64_t n = check(IntRange{"n", 1, kMaxChoices}, choose(wish_.n, {}, int64_t{1}));
+  const int64_t n = check(IntRange{"n", 1, kMaxChoices}, choose(options_.n, {}, int64_t{1}));
   if (n > 1 && greedy) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format(
@@ -264,7 +266,7 @@ int32_t Checker::check_num_choices(bool greedy) {
 // Call it after the fields that it compares with: max_tokens, EOS and stop ids.
 void Checker::check_min_tokens(RequestFields& fields) {
   fields.params.min_tokens = static_cast<int32_t>(check(
-      IntRange{"min_tokens", 0, fields.max_tokens}, choose(wish_.min_tokens, {}, int64_t{0})));
+      IntRange{"min_tokens", 0, fields.max_tokens}, choose(options_.min_tokens, {}, int64_t{0})));
   const size_t num_ids = fields.eos_token_ids.size() + fields.stop_token_ids.size();
   if (fields.params.min_tokens > 0 && num_ids > kMaxStopIds) {
     refuse(
@@ -285,13 +287,13 @@ void Checker::check_id(const char* field, int64_t id) {
 }
 
 void Checker::check_allowed(TokenLists& lists) {
-  if (!wish_.allowed_token_ids) {
+  if (!options_.allowed_token_ids) {
     return;
   }
-  if (wish_.allowed_token_ids->empty()) {
+  if (options_.allowed_token_ids->empty()) {
     refuse(ErrorCode::kInvalidArgument, "allowed_token_ids: 0 ids, must be 1 or more");
   }
-  for (const int64_t id : *wish_.allowed_token_ids) {
+  for (const int64_t id : *options_.allowed_token_ids) {
     check_id("allowed_token_ids", id);
     lists.allowed.push_back(static_cast<TokenId>(id));
   }
@@ -300,7 +302,7 @@ void Checker::check_allowed(TokenLists& lists) {
 }
 
 void Checker::check_biases(TokenLists& lists) {
-  for (const auto& [id, bias] : wish_.logit_bias) {
+  for (const auto& [id, bias] : options_.logit_bias) {
     check_id("logit_bias", id);
     if (!std::isfinite(bias)) {
       refuse(ErrorCode::kInvalidArgument,
@@ -312,14 +314,14 @@ void Checker::check_biases(TokenLists& lists) {
 }
 
 void Checker::check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId>> words) {
-  if (wish_.bad_words.size() > kMaxBadWords) {
+  if (options_.bad_words.size() > kMaxBadWords) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format(
-               "bad_words: {} strings are more than {}", wish_.bad_words.size(), kMaxBadWords));
+               "bad_words: {} strings are more than {}", options_.bad_words.size(), kMaxBadWords));
     return;
   }
-  for (size_t i = 0; i < wish_.bad_words.size(); ++i) {
-    if (wish_.bad_words[i].find_first_not_of(kSpace) == std::string::npos) {
+  for (size_t i = 0; i < options_.bad_words.size(); ++i) {
+    if (options_.bad_words[i].find_first_not_of(kSpace) == std::string::npos) {
       refuse(
           ErrorCode::kInvalidArgument,
           fmt::format("bad_words: string {} is blank, must have 1 visible character or more", i));
@@ -337,22 +339,22 @@ void Checker::check_bad_words(TokenLists& lists, std::vector<std::vector<TokenId
 }
 
 void Checker::check_logprob_ids(TokenLists& lists) {
-  if (!wish_.logprob_token_ids) {
+  if (!options_.logprob_token_ids) {
     return;
   }
-  const size_t num_ids = wish_.logprob_token_ids->size();
+  const size_t num_ids = options_.logprob_token_ids->size();
   if (num_ids == 0 || num_ids > kMaxLogprobIds) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("logprob_token_ids: {} ids, must be 1 to {}", num_ids, kMaxLogprobIds));
     return;
   }
-  if (wish_.logprobs.value_or(0) > 0) {
+  if (options_.logprobs.value_or(0) > 0) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("logprobs: {} with logprob_token_ids, which name the tokens; must be 0 or "
                        "unset",
-                       *wish_.logprobs));
+                       *options_.logprobs));
   }
-  for (const int64_t id : *wish_.logprob_token_ids) {
+  for (const int64_t id : *options_.logprob_token_ids) {
     check_id("logprob_token_ids", id);
     lists.logprob_ids.push_back(static_cast<TokenId>(id));
   }
@@ -364,9 +366,9 @@ TokenLists Checker::check_token_lists(std::vector<std::vector<TokenId>> bad_word
   check_biases(lists);
   check_bad_words(lists, std::move(bad_words));
   check_logprob_ids(lists);
-  const char* first = wish_.allowed_token_ids    ? "allowed_token_ids"
-                      : !wish_.bad_words.empty() ? "bad_words"
-                                                 : "logit_bias";
+  const char* first = options_.allowed_token_ids    ? "allowed_token_ids"
+                      : !options_.bad_words.empty() ? "bad_words"
+                                                    : "logit_bias";
   const int64_t words = num_token_list_words(lists);
   if (words > kMaxTokenListWords) {
     refuse(
@@ -382,15 +384,15 @@ TokenLists Checker::check_token_lists(std::vector<std::vector<TokenId>> bad_word
 }
 
 // The flags of SamplingParams for the requested hidden states.
-uint32_t Checker::check_hidden_states(HiddenStatesWish wish) {
-  if (wish == HiddenStatesWish::kNone) {
+uint32_t Checker::check_hidden_states(HiddenStatesOption options) {
+  if (options == HiddenStatesOption::kNone) {
     return 0;
   }
   if (!limits_.has_hidden_states) {
     refuse(ErrorCode::kUnsupported,
            "hidden_states: the engine was started without --enable-hidden-states");
   }
-  return wish == HiddenStatesWish::kAll
+  return options == HiddenStatesOption::kAll
              ? SamplingParams::kOutputHidden | SamplingParams::kPromptHidden
              : SamplingParams::kOutputHidden;
 }
@@ -418,8 +420,8 @@ Result<RequestFields> checked_fields(const GenerationRequest& request,
                                      const std::vector<TokenId>& prompt_token_ids,
                                      const RequestLimits& limits,
                                      std::vector<std::vector<TokenId>> bad_words) {
-  const SamplingOptions& wish = request.sampling;
-  Checker checker(wish, limits);
+  const SamplingOptions& options = request.sampling;
+  Checker checker(options, limits);
   RequestFields fields;
   checker.check_prompt(prompt_token_ids);
   fields.params = checker.check_sampling();
@@ -429,7 +431,7 @@ Result<RequestFields> checked_fields(const GenerationRequest& request,
   fields.stop_token_ids = checker.check_stop_token_ids();
   checker.check_stop();
   fields.num_choices = checker.check_num_choices(fields.params.is_greedy());
-  if (!wish.ignore_eos) {
+  if (!options.ignore_eos) {
     fields.eos_token_ids = limits.eos_token_ids;
   }
   checker.check_min_tokens(fields);

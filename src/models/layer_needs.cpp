@@ -5,7 +5,7 @@
 
 namespace warprow {
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
-                             const KvOptions& wish,
+                             const KvOptions& options,
                              std::span<const std::string> backends) {
   WR_CHECK(backends.empty() || backends.size() == spec.layers.size());
   std::vector<KvNeed> needs(spec.layers.size());
@@ -17,10 +17,10 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
     need.num_kv_heads = layer.num_kv_heads;
     need.head_dim_k = layer.head_dim;
     need.head_dim_v = layer.head_dim_v;
-    need.dtype = wish.dtype;
+    need.dtype = options.dtype;
     need.window = layer.window;
-    need.block_size = wish.block_size;
-    need.kernel_block_size = wish.kernel_block_size;
+    need.block_size = options.block_size;
+    need.kernel_block_size = options.kernel_block_size;
     if (!backends.empty()) {
       need.backend = backends[l];
     }
@@ -29,10 +29,10 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
 }
 
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
-                       const KvOptions& wish,
+                       const KvOptions& options,
                        std::span<const std::string> backends) {
-  const std::vector<KvNeed> needs = kv_needs(spec, wish, backends);
-  return plan_kv({&needs, 1}, wish.layout);
+  const std::vector<KvNeed> needs = kv_needs(spec, options, backends);
+  return plan_kv({&needs, 1}, options.layout);
 }
 
 std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers,

@@ -25,12 +25,12 @@ struct KvOptions {
 
 // By layer. backends: each layer's attention backend; empty: auto for all.
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
-                             const KvOptions& wish,
+                             const KvOptions& options,
                              std::span<const std::string> backends = {});
 
 // The plan of a rank with this one model.
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
-                       const KvOptions& wish,
+                       const KvOptions& options,
                        std::span<const std::string> backends = {});
 
 // What the layers of a KV group need of their attention backend, one need per layer. `layers`: those of the rank's

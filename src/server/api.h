@@ -91,7 +91,7 @@ class Api {
                                                              const GenerationBody& body) const;
   // What tools ask of sampling.
   Result<void> apply_tools(GenerationBody& body) const;
-  [[nodiscard]] MakeChatParser chat_parser(const ChatWish& chat,
+  [[nodiscard]] MakeChatParser chat_parser(const ChatOptions& chat,
                                            const std::string& answer_id) const;
   Result<void> truncate_prompts(const GenerationBody& body,
                                 std::vector<std::vector<TokenId>>& prompts) const;

@@ -110,14 +110,15 @@ Api::Answer Api::generate(Endpoint endpoint,
   if (options_.reasoning && body->sampling.structured_output) {
     body->sampling.structured_output->thinking = body->chat.thinking;
   }
-  GenerationRequest wish;
-  wish.sampling = body->sampling;
-  wish.priority = body->priority;
-  wish.cache_salt = body->cache_salt;
+  GenerationRequest generation;
+  generation.sampling = body->sampling;
+  generation.priority = body->priority;
+  generation.cache_salt = body->cache_salt;
   // What an echo shows of its prompt as of an answer.
   const bool is_chat = endpoint != Endpoint::kCompletions;
-  if (body->echo && !is_chat && wish.sampling.logprobs && !wish.sampling.prompt_logprobs) {
-    wish.sampling.prompt_logprobs = wish.sampling.logprobs;
+  if (body->echo && !is_chat && generation.sampling.logprobs &&
+      !generation.sampling.prompt_logprobs) {
+    generation.sampling.prompt_logprobs = generation.sampling.logprobs;
   }
   AnswerShape shape{.num_prompts = prompts->size(),
                     .only_prompt = body->only_prompt,
@@ -136,7 +137,7 @@ Api::Answer Api::generate(Endpoint endpoint,
     shape.first_tokens.push_back(prompt.empty() ? 0 : prompt.front());
   }
   const Result<std::vector<ValidRequest>> valid =
-      engine_.validate_prompts(wish, *std::move(prompts));
+      engine_.validate_prompts(generation, *std::move(prompts));
   if (!valid) {
     return error_reply(api_error(valid.error()));
   }
@@ -180,7 +181,7 @@ std::unique_ptr<AnswerWriter> Api::make_writer(Endpoint endpoint,
   return make_chat_writer(info, token_bytes, std::move(shape), chat_parser(body.chat, info.id));
 }
 
-MakeChatParser Api::chat_parser(const ChatWish& chat, const std::string& answer_id) const {
+MakeChatParser Api::chat_parser(const ChatOptions& chat, const std::string& answer_id) const {
   ChatParserOptions options{.function = chat.tools.name,
                             .parallel = chat.tools.parallel,
                             .reasoning = options_.reasoning,
@@ -188,15 +189,15 @@ MakeChatParser Api::chat_parser(const ChatWish& chat, const std::string& answer_
                             .include_reasoning = chat.include_reasoning,
                             .short_ids = options_.tool_format == ToolFormat::kMistral};
   switch (chat.tools.choice) {
-    case ToolWish::Choice::kNone:
+    case ToolOptions::Choice::kNone:
       break;
-    case ToolWish::Choice::kAuto:
+    case ToolOptions::Choice::kAuto:
       options.format = options_.tool_format;
       break;
-    case ToolWish::Choice::kRequired:
+    case ToolOptions::Choice::kRequired:
       options.format = ToolFormat::kList;
       break;
-    case ToolWish::Choice::kNamed:
+    case ToolOptions::Choice::kNamed:
       options.format = ToolFormat::kNamed;
       break;
   }
@@ -211,8 +212,8 @@ MakeChatParser Api::chat_parser(const ChatWish& chat, const std::string& answer_
 }
 
 Result<void> Api::apply_tools(GenerationBody& body) const {
-  using Choice = ToolWish::Choice;
-  const ToolWish& tools = body.chat.tools;
+  using Choice = ToolOptions::Choice;
+  const ToolOptions& tools = body.chat.tools;
   if (tools.choice == Choice::kRequired || tools.choice == Choice::kNamed) {
     if (body.sampling.structured_output) {
       return fail(ErrorCode::kInvalidArgument,

@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 struct TokenizeBody {
   std::optional<std::string> text;  // else a chat
-  ChatWish chat;
+  ChatOptions chat;
   std::optional<bool> add_special_tokens;
   bool with_texts = false;
   std::string model;

@@ -151,42 +151,43 @@ Result<Json> read_tools(const char* field, const Json& value) {
   return value.empty() ? Json() : value;
 }
 
-Result<void> read_tool_choice(const char* field, const Json& value, ToolWish& wish) {
-  using Choice = ToolWish::Choice;
+Result<void> read_tool_choice(const char* field, const Json& value, ToolOptions& options) {
+  using Choice = ToolOptions::Choice;
   if (value == "none") {
-    wish.choice = Choice::kNone;
+    options.choice = Choice::kNone;
   } else if (value == "auto") {
-    wish.choice = Choice::kAuto;
+    options.choice = Choice::kAuto;
   } else if (value == "required") {
-    wish.choice = Choice::kRequired;
+    options.choice = Choice::kRequired;
   } else {
     const Json function = value.is_object() ? member(value, "function") : Json();
     const Json name = function.is_object() ? member(function, "name") : Json();
     if (!name.is_string()) {
       return wrong_value(field, "none, auto, required or a named function", value);
     }
-    wish.choice = Choice::kNamed;
-    wish.name = name.get<std::string>();
+    options.choice = Choice::kNamed;
+    options.name = name.get<std::string>();
   }
   return {};
 }
 
-Result<void> check_tool_wish(ToolWish& wish) {
-  using Choice = ToolWish::Choice;
-  const bool forces = wish.choice == Choice::kRequired || wish.choice == Choice::kNamed;
-  if (wish.tools.is_null()) {
+Result<void> check_tool_options(ToolOptions& options) {
+  using Choice = ToolOptions::Choice;
+  const bool forces = options.choice == Choice::kRequired || options.choice == Choice::kNamed;
+  if (options.tools.is_null()) {
     if (forces) {
       return fail(ErrorCode::kInvalidArgument, "tool_choice: needs tools, and there are none");
     }
-    wish.choice = Choice::kNone;
+    options.choice = Choice::kNone;
     return {};
   }
-  const bool is_known = std::any_of(wish.tools.begin(), wish.tools.end(), [&](const Json& tool) {
-    return tool["function"]["name"] == wish.name;
-  });
-  if (wish.choice == Choice::kNamed && !is_known) {
+  const bool is_known =
+      std::any_of(options.tools.begin(), options.tools.end(), [&](const Json& tool) {
+        return tool["function"]["name"] == options.name;
+      });
+  if (options.choice == Choice::kNamed && !is_known) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("tool_choice: no tool is named '{}'", wish.name));
+                fmt::format("tool_choice: no tool is named '{}'", options.name));
   }
   return {};
 }

@@ -12,7 +12,7 @@
 namespace warprow {
 
 // What a chat says about tools.
-struct ToolWish {
+struct ToolOptions {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
 
   nlohmann::ordered_json tools = nullptr;  // a list of functions, or null
@@ -41,9 +41,9 @@ Result<nlohmann::ordered_json> read_tools(const char* field, const nlohmann::ord
 // "none", "auto", "required" or {"type": "function", "function": {"name"}}.
 Result<void> read_tool_choice(const char* field,
                               const nlohmann::ordered_json& value,
-                              ToolWish& wish);
+                              ToolOptions& options);
 
 // Whether choice and tools fit together; without tools the choice becomes kNone.
-Result<void> check_tool_wish(ToolWish& wish);
+Result<void> check_tool_options(ToolOptions& options);
 
 }  // namespace warprow

@@ -233,10 +233,10 @@ constexpr BodyField kFields[] = {
     {"tools", kChat, &read_chat_tools},
     {"tool_choice", kChat, &read_choice_of_tool},
     {"parallel_tool_calls", kChat, &read_parallel},
-    {"include_reasoning", kChat, &of_chat<&ChatWish::include_reasoning>},
+    {"include_reasoning", kChat, &of_chat<&ChatOptions::include_reasoning>},
     {"reasoning_effort", kChat, &read_template_variable},
     {"add_generation_prompt", kChat, &of_template<&ChatRequest::add_generation_prompt>},
-    {"continue_final_message", kChat, &of_chat<&ChatWish::continue_final_message>},
+    {"continue_final_message", kChat, &of_chat<&ChatOptions::continue_final_message>},
     {"chat_template_kwargs", kChat, &read_template_kwargs},
     {"documents", kChat, &read_documents},
 };
@@ -326,7 +326,7 @@ Result<void> finish_completion(Draft& draft) {
 }
 
 Result<void> finish_chat(Draft& draft) {
-  ChatWish& chat = draft.body.chat;
+  ChatOptions& chat = draft.body.chat;
   if (chat.request.messages.empty()) {
     return fail(ErrorCode::kInvalidArgument, "messages: missing, must be a list of messages");
   }
@@ -334,7 +334,7 @@ Result<void> finish_chat(Draft& draft) {
     return fail(ErrorCode::kInvalidArgument,
                 "continue_final_message: needs add_generation_prompt to be false");
   }
-  if (Result<void> good = check_tool_wish(chat.tools); !good) {
+  if (Result<void> good = check_tool_options(chat.tools); !good) {
     return good;
   }
   SamplingOptions& options = draft.body.sampling;
@@ -370,11 +370,11 @@ Result<GenerationBody> parse_generation_body(Endpoint endpoint, std::string_view
   }
   if (draft.has_structure) {
     // From the text, since a schema's properties are written in the order in which they stand there.
-    Result<std::optional<StructuredOutput>> wish = read_structured_output(body);
-    if (!wish) {
-      return tl::unexpected(wish.error());
+    Result<std::optional<StructuredOutput>> structured = read_structured_output(body);
+    if (!structured) {
+      return tl::unexpected(structured.error());
     }
-    draft.body.sampling.structured_output = *std::move(wish);
+    draft.body.sampling.structured_output = *std::move(structured);
   }
   if (draft.body.stream && draft.body.sampling.prompt_logprobs) {
     return fail(ErrorCode::kInvalidArgument, "prompt_logprobs: allowed only with stream false");

@@ -18,10 +18,10 @@ namespace warprow {
 enum class Endpoint { kCompletions, kChat, kResponses };
 
 // A chat before its template.
-struct ChatWish {
+struct ChatOptions {
   ChatRequest request;
   bool continue_final_message = false;  // the answer goes on with the last message
-  ToolWish tools;
+  ToolOptions tools;
   bool include_reasoning = true;
   Thinking thinking = Thinking::kNone;  // how the answer begins behind the rendered prompt
 };
@@ -29,7 +29,7 @@ struct ChatWish {
 // The body of POST /v1/completions or /v1/chat/completions.
 struct GenerationBody {
   std::vector<TextOrIds> prompts;  // completions: one or more
-  ChatWish chat;                   // chats
+  ChatOptions chat;                // chats
   SamplingOptions sampling;
   int32_t priority = 0;
   std::string cache_salt;

@@ -10,7 +10,7 @@
 
 namespace warprow {
 
-// A body of POST /v1/responses: the same wish as a chat, and what its answer repeats of it.
+// A body of POST /v1/responses: the options of a chat, and what its answer repeats of it.
 struct ResponsesBody {
   std::string chat;               // the body of a chat completion
   nlohmann::ordered_json echoed;  // members of the answer: instructions, tools, temperature, ...

@@ -51,7 +51,7 @@ void plan_pages(ModelPlan& plan) {
 }
 
 // The number of blocks for the granted bytes, and the longest request that they allow.
-Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
+Result<void> size_kv_cache(ModelPlan& plan, int32_t user_len) {
   const ResolvedConfig& config = plan.config;
   plan.kv_cache.groups = plan.kv.groups;
   const int64_t block_bytes = plan.kv_cache.block_bytes();
@@ -69,17 +69,17 @@ Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
   }
   plan.kv_cache.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, 1 << 30));
   const int64_t held = longest_request(plan, plan.kv_cache.num_blocks);
-  if (wished_len > held) {
+  if (user_len > held) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("max_model_len is {}, but a KV cache of {} bytes holds {} tokens; "
                             "lower max_model_len or "
                             "raise kv_cache_memory_bytes",
-                            wished_len,
+                            user_len,
                             config.kv_cache_memory_bytes,
                             held));
   }
   const int64_t longest = std::min<int64_t>(plan.spec.max_position, held);
-  plan.config.max_model_len = wished_len > 0 ? wished_len : static_cast<int32_t>(longest);
+  plan.config.max_model_len = user_len > 0 ? user_len : static_cast<int32_t>(longest);
   return {};
 }
 
@@ -88,11 +88,11 @@ Result<void> size_kv_cache(ModelPlan& plan, int32_t wished_len) {
 // If the cache takes what everything else leaves: state grows with the longest request, so that length is fixed
 // first, and reduced if the cache is small.
 Result<void> size_memory(ModelPlan& plan,
-                         int32_t wished_len,
+                         int32_t user_len,
                          const std::function<void(ModelPlan&)>& measure) {
-  plan.max_model_len_is_wish = wished_len > 0;
+  plan.max_model_len_is_set = user_len > 0;
   if (!device_policy(plan.device.kind).kv_takes_rest) {
-    if (auto sized = size_kv_cache(plan, wished_len); !sized) {
+    if (auto sized = size_kv_cache(plan, user_len); !sized) {
       return sized;
     }
     plan.runner.max_model_len = plan.config.max_model_len;
@@ -101,7 +101,7 @@ Result<void> size_memory(ModelPlan& plan,
     return {};
   }
   plan.kv_takes_rest = plan.config.kv_cache_memory_bytes == 0;
-  plan.runner.max_model_len = wished_len > 0 ? wished_len : plan.spec.max_position;
+  plan.runner.max_model_len = user_len > 0 ? user_len : plan.spec.max_position;
   for (;;) {
     plan_pages(plan);
     measure(plan);
@@ -114,7 +114,7 @@ Result<void> size_memory(ModelPlan& plan,
       }
       plan.config.kv_cache_memory_bytes = available;
     }
-    if (auto sized = size_kv_cache(plan, wished_len); !sized) {
+    if (auto sized = size_kv_cache(plan, user_len); !sized) {
       return sized;
     }
     if (plan.config.max_model_len >= plan.runner.max_model_len) {
@@ -182,7 +182,7 @@ Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
   }
   const int64_t held = longest_request(plan, terms.num_blocks);
   const int64_t len = std::min<int64_t>(plan.config.max_model_len, held);
-  if (len < 1 || (plan.max_model_len_is_wish && len < plan.config.max_model_len)) {
+  if (len < 1 || (plan.max_model_len_is_set && len < plan.config.max_model_len)) {
     return fail(
         ErrorCode::kOutOfMemory,
         fmt::format("driver and libraries took {} bytes of the device; what is left for the "

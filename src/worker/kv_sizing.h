@@ -13,10 +13,10 @@ namespace warprow {
 // How large the KV cache of a plan is, and the longest request with it.
 
 // Sizes the cache by the plan's settings and what everything else takes: `measure` fills the plan's planned bytes
-// for the length in plan.runner.max_model_len. wished_len: requested by the user; 0: none.
+// for the length in plan.runner.max_model_len. user_len: requested by the user; 0: none.
 // Errors: kOutOfMemory, with the numbers.
 Result<void> size_memory(ModelPlan& plan,
-                         int32_t wished_len,
+                         int32_t user_len,
                          const std::function<void(ModelPlan&)>& measure);
 Result<void> check_fit(const ModelPlan& plan);
 

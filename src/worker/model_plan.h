@@ -36,9 +36,9 @@ struct ModelPlan {
   DecoderOptions decoder;
   RunnerOptions runner;
   MemoryPlan memory;
-  bool pages_are_given = false;        // by the caller's RunnerOptions
-  bool kv_takes_rest = false;          // the cache takes what everything else leaves
-  bool max_model_len_is_wish = false;  // set by the user, so not reduced to fit the cache
+  bool pages_are_given = false;       // by the caller's RunnerOptions
+  bool kv_takes_rest = false;         // the cache takes what everything else leaves
+  bool max_model_len_is_set = false;  // set by the user, so not reduced to fit the cache
 
   [[nodiscard]] LoadFormat load_format() const {
     return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;

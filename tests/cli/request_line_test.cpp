@@ -66,11 +66,11 @@ TEST(RequestLine, ReadsWhatIsToldOfPrompts) {
       R"({"prompt":"p","prompt_logprobs":2,"logprob_token_ids":[3,4],"hidden_states":"all"})");
   EXPECT_EQ(request.sampling.prompt_logprobs, 2);
   EXPECT_EQ(request.sampling.logprob_token_ids, (std::vector<int64_t>{3, 4}));
-  EXPECT_EQ(request.hidden_states, HiddenStatesWish::kAll);
+  EXPECT_EQ(request.hidden_states, HiddenStatesOption::kAll);
   EXPECT_EQ(parsed(R"({"prompt":"p","hidden_states":"outputs"})").hidden_states,
-            HiddenStatesWish::kOutputs);
+            HiddenStatesOption::kOutputs);
   EXPECT_EQ(parsed(R"({"prompt":"p","hidden_states":null})").hidden_states,
-            HiddenStatesWish::kNone);
+            HiddenStatesOption::kNone);
   const auto wrong = parse_request_line(R"({"prompt":"p","hidden_states":true})", {});
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().message, "hidden_states: must be outputs or all, not true");

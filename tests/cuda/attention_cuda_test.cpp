@@ -241,7 +241,7 @@ TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesWithWindowsSinksAndSoftCap) {
   for (const int32_t window : {0, 1, 16, 100, 1024}) {
     const bool odd = window % 8 != 0;
     Case c;
-    for (int32_t len = 4; len <= 600; len += 7) {
+    for (int32_t len = 4; len <= 600; len += 14) {
       c.rows.push_back({1 + len % 4, len});
     }
     c.num_decode_rows = static_cast<int32_t>(c.rows.size());
@@ -252,6 +252,20 @@ TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesWithWindowsSinksAndSoftCap) {
     c.soft_cap = odd ? 15.0F : 0.0F;
     c.rows.push_back({90, 300});
     c.rows.push_back({5, 1300});
+    check(c);
+  }
+}
+
+// So many rows that those of more than 8 pairs take the prefill kernels.
+TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfManyRows) {
+  for (const int32_t group : {2, 8}) {
+    Case c = with_decodes(decode_rows(150, 1, 400, group));
+    c.q_heads = group * c.kv_heads;
+    c.decode_len = 4;
+    for (size_t r = 0; r < c.rows.size(); ++r) {
+      c.rows[r].queries = std::min(static_cast<int32_t>(r % 5), c.rows[r].len);
+    }
+    c.rows.push_back({90, 300});
     check(c);
   }
 }

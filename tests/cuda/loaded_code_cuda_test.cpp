@@ -19,20 +19,20 @@
 namespace warprow {
 namespace {
 
-int32_t wished_capability() {
-  const char* wish = std::getenv("WARPROW_TEST_COMPUTE_CAPABILITY");
-  return wish == nullptr ? std::numeric_limits<int32_t>::max() : std::atoi(wish);
+int32_t tested_capability() {
+  const char* setting = std::getenv("WARPROW_TEST_COMPUTE_CAPABILITY");
+  return setting == nullptr ? std::numeric_limits<int32_t>::max() : std::atoi(setting);
 }
 
 bool forces_ptx() {
-  const char* wish = std::getenv("CUDA_FORCE_PTX_JIT");
-  return wish != nullptr && std::string_view(wish) == "1";
+  const char* setting = std::getenv("CUDA_FORCE_PTX_JIT");
+  return setting != nullptr && std::string_view(setting) == "1";
 }
 
 // Before the first test makes a device.
 class LimitedCapability final : public ::testing::Environment {
  public:
-  void SetUp() override { cuda::limit_compute_capability(wished_capability()); }
+  void SetUp() override { cuda::limit_compute_capability(tested_capability()); }
 };
 [[maybe_unused]] const auto* const kLimited =
     ::testing::AddGlobalTestEnvironment(new LimitedCapability);  // NOLINT: googletest owns it
@@ -41,7 +41,7 @@ class LoadedCode : public testing::CudaTest {};
 
 TEST_F(LoadedCode, TheDriverTakesBinariesOrCompilesPtx) {
   const int32_t capability = gpu().facts().compute_capability;
-  EXPECT_LE(capability, wished_capability());
+  EXPECT_LE(capability, tested_capability());
   EXPECT_GE(cuda::portable_code(), 80);
   if (forces_ptx()) {
     EXPECT_EQ(cuda::portable_code(), 80);
@@ -81,7 +81,7 @@ TEST_F(LoadedCode, AnEngineRunsOnPortableKernels) {
     }
     EXPECT_GT(rig.executor().stats().graphs_full, 0);
   }
-  cuda::limit_compute_capability(wished_capability());
+  cuda::limit_compute_capability(tested_capability());
 }
 
 }  // namespace

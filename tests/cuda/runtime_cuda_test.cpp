@@ -290,8 +290,8 @@ Request random_request(std::mt19937& random, uint64_t id) {
 // A CPU runs the same requests side by side; after every tick both have done the same. Every wait
 // for the device within a step, and every copy with pageable memory, fails a check.
 TEST_F(RuntimeCuda, TenThousandRandomStepsAreAccountedAsOnACpu) {
-  const char* wish = std::getenv("WARPROW_TEST_STEPS");  // fewer under a checker
-  const int64_t num_steps = wish != nullptr ? std::atoll(wish) : 10000;
+  const char* setting = std::getenv("WARPROW_TEST_STEPS");  // fewer under a checker
+  const int64_t num_steps = setting != nullptr ? std::atoll(setting) : 10000;
   RigOptions gpu_options = options();
   gpu_options.config.max_model_len = 128;
   gpu_options.config.max_num_seqs = 16;
@@ -363,7 +363,7 @@ TEST_F(RuntimeCuda, TenThousandRandomStepsAreAccountedAsOnACpu) {
   EXPECT_GT(stats.num_mixed_steps, num_steps / 10);
   EXPECT_GT(graphs.graphs_full, 0);
   EXPECT_GT(graphs.graphs_piecewise, 0);
-  if (wish == nullptr) {  // a few steps see no preemption, and a checker takes memory of its own
+  if (setting == nullptr) {  // a few steps see no preemption, and a checker takes memory of its own
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_EQ(free_at_start - free_bytes(), graphs.graph_bytes - graph_bytes_at_start);
   }

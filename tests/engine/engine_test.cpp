@@ -178,27 +178,29 @@ TEST(Engine, ValidateEncodesThePrompt) {
   EXPECT_EQ(engine->validate(request).error().message, "toy: the model has no chat template");
 }
 
-TEST(Engine, PromptsOfOneWishAreValidatedAsEachAlone) {
+TEST(Engine, PromptsWithTheSameOptionsAreValidatedAsEachAlone) {
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
-  GenerationRequest wish;
-  wish.sampling.bad_words = {"a", "cab"};
-  wish.sampling.structured_output = StructuredOutput{GrammarKind::kRegex, "[a-c]+"};
+  GenerationRequest request;
+  request.sampling.bad_words = {"a", "cab"};
+  request.sampling.structured_output = StructuredOutput{GrammarKind::kRegex, "[a-c]+"};
   const std::vector<std::vector<TokenId>> prompts = {{4, 2, 3}, {5}};
-  const std::vector<ValidRequest> valid = value_or_throw(engine->validate_prompts(wish, prompts));
+  const std::vector<ValidRequest> valid =
+      value_or_throw(engine->validate_prompts(request, prompts));
   ASSERT_EQ(valid.size(), prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
-    wish.prompt = prompts[i];
-    const ValidRequest alone = value_or_throw(engine->validate(wish));
+    request.prompt = prompts[i];
+    const ValidRequest alone = value_or_throw(engine->validate(request));
     EXPECT_EQ(valid[i].prompt_token_ids(), prompts[i]);
     EXPECT_EQ(valid[i].fields().max_tokens, alone.fields().max_tokens);
     EXPECT_FALSE(valid[i].fields().token_lists.empty());
     EXPECT_EQ(valid[i].fields().token_lists, alone.fields().token_lists);
     EXPECT_TRUE(valid[i].fields().grammar);
   }
-  EXPECT_EQ(engine->validate_prompts(wish, {{5}, {}}).error().message,
+  EXPECT_EQ(engine->validate_prompts(request, {{5}, {}}).error().message,
             "prompt: 0 tokens, must be 1 or more");
-  wish.sampling.top_p = 2;
-  EXPECT_EQ(engine->validate_prompts(wish, prompts).error().message, "top_p: 2 is outside (0, 1]");
+  request.sampling.top_p = 2;
+  EXPECT_EQ(engine->validate_prompts(request, prompts).error().message,
+            "top_p: 2 is outside (0, 1]");
 }
 
 TEST(Engine, EveryChoiceHasAStreamOfItsOwn) {

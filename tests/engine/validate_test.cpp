@@ -371,7 +371,7 @@ TEST(Validate, PromptLogprobsComeWithTheFirstChoice) {
 
 TEST(Validate, HiddenStatesNeedAnEngineThatKeepsThem) {
   GenerationRequest request;
-  request.hidden_states = HiddenStatesWish::kAll;
+  request.hidden_states = HiddenStatesOption::kAll;
   const Result<ValidRequest> refused = validate_request(request, {5}, limits());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
@@ -381,7 +381,7 @@ TEST(Validate, HiddenStatesNeedAnEngineThatKeepsThem) {
   with.has_hidden_states = true;
   EXPECT_TRUE(
       value_or_throw(validate_request(request, {5}, with)).fields().params.reports_prompt());
-  request.hidden_states = HiddenStatesWish::kOutputs;
+  request.hidden_states = HiddenStatesOption::kOutputs;
   EXPECT_FALSE(
       value_or_throw(validate_request(request, {5}, with)).fields().params.reports_prompt());
 }
@@ -437,7 +437,7 @@ TEST(Validate, WithoutAPromptWhatNoPromptMakesRight) {
             "bad_words: 2177 strings are more than 2176");
   EXPECT_EQ(message(option([](auto& o) { o.stop_token_ids = {100}; })),
             "stop_token_ids: 100 is outside the vocabulary [0, 99]");
-  EXPECT_THAT(message([](auto& r) { r.hidden_states = HiddenStatesWish::kAll; }),
+  EXPECT_THAT(message([](auto& r) { r.hidden_states = HiddenStatesOption::kAll; }),
               HasSubstr("--enable-hidden-states"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 libFuzzer target: whatever the bytes, the server's readers of
-// bodies answer with a wish or an Error, and a chat that was read renders or is refused.
+// bodies give options or an Error, and a chat that was read renders or is refused.
 #include "base/check.h"
 #include "server/chat/chat_prompt.h"
 #include "server/chat/tool_grammar.h"
@@ -53,7 +53,7 @@ void read_bodies(std::string_view text) {
       check_arguments_of(*body);
       render(*body);
     }
-    if (body && body->chat.tools.choice == ToolWish::Choice::kRequired) {
+    if (body && body->chat.tools.choice == ToolOptions::Choice::kRequired) {
       WR_CHECK(!tool_grammar(body->chat.tools).text.empty());
     }
   }

@@ -79,7 +79,7 @@ TEST(KvPlanner, ModelsOfOneKindOfLayerHaveOneGroup) {
   EXPECT_THAT(describe(mistral), ElementsAre("window 4096 32 x 8x128 bfloat16 16/16 auto"));
 }
 
-TEST(KvPlanner, WishesOfALayerReachItsGroup) {
+TEST(KvPlanner, OptionsOfALayerReachItsGroup) {
   KvNeed need = need_of(2, 64);
   need.dtype = DType::kF32;
   need.block_size = 64;

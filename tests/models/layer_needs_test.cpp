@@ -19,7 +19,7 @@ DecoderSpec four_layers() {
   return spec;
 }
 
-TEST(LayerNeeds, ComeFromTheSpecAndTheWish) {
+TEST(LayerNeeds, ComeFromTheSpecAndTheOptions) {
   const std::vector<std::string> backends = {"native", "auto", "flashinfer", "native"};
   const std::vector<KvNeed> needs = kv_needs(four_layers(), {DType::kF32, 32, 16, {}}, backends);
   ASSERT_EQ(needs.size(), 4U);

@@ -21,7 +21,7 @@ TEST(ThinkingBehind, APromptSaysHowTheAnswerBegins) {
 
 TEST(ThinkingBehind, AMessageThatGoesOnMayHaveBegunToThink) {
   const auto going_on = [](const std::string& content) {
-    ChatWish chat;
+    ChatOptions chat;
     chat.continue_final_message = true;
     chat.request.messages.push_back({{"role", "user"}, {"content", "what is <think>?"}});
     chat.request.messages.push_back({{"role", "assistant"}, {"content", content}});

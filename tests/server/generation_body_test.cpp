@@ -255,23 +255,23 @@ TEST(GenerationBody, EchoOfThePromptAlone) {
 }
 
 TEST(GenerationBody, Tools) {
-  using Choice = ToolWish::Choice;
+  using Choice = ToolOptions::Choice;
   const std::string tools =
       R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}])";
-  const auto wish = [&](const std::string& more) {
+  const auto options = [&](const std::string& more) {
     return read(Endpoint::kChat,
                 R"({"messages": [{"role": "user", "content": "x"}], )" + tools + more + "}")
         .chat.tools;
   };
-  EXPECT_EQ(wish("").choice, Choice::kAuto);
-  EXPECT_EQ(wish("").tools[0]["function"]["parameters"].dump(), R"({"b":1,"a":2})");  // in order
-  EXPECT_EQ(wish(R"(, "tool_choice": "none")").choice, Choice::kNone);
-  EXPECT_EQ(wish(R"(, "tool_choice": "required")").choice, Choice::kRequired);
-  const ToolWish named =
-      wish(R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})");
+  EXPECT_EQ(options("").choice, Choice::kAuto);
+  EXPECT_EQ(options("").tools[0]["function"]["parameters"].dump(), R"({"b":1,"a":2})");  // in order
+  EXPECT_EQ(options(R"(, "tool_choice": "none")").choice, Choice::kNone);
+  EXPECT_EQ(options(R"(, "tool_choice": "required")").choice, Choice::kRequired);
+  const ToolOptions named =
+      options(R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})");
   EXPECT_EQ(named.choice, Choice::kNamed);
   EXPECT_EQ(named.name, "f");
-  EXPECT_FALSE(wish(R"(, "parallel_tool_calls": false)").parallel);
+  EXPECT_FALSE(options(R"(, "parallel_tool_calls": false)").parallel);
   EXPECT_THAT(
       refused_chat(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})"),
       HasSubstr("tool_choice: no tool is named 'g'"));
@@ -287,10 +287,10 @@ TEST(GenerationBody, Tools) {
 }
 
 TEST(GenerationBody, TemplatesVariables) {
-  const ChatWish chat = read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}],
+  const ChatOptions chat = read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}],
     "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low",
     "add_generation_prompt": false, "continue_final_message": true})")
-                            .chat;
+                               .chat;
   EXPECT_EQ(chat.request.variables.dump(), R"({"enable_thinking":false,"reasoning_effort":"low"})");
   EXPECT_FALSE(chat.request.add_generation_prompt);
   EXPECT_TRUE(chat.continue_final_message);

@@ -308,23 +308,23 @@ TEST(ToolParser, Reasoning) {
 }
 
 TEST(ToolGrammar, RequiresOneOfTheFunctions) {
-  ToolWish wish;
-  wish.tools = nlohmann::ordered_json::parse(R"([
+  ToolOptions options;
+  options.tools = nlohmann::ordered_json::parse(R"([
     {"type": "function", "function": {"name": "f", "parameters": {"$defs": {"D": {"type": "string"}},
      "type": "object", "properties": {"d": {"$ref": "#/$defs/D"}}}}},
     {"type": "function", "function": {"name": "g"}}])");
-  wish.choice = ToolWish::Choice::kRequired;
+  options.choice = ToolOptions::Choice::kRequired;
   EXPECT_EQ(
-      tool_grammar(wish).text,
+      tool_grammar(options).text,
       R"({"type":"array","minItems":1,"maxItems":16,"items":{"anyOf":[{"type":"object","properties":)"
       R"({"name":{"enum":["f"]},"parameters":{"$defs":{"D":{"type":"string"}},"type":"object",)"
       R"("properties":{"d":{"$ref":"#/items/anyOf/0/properties/parameters/$defs/D"}}}},)"
       R"("required":["name","parameters"],"additionalProperties":false},{"type":"object","properties":)"
       R"({"name":{"enum":["g"]},"parameters":{"type":"object"}},"required":["name","parameters"],)"
       R"("additionalProperties":false}]}})");
-  wish.choice = ToolWish::Choice::kNamed;
-  wish.name = "g";
-  EXPECT_EQ(tool_grammar(wish).text, R"({"type":"object"})");
+  options.choice = ToolOptions::Choice::kNamed;
+  options.name = "g";
+  EXPECT_EQ(tool_grammar(options).text, R"({"type":"object"})");
 }
 
 // Whether the grammar takes the whole text.
@@ -338,8 +338,8 @@ bool takes(const StructuredOutput& wanted, const std::string& text) {
 
 // Definitions of the same name are each tool's own, however they refer to each other or to themselves.
 TEST(ToolGrammar, EachToolHasItsOwnDefinitions) {
-  ToolWish wish;
-  wish.tools = nlohmann::ordered_json::parse(R"([
+  ToolOptions options;
+  options.tools = nlohmann::ordered_json::parse(R"([
     {"type": "function", "function": {"name": "f", "parameters": {"$defs": {"D": {"type": "boolean"}},
       "type": "object", "properties": {"d": {"$ref": "#/$defs/D"}}, "required": ["d"]}}},
     {"type": "function", "function": {"name": "g", "parameters": {"$defs": {"D": {"type": "object",
@@ -348,8 +348,8 @@ TEST(ToolGrammar, EachToolHasItsOwnDefinitions) {
     {"type": "function", "function": {"name": "h", "parameters": {"definitions": {"D": {"const": {"$ref": "#"}}},
       "type": "object", "properties": {"$ref": {"$ref": "#/definitions/D"}, "me": {"$ref": "#"}},
       "required": ["$ref"]}}}])");
-  wish.choice = ToolWish::Choice::kRequired;
-  const StructuredOutput grammar = tool_grammar(wish);
+  options.choice = ToolOptions::Choice::kRequired;
+  const StructuredOutput grammar = tool_grammar(options);
   const auto call = [](const std::string& name, const std::string& arguments) {
     return R"([{"name":")" + name + R"(","parameters":)" + arguments + "}]";
   };
@@ -360,9 +360,9 @@ TEST(ToolGrammar, EachToolHasItsOwnDefinitions) {
   EXPECT_TRUE(takes(grammar, call("g", nested)));
   EXPECT_FALSE(takes(grammar, call("g", R"({"d":true})")));
   EXPECT_TRUE(takes(grammar, call("h", own)));
-  wish.choice = ToolWish::Choice::kNamed;
-  wish.name = "h";
-  EXPECT_TRUE(takes(tool_grammar(wish), own));
+  options.choice = ToolOptions::Choice::kNamed;
+  options.name = "h";
+  EXPECT_TRUE(takes(tool_grammar(options), own));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ TEST_F(GraphSteps, NineDecodesRunEagerly) {
   EXPECT_EQ(after.padded_toks, before.padded_toks);
 }
 
-// Chunks of long prompts beside decodes, under every policy: the same tokens, by the way that the wish
+// Chunks of long prompts beside decodes, under every policy: the same tokens, by the way that the policy
 // names.
 TEST_F(GraphSteps, MixedStepsYieldWhatEagerOnesDo) {
   const auto tokens = [this](const std::string& mode, ExecutorStats& stats) {

@@ -185,8 +185,8 @@ TEST(RankTerms, ALengthThatTheUserAskedForIsNotCut) {
   ASSERT_TRUE(take_terms(plan, {1 + 4}));
   EXPECT_EQ(plan.config.max_model_len, 4 * 16);
   config.max_model_len = 256;
-  ModelPlan wished = value_or_throw(plan_model(config, machine_with(1024 * kMiB)));
-  const Result<void> refused = take_terms(wished, {1 + 4});
+  ModelPlan with_len = value_or_throw(plan_model(config, machine_with(1024 * kMiB)));
+  const Result<void> refused = take_terms(with_len, {1 + 4});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
   EXPECT_NE(refused.error().message.find("holds 64 tokens, below max_model_len 256"),

@@ -28,9 +28,16 @@ struct Split {
   bool hopper = false;
 };
 
-// Whether the decode kernel supports the decode rows' mask and has room for their chunks.
-bool takes_decode_rows(const PagedAttentionArgs& args, const DecodeChunks& chunks) {
-  return !args.batch_invariant && (args.causal || args.decode_len == 1) &&
+// Whether the decode rows take the decode kernel: it must support their mask and have room for their chunks. With more
+// than 8 (query, head) pairs a row only one block fits an SM, which is slower than the prefill kernels if the rows fill
+// the device (docs/adr/0010).
+bool takes_decode_rows(const PagedAttentionArgs& args,
+                       const DecodeChunks& chunks,
+                       const DeviceFacts& device) {
+  const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
+  const bool fills_device = args.num_decode_rows * args.kv.num_kv_heads >= device.num_sms;
+  const bool is_faster = args.decode_len == 1 || args.decode_len * group <= 8 || !fills_device;
+  return is_faster && !args.batch_invariant && (args.causal || args.decode_len == 1) &&
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
 }
 
@@ -39,7 +46,7 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   Split split;
   split.num_rows = static_cast<int32_t>(args.seq_lens.shape[0]);
   split.chunks = decode_chunks(group, args.decode_len);
-  split.num_decode_rows = takes_decode_rows(args, split.chunks) ? args.num_decode_rows : 0;
+  split.num_decode_rows = takes_decode_rows(args, split.chunks, device) ? args.num_decode_rows : 0;
   const int32_t num_decode_toks = split.num_decode_rows > 0 ? args.num_decode_toks : 0;
   const int32_t per_sm = split.chunks.queries * group <= 8 ? decode_blocks_per_sm(device) : 1;
   split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);

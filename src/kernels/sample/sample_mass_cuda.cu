@@ -48,7 +48,7 @@ __device__ void redraw_tile(const SampleArgs& args,
   }
 }
 
-struct WeighShared {
+struct MassShared {
   Tested wanted;
   unsigned long long sums[kTested];
   DrawList draws;
@@ -77,7 +77,7 @@ __device__ void sum_tile_masses(const LogitRow& logits,
                                 float max_logit,
                                 float scale,
                                 int32_t tile,
-                                WeighShared& shared,
+                                MassShared& shared,
                                 TileMasses& out) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   __syncthreads();
@@ -126,7 +126,7 @@ __device__ void sum_tile_masses(const LogitRow& logits,
 // Preconditions: runs after scan. Origin: own.
 __global__ void __launch_bounds__(kTileThreads, 3) mass_kernel(
     const __grid_constant__ SampleArgs args, const SampleScratch scratch) {
-  __shared__ WeighShared shared;
+  __shared__ MassShared shared;
   pdl_wait();
   pdl_release();
   const int64_t i = blockIdx.y;

@@ -20,7 +20,7 @@ SampleScratch lay_out(int64_t vocab, int64_t rows, const Take& take) {
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
   const int64_t tiles = rows * s.num_tiles;
   s.tiles = reinterpret_cast<TileResult*>(take(tiles * static_cast<int64_t>(sizeof(TileResult))));
-  s.weights = reinterpret_cast<TileMasses*>(take(tiles * static_cast<int64_t>(sizeof(TileMasses))));
+  s.masses = reinterpret_cast<TileMasses*>(take(tiles * static_cast<int64_t>(sizeof(TileMasses))));
   s.raw_group_max = reinterpret_cast<float*>(take(groups * float_bytes));
   s.group_max = reinterpret_cast<float*>(take(groups * float_bytes));
   s.prompt_mask = reinterpret_cast<uint32_t*>(take(rows * s.mask_words * float_bytes));

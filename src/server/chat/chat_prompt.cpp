@@ -20,12 +20,12 @@ std::string_view without_end_spaces(std::string_view text) {
 
 }  // namespace
 
-Result<std::string> render_chat(const ChatWish& chat, const TextModel& text) {
+Result<std::string> render_chat(const ChatOptions& chat, const TextModel& text) {
   if (!text.chat_template) {
     return tl::unexpected(text.chat_template.error());
   }
   ChatRequest request = chat.request;
-  if (chat.tools.choice != ToolWish::Choice::kNone) {
+  if (chat.tools.choice != ToolOptions::Choice::kNone) {
     request.tools = chat.tools.tools;
   }
   Result<std::string> rendered = text.chat_template->render(request);
@@ -45,7 +45,7 @@ Result<std::string> render_chat(const ChatWish& chat, const TextModel& text) {
   return rendered;
 }
 
-Thinking thinking_behind(const ChatWish& chat, const std::string& prompt) {
+Thinking thinking_behind(const ChatOptions& chat, const std::string& prompt) {
   const std::string_view shown = without_end_spaces(prompt);
   if (shown.ends_with(kThinkTag)) {
     return Thinking::kOpen;

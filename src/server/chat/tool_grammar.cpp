@@ -53,17 +53,17 @@ void move_references(OrderedJson& schema, const std::string& root) {
 
 }  // namespace
 
-StructuredOutput tool_grammar(const ToolWish& wish) {
+StructuredOutput tool_grammar(const ToolOptions& options) {
   constexpr int kMostCalls = 16;  // so that a small model comes to an end
   const OrderedJson any = {{"type", "object"}};
   OrderedJson schema;
   OrderedJson items = OrderedJson::array();
-  for (const OrderedJson& tool : wish.tools) {
+  for (const OrderedJson& tool : options.tools) {
     const OrderedJson& function = tool["function"];
     OrderedJson parameters = function.contains("parameters") && function["parameters"].is_object()
                                  ? function["parameters"]
                                  : any;
-    if (function["name"] == wish.name && wish.choice == ToolWish::Choice::kNamed) {
+    if (function["name"] == options.name && options.choice == ToolOptions::Choice::kNamed) {
       return {GrammarKind::kJsonSchema, parameters.dump(), "tools"};
     }
     move_references(parameters,
@@ -77,7 +77,7 @@ StructuredOutput tool_grammar(const ToolWish& wish) {
   }
   schema["type"] = "array";
   schema["minItems"] = 1;
-  schema["maxItems"] = wish.parallel ? kMostCalls : 1;
+  schema["maxItems"] = options.parallel ? kMostCalls : 1;
   schema["items"]["anyOf"] = std::move(items);
   return {GrammarKind::kJsonSchema,
           schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),

@@ -7,6 +7,6 @@
 namespace warprow {
 
 // The grammar that makes every answer a call, for required and named choices.
-StructuredOutput tool_grammar(const ToolWish& wish);
+StructuredOutput tool_grammar(const ToolOptions& options);
 
 }  // namespace warprow
