@@ -256,7 +256,7 @@ TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesWithWindowsSinksAndSoftCap) {
   }
 }
 
-// So many rows that those of more than 8 pairs take the prefill kernels.
+// So many rows that those of more than 16 pairs take the prefill kernels.
 TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfManyRows) {
   for (const int32_t group : {2, 8}) {
     Case c = with_decodes(decode_rows(150, 1, 400, group));

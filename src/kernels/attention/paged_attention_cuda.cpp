@@ -29,14 +29,13 @@ struct Split {
 };
 
 // Whether the decode rows take the decode kernel: it must support their mask and have room for their chunks. With more
-// than 8 (query, head) pairs a row only one block fits an SM, which is slower than the prefill kernels if the rows fill
-// the device (docs/adr/0010).
+// than 16 (query, head) pairs a row it is slower than the prefill kernels if the rows fill the device (docs/adr/0010).
 bool takes_decode_rows(const PagedAttentionArgs& args,
                        const DecodeChunks& chunks,
                        const DeviceFacts& device) {
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   const bool fills_device = args.num_decode_rows * args.kv.num_kv_heads >= device.num_sms;
-  const bool is_faster = args.decode_len == 1 || args.decode_len * group <= 8 || !fills_device;
+  const bool is_faster = args.decode_len == 1 || args.decode_len * group <= 16 || !fills_device;
   return is_faster && !args.batch_invariant && (args.causal || args.decode_len == 1) &&
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
 }
