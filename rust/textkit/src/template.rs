@@ -215,7 +215,10 @@ fn describe(error: &Error) -> String {
         .map(str::to_string)
         .unwrap_or_else(|| root.kind().to_string());
     if root.kind() == ErrorKind::InvalidOperation && detail.starts_with(RAISED) {
-        return detail[RAISED.len()..].to_string();
+        return match &detail[RAISED.len()..] {
+            "" => "raise_exception is called with an empty message".to_string(),
+            message => message.to_string(),
+        };
     }
     let what = match root.detail() {
         Some(_) => format!("{}: {detail}", root.kind()),
@@ -490,6 +493,7 @@ mod tests {
             render("{{ raise_exception('no system role') }}").unwrap_err(),
             "no system role"
         );
+        assert!(!render("{{ raise_exception('') }}").unwrap_err().is_empty());
         assert!(render("{{ 1 + 'a' }}").unwrap_err().starts_with("line 1: "));
     }
 }
