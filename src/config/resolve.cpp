@@ -119,8 +119,8 @@ Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
 
 }  // namespace
 
-Result<ResolvedConfig> resolve(const EngineConfig& config, const HostFacts& host) {
-  ResolvedConfig config{config};
+Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& host) {
+  ResolvedConfig config{settings};
   if (Result<void> decided = decide_device(config, host); !decided) {
     return tl::unexpected(decided.error());
   }

@@ -30,6 +30,6 @@ struct ResolvedConfig : EngineConfig {
 
 // The only place where hardware changes a setting. An error names the flags, their values and the
 // limit.
-Result<ResolvedConfig> resolve(const EngineConfig& config, const HostFacts& host);
+Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& host);
 
 }  // namespace warprow

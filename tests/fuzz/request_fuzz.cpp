@@ -1,18 +1,27 @@
-// SPDX-License-Identifier: Apache-2.0 libFuzzer target: whatever the bytes, the server's readers of
-// bodies give options or an Error, and a chat that was read renders or is refused.
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer target: whatever the bytes, the server's readers of bodies answer with options or an Error; and each endpoint
+// that takes a body answers it over a toy engine, with JSON or events, and never with an error of its own.
 #include "base/check.h"
-#include "server/chat/chat_prompt.h"
+#include "server/api.h"
 #include "server/chat/tool_grammar.h"
 #include "server/generation_body.h"
 #include "server/http_message.h"
 #include "server/json_value.h"
 #include "server/responses_body.h"
+#include "tests/engine/toy_engine.h"
 #include "text/chat_template.h"
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -38,20 +47,12 @@ void check_arguments_of(const GenerationBody& body) {
   }
 }
 
-void render(const GenerationBody& body) {
-  static const ChatTemplate chat_template =
-      value_or_throw(ChatTemplate::parse({kTemplate, "", {}}));
-  const Result<std::string> text = chat_template.render(body.chat.request);
-  WR_CHECK(text.has_value() || !text.error().message.empty());
-}
-
 void read_bodies(std::string_view text) {
   for (const Endpoint endpoint : {Endpoint::kCompletions, Endpoint::kChat}) {
     const Result<GenerationBody> body = parse_generation_body(endpoint, text);
     WR_CHECK(body.has_value() || !body.error().message.empty());
     if (body && endpoint == Endpoint::kChat) {
       check_arguments_of(*body);
-      render(*body);
     }
     if (body && body->chat.tools.choice == ToolOptions::Choice::kRequired) {
       WR_CHECK(!tool_grammar(body->chat.tools).text.empty());
@@ -63,10 +64,101 @@ void read_bodies(std::string_view text) {
   (void)query_value(text, "seconds");
 }
 
+// A server without sockets.
+class ToyServer {
+ public:
+  ToyServer() {
+    auto text = testing::make_toy_text();
+    text->chat_template = ChatTemplate::parse({kTemplate, "", {}});
+    testing::FakeModel model;
+    model.max_model_len = 96;
+    engine_ = make_engine({}, std::move(text), std::make_unique<testing::FakeExecutor>(model));
+    ApiOptions options;
+    options.model_names = {"m"};
+    options.max_queued = 16;
+    options.tool_format = ToolFormat::kHermes;
+    options.reasoning = true;
+    api_ = std::make_unique<Api>(*engine_, watch_, std::move(options));
+  }
+
+  void ask(const char* path, std::string_view body) {
+    HttpRequest request;
+    request.method = "POST";
+    request.path = path;
+    request.request_id = "r";
+    request.body = body;
+    Api::Answer answer = api_->handle(request, [this] {
+      const std::scoped_lock lock(mutex_);
+      woken_ = true;
+      wake_.notify_all();
+    });
+    if (const auto* reply = std::get_if<HttpReply>(&answer)) {
+      check_reply(*reply);
+    } else {
+      wait(*std::get<std::unique_ptr<Generation>>(answer));
+    }
+  }
+
+ private:
+  static void check_reply(const HttpReply& reply) {
+    // 503: too many choices at once, or no worker process is free.
+    WR_CHECK(
+        reply.status == 200 || (reply.status >= 400 && reply.status < 500) || reply.status == 503,
+        "{} {}",
+        reply.status,
+        reply.body);
+    WR_CHECK(nlohmann::json::accept(reply.body), "{}", reply.body);
+  }
+
+  static void check_events(std::string_view events) {
+    while (!events.empty()) {
+      const size_t end = events.find("\n\n");
+      WR_CHECK(end != std::string_view::npos);
+      const std::string_view event = events.substr(0, end);
+      const size_t data = event.find("data: ");
+      WR_CHECK(data != std::string_view::npos && event.find('\n', data) == std::string_view::npos);
+      const std::string_view text = event.substr(data + 6);
+      WR_CHECK(text == "[DONE]" || nlohmann::json::accept(text), "{}", text);
+      events.remove_prefix(end + 2);
+    }
+  }
+
+  void wait(Generation& generation) {
+    while (true) {
+      check_events(generation.take());
+      if (generation.finished()) {
+        break;
+      }
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return std::exchange(woken_, false); });
+    }
+    if (!generation.is_stream()) {
+      check_reply(generation.reply());
+    }
+  }
+
+  ServerWatch watch_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Api> api_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool woken_ = false;
+};
+
+void ask_server(std::string_view body) {
+  static ToyServer server;
+  for (const char* path :
+       {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"}) {
+    server.ask(path, body);
+  }
+}
+
 }  // namespace
 }  // namespace warprow
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  warprow::read_bodies({reinterpret_cast<const char*>(data), size});
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  warprow::read_bodies(text);
+  warprow::ask_server(text);
   return 0;
 }

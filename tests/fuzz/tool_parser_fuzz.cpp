@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 libFuzzer target: whatever a model writes and however it is cut
-// into pieces, its calls come in order and the same, and a whole answer's are JSON.
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer target: whatever a model writes and however it is cut into pieces, its reasoning, content and calls are the
+// same, calls come in order, and a whole answer's are JSON.
 #include "server/chat/tool_parser.h"
 
 #include "base/check.h"
@@ -22,12 +23,13 @@ struct Parsed {
   std::string reasoning;
   std::vector<std::pair<std::string, std::string>> calls;
   bool failed = false;
+  size_t body_at = 0;
   bool operator==(const Parsed&) const = default;
 };
 
 // Calls come with a name first, and their numbers grow by one.
-Parsed read(const ChatPiece& all, bool failed) {
-  Parsed out{all.content, all.reasoning, {}, failed};
+Parsed read(const ChatPiece& all, const ChatParser& parser) {
+  Parsed out{all.content, all.reasoning, {}, parser.failed(), parser.body_at()};
   for (const ToolCallPiece& piece : all.calls) {
     if (!piece.name.empty()) {
       out.calls.emplace_back(piece.name, "");
@@ -38,26 +40,65 @@ Parsed read(const ChatPiece& all, bool failed) {
   return out;
 }
 
-// Pieces of 1 to `longest` bytes.
-Parsed parse(const ChatParserOptions& options, std::string_view text, size_t longest) {
+// next_len: of the piece that begins at a place.
+template <typename NextLen>
+Parsed parse(const ChatParserOptions& options, std::string_view text, NextLen next_len) {
   const auto parser = make_chat_parser(options);
   ChatPiece all;
-  size_t len = longest;
-  for (size_t at = 0; at < text.size(); at += len) {
-    len = len % longest + 1;
-    all.append(parser->push(text.substr(at, len)));
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view piece = text.substr(at, next_len(at));
+    all.append(parser->push(piece));
+    at += piece.size();
   }
   all.append(parser->finish());
-  return read(all, parser->failed());
+  return read(all, *parser);
 }
 
-void check_whole(const ChatParserOptions& options, std::string_view text) {
-  const auto parser = make_chat_parser(options);
-  const ChatPiece piece = parse_whole(*parser, text, /*cut_off=*/false);
-  const bool forced = options.format == ToolFormat::kList || options.format == ToolFormat::kNamed;
-  for (const auto& [name, arguments] : read(piece, false).calls) {
-    WR_CHECK(forced || nlohmann::json::accept(arguments));
+void check_pieces(const ChatParserOptions& options, std::string_view text, const Parsed& at_once) {
+  for (const size_t longest : {size_t{1}, size_t{3}, std::max(text.size() / 2, size_t{1})}) {
+    size_t len = longest;
+    const auto next = [&](size_t) { return len = len % longest + 1; };
+    WR_CHECK(parse(options, text, next) == at_once);
   }
+  // As the text itself says, so that the fuzzer chooses.
+  constexpr size_t kLongest = 16;
+  const auto chosen = [&](size_t at) { return static_cast<uint8_t>(text[at]) % kLongest + 1; };
+  WR_CHECK(parse(options, text, chosen) == at_once);
+}
+
+bool is_forced(const ChatParserOptions& options) {
+  return options.format == ToolFormat::kList || options.format == ToolFormat::kNamed;
+}
+
+void check_whole(const ChatParserOptions& options, std::string_view text, const Parsed& at_once) {
+  for (const bool cut_off : {false, true}) {
+    const auto parser = make_chat_parser(options);
+    const Parsed whole = read(parse_whole(*parser, text, cut_off), *parser);
+    WR_CHECK(whole == at_once || (!cut_off && whole.failed && whole.calls.empty()));
+    for (const auto& [name, arguments] : whole.calls) {
+      WR_CHECK(cut_off || is_forced(options) || nlohmann::json::accept(arguments));
+    }
+  }
+}
+
+// Nothing is made up; and where nothing is looked for, nothing changes.
+void check_content(const ChatParserOptions& options, std::string_view text, const Parsed& parsed) {
+  WR_CHECK(parsed.content.size() + parsed.reasoning.size() <= text.size());
+  if (options.format == ToolFormat::kNone && !options.reasoning) {
+    WR_CHECK(parsed.content == text && parsed.calls.empty() && !parsed.failed);
+  }
+}
+
+void check(ChatParserOptions options, std::string_view text) {
+  const Parsed at_once = parse(options, text, [&](size_t) { return text.size(); });
+  check_pieces(options, text, at_once);
+  check_whole(options, text, at_once);
+  check_content(options, text, at_once);
+  options.include_reasoning = false;
+  Parsed without = parse(options, text, [&](size_t) { return text.size(); });
+  WR_CHECK(without.reasoning.empty());
+  without.reasoning = at_once.reasoning;
+  WR_CHECK(without == at_once);
 }
 
 }  // namespace
@@ -70,15 +111,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   constexpr int kNumFormats = static_cast<int>(ToolFormat::kNamed) + 1;
-  const warprow::ChatParserOptions options{.format = static_cast<ToolFormat>(*data % kNumFormats),
-                                           .function = "f",
-                                           .parallel = (*data & 0x40U) == 0,
-                                           .reasoning = (*data & 0x80U) != 0};
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const warprow::Parsed at_once = warprow::parse(options, text, text.size() + 1);
-  for (const size_t longest : {size_t{1}, size_t{3}, std::max(text.size() / 2, size_t{1})}) {
-    WR_CHECK(warprow::parse(options, text, longest) == at_once);
+  for (const bool begins_reasoning : {false, true}) {
+    warprow::check({.format = static_cast<ToolFormat>(*data % kNumFormats),
+                    .function = "f",
+                    .parallel = (*data & 0x40U) == 0,
+                    .reasoning = (*data & 0x80U) != 0,
+                    .begins_reasoning = begins_reasoning},
+                   text);
   }
-  warprow::check_whole(options, text);
   return 0;
 }

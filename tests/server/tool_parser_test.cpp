@@ -125,6 +125,14 @@ TEST(ToolParser, HermesThatIsNoCall) {
   }
 }
 
+// A stream has given the first one out.
+TEST(ToolParser, ASecondNameIsNotTaken) {
+  const ChatParserOptions options{.format = ToolFormat::kHermes};
+  expect(options,
+         R"(<tool_call>{"name": "f", "name": "g", "arguments": {}}</tool_call>)",
+         {R"(: "g", "arguments": {}}</tool_call>)", "", {"f()"}});
+}
+
 // A whole answer can take a call back, a stream cannot.
 TEST(ToolParser, AWholeAnswerWithABrokenCallIsContent) {
   const std::string good = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
@@ -133,6 +141,7 @@ TEST(ToolParser, AWholeAnswerWithABrokenCallIsContent) {
        {std::string(R"(<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>)"),
         std::string(R"(<tool_call>{"name": "f", "arguments": {"a": 1]}</tool_call>)"),
         std::string(R"(<tool_call>{"name": "f", "arguments": {}, "arguments": {}}</tool_call>)"),
+        std::string(R"(<tool_call>{"name": "f", "name": "g", "arguments": {}}</tool_call>)"),
         std::string(R"(<tool_call>{"name": "f", "arguments": {'a': 1}}</tool_call>)"),
         std::string(R"(<tool_call>{"name": "f", "arguments": {"a": 1)"),
         std::string(R"(<tool_call>{"name": "f", "arguments": 3}</tool_call>)"),

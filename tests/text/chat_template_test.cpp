@@ -143,6 +143,11 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   ASSERT_FALSE(broken);
   EXPECT_EQ(broken.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(broken.error().message.substr(0, 23), "chat template: line 2: ");
+  EXPECT_EQ(eval("{{ raise_exception('') }}"),
+            "error: chat template: raise_exception is called with an empty message");
+  const auto half = ChatTemplate::parse({"{%}", "", {}});
+  ASSERT_FALSE(half);
+  EXPECT_EQ(half.error().message.substr(0, 23), "chat template: line 1: ");
   EXPECT_EQ(eval("x\n\n{{ missing.field }}").substr(0, 30), "error: chat template: line 3: ");
   ChatRequest request;
   request.messages = "hello";

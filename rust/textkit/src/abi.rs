@@ -5,6 +5,7 @@ use crate::gguf::{GgufTokenizer, Vocab};
 use crate::hf::HfTokenizer;
 use crate::pieces::{Pieces, StrList, KIND_HOLE};
 use crate::template::{ChatTemplate, TemplateLimits};
+use crate::trial::try_template;
 use crate::worker_host::Failure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
@@ -283,6 +284,21 @@ pub unsafe extern "C" fn wr_template_render(
 ) -> i32 {
     guarded_work(error, || {
         *text = Owned::from_bytes((*template).render(context.bytes())?);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_template_try(
+    source: Text,
+    context: Text,
+    limits: TemplateLimits,
+    text: *mut Owned,
+    error: *mut Owned,
+) -> i32 {
+    guarded_work(error, || {
+        let source = source.utf8("the template").map_err(Failure::Refused)?;
+        *text = Owned::from_bytes(try_template(source, context.bytes(), limits)?);
         Ok(())
     })
 }

@@ -26,6 +26,7 @@ mod py_json;
 mod step_watch;
 mod str_table;
 mod template;
+mod trial;
 mod worker_host;
 mod worker_main;
 mod worker_wire;

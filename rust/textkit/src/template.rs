@@ -34,13 +34,18 @@ pub struct TemplateLimits {
 
 impl TemplateLimits {
     /// For variables of so many bytes: messages of any length that the server takes can be rendered.
-    fn of(&self, num_bytes: usize) -> Limits {
+    pub fn of(&self, num_bytes: usize) -> Limits {
         let (bytes, cpu_ms) = (num_bytes as u64, u64::from(self.cpu_ms));
         Limits {
             cpu_ms: cpu_ms + cpu_ms * bytes / BYTES_OF_TIME,
             slow_ms: 0,
             memory_mb: u64::from(self.memory_mb) + (bytes * MEMORY_PER_BYTE >> 20),
         }
+    }
+
+    /// What a worker's trade is made of.
+    pub fn setup(&self, source: &str) -> Vec<u8> {
+        [&self.output_mb.to_le_bytes(), source.as_bytes()].concat()
     }
 }
 
@@ -59,7 +64,7 @@ impl ChatTemplate {
             slow: 0,
             keep_workers: true,
         };
-        let setup = [&limits.output_mb.to_le_bytes(), source.as_bytes()].concat();
+        let setup = limits.setup(source);
         let host = WorkerHost::new(Trade::Template, setup, limits.of(source.len()), places);
         host.start()?;
         Ok(ChatTemplate { host, limits })
@@ -177,7 +182,8 @@ fn prepare(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(length) = tag.find("%}").map(|at| at + 2) else {
+        // Behind the opening: "{%}" is none.
+        let Some(length) = tag[2..].find("%}").map(|at| at + 4) else {
             rest = tag;
             break;
         };
@@ -209,7 +215,10 @@ fn describe(error: &Error) -> String {
         .map(str::to_string)
         .unwrap_or_else(|| root.kind().to_string());
     if root.kind() == ErrorKind::InvalidOperation && detail.starts_with(RAISED) {
-        return detail[RAISED.len()..].to_string();
+        return match &detail[RAISED.len()..] {
+            "" => "raise_exception is called with an empty message".to_string(),
+            message => message.to_string(),
+        };
     }
     let what = match root.detail() {
         Some(_) => format!("{}: {detail}", root.kind()),
@@ -460,6 +469,13 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_tags_are_read() {
+        assert!(render("{%}").is_err());
+        assert!(render("{%%}").is_err());
+        assert_eq!(render("{%generation%}a{%endgeneration%}").unwrap(), "a");
+    }
+
+    #[test]
     fn strings_behave_as_in_python() {
         assert_eq!(
             render("{{ 'aébc'.find('b') }} {{ 'a.b.c'.rsplit('.', 1) }}").unwrap(),
@@ -477,6 +493,7 @@ mod tests {
             render("{{ raise_exception('no system role') }}").unwrap_err(),
             "no system role"
         );
+        assert!(!render("{{ raise_exception('') }}").unwrap_err().is_empty());
         assert!(render("{{ 1 + 'a' }}").unwrap_err().starts_with("line 1: "));
     }
 }

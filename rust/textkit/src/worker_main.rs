@@ -7,6 +7,7 @@
 
 use crate::grammar::GrammarTrade;
 use crate::template::TemplateTrade;
+use crate::trial::TrialTrade;
 use crate::worker_wire::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ fn prepare(trade: Trade, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
     Ok(match trade {
         Trade::Grammar => Box::new(GrammarTrade::new(setup)?),
         Trade::Template => Box::new(TemplateTrade::new(setup)?),
+        Trade::Trial => Box::new(TrialTrade),
     })
 }
 

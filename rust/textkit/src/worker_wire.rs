@@ -14,6 +14,7 @@ pub const HELPER_SOCKET: RawFd = 3;
 pub enum Trade {
     Grammar = 0,
     Template = 1,
+    Trial = 2,
 }
 
 impl Trade {
@@ -21,6 +22,7 @@ impl Trade {
         match raw {
             0 => Some(Trade::Grammar),
             1 => Some(Trade::Template),
+            2 => Some(Trade::Trial),
             _ => None,
         }
     }

@@ -8,6 +8,8 @@
 namespace warprow {
 namespace {
 
+constexpr std::string_view kNameKey = "\"name\"";
+
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 bool names_arguments(std::string_view key) {
@@ -17,6 +19,11 @@ bool names_arguments(std::string_view key) {
 }  // namespace
 
 bool CallReader::is_arguments() const { return only_arguments_ || names_arguments(key_); }
+
+// What was given out already cannot change.
+bool CallReader::is_repeated() const {
+  return (is_arguments() && has_arguments_) || (key_ == kNameKey && !name_.empty());
+}
 
 CallReader::Status CallReader::feed(char c) {
   text_ += c;
@@ -39,7 +46,7 @@ CallReader::Status CallReader::feed(char c) {
     case At::kColon:
       at_ = At::kValue;
       value_.clear();
-      return c == ':' && !(is_arguments() && has_arguments_) ? Status::kMore : Status::kBroken;
+      return c == ':' && !is_repeated() ? Status::kMore : Status::kBroken;
     case At::kValue:
       return feed_value(c);
     case At::kAfterValue:
@@ -122,7 +129,7 @@ bool CallReader::add_to_value(char c) {
 
 bool CallReader::end_value() {
   at_ = At::kAfterValue;
-  if (key_ == "\"name\"") {
+  if (key_ == kNameKey) {
     const nlohmann::json name = nlohmann::json::parse(value_, nullptr, false);
     if (!name.is_string()) {
       return false;

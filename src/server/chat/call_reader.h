@@ -9,8 +9,8 @@ namespace warprow {
 
 // Reads one JSON object that is a call, character by character: {"name": "f", "arguments": {...}}, with
 // `parameters` for arguments where a model was taught so; `null` for them means none. Other fields are
-// passed over. Gives the arguments out as they come, in the model's own spelling: their brackets match,
-// but whether they are JSON shows at the end alone.
+// passed over; a second name, or second arguments, break it. Gives the arguments out as they come, in the
+// model's own spelling: their brackets match, but whether they are JSON shows at the end alone.
 class CallReader {
  public:
   CallReader() = default;
@@ -37,6 +37,7 @@ class CallReader {
   bool add_to_value(char c);
   bool end_value();
   [[nodiscard]] bool is_arguments() const;
+  [[nodiscard]] bool is_repeated() const;  // the key
 
   std::string text_;
   std::string name_;
