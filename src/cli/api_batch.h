@@ -62,7 +62,7 @@ class ApiBatch {
   Output& out_;
   size_t look_ahead_;
   std::deque<Item> window_;
-  int64_t line_ = 0;  // read
+  int64_t line_ = 0;  // number of lines read
   bool end_of_input_ = false;
   Progress progress_;
 

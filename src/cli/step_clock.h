@@ -32,7 +32,7 @@ struct StepRecord {
 
   std::vector<StepSample> samples{};
   std::string device_times{};  // JSON [[begin, end], ...], from Worker's step_times
-  ExecutorStats before{};      // of the samples
+  ExecutorStats before{};      // counters before and after the samples
   ExecutorStats after{};
 };
 

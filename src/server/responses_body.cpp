@@ -176,7 +176,7 @@ Result<void> read_include(const Json& value, Json& chat) {
     if (part != "reasoning.encrypted_content") {
       return fail(ErrorCode::kUnsupported, "include: not supported");
     }
-    chat["include"] = value;  // as ignored
+    chat["include"] = value;  // so that it is reported as ignored
   }
   return {};
 }

@@ -315,7 +315,7 @@ asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request, Memory
   struct Job {
     HttpRequest request;
     Api::Answer answer;
-    bool done = false;  // the connection's
+    bool done = false;  // set and read on the io_context's thread
   };
   auto wake = [this_io = &host_.io, wakeup = wakeup_] {
     asio::post(*this_io, [wakeup] { wakeup->set(); });

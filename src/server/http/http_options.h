@@ -41,7 +41,7 @@ struct HttpOptions {
   std::chrono::seconds write_timeout{60};   // of a client that reads nothing
   std::chrono::seconds keep_alive{15};      // a stream without events gets a comment; 0: never
   std::chrono::seconds shutdown_timeout{30};
-  std::vector<std::string> allowed_hosts;  // names beside the loopback ones; see HostRule
+  std::vector<std::string> allowed_hosts;  // in addition to the loopback names; see HostRule
   CorsOptions cors;
   TlsServerOptions tls;
   AccessLog access_log = AccessLog::kOff;

@@ -115,7 +115,7 @@ class BeastServer final : public HttpServer {
   error_code listen_at(const ByteProtocol::endpoint& endpoint, bool reuse);
   error_code listen_at_path();
   void stop_listening();
-  [[nodiscard]] tcp::endpoint tcp_endpoint() const;  // not of a Unix socket
+  [[nodiscard]] tcp::endpoint tcp_endpoint() const;  // only without a Unix socket
   [[nodiscard]] std::string url() const;
   [[nodiscard]] HostRule host_rule(const Api& api) const;
   asio::awaitable<void> accept_connections();
