@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paged attention on the CPU, over caches that are larger than the last-level cache together, as a model's layers are.
-// "GB/s" counts keys and values once a call and KV head (decode: hold it against memory_bench), "GFLOP/s" the two
-// products.
+// "GB/s" counts keys and values once per call and KV head (for decode, compare it with memory_bench). "GFLOP/s" counts
+// the two products.
 #include "device/cpu/cpu_device.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/support/equal_tables.h"
@@ -38,7 +38,7 @@ class Batch {
     const int64_t layer = int64_t{rows} * row_blocks * kBlockSize * token;
     num_layers_ = static_cast<int32_t>(kCacheElements / layer + 1);
     kv_bytes_ = 2.0 * rows * context * static_cast<double>(token) * sizeof(uint16_t);
-    const double keys = context - (num_queries - 1) / 2.0;  // that a query sees
+    const double keys = context - (num_queries - 1) / 2.0;  // visible to a query, on average
     flops_ = 4.0 * rows * num_queries * keys * shape.num_q_heads * shape.head_dim;
 
     const auto elements = static_cast<size_t>(num_layers_ * layer);

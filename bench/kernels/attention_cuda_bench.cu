@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16
-// tokens. A graph holds one call per layer of as many layers as L2 cannot hold, with a small kernel
-// before each, which a step has there; the schedule, made once a step, is timed on its own.
+// tokens. A graph has one call per layer, for more layers than L2 can hold, and a small kernel before each call, as in
+// a step. The schedule, which is made once per step, is timed separately.
 #include "kernels/attention/native_attention.h"
 #include "tests/support/equal_tables.h"
 
@@ -44,7 +44,7 @@ struct Options {
   int32_t decode_len = 1;  // rows of more tokens take the prefill kernels
 };
 
-// Everything of a case on the device.
+// The device buffers of a case.
 class Bench {
  public:
   Bench(const Case& c, const Options& options) : case_(c) {

@@ -19,7 +19,7 @@
 
 namespace warprow::cuda {
 
-// What one H200 reaches: a pure read of memory and a large bf16 matrix product.
+// The measured peaks of one H200: a pure memory read and a large bf16 matrix product.
 inline constexpr double kReadBytesPerSecond = 4.69e12;
 inline constexpr double kBf16FlopsPerSecond = 797e12;
 
@@ -47,7 +47,7 @@ class BenchBuffer {
   size_t bytes_;
 };
 
-// What a benchmark reads and writes, freed with it.
+// The buffers that a benchmark reads and writes, freed with it.
 class BenchBuffers {
  public:
   template <typename T>
@@ -85,14 +85,14 @@ class BenchBuffers {
   std::vector<std::unique_ptr<BenchBuffer>> owned_;
 };
 
-// How many copies of something that a pass reads must be rotated so that L2 does not serve it.
+// The number of copies of a pass's input that must be used in turn so that L2 does not serve the reads.
 inline int copies_beyond_l2(size_t bytes) {
   constexpr size_t kEnough = size_t{320} << 20;
   return static_cast<int>(std::clamp<size_t>((kEnough + bytes - 1) / bytes, 2, 64));
 }
 
-// Stands for what a step has between two calls of an operation: waits for all of the call before,
-// and the call after waits for it.
+// Represents the kernels of a step between two calls of an operation: waits for the whole previous call, and the next
+// call waits for it.
 static __global__ void gap_kernel() {
   pdl_wait();
   pdl_release();

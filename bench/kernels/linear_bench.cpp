@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every row shows the time, the weights read per second and the multiply-adds (counted as two) per
-// second. The bounds to hold them against: DRAM bandwidth for few tokens, 64 int8 (16 f32)
-// multiply-adds per cycle, core and vector pipe for many.
+// second. The bounds for comparison: DRAM bandwidth for few tokens; for many tokens 64 int8 (16 f32) multiply-adds per
+// cycle, core and vector pipe.
 #include "kernels/linear/linear.h"
 
 #include "base/cpu_isa.h"
@@ -159,7 +159,7 @@ BENCHMARK(smollm2_step)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// One operation over and over, its weights in cache: what the kernels do when memory is no bound.
+// Repeats one operation with its weights in cache: the speed of the kernels without the memory bound.
 void one_op(benchmark::State& state) {
   Bench& bench = Bench::get();
   const Op& op = bench.model()[static_cast<size_t>(state.range(2))];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the CUDA side of linear: sm80_bf16_gemm_small_m and sm90_bf16_gemm_small_m against cuBLASLt, by shape and number
-// of rows, and all linear operations of a model one after the other in one graph.
+// Times the CUDA side of linear: sm80_bf16_gemm_small_m and sm90_bf16_gemm_small_m against cuBLASLt, by shape and
+// number of rows, and all linear operations of a model one after the other in one graph.
 //   linear_cuda_bench [shapes] [chain] [sweep] [sm90] [once] [Qwen3-0.6B] [Qwen3-8B]
 // Nothing named: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90 of
 // sm90_bf16_gemm_small_m; once runs each shape once, for a profiler.
@@ -288,7 +288,7 @@ std::vector<Sm80GemmPlan> plans_to_try() {
   return out;
 }
 
-// Whether the plan, made whole, is the one that was asked for.
+// Whether the completed plan equals the requested one.
 bool finish_exactly(Sm80GemmPlan& plan, const Sm80GemmArgs& args, const DeviceFacts& device) {
   const Sm80GemmPlan asked = plan;
   finish_plan(plan, args, device);
@@ -413,7 +413,7 @@ struct Chain {
   size_t bytes = 0;
 };
 
-// Ours has the norms, gates and sums inside.
+// Our kernels include the norms, gates and sums.
 void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
   const Rows rows(model, 512);
   std::printf("%s chain, %.3f GB, one read of it %.3f ms\n",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this machine's memory is read: the bound of a decode step at batch 1 (docs/adr/0014). 96 MiB over and over are
-// what a step of SmolLM2's Q4_1 file reads, some of which stays in a large last-level cache; of 512 MiB nothing does.
+// The read bandwidth of this machine's memory, which bounds a decode step at batch 1 (docs/adr/0014). A step of
+// SmolLM2's Q4_1 file reads 96 MiB. When they are read repeatedly, a part stays in a large last-level cache; of 512 MiB
+// nothing stays.
 #include "device/cpu/compute_pool.h"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sampling costs on CUDA, by rule: microseconds per step, and what a rule adds to greedy.
+// The cost of sampling on CUDA, by rule: microseconds per step, and the time that a rule adds to greedy.
 #include "base/philox.h"
 #include "device/cuda/launch.h"
 #include "kernels/sample/sample.h"

@@ -48,7 +48,7 @@ AnswerJson usage_json(std::span<const Answer> answers) {
           {"prompt_tokens_details", {{"cached_tokens", first.num_cached_tokens}}}};
 }
 
-// The first token of each choice comes with the prompt; the others take predicted_ms.
+// The prefill produces the first token of each choice; the other tokens take predicted_ms.
 AnswerJson timings_json(std::span<const Answer> answers) {
   const RequestUpdate& last = answers.front();
   const RequestTimings& timings = last.timings;

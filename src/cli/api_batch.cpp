@@ -17,10 +17,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// How soon a signal is seen while no answer ends.
+// Interval of checks for a signal while no answer ends.
 constexpr std::chrono::milliseconds kGlance{100};
 
-// The next line that is not blank, counting all.
+// Reads the next line that is not blank. `number` counts all lines.
 bool next_line(std::istream& lines, std::string& text, int64_t& number) {
   while (std::getline(lines, text)) {
     ++number;
@@ -43,7 +43,7 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// What a line asks for, or what is wrong with it.
+// The request in a line, or an error that says what is wrong with the line.
 Result<HttpRequest> read_request(const Json& line) {
   const auto refused = [](const std::string& why) {
     return fail(ErrorCode::kInvalidArgument, why);
@@ -86,7 +86,7 @@ ApiBatch::Progress ApiBatch::run(std::istream& lines,
       wait();
     }
   }
-  window_.clear();  // aborts what runs, which would otherwise wake a batch that is gone
+  window_.clear();  // aborts running requests, which would otherwise wake a destroyed batch
   on_progress(progress_);
   return progress_;
 }
@@ -151,7 +151,7 @@ void ApiBatch::start(const std::string& text) {
 
 void ApiBatch::set_reply(Item& item, const HttpReply& reply) {
   progress_.num_failed += reply.status == 200 ? 0 : 1;
-  // The body is JSON as it stands.
+  // The body is JSON already, so it is inserted unchanged.
   item.result = fmt::format(
       R"({}{}","custom_id":{},"response":{{"status_code":{},"request_id":"{}","body":{}}},"error":null}})"
       "\n",

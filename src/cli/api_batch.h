@@ -19,27 +19,26 @@
 
 namespace warprow {
 
-// `warprow run-batch`: lines of OpenAI's batch files, {"custom_id", "method", "url", "body"}, answered
-// by the endpoints themselves without HTTP around them. A result, {"id", "custom_id", "response":
-// {"status_code", "request_id", "body"}, "error"}, is written for each line, in the order of the lines
-// and as soon as that order allows; so the lines of the output say how far a run has come. A line that
-// is no request gets an error instead of a response. At most `look_ahead` lines are between reading
-// and writing.
+// `warprow run-batch`: answers the lines of an OpenAI batch file, {"custom_id", "method", "url", "body"}. It calls the
+// endpoints directly, without HTTP. For each line it writes a result, {"id", "custom_id", "response": {"status_code",
+// "request_id", "body"}, "error"}, in the order of the lines and as soon as that order allows. So the number of output
+// lines is the progress of the run. A line that is not a request gets an error instead of a response. At most
+// `look_ahead` lines are between reading and writing.
 //
-// Owns: the answers under way. Thread: run by one; answers wake it from the engine's.
+// Owns: the running answers. Thread: run on one; answers wake it from the engine's thread.
 class ApiBatch {
  public:
   ApiBatch(Api& api, Output& out, size_t look_ahead)
       : api_(api), out_(out), look_ahead_(look_ahead) {}
 
   struct Progress {
-    int64_t num_lines = 0;   // written, those of earlier runs included
-    int64_t num_failed = 0;  // of this run: with another status than 200, or no request
+    int64_t num_lines = 0;   // written, including those of earlier runs
+    int64_t num_failed = 0;  // in this run: status other than 200, or not a request
   };
-  // Reads past the lines that an earlier run has answered. done: the custom ids of its results, which
-  // must be those of the first lines (kInvalidArgument otherwise).
+  // Skips the lines that an earlier run has answered. done: the custom ids of its results. They must be those of the
+  // first lines, else kInvalidArgument.
   Result<void> skip(std::istream& lines, const std::vector<std::string>& done);
-  // on_progress is called after each wait; false stops.
+  // Calls on_progress after each wait. If it returns false, the run stops.
   Progress run(std::istream& lines, const std::function<bool(const Progress&)>& on_progress);
 
  private:
@@ -48,7 +47,7 @@ class ApiBatch {
     std::string custom_id;
     std::string request_id;
     std::unique_ptr<Generation> generation;
-    std::string result;  // empty until it is there
+    std::string result;  // empty until the answer is complete
   };
 
   void read_ahead(std::istream& lines);
@@ -63,7 +62,7 @@ class ApiBatch {
   Output& out_;
   size_t look_ahead_;
   std::deque<Item> window_;
-  int64_t line_ = 0;  // read
+  int64_t line_ = 0;  // number of lines read
   bool end_of_input_ = false;
   Progress progress_;
 
@@ -72,10 +71,10 @@ class ApiBatch {
   bool has_news_ = false;  // under mutex_
 };
 
-// What each line of results begins with.
+// The beginning of each result line.
 inline constexpr std::string_view kBatchResultBegin = R"({"id":"batch_req_)";
 
-// The custom_id of a line of either file, "" where it has none.
+// The custom_id of an input or result line; "" if it has none.
 std::string batch_custom_id(const std::string& line);
 
 }  // namespace warprow

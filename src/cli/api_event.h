@@ -8,8 +8,8 @@
 
 namespace warprow {
 
-// One event of a streamed answer of OpenAI's API, of completions or of chat, as a client reads it. Of
-// several choices the first counts; fields that are absent, null or of another type are empty.
+// One event of a streamed response of OpenAI's API, completions or chat. Only the first choice is read. Fields that are
+// absent, null or of another type are empty.
 struct ApiEvent {
   bool has_choice = false;
   bool has_role = false;
@@ -17,12 +17,12 @@ struct ApiEvent {
   std::string text;
   std::string reasoning;
   std::string finish_reason;
-  std::string error;  // what the server says of a failure, after the answer's head
+  std::string error;  // a failure that the server reports after the response's head
   std::optional<int64_t> num_prompt_tokens;
   std::optional<int64_t> num_output_tokens;
 };
 
-// Nothing for what is no JSON object, as "[DONE]".
+// nullopt if the data is not a JSON object, such as "[DONE]".
 std::optional<ApiEvent> read_api_event(std::string_view data);
 
 }  // namespace warprow

@@ -134,7 +134,7 @@ void BatchRun::write_finished() {
   while (!window_.empty() && !window_.front().result.is_null()) {
     AnswerJson& result = window_.front().result;
     if (options_.stats) {
-      // Counters of the whole run so far: those of the last line are the totals.
+      // The counters of the run so far. The last line has the totals.
       result["stats"] = stats_json(engine_.stats());
     }
     out_.write(json_line(result));

@@ -19,19 +19,17 @@
 namespace warprow {
 
 // `warprow generate --prompts-file`: runs the lines through continuous batching and writes one JSON
-// object for each, in the order of the lines and as soon as that order allows. A line that is wrong
-// or fails gets {"error":{…}} in its place. At most `look_ahead` lines are between reading and
-// writing, so memory does not grow with the file.
+// object for each, in the order of the lines and as soon as that order allows. The result of an invalid or failed line
+// is {"error":{…}}. At most `look_ahead` lines are between reading and writing, so memory does not grow with the file.
 //
-// Owns: the lines under way. Thread: one.
-// Invariant: window_[i] is the line first_ + i, counted without empty lines; live_ holds the
-// unfinished choices of them.
+// Owns: the lines in the window. Thread: one.
+// Invariant: window_[i] is the line first_ + i, counted without empty lines. live_ holds the unfinished choices of the
+// lines in the window.
 class BatchRun {
  public:
   BatchRun(Engine& engine, UpdateQueue& updates, const RunOptions& options, Output& out);
 
-  // defaults: what a line leaves out. total: the number of lines for the progress bar, 0 if not
-  // known.
+  // defaults: for the options that a line omits. total: the number of lines for the progress bar; 0 if unknown.
   Result<ExitCode> run(std::istream& lines, const SamplingOptions& defaults, int64_t total);
 
  private:
@@ -65,7 +63,7 @@ class BatchRun {
   std::unordered_map<RequestId, Choice> live_;
   int64_t first_ = 0;        // lines written
   int64_t num_running_ = 0;  // unfinished lines
-  int64_t line_number_ = 0;  // lines read from the file, empty ones included
+  int64_t line_number_ = 0;  // lines read from the file, including empty lines
   int64_t num_failed_ = 0;
   int64_t num_output_tokens_ = 0;
   bool end_of_input_ = false;

@@ -14,21 +14,21 @@
 
 namespace warprow {
 
-// What the bench commands share: a CommandFrame with counts as flags, --output-json, and prefix
-// caching off unless asked for (as in vLLM: repeated prompts would measure the cache).
+// The common part of the bench commands: a CommandFrame with count flags and --output-json. Prefix caching is off by
+// default, as in vLLM: repeated prompts would measure the cache.
 //
 // Thread: one.
 class BenchFrame {
  public:
   BenchFrame(const char* name, const char* summary);
 
-  // A flag with a number of things, 0 to 1000000; its help shows the default.
+  // Adds a flag for a count, 0 to 1000000. The help text shows the default.
   void add_count(const char* name, const std::string& help, int64_t& target);
-  // The same for several, divided by commas.
+  // The same for a list of counts, separated by commas.
   void add_counts(const char* name, const std::string& help, std::vector<int64_t>& target);
   // --input-len and --output-len.
   void add_lengths(BenchLoad& load);
-  // The sampling of all prompts; its --seed is theirs.
+  // Adds the sampling flags, which apply to all prompts. --seed is then the requests' seed.
   void add_sampling(BenchLoad& load);
 
   // As CommandFrame::begin.
@@ -36,7 +36,7 @@ class BenchFrame {
   [[nodiscard]] FlagSet& flags() { return frame_.flags(); }
   [[nodiscard]] const EngineConfig& config() const { return frame_.config(); }
 
-  // Prints the result as asked and writes it to --output-json.
+  // Prints the result as JSON or text and writes it to --output-json.
   [[nodiscard]] Result<ExitCode> report(const AnswerJson& json, const std::string& text) const;
 
  private:
@@ -51,8 +51,8 @@ Result<void> check_counts(const std::vector<int64_t>& counts, const char* names)
 // {"10": ..., "25": ..., ...}: the percentiles that vLLM prints.
 AnswerJson percentiles_json(const std::vector<double>& values);
 
-// How steps ran between two readings of EngineStats or ExecutorStats; as one line of text, empty where
-// no graph was wanted.
+// The graph counters between two readings of EngineStats or ExecutorStats. graphs_text writes them as one line of text,
+// which is empty if graphs are off.
 template <typename Stats>
 AnswerJson graphs_json(const Stats& before, const Stats& after) {
   return {{"full", after.graphs_full - before.graphs_full},
@@ -65,10 +65,10 @@ AnswerJson graphs_json(const Stats& before, const Stats& after) {
 }
 std::string graphs_text(const AnswerJson& graphs);
 
-// The kind that `bench startup` starts as a child; not for people.
+// The internal bench that `bench startup` starts as a child process; not for users.
 inline constexpr const char* kStartupChild = "startup-child";
 
-// The benches.
+// The bench commands.
 Result<ExitCode> run_bench_latency(const Arguments& arguments);
 Result<ExitCode> run_bench_throughput(const Arguments& arguments);
 Result<ExitCode> run_bench_startup(const Arguments& arguments);

@@ -19,7 +19,7 @@ struct LatencyFlags {
   int64_t num_iters = 30;
 };
 
-// One batch size.
+// The measurements for one batch size.
 struct Latency {
   std::vector<double> seconds;        // of whole answers
   std::vector<double> first_seconds;  // of answers of one token
@@ -142,7 +142,7 @@ Result<ExitCode> run_bench_latency(const Arguments& arguments) {
     results.push_back(latency_json(flags.load, batch_size, *latency));
     text += (text.empty() ? "" : "\n\n") + latency_text(results.back());
   }
-  // One batch size has vLLM's form, several are a list of it.
+  // The JSON of one batch size has vLLM's format. Several batch sizes are a list of such objects.
   return frame.report(results.size() == 1 ? results.front() : AnswerJson{{"results", results}},
                       text);
 }

@@ -15,7 +15,7 @@
 namespace warprow {
 namespace {
 
-// Counts requests down to the last; the engine's output thread counts, the bench waits.
+// Counts the unfinished requests. The engine's output thread counts down, and the bench waits for 0.
 class Countdown {
  public:
   explicit Countdown(size_t count) : left_(count) {}
@@ -30,7 +30,7 @@ class Countdown {
     --left_;
     changed_.notify_one();
   }
-  // The error of a request that failed, or nothing.
+  // Returns the error of a failed request, or "".
   std::string wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return left_ == 0; });

@@ -23,7 +23,7 @@
 namespace warprow {
 namespace {
 
-constexpr std::chrono::hours kSilence{6};  // an overloaded server may take its time
+constexpr std::chrono::hours kSilence{6};  // an overloaded server may be slow
 
 struct ServeBench {
   ServeLoad load;
@@ -191,7 +191,7 @@ Result<void> settle(ServeBench& bench) {
   return {};
 }
 
-// Runs the load and says so on stderr. An Error if not even the first request could be sent.
+// Runs the load and reports progress on stderr. An Error if the first request cannot be sent.
 Result<ServeRecords> measure(HttpClient& client,
                              const ServeBench& bench,
                              const std::vector<ServePrompt>& prompts) {

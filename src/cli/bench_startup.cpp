@@ -16,7 +16,7 @@
 namespace warprow {
 namespace {
 
-// Monotonic nanoseconds: the same clock in all processes of a machine.
+// Monotonic nanoseconds. All processes of a machine share this clock.
 int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
@@ -64,7 +64,7 @@ Result<void> start_once(const Arguments& arguments, Startup& startup) {
   return {};
 }
 
-// Asks the kernel to drop a file's pages; those that some process has mapped stay.
+// Asks the kernel to drop a file's pages. Pages that a process has mapped stay.
 void drop_from_page_cache(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd >= 0) {
@@ -100,7 +100,7 @@ Result<Startup> start_often(const Arguments& arguments,
   return startup;
 }
 
-// Adds a kind's figures to the JSON, under vLLM's names, and to the text.
+// Adds the results of one kind of start to the JSON, under vLLM's names, and to the text.
 void add_kind(const std::string& kind,
               const Startup& startup,
               AnswerJson& json,

@@ -19,8 +19,8 @@ struct StepFlags {
   int64_t num_steps = 128;
 };
 
-// Tokens of each answer: enough that all rows still decode while the last steps are measured. Until
-// the last prompt is read the first rows run ahead.
+// The number of tokens of each answer. All rows must still decode while the last steps are measured, and the first rows
+// already decode while the last prompt is prefilled.
 int64_t output_len(const StepFlags& flags, const ModelFacts& facts) {
   const int64_t prompt_tokens = flags.load.input_len * flags.load.num_prompts;
   const int64_t prompt_tokens_per_step =
@@ -43,7 +43,7 @@ std::vector<double> column(const StepRecord& record,
   return values;
 }
 
-// Busy and idle time of the device, or null where no times were taken.
+// Busy and idle time of the device; null if no times were taken.
 AnswerJson device_json(const StepRecord& record) {
   const AnswerJson times = AnswerJson::parse(record.device_times, nullptr, false);
   if (!times.is_array() || times.size() < 2) {
@@ -112,7 +112,7 @@ std::string step_text(const AnswerJson& json) {
   return text + graphs_text(json["graphs"]);
 }
 
-// Runs the load once with the clock around the executor.
+// Runs the load once with the step clock around the executor.
 Result<StepRecord> measure(const EngineConfig& config, const StepFlags& flags) {
   StepRecord record;
   record.num_rows = static_cast<int32_t>(flags.load.num_prompts);
@@ -166,7 +166,7 @@ Result<ExitCode> run_bench_step(const Arguments& arguments) {
     return tl::unexpected(checked.error());
   }
   EngineConfig config = frame.config();
-  config.prefill_toks_per_decode = kNoPrefillLimit;  // rows that begin early would run far ahead
+  config.prefill_toks_per_decode = kNoPrefillLimit;  // else early rows decode far ahead of the rest
   config.long_prefill_token_threshold = 0;
   const Result<StepRecord> record = measure(config, flags);
   if (!record) {

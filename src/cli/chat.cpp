@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::chrono::minutes kSilence{10};
 
-// Reads and answers until the user leaves.
+// Reads lines and answers them until the user leaves.
 ExitCode converse(ChatSession& session, LineReader& reader, UpdateQueue& updates) {
   for (std::string line;;) {
     switch (reader.read(line)) {
@@ -77,7 +77,7 @@ void add_chat_flags(FlagSet& flags, ChatFlags& chat) {
   add_stats_flag(flags, chat.options);
 }
 
-// The conversation from its first line to its last.
+// Runs the whole conversation.
 Result<ExitCode> talk(ChatPartner& partner,
                       const std::string& name,
                       UpdateQueue& updates,

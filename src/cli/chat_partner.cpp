@@ -15,7 +15,7 @@
 namespace warprow {
 namespace {
 
-// How soon a signal is seen while the server says nothing.
+// Interval of checks for a signal while the server sends nothing.
 constexpr std::chrono::milliseconds kGlance{50};
 
 }  // namespace

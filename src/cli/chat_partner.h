@@ -15,21 +15,20 @@
 
 namespace warprow {
 
-// An answer in a chat, perhaps stopped half way.
+// An answer in a chat; may be incomplete.
 struct ChatReply {
   std::string text{};
   int64_t num_tokens = 0;
-  bool is_cut = false;      // at the longest length
-  std::string error{};      // empty: an answer
-  bool is_refused = false;  // the error is the conversation's: too long, for instance
+  bool is_cut = false;      // finish reason "length"
+  std::string error{};      // empty: no error
+  bool is_refused = false;  // the conversation causes the error: too long, for instance
 };
 
-// Who answers in a chat: an engine of this process or a server.
+// The source of answers in a chat: an engine in this process or a server.
 class ChatPartner {
  public:
   virtual ~ChatPartner() = default;
-  // Writes the answer to `out` as it comes, until its end, a signal noted by the UpdateQueue, or a
-  // reader that went away.
+  // Streams the answer to `out` until its end, a signal that the UpdateQueue has recorded, or a closed output.
   virtual ChatReply answer(const std::vector<ChatMessage>& messages, Output& out) = 0;
   // Counters since the start, as one line, or empty.
   [[nodiscard]] virtual std::string counters() const = 0;
@@ -48,10 +47,10 @@ class EngineChat final : public ChatPartner {
   SamplingOptions sampling_;
 };
 
-// A model's reasoning, where a server tells it apart, goes to stderr.
+// If the server separates the reasoning, it goes to stderr.
 class ServerChat final : public ChatPartner {
  public:
-  // updates: only its signals count. Of the sampling what was set is sent; n and logprobs are not.
+  // updates: used only for signals. Sends the sampling options that are set, except n and logprobs.
   ServerChat(HttpClient& client,
              const UpdateQueue& updates,
              std::string model,
@@ -62,7 +61,7 @@ class ServerChat final : public ChatPartner {
  private:
   HttpClient& client_;
   const UpdateQueue& updates_;
-  nlohmann::json body_;  // but for the messages
+  nlohmann::json body_;  // without the messages
 };
 
 }  // namespace warprow

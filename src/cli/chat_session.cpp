@@ -81,7 +81,7 @@ ChatSession::Next ChatSession::answer(const std::string& text) {
     }
   } else {
     last_speed_ = speed_text(reply.num_tokens, took.count()) + "\n";
-    // An answer that was stopped half way is what the user saw, so it belongs to the conversation.
+    // The user has seen an interrupted answer, so it belongs to the conversation.
     messages_.push_back({"assistant", std::move(reply.text)});
   }
   if (reply.is_cut) {

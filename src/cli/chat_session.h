@@ -15,13 +15,11 @@
 
 namespace warprow {
 
-// A conversation: keeps the messages, streams each answer, obeys /commands. The whole history goes
-// to the engine or server with each turn; its prefix cache makes the repetition cheap. Answers go to `out`,
-// everything else to stderr.
+// A conversation: keeps the messages, streams each answer, runs /commands. Each turn sends the whole history to the
+// engine or server, whose prefix cache makes the repetition cheap. Answers go to `out`, everything else to stderr.
 //
 // Owns: the messages. Thread: one.
-// Invariant: messages_ alternates user and assistant after the optional system message; a turn that
-// failed leaves it.
+// Invariant: messages_ alternates user and assistant after the optional system message. A failed turn is removed.
 class ChatSession {
  public:
   ChatSession(ChatPartner& partner,
@@ -30,12 +28,12 @@ class ChatSession {
               std::optional<std::string> system);
 
   enum class Next { kGoOn, kLeave };
-  // A line of the user: a message, or a /command when it is one word with a slash in front. Leaves
-  // on /exit, when the reader of the answers has gone, and on SIGTERM; Ctrl-C only cuts the answer.
+  // Handles a line of the user: a message, or a /command if it is one word that begins with a slash. kLeave on /exit,
+  // on a closed output and on SIGTERM. Ctrl-C only stops the answer.
   Next handle(const std::string& line);
 
   [[nodiscard]] const std::vector<ChatMessage>& messages() const { return messages_; }
-  // kOk, or kRequestFailed once a turn failed.
+  // kOk, or kRequestFailed after a turn has failed.
   [[nodiscard]] ExitCode exit_code() const { return exit_code_; }
 
  private:

@@ -31,7 +31,7 @@ class Pipe {
   [[nodiscard]] int write_end() const { return ends_[1]; }
   void close_write_end() { close_end(1); }
 
-  // To the end of what is written.
+  // Reads until all write ends are closed.
   std::string read_all() {
     std::string out;
     char buffer[4096];

@@ -8,8 +8,8 @@
 
 namespace warprow {
 
-// Starts this program once more with other arguments, waits for its end and returns what it wrote to
-// stdout; its stderr is ours. An error when it cannot be started or does not end with success.
+// Runs this program as a child process with other arguments, waits for its end and returns its stdout. The child
+// inherits our stderr. An error if the child cannot be started or exits with a failure.
 Result<std::string> output_of_ourselves(const Arguments& arguments);
 
 }  // namespace warprow

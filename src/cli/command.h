@@ -9,16 +9,16 @@
 
 namespace warprow {
 
-using Arguments = std::vector<std::string>;  // what follows the command's name
+using Arguments = std::vector<std::string>;  // the arguments after the command's name
 
-// A subcommand. An Error is printed as one line and becomes its exit code.
+// A subcommand. An Error is printed as one line and determines the exit code.
 struct Command {
   const char* name;
   const char* summary;
   Result<ExitCode> (*run)(const Arguments& arguments);
 };
 
-// The whole program but for catching exceptions: finds the command and runs it.
+// The whole program except for catching exceptions: finds the command and runs it.
 Result<ExitCode> run_command_line(const Arguments& arguments);
 
 Result<ExitCode> run_generate(const Arguments& arguments);

@@ -11,8 +11,8 @@
 namespace warprow {
 namespace {
 
-// Token ids follow MODEL, or stand alone where -m or the environment names it; a model is no
-// number.
+// Token ids follow MODEL. Without MODEL (-m or the environment names the model) they come first. A model's name is not
+// a number.
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789,") == std::string::npos;
 }

@@ -13,13 +13,13 @@
 
 namespace warprow {
 
-// What every command has: flags, MODEL as an argument or -m, the engine's settings, --output,
-// --help, --print-config. A command adds its own flags, calls begin() and goes on with config().
+// The common part of all commands: flags, MODEL as an argument or -m, the engine's settings, --output, --help,
+// --print-config. A command adds its own flags, calls begin() and then uses config().
 //
 // Owns: the flags. Thread: one.
 class CommandFrame {
  public:
-  // usage: what follows "warprow NAME" in the usage line.
+  // usage: the text after "warprow NAME" in the usage line.
   CommandFrame(const char* name, const char* summary, const char* usage);
 
   FlagSet& flags() { return flags_; }
@@ -28,12 +28,12 @@ class CommandFrame {
 
   struct Traits {
     bool has_request_seed = false;        // --seed is the request's, not the engine's
-    bool takes_more_arguments = false;    // than MODEL
+    bool takes_more_arguments = false;    // accepts arguments after MODEL
     bool has_engine = true;               // false: neither MODEL nor the engine's settings
-    std::function<bool()> needs_model{};  // asked after parsing; empty: yes
+    std::function<bool()> needs_model{};  // called after parsing; empty: yes
   };
-  // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts
-  // logging, and downloads the model if need be. A value means that the command is over: --help or --print-config was answered.
+  // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts logging, and
+  // downloads the model if necessary. A value means that the command is finished: it was --help or --print-config.
   Result<std::optional<ExitCode>> begin(const Arguments& arguments, const Traits& traits);
 
   [[nodiscard]] const EngineConfig& config() const { return loaded_.config; }

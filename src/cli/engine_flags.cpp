@@ -37,8 +37,8 @@ std::string help_of(const Field& field) {
   return fmt::format("{} [{}]", field.help, field.auto_value && value == "0" ? "auto" : value);
 }
 
-// A mistyped variable would otherwise just do nothing. Not an error: a variable may be for another
-// version.
+// Warns of a mistyped variable, which would otherwise have no effect. It is not an error: the variable may be for
+// another version.
 void warn_of_unknown_variables() {
   std::vector<std::string> known{"WARPROW_CONFIG"};
   for_each_field([&](const Field& field) { known.push_back(environment_name(field)); });

@@ -11,24 +11,21 @@
 
 namespace warprow {
 
-// The flags of EngineConfig, with --config and --print-config, in a command's FlagSet; and what
-// came of them.
+// Adds the flags of EngineConfig, --config and --print-config to a command's FlagSet, and reads their values.
 class EngineFlags {
  public:
-  // Adds the flags. A command whose own --seed has another meaning says so; the setting is then
-  // left to the environment and the config file.
+  // Adds the flags. kOfTheRequest: the command has its own --seed with another meaning, so only the environment and the
+  // config file can set the engine's seed.
   enum class Seed { kEngine, kOfTheRequest };
   EngineFlags(FlagSet& flags, Seed seed);
 
-  // Takes the model from the first of the positional arguments if -m was not given, and removes it
-  // there.
+  // Without -m, takes the model from the first positional argument and removes that argument.
   void take_model(std::vector<std::string>& positionals);
 
-  // Puts file, environment and flags together and starts logging. An error names the flag, variable
-  // or key.
+  // Merges file, environment and flags and starts logging. An error names the flag, variable or key.
   Result<LoadedConfig> load() const;
 
-  // The text of --print-config, or nothing if it was not asked for.
+  // The text of --print-config; nullopt without that flag.
   [[nodiscard]] Result<std::optional<std::string>> printed(const LoadedConfig& loaded,
                                                            bool as_json) const;
 

@@ -95,7 +95,7 @@ Result<void> FlagSet::parse(const std::vector<std::string>& arguments) {
   try {
     app_->parse(std::move(split.flags));
   } catch (const CLI::ArgumentMismatch&) {
-    // The only flag that can lack its value is the last argument.
+    // Only the last argument can be a flag without its value.
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}: needs a value", arguments.back()));
   } catch (const CLI::ParseError& error) {
     return fail(ErrorCode::kInvalidArgument, error.what());
@@ -124,7 +124,7 @@ const Flag* FlagSet::find(std::string_view long_name) const {
   return nullptr;
 }
 
-// The text after a value flag is the user's, whatever it looks like.
+// The argument after a value flag is always its value, even if it looks like a flag.
 FlagSet::Split FlagSet::split_arguments(const std::vector<std::string>& arguments) const {
   Split out;
   bool is_value = false;
@@ -147,7 +147,7 @@ FlagSet::Split FlagSet::split_arguments(const std::vector<std::string>& argument
   return out;
 }
 
-// `--a_b=c` becomes `--a-b` `c`: the form that CLI11 reads without surprises, an empty c included.
+// Turns `--a_b=c` into `--a-b` `c`, a form that CLI11 reads correctly even if c is empty.
 bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& out) const {
   if (!is_long(argument)) {
     out.push_back(argument);

@@ -19,51 +19,50 @@ namespace warprow {
 // A flag as --help shows it.
 struct Flag {
   std::string name;   // long name without dashes, words joined by '-'
-  std::string value;  // what stands for the value: "N", "TEXT"; empty for a switch
+  std::string value;  // the value's placeholder: "N", "TEXT"; empty for a switch
   std::string group;
   std::string help;
   bool common = true;        // shown by the short --help
   std::string short_name{};  // one letter, or empty
 };
 
-// The flags and positional arguments of one command. Accepts `--name value`, `--name=value`,
-// `--name_with_underscores`,
-// `--switch` and `--no-switch`; a value may start with a dash. CLI11 splits the line; the meaning
-// of the texts is ours, so that every wrong value is reported in the same words.
+// The flags and positional arguments of one command. Accepts `--name value`, `--name=value`, `--name_with_underscores`,
+// `--switch` and `--no-switch`. A value may start with a dash. CLI11 splits the line. The values are parsed here, so
+// that all errors have the same wording.
 //
 // Owns: the CLI11 parser. Thread: one.
 class FlagSet {
  public:
-  // usage: what follows "warprow NAME" in the usage line.
+  // usage: the text after "warprow NAME" in the usage line.
   FlagSet(std::string command, std::string summary, std::string usage);
   ~FlagSet();
   FlagSet(const FlagSet&) = delete;
   FlagSet& operator=(const FlagSet&) = delete;
 
-  // `read` is called for each time the flag is given, in that order. Its error stands as it is.
+  // Calls `read` for each occurrence of the flag, in order. Its error is returned unchanged.
   using ReadValue = std::function<Result<void>(const std::string& text)>;
   void add_value(Flag flag, ReadValue read);
-  // A value flag that fills a string; the last one counts.
+  // A value flag that sets a string. The last occurrence counts.
   void add_text(Flag flag, std::optional<std::string>& target);
-  // Also adds --no-NAME; the last one given counts.
+  // Also adds --no-NAME. The last occurrence counts.
   void add_switch(Flag flag, std::function<void(bool on)> read);
-  // Takes all arguments that belong to no flag; without this call there may be none.
+  // Collects all arguments that belong to no flag. Without this call such arguments are an error.
   void add_positionals(std::vector<std::string>& target);
 
-  // Reads the arguments, or kInvalidArgument with what is wrong.
+  // Parses the arguments. kInvalidArgument with the cause.
   Result<void> parse(const std::vector<std::string>& arguments);
 
   // scope: "" for the common flags, "all", or the name of a group or flag.
   [[nodiscard]] Result<std::string> help(std::string_view scope) const;
 
  private:
-  // Flags with their values, as CLI11 reads them, and what stands between them.
+  // The flags with their values, as CLI11 reads them, and the arguments between them.
   struct Split {
     std::vector<std::string> flags;
     std::vector<std::string> positionals;
   };
   [[nodiscard]] Split split_arguments(const std::vector<std::string>& arguments) const;
-  // Adds one flag argument to out; whether its value is still to come.
+  // Adds one flag argument to out. Returns whether the next argument is its value.
   bool split_flag(const std::string& argument, std::vector<std::string>& out) const;
   [[nodiscard]] const Flag* find(std::string_view long_name) const;
   [[nodiscard]] Error unknown_flag(const std::string& argument) const;
@@ -77,11 +76,10 @@ class FlagSet {
   std::optional<Error> value_error_;  // the first that a ReadValue returned
 };
 
-// The word of `known` that `word` most likely is a slip of, or "".
+// The entry of `known` for which `word` is most likely a typing error, or "".
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
 
-// The scope that -h, --help or --help=SCOPE asks for, if one of them is among the arguments before
-// "--".
+// The scope of -h, --help or --help=SCOPE, if one of them is among the arguments before "--".
 std::optional<std::string> help_scope(const std::vector<std::string>& arguments);
 
 }  // namespace warprow

@@ -15,21 +15,21 @@
 namespace warprow {
 namespace {
 
-constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // the other screen, no cursor
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // alternate screen, no cursor
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 constexpr std::initializer_list<int> kEndings = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-// What a signal handler needs. Written while no handler of ours is there.
+// State for the signal handler. Written only while our handler is not installed.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 termios g_before{};
 bool g_has_keys = false;
 bool g_is_shown = false;
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
-// write, tcsetattr and _exit may be called by a handler. The loop would be too late: it may wait for a
-// server that says nothing.
+// write, tcsetattr and _exit are async-signal-safe. The main loop cannot do this in time: it may wait for a server that
+// sends nothing.
 void leave_for_good(int number) {
-  // A terminal that is gone does not want to be restored.
+  // A failed write means that the terminal is closed and needs no restoring.
   [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, kLeave.data(), kLeave.size());
   if (g_has_keys) {
     tcsetattr(STDIN_FILENO, TCSANOW, &g_before);
@@ -94,7 +94,7 @@ bool FullScreen::wait(double seconds) const {
   pollfd keys{.fd = has_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0};
   const int ready = poll(&keys, 1, static_cast<int>(seconds * 1e3));
   if (ready < 0) {
-    return errno == EINTR;  // the window has another size
+    return errno == EINTR;  // the window has been resized
   }
   if (ready == 0) {
     return true;

@@ -8,12 +8,11 @@
 
 namespace warprow {
 
-// The terminal in the mode of a full-screen program, as it was before at the end: of the object, or of the
-// process by SIGHUP, SIGINT, SIGQUIT or SIGTERM, which then exits with 128 and the signal's number. Ctrl-C
-// comes as a key.
+// Puts the terminal into full-screen mode. The destructor restores it. SIGHUP, SIGINT, SIGQUIT and SIGTERM also restore
+// it; the process then exits with 128 plus the signal's number. Ctrl-C arrives as a key.
 //
 // Thread: one, and one object at a time.
-// Invariant: one that lives has the signals' handlers.
+// Invariant: while the object exists, its signal handlers are installed.
 class FullScreen {
  public:
   FullScreen();
@@ -21,13 +20,13 @@ class FullScreen {
   FullScreen(const FullScreen&) = delete;
   FullScreen& operator=(const FullScreen&) = delete;
 
-  // In characters; left as they are where nobody knows.
+  // Sets the size in characters. Leaves the values unchanged if the size is unknown.
   static void read_size(size_t& width, size_t& height);
 
-  // Lines, each ended, from the top left; false when there is no terminal any more.
+  // Shows a page of lines, each with a line end, from the top left. false: the terminal is closed.
   bool show(const std::string& page);
 
-  // Waits so long; false when somebody wants to leave.
+  // Waits for a key or until the time is over. false: the user wants to quit.
   [[nodiscard]] bool wait(double seconds) const;
 
  private:

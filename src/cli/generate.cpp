@@ -21,7 +21,7 @@
 namespace warprow {
 namespace {
 
-// As the Completions API has it; a single prompt runs to its natural end instead.
+// The default of the Completions API, for --prompts-file. A single prompt has no such limit and runs to its end token.
 constexpr int64_t kBatchMaxTokens = 16;
 
 Result<ExitCode> run_one(const EngineConfig& config,

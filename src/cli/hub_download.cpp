@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRedraw{100};
 
-// How long a host may say nothing (HF_HUB_DOWNLOAD_TIMEOUT).
+// Time-out of a host that sends nothing (HF_HUB_DOWNLOAD_TIMEOUT).
 constexpr double kTimeoutS = 10;
 constexpr double kLeastTimeoutS = 0.1;
 constexpr double kMostTimeoutS = 3600;
@@ -43,7 +43,7 @@ bool is_on(const std::string& variable) {
          value == "ON" || value == "yes" || value == "YES";
 }
 
-// What the Hub's own tools have left after a login, or nothing.
+// The token from HF_TOKEN, or the one that the Hub's own tools have stored at a login; "" if there is none.
 std::string read_token(const CachePaths& caches) {
   if (const std::optional<std::string> token = environment("HF_TOKEN")) {
     return *token;
@@ -61,7 +61,7 @@ std::string size_text(uint64_t bytes) {
   return mega < 1000 ? fmt::format("{:.1f} MB", mega) : fmt::format("{:.2f} GB", mega / 1000);
 }
 
-// A line on stderr, redrawn where that is a terminal.
+// A progress line on stderr, redrawn if stderr is a terminal.
 class DownloadLine {
  public:
   explicit DownloadLine(uint64_t total) : total_(total) {}
@@ -73,7 +73,7 @@ class DownloadLine {
   DownloadLine(const DownloadLine&) = delete;
   DownloadLine& operator=(const DownloadLine&) = delete;
 
-  // The file under way; `before` bytes are there of the others.
+  // Sets the current file. `before`: bytes of the other files that are already present.
   void begin(const std::string& file, uint64_t before) {
     file_ = file;
     before_ = before;
@@ -91,7 +91,7 @@ class DownloadLine {
     last_draw_ = now;
     drawn_ = true;
     const uint64_t all = before_ + done;
-    first_ = first_ ? first_ : all;  // what an earlier try has brought is no speed of this one
+    first_ = first_ ? first_ : all;  // earlier bytes do not count for the speed
     const double seconds = std::chrono::duration<double>(now - start_).count();
     note("\r\x1b[K{} of {}, {:.0f} MB/s  {}",
          size_text(all),
@@ -151,7 +151,7 @@ Result<void> fetch_files(const wr_hub_repo& repo, const Listing& listing, uint64
 Result<void> write_ref(const fs::path& path, const std::string& commit) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  // In one step, since another process may be looking.
+  // Replace the file atomically: another process may be reading it.
   const fs::path fresh = fmt::format("{}.{}", path.string(), getpid());
   const bool written = static_cast<bool>(std::ofstream(fresh) << commit << std::flush);
   fs::rename(fresh, path, error);
@@ -161,7 +161,7 @@ Result<void> write_ref(const fs::path& path, const std::string& commit) {
   return {};
 }
 
-// The Hub, with what the environment says of it.
+// The Hub's settings from the environment.
 struct Hub {
   std::string endpoint = environment("HF_ENDPOINT").value_or("https://huggingface.co");
   std::string token;
@@ -204,7 +204,7 @@ uint64_t size_of_all(const std::vector<HubFile>& files) {
   return sum;
 }
 
-// What earlier downloads have left of the repository, whole files and parts.
+// The bytes of the repository that earlier downloads have stored, complete and partial files.
 uint64_t bytes_in(const fs::path& folder) {
   uint64_t sum = 0;
   std::error_code error;
@@ -217,7 +217,7 @@ uint64_t bytes_in(const fs::path& folder) {
   return sum;
 }
 
-// Sizes are a server's word: nothing is written for those that the disk cannot hold.
+// The sizes come from the server. An error before any write if the disk has too little space for them.
 Result<void> check_space(uint64_t total, const std::string& folder) {
   std::error_code error;
   fs::path there = fs::absolute(folder, error);

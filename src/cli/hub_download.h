@@ -8,13 +8,13 @@
 
 namespace warprow {
 
-// If `model` is an alias or a name of the Hub with an organisation, and not on this machine, downloads
-// what it needs to the Hugging Face cache, from where a broken download stopped; says so on stderr.
-// Everything else is left to resolve_model to judge.
+// If `model` is an alias or a Hub name with an organisation, and is not on this machine, downloads its files to the
+// Hugging Face cache. Resumes an interrupted download and reports progress on stderr. resolve_model checks all other
+// names.
 //
-// HF_ENDPOINT (https://huggingface.co), HF_TOKEN or the token file of the Hub's own tools,
-// HF_HUB_DOWNLOAD_TIMEOUT; with HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE set no socket is opened. Errors:
-// what the Hub answered; choose_hub_files; too little space on the disk.
+// Reads HF_ENDPOINT (default https://huggingface.co), HF_TOKEN or the token file of the Hub's own tools, and
+// HF_HUB_DOWNLOAD_TIMEOUT. With HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE set it opens no socket. Errors: the Hub's
+// response; choose_hub_files; too little space on the disk.
 Result<void> ensure_model(const std::string& model, WeightFiles weights);
 
 }  // namespace warprow

@@ -24,8 +24,7 @@ class PlainReader : public LineReader {
 class TerminalReader : public LineReader {
  public:
   explicit TerminalReader(const char* prompt) : prompt_(prompt) {
-    // libedit reads multi-byte characters by the locale; a machine without one set still types
-    // UTF-8.
+    // libedit decodes multi-byte characters by the locale. Without a locale the input is still UTF-8.
     if (std::setlocale(LC_CTYPE, "") == nullptr ||
         std::string_view(std::setlocale(LC_CTYPE, nullptr)) == "C") {
       std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -73,7 +72,7 @@ class TerminalReader : public LineReader {
     void operator()(History* lines) const { history_end(lines); }
   };
 
-  // libedit's interface takes a char*, which it only reads.
+  // libedit's interface takes a char*, but only reads it.
   static char* prompt_of(EditLine* editor) {
     TerminalReader* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
@@ -82,7 +81,7 @@ class TerminalReader : public LineReader {
 
   std::string prompt_;
   std::unique_ptr<History, FreeHistory> history_;
-  std::unique_ptr<EditLine, FreeEditor> editor_;  // uses history_, so it goes first
+  std::unique_ptr<EditLine, FreeEditor> editor_;  // uses history_, so it is destroyed first
 };
 
 }  // namespace

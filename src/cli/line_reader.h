@@ -6,21 +6,20 @@
 
 namespace warprow {
 
-// Where `warprow chat` takes its lines from.
+// The source of input lines of `warprow chat`.
 class LineReader {
  public:
   enum class Outcome { kLine, kEnd, kSignal };
 
   virtual ~LineReader() = default;
-  // The next line without its end. kSignal: a signal interrupted the wait and the line typed so far
-  // is dropped.
+  // Reads the next line, without its line end. kSignal: a signal interrupted the wait, and the partial line is dropped.
   virtual Outcome read(std::string& line) = 0;
 };
 
-// On a terminal: editing and history, by libedit. The prompt goes to stderr.
+// For a terminal: editing and history with libedit. The prompt goes to stderr.
 std::unique_ptr<LineReader> make_terminal_reader(const char* prompt);
 
-// From a pipe or a file: plain lines, nothing printed.
+// For a pipe or a file: plain lines without a prompt.
 std::unique_ptr<LineReader> make_plain_reader();
 
 }  // namespace warprow

@@ -32,8 +32,8 @@ ExitCode run(const Arguments& arguments) {
   }
 }
 
-// The first process of a container gets only those signals that it has a handler for. Commands that end in another way
-// put theirs in its place.
+// The kernel delivers to process 1 of a container only the signals for which it has a handler. Commands with their own
+// handling replace these handlers.
 void end_by_signals() {
   if (getpid() != 1) {
     return;
@@ -47,7 +47,7 @@ void end_by_signals() {
 }  // namespace warprow
 
 int main(int argc, char** argv) {
-  // A reader that goes away shows as a failed write; see cli/output.h.
+  // A closed pipe must be a failed write; see cli/output.h.
   std::signal(SIGPIPE, SIG_IGN);
   warprow::end_by_signals();
   return static_cast<int>(warprow::run({argv + 1, argv + argc}));

@@ -9,8 +9,8 @@
 
 namespace warprow {
 
-// What is said to a person, on standard error. One that cannot be written, on a full disk for example, is
-// lost and nothing else: fmt::print would throw.
+// Prints a message for the user on standard error. If the write fails, for example on a full disk, the message is lost
+// without an error; fmt::print would throw.
 template <typename... Args>
 void note(fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);

@@ -9,12 +9,12 @@
 
 namespace warprow {
 
-// A number of things, 0 to 1000000, with the suffixes of parse_size.
+// Parses a count, 0 to 1000000, with the suffixes of parse_size.
 Result<int64_t> parse_count(const char* name, const std::string& text);
-// A flag with one; the help shows the default, which is what target holds.
+// Adds a flag for a count. The help text shows the default, which is the value in target.
 void add_count_flag(FlagSet& flags, Flag flag, int64_t& target);
 
-// A flag with a number that is not below 0; "inf" is one.
+// Adds a flag for a number of at least 0; "inf" is valid.
 void add_number_flag(FlagSet& flags, Flag flag, double& target);
 
 }  // namespace warprow

@@ -7,24 +7,22 @@
 
 namespace warprow {
 
-// A file descriptor that answers are written to at once, piece by piece, without a buffer. A reader
-// that has gone away
-// (`| head`) is no error: it has had what it wanted, and the program ends quietly. SIGPIPE must be
-// ignored.
+// Writes answers to a file descriptor, piece by piece, without a buffer. A pipe whose reader has closed it (`| head`)
+// is not an error: the program ends without a message. SIGPIPE must be ignored.
 //
 // Thread: one at a time.
 class Output {
  public:
   explicit Output(int fd);
 
-  // False once nothing more can be written; status() says whether that is a failure.
+  // False after writes have become impossible. status() says whether that is an error.
   bool write(std::string_view text);
-  // Ends the line that is under way, if any.
+  // Ends the current line, if any.
   bool end_line();
 
   [[nodiscard]] bool closed() const { return errno_ != 0; }
   [[nodiscard]] bool is_terminal() const { return is_terminal_; }
-  // The failure of a write, a closed reader aside.
+  // The error of a failed write. A closed pipe is not an error.
   [[nodiscard]] Result<void> status() const;
 
  private:

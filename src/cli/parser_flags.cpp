@@ -8,7 +8,7 @@
 namespace warprow {
 namespace {
 
-// A reader of a value that `parse` understands.
+// A ReadValue that sets `target` to the result of `parse`.
 template <typename T>
 std::function<Result<void>(const std::string&)> into(T& target,
                                                      Result<T> (*parse)(std::string_view)) {

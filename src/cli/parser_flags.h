@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// --tool-call-parser and --reasoning-parser: what is told apart in the texts of chats.
+// --tool-call-parser and --reasoning-parser: how chat answers are divided into content, tool calls and reasoning.
 struct ParserFlags {
   std::optional<ToolFormat> tool_format;  // none: auto
   std::optional<bool> reasoning;          // none: auto
@@ -17,7 +17,7 @@ struct ParserFlags {
 
 void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers);
 
-// Tells the API, once the model is there.
+// Sets the API's options. Needs the loaded model.
 void set_parsers(const ParserFlags& parsers, const TextModel& text, ApiOptions& api);
 
 }  // namespace warprow

@@ -43,7 +43,7 @@ void ProgressBar::update(int64_t done, int64_t num_tokens) {
   on_screen_ = true;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double speed = seconds > 0 ? static_cast<double>(num_tokens) / seconds : 0.0;
-  // Back to the line's start, clear it, draw.
+  // Return to the start of the line, clear it and draw.
   note("\r\x1b[K{}", progress_text(done, total_, speed));
   std::fflush(stderr);
 }

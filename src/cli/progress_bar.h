@@ -7,12 +7,12 @@
 
 namespace warprow {
 
-// "[########            ] 40/100, 812 tokens/s" on one line of a terminal; total 0 (not known): "40
-// done, 812 tokens/s".
+// "[########            ] 40/100, 812 tokens/s" on one line of a terminal. With total 0 (unknown): "40 done, 812
+// tokens/s".
 std::string progress_text(int64_t done, int64_t total, double tokens_per_second);
 
-// A progress line on stderr, redrawn ten times a second at most; silent where stderr is no
-// terminal. Gone from the screen when destroyed.
+// A progress line on stderr, redrawn at most ten times a second. Prints nothing if stderr is not a terminal. The
+// destructor clears the line.
 class ProgressBar {
  public:
   ProgressBar(int64_t total, bool shown);
@@ -21,8 +21,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void update(int64_t done, int64_t num_tokens);
-  // Takes the line off the screen, so that something else can be printed there; the next update
-  // brings it back.
+  // Clears the line, so that other output can be printed. The next update draws it again.
   void clear();
 
  private:

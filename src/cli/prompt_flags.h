@@ -10,15 +10,14 @@
 
 namespace warprow {
 
-// -p, --chat and --prompt-file: the ways to name one prompt.
+// -p, --chat and --prompt-file: the flags for a single prompt.
 class PromptFlags {
  public:
   explicit PromptFlags(FlagSet& flags);
 
   // How many of the three were given.
   [[nodiscard]] int count() const;
-  // The prompt of the one that was given, reading the file. kInvalidArgument unless there is
-  // exactly one.
+  // The prompt; reads the file of --prompt-file. kInvalidArgument unless exactly one of the flags is given.
   [[nodiscard]] Result<GenerationRequest> read() const;
 
  private:
@@ -27,7 +26,7 @@ class PromptFlags {
   std::optional<std::string> file_;
 };
 
-// The whole file as it is, "-" meaning standard input. kNotFound with the system's reason.
+// The whole file, unchanged. "-" is standard input. kNotFound with the system's message.
 Result<std::string> read_bytes(const std::string& path);
 
 }  // namespace warprow

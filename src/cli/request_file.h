@@ -10,15 +10,15 @@
 
 namespace warprow {
 
-// A file with a request a line, which generate and run-batch read.
+// Functions for files with one request per line, which generate and run-batch read.
 
-// A line that stands for no request.
+// Whether a line is blank and so has no request.
 bool is_blank(std::string_view line);
 
-// kNotFound, with the flag that named it.
+// Opens the file. kNotFound with the flag's name.
 Result<std::ifstream> open_requests(const char* flag, const std::string& path);
 
-// The requests in it; 0 for what is no regular file and can be read only once.
+// The number of requests in the file; 0 if it is not a regular file and so can be read only once.
 int64_t count_requests(const std::string& path);
 
 }  // namespace warprow

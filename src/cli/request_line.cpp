@@ -39,7 +39,7 @@ std::optional<int64_t> as_int(const Json& value) {
     return value.get<int64_t>();
   }
   constexpr double kExact =
-      9007199254740992.0;  // 2^53: beyond it a double no longer names one integer
+      9007199254740992.0;  // 2^53: larger doubles do not represent every integer exactly
   if (value.is_number_float()) {
     const double number = value.get<double>();
     if (std::abs(number) <= kExact && std::trunc(number) == number) {
@@ -108,7 +108,7 @@ const char* assign(const Json& value, std::vector<int64_t>& target) {
 const char* assign(const Json& value, std::optional<std::vector<int64_t>>& target) {
   return assign_ints(value, target.emplace());
 }
-// JSON has only text for keys.
+// Keys are texts in JSON, so parse the token ids.
 const char* assign(const Json& value, std::map<int64_t, double>& target) {
   constexpr const char* kWanted = "an object of token ids and numbers";
   target.clear();
@@ -201,7 +201,7 @@ Result<void> read_sampling(const SamplingField& field,
   return {};
 }
 
-// Read together, from the line itself.
+// These two fields are read together, from the line's text.
 bool is_structure(const std::string& key) {
   return key == "structured_outputs" || key == "response_format";
 }

@@ -8,12 +8,10 @@
 
 namespace warprow {
 
-// Reads a line of --prompts-file: one JSON object with `prompt` (text or a list of token ids) or
-// `messages` (a list of
-// {"role","content"}), and any sampling field by its vLLM name, `structured_outputs` or
-// `response_format` (text/structured_output.h), `priority` or `cache_salt`. null
-// counts as absent; a whole number may be written 1.0. What the line leaves out comes from
-// `defaults`. An error names the field; an unknown field is one.
+// Reads a line of --prompts-file: one JSON object with `prompt` (text or a list of token ids) or `messages` (a list of
+// {"role","content"}). It may have any sampling field by its vLLM name, `structured_outputs` or `response_format`
+// (text/structured_output.h), `priority` and `cache_salt`. null counts as absent. A whole number may be written 1.0.
+// Omitted fields come from `defaults`. An error names the field. An unknown field is an error.
 Result<GenerationRequest> parse_request_line(std::string_view line,
                                              const SamplingOptions& defaults);
 

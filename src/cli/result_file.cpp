@@ -30,7 +30,7 @@ Result<ResultFile> ResultFile::open(const std::string& path,
   }
   struct stat status{};
   if (fstat(out.fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    return out;  // a pipe or a terminal has nothing to go on with
+    return out;  // a pipe or a terminal has no earlier results
   }
   std::ifstream file(path, std::ios::binary);
   int64_t whole_bytes = 0;

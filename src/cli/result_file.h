@@ -12,14 +12,14 @@
 
 namespace warprow {
 
-// A file of results, a line each, that a run adds to and the next run goes on with.
+// A file of results, one per line. A run appends to it, and the next run continues it.
 //
 // Owns: the descriptor and the lock on the file. Thread: one.
 class ResultFile {
  public:
-  // Opens or makes the file and locks it; what is in it stays as it is. beginning: of each result, which
-  // tells a file of them from another. key_of: what to remember of each line. kNotFound: it cannot be
-  // written; kInvalidArgument: another process writes to it, or it holds something else.
+  // Opens or creates the file and locks it; the contents stay unchanged. beginning: the text at the start of each
+  // result, which identifies a file of results. key_of: the key to keep for each line. kNotFound: the file cannot be
+  // written. kInvalidArgument: another process writes to the file, or it has other contents.
   static Result<ResultFile> open(const std::string& path,
                                  std::string_view beginning,
                                  const std::function<std::string(const std::string&)>& key_of);
@@ -28,9 +28,9 @@ class ResultFile {
   ~ResultFile();
 
   [[nodiscard]] int fd() const { return fd_; }
-  // The keys of the whole lines that were there when it was opened.
+  // The keys of the complete lines that the file had when it was opened.
   [[nodiscard]] const std::vector<std::string>& keys() const { return keys_; }
-  // Takes away a line that was cut off, because its writer was killed. Before the first write.
+  // Removes an incomplete last line, left by a killed writer. Call it before the first write.
   Result<void> drop_cut_line();
 
  private:
@@ -38,7 +38,7 @@ class ResultFile {
 
   int fd_;
   std::vector<std::string> keys_;
-  std::optional<int64_t> whole_bytes_;  // before the line that was cut off; none: there is none
+  std::optional<int64_t> whole_bytes_;  // bytes before the incomplete line; nullopt: no such line
 };
 
 }  // namespace warprow

@@ -74,7 +74,7 @@ bool is_one_file(const std::string& input, const std::string& output) {
          std::filesystem::equivalent(from, to, ignored);
 }
 
-// Runs the lines through an engine of this process.
+// Answers the lines with an engine in this process.
 Result<ExitCode> answer_lines(const CommandFrame& frame,
                               const BatchFlags& batch,
                               std::istream& lines,
@@ -88,9 +88,9 @@ Result<ExitCode> answer_lines(const CommandFrame& frame,
     }
     file.emplace(*std::move(opened));
   }
-  ServerWatch watch;  // before the engine: its last callbacks write here
+  ServerWatch watch;  // declared before the engine, whose last callbacks write here
   const std::unique_ptr<Engine> engine = load_engine(frame.config());
-  UpdateQueue signals;  // nothing else comes through it
+  UpdateQueue signals;  // used only for signals
   signals.watch_signals();
   ApiOptions options = batch.api;
   set_parsers(batch.parsers, engine->text(), options);

@@ -78,7 +78,7 @@ constexpr SamplingField kFields[] = {
      "leave special tokens out of the text [true]"},
 };
 
-// The whole text as a number of type T.
+// Reads the whole text as a number of type T.
 template <typename T>
 bool read_number(std::string_view text, T& out) {
   if (!text.empty() && text.front() == '+') {
@@ -88,7 +88,7 @@ bool read_number(std::string_view text, T& out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// An --option N names its flag, so that the user sees which of many numbers is meant.
+// The error names the flag, so that the user sees which of several numbers is wrong.
 template <typename T>
 Result<T> parse(const std::string& flag, std::string_view text) {
   T value{};
@@ -114,7 +114,7 @@ Result<void> read_ids(const std::string& flag, std::string_view text, std::vecto
   }
 }
 
-// A list of ID=BIAS; of two for one token the later holds.
+// Reads a list of ID=BIAS. The later of two entries for one token counts.
 Result<void> read_biases(const std::string& flag,
                          std::string_view text,
                          std::map<int64_t, double>& out) {
@@ -142,7 +142,7 @@ Result<void> read_biases(const std::string& flag,
   }
 }
 
-// How a flag of each type is read.
+// The ReadValue for a flag of each type.
 template <typename T>
 FlagSet::ReadValue reader(const std::string& flag, std::optional<T>& target) {
   return [flag, &target](const std::string& text) -> Result<void> {

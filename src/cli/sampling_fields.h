@@ -18,9 +18,8 @@
 
 namespace warprow {
 
-// One member of SamplingOptions, described once; the sampling flags and the fields of a
-// --prompts-file line both come from this table. Only types are read here: ranges are
-// engine/validate's matter.
+// One member of SamplingOptions. Both the sampling flags and the fields of a --prompts-file line come from this table.
+// Only types are checked here; engine/validate checks ranges.
 struct SamplingField {
   using Member = std::variant<std::optional<double> SamplingOptions::*,
                               std::optional<int64_t> SamplingOptions::*,
@@ -38,7 +37,7 @@ struct SamplingField {
 void for_each_sampling_field(const std::function<void(const SamplingField&)>& visit);
 const SamplingField* find_sampling_field(std::string_view name);
 
-// What differs from a SamplingOptions as it is made, under the fields' names, as a server takes it.
+// The fields that differ from a default SamplingOptions, under their names, as a request body for a server.
 nlohmann::json sampling_json(const SamplingOptions& options);
 
 // Adds a flag for each field. options must outlive flags.

@@ -22,7 +22,7 @@ constexpr int32_t kNumPrompts = 4;
 constexpr size_t kPromptLen = 24;
 constexpr int64_t kOutputLen = 32;
 constexpr uint32_t kSeed = 1;
-// The part of what was given back that must show in the device's own figure.
+// The fraction of the released memory by which the device's own free memory must grow.
 constexpr double kMinFreed = 0.95;
 
 using Tokens = std::vector<std::vector<TokenId>>;
@@ -54,7 +54,7 @@ Result<std::vector<TokenId>> answer(Engine& engine,
   }
 }
 
-// Answers to a few random prompts, one by one: what runs beside a request may move its last bits.
+// Answers to a few random prompts, one at a time: other requests in a batch may change the last bits of a result.
 Result<Tokens> answers(Engine& engine, UpdateQueue& updates, uint32_t seed) {
   std::mt19937 random(seed);
   const auto vocab_size = static_cast<uint32_t>(engine.model_facts().vocab_size);
@@ -89,7 +89,7 @@ double mib(const AnswerJson& bytes) {
   return static_cast<double>(bytes.get<int64_t>()) / (1 << 20);
 }
 
-// One sleep and its wake-ups; reports of the first rank.
+// One sleep and its wake-ups. Returns the reports of the first rank.
 Result<AnswerJson> sleep_and_wake(Engine& engine, const Round& round) {
   const Result<std::vector<std::string>> slept = engine.sleep(round.level);
   if (!slept) {
@@ -125,7 +125,7 @@ Result<Outcome> check_round(Engine& engine,
   const AnswerJson sleep = outcome.json["sleep"];
   const double given = mib(sleep["weights_bytes"]) + mib(sleep["kv_bytes"]);
   const double freed = mib(sleep["device_free_after"]) - mib(sleep["device_free_before"]);
-  const bool measured = freed != 0.0;  // a CPU gives no figure
+  const bool measured = freed != 0.0;  // a CPU reports no free memory
   double wake_seconds = 0;
   for (const AnswerJson& wake : outcome.json["wake_up"]) {
     wake_seconds += wake["seconds"].get<double>();
@@ -151,7 +151,7 @@ Result<Outcome> check_round(Engine& engine,
   return outcome;
 }
 
-// Sleeps and wakes up in every way, and compares greedy answers before and after.
+// Tests all kinds of sleep and wake-up, and compares greedy answers before and after.
 Result<ExitCode> selftest_sleep(const Arguments& arguments) {
   CommandFrame frame(
       "selftest sleep", "put the engine to sleep, wake it up and compare answers", "MODEL [FLAGS]");
@@ -162,8 +162,8 @@ Result<ExitCode> selftest_sleep(const Arguments& arguments) {
   }
   UpdateQueue updates;
   const std::unique_ptr<Engine> engine = load_engine(frame.config());
-  // Other prompts first, so that graphs are captured; none of these is in the prefix cache then, nor
-  // after a wake-up, unless the cache outlived its memory.
+  // Run other prompts first, so that graphs are captured. The test prompts are then not in the prefix cache. They are
+  // not in it after a wake-up either, unless the cache wrongly survives its memory.
   const Result<Tokens> others = answers(*engine, updates, kSeed + 1);
   const Result<Tokens> expected = others ? answers(*engine, updates, kSeed) : others;
   if (!expected) {

@@ -41,7 +41,7 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
         "--server-dev-mode needs --api-key, or a server that this machine alone can reach (--host "
         "127.0.0.1 or --uds)");
   }
-  ServerWatch watch;  // before the engine: its last callbacks write here
+  ServerWatch watch;  // declared before the engine, whose last callbacks write here
   std::string plan;
   const std::unique_ptr<Engine> engine =
       load_engine(frame.config(), [&plan](std::unique_ptr<Executor> executor) {

@@ -18,7 +18,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What runs: prompts that have arrived and wait for their turn, and those under way.
+// The state of a running load: prompts that have arrived and wait, and running requests.
 class LoadRun {
  public:
   LoadRun(HttpClient& client,
@@ -44,7 +44,7 @@ class LoadRun {
   }
 
  private:
-  // Those that are due; comes back for the next.
+  // Queues the prompts that are due and schedules itself for the next arrival.
   void take_arrivals() {
     const double now = seconds_since(start_);
     while (next_ < prompts_.size() && arrivals_[next_] <= now) {
@@ -107,7 +107,7 @@ class LoadRun {
   std::vector<AnswerTimes> times_;
   Clock::time_point start_;
   ServeRecords records_;
-  size_t next_ = 0;             // prompt to arrive
+  size_t next_ = 0;             // index of the next prompt to arrive
   std::deque<size_t> waiting_;  // arrived, not sent
   int64_t num_running_ = 0;
   int64_t num_done_ = 0;

@@ -17,29 +17,29 @@
 
 namespace warprow {
 
-// How a load is put on a server.
+// The options of a load on a server.
 struct ServeLoad {
   std::string endpoint = "/v1/completions";  // a path with "chat" in it gets messages
   std::string model;
-  double request_rate = std::numeric_limits<double>::infinity();  // a second
+  double request_rate = std::numeric_limits<double>::infinity();  // per second
   double burstiness = 1;
   int64_t max_concurrency = 0;  // 0: no limit
   int64_t seed = 0;             // of the arrivals
   bool ignore_eos = false;
-  nlohmann::json extra_body = nlohmann::json::object();  // wins over our fields
+  nlohmann::json extra_body = nlohmann::json::object();  // overrides the other fields
 };
 
-// One request as the client saw it; seconds since its start, which is when it was sent, not when it
-// would have been without --max-concurrency.
+// The client's measurements of one request, in seconds since its start. A request starts when it is sent, not when it
+// would have been sent without --max-concurrency.
 struct ServeRecord {
   double start_s = 0;             // since the start of the load
   double ttft_s = 0;              // to the first piece of the answer
-  double latency_s = 0;           // to the last one
+  double latency_s = 0;           // to the last piece
   std::vector<double> itls_s{};   // between pieces
-  int64_t num_input_tokens = 0;   // as the server counted
-  int64_t num_output_tokens = 0;  // as the server counted, else the pieces
+  int64_t num_input_tokens = 0;   // from the server's usage
+  int64_t num_output_tokens = 0;  // from the server's usage, else the number of pieces
   std::string text{};
-  std::string error{};  // empty: done
+  std::string error{};  // empty: success
 };
 
 struct ServeRecords {
@@ -48,13 +48,14 @@ struct ServeRecords {
   int64_t max_concurrent = 0;
 };
 
-// The body of the request for a prompt. What the prompt is decides over the chat's form.
+// The request body for a prompt. In a chat the prompt's messages are sent unchanged; text becomes one user message.
 nlohmann::json request_body(const ServeLoad& load, const ServePrompt& prompt);
 
-// Reads the events of one answer, of completions or of chat.
+// Reads the events of one streamed response, of completions or of chat.
 //
-// A piece is a chunk that carries text, or none but is neither the chat's role alone nor the end alone:
-// so a server that says role and first word at once, or apart, measures the same.
+// A piece is a chunk with text, reasoning or tool calls. A chunk without them is a piece too, except a chunk with only
+// the role, and the end chunk after an earlier piece. So a server that sends the role with the first text and one that
+// sends it separately get the same measurements.
 class AnswerTimes {
  public:
   // now_s: seconds since the request's start.
@@ -68,8 +69,8 @@ class AnswerTimes {
   int64_t num_pieces_ = 0;
 };
 
-// Sends the prompts as the load says and waits for all answers. on_progress: after each answer, with
-// the number of answers and of their tokens.
+// Sends the prompts according to the load and waits for all answers. on_progress: called after each answer with the
+// number of answers and of their tokens.
 ServeRecords run_serve_load(HttpClient& client,
                             const ServeLoad& load,
                             const std::vector<ServePrompt>& prompts,

@@ -43,7 +43,7 @@ class Adder {
       return {};
     });
   }
-  // A number, written as parse_size reads it, of [low, high].
+  // A number in [low, high], in the format of parse_size.
   template <typename T>
   void number(const char* name, const char* help, T& target, int64_t low, int64_t high) {
     value(name, "N", help, [&target, name, low, high](const std::string& text) -> Result<void> {
@@ -65,7 +65,7 @@ class Adder {
   FlagSet& flags_;
 };
 
-// One text, or a JSON list of them, as vLLM takes origins.
+// Reads one text or a JSON list of texts, as vLLM's --allowed-origins.
 Result<void> read_texts(const char* flag,
                         const std::string& text,
                         std::vector<std::string>& texts) {
@@ -96,7 +96,7 @@ Result<void> read_access_log(const std::string& text, AccessLog& format) {
   return {};
 }
 
-// One name, or a JSON list of them, as of --allowed-origins.
+// Reads one name or a JSON list of names, as for --allowed-origins.
 Result<void> read_hosts(const std::string& text, std::vector<std::string>& hosts) {
   std::vector<std::string> names;
   if (Result<void> read = read_texts("allowed-hosts", text, names); !read) {

@@ -8,15 +8,14 @@
 
 namespace warprow {
 
-// What `warprow serve` can be told beside the engine's settings.
+// The options of `warprow serve` in addition to the engine's settings.
 struct ServeOptions {
   HttpOptions http;
   ApiOptions api;
   ParserFlags parsers;
 };
 
-// The flags that fill `options`, which must outlive the parsing. Their names are those of vLLM where
-// it has one.
+// Adds the flags that set `options`, which must outlive the parsing. The names are vLLM's if vLLM has the flag.
 void add_serve_flags(FlagSet& flags, ServeOptions& options);
 
 }  // namespace warprow

@@ -14,7 +14,7 @@ namespace {
 
 using Random = std::mt19937_64;
 
-// Ids that nearly every vocabulary has; the first hundreds are often control tokens.
+// Token ids that nearly every vocabulary has. The first hundreds are often control tokens.
 constexpr int64_t kFirstId = 300;
 constexpr int64_t kUsualVocabSize = 8192;
 
@@ -24,7 +24,7 @@ constexpr std::array<const char*, 40> kWords = {
     "was",  "not",   "can",  "their", "all",  "more", "which", "has",  "will", "one",
     "they", "other", "when", "use",   "were", "we",   "time",  "may",  "also", "new"};
 
-// Evenly from 0 to count - 1. The standard's distributions differ between libraries.
+// Draws uniformly from 0 to count - 1. The distributions of the standard library differ between implementations.
 int64_t draw(Random& random, int64_t count) {
   return static_cast<int64_t>(random() % static_cast<uint64_t>(count));
 }

@@ -18,7 +18,7 @@ struct ServePrompt {
   int64_t output_len = 0;
 };
 
-// Which prompts `bench serve` sends; names and defaults are vLLM's.
+// The prompts that `bench serve` sends. Names and defaults are vLLM's.
 struct ServeDataset {
   std::string name = "random";      // or "custom": a file
   std::optional<std::string> path;  // of the file
@@ -27,22 +27,22 @@ struct ServeDataset {
   // random
   int64_t input_len = 1024;
   int64_t output_len = 128;
-  int64_t prefix_len = 0;  // tokens that all prompts begin with, besides input_len
-  double range_ratio = 0;  // lengths are drawn evenly from len * (1 - ratio) to len * (1 + ratio)
+  int64_t prefix_len = 0;  // tokens of a prefix that all prompts share, in addition to input_len
+  double range_ratio = 0;  // lengths are uniform in [len * (1 - ratio), len * (1 + ratio)]
   bool as_text = false;    // words instead of token ids
-  int64_t vocab_size = 0;  // ids are drawn below; 0: not known
+  int64_t vocab_size = 0;  // exclusive limit of the drawn ids; 0: unknown
   // custom
   int64_t custom_output_len = 256;
 };
 
-// random: ids, or as many common English words, each a token in nearly every vocabulary; the same for
-// the same seed everywhere. custom: lines {"prompt": text or ids} or {"messages": [...]} with an
+// random: token ids, or as many common English words, each of which is one token in nearly every vocabulary. The same
+// seed gives the same prompts on every machine. custom: lines {"prompt": text or ids} or {"messages": [...]} with an
 // optional "output_tokens", repeated from the start if there are too few. Errors name the flag or line.
 Result<std::vector<ServePrompt>> make_prompts(const ServeDataset& dataset);
 
-// Seconds from the start at which the requests arrive: intervals of a gamma distribution with that
-// shape (burstiness 1: Poisson arrivals; lower: burstier) and mean 1 / rate, scaled so that the last
-// one comes after count / rate seconds; all 0 for an infinite rate.
+// The arrival times of the requests, in seconds from the start. The intervals have a gamma distribution with shape
+// burstiness (1: Poisson arrivals; lower: burstier) and mean 1 / rate. They are scaled so that the last request arrives
+// after count / rate seconds. All 0 for an infinite rate.
 //
 // Origin: the arrival process of vLLM's benchmark.
 std::vector<double> arrival_times(int64_t count, double rate, double burstiness, int64_t seed);

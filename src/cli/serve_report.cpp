@@ -83,7 +83,7 @@ void add_latencies(AnswerJson& json,
   }
 }
 
-// The most tokens that came in one of the seconds since the start.
+// The largest number of tokens that arrived in one second, counted in whole seconds since the start.
 double peak_tokens_per_s(const ServeRecords& records) {
   std::vector<double> buckets(static_cast<size_t>(records.duration_s) + 1, 0.0);
   const auto add = [&buckets](double time_s, double tokens) {

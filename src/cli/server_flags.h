@@ -11,15 +11,15 @@
 
 namespace warprow {
 
-// The flags of a command that talks to a running server: --ssl-ca-certs, and --base-url, --host, --port,
-// --api-key in the order of what counts more; then OPENAI_BASE_URL and OPENAI_API_KEY; then 127.0.0.1:8000.
+// The flags of a command that connects to a running server: --ssl-ca-certs, and in the order of precedence --base-url,
+// --host, --port, --api-key. Then OPENAI_BASE_URL and OPENAI_API_KEY count, then the default 127.0.0.1:8000.
 //
 // Thread: one. Outlives the FlagSet's parse.
 class ServerFlags {
  public:
   explicit ServerFlags(FlagSet& flags);
 
-  // A URL given as an argument, which counts most.
+  // Sets a URL that was given as an argument. It has the highest precedence.
   void set_url(const std::string& url) { base_url_ = url; }
 
   [[nodiscard]] Result<HttpOrigin> origin() const;
@@ -34,21 +34,20 @@ class ServerFlags {
   std::optional<std::string> ca_file_;
 };
 
-// Adds --ssl-ca-certs alone, for a command that names its server in another way.
+// Adds only --ssl-ca-certs, for a command with other flags for the server.
 void add_ca_flag(FlagSet& flags, std::optional<std::string>& ca_file);
 
-// api_key: nothing means OPENAI_API_KEY, if that is set. ca_file: see HttpClient.
+// api_key: nullopt means OPENAI_API_KEY, if set. ca_file: see HttpClient.
 std::unique_ptr<HttpClient> connect_to(const HttpOrigin& origin,
                                        const std::optional<std::string>& api_key,
                                        const std::optional<std::string>& ca_file,
                                        std::chrono::seconds silence);
 
-// The message in an answer with an error status: {"error":{"message":...}}, {"detail":...} or what
-// stands there, as visible_text and cut at 200 characters; with the status in front, unless that is
-// 200.
+// The message of a response with an error status: {"error":{"message":...}}, {"detail":...} or the body itself, as
+// visible_text and cut at 200 characters. The status precedes it, unless the status is 200.
 std::string refusal_text(const HttpAnswer& answer);
 
-// The id of the first model that the server names.
+// The id of the first model in the server's list.
 Result<std::string> first_model(HttpClient& client);
 
 }  // namespace warprow

@@ -19,9 +19,9 @@
 namespace warprow {
 namespace {
 
-// Writes what is new of the first unfinished choice, and so all choices one after the other.
+// Writes the new text of the first unfinished choice. So it writes all choices one after the other.
 //
-// Thread: one. Invariant: of answers_[current_] the first written_ bytes are out.
+// Thread: one. Invariant: the first written_ bytes of answers_[current_] are written.
 class ChoiceWriter {
  public:
   // out may be null; answers outlive this.

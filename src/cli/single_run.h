@@ -24,23 +24,23 @@ struct RunOptions {
 // --stats.
 void add_stats_flag(FlagSet& flags, RunOptions& options);
 
-// Runs a request until the final update of each choice and returns the answers in their order.
-// `text` (may be null) gets the first choice as it comes and the others after it, under headings if
-// there are several. A signal or a closed output aborts all, and their final updates are awaited.
-// The engine must not run other requests of this queue.
+// Runs a request until the final update of each choice and returns the answers in the order of the choices. `text` (may
+// be null) gets the first choice as a stream and then the others, under headings if there are several. A signal or a
+// closed output aborts all choices; the function still waits for their final updates. The engine must not run other
+// requests that use this queue.
 std::vector<Answer> stream_answers(Engine& engine,
                                    UpdateQueue& updates,
                                    const ValidRequest& request,
                                    Output* text);
 
-// `warprow generate` with one prompt: the text as it comes, or JSON at the end.
+// `warprow generate` with one prompt: streams the text, or writes JSON at the end.
 Result<ExitCode> run_single(Engine& engine,
                             UpdateQueue& updates,
                             const GenerationRequest& request,
                             const RunOptions& options,
                             Output& out);
 
-// kInterrupted or kTerminated for the signal that `updates` noted, kOk for none.
+// kInterrupted or kTerminated for the signal that `updates` has recorded; kOk without a signal.
 ExitCode exit_code_of_signal(const UpdateQueue& updates);
 
 }  // namespace warprow

@@ -15,7 +15,7 @@ double us(Clock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-// Mean length of the rows' contexts while a step runs.
+// Mean context length of the rows in a step.
 double mean_context(const SchedulerOutput& step) {
   int64_t sum = 0;
   for (const ScheduledRow& row : step.scheduled) {
@@ -43,7 +43,7 @@ class StepClock final : public Executor {
     num_steady_ = steady ? num_steady_ + 1 : 0;
     enter_phase();
     open_ = steady && sampling();
-    begin = Clock::now();  // without what is ours
+    begin = Clock::now();  // excludes the clock's own work
     inner_->execute_model(step);
     current_ = {};
     current_.execute_us = us(Clock::now() - begin);
@@ -92,7 +92,7 @@ class StepClock final : public Executor {
            std::cmp_less(record_.samples.size(), record_.num_steps);
   }
 
-  // The sample of the step before ends where the next one begins.
+  // The sample of a step ends when the next step begins.
   void end_sample(Clock::time_point now) {
     if (!std::exchange(open_, false)) {
       return;
@@ -103,7 +103,7 @@ class StepClock final : public Executor {
     record_.samples.push_back(current_);
   }
 
-  // Reads the counters around the samples and has the steps behind them timed on the device.
+  // Reads the counters before and after the samples, and then starts the device timing of the following steps.
   void enter_phase() {
     if (num_steady_ == record_.num_warmup + 1 && record_.samples.empty()) {
       record_.before = inner_->stats();
@@ -125,13 +125,13 @@ class StepClock final : public Executor {
 
   std::unique_ptr<Executor> inner_;
   StepRecord& record_;
-  int64_t num_steady_ = 0;  // steady steps in a row, this one included
+  int64_t num_steady_ = 0;  // consecutive steady steps, including the current step
   bool open_ = false;       // current_ is a sample
   StepSample current_;
   Clock::time_point begin_;
-  Clock::duration ours_{};  // spent here since begin_, not in the engine
+  Clock::duration ours_{};  // time since begin_ spent in this class, not in the engine
   int64_t waited_ns_ = 0;
-  int32_t timed_left_ = -1;  // steps to be timed on the device; -1: not begun, 0: done
+  int32_t timed_left_ = -1;  // steps left to time on the device; -1: not begun, 0: done
 };
 
 }  // namespace

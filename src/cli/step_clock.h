@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// Where the engine thread's time went between two submissions of a step, in microseconds. The host's
-// share is all of it but wait_us.
+// The parts of the engine thread's time between two submissions of a step, in microseconds. The host time is all of it
+// except wait_us.
 struct StepSample {
   double wall_us = 0;
   double execute_us = 0;   // execute_model
@@ -23,21 +23,21 @@ struct StepSample {
   [[nodiscard]] double host_us() const { return execute_us + sample_us + take_us + plan_us; }
 };
 
-// What is measured, and what came of it. Two runs of num_steps steps after each other, since taking
-// device times costs the host some: the first for samples, the second for device_times.
+// The options and results of a measurement. Device timing costs host time, so there are two successive runs of
+// num_steps steps: the first for samples, the second for device_times.
 struct StepRecord {
   int32_t num_rows = 1;
   int32_t num_warmup = 32;
   int32_t num_steps = 128;
 
   std::vector<StepSample> samples{};
-  std::string device_times{};  // JSON [[begin, end], ...] as Worker's step_times
-  ExecutorStats before{};      // of the samples
+  std::string device_times{};  // JSON [[begin, end], ...], from Worker's step_times
+  ExecutorStats before{};      // counters before and after the samples
   ExecutorStats after{};
 };
 
-// An executor that passes everything on to `inner` and fills `record` from the steps in which
-// num_rows rows decode one token each. The record is complete when the engine is gone.
+// An executor that forwards all calls to `inner` and fills `record` from the steps in which num_rows rows decode one
+// token each. The record is complete after the engine is destroyed.
 std::unique_ptr<Executor> make_step_clock(std::unique_ptr<Executor> inner, StepRecord& record);
 
 }  // namespace warprow

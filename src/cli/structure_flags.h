@@ -11,15 +11,14 @@
 
 namespace warprow {
 
-// The flags that ask for structured output: --json-schema, --json-object, --regex, --grammar,
-// --choice.
+// The flags for structured output: --json-schema, --json-object, --regex, --grammar, --choice.
 class StructureFlags {
  public:
   explicit StructureFlags(FlagSet& flags);  // flags must not outlive this
   StructureFlags(const StructureFlags&) = delete;
   StructureFlags& operator=(const StructureFlags&) = delete;
 
-  // What they ask for, with files read; nullopt without any, an error with more than one.
+  // The structured output of the flags; reads their files. nullopt without such a flag, an error with more than one.
   [[nodiscard]] Result<std::optional<StructuredOutput>> read() const;
 
  private:

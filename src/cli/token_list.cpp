@@ -28,7 +28,7 @@ Result<TokenId> parse_id(std::string_view word, int32_t vocab_size) {
   return id;
 }
 
-// The words of a JSON list, as if they had been typed.
+// The entries of a JSON list as words, like the words of a plain list.
 Result<std::vector<std::string>> json_words(std::string_view text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
   if (root.is_object()) {

@@ -10,9 +10,8 @@
 
 namespace warprow {
 
-// Token ids as `warprow tokenize` writes them: numbers between blanks or commas, a JSON list of
-// them, or an object with such a list under token_ids. kInvalidArgument names the first that is not
-// in [0, vocab_size).
+// Parses token ids in the formats of `warprow tokenize`: numbers separated by blanks or commas, a JSON list of numbers,
+// or an object with such a list under token_ids. kInvalidArgument names the first id that is not in [0, vocab_size).
 Result<std::vector<TokenId>> parse_token_list(std::string_view text, int32_t vocab_size);
 
 }  // namespace warprow

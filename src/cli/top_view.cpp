@@ -85,7 +85,7 @@ std::string spark_line(const std::deque<double>& values, size_t most) {
   return out;
 }
 
-// Lines that know their width in characters, not bytes; color costs none.
+// Builds lines and counts their width in characters, not bytes. Color codes have no width.
 class Page {
  public:
   explicit Page(const TopView::Screen& screen) : screen_(screen) {}
@@ -108,7 +108,7 @@ class Page {
     }
     return *this;
   }
-  // Pads to that column.
+  // Pads with spaces to `column`.
   Page& to(size_t column) { return add(std::string(column > column_ ? column - column_ : 0, ' ')); }
   void end_line() {
     if (!is_full()) {
@@ -231,7 +231,7 @@ std::vector<std::string> request_cells(const json& request) {
     id += fmt::format("#{}", choice);
   }
   constexpr size_t kIdWidth = kColumns[0].width - 1;
-  if (id.size() > kIdWidth) {  // the end tells requests apart
+  if (id.size() > kIdWidth) {  // keep the end, in which ids differ
     id = "~" + id.substr(id.size() - kIdWidth + 1);
   }
   return {std::move(id),

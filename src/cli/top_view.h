@@ -9,30 +9,29 @@
 
 namespace warprow {
 
-// What `warprow top` shows of GET /v1/engine/state (docs/server.md). Rates come from one state to the
-// next, so the first has none. A field that is missing shows as 0 or nothing: another version of the
-// server is no reason to fail.
+// The display of `warprow top` for GET /v1/engine/state (docs/server.md). Rates are computed from two successive
+// states, so the first has none. A missing field shows as 0 or as nothing, so that other versions of the server work.
 //
 // Thread: one.
 class TopView {
  public:
   struct Screen {
     size_t width = 100;
-    size_t height = 0;  // lines; 0: as many as there are
+    size_t height = 0;  // lines; 0: no limit
     bool color = false;
   };
 
-  // url: of the server, for the head.
+  // url: the server's URL, for the title line.
   explicit TopView(std::string url) : url_(std::move(url)) {}
 
-  // now_s: any clock's seconds.
+  // now_s: seconds of any monotonic clock.
   void take(nlohmann::json state, double now_s);
-  // The newest state as lines, each ended and none wider than the screen.
+  // The newest state as lines. Each has a line end, and none is wider than the screen.
   [[nodiscard]] std::string draw(const Screen& screen) const;
 
  private:
   struct Rates {
-    double prompt = 0;  // tokens a second
+    double prompt = 0;  // tokens per second
     double output = 0;
   };
 

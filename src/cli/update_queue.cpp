@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-// What a signal handler may touch: lock-free atomics and sem_post.
+// State for the signal handler, which may use only lock-free atomics and sem_post.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 std::atomic<sem_t*> g_wake{nullptr};
 std::atomic<int> g_signal{0};
@@ -46,7 +46,7 @@ void UpdateQueue::watch_signals() {
   g_signal = 0;
   struct sigaction action{};
   action.sa_handler = note_signal;
-  // Without SA_RESTART: a read of the terminal must come back.
+  // Without SA_RESTART: a signal must interrupt a read of the terminal.
   sigaction(SIGINT, &action, &previous_int_);
   sigaction(SIGTERM, &action, &previous_term_);
 }

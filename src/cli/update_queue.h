@@ -11,10 +11,10 @@
 
 namespace warprow {
 
-// Brings the engine's updates to the thread that writes answers, and wakes it for Ctrl-C.
+// Passes the engine's updates to the thread that writes answers, and wakes that thread on Ctrl-C.
 //
-// Owns: the updates not yet taken; once watch_signals() was called also the handlers of SIGINT and
-// SIGTERM. Thread: push from any; the rest from one. Outlives the engine whose updates it takes.
+// Owns: the updates not yet taken; after watch_signals() also the handlers of SIGINT and SIGTERM. Thread: push from
+// any; the rest from one. Outlives the engine whose updates it takes.
 // Invariant: at most one exists.
 class UpdateQueue {
  public:
@@ -28,15 +28,14 @@ class UpdateQueue {
     return [this](const RequestUpdate& update) { push(update); };
   }
 
-  // From now on SIGINT and SIGTERM are noted instead of ending the program; one that comes while
-  // another is noted ends it at once. Not called before the engine is loaded, so that Ctrl-C ends a
-  // long load.
+  // From now on SIGINT and SIGTERM are recorded instead of ending the program. A second signal while one is recorded
+  // ends the program at once. Call this only after the engine is loaded, so that Ctrl-C can end a long load.
   void watch_signals();
 
-  // Waits for an update; nullopt: a signal was noted since, or long ago.
+  // Waits for an update. nullopt: a signal is recorded, before or during the wait.
   std::optional<RequestUpdate> take();
 
-  // The signal noted, or 0; it stays noted until forget_signal().
+  // The recorded signal, or 0. It stays recorded until forget_signal().
   [[nodiscard]] int signal() const;
   void forget_signal();
 

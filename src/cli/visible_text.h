@@ -6,8 +6,8 @@
 
 namespace warprow {
 
-// A server's words for a line on a terminal: control characters (C0, DEL and C1), which a terminal
-// would obey, become '?'.
+// Makes a server's text safe for a terminal line: control characters (C0, DEL and C1), which could control the
+// terminal, become '?'.
 std::string visible_text(std::string_view text);
 
 }  // namespace warprow

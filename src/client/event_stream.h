@@ -7,9 +7,9 @@
 
 namespace warprow {
 
-// Finds the events in the body of a text/event-stream answer, however it was cut into pieces. Only
-// `data` matters here; several data lines of one event are joined with line ends, comments and other
-// fields are passed over. Lines end with LF or CRLF.
+// Parses the events in the body of a text/event-stream response. The pieces may be cut anywhere. Only `data` is read:
+// several data lines of one event are joined with line ends; comments and other fields are skipped. Lines end with LF
+// or CRLF.
 //
 // Origin: WHATWG HTML, section 9.2 (server-sent events). Thread: one.
 class EventStream {
@@ -22,8 +22,8 @@ class EventStream {
  private:
   void take_line(std::string_view line, const OnData& on_data);
 
-  std::string rest_;  // a line that has not ended
-  std::string data_;  // of the event under way
+  std::string rest_;  // an incomplete line
+  std::string data_;  // of the incomplete event
   bool has_data_ = false;
 };
 

@@ -36,7 +36,7 @@ struct Connection {
   Connection(asio::io_context& io, asio::ssl::context* tls) : stream(tls, io) {}
   MaybeTls<beast::tcp_stream> stream;
   beast::flat_buffer buffer;
-  bool used = false;  // for a call before
+  bool used = false;  // by an earlier call
 };
 
 using Parser = http::response_parser<http::buffer_body>;
@@ -80,7 +80,7 @@ class HttpClient::Impl {
   }
 
  private:
-  // A callback's exception comes out of run(): it is ours.
+  // Makes run() throw an exception of a callback, which is a bug of ours.
   static void rethrow(const std::exception_ptr& failure) {
     if (failure) {
       std::rethrow_exception(failure);
@@ -95,9 +95,9 @@ class HttpClient::Impl {
 
   asio::awaitable<void> carry_out(HttpCall call);
   asio::awaitable<Result<std::unique_ptr<Connection>>> connect();
-  // The error of the connection or of the handshake on it.
+  // The error of the connect or of the TLS handshake.
   asio::awaitable<error_code> open(Connection& connection);
-  // Nothing: the connection was kept too long and the server had closed it, so another is due.
+  // nullopt: the server had already closed this idle connection, so the call needs a new one.
   asio::awaitable<std::optional<Result<HttpAnswer>>> exchange(Connection& connection,
                                                               const HttpCall& call,
                                                               bool& keep);
@@ -110,7 +110,7 @@ class HttpClient::Impl {
   HttpOrigin origin_;
   std::vector<std::pair<std::string, std::string>> headers_;
   Limits limits_;
-  Result<TlsContext> tls_;  // none: plain HTTP
+  Result<TlsContext> tls_;  // null: plain HTTP
   asio::io_context io_{1};
   std::vector<std::unique_ptr<Connection>> idle_;
   std::set<Connection*> busy_;
@@ -231,7 +231,7 @@ asio::awaitable<std::optional<Result<HttpAnswer>>> HttpClient::Impl::exchange(
   connection.stream.next().expires_after(limits_.silence);
   auto [unsent, num_sent] = co_await http::async_write(connection.stream, message, kNoThrow);
   error_code error = unsent;
-  // What a server says before it refuses the rest of a request is worth reading.
+  // Read the response even if the write failed: a server may answer before it refuses the rest of a request.
   auto [unread, num_read] =
       co_await http::async_read_header(connection.stream, connection.buffer, parser, kNoThrow);
   if (unread) {

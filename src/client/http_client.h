@@ -18,24 +18,24 @@ namespace warprow {
 struct HttpAnswer {
   int status = 0;
   std::string content_type{};
-  std::string body{};  // empty where the call took it piece by piece
+  std::string body{};  // empty if on_piece has taken the body
 };
 
-// One request and what to do with its answer.
+// One request and the callbacks for its response.
 struct HttpCall {
   std::string method = "GET";
   std::string path = "/";  // with the query; follows the origin's prefix
   std::string body{};      // JSON, if any
-  // Of an answer with status 200 to 299 each piece as it arrives, instead of HttpAnswer::body; false
-  // gives the answer up (its end is an error). Empty: the whole body at the end.
+  // Gets each piece of the body of a response with status 200 to 299 as it arrives, instead of HttpAnswer::body. If it
+  // returns false, the call stops and ends with an error. Empty: the whole body is delivered at the end.
   std::function<bool(std::string_view piece)> on_piece{};
-  // The last thing that happens to a call. kNotFound: the server could not be reached, or its certificate
-  // is not to be trusted; kInternal: the connection ended early, or what came was no HTTP.
+  // The last callback of a call. kNotFound: the server could not be reached, or its certificate is not trusted.
+  // kInternal: the connection ended early, or the response was not HTTP.
   std::function<void(Result<HttpAnswer> answer)> on_end{};
 };
 
-// An HTTP/1.1 client of one server, for any number of calls at the same time, each on a connection of
-// its own that is kept for the next; with https over TLS 1.2 or 1.3. No redirects, no compression.
+// An HTTP/1.1 client of one server, for any number of concurrent calls. Each call has its own connection, which is kept
+// for later calls. https uses TLS 1.2 or 1.3. No redirects, no compression.
 //
 // Owns: the connections. Thread: one; callbacks run inside run() and run_for() and may start calls.
 class HttpClient {
@@ -46,8 +46,8 @@ class HttpClient {
     std::chrono::seconds silence{600};  // the longest wait for the next byte
   };
 
-  // headers: sent with every call, for instance {"Authorization", "Bearer ..."}. ca_file: see
-  // client_tls_context(); a bad one fails every call.
+  // headers: sent with every call, for instance {"Authorization", "Bearer ..."}. ca_file: see client_tls_context().
+  // With an invalid ca_file every call fails.
   HttpClient(const HttpOrigin& origin,
              std::vector<std::pair<std::string, std::string>> headers,
              Limits limits,
@@ -57,18 +57,18 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   void start(HttpCall call);
-  // Calls `then` at that time, or at once if it is over.
+  // Calls `then` at that time, or at once if the time has passed.
   void at(Clock::time_point time, std::function<void()> then);
 
-  // Works until nothing is under way.
+  // Runs until all calls have ended.
   void run();
-  // The same for so long at most; whether something is still under way.
+  // The same for at most `time`. Returns whether calls are still running.
   bool run_for(std::chrono::milliseconds time);
 
-  // Ends every call under way with an error, which is said within run() and run_for().
+  // Ends every running call with an error. run() and run_for() deliver the error.
   void drop_all();
 
-  // Starts a call and works until everything is over; its answer.
+  // Starts a call, runs until all calls have ended and returns this call's response.
   Result<HttpAnswer> ask(HttpCall call);
 
  private:

@@ -3,8 +3,8 @@
 
 namespace warprow {
 
-// Each connection takes a file descriptor, and the usual soft limit of 1024 is soon reached: raises it
-// to the hard one, if it can.
+// Raises the soft limit of file descriptors to the hard limit, if possible. Each connection takes a descriptor, and the
+// usual soft limit of 1024 is too low.
 void raise_file_limit();
 
 }  // namespace warprow

@@ -10,20 +10,21 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/system/error_code.hpp>
 
-// Shows Boost: for client/http_client.cpp and server/http/ alone.
+// Includes Boost: only for client/http_client.cpp and server/http/.
 namespace warprow {
 
-// A byte stream that is encrypted or not, as is decided when it is made, so that what reads and writes
-// it is written once. Next: a beast::basic_stream, whose time limits count for both.
+// A byte stream with or without TLS, as the constructor decides. So the code that reads and writes is the same for
+// both. Next: a beast::basic_stream, whose time-outs apply in both cases.
 //
-// Owns: the stream below. Thread: that of its io_context; one read and one write at a time.
+// Owns: the underlying stream. Thread: that of its io_context; one read and one write at a time.
 template <typename Next>
 class MaybeTls {
  public:
   using executor_type = typename Next::executor_type;
   using error_code = boost::system::error_code;
 
-  // context: of TLS, of which OpenSSL keeps what the stream needs; nullptr: none. next: what makes the stream below.
+  // context: the TLS context; nullptr: no TLS. OpenSSL keeps the parts that the stream needs. next: constructor
+  // arguments of the underlying stream.
   template <typename... Arguments>
   explicit MaybeTls(boost::asio::ssl::context* context, Arguments&&... next)
       : next_(std::forward<Arguments>(next)...) {
@@ -37,9 +38,9 @@ class MaybeTls {
   executor_type get_executor() { return next_.get_executor(); }
   Next& next() { return next_; }
   [[nodiscard]] bool is_tls() const { return tls_.has_value(); }
-  // OpenSSL's side of it, with is_tls().
+  // OpenSSL's session. Only with is_tls().
   SSL* session() { return tls_->native_handle(); }
-  // From here on bytes go as they are; only while nothing is under way.
+  // Continues without TLS. Only while no read or write is pending.
   void drop_tls() { tls_.reset(); }
 
   template <typename Buffers, typename Token>
@@ -70,14 +71,13 @@ class MaybeTls {
         buffers);
   }
 
-  // With is_tls().
+  // Only with is_tls().
   template <typename Token>
   auto async_handshake(boost::asio::ssl::stream_base::handshake_type side, Token&& token) {
     return tls_->async_handshake(side, std::forward<Token>(token));
   }
 
-  // Says that nothing more will be sent (close_notify), without waiting for the same from the other
-  // side. With is_tls(), after the last write.
+  // Sends close_notify, without waiting for the peer's. Only with is_tls(), after the last write.
   template <typename Token>
   auto async_farewell(Token&& token) {
     SSL_set_shutdown(session(), SSL_get_shutdown(session()) | SSL_RECEIVED_SHUTDOWN);

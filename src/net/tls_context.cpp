@@ -21,7 +21,7 @@ namespace {
 namespace ssl = boost::asio::ssl;
 using boost::system::error_code;
 
-// OpenSSL's words for a missing file are not for people.
+// Gives a clear error for a missing file; OpenSSL's message is not clear to users.
 Result<void> check_readable(const char* flag, const std::string& path) {
   errno = 0;
   std::FILE* file = std::fopen(path.c_str(), "re");
@@ -66,7 +66,7 @@ Result<void> use_key(ssl::context& context, const TlsServerOptions& options) {
   if (Result<void> readable = check_readable("ssl-keyfile", path); !readable) {
     return readable;
   }
-  // Without a callback OpenSSL would ask on the terminal.
+  // Without a callback OpenSSL would ask for the password on the terminal.
   bool was_asked = false;
   context.set_password_callback([&](size_t /*max*/, ssl::context::password_purpose /*purpose*/) {
     was_asked = true;
@@ -126,7 +126,7 @@ Result<TlsContext> server_tls_context(const TlsServerOptions& options) {
       context->set_verify_mode(ssl::verify_peer |
                                (required ? ssl::verify_fail_if_no_peer_cert : ssl::verify_none));
     }
-    // A resumed session is one of this server's: OpenSSL wants a name for that.
+    // OpenSSL needs a session id context, so that only sessions of this server can be resumed.
     constexpr std::array<unsigned char, 4> kName{'w', 'a', 'r', 'p'};
     SSL_CTX_set_session_id_context(context->native_handle(), kName.data(), kName.size());
   }

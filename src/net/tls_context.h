@@ -14,31 +14,30 @@ struct ssl_st;  // OpenSSL's SSL
 
 namespace warprow {
 
-// What a server shows and asks for. Names of the flags in messages are those of `warprow serve`.
+// A server's certificate and its demands on clients. Messages name the flags of `warprow serve`.
 struct TlsServerOptions {
   // As Python's ssl.CERT_NONE, CERT_OPTIONAL and CERT_REQUIRED.
   enum class ClientCertificate { kIgnored, kOptional, kRequired };
 
-  std::string certificate_file;  // PEM, the server's first, then the chain; empty: no TLS
+  std::string certificate_file;  // PEM: the server's certificate, then the chain; empty: no TLS
   std::string key_file;          // PEM; empty: the key is in certificate_file
   std::string key_password;      // of an encrypted key
-  std::string ca_file;  // PEM, who may have signed clients' certificates; empty: none is asked for
-  std::optional<ClientCertificate> client_certificate;  // unset: required where ca_file is given
+  std::string ca_file;           // PEM: CAs of client certificates; empty: none is requested
+  std::optional<ClientCertificate> client_certificate;  // default: required if ca_file is set
 };
 
-// TLS 1.2 and 1.3, OpenSSL's choice of ciphers. kNotFound, or kInvalidArgument with the flag, the file
-// and what is wrong with it.
+// TLS 1.2 and 1.3 with OpenSSL's default ciphers. kNotFound, or kInvalidArgument with the flag, the file and the cause.
 using TlsContext = std::unique_ptr<boost::asio::ssl::context>;
 Result<TlsContext> server_tls_context(const TlsServerOptions& options);
 
-// Verifies servers against ca_file, or if it is empty against the system's store (which SSL_CERT_FILE
-// and SSL_CERT_DIR replace). Errors as above.
+// Verifies servers against ca_file. If it is empty, against the system's store, which SSL_CERT_FILE and SSL_CERT_DIR
+// replace. Errors as above.
 Result<TlsContext> client_tls_context(const std::string& ca_file);
 
-// Lets a client's session accept `host` alone, a name or an address.
+// Makes a client's session accept only a certificate of `host`, a name or an address.
 void expect_host(ssl_st* session, const std::string& host);
 
-// Why a client's handshake failed, where the server's certificate was the reason; else empty.
+// The cause if a client's handshake failed because of the server's certificate; else empty.
 std::string certificate_trouble(ssl_st* session);
 
 }  // namespace warprow

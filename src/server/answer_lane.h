@@ -13,7 +13,8 @@
 
 namespace warprow {
 
-// A queue of jobs with threads of its own. Clients take turns: who has many jobs waiting delays his own alone.
+// A queue of jobs with its own thread pool. The queue serves clients in turn (round robin), so a client with many
+// waiting jobs delays only its own jobs.
 //
 // Owns: its threads. Thread: any.
 class AnswerLane {
@@ -23,7 +24,7 @@ class AnswerLane {
     size_t most_waiting = 2048;
     size_t most_waiting_of_client = 1024;
     size_t most_running_of_client = 1;
-    bool in_background = false;  // its threads yield to others when the processor is busy
+    bool in_background = false;  // the threads run with a lower scheduling priority
   };
 
   explicit AnswerLane(const Limits& limits);
@@ -32,7 +33,7 @@ class AnswerLane {
   AnswerLane(const AnswerLane&) = delete;
   AnswerLane& operator=(const AnswerLane&) = delete;
 
-  // false: too many wait, and the job is dropped. Jobs must not throw.
+  // false: too many jobs wait, and this job is dropped. Jobs must not throw.
   [[nodiscard]] bool submit(const std::string& client, std::function<void()> job);
 
  private:
@@ -48,7 +49,7 @@ class AnswerLane {
   const Limits limits_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, Client> clients_;  // under mutex_, as all below; those with jobs
+  std::map<std::string, Client> clients_;  // those with jobs; mutex_ guards this and all below
   std::deque<std::string> turns_;          // each client with a waiting job, once
   size_t num_waiting_ = 0;
   bool ending_ = false;

@@ -8,8 +8,8 @@
 namespace warprow {
 namespace {
 
-// One client leaves a thread to others, so there are two at least. Threads for small texts may also wait for a grammar
-// to compile, so there are more of them.
+// One client may not use all threads of a lane, so each lane has at least two. A thread for small texts may also wait
+// for a grammar to compile, so that lane has more threads.
 AnswerLane::Limits text_limits(size_t most_waiting, size_t of_client, bool large) {
   constexpr size_t kMost = 8;
   const size_t num_cores = std::thread::hardware_concurrency();

@@ -9,21 +9,21 @@
 
 namespace warprow {
 
-// The threads that make answers which take time, in lanes, so that none of these waits for another: small texts,
-// large texts, reports on the engine, and commands to it.
+// Thread pools for answers that take time. Each kind of work has its own lane, so that no kind waits for another: small
+// texts, large texts, reports on the engine, and commands to the engine.
 //
 // Thread: any.
 class AnswerPool {
  public:
-  // Bodies of more bytes than this are large. Encoding as much takes some ten milliseconds.
+  // A larger body is a large text. Encoding this many bytes takes some ten milliseconds.
   static constexpr size_t kMostSmallBytes = 32 * 1024;
 
   enum class Lane { kSmallText, kLargeText, kReport, kCommand };
 
-  // most_waiting: in each lane, and of one client in it.
+  // most_waiting: limit of waiting jobs in each lane. most_waiting_of_client: the same limit for one client.
   AnswerPool(size_t most_waiting, size_t most_waiting_of_client);
 
-  // false: too many wait in that lane.
+  // false: too many jobs wait in that lane.
   [[nodiscard]] bool submit(Lane lane, const std::string& client, std::function<void()> job);
 
  private:

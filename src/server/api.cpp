@@ -20,12 +20,12 @@ struct Api::Route {
   Answer (Api::*handle)(const HttpRequest& request, const Wake& wake);
   Effort effort = Effort::kNone;
   bool dev = false;   // only with dev_endpoints
-  bool open = false;  // without a key
+  bool open = false;  // needs no API key
 };
 
 namespace {
 
-// What follows the scheme, whose case does not count (RFC 9110); empty without one.
+// The token behind the scheme "Bearer", whose case does not count (RFC 9110). Empty if the scheme is missing.
 std::string_view bearer_token(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   const bool is_bearer =
@@ -40,7 +40,7 @@ std::string_view bearer_token(std::string_view authorization) {
   return rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
 }
 
-// HEAD is GET without the body, which the connection leaves out.
+// HEAD is handled as GET; the connection leaves the body out.
 std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : request.method;
 }
@@ -125,7 +125,7 @@ std::optional<HttpReply> Api::judge(const HttpRequest& head) const {
       is_open = is_open || route.open;
     }
   }
-  const bool is_options = head.method == "OPTIONS";  // browsers' preflights bring no key
+  const bool is_options = head.method == "OPTIONS";  // a browser's preflight carries no key
   if (!is_open && !is_options && !has_key(head)) {
     HttpReply reply = error_reply({401, "authentication_error", "a valid API key is needed"});
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");

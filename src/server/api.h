@@ -24,40 +24,41 @@
 namespace warprow {
 
 struct ApiOptions {
-  std::vector<std::string> model_names;  // one or more; answers bear the first
-  std::vector<std::string> api_keys;     // any of them opens all paths
-  std::vector<KeyFile> key_files;        // with more of them; no keys at all: the paths are open
+  std::vector<std::string> model_names;  // one or more; responses carry the first
+  std::vector<std::string> api_keys;     // each key opens all paths
+  std::vector<KeyFile> key_files;        // files of more keys; without any key all paths are open
   bool metrics_without_key = false;
   std::string version;
-  bool strict = false;         // fields that are not known are refused, not ignored
+  bool strict = false;         // unknown fields are an error; else they are ignored
   bool dev_endpoints = false;  // /sleep, /wake_up, /is_sleeping, /reset_prefix_cache
-  int64_t max_queued = 2048;   // requests that wait beside those in rows
+  int64_t max_queued = 2048;   // limit of waiting requests, in addition to those in rows
   double stall_seconds = kDefaultStallSeconds;
-  ToolFormat tool_format = ToolFormat::kNone;  // of calls that a model makes by itself
-  bool reasoning = false;                      // the model thinks in <think> ... </think>
+  ToolFormat tool_format = ToolFormat::kNone;  // of tool calls that no grammar forces
+  bool reasoning = false;  // the model writes reasoning sections, <think> ... </think>
 };
 
-// The endpoints: a request in, an answer out, at once or as it is generated. Knows no sockets.
+// The endpoints: from a request to a complete reply or to a Generation. Does not depend on sockets.
 //
-// Thread: any; each Generation by one at a time. The engine outlives this and every Generation, the
+// Thread: any; each Generation by one thread at a time. The engine outlives this and every Generation, the
 // watch outlives the engine.
 class Api {
  public:
   Api(Engine& engine, ServerWatch& watch, ApiOptions options);
 
   using Answer = std::variant<HttpReply, std::unique_ptr<Generation>>;
-  // wake: see UpdateBox. Never throws: what goes wrong is a reply. May block for a while, unless
-  // its effort is kNone.
+  // wake: see UpdateBox. Never throws: an exception becomes an error reply. May block for a while, unless
+  // the request's effort is kNone.
   Answer handle(const HttpRequest& request, const std::function<void()>& wake) noexcept;
 
-  // What is answered whatever the body is: a path or method that is not there, a key that is missing, OPTIONS.
-  // nullopt: the request goes on to handle(). Looks at no body.
+  // The reply if the head alone decides it: an unknown path or method, a missing key, OPTIONS. nullopt: the request
+  // goes on to handle(). Does not read the body.
   [[nodiscard]] std::optional<HttpReply> judge(const HttpRequest& head) const;
-  // What an answer takes: no time, so that it may be made where nothing may wait; work on texts, for which alone a
-  // body is read; a look at the engine; or a command to it, which may last.
+  // The work that an endpoint needs. kNone: no time, so it may run on the I/O thread. kText: work on texts; only these
+  // requests have their body read. kReport: reads the engine's state. kCommand: a command to the engine, which may
+  // take long.
   enum class Effort { kNone, kText, kReport, kCommand };
   [[nodiscard]] static Effort effort(const HttpRequest& head);
-  // The path as one of ours, or "other".
+  // The path if it is one of our routes, else "other".
   [[nodiscard]] static std::string known_path(const std::string& path);
 
   [[nodiscard]] bool needs_key() const { return !keys_.empty(); }
@@ -82,14 +83,14 @@ class Api {
                   const HttpRequest& request,
                   Wake wake,
                   OrderedJson echoed = nullptr);
-  // The ids of each prompt; errors are the client's.
+  // The token ids of each prompt. All errors are the client's.
   using Prompts = std::vector<std::vector<TokenId>>;
   tl::expected<Prompts, ApiError> encode_prompts(Endpoint endpoint, GenerationBody& body) const;
-  // One text, of any length if it is to be cut.
+  // Encodes one text. Its length is not limited if truncate_prompt_tokens is set.
   tl::expected<std::vector<TokenId>, ApiError> encode_prompt(const std::string& text,
                                                              bool add_special,
                                                              const GenerationBody& body) const;
-  // What tools ask of sampling.
+  // Sets the sampling options that tools need: a grammar for forced calls, special tokens in the text.
   Result<void> apply_tools(GenerationBody& body) const;
   [[nodiscard]] MakeChatParser chat_parser(const ChatOptions& chat,
                                            const std::string& answer_id) const;
@@ -101,12 +102,12 @@ class Api {
   [[nodiscard]] std::optional<ApiError> length_error(const std::vector<TokenId>& prompt,
                                                      const GenerationBody& body) const;
   std::optional<ApiError> reserve_places(size_t num_choices);
-  // Of a body: whether its model is served, and the headers that name what of it is ignored.
+  // Checks that the body's model is served. Returns the headers that name the body's ignored fields.
   tl::expected<HttpHeaders, ApiError> check_names(const std::string& model,
                                                   const std::vector<std::string>& ignored);
   // nullopt: the name is served.
   [[nodiscard]] std::optional<ApiError> model_error(const std::string& model) const;
-  // With --strict an error, else the header that names them; logs each name once.
+  // The header that names the ignored fields; with --strict an error. Logs each name once.
   Result<HttpHeaders> report_ignored(const std::vector<std::string>& names);
   [[nodiscard]] AnswerInfo answer_info(Endpoint endpoint,
                                        const HttpRequest& request,

@@ -10,7 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// "top_p" of "top_p: 2 is outside (0, 1]", "messages[1].role" of "messages[1].role: must be text".
+// The field that a message names: "top_p" for "top_p: 2 is outside (0, 1]", "messages[1].role" for
+// "messages[1].role: must be text".
 std::string named_field(std::string_view message) {
   const size_t end = message.find_first_not_of(
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]");

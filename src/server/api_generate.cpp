@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints that generate: from a body to requests of the engine.
+// The endpoints that generate: they turn a body into engine requests.
 #include "base/log.h"
 #include "server/api.h"
 #include "server/api_error.h"
@@ -20,7 +20,7 @@
 namespace warprow {
 namespace {
 
-// Names come from the client: nothing of them may end a header or grow it without bound.
+// The names come from the client, so they must neither end the header nor make it arbitrarily long.
 std::string header_value(const std::vector<std::string>& names) {
   constexpr size_t kLongest = 512;
   std::string out;
@@ -50,7 +50,7 @@ EndpointNames names_of(Endpoint endpoint) {
   return {"?", "?"};
 }
 
-// As vLLM: the last message, if the answer is its author's.
+// As vLLM: the last message's text, if the assistant wrote it or if the prompt has no generation prompt.
 std::string chat_echo(const ChatRequest& request) {
   const auto& last = request.messages.back();
   const auto content = last.find("content");
@@ -114,7 +114,7 @@ Api::Answer Api::generate(Endpoint endpoint,
   generation.sampling = body->sampling;
   generation.priority = body->priority;
   generation.cache_salt = body->cache_salt;
-  // What an echo shows of its prompt as of an answer.
+  // With echo, logprobs cover the prompt's tokens too.
   const bool is_chat = endpoint != Endpoint::kCompletions;
   if (body->echo && !is_chat && generation.sampling.logprobs &&
       !generation.sampling.prompt_logprobs) {
@@ -221,7 +221,7 @@ Result<void> Api::apply_tools(GenerationBody& body) const {
     }
     body.sampling.structured_output = tool_grammar(tools);
   }
-  // These marks are special tokens, and without them a call is not known.
+  // In these formats special tokens mark a call, so the text must keep them.
   const bool needs_special =
       options_.tool_format == ToolFormat::kMistral || options_.tool_format == ToolFormat::kLlama3;
   if (tools.choice == Choice::kAuto && needs_special) {
@@ -266,7 +266,7 @@ tl::expected<Api::Prompts, ApiError> Api::encode_prompts(Endpoint endpoint,
       return tl::unexpected(std::move(ids.error()));
     }
     out.push_back(*std::move(ids));
-    // Before the next one is encoded.
+    // Check this prompt before encoding the next.
     if (std::optional<ApiError> error =
             body.truncate_prompt_tokens ? std::nullopt : length_error(out.back(), body)) {
       return tl::unexpected(*std::move(error));
@@ -275,7 +275,7 @@ tl::expected<Api::Prompts, ApiError> Api::encode_prompts(Endpoint endpoint,
   return out;
 }
 
-// -1: to what leaves room for the answer.
+// With -1 a prompt is cut so that the answer fits into max_model_len.
 Result<void> Api::truncate_prompts(const GenerationBody& body,
                                    std::vector<std::vector<TokenId>>& prompts) const {
   if (!body.truncate_prompt_tokens) {
@@ -302,7 +302,7 @@ Result<void> Api::truncate_prompts(const GenerationBody& body,
   return {};
 }
 
-// A text as it came, unless tokens of it were cut off.
+// The client's own text, or the decoded tokens if the prompt may have been truncated.
 std::string Api::prompt_echo(const GenerationBody& body,
                              size_t index,
                              const std::vector<TokenId>& prompt) const {
@@ -320,7 +320,7 @@ std::optional<ApiError> Api::length_error(const std::vector<TokenId>& prompt,
   if (len + std::min(wanted, limit) <= limit) {
     return std::nullopt;
   }
-  // Clients know this kind of error by the words "this model's maximum context length is".
+  // Clients recognise this error by the words "this model's maximum context length is".
   return ApiError{.status = 400,
                   .type = "context_length_exceeded",
                   .message = fmt::format("prompt: {} tokens and max_tokens {} are too many: this "

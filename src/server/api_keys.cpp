@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// Takes the same time wherever the difference is.
+// Constant time: the duration does not depend on the position of the first difference.
 bool same_secret(std::string_view given, std::string_view secret) {
   unsigned difference = given.size() == secret.size() ? 0 : 1;
   for (size_t i = 0; i < given.size(); ++i) {
@@ -24,7 +24,7 @@ bool same_secret(std::string_view given, std::string_view secret) {
 
 }  // namespace
 
-// A key that no header can carry would lock everybody out, and an empty one nobody.
+// If no header can carry a key, no client can use it. An empty key would protect nothing.
 Result<void> check_key(const char* flag, const std::string& key) {
   const bool is_plain =
       std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; });
@@ -76,7 +76,7 @@ ApiKeys::ApiKeys(std::vector<std::string> fixed, std::vector<KeyFile> files)
 }
 
 bool ApiKeys::has(std::string_view given) const {
-  bool found = false;  // all keys are compared, so that time tells nothing
+  bool found = false;  // compares all keys, so that the time does not depend on the match
   const auto compare = [&](const std::vector<std::string>& keys) {
     for (const std::string& key : keys) {
       found = same_secret(given, key) || found;

@@ -10,39 +10,40 @@
 
 namespace warprow {
 
-// A key that a header can carry: visible ASCII characters, one at least. kInvalidArgument with the flag.
+// Checks that a header can carry the key: at least one character, all of them visible ASCII. kInvalidArgument names
+// the flag.
 Result<void> check_key(const char* flag, const std::string& key);
 
-// What --api-key-file names: a key a line; empty lines and those that begin with # are none.
+// A file of --api-key-file: one key per line. Empty lines and lines that begin with # are skipped.
 struct KeyFile {
   std::string path;
   std::vector<std::string> keys;  // one at least
 };
-// kNotFound, or kInvalidArgument with the path and what is wrong.
+// Errors: kNotFound, or kInvalidArgument with the path and the cause.
 Result<KeyFile> read_key_file(const std::string& path);
 
-// The keys that open the API.
+// The API keys that the server accepts.
 //
 // Thread: any.
 class ApiKeys {
  public:
-  // fixed: those of --api-key. Neither: none is needed. What is no regular file, a pipe for instance, can be
-  // read only once, so its keys stay.
+  // fixed: the keys of --api-key. Without fixed keys and files no key is needed. The keys of a file that is not
+  // regular, such as a pipe, never change: such a file can be read only once.
   ApiKeys(std::vector<std::string> fixed, std::vector<KeyFile> files);
 
   [[nodiscard]] bool empty() const { return fixed_.empty() && paths_.empty(); }
-  // In a time that tells nothing of the keys.
+  // Takes the same time whether a key matches or not.
   [[nodiscard]] bool has(std::string_view given) const;
 
   [[nodiscard]] const std::vector<std::string>& paths() const { return paths_; }
-  // Takes the files' keys as they are now; all stay as they were if one cannot be read.
+  // Reads the key files again. If one cannot be read, all keys stay as they were.
   [[nodiscard]] Result<void> read_again();
 
  private:
   std::vector<std::string> fixed_;
   std::vector<std::string> paths_;
   mutable std::mutex mutex_;
-  std::vector<KeyFile> files_;  // of paths_; guarded by the mutex
+  std::vector<KeyFile> files_;  // the contents of paths_; under mutex_
 };
 
 }  // namespace warprow

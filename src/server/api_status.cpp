@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Empty, as vLLM's, or an error that says why not.
+// An empty 200 as in vLLM, or a 503 with the cause.
 HttpReply probe_reply(std::string trouble) {
   if (trouble.empty()) {
     return {.content_type = ""};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts to tokens and back, without the engine.
+// /tokenize and /detokenize. They use the tokenizer and no engine request.
 #include "server/api.h"
 #include "server/api_error.h"
 #include "server/chat/chat_prompt.h"
@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct TokenizeBody {
-  std::optional<std::string> text;  // else a chat
+  std::optional<std::string> text;  // nullopt: the body is a chat
   ChatOptions chat;
   std::optional<bool> add_special_tokens;
   bool with_texts = false;
@@ -28,7 +28,7 @@ struct TokenizeBody {
   std::vector<std::string> ignored;
 };
 
-// vLLM's names, and llama.cpp's `content`, `add_special` and `with_pieces`.
+// The fields have vLLM's names; llama.cpp's `content`, `add_special` and `with_pieces` work too.
 Result<void> read_tokenize_field(const std::string& name, const Json& value, TokenizeBody& out) {
   const char* field = name.c_str();
   if (name == "prompt" || name == "content") {

@@ -16,7 +16,7 @@ Json member(const Json& object, const char* name) {
   return object.contains(name) ? object[name] : Json();
 }
 
-// Text, or a list of text parts; the template joins those unless it walks through them itself.
+// Accepts text or a list of text parts. Parts are joined unless the template iterates over them itself.
 Result<void> check_content(const std::string& field, const Json& value) {
   if (value.is_string()) {
     return {};

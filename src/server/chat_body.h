@@ -11,7 +11,7 @@
 
 namespace warprow {
 
-// What a chat says about tools.
+// A chat's tools and tool choice.
 struct ToolOptions {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
 
@@ -21,29 +21,27 @@ struct ToolOptions {
   bool parallel = true;
 };
 
-// The messages as a chat template takes them: roles are texts; contents are texts or lists of text
-// parts; null contents become ""; tool calls have names and arguments. Members that mean nothing here
-// are left out and named in `ignored`.
+// Reads the messages for a chat template: roles are texts; contents are texts or lists of text parts; a null content
+// becomes ""; tool calls have names and arguments. Unknown members are dropped and named in `ignored`.
 Result<nlohmann::ordered_json> read_messages(const std::string& field,
                                              const nlohmann::ordered_json& value,
                                              std::vector<std::string>& ignored);
 
-// Of a call: text, an object or null. The template's objects are parsed from such texts, which so have
-// a shape of their own, and `shape` sees all those of a request.
+// Checks the arguments of a tool call: text, an object or null. The template gets an object parsed from the text, so
+// the text is checked like a body. `shape` accumulates over all such texts of a request.
 Result<void> check_arguments(const std::string& field,
                              const nlohmann::ordered_json& value,
                              JsonShape& shape);
 
-// A list of {"type": "function", "function": {"name", "description", "parameters"}}; null for an empty
-// one.
+// Reads a list of {"type": "function", "function": {"name", "description", "parameters"}}; null for an empty list.
 Result<nlohmann::ordered_json> read_tools(const char* field, const nlohmann::ordered_json& value);
 
-// "none", "auto", "required" or {"type": "function", "function": {"name"}}.
+// Reads "none", "auto", "required" or {"type": "function", "function": {"name"}}.
 Result<void> read_tool_choice(const char* field,
                               const nlohmann::ordered_json& value,
                               ToolOptions& options);
 
-// Whether choice and tools fit together; without tools the choice becomes kNone.
+// Checks that the choice fits the tools. Without tools the choice becomes kNone.
 Result<void> check_tool_options(ToolOptions& options);
 
 }  // namespace warprow

@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// OpenAI's finish reasons know neither: such an answer is an error.
+// OpenAI has no finish reason for an error or an abort, so the response is an error.
 std::optional<ApiError> failure_of(const RequestUpdate& update) {
   if (update.finish_reason == FinishReason::kError) {
     return update.error_is_clients

@@ -16,22 +16,22 @@
 
 namespace warprow {
 
-// One request's answer under way: all its choices, from submission to the last byte.
+// The answer to one HTTP request: all its choices, from submission to the last byte.
 //
-// Owns: the engine's requests; they are aborted if this goes before they have ended. Thread: one at a
-// time, but for wake. The engine outlives this, the journal outlives the engine.
+// Owns: the engine's requests; the destructor aborts those that have not ended. Thread: one at a
+// time, except for wake. The engine outlives this, the journal outlives the engine.
 class Generation {
  public:
   struct Form {
     bool stream = false;
     bool include_usage = false;
     std::string id{};           // the answer's
-    const char* endpoint = "";  // for those who watch
+    const char* endpoint = "";  // for the journal and the trace
     HttpHeaders headers{};
   };
 
-  // Submits a request for each choice of each prompt; the journal has reserved their places. wake:
-  // see UpdateBox.
+  // Submits an engine request for each choice of each prompt. The journal must have reserved their places. wake: see
+  // UpdateBox.
   Generation(Engine& engine,
              const std::vector<ValidRequest>& prompts,
              std::unique_ptr<AnswerWriter> writer,
@@ -45,13 +45,13 @@ class Generation {
   [[nodiscard]] bool is_stream() const { return form_.stream; }
   [[nodiscard]] const HttpHeaders& headers() const { return form_.headers; }
 
-  // Takes what came. For a stream the events to send now, else "".
+  // Takes the new updates. Returns the events to send now if this is a stream, else "".
   std::string take();
-  // Nothing more will come.
+  // No more updates will follow.
   [[nodiscard]] bool finished() const { return failure_ || num_running_ == 0; }
-  // The whole answer, once finished; not for a stream.
+  // The complete answer, once finished. Not for a stream.
   HttpReply reply();
-  // Ends it from outside, whatever the engine does: a stream's last events, else "".
+  // Ends the answer with this error, whatever the engine does. Returns a stream's last events, else "".
   std::string give_up(ApiError error);
 
  private:
@@ -60,10 +60,10 @@ class Generation {
   Engine& engine_;
   std::unique_ptr<AnswerWriter> writer_;
   Form form_;
-  std::shared_ptr<UpdateBox> box_;  // shared with the engine's callbacks, which may come late
+  std::shared_ptr<UpdateBox> box_;  // shared with engine callbacks, which may outlive this
   RequestJournal& journal_;
   std::vector<RequestId> ids_;
-  std::vector<RequestUpdate> choices_;  // so far; a stream keeps only counts and reasons
+  std::vector<RequestUpdate> choices_;  // joined so far; a stream keeps only counts and reasons
   size_t num_running_ = 0;
   std::optional<ApiError> failure_;
 };

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's and vLLM's default of /v1/completions
 
-// The body and what is decided only once all fields are read.
+// The body, and fields whose meaning depends on other fields.
 struct Draft {
   GenerationBody body;
   bool has_structure = false;
@@ -89,7 +89,7 @@ Result<void> of_chat(const char* field, const Json& value, Draft& draft) {
   return read_value(field, value, draft.body.chat.*kMember);
 }
 
-// Further variables of the template; those of our own making win.
+// More variables for the chat template. The server's own variables take precedence.
 Result<void> read_template_kwargs(const char* field, const Json& value, Draft& draft) {
   if (!value.is_object()) {
     return wrong_value(field, "an object", value);
@@ -241,8 +241,8 @@ constexpr BodyField kFields[] = {
     {"documents", kChat, &read_documents},
 };
 
-// Fields that would change the answer, so that ignoring them would be a lie, with the value (as JSON)
-// that changes nothing; null never does.
+// Unsupported fields that would change the answer, so they must not be ignored. `harmless` is the value (as JSON) that
+// changes nothing; null changes nothing either.
 struct UnservedField {
   const char* name;
   const char* harmless;
@@ -264,8 +264,8 @@ constexpr UnservedField kRefused[] = {
     {"use_beam_search", "false"},
 };
 
-// Fields that clients send with the value that changes nothing; another value is ignored as an unknown
-// field's is, and named.
+// Unsupported fields that clients often send with the value that changes nothing. Any other value is ignored and
+// reported like an unknown field.
 constexpr UnservedField kIgnored[] = {
     {"kv_transfer_params", "{}"},
     {"length_penalty", "1.0"},
@@ -293,7 +293,7 @@ const UnservedField* find_unserved(const UnservedField (&fields)[N], const std::
 }
 
 Result<void> read_field(const std::string& name, const Json& value, unsigned endpoint, Draft& out) {
-  if (value.is_null()) {  // counts as absent, in fields that are not known too
+  if (value.is_null()) {  // null counts as absent, for unknown fields too
     return {};
   }
   if (const BodyField* field = find_field(name, endpoint)) {
@@ -369,7 +369,7 @@ Result<GenerationBody> parse_generation_body(Endpoint endpoint, std::string_view
     return fail(ErrorCode::kInvalidArgument, "stream_options: allowed only with stream true");
   }
   if (draft.has_structure) {
-    // From the text, since a schema's properties are written in the order in which they stand there.
+    // Read from the body's text: the model must write a schema's properties in the order of that text.
     Result<std::optional<StructuredOutput>> structured = read_structured_output(body);
     if (!structured) {
       return tl::unexpected(structured.error());

@@ -17,13 +17,13 @@ namespace warprow {
 
 enum class Endpoint { kCompletions, kChat, kResponses };
 
-// A chat before its template.
+// A chat before it is rendered with the chat template.
 struct ChatOptions {
   ChatRequest request;
-  bool continue_final_message = false;  // the answer goes on with the last message
+  bool continue_final_message = false;  // the answer continues the last message
   ToolOptions tools;
   bool include_reasoning = true;
-  Thinking thinking = Thinking::kNone;  // how the answer begins behind the rendered prompt
+  Thinking thinking = Thinking::kNone;  // how the answer to the rendered prompt begins
 };
 
 // The body of POST /v1/completions or /v1/chat/completions.
@@ -33,25 +33,24 @@ struct GenerationBody {
   SamplingOptions sampling;
   int32_t priority = 0;
   std::string cache_salt;
-  std::optional<bool> add_special_tokens;         // to texts; unset: completions yes, chats no
-  std::optional<int64_t> truncate_prompt_tokens;  // of a longer prompt so many stay; -1: what fits
-  bool truncates_right = false;                   // the first ones stay, not the last
-  bool echo =
-      false;  // the answer begins with the prompt; in a chat with the message it goes on with
-  bool return_token_ids = false;            // the prompts' and the answers'
+  std::optional<bool> add_special_tokens;         // to texts; default: completions yes, chats no
+  std::optional<int64_t> truncate_prompt_tokens;  // a prompt's limit in tokens; -1: what fits
+  bool truncates_right = false;                   // keep the first tokens, not the last
+  // The answer begins with the prompt; in a chat, with the message that the answer continues.
+  bool echo = false;
+  bool return_token_ids = false;            // of the prompts and the answers
   bool return_tokens_as_token_ids = false;  // logprobs name tokens "token_id:N"
-  bool only_prompt = false;                 // max_tokens 0 with echo: nothing is added to it
-  std::string model;                        // empty: not named
-  std::string request_id;                   // empty: not named
+  bool only_prompt = false;  // max_tokens 0 with echo: the answer is the prompt alone
+  std::string model;         // empty: not named
+  std::string request_id;    // empty: not named
   bool stream = false;
   bool include_usage = false;        // only with stream
-  std::vector<std::string> ignored;  // fields that are not known; nothing else is ignored
+  std::vector<std::string> ignored;  // unknown fields; nothing else is ignored
 };
 
-// Reads types and shapes; ranges are engine/validate's matter. Fields and defaults are vLLM's, null
-// counts as absent, a whole number may be written 1.0. kInvalidArgument names the field, the value
-// and what it must be; kUnsupported names a known field that would change the answer and is not
-// there yet.
+// Reads types and shapes; engine/validate checks ranges. Fields and defaults are vLLM's. null counts as absent. A whole
+// number may be written 1.0. kInvalidArgument names the field, the value and what the value must be. kUnsupported names
+// a known field that would change the answer and is not implemented.
 Result<GenerationBody> parse_generation_body(Endpoint endpoint, std::string_view body);
 
 }  // namespace warprow

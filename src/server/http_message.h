@@ -9,19 +9,19 @@
 
 namespace warprow {
 
-// What the endpoints see of a request; everything else is the connection's matter.
+// The parts of a request that the endpoints need. The connection handles everything else.
 struct HttpRequest {
   std::string method;         // "POST"
   std::string path;           // without the query
   std::string query;          // what follows '?', still encoded
-  std::string authorization;  // that header's value, or empty
+  std::string authorization;  // the Authorization header's value, or empty
   std::string request_id;     // the client's, or one that the connection made
   std::string body;
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// A complete answer. Content-Length, Connection and X-Request-Id are added on the way out.
+// A complete response. The connection adds Content-Length, Connection and X-Request-Id.
 struct HttpReply {
   int status = 200;
   std::string body{};
@@ -29,8 +29,7 @@ struct HttpReply {
   HttpHeaders headers{};
 };
 
-// Whether a request may be called so, in headers, logs and on screens: 1 to 128 visible ASCII
-// characters.
+// Whether a text may be a request's id in headers, logs and on screens: 1 to 128 visible ASCII characters.
 bool is_plain_id(std::string_view text);
 
 // The values of `name` in "a=1&b=two%20words&a=3", in their order.

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 
-// Ordered objects are read in time that grows with the square of their members.
+// The time to parse an ordered object grows with the square of its number of members.
 constexpr int64_t kMaxSquares = 100'000'000;  // one object of 10,000 members
 
 // A short rendering for a message, cut between characters.
@@ -28,7 +28,7 @@ std::string shown(const Json& value) {
 }  // namespace
 
 std::string JsonShape::error(std::string_view text) {
-  std::vector<int64_t> members{0};  // of each open bracket
+  std::vector<int64_t> members{0};  // number of members in each open bracket
   bool in_text = false;
   for (size_t i = 0; i < text.size() && squares_ <= kMaxSquares; ++i) {
     const char c = text[i];
@@ -79,7 +79,7 @@ std::optional<int64_t> whole_number(const Json& value) {
   if (value.is_number_integer()) {
     return value.get<int64_t>();
   }
-  constexpr double kExact = 9007199254740992.0;  // 2^53: above it doubles skip whole numbers
+  constexpr double kExact = 9007199254740992.0;  // 2^53; larger whole numbers may not be exact
   if (value.is_number_float()) {
     const auto number = value.get<double>();
     if (std::abs(number) <= kExact && std::trunc(number) == number) {

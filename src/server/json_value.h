@@ -14,23 +14,23 @@
 
 namespace warprow {
 
-// Looks at a client's JSON before it is parsed: none may nest deeper than 64 levels (walking through
-// a value takes stack for each), and all texts that one of these sees may not have objects with so
-// many members that reading them takes long. Whether a text is JSON is the parser's matter.
+// Checks a client's JSON before it is parsed. No text may nest deeper than 64 levels, because each level takes stack.
+// The texts given to one JsonShape may together not have objects with so many members that parsing takes long. The
+// parser checks the syntax.
 class JsonShape {
  public:
-  // What is wrong with one more text, to be read behind its name, or "".
+  // Checks one more text. Returns "" or the fault, worded to follow the field's name.
   std::string error(std::string_view text);
 
  private:
-  int64_t squares_ = 0;  // of the objects' numbers of members, summed
+  int64_t squares_ = 0;  // sum of the squares of all objects' member counts
 };
 
-// A body, which may be anything: kInvalidArgument if it is no JSON object or of a wrong shape. Members
-// keep their order, which schemas and templates need.
+// Parses a body. kInvalidArgument if it is not a JSON object or fails JsonShape. Members keep their order, which
+// schemas and templates need.
 Result<nlohmann::ordered_json> parse_json_object(std::string_view text);
 
-// Each reads a field's value into target; the error names the field, the value and what it must be.
+// Each reads a field's value into target. The error names the field, the value and what the value must be.
 Result<void> read_value(const char* field, const nlohmann::ordered_json& value, bool& target);
 Result<void> read_value(const char* field,
                         const nlohmann::ordered_json& value,
@@ -51,7 +51,7 @@ Result<void> read_value(const char* field,
 Result<void> read_value(const char* field,
                         const nlohmann::ordered_json& value,
                         std::optional<std::vector<int64_t>>& target);
-// An object from token ids, which JSON writes as texts, to numbers.
+// An object that maps token ids, which are texts in JSON, to numbers.
 Result<void> read_value(const char* field,
                         const nlohmann::ordered_json& value,
                         std::map<int64_t, double>& target);

@@ -14,7 +14,7 @@ namespace warprow {
 
 using TextOrIds = std::variant<std::string, std::vector<TokenId>>;
 
-// The most prompts of one request, as in vLLM.
+// Limit of prompts in one request, as in vLLM.
 inline constexpr size_t kMaxPrompts = 1024;
 
 // /v1/completions' prompt: text, token ids, or a list of either kind.

@@ -12,13 +12,13 @@
 namespace warprow {
 namespace {
 
-// So many bytes of a beginning for each token that the model takes have more tokens than it takes, as a rule.
+// The first kBytesPerToken * max_model_len bytes of a text usually have more than max_model_len tokens.
 constexpr int64_t kBytesPerToken = 16;
-// A beginning may end within a token of the whole text and so have a few tokens more. Twice as many as fit are too many
+// The beginning may end within a token of the whole text and so have a few more tokens. Twice max_model_len is too many
 // in any case.
 constexpr int64_t kTooManyTimes = 2;
 
-// Up to so many bytes, not within a character.
+// The first `size` bytes, or fewer so that the end is not within a character.
 std::string_view beginning(std::string_view text, size_t size) {
   constexpr unsigned kTail = 0x80;
   constexpr unsigned kTailMask = 0xC0;
@@ -68,7 +68,7 @@ tl::expected<std::vector<TokenId>, ApiError> PromptEncoder::encode(std::string_v
 }
 
 ApiError PromptEncoder::error(std::string_view text, int64_t num_toks, const char* field) const {
-  // Clients know this kind of error by the words "this model's maximum context length is".
+  // Clients recognise this error by the words "this model's maximum context length is".
   return {.status = 400,
           .type = "context_length_exceeded",
           .message =

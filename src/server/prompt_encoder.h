@@ -17,8 +17,8 @@ namespace warprow {
 
 class Tokenizer;
 
-// Texts to tokens, where a text that cannot fit the model costs little: it is refused by its length, or once its
-// beginning has too many tokens.
+// Encodes prompts. A text that is too long for the model costs little: it is refused by its length in bytes, or after
+// its beginning has too many tokens.
 //
 // Thread: any. The tokenizer must outlive it.
 class PromptEncoder {
@@ -26,20 +26,20 @@ class PromptEncoder {
   PromptEncoder(const Tokenizer& tokenizer, int64_t max_model_len)
       : tokenizer_(tokenizer), max_model_len_(max_model_len) {}
 
-  // By the length alone: as many tokens of the longest kind as the model takes are shorter. nullopt: it may fit. A
-  // tokenizer that drops much of a text, such as long runs of spaces, might have made less of it. field: for the
-  // message.
+  // Checks the length alone: an error if the text is longer than max_model_len tokens of the longest kind. nullopt: the
+  // text may fit. The error may be wrong for a tokenizer that drops much of a text, such as long runs of spaces. field:
+  // for the message.
   [[nodiscard]] std::optional<ApiError> length_error(std::string_view text,
                                                      const char* field) const;
-  // All tokens of a text, or why it cannot fit.
+  // All tokens of a text, or the error if the text is too long.
   [[nodiscard]] tl::expected<std::vector<TokenId>, ApiError> encode(std::string_view text,
                                                                     bool add_special,
                                                                     const char* field) const;
 
  private:
-  // Looks through the vocabulary once, for the first text that needs it.
+  // Scans the vocabulary once, on the first use.
   [[nodiscard]] int64_t longest_token_bytes() const;
-  // The error for a text with at least so many tokens.
+  // The error for a text with at least num_toks tokens.
   [[nodiscard]] ApiError error(std::string_view text, int64_t num_toks, const char* field) const;
 
   const Tokenizer& tokenizer_;

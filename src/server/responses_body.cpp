@@ -40,7 +40,7 @@ Result<Json> read_content(const std::string& field, const Json& value) {
   return parts;
 }
 
-// A call that the model made earlier joins the assistant's message before it, if there is one.
+// Adds an earlier tool call to the preceding assistant message, or to a new one.
 void add_call(Json& messages, const Json& item) {
   const bool joins = !messages.empty() && messages.back()["role"] == "assistant";
   if (!joins) {
@@ -66,7 +66,7 @@ Result<void> add_item(const std::string& field,
     return {};
   }
   if (type == "reasoning") {
-    return {};  // templates leave earlier thoughts out
+    return {};  // chat templates drop earlier reasoning
   }
   const bool is_output = type == "function_call_output";
   if (!is_output && !type.is_null() && type != "message") {
@@ -117,7 +117,7 @@ Result<Json> read_messages_of(const Json& root) {
   return messages;
 }
 
-// Tools are flat here and have a member `function` in chats.
+// A tool is flat in /v1/responses and has a member `function` in a chat.
 Result<Json> chat_tools(const Json& value) {
   if (!value.is_array()) {
     return wrong_value("tools", "a list of functions", value);
@@ -139,7 +139,7 @@ Json chat_tool_choice(const Json& value) {
   return name.is_null() ? value : Json{{"type", "function"}, {"function", {{"name", name}}}};
 }
 
-// text.format is response_format with json_schema's members beside the type.
+// text.format has the members of json_schema beside the type; response_format nests them.
 Json response_format(const Json& format) {
   if (member(format, "type") != "json_schema") {
     return format;
@@ -149,8 +149,8 @@ Json response_format(const Json& format) {
   return Json{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
-// One member of an object, or null. The others go into the chat under names that it does not know, and
-// so are named as ignored.
+// Returns one member of an object, or null. The other members go into the chat under unknown names, so that they are
+// reported as ignored.
 Result<Json> read_member(const std::string& name,
                          const char* wanted,
                          const Json& value,
@@ -166,8 +166,8 @@ Result<Json> read_member(const std::string& name,
   return member(value, wanted);
 }
 
-// What an answer should have besides. Clients that keep the turns themselves ask for reasoning in a form
-// that they can send back; ours stands in the answer as text.
+// Reads `include`, the optional parts of a response. Clients that store the conversation ask for encrypted reasoning,
+// which they can send back. The server's responses have the reasoning as text, so the field is ignored.
 Result<void> read_include(const Json& value, Json& chat) {
   if (!value.is_array()) {
     return wrong_value("include", "a list", value);
@@ -176,12 +176,12 @@ Result<void> read_include(const Json& value, Json& chat) {
     if (part != "reasoning.encrypted_content") {
       return fail(ErrorCode::kUnsupported, "include: not supported");
     }
-    chat["include"] = value;  // as ignored
+    chat["include"] = value;  // so that it is reported as ignored
   }
   return {};
 }
 
-// A stream ends with its usage, unasked.
+// A stream always ends with its usage, so include_usage has no effect.
 Result<void> read_stream_options(const Json& value, Json& chat) {
   if (!value.is_object()) {
     return wrong_value("stream_options", "an object", value);
@@ -194,8 +194,8 @@ Result<void> read_stream_options(const Json& value, Json& chat) {
   return {};
 }
 
-// Fields of chats that have no place in a response or are written in another way there, with the value
-// that changes nothing; null never does.
+// Fields of chats that /v1/responses does not have or writes in another way. `harmless` is the value that changes
+// nothing; null changes nothing either.
 struct ChatField {
   const char* name;
   const char* harmless;
@@ -269,7 +269,7 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
       return fail(ErrorCode::kUnsupported, "background: not supported, responses are not stored");
     }
   } else if (name != "metadata") {
-    chat[name] = value;  // as in chats, or not known there either
+    chat[name] = value;  // a chat field, or unknown there too
   }
   return {};
 }

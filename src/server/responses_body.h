@@ -10,15 +10,14 @@
 
 namespace warprow {
 
-// A body of POST /v1/responses: the options of a chat, and what its answer repeats of it.
+// The body of POST /v1/responses: the options of a chat, and the members that the response repeats.
 struct ResponsesBody {
   std::string chat;               // the body of a chat completion
   nlohmann::ordered_json echoed;  // members of the answer: instructions, tools, temperature, ...
 };
 
-// Reads what responses say in another way than chats; sampling fields keep their names. Stateless:
-// `store` is answered with false, and what needs a stored response is refused,
-// as are fields of chats that have no place in a response.
+// Translates a responses body into a chat body; sampling fields keep their names. Stateless: the response has `store`
+// false. Options that need a stored response are refused, and so are fields of chats that /v1/responses does not have.
 Result<ResponsesBody> parse_responses_body(std::string_view body);
 
 }  // namespace warprow

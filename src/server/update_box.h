@@ -11,21 +11,20 @@
 
 namespace warprow {
 
-// Updates on their way from the engine's output thread to the thread that writes answers. What is
-// not taken yet of a choice is joined into one update: a slow reader costs its own answer's memory at
-// most, and gets larger pieces.
+// Passes updates from the engine's output thread to the thread that writes responses. Updates of a choice that are not
+// taken yet are joined into one. So a slow client costs at most the memory of its own answer, and gets larger pieces.
 //
-// Thread: push from any, the rest from one. Outlives the last push (callbacks share it).
+// Thread: push from any, the rest from one. Outlives the last push, because the callbacks share ownership.
 class UpdateBox {
  public:
-  // wake: called on the pushing thread when there is something to take, once until it is taken;
-  // without each_update only when every choice has ended. Must not block or call back.
+  // wake: called on the pushing thread when there is an update to take, once until take(). Without each_update it is
+  // called only when every choice has ended. Must not block or call this box.
   UpdateBox(size_t num_choices, bool each_update, std::function<void()> wake);
 
   void push(size_t choice, const RequestUpdate& update);
-  // What is new, in the order of choices.
+  // The new updates, in the order of choices.
   std::vector<std::pair<size_t, RequestUpdate>> take();
-  // No wake is called or running once this returns.
+  // After this returns, wake neither runs nor is called again.
   void close();
 
  private:
@@ -35,7 +34,7 @@ class UpdateBox {
   };
 
   std::mutex mutex_;
-  std::vector<Slot> slots_;  // under mutex_, as all below
+  std::vector<Slot> slots_;  // mutex_ guards this and all below
   size_t num_running_;
   bool each_update_;
   bool woken_ = false;

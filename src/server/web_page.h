@@ -5,11 +5,11 @@
 
 namespace warprow {
 
-// The answer to GET /: a page to chat with the model, src/server/web/page.html. It loads nothing from
-// elsewhere and its policy forbids it.
+// The response to GET /: a page to chat with the model, src/server/web/page.html. It loads nothing from other hosts,
+// and its content security policy forbids it.
 HttpReply web_page();
 
-// The answer to GET /openapi.json: src/server/web/openapi.json, which is kept by hand.
+// The response to GET /openapi.json: src/server/web/openapi.json, which is maintained by hand.
 HttpReply openapi_description();
 
 }  // namespace warprow

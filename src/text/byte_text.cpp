@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The character that stands for a byte in byte-level vocabularies: itself where it can be printed,
-// else the next one from U+0100 on.
+// The character that stands for a byte in byte-level vocabularies: the byte itself if it is printable, else the next
+// code point from U+0100 on.
 std::string byte_character(int byte, int& next) {
   const bool prints =
       (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);

@@ -8,8 +8,8 @@
 
 namespace warprow {
 
-// A stand-in for models without a tokenizer, as measurements with random weights have: token b is
-// the byte b, all other tokens are no text. No chat template, no token that ends an answer.
+// A replacement for models without a tokenizer, such as benchmarks with random weights: token b is the byte b, all
+// other tokens have no text. It has no chat template and no end token.
 Result<std::unique_ptr<TextModel>> make_byte_text();
 
 }  // namespace warprow

@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-// A template takes milliseconds and little memory, whatever it writes.
+// Generous limits: a template normally takes milliseconds and little memory.
 constexpr wr_template_limits kLimits = {.cpu_ms = 1000, .memory_mb = 256, .output_mb = 64};
 
 void parse_arguments(OrderedJson& message) {
@@ -33,7 +33,7 @@ void parse_arguments(OrderedJson& message) {
   }
 }
 
-// One text out of text parts; untouched if there are parts of other kinds.
+// Joins text parts into one text. Leaves the content unchanged if it has parts of other kinds.
 void join_parts(OrderedJson& message) {
   const auto content = message.find("content");
   if (content == message.end() || !content->is_array()) {
@@ -72,8 +72,8 @@ Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
   return Handle(parsed);
 }
 
-// Whether the template walks through lists of content parts itself: shown one, it prints the text
-// of the part and not the list around it (where a quote would precede the text).
+// Whether the template iterates over lists of content parts itself. For a probe list, such a template prints the text
+// of the part; another template prints the list around it, where a quote precedes the text.
 bool ChatTemplate::takes_parts(const wr_template* chosen) const {
   static constexpr std::string_view kProbe = "warprow-probe";
   OrderedJson context = special_tokens_;

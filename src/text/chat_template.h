@@ -15,7 +15,7 @@ struct wr_template;
 
 namespace warprow {
 
-// Templates print mappings in the order in which they were written, so JSON for them keeps it.
+// Templates print mappings in insertion order, so JSON for templates keeps the order.
 using OrderedJson = nlohmann::ordered_json;
 
 struct ChatRequest {
@@ -28,9 +28,9 @@ struct ChatRequest {
 
 // A model's chat template, rendered as transformers' apply_chat_template does: Jinja2 with
 // trim_blocks, lstrip_blocks and loop controls; raise_exception, strftime_now; tojson as Python's
-// json.dumps; special tokens as variables. It comes with a model from anywhere, so worker processes parse and
+// json.dumps; special tokens as variables. A template may come from an untrusted source, so worker processes parse and
 // render it, within limits on steps, time, memory, stack and output.
-// Owns: the helper processes, which have the parsed templates.
+// Owns: the worker processes, which hold the parsed templates.
 // Thread: const methods from any thread at once.
 class ChatTemplate {
  public:
@@ -41,19 +41,18 @@ class ChatTemplate {
     std::vector<std::pair<std::string, std::string>> special_tokens;
   };
 
-  // kUnsupported, with the line, if it is no template that we can read, or with the limit that reading it
-  // breaks; kBusy if no process can be had.
+  // kUnsupported with the line if the template cannot be parsed, or with the limit that parsing exceeds. kBusy if no
+  // worker process is available.
   static Result<ChatTemplate> parse(const Source& source);
-  // The same for a model that loads: a template that is refused is logged, as the model goes on without it.
-  // StartupError if no process can be had.
+  // The same at model load. A refused template is logged, because the model runs without it. StartupError if no worker
+  // process is available.
   static Result<ChatTemplate> parse_of_model(const Source& source);
 
-  // The prompt, special tokens spelled out (encode it with add_special = false). kInvalidArgument
-  // with the template's own words if it refuses the messages, with the line if it fails, or with the limit
-  // that it breaks; kBusy if no worker process is free. Before
-  // rendering: a tool call's `arguments` given as JSON text becomes the value, and a content given
-  // as a list of text parts becomes one text (joined by line ends) if the template does not walk
-  // through lists of parts itself.
+  // The prompt; special tokens appear as text (encode the prompt with add_special = false). kInvalidArgument with the
+  // template's own message if it refuses the messages, with the line if it fails, or with the limit that it exceeds.
+  // kBusy if no worker process is free. Before rendering, a tool call's `arguments` given as JSON text become the
+  // parsed value. A content given as a list of text parts becomes one text (joined by line ends) if the template does
+  // not iterate over lists of parts itself.
   [[nodiscard]] Result<std::string> render(const ChatRequest& request) const;
 
   ChatTemplate(ChatTemplate&&) noexcept;

@@ -8,9 +8,9 @@
 
 namespace warprow {
 
-// Text of one request while its tokens arrive. Each piece is whole UTF-8 characters; bytes of an
-// unfinished one are held (at most 3) until the next token shows what they are. The pieces in a row
-// equal Tokenizer::decode of all tokens.
+// Decodes the tokens of one request as they arrive. Each piece has complete UTF-8 characters. The bytes of an
+// incomplete character (at most 3) are held until the next token. The concatenated pieces equal Tokenizer::decode of
+// all tokens.
 // Owns: up to 3 held bytes.
 // Thread: one at a time.
 class Detokenizer {
@@ -22,10 +22,9 @@ class Detokenizer {
   // The tokenizer must outlive this.
   Detokenizer(const Tokenizer& tokenizer, Options options);
 
-  // The text that the token completes, perhaps none. Constant time in the number of tokens so far.
+  // The text that the token completes; may be empty. The time does not depend on the number of tokens so far.
   std::string push(TokenId id);
-  // The end: what is held is no character any more and becomes U+FFFD. push may follow, as a new
-  // text would.
+  // Ends the text: held bytes are not a character and become U+FFFD. A later push begins a new text.
   std::string flush();
 
  private:

@@ -16,7 +16,7 @@ Result<std::vector<T>> array_or_empty(const GgufFile& file, std::string_view key
   return file.get_or<std::vector<T>>(key, {});
 }
 
-// A token id under `key`; files hold -1 or the unsigned equivalent for "none".
+// The token id under `key`. Files write "none" as -1 or its unsigned equivalent.
 Result<std::optional<TokenId>> token_id(const GgufFile& file,
                                         std::string_view key,
                                         size_t vocab_size) {
@@ -61,8 +61,7 @@ Result<void> read_ids(const GgufFile& file, GgufVocab& vocab) {
       vocab.end_of_turn.push_back(*id);
     }
   }
-  // Files of SentencePiece models may leave out what was fixed for all of them when the format was
-  // made.
+  // Files of SentencePiece models may omit the ids for which the format defines a default.
   if (vocab.model == "llama" && vocab.tokens.size() > 2) {
     const auto set_default = [&](const char* key, std::optional<TokenId>& id, TokenId value) {
       if (!file.has(key)) {

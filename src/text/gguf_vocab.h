@@ -13,10 +13,10 @@ namespace warprow {
 
 class GgufFile;
 
-// The tokenizer in a GGUF file's metadata (keys tokenizer.ggml.*), as it stands there.
+// The tokenizer in a GGUF file's metadata (keys tokenizer.ggml.*), unchanged.
 // Owns: the arrays; the strings point into the file.
 struct GgufVocab {
-  std::string_view model;                // gpt2 | llama | others, which are refused later
+  std::string_view model;                // gpt2 | llama | others, which Tokenizer refuses
   std::string_view pre;                  // pre-tokenizer; empty in old files
   std::vector<std::string_view> tokens;  // by id
   std::vector<std::string_view> merges;  // "left right", best first
@@ -28,8 +28,7 @@ struct GgufVocab {
   std::optional<bool> add_bos, add_eos, add_space_prefix;
 };
 
-// kUnsupported without a tokenizer in the file, kCorrupt if a key contradicts another or has the
-// wrong type.
+// kUnsupported if the file has no tokenizer, kCorrupt if a key contradicts another or has the wrong type.
 Result<GgufVocab> read_gguf_vocab(const GgufFile& file);
 
 }  // namespace warprow

@@ -48,7 +48,7 @@ std::string_view field_of(GrammarKind kind) {
   return "";
 }
 
-// The grammars used last, newest first.
+// The most recently used grammars, newest first.
 class GrammarCache {
  public:
   GrammarCache(std::size_t max_grammars, std::size_t max_bytes)

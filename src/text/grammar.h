@@ -25,9 +25,9 @@ namespace warprow {
 class Tokenizer;
 
 enum class GrammarKind : int8_t {
-  kJsonSchema,  // a JSON schema; what cannot be enforced is refused
+  kJsonSchema,  // a JSON schema; a schema that cannot be enforced is refused
   kJsonObject,  // any JSON object; the text is ignored
-  kRegex,       // Rust's syntax, matched whole
+  kRegex,       // Rust's syntax; matches the whole text
   kLark,        // llguidance's variant of Lark, or EBNF if a line begins with `name ::=`
   kChoice,      // a JSON list of strings, see choice_text
 };
@@ -45,8 +45,8 @@ class Grammar {
   Grammar& operator=(Grammar&&) noexcept = default;
   ~Grammar() = default;
 
-  // The same language behind a thinking section, in which any token may come. The tags must outlive all matchers,
-  // unless there is no section.
+  // The same grammar after a reasoning section, in which all tokens are allowed. The tags must outlive all matchers,
+  // unless there is no reasoning section.
   [[nodiscard]] Grammar behind(const ThinkingTags& tags, Thinking thinking) const;
 
  private:
@@ -61,8 +61,8 @@ class Grammar {
   ThinkingWatch thinking_;  // at the beginning
 };
 
-// One request's place in a grammar, or in the thinking section before it.
-// Owns: its own copy of the parser's state, so that nothing one request does can reach another.
+// One request's position in a grammar, or in the reasoning section before it.
+// Owns: its own copy of the parser's state, so that one request cannot affect another.
 // Thread: one at a time, any.
 class GrammarMatcher {
  public:
@@ -71,26 +71,25 @@ class GrammarMatcher {
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept = default;
   ~GrammarMatcher() = default;
 
-  // Another at the same place, to try tokens on; what is done to one the other does not see. Both
-  // share caches, so they belong to one thread at a time.
+  // A copy at the same position, to try tokens on. Changes to one do not affect the other. Both share caches, so one
+  // thread at a time may use them.
   [[nodiscard]] GrammarMatcher fork() const;
 
-  // Which tokens may come next: bit id % 32 of words[id / 32]. All words are written; those past the
-  // vocabulary become 0. An end token is set exactly if the text may end here; nothing is set if no
-  // token of the vocabulary spells what may come next. Fails when the step exceeds the library's
-  // limits, or max_step_ms. In these two cases the matcher is of no more use. In a thinking section all
-  // is set but for what is_free() tells of.
+  // The tokens that may come next: bit id % 32 of words[id / 32]. All words are written; words past the vocabulary
+  // become 0. An end token is set exactly if the text may end here. Nothing is set if no token of the vocabulary fits.
+  // Fails if the step exceeds the library's limits or max_step_ms. If nothing is set or the call fails, do not use the
+  // matcher again. In a reasoning section all tokens are set, except those that is_free() describes.
   Result<void> fill_mask(std::span<uint32_t> words);
 
-  // Whether a mask would forbid nothing: in a thinking section, unless the next token may go past its end tag.
-  // Such tokens are forbidden, so that the grammar begins with a token.
+  // Whether a mask would allow all tokens. True in a reasoning section, unless the next token may go past the end tag.
+  // Tokens that go past the end tag are forbidden, so that the grammar begins at a token boundary.
   [[nodiscard]] bool is_free() const;
 
-  // Takes a token. Refuses one that the grammar does not allow, and stays as it was. After the end,
-  // end tokens alone are taken. Of no more use after max_step_ms.
+  // Advances by one token. Fails without a change if the grammar does not allow the token. After the end only end
+  // tokens are allowed. If the call exceeds max_step_ms, do not use the matcher again.
   Result<void> accept(TokenId token);
 
-  // Whether nothing but an end token may follow (also after a failure).
+  // Whether only an end token may follow (true after a failure too).
   [[nodiscard]] bool is_stopped() const;
 
  private:
@@ -100,31 +99,31 @@ class GrammarMatcher {
   GrammarMatcher(wr_matcher* impl, const ThinkingWatch& thinking)
       : impl_(impl), thinking_(thinking) {}
 
-  std::unique_ptr<wr_matcher, Free> impl_;  // does not see the thinking section
+  std::unique_ptr<wr_matcher, Free> impl_;  // does not get the reasoning section's tokens
   ThinkingWatch thinking_;
 };
 
 struct GrammarOptions {
   std::size_t max_json_bytes = 1 << 20;   // of a JSON schema
-  std::size_t max_text_bytes = 64 << 10;  // of any other grammar: they take more memory by far
-  // To compile one: processor time and memory of a worker process.
+  std::size_t max_text_bytes = 64 << 10;  // of any other grammar; these need far more memory
+  // To compile a grammar: CPU time and memory of a worker process.
   uint32_t max_compile_ms = 1000;
   uint32_t max_compile_mb = 256;
-  uint32_t max_kept_mb = 32;   // of a compiled one; each request that uses it has a copy
-  uint32_t max_step_ms = 500;  // of processor time, to take a token or fill a mask
-  // The cache's limits: grammars, and the bytes of their texts together.
+  uint32_t max_kept_mb = 32;   // of a compiled grammar; each request that uses it has a copy
+  uint32_t max_step_ms = 500;  // CPU time to take a token or fill a mask
+  // The cache's limits: the number of grammars, and the total bytes of their texts.
   std::size_t cached_grammars = 64;
   std::size_t cached_bytes = 1 << 20;
 };
 
-// Compiles grammars for one vocabulary: each in a worker process under limits first, then here. What breaks
-// a limit there ends its worker alone.
-// Owns: the trie of the vocabulary's bytes; the most recently used grammars; the helper process.
-// Thread: compile from any threads at once. It may take max_compile_ms twice, so not on the engine's.
+// Compiles grammars for one vocabulary: first in a worker process under limits, then in this process. A grammar that
+// exceeds a limit ends only its worker process.
+// Owns: the trie of the vocabulary's bytes; the most recently used grammars; the worker process.
+// Thread: compile from any threads at once. It may take twice max_compile_ms, so do not call it on the engine's thread.
 class GrammarCompiler {
  public:
-  // eos: the tokens that may end a text; never taken as text. Special tokens are matched by name
-  // only, where a Lark grammar asks for <name>. The tokenizer need not outlive the compiler.
+  // eos: the tokens that may end a text; they never match as text. Special tokens match only by name, where a Lark
+  // grammar has <name>. The tokenizer need not outlive the compiler.
   static Result<GrammarCompiler> make(const Tokenizer& tokenizer,
                                       std::span<const TokenId> eos,
                                       const GrammarOptions& options = {});
@@ -133,11 +132,11 @@ class GrammarCompiler {
   GrammarCompiler& operator=(GrammarCompiler&&) noexcept;
   ~GrammarCompiler();
 
-  // kInvalidArgument with the library's message, which begins "at line(column):" where a position
-  // is known, or with the limit that the grammar breaks; kBusy where no worker process is free.
+  // kInvalidArgument with the library's message, which begins "at line(column):" if the position is known, or with the
+  // limit that the grammar exceeds. kBusy if no worker process is free.
   Result<Grammar> compile(GrammarKind kind, std::string_view text);
 
-  // How many calls of compile were answered from the cache.
+  // The number of compile calls that the cache answered.
   [[nodiscard]] int64_t cache_hits() const;
 
  private:

@@ -8,8 +8,8 @@
 namespace warprow {
 namespace {
 
-// Before main, so that a worker has no flags, no logs, no threads and no device, in every binary that links this.
-// The C library passes the program's arguments to such functions.
+// Runs before main in every binary that links this file, so that a worker process has no flags, logs, threads or
+// device. The C library passes the program's arguments to constructor functions.
 [[gnu::constructor]] void become_helper(int num_arguments, char** arguments) {
   if (num_arguments == 2 && std::string_view(arguments[1]) == WR_HELPER_ARGUMENT) {
     wr_helper_main();

@@ -3,9 +3,10 @@
 
 namespace warprow {
 
-// Templates and grammars are run by worker processes of this binary, whichever it is (rust/textkit, worker_main.rs).
-// Started as one, it never comes to main: a function that runs before it looks at the first argument. Whoever
-// needs workers calls this, so that the linker keeps that function; it does nothing else.
+// Worker processes run templates and grammars. They execute the same binary as the caller (rust/textkit,
+// worker_main.rs). A worker process never reaches main: a constructor function that runs before main checks the first
+// argument. Code that needs workers calls this function, so that the linker keeps the constructor. It does nothing
+// else.
 void link_helper_entry();
 
 }  // namespace warprow

@@ -24,7 +24,7 @@ Result<std::string> read_text(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
 }
 
-// The object in the file, an empty one if there is no such file.
+// The object in the file; an empty object if the file does not exist.
 Result<Json> read_optional(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     return Json::object();
@@ -36,7 +36,7 @@ Result<Json> read_optional(const std::string& path) {
   return json;
 }
 
-// A special token is written as a text or as an object with its content.
+// A special token is a text, or an object with its content.
 std::string token_content(const Json& config, const char* key) {
   const auto it = config.find(key);
   if (it == config.end()) {

@@ -9,8 +9,7 @@
 
 namespace warprow {
 
-// The text side of a Hugging Face model directory (see load_text_model). Only tokenizer.json must
-// be there.
+// Loads the TextModel of a Hugging Face model directory (see load_text_model). Only tokenizer.json is required.
 Result<std::unique_ptr<TextModel>> load_hf_text(const std::string& dir);
 
 }  // namespace warprow

@@ -22,7 +22,7 @@ tl::unexpected<Error> unsupported(std::string_view field) {
   return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported yet", field));
 }
 
-// Depth is limited since values are printed and freed by recursion.
+// The depth is limited because values are printed and freed recursively.
 Result<Json> parse_ordered(std::string_view text) {
   bool too_deep = false;
   const auto watch = [&too_deep](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) {
@@ -39,7 +39,7 @@ Result<Json> parse_ordered(std::string_view text) {
   return root;
 }
 
-// A member that is there and not null.
+// The member, or nullptr if it is absent or null.
 const Json* find(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
@@ -110,7 +110,7 @@ constexpr Member kMembers[] = {
     {"choice", &read_choice},
 };
 
-// Known to vLLM; false is their default.
+// vLLM's options that we do not support. Their default is false.
 constexpr const char* kRefused[] = {"structural_tag",
                                     "whitespace_pattern",
                                     "disable_any_whitespace",

@@ -13,8 +13,7 @@
 namespace warprow {
 namespace {
 
-// What ends the assistant's turn in the common chat formats. Converted files often name only one
-// end token.
+// The tokens that end the assistant's turn in the common chat formats. Converted files often name only one end token.
 constexpr std::string_view kEndOfTurn[] = {"<|im_end|>",
                                            "<|eot_id|>",
                                            "<|eom_id|>",
@@ -71,7 +70,7 @@ Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file) {
   }
   for (const std::string_view name : kEndOfTurn) {
     if (name == "<|end|>" && tokenizer->find("<|return|>")) {
-      continue;  // the harmony format: it closes one message of a turn that goes on
+      continue;  // harmony format: <|end|> ends one message, and the turn continues
     }
     if (const auto id = tokenizer->find(name); id && tokenizer->is_special(*id)) {
       add_eos(eos, *id);

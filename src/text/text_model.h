@@ -15,7 +15,7 @@ namespace warprow {
 struct ModelFiles;
 class GgufFile;
 
-// What the model's authors set in generation_config.json; a request's own values win.
+// The sampling defaults in generation_config.json. A request's own values take precedence.
 struct SamplingDefaults {
   std::optional<float> temperature;
   std::optional<float> top_p;
@@ -25,15 +25,15 @@ struct SamplingDefaults {
   std::optional<int32_t> max_new_tokens;
 };
 
-// Everything about a model that concerns text.
+// A model's tokenizer, chat template, special tokens and sampling defaults.
 // Owns: tokenizer and templates.
 // Thread: read-only once loaded; any thread.
 // Invariant: every id lies within the tokenizer's vocabulary.
 struct TextModel {
   Tokenizer tokenizer;
-  Result<ChatTemplate> chat_template;  // or why there is none
+  Result<ChatTemplate> chat_template;  // or the error if there is none
   std::optional<TokenId> bos;
-  // Any of them ends a generation: the declared ones and the end of a turn. Sorted.
+  // Each of them ends a generation: the declared end tokens and the end-of-turn tokens. Sorted.
   std::vector<TokenId> eos;
   SamplingDefaults sampling;
 };
@@ -44,7 +44,7 @@ struct TextModel {
 // kUnsupported, in one line, if there is no usable tokenizer.
 Result<std::unique_ptr<TextModel>> load_text_model(const ModelFiles& model);
 
-// The same from a GGUF file that is open already.
+// The same for an open GGUF file.
 Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file);
 
 }  // namespace warprow

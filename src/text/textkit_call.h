@@ -8,7 +8,7 @@
 
 namespace warprow {
 
-// What a call of the text library's C ABI returned, freed at the end of the scope.
+// The result of a call to the text library's C ABI, freed at the end of the scope.
 class TextkitOwned {
  public:
   TextkitOwned() = default;

@@ -6,8 +6,8 @@
 namespace warprow {
 namespace {
 
-// Where the end tag has come to with one more byte. It repeats its first byte nowhere, so a byte that does not
-// go on with it can only begin it anew.
+// The matched length of the end tag after one more byte. The tag's first byte occurs only once in it, so a byte that
+// does not continue the tag can only begin it again.
 std::size_t advance(std::size_t matched, char byte) {
   if (byte == kEndThinkTag[matched]) {
     return matched + 1;
@@ -17,7 +17,7 @@ std::size_t advance(std::size_t matched, char byte) {
 
 struct Read {
   std::size_t matched = 0;
-  std::string_view rest{};  // behind the whole tag
+  std::string_view rest{};  // the bytes after the complete tag
 };
 
 Read read(std::size_t matched, std::string_view bytes) {

@@ -15,19 +15,19 @@ namespace warprow {
 
 class Tokenizer;
 
-// The tags around a model's thinking, which stands before its answer.
+// The tags of the reasoning section, which precedes a model's answer.
 inline constexpr std::string_view kThinkTag = "<think>";
 inline constexpr std::string_view kEndThinkTag = "</think>";
 
-// Whether a text begins with a thinking section.
+// Whether a text begins with a reasoning section.
 enum class Thinking : int8_t {
   kNone,   // no
   kOpen,   // yes: the prompt has opened it
   kMaybe,  // if its first token is <think>
 };
 
-// What a vocabulary says of the tags. <think> opens a section where it is one token. </think> is found in the
-// text, so it may be several tokens.
+// The tags in a vocabulary. <think> opens a section only as one token. </think> is found in the text, so it may be
+// several tokens.
 // Thread: immutable; any threads at once.
 class ThinkingTags {
  public:
@@ -41,24 +41,25 @@ class ThinkingTags {
 
   const Tokenizer& tokenizer_;
   std::optional<TokenId> start_;
-  // Tokens that complete </think> behind so many bytes of it, and then add something else than spaces.
+  // By the number of bytes of </think> already matched: the tokens that complete it and then add more than white space.
   std::array<std::vector<TokenId>, kEndThinkTag.size()> overruns_;
 };
 
-// Follows one text, token by token, to the end of its thinking section.
+// Follows one text, token by token, to the end of its reasoning section.
 class ThinkingWatch {
  public:
-  ThinkingWatch() = default;  // of a text without one
-  // tags: outlive this.
+  ThinkingWatch() = default;  // for a text without a reasoning section
+  // tags: must outlive this.
   ThinkingWatch(const ThinkingTags& tags, Thinking thinking);
 
-  // Takes the next token, if it belongs to the section or to its tags. False: it is behind them.
+  // Takes the next token if it belongs to the section or its tags. False: the token comes after them.
   bool take(TokenId token);
 
   [[nodiscard]] bool is_inside() const { return at_ == At::kInside; }
-  // Tokens that may not come next inside, so that the section ends with a token: overruns of its end tag.
+  // Inside the section: the tokens that must not come next because they go past the end tag. So the section ends at a
+  // token boundary.
   [[nodiscard]] std::span<const TokenId> forbidden() const;
-  // The token that may open the section now, beside those that go on without one.
+  // The token that may open the section now. Other tokens begin a text without a section.
   [[nodiscard]] std::optional<TokenId> opening() const;
 
  private:

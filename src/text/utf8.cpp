@@ -11,10 +11,10 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 struct Prefix {
   size_t len = 1;      // bytes of the longest prefix of a character, at least 1
   bool whole = false;  // the prefix is a character
-  bool open = false;   // the text ended inside of the character
+  bool open = false;   // the text ends inside the character
 };
 
-// The character, or what there is of one, at the start of non-empty `s`.
+// The complete or partial character at the start of non-empty `s`.
 Prefix scan(std::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
   const uint8_t lead = byte(0);

@@ -10,7 +10,7 @@ namespace warprow {
 // UTF-8 as Unicode's table 3-7 defines it: no overlong forms, no surrogates, nothing above
 // U+10FFFF.
 
-// How many bytes at the end of `bytes` (0 to 3) begin a character that more bytes could complete.
+// The number of bytes (0 to 3) at the end of `bytes` that begin a character which more bytes could complete.
 size_t utf8_incomplete_tail(std::string_view bytes);
 
 // Appends `bytes` with each ill-formed part replaced by U+FFFD: one for every maximal prefix of a

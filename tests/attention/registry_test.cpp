@@ -153,7 +153,7 @@ TEST(Backends, AutoTakesThePreferredOneThatMeetsAllNeeds) {
   EXPECT_EQ(auto_name(gpu_of(90), need), "native");
 }
 
-// Where the preferred one's limit lies below the largest step, the next one serves.
+// If the largest step exceeds the preferred backend's limit, auto takes the next backend.
 TEST(Backends, AutoGoesOnWhereALimitIsReached) {
   AttentionNeed need = need_of(16, 2, 128);
   need.max_num_rows = 3072;

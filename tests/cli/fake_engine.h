@@ -14,13 +14,13 @@
 
 namespace warprow {
 
-// An engine without a model. A text's tokens are its bytes, the answer to a prompt is "<prompt>", or
-// "<prompt:seed>" to one with a seed, in pieces of one byte, cut at max_tokens. Every second request is held back until the next one was
-// answered, so answers come out of order; what is held when nobody asks any more comes with
-// release(). Prompts that contain a word of trouble do what it says: "hang" starts and never ends,
-// "ctrl-c" sends SIGINT and hangs, "fail" ends with an error.
+// An engine without a model. A text's tokens are its bytes. The answer to a prompt is "<prompt>", or "<prompt:seed>"
+// for a request with a seed, in pieces of one byte, cut at max_tokens. With out_of_order every second request is held
+// until the next one is answered, so answers arrive out of order; release() answers a request that is still held. Some
+// words in a prompt cause trouble: with "hang" the request starts and never ends, with "ctrl-c" it sends SIGINT and
+// hangs, with "fail" it ends with an error.
 //
-// Thread: one; updates come from within submit, abort and release.
+// Thread: one; submit, abort and release deliver the updates.
 class FakeEngine final : public Engine {
  public:
   explicit FakeEngine(bool out_of_order = false) : out_of_order_(out_of_order) {

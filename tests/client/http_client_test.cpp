@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client against a server that says on each connection what the test wants, byte for byte.
+// The client against a server that sends on each connection exactly the bytes that the test sets.
 #include "client/http_client.h"
 
 #include <arpa/inet.h>

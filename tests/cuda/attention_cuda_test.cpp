@@ -270,7 +270,7 @@ TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfManyRows) {
   }
 }
 
-// A part of a row's keys may hold none that the first of its queries sees.
+// A part of a row's keys may have no key that is visible to the row's first query.
 TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfLongRows) {
   Case c = with_decodes({{5, 5000}, {1, 4097}, {3, 4098}, {5, 33}});
   c.q_heads = 16;
@@ -373,7 +373,7 @@ TEST_F(AttentionCudaTest, EqualBatchesGiveEqualBits) {
   }
 }
 
-// Every row alone, whole or its last part only, must repeat the bits that it had in company.
+// Every row run by itself, whole or only its last part, must give the same bits as in the batch.
 TEST_F(AttentionCudaTest, BatchInvariantResultsDoNotDependOnCompany) {
   Case c;
   c.q_heads = 32;

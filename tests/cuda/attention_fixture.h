@@ -223,7 +223,7 @@ class AttentionCudaTest : public CudaTest {
     return result;
   }
 
-  // Rows of padding must be left alone, all others be near.
+  // Padding rows must be unchanged; all other rows must be near the expected values.
   void expect_near(const Result& got, const Result& want) {
     const int64_t cols = int64_t{case_.q_heads} * case_.dim;
     for (size_t r = 0; r < case_.rows.size(); ++r) {

@@ -22,7 +22,7 @@ std::unique_ptr<CpuDevice> device_of(CpuStreamMode mode, uint64_t seed = 1, int3
   return make_cpu_device(options);
 }
 
-// A plan counts what was asked for; a machine counts what lives.
+// The plan counts all requested pinned memory; the machine counts the buffers that still exist.
 TEST(PinnedMemory, IsCounted) {
   const auto device = device_of(CpuStreamMode::kInline);
   const PinnedBuffer kept = device->make_pinned(100);

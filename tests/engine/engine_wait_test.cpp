@@ -60,7 +60,7 @@ TEST(EngineWait, OutputsAreTakenAsTheyAreNotified) {
       });
 }
 
-// Nobody asks anything of this engine, but ranks of others wait for it in collectives.
+// This engine has no requests, but ranks of other engines wait for it in collectives.
 TEST(EngineWait, AnIdleEngineRunsEmptyStepsAsLongAsTheyAreWanted) {
   std::atomic<int> wanted = 5;
   Client client;

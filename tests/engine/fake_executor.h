@@ -39,8 +39,7 @@ struct FakeModel {
   std::atomic<int>* empty_steps_wanted = nullptr;  // counted down by steps without tokens
 };
 
-// What the toy model answers to a context: a hash of all its tokens, and of the seed where the row
-// samples.
+// The toy model's next token for a context: a hash of all its tokens, and of the seed if the row samples.
 TokenId toy_next_token(const std::vector<TokenId>& context,
                        const SamplingParams& params,
                        int32_t vocab_size);
@@ -50,9 +49,8 @@ TokenId toy_masked_token(TokenId token, std::span<const uint32_t> mask, int32_t 
 float toy_logprob(TokenId token);
 int32_t toy_rank(TokenId token);
 
-// An executor whose model is a hash function, strict about everything the contract says: order of
-// the two phases, row lifetimes, positions, and a KV cache (one token id per slot) in which each
-// row must find its own tokens again.
+// An executor whose model is a hash function. It checks the whole contract: the order of the two phases, row lifetimes,
+// positions, and a KV cache (one token id per slot) in which each row must find its own tokens.
 //
 // Thread: the engine's; one of its own with FakeModel::notifies_outputs.
 class FakeExecutor : public Executor {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structured requests through the engine: tokens against a straight loop of model and matcher,
-// whatever the timing, and nobody waits for another's mask.
+// Structured requests through the engine: the tokens must equal those of a simple loop of model and matcher, with any
+// timing, and no row waits for another row's mask.
 #include "base/check.h"
 #include "engine/grammar_progress.h"
 #include "engine/grammar_source.h"
@@ -175,8 +175,8 @@ TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
   }
 }
 
-// In a thinking section tokens are the model's own, whatever the grammar says; behind it they are the grammar's
-// from its beginning.
+// In a reasoning section the grammar does not constrain the tokens. After the section it constrains them from its
+// beginning.
 TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
   constexpr const char* kRegex = "q[a-f]{1,9}";
   const std::unique_ptr<TextModel> text = make_toy_text();
@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .num_drafts = 4}),
     [](const auto& axis) { return std::string(axis.param.name); });
 
-// Masks that never come cost their own rows all turns, and nobody else a thing.
+// If a mask never arrives, only its own row misses its steps; other rows are not delayed.
 TEST(GrammarEngine, RowsWithoutAGrammarAreNotDelayed) {
   constexpr size_t kStructured = 3;
   EngineConfig config;

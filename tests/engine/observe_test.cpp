@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be seen of an engine from outside, above all of one that is stuck.
+// The observable state of an engine, above all of a stuck engine.
 #include "engine/observe.h"
 
 #include "engine/engine.h"

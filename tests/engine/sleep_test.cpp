@@ -100,7 +100,7 @@ TEST(Sleep, ShutdownOfASleepingEngineEndsWhoWaits) {
   EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kAbort);
 }
 
-// After an engine has failed nobody waits for ever.
+// After an engine has failed, no call waits for ever.
 TEST(Sleep, AFailedEngineSaysSo) {
   Client client;
   FakeModel model;

@@ -30,7 +30,7 @@ TokenId toy_token(std::string_view bytes);
 // A text model over them, byte-level, without merges and without a chat template.
 std::unique_ptr<TextModel> make_toy_text();
 
-// All that a client was told about one request.
+// All updates that a client has received for one request.
 struct Told {
   std::string text;
   std::vector<TokenId> token_ids;
@@ -41,7 +41,7 @@ struct Told {
   bool updated_after_final = false;
 };
 
-// A client that writes down what it is told. Must outlive the engine it submits to.
+// A client that records its updates. Must outlive the engine to which it submits.
 //
 // Thread: any.
 class Client {
@@ -52,7 +52,7 @@ class Client {
   // Waits for the final update of the n-th request.
   const Told& wait(size_t n);
   void wait_all();
-  // Waits until the n-th request has been told at least so many tokens, or its end.
+  // Waits until the n-th request has received at least num_tokens tokens, or has ended.
   void wait_for_tokens(size_t n, size_t num_tokens);
   [[nodiscard]] size_t size();
 
@@ -62,7 +62,7 @@ class Client {
   std::vector<std::unique_ptr<Told>> told_;
 };
 
-// What the toy model gives for a valid request, worked out in one straight loop.
+// The toy model's answer to a valid request, computed in a simple loop.
 struct ToyAnswer {
   std::vector<TokenId> token_ids;
   FinishReason reason = FinishReason::kNone;
@@ -81,8 +81,8 @@ std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config,
                                         const FakeModel& model,
                                         bool serialised = false);
 
-// Submits the requests without waiting, then checks what the client was told of each against the
-// fields of the valid request. `client` is new.
+// Submits the requests without waiting, then checks the updates of each against the fields of the valid request.
+// `client` must be new.
 void check_answers(Client& client,
                    Engine& engine,
                    size_t num_requests,

@@ -33,7 +33,7 @@ TEST(UniprocExecutor, AnOperationHasRunWhenCallReturns) {
   EXPECT_THROW(executor->collective_rpc("nonesuch", "", RankSet::all()), CheckFailure);
 }
 
-// Its worker is the caller's thread: nobody could announce an output, and nobody else waits.
+// The worker runs on the caller's thread, so no other thread could announce an output or wait for one.
 TEST(UniprocExecutor, OutputsAreWaitedForInTakeOutput) {
   const std::unique_ptr<Executor> executor = make_executor(tiny_config());
   WakeUp wake_up;

@@ -127,7 +127,7 @@ Measured run_with(int32_t delay_us) {
           static_cast<double>(engine->stats().withheld_rows) / steps};
 }
 
-// tests/engine/grammar_engine_test.cpp asks the same of a toy device, without a clock.
+// tests/engine/grammar_engine_test.cpp tests the same on a toy device, without measuring time.
 TEST(GrammarOverlap, ASlowFillHidesBehindTheForward) {
   if (std::getenv("WARPROW_TIMING_TESTS") == nullptr) {
     GTEST_SKIP() << "it measures time and needs a quiet machine: set WARPROW_TIMING_TESTS=1";

@@ -103,7 +103,7 @@ const Grammar& grammar_of(const Workload& load) {
   return grammars.emplace(load.model, test::matrix_grammar(*text)).first->second;
 }
 
-// What a request gets; logprobs only where it asks for them.
+// The result of a request; logprobs only if requested.
 struct Answer {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
@@ -428,7 +428,7 @@ void expect_same_with_drafts(const Workload& load, const Answers& expected) {
   }
 }
 
-// The rules on tokens must change what their requests get, or no axis says anything about them.
+// The token rules must change the results of their requests; otherwise no axis would test them.
 void expect_token_rules_matter(const Workload& load, const Answers& expected) {
   ModelRig rig(base_options(load));
   for (Request request : make_requests(load)) {

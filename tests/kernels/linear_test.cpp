@@ -217,7 +217,7 @@ TEST_P(LinearTest, ExtremesStayExact) {
   }
 }
 
-// A broken row is visibly broken, and alone.
+// Infinities and NaN in a row must show in that row's result, and must not affect other rows.
 TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
   const int32_t k = std::max(64, kind().unit());
   const TestWeight t = make_weight(rng_, kind().shape(20, k));

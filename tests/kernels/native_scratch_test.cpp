@@ -8,10 +8,9 @@
 namespace warprow::cuda {
 namespace {
 
-// The schedule that attention computes ahead of a step lies in memory whose size follows from the
-// number of batch rows alone: known when memory is planned, the same for whatever lengths a graph
-// replays. (FlashAttention's has 1 + 4 x round_up(rows, 4) ints.) 8 KV heads, 4 query heads each,
-// heads of 128.
+// The memory of the schedule that attention computes before a step depends only on the number of batch rows. So its
+// size is known when memory is planned, and is the same for all lengths that a graph replays. (FlashAttention's has
+// 1 + 4 x round_up(rows, 4) ints.) 8 KV heads, 4 query heads each, heads of 128.
 TEST(NativeScratch, TheScheduleOfOneFiveAnd256Rows) {
   struct Case {
     int32_t rows;

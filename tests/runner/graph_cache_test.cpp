@@ -288,7 +288,7 @@ TEST_F(GraphCacheTest, KeysInTurnDoNotEvictEachOther) {
   EXPECT_EQ(graphs.stats().full, 3 * (kRounds - 1));
 }
 
-// What was busy for long and is no more makes room for what is busy now.
+// A graph that was used often in the past is evicted for a graph that is used now.
 TEST_F(GraphCacheTest, UsesAge) {
   GraphCache graphs(device_, reserve(kGraph, kGraph));
   use(graphs, forward(1), 20 * GraphCache::kAgeing);

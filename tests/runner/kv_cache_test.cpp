@@ -132,8 +132,7 @@ TEST(KvCacheLayout, ByBlockAllLayersOfABlockLieTogether) {
   EXPECT_EQ(halves.layer(2).block_stride, 64);
 }
 
-// Whoever holds a block never writes into another one, in any layout; and the wide group's blocks
-// fill the pool to the byte.
+// In every layout the owner of a block writes to no other block, and the wide group's blocks fill the pool exactly.
 TEST(KvCacheLayout, BlocksNeverOverlap) {
   for (const KvLayout& layout : all_layouts()) {
     SCOPED_TRACE(name_of(layout));

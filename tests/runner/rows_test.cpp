@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-// What the host says a row with these parameters asks of the sampler.
+// The sampler rules that the host derives from a row's parameters.
 uint32_t rules_of(const SamplingParams& params) {
   const auto device = cpu::make_cpu_device({});
   Arena arena = device->make_arena(ArenaPurpose::kState, size_t{4} << 20);

@@ -69,7 +69,7 @@ TEST(KvCacheManager, AWindowLetsGo) {
   EXPECT_THAT(kv.tables[0].blocks, ElementsAre(kNullBlock, kNullBlock, BlockId{3}, BlockId{4}));
   EXPECT_EQ(kv.window_at, 9);
   EXPECT_EQ(cache.manager.pool().num_free(), 13);
-  // They stay cached until somebody takes them, and go in reverse order.
+  // The blocks stay cached until they are allocated again, in reverse order.
   EXPECT_EQ(cache.manager.pool().free_order()[11], BlockId{2});
   EXPECT_EQ(cache.manager.pool().free_order()[12], BlockId{1});
   cache.manager.release(kv, 0);
@@ -153,7 +153,7 @@ TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {
   EXPECT_EQ(second.cache_at, 28);
 }
 
-// A cached block that nobody holds counts as free only until the hit takes it.
+// A cached block without an owner counts as free only until the hit takes it.
 TEST(KvCacheManager, AdmissionCountsEvictableHits) {
   Cache cache({full_group(4)}, 5);  // 4 blocks
   RequestKv first;
@@ -195,7 +195,7 @@ TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
   EXPECT_EQ(kv.cache_at, RequestKv::kNever);
 }
 
-// The planner refuses these kinds; nobody else may bring one.
+// The planner refuses these kinds, so a group of such a kind is a bug.
 TEST(KvCacheManager, AKindWithoutAPolicyIsOurMistake) {
   const ScopedCheckThrows throws;
   for (const KvKind kind : {KvKind::kCross, KvKind::kState}) {

@@ -397,7 +397,7 @@ TEST(Scheduler, TheThresholdSparesPromptsOfOrdinaryLength) {
   EXPECT_EQ(bench.plan(), (Plan{{10, 0}, {5, 0}}));
 }
 
-// Whoever cannot be admitted has nothing of the room.
+// The threshold reserves no budget for a request that cannot be admitted because all rows are taken.
 TEST(Scheduler, TheThresholdIsNotForWhoHasNoRow) {
   SchedulerConfig config = small_config();
   config.long_prefill_token_threshold = 10;
@@ -438,7 +438,7 @@ TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   bench.add(3, tokens_from(2000, 5));
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {8, 0}, {5, 0}}));
-  // Rows that decode want none of it.
+  // The threshold reserves nothing for rows that decode.
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{1, 5}, {16, 8}, {1, 5}}));
 }

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-// Outputs that come late, twice, for nobody or not at all, and how requests end.
+// Outputs that arrive late, twice, for an unknown request or never, and the ends of requests.
 namespace warprow {
 namespace {
 
@@ -155,7 +155,7 @@ TEST(Scheduler, FinishReasons) {
   EXPECT_EQ(num_outputs, 4);
 }
 
-// What a runner answers for a step whose rows were all withheld.
+// A runner's output for a step whose rows were all withheld.
 ModelRunnerOutput nothing_sampled(const SchedulerOutput& step) {
   ModelRunnerOutput out;
   out.step = step.step;

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// What jobs write down, and a gate that holds them.
+// A record of the jobs that have run, and a gate that blocks jobs.
 class Log {
  public:
   std::function<void()> job(const std::string& name) {

@@ -79,7 +79,7 @@ TEST_F(UnixSocket, AnotherFileIsNoLeftover) {
 TEST_F(UnixSocket, OnlyTheOwnOneGoesWithTheServer) {
   auto first = HttpServer::listen(options_);
   ASSERT_TRUE(first);
-  std::filesystem::remove(path_);  // by somebody else
+  std::filesystem::remove(path_);  // as another process might
   const auto second = HttpServer::listen(options_);
   ASSERT_TRUE(second);
   first->reset();

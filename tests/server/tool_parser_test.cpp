@@ -15,7 +15,7 @@
 namespace warprow {
 namespace {
 
-// What a parser makes of a text that comes in pieces of so many bytes: calls as "name(arguments)".
+// A parser's result for a text in pieces of a given number of bytes. A call is "name(arguments)".
 struct Parsed {
   std::string content;
   std::string reasoning;
@@ -109,7 +109,7 @@ TEST(ToolParser, HermesCutOff) {
        {one + "\n<tool_ca", {"<tool_ca", "", {"f({})"}}}});
 }
 
-// What is no call is content, opening included.
+// A text that is not a call becomes content, including its opening marker.
 TEST(ToolParser, HermesThatIsNoCall) {
   const ChatParserOptions options{.format = ToolFormat::kHermes};
   for (const char* text : {"<tool_call>{\"x\": 1}</tool_call>",

@@ -35,7 +35,7 @@ OrderedJson tool(const char* name) {
             {"parameters", {{"type", "object"}, {"properties", OrderedJson::object()}}}}}};
 }
 
-// What the template writes for an assistant's turn of these calls, or "" if it refuses it.
+// The template's text for an assistant's turn with these calls, or "" if the template refuses it.
 std::string assistant_turn(const ChatTemplate& chat_template, const OrderedJson& calls) {
   ChatRequest request;
   request.tools = OrderedJson::array({tool("get_weather"), tool("add")});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server tells of itself: metrics, the engine's state, traces, health.
+// The server's observability: metrics, the engine's state, traces, health.
 #include "server/watch/server_watch.h"
 #include "tests/engine/toy_engine.h"
 
@@ -80,7 +80,7 @@ TEST(RequestJournal, FollowsAChoiceToItsEnd) {
 
 class Watched : public ::testing::Test {
  protected:
-  // One request lives, one has ended, and the engine has run it.
+  // One request is live. Another has ended, and the engine has run it.
   void SetUp() override {
     watch_.journal.reserve(2, 9);
     live_ = watch_.journal.begin(record("cmpl-live"));
@@ -124,7 +124,7 @@ TEST_F(Watched, StateListsLiveRequests) {
   ASSERT_EQ(state["requests"].size(), 1);
   const json& request = state["requests"][0];
   EXPECT_EQ(request["id"], "cmpl-live");
-  EXPECT_EQ(request["state"], "pending");  // the engine does not know it
+  EXPECT_EQ(request["state"], "pending");  // not in the engine
   EXPECT_EQ(request["output_tokens"], 1);
   EXPECT_EQ(request["max_tokens"], 5);
 }
@@ -148,7 +148,7 @@ TEST_F(Watched, TraceHasStepsAndRequests) {
   EXPECT_EQ(names["mask"] + names["first mask"], 0) << "no grammar, no fills";
 }
 
-// What a trace says of one span.
+// One span of a trace.
 struct Span {
   double begin = 0;
   double end = 0;

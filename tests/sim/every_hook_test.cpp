@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A feature that uses every hook, in steps that run eagerly, in pieces and whole from graphs: each
-// hook is called as often as it should be, memory and tables of its own work, and nobody's tokens
+// hook is called as often as it should be, its own memory and tables work, and no request's tokens
 // change.
 #include "device/cpu/cpu_stream.h"
 #include "runner/operations.h"

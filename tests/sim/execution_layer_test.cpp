@@ -220,8 +220,7 @@ TEST(Memory, HostNeverTouchesDeviceMemory) {
   EXPECT_EQ(rig.run().at(4).tokens.size(), 10U);
 }
 
-// An aborted request's row is reused while its last step is in flight: neither sees the other's
-// tokens.
+// An aborted request's row is reused while its last step is in flight. Neither request gets the other's tokens.
 TEST(Rows, ReusedInFlight) {
   RigOptions options = tiny_options();
   options.config.max_num_seqs = 1;

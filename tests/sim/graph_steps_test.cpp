@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole steps from graphs, on a CPU, whose streams record and replay as a GPU's do: what is hit, what
-// is padded, and that nobody's tokens change.
+// Whole steps from graphs, on a CPU, whose streams record and replay as a GPU's do. Tests the graph hits and the
+// padding, and that no request's tokens change.
 #include "tests/support/model_rig.h"
 #include "tests/support/step_work.h"
 #include "tests/support/temp_dir.h"
@@ -85,8 +85,8 @@ TEST_F(GraphSteps, NineDecodesRunEagerly) {
   EXPECT_EQ(after.padded_toks, before.padded_toks);
 }
 
-// Chunks of long prompts beside decodes, under every policy: the same tokens, by the way that the policy
-// names.
+// Steps with chunks of long prompts and decodes, under every policy: the tokens are the same, and the steps run in the
+// way that the policy names.
 TEST_F(GraphSteps, MixedStepsYieldWhatEagerOnesDo) {
   const auto tokens = [this](const std::string& mode, ExecutorStats& stats) {
     ModelRig rig(options(mode, "1,2,4,8,16,32"));

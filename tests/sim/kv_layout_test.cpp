@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole steps over every way to lay the KV cache out: nobody's tokens change.
+// Whole steps with every layout of the KV cache: no request's tokens change.
 #include "tests/support/model_rig.h"
 #include "tests/support/step_work.h"
 #include "tests/support/temp_dir.h"

@@ -52,7 +52,7 @@ class IdsToVectors {
       for (int32_t i = 0; i < row.prompt_len; ++i) {
         const auto at = static_cast<size_t>(row.tokens.begin + i);
         add_vector(step.token_ids[at], step.embeddings.bytes);
-        step.token_ids[at] = 1 << 20;  // nobody may read it
+        step.token_ids[at] = 1 << 20;  // must not be read
       }
       num_vectors += row.prompt_len;
       num_replaced += row.prompt_len;
@@ -92,7 +92,7 @@ std::map<uint64_t, test::RigResult> run(const RigOptions& options) {
     }
     request.max_tokens = 12;
     request.params.num_logprobs = 1;
-    if (i % 3 == 1) {  // prompts without ids count for nothing in it, so output alone
+    if (i % 3 == 1) {  // frequency_penalty counts only the output, so a prompt without ids is valid
       request.params.frequency_penalty = 0.5F;
     }
     rig.add(request);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests learn of their prompts: logprobs and hidden states, against a request for each
-// prefix of the prompt, bit for bit, however the prompt was cut.
+// Logprobs and hidden states of prompts. They must equal those of a request for each prefix of the prompt, bit for bit,
+// however the prompt is cut into chunks.
 #include "engine/grammar_source.h"
 #include "tests/support/model_rig.h"
 #include "text/byte_text.h"
@@ -258,7 +258,7 @@ TEST(PromptLogprobs, FollowTheModeAsRawOnes) {
   }
 }
 
-// A row whose mask is late computes its last token again; nothing of it is told twice.
+// A row whose mask is late computes its last token again. Nothing is reported twice.
 TEST(PromptLogprobs, RowsThatAreWithheldTellEverythingOnce) {
   const std::unique_ptr<TextModel> text = value_or_throw(make_byte_text());
   GrammarSource source(*text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scheduler and runner together on a tiny model for thousands of random steps: arrivals, aborts,
-// preemptions, prefix hits. The oracle is what each prompt yields alone.
+// preemptions, prefix hits. The oracle is the result of each prompt run by itself.
 #include "tests/support/model_rig.h"
 
 #include <map>
@@ -123,8 +123,7 @@ TEST_P(RunnerSim, EveryTokenIsTheOracles) {
       const test::RigResult& result = rig.results().at(id);
       const auto& want = expected[prompt_of[id]];
       const bool done = result.reason != FinishReason::kNone;
-      // Whatever has come so far is a prefix of what the prompt yields alone; what has ended is all
-      // of it.
+      // The tokens so far are a prefix of the prompt's result when run by itself; a finished request has all of them.
       EXPECT_LE(result.tokens.size(), want.size());
       EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), want.begin()));
       EXPECT_TRUE(!done || result.tokens.size() == want.size());

@@ -165,7 +165,7 @@ class Simulation {
     return expected;
   }
 
-  // Somebody goes away, or a stop string was found.
+  // Ends a random request: an abort, or a stop string.
   void leave() {
     const auto it = std::next(live_.begin(), number(static_cast<int32_t>(live_.size())));
     EXPECT_TRUE(chance(50) ? scheduler_.abort_request(it->first)
@@ -186,7 +186,7 @@ class Simulation {
     }
   }
 
-  // Whoever is not held has nothing of it.
+  // Resumes random requests. This has no effect on a request that is not held.
   void resume_some() {
     for (const auto& [id, expected] : live_) {
       if (chance(40)) {
@@ -229,7 +229,7 @@ class Simulation {
     bool any_short = false;
     int32_t most = 0;
     for (const ScheduledRow& row : step_.scheduled) {
-      // What the prefix cache has of a prompt is known only when it is admitted.
+      // The prefix hit of a prompt is known only at admission.
       any_short = any_short || !is_long(row, row.num_computed_tokens - num_hit[row.row]);
       most = std::max(most, is_long(row, row.num_computed_tokens) ? row.num_tokens : 0);
     }

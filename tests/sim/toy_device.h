@@ -14,10 +14,10 @@
 
 namespace warprow::testing {
 
-// Runs SchedulerOutputs on the toy model with nothing but what they say: rows, block tables, and KV
-// memory in which the groups overlap as on a device (layer i of each group lies in the same
-// tensor). Drafts are its own: it proposes the row's next tokens, from a random one on wrong ones,
-// and verifies them by match. Breaches of the contract of SchedulerOutput are test failures.
+// Runs SchedulerOutputs on the toy model and uses only their contents: rows, block tables, and KV memory in which the
+// groups overlap as on a device (layer i of each group is in the same tensor). It proposes its own drafts: the row's
+// next tokens, wrong from a random position on. It verifies them by match. A breach of SchedulerOutput's contract is a
+// test failure.
 class ToyDevice {
  public:
   ToyDevice(ToyModel model, int32_t max_rows, int32_t num_blocks, int32_t num_drafts, uint32_t seed)

@@ -38,9 +38,8 @@ inline const float* find(const std::vector<std::pair<TokenId, float>>& top, Toke
 
 }  // namespace gap_detail
 
-// Runs greedy requests that want logprobs and compares every position with the reference's. Behind
-// an allowed other token the request is put anew with the reference's tokens, so that all positions
-// are compared on the same history.
+// Runs greedy requests with logprobs and compares every position with the reference's. After an allowed different token
+// the request is submitted again with the reference's tokens, so that all positions are compared on the same history.
 inline GapCounts expect_follows(ModelRig& rig,
                                 const std::vector<Request>& requests,
                                 const std::map<uint64_t, RigResult>& reference,

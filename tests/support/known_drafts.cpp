@@ -25,7 +25,7 @@ class KnownDraftsFeature final : public RunnerFeature {
     const auto first = step.token_ids.begin() + row.tokens.begin;
     const auto found = known_.answers_.find(
         {row.params.seed, std::vector<TokenId>(first, first + row.prompt_len)});
-    // Warm-up brings rows that nobody asked for.
+    // Warm-up adds rows that belong to no request.
     const std::vector<TokenId> answer =
         found != known_.answers_.end() ? found->second : std::vector<TokenId>();
     const auto count = static_cast<int32_t>(answer.size());

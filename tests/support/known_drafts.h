@@ -55,10 +55,10 @@ struct ProposeKnown {
 using LaunchPropose = void (*)(Stream& stream, const ProposeKnown& op, int64_t num_items);
 void launch_propose_on_cpu(Stream& stream, const ProposeKnown& op, int64_t num_items);
 
-// A proposer for tests: it knows the answers that requests get without drafts, and proposes them,
-// others, or a mixture. Requests are told apart by prompt and seed.
+// A proposer for tests. It has the answers that requests get without drafts, and proposes them, other tokens, or a
+// mixture. Prompt and seed identify a request.
 //
-// Owns: the answers; on the device a table of its own that rows bring their answer to.
+// Owns: the answers; a table on the device with the answer of each row.
 class KnownDrafts {
  public:
   KnownDrafts(DraftKind kind, uint32_t seed, LaunchPropose launch = &launch_propose_on_cpu)

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-// What every backend's sampler must do, whichever runs it.
+// The checks that every backend's sampler must pass.
 namespace warprow::test {
 
 inline constexpr LogprobsMode kAllModes[] = {LogprobsMode::kRawLogprobs,

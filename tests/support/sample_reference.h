@@ -35,7 +35,7 @@ struct SampleRow {
   std::vector<int32_t> stop_ids{};  // held back by min_tokens
 };
 
-// What the sampler says of it.
+// The sampler's result for the row.
 struct SampleOutcome {
   int32_t token = 0;
   int32_t error = 0;

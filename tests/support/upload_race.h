@@ -15,9 +15,9 @@
 
 namespace warprow::test {
 
-// The race that must not exist, with a stream that is held back: steps A and B are written and handed
-// to the device before it has read either. Each then sees its own layout and its own staged writes.
-// hold() stops the stream before anything of the test runs on it, release() lets it go.
+// Tests for an upload race with a blocked stream: the host writes steps A and B and hands them to the device before the
+// device has read either. Each step must then read its own layout and its own staged writes. hold() blocks the stream
+// before any work of the test runs on it; release() unblocks it.
 inline void expect_a_this_step_b_the_next(Device& device,
                                           Stream& stream,
                                           const std::function<void()>& hold,
@@ -64,7 +64,7 @@ inline void expect_a_this_step_b_the_next(Device& device,
     copy(&to.num_logits, upload.cu_num_logits() + kRows);
     copy(&to.cell, table + 2 * (kWords / kRows) + 5);
   }
-  // A third entry may be written meanwhile: it is nobody's. A fourth would be step A's.
+  // The host may write a third entry now, because no step in flight uses it. The fourth would be step A's.
   *upload.begin(kInFlight).output_entry = 'C';
   {
     const ScopedCheckThrows throws;

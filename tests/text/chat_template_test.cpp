@@ -164,7 +164,8 @@ std::string repeat(std::string_view s, int times) {
   return out;
 }
 
-// A template is a stranger's program. What it takes too much of is named, and the next rendering is as ever.
+// A template is an untrusted program. The error names the limit that it exceeds, and the next rendering works as
+// before.
 TEST(ChatTemplate, LimitsAreNamed) {
   const std::string loops =
       repeat("{% for i in range(1000) %}", 8) + "x" + repeat("{% endfor %}", 8);

@@ -102,8 +102,7 @@ TEST(GrammarEbnf, Json) {
       {"", "[]", "{", R"({"a"})", R"({"a": 01})", R"({"a": 1,})", "{\"a\":  1}", R"({a: 1})"});
 }
 
-// The space behind a term may be the line's end that the root asks for: nothing may be read as far
-// as it goes here.
+// The white space after a term may be the line end that the root requires, so no terminal may be matched greedily here.
 TEST(GrammarEbnf, WhatFollowsMayBeginLikeWhatEnds) {
   expect_language(R"g(
 root  ::= (expr "=" ws term "\n")+

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is refused, how it is said, how long it may take, and what is kept.
+// The limits of grammars: refusals and their messages, time limits, and the cache.
 #include "tests/text/grammar_test_support.h"
 
 #include <atomic>
@@ -253,8 +253,8 @@ TEST(GrammarLimits, MemoryIsLimited) {
 }
 #endif
 
-// Slow grammars take the few places that there are for them; what comes beside them is told so, as nothing is
-// wrong with it, and quick grammars are compiled meanwhile.
+// Slow grammars may take only the few slow places. A further slow grammar gets kBusy, because it is not invalid. Quick
+// grammars are still compiled.
 TEST(GrammarLimits, SlowGrammarsLeaveRoomForQuickOnes) {
   WR_NEED_SMOLLM2();
   auto& compiler = smollm2_compiler();

@@ -161,7 +161,7 @@ TEST_F(WithoutThinkToken, OnlyThePromptOpensASection) {
   EXPECT_THAT(allowed(open), ElementsAre("a"));
 }
 
-// What a mask would leave out decides whether one is needed.
+// A mask is needed only if it would forbid a token.
 TEST_F(ThinkingTest, ASectionIsFreeWhereNoTokenGoesPastItsEnd) {
   const Tokenizer plain = make({"<eos>", "</", "think", ">", ">a", "a"});
   const ThinkingTags tags(plain);

@@ -231,8 +231,7 @@ TEST(Checkpoint, OpeningReadsOnlyTheHeader) {
   const auto checkpoint = open_gguf(path);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
 
-  // The file is a hole: a page of it is in memory only if somebody read it (or the kernel read
-  // ahead, up to a few MB).
+  // The file is sparse: a page of it is in memory only after a read (or read-ahead by the kernel, up to a few MB).
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   auto* base = const_cast<std::byte*>(checkpoint->gguf()->bytes().data());
   std::vector<unsigned char> resident((header.size() + kTensorBytes + page - 1) / page);

@@ -131,8 +131,8 @@ TEST(ModelPlan, PinnedMemoryIsCounted) {
                 gpu.memory.graph_bytes + 32 * kMiB + gpu.memory.kv_bytes);
 }
 
-// Before the rank is built 32 MiB are an estimate. What is measured takes the place of as much of it,
-// and 16 MiB stay for kernels that load later.
+// Before the rank is built, 32 MiB are an estimate. Measured memory replaces the same amount of the estimate, and 16
+// MiB stay reserved for kernels that load later.
 TEST(MemoryPlan, ForeignMemoryIsEstimatedThenMeasured) {
   MemoryPlan plan;
   plan.foreign_estimated_bytes = 32 * kMiB;

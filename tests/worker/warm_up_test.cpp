@@ -94,7 +94,7 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   EXPECT_TRUE(third.scheduled.empty());
 }
 
-// Where no kernel is loaded by it, the plain decode would only cost time.
+// If warm-up loads no kernels, the plain decode would only take time.
 TEST(WarmUp, ACpuRunsOneForward) {
   WarmUpLimits limits = kRoomy;
   limits.loads_kernels = false;

@@ -9,7 +9,7 @@ use ureq::{Agent, Body};
 
 const MAX_REDIRECTS: u32 = 10;
 
-/// Scheme, host and port: what the token's owner meant when they named the endpoint.
+/// Scheme, host and port of a URL. The token is sent only to the origin of the endpoint.
 #[derive(PartialEq)]
 struct Origin {
     scheme: String,
@@ -33,8 +33,7 @@ impl Origin {
     }
 }
 
-/// Where a `Location` leads: an address of its own, or a path on the host that names it. Nothing leads from
-/// https to http.
+/// Resolves a `Location` header: an absolute URL, or a path on the same host. None for a redirect from https to http.
 fn follow(from: &Uri, location: &str) -> Option<Uri> {
     let scheme = from.scheme_str()?;
     let to: Uri = if location.starts_with("//") {
@@ -53,7 +52,7 @@ fn follow(from: &Uri, location: &str) -> Option<Uri> {
 /// Which redirects a request follows.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Follow {
-    /// Those to the Hub's own host. One that leads away is the answer.
+    /// Only those within the Hub's own host. A redirect to another host is returned as the response.
     Hub,
     All,
 }
@@ -61,7 +60,7 @@ pub enum Follow {
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// Of the last answer that came from the Hub itself: they describe the file.
+    /// Headers of the last response from the Hub itself. They describe the file.
     pub hub_headers: HeaderMap,
     pub body: Body,
 }
@@ -75,7 +74,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// `token`: empty for none. `stall`: how long a host may say nothing.
+    /// `token`: empty for none. `stall`: time-out of a host that sends nothing.
     pub fn new(endpoint: &str, token: &str, stall: Duration) -> Result<Self, Failure> {
         let endpoint = endpoint.trim_end_matches('/').to_string();
         let hub = endpoint
@@ -104,7 +103,7 @@ impl Client {
         })
     }
 
-    /// What an error of the network means.
+    /// Converts a network error to a Failure.
     pub fn failure(&self, error: ureq::Error) -> Failure {
         Failure::Passing(match error {
             ureq::Error::Timeout(_) => format!(
@@ -115,7 +114,7 @@ impl Client {
         })
     }
 
-    /// Sends a request to a path of the Hub; `from`: the first byte that is wanted.
+    /// Sends a request to a path of the Hub. `from`: the first byte of the requested range.
     pub fn send(
         &self,
         method: Method,

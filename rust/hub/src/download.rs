@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One file on its way into the cache.
+//! The download of one file into the cache.
 
 use crate::client::{Answer, Client, Follow};
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ pub struct Download<'a> {
     pub file: &'a HubFile<'a>,
 }
 
-/// What the Hub says of a file before it is fetched.
+/// The file's hash and size, which the Hub announces before the download.
 struct Announced {
     hash: Hash,
     size: u64,
@@ -53,7 +53,7 @@ impl Download<'_> {
         )
     }
 
-    /// Checked against what the listing or an alias has said of the file.
+    /// Asks the Hub for hash and size, and checks them against the listing's or alias's values.
     fn announced(&self) -> Result<Announced, Failure> {
         let answer = self
             .client
@@ -96,7 +96,7 @@ impl Download<'_> {
         })
     }
 
-    /// The answer that brings the file from the byte `have` on, or from its first if the server knows no ranges.
+    /// Requests the file from the byte `have` on. The response begins at byte 0 if the server does not support ranges.
     fn ask(&self, announced: &Announced, have: u64, part: &Path) -> Result<(Answer, u64), Failure> {
         let answer = self
             .client
@@ -128,7 +128,7 @@ impl Download<'_> {
         Ok((answer, first))
     }
 
-    /// Appends to the part until it is whole. What has come stays when the connection breaks.
+    /// Appends to the partial file until it is complete. If the connection breaks, the received bytes stay.
     fn receive(
         &self,
         announced: &Announced,
@@ -171,7 +171,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Fetches what is missing. `best` is the longest part that there has been.
+    /// Downloads the missing bytes. `best`: the greatest length that the partial file has had.
     pub fn attempt(&self, best: &mut u64, tell: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         let announced = self.announced()?;
         let (hash, size) = (&announced.hash, announced.size);

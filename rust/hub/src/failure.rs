@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a download did not succeed, in a line for a person.
+//! The causes of a failed download, each with a one-line message for the user.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use std::io;
 pub enum Failure {
     /// Another attempt would end the same way.
     Final(String),
-    /// The network's, or a server's: another attempt may succeed.
+    /// An error of the network or a server: another attempt may succeed.
     Passing(String),
-    /// What came is not what was announced; it is removed.
+    /// The content does not match the announced hash; it is removed.
     WrongContent(String),
 }
 
-/// The disk's. That of the network is a ureq::Error.
+/// Errors of the disk. Network errors are ureq::Error.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Failure::Final(format!("the cache: {error}"))

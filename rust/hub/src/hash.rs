@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hash by which the Hub announces a file's content.
+//! The hash of a file's content, as the Hub announces it.
 
 use ring::digest;
 use std::fmt::Write;
@@ -9,9 +9,9 @@ use std::path::Path;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// Of large files (LFS): the SHA-256 of the content.
+    /// For large files (LFS): the SHA-256 of the content.
     Sha256,
-    /// Of all others: the name that git gives to the content.
+    /// For all other files: git's blob hash of the content.
     GitBlob,
 }
 
@@ -22,7 +22,7 @@ pub struct Hash {
 }
 
 impl Hash {
-    /// Of an ETag, which may be quoted or weak. Nothing for one that is neither hash.
+    /// Parses an ETag, which may be quoted or weak. None if it is neither kind of hash.
     pub fn of_etag(etag: &str) -> Option<Self> {
         let hex = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
         let kind = match hex.len() {
@@ -48,7 +48,7 @@ impl Hash {
         }
     }
 
-    /// Whether the file has that content. Reads it all.
+    /// Whether the file's content has this hash. Reads the whole file.
     pub fn is_of(&self, path: &Path) -> io::Result<bool> {
         let mut file = File::open(path)?;
         let mut context = match self.kind {

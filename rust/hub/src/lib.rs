@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of a model on the Hugging Face Hub, brought into the Hub's own cache layout.
+//! Downloads a model's files from the Hugging Face Hub into the Hub's own cache layout.
 
 mod client;
 mod download;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use store::Store;
 use ureq::http::Method;
 
-/// Attempts in a row that may fail without bringing PROGRESS more bytes than any before.
+/// Limit of consecutive failed attempts without PROGRESS more bytes than before.
 const ATTEMPTS: u32 = 5;
 const PROGRESS: u64 = 16 << 20;
 
@@ -27,14 +27,14 @@ pub struct Repo<'a> {
     pub endpoint: &'a str,
     /// Empty: none.
     pub token: &'a str,
-    /// How long a host may say nothing.
+    /// Time-out of a host that sends nothing.
     pub stall: Duration,
 }
 
 pub struct HubFile<'a> {
     pub name: &'a str,
     pub size: u64,
-    /// Empty: the Hub's word is taken.
+    /// Empty: use the hash that the Hub announces.
     pub sha256: &'a str,
 }
 
@@ -65,7 +65,7 @@ impl Repo<'_> {
     }
 }
 
-/// Names that come from a server become parts of paths.
+/// Whether a name from a server is safe as a part of a path.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
@@ -74,13 +74,13 @@ fn is_plain(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// The same of a file's, which may lie in one folder, as the parts of large GGUF files do.
+/// The same for a file's name. It may have one folder, as the parts of large GGUF files do.
 fn is_plain_path(name: &str) -> bool {
     name.split('/').count() <= 2 && name.split('/').all(is_plain)
 }
 
-/// `{"commit": "...", "files": [{"name": "...", "size": 0}, ...]}`: what the revision is now, without
-/// files in folders of folders and those of unheard-of names or no size.
+/// `{"commit": "...", "files": [{"name": "...", "size": 0}, ...]}`: the revision's current commit and files. Omits
+/// files in nested folders, with unsafe names or without a size.
 pub fn list(repo: &Repo) -> Result<String, String> {
     listing(repo).map_err(|failure| repo.explain(failure))
 }
@@ -115,8 +115,8 @@ fn listing(repo: &Repo) -> Result<String, Failure> {
     Ok(json!({"commit": commit, "files": files}).to_string())
 }
 
-/// Brings one file of a commit into the cache, from where an earlier try has stopped. `tell` gets the
-/// bytes that are there and those of the whole.
+/// Downloads one file of a commit into the cache and resumes an earlier attempt. `tell` gets the number of present
+/// bytes and the file's size.
 pub fn fetch(
     repo: &Repo,
     commit: &str,
@@ -147,7 +147,7 @@ pub fn fetch(
         .map_err(|failure| format!("{}: {}", file.name, repo.explain(failure)))
 }
 
-/// A file that came wrong is fetched once more. The waits between attempts double.
+/// Repeats failed attempts. A file with wrong content is downloaded once more. The waits between attempts double.
 fn try_often(
     download: &Download,
     stall: Duration,

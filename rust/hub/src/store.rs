@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A repository in the Hub's cache: `models--org--name/{blobs, snapshots/<commit>}`. A blob is named by its
-//! hash; what has come of it so far is its part.
+//! A repository in the Hub's cache: `models--org--name/{blobs, snapshots/<commit>}`. A blob's name is its hash. A part
+//! is a blob that is not complete.
 
 use crate::hash::Hash;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// How often a lock that another process holds is tried.
+/// Interval of attempts to take a lock that another process holds.
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
 pub fn len_of(path: &Path) -> Option<u64> {
@@ -28,7 +28,7 @@ pub struct Store {
     folder: PathBuf,
 }
 
-/// Held by one download at a time, over processes; given back when dropped or when the process ends.
+/// A lock across processes, held by one download at a time. Released by drop or at the end of the process.
 pub struct Lock {
     _file: File,
 }
@@ -49,7 +49,7 @@ impl Store {
         self.blob(hash).with_extension("part")
     }
 
-    /// Waits for other processes that download the same; `waiting` is called meanwhile.
+    /// Waits for other processes that download the same file. Calls `waiting` during the wait.
     pub fn lock(&self, hash: &Hash, waiting: &mut dyn FnMut()) -> io::Result<Lock> {
         fs::create_dir_all(self.folder.join("blobs"))?;
         let file = File::create(self.blob(hash).with_extension("lock"))?;
@@ -65,12 +65,12 @@ impl Store {
         Ok(Lock { _file: file })
     }
 
-    /// Where users of the cache look for a file of a commit.
+    /// The path under which users of the cache find a file of a commit.
     pub fn pointer(&self, commit: &str, file: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit).join(file)
     }
 
-    /// Lets users of the cache see a blob as that file. In one step, since another process may be looking.
+    /// Links a blob as that file for users of the cache. The link is set atomically: another process may be reading.
     pub fn show(&self, commit: &str, file: &str, hash: &Hash) -> io::Result<()> {
         let pointer = self.pointer(commit, file);
         if let Some(folder) = pointer.parent() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C ABI; textkit.h says what each function promises.
+//! The C ABI; textkit.h documents each function.
 
 use crate::gguf::{GgufTokenizer, Vocab};
 use crate::hf::HfTokenizer;
@@ -19,7 +19,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// SAFETY: the caller of the C function vouches for pointer and length during the call.
+    /// SAFETY: the caller of the C function keeps pointer and length valid during the call.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
         array(self.data, self.size)
     }
@@ -36,7 +36,7 @@ impl Text {
     }
 }
 
-/// SAFETY: as Text::bytes; a null pointer stands for an empty array.
+/// SAFETY: as Text::bytes. A null pointer is an empty array.
 pub unsafe fn array<'a, T>(data: *const T, count: usize) -> &'a [T] {
     if data.is_null() || count == 0 {
         return &[];
@@ -90,7 +90,7 @@ pub unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), Strin
     guarded_work(error, || body().map_err(Failure::Refused))
 }
 
-/// As guarded; the return value is 2 where nothing is wrong with the input, but there is no place for the work.
+/// As guarded. The return value is 2 if the input is valid but no worker process is free.
 pub unsafe fn guarded_work(error: *mut Owned, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let (code, message) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,

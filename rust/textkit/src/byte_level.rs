@@ -42,8 +42,8 @@ pub fn encode_into(bytes: impl Iterator<Item = u8>, out: &mut String) {
     out.extend(bytes.map(|b| a.to_char[b as usize]));
 }
 
-/// Appends the bytes that `text` stands for. Where one of its characters is outside of the alphabet
-/// the whole text is taken as it is: so do added tokens decode.
+/// Appends the bytes that `text` stands for. If a character is not in the alphabet, appends the whole text unchanged.
+/// Added tokens decode in this way.
 pub fn decode_into(text: &str, out: &mut Vec<u8>) {
     let a = alphabet();
     let start = out.len();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 const ROOT: &str = "root";
 const MAX_NESTING: usize = 100;
-/// Of `* + ? {m,n}` behind one another, which deepen a rule like groups.
+/// Limit of consecutive `* + ? {m,n}`, which nest a rule like groups.
 const MAX_REPEATED: usize = 10;
 const MAX_REPEATS: u32 = 2000;
 
@@ -17,7 +17,7 @@ pub enum Node {
     Rule(usize),
     Seq(Vec<Node>),
     Alt(Vec<Node>),
-    /// At least and at most so often; `None`: without an end.
+    /// The least and the greatest number of repetitions. `None`: no upper limit.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
@@ -32,7 +32,7 @@ pub struct Ebnf {
     pub root: usize,
 }
 
-/// Whether some line begins with `name ::=`, as no line of Lark does.
+/// Whether a line begins with `name ::=`. No line of Lark does.
 pub fn is_ebnf(text: &str) -> bool {
     text.lines().any(|line| {
         let rest = line.trim_start().trim_start_matches(is_name_char);
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> Option<&'a str> {
         let rest = self.rest();
         let len = rest.find(|c| !is_name_char(c)).unwrap_or(rest.len());
-        // `.` alone is any character.
+        // A name must not begin with `.`, which matches any character.
         let starts = rest.starts_with(|c: char| c != '.' && is_name_char(c));
         self.at += if starts { len } else { 0 };
         starts.then(|| &rest[..len])
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         Ok(only_or(all, Node::Alt))
     }
 
-    /// Up to `|`, `)`, the next rule or the end, where it stands afterwards.
+    /// Reads up to `|`, `)`, the next rule or the end, and stops there.
     fn sequence(&mut self) -> Result<Node, String> {
         let mut all = Vec::new();
         loop {
@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
         self.fail("a repetition of repetitions of repetitions")
     }
 
-    /// Of `{m}`, `{m,}`, `{,n}` or `{m,n}`; stops at the `}`.
+    /// Reads the bounds of `{m}`, `{m,}`, `{,n}` or `{m,n}`. Stops at the `}`.
     fn bounds(&mut self) -> Result<(u32, Option<u32>), String> {
         let begin = self.at;
         let inner = self.rest().find('}').map(|len| &self.rest()[1..len]);

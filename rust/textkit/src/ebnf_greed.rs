@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which terminals of a plan a lexer would read further than the grammar means.
+//! Finds the terminals of a plan that a greedy lexer would extend too far.
 
 use crate::ebnf::{CharClass, Node};
 use crate::ebnf_plan::{Item, Plan, Symbol};
 use std::collections::HashSet;
 
-/// Characters in all terminals between rules that recur.
+/// Limit of the characters in all terminals between recursive rules.
 const MAX_POSITIONS: usize = 4000;
-/// Of a translation, over all its rounds: less than a second, and some 100 MB.
+/// Limit of the work of a translation, over all its rounds: less than a second, and some 100 MB.
 const MAX_WORK: usize = 20_000_000;
-/// What it costs to look at a part, which may be copied when it is taken apart.
+/// The cost of visiting a part, which may be copied when its terminal is taken apart.
 const PART_WORK: usize = 10;
-/// What it costs to keep a pair, beside finding it.
+/// The cost of storing a pair, in addition to finding it.
 const PAIR_WORK: usize = 10;
 
-/// What a translation may still cost. A text of a few lines can name more than any machine can hold.
+/// The work budget that a translation has left. A grammar of a few lines can describe more than any memory can hold.
 pub struct Work {
     left: usize,
 }
@@ -31,8 +31,7 @@ impl Work {
     }
 }
 
-/// Characters as far as greed is concerned: those beyond ASCII may share their first bytes, so they
-/// count as one.
+/// A set of characters. Characters beyond ASCII may share their first bytes, so they count as one character.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Chars {
     ascii: u128,
@@ -68,7 +67,7 @@ impl Chars {
         self.ascii & other.ascii != 0 || (self.others && other.others)
     }
 
-    /// Whether anything was new.
+    /// Adds the characters. Returns whether one of them is new.
     fn add(&mut self, other: Self) -> bool {
         let before = *self;
         self.ascii |= other.ascii;
@@ -77,14 +76,15 @@ impl Chars {
     }
 }
 
-/// What a part of a terminal looks like from outside; places are indices into Greed::places.
+/// The interface of a part of a terminal: whether it may be empty, and its first and last places. Places are indices
+/// into Greed::places.
 struct Part {
     nullable: bool,
     first: Vec<usize>,
     last: Vec<usize>,
 }
 
-/// A character of a terminal.
+/// The place of one character in a terminal.
 struct Place {
     terminal: usize,
     chars: Chars,
@@ -93,20 +93,20 @@ struct Place {
     ends: bool,
 }
 
-/// Places that come next together, shared by all places before them.
+/// Places that may follow a place. All places with the same followers share the list.
 struct List {
     places: Vec<usize>,
-    /// Of all its places.
+    /// The union over all its places.
     chars: Chars,
 }
 
-/// Where the lexer could read on though it should not.
+/// Finds terminals that the lexer could extend past the text that the grammar means.
 pub struct Greed<'a> {
     plan: &'a Plan<'a>,
     work: &'a mut Work,
     places: Vec<Place>,
     lists: Vec<List>,
-    /// By terminal; none of those taken apart.
+    /// By terminal. None for terminals that are taken apart.
     parts: Vec<Option<Part>>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Greed<'a> {
             lists: Vec::new(),
             parts: Vec::new(),
         };
-        // A grammar of one terminal has nothing to follow it.
+        // In a grammar of one terminal nothing follows it.
         let single = plan.rules.is_empty();
         for (index, node) in plan.terminals.iter().enumerate() {
             let part = if plan.apart.contains_key(&index) || single {
@@ -169,7 +169,7 @@ impl<'a> Greed<'a> {
                 }
                 whole
             }
-            // Often counts as without an end, which at worst takes apart what need not be.
+            // More than one repetition counts as unlimited. At worst this takes apart a terminal without need.
             Node::Repeat(inner, least, most) => {
                 let mut part = self.part(inner, terminal)?;
                 if *most != Some(1) {
@@ -216,7 +216,7 @@ impl<'a> Greed<'a> {
         Ok(a)
     }
 
-    /// Each of `to` may come after each of `from`.
+    /// Records that each place of `to` may follow each place of `from`.
     fn lead(&mut self, from: &[usize], to: &[usize]) -> Result<(), String> {
         if from.is_empty() || to.is_empty() {
             return Ok(());
@@ -239,8 +239,8 @@ impl<'a> Greed<'a> {
         Ok(self.lists.len() - 1)
     }
 
-    /// Terminals that can go on, after a text that another one (or the same) ends with, by a character
-    /// that may follow it there.
+    /// The terminals that are too greedy: after a text that completes another terminal (or the same), they can continue
+    /// with a character that may also follow that terminal.
     pub fn too_greedy(mut self) -> Result<Vec<usize>, String> {
         let follow = Follow::new(&mut self)?;
         let first = |part: &Option<Part>| part.as_ref().map_or(Vec::new(), |p| p.first.clone());
@@ -275,7 +275,7 @@ impl<'a> Greed<'a> {
         Ok(greedy)
     }
 
-    /// Opens the pairs of places of two lists, unless these have met before.
+    /// Adds the pairs of places of two lists, unless these lists have been paired before.
     fn pair_up(&mut self, a: usize, b: usize, pairs: &mut Pairs) -> Result<(), String> {
         if !pairs.lists.insert((a, b)) {
             return Ok(());
@@ -296,12 +296,12 @@ impl<'a> Greed<'a> {
     }
 }
 
-/// Places, and lists of them, that the same text leads to.
+/// Pairs of places, and of lists of places, that the same text can reach.
 struct Pairs {
     lists: HashSet<(usize, usize)>,
     /// By place and place.
     seen: Vec<bool>,
-    /// Of `seen`, those whose next places are to be paired.
+    /// The pairs of `seen` whose next places are not paired yet.
     open: Vec<(usize, usize)>,
 }
 
@@ -315,13 +315,13 @@ impl Part {
     }
 }
 
-/// Which characters may come first in rules, and after terminals.
+/// The characters that may begin rules and follow terminals.
 struct Follow {
     nullable: Vec<bool>,
     first: Vec<Chars>,
     rules: Vec<Chars>,
     terminals: Vec<Chars>,
-    /// First in each terminal.
+    /// The first characters of each terminal.
     starts: Vec<Chars>,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! EBNF put into the Lark that `llguidance` reads, with the same language.
+//! Translates EBNF to the Lark that `llguidance` reads, with the same language.
 //!
-//! The library cuts text into terminals before it parses, each as long as it can be; EBNF knows no
-//! terminals. So what contains no recursion becomes as large a terminal as possible, which is fast,
-//! and is taken apart again where greed could lose texts: where a terminal can go on with a character
-//! that may also follow a shorter one. At worst terminals are single characters, which are exact.
+//! The library's lexer divides the text into terminals before it parses, each as long as possible. EBNF has no
+//! terminals. So a part without recursion becomes a terminal, as large as possible, because that is fast. A terminal is
+//! taken apart again where the greedy lexer could lose texts: where it can continue with a character that may also
+//! follow a shorter terminal. At worst terminals are single characters, which are exact.
 
 use crate::ebnf::{Ebnf, Node};
 use crate::ebnf_greed::{Greed, Work};
@@ -26,7 +26,7 @@ pub fn to_lark(ebnf: &Ebnf) -> Result<String, String> {
     }
 }
 
-/// Nothing is nested in what it writes: the library's reader has a limit there.
+/// Writes Lark without nesting, because the library's parser limits the depth.
 struct Writer<'a> {
     plan: &'a Plan<'a>,
     out: String,
@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
         repeated(&name, item.least, item.most)
     }
 
-    /// Of a terminal.
+    /// The body of a terminal.
     fn body(&mut self, node: &Node) -> String {
         match node {
             Node::Alt(all) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! EBNF cut into rules for a parser and terminals for a lexer.
+//! Divides EBNF into rules for a parser and terminals for a lexer.
 
 use crate::ebnf::{Ebnf, Node};
 use std::collections::HashMap;
@@ -22,14 +22,14 @@ pub type Sequence = Vec<Item>;
 /// Rules over terminals: the parser's part and the lexer's.
 pub struct Plan<'a> {
     pub ebnf: &'a Ebnf,
-    /// By rule of the EBNF: whether it neither recurs nor leads to one that does.
+    /// By rule of the EBNF: whether it is not recursive and refers to no recursive rule.
     regular: Vec<bool>,
-    /// Alternatives. A rule is empty while it is being made.
+    /// The alternatives of each rule. A rule is empty until it is complete.
     pub rules: Vec<Vec<Sequence>>,
     rule_of_name: HashMap<usize, usize>,
     pub terminals: Vec<Node>,
     terminal_of: HashMap<Node, usize>,
-    /// Terminals that were taken apart are rules now.
+    /// Terminals that are taken apart, and the rules that replace them.
     pub apart: HashMap<usize, usize>,
     pub start: Item,
 }
@@ -99,7 +99,7 @@ impl<'a> Plan<'a> {
         self.rules.len() - 1
     }
 
-    /// An item that stands once, for one that may be repeated.
+    /// Wraps a repeated item in a rule, so that the result occurs exactly once.
     fn alone(&mut self, item: Item) -> Item {
         if item.least == 1 && item.most == Some(1) {
             return item;
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         once(Symbol::Rule(rule))
     }
 
-    /// The regular ones share a terminal.
+    /// All regular alternatives share one terminal.
     fn alternatives(&mut self, node: &Node) -> Vec<Sequence> {
         let Node::Alt(all) = node else {
             return vec![self.sequence(node)];
@@ -125,7 +125,7 @@ impl<'a> Plan<'a> {
         out
     }
 
-    /// Regular neighbours share a terminal.
+    /// Adjacent regular parts share one terminal.
     fn sequence(&mut self, node: &Node) -> Sequence {
         let Node::Seq(all) = node else {
             return vec![self.item(node)];
@@ -151,7 +151,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Makes a rule of it whose terminals are its parts.
+    /// Replaces the terminal by a rule whose terminals are the parts of the old one.
     pub fn take_apart(&mut self, terminal: usize) {
         let alternatives = match self.terminals[terminal].clone() {
             Node::Text(text) => {
@@ -219,7 +219,7 @@ fn regular_rules(ebnf: &Ebnf) -> Vec<bool> {
             Node::Text(_) | Node::Class(_) => true,
             Node::Rule(index) => visit(ebnf, *index, marks),
             Node::Seq(all) | Node::Alt(all) => {
-                // All of them, so that each gets its mark.
+                // Visit all of them, so that each gets its mark.
                 let parts: Vec<bool> = all.iter().map(|n| visit_node(ebnf, n, marks)).collect();
                 parts.into_iter().all(|regular| regular)
             }

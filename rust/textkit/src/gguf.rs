@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tokenizer out of GGUF metadata: `gpt2` (byte-level BPE with a named pre-tokenizer) and `llama`
-//! (SentencePiece BPE, merges by score, bytes as a last resort).
+//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE with a named pre-tokenizer) and `llama` (SentencePiece BPE,
+//! merges by score, byte tokens as a fallback).
 
 use crate::byte_level;
 use crate::merge::Merger;
@@ -18,7 +18,7 @@ const TYPE_BYTE: i32 = 6;
 
 const SPACE_MARK: &str = "\u{2581}"; // SentencePiece's visible space
 
-/// The metadata, as the caller found it.
+/// The metadata, unchanged.
 pub struct Vocab<'a> {
     pub model: &'a str,
     pub pre: &'a str,
@@ -52,7 +52,7 @@ pub struct GgufTokenizer {
     pub pieces: Pieces,
     ids: StrTable,
     model: Model,
-    marks: Option<(AhoCorasick, Vec<u32>)>, // tokens that are found in the text before any splitting
+    marks: Option<(AhoCorasick, Vec<u32>)>, // tokens to find in the text before it is split
     prefix: Option<u32>,
     suffix: Option<u32>,
     unk: Option<u32>,
@@ -150,7 +150,7 @@ impl GgufTokenizer {
         self.ids.find(&self.pieces.texts, text)
     }
 
-    /// Any bytes: those that are not UTF-8 become their byte tokens.
+    /// Accepts any bytes. Invalid UTF-8 becomes byte tokens.
     pub fn encode(&self, text: &[u8], add_special: bool) -> Vec<u32> {
         let mut out = Vec::with_capacity(text.len() / 3 + 4);
         let mut merger = Merger::default();
@@ -206,8 +206,7 @@ impl GgufTokenizer {
         }
     }
 
-    /// Bytes without a token of their own are lost before anything is merged, as they are in the
-    /// tokenizers that these vocabularies were made for.
+    /// Bytes without a token of their own are dropped before merging, as in the models' original tokenizers.
     fn encode_word(&self, raw: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
         let Model::ByteLevel {
             merges,
@@ -234,7 +233,7 @@ impl GgufTokenizer {
             |start, split, end| ranks.rank(merges, &bytes[start..split], &bytes[split..end]),
             |part| match self.find(part.as_bytes()) {
                 Some(id) => out.push(id),
-                // A merge that made no token: its characters.
+                // The merged text is not a token, so emit its characters.
                 None => {
                     for (i, c) in part.char_indices() {
                         out.extend(self.find(&part.as_bytes()[i..i + c.len_utf8()]));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Grammars that constrain generation, run by `llguidance` over a trie of the tokenizer's own bytes.
 //!
-//! Isolation: a matcher is a deep clone of the compiled grammar's first state, so one request's lexer
-//! cache, limits or panic never reach another's. A grammar is compiled twice: first in a worker process
-//! with limits (worker_host.rs), which proves it cheap, then here, where the result is needed.
+//! Isolation: a matcher is a deep clone of the compiled grammar's first state, so one request's lexer cache, limits or
+//! panic never affect another. A grammar is compiled twice: first in a worker process with limits (worker_host.rs),
+//! which shows that it is cheap, then in this process, which needs the result.
 
 use crate::abi::Tokenizer;
 use crate::ebnf::{self, is_ebnf};
@@ -30,11 +30,11 @@ const MAX_TOKEN_BYTES: usize = 1000;
 /// Ids share a word with a byte in the trie.
 const MAX_VOCAB: usize = (1 << 24) - 2;
 const MAX_MESSAGE_BYTES: usize = 400;
-/// Of grammars that broke a limit, so that the same ones cost nothing again.
+/// Limit of remembered grammars that have exceeded a limit, so that a repeated one is refused at no cost.
 const MAX_REMEMBERED: usize = 1024;
-/// Of processor time to compile, after which a grammar is slow.
+/// CPU time to compile, after which a grammar counts as slow.
 const SLOW_MS: u64 = 150;
-/// Reading a vocabulary is no stranger's doing.
+/// Generous limits: the vocabulary comes from the operator's model, not from a request.
 const SETUP_LIMITS: Limits = Limits {
     cpu_ms: 60_000,
     slow_ms: 0,
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// What the trie is made of: each token's bytes, and the tokens that may end a text.
+/// The contents of the trie: each token's bytes, and the tokens that may end a text.
 struct Words {
     list: StrList,
     eos: Vec<TokenId>,
@@ -79,8 +79,8 @@ impl Words {
                 "a grammar needs 1 to {MAX_VOCAB} tokens, not {size}"
             ));
         }
-        // A marker byte tells special tokens from text that is spelled the same. It is in no UTF-8,
-        // so an ordinary token that begins with it is never wanted.
+        // A marker byte distinguishes special tokens from text with the same spelling. The byte is not valid UTF-8, so
+        // no grammar needs an ordinary token that begins with it.
         let marker = TokTrie::SPECIAL_TOKEN_MARKER;
         let mut list = StrList::default();
         for id in 0..size {
@@ -116,7 +116,7 @@ impl Words {
         out
     }
 
-    /// None where `bytes` were not made by to_bytes.
+    /// None if `bytes` are not a result of to_bytes.
     fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         fn number(bytes: &mut &[u8]) -> Option<usize> {
             let (number, rest) = bytes.split_first_chunk()?;
@@ -169,14 +169,14 @@ impl TokenizerEnv for Vocabulary {
         self.trie.greedy_tokenize(s)
     }
 
-    /// Else the library would look for text that must come next, which has no bound: one step through a
-    /// forced text of a gigabyte takes seconds.
+    /// false, because the library would otherwise search for forced text, which has no limit: one step through a forced
+    /// text of a gigabyte takes seconds.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }
 }
 
-/// What a worker process does for a compiler.
+/// The work of a worker process for a grammar compiler.
 pub struct GrammarTrade {
     factory: ParserFactory,
 }
@@ -191,7 +191,7 @@ impl GrammarTrade {
 }
 
 impl Work for GrammarTrade {
-    /// Compiles and answers how many bytes the grammar keeps. The worker ends with its only work, so
+    /// Compiles and returns the number of bytes that the grammar keeps. The worker process ends after this work, so
     /// nothing is freed.
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String> {
         let (kind, text) = work.split_first().ok_or("no grammar")?;
@@ -229,7 +229,7 @@ pub struct Compiler {
 
 fn limits() -> ParserLimits {
     ParserLimits {
-        // The default would allow one request half a gigabyte of lexer states.
+        // With the default one request could use half a gigabyte of lexer states.
         max_lexer_states: 50_000,
         verbose_errors: false,
         ..ParserLimits::default()
@@ -336,7 +336,7 @@ fn compile_here(factory: &ParserFactory, kind: Kind, text: &str) -> Result<LlMat
     let parser = factory.create_parser(source).map_err(|e| {
         let message = one_line(e);
         match message.split_once(": ") {
-            // A position in the translation would mislead.
+            // A position in the translated Lark would mislead the user.
             Some((position, rest)) if from_ebnf && position.starts_with("at ") => rest.to_owned(),
             _ => message,
         }
@@ -357,8 +357,8 @@ fn read_schema(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Runs of whitespace between JSON's tokens have an end, or a weak model writes nothing else. A schema
-/// may set `x-guidance` itself.
+/// Limits the white space between JSON tokens; a weak model might otherwise write nothing else. A schema may set
+/// `x-guidance` itself.
 fn bounded_whitespace(mut schema: Value) -> Value {
     let Some(object) = schema.as_object_mut() else {
         return schema;
@@ -375,7 +375,7 @@ fn bounded_whitespace(mut schema: Value) -> Value {
 }
 
 fn regex_grammar(regex: &str) -> Result<TopLevelGrammar, String> {
-    // For the position: the library would report one inside a grammar that it makes of the regex.
+    // Parse the regex for the position of an error: the library would report a position in the Lark made of the regex.
     regex_syntax::ast::parse::Parser::new()
         .parse(regex)
         .map_err(|e| {
@@ -404,7 +404,7 @@ fn choice_regex(text: &str) -> Result<String, String> {
     Ok(format!("(?:{})", escaped.join("|")))
 }
 
-/// The library's message without its echo of the source, its marks and its traces.
+/// The library's message as one line, without the echoed source, the markers and the traces.
 fn one_line(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     let text = text.split("\n<").next().unwrap_or_default();
@@ -426,7 +426,7 @@ fn one_line(error: impl std::fmt::Display) -> String {
     line
 }
 
-/// A compiled grammar at its beginning.
+/// A compiled grammar in its initial state.
 pub struct Grammar {
     start: LlMatcher,
     eos: Vec<TokenId>,
@@ -447,14 +447,14 @@ impl Grammar {
 pub struct Matcher {
     inner: LlMatcher,
     eos: Vec<TokenId>,
-    /// Of processor time, for each call.
+    /// CPU time limit of each call.
     step_limit: Duration,
-    /// No token of the vocabulary spells what may come next.
+    /// No token of the vocabulary matches the grammar at this position.
     stuck: bool,
 }
 
 impl Matcher {
-    /// A matcher at the same place, which goes its own way. The lexer's caches stay shared.
+    /// An independent matcher at the same position. The lexer's caches stay shared.
     pub fn fork(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -464,7 +464,7 @@ impl Matcher {
         }
     }
 
-    /// `step`, ended at the limit; the matcher is of no more use then.
+    /// Runs `step` and cancels it at the limit. The matcher cannot be used after that.
     fn limited<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> Result<T, String>,
@@ -497,7 +497,7 @@ impl Matcher {
         };
         let count = words.len().min(mask.as_slice().len());
         words[..count].copy_from_slice(&mask.as_slice()[..count]);
-        // Past the vocabulary the library promises nothing.
+        // The library does not define the bits past the vocabulary.
         if let Some(last) = words.get_mut(mask.len() / 32) {
             *last &= (1u32 << (mask.len() % 32)) - 1;
         }

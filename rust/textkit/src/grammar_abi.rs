@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C ABI of grammars; textkit.h says what each function promises.
+//! The C ABI of grammars; textkit.h documents each function.
 
 use crate::abi::{array, guarded, guarded_work, Owned, Text, Tokenizer};
 use crate::grammar::{CompileLimits, Compiler, Grammar, Kind, Matcher};

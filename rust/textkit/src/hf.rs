@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tokenizer out of a Hugging Face tokenizer.json, run by the `tokenizers` crate.
+//! A tokenizer from a Hugging Face tokenizer.json, run by the `tokenizers` crate.
 
 use crate::byte_level;
 use crate::gguf::parse_byte_token;
@@ -22,8 +22,7 @@ pub struct HfTokenizer {
 impl HfTokenizer {
     pub fn new(json: &[u8]) -> Result<Self, String> {
         let mut tokenizer = Tokenizer::from_bytes(json).map_err(|e| e.to_string())?;
-        // What the file says about cutting and padding is about training batches; transformers
-        // resets both as well.
+        // Reset truncation and padding: the file's settings are for training batches. transformers resets both too.
         tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
         tokenizer.with_padding(None);
         let bytes = match tokenizer.get_decoder() {
@@ -57,8 +56,7 @@ impl HfTokenizer {
             .to_vec())
     }
 
-    /// Text around the stray bytes is encoded in parts; the special tokens come once, around the
-    /// whole.
+    /// The text between invalid bytes is encoded in parts. The special tokens are added once, around the whole.
     fn encode_raw(&self, text: &[u8], add_special: bool) -> tokenizers::Result<Encoding> {
         let mut whole = Encoding::default();
         for chunk in text.utf8_chunks() {
@@ -88,7 +86,7 @@ impl HfTokenizer {
     }
 }
 
-/// Whether the decoder is, or holds, a step of this type.
+/// Whether the decoder is or contains a step of this type.
 fn mentions(decoder: &DecoderWrapper, step: &str) -> bool {
     fn search(v: &serde_json::Value, step: &str) -> bool {
         match v {
@@ -140,7 +138,7 @@ fn decode(decoder: &DecoderWrapper, tokens: &[&str]) -> String {
         .unwrap_or_default()
 }
 
-/// The bytes that a token adds when it follows others.
+/// The bytes that a token adds to a text after other tokens.
 fn piece_bytes(decoder: Option<&DecoderWrapper>, bytes: Bytes, text: &str, out: &mut Vec<u8>) {
     if bytes == Bytes::ByteLevel {
         byte_level::decode_into(text, out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C ABI of downloads from the Hugging Face Hub; textkit.h says what each function promises. The
-//! work is done by the crate warprow-hub, which is here because a program can hold one Rust library.
+//! The C ABI of downloads from the Hugging Face Hub; textkit.h documents each function. The crate warprow-hub does the
+//! work. It is linked here because a program can have only one Rust library.
 
 use crate::abi::{guarded, Owned, Text};
 use std::ffi::c_void;

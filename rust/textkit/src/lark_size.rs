@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How large the terminals of a Lark grammar are once they are put into each other.
+//! The size of a Lark grammar's terminals after expansion of the terminals that they refer to.
 
 use std::collections::HashMap;
 
-/// In bytes, of all terminals. The library joins literals that stand side by side, so a few lines of
-/// `A: B B` stand for a text that no memory holds.
+/// Limit of the expanded bytes of all terminals. The library joins adjacent literals, so a few lines of `A: B B` can
+/// describe a text that exceeds any memory.
 const MAX_EXPANDED: usize = 8 << 20;
 
 pub fn check_expanded(lark: &str) -> Result<(), String> {
@@ -22,7 +22,7 @@ pub fn check_expanded(lark: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a terminal is made of.
+/// The contents of a terminal: its bytes, and the terminals that it refers to.
 #[derive(Default)]
 struct Body<'a> {
     bytes: usize,
@@ -31,12 +31,12 @@ struct Body<'a> {
 
 struct Terminals<'a> {
     bodies: HashMap<&'a str, Body<'a>>,
-    /// None while it is being found.
+    /// None while the size is being computed.
     sizes: HashMap<&'a str, Option<usize>>,
 }
 
 impl<'a> Terminals<'a> {
-    /// Cuts the text as the library does: into names, and what no name is read from.
+    /// Divides the text as the library does: into names, and tokens that contain no names.
     fn read(lark: &'a str) -> Self {
         let mut bodies: HashMap<&str, Body> = HashMap::new();
         let mut open = "";
@@ -45,7 +45,7 @@ impl<'a> Terminals<'a> {
             let len = token_len(rest, c);
             let (token, behind) = rest.split_at(len);
             rest = behind;
-            // Nothing else is followed by these: a priority, attributes, the body.
+            // Only a defined name is followed by these: a priority, attributes, the body.
             let defines = is_name(token) && rest.trim_start().starts_with([':', '.', '[']);
             if defines {
                 open = token;
@@ -70,7 +70,7 @@ impl<'a> Terminals<'a> {
             None => self.sizes.insert(name, None),
         };
         let Some(body) = self.bodies.get_mut(name) else {
-            return Ok(0); // the library says so
+            return Ok(0); // the library reports the undefined name
         };
         let mut size = body.bytes;
         for inner in std::mem::take(&mut body.names) {
@@ -81,7 +81,7 @@ impl<'a> Terminals<'a> {
     }
 }
 
-/// Of what `text` begins with, at least its first character `c`.
+/// The length of the token at the beginning of `text`, at least its first character `c`.
 fn token_len(text: &str, c: char) -> usize {
     let name = text.strip_prefix('_').unwrap_or(text);
     let end_of = |belongs: fn(char) -> bool| text.find(|c| !belongs(c)).unwrap_or(text.len());

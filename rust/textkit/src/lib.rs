@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text library of warprow: tokenizers, chat templates and grammars behind a C ABI (textkit.h).
 //!
-//! A Hugging Face tokenizer.json runs on the `tokenizers` crate, as it is. A vocabulary out of GGUF
-//! metadata has its own small tokenizer here, because it must be ready within milliseconds: the
-//! crate's model would copy every merge into several maps first. Chat templates run on `minijinja`,
-//! with the names and the output of Python that they are made for. Grammars run on `llguidance`. Both
-//! are written by strangers, so templates are rendered, and grammars tried, in worker processes.
+//! A Hugging Face tokenizer.json runs on the `tokenizers` crate, unchanged. A vocabulary from GGUF metadata has its own
+//! small tokenizer here, because it must be ready within milliseconds: the crate's model would first copy every merge
+//! into several maps. Chat templates run on `minijinja`, with the Python names and output that they expect. Grammars
+//! run on `llguidance`. Templates and grammars are untrusted input, so worker processes render templates and
+//! test-compile grammars.
 
 mod abi;
 mod byte_level;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Byte-pair merging: neighbours are joined, the pair of lowest key first and the leftmost of
-//! equals, until no pair has a key. A heap of candidate pairs over a linked list of symbols: O(n
-//! log n) in the length of the word.
+//! Byte-pair merging: joins adjacent symbols until no pair has a key. The pair with the lowest key is first, and of
+//! equal keys the leftmost pair. A heap of candidate pairs over a linked list of symbols: O(n log n) in the length of
+//! the word.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ struct Symbol {
 
 const NONE: usize = usize::MAX;
 
-/// The lists of one encode call, kept to be used again.
+/// The lists of one encode call, kept for reuse.
 #[derive(Default)]
 pub struct Merger {
     symbols: Vec<Symbol>,
@@ -23,8 +23,8 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Starts from the characters of `text`. `key(start, split, end)` is asked for the pair
-    /// text[start..split], text[split..end]; `emit` gets what remains, in order.
+    /// Starts with the characters of `text`. `key(start, split, end)` returns the key of the pair text[start..split],
+    /// text[split..end]. `emit` gets the remaining symbols, in order.
     pub fn merge(
         &mut self,
         text: &str,
@@ -51,8 +51,7 @@ impl Merger {
         }
         while let Some(Reverse((_, left, end))) = self.heap.pop() {
             let right = self.symbols[left].next;
-            // A candidate is stale when its left side was merged away or either side has grown
-            // since.
+            // A candidate is stale if its left symbol has been merged away or if either symbol has grown.
             let l = &self.symbols[left];
             if l.start == l.end || right == NONE || self.symbols[right].end != end {
                 continue;

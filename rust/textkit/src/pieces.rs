@@ -4,7 +4,7 @@
 pub const KIND_NORMAL: u8 = 0;
 /// Dropped from the output when special tokens are skipped.
 pub const KIND_SPECIAL: u8 = 1;
-/// The id is inside the range of the vocabulary but names no token.
+/// The id is in the range of the vocabulary but has no token.
 pub const KIND_HOLE: u8 = 2;
 
 /// A list of byte strings in one allocation.
@@ -51,7 +51,7 @@ impl StrList {
     }
 }
 
-/// What the C side may ask about every id without a call per string.
+/// The tables of all ids, which the C side reads without a call per string.
 #[derive(Default)]
 pub struct Pieces {
     pub texts: StrList,

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pre-tokenizers that `tokenizer.ggml.pre` names: a chain of regular expressions. Each one
-//! splits every piece that the one before left, into its matches and what lies between them. The
-//! expressions are those of the models' own tokenizer.json files, so that Oniguruma reads them as
-//! it does there.
+//! The pre-tokenizers that `tokenizer.ggml.pre` names. Each is a chain of regular expressions. Each expression splits
+//! every piece of the previous one into its matches and the text between them. The expressions are those of the models'
+//! own tokenizer.json files, so that Oniguruma interprets them in the same way.
 
 use tokenizers::utils::SysRegex;
 
 #[derive(Default)]
 struct Spec {
     patterns: &'static [&'static str],
-    /// A word that is a token as it stands takes no merges.
+    /// A whole word that is a token is not merged from its characters.
     ignore_merges: bool,
-    /// Text is brought into Unicode's composed form first.
+    /// The text is normalised to Unicode NFC first.
     nfc: bool,
-    /// Whether a text begins with BOS when the metadata does not say.
+    /// Whether a text begins with BOS if the metadata has no such setting.
     add_bos: bool,
 }
 
@@ -53,7 +52,7 @@ fn spec(pre: &str) -> Option<Spec> {
             nfc: true,
             ..Spec::default()
         },
-        // Digits come apart one by one before anything else sees them.
+        // The first expression splits off each digit.
         "smollm" | "starcoder" | "refact" | "codeshell" | "exaone" | "minerva-7b" => {
             plain(&[r"\p{N}", GPT2])
         }
@@ -99,7 +98,7 @@ fn spec(pre: &str) -> Option<Spec> {
         "deepseek-coder" => plain(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK_HANGUL, r"\p{N}"]),
         "deepseek-v3" => plain(&[r"\p{N}{1,3}", CJK_KANA, DEEPSEEK3]),
         "falcon" => plain(&[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"]),
-        // Files that were converted before the key existed.
+        // For files converted before the key existed.
         "" | "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
         _ => return None,
     })

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values as Python writes them: json.dumps for the tojson filter, str() for what a template
-//! prints.
+//! Formats values as Python does: json.dumps for the tojson filter, str() for a template's output.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -146,8 +145,7 @@ fn write_number(value: &Value, specials: [&str; 3], out: &mut String) {
     }
 }
 
-/// repr() of a float: the shortest digits that read back equal, with an exponent below 1e-4 and
-/// from 1e16 on.
+/// repr() of a float: the shortest digits that parse to the same value, with an exponent below 1e-4 and from 1e16 on.
 fn write_float(f: f64, out: &mut String) {
     if f == 0.0 || (1e-4..1e16).contains(&f.abs()) {
         let _ = write!(out, "{f:?}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends steps of grammars that take too much processor time. One thread looks at all steps under way a few
-//! times a second, and sleeps while there are none.
+//! Cancels grammar steps that take too much CPU time. One thread checks all running steps every 50 ms, and sleeps while
+//! there are none.
 
 use llguidance::CancellationHandle;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
@@ -10,7 +10,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 
 struct Step {
     number: u64,
-    clock: libc::clockid_t, // of the thread that runs it
+    clock: libc::clockid_t, // CPU clock of the thread that runs the step
     until: Duration,        // on that clock
     handle: CancellationHandle,
 }
@@ -39,7 +39,7 @@ impl Watch {
             let none = |steps: &mut Steps| steps.under_way.is_empty();
             let begun = self.begun.wait_while(self.locked(), none);
             drop(begun);
-            // Not on the condition: each step would wake this thread.
+            // Do not wait on the condition here: each step would wake this thread.
             std::thread::sleep(GLANCE);
             for step in &self.locked().under_way {
                 if cpu_time(step.clock) > step.until {
@@ -76,17 +76,17 @@ impl Drop for UnderWay {
     }
 }
 
-/// Runs `step` on this thread and cancels `handle` once it has taken so much processor time.
+/// Runs `step` on this thread and cancels `handle` after `limit` of CPU time.
 pub fn watched<T>(limit: Duration, handle: CancellationHandle, step: impl FnOnce() -> T) -> T {
     let watch = *WATCH.get_or_init(|| {
         let watch: &'static Watch = Box::leak(Box::default());
         let thread = std::thread::Builder::new().name("wr-step-watch".into());
-        // Without it steps have the library's own limits alone.
+        // If the thread cannot start, only the library's own limits apply to steps.
         let _ = thread.spawn(|| watch.run());
         watch
     });
     let mut clock = libc::CLOCK_MONOTONIC;
-    // SAFETY: this thread lives, and outlives the entry that names its clock.
+    // SAFETY: this thread is running, and outlives the entry with its clock.
     unsafe { pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
     let until = cpu_time(clock) + limit;
     let under_way = {

@@ -5,7 +5,7 @@
 use crate::pieces::StrList;
 use hashbrown::HashTable;
 
-/// 64-bit hash of short strings: eight bytes a step, folded by a 128-bit product.
+/// 64-bit hash of short strings: eight bytes per step, folded by a 128-bit product.
 pub fn hash_bytes(s: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     fn fold(a: u64, b: u64) -> u64 {
@@ -26,7 +26,7 @@ fn hash_pair(left: &[u8], right: &[u8]) -> u64 {
     hash_bytes(left).rotate_left(23) ^ hash_bytes(right)
 }
 
-/// string -> its index in the list; where a string occurs twice the first one counts.
+/// string -> its index in the list. If a string occurs twice, the first occurrence counts.
 pub struct StrTable {
     table: HashTable<(u32, u32)>, // (upper half of the hash, index)
 }
@@ -59,8 +59,8 @@ impl StrTable {
     }
 }
 
-/// (left, right) -> rank, from merges written "left right". A left part may begin with a space, so
-/// the space that divides is searched from the second byte on.
+/// (left, right) -> rank, from merges written "left right". The left part may begin with a space, so the search for the
+/// separating space begins at the second byte.
 pub struct MergeTable {
     table: HashTable<(u32, u32)>, // (upper half of the hash, rank)
 }

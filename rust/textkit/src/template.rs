@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chat templates: Jinja2 as transformers sets it up, on minijinja.
+//! Chat templates: Jinja2 with transformers' settings, on minijinja.
 //!
-//! A template comes with a model and may ask for any amount of time, memory and stack, even while it is
-//! parsed. So both are done in worker processes (worker_host.rs); here is what they do.
+//! A template comes with a model and may need any amount of time, memory and stack, even while it is parsed. So worker
+//! processes parse and render it (worker_host.rs). This file has the code that they run.
 
 use crate::py_json::{dumps, py_str, DumpOptions};
 use crate::worker_host::{Failure, Places, WorkerHost};
@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 const NAME: &str = "chat_template";
-/// Of variables: how many of their bytes raise the limit on memory by one byte of theirs. A parsed value
-/// takes so many times the bytes of its JSON.
+/// Each byte of the variables raises the memory limit by this many bytes: a parsed value takes this many times the
+/// bytes of its JSON.
 const MEMORY_PER_BYTE: u64 = 64;
-/// The engine's instructions; they are counted so that a refusal does not depend on the machine.
+/// Limit of the template engine's instructions. Counting them makes a refusal independent of the machine.
 const MAX_STEPS: u64 = 10_000_000;
 const STEPS_PER_BYTE: u64 = 20;
-/// Variables of this size raise the limit on time by itself once.
+/// Variables of this size double the time limit.
 const BYTES_OF_TIME: u64 = 8 << 20;
 
 /// wr_template_limits of textkit.h.
@@ -33,7 +33,8 @@ pub struct TemplateLimits {
 }
 
 impl TemplateLimits {
-    /// For variables of so many bytes: messages of any length that the server takes can be rendered.
+    /// The limits for variables of this many bytes. They let messages of any length that the server accepts be
+    /// rendered.
     pub fn of(&self, num_bytes: usize) -> Limits {
         let (bytes, cpu_ms) = (num_bytes as u64, u64::from(self.cpu_ms));
         Limits {
@@ -56,7 +57,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Parses once, so that mistakes are seen.
+    /// Parses the template once, to find errors.
     pub fn new(source: &str, limits: TemplateLimits) -> Result<Self, Failure> {
         let places = Places {
             all: 4,
@@ -76,7 +77,7 @@ impl ChatTemplate {
     }
 }
 
-/// What a worker process does for a template.
+/// The work of a worker process for a template.
 pub struct TemplateTrade {
     template: ParsedTemplate,
     max_output: usize,
@@ -152,7 +153,7 @@ impl ParsedTemplate {
     }
 }
 
-/// A text that ends at a limit.
+/// An output text with a size limit.
 struct Output {
     text: Vec<u8>,
     max: usize,
@@ -172,9 +173,8 @@ impl std::io::Write for Output {
     }
 }
 
-/// Jinja2 reads every line end as "\n". `{% generation %}` marks the assistant's words for
-/// training; it becomes a block that only opens a scope, so that the white space around it is
-/// treated as around any other tag.
+/// Normalises line ends to "\n", as Jinja2 does. `{% generation %}` marks the assistant's text for training. It becomes
+/// a block that only opens a scope, so that the white space around it is treated as around any other tag.
 fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
@@ -203,7 +203,7 @@ fn prepare(source: &str) -> String {
     out
 }
 
-/// One line: what a template says through raise_exception is passed on as it is.
+/// The error as one line. A message from raise_exception is passed on unchanged.
 fn describe(error: &Error) -> String {
     let mut root = error;
     while let Some(inner) = std::error::Error::source(root).and_then(|e| e.downcast_ref::<Error>())
@@ -302,7 +302,7 @@ fn from_json(text: &str) -> Result<Value, Error> {
     Ok(Value::from_serialize(value))
 }
 
-/// In Python a string and a mapping are sequences too, and an undefined value is an empty one.
+/// In Python a string and a mapping are sequences too, and an undefined value is an empty sequence.
 fn is_sequence(v: &Value) -> bool {
     matches!(
         v.kind(),
@@ -314,7 +314,7 @@ fn is_sequence(v: &Value) -> bool {
     )
 }
 
-/// Python's methods that pycompat lacks, or answers in bytes instead of characters.
+/// Python's methods that pycompat lacks, or for which it counts bytes instead of characters.
 fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let Some(s) = value.as_str() {
         match method {

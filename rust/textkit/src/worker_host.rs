@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Work that a stranger's text causes, done in worker processes that can be ended.
+//! Runs work on untrusted input in worker processes, which can be killed.
 //!
-//! A `WorkerHost` starts a helper (worker_main.rs) when work first comes, and asks it for workers. A worker
-//! that breaks a limit dies, and its sender is told which limit; the next work gets a fresh one, forked in a
-//! millisecond. Work that lasts moves to one of few slow places, so that quick work always finds one.
+//! A `WorkerHost` starts a helper process (worker_main.rs) on the first work, and requests workers from it. A worker
+//! that exceeds a limit exits and reports which limit. The next work gets a new worker, forked in a millisecond. Long
+//! work moves to one of a few slow places, so that quick work always finds a place.
 
 use crate::worker_wire::*;
 use std::io;
@@ -11,34 +11,34 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// For a helper to be there: exec, and a vocabulary of any size on a busy machine.
+/// Time-out for the start of a helper: exec, and a vocabulary of any size on a busy machine.
 const MAX_START: Duration = Duration::from_secs(120);
-/// For a worker that is forked to say so.
+/// Time-out for a forked worker to report that it is ready.
 const MAX_FORK: Duration = Duration::from_secs(10);
-/// Of wall-clock time for each unit of processor time, and on top: what a busy machine may add.
+/// The wall-clock time-out is WALL_FACTOR times the CPU time limit plus WALL_EXTRA, to allow for a busy machine.
 const WALL_FACTOR: u32 = 10;
 const WALL_EXTRA: Duration = Duration::from_secs(2);
-/// A worker's memory grows a little with each piece of work.
+/// Limit of work items per worker, because a worker's memory grows a little with each.
 const MAX_WORK_OF_WORKER: u32 = 200;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// The text is at fault: the work's own words.
+    /// The input is invalid: the work's own message.
     Refused(String),
-    /// The text is at fault: what it needs too much of.
+    /// The input exceeds a limit: which one.
     TooMuch(String),
-    /// Nobody's fault: all places are taken, or no process can be had.
+    /// The input is not the cause: all places are taken, or no process is available.
     Busy(String),
 }
 
 pub struct Places {
-    /// Pieces of work at a time.
+    /// Limit of concurrent work items.
     pub all: usize,
     /// How long work waits for a place.
     pub patience: Duration,
-    /// Work that is slow (Limits::slow_ms) needs one of these places, or is ended.
+    /// Slow work (Limits::slow_ms) needs one of these places; without a free one it is ended.
     pub slow: usize,
-    /// Whether a worker does one piece of work after the other; else each gets a fresh one.
+    /// Whether a worker handles several work items, one after the other. Else each item gets a new worker.
     pub keep_workers: bool,
 }
 
@@ -68,13 +68,13 @@ struct Worker {
 
 struct Helper {
     socket: OwnedFd,
-    pid: libc::pid_t, // 0: waited for
+    pid: libc::pid_t, // 0: already reaped
 }
 
 impl Helper {
-    /// Whether it is gone, or goes within a moment.
+    /// Whether the helper has ended. Waits up to 50 ms for its end.
     fn has_ended(&mut self) -> bool {
-        // SAFETY: a child of ours that nobody else waits for; no status is asked for.
+        // SAFETY: the pid is our child, which no other code waits for; no status is requested.
         let ended = |pid| unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) != 0 };
         for _ in 0..10 {
             if self.pid == 0 || ended(self.pid) {
@@ -92,7 +92,7 @@ impl Drop for Helper {
         if self.pid == 0 {
             return;
         }
-        // SAFETY: as above. Its workers die with it.
+        // SAFETY: as above. The kernel kills its workers when it ends.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             while libc::waitpid(self.pid, std::ptr::null_mut(), 0) < 0
@@ -123,12 +123,12 @@ impl WorkerHost {
         }
     }
 
-    /// Starts the helper, if it does not run; fails as its setup does.
+    /// Starts the helper if it is not running. Returns the error of its setup.
     pub fn start(&self) -> Result<(), Failure> {
         self.with_helper(|_| Ok(()))
     }
 
-    /// The answer to one piece of work. Blocks; any threads at once.
+    /// Runs one work item and returns its result. Blocks; any threads at once.
     pub fn run(&self, work: &[u8], limits: Limits) -> Result<Vec<u8>, Failure> {
         let mut place = Place::take(self)?;
         let mut worker = match self.idle_worker() {
@@ -163,7 +163,7 @@ impl WorkerHost {
         let cpu = Duration::from_millis(limits.cpu_ms);
         let deadline = begun + cpu * WALL_FACTOR + WALL_EXTRA;
         let head = work_head(work.len(), limits);
-        // A worker that dies while it reads has perhaps said why.
+        // Ignore a send error: a worker that exits while it reads may have sent the reason.
         let _ = send_all(&worker.socket, &head).and_then(|()| send_all(&worker.socket, work));
         let mut head = [SLOW; REPLY_HEAD_BYTES];
         let lost = |_| busy("a worker process was killed");
@@ -230,7 +230,7 @@ impl WorkerHost {
             }
             let mut helper = locked(&self.helper);
             if !helper.as_mut().is_some_and(Helper::has_ended) {
-                break; // it can fork no more
+                break; // the helper runs but cannot fork
             }
             *helper = None;
         }
@@ -299,7 +299,7 @@ fn read_text(socket: &OwnedFd, head: &[u8; REPLY_HEAD_BYTES]) -> io::Result<Vec<
     Ok(text)
 }
 
-/// Whether there is something to read before the deadline.
+/// Waits for data or a close. false: neither before the deadline.
 fn wait_until(socket: &OwnedFd, deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -312,7 +312,7 @@ fn wait_until(socket: &OwnedFd, deadline: Instant) -> bool {
     }
 }
 
-/// One of a host's places, given back when it goes.
+/// One of a host's places, released by drop.
 struct Place<'a> {
     host: &'a WorkerHost,
     slow: bool,
@@ -358,7 +358,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// This binary again, with the socket and no other descriptor, in a group of its own.
+/// Starts this binary again, with the socket and no other descriptor of ours, in its own process group.
 fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
     let kept = [
         "TZ",
@@ -386,13 +386,13 @@ fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
         std::ptr::null_mut(),
     ];
     let mut pid = 0;
-    // SAFETY: all objects are made by their functions and outlive the call.
+    // SAFETY: all objects are initialised by their functions and outlive the call.
     let failed = unsafe {
         let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
         let mut attributes: libc::posix_spawnattr_t = std::mem::zeroed();
         libc::posix_spawn_file_actions_init(&mut actions);
         libc::posix_spawnattr_init(&mut attributes);
-        // First, as it may have one of the numbers that are opened below.
+        // Duplicate the socket first: its number may be one of those opened below.
         libc::posix_spawn_file_actions_adddup2(&mut actions, socket.as_raw_fd(), HELPER_SOCKET);
         for (fd, flags) in [
             (0, libc::O_RDONLY),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The helper process: this binary, run again with one thread, no descriptors of its parent and no device.
 //!
-//! It reads what its trade needs once (a vocabulary, a template), and then forks a worker for each socket
-//! that its parent sends. A worker answers pieces of work until its socket closes, each under limits on
-//! processor time, memory and stack that end the worker alone. It says by which of them it died.
+//! It reads the setup of its trade (a vocabulary, a template) once, and then forks a worker for each socket that its
+//! parent sends. A worker handles work items until its socket closes. Each item has limits on CPU time, memory and
+//! stack, which end only the worker. The worker reports the limit that ended it.
 
 use crate::grammar::GrammarTrade;
 use crate::template::TemplateTrade;
@@ -17,16 +17,17 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// The parsers recurse with the depth of their input.
 pub const STACK_BYTES: usize = 64 << 20;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
-/// Of the one thread of work that a process has at a time.
+/// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
 struct SignalStack(UnsafeCell<[u8; SIGNAL_STACK_BYTES]>);
-// SAFETY: only the kernel touches it.
+// SAFETY: only the kernel accesses it.
 unsafe impl Sync for SignalStack {}
 
-/// A sanitizer's shadow takes more addresses than any limit, so there is none then.
+/// With more address space than this, a sanitizer's shadow memory is present and no memory limit is set: the shadow
+/// exceeds any limit.
 const MAX_USUAL_ADDRESSES: u64 = 1 << 42;
 
-/// What workers of one trade do with a text.
+/// The work that the workers of one trade do.
 pub trait Work: Sync {
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String>;
 }
@@ -39,17 +40,18 @@ fn prepare(trade: Trade, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
     })
 }
 
-/// Never returns. Called before main, so nothing of the program has run.
+/// Never returns. Called before main, so no code of the program has run.
 #[no_mangle]
 pub extern "C" fn wr_helper_main() -> ! {
-    // SAFETY: the parent opened this descriptor for us; the calls change this process alone.
+    // SAFETY: the parent opened this descriptor for us; the calls change only this process.
     let parent = unsafe {
         libc::prctl(libc::PR_SET_NAME, c"wr-helper".as_ptr());
-        // The parent ends us by closing the socket: signals to its whole group are the parent's to answer.
+        // The parent ends this process by closing the socket. Ignore signals to the parent's process group: the parent
+        // handles them.
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
             libc::signal(signal, libc::SIG_IGN);
         }
-        // One heap for all threads: each heap more would take 64 MiB of addresses.
+        // Use one heap for all threads: each further heap would take 64 MiB of address space.
         libc::mallopt(libc::M_ARENA_MAX, 1);
         let none = libc::rlimit {
             rlim_cur: 0,
@@ -59,7 +61,7 @@ pub extern "C" fn wr_helper_main() -> ! {
         OwnedFd::from_raw_fd(HELPER_SOCKET)
     };
     let code = if serve_parent(parent).is_some() { 0 } else { 1 };
-    // SAFETY: no destructor of the program has anything to do.
+    // SAFETY: no destructor of the program needs to run.
     unsafe { libc::_exit(code) }
 }
 
@@ -81,7 +83,7 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
     let mut workers = HashMap::new();
     loop {
         reap(&mut workers);
-        // While workers live, their ends are noticed within this time.
+        // While workers are running, the helper checks for ended ones every 200 ms.
         let patience = if workers.is_empty() { -1 } else { 200 };
         if !wait_readable(&parent, patience) {
             continue;
@@ -102,12 +104,12 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
                     pid if pid > 0 => {
                         workers.insert(number, pid);
                     }
-                    _ => {} // the socket closes unanswered
+                    _ => {} // fork failed: the socket closes without a reply
                 }
             }
             (KILL_WORKER, None) => {
                 if let Some(pid) = workers.get(&number) {
-                    // SAFETY: a child that is not reaped yet keeps its number.
+                    // SAFETY: a child that is not reaped yet keeps its pid.
                     unsafe { libc::kill(*pid, libc::SIGKILL) };
                 }
             }
@@ -117,13 +119,13 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
 }
 
 fn reap(workers: &mut HashMap<u64, libc::pid_t>) {
-    // SAFETY: no status is asked for.
+    // SAFETY: no status is requested.
     workers
         .retain(|_, pid| unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::WNOHANG) == 0 });
 }
 
 fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
-    // SAFETY: this process alone is changed. The helper may have died before the first call.
+    // SAFETY: only this process is changed. The helper may have ended before the first call.
     let orphaned = unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::getppid() != helper
@@ -159,7 +161,7 @@ fn reply(socket: &OwnedFd, tag: u8, text: &[u8]) -> Option<()> {
     send_all(socket, text).ok()
 }
 
-/// Runs `body` on a thread with a large stack. One that breaks a limit ends this process, which says so first.
+/// Runs `body` on a thread with a large stack. If `body` exceeds a limit, this process reports that and exits.
 fn bounded<T: Send>(
     socket: &OwnedFd,
     limits: Limits,
@@ -193,9 +195,9 @@ fn bounded<T: Send>(
     result
 }
 
-/// The socket that a dying worker writes to.
+/// The socket to which the signal handler writes the exceeded limit.
 static DYING_SOCKET: AtomicI32 = AtomicI32::new(-1);
-/// Whether the timer's next signal is its last.
+/// Whether the next timer signal means the end of the CPU time.
 static IS_SLOW: AtomicBool = AtomicBool::new(true);
 
 extern "C" fn die(signal: libc::c_int) {
@@ -206,7 +208,7 @@ extern "C" fn die(signal: libc::c_int) {
         _ => OUT_OF_STACK,
     };
     let head = reply_head(tag, 0);
-    // SAFETY: all calls are allowed in a signal handler.
+    // SAFETY: all calls are async-signal-safe.
     unsafe {
         let errno = *libc::__errno_location();
         libc::send(
@@ -225,7 +227,7 @@ extern "C" fn die(signal: libc::c_int) {
 fn catch_limits(socket: &OwnedFd) {
     use std::os::fd::AsRawFd;
     DYING_SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
-    // SAFETY: the handler is a function of ours, on the stack that each thread of work takes.
+    // SAFETY: the handler is our function, and runs on the signal stack of the work thread.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = die as *const () as usize;
@@ -236,8 +238,8 @@ fn catch_limits(socket: &OwnedFd) {
     }
 }
 
-/// An overflow of the usual stack leaves no room for a handler. The thread's stack for signals from before comes
-/// back at the end: whoever set it up, as a sanitizer does, frees what it finds then.
+/// Sets the signal stack: after a stack overflow the usual stack has no room for a handler. Drop restores the thread's
+/// previous signal stack, because the code that set it (a sanitizer, for instance) frees the current one later.
 struct SignalStackInUse {
     before: libc::stack_t,
 }
@@ -249,7 +251,7 @@ impl SignalStackInUse {
             ss_flags: 0,
             ss_size: SIGNAL_STACK_BYTES,
         };
-        // SAFETY: the memory lives as long as the process.
+        // SAFETY: the memory is static.
         unsafe {
             let mut before: libc::stack_t = std::mem::zeroed();
             libc::sigaltstack(&stack, &mut before);
@@ -260,12 +262,13 @@ impl SignalStackInUse {
 
 impl Drop for SignalStackInUse {
     fn drop(&mut self) {
-        // SAFETY: what the thread had when it began.
+        // SAFETY: the thread's previous signal stack.
         unsafe { libc::sigaltstack(&self.before, std::ptr::null_mut()) };
     }
 }
 
-/// A signal after so much user and system time of all threads, and one more `then`; 0: none.
+/// Requests a signal after cpu_ms of user and system time of all threads, and then one after every `then` ms more. 0:
+/// no signal.
 fn limit_time(cpu_ms: u64, then: u64) {
     let time = |ms: u64| libc::timeval {
         tv_sec: (ms / 1000) as _,
@@ -279,7 +282,7 @@ fn limit_time(cpu_ms: u64, then: u64) {
     unsafe { libc::setitimer(libc::ITIMER_PROF, &value, std::ptr::null_mut()) };
 }
 
-/// So much more than there is; None: no limit.
+/// Limits the address space to more_mb more than the current use. None: no limit.
 fn limit_memory(more_mb: Option<u64>) {
     let taken = addresses_taken();
     // SAFETY: plain data.
@@ -301,7 +304,7 @@ fn limit_memory(more_mb: Option<u64>) {
 fn addresses_taken() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split(' ').next()?.parse().ok()?;
-    // SAFETY: no arguments to get wrong.
+    // SAFETY: the argument is a constant.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     Some(pages * page.max(1) as u64)
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the process and its helper say to each other, over Unix sockets of one machine and one binary.
+//! The protocol between the process and its helper, over Unix sockets. Both run the same binary on one machine.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// The first words on a helper's command line, which `src/text/helper_entry.cpp` looks for.
+/// The first argument of a helper's command line, which `src/text/helper_entry.cpp` checks.
 pub const HELPER_ARGUMENT: &str = "--textkit-helper";
-/// Where the helper finds the socket to its parent.
+/// The descriptor of the helper's socket to its parent.
 pub const HELPER_SOCKET: RawFd = 3;
 
-/// What a helper's workers do.
+/// The kind of work of a helper's workers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Trade {
     Grammar = 0,
@@ -28,28 +28,28 @@ impl Trade {
     }
 }
 
-/// What one piece of work may take of a worker.
+/// The limits of one work item.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub cpu_ms: u64,
-    /// Of it: after so much the worker says that it is slow; 0: never.
+    /// After this much of cpu_ms the worker reports that it is slow. 0: never.
     pub slow_ms: u64,
-    /// On top of what the worker has when the work begins.
+    /// In addition to the worker's memory at the start of the work.
     pub memory_mb: u64,
 }
 
-/// How work ended. `Done` and `Refused` carry a text, the others are said by a dying worker.
+/// The results of work. DONE and REFUSED carry a text. An exiting worker sends the others.
 pub const DONE: u8 = b'D';
 pub const REFUSED: u8 = b'R';
 pub const OUT_OF_TIME: u8 = b'T';
 pub const OUT_OF_MEMORY: u8 = b'M';
 pub const OUT_OF_STACK: u8 = b'S';
-/// Said in the middle of work that is slow.
+/// Sent during slow work.
 pub const SLOW: u8 = b'L';
-/// A worker has begun its life; said once, before any work.
+/// A worker has started. Sent once, before any work.
 pub const READY: u8 = b'H';
 
-/// Commands to a helper, each with the number of a worker; the first comes with the worker's socket.
+/// Commands to a helper, each with the number of a worker. BEGIN_WORKER carries the worker's socket.
 pub const BEGIN_WORKER: u8 = b'B';
 pub const KILL_WORKER: u8 = b'K';
 pub const COMMAND_BYTES: usize = 9;
@@ -88,7 +88,7 @@ pub fn read_work_head(bytes: &[u8; WORK_HEAD_BYTES]) -> (usize, Limits) {
     (word(0) as usize, limits)
 }
 
-/// Two ends that are closed by exec.
+/// A pair of connected sockets, both close-on-exec.
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two.
@@ -103,7 +103,7 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both are open and nobody else's.
+    // SAFETY: both are open and have no other owner.
     unsafe { Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))) }
 }
 
@@ -130,7 +130,7 @@ pub fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// UnexpectedEof if the other end is closed before.
+/// Fills `bytes`. UnexpectedEof if the peer closes the socket earlier.
 pub fn receive_all(socket: &OwnedFd, mut bytes: &mut [u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         // SAFETY: as in send_all.
@@ -157,7 +157,7 @@ pub fn receive_all(socket: &OwnedFd, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Room for one descriptor and its header, aligned as the kernel wants it.
+/// Space for one descriptor and its header, with the alignment that the kernel requires.
 #[repr(align(8))]
 struct Ancillary([u8; 64]);
 
@@ -198,7 +198,7 @@ pub fn send_command(
     }
 }
 
-/// The other side of send_command.
+/// Receives a command of send_command.
 pub fn receive_command(socket: &OwnedFd) -> io::Result<([u8; COMMAND_BYTES], Option<OwnedFd>)> {
     let mut bytes = [0; COMMAND_BYTES];
     let mut part = libc::iovec {
@@ -230,7 +230,7 @@ pub fn receive_command(socket: &OwnedFd) -> io::Result<([u8; COMMAND_BYTES], Opt
     }
 }
 
-/// Waits for something to read, or the other end's close; false after `ms`.
+/// Waits for data or the peer's close; false after `ms`.
 pub fn wait_readable(socket: &OwnedFd, ms: i32) -> bool {
     let mut watched = libc::pollfd {
         fd: socket.as_raw_fd(),

@@ -81,7 +81,7 @@ CallReader::Status CallReader::feed_value(char c) {
   if (value_.empty() && !has_begun_ && is_space(c)) {
     return Status::kMore;
   }
-  if (!in_text_ && open_.empty() && (c == ',' || c == '}')) {  // behind a number or a word
+  if (!in_text_ && open_.empty() && (c == ',' || c == '}')) {  // ends a number or a literal
     if (value_.empty() || !end_value()) {
       return Status::kBroken;
     }
@@ -102,7 +102,7 @@ CallReader::Status CallReader::feed_value(char c) {
   return end_value() ? Status::kMore : Status::kBroken;
 }
 
-// False for what cannot stand there.
+// False if the character is not valid at this place.
 bool CallReader::add_to_value(char c) {
   has_begun_ = has_begun_ || (is_arguments() && value_.empty() && c == '{');
   if (has_begun_) {

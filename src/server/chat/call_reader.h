@@ -7,26 +7,26 @@
 
 namespace warprow {
 
-// Reads one JSON object that is a call, character by character: {"name": "f", "arguments": {...}}, with
-// `parameters` for arguments where a model was taught so; `null` for them means none. Other fields are
-// passed over; a second name, or second arguments, break it. Gives the arguments out as they come, in the
-// model's own spelling: their brackets match, but whether they are JSON shows at the end alone.
+// Reads one tool call, a JSON object, character by character: {"name": "f", "arguments": {...}}. Some models write
+// `parameters` for `arguments`. `null` means no arguments. Other fields are skipped. A second name
+// or second arguments break the call. The arguments are available as
+// they arrive, in the model's own spelling. Their brackets match, but only the end of the call shows whether they are
+// valid JSON.
 class CallReader {
  public:
   CallReader() = default;
-  // For an object that is the arguments of a function already known.
+  // For an object that holds only the arguments, of the function `name`.
   explicit CallReader(std::string name) : name_(std::move(name)), only_arguments_(true) {}
 
   enum class Status { kMore, kDone, kBroken };
-  // After kDone and kBroken nothing more is fed.
+  // Must not be called after kDone or kBroken.
   Status feed(char c);
 
   // The name, once it is known.
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Arguments that were not taken yet; none before the name is known. "{}" at the end of a call
-  // without any.
+  // The arguments since the last take; empty until the name is known. "{}" at the end of a call without arguments.
   std::string take_arguments();
-  // Everything fed so far, for a text that turns out to be no call.
+  // All characters fed so far, for a text that turns out not to be a call.
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
@@ -48,9 +48,9 @@ class CallReader {
 
   At at_ = At::kStart;
   std::string key_;         // with its quotes
-  std::string value_;       // that is not the arguments' object
-  bool has_begun_ = false;  // the arguments' object, and has not ended
-  std::string open_;        // brackets that wait within the value, each as the one that closes it
+  std::string value_;       // a value other than the arguments' object
+  bool has_begun_ = false;  // the reader is inside the arguments' object
+  std::string open_;        // the closing bracket of each bracket that is open within the value
   bool in_text_ = false;
   bool escaped_ = false;
 };

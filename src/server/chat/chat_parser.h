@@ -11,7 +11,7 @@
 
 namespace warprow {
 
-// A part of a call. The first of each call has id and name, the others more of the arguments.
+// A part of a tool call. The first piece of a call has its id and name; the others continue the arguments.
 struct ToolCallPiece {
   int32_t index = 0;
   std::string id{};
@@ -19,7 +19,7 @@ struct ToolCallPiece {
   std::string arguments{};  // JSON text
 };
 
-// What a piece of a model's text means.
+// A piece of the model's text, divided into content, reasoning and tool calls.
 struct ChatPiece {
   std::string content{};
   std::string reasoning{};
@@ -29,26 +29,26 @@ struct ChatPiece {
   void append(ChatPiece more);
 };
 
-// Tells content, reasoning and tool calls apart in the text of one choice, as it comes. What may
-// still become the one or the other is held back.
+// Divides the streamed text of one choice into content, reasoning and tool calls. Holds text back while its kind is
+// undecided.
 class ChatParser {
  public:
   virtual ~ChatParser() = default;
   virtual ChatPiece push(std::string_view text) = 0;
-  // What was held back, once the text has ended.
+  // The text that was held back. Call it once, at the end of the text.
   virtual ChatPiece finish() = 0;
-  // Whether something that began as a call was none, was not JSON or had no end, though no grammar has
-  // forced it.
+  // Whether a text that began like a call was not a call, not JSON or not complete. Only for calls that no grammar
+  // forces.
   [[nodiscard]] virtual bool failed() const = 0;
-  // Where the text behind the reasoning begins, in bytes of all that was pushed.
+  // Where the text after the reasoning section begins, as a byte offset into all pushed text.
   [[nodiscard]] virtual size_t body_at() const = 0;
 };
 
-// A whole text at once. Where a call failed, all of them are content, since nothing has been given out
-// yet; unless the text was cut off, whose last call is as much as there is of it.
+// Parses a whole text at once. If a call failed, all calls become content, since the client has seen none of them yet.
+// Exception: with cut_off (the text ended early) the calls stay, and the last one may be incomplete.
 ChatPiece parse_whole(ChatParser& parser, std::string_view text, bool cut_off);
 
-// For a choice of an answer.
+// Makes the parser for one choice of an answer.
 using MakeChatParser = std::function<std::unique_ptr<ChatParser>(size_t choice)>;
 
 }  // namespace warprow

@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// The text of the last message, behind which a prompt that goes on with it ends.
+// The text of the last message. With continue_final_message the prompt ends with this text.
 std::string last_content(const OrderedJson& messages) {
   const OrderedJson& content = messages.back()["content"];
   const OrderedJson& text =
@@ -32,7 +32,7 @@ Result<std::string> render_chat(const ChatOptions& chat, const TextModel& text) 
   if (!rendered || !chat.continue_final_message) {
     return rendered;
   }
-  // Templates may trim a content and close its turn: the prompt ends where the content does.
+  // A template may trim the content and close its turn. The prompt must end where the content ends.
   const std::string content = last_content(request.messages);
   const std::string_view shown = without_end_spaces(content);
   const size_t at = rendered->rfind(shown);

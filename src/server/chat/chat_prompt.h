@@ -9,13 +9,13 @@
 
 namespace warprow {
 
-// A chat through the model's template, special tokens spelled out. With continue_final_message it ends
-// where the last message's text does.
+// Renders a chat with the model's chat template; special tokens appear as text. With continue_final_message the prompt
+// ends where the last message's text ends.
 Result<std::string> render_chat(const ChatOptions& chat, const TextModel& text);
 
-// How a model that thinks begins its answer to this chat's prompt. Templates may open a section for it, or
-// close one at once so that it does not think; where the prompt ends with neither tag, the model decides. An
-// answer that goes on with the last message is in a section where that message has left one open.
+// How a reasoning model begins its answer to this prompt. The template may open a reasoning section, or open and close
+// one to disable reasoning. If the prompt ends with neither tag, the model decides. An answer that continues the last
+// message begins in a reasoning section if that message has left one open.
 Thinking thinking_behind(const ChatOptions& chat, const std::string& prompt);
 
 }  // namespace warprow

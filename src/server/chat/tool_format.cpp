@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-// How the template writes a call that an assistant has made.
+// A chat with one tool call of the assistant, rendered by the template.
 std::string rendered_call(const ChatTemplate& chat_template) {
   ChatRequest request;
   const OrderedJson function = {{"name", "probe"}, {"arguments", R"({"a": 1})"}};

@@ -11,28 +11,28 @@
 
 namespace warprow {
 
-// How a model writes its calls of tools.
+// How a model writes its tool calls.
 enum class ToolFormat {
   kNone,
   kHermes,   // <tool_call>{"name", "arguments"}</tool_call>; Qwen, Hermes
   kLlama3,   // {"name", "parameters"} as the whole text, several joined by ';'
   kMistral,  // [TOOL_CALLS][{"name", "arguments"}, ...] or [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}
-  kList,     // a JSON list of {"name", "parameters"}: what a grammar for a required call gives
-  kNamed,    // the arguments alone: what a grammar for a named function gives
+  kList,   // a JSON list of {"name", "parameters"}; a grammar forces it for tool_choice "required"
+  kNamed,  // the arguments alone; a grammar forces it for a named function
 };
 
-// How the template writes a call that an assistant has made; hermes if it writes none of these.
+// The format in which the template renders an assistant's tool call; hermes if it is none of these.
 ToolFormat tool_format_of(const ChatTemplate& chat_template);
 ToolFormat tool_format_of(const TextModel& text);
-// vLLM's name of a parser: hermes, llama3_json, mistral or none; nullopt for "auto".
+// Takes vLLM's parser names: hermes, llama3_json, mistral or none. nullopt for "auto".
 Result<std::optional<ToolFormat>> parse_tool_format(std::string_view name);
 
-// Whether the vocabulary has <think> and </think>, which are told apart then.
+// Whether the vocabulary has <think> and </think>. If so, reasoning is separated from content.
 bool has_reasoning(const TextModel& text);
-// vLLM's name of a parser: qwen3 and deepseek_r1 do, none does not; nullopt for "auto".
+// Takes vLLM's parser names: true for qwen3 and deepseek_r1, false for none, nullopt for "auto".
 Result<std::optional<bool>> parse_reasoning(std::string_view name);
 
-// What begins and ends a section of a model's text.
+// The markers at which a section of a model's text begins and ends.
 namespace marker {
 inline constexpr std::string_view kThink = kThinkTag;
 inline constexpr std::string_view kEndThink = kEndThinkTag;

@@ -18,8 +18,8 @@ bool is_one_of(std::string_view key, std::initializer_list<std::string_view> key
   return std::ranges::find(keys, key) != keys.end();
 }
 
-// Makes the references of a schema that was a root of its own begin at its new place, `root`. Definitions of
-// several such schemas so stay apart.
+// Prefixes the references of a schema with `root`, its place in the new document. Each schema was a root of its own; so
+// the definitions of several schemas do not clash.
 void move_references(OrderedJson& schema, const std::string& root) {
   if (schema.is_array()) {
     for (OrderedJson& each : schema) {
@@ -54,7 +54,7 @@ void move_references(OrderedJson& schema, const std::string& root) {
 }  // namespace
 
 StructuredOutput tool_grammar(const ToolOptions& options) {
-  constexpr int kMostCalls = 16;  // so that a small model comes to an end
+  constexpr int kMostCalls = 16;  // a small model might add calls without end
   const OrderedJson any = {{"type", "object"}};
   OrderedJson schema;
   OrderedJson items = OrderedJson::array();

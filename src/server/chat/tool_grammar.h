@@ -6,7 +6,7 @@
 
 namespace warprow {
 
-// The grammar that makes every answer a call, for required and named choices.
+// The grammar that forces the answer to be tool calls, for a required or named tool choice.
 StructuredOutput tool_grammar(const ToolOptions& options);
 
 }  // namespace warprow

@@ -18,7 +18,7 @@ constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kNameLetters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
-// How much of the end of `text` may be the beginning of `marker`.
+// The length of the longest end of `text` that may be the beginning of `marker`.
 size_t partial_marker(std::string_view text, std::string_view marker) {
   for (size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {
     if (text.ends_with(marker.substr(0, len))) {
@@ -32,8 +32,7 @@ size_t first_visible(std::string_view text) {
   return std::min(text.find_first_not_of(kSpaces), text.size());
 }
 
-// What stands between [TOOL_CALLS] and the arguments: name, [CALL_ID] and an id, [ARGS], of which only
-// the name must be there.
+// The text between [TOOL_CALLS] and the arguments: name, [CALL_ID] and an id, [ARGS]. Only the name is required.
 struct MistralHeader {
   enum class Status { kMore, kGood, kBad };
   Status status = Status::kBad;
@@ -71,7 +70,7 @@ MistralHeader read_mistral_header(std::string_view text) {
   return {.status = good ? Status::kGood : Status::kBad, .len = at, .name = name};
 }
 
-// Nine letters and digits, of a number that tells calls apart.
+// A call's id: nine letters and digits, a hash of the prefix and the call's number.
 std::string short_id(std::string_view prefix, int32_t number) {
   constexpr size_t kLen = 9;
   constexpr uint64_t kFnvOffset = 0xCBF29CE484222325U;
@@ -88,7 +87,7 @@ std::string short_id(std::string_view prefix, int32_t number) {
   return out;
 }
 
-// Sections of a text one after the other. `pending_` is what is not decided yet.
+// Parses the sections of a text one after the other. `pending_` is the text whose section is undecided.
 class SectionParser final : public ChatParser {
  public:
   explicit SectionParser(ChatParserOptions options) : options_(std::move(options)) {
@@ -106,7 +105,7 @@ class SectionParser final : public ChatParser {
     return out;
   }
 
-  // A call that is cut off before its name is known shows as text, unless others came before it.
+  // A call that is cut off before its name is complete becomes content, unless other calls came before it.
   ChatPiece finish() override {
     ChatPiece out;
     finished_ = true;
@@ -120,7 +119,7 @@ class SectionParser final : public ChatParser {
       out.content += call_shown_ || num_calls_ > 0 ? "" : opening_ + reader_->text();
     } else if (section_ != Section::kBetweenCalls) {
       const bool is_rest = num_calls_ > 0 && first_visible(pending_) == pending_.size();
-      out.content += is_rest ? "" : pending_;  // line ends behind the last call
+      out.content += is_rest ? "" : pending_;  // drops white space after the last call
     } else if (is_open_ && num_calls_ == 0) {
       out.content += opening_ + pending_;
     }
@@ -134,12 +133,12 @@ class SectionParser final : public ChatParser {
  private:
   enum class Section { kStart, kReasoning, kContent, kCall, kBetweenCalls };
 
-  // A grammar has seen to it that there are calls and nothing else.
+  // A grammar has forced the text to be calls and nothing else.
   [[nodiscard]] bool is_forced() const {
     return options_.format == ToolFormat::kList || options_.format == ToolFormat::kNamed;
   }
 
-  // Takes something of pending_; false when more text is needed.
+  // Consumes a part of pending_; false if it needs more text.
   bool step(ChatPiece& out) {
     switch (section_) {
       case Section::kStart:
@@ -198,7 +197,7 @@ class SectionParser final : public ChatParser {
   }
 
   bool read_reasoning(ChatPiece& out) {
-    if (!reasoning_begun_) {  // line ends behind <think> belong to nobody
+    if (!reasoning_begun_) {  // drop the white space after <think>
       pending_.erase(0, first_visible(pending_));
       reasoning_begun_ = !pending_.empty();
     }
@@ -213,7 +212,7 @@ class SectionParser final : public ChatParser {
       skip_spaces_ = true;
       return true;
     }
-    // Line ends before </think> are left out, so they wait too.
+    // Line ends before </think> are dropped, so they are held back too.
     size_t sure = pending_.size() - partial_marker(pending_, marker::kEndThink);
     sure = std::string_view(pending_).substr(0, sure).find_last_not_of("\r\n") + 1;
     give_reasoning(out, std::string_view(pending_).substr(0, sure));
@@ -238,7 +237,7 @@ class SectionParser final : public ChatParser {
       sure -= partial_marker(pending_, opening);
     }
     if (at != std::string::npos || (!opening.empty() && (!finished_ || num_calls_ > 0))) {
-      // The line end that a model puts before or behind a call is no content.
+      // White space before and after a call is not content.
       sure = std::string_view(pending_).substr(0, sure).find_last_not_of(" \r\n") + 1;
     }
     out.content += std::string_view(pending_).substr(0, sure);
@@ -252,14 +251,14 @@ class SectionParser final : public ChatParser {
     return true;
   }
 
-  // The text so far says that a call follows.
+  // The text has announced a call.
   void open_calls(std::string opening) {
     opening_ = std::move(opening);
     is_open_ = true;
     section_ = Section::kBetweenCalls;
   }
 
-  // It says so no more: what was held back is text, and so is all that comes.
+  // The announced call is not a call: the text that was held back and all later text are content.
   void end_calls(ChatPiece& out) {
     out.content += opening_;
     opening_.clear();
@@ -269,7 +268,7 @@ class SectionParser final : public ChatParser {
     skip_spaces_ = false;
   }
 
-  // Behind the opening of a call, or behind a call: to the next object, or back to content.
+  // After the opening of a call, or after a call: goes to the next object, or back to content.
   bool skip_to_call(ChatPiece& out) {
     const std::string_view pending = pending_;
     const size_t at = std::min(pending.find_first_not_of(" \t\r\n,;[]"), pending.size());
@@ -282,7 +281,7 @@ class SectionParser final : public ChatParser {
     const std::string_view end = options_.format == ToolFormat::kHermes    ? marker::kEndHermesCall
                                  : options_.format == ToolFormat::kMistral ? marker::kMistralCalls
                                                                            : marker::kPythonTag;
-    // "[TOOL_CALLS]" begins as a list does.
+    // "[TOOL_CALLS]" begins with the bracket of a list, so check for the marker first.
     if (const size_t found = pending.find(end); found <= at) {
       return pass_marker(out, found + end.size());
     }
@@ -302,7 +301,7 @@ class SectionParser final : public ChatParser {
     return true;
   }
 
-  // To the text behind calls, of which `at` bytes are spaces and what stands between and behind calls.
+  // Goes to the content after the calls. The first `at` bytes of pending_ are white space and separators of calls.
   void leave_calls(size_t at) {
     section_ = Section::kContent;
     if (options_.format == ToolFormat::kHermes) {
@@ -313,7 +312,7 @@ class SectionParser final : public ChatParser {
     skip_spaces_ = !has_content_;
   }
 
-  // Another opening, or the closing of a call, which there must have been.
+  // Handles another opening, or the closing marker of a call. A closing marker without a call is an error.
   bool pass_marker(ChatPiece& out, size_t len) {
     if (options_.format != ToolFormat::kHermes) {
       open_calls((is_open_ ? opening_ : "") + pending_.substr(0, len));
@@ -376,7 +375,7 @@ class SectionParser final : public ChatParser {
       opening_.clear();
       return;
     }
-    // pending_ begins with the letter that broke it.
+    // pending_ still begins with the character that broke the call.
     opening_ += reader_->text().substr(0, reader_->text().size() - 1);
     end_calls(out);
   }
@@ -405,14 +404,14 @@ class SectionParser final : public ChatParser {
   Section section_ = Section::kStart;
   std::string pending_;
   size_t num_pushed_ = 0;             // bytes
-  size_t body_at_ = 0;                // in them
-  std::string opening_;               // what announced the call that is read, spaces included
+  size_t body_at_ = 0;                // offset into the pushed bytes
+  std::string opening_;               // the text that announced the current call, with its spaces
   bool is_open_ = false;              // a call was announced, and none has come since
   std::optional<CallReader> reader_;  // in kCall
-  bool call_shown_ = false;           // the name of that call has been given out
+  bool call_shown_ = false;           // the current call's name has been sent
   bool reasoning_begun_ = false;
   bool skip_spaces_ = false;
-  bool has_content_ = false;  // was given out
+  bool has_content_ = false;  // content has been sent
   bool finished_ = false;
   bool failed_ = false;
   int32_t num_calls_ = 0;

@@ -12,12 +12,12 @@ namespace warprow {
 struct ChatParserOptions {
   ToolFormat format = ToolFormat::kNone;
   std::string function{};         // with kNamed
-  bool parallel = true;           // else calls after the first are left out
-  bool reasoning = false;         // <think> is a section of its own
-  bool begins_reasoning = false;  // the prompt has opened it already
-  bool include_reasoning = true;  // else what it says is left out
-  std::string id_prefix{};        // of calls' ids: unique
-  bool short_ids = false;         // of nine letters and digits: Mistral's templates take no others
+  bool parallel = true;           // false: drop all calls after the first
+  bool reasoning = false;         // <think> ... </think> is a reasoning section
+  bool begins_reasoning = false;  // the prompt has opened the reasoning section
+  bool include_reasoning = true;  // false: drop the reasoning text
+  std::string id_prefix{};        // of the calls' ids; unique
+  bool short_ids = false;         // nine letters and digits, as Mistral's templates require
 };
 
 std::unique_ptr<ChatParser> make_chat_parser(ChatParserOptions options);

@@ -5,7 +5,7 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 
-// For http/ alone: it shows Boost.
+// Only for http/: this header includes Boost.
 namespace warprow {
 
 using ByteProtocol = boost::asio::generic::stream_protocol;  // TCP or Unix

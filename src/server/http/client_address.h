@@ -5,14 +5,14 @@
 
 #include <string>
 
-// For http/ alone: it shows Boost.
+// Only for http/: this header includes Boost.
 namespace warprow {
 
-// Who is at the other end of a socket.
+// The peer of a socket.
 struct ClientAddress {
-  std::string name;  // the address as it is written, or "unix"
-  std::string
-      group;  // whose connections count together: an IPv4 address, or the /64 network of an IPv6 one
+  std::string name;  // the address as text, or "unix"
+  // The connections of a group count together: an IPv4 address, or the /64 network of an IPv6 address.
+  std::string group;
   bool is_local = false;  // on this machine
 };
 

@@ -29,17 +29,20 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kLingerTimeout{5};  // for the rest of a request refused early
-constexpr size_t kPiece = 4096;                    // read at once
-// Of the next requests, read while an answer is made; who sends more is not watched further.
+constexpr size_t kPiece = 4096;                    // bytes of one read
+// Bytes of the next requests that are read while an answer is made. Past this limit the connection no longer watches
+// for the client's close.
 constexpr size_t kMostAhead = 64 * 1024;
-// What a connection without a request takes, roughly: sockets, coroutines, the first piece; OpenSSL's state.
+// Approximate memory of a connection without a request: sockets, coroutines, the first piece. With TLS also OpenSSL's
+// state.
 constexpr uint64_t kPlainBytes = 8 * 1024;
 constexpr uint64_t kTlsBytes = 40 * 1024;
-// Of a body that is not read, so that its sender sees the refusal: what is likely to be under way already.
+// Bytes of an unread body that are discarded before the connection closes, so that the client sees the refusal. This
+// much is likely to be in flight already.
 constexpr size_t kMostUnread = 1024 * 1024;
-constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // of a client that has the key
+constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // for a client with a valid key
 
-// GCC 12 destroys some temporaries of a coroutine twice, so replies and errors are made by functions.
+// GCC 12 destroys some temporaries of a coroutine twice, so functions make the replies and errors.
 HttpReply compressed_refusal() {
   return error_reply(
       {415, "invalid_request_error", "bodies must not be compressed (Content-Encoding)"});
@@ -68,7 +71,7 @@ HttpReply plain_http_refusal() {
   return error_reply({400, "invalid_request_error", "this port speaks HTTPS, and this was HTTP"});
 }
 
-// OpenSSL knows a request's first word.
+// OpenSSL reports this error if the first bytes are an HTTP method.
 bool is_plain_http(const error_code& error) {
   return error.category() == asio::error::get_ssl_category() &&
          ERR_GET_REASON(error.value()) == SSL_R_HTTP_REQUEST;
@@ -113,7 +116,7 @@ uint64_t Connection::least_memory() const { return stream_.is_tls() ? kTlsBytes 
 asio::awaitable<bool> Connection::begin() {
   const bool has_room = memory_.resize(least_memory());
   if (!has_room && stream_.is_tls()) {
-    stream_.drop_tls();  // closed without a word
+    stream_.drop_tls();  // close without a TLS alert
   } else if (!has_room) {
     HttpReply refused = overload_reply("connections fill the memory that they may have together");
     co_await refuse(std::move(refused));
@@ -121,7 +124,7 @@ asio::awaitable<bool> Connection::begin() {
   co_return has_room;
 }
 
-// A body or what was sent ahead may have made it large.
+// A body or pipelined bytes may have made the buffer large.
 void Connection::trim_buffer() {
   if (buffer_.size() == 0 && buffer_.capacity() > kPiece) {
     buffer_.shrink_to_fit();
@@ -226,8 +229,8 @@ std::optional<HttpReply> Connection::judge(const HttpRequest& request,
   return out;
 }
 
-// A server that no key protects is protected from web pages: those that reach it under a name of their own, and
-// those of other origins, which browsers let send what needs no preflight.
+// Protects a server without API keys from web pages: from pages that reach the server under their own host name, and
+// from pages of other origins, which a browser lets send requests that need no preflight.
 std::optional<HttpReply> Connection::judge_sender(const RequestReader::Head& head) const {
   const std::string_view host = view(head[http::field::host]);
   if (!host.empty() && !host_.host_rule.allows(host_name(host).value_or(""))) {
@@ -312,7 +315,7 @@ asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request, Memory
   struct Job {
     HttpRequest request;
     Api::Answer answer;
-    bool done = false;  // the connection's
+    bool done = false;  // set and read on the io_context's thread
   };
   auto wake = [this_io = &host_.io, wakeup = wakeup_] {
     asio::post(*this_io, [wakeup] { wakeup->set(); });
@@ -400,7 +403,8 @@ asio::awaitable<bool> Connection::write(Buffers buffers) {
   co_return true;
 }
 
-// By reading on: what comes is the next request's, an end means that nobody waits any more.
+// Detects the client's close by reading on. Bytes that arrive belong to the next request. End of stream means that the
+// client no longer waits for the answer.
 void Connection::watch() {
   buffer_.commit(std::exchange(wakeup_->num_read, 0));
   if (wakeup_->reading || wakeup_->gone || buffer_.size() >= kMostAhead ||
@@ -525,7 +529,7 @@ asio::awaitable<bool> Connection::send_events(std::string events, bool chunked) 
   co_return co_await write(bytes);
 }
 
-// Closing with unread bytes would reset the connection, and the client might lose the refusal.
+// Closing a socket with unread bytes would reset the connection, and the client might not see the refusal.
 asio::awaitable<void> Connection::linger(size_t most_bytes) {
   co_await say_farewell();
   error_code ignored;
@@ -551,7 +555,7 @@ asio::awaitable<void> Connection::say_farewell() {
 
 void Connection::log(const AccessLine& line) const {
   if (host_.options.access_log != AccessLog::kOff) {
-    // A log that cannot be written must not stop answers.
+    // A failed write to the log must not stop responses.
     (void)std::fputs(access_line(host_.options.access_log, line).c_str(), stderr);
   }
 }

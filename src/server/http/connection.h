@@ -23,10 +23,10 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 
-// For http/ alone: it shows Boost.
+// Only for http/: this header includes Boost.
 namespace warprow {
 
-// Where a connection waits for its answer; shared with handlers that may come after its end.
+// A connection waits on this for its answer. Shared with handlers that may run after the connection has ended.
 struct Wakeup {
   explicit Wakeup(boost::asio::io_context& io) : timer(io) {}
   void set() {
@@ -35,48 +35,48 @@ struct Wakeup {
   }
   boost::asio::steady_timer timer;
   bool signalled = false;
-  // Of the read that goes on while an answer is made.
+  // State of the read that runs while an answer is made.
   bool reading = false;
   size_t num_read = 0;
   bool gone = false;  // the client has closed its side
 };
 
-// What all connections of a server share.
+// State that all connections of a server share.
 struct ConnectionHost {
   const HttpOptions& options;
   boost::asio::io_context& io;
   AnswerPool& pool;
   Api& api;
-  std::atomic<bool>& expired;  // answers that still run are given up
+  std::atomic<bool>& expired;  // running answers end with an error
   HostRule host_rule;
-  bool bars_foreign_pages = false;           // web pages of other origins may not post
-  boost::asio::ssl::context* tls = nullptr;  // none: plain HTTP
+  bool bars_foreign_pages = false;           // refuse posts of web pages of other origins
+  boost::asio::ssl::context* tls = nullptr;  // null: plain HTTP
   MemoryBudget memory;
   std::mt19937_64 random{std::random_device{}()};
-  bool draining = false;  // connections end with their answers
-  bool closing = false;   // connections without a request end
+  bool draining = false;  // a connection closes after its current answer
+  bool closing = false;   // a connection without a request closes
 };
 
-// One client's connection: requests in, answers out, one after the other.
+// One client's connection. It handles one request after the other.
 //
 // Thread: the io_context's.
 class Connection {
  public:
   Connection(ConnectionHost& host, ByteSocket socket, const ClientAddress& client);
 
-  // Until the client leaves, or the server does.
+  // Runs until the client or the server closes the connection.
   boost::asio::awaitable<void> serve();
 
   [[nodiscard]] bool busy() const { return busy_; }
-  // Ends reads and writes that are under way.
+  // Cancels pending reads and writes.
   void cancel() { stream_.next().cancel(); }
-  // Lets it look at the host's flags.
+  // Wakes the connection so that it checks the host's flags.
   void wake();
 
  private:
   template <typename T>
   using Task = boost::asio::awaitable<T>;
-  // The request under way, as its answer needs it.
+  // The parts of the current request that its response needs.
   struct Exchange {
     unsigned version = 11;
     bool keep = true;
@@ -85,14 +85,15 @@ class Connection {
     HttpHeaders cors;
   };
 
-  Task<bool> begin();  // false: there is no room for it
+  Task<bool> begin();  // false: the memory budget has no room
   Task<bool> shake_hands();
   Task<bool> wait_for_bytes();
-  Task<void> refuse(HttpReply reply);  // what is no request
-  // These return whether the connection can go on.
+  Task<void> refuse(HttpReply reply);  // when there is no request to answer
+  // These return whether the connection stays open.
   Task<bool> serve_request();
   Task<bool> answer(HttpRequest request, MemoryShare memory);
-  // Of a body, which is not read, it takes up to so many bytes, so that the client sees the refusal.
+  // Sends a refusal without reading the body. Discards up to most_bytes of the body, so that the client sees the
+  // refusal.
   Task<bool> refuse_request(HttpReply reply, bool has_body, size_t most_bytes);
   Task<bool> send_reply(HttpReply reply);
   Task<bool> send_generation(Generation& generation);
@@ -100,21 +101,21 @@ class Connection {
   Task<bool> send_head(const Generation& generation);
   Task<bool> send_events(std::string events, bool chunked);
 
-  // memory: of the request, until it is not needed any more.
+  // memory: the request's share of the budget, held until the request is no longer needed.
   Task<Api::Answer> make_answer(HttpRequest request, MemoryShare memory);
-  Task<bool> wait_for_wake(bool as_stream);  // false: the client has gone
-  // Takes up to so many bytes more before the connection is closed.
+  Task<bool> wait_for_wake(bool as_stream);  // false: the client has disconnected
+  // Discards up to most_bytes more bytes before the connection closes.
   Task<void> linger(size_t most_bytes);
-  Task<void> say_farewell();  // the end of what is sent
-  // Writes all of it; false: the client has gone, or took nothing for write_timeout.
+  Task<void> say_farewell();  // ends the TLS stream
+  // Writes all buffers. false: the client has disconnected, or read nothing for write_timeout.
   template <typename Buffers>
   Task<bool> write(Buffers buffers);
-  void watch();  // for the client's end, while an answer is made; again after each wake
+  void watch();  // for the client's close, while an answer is made; again after each wake
   Task<void> end_watch();
   [[nodiscard]] uint64_t least_memory() const;
   void trim_buffer();  // between requests
   [[nodiscard]] HttpRequest begin_exchange(const RequestReader::Head& head);
-  // A refusal that needs no body; nullopt: the request is good so far.
+  // A refusal that does not depend on the body. nullopt: the request is valid so far.
   [[nodiscard]] std::optional<HttpReply> judge(const HttpRequest& request,
                                                const RequestReader::Head& head) const;
   [[nodiscard]] std::optional<HttpReply> judge_sender(const RequestReader::Head& head) const;
@@ -125,13 +126,13 @@ class Connection {
   ConnectionHost& host_;
   ByteStream stream_;
   boost::beast::flat_buffer buffer_;
-  std::shared_ptr<Wakeup> wakeup_;  // of the request under way
+  std::shared_ptr<Wakeup> wakeup_;  // of the current request
   Exchange exchange_;
   AccessLine line_;
   std::string client_;
   std::string client_group_;
   MemoryShare memory_;
-  bool busy_ = false;  // with a request that has been read
+  bool busy_ = false;  // handles a request that has been read
 };
 
 }  // namespace warprow

@@ -8,19 +8,19 @@
 
 namespace warprow {
 
-// How many connections there may be, in all and of one client address.
+// Limits the number of connections, in total and per client address.
 //
 // Thread: one.
 class ConnectionLimits {
  public:
-  // most_per_address: without it kMostPerAddress, which does not hold for loopback addresses and Unix sockets, behind
-  // which a proxy may stand.
+  // most_per_address: the default is kMostPerAddress. The default does not apply to loopback addresses and Unix
+  // sockets, because a proxy may be behind them.
   ConnectionLimits(size_t most, std::optional<size_t> most_per_address)
       : most_(most), most_per_address_(most_per_address) {}
 
   static constexpr size_t kMostPerAddress = 256;
 
-  // Each true needs a leave() later. address: as client_group() gives it.
+  // Each true needs a leave() later. address: ClientAddress::group.
   [[nodiscard]] bool enter(const std::string& address, bool is_local);
   void leave(const std::string& address);
 

@@ -24,7 +24,7 @@ void FileReload::look() {
   }
 }
 
-// The stamps come first: what changes while the files are read is found by the next looks.
+// Take the stamps first: the next looks then find a change that happens while the files are read.
 void FileReload::read_now() {
   last_seen_ = stamps();
   last_read_ = last_seen_;
@@ -35,7 +35,7 @@ void FileReload::read_now() {
   }
 }
 
-// All zero where there is no such file.
+// A missing file has an all-zero stamp.
 std::vector<FileReload::Stamp> FileReload::stamps() const {
   std::vector<Stamp> out;
   std::transform(

@@ -11,22 +11,23 @@
 
 namespace warprow {
 
-// Files that belong together and are read again when one of them changes: a certificate and its key.
+// Files that belong together and are reloaded when one of them changes, such as a certificate and its key.
 //
-// A change is a file's identity, size or times; links are followed, so one that is turned to another file counts. The files
-// are read once two looks in turn have found the same, so that those which are written one after the other are read
-// together. What cannot be used is logged, and tried again when something has changed.
+// A file has changed if its identity, size or times differ. Links are followed, so a link to another file is a change.
+// The files are read after two successive looks have found the same state. So files that are written one after the
+// other are read together. An error is logged, and the files are read again after the next change.
 //
 // Thread: one.
 class FileReload {
  public:
   using Read = std::function<Result<void>()>;
-  // what: the subject of the log's lines, "the certificate". read: on an error what it read before must stay.
+  // what: the subject of the log lines, such as "the certificate". read: on an error it must keep the previous
+  // contents.
   FileReload(std::string what, std::vector<std::string> paths, Read read);
 
-  // From time to time.
+  // Checks for a change. Call it periodically.
   void look();
-  // At once, changed or not.
+  // Reads the files now, changed or not.
   void read_now();
 
  private:

@@ -19,7 +19,7 @@ bool is_name_char(char c) {
   return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || c == '-' || c == '.' || c == '_';
 }
 
-// ":8000", ":" or nothing.
+// Accepts ":8000", ":" or "".
 bool is_port(std::string_view text) {
   if (text.empty() || text == ":") {
     return true;
@@ -73,7 +73,7 @@ std::optional<std::string> allowed_host(std::string_view text) {
 }
 
 bool is_loopback_name(std::string_view name) {
-  constexpr uint32_t kFirstByte = 24;  // bits to the right of it
+  constexpr uint32_t kFirstByte = 24;  // shift, in bits
   in_addr v4{};
   if (inet_pton(AF_INET, std::string(name).c_str(), &v4) == 1) {
     return ntohl(v4.s_addr) >> kFirstByte == IN_LOOPBACKNET;

@@ -12,16 +12,16 @@ namespace warprow {
 // nullopt: the value is malformed. A name may hold letters, digits, '-', '.' and '_'; a port is 0 to 65535.
 std::optional<std::string> host_name(std::string_view value);
 
-// An entry of HostRule::allowed: "*", or a name or address without a port. nullopt: it is neither.
+// An entry of HostRule::allowed: "*", or a name or address without a port. nullopt: the text is neither.
 std::optional<std::string> allowed_host(std::string_view text);
 
 // "localhost", an address of 127.0.0.0/8, or ::1.
 bool is_loopback_name(std::string_view name);
 
-// Which names a server answers to. A web page whose name an attacker points at 127.0.0.1 (DNS rebinding) sends
-// its own name as Host, and is refused by this rule.
+// The host names that a server accepts. An attacker can point the name of a web page at 127.0.0.1 (DNS rebinding). Such
+// a page sends its own name as Host, and this rule refuses it.
 struct HostRule {
-  bool guarded = false;              // only loopback names and those below; else every name
+  bool guarded = false;              // accept only loopback names and `allowed`; else every name
   std::vector<std::string> allowed;  // names as host_name() gives them; "*": every name
 
   [[nodiscard]] bool allows(std::string_view name) const;

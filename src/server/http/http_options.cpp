@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-// A client's words in a line of a log: nothing in them may end it or steer a terminal.
+// Makes a client's text safe for a log line: it must not end the line or control a terminal.
 std::string plain(std::string text) {
   for (char& c : text) {
     c = c > ' ' && c <= '~' ? c : '?';
@@ -19,7 +19,7 @@ std::string plain(std::string text) {
   return text;
 }
 
-// Names of headers, as many as a preflight may bring: nothing in them may end our own header.
+// Checks a preflight's list of header names, which is copied into a response header: it must not end that header.
 bool is_list_of_names(std::string_view text) {
   constexpr size_t kLongest = 2048;
   return !text.empty() && text.size() <= kLongest &&

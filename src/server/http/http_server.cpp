@@ -40,12 +40,12 @@ using boost::system::error_code;
 using std::chrono::seconds;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
-constexpr seconds kLookAtFiles{1};  // at those that are read again when they change
-constexpr seconds kLastWrites{2};   // for what is said to clients when the time for a drain is over
+constexpr seconds kLookAtFiles{1};  // interval of checks for changed certificate and key files
+constexpr seconds kLastWrites{2};   // for the last writes to clients after shutdown_timeout
 
 Result<void> check_limits(const HttpOptions& options) {
-  constexpr uint64_t kFewestBodies =
-      4;  // bodies have half of it, and a chunked one counts up to twice
+  // Bodies have half of the budget, and a chunked body counts up to twice its size.
+  constexpr uint64_t kFewestBodies = 4;
   if (options.max_buffered_bytes < kFewestBodies * options.max_body_bytes) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--max-buffered-bytes: {} is less than four times --max-body-bytes, {}",
@@ -59,7 +59,7 @@ Result<void> check_limits(const HttpOptions& options) {
   return {};
 }
 
-// A flag that counts only beside another is refused without it, not dropped.
+// A flag that needs another flag is an error without it; it is not ignored.
 Result<void> check_flags(const TlsServerOptions& tls) {
   using ClientCertificate = TlsServerOptions::ClientCertificate;
   const bool asks_clients =
@@ -82,7 +82,7 @@ Result<void> check_flags(const TlsServerOptions& tls) {
 
 using FileId = std::pair<dev_t, ino_t>;
 
-// Of the Unix socket with this name; none if there is none, or something else.
+// The id of the Unix socket at this path. nullopt if no file or another kind of file is there.
 std::optional<FileId> socket_at(const std::string& path) {
   struct stat status{};
   if (lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) {
@@ -115,7 +115,7 @@ class BeastServer final : public HttpServer {
   error_code listen_at(const ByteProtocol::endpoint& endpoint, bool reuse);
   error_code listen_at_path();
   void stop_listening();
-  [[nodiscard]] tcp::endpoint tcp_endpoint() const;  // not of a Unix socket
+  [[nodiscard]] tcp::endpoint tcp_endpoint() const;  // only without a Unix socket
   [[nodiscard]] std::string url() const;
   [[nodiscard]] HostRule host_rule(const Api& api) const;
   asio::awaitable<void> accept_connections();
@@ -131,11 +131,11 @@ class BeastServer final : public HttpServer {
   void end_if_drained();
 
   HttpOptions options_;
-  TlsContext tls_;  // none: plain HTTP
+  TlsContext tls_;  // empty: plain HTTP
   asio::io_context io_{1};
   asio::basic_socket_acceptor<ByteProtocol> acceptor_;
   asio::signal_set signals_;
-  asio::signal_set hangups_;  // as long as this lives: SIGHUP ends the process at no time
+  asio::signal_set hangups_;  // while this exists, SIGHUP does not end the process
   std::vector<FileReload> reloads_;
   asio::steady_timer look_timer_;
   asio::steady_timer drain_timer_;
@@ -144,7 +144,7 @@ class BeastServer final : public HttpServer {
   std::set<Connection*> connections_;
   std::optional<FileId> own_socket_;  // at options_.uds
   ConnectionLimits limits_;
-  AnswerPool pool_;  // goes first: its jobs use the rest
+  AnswerPool pool_;  // destroyed first: its jobs use the other members
 };
 
 error_code BeastServer::listen_at(const ByteProtocol::endpoint& endpoint, bool reuse) {
@@ -162,7 +162,7 @@ error_code BeastServer::listen_at(const ByteProtocol::endpoint& endpoint, bool r
   return error;
 }
 
-// A socket that nobody listens to any more is a leftover, and is replaced.
+// A Unix socket without a listener is stale and is replaced.
 error_code BeastServer::listen_at_path() {
   const asio::local::stream_protocol::endpoint endpoint(options_.uds);
   error_code error = listen_at(endpoint, false);
@@ -183,7 +183,7 @@ error_code BeastServer::listen_at_path() {
   return error;
 }
 
-// The socket's name goes before the socket: between the two another server could take the name.
+// Remove the path before closing the socket: after the close another server could bind the same path.
 void BeastServer::stop_listening() {
   if (own_socket_ && socket_at(options_.uds) == own_socket_) {
     unlink(options_.uds.c_str());
@@ -237,7 +237,7 @@ tcp::endpoint BeastServer::tcp_endpoint() const {
   return local;
 }
 
-// A name that the operator listens at is no name of a stranger.
+// The host name of --host is always allowed.
 HostRule BeastServer::host_rule(const Api& api) const {
   HostRule rule{.guarded = false, .allowed = options_.allowed_hosts};
   rule.guarded =
@@ -281,7 +281,7 @@ void BeastServer::run(Api& api, const std::function<void(const std::string& url)
   on_ready(url());
   io_.run();
   error_code ignored;
-  signals_.clear(ignored);  // from here on a signal ends the process, whatever the engine waits for
+  signals_.clear(ignored);  // from now on a signal ends the process, even if the engine waits
 }
 
 void BeastServer::wait_for_signal() {
@@ -297,7 +297,7 @@ void BeastServer::wait_for_signal() {
   });
 }
 
-// Everything is read at once: the files may have changed since the start.
+// Reads all files once at the beginning: they may have changed since start-up.
 void BeastServer::watch_files() {
   const TlsServerOptions& tls = options_.tls;
   if (tls_) {
@@ -348,8 +348,7 @@ void BeastServer::look_at_files() {
   });
 }
 
-// Probes and dashboards are answered to the end; connections without a request go with the last
-// answer.
+// Probes and dashboards get responses until the end. Connections without a request close after the last answer.
 void BeastServer::drain() {
   host_->draining = true;
   host_->api.watch().draining = true;
@@ -419,7 +418,7 @@ asio::awaitable<void> BeastServer::accept_connections() {
               WR_LOG_ERROR("a connection ended with an exception");
             }
           });
-    } else if (acceptor_.is_open()) {  // out of file descriptors, most likely
+    } else if (acceptor_.is_open()) {  // probably out of file descriptors
       WR_LOG_WARN("cannot accept a connection: {}", error.message());
       asio::steady_timer pause(io_, std::chrono::milliseconds(100));
       co_await pause.async_wait(kNoThrow);
@@ -427,7 +426,7 @@ asio::awaitable<void> BeastServer::accept_connections() {
   }
 }
 
-// Without waiting, so that many of them cost little. Over TLS it is closed without a word.
+// Does not wait, so that many refused connections cost little. Over TLS the connection closes without a reply.
 void BeastServer::turn_away(ByteSocket& socket) {
   host_->api.watch().metrics.count_http("other", 503);
   error_code ignored;
@@ -447,7 +446,7 @@ void BeastServer::turn_away(ByteSocket& socket) {
 }
 
 asio::awaitable<void> BeastServer::serve(ByteSocket socket, ClientAddress client) {
-  // Registered as long as it lives, however the coroutine ends.
+  // Keeps the connection registered until the coroutine ends, in whatever way.
   struct Registered {
     Registered(BeastServer& server, ByteSocket socket, ClientAddress& address)
         : owner(server), client(address), connection(*server.host_, std::move(socket), address) {

@@ -12,27 +12,26 @@ namespace warprow {
 
 class Api;
 
-// HTTP/1.1 with keep-alive and server-sent events, over Boost.Beast. Boost stays inside http/.
+// HTTP/1.1 with keep-alive and server-sent events, on Boost.Beast. Only http/ uses Boost.
 //
-// Owns: the listening socket and all connections. Thread: one, which run() borrows and which sleeps
-// when nothing happens; a few more make answers that take time.
-// Invariant: a client that goes away, or takes nothing for a minute, loses its requests in the engine.
+// Owns: the listening socket and all connections. Thread: the I/O loop runs on the thread that calls run(), and it
+// sleeps when there is no work. A few more threads make answers that take time.
+// Invariant: if a client disconnects, or reads nothing for write_timeout, its engine requests are aborted.
 class HttpServer {
  public:
-  // Listens at the address, so that one in use is found before a model is loaded; clients that come
-  // before run() wait for it. A Unix socket that nobody listens to is replaced, any other file left
-  // alone. kInvalidArgument with the system's words.
+  // Listens at the address now, so that an address in use is an error before a model is loaded. Clients that connect
+  // before run() wait for run(). A Unix socket without a listener is replaced; any other file is left alone.
+  // kInvalidArgument with the system's message.
   static Result<std::unique_ptr<HttpServer>> listen(const HttpOptions& options);
 
   virtual ~HttpServer() = default;
 
-  // Whether only this machine can reach it: at a loopback address or a Unix socket.
+  // Whether only this machine can reach the server: at a loopback address or a Unix socket.
   [[nodiscard]] virtual bool is_local() const = 0;
 
-  // Serves until SIGINT or SIGTERM. Then no new generation is taken, what runs is answered, for
-  // shutdown_timeout at most, and it returns; a second signal ends the process. SIGHUP, or a change of
-  // them, lets it read the files of certificates and keys again, for new connections. on_ready gets the
-  // URL once clients are answered.
+  // Serves until SIGINT or SIGTERM. Then the server takes no new generation, finishes the running ones for at most
+  // shutdown_timeout, and returns. A second signal ends the process. On SIGHUP, or when one of them changes, the server
+  // reloads the certificate and key files for new connections. on_ready gets the URL once the server answers clients.
   virtual void run(Api& api, const std::function<void(const std::string& url)>& on_ready) = 0;
 };
 

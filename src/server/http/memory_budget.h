@@ -6,11 +6,11 @@
 
 namespace warprow {
 
-// What all connections may hold in memory together: their buffers, headers and bodies.
+// Limits the memory of all connections together: their buffers, headers and bodies.
 //
 // Thread: one.
-// Invariant: connections and headers, which need no key, have half of it, and bodies the other, so that neither keeps
-// the other out.
+// Invariant: connections and headers, which need no key, have one half of the budget, and bodies the other. So neither
+// use can block the other.
 class MemoryBudget {
  public:
   enum class Use { kConnection, kBody };
@@ -30,7 +30,7 @@ class MemoryBudget {
   uint64_t bodies_ = 0;
 };
 
-// A part of the budget, given back at the end. The budget must outlive it.
+// A part of the budget, returned by the destructor. The budget must outlive it.
 class MemoryShare {
  public:
   MemoryShare(MemoryBudget& budget, MemoryBudget::Use use) : budget_(&budget), use_(use) {}

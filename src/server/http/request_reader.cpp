@@ -21,12 +21,12 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kHeadPiece = 4096;  // read at once
+constexpr size_t kHeadPiece = 4096;  // bytes of one read
 constexpr size_t kBodyPiece = 64 * 1024;
-// Each header costs memory beside its bytes, so their number is bounded too.
+// Each header takes memory in addition to its bytes, so the number of headers is limited too.
 constexpr size_t kMostHeaderLines = 256;
-// Of a chunked body: the bytes of all chunk extensions together, and what may wait for the end of a chunk's line or of
-// the trailers. They are not part of the body, so its limit does not bound them.
+// For a chunked body: the limit of all chunk extensions together, and of an incomplete chunk line or incomplete
+// trailers. These bytes are not part of the body, so the body's limit does not cover them.
 constexpr size_t kMostChunkExtras = 16 * 1024;
 // "0\r\n\r\n": what is left of a chunked body is never less. Given less, the parser fails an assertion in builds that
 // have them.
@@ -40,7 +40,7 @@ bool is_protocol_error(const error_code& error) {
   return error.category() == http::make_error_code(http::error::bad_method).category();
 }
 
-// nullopt: the framing is good.
+// nullopt: the framing is valid.
 std::optional<std::string> framing_trouble(const RequestReader::Head& head) {
   const size_t num_encodings = head.count(http::field::transfer_encoding);
   if (num_encodings > 0) {
@@ -97,7 +97,7 @@ RequestReader::RequestReader(ByteStream& stream,
       body_memory_(memory, MemoryBudget::Use::kBody) {
   parser_.header_limit(options.max_header_bytes);
   parser_.body_limit(
-      boost::none);  // read_body judges it, so that a request without a key learns that first
+      boost::none);  // read_body checks the limit, so that a request without a key gets 401 first
   parser_.on_chunk_header(on_chunk_);
 }
 
@@ -148,7 +148,7 @@ bool RequestReader::parse_head() {
   return true;
 }
 
-// Such lines are joined by the parser, so they are seen in what it was given alone.
+// The parser joins continuation lines, so only its input shows them.
 void RequestReader::look_for_folds(const char* bytes, size_t size) {
   for (const char byte : std::string_view(bytes, size)) {
     if (last_byte_ == '\n') {
@@ -201,13 +201,13 @@ bool RequestReader::parse_body() {
   if (error && error != http::error::need_more) {
     return refuse(error);
   }
-  // The whole length is reserved at once where it is known, but is not in memory before it has come.
+  // If the length is known, the parser reserves all of it at once. The memory is not resident before the bytes arrive.
   const std::string& body = parser_.get().body();
   const size_t body_bytes = parser_.chunked() ? body.capacity() : body.size();
   if (!body_memory_.resize(buffer_.capacity() + body_bytes)) {
     return refuse_for_memory();
   }
-  // What is left is a chunk's line or the trailers, as far as they have come.
+  // The rest of the buffer is an incomplete chunk line or incomplete trailers.
   if (has_body() && buffer_.size() > kMostChunkExtras) {
     return refuse(http::make_error_code(http::error::bad_chunk_extension));
   }

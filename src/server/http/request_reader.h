@@ -16,20 +16,20 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 
-// For http/ alone: it shows Boost.
+// Only for http/: this header includes Boost.
 namespace warprow {
 
-// Reads one request from a connection: first the head, and the body only when asked for it. Refuses every framing
-// that another server might read differently, because what two servers cut differently lets one request hide in
-// another's body (request smuggling).
+// Reads one request from a connection: first the head, then the body if the caller asks for it. Refuses every framing
+// that another server might read differently. If two servers divide the bytes differently, one request can hide in the
+// body of another (request smuggling).
 //
-// Thread: the io_context's. Errors: when a read fails, refusal() is what to answer; without one the client is gone
-// or too slow.
+// Thread: the io_context's. Errors: if a read fails, take_refusal() has the reply. Without a refusal the client has
+// disconnected or is too slow.
 class RequestReader {
  public:
   using Head = boost::beast::http::request<boost::beast::http::string_body>;
 
-  // All must outlive it. buffer: bytes that were read ahead, before and after.
+  // All arguments must outlive the reader. buffer: holds the bytes that were read ahead, on entry and at the end.
   RequestReader(ByteStream& stream,
                 boost::beast::flat_buffer& buffer,
                 const HttpOptions& options,
@@ -39,14 +39,14 @@ class RequestReader {
 
   // The request line and the headers, within header_timeout.
   boost::asio::awaitable<bool> read_head();
-  // What follows it, within read_timeout from the head's start. A client that waits for 100 Continue gets it.
+  // The body, within read_timeout from the head's first byte. Sends 100 Continue to a client that waits for it.
   boost::asio::awaitable<bool> read_body();
 
   [[nodiscard]] const Head& head() const { return parser_.get(); }
-  // Whether a body follows the head that has not been read.
+  // Whether a body follows that has not been read.
   [[nodiscard]] bool has_body() const { return !parser_.is_done(); }
   std::string take_body() { return std::move(parser_.get().body()); }
-  // What the body counts for, for as long as somebody holds it.
+  // The body's share of the budget. Keep it as long as the body is in memory.
   MemoryShare take_body_memory() { return std::move(body_memory_); }
   std::optional<HttpReply> take_refusal() { return std::move(refusal_); }
 
@@ -54,14 +54,14 @@ class RequestReader {
   using Error = boost::system::error_code;
   using Piece = boost::beast::string_view;
 
-  void start_clock();  // of the request's deadlines
-  bool parse_head();   // what the buffer holds; false: refused
+  void start_clock();  // for the request's time-outs
+  bool parse_head();   // parses the buffer; false: refused
   [[nodiscard]] bool head_is_good();
   bool parse_body();
   // Looks for continuation lines among the next `size` bytes of the head.
   void look_for_folds(const char* bytes, size_t size);
   boost::asio::awaitable<bool> read_more(size_t piece);
-  bool refuse(int status, std::string message);  // false
+  bool refuse(int status, std::string message);  // returns false
   bool refuse(const Error& error);
   bool refuse_for_memory();
 

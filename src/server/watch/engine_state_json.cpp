@@ -37,10 +37,10 @@ Json recent_steps(const Engine& engine) {
   int64_t num_rows = 0;
   EngineClock::time_point previous{};
   for (const StepTrace& step : steps) {
-    if (step.num_toks == 0) {  // it only released rows
+    if (step.num_toks == 0) {  // the step only released rows
       continue;
     }
-    // Steps overlap: a step's share of the time begins where the one before ended.
+    // Steps overlap, so a step's time begins where the previous step ended.
     const double ms = ms_between(std::max(step.planned, previous), step.done);
     previous = step.done;
     took.push_back(ms);
@@ -114,7 +114,7 @@ std::string engine_trouble(const EngineProgress& progress, double stall_seconds)
   if (progress.phase == EnginePhase::kStopped) {
     return "the engine has stopped" + (progress.failure.empty() ? "" : ": " + progress.failure);
   }
-  // A wake-up loads weights, which takes as long as it takes.
+  // These phases have no time limit: a wake-up, for instance, loads weights.
   const bool may_last = progress.phase == EnginePhase::kIdle ||
                         progress.phase == EnginePhase::kAsleep ||
                         progress.phase == EnginePhase::kCommand;

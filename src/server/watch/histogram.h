@@ -10,12 +10,12 @@
 
 namespace warprow {
 
-// Counts of values by size, as Prometheus wants them.
+// A Prometheus histogram.
 //
-// Thread: any. What is written may be a value apart between its sum and its counts.
+// Thread: any. The written sum and counts may differ by one value that arrives during the write.
 class Histogram {
  public:
-  // bounds: the largest value of each bucket, growing; one more bucket takes the rest.
+  // bounds: the largest value of each bucket, ascending. One more bucket takes all larger values.
   explicit Histogram(std::span<const double> bounds);
 
   void observe(double value);

@@ -15,14 +15,14 @@
 
 namespace warprow {
 
-// One choice of an answer, as far as it has come.
+// The current state of one choice of an answer.
 struct ChoiceRecord {
   std::string answer;         // the id that the client sees
   const char* endpoint = "";  // "chat", ...
   int32_t choice = 0;
   RequestId id = 0;  // the engine's
   EngineClock::time_point arrived;
-  EngineClock::time_point first_token;  // these three are 0 until they happen
+  EngineClock::time_point first_token;  // this and the next two are 0 until they happen
   EngineClock::time_point last_token;
   EngineClock::time_point ended;
   int32_t num_prompt_toks = 0;
@@ -37,7 +37,7 @@ class RequestJournal;
 
 // Follows one choice from its submission to its end.
 //
-// Thread: note is the engine's output thread, the rest any.
+// Thread: note runs on the engine's output thread, the rest on any.
 class ChoiceProbe {
  public:
   ChoiceProbe(RequestJournal& journal, ServerMetrics& metrics, ChoiceRecord record)
@@ -56,24 +56,24 @@ class ChoiceProbe {
   ChoiceRecord record_;  // under mutex_
 };
 
-// The choices that live and the newest of those that have ended; also the door that keeps their
-// number bounded.
+// Records the live choices and the newest ended ones. Also limits the number of live choices.
 //
-// Owns: nothing of the engine. Thread: any. Outlives the engine that its probes listen to.
+// Owns: nothing of the engine. Thread: any. Outlives the engine, whose callbacks use the probes.
 class RequestJournal {
  public:
   static constexpr size_t kMaxEnded = 4096;
 
   explicit RequestJournal(ServerMetrics& metrics) : metrics_(metrics) {}
 
-  // Room for so many more choices, of which no more than `limit` may live; each begin() uses one.
+  // Reserves places for num_choices more choices; false if more than `limit` would be live. Each begin() uses one
+  // place.
   bool reserve(int64_t num_choices, int64_t limit);
   std::shared_ptr<ChoiceProbe> begin(ChoiceRecord record);
 
   [[nodiscard]] int64_t num_live() const { return num_live_.load(std::memory_order_relaxed); }
-  // In no order.
+  // In no particular order.
   [[nodiscard]] std::vector<ChoiceRecord> live() const;
-  // Those that ended at `when` or later, in the order of their ends.
+  // The choices that ended at `when` or later, in the order in which they ended.
   [[nodiscard]] std::vector<ChoiceRecord> ended_since(EngineClock::time_point when) const;
 
  private:
@@ -83,7 +83,7 @@ class RequestJournal {
   ServerMetrics& metrics_;
   std::atomic<int64_t> num_live_ = 0;
   mutable std::mutex mutex_;
-  // Both under mutex_. The engine's callbacks hold the probes too, and may do so a moment longer.
+  // mutex_ guards both. The engine's callbacks share the probes and may hold them a moment longer.
   std::unordered_map<const ChoiceProbe*, std::shared_ptr<ChoiceProbe>> live_;
   std::deque<ChoiceRecord> ended_;
 };

@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-// vLLM's bounds, with finer ones below: small models on this engine are faster than its lowest.
+// vLLM's bounds, with smaller ones added: small models on this engine are faster than vLLM's lowest bound.
 constexpr double kFirstToken[] = {.001, .0025, .005, .01, .02, .04, .06, .08, .1,  .25, .5,  .75,
                                   1,    2.5,   5,    7.5, 10,  20,  40,  80,  160, 640, 2560};
 constexpr double kPerToken[] = {.0001, .00025, .0005, .001, .0025, .005, .0075, .01, .025,
@@ -23,7 +23,7 @@ constexpr double kTokens[] = {
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
 constexpr double kChoices[] = {1, 2, 5, 10, 20};
 
-// Writer of lines with a help text and a type before the first of each name.
+// Writes metric lines, with HELP and TYPE lines before the first line of each name.
 class Page {
  public:
   explicit Page(std::string& out) : out_(out) {}

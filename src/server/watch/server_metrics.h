@@ -14,14 +14,14 @@
 
 namespace warprow {
 
-// What the server counts for /metrics; the engine's own counters come in when they are written.
+// The server's counters for /metrics. text() adds the engine's own counters.
 //
 // Thread: any.
 class ServerMetrics {
  public:
   ServerMetrics();
 
-  Histogram time_to_first_token;  // seconds, as all times here
+  Histogram time_to_first_token;  // all times here are in seconds
   Histogram inter_token_latency;
   Histogram time_per_output_token;
   Histogram end_to_end;
@@ -35,13 +35,13 @@ class ServerMetrics {
   Histogram params_max_tokens;
 
   void count_end(FinishReason reason);
-  // path: one of ours, or "other"; never the client's own text.
+  // path: one of our routes, or "other"; never the client's own text.
   void count_http(const std::string& path, int status);
   void count_disconnect() { disconnects_.fetch_add(1, std::memory_order_relaxed); }
   void set_connections(int64_t number) { connections_.store(number, std::memory_order_relaxed); }
   [[nodiscard]] int64_t connections() const { return connections_.load(std::memory_order_relaxed); }
 
-  // Prometheus' text format: vLLM's names under vllm:, ours under warprow:.
+  // In Prometheus' text format. vLLM's metrics have the prefix vllm:, ours warprow:.
   [[nodiscard]] std::string text(const Engine& engine, const std::string& model_name) const;
 
  private:

@@ -10,29 +10,29 @@
 
 namespace warprow {
 
-// What the server knows of itself and its requests.
+// The server's metrics and request records.
 //
-// Thread: any. Outlives the engine, whose callbacks write here to the last.
+// Thread: any. Outlives the engine, whose callbacks write here until it ends.
 struct ServerWatch {
   ServerMetrics metrics;
   RequestJournal journal{metrics};
   EngineClock::time_point started = EngineClock::now();
-  std::atomic<bool> draining = false;  // no new requests are taken
+  std::atomic<bool> draining = false;  // the server takes no new requests
 };
 
-// Names for what is written below.
+// The names that the engine state shows.
 struct ServerNames {
   std::string model;
   std::string version;
 };
 
-// An engine that is this long in one phase of a step is stuck.
+// An engine that stays this long in one phase of a step counts as stuck.
 inline constexpr double kDefaultStallSeconds = 4.0;
 
-// Whether the engine can make progress: "" or why not, in one line that names the phase.
+// "" if the engine can make progress, else the cause in one line that names the phase.
 std::string engine_trouble(const EngineProgress& progress, double stall_seconds);
 
-// GET /v1/engine/state; see docs/server.md for the fields. Waits for the engine thread a little.
+// GET /v1/engine/state; see docs/server.md for the fields. Waits briefly for the engine thread.
 std::string engine_state_json(Engine& engine,
                               const ServerWatch& watch,
                               const ServerNames& names,

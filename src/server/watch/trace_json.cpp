@@ -61,7 +61,7 @@ void add_span(Json& events,
   events.push_back(std::move(out));
 }
 
-// device_free: when the step before was done.
+// device_free: the time when the previous step was done.
 void add_step(Json& events, const StepTrace& step, EngineClock::time_point device_free) {
   const Json facts = {{"step", step.step},
                       {"rows", step.num_rows},
@@ -70,7 +70,7 @@ void add_step(Json& events, const StepTrace& step, EngineClock::time_point devic
   add_span(events, "schedule", kHostTrack, step.planned, step.launched);
   add_span(events, "launch", kHostTrack, step.launched, step.handed, facts);
   add_span(events, "wait for device", kHostTrack, step.awaited, step.done);
-  // Two steps may be in flight: each second one has its own track.
+  // Two steps may be in flight, so even and odd steps have separate tracks.
   const std::pair flight{kEngineProcess, kFirstFlightThread + static_cast<int>(step.step % 2)};
   add_span(events,
            step.num_prefill_toks > 0 ? "step with prefill" : "step",
@@ -79,7 +79,7 @@ void add_step(Json& events, const StepTrace& step, EngineClock::time_point devic
            step.done,
            facts);
   if (step.num_toks > 0) {
-    // Without masks to wait for nobody looks when the forward ends; then its sampling is in here.
+    // The end of the forward is recorded only if the step waits for masks. Else this span includes the sampling.
     const bool seen = step.forwarded != EngineClock::time_point();
     const EngineClock::time_point end = seen ? step.forwarded : step.done;
     const EngineClock::time_point begin = std::min(std::max(step.launched, device_free), end);
@@ -95,7 +95,7 @@ void add_step(Json& events, const StepTrace& step, EngineClock::time_point devic
   events.push_back(std::move(counts));
 }
 
-// The step that used a fill is known once its request has the next one: that takes in its token.
+// A mask fill's step is known only from the request's next fill, which consumes the token of that step.
 void add_fills(Json& events, const std::vector<MaskFill>& fills) {
   std::unordered_map<uint64_t, Json*> last;  // of each request, the arguments of its newest fill
   std::vector<Json> args(fills.size());

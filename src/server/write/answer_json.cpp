@@ -79,7 +79,7 @@ Json timings_json(std::span<const RequestUpdate> choices) {
     slowest.prompt_ms = std::max(slowest.prompt_ms, choice.timings.prompt_ms);
     slowest.predicted_ms = std::max(slowest.predicted_ms, choice.timings.predicted_ms);
   }
-  // The first token of a choice comes with its prompt.
+  // The prefill produces the first token of a choice.
   const int64_t num_decoded = num_output - std::min<int64_t>(num_output, std::ssize(choices));
   Json out;
   out["queue_ms"] = rounded_ms(slowest.queue_ms);

@@ -13,9 +13,9 @@
 
 namespace warprow {
 
-// Parts that the answers of all endpoints share.
+// Parts that the responses of all endpoints share.
 
-// Text that is no UTF-8 becomes U+FFFD.
+// Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json);
 
 // One server-sent event.
@@ -25,18 +25,18 @@ nlohmann::ordered_json answer_head(const AnswerInfo& info, const char* object);
 nlohmann::ordered_json finish_reason_json(const RequestUpdate& update);
 nlohmann::ordered_json stop_reason_json(const RequestUpdate& update);
 
-// Milliseconds to the microsecond: that is fine enough, and long tails of digits are not.
+// Milliseconds, rounded to the microsecond to avoid long decimals.
 double rounded_ms(double ms);
 double per_second(int64_t count, double ms);
 
 // OpenAI's usage of all choices; a prompt counts once.
 nlohmann::ordered_json usage_json(std::span<const RequestUpdate> choices, const AnswerShape& shape);
 
-// llama.cpp's timings, and the time in the queue: counts are sums over the choices, times those of
-// the slowest.
+// llama.cpp's timings, and the time in the queue. Counts are sums over the choices; times are those of the slowest
+// choice.
 nlohmann::ordered_json timings_json(std::span<const RequestUpdate> choices);
 
-// Whether an update says something that a client can see.
+// Whether an update has anything that the client can see.
 bool has_news(const RequestUpdate& update, const AnswerShape& shape);
 
 }  // namespace warprow

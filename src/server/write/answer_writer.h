@@ -18,21 +18,21 @@
 
 namespace warprow {
 
-// What stands on every object of one answer.
+// The members that every object of one answer has.
 struct AnswerInfo {
   std::string id;
   std::string model;
   int64_t created = 0;  // seconds since 1970
 };
 
-// How many choices an answer has: those of the first prompt come first.
+// The number of choices and the contents of an answer. The choices of the first prompt come first.
 struct AnswerShape {
   size_t num_prompts = 1;
   size_t choices_per_prompt = 1;
-  std::vector<std::string> echo{};  // by prompt: what its choices begin with; empty: nothing
-  std::vector<std::vector<TokenId>>
-      prompt_token_ids{};    // by prompt, shown with those of the answers
-  bool only_prompt = false;  // what was generated is left out
+  std::vector<std::string> echo{};  // by prompt: the text before its choices; empty: none
+  // By prompt; shown with the token ids of the answers.
+  std::vector<std::vector<TokenId>> prompt_token_ids{};
+  bool only_prompt = false;  // leave the generated text out
   bool shows_prompt_logprobs = false;
   std::vector<TokenId> first_tokens{};  // by prompt
 
@@ -40,23 +40,23 @@ struct AnswerShape {
   [[nodiscard]] bool shows_token_ids() const { return !prompt_token_ids.empty(); }
 };
 
-// The bytes by which answers name a token: its own, as Tokenizer::token_bytes has them, or its number.
+// The bytes that name a token in an answer: its Tokenizer::token_bytes, or its number.
 using TokenBytes = std::function<std::string(TokenId)>;
 
-// Updates of an answer's choices as the JSON of an endpoint, whole or as server-sent events.
+// Writes the updates of an answer's choices as an endpoint's JSON, complete or as server-sent events.
 //
-// Thread: one. An updates' span is indexed by choice.
+// Thread: one. A span of updates is indexed by choice.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
   // The complete answer.
   virtual std::string whole(std::span<const RequestUpdate> choices) = 0;
-  // What is new in a choice, perhaps nothing.
+  // The events for an update of a choice; may be empty.
   virtual std::string events(size_t choice, const RequestUpdate& update) = 0;
-  // What ends a stream; usage is an event of its own, without choices.
+  // The events that end a stream. The usage is an event of its own, without choices.
   virtual std::string last_events(std::span<const RequestUpdate> choices, bool with_usage) = 0;
-  // What ends a stream that cannot go on.
+  // The events that end a stream with an error.
   virtual std::string error_events(const ApiError& error);
 };
 
@@ -64,13 +64,13 @@ std::unique_ptr<AnswerWriter> make_completion_writer(AnswerInfo info,
                                                      TokenBytes token_bytes,
                                                      AnswerShape shape);
 
-// make_parser: for each choice; null where all text is content.
+// make_parser: makes a parser for each choice; null if all text is content.
 std::unique_ptr<AnswerWriter> make_chat_writer(AnswerInfo info,
                                                TokenBytes token_bytes,
                                                AnswerShape shape,
                                                const MakeChatParser& make_parser);
 
-// echoed: members of the object that repeat the request. Has one choice.
+// echoed: members of the response that repeat the request. The answer has one choice.
 std::unique_ptr<AnswerWriter> make_responses_writer(AnswerInfo info,
                                                     nlohmann::ordered_json echoed,
                                                     const MakeChatParser& make_parser);

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kWhole = "chat.completion";
 constexpr const char* kChunk = "chat.completion.chunk";
 
-// Calls with all their pieces joined, as OpenAI's message has them.
+// The tool calls with their pieces joined, for a complete message.
 Json whole_calls(const std::vector<ToolCallPiece>& pieces) {
   std::vector<ToolCallPiece> calls;
   for (const ToolCallPiece& piece : pieces) {
@@ -35,7 +35,7 @@ Json whole_calls(const std::vector<ToolCallPiece>& pieces) {
   return out;
 }
 
-// One entry for each call: clients that gather deltas take a chunk's first list as it is.
+// One entry for each call: clients that collect deltas copy a chunk's first list without joining its entries.
 Json call_deltas(const std::vector<ToolCallPiece>& pieces) {
   std::vector<ToolCallPiece> calls;
   for (const ToolCallPiece& piece : pieces) {
@@ -93,7 +93,7 @@ class ChatWriter final : public AnswerWriter {
     return json_text(out);
   }
 
-  // The role comes with the first token, not before it, so that clients measure the first token.
+  // The role is sent with the first token, not before, so that clients measure the time to the first token.
   std::string events(size_t choice, const RequestUpdate& update) override {
     State& state = states_[choice];
     std::string out;

@@ -28,7 +28,7 @@ class CompletionWriter final : public AnswerWriter {
   std::string whole(std::span<const RequestUpdate> choices) override {
     Json list = Json::array();
     for (size_t i = 0; i < choices.size(); ++i) {
-      // The prompt's logprobs come with its first choice.
+      // The prompt's logprobs are in the update of its first choice.
       const RequestUpdate& first = choices[i - i % shape_.choices_per_prompt];
       list.push_back(choice_json(i, choices[i], first.prompt_logprobs));
       if (shape_.shows_prompt_logprobs) {
@@ -42,7 +42,7 @@ class CompletionWriter final : public AnswerWriter {
     return json_text(out);
   }
 
-  // An echo's logprobs come with the prompt's first choice, so others that have begun wait for it.
+  // The logprobs of an echo arrive with the prompt's first choice, so the other choices wait for that choice.
   std::string events(size_t choice, const RequestUpdate& update) override {
     if (!has_news(update, shape_)) {
       return "";
@@ -89,7 +89,7 @@ class CompletionWriter final : public AnswerWriter {
     return sse_event(json_text(out));
   }
 
-  // What was generated, behind the prompt where that is echoed.
+  // The logprobs of the generated tokens, after those of the prompt if the prompt is echoed.
   Json logprobs(size_t index, const RequestUpdate& update, std::span<const LogprobEntry> prompt) {
     const std::vector<LogprobEntry> none;
     std::span<const LogprobEntry> outputs = shape_.only_prompt ? none : update.logprobs;
@@ -137,7 +137,7 @@ class CompletionWriter final : public AnswerWriter {
   std::vector<int64_t> text_offsets_;  // by choice, as the next
   std::vector<bool> begun_;
   std::vector<std::vector<LogprobEntry>> prompt_logprobs_;  // by prompt, in a stream
-  std::vector<std::optional<RequestUpdate>> held_;          // by choice: what waits for the first
+  std::vector<std::optional<RequestUpdate>> held_;          // by choice: waits for the first choice
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ int64_t count_characters(std::string_view bytes) {
       bytes.begin(), bytes.end(), [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; });
 }
 
-// Bytes that form no character of their own become U+FFFD when the JSON is written.
+// Bytes that are not a complete character become U+FFFD when the JSON is written.
 Json chat_entry(TokenId id, float logprob, const TokenBytes& token_bytes) {
   const std::string token = token_bytes(id);
   Json bytes = Json::array();
@@ -59,7 +59,7 @@ Json completion_logprobs(std::span<const LogprobEntry> entries,
     const std::string token = token_bytes(entry.token_id);
     Json top = Json::object();
     top[token] =
-        shown_float(entry.logprob);  // the sampled token is always there, as in OpenAI's API
+        shown_float(entry.logprob);  // always includes the sampled token, as OpenAI's API does
     for (const TokenLogprob& candidate : entry.top) {
       top[token_bytes(candidate.token_id)] = shown_float(candidate.logprob);
     }

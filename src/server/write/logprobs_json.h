@@ -12,13 +12,13 @@
 
 namespace warprow {
 
-// The shortest decimal that names this float, not the sixteen digits of its double. JSON has no
-// infinity; vLLM writes -9999.
+// The shortest decimal that identifies this float, instead of the sixteen digits of its double. JSON has no infinity;
+// as in vLLM, it becomes -9999.
 double shown_float(float value);
 
 // /v1/completions: {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, parallel lists.
-// text_offset counts characters of the tokens' own texts and goes on from one call to the next. An
-// echo's first token, behind nothing, has null.
+// text_offset counts the characters of the tokens' own texts and continues from one call to the next. The first token
+// of an echo has no logprob and gets null.
 nlohmann::ordered_json completion_logprobs(std::span<const LogprobEntry> entries,
                                            const TokenBytes& token_bytes,
                                            int64_t& text_offset,

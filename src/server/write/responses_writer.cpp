@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The objects and events of /v1/responses: a list of items (reasoning, message, function calls), each
-// added, filled and done.
+// The objects and events of /v1/responses. A response is a list of items (reasoning, message, function calls). Each
+// item is added, filled and completed by events.
 #include "server/write/answer_json.h"
 #include "server/write/answer_writer.h"
 
@@ -116,7 +116,7 @@ class ResponsesWriter final : public AnswerWriter {
     close_item();
   }
 
-  // One event, numbered.
+  // Appends one numbered event.
   void send(const std::string& type, const Json& fields) {
     Json event;
     event["type"] = type;
@@ -124,7 +124,7 @@ class ResponsesWriter final : public AnswerWriter {
     event.update(fields);
     events_ += "event: " + type + "\n" + sse_event(json_text(event));
   }
-  // One about the item that is open.
+  // Appends one event about the open item.
   void send_of_item(const char* type, const Json& fields) {
     Json all = {{"item_id", item_["id"]}, {"output_index", items_.size()}};
     if (kind_ != Kind::kCall) {
@@ -228,7 +228,7 @@ class ResponsesWriter final : public AnswerWriter {
   AnswerInfo info_;
   Json echoed_;
   std::unique_ptr<ChatParser> parser_;  // null: all text is content
-  Json items_ = Json::array();          // those that are done
+  Json items_ = Json::array();          // the completed items
   Kind kind_ = Kind::kNone;             // of the item that is open
   Json item_;
   std::string text_;  // of the item that is open
