@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the CUDA side of linear: sm80_bf16_gemm_small_m and sm90_bf16_gemm_small_m against cuBLASLt, by shape and
 // number of rows, and all linear operations of a model one after the other in one graph.
-//   linear_cuda_bench [shapes] [chain] [sweep] [sm90] [once] [Qwen3-0.6B] [Qwen3-8B]
-// Nothing named: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90 of
+//   linear_cuda_bench [shapes] [chain] [sweep] [sm90_gemm] [once] [Qwen3-0.6B] [Qwen3-8B]
+// Nothing named: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90_gemm of
 // sm90_bf16_gemm_small_m; once runs each shape once, for a profiler.
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/linear/cublaslt_cuda.h"
