@@ -366,14 +366,14 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
                       make_view(expected.data(), num_toks, width)});
       }
       std::vector<float> room(x.size());
-      std::vector<float> room(product.size());
+      std::vector<float> product_room(product.size());
       LinearArgs args;
       args.x = make_view<const float>(x.data(), num_toks, kK);
       args.norm_weight = make_view<const float>(gain.data(), kK);
       args.norm_eps = 1e-5F;
       args.normed = make_view(room.data(), num_toks, kK);
       args.y = make_view(y.data(), num_toks, width);
-      args.product = make_view(room.data(), num_toks, kN);
+      args.product = make_view(product_room.data(), num_toks, kN);
       args.segments[0].w = weight.w;
       args.num_segments = 1;
       args.epilogue = epilogue;
