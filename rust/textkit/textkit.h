@@ -5,8 +5,8 @@
  *
  * Text is (pointer, length) and never needs a terminator; inputs are borrowed for the call. A call
  * that can fail returns 0 for success; otherwise *error holds a message to be freed with
- * wr_textkit_free. It returns WR_INVALID where the input is at fault, and WR_BUSY where no worker process
- * can be had for it. Every object but wr_matcher is immutable once made: all calls on it may run in
+ * wr_textkit_free. It returns WR_INVALID where the input is at fault, WR_BUSY where no worker process
+ * can be had for it, and WR_PANIC where the library panicked on it, which is a bug. Every object but wr_matcher is immutable once made: all calls on it may run in
  * several threads at once. No panic leaves this library. */
 
 #include <stddef.h>
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { WR_INVALID = 1, WR_BUSY = 2 };
+enum { WR_INVALID = 1, WR_BUSY = 2, WR_PANIC = 3 };
 
 /* Templates and grammars are run by worker processes: this binary again, with WR_HELPER_ARGUMENT as its
  * first argument. It calls wr_helper_main before main, which never returns. */

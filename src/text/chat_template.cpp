@@ -66,7 +66,7 @@ Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
   TextkitOwned error;
   const int failed = wr_template_parse(to_textkit(source), kLimits, &parsed, error.out());
   if (failed != 0) {
-    return fail(failed == WR_BUSY ? ErrorCode::kBusy : ErrorCode::kUnsupported,
+    return fail(textkit_error(failed, ErrorCode::kUnsupported),
                 fmt::format("chat template: {}", error.text()));
   }
   return Handle(parsed);
@@ -94,8 +94,7 @@ Result<std::string> ChatTemplate::render_context(const wr_template* chosen,
   TextkitOwned error;
   const int failed = wr_template_render(chosen, to_textkit(json), text.out(), error.out());
   if (failed != 0) {
-    return fail(failed == WR_BUSY ? ErrorCode::kBusy : ErrorCode::kInvalidArgument,
-                fmt::format("chat template: {}", error.text()));
+    return fail(textkit_error(failed), fmt::format("chat template: {}", error.text()));
   }
   return text.str();
 }

@@ -107,7 +107,7 @@ void set_bit(std::span<uint32_t> words, TokenId token, bool allowed) {
 
 Result<void> done_or_refused(int failed, const TextkitOwned& error) {
   if (failed != 0) {
-    return fail(ErrorCode::kInvalidArgument, error.str());
+    return fail(textkit_error(failed), error.str());
   }
   return {};
 }
@@ -244,8 +244,7 @@ Result<Grammar> GrammarCompiler::compile(GrammarKind kind, std::string_view text
   const int failed = wr_grammar_compile(
       impl_->compiler.get(), code_of(kind), to_textkit(text), &made, error.out());
   if (failed != 0) {
-    return fail(failed == WR_BUSY ? ErrorCode::kBusy : ErrorCode::kInvalidArgument,
-                fmt::format("{}: {}", field_of(kind), error.text()));
+    return fail(textkit_error(failed), fmt::format("{}: {}", field_of(kind), error.text()));
   }
   Grammar grammar(made);
   impl_->cache.add(kind, text, grammar);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+
 #include <string>
 #include <string_view>
 
@@ -29,5 +31,17 @@ class TextkitOwned {
 
 inline wr_text to_textkit(std::string_view s) { return {s.data(), s.size()}; }
 inline std::string_view from_textkit(wr_text t) { return {t.data, t.size}; }
+
+// The error of a call that returned `failed`. `invalid`: the code if the input is at fault.
+inline ErrorCode textkit_error(int failed, ErrorCode invalid = ErrorCode::kInvalidArgument) {
+  switch (failed) {
+    case WR_BUSY:
+      return ErrorCode::kBusy;
+    case WR_PANIC:
+      return ErrorCode::kInternal;
+    default:
+      return invalid;
+  }
+}
 
 }  // namespace warprow

@@ -85,7 +85,17 @@ pub unsafe extern "C" fn wr_textkit_free(owned: Owned) {
     }
 }
 
-/// Runs `body`; a failure or a panic becomes the error message and the return value 1.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_default()
+}
+
+fn panic_message(text: &str) -> String {
+    format!("internal error of the text library: {text}")
+}
+
+/// Runs `body`. The return value is 1 for a failure and 3 for a panic; the error message says why.
 pub unsafe fn guarded(error: *mut Owned, body: impl FnOnce() -> Result<(), String>) -> i32 {
     guarded_work(error, || body().map_err(Failure::Refused))
 }
@@ -95,13 +105,9 @@ pub unsafe fn guarded_work(error: *mut Owned, body: impl FnOnce() -> Result<(), 
     let (code, message) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(Failure::Refused(message) | Failure::TooMuch(message))) => (1, message),
+        Ok(Err(Failure::Panicked(message))) => (3, panic_message(&message)),
         Ok(Err(Failure::Busy(message))) => (2, message),
-        Err(panic) => {
-            let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            let text = text.unwrap_or_default();
-            (1, format!("internal error of the text library: {text}"))
-        }
+        Err(panic) => (3, panic_message(&panic_text(panic.as_ref()))),
     };
     *error = Owned::from_bytes(message.into_bytes());
     code

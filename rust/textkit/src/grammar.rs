@@ -5,7 +5,7 @@
 //! panic never affect another. A grammar is compiled twice: first in a worker process with limits (worker_host.rs),
 //! which shows that it is cheap, then in this process, which needs the result.
 
-use crate::abi::Tokenizer;
+use crate::abi::{panic_text, Tokenizer};
 use crate::ebnf::{self, is_ebnf};
 use crate::ebnf_lark::to_lark;
 use crate::lark_size::check_expanded;
@@ -285,7 +285,7 @@ impl Compiler {
             .spawn(body)
             .map_err(|e| Failure::Busy(format!("no thread to compile on: {e}")))?
             .join()
-            .unwrap_or_else(|_| Err("the grammar library failed".into()))
+            .map_err(|panic| Failure::Panicked(panic_text(panic.as_ref())))?
             .map(|start| Grammar {
                 start,
                 eos: self.factory.tok_env().tok_trie().eos_tokens().to_vec(),
@@ -405,8 +405,13 @@ fn choice_regex(text: &str) -> Result<String, String> {
 }
 
 /// The library's message as one line, without the echoed source, the markers and the traces.
+/// The library catches its own panics and returns them as errors; here they are panics again.
 fn one_line(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
+    if let Some(panic) = text.strip_prefix("panic: ") {
+        let message = panic.lines().next().unwrap_or_default();
+        std::panic::resume_unwind(Box::new(message.to_owned()));
+    }
     let text = text.split("\n<").next().unwrap_or_default();
     let numbered = text.starts_with(|c: char| c.is_ascii_digit());
     let located = numbered || text.starts_with("at ");

@@ -27,6 +27,8 @@ pub enum Failure {
     Refused(String),
     /// The input exceeds a limit: which one.
     TooMuch(String),
+    /// A library panicked on the input: a bug, and its message.
+    Panicked(String),
     /// The input is not the cause: all places are taken, or no process is available.
     Busy(String),
 }
@@ -182,6 +184,10 @@ impl WorkerHost {
                 let text = read_text(&worker.socket, &head).map_err(lost)?;
                 Err(Failure::Refused(String::from_utf8_lossy(&text).into()))
             }
+            PANICKED => {
+                let text = read_text(&worker.socket, &head).map_err(lost)?;
+                Err(Failure::Panicked(String::from_utf8_lossy(&text).into()))
+            }
             tag => Err(limit_failure(tag, limits)),
         }
     }
@@ -225,8 +231,8 @@ impl WorkerHost {
                         });
                     }
                 }
-                Err(failure @ (Failure::Refused(_) | Failure::TooMuch(_))) => return Err(failure),
-                Err(failure) => last = failure,
+                Err(Failure::Busy(why)) => last = Failure::Busy(why),
+                Err(failure) => return Err(failure),
             }
             let mut helper = locked(&self.helper);
             if !helper.as_mut().is_some_and(Helper::has_ended) {

@@ -5,6 +5,7 @@
 //! parent sends. A worker handles work items until its socket closes. Each item has limits on CPU time, memory and
 //! stack, which end only the worker. The worker reports the limit that ended it.
 
+use crate::abi::panic_text;
 use crate::grammar::GrammarTrade;
 use crate::template::TemplateTrade;
 use crate::trial::TrialTrade;
@@ -73,8 +74,8 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
     let made = bounded(&parent, limits, || prepare(trade, &setup));
     drop(setup);
     let work = match made {
-        Ok(work) => work,
-        Err(message) => {
+        Ok(Ok(work)) => work,
+        Ok(Err(message)) | Err(message) => {
             reply(&parent, REFUSED, message.as_bytes())?;
             return Some(());
         }
@@ -138,8 +139,9 @@ fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
     }
     while let Some((text, limits)) = receive_work(socket) {
         let (tag, answer) = match bounded(socket, limits, || work.answer(&text)) {
-            Ok(answer) => (DONE, answer),
-            Err(message) => (REFUSED, message.into_bytes()),
+            Ok(Ok(answer)) => (DONE, answer),
+            Ok(Err(message)) => (REFUSED, message.into_bytes()),
+            Err(panic) => (PANICKED, panic.into_bytes()),
         };
         if reply(socket, tag, &answer).is_none() {
             return;
@@ -161,11 +163,12 @@ fn reply(socket: &OwnedFd, tag: u8, text: &[u8]) -> Option<()> {
     send_all(socket, text).ok()
 }
 
-/// Runs `body` on a thread with a large stack. If `body` exceeds a limit, this process reports that and exits.
+/// Runs `body` on a thread with a large stack. A panic is the error. If `body` exceeds a limit, this process reports that
+/// and exits.
 fn bounded<T: Send>(
     socket: &OwnedFd,
     limits: Limits,
-    body: impl FnOnce() -> Result<T, String> + Send,
+    body: impl FnOnce() -> T + Send,
 ) -> Result<T, String> {
     catch_limits(socket);
     limit_memory(Some(limits.memory_mb));
@@ -179,14 +182,14 @@ fn bounded<T: Send>(
     let run = || {
         let _stack = SignalStackInUse::take();
         let body = std::panic::AssertUnwindSafe(body);
-        std::panic::catch_unwind(body).unwrap_or_else(|_| Err("the library failed".into()))
+        std::panic::catch_unwind(body).map_err(|panic| panic_text(panic.as_ref()))
     };
     let result = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, run) {
             Ok(running) => running
                 .join()
-                .unwrap_or_else(|_| Err("the library failed".into())),
+                .unwrap_or_else(|panic| Err(panic_text(panic.as_ref()))),
             Err(e) => Err(format!("no thread to run on: {e}")),
         }
     });

@@ -38,9 +38,10 @@ pub struct Limits {
     pub memory_mb: u64,
 }
 
-/// The results of work. DONE and REFUSED carry a text. An exiting worker sends the others.
+/// The results of work. DONE, REFUSED and PANICKED carry a text. An exiting worker sends the others.
 pub const DONE: u8 = b'D';
 pub const REFUSED: u8 = b'R';
+pub const PANICKED: u8 = b'P';
 pub const OUT_OF_TIME: u8 = b'T';
 pub const OUT_OF_MEMORY: u8 = b'M';
 pub const OUT_OF_STACK: u8 = b'S';
