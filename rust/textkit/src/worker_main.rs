@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The parsers recurse with the depth of their input.
 pub const STACK_BYTES: usize = 64 << 20;
+/// Work of clients runs below the engine's priority, and slow work far below.
+const WORKER_NICE: libc::c_int = 2;
+const SLOW_NICE: libc::c_int = 12;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
@@ -134,6 +137,8 @@ fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
     if orphaned {
         return;
     }
+    // SAFETY: changes this process only. If it fails, the work runs at the usual priority.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, WORKER_NICE) };
     if reply(socket, READY, &[]).is_none() {
         return;
     }
@@ -180,6 +185,8 @@ fn bounded<T: Send>(
         limit_time(limits.cpu_ms, 0);
     }
     let run = || {
+        // SAFETY: returns the id of this thread.
+        WORK_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
         let _stack = SignalStackInUse::take();
         let body = std::panic::AssertUnwindSafe(body);
         std::panic::catch_unwind(body).map_err(|panic| panic_text(panic.as_ref()))
@@ -200,6 +207,8 @@ fn bounded<T: Send>(
 
 /// The socket to which the signal handler writes the exceeded limit.
 static DYING_SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// The thread of the current work item.
+static WORK_THREAD: AtomicI32 = AtomicI32::new(0);
 /// Whether the next timer signal means the end of the CPU time.
 static IS_SLOW: AtomicBool = AtomicBool::new(true);
 
@@ -223,6 +232,11 @@ extern "C" fn die(signal: libc::c_int) {
         if tag != SLOW {
             libc::_exit(1);
         }
+        libc::setpriority(
+            libc::PRIO_PROCESS,
+            WORK_THREAD.load(Ordering::Relaxed) as libc::id_t,
+            SLOW_NICE,
+        );
         *libc::__errno_location() = errno;
     }
 }
