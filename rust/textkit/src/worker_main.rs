@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The helper process: this binary, run again with one thread, no descriptors of its parent and no device.
 //!
-//! It reads the setup of its trade (a vocabulary, a template) once, and then forks a worker for each socket that its
+//! It reads the setup of its kind (a vocabulary, a template) once, and then forks a worker for each socket that its
 //! parent sends. A worker handles work items until its socket closes. Each item has limits on CPU time, memory and
 //! stack, which end only the worker. The worker reports the limit that ended it.
 
 use crate::abi::panic_text;
-use crate::grammar::GrammarTrade;
-use crate::template::TemplateTrade;
-use crate::trial::TrialTrade;
+use crate::grammar::GrammarWork;
+use crate::template::TemplateWork;
+use crate::trial::TrialWork;
 use crate::worker_wire::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -31,16 +31,16 @@ unsafe impl Sync for SignalStack {}
 /// exceeds any limit.
 const MAX_USUAL_ADDRESSES: u64 = 1 << 42;
 
-/// The work that the workers of one trade do.
+/// The work that the workers of one kind do.
 pub trait Work: Sync {
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String>;
 }
 
-fn prepare(trade: Trade, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
-    Ok(match trade {
-        Trade::Grammar => Box::new(GrammarTrade::new(setup)?),
-        Trade::Template => Box::new(TemplateTrade::new(setup)?),
-        Trade::Trial => Box::new(TrialTrade),
+fn prepare(kind: WorkKind, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
+    Ok(match kind {
+        WorkKind::Grammar => Box::new(GrammarWork::new(setup)?),
+        WorkKind::Template => Box::new(TemplateWork::new(setup)?),
+        WorkKind::Trial => Box::new(TrialWork),
     })
 }
 
@@ -70,11 +70,11 @@ pub extern "C" fn wr_helper_main() -> ! {
 }
 
 fn serve_parent(parent: OwnedFd) -> Option<()> {
-    let mut trade = [0];
-    receive_all(&parent, &mut trade).ok()?;
-    let trade = Trade::from_raw(trade[0])?;
+    let mut kind = [0];
+    receive_all(&parent, &mut kind).ok()?;
+    let kind = WorkKind::from_raw(kind[0])?;
     let (setup, limits) = receive_work(&parent)?;
-    let made = bounded(&parent, limits, || prepare(trade, &setup));
+    let made = bounded(&parent, limits, || prepare(kind, &setup));
     drop(setup);
     let work = match made {
         Ok(Ok(work)) => work,
@@ -88,8 +88,8 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
     loop {
         reap(&mut workers);
         // While workers are running, the helper checks for ended ones every 200 ms.
-        let patience = if workers.is_empty() { -1 } else { 200 };
-        if !wait_readable(&parent, patience) {
+        let max_wait = if workers.is_empty() { -1 } else { 200 };
+        if !wait_readable(&parent, max_wait) {
             continue;
         }
         let (bytes, socket) = receive_command(&parent).ok()?;
@@ -206,13 +206,13 @@ fn bounded<T: Send>(
 }
 
 /// The socket to which the signal handler writes the exceeded limit.
-static DYING_SOCKET: AtomicI32 = AtomicI32::new(-1);
+static REPLY_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// The thread of the current work item.
 static WORK_THREAD: AtomicI32 = AtomicI32::new(0);
 /// Whether the next timer signal means the end of the CPU time.
 static IS_SLOW: AtomicBool = AtomicBool::new(true);
 
-extern "C" fn die(signal: libc::c_int) {
+extern "C" fn report_limit(signal: libc::c_int) {
     let tag = match signal {
         libc::SIGPROF if !IS_SLOW.swap(true, Ordering::Relaxed) => SLOW,
         libc::SIGPROF => OUT_OF_TIME,
@@ -224,7 +224,7 @@ extern "C" fn die(signal: libc::c_int) {
     unsafe {
         let errno = *libc::__errno_location();
         libc::send(
-            DYING_SOCKET.load(Ordering::Relaxed),
+            REPLY_SOCKET.load(Ordering::Relaxed),
             head.as_ptr().cast(),
             head.len(),
             libc::MSG_NOSIGNAL,
@@ -243,11 +243,11 @@ extern "C" fn die(signal: libc::c_int) {
 
 fn catch_limits(socket: &OwnedFd) {
     use std::os::fd::AsRawFd;
-    DYING_SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
+    REPLY_SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
     // SAFETY: the handler is our function, and runs on the signal stack of the work thread.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = die as *const () as usize;
+        action.sa_sigaction = report_limit as *const () as usize;
         action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
         for signal in [libc::SIGPROF, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
             libc::sigaction(signal, &action, std::ptr::null_mut());
