@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/step_clock.h"
 
+#include "executor/executor_wrapper.h"
+
 #include <chrono>
 #include <utility>
 
@@ -24,16 +26,11 @@ double mean_context(const SchedulerOutput& step) {
   return static_cast<double>(sum) / static_cast<double>(step.scheduled.size());
 }
 
-class StepClock final : public Executor {
+class StepClock final : public ExecutorWrapper {
  public:
   StepClock(std::unique_ptr<Executor> inner, StepRecord& record)
-      : inner_(std::move(inner)), record_(record) {
+      : ExecutorWrapper(std::move(inner)), record_(record) {
     record_.samples.reserve(static_cast<size_t>(record_.num_steps));
-  }
-
-  [[nodiscard]] const ModelFacts& model_facts() const override { return inner_->model_facts(); }
-  [[nodiscard]] int32_t max_concurrent_batches() const override {
-    return inner_->max_concurrent_batches();
   }
 
   void execute_model(const SchedulerOutput& step) override {
@@ -44,7 +41,7 @@ class StepClock final : public Executor {
     enter_phase();
     open_ = steady && sampling();
     begin = Clock::now();  // excludes the clock's own work
-    inner_->execute_model(step);
+    inner().execute_model(step);
     current_ = {};
     current_.execute_us = us(Clock::now() - begin);
     current_.context_len = steady ? mean_context(step) : 0;
@@ -54,33 +51,20 @@ class StepClock final : public Executor {
 
   void sample_tokens(const GrammarOutput* grammar) override {
     const Clock::time_point begin = Clock::now();
-    inner_->sample_tokens(grammar);
+    inner().sample_tokens(grammar);
     current_.sample_us = us(Clock::now() - begin);
   }
 
   void take_output(ModelRunnerOutput& output) override {
     const Clock::time_point begin = Clock::now();
-    inner_->take_output(output);
+    inner().take_output(output);
     const Clock::time_point end = Clock::now();
-    const int64_t waited = inner_->stats().output_wait_ns;
+    const int64_t waited = inner().stats().output_wait_ns;
     const double wait_us = 1e-3 * static_cast<double>(waited - std::exchange(waited_ns_, waited));
     current_.wait_us += wait_us;
     current_.take_us += us(end - begin) - wait_us;
     ours_ += Clock::now() - end;
   }
-
-  [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
-  [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
-  [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
-  void enter_thread() override { inner_->enter_thread(); }
-  bool set_wake_up(WakeUp* wake_up) override { return inner_->set_wake_up(wake_up); }
-  std::optional<DataParallelShape> idle_step() override { return inner_->idle_step(); }
-  RankReplies collective_rpc(std::string_view operation,
-                             const std::string& argument,
-                             RankSet ranks) override {
-    return inner_->collective_rpc(operation, argument, ranks);
-  }
-  [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
 
  private:
   [[nodiscard]] bool is_steady(const SchedulerOutput& step) const {
@@ -106,24 +90,23 @@ class StepClock final : public Executor {
   // Reads the counters before and after the samples, and then starts the device timing of the following steps.
   void enter_phase() {
     if (num_steady_ == record_.num_warmup + 1 && record_.samples.empty()) {
-      record_.before = inner_->stats();
+      record_.before = inner().stats();
     }
     if (!std::cmp_equal(record_.samples.size(), record_.num_steps)) {
       return;
     }
     if (timed_left_ < 0) {
-      record_.after = inner_->stats();
-      inner_->call(TimeSteps{record_.num_steps}).get();
+      record_.after = inner().stats();
+      inner().call(TimeSteps{record_.num_steps}).get();
       timed_left_ = record_.num_steps;
     } else if (timed_left_ > 0) {
       --timed_left_;
       if (timed_left_ == 0) {
-        record_.device_times = inner_->call(ReadStepTimes{}).get().front();
+        record_.device_times = inner().call(ReadStepTimes{}).get().front();
       }
     }
   }
 
-  std::unique_ptr<Executor> inner_;
   StepRecord& record_;
   int64_t num_steady_ = 0;  // consecutive steady steps, including the current step
   bool open_ = false;       // current_ is a sample

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masks are filled inside the forward: made artificially slow, they hardly lengthen a step.
 #include "engine/engine.h"
+#include "executor/executor_wrapper.h"
 #include "files/model_files.h"
 
 #include <algorithm>
@@ -29,28 +30,20 @@ struct Watched {
   int num_hidden = 0;  // masks came while the forward still ran
 };
 
-class WatchingExecutor final : public Executor {
+class WatchingExecutor final : public ExecutorWrapper {
  public:
   WatchingExecutor(std::unique_ptr<Executor> inner, Watched& watched, size_t num_rows)
-      : inner_(std::move(inner)), watched_(watched), num_rows_(num_rows) {}
+      : ExecutorWrapper(std::move(inner)), watched_(watched), num_rows_(num_rows) {}
 
-  [[nodiscard]] const ModelFacts& model_facts() const override { return inner_->model_facts(); }
-  [[nodiscard]] int32_t max_concurrent_batches() const override {
-    return inner_->max_concurrent_batches();
-  }
-  void execute_model(const SchedulerOutput& step) override { inner_->execute_model(step); }
   void sample_tokens(const GrammarOutput* grammar) override {
     if (grammar != nullptr && !grammar->masked_rows.empty()) {
       ++watched_.num_masked;
-      watched_.num_hidden += inner_->forward_done() ? 0 : 1;
+      watched_.num_hidden += inner().forward_done() ? 0 : 1;
     }
-    inner_->sample_tokens(grammar);
+    inner().sample_tokens(grammar);
   }
-  [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
-  [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
-  [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
   void take_output(ModelRunnerOutput& output) override {
-    inner_->take_output(output);
+    inner().take_output(output);
     const Clock::time_point now = Clock::now();
     const bool decodes =
         output.rows.size() == num_rows_ && output.stats.num_toks == output.stats.num_rows;
@@ -61,18 +54,8 @@ class WatchingExecutor final : public Executor {
     decoded_ = decodes;
     last_output_ = now;
   }
-  void enter_thread() override { inner_->enter_thread(); }
-  bool set_wake_up(WakeUp* wake_up) override { return inner_->set_wake_up(wake_up); }
-  std::optional<DataParallelShape> idle_step() override { return inner_->idle_step(); }
-  RankReplies collective_rpc(std::string_view operation,
-                             const std::string& argument,
-                             RankSet ranks) override {
-    return inner_->collective_rpc(operation, argument, ranks);
-  }
-  [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
 
  private:
-  std::unique_ptr<Executor> inner_;
   Watched& watched_;
   size_t num_rows_;
   bool decoded_ = false;

@@ -2,13 +2,10 @@
 #pragma once
 
 #include "base/check.h"
-#include "executor/executor.h"
+#include "executor/executor_wrapper.h"
 #include "wire/serialize.h"
 
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace warprow::test {
@@ -18,36 +15,20 @@ namespace warprow::test {
 //
 // Owns: the executor behind it.
 // Thread: the engine's.
-class SerializingExecutor : public Executor {
+class SerializingExecutor : public ExecutorWrapper {
  public:
-  explicit SerializingExecutor(std::unique_ptr<Executor> inner) : inner_(std::move(inner)) {}
+  using ExecutorWrapper::ExecutorWrapper;
 
-  [[nodiscard]] const ModelFacts& model_facts() const override { return inner_->model_facts(); }
-  [[nodiscard]] int32_t max_concurrent_batches() const override {
-    return inner_->max_concurrent_batches();
-  }
   void execute_model(const SchedulerOutput& step) override {
-    inner_->execute_model(through_bytes(step, step_));
+    inner().execute_model(through_bytes(step, step_));
   }
   void sample_tokens(const GrammarOutput* grammar) override {
-    inner_->sample_tokens(grammar == nullptr ? nullptr : &through_bytes(*grammar, grammar_));
+    inner().sample_tokens(grammar == nullptr ? nullptr : &through_bytes(*grammar, grammar_));
   }
-  [[nodiscard]] bool forward_done() const override { return inner_->forward_done(); }
-  [[nodiscard]] int32_t num_outstanding() const override { return inner_->num_outstanding(); }
-  [[nodiscard]] bool output_ready() const override { return inner_->output_ready(); }
   void take_output(ModelRunnerOutput& output) override {
-    inner_->take_output(taken_);
+    inner().take_output(taken_);
     through_bytes(taken_, output);
   }
-  void enter_thread() override { inner_->enter_thread(); }
-  bool set_wake_up(WakeUp* wake_up) override { return inner_->set_wake_up(wake_up); }
-  std::optional<DataParallelShape> idle_step() override { return inner_->idle_step(); }
-  RankReplies collective_rpc(std::string_view operation,
-                             const std::string& argument,
-                             RankSet ranks) override {
-    return inner_->collective_rpc(operation, argument, ranks);
-  }
-  [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
 
  private:
   template <typename Message>
@@ -59,7 +40,6 @@ class SerializingExecutor : public Executor {
     return to;
   }
 
-  std::unique_ptr<Executor> inner_;
   SchedulerOutput step_;
   GrammarOutput grammar_;
   ModelRunnerOutput taken_;
