@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "engine/bad_words.h"
+#include "engine/encode_prompt.h"
 #include "engine/engine_loop.h"
 #include "engine/grammar_source.h"
 #include "engine/inbox.h"
@@ -83,7 +84,7 @@ class EngineImpl final : public Engine {
     if (Result<void> checked = check_request(request); !checked) {
       return tl::unexpected(std::move(checked).error());
     }
-    Result<std::vector<TokenId>> prompt = encode_prompt(request);
+    Result<std::vector<TokenId>> prompt = encode_prompt(request, *text_);
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());
     }
@@ -163,7 +164,6 @@ class EngineImpl final : public Engine {
     }
     return check_without_prompt(request, limits_);
   }
-  [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
   [[nodiscard]] Result<std::vector<ValidRequest>> admit(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const;
   // Runs `work` on the engine thread between two steps; nullopt after that thread's end.
@@ -214,30 +214,6 @@ class EngineImpl final : public Engine {
   std::thread engine_thread_;  // last: they use all members above
   std::thread output_thread_;
 };
-
-Result<std::vector<TokenId>> EngineImpl::encode_prompt(const GenerationRequest& request) const {
-  if (const auto* ids = std::get_if<std::vector<TokenId>>(&request.prompt)) {
-    return *ids;
-  }
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    return text_->tokenizer.encode(*text, true);
-  }
-  if (!text_->chat_template) {
-    return tl::unexpected(text_->chat_template.error());
-  }
-  ChatRequest chat;
-  for (const ChatMessage& message : std::get<std::vector<ChatMessage>>(request.prompt)) {
-    chat.messages.push_back({{"role", message.role}, {"content", message.content}});
-  }
-  if (chat.messages.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "messages: 0 messages, must be 1 or more");
-  }
-  Result<std::string> rendered = text_->chat_template->render(chat);
-  if (!rendered) {
-    return tl::unexpected(std::move(rendered).error());
-  }
-  return text_->tokenizer.encode(*rendered, false);
-}
 
 Result<std::vector<ValidRequest>> EngineImpl::admit(
     const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const {

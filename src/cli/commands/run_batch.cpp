@@ -13,7 +13,7 @@
 #include "cli/update_queue.h"
 #include "engine/engine.h"
 #include "server/api.h"
-#include "server/watch/server_watch.h"
+#include "server/metrics/server_watch.h"
 
 #include <algorithm>
 #include <chrono>

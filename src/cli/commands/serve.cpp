@@ -8,7 +8,7 @@
 #include "executor/executor.h"
 #include "server/api.h"
 #include "server/http/http_server.h"
-#include "server/watch/server_watch.h"
+#include "server/metrics/server_watch.h"
 
 #include <chrono>
 #include <memory>

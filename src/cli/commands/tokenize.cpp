@@ -2,8 +2,9 @@
 #include "cli/answer.h"
 #include "cli/commands/command.h"
 #include "cli/commands/command_frame.h"
-#include "cli/output.h"
 #include "cli/flags/prompt_flags.h"
+#include "cli/output.h"
+#include "engine/encode_prompt.h"
 #include "files/model_files.h"
 #include "text/text_model.h"
 
@@ -12,28 +13,12 @@
 #include <string>
 #include <unistd.h>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
 
 namespace warprow {
 namespace {
-
-Result<std::vector<TokenId>> encode(const TextModel& text, const GenerationRequest& request) {
-  if (const auto* prompt = std::get_if<std::string>(&request.prompt)) {
-    return text.tokenizer.encode(*prompt, true);
-  }
-  if (!text.chat_template) {
-    return tl::unexpected(text.chat_template.error());
-  }
-  ChatRequest chat;
-  for (const ChatMessage& message : std::get<std::vector<ChatMessage>>(request.prompt)) {
-    chat.messages.push_back(OrderedJson{{"role", message.role}, {"content", message.content}});
-  }
-  return text.chat_template->render(chat).map(
-      [&](const std::string& rendered) { return text.tokenizer.encode(rendered, false); });
-}
 
 std::string render(const TextModel& text, const std::vector<TokenId>& ids, bool as_json) {
   if (!as_json) {
@@ -67,7 +52,7 @@ Result<ExitCode> run_tokenize(const Arguments& arguments) {
   }
   const auto text =
       value_or_throw(load_text_model(value_or_throw(resolve_model(frame.config().model))));
-  const Result<std::vector<TokenId>> ids = encode(*text, *request);
+  const Result<std::vector<TokenId>> ids = encode_prompt(*request, *text);
   if (!ids) {
     return tl::unexpected(ids.error());
   }
