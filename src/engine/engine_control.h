@@ -2,6 +2,8 @@
 #pragma once
 
 #include "base/error.h"
+#include "engine/engine_loop.h"
+#include "executor/executor.h"
 
 #include <atomic>
 #include <string>
@@ -32,17 +34,7 @@ class SleepState {
   }
 
   // The tags as one string for the workers; empty for all.
-  static Result<std::string> join_tags(const std::vector<std::string>& tags) {
-    std::string joined;
-    for (const std::string& tag : tags) {
-      if (tag != "weights" && tag != "kv_cache") {
-        return fail(ErrorCode::kInvalidArgument,
-                    "wake_up: '" + tag + "' is neither weights nor kv_cache");
-      }
-      joined += (joined.empty() ? "" : ",") + tag;
-    }
-    return joined;
-  }
+  static Result<std::string> join_tags(const std::vector<std::string>& tags);
 
  private:
   static bool names(const std::string& tags, const char* tag) {
@@ -52,6 +44,33 @@ class SleepState {
   std::atomic<bool> weights_ = false;
   std::atomic<bool> cache_ = false;
   std::atomic<int> level_ = 0;
+};
+
+// What the engine does at a call, between two steps: sleep, wake-up, a cache without prefixes, a list of requests.
+//
+// Thread: the engine's, as tasks of the inbox; state() any.
+class EngineControl {
+ public:
+  EngineControl(Executor& executor, EngineLoop& loop) : executor_(executor), loop_(loop) {}
+
+  // Each rank's report, or why not; see contracts.sleep.
+  Result<std::vector<std::string>> sleep(int level);
+  // tags: see SleepState::join_tags.
+  Result<std::vector<std::string>> wake_up(const std::string& tags);
+  Result<void> reset_prefix_cache();
+  [[nodiscard]] std::vector<RequestStatus> list_requests() const {
+    return loop_.scheduler().list_requests();
+  }
+
+  [[nodiscard]] const SleepState& state() const { return state_; }
+
+ private:
+  // Lets steps run, or not, as the state says.
+  void pause_or_resume();
+
+  Executor& executor_;
+  EngineLoop& loop_;
+  SleepState state_;
 };
 
 }  // namespace warprow
