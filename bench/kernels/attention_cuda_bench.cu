@@ -3,16 +3,16 @@
 // tokens. A graph has one call per layer, for more layers than L2 can hold, and a small kernel before each call, as in
 // a step. The schedule, which is made once per step, is timed separately.
 #include "kernels/attention/native_attention.h"
-#include "tests/support/equal_tables.h"
+#include "tests/support/attention_case.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
@@ -20,15 +20,17 @@
 namespace warprow::cuda {
 namespace {
 
-struct Row {
-  int32_t queries;
-  int32_t len;
-};
+using Row = testing::AttentionRow;
 
-struct Case {
+struct Case : testing::AttentionCase {
+  Case(std::string of, int32_t queries, int32_t keys, int32_t width, std::vector<Row> all)
+      : name(std::move(of)) {
+    q_heads = queries;
+    kv_heads = keys;
+    dim = width;
+    rows = std::move(all);
+  }
   std::string name;
-  int32_t q_heads, kv_heads, dim;
-  std::vector<Row> rows;
 };
 
 std::vector<Row> repeat(int32_t n, int32_t queries, int32_t len) {
@@ -48,69 +50,30 @@ struct Options {
 class Bench {
  public:
   Bench(const Case& c, const Options& options) : case_(c) {
-    const int32_t block = options.block_size;
-    const size_t block_values = size_t{2} * block * c.kv_heads * c.dim;
-    std::vector<int32_t> starts = {0};
-    std::vector<int32_t> lens;
-    int32_t num_blocks = 0;
-    int32_t max_blocks = 1;
-    for (const Row& row : c.rows) {
-      starts.push_back(starts.back() + row.queries);
-      lens.push_back(row.len);
-      const int32_t blocks = (row.len + block - 1) / block;
-      num_blocks += blocks;
-      max_blocks = std::max(max_blocks, blocks);
-      if (row.queries <= options.decode_len) {
-        args_.num_decode_rows += 1;
-        args_.num_decode_toks += row.queries;
-      }
-      kv_bytes_ += 4.0 * row.len * c.kv_heads * c.dim;
-      const double seen = row.queries * (row.len - (row.queries - 1) / 2.0);
-      flops_ += 4.0 * seen * c.q_heads * c.dim;
-    }
-    std::vector<int32_t> ids(num_blocks);
-    std::iota(ids.begin(), ids.end(), 0);
-    if (options.shuffled) {
-      std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
-    }
-    std::vector<int32_t> table(c.rows.size() * max_blocks);
-    std::vector<int32_t> idx(c.rows.size());
-    std::iota(idx.begin(), idx.end(), 0);
-    for (size_t r = 0, next = 0; r < c.rows.size(); ++r) {
-      for (int32_t b = 0; b < (lens[r] + block - 1) / block; ++b) {
-        table[r * max_blocks + b] = ids[next++];
-      }
-    }
-    layer_elements_ = num_blocks * block_values;
+    case_.block_size = options.block_size;
+    case_.nhd = options.nhd;
+    case_.shuffled = options.shuffled;
+    case_.decode_len = options.decode_len;
+    case_.num_decode_rows =
+        static_cast<int32_t>(std::count_if(c.rows.begin(), c.rows.end(), [&](const Row& row) {
+          return row.queries <= options.decode_len;
+        }));
+    std::mt19937 rng(1);
+    const testing::AttentionLayout layout(case_, rng);
+    static_cast<PagedAttentionArgs&>(args_) = layout.args(buffers_);
+    layer_elements_ = static_cast<size_t>(layout.cache_elements);
+    values_at_ = static_cast<size_t>(layout.values_at);
     num_layers_ = options.layers > 0 ? options.layers : copies_beyond_l2(layer_elements_ * 2);
-    const int64_t toks = starts.back();
-    const int64_t qkv = int64_t{c.q_heads + 2 * c.kv_heads} * c.dim;
-    const int64_t out = int64_t{c.q_heads} * c.dim;
+    const int64_t toks = layout.num_toks();
+    const int64_t out = layout.q_cols();
     cache_ = buffers_.normal_bf16(layer_elements_ * num_layers_);
-    q_ = buffers_.normal_bf16(toks * qkv);
+    q_ = buffers_.normal_bf16(toks * layout.q_stride);
     out_ = buffers_.normal_bf16(toks * out);
-    const auto n = static_cast<int64_t>(c.rows.size());
-    args_.q = ActView(DType::kBF16, q_, toks, out, qkv);
+    args_.q = ActView(DType::kBF16, q_, toks, out, layout.q_stride);
     args_.out = ActView(DType::kBF16, out_, toks, out);
-    args_.kv.dtype = DType::kBF16;
-    args_.kv.num_kv_heads = c.kv_heads;
-    args_.kv.head_dim_k = args_.kv.head_dim_v = c.dim;
-    args_.kv.block_stride = static_cast<int64_t>(block_values);
-    args_.kv.block_size = block;
-    args_.kv.head_stride = options.nhd ? c.dim : int64_t{block} * c.dim;
-    args_.kv.token_stride = options.nhd ? int64_t{c.kv_heads} * c.dim : c.dim;
-    args_.block_table = {buffers_.upload(table),
-                         buffers_.upload(test::equal_begins(n, max_blocks)),
-                         static_cast<int32_t>(table.size())};
-    args_.idx_mapping = make_view<const int32_t>(buffers_.upload(idx), n);
-    args_.query_start_loc = make_view<const int32_t>(buffers_.upload(starts), n + 1);
-    args_.seq_lens = make_view<const int32_t>(buffers_.upload(lens), n);
-    args_.num_q_heads = c.q_heads;
-    args_.scale = 0.0884F;
-    args_.decode_len = options.decode_len;
     args_.settled = options.settled;
-    const size_t scratch =
-        native_attention_scratch_bytes(args_.kv, c.q_heads, n, options.decode_len);
+    const size_t scratch = native_attention_scratch_bytes(
+        args_.kv, c.q_heads, static_cast<int32_t>(layout.num_rows()), options.decode_len);
     args_.scratch = make_view(buffers_.allocate<std::byte>(scratch), static_cast<int64_t>(scratch));
   }
 
@@ -123,13 +86,13 @@ class Bench {
         [&](int i) {
           const size_t layer = i % num_layers_;
           args_.kv.k = reinterpret_cast<std::byte*>(cache_ + layer * layer_elements_);
-          args_.kv.v = args_.kv.k + size_t{2} * args_.kv.block_size * case_.kv_heads * case_.dim;
+          args_.kv.v = args_.kv.k + 2 * values_at_;
           launch_gap(stream);
           attention_forward(stream, args_);
         },
         7);
-    const double rate = kv_bytes_ / us * 1e6;
-    const double flops = flops_ / us * 1e6;
+    const double rate = case_.kv_bytes() / us * 1e6;
+    const double flops = case_.flops() / us * 1e6;
     std::printf(
         "%-26s %2d/%d hd %3d  %8.1f us  %5.2f TB/s (%3.0f %%)  %5.0f TFLOP/s (%3.0f %%)  plan "
         "%4.1f us\n",
@@ -153,9 +116,8 @@ class Bench {
   uint16_t* q_ = nullptr;
   uint16_t* out_ = nullptr;
   size_t layer_elements_ = 0;
+  size_t values_at_ = 0;  // elements
   int num_layers_ = 1;
-  double kv_bytes_ = 0;
-  double flops_ = 0;
   BenchBuffers buffers_;
 };
 

@@ -7,6 +7,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "device/cuda_device.h"
+#include "tests/support/op_case.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -48,8 +49,13 @@ class BenchBuffer {
 };
 
 // The buffers that a benchmark reads and writes, freed with it.
-class BenchBuffers {
+class BenchBuffers final : public testing::CaseMemory {
  public:
+  std::byte* put_bytes(const void* bytes, size_t n) override {
+    auto* p = allocate<std::byte>(n);
+    WR_CUDA(cudaMemcpy(p, bytes, n, cudaMemcpyHostToDevice));
+    return p;
+  }
   template <typename T>
   T* allocate(size_t n) {
     owned_.push_back(std::make_unique<BenchBuffer>(n * sizeof(T)));

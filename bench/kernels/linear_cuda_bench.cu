@@ -9,6 +9,7 @@
 #include "kernels/linear/sm80_gemm_cuda.h"
 #include "kernels/linear/sm90_gemm_cuda.h"
 #include "kernels/norm/rms_norm.h"
+#include "tests/support/linear_case.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -24,13 +25,17 @@
 namespace warprow::cuda {
 namespace {
 
-struct Shape {
+// An operation of a model; the rows are those that are timed.
+struct Shape : testing::LinearCase {
+  Shape(const char* of, int outputs, int inputs, LinearEpilogue end, bool has_norm, bool is_f32)
+      : name(of) {
+    n = outputs;
+    k = inputs;
+    epilogue = end;
+    norm = has_norm;
+    y_f32 = is_f32;
+  }
   const char* name;
-  int n;
-  int k;
-  LinearEpilogue epilogue;
-  bool norm;
-  bool y_f32;
 };
 
 struct Model {
@@ -218,8 +223,10 @@ void tune(Stream& stream, const Model& model, int max_m) {
 }
 
 void print_time(const char* who, const Shape& s, int m, double us) {
-  const double bytes = 2.0 * s.n * s.k;
-  const double flops = 2.0 * m * s.n * s.k;
+  testing::LinearCase timed = s;
+  timed.m = m;
+  const double bytes = timed.weight_bytes();
+  const double flops = timed.flops();
   const double limit_us = std::max(bytes / kReadBytesPerSecond, flops / kBf16FlopsPerSecond) * 1e6;
   std::printf("  %s %7.2f us %5.2f TB/s %4.0f TF/s %3.0f%%",
               who,

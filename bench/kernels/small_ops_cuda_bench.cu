@@ -2,18 +2,17 @@
 // The row operations of a decoder layer at the shapes of Qwen3 0.6B and 8B. A graph holds 64 launches;
 // from many tokens on they go through so many buffers that L2 does not serve them, with few tokens
 // they find their inputs there, as in a real step.
-#include "kernels/activation/silu_and_mul.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
-#include "kernels/norm/rms_norm.h"
-#include "kernels/rope/rope_kv_write.h"
 #include "kernels/rope/rope_table.h"
+#include "tests/support/gated_case.h"
+#include "tests/support/rms_norm_case.h"
+#include "tests/support/rope_case.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cuda_bf16.h>
 #include <functional>
-#include <numeric>
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
@@ -125,20 +124,29 @@ class Bench {
   }
   [[nodiscard]] double elements(int64_t cols) const { return static_cast<double>(toks_ * cols); }
 
+  // As many calls of a case as L2 does not serve, in turns. launch(args) launches one.
+  template <typename Case, typename Launch>
+  void report_case(const char* op, const Case& c, Launch&& launch) {
+    BenchBuffers buffers;
+    std::vector<decltype(c.args(buffers))> calls;
+    const int num_calls = copies_beyond_l2(static_cast<size_t>(c.bytes()) / 2);
+    for (int i = 0; i < num_calls; ++i) {
+      calls.push_back(c.args(buffers));
+    }
+    report(op, c.bytes(), [&](int i) { launch(calls[static_cast<size_t>(i % num_calls)]); });
+  }
   void rms_norm_rows(DType in) {
-    const Copies x(in, toks_, model_.hidden);
-    const Copies out(DType::kBF16, toks_, model_.hidden);
-    const Uploaded<float> weight(std::vector<float>(static_cast<size_t>(model_.hidden), 1.0F));
-    report(in == DType::kF32 ? "rms_norm f32" : "rms_norm bf16",
-           elements(model_.hidden) * static_cast<double>(dtype_bytes(in) + 2),
-           [&](int i) { cuda::rms_norm(stream_, {x.at(i), weight.view(), out.at(i), 1e-6F}); });
+    report_case(
+        in == DType::kF32 ? "rms_norm f32" : "rms_norm bf16",
+        testing::RmsNormCase{
+            .rows = toks_, .width = model_.hidden, .in = in, .out = DType::kBF16, .eps = 1e-6F},
+        [&](const RmsNormArgs& args) { cuda::rms_norm(stream_, args); });
   }
   void silu() {
-    const Copies x(DType::kBF16, toks_, 2 * model_.intermediate);
-    const Copies out(DType::kBF16, toks_, model_.intermediate);
-    report("silu_and_mul", elements(model_.intermediate) * 6, [&](int i) {
-      cuda::silu_and_mul(stream_, {x.at(i), out.at(i)});
-    });
+    report_case(
+        "silu_and_mul",
+        testing::SiluCase{{.rows = toks_, .width = model_.intermediate, .type = DType::kBF16}},
+        [&](const SiluAndMulArgs& args) { cuda::silu_and_mul(stream_, args); });
   }
   void gather() {
     const Copies x(DType::kBF16, toks_, model_.hidden);
@@ -160,38 +168,19 @@ class Bench {
     });
   }
   void rope() {
-    const int32_t heads = model_.q_heads + 2 * model_.kv_heads;
-    const Copies qkv(DType::kBF16, toks_, int64_t{heads} * model_.head_dim);
-    const Copies cos(DType::kF32, toks_, model_.head_dim / 2);
-    const Uploaded<float> norm(std::vector<float>(static_cast<size_t>(model_.head_dim), 1.0F));
-    std::vector<int64_t> slots(static_cast<size_t>(toks_));
-    std::iota(slots.begin(), slots.end(), 0);
-    const Uploaded<int64_t> slot_mapping(slots);
-    const int64_t width = int64_t{model_.kv_heads} * model_.head_dim;
-    const int64_t blocks = toks_ / 16 + 1;
-    const Copies keys(DType::kBF16, blocks * 16, width);
-    const Copies values(DType::kBF16, blocks * 16, width);
-    // q and k go back to their place, k and v to the cache.
-    const double bytes =
-        elements(model_.head_dim) * (4.0 * model_.q_heads + 10.0 * model_.kv_heads);
-    report("rope_kv_write", bytes, [&](int i) {
-      RopeKvWriteArgs args;
-      args.qkv = qkv.at(i);
-      args.cos = args.sin = cos.at(0).f32();
-      args.slot_mapping = slot_mapping.view();
-      args.q_norm = args.k_norm = norm.view();
-      args.kv.k = static_cast<std::byte*>(keys.at(i).data);
-      args.kv.v = static_cast<std::byte*>(values.at(i).data);
-      args.kv.dtype = DType::kBF16;
-      args.kv.num_kv_heads = model_.kv_heads;
-      args.kv.head_dim_k = args.kv.head_dim_v = model_.head_dim;
-      args.kv.block_stride = 16 * width;
-      args.kv.head_stride = 16 * model_.head_dim;
-      args.kv.token_stride = model_.head_dim;
-      args.num_q_heads = model_.q_heads;
-      args.rot_dim = model_.head_dim;
-      cuda::rope_kv_write(stream_, args);
-    });
+    report_case("rope_kv_write",
+                testing::RopeCase{.q_heads = model_.q_heads,
+                                  .kv_heads = model_.kv_heads,
+                                  .dim_k = model_.head_dim,
+                                  .dim_v = model_.head_dim,
+                                  .rot_dim = model_.head_dim,
+                                  .norm = true,
+                                  .heads_first = true,
+                                  .tokens = toks_,
+                                  .type = DType::kBF16,
+                                  .num_blocks = static_cast<int32_t>(toks_ / 16 + 1),
+                                  .pads = false},
+                [&](const RopeKvWriteArgs& args) { cuda::rope_kv_write(stream_, args); });
   }
   void embed() {
     const BenchBuffer table(static_cast<size_t>(model_.vocab) * model_.hidden * 2);

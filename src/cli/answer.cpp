@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/answer.h"
 
-#include "server/write/answer_json.h"
-#include "server/write/logprobs_json.h"
+#include "server/response/answer_json.h"
+#include "server/response/logprobs_json.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/api_event.h"
 
-#include "cli/server_flags.h"
+#include "cli/flags/server_flags.h"
 
 #include <nlohmann/json.hpp>
 

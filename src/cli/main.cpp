@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/error.h"
-#include "cli/command.h"
+#include "cli/commands/command.h"
 #include "cli/exit_code.h"
 #include "cli/note.h"
 

@@ -3,6 +3,8 @@
 
 #include "base/check.h"
 #include "engine/bad_words.h"
+#include "engine/encode_prompt.h"
+#include "engine/engine_control.h"
 #include "engine/engine_loop.h"
 #include "engine/grammar_source.h"
 #include "engine/inbox.h"
@@ -41,6 +43,44 @@ RequestLimits request_limits(const EngineConfig& config,
   return limits;
 }
 
+SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& executor) {
+  const ModelFacts& facts = executor.model_facts();
+  SchedulerConfig result;
+  result.max_num_seqs = facts.max_num_seqs;
+  result.max_num_batched_tokens = facts.max_num_batched_tokens;
+  result.max_model_len = facts.max_model_len;
+  result.enable_prefix_caching = config.enable_prefix_caching;
+  result.enable_chunked_prefill = config.enable_chunked_prefill;
+  result.prefill_toks_per_decode =
+      facts.prefill_toks_per_decode < kNoPrefillLimit ? facts.prefill_toks_per_decode : 0;
+  result.policy = config.scheduling_policy == "priority" ? SchedulerConfig::Policy::kPriority
+                                                         : SchedulerConfig::Policy::kFcfs;
+  result.long_prefill_token_threshold = facts.long_prefill_token_threshold;
+  result.long_prompt_len = facts.long_prompt_len;
+  result.max_prefill_pairs = facts.max_prefill_pairs;
+  result.min_deep_chunk = facts.min_deep_chunk;
+  result.num_drafts = facts.max_drafts;
+  result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
+  result.kv = facts.kv;
+  result.token_pages = facts.token_pages;
+  return result;
+}
+
+// The scheduler's part of a request; what is left is the output thread's.
+Request to_request(RequestId id, RequestFields&& fields) {
+  Request request;
+  request.id = id;
+  request.prompt = std::move(fields.prompt_token_ids);
+  request.params = fields.params;
+  request.max_tokens = fields.max_tokens;
+  request.eos_token_ids = std::move(fields.eos_token_ids);
+  request.stop_token_ids = std::move(fields.stop_token_ids);
+  request.token_lists = std::move(fields.token_lists);
+  request.priority = fields.priority;
+  request.cache_salt = fields.cache_salt;
+  return request;
+}
+
 // The n-th value of the splitmix64 sequence (Steele, Lea, Flood: "Fast splittable pseudorandom
 // number generators").
 uint64_t draw_seed(uint64_t engine_seed, uint64_t n) {
@@ -64,7 +104,8 @@ class EngineImpl final : public Engine {
         limits_(request_limits(config, facts_, *text_)),
         grammars_(*text_),
         outputs_(static_cast<size_t>(facts_.max_num_seqs)),
-        loop_(config, *executor_, inbox_, outputs_),
+        loop_(config, scheduler_config(config, *executor_), *executor_, inbox_, outputs_),
+        control_(*executor_, loop_),
         output_loop_(outputs_, inbox_),
         engine_thread_([this] { loop_.run(); }),
         output_thread_([this] { output_loop_.run(); }) {}
@@ -83,7 +124,7 @@ class EngineImpl final : public Engine {
     if (Result<void> checked = check_request(request); !checked) {
       return tl::unexpected(std::move(checked).error());
     }
-    Result<std::vector<TokenId>> prompt = encode_prompt(request);
+    Result<std::vector<TokenId>> prompt = encode_prompt(request, *text_);
     if (!prompt) {
       return tl::unexpected(std::move(prompt).error());
     }
@@ -98,40 +139,37 @@ class EngineImpl final : public Engine {
   }
 
   RequestId submit(ValidRequest request, UpdateCallback on_update) override {
-    Submission submission;
-    submission.id = next_id_.fetch_add(1, std::memory_order_relaxed);
-    submission.fields = std::move(request).take();
-    WR_CHECK(submission.fields.num_choices == 1, "a request for several choices is not split");
-    if (!submission.fields.seed) {
-      submission.fields.params.seed = draw_seed(seed_, submission.id);
+    const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
+    RequestFields fields = std::move(request).take();
+    WR_CHECK(fields.num_choices == 1, "a request for several choices is not split");
+    if (!fields.seed) {
+      fields.params.seed = draw_seed(seed_, id);
     }
-    const RequestId id = submission.id;
-    outputs_.add(std::make_unique<RequestOutput>(
-        id, submission.fields, text_->tokenizer, std::move(on_update)));
-    inbox_.submit(std::move(
-        submission));  // refused after the engine's end; the output thread then ends the request
+    outputs_.add(
+        std::make_unique<RequestOutput>(id, fields, text_->tokenizer, std::move(on_update)));
+    std::optional<Grammar> grammar = std::move(fields.grammar);
+    // Refused after the engine's end; the output thread then ends the request.
+    inbox_.submit({to_request(id, std::move(fields)), std::move(grammar)});
     return id;
   }
 
   void abort(RequestId id) override { inbox_.abort(id); }
-  [[nodiscard]] EngineStats stats() const override { return loop_.stats(); }
+  [[nodiscard]] EngineStats stats() const override { return loop_.record().stats(); }
 
-  [[nodiscard]] EngineProgress progress() const override { return loop_.progress(); }
-  [[nodiscard]] const StepLog& steps() const override { return loop_.steps(); }
+  [[nodiscard]] EngineProgress progress() const override { return loop_.record().progress(); }
+  [[nodiscard]] const StepLog& steps() const override { return loop_.record().steps(); }
   [[nodiscard]] const MaskLog& mask_fills() const override { return loop_.mask_fills(); }
 
   [[nodiscard]] std::optional<std::vector<RequestStatus>> list_requests(
       std::chrono::milliseconds patience) override {
-    auto list = run_task([this] { return loop_.list_requests(); });
+    auto list = run_task([this] { return control_.list_requests(); });
     if (!list || list->wait_for(patience) != std::future_status::ready) {
       return std::nullopt;
     }
     return value_of(*list);
   }
   Result<void> reset_prefix_cache() override {
-    auto done = run_task([this] { return loop_.reset_prefix_cache(); });
-    const std::optional<Result<void>> result = done ? value_of(*done) : std::nullopt;
-    return result.value_or(fail(ErrorCode::kInternal, kStopped));
+    return call([this] { return control_.reset_prefix_cache(); });
   }
 
   Result<std::vector<std::string>> sleep(int level) override {
@@ -139,31 +177,25 @@ class EngineImpl final : public Engine {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("sleep: level {} is neither 1 nor 2", level));
     }
-    SleepCall call;
-    call.level = level;
-    return ask(std::move(call));
+    return call([this, level] { return control_.sleep(level); });
   }
   Result<std::vector<std::string>> wake_up(const std::vector<std::string>& tags) override {
     Result<std::string> joined = SleepState::join_tags(tags);
     if (!joined) {
       return tl::unexpected(std::move(joined).error());
     }
-    SleepCall call;
-    call.wake = true;
-    call.tags = *std::move(joined);
-    return ask(std::move(call));
+    return call([this, tags = *std::move(joined)] { return control_.wake_up(tags); });
   }
-  [[nodiscard]] bool is_sleeping() const override { return !loop_.sleep_state().awake(); }
+  [[nodiscard]] bool is_sleeping() const override { return !control_.state().awake(); }
 
  private:
   // Runs before anything is encoded or compiled for the request.
   [[nodiscard]] Result<void> check_request(const GenerationRequest& request) const {
-    if (loop_.sleep_state().weights_gone()) {
+    if (control_.state().weights_gone()) {
       return fail(ErrorCode::kUnsupported, kWeightsAreGone);
     }
     return check_without_prompt(request, limits_);
   }
-  [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const GenerationRequest& request) const;
   [[nodiscard]] Result<std::vector<ValidRequest>> admit(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const;
   // Runs `work` on the engine thread between two steps; nullopt after that thread's end.
@@ -186,18 +218,12 @@ class EngineImpl final : public Engine {
     }
   }
 
-  // Waits for the engine thread's answer.
-  Result<std::vector<std::string>> ask(SleepCall call) {
-    const Error stopped{ErrorCode::kInternal, kStopped};
-    auto answer = call.answer.get_future();
-    if (!inbox_.call(std::move(call))) {
-      return tl::unexpected(stopped);
-    }
-    try {
-      return answer.get();
-    } catch (const std::future_error&) {  // the engine ended meanwhile
-      return tl::unexpected(stopped);
-    }
+  // Waits for the engine thread to do `work`, which yields a Result.
+  template <typename Work>
+  auto call(Work work) -> decltype(work()) {
+    auto done = run_task(std::move(work));
+    auto result = done ? value_of(*done) : std::nullopt;
+    return result.value_or(fail(ErrorCode::kInternal, kStopped));
   }
 
   uint64_t seed_;
@@ -209,35 +235,12 @@ class EngineImpl final : public Engine {
   Inbox inbox_;
   OutputQueue outputs_;
   EngineLoop loop_;
+  EngineControl control_;
   OutputLoop output_loop_;
   std::atomic<RequestId> next_id_{1};
   std::thread engine_thread_;  // last: they use all members above
   std::thread output_thread_;
 };
-
-Result<std::vector<TokenId>> EngineImpl::encode_prompt(const GenerationRequest& request) const {
-  if (const auto* ids = std::get_if<std::vector<TokenId>>(&request.prompt)) {
-    return *ids;
-  }
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    return text_->tokenizer.encode(*text, true);
-  }
-  if (!text_->chat_template) {
-    return tl::unexpected(text_->chat_template.error());
-  }
-  ChatRequest chat;
-  for (const ChatMessage& message : std::get<std::vector<ChatMessage>>(request.prompt)) {
-    chat.messages.push_back({{"role", message.role}, {"content", message.content}});
-  }
-  if (chat.messages.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "messages: 0 messages, must be 1 or more");
-  }
-  Result<std::string> rendered = text_->chat_template->render(chat);
-  if (!rendered) {
-    return tl::unexpected(std::move(rendered).error());
-  }
-  return text_->tokenizer.encode(*rendered, false);
-}
 
 Result<std::vector<ValidRequest>> EngineImpl::admit(
     const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const {

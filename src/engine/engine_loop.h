@@ -2,39 +2,42 @@
 #pragma once
 
 #include "config/engine_config.h"
-#include "engine/engine.h"
-#include "engine/grammar_progress.h"
+#include "engine/delivery.h"
+#include "engine/engine_record.h"
 #include "engine/inbox.h"
-#include "engine/masked_sampling.h"
-#include "engine/observe.h"
-#include "engine/output_batch.h"
 #include "engine/output_queue.h"
-#include "engine/sleep_state.h"
+#include "engine/structured_requests.h"
 #include "executor/executor.h"
 #include "sched/scheduler.h"
 
-#include <mutex>
 #include <vector>
 
 namespace warprow {
 
-// The engine thread's work: commands in, steps through scheduler and executor, deltas out. A tick
+// The engine thread's work: commands in, steps through scheduler and executor, outputs out. A tick
 // applies what clients asked, then submits a step if one fits, else takes the oldest output;
-// filling beats draining, so that the device always has the next step. A step with grammar rows is
-// submitted in two ticks or more (masked_sampling.h).
+// filling beats draining, so that the device always has the next step. A step whose sampling waits for
+// masks is submitted in two ticks or more (masked_sampling.h).
 //
 // It waits in one place, Inbox::wake_up, which commands and masks notify and, where the executor can,
-// outputs; MaskedSampling's timer waits there too. Where the executor cannot (one worker on this very
+// outputs; the timer of masks waits there too. Where the executor cannot (one worker on this very
 // thread) the loop waits for an output in take_output, when it has nothing else to submit. With nothing
 // to do it runs steps without tokens as long as the executor asks for them (Executor::idle_step).
 //
+// What is not the loop's own has an object with hooks: StructuredRequests, EngineRecord, Delivery; and
+// EngineControl for what happens between two steps at a call.
+//
 // Owns: the scheduler.
-// Thread: run() is the engine thread's body; check, stats, progress and steps from any.
+// Thread: run() is the engine thread's body; check, record and mask_fills from any.
 // Invariant: when run() returns no step is outstanding (unless the executor threw) and every
 // request has an end.
 class EngineLoop {
  public:
-  EngineLoop(const EngineConfig& config, Executor& executor, Inbox& inbox, OutputQueue& outputs);
+  EngineLoop(const EngineConfig& config,
+             const SchedulerConfig& scheduler,
+             Executor& executor,
+             Inbox& inbox,
+             OutputQueue& outputs);
 
   // Runs until the inbox is closed, or until a failure, after which all requests end with kError.
   void run() noexcept;
@@ -43,71 +46,46 @@ class EngineLoop {
   [[nodiscard]] Result<void> check(int64_t prompt_len, int64_t max_tokens) const {
     return scheduler_.check(prompt_len, max_tokens);
   }
-  [[nodiscard]] EngineStats stats() const;
-  [[nodiscard]] const SleepState& sleep_state() const { return sleep_; }
-  [[nodiscard]] EngineProgress progress() const { return progress_.read(); }
-  [[nodiscard]] const StepLog& steps() const { return steps_; }
-  [[nodiscard]] const MaskLog& mask_fills() const { return grammars_.fills(); }
+  [[nodiscard]] const EngineRecord& record() const { return record_; }
+  [[nodiscard]] const MaskLog& mask_fills() const { return structured_.fills(); }
 
-  // Called on the engine thread only, as tasks.
-  [[nodiscard]] std::vector<RequestStatus> list_requests() const {
-    return scheduler_.list_requests();
-  }
-  Result<void> reset_prefix_cache();
+  // For tasks, on the engine thread:
+  [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
+  // Ends every request with kAbort and takes every step in flight. The workers know of the released rows then.
+  void end_all();
+  // No step runs until resume(). Requests wait, or with `refusal`, a literal, end with that error.
+  void pause(const char* refusal);
+  void resume();
 
  private:
-  // When the request in a row was first seen running.
-  struct RowStart {
-    uint32_t generation = 0;
-    EngineClock::time_point at;
-  };
-
   bool tick();
   void begin_waiting();
   void rest();
   bool run_empty_step();
   void apply_commands();
-  void add(Submission submission);
-  void end_aborted(RequestId id, FinishReason reason, const char* error);
-  void answer(SleepCall& call);
-  [[nodiscard]] Result<std::vector<std::string>> sleep(int level);
-  [[nodiscard]] Result<std::vector<std::string>> wake_up(const std::string& tags);
-  void end_finished_grammars();
+  void add(Submission& submission);
+  void end_aborted(RequestId id);
   bool submit_step();
   void advance_sampling();
   void await_output();
   void take_step();
-  void forward_deltas(EngineClock::time_point now);
-  void follow_grammar(const RequestDelta& delta);
-  void log_step();
-  void publish_stats();
 
   Executor& executor_;
   Inbox& inbox_;
-  OutputQueue& outputs_;
   Scheduler scheduler_;
-  SleepState sleep_;
-  GrammarProgress grammars_;
-  MaskedSampling sampling_;
-  ProgressMark progress_;
-  StepLog steps_;
+  StructuredRequests structured_;
+  Delivery delivery_;
+  EngineRecord record_;
   bool outputs_notify_ = false;  // the executor notifies inbox_.wake_up() of outputs
+  bool paused_ = false;
+  const char* refusal_ = nullptr;  // see pause()
 
   // Reused by every step.
   Commands commands_;
   SchedulerOutput step_;
   SchedulerOutput empty_step_;
-  EngineClock::time_point planned_;  // step_
-  EngineClock::time_point launched_;
   ModelRunnerOutput output_;
   std::vector<RequestDelta> deltas_;
-  std::vector<int32_t> finished_grammars_;
-  OutputBatch batch_;
-  std::vector<RowStart> row_starts_;  // [max_num_seqs]
-
-  EngineStats stats_;  // the engine thread's own
-  mutable std::mutex published_mutex_;
-  EngineStats published_;
 };
 
 }  // namespace warprow

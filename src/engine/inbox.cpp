@@ -9,7 +9,6 @@ void Commands::clear() {
   submissions.clear();
   aborts.clear();
   stopped.clear();
-  sleep_calls.clear();
   tasks.clear();
   closed = false;
 }
@@ -40,18 +39,6 @@ void Inbox::stop(RequestId id) {
     pending_.stopped.push_back(id);
   }
   wake_up_.notify();
-}
-
-bool Inbox::call(SleepCall call) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (pending_.closed) {
-      return false;
-    }
-    pending_.sleep_calls.push_back(std::move(call));
-  }
-  wake_up_.notify();
-  return true;
 }
 
 bool Inbox::send(Task task) {

@@ -1,30 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "base/error.h"
 #include "base/wake_up.h"
 #include "engine/engine.h"
-#include "engine/validate.h"
+#include "sched/request.h"
+#include "text/grammar.h"
 
 #include <functional>
-#include <future>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <vector>
 
 namespace warprow {
 
+// A request as the scheduler takes it, and the grammar that its answer must match.
 struct Submission {
-  RequestId id = 0;
-  RequestFields fields;
-};
-
-// A call to sleep or to wake up, and where its answer goes: each rank's report.
-struct SleepCall {
-  bool wake = false;
-  int level = 0;     // sleep
-  std::string tags;  // wake: see SleepMode; empty: all
-  std::promise<Result<std::vector<std::string>>> answer;
+  Request request;
+  std::optional<Grammar> grammar;
 };
 
 // Something to do between two steps. Dropped without a call when the engine ends.
@@ -36,14 +28,12 @@ struct Commands {
   std::vector<Submission> submissions;
   std::vector<RequestId> aborts;   // by clients
   std::vector<RequestId> stopped;  // by the output thread, which saw a stop string
-  std::vector<SleepCall> sleep_calls;
   std::vector<Task> tasks;
   bool closed = false;
 
   void clear();
   [[nodiscard]] bool empty() const {
-    return submissions.empty() && aborts.empty() && stopped.empty() && sleep_calls.empty() &&
-           tasks.empty() && !closed;
+    return submissions.empty() && aborts.empty() && stopped.empty() && tasks.empty() && !closed;
   }
 };
 
@@ -63,8 +53,7 @@ class Inbox {
   bool submit(Submission submission);
   void abort(RequestId id);
   void stop(RequestId id);
-  // False after close(): there will be no answer.
-  bool call(SleepCall call);
+  // False after close(): the task will not run.
   bool send(Task task);
   // Refuses later commands and wakes the engine thread.
   void close();

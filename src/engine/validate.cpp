@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/validate.h"
 
+#include "engine/prompt_length.h"
 #include "kv/block_hash.h"
 #include "wire/scheduler_output.h"
 #include "wire/token_lists.h"
@@ -63,7 +64,7 @@ Choice<T> choose(const std::optional<T>& client, const std::optional<T>& model, 
 class Checker {
  public:
   Checker(const SamplingOptions& options, const RequestLimits& limits)
-      : options_(options), limits_(limits) {}
+      : options_(options), limits_(limits), length_(limits.max_model_len) {}
 
   void check_prompt(const std::vector<TokenId>& ids);
   SamplingParams check_sampling();
@@ -97,6 +98,7 @@ class Checker {
 
   const SamplingOptions& options_;
   const RequestLimits& limits_;
+  PromptLength length_;
   std::optional<Error> error_;
 };
 
@@ -130,13 +132,8 @@ void Checker::check_prompt(const std::vector<TokenId>& ids) {
   if (ids.empty()) {
     refuse(ErrorCode::kInvalidArgument, "prompt: 0 tokens, must be 1 or more");
   }
-  if (ids.size() >= static_cast<size_t>(limits_.max_model_len)) {
-    refuse(ErrorCode::kInvalidArgument,
-           fmt::format("prompt: {} tokens and at least one more for the answer exceed the maximum "
-                       "context length of "
-                       "{} tokens (max_model_len)",
-                       ids.size(),
-                       limits_.max_model_len));
+  if (std::optional<PromptExcess> excess = length_.judge(std::ssize(ids))) {
+    refuse(ErrorCode::kInvalidArgument, std::move(excess->message));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!in_vocabulary(ids[i])) {
@@ -202,8 +199,7 @@ std::optional<uint64_t> Checker::check_seed() {
 }
 
 int32_t Checker::check_max_tokens(size_t prompt_len) {
-  const int64_t left =
-      std::max<int64_t>(limits_.max_model_len - static_cast<int64_t>(prompt_len), 0);
+  const int64_t left = length_.left(static_cast<int64_t>(prompt_len));
   const int64_t wanted =
       check(IntRange{"max_tokens", 1, kNoLimit},
             choose(options_.max_tokens, limits_.defaults.max_tokens, std::max<int64_t>(left, 1)));

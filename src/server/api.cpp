@@ -2,7 +2,8 @@
 #include "server/api.h"
 
 #include "base/log.h"
-#include "server/api_error.h"
+#include "server/response/api_error.h"
+#include "text/text_model.h"
 
 #include <algorithm>
 #include <ctime>
@@ -17,7 +18,7 @@ namespace warprow {
 struct Api::Route {
   const char* method;
   const char* path;
-  Answer (Api::*handle)(const HttpRequest& request, const Wake& wake);
+  Endpoint* handle;
   Effort effort = Effort::kNone;
   bool dev = false;   // only with dev_endpoints
   bool open = false;  // needs no API key
@@ -50,38 +51,39 @@ std::string_view method_of(const HttpRequest& request) {
 // clang-format off
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
-      {.method = "GET", .path = "/", .handle = &Api::page, .open = true},
-      {.method = "GET", .path = "/openapi.json", .handle = &Api::openapi},
-      {.method = "GET", .path = "/health", .handle = &Api::health, .open = true},
-      {.method = "GET", .path = "/ping", .handle = &Api::health, .open = true},
-      {.method = "POST", .path = "/ping", .handle = &Api::health, .open = true},
-      {.method = "GET", .path = "/livez", .handle = &Api::live, .open = true},
-      {.method = "GET", .path = "/readyz", .handle = &Api::ready, .open = true},
-      {.method = "GET", .path = "/version", .handle = &Api::version},
-      {.method = "GET", .path = "/metrics", .handle = &Api::metrics},
-      {.method = "GET", .path = "/trace", .handle = &Api::trace, .effort = Effort::kReport},
-      {.method = "GET", .path = "/v1/models", .handle = &Api::models},
-      {.method = "GET", .path = "/v1/engine/state", .handle = &Api::engine_state, .effort = Effort::kReport},
-      {.method = "POST", .path = "/v1/completions", .handle = &Api::completions, .effort = Effort::kText},
-      {.method = "POST", .path = "/v1/chat/completions", .handle = &Api::chat_completions, .effort = Effort::kText},
-      {.method = "POST", .path = "/v1/responses", .handle = &Api::responses, .effort = Effort::kText},
-      {.method = "POST", .path = "/tokenize", .handle = &Api::tokenize, .effort = Effort::kText},
-      {.method = "POST", .path = "/detokenize", .handle = &Api::detokenize, .effort = Effort::kText},
-      {.method = "POST", .path = "/sleep", .handle = &Api::sleep, .effort = Effort::kCommand, .dev = true},
-      {.method = "POST", .path = "/wake_up", .handle = &Api::wake_up, .effort = Effort::kCommand, .dev = true},
-      {.method = "GET", .path = "/is_sleeping", .handle = &Api::is_sleeping, .dev = true},
-      {.method = "POST", .path = "/reset_prefix_cache", .handle = &Api::reset_prefix_cache, .effort = Effort::kCommand, .dev = true}};
+      {.method = "GET", .path = "/", .handle = &answer_page, .open = true},
+      {.method = "GET", .path = "/openapi.json", .handle = &answer_openapi},
+      {.method = "GET", .path = "/health", .handle = &answer_live, .open = true},
+      {.method = "GET", .path = "/ping", .handle = &answer_live, .open = true},
+      {.method = "POST", .path = "/ping", .handle = &answer_live, .open = true},
+      {.method = "GET", .path = "/livez", .handle = &answer_live, .open = true},
+      {.method = "GET", .path = "/readyz", .handle = &answer_ready, .open = true},
+      {.method = "GET", .path = "/version", .handle = &answer_version},
+      {.method = "GET", .path = "/metrics", .handle = &answer_metrics},
+      {.method = "GET", .path = "/trace", .handle = &answer_trace, .effort = Effort::kReport},
+      {.method = "GET", .path = "/v1/models", .handle = &answer_models},
+      {.method = "GET", .path = "/v1/engine/state", .handle = &answer_engine_state, .effort = Effort::kReport},
+      {.method = "POST", .path = "/v1/completions", .handle = &answer_completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/chat/completions", .handle = &answer_chat_completions, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/responses", .handle = &answer_responses, .effort = Effort::kText},
+      {.method = "POST", .path = "/tokenize", .handle = &answer_tokenize, .effort = Effort::kText},
+      {.method = "POST", .path = "/detokenize", .handle = &answer_detokenize, .effort = Effort::kText},
+      {.method = "POST", .path = "/sleep", .handle = &answer_sleep, .effort = Effort::kCommand, .dev = true},
+      {.method = "POST", .path = "/wake_up", .handle = &answer_wake_up, .effort = Effort::kCommand, .dev = true},
+      {.method = "GET", .path = "/is_sleeping", .handle = &answer_is_sleeping, .dev = true},
+      {.method = "POST", .path = "/reset_prefix_cache", .handle = &answer_reset_prefix_cache, .effort = Effort::kCommand, .dev = true}};
   return kRoutes;
 }
 // clang-format on
 
 Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
-    : engine_(engine),
-      watch_(watch),
-      options_(std::move(options)),
-      keys_(options_.api_keys, options_.key_files),
-      encoder_(engine.text().tokenizer, engine.model_facts().max_model_len),
-      started_(std::time(nullptr)) {}
+    : served_{.engine = engine,
+              .watch = watch,
+              .options = std::move(options),
+              .encoder = PromptEncoder(engine.text().tokenizer, engine.model_facts().max_model_len),
+              .names = RequestNames(served_.options),
+              .started = std::time(nullptr)},
+      keys_(served_.options.api_keys, served_.options.key_files) {}
 
 const Api::Route* Api::find_route(const HttpRequest& request) {
   const auto all = routes();
@@ -118,9 +120,9 @@ bool Api::has_key(const HttpRequest& request) const {
 
 std::optional<HttpReply> Api::judge(const HttpRequest& head) const {
   std::string methods;
-  bool is_open = options_.metrics_without_key && head.path == "/metrics";
+  bool is_open = served_.options.metrics_without_key && head.path == "/metrics";
   for (const Route& route : routes()) {
-    if (head.path == route.path && (!route.dev || options_.dev_endpoints)) {
+    if (head.path == route.path && (!route.dev || served_.options.dev_endpoints)) {
       methods += (methods.empty() ? "" : ", ") + std::string(route.method);
       is_open = is_open || route.open;
     }
@@ -152,7 +154,7 @@ Api::Answer Api::route(const HttpRequest& request, const Wake& wake) {
   if (std::optional<HttpReply> early = judge(request)) {
     return *std::move(early);
   }
-  return (this->*find_route(request)->handle)(request, wake);
+  return find_route(request)->handle(served_, request, wake);
 }
 
 }  // namespace warprow

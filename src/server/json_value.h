@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/ids.h"
 
 #include <cstdint>
 #include <map>
@@ -55,6 +56,9 @@ Result<void> read_value(const char* field,
 Result<void> read_value(const char* field,
                         const nlohmann::ordered_json& value,
                         std::map<int64_t, double>& target);
+
+// A list of token ids, each within 32 bits.
+Result<std::vector<TokenId>> read_token_ids(const char* field, const nlohmann::ordered_json& value);
 
 std::optional<int64_t> whole_number(const nlohmann::ordered_json& value);
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/prompt_encoder.h"
 
+#include "engine/prompt_length.h"
 #include "text/tokenizer.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -46,8 +45,7 @@ std::optional<ApiError> PromptEncoder::length_error(std::string_view text,
   if (std::ssize(text) <= max_model_len_) {
     return std::nullopt;
   }
-  const int64_t num_toks = std::ssize(text) / longest_token_bytes();
-  return num_toks > max_model_len_ ? std::optional(error(text, num_toks, field)) : std::nullopt;
+  return error(text, std::ssize(text) / longest_token_bytes(), field);
 }
 
 tl::expected<std::vector<TokenId>, ApiError> PromptEncoder::encode(std::string_view text,
@@ -61,25 +59,18 @@ tl::expected<std::vector<TokenId>, ApiError> PromptEncoder::encode(std::string_v
     const std::string_view first = beginning(text, static_cast<size_t>(first_bytes));
     const int64_t num_toks = std::ssize(tokenizer_.encode(first, add_special));
     if (num_toks > kTooManyTimes * max_model_len_) {
-      return tl::unexpected(error(text, num_toks, field));
+      return tl::unexpected(*error(text, num_toks, field));
     }
   }
   return tokenizer_.encode(text, add_special);
 }
 
-ApiError PromptEncoder::error(std::string_view text, int64_t num_toks, const char* field) const {
-  // Clients recognise this error by the words "this model's maximum context length is".
-  return {.status = 400,
-          .type = "context_length_exceeded",
-          .message =
-              fmt::format("{}: {} bytes have {} tokens or more, which are too many: this model's "
-                          "maximum context length is {} tokens (max_model_len)",
-                          field,
-                          text.size(),
-                          num_toks,
-                          max_model_len_),
-          .param = field,
-          .context = std::pair(num_toks, max_model_len_)};
+std::optional<ApiError> PromptEncoder::error(std::string_view text,
+                                             int64_t num_toks,
+                                             const char* field) const {
+  std::optional<PromptExcess> excess =
+      PromptLength(max_model_len_).judge_text(text.size(), num_toks, field);
+  return excess ? std::optional(context_error(*std::move(excess), field)) : std::nullopt;
 }
 
 }  // namespace warprow

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
-#include "server/api_error.h"
+#include "server/response/api_error.h"
 
 #include <cstdint>
 #include <mutex>
@@ -39,8 +39,10 @@ class PromptEncoder {
  private:
   // Scans the vocabulary once, on the first use.
   [[nodiscard]] int64_t longest_token_bytes() const;
-  // The error for a text with at least num_toks tokens.
-  [[nodiscard]] ApiError error(std::string_view text, int64_t num_toks, const char* field) const;
+  // The error for a text with at least num_toks tokens, if these are too many.
+  [[nodiscard]] std::optional<ApiError> error(std::string_view text,
+                                              int64_t num_toks,
+                                              const char* field) const;
 
   const Tokenizer& tokenizer_;
   int64_t max_model_len_;

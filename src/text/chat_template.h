@@ -21,6 +21,7 @@ using OrderedJson = nlohmann::ordered_json;
 struct ChatRequest {
   OrderedJson messages = OrderedJson::array();    // role and content, as in OpenAI's API
   bool add_generation_prompt = true;              // end with the opening of the assistant's turn
+  bool continue_final_message = false;            // the answer continues the last message
   OrderedJson tools = nullptr;                    // an array of tool definitions, or null
   OrderedJson documents = nullptr;                // an array for retrieval templates, or null
   OrderedJson variables = OrderedJson::object();  // further variables (enable_thinking, ...)
@@ -50,7 +51,8 @@ class ChatTemplate {
 
   // The prompt; special tokens appear as text (encode the prompt with add_special = false). kInvalidArgument with the
   // template's own message if it refuses the messages, with the line if it fails, or with the limit that it exceeds.
-  // kBusy if no worker process is free. Before rendering, a tool call's `arguments` given as JSON text become the
+  // kBusy if no worker process is free. Does not look at continue_final_message: a model's chats are rendered by
+  // render_chat (text/chat_prompt.h). Before rendering, a tool call's `arguments` given as JSON text become the
   // parsed value. A content given as a list of text parts becomes one text (joined by line ends) if the template does
   // not iterate over lists of parts itself.
   [[nodiscard]] Result<std::string> render(const ChatRequest& request) const;

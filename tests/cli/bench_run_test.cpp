@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/bench_run.h"
+#include "cli/bench/bench_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/chat_session.h"
+#include "cli/chat/chat_session.h"
 
 #include "tests/cli/captured_output.h"
 #include "tests/cli/fake_engine.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/flag_set.h"
+#include "cli/flags/flag_set.h"
 
 #include <optional>
 #include <string>
@@ -114,6 +114,7 @@ TEST_F(FlagSetTest, PositionalsKeepTheirOrderBetweenFlags) {
 TEST_F(FlagSetTest, MistakesAreNamed) {
   EXPECT_EQ(parse({"--top-k", "bad"}), "--top-k: bad is bad");
   EXPECT_EQ(parse({"--topk", "3"}), "unknown flag --topk; did you mean --top-k?");
+  EXPECT_EQ(parse({"--k=3"}), "unknown flag --k; did you mean --top-k?");
   EXPECT_EQ(parse({"--frobnicate=3"}),
             "unknown flag --frobnicate; see warprow generate --help=all");
   EXPECT_EQ(parse({"-z"}), "unknown flag -z; see warprow generate --help=all");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/request_line.h"
+#include "cli/commands/request_line.h"
 
-#include "cli/sampling_fields.h"
+#include "cli/flags/sampling_fields.h"
 
 #include <map>
 #include <string>

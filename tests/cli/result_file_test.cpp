@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/result_file.h"
+#include "cli/commands/result_file.h"
 
 #include <filesystem>
 #include <fstream>

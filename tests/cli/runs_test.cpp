@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runs of `generate` against an engine without a model.
-#include "cli/batch_run.h"
-#include "cli/single_run.h"
+#include "cli/commands/batch_run.h"
+#include "cli/commands/single_run.h"
 #include "tests/cli/captured_output.h"
 #include "tests/cli/fake_engine.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/sampling_fields.h"
+#include "cli/flags/sampling_fields.h"
 
 #include <map>
 #include <string>

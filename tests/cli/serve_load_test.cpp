@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/serve_load.h"
+#include "cli/bench/serve_load.h"
 
-#include "cli/serve_prompts.h"
-#include "cli/serve_report.h"
+#include "cli/bench/serve_prompts.h"
+#include "cli/bench/serve_report.h"
 
 #include <cmath>
 #include <fstream>

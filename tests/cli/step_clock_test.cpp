@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/step_clock.h"
+#include "cli/bench/step_clock.h"
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/token_list.h"
+#include "cli/commands/token_list.h"
 
 #include <string>
 

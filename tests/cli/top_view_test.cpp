@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/top_view.h"
+#include "cli/top/top_view.h"
 
 #include <algorithm>
 #include <sstream>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/visible_text.h"
 
-#include "cli/server_flags.h"
+#include "cli/flags/server_flags.h"
 
 #include <gtest/gtest.h>
 

@@ -307,7 +307,7 @@ TEST_F(AttentionCudaTest, AGraphIsReplayedWithOtherLengths) {
     }
     stream().copy_to_device(device_.lens, lens.data(), lens.size() * sizeof(int32_t));
     stream().synchronize();
-    seq_lens_ = lens;
+    batch_.seq_lens = lens;
     for (int32_t again = 0; again < 3; ++again) {
       stream().fill(args.out.data, 0xff, static_cast<size_t>(num_toks()) * args.out.shape[1] * 2);
       stream().launch_graph(*graph);
@@ -338,21 +338,21 @@ TEST_F(AttentionCudaTest, AMixedGraphIsReplayedWithOtherRows) {
         {{1, 1}, {1, 900}, {1, 1300}, {0, 0}},
         {{toks, 2500}, {0, 0}, {0, 0}, {0, 0}},
         {{5, 5}, {7, 2100}, {1, 64}, {toks - 13, 2400}}};
-    const std::vector<int32_t> rows = idx_mapping_;
+    const std::vector<int32_t> rows = batch_.idx_mapping;
     for (const std::vector<Row>& step : steps) {
-      case_.rows = step;
-      query_start_loc_ = {0};
+      batch_.c.rows = step;
+      batch_.query_start_loc = {0};
       for (size_t r = 0; r < step.size(); ++r) {
-        query_start_loc_.push_back(query_start_loc_.back() + step[r].queries);
-        seq_lens_[r] = step[r].len;
-        idx_mapping_[r] = step[r].len == 0 ? -1 : rows[r];
+        batch_.query_start_loc.push_back(batch_.query_start_loc.back() + step[r].queries);
+        batch_.seq_lens[r] = step[r].len;
+        batch_.idx_mapping[r] = step[r].len == 0 ? -1 : rows[r];
       }
       const auto put = [&](int32_t* to, const std::vector<int32_t>& from) {
         stream().copy_to_device(to, from.data(), from.size() * sizeof(int32_t));
       };
-      put(device_.idx, idx_mapping_);
-      put(device_.starts, query_start_loc_);
-      put(device_.lens, seq_lens_);
+      put(device_.idx, batch_.idx_mapping);
+      put(device_.starts, batch_.query_start_loc);
+      put(device_.lens, batch_.seq_lens);
       stream().synchronize();
       for (int32_t again = 0; again < 2; ++again) {
         stream().fill(args.out.data, 0xff, static_cast<size_t>(toks) * args.out.shape[1] * 2);
@@ -383,15 +383,15 @@ TEST_F(AttentionCudaTest, BatchInvariantResultsDoNotDependOnCompany) {
   c.num_decode_rows = 2;
   build(c, 5);
   const Result together = run_cuda();
-  const std::vector<int32_t> starts = query_start_loc_;
-  const std::vector<int32_t> rows = idx_mapping_;
+  const std::vector<int32_t> starts = batch_.query_start_loc;
+  const std::vector<int32_t> rows = batch_.idx_mapping;
   const auto cols = static_cast<size_t>(c.q_heads) * c.dim;
   for (size_t r = 0; r < c.rows.size(); ++r) {
     for (const int32_t queries : {c.rows[r].queries, std::min(c.rows[r].queries, 5)}) {
       const int32_t first = starts[r + 1] - queries;
       PagedAttentionArgs args = cuda_args();
       const std::vector<int32_t> start = {0, queries};
-      args.q.data = static_cast<const uint16_t*>(args.q.data) + first * q_stride_;
+      args.q.data = static_cast<const uint16_t*>(args.q.data) + first * batch_.q_stride;
       args.q.shape[0] = args.out.shape[0] = queries;
       args.idx_mapping = make_view<const int32_t>(device_.idx + r, 1);
       args.seq_lens = make_view<const int32_t>(device_.lens + r, 1);

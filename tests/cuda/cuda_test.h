@@ -5,6 +5,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cuda_device.h"
 #include "kernels/act_view.h"
+#include "tests/support/op_case.h"
 
 #include <cstring>
 #include <memory>
@@ -64,6 +65,39 @@ class CudaTest : public ::testing::Test {
     stream_->copy_to_host(values.data(), data, n * sizeof(T));
     stream_->synchronize();
     return values;
+  }
+
+  // Where the arrays of an operation case lie: in the arena.
+  class ArenaMemory final : public CaseMemory {
+   public:
+    explicit ArenaMemory(Stream& stream) : stream_(stream) {}
+    std::byte* put_bytes(const void* bytes, size_t n) override {
+      std::byte* data = shared_arena_.alloc_bytes(n);
+      stream_.copy_to_device(data, bytes, n);
+      stream_.synchronize();
+      return data;
+    }
+
+   private:
+    Stream& stream_;
+  };
+  [[nodiscard]] ArenaMemory memory() { return ArenaMemory(*stream_); }
+  // n elements on the device are as the reference says.
+  void expect_elements(DType type,
+                       const void* data,
+                       const std::vector<double>& reference,
+                       Tolerance tolerance) {
+    const size_t bytes = reference.size() * dtype_bytes(type);
+    const std::vector<std::byte> raw = download(static_cast<const std::byte*>(data), bytes);
+    const std::vector<float> got = as_floats(type, raw.data(), reference.size());
+    const int64_t at = first_mismatch(got, reference, tolerance);
+    ASSERT_EQ(at, -1) << "element " << at << ": " << got[static_cast<size_t>(at)]
+                      << ", the reference has " << reference[static_cast<size_t>(at)];
+  }
+  void expect_elements(const ActView& view,
+                       const std::vector<double>& reference,
+                       Tolerance tolerance) {
+    expect_elements(view.dtype, view.data, reference, tolerance);
   }
 
   // Floats as bf16 and back.

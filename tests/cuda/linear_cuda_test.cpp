@@ -3,131 +3,28 @@
 #include "kernels/linear/sm80_gemm_cuda.h"
 #include "kernels/linear/sm90_gemm_cuda.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/support/linear_case.h"
 
 #include <cmath>
 #include <cstdint>
-#include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace warprow::testing {
 namespace {
-
-std::vector<float> random_values(size_t count, float scale, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> uniform(-scale, scale);
-  std::vector<float> out(count);
-  for (float& v : out) {
-    v = uniform(random);
-  }
-  return out;
-}
-
-struct Case {
-  int32_t m = 1;
-  int32_t n = 64;
-  int32_t k = 64;
-  LinearEpilogue epilogue = LinearEpilogue::kStore;
-  bool norm = false;
-  bool bias = false;
-  bool y_f32 = false;
-  int32_t y_pad = 0;  // columns of y beside the product's, on both sides
-  int32_t x_pad = 0;  // elements between rows of x
-  bool batch_invariant = false;
-
-  [[nodiscard]] std::string text() const {
-    return fmt::format("m {} n {} k {} epilogue {} norm {} bias {} f32 {} pads {} {} invariant {}",
-                       m,
-                       n,
-                       k,
-                       static_cast<int>(epilogue),
-                       norm,
-                       bias,
-                       y_f32,
-                       y_pad,
-                       x_pad,
-                       batch_invariant);
-  }
-  [[nodiscard]] int32_t outputs() const { return epilogue == LinearEpilogue::kSwiGlu ? n / 2 : n; }
-};
 
 class LinearCudaTest : public CudaTest {
  protected:
   static bool is_hopper() { return gpu().facts().compute_capability == 90; }
 
-  struct Inputs {
-    std::vector<float> x;  // [m, k]
-    std::vector<float> w;  // [n, k]
-    std::vector<float> norm;
-    std::vector<float> bias;
-    std::vector<float> y;  // [m, outputs]  what stood there
-  };
-
-  static Inputs draw(const Case& c, uint32_t seed) {
-    Inputs in;
-    const auto rows = static_cast<size_t>(c.m);
-    const auto k = static_cast<size_t>(c.k);
-    const auto n = static_cast<size_t>(c.n);
-    in.x = random_values(rows * k, 2.0F, seed);
-    if (!c.norm) {
-      in.x = rounded(in.x);
-    }
-    in.w = rounded(random_values(n * k, 2.0F / std::sqrt(static_cast<float>(k)), seed + 1));
-    in.norm = random_values(k, 1.5F, seed + 2);
-    in.bias = rounded(random_values(n, 1.0F, seed + 3));
-    in.y = random_values(rows * static_cast<size_t>(c.outputs()), 1.0F, seed + 4);
-    return in;
-  }
-
-  // In double precision from the same inputs; x after a norm rounded to bf16 nowhere.
-  static std::vector<double> reference(const Case& c, const Inputs& in) {
-    const auto k = static_cast<size_t>(c.k);
-    const auto outputs = static_cast<size_t>(c.outputs());
-    std::vector<double> out;
-    for (size_t t = 0; t < static_cast<size_t>(c.m); ++t) {
-      std::vector<double> h(in.x.begin() + static_cast<int64_t>(t * k),
-                            in.x.begin() + static_cast<int64_t>((t + 1) * k));
-      if (c.norm) {
-        double squares = 0.0;
-        for (const double v : h) {
-          squares += v * v;
-        }
-        const double scale = 1.0 / std::sqrt(squares / static_cast<double>(k) + kEps);
-        for (size_t i = 0; i < k; ++i) {
-          h[i] *= scale * in.norm[i];
-        }
-      }
-      const auto product = [&](size_t j) {
-        double sum = c.bias ? in.bias[j] : 0.0;
-        for (size_t i = 0; i < k; ++i) {
-          sum += h[i] * in.w[j * k + i];
-        }
-        return sum;
-      };
-      for (size_t j = 0; j < outputs; ++j) {
-        double v = product(j);
-        if (c.epilogue == LinearEpilogue::kSwiGlu) {
-          v = v / (1.0 + std::exp(-v)) * product(j + outputs);
-        } else if (c.epilogue == LinearEpilogue::kAdd) {
-          v += in.y[t * outputs + j];
-        }
-        out.push_back(v);
-      }
-    }
-    return out;
-  }
-
   // All of y, pads too.
-  std::vector<float> run(const Case& c, const Inputs& in) {
+  std::vector<float> run(const LinearCase& c, const LinearInputs& in) {
     const LinearArgs args = args_of(c, in);
     linear(stream(), args);
     return download_act(args.y);
   }
 
-  LinearArgs args_of(const Case& c, const Inputs& in) {
+  LinearArgs args_of(const LinearCase& c, const LinearInputs& in) {
     const int64_t cols = c.outputs() + 2 * c.y_pad;
     std::vector<float> padded_x(static_cast<size_t>(c.m) * static_cast<size_t>(c.k + c.x_pad));
     for (size_t t = 0; t < static_cast<size_t>(c.m); ++t) {
@@ -142,7 +39,7 @@ class LinearCudaTest : public CudaTest {
     args.x = x;
     if (c.norm) {
       args.norm_weight = make_view<const float>(upload(in.norm), c.k);
-      args.norm_eps = kEps;
+      args.norm_eps = c.eps;
       args.normed = poisoned_act(DType::kBF16, c.m, c.k);
     }
     args.y = poisoned_act(c.y_f32 ? DType::kF32 : DType::kBF16, c.m, cols);
@@ -166,7 +63,7 @@ class LinearCudaTest : public CudaTest {
     return args;
   }
 
-  void fill_y(const Case& c, const Inputs& in, const ActView& y) {
+  void fill_y(const LinearCase& c, const LinearInputs& in, const ActView& y) {
     std::vector<float> all(static_cast<size_t>(y.shape[0] * y.shape[1]), std::nanf(""));
     for (int64_t t = 0; t < c.m; ++t) {
       for (int64_t j = 0; j < c.outputs(); ++j) {
@@ -178,11 +75,11 @@ class LinearCudaTest : public CudaTest {
     stream().synchronize();
   }
 
-  void check(const Case& c, uint32_t seed = 1) {
+  void check(const LinearCase& c, uint32_t seed = 1) {
     SCOPED_TRACE(c.text());
     arena().reset();
-    const Inputs in = draw(c, seed);
-    const std::vector<double> want = reference(c, in);
+    const LinearInputs in = c.inputs(seed);
+    const std::vector<double> want = c.reference(in);
     const std::vector<float> got = run(c, in);
     const int64_t cols = c.outputs() + 2 * c.y_pad;
     double error = 0.0;
@@ -204,8 +101,6 @@ class LinearCudaTest : public CudaTest {
     // bf16 operands after a norm or a bf16 output round at 2^-9; sums themselves are far closer.
     EXPECT_LT(std::sqrt(error / size), c.norm || !c.y_f32 ? 6e-3 : 2e-5);
   }
-
-  static constexpr float kEps = 1e-5F;
 };
 
 TEST_F(LinearCudaTest, EveryNumberOfRows) {
@@ -228,7 +123,8 @@ TEST_F(LinearCudaTest, OddSizes) {
 
 TEST_F(LinearCudaTest, GatesOfOneWaveOfLargeTiles) {
   for (const int32_t m : {33, 70, 200}) {
-    const Case c = {.m = m, .n = 131 * 192 + 16, .k = 72, .epilogue = LinearEpilogue::kSwiGlu};
+    const LinearCase c = {
+        .m = m, .n = 131 * 192 + 16, .k = 72, .epilogue = LinearEpilogue::kSwiGlu};
     check(c);
   }
   check({.m = 130,
@@ -276,10 +172,10 @@ TEST_F(LinearCudaTest, NormInHalves) {
   for (const int32_t m : {8, 9, 17, 32, 45, 64, 100, 128, 300}) {
     for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
       arena().reset();
-      const Case sum = {
+      const LinearCase sum = {
           .m = m, .n = 320, .k = 512, .epilogue = LinearEpilogue::kAdd, .y_f32 = true};
-      const Case behind = {.m = m, .n = 288, .k = 320, .epilogue = epilogue, .norm = true};
-      Inputs in = draw(behind, 9);
+      const LinearCase behind = {.m = m, .n = 288, .k = 320, .epilogue = epilogue, .norm = true};
+      LinearInputs in = behind.inputs(9);
       HalfNorm norm;  // where it pays, and nowhere else
       norm.weight = make_view<const float>(upload(in.norm), behind.k);
       norm.rows = poisoned_act(DType::kBF16, m, behind.k);
@@ -289,7 +185,7 @@ TEST_F(LinearCudaTest, NormInHalves) {
                                            {behind.n, behind.k, DType::kBF16, epilogue})
                               .has(m);
       EXPECT_EQ(halved, is_hopper() && m > 8 && m <= cuda::kMaxSm90GemmRows);
-      LinearArgs first = args_of(sum, draw(sum, 8));
+      LinearArgs first = args_of(sum, sum.inputs(8));
       first.next_norm = halved ? &norm : nullptr;
       linear(stream(), first);
       in.x = download_act(first.y);
@@ -297,7 +193,7 @@ TEST_F(LinearCudaTest, NormInHalves) {
       second.x = first.y;
       second.half_norm = halved ? &norm : nullptr;
       linear(stream(), second);
-      const std::vector<double> want = reference(behind, in);
+      const std::vector<double> want = behind.reference(in);
       const std::vector<float> got = download_act(second.y);
       for (size_t i = 0; i < want.size(); ++i) {
         ASSERT_NEAR(got[i], want[i], 0.03 * std::fabs(want[i]) + 0.05)
@@ -333,8 +229,8 @@ TEST_F(LinearCudaTest, EveryPlanOfSm80GemmGivesTheSame) {
   for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
     for (const int32_t m : {1, 7, 8, 13, 16, 27, 32}) {
       arena().reset();
-      Case c = {.m = m, .n = 132 * 48 + 40, .k = 1416, .epilogue = epilogue};
-      const Inputs in = draw(c, 5);
+      LinearCase c = {.m = m, .n = 132 * 48 + 40, .k = 1416, .epilogue = epilogue};
+      const LinearInputs in = c.inputs(5);
       cuda::Sm80GemmArgs args;
       args.w = upload(to_bf16(in.w));
       args.x = upload(to_bf16(in.x));
@@ -379,9 +275,9 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
     for (const int32_t cols : {32, 64, 128}) {
       arena().reset();
       const bool add = epilogue == LinearEpilogue::kAdd;
-      const Case c = {.m = cols - 5, .n = 600, .k = 584, .epilogue = epilogue, .y_f32 = true};
-      const Inputs in = draw(c, 6);
-      const std::vector<double> want = reference(c, in);
+      const LinearCase c = {.m = cols - 5, .n = 600, .k = 584, .epilogue = epilogue, .y_f32 = true};
+      const LinearInputs in = c.inputs(6);
+      const std::vector<double> want = c.reference(in);
       cuda::Sm90GemmArgs args;
       args.w = upload(to_bf16(in.w));
       args.x = upload(to_bf16(in.x));
@@ -424,8 +320,8 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
 // The same first row, whatever stands behind it.
 TEST_F(LinearCudaTest, FewRowsDoNotChangeARow) {
   for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
-    Case c = {.m = 8, .n = 272, .k = 1096, .epilogue = epilogue};
-    const Inputs in = draw(c, 3);
+    LinearCase c = {.m = 8, .n = 272, .k = 1096, .epilogue = epilogue};
+    const LinearInputs in = c.inputs(3);
     const std::vector<float> all = run(c, in);
     for (c.m = 1; c.m < 8; ++c.m) {
       const std::vector<float> some = run(c, in);
@@ -439,11 +335,11 @@ TEST_F(LinearCudaTest, FewRowsDoNotChangeARow) {
 TEST_F(LinearCudaTest, BatchInvariantRows) {
   for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 3072}, {2048, 4096}}) {
     for (const bool add : {false, true}) {
-      Case c = {.m = 512, .n = n, .k = k};
+      LinearCase c = {.m = 512, .n = n, .k = k};
       c.epilogue = add ? LinearEpilogue::kAdd : LinearEpilogue::kStore;
       c.y_f32 = add;
       c.batch_invariant = true;
-      const Inputs in = draw(c, 4);
+      const LinearInputs in = c.inputs(4);
       const std::vector<float> all = run(c, in);
       for (const int32_t m : {1, 3, 8, 17, 64, 200}) {
         arena().reset();

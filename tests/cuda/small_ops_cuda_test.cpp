@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row operations of a decoder layer on CUDA against their CPU twins: the same arguments, once on
-// device memory and once on the host's float32 copy of it.
+// The row operations of a decoder layer on CUDA: against the references of their cases (tests/support), or against their
+// CPU twins with the same arguments, once on device memory and once on the host's float32 copy of it.
 #include "base/dtype.h"
-#include "kernels/activation/gelu_and_mul.h"
-#include "kernels/activation/silu_and_mul.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/embedding.h"
@@ -14,6 +12,9 @@
 #include "kernels/rope/rope_table.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/kernels/linear_fixture.h"
+#include "tests/support/gated_case.h"
+#include "tests/support/rms_norm_case.h"
+#include "tests/support/rope_case.h"
 
 #include <cmath>
 #include <cstring>
@@ -26,9 +27,14 @@ namespace warprow {
 namespace {
 
 using testing::CudaTest;
+using testing::GeluCase;
+using testing::RmsNormCase;
+using testing::RopeCase;
+using testing::SiluCase;
+using testing::stored_as;
+using testing::Tolerance;
 
 constexpr float kPoison = 8192.0F;  // exact in every type
-constexpr float kHalfUlpOfBf16 = 1.02F / 256;
 
 enum class Side { kCpu, kCuda };
 
@@ -161,8 +167,6 @@ Numbers<float> norm_weight(SmallOpsCuda& test, int64_t n) {
   return {test, values};
 }
 
-const auto kRmsNorm = [](Stream& stream, const RmsNormArgs& args) { rms_norm(stream, args); };
-
 TEST_F(SmallOpsCuda, RmsNormOfEveryTypeAndWidth) {
   for (const DType in : {DType::kF32, DType::kBF16}) {
     for (const DType out : {DType::kF32, DType::kBF16}) {
@@ -171,15 +175,16 @@ TEST_F(SmallOpsCuda, RmsNormOfEveryTypeAndWidth) {
         for (const int64_t gap : {0, 8, 3}) {
           SCOPED_TRACE(::testing::Message() << dtype_name(in) << " to " << dtype_name(out) << ", "
                                             << width << " wide, gap " << gap);
-          const int64_t rows = width % 3 == 0 ? 1 : 5;
-          Matrix x(*this, in, rows, width, gap);
-          Matrix y(*this, out, rows, width, gap);
-          x.fill(normals(3.0F));
-          const auto weight = norm_weight(*this, width);
-          run(kRmsNorm, [&](Side side) {
-            return RmsNormArgs{x.view(side), weight.view(side), y.view(side), 1e-6F};
-          });
-          y.expect_same(out == DType::kBF16 ? kHalfUlpOfBf16 : 1e-5F, 0.0F);
+          const RmsNormCase c{.rows = width % 3 == 0 ? 1 : 5,
+                              .width = width,
+                              .in = in,
+                              .out = out,
+                              .gap = gap,
+                              .eps = 1e-6F};
+          ArenaMemory device = memory();
+          const RmsNormArgs args = c.args(device);
+          rms_norm(stream(), args);
+          expect_elements(args.out, c.reference(), stored_as(out, {1e-5}));
           if (HasFatalFailure()) {
             return;
           }
@@ -190,17 +195,15 @@ TEST_F(SmallOpsCuda, RmsNormOfEveryTypeAndWidth) {
 }
 
 TEST_F(SmallOpsCuda, RmsNormInPlaceAndOfNoRows) {
-  Matrix x(*this, DType::kF32, 3, 1024);
-  x.fill(normals());
-  const auto weight = norm_weight(*this, 1024);
-  const auto args_of = [&](Side side) {
-    return RmsNormArgs{x.view(side), weight.view(side), x.view(side), 1e-5F};
-  };
-  run(kRmsNorm, args_of);
-  RmsNormArgs none = args_of(Side::kCuda);
+  const RmsNormCase c{.rows = 3, .width = 1024};
+  ArenaMemory device = memory();
+  RmsNormArgs args = c.args(device);
+  args.out.data = const_cast<void*>(args.x.data);
+  rms_norm(stream(), args);
+  RmsNormArgs none = args;
   none.x.shape[0] = none.out.shape[0] = 0;
   rms_norm(stream(), none);
-  x.expect_same(1e-5F, 0.0F);
+  expect_elements(args.out, c.reference(), {1e-5});
 }
 
 TEST_F(SmallOpsCuda, RmsNormOfARowDoesNotDependOnTheBatch) {
@@ -221,12 +224,16 @@ TEST_F(SmallOpsCuda, SiluAndMul) {
     for (const int64_t gap : {0, 8, 3}) {
       for (const int64_t rows : {0, 1, 5, 130}) {
         SCOPED_TRACE(::testing::Message() << rows << " rows, " << width << " wide, gap " << gap);
-        Matrix x(*this, DType::kBF16, rows, 2 * width, gap);
-        Matrix y(*this, DType::kBF16, rows, width, gap);
-        x.fill([&] { return rng_() % 20 == 0 ? 60.0F * normal() : normal(); });
-        run([](Stream& stream, const SiluAndMulArgs& args) { silu_and_mul(stream, args); },
-            [&](Side side) { return SiluAndMulArgs{x.view(side), y.view(side)}; });
-        y.expect_same(kHalfUlpOfBf16, 1e-30F);
+        const SiluCase c{{.rows = rows,
+                          .width = width,
+                          .type = DType::kBF16,
+                          .gap = gap,
+                          .scale = 1.0F,
+                          .spread = 60.0F}};
+        ArenaMemory device = memory();
+        const SiluAndMulArgs args = c.args(device);
+        silu_and_mul(stream(), args);
+        expect_elements(args.out, c.reference(), stored_as(c.type, {0, 1e-30}));
         if (HasFatalFailure()) {
           return;
         }
@@ -240,12 +247,16 @@ TEST_F(SmallOpsCuda, GeluAndMul) {
     for (const int64_t gap : {0, 3}) {
       for (const int64_t rows : {0, 1, 130}) {
         SCOPED_TRACE(::testing::Message() << rows << " rows, " << width << " wide, gap " << gap);
-        Matrix x(*this, DType::kBF16, rows, 2 * width, gap);
-        Matrix y(*this, DType::kBF16, rows, width, gap);
-        x.fill([&] { return rng_() % 20 == 0 ? 30.0F * normal() : normal(); });
-        run([](Stream& stream, const GeluAndMulArgs& args) { gelu_and_mul(stream, args); },
-            [&](Side side) { return GeluAndMulArgs{x.view(side), y.view(side)}; });
-        y.expect_same(kHalfUlpOfBf16, 1e-6F);
+        const GeluCase c{{.rows = rows,
+                          .width = width,
+                          .type = DType::kBF16,
+                          .gap = gap,
+                          .scale = 1.0F,
+                          .spread = 30.0F}};
+        ArenaMemory device = memory();
+        const GeluAndMulArgs args = c.args(device);
+        gelu_and_mul(stream(), args);
+        expect_elements(args.out, c.reference(), stored_as(c.type, {0, 1e-6}));
         if (HasFatalFailure()) {
           return;
         }
@@ -331,76 +342,23 @@ TEST_F(SmallOpsCuda, RopeTableUpToLongContexts) {
   }
 }
 
-struct RopeCase {
-  int32_t q_heads;
-  int32_t kv_heads;
-  int32_t dim_k;
-  int32_t dim_v;
-  int32_t rot_dim;
-  bool interleaved = false;
-  bool norm = false;
-  bool heads_first = false;  // the cache's layout: [block][head][token] instead of [token][head]
-  int64_t gap = 0;           // between rows of qkv
-};
-
 class RopeKvWriteCuda : public SmallOpsCuda, public ::testing::WithParamInterface<RopeCase> {};
 
-KvLayerView cache_view(const RopeCase& c, Side side, Values& keys, Values& values) {
-  constexpr int32_t kBlockSize = 16;
-  const int64_t dim = std::max(c.dim_k, c.dim_v);
-  KvLayerView kv;
-  kv.k = side == Side::kCuda ? keys.device() : reinterpret_cast<std::byte*>(keys.host());
-  kv.v = side == Side::kCuda ? values.device() : reinterpret_cast<std::byte*>(values.host());
-  kv.dtype = side == Side::kCuda ? DType::kBF16 : DType::kF32;
-  kv.block_size = kBlockSize;
-  kv.num_kv_heads = c.kv_heads;
-  kv.head_dim_k = c.dim_k;
-  kv.head_dim_v = c.dim_v;
-  kv.block_stride = kBlockSize * c.kv_heads * dim;
-  kv.head_stride = c.heads_first ? kBlockSize * dim : dim;
-  kv.token_stride = c.heads_first ? dim : c.kv_heads * dim;
-  return kv;
-}
-
-TEST_P(RopeKvWriteCuda, AgreesWithTheCpu) {
-  const RopeCase& c = GetParam();
+TEST_P(RopeKvWriteCuda, AgreesWithTheReference) {
   for (const int tokens : {0, 1, 5, 70}) {
     SCOPED_TRACE(::testing::Message() << tokens << " tokens");
-    const int64_t width = int64_t{c.q_heads + c.kv_heads} * c.dim_k + c.kv_heads * c.dim_v;
-    Matrix qkv(*this, DType::kBF16, tokens, width, c.gap);
-    Matrix cos(*this, DType::kF32, tokens, c.rot_dim / 2);
-    Matrix sin(*this, DType::kF32, tokens, c.rot_dim / 2);
-    qkv.fill(normals(2.0F));
-    cos.fill([this] { return std::cos(normal()); });
-    sin.fill([this] { return std::sin(normal()); });
-    const auto cache_elements =
-        static_cast<size_t>(7 * 16 * c.kv_heads * std::max(c.dim_k, c.dim_v));
-    Values keys(*this, DType::kBF16, cache_elements);
-    Values values(*this, DType::kBF16, cache_elements);
-    std::vector<int64_t> slots;
-    for (int t = 0; t < tokens; ++t) {
-      slots.push_back(t % 4 == 2 ? -1 : (t * 37 + 5) % (7 * 16));
-    }
-    const Numbers<int64_t> slot_mapping(*this, slots);
-    const auto q_norm = norm_weight(*this, c.dim_k);
-    const auto k_norm = norm_weight(*this, c.dim_k);
-    run([](Stream& stream, const RopeKvWriteArgs& args) { rope_kv_write(stream, args); },
-        [&](Side side) {
-          return RopeKvWriteArgs{.qkv = qkv.view(side),
-                                 .cos = cos.floats(side),
-                                 .sin = sin.floats(side),
-                                 .slot_mapping = slot_mapping.view(side),
-                                 .q_norm = c.norm ? q_norm.view(side) : View<const float, 1>{},
-                                 .k_norm = c.norm ? k_norm.view(side) : View<const float, 1>{},
-                                 .kv = cache_view(c, side, keys, values),
-                                 .num_q_heads = c.q_heads,
-                                 .rot_dim = c.rot_dim,
-                                 .interleaved = c.interleaved};
-        });
+    RopeCase c = GetParam();
+    c.type = DType::kBF16;
+    c.tokens = tokens;
+    ArenaMemory device = memory();
+    const RopeKvWriteArgs args = c.args(device);
+    rope_kv_write(stream(), args);
+    const RopeCase::Reference expected = c.reference();
     // A difference of products may cancel: a few float32 ulp of its terms.
-    qkv.expect_same(kHalfUlpOfBf16, 2e-6F);
-    keys.expect_same(kHalfUlpOfBf16, 2e-6F);
-    values.expect_same(0.0F, 0.0F);
+    const Tolerance tolerance = stored_as(c.type, {0, 2e-6});
+    expect_elements(args.qkv, expected.qkv, tolerance);
+    expect_elements(c.type, args.kv.k, expected.keys, tolerance);
+    expect_elements(c.type, args.kv.v, expected.values, {});
     if (HasFatalFailure()) {
       return;
     }

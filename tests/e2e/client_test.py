@@ -176,12 +176,13 @@ class Chat(unittest.TestCase):
         try:
             url = f"http://127.0.0.1:{server.port}"
             here = run("chat", MODEL, "--max-model-len", 2048, *self.GREEDY, stdin=self.LINES)
-            there = run("chat", "--url", url, "--api-key", "secret", *self.GREEDY, "--stats", stdin=self.LINES)
+            there = run("chat", "--base-url", url, "--api-key", "secret", *self.GREEDY, "--stats", stdin=self.LINES)
             self.assertEqual(there.returncode, 0, there.stderr.decode())
             self.assertEqual(there.stdout, here.stdout)
             self.assertRegex(there.stderr.decode(), r"12 tokens in [\d.]+ s")
-            for flags, needle in ((("--url", url), "401"), (("nonesuch", "--url", url, "--api-key", "secret"), "404"),
-                                  (("--url", "http://127.0.0.1:1"), "cannot reach"), (("--url", "x:y"), "'x:y'"), ((), "no model")):
+            for flags, needle in ((("--base-url", url), "401"), (("nonesuch", "--base-url", url, "--api-key", "secret"), "404"),
+                                  (("--base-url", "http://127.0.0.1:1"), "cannot reach"), (("--base-url", "x:y"), "'x:y'"), ((), "no model"),
+                                  (("--url", url), "did you mean --base-url?")):
                 refused = run("chat", *flags, stdin=self.LINES)
                 self.assertNotEqual(refused.returncode, 0)
                 self.assertIn(needle, refused.stderr.decode())
@@ -207,7 +208,7 @@ class Top(unittest.TestCase):
         assert cls.server.stop() == 0
 
     def test_one_look_in_a_pipe(self):
-        done = run("top", self.url)
+        done = run("top", "--base-url", self.url)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         text = done.stdout.decode()
         self.assertRegex(text, rf"{MODEL}  {self.url}  warprow \d+\.\d+\.\d+  up ")
@@ -223,7 +224,7 @@ class Top(unittest.TestCase):
         self.addCleanup(os.close, main)
         self.addCleanup(os.close, side)
         before = termios.tcgetattr(side)
-        process = subprocess.Popen([BIN, "top", url, "--interval", "0.1"], stdin=side, stdout=side, env=clean_environment())
+        process = subprocess.Popen([BIN, "top", "--base-url", url, "--interval", "0.1"], stdin=side, stdout=side, env=clean_environment())
         self.addCleanup(lambda: process.poll() is None and process.kill())
         self.read_until(main, lambda seen: seen.count(b"\x1b[H") > 2)
         self.assertFalse(termios.tcgetattr(side)[3] & termios.ICANON)
@@ -272,8 +273,9 @@ class Top(unittest.TestCase):
     def test_failures_are_said(self):
         stand_in = StandIn(0, 0, 1)
         try:
-            for args, code, needle in (((self.url, "x"), 2, b"'x'"), (("--interval", 0), 2, b"--interval"), (("http://127.0.0.1:1",), 3, b"reach"),
-                                       (("--port", stand_in.port), 2, b"/v1/engine/state")):
+            for args, code, needle in ((("x",), 2, b"'x'; the server is given with --base-url"), (("--interval", 0), 2, b"--interval"),
+                                       (("--url", self.url), 2, b"unknown flag --url; did you mean --base-url?"),
+                                       (("--base-url", "http://127.0.0.1:1"), 3, b"reach"), (("--port", stand_in.port), 2, b"/v1/engine/state")):
                 done = run("top", *args)
                 self.assertEqual(done.returncode, code, done.stderr)
                 self.assertIn(needle, done.stderr)

@@ -239,10 +239,10 @@ class Tls(WithServer):
 class OurClients(WithServer):
     def test_they_speak_https(self):
         trust = ("--ssl-ca-certs", self.path("ca.pem"))
-        chat = client("chat", "--url", self.url + "/v1", "--max-tokens", "8", "--temperature", "0", *trust, input="What is gravity?\n")
+        chat = client("chat", "--base-url", self.url + "/v1", "--max-tokens", "8", "--temperature", "0", *trust, input="What is gravity?\n")
         self.assertEqual(chat.returncode, 0, chat.stderr)
         self.assertTrue(chat.stdout.strip())
-        top = client("top", self.url, "--output", "json", environment={"SSL_CERT_FILE": self.path("ca.pem")})
+        top = client("top", "--base-url", self.url, "--output", "json", environment={"SSL_CERT_FILE": self.path("ca.pem")})
         self.assertEqual(top.returncode, 0, top.stderr)
         self.assertEqual(json.loads(top.stdout)["model"], MODEL)
         bench = client("bench", "serve", "--base-url", f"https://127.0.0.1:{self.server.port}", "--num-prompts", "4",
@@ -259,11 +259,11 @@ class OurClients(WithServer):
                                     (f"https://127.0.0.1:{elsewhere.port}", "ca.pem", "IP address mismatch"),
                                     (f"https://127.0.0.1:{plain.port}", "ca.pem", "wrong version number"),
                                     (self.url, "missing.pem", "--ssl-ca-certs")):
-            top = client("top", url, "--once", "--ssl-ca-certs", self.path(trusted))
+            top = client("top", "--base-url", url, "--once", "--ssl-ca-certs", self.path(trusted))
             self.assertEqual(top.returncode, 3, (url, top.stderr))
             self.assertIn(words, top.stderr)
-        self.assertIn("certificate", client("top", self.url, "--once").stderr)
-        insecure = client("top", self.url.replace("https", "http"), "--once")
+        self.assertIn("certificate", client("top", "--base-url", self.url, "--once").stderr)
+        insecure = client("top", "--base-url", self.url.replace("https", "http"), "--once")
         self.assertEqual(insecure.returncode, 2, insecure.stderr)
         self.assertIn("HTTPS", insecure.stderr)
 

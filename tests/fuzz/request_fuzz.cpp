@@ -4,10 +4,11 @@
 #include "base/check.h"
 #include "server/api.h"
 #include "server/chat/tool_grammar.h"
-#include "server/generation_body.h"
+#include "server/endpoints/chat_body.h"
+#include "server/endpoints/completions_body.h"
+#include "server/endpoints/responses_body.h"
 #include "server/http_message.h"
 #include "server/json_value.h"
-#include "server/responses_body.h"
 #include "tests/engine/toy_engine.h"
 #include "text/chat_template.h"
 
@@ -48,18 +49,18 @@ void check_arguments_of(const GenerationBody& body) {
 }
 
 void read_bodies(std::string_view text) {
-  for (const Endpoint endpoint : {Endpoint::kCompletions, Endpoint::kChat}) {
-    const Result<GenerationBody> body = parse_generation_body(endpoint, text);
-    WR_CHECK(body.has_value() || !body.error().message.empty());
-    if (body && endpoint == Endpoint::kChat) {
-      check_arguments_of(*body);
-    }
-    if (body && body->chat.tools.choice == ToolOptions::Choice::kRequired) {
-      WR_CHECK(!tool_grammar(body->chat.tools).text.empty());
-    }
+  const Result<GenerationBody> completions = parse_completions_body(text);
+  WR_CHECK(completions.has_value() || !completions.error().message.empty());
+  const Result<GenerationBody> chat = parse_chat_body(text);
+  WR_CHECK(chat.has_value() || !chat.error().message.empty());
+  if (chat) {
+    check_arguments_of(*chat);
+  }
+  if (chat && chat->chat.tools.choice == ToolOptions::Choice::kRequired) {
+    WR_CHECK(!tool_grammar(chat->chat.tools).text.empty());
   }
   if (const Result<ResponsesBody> body = parse_responses_body(text)) {
-    (void)parse_generation_body(Endpoint::kResponses, body->chat);
+    (void)read_chat_body(body->chat, "");
   }
   (void)query_value(text, "seconds");
 }

@@ -2,6 +2,7 @@
 #include "kernels/activation/gelu_and_mul.h"
 
 #include "tests/kernels/cpu_harness.h"
+#include "tests/support/gated_case.h"
 
 #include <cmath>
 #include <limits>
@@ -12,30 +13,22 @@ namespace warprow {
 namespace {
 
 using testing::CpuHarness;
-using testing::random_floats;
-
-double gelu(double v) {
-  const double u = std::sqrt(2.0 / std::acos(-1.0)) * (v + 0.044715 * v * v * v);
-  return 0.5 * v * (1.0 + std::tanh(u));
-}
+using testing::first_mismatch;
+using testing::GeluCase;
+using testing::HostMemory;
 
 TEST(GeluAndMul, AgreesWithDoubleOnEveryIsaAndWidth) {
   CpuHarness cpu;
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     for (const int64_t width : {1, 15, 16, 33, 1536}) {
-      const int64_t rows = 3;
-      const auto x = random_floats(static_cast<size_t>(rows * 2 * width), 11, 2.0F);
-      std::vector<float> out(static_cast<size_t>(rows * width));
-      gelu_and_mul(*cpu.stream,
-                   {make_view(x.data(), rows, 2 * width), make_view(out.data(), rows, width)});
-      for (int64_t t = 0; t < rows; ++t) {
-        for (int64_t i = 0; i < width; ++i) {
-          const double expected = gelu(x[t * 2 * width + i]) * x[t * 2 * width + width + i];
-          ASSERT_NEAR(out[t * width + i], expected, 1e-6 * std::abs(expected) + 1e-6)
-              << cpu_isa_name(isa) << " " << x[t * 2 * width + i];
-        }
-      }
+      const GeluCase c{{.rows = 3, .width = width, .scale = 2.0F}};
+      HostMemory memory;
+      const auto args = c.args(memory);
+      gelu_and_mul(*cpu.stream, args);
+      EXPECT_EQ(
+          first_mismatch(testing::floats_of(args.out, c.output()), c.reference(), {1e-6, 1e-6}), -1)
+          << cpu_isa_name(isa) << ", width " << width;
     }
   }
 }

@@ -4,7 +4,9 @@
 #include "base/check.h"
 #include "kernels/activation/silu_and_mul.h"
 #include "kernels/norm/rms_norm.h"
+#include "tests/kernels/cpu_harness.h"
 #include "tests/kernels/linear_fixture.h"
+#include "tests/support/linear_case.h"
 
 #include <algorithm>
 #include <cmath>
@@ -74,7 +76,7 @@ struct LinearParam {
   KindCase kind;
 };
 
-class LinearTest : public testing::TestWithParam<LinearParam> {
+class LinearTest : public ::testing::TestWithParam<LinearParam> {
  protected:
   LinearTest() : scoped_isa_(GetParam().isa), rng_(17) {}
   void SetUp() override {
@@ -251,14 +253,14 @@ std::vector<LinearParam> all_params() {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          LinearTest,
-                         testing::ValuesIn(all_params()),
-                         [](const testing::TestParamInfo<LinearParam>& param) {
+                         ::testing::ValuesIn(all_params()),
+                         [](const ::testing::TestParamInfo<LinearParam>& param) {
                            return std::string(cpu_isa_name(param.param.isa)) + "_" +
                                   param.param.kind.name;
                          });
 
 // Segments of different kinds and groups over one x; bias, columns that stay, strides, adding to y.
-class LinearSegmentsTest : public testing::TestWithParam<CpuIsa> {
+class LinearSegmentsTest : public ::testing::TestWithParam<CpuIsa> {
  protected:
   void SetUp() override {
     if (GetParam() > detected_cpu_isa()) {
@@ -326,10 +328,50 @@ TEST_P(LinearSegmentsTest, EachEqualsItselfAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Isas,
                          LinearSegmentsTest,
-                         testing::Values(CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512),
-                         [](const testing::TestParamInfo<CpuIsa>& param) {
+                         ::testing::Values(CpuIsa::kGeneric, CpuIsa::kAvx2, CpuIsa::kAvx512),
+                         [](const ::testing::TestParamInfo<CpuIsa>& param) {
                            return cpu_isa_name(param.param);
                          });
+
+// [m, outputs] of a case.
+std::vector<float> run_case(InlineDevice& d,
+                            const testing::LinearCase& c,
+                            const testing::LinearInputs& in) {
+  PackedWeight weight = linear_test::shape_of(PackedKind::kBF16, c.n, c.k);
+  linear_test::AlignedBytes packed(cpu::packed_bytes(weight));
+  std::vector<uint16_t> plain(in.w.size());
+  std::transform(in.w.begin(), in.w.end(), plain.begin(), &f32_to_bf16);
+  cpu::pack_values(weight, packed.data(), 0, c.n, plain.data());
+  weight.data = packed.data();
+  const int64_t stride = c.outputs() + 2 * c.y_pad;
+  std::vector<float> y(static_cast<size_t>(c.m * stride), -777.0F);
+  for (int64_t t = 0; t < c.m; ++t) {
+    std::copy_n(in.y.begin() + t * c.outputs(), c.outputs(), y.begin() + t * stride + c.y_pad);
+  }
+  std::vector<float> normed(in.x.size());
+  std::vector<float> product(static_cast<size_t>(c.m) * static_cast<size_t>(c.n));
+  LinearArgs args;
+  args.x = make_view<const float>(in.x.data(), int64_t{c.m}, int64_t{c.k});
+  if (c.norm) {
+    args.norm_weight = make_view<const float>(in.norm.data(), int64_t{c.k});
+    args.norm_eps = c.eps;
+    args.normed = make_view(normed.data(), int64_t{c.m}, int64_t{c.k});
+  }
+  args.y = make_view(y.data(), int64_t{c.m}, stride);
+  args.product = make_view(product.data(), int64_t{c.m}, int64_t{c.n});
+  args.segments[0] = {weight, c.bias ? in.bias.data() : nullptr, c.y_pad};
+  args.num_segments = 1;
+  args.epilogue = c.epilogue;
+  args.scratch = d.scratch.data();
+  linear(*d.stream, args);
+  std::vector<float> out;
+  for (int64_t t = 0; t < c.m; ++t) {
+    const auto row = y.begin() + t * stride;
+    EXPECT_TRUE(std::all_of(row, row + c.y_pad, [](float v) { return v == -777.0F; }));
+    out.insert(out.end(), row + c.y_pad, row + c.y_pad + c.outputs());
+  }
+  return out;
+}
 
 // A norm in front and an epilogue behind give what the three operations give one by one.
 TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
@@ -379,6 +421,32 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
       args.epilogue = epilogue;
       linear(*d.stream, args);
       EXPECT_EQ(y, expected);
+    }
+  }
+}
+
+// The cases of the CUDA kernels (tests/cuda/linear_cuda_test.cpp) that a CPU has too.
+TEST(LinearCaseTest, AgreesWithDouble) {
+  using testing::LinearCase;
+  InlineDevice d(2);
+  for (const CpuIsa isa : testing::runnable_isas()) {
+    const ScopedCpuIsa scope(isa);
+    for (const LinearEpilogue epilogue :
+         {LinearEpilogue::kStore, LinearEpilogue::kAdd, LinearEpilogue::kSwiGlu}) {
+      for (const int32_t m : {1, 4, 11, 40}) {
+        for (const bool norm : {false, true}) {
+          const LinearCase c{.m = m,
+                             .n = 208,
+                             .k = 320,
+                             .epilogue = epilogue,
+                             .norm = norm,
+                             .bias = m > 1,
+                             .y_pad = epilogue == LinearEpilogue::kStore ? 3 : 0};
+          const testing::LinearInputs in = c.inputs(1);
+          EXPECT_EQ(testing::first_mismatch(run_case(d, c, in), c.reference(in), {2e-5, 2e-5}), -1)
+              << cpu_isa_name(isa) << " " << c.text();
+        }
+      }
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "kernels/attention/paged_attention.h"
 
 #include "tests/kernels/cpu_harness.h"
+#include "tests/support/attention_case.h"
 #include "tests/support/equal_tables.h"
 
 #include <algorithm>
@@ -292,6 +293,49 @@ void expect_reference(const World& w,
         }
         ASSERT_NEAR(got.lse[static_cast<size_t>(token * w.hq + h)], lse, 1e-5);
       }
+    }
+  }
+}
+
+// The cases of the CUDA kernels (tests/cuda/attention_cuda_test.cpp) on a CPU.
+TEST(PagedAttention, CasesAgreeWithDouble) {
+  using testing::AttentionCase;
+  CpuHarness cpu(2);
+  AttentionCase plain{.q_heads = 6, .kv_heads = 2, .dim = 64};
+  plain.rows = {{1, 130}, {3, 3}, {0, 0}, {1, 17}, {40, 90}};
+  AttentionCase narrow = plain;
+  narrow.window = 20;
+  narrow.soft_cap = 10.0F;
+  narrow.sinks = true;
+  narrow.nhd = true;
+  narrow.num_layers = 2;
+  for (const AttentionCase& c : {plain, narrow}) {
+    const testing::AttentionBatch batch(c, 1);
+    const testing::AttentionBatch::Result expected = batch.reference();
+    for (const CpuIsa isa : testing::runnable_isas()) {
+      const ScopedCpuIsa scope(isa);
+      testing::HostMemory memory;
+      PagedAttentionArgs args = batch.args(memory);
+      std::byte* cache = reinterpret_cast<std::byte*>(memory.put(batch.cache));
+      args.kv.k = cache + batch.keys_at * 2;
+      args.kv.v = cache + batch.values_at * 2;
+      args.q = make_strided<const float>(
+          batch.q.data(), batch.num_toks(), batch.q_cols(), batch.q_stride);
+      if (c.sinks) {
+        args.sinks = make_view<const float>(batch.sink_values.data(), int64_t{c.q_heads});
+      }
+      std::vector<float> out(expected.out.size(), -5.0F);
+      std::vector<float> lse(expected.lse.size(), -5.0F);
+      args.out = make_view(out.data(), batch.num_toks(), batch.q_cols());
+      args.lse = make_view(lse.data(), batch.num_toks(), int64_t{c.q_heads});
+      std::vector<std::byte> scratch(paged_attention_scratch_bytes(
+          args.kv, c.q_heads, static_cast<int32_t>(batch.num_rows()), 2));
+      args.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
+      paged_attention(*cpu.stream, args);
+      // Weights are rounded to bf16 by AVX-512 BF16, by at most 1 / 512 of them.
+      const double limit = isa == CpuIsa::kAvx512Bf16 ? 8e-3 : 1e-5;
+      EXPECT_EQ(testing::first_mismatch(out, expected.out, {0, limit}), -1) << cpu_isa_name(isa);
+      EXPECT_EQ(testing::first_mismatch(lse, expected.lse, {0, 3e-5}), -1) << cpu_isa_name(isa);
     }
   }
 }

@@ -2,8 +2,7 @@
 #include "kernels/norm/rms_norm.h"
 
 #include "tests/kernels/cpu_harness.h"
-
-#include <cmath>
+#include "tests/support/rms_norm_case.h"
 
 #include <gtest/gtest.h>
 
@@ -11,59 +10,39 @@ namespace warprow {
 namespace {
 
 using testing::CpuHarness;
+using testing::first_mismatch;
+using testing::HostMemory;
 using testing::random_floats;
+using testing::RmsNormCase;
 
 constexpr float kEps = 1e-5F;
-
-void expect_norm(const float* x, const float* weight, const float* out, int64_t width) {
-  double squares = 0.0;
-  for (int64_t i = 0; i < width; ++i) {
-    squares += static_cast<double>(x[i]) * x[i];
-  }
-  const double factor =
-      1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(kEps));
-  for (int64_t i = 0; i < width; ++i) {
-    const double expected = x[i] * factor * weight[i];
-    ASSERT_NEAR(out[i], expected, 1e-6 * std::abs(expected))
-        << "width " << width << " element " << i;
-  }
-}
 
 TEST(RmsNorm, AgreesWithDoubleOnEveryIsaAndWidth) {
   CpuHarness cpu;
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     for (const int64_t width : {1, 7, 16, 64, 100, 576, 1031}) {
-      const int64_t rows = 3;
-      const auto x = random_floats(static_cast<size_t>(rows * width), 1, 3.0F);
-      const auto weight = random_floats(static_cast<size_t>(width), 2);
-      std::vector<float> out(x.size());
-      rms_norm(*cpu.stream,
-               {.x = make_view(x.data(), rows, width),
-                .weight = make_view(weight.data(), width),
-                .out = make_view(out.data(), rows, width),
-                .eps = kEps});
-      for (int64_t t = 0; t < rows; ++t) {
-        expect_norm(&x[t * width], weight.data(), &out[t * width], width);
-      }
+      const RmsNormCase c{.rows = 3, .width = width, .gap = width % 2 == 0 ? 3 : 0, .eps = kEps};
+      HostMemory memory;
+      const RmsNormArgs args = c.args(memory);
+      rms_norm(*cpu.stream, args);
+      EXPECT_EQ(first_mismatch(testing::floats_of(args.out, c.matrix()), c.reference(), {1e-6}), -1)
+          << "width " << width;
     }
   }
 }
 
 TEST(RmsNorm, MayRunInPlace) {
   CpuHarness cpu;
-  const int64_t rows = 5;
-  const int64_t width = 40;
-  const auto x = random_floats(rows * width, 3);
-  const auto weight = random_floats(width, 5);
+  const RmsNormCase c{.rows = 5, .width = 40, .eps = kEps};
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
-    auto out = x;
-    const View<float, 2> both = make_view(out.data(), rows, width);
-    rms_norm(*cpu.stream, {both, make_view(weight.data(), width), both, kEps});
-    for (int64_t t = 0; t < rows; ++t) {
-      expect_norm(&x[t * width], weight.data(), &out[t * width], width);
-    }
+    HostMemory memory;
+    RmsNormArgs args = c.args(memory);
+    args.out =
+        c.matrix().view(c.in, const_cast<std::byte*>(static_cast<const std::byte*>(args.x.data)));
+    rms_norm(*cpu.stream, args);
+    EXPECT_EQ(first_mismatch(testing::floats_of(args.out, c.matrix()), c.reference(), {1e-6}), -1);
   }
 }
 

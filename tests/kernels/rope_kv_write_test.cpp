@@ -2,18 +2,22 @@
 #include "kernels/rope/rope_kv_write.h"
 
 #include "tests/kernels/cpu_harness.h"
+#include "tests/support/rope_case.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <gtest/gtest.h>
 
 namespace warprow {
 namespace {
 
+using testing::as_floats;
 using testing::CpuHarness;
+using testing::first_mismatch;
+using testing::floats_of;
+using testing::HostMemory;
 using testing::random_floats;
+using testing::RopeCase;
 
 // A layer with 4 query heads over 2 KV heads of 24, blocks of 4 tokens, rows with slack behind
 // them.
@@ -60,86 +64,35 @@ struct Layer {
   }
 };
 
-// One head in double: optional norm, then rotation.
-std::vector<double> reference_head(
-    const Layer& layer, const float* x, int64_t token, const float* norm, bool pairs) {
-  std::vector<double> h(x, x + layer.dim);
-  if (norm != nullptr) {
-    double squares = 0.0;
-    for (const double e : h) {
-      squares += e * e;
-    }
-    for (int i = 0; i < layer.dim; ++i) {
-      h[i] *= static_cast<double>(norm[i]) / std::sqrt(squares / layer.dim + 1e-6);
-    }
-  }
-  const int half = layer.rot / 2;
-  for (int i = 0; i < half; ++i) {
-    double& a = h[pairs ? 2 * i : i];
-    double& b = h[pairs ? 2 * i + 1 : i + half];
-    const double c = layer.cos[token * half + i];
-    const double s = layer.sin[token * half + i];
-    const double rotated = a * c - b * s;
-    b = b * c + a * s;
-    a = rotated;
-  }
-  return h;
-}
-
-void expect_head(const float* actual, const std::vector<double>& expected) {
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_NEAR(actual[i], expected[i], 3e-6) << i;
-  }
-}
-
 class RopeKvWrite : public ::testing::TestWithParam<std::tuple<bool, bool, bool>> {};
 
 TEST_P(RopeKvWrite, RotatesAndWritesF32) {
-  const auto [pairs, with_norm, nhd] = GetParam();
+  const auto [pairs, with_norm, heads_first] = GetParam();
   CpuHarness cpu;
-  Layer layer;
+  RopeCase c{.q_heads = 4,
+             .kv_heads = 2,
+             .dim_k = 24,
+             .dim_v = 24,
+             .rot_dim = 16,
+             .gap = 3,
+             .tokens = 5,
+             .num_blocks = 3};
+  c.interleaved = pairs;
+  c.norm = with_norm;
+  c.heads_first = heads_first;
+  const RopeCase::Reference expected = c.reference();
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
-    auto rows = layer.qkv;
-    std::vector<float> k(layer.cache_elements(), -9.0F);
-    std::vector<float> v(layer.cache_elements(), -9.0F);
-    auto args = layer.args(rows,
-                           reinterpret_cast<std::byte*>(k.data()),
-                           reinterpret_cast<std::byte*>(v.data()),
-                           DType::kF32,
-                           nhd);
-    args.interleaved = pairs;
-    if (with_norm) {
-      args.q_norm = make_view<const float>(layer.q_norm.data(), layer.dim);
-      args.k_norm = make_view<const float>(layer.k_norm.data(), layer.dim);
-    }
+    HostMemory memory;
+    const RopeKvWriteArgs args = c.args(memory);
     rope_kv_write(*cpu.stream, args);
-    size_t written = 0;
-    for (int64_t t = 0; t < layer.tokens; ++t) {
-      const float* in = &layer.qkv[t * layer.stride];
-      for (int h = 0; h < layer.hq; ++h) {
-        expect_head(
-            &rows[t * layer.stride + h * layer.dim],
-            reference_head(
-                layer, in + h * layer.dim, t, with_norm ? layer.q_norm.data() : nullptr, pairs));
-      }
-      if (layer.slots[t] < 0) {
-        continue;
-      }
-      for (int h = 0; h < layer.hkv; ++h) {
-        const int64_t at = layer.slots[t] / layer.block * args.kv.block_stride +
-                           h * args.kv.head_stride +
-                           layer.slots[t] % layer.block * args.kv.token_stride;
-        const float* key = in + (layer.hq + h) * layer.dim;
-        expect_head(
-            &k[at],
-            reference_head(layer, key, t, with_norm ? layer.k_norm.data() : nullptr, pairs));
-        EXPECT_EQ(0, std::memcmp(&v[at], key + layer.hkv * layer.dim, sizeof(float) * layer.dim));
-        written += layer.dim;
-      }
-    }
-    EXPECT_EQ(static_cast<size_t>(std::count(k.begin(), k.end(), -9.0F)), k.size() - written);
-    EXPECT_EQ(static_cast<size_t>(std::count(v.begin(), v.end(), -9.0F)), v.size() - written);
+    constexpr testing::Tolerance kTolerance{1e-6, 3e-6};
+    EXPECT_EQ(first_mismatch(floats_of(args.qkv, c.qkv_matrix()), expected.qkv, kTolerance), -1);
+    EXPECT_EQ(
+        first_mismatch(as_floats(c.type, args.kv.k, c.cache_size()), expected.keys, kTolerance),
+        -1);
+    EXPECT_EQ(first_mismatch(as_floats(c.type, args.kv.v, c.cache_size()), expected.values, {}),
+              -1);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/activation/silu_and_mul.h"
 
 #include "tests/kernels/cpu_harness.h"
+#include "tests/support/gated_case.h"
 
 #include <cmath>
 #include <limits>
@@ -12,26 +13,21 @@ namespace warprow {
 namespace {
 
 using testing::CpuHarness;
-using testing::random_floats;
+using testing::first_mismatch;
+using testing::HostMemory;
+using testing::SiluCase;
 
 TEST(SiluAndMul, AgreesWithDoubleOnEveryIsaAndWidth) {
   CpuHarness cpu;
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
     for (const int64_t width : {1, 15, 16, 33, 1536}) {
-      const int64_t rows = 3;
-      const auto x = random_floats(static_cast<size_t>(rows * 2 * width), 11, 8.0F);
-      std::vector<float> out(static_cast<size_t>(rows * width));
-      silu_and_mul(*cpu.stream,
-                   {make_view(x.data(), rows, 2 * width), make_view(out.data(), rows, width)});
-      for (int64_t t = 0; t < rows; ++t) {
-        for (int64_t i = 0; i < width; ++i) {
-          const double gate = x[t * 2 * width + i];
-          const double expected = gate / (1.0 + std::exp(-gate)) * x[t * 2 * width + width + i];
-          ASSERT_NEAR(out[t * width + i], expected, 5e-7 * std::abs(expected))
-              << cpu_isa_name(isa) << " " << gate;
-        }
-      }
+      const SiluCase c{{.rows = 3, .width = width, .scale = 8.0F}};
+      HostMemory memory;
+      const auto args = c.args(memory);
+      silu_and_mul(*cpu.stream, args);
+      EXPECT_EQ(first_mismatch(testing::floats_of(args.out, c.output()), c.reference(), {5e-7}), -1)
+          << cpu_isa_name(isa) << ", width " << width;
     }
   }
 }

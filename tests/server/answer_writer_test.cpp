@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/write/answer_writer.h"
+#include "server/response/answer_writer.h"
 
-#include "server/api_error.h"
 #include "server/chat/tool_parser.h"
-#include "server/generation_body.h"
-#include "server/write/answer_json.h"
+#include "server/endpoints/writers.h"
+#include "server/response/answer_json.h"
+#include "server/response/api_error.h"
 
 #include <memory>
 #include <string>
@@ -31,11 +31,13 @@ std::string timings(int num_choices) {
          ".0}";
 }
 
-std::unique_ptr<AnswerWriter> writer(Endpoint endpoint, size_t num_choices = 1) {
+enum class Kind { kCompletions, kChat };
+
+std::unique_ptr<AnswerWriter> writer(Kind kind, size_t num_choices = 1) {
   const AnswerInfo info{.id = "id-1", .model = "m", .created = 5};
   const AnswerShape shape{.choices_per_prompt = num_choices};
-  return endpoint == Endpoint::kChat ? make_chat_writer(info, token_bytes, shape, {})
-                                     : make_completion_writer(info, token_bytes, shape);
+  return kind == Kind::kChat ? make_chat_writer(info, token_bytes, shape, {})
+                             : make_completions_writer(info, token_bytes, shape);
 }
 
 RequestUpdate update(const std::string& text, FinishReason reason = FinishReason::kNone) {
@@ -59,7 +61,7 @@ TEST(AnswerWriter, CompletionWhole) {
                      {.token_id = 1, .logprob = -1.1F, .rank = 1, .top = {}}};
   const std::vector<RequestUpdate> choices{first, second};
   EXPECT_EQ(
-      writer(Endpoint::kCompletions, 2)->whole(choices),
+      writer(Kind::kCompletions, 2)->whole(choices),
       R"({"id":"id-1","object":"text_completion","created":5,"model":"m","choices":[)"
       R"({"index":0,"text":"hi","logprobs":null,"finish_reason":"stop","stop_reason":"END"},)"
       R"({"index":1,"text":"yo","logprobs":{"text_offset":[0,1],"token_logprobs":[-0.5,-1.1],)"
@@ -90,12 +92,12 @@ TEST(AnswerWriter, TokenIdsOfCompletions) {
   second.token_ids = {1, 1};
   const std::vector<RequestUpdate> choices{first, second};
   const AnswerShape shape{.num_prompts = 2, .prompt_token_ids = {{7, 8}, {9}}};
-  const auto whole = parsed(make_completion_writer({}, token_bytes, shape)->whole(choices));
+  const auto whole = parsed(make_completions_writer({}, token_bytes, shape)->whole(choices));
   EXPECT_EQ(whole["choices"][0]["prompt_token_ids"], parsed("[7, 8]"));
   EXPECT_EQ(whole["choices"][0]["token_ids"], parsed("[0]"));
   EXPECT_EQ(whole["choices"][1]["prompt_token_ids"], parsed("[9]"));
   EXPECT_EQ(whole["choices"][1]["token_ids"], parsed("[1, 1]"));
-  const auto stream = make_completion_writer({}, token_bytes, shape);
+  const auto stream = make_completions_writer({}, token_bytes, shape);
   RequestUpdate half;  // of a character: no text yet
   half.token_ids = {3};
   const auto begun = parsed_events(stream->events(1, half)).at(0)["choices"][0];
@@ -125,7 +127,7 @@ TEST(AnswerWriter, TokenIdsAndEchoOfChats) {
 }
 
 TEST(AnswerWriter, CompletionStream) {
-  const auto stream = writer(Endpoint::kCompletions);
+  const auto stream = writer(Kind::kCompletions);
   EXPECT_EQ(stream->events(0, update("")), "");
   EXPECT_EQ(stream->events(0, update("hi")),
             "data: {\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
@@ -144,16 +146,16 @@ TEST(AnswerWriter, CompletionStream) {
 TEST(AnswerWriter, PromptsAreEchoedOnceAndCountedOnce) {
   const AnswerShape shape{.num_prompts = 2, .choices_per_prompt = 2, .echo = {"A ", "B "}};
   const std::vector<RequestUpdate> choices(4, update("x", FinishReason::kStop));
-  const std::string whole = make_completion_writer({}, token_bytes, shape)->whole(choices);
+  const std::string whole = make_completions_writer({}, token_bytes, shape)->whole(choices);
   EXPECT_NE(whole.find(R"("index":1,"text":"A x")"), std::string::npos) << whole;
   EXPECT_NE(whole.find(R"("index":2,"text":"B x")"), std::string::npos) << whole;
   EXPECT_NE(whole.find(R"("prompt_tokens":6,"completion_tokens":8)"), std::string::npos) << whole;
-  const auto stream = make_completion_writer({}, token_bytes, shape);
+  const auto stream = make_completions_writer({}, token_bytes, shape);
   EXPECT_NE(stream->events(3, update("x")).find(R"("text":"B x")"), std::string::npos);
   EXPECT_NE(stream->events(3, update("y")).find(R"("text":"y")"), std::string::npos);
   const AnswerShape scored{.echo = {"A"}, .only_prompt = true};
   const std::string only =
-      make_completion_writer({}, token_bytes, scored)->whole(std::span(choices).first(1));
+      make_completions_writer({}, token_bytes, scored)->whole(std::span(choices).first(1));
   EXPECT_NE(only.find(R"("text":"A")"), std::string::npos) << only;
   EXPECT_NE(only.find(R"("completion_tokens":0)"), std::string::npos) << only;
 }
@@ -168,7 +170,7 @@ TEST(AnswerWriter, EveryStreamedChoiceEchoesThePromptsLogprobs) {
   other.logprobs = {{.token_id = 2, .logprob = -1.0F, .rank = 1, .top = {}}};
   RequestUpdate first = other;
   first.prompt_logprobs = {{.token_id = 1, .logprob = -2.0F, .rank = 3, .top = {}}};
-  const auto stream = make_completion_writer({}, token_bytes, shape);
+  const auto stream = make_completions_writer({}, token_bytes, shape);
   EXPECT_EQ(stream->events(1, other), "");  // the prompt's are not there yet
   EXPECT_EQ(stream->events(1, other), "");
   const auto begun = parsed_events(stream->events(0, first));
@@ -185,7 +187,7 @@ TEST(AnswerWriter, EveryStreamedChoiceEchoesThePromptsLogprobs) {
 }
 
 TEST(AnswerWriter, TextOffsetsGoOnFromChunkToChunk) {
-  const auto stream = writer(Endpoint::kCompletions);
+  const auto stream = writer(Kind::kCompletions);
   RequestUpdate piece = update("é b");
   piece.logprobs = {{2, -1.0F, 1, {}}, {1, -1.0F, 1, {}}};
   EXPECT_NE(stream->events(0, piece).find("\"text_offset\":[0,1]"), std::string::npos);
@@ -197,7 +199,7 @@ TEST(AnswerWriter, ChatWhole) {
   only.logprobs = {{.token_id = 3, .logprob = -0.5F, .rank = 1, .top = {{0, -0.25F}}}};
   const std::vector<RequestUpdate> choices{only};
   EXPECT_EQ(
-      writer(Endpoint::kChat)->whole(choices),
+      writer(Kind::kChat)->whole(choices),
       "{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":5,\"model\":\"m\",\"choices\":["
       "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"hi\"},\"logprobs\":{"
       "\"content\":["
@@ -211,7 +213,7 @@ TEST(AnswerWriter, ChatWhole) {
 TEST(AnswerWriter, ChatStreamBringsTheRoleOnceForEachChoice) {
   const std::string head =
       R"(data: {"id":"id-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[)";
-  const auto stream = writer(Endpoint::kChat, 2);
+  const auto stream = writer(Kind::kChat, 2);
   EXPECT_EQ(
       stream->events(1, update("hi")),
       head +
@@ -261,7 +263,7 @@ TEST(ApiError, NamesStatusAndField) {
             std::pair(std::string("Retry-After"), std::string("3")));
   EXPECT_EQ(api_error({ErrorCode::kUnsupported, "echo: not supported yet"}).status, 400);
   EXPECT_EQ(api_error({ErrorCode::kInternal, "x"}).status, 500);
-  EXPECT_EQ(writer(Endpoint::kChat)->error_events({400, "t", "m"}),
+  EXPECT_EQ(writer(Kind::kChat)->error_events({400, "t", "m"}),
             "data: {\"error\":{\"message\":\"m\",\"type\":\"t\",\"param\":null,\"code\":400}}\n\n"
             "data: [DONE]\n\n");
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/generation_body.h"
+#include "server/endpoints/generation_body.h"
+
+#include "server/endpoints/chat_body.h"
+#include "server/endpoints/completions_body.h"
 
 #include <cstdint>
 #include <string>
@@ -16,26 +19,31 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-GenerationBody read(Endpoint endpoint, const std::string& text) {
-  const Result<GenerationBody> body = parse_generation_body(endpoint, text);
+enum class Kind { kCompletions, kChat };
+
+Result<GenerationBody> parse(Kind kind, const std::string& text) {
+  return kind == Kind::kChat ? parse_chat_body(text) : parse_completions_body(text);
+}
+GenerationBody read(Kind kind, const std::string& text) {
+  const Result<GenerationBody> body = parse(kind, text);
   EXPECT_TRUE(body) << text << ": " << (body ? "" : body.error().message);
   return body ? *body : GenerationBody{};
 }
-std::string refusal(Endpoint endpoint, const std::string& text) {
-  const Result<GenerationBody> body = parse_generation_body(endpoint, text);
+std::string refusal(Kind kind, const std::string& text) {
+  const Result<GenerationBody> body = parse(kind, text);
   EXPECT_FALSE(body) << text;
   return body ? "" : body.error().message;
 }
 std::string refused_completion(const std::string& fields) {
-  return refusal(Endpoint::kCompletions, R"({"prompt": "x", )" + fields + "}");
+  return refusal(Kind::kCompletions, R"({"prompt": "x", )" + fields + "}");
 }
 std::string refused_chat(const std::string& fields) {
-  return refusal(Endpoint::kChat,
+  return refusal(Kind::kChat,
                  R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}");
 }
 
 TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
-  const GenerationBody body = read(Endpoint::kCompletions, R"({
+  const GenerationBody body = read(Kind::kCompletions, R"({
     "model": "m", "prompt": "Hi", "max_tokens": 5.0, "min_tokens": 1, "temperature": 0.5, "top_p": 0.9,
     "top_k": 4, "min_p": 0.1, "seed": 7, "n": 2, "logprobs": 0, "stop": "END", "stop_token_ids": [3],
     "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": -0.2, "ignore_eos": true,
@@ -77,12 +85,11 @@ TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
 }
 
 TEST(GenerationBody, DefaultsAreVllms) {
-  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x"})").sampling.max_tokens, 16);
-  EXPECT_EQ(
-      read(Endpoint::kCompletions, R"({"prompt": "x", "max_tokens": null})").sampling.max_tokens,
-      16);
+  EXPECT_EQ(read(Kind::kCompletions, R"({"prompt": "x"})").sampling.max_tokens, 16);
+  EXPECT_EQ(read(Kind::kCompletions, R"({"prompt": "x", "max_tokens": null})").sampling.max_tokens,
+            16);
   const GenerationBody chat =
-      read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}], "stop": null})");
+      read(Kind::kChat, R"({"messages": [{"role": "user", "content": "x"}], "stop": null})");
   EXPECT_FALSE(chat.sampling.max_tokens);
   EXPECT_FALSE(chat.sampling.temperature);
   EXPECT_FALSE(chat.sampling.logprobs);
@@ -91,7 +98,7 @@ TEST(GenerationBody, DefaultsAreVllms) {
 
 TEST(GenerationBody, PromptsOfAllForms) {
   const auto prompts = [](const std::string& value) {
-    return read(Endpoint::kCompletions, R"({"prompt": )" + value + "}").prompts;
+    return read(Kind::kCompletions, R"({"prompt": )" + value + "}").prompts;
   };
   const TextOrIds ids = std::vector<TokenId>{1, 2};
   EXPECT_THAT(prompts("[1, 2]"), ElementsAre(ids));
@@ -108,21 +115,21 @@ TEST(GenerationBody, PromptsOfAllForms) {
                           "[99999999999]",
                           "{}",
                           "[1.5]"}) {
-    EXPECT_THAT(refusal(Endpoint::kCompletions, std::string(R"({"prompt": )") + bad + "}"),
+    EXPECT_THAT(refusal(Kind::kCompletions, std::string(R"({"prompt": )") + bad + "}"),
                 HasSubstr("prompt: must be text, a list of token ids, or a list of either kind"));
   }
   std::string many = "[[1]";
   for (size_t i = 0; i < kMaxPrompts; ++i) {
     many += ",[1]";
   }
-  EXPECT_THAT(refusal(Endpoint::kCompletions, R"({"prompt": )" + many + "]}"),
+  EXPECT_THAT(refusal(Kind::kCompletions, R"({"prompt": )" + many + "]}"),
               HasSubstr("prompt: 1025 prompts in one request, must be 1024 or less"));
-  EXPECT_THAT(refusal(Endpoint::kCompletions, "{}"), HasSubstr("prompt: missing"));
-  EXPECT_THAT(refusal(Endpoint::kChat, R"({"prompt": "x"})"), HasSubstr("messages: missing"));
+  EXPECT_THAT(refusal(Kind::kCompletions, "{}"), HasSubstr("prompt: missing"));
+  EXPECT_THAT(refusal(Kind::kChat, R"({"prompt": "x"})"), HasSubstr("messages: missing"));
 }
 
 TEST(GenerationBody, Messages) {
-  const GenerationBody body = read(Endpoint::kChat, R"({"messages": [
+  const GenerationBody body = read(Kind::kChat, R"({"messages": [
     {"role": "system", "content": "be kind", "name": "n", "mood": "good"},
     {"role": "assistant", "content": null, "tool_calls": [
       {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
@@ -135,7 +142,7 @@ TEST(GenerationBody, Messages) {
   EXPECT_EQ(messages[2]["content"].size(), 2U);
   EXPECT_THAT(body.ignored, ElementsAre("messages.mood"));
   const auto refused = [](const char* list) {
-    return refusal(Endpoint::kChat, std::string(R"({"messages": )") + list + "}");
+    return refusal(Kind::kChat, std::string(R"({"messages": )") + list + "}");
   };
   EXPECT_THAT(refused("[]"), HasSubstr("messages: must be a list of one message or more, not []"));
   EXPECT_THAT(refused("[3]"), HasSubstr("messages[0]: must be an object"));
@@ -165,22 +172,22 @@ TEST(GenerationBody, ArgumentsOfCallsHaveTheBodysLimits) {
     }
     return text + "{}" + std::string(levels - 1, '}');
   };
-  read(Endpoint::kChat, chat_with_calls({nested(64), "no JSON"}));
-  EXPECT_EQ(refusal(Endpoint::kChat, chat_with_calls({"{}", nested(65)})),
+  read(Kind::kChat, chat_with_calls({nested(64), "no JSON"}));
+  EXPECT_EQ(refusal(Kind::kChat, chat_with_calls({"{}", nested(65)})),
             "messages[0].tool_calls[1].function.arguments: nests deeper than 64 levels");
   std::string members;
   for (int i = 0; i < 6'000; ++i) {
     members += (i == 0 ? "{\"k" : ",\"k") + std::to_string(i) + "\":0";
   }
   members += "}";
-  read(Endpoint::kChat, chat_with_calls({members, members}));
-  EXPECT_EQ(refusal(Endpoint::kChat, chat_with_calls({members, members, members})),
+  read(Kind::kChat, chat_with_calls({members, members}));
+  EXPECT_EQ(refusal(Kind::kChat, chat_with_calls({members, members, members})),
             "messages[0].tool_calls[2].function.arguments: has objects with too many members");
 }
 
 TEST(GenerationBody, ChatLogprobsAndLengths) {
   const auto options = [](const char* fields) {
-    return read(Endpoint::kChat,
+    return read(Kind::kChat,
                 std::string(R"({"messages": [{"role": "user", "content": "x"}], )") + fields + "}")
         .sampling;
   };
@@ -217,7 +224,7 @@ TEST(GenerationBody, WrongTypesAreNamed) {
 TEST(GenerationBody, RequestIdsArePlain) {
   const std::string longest(128, 'x');
   EXPECT_EQ(
-      read(Endpoint::kChat,
+      read(Kind::kChat,
            R"({"messages": [{"role": "user", "content": "x"}], "request_id": ")" + longest + "\"}")
           .request_id,
       longest);
@@ -234,23 +241,23 @@ TEST(GenerationBody, RequestIdsArePlain) {
 
 TEST(GenerationBody, WhatWouldChangeTheAnswerIsRefusedByName) {
   for (const char* field : {R"("suffix": "x")", R"("best_of": 2)", R"("guided_json": {})"}) {
-    const Result<GenerationBody> body = parse_generation_body(
-        Endpoint::kCompletions, std::string(R"({"prompt": "x", )") + field + "}");
+    const Result<GenerationBody> body =
+        parse_completions_body(std::string(R"({"prompt": "x", )") + field + "}");
     ASSERT_FALSE(body) << field;
     EXPECT_EQ(body.error().code, ErrorCode::kUnsupported);
     EXPECT_THAT(body.error().message, HasSubstr(": not supported yet"));
   }
-  read(Endpoint::kCompletions,
+  read(Kind::kCompletions,
        R"({"prompt": "x", "echo": false, "suffix": null, "best_of": 1, "tools": []})");
 }
 
 TEST(GenerationBody, EchoOfThePromptAlone) {
   const GenerationBody body =
-      read(Endpoint::kCompletions, R"({"prompt": "x", "echo": true, "max_tokens": 0})");
+      read(Kind::kCompletions, R"({"prompt": "x", "echo": true, "max_tokens": 0})");
   EXPECT_TRUE(body.echo);
   EXPECT_TRUE(body.only_prompt);
   EXPECT_EQ(body.sampling.max_tokens, 1);
-  EXPECT_EQ(read(Endpoint::kCompletions, R"({"prompt": "x", "max_tokens": 0})").sampling.max_tokens,
+  EXPECT_EQ(read(Kind::kCompletions, R"({"prompt": "x", "max_tokens": 0})").sampling.max_tokens,
             0);  // the engine refuses it
 }
 
@@ -259,7 +266,7 @@ TEST(GenerationBody, Tools) {
   const std::string tools =
       R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}])";
   const auto options = [&](const std::string& more) {
-    return read(Endpoint::kChat,
+    return read(Kind::kChat,
                 R"({"messages": [{"role": "user", "content": "x"}], )" + tools + more + "}")
         .chat.tools;
   };
@@ -281,32 +288,32 @@ TEST(GenerationBody, Tools) {
   EXPECT_THAT(refused_chat(R"("tools": [{"type": "function", "function": {}}])"),
               HasSubstr("tools[0].function.name: must be text"));
   EXPECT_TRUE(
-      read(Endpoint::kChat,
+      read(Kind::kChat,
            R"({"messages": [{"role": "user", "content": "x"}], "tools": [], "tool_choice": null})")
           .chat.tools.tools.is_null());
 }
 
 TEST(GenerationBody, TemplatesVariables) {
-  const ChatOptions chat = read(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "x"}],
+  const ChatOptions chat = read(Kind::kChat, R"({"messages": [{"role": "user", "content": "x"}],
     "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low",
     "add_generation_prompt": false, "continue_final_message": true})")
                                .chat;
   EXPECT_EQ(chat.request.variables.dump(), R"({"enable_thinking":false,"reasoning_effort":"low"})");
   EXPECT_FALSE(chat.request.add_generation_prompt);
-  EXPECT_TRUE(chat.continue_final_message);
+  EXPECT_TRUE(chat.request.continue_final_message);
   EXPECT_THAT(refused_chat(R"("continue_final_message": true)"),
               HasSubstr("needs add_generation_prompt to be false"));
 }
 
 TEST(GenerationBody, UnknownFieldsAreReported) {
-  EXPECT_THAT(read(Endpoint::kCompletions,
+  EXPECT_THAT(read(Kind::kCompletions,
                    R"({"prompt": "x", "user": "me", "temprature": 1, "top_logprobs": 2})")
                   .ignored,
               ElementsAre("user", "temprature", "top_logprobs"));
 }
 
 TEST(GenerationBody, NullInStreamOptionsCountsAsAbsent) {
-  const GenerationBody body = read(Endpoint::kCompletions, R"({"prompt": "x", "stream": true,
+  const GenerationBody body = read(Kind::kCompletions, R"({"prompt": "x", "stream": true,
     "stream_options": {"include_usage": null, "continuous_usage_stats": null}})");
   EXPECT_FALSE(body.include_usage);
   EXPECT_TRUE(body.ignored.empty());
@@ -314,7 +321,7 @@ TEST(GenerationBody, NullInStreamOptionsCountsAsAbsent) {
 
 TEST(GenerationBody, WhatChangesNothingIsNotReported) {
   EXPECT_THAT(
-      read(Endpoint::kCompletions,
+      read(Kind::kCompletions,
            R"({"prompt": "x", "length_penalty": 1, "store": false, "thinking_token_budget": 5,
                        "spaces_between_special_tokens": true, "vllm_xargs": {}, "unknown": null})")
           .ignored,
@@ -322,13 +329,13 @@ TEST(GenerationBody, WhatChangesNothingIsNotReported) {
 }
 
 TEST(GenerationBody, TruncationAndTokenIds) {
-  const GenerationBody plain = read(Endpoint::kCompletions, R"({"prompt": "x"})");
+  const GenerationBody plain = read(Kind::kCompletions, R"({"prompt": "x"})");
   EXPECT_FALSE(plain.truncate_prompt_tokens);
   EXPECT_FALSE(plain.truncates_right);
   EXPECT_FALSE(plain.return_token_ids);
   EXPECT_FALSE(plain.return_tokens_as_token_ids);
   const GenerationBody body =
-      read(Endpoint::kCompletions,
+      read(Kind::kCompletions,
            R"({"prompt": "x", "truncate_prompt_tokens": -1, "truncation_side": "right",
           "return_token_ids": true, "return_tokens_as_token_ids": true})");
   EXPECT_EQ(body.truncate_prompt_tokens, -1);
@@ -342,20 +349,20 @@ TEST(GenerationBody, TruncationAndTokenIds) {
 }
 
 TEST(GenerationBody, WhatIsNoObject) {
-  EXPECT_EQ(refusal(Endpoint::kChat, "{"), "the body is not JSON");
-  EXPECT_EQ(refusal(Endpoint::kChat, ""), "the body is not JSON");
-  EXPECT_EQ(refusal(Endpoint::kChat, "{\"messages\": \"\xff\"}"), "the body is not JSON");
-  EXPECT_EQ(refusal(Endpoint::kChat, "[1]"), "the body must be a JSON object");
-  EXPECT_THAT(refusal(Endpoint::kChat, R"({"a": )" + std::string(1'000'000, '[')),
+  EXPECT_EQ(refusal(Kind::kChat, "{"), "the body is not JSON");
+  EXPECT_EQ(refusal(Kind::kChat, ""), "the body is not JSON");
+  EXPECT_EQ(refusal(Kind::kChat, "{\"messages\": \"\xff\"}"), "the body is not JSON");
+  EXPECT_EQ(refusal(Kind::kChat, "[1]"), "the body must be a JSON object");
+  EXPECT_THAT(refusal(Kind::kChat, R"({"a": )" + std::string(1'000'000, '[')),
               HasSubstr("deeper than 64"));
   std::string members = "{";
   for (int i = 0; i < 20'000; ++i) {
     members += "\"k" + std::to_string(i) + "\":0,";
   }
-  EXPECT_EQ(refusal(Endpoint::kChat, members + "\"z\":0}"),
+  EXPECT_EQ(refusal(Kind::kChat, members + "\"z\":0}"),
             "the body has objects with too many members");
   // Brackets in texts do not count.
-  read(Endpoint::kCompletions,
+  read(Kind::kCompletions,
        R"({"prompt": "\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["})");
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/responses: bodies in, objects and events out.
 #include "server/chat/tool_parser.h"
-#include "server/generation_body.h"
-#include "server/responses_body.h"
-#include "server/write/answer_writer.h"
+#include "server/endpoints/chat_body.h"
+#include "server/endpoints/responses_body.h"
+#include "server/endpoints/writers.h"
 
 #include <string>
 #include <utility>
@@ -24,7 +24,7 @@ using ::testing::UnorderedElementsAre;
 json chat_of(const std::string& body) {
   const Result<ResponsesBody> read = parse_responses_body(body);
   EXPECT_TRUE(read) << (read ? "" : read.error().message);
-  return read ? json::parse(read->chat) : json();
+  return read ? json::parse(read->chat.dump()) : json();
 }
 std::string refusal(const std::string& body) {
   const Result<ResponsesBody> read = parse_responses_body(body);
@@ -72,7 +72,7 @@ TEST(ResponsesBody, WhatWouldChangeTheAnswerIsRefused) {
 TEST(ResponsesBody, WhatChangesNothingIsNotNamed) {
   const auto ignored = [](const std::string& fields) {
     const json chat = chat_of(R"({"input": "x", "stream": true, )" + fields + "}");
-    const Result<GenerationBody> body = parse_generation_body(Endpoint::kResponses, chat.dump());
+    const Result<GenerationBody> body = parse_chat_body(chat.dump());
     EXPECT_TRUE(body) << fields;
     return body ? body->ignored : std::vector<std::string>{};
   };
@@ -106,7 +106,7 @@ TEST(ResponsesBody, ItemsOfAnEarlierTurn) {
   EXPECT_EQ(chat["messages"][2],
             json::parse(R"({"role": "tool", "content": "7", "tool_call_id": "c"})"));
   EXPECT_EQ(chat["messages"][3]["content"][0]["text"], "so?");
-  EXPECT_TRUE(parse_generation_body(Endpoint::kResponses, chat.dump()));
+  EXPECT_TRUE(parse_chat_body(chat.dump()));
 }
 
 TEST(ResponsesBody, WhatItCannotBe) {

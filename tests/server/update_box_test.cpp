@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/update_box.h"
+#include "server/response/update_box.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's observability: metrics, the engine's state, traces, health.
-#include "server/watch/server_watch.h"
+#include "server/metrics/server_watch.h"
 #include "tests/engine/toy_engine.h"
 
 #include <algorithm>

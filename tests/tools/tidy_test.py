@@ -158,9 +158,11 @@ class LookingTest(Tree):
         self.write("src/runner/model_runner.cpp", "// grammar in a comment\nint apply_grammar();\nkernel<<<1, 2>>>();\n")
         self.write("src/kv/pool.cpp", 'auto* p = new int;\nstd::shared_ptr<int> s;\nauto e = getenv("X");  // new\nchar c[] = "new";\n')
         self.write("src/config/env.cpp", 'getenv("X");\n')
+        self.write("src/engine/engine_loop.cpp", "// sleep in a comment\nint stats();\n")
         self.assertEqual(
             [note.split(": ")[0:2] for note in tidy.stray_words(self.sources())],
             [
+                ["src/engine/engine_loop.cpp:2", "stats"],
                 ["src/kv/pool.cpp:1", "new"],
                 ["src/kv/pool.cpp:2", "shared_ptr"],
                 ["src/kv/pool.cpp:3", "getenv"],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "server/chat_body.h"
+#include "server/endpoints/generation_body.h"
 #include "text/structured_output.h"
 
 namespace warprow {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/connection.h"
 
-#include "server/api_error.h"
+#include "server/response/api_error.h"
 
 #include <algorithm>
 #include <cstdio>

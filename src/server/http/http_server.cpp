@@ -2,10 +2,10 @@
 #include "server/http/http_server.h"
 
 #include "base/log.h"
-#include "server/api_error.h"
 #include "server/http/connection.h"
 #include "server/http/connection_limits.h"
 #include "server/http/file_reload.h"
+#include "server/response/api_error.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/request_reader.h"
 
-#include "server/api_error.h"
 #include "server/http/host_rule.h"
+#include "server/response/api_error.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/bench_frame.h"
+#include "cli/bench/serve_load.h"
+#include "cli/bench/serve_report.h"
+#include "cli/flags/number_flags.h"
+#include "cli/flags/server_flags.h"
+#include "cli/note.h"
+#include "cli/output.h"
+#include "cli/progress_bar.h"
+
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <unistd.h>
+#include <utility>
+
+#include "net/file_limit.h"
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr std::chrono::hours kSilence{6};  // an overloaded server may be slow
+
+struct ServeBench {
+  ServeLoad load;
+  ServeDataset dataset;
+  ServeReportOptions report;
+  std::optional<std::string> backend;
+  std::optional<std::string> endpoint;
+  std::optional<std::string> model;
+  std::optional<std::string> result_filename;
+  int64_t num_warmups = 0;
+  bool save_result = false;
+};
+
+void add_dataset_flags(FlagSet& flags, ServeDataset& dataset) {
+  const auto flag = [](const char* name, const char* help, bool common = true) {
+    return Flag{.name = name, .value = "", .group = "Prompts", .help = help, .common = common};
+  };
+  flags.add_value({.name = "dataset-name",
+                   .value = "random|custom",
+                   .group = "Prompts",
+                   .help = "random tokens, or the lines of --dataset-path [random]"},
+                  [&dataset](const std::string& text) -> Result<void> {
+                    dataset.name = text;
+                    return {};
+                  });
+  flags.add_text({.name = "dataset-path",
+                  .value = "FILE",
+                  .group = "Prompts",
+                  .help = "JSON lines with \"prompt\" or \"messages\", and \"output_tokens\" if "
+                          "another number than --custom-output-len is wanted"},
+                 dataset.path);
+  add_count_flag(flags, flag("num-prompts", "requests in all"), dataset.num_prompts);
+  add_count_flag(flags, flag("random-input-len", "tokens of a random prompt"), dataset.input_len);
+  add_count_flag(
+      flags, flag("random-output-len", "tokens generated for a random prompt"), dataset.output_len);
+  add_number_flag(
+      flags,
+      flag("random-range-ratio", "lengths are drawn from len * (1 - X) to len * (1 + X)"),
+      dataset.range_ratio);
+  add_count_flag(flags,
+                 flag("random-prefix-len", "tokens that all random prompts share, in front", false),
+                 dataset.prefix_len);
+  add_count_flag(flags,
+                 flag("custom-output-len", "tokens generated for a line of the file", false),
+                 dataset.custom_output_len);
+  add_count_flag(
+      flags, flag("vocab-size", "random token ids are below; 0: 8192", false), dataset.vocab_size);
+  flags.add_switch({.name = "random-text",
+                    .value = "",
+                    .group = "Prompts",
+                    .help = "random prompts are words, about a token each, not token ids; always "
+                            "so in a chat",
+                    .common = false},
+                   [&dataset](bool on) { dataset.as_text = on; });
+}
+
+void add_load_flags(FlagSet& flags, ServeBench& bench) {
+  const auto flag = [](const char* name, const char* help) {
+    return Flag{.name = name, .value = "", .group = "Load", .help = help};
+  };
+  add_number_flag(
+      flags, flag("request-rate", "requests a second; inf: all at once"), bench.load.request_rate);
+  add_number_flag(flags,
+                  flag("burstiness", "1: Poisson arrivals; lower: burstier, higher: more even"),
+                  bench.load.burstiness);
+  add_count_flag(flags,
+                 flag("max-concurrency", "requests under way at most; 0: no limit"),
+                 bench.load.max_concurrency);
+  add_count_flag(
+      flags, flag("num-warmups", "requests before the measured ones"), bench.num_warmups);
+  add_count_flag(flags, flag("seed", "of prompts and arrivals"), bench.load.seed);
+  flags.add_switch({.name = "ignore-eos",
+                    .value = "",
+                    .group = "Load",
+                    .help = "answers go on to their full length"},
+                   [&bench](bool on) { bench.load.ignore_eos = on; });
+  flags.add_value({.name = "extra-body",
+                   .value = "JSON",
+                   .group = "Load",
+                   .help = "more fields for each request, for instance {\"temperature\": 0.7}",
+                   .common = false},
+                  [&bench](const std::string& text) -> Result<void> {
+                    bench.load.extra_body =
+                        nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+                    if (!bench.load.extra_body.is_object()) {
+                      return fail(ErrorCode::kInvalidArgument,
+                                  fmt::format("--extra-body: '{}' is no JSON object", text));
+                    }
+                    return {};
+                  });
+}
+
+void add_target_flags(FlagSet& flags, ServeBench& bench) {
+  const auto add = [&flags](const char* name, const char* value, const char* help, auto& target) {
+    flags.add_text({.name = name, .value = value, .group = "Server", .help = help}, target);
+  };
+  add("endpoint", "PATH", "[/v1/completions], or /v1/chat/completions", bench.endpoint);
+  add("model", "NAME", "the model's name there [the first that it names]", bench.model);
+  add("backend",
+      "openai|vllm|openai-chat",
+      "openai-chat: --endpoint /v1/chat/completions [openai]",
+      bench.backend);
+}
+
+void add_result_flags(FlagSet& flags, ServeBench& bench) {
+  const auto add = [&flags](const char* name, const char* value, const char* help, auto read) {
+    flags.add_value({.name = name, .value = value, .group = "Result", .help = help}, read);
+  };
+  const auto into = [](auto parse, auto& target) {
+    return [parse, &target](const std::string& text) -> Result<void> {
+      return parse(text).map([&target](auto value) { target = std::move(value); });
+    };
+  };
+  add("percentile-metrics",
+      "NAME[,NAME...]",
+      "latencies to show: ttft, tpot, itl, e2el [ttft,tpot,itl]",
+      into(parse_metrics, bench.report.metrics));
+  add("metric-percentiles",
+      "P[,P...]",
+      "their percentiles [99]",
+      into(parse_percentiles, bench.report.percentiles));
+  add("goodput",
+      "NAME:MS[,...]",
+      "limits of ttft, tpot and e2el that a good request keeps",
+      into(parse_goodput, bench.report.goodput));
+  flags.add_text({.name = "result-filename",
+                  .value = "FILE",
+                  .group = "Result",
+                  .help = "where --save-result writes"},
+                 bench.result_filename);
+  flags.add_switch({.name = "save-result",
+                    .value = "",
+                    .group = "Result",
+                    .help = "write the result as JSON to a file"},
+                   [&bench](bool on) { bench.save_result = on; });
+  flags.add_switch({.name = "save-detailed",
+                    .value = "",
+                    .group = "Result",
+                    .help = "with the lengths, times, texts and errors of each request"},
+                   [&bench](bool on) { bench.report.detailed = on; });
+}
+
+Result<void> settle(ServeBench& bench) {
+  const std::string backend = bench.backend.value_or("openai");
+  if (backend != "openai" && backend != "vllm" && backend != "openai-chat") {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--backend: '{}' is none of openai|vllm|openai-chat", backend));
+  }
+  bench.load.endpoint = bench.endpoint.value_or(backend == "openai-chat" ? "/v1/chat/completions"
+                                                                         : "/v1/completions");
+  if (bench.load.endpoint.empty() || bench.load.endpoint.front() != '/') {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--endpoint: '{}' does not begin with /", bench.load.endpoint));
+  }
+  if (bench.load.request_rate == 0 || bench.load.burstiness == 0 ||
+      std::isinf(bench.load.burstiness)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--request-rate and --burstiness must be above 0, and --burstiness finite");
+  }
+  if (bench.dataset.num_prompts < 1) {
+    return fail(ErrorCode::kInvalidArgument, "--num-prompts must be at least 1");
+  }
+  bench.dataset.seed = bench.load.seed;
+  bench.dataset.as_text |= bench.load.endpoint.find("chat") != std::string::npos;
+  return {};
+}
+
+// Runs the load and reports progress on stderr. An Error if the first request cannot be sent.
+Result<ServeRecords> measure(HttpClient& client,
+                             const ServeBench& bench,
+                             const std::vector<ServePrompt>& prompts) {
+  const auto ignore = [](int64_t, int64_t) {};
+  if (bench.num_warmups > 0) {
+    std::vector<ServePrompt> warmups(static_cast<size_t>(bench.num_warmups), prompts.front());
+    ServeLoad load = bench.load;
+    load.request_rate = std::numeric_limits<double>::infinity();
+    const ServeRecords warm = run_serve_load(client, load, warmups, ignore);
+    if (const std::string& error = warm.requests.front().error; !error.empty()) {
+      return fail(ErrorCode::kInvalidArgument, "the first warm-up request failed: " + error);
+    }
+  }
+  ProgressBar progress(static_cast<int64_t>(prompts.size()), isatty(STDERR_FILENO) == 1);
+  return run_serve_load(client, bench.load, prompts, [&progress](int64_t done, int64_t tokens) {
+    progress.update(done, tokens);
+  });
+}
+
+AnswerJson with_settings(const ServeBench& bench, const AnswerJson& figures) {
+  const std::time_t now = std::time(nullptr);
+  const double rate = bench.load.request_rate;
+  AnswerJson json;
+  json["date"] = fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(now));
+  json["endpoint_type"] = bench.backend.value_or("openai");
+  json["model_id"] = bench.load.model;
+  json["num_prompts"] = bench.dataset.num_prompts;
+  json["request_rate"] = std::isinf(rate) ? AnswerJson("inf") : AnswerJson(rate);
+  json["burstiness"] = bench.load.burstiness;
+  json["max_concurrency"] =
+      bench.load.max_concurrency > 0 ? AnswerJson(bench.load.max_concurrency) : AnswerJson(nullptr);
+  json.update(figures);
+  return json;
+}
+
+Result<void> save(const ServeBench& bench, const AnswerJson& json) {
+  if (!bench.save_result && !bench.result_filename) {
+    return {};
+  }
+  std::string model = bench.load.model.substr(bench.load.model.rfind('/') + 1);
+  const std::string path =
+      bench.result_filename.value_or(fmt::format("{}-{}qps-{}-{}.json",
+                                                 bench.backend.value_or("openai"),
+                                                 bench.load.request_rate,
+                                                 model,
+                                                 json["date"].get<std::string>()));
+  std::ofstream file(path);
+  if (!(file << json_line(json) << std::flush)) {
+    return fail(ErrorCode::kNotFound, fmt::format("--result-filename: cannot write '{}'", path));
+  }
+  return {};
+}
+
+Result<ExitCode> report(const ServeBench& bench, const ServeRecords& records, bool as_json) {
+  AnswerJson json = with_settings(bench, serve_report(records, bench.report));
+  if (Result<void> saved = save(bench, json); !saved) {
+    return tl::unexpected(saved.error());
+  }
+  Output out(STDOUT_FILENO);
+  out.write(as_json ? json_line(json) : serve_report_text(json, bench.report));
+  out.end_line();
+  for (const ServeRecord& record : records.requests) {
+    if (!record.error.empty()) {
+      note("warprow: the first request that failed: {}\n", record.error);
+      break;
+    }
+  }
+  const bool all_done = json["failed"] == 0;
+  return out.status().map(
+      [all_done] { return all_done ? ExitCode::kOk : ExitCode::kRequestFailed; });
+}
+
+}  // namespace
+
+Result<ExitCode> run_bench_serve(const Arguments& arguments) {
+  CommandFrame frame("bench serve", "load-test a running OpenAI-compatible server", "[FLAGS]");
+  ServeBench bench;
+  const auto server = std::make_unique<ServerFlags>(frame.flags());
+  add_target_flags(frame.flags(), bench);
+  add_load_flags(frame.flags(), bench);
+  add_dataset_flags(frame.flags(), bench.dataset);
+  add_result_flags(frame.flags(), bench);
+  frame.add_output_flag();
+  const auto begun = frame.begin(arguments, {.has_engine = false});
+  if (!begun || *begun) {
+    return begun.map([](const std::optional<ExitCode>& code) { return *code; });
+  }
+  if (Result<void> none = no_more_arguments(frame.more_arguments()); !none) {
+    return tl::unexpected(none.error());
+  }
+  if (Result<void> settled = settle(bench); !settled) {
+    return tl::unexpected(settled.error());
+  }
+  const Result<std::vector<ServePrompt>> prompts = make_prompts(bench.dataset);
+  if (!prompts) {
+    return tl::unexpected(prompts.error());
+  }
+  raise_file_limit();
+  const Result<std::unique_ptr<HttpClient>> client = server->connect(kSilence);
+  if (!client) {
+    return tl::unexpected(client.error());
+  }
+  const Result<std::string> model = bench.model ? *bench.model : first_model(**client);
+  if (!model) {
+    return tl::unexpected(model.error());
+  }
+  bench.load.model = *model;
+  const Result<ServeRecords> records = measure(**client, bench, *prompts);
+  if (!records) {
+    return tl::unexpected(records.error());
+  }
+  return report(bench, *records, frame.as_json());
+}
+
+}  // namespace warprow

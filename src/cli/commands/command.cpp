@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/command.h"
+
+#include "cli/flags/flag_set.h"
+#include "cli/flags/help_text.h"
+#include "cli/note.h"
+
+#include <cstdio>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// In the order of --help.
+constexpr Command kCommands[] = {
+    {"generate", "generate text from a prompt or a file of prompts", &run_generate},
+    {"serve", "serve a model over an OpenAI-compatible API", &run_serve},
+    {"chat", "chat with a model in the terminal", &run_chat},
+    {"tokenize", "show the tokens of a text", &run_tokenize},
+    {"detokenize", "turn token ids into text", &run_detokenize},
+    {"plan", "show how much memory a model needs", &run_plan},
+    {"bench",
+     "measure latency, throughput, startup or step; serve: load-test a running server",
+     &run_bench},
+    {"run-batch", "run a file of requests in OpenAI's batch format", &run_run_batch},
+    {"top", "watch a running server", &run_top},
+    {"verify", "check that answers do not depend on batch, cache or schedule", &run_verify},
+    {"selftest", "check on this machine what the test suite cannot: sleep", &run_selftest},
+};
+
+std::string overview() {
+  std::string out =
+      "warprow runs language models.\n\nusage: warprow COMMAND MODEL [FLAGS]\n\nCommands\n";
+  for (const Command& command : kCommands) {
+    out += help_row(command.name, command.summary);
+  }
+  out +=
+      "\nMODEL is a .gguf file, a Hugging Face directory, an alias (smollm2), or "
+      "org/name[@revision][:QUANT] on\n"
+      "the Hugging Face Hub, downloaded to its cache once. Answers go to stdout, everything else "
+      "to "
+      "stderr.\n\n"
+      "  warprow COMMAND --help          the flags most used\n"
+      "  warprow COMMAND --help=all      every flag; --help=GROUP or --help=FLAG a part of them\n"
+      "  warprow --version\n\n"
+      "A setting may be a flag (--max-num-seqs 8), a variable (WARPROW_MAX_NUM_SEQS=8) or a line "
+      "of a --config\n"
+      "file (max-num-seqs: 8). Sizes: 32k = 32,000, 32K = 32,768, 24MiB, 1.5GiB.\n\n";
+  return out + exit_codes_help();
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command& command : kCommands) {
+    if (name == command.name) {
+      return &command;
+    }
+  }
+  return nullptr;
+}
+
+tl::unexpected<Error> unknown_command(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Command& command : kCommands) {
+    known.emplace_back(command.name);
+  }
+  const std::string near = nearest_word(name, known);
+  return fail(ErrorCode::kInvalidArgument,
+              near.empty() ? fmt::format("unknown command '{}'; see warprow --help", name)
+                           : fmt::format("unknown command '{}'; did you mean {}?", name, near));
+}
+
+}  // namespace
+
+Result<ExitCode> run_command_line(const Arguments& arguments) {
+  if (arguments.empty()) {
+    note("{}", overview());
+    return ExitCode::kUsage;
+  }
+  const std::string& name = arguments.front();
+  if (name == "--version") {
+    fmt::print("warprow {} ({})\n", WARPROW_VERSION, WARPROW_BACKENDS);
+    return ExitCode::kOk;
+  }
+  Arguments rest(arguments.begin() + 1, arguments.end());
+  if (name == "help" && !rest.empty() && find_command(rest.front()) != nullptr) {
+    return run_command_line({rest.front(), "--help"});
+  }
+  if (name == "help" || name == "-h" || name == "--help" || name == "--help=all") {
+    fmt::print("{}", overview());
+    return ExitCode::kOk;
+  }
+  const Command* command = find_command(name);
+  if (command == nullptr) {
+    return unknown_command(name);
+  }
+  return command->run(rest);
+}
+
+}  // namespace warprow

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/command.h"
+#include "cli/commands/command_frame.h"
+#include "cli/flags/serve_options.h"
+#include "cli/note.h"
+#include "config/print_config.h"
+#include "engine/engine.h"
+#include "executor/executor.h"
+#include "server/api.h"
+#include "server/http/http_server.h"
+#include "server/metrics/server_watch.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace warprow {
+
+Result<ExitCode> run_serve(const Arguments& arguments) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  CommandFrame frame("serve", "serve a model over an OpenAI-compatible API", "MODEL [FLAGS]");
+  ServeOptions options;
+  add_serve_flags(frame.flags(), options);
+  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});
+  if (!begun || *begun) {
+    return begun.map([](const std::optional<ExitCode>& code) { return *code; });
+  }
+  options.api.version = WARPROW_VERSION;
+  if (options.api.model_names.empty()) {
+    options.api.model_names.push_back(frame.config().model);
+  }
+  const Result<std::unique_ptr<HttpServer>> server = HttpServer::listen(options.http);
+  if (!server) {
+    return tl::unexpected(server.error());
+  }
+  if (options.api.dev_endpoints && options.api.api_keys.empty() && options.api.key_files.empty() &&
+      !(*server)->is_local()) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "--server-dev-mode needs --api-key, or a server that this machine alone can reach (--host "
+        "127.0.0.1 or --uds)");
+  }
+  ServerWatch watch;  // declared before the engine, whose last callbacks write here
+  std::string plan;
+  const std::unique_ptr<Engine> engine =
+      load_engine(frame.config(), [&plan](std::unique_ptr<Executor> executor) {
+        plan = executor->call(ReadMemoryPlan{.as_text = true}).get().front();
+        return executor;
+      });
+  set_parsers(options.parsers, engine->text(), options.api);
+  note("{}settings    {}\n", plan, settings_line(frame.loaded()));
+  Api api(*engine, watch, options.api);
+  const auto say_ready = [&](const std::string& url) {
+    const std::chrono::duration<double, std::milli> took = Clock::now() - start;
+    note("ready in {:.0f} ms: {} serves {}\n", took.count(), url, options.api.model_names.front());
+  };
+  (*server)->run(api, say_ready);
+  return ExitCode::kOk;
+}
+
+}  // namespace warprow

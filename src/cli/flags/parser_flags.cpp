@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/flags/parser_flags.h"
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace warprow {
+namespace {
+
+// A ReadValue that sets `target` to the result of `parse`.
+template <typename T>
+std::function<Result<void>(const std::string&)> into(T& target,
+                                                     Result<T> (*parse)(std::string_view)) {
+  return [&target, parse](const std::string& text) {
+    return parse(text).map([&target](const T& parsed) { target = parsed; });
+  };
+}
+
+}  // namespace
+
+void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers) {
+  flags.add_value(
+      {.name = "tool-call-parser",
+       .value = "auto|hermes|llama3_json|mistral|none",
+       .group = group,
+       .help = "how the model writes its calls of tools; auto: as its chat template does [auto]",
+       .common = false},
+      into(parsers.tool_format, parse_tool_format));
+  flags.add_value({.name = "reasoning-parser",
+                   .value = "auto|qwen3|deepseek_r1|none",
+                   .group = group,
+                   .help = "whether <think> sections become reasoning_content; auto: if the "
+                           "vocabulary has them [auto]",
+                   .common = false},
+                  into(parsers.reasoning, parse_reasoning));
+}
+
+void set_parsers(const ParserFlags& parsers, const TextModel& text, ApiOptions& api) {
+  api.tool_format = parsers.tool_format ? *parsers.tool_format : tool_format_of(text);
+  api.reasoning = parsers.reasoning ? *parsers.reasoning : has_reasoning(text);
+}
+
+}  // namespace warprow

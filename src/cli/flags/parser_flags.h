@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cli/flags/flag_set.h"
+#include "server/api.h"
+#include "text/text_model.h"
+
+#include <optional>
+
+namespace warprow {
+
+// --tool-call-parser and --reasoning-parser: how chat answers are divided into content, tool calls and reasoning.
+struct ParserFlags {
+  std::optional<ToolFormat> tool_format;  // none: auto
+  std::optional<bool> reasoning;          // none: auto
+};
+
+void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers);
+
+// Sets the API's options. Needs the loaded model.
+void set_parsers(const ParserFlags& parsers, const TextModel& text, ApiOptions& api);
+
+}  // namespace warprow

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "engine/engine_loop.h"
+#include "executor/executor.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+inline constexpr const char* kWeightsAreGone =
+    "the engine sleeps without its weights; wake it up first";
+
+// Which parts of the workers' memory are asleep, as far as requests and steps depend on it.
+//
+// Thread: the engine's writes, any reads.
+class SleepState {
+ public:
+  // Whether steps can run.
+  [[nodiscard]] bool awake() const { return !weights_ && !cache_; }
+  // Whether requests are refused: the weights must be loaded again.
+  [[nodiscard]] bool weights_gone() const { return weights_ && level_ == 2; }
+
+  void fall_asleep(int level) {
+    level_ = level;
+    weights_ = cache_ = true;
+  }
+  void wake(const std::string& tags) {
+    weights_ = weights_ && !names(tags, "weights");
+    cache_ = cache_ && !names(tags, "kv_cache");
+  }
+
+  // The tags as one string for the workers; empty for all.
+  static Result<std::string> join_tags(const std::vector<std::string>& tags);
+
+ private:
+  static bool names(const std::string& tags, const char* tag) {
+    return tags.empty() || tags.find(tag) != std::string::npos;
+  }
+
+  std::atomic<bool> weights_ = false;
+  std::atomic<bool> cache_ = false;
+  std::atomic<int> level_ = 0;
+};
+
+// What the engine does at a call, between two steps: sleep, wake-up, a cache without prefixes, a list of requests.
+//
+// Thread: the engine's, as tasks of the inbox; state() any.
+class EngineControl {
+ public:
+  EngineControl(Executor& executor, EngineLoop& loop) : executor_(executor), loop_(loop) {}
+
+  // Each rank's report, or why not; see contracts.sleep.
+  Result<std::vector<std::string>> sleep(int level);
+  // tags: see SleepState::join_tags.
+  Result<std::vector<std::string>> wake_up(const std::string& tags);
+  Result<void> reset_prefix_cache();
+  [[nodiscard]] std::vector<RequestStatus> list_requests() const {
+    return loop_.scheduler().list_requests();
+  }
+
+  [[nodiscard]] const SleepState& state() const { return state_; }
+
+ private:
+  // Lets steps run, or not, as the state says.
+  void pause_or_resume();
+
+  Executor& executor_;
+  EngineLoop& loop_;
+  SleepState state_;
+};
+
+}  // namespace warprow

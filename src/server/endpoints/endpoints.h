@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine/engine.h"
+#include "server/api_options.h"
+#include "server/endpoints/request_names.h"
+#include "server/http_message.h"
+#include "server/metrics/server_watch.h"
+#include "server/prompt_encoder.h"
+#include "server/response/generation.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <variant>
+
+namespace warprow {
+
+// What the endpoints work with.
+//
+// Thread: any.
+struct Served {
+  Engine& engine;
+  ServerWatch& watch;
+  const ApiOptions options;
+  const PromptEncoder encoder;
+  RequestNames names;
+  const int64_t started;  // seconds since 1970
+};
+
+// A complete reply, or an answer that is being generated.
+using ApiAnswer = std::variant<HttpReply, std::unique_ptr<Generation>>;
+using Wake = std::function<void()>;  // see UpdateBox
+
+// Each makes the answer to a request of its endpoint. May throw; may block for a while.
+using Endpoint = ApiAnswer(Served& served, const HttpRequest& request, const Wake& wake);
+
+// Files of the same name; generate.h has what these three share.
+Endpoint answer_completions;
+Endpoint answer_chat_completions;
+Endpoint answer_responses;
+
+// text.cpp
+Endpoint answer_tokenize;
+Endpoint answer_detokenize;
+
+// status.cpp
+Endpoint answer_page;
+Endpoint answer_openapi;
+Endpoint answer_models;
+Endpoint answer_version;
+Endpoint answer_live;  // also /health and /ping
+Endpoint answer_ready;
+Endpoint answer_metrics;
+Endpoint answer_engine_state;
+Endpoint answer_trace;
+
+// admin.cpp
+Endpoint answer_sleep;
+Endpoint answer_wake_up;
+Endpoint answer_is_sleeping;
+Endpoint answer_reset_prefix_cache;
+
+}  // namespace warprow

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "server/chat/chat_parser.h"
+#include "server/endpoints/endpoints.h"
+#include "server/endpoints/generation_body.h"
+#include "server/response/answer_writer.h"
+#include "server/response/api_error.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+namespace warprow {
+
+// The token ids of each prompt, or the client's error.
+using Prompts = std::vector<std::vector<TokenId>>;
+using EncodedPrompts = tl::expected<Prompts, ApiError>;
+
+// How an endpoint that generates differs from the others.
+struct GeneratingEndpoint {
+  const char* name;       // in the journal and in traces
+  const char* id_prefix;  // of its answers
+  Result<GenerationBody> (*parse)(std::string_view text);
+  // Encodes the body's prompts, and sets the sampling options that depend on them.
+  EncodedPrompts (*prepare)(const Served& served, GenerationBody& body);
+  // With `echo`: the text before the answers to a prompt.
+  std::string (*echo)(const Served& served,
+                      const GenerationBody& body,
+                      size_t index,
+                      const std::vector<TokenId>& prompt);
+  std::unique_ptr<AnswerWriter> (*make_writer)(const Served& served,
+                                               GenerationBody& body,
+                                               AnswerInfo info,
+                                               AnswerShape shape);
+};
+
+// From a request to a Generation, which has submitted a request for each choice of each prompt.
+ApiAnswer generate(Served& served,
+                   const HttpRequest& request,
+                   const Wake& wake,
+                   const GeneratingEndpoint& endpoint);
+
+// Encodes one text. Its length is not limited if truncate_prompt_tokens is set.
+tl::expected<std::vector<TokenId>, ApiError> encode_text(const Served& served,
+                                                         const GenerationBody& body,
+                                                         const std::string& text,
+                                                         bool add_special);
+// Whether a prompt and its answer fit the model.
+std::optional<ApiError> length_error(const Served& served,
+                                     const GenerationBody& body,
+                                     const std::vector<TokenId>& prompt);
+
+// How an answer names a token.
+TokenBytes token_bytes(const Served& served, const GenerationBody& body);
+
+// What chats and responses share; chat.cpp.
+EncodedPrompts prepare_chat(const Served& served, GenerationBody& body);
+std::string chat_echo(const Served& served,
+                      const GenerationBody& body,
+                      size_t index,
+                      const std::vector<TokenId>& prompt);
+MakeChatParser chat_parser(const Served& served,
+                           const ChatOptions& chat,
+                           const std::string& answer_id);
+
+}  // namespace warprow

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Endpoints about the server and its engine.
+#include "server/endpoints/endpoints.h"
+#include "server/response/answer_json.h"
+#include "server/response/api_error.h"
+#include "server/web/web_page.h"
+
+#include <charconv>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace warprow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// An empty 200 as in vLLM, or a 503 with the cause.
+HttpReply probe_reply(std::string trouble) {
+  if (trouble.empty()) {
+    return {.content_type = ""};
+  }
+  return error_reply({503, "service_unavailable", std::move(trouble)});
+}
+
+}  // namespace
+
+ApiAnswer answer_page(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return web_page();
+}
+
+ApiAnswer answer_openapi(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return openapi_description();
+}
+
+ApiAnswer answer_models(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  Json data = Json::array();
+  for (const std::string& name : served.options.model_names) {
+    Json card;
+    card["id"] = name;
+    card["object"] = "model";
+    card["created"] = served.started;
+    card["owned_by"] = "warprow";
+    card["root"] = served.options.model_names.front();
+    card["parent"] = nullptr;
+    card["max_model_len"] = served.engine.model_facts().max_model_len;
+    card["permission"] = Json::array();
+    data.push_back(std::move(card));
+  }
+  Json out;
+  out["object"] = "list";
+  out["data"] = std::move(data);
+  return HttpReply{.body = json_text(out)};
+}
+
+ApiAnswer answer_version(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return HttpReply{.body = Json{{"version", served.options.version}}.dump()};
+}
+
+ApiAnswer answer_live(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return probe_reply(engine_trouble(served.engine.progress(), served.options.stall_seconds));
+}
+
+ApiAnswer answer_ready(Served& served, const HttpRequest& request, const Wake& wake) {
+  if (served.watch.draining) {
+    return probe_reply("the server is shutting down");
+  }
+  if (served.engine.is_sleeping()) {
+    return probe_reply("the engine sleeps");
+  }
+  return answer_live(served, request, wake);
+}
+
+ApiAnswer answer_metrics(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return HttpReply{
+      .body = served.watch.metrics.text(served.engine, served.options.model_names.front()),
+      .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+ApiAnswer answer_engine_state(Served& served,
+                              const HttpRequest& /*request*/,
+                              const Wake& /*wake*/) {
+  return HttpReply{
+      .body = engine_state_json(served.engine,
+                                served.watch,
+                                {served.options.model_names.front(), served.options.version},
+                                served.options.stall_seconds)};
+}
+
+ApiAnswer answer_trace(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
+  constexpr double kLongest = 3600;
+  const std::string text = query_value(request.query, "seconds").value_or("10");
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds > 0) ||
+      seconds > kLongest) {
+    return error_reply({400,
+                        "invalid_request_error",
+                        fmt::format("seconds: '{}' is outside (0, {}]", text, kLongest),
+                        "seconds"});
+  }
+  return HttpReply{.body = trace_json(served.engine, served.watch, seconds)};
+}
+
+}  // namespace warprow

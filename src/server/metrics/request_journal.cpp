@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/request_journal.h"
+
+#include <utility>
+
+namespace warprow {
+namespace {
+
+double seconds_between(EngineClock::time_point from, EngineClock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+void ChoiceProbe::set_id(RequestId id) {
+  const std::scoped_lock lock(mutex_);
+  record_.id = id;
+}
+
+ChoiceRecord ChoiceProbe::record() const {
+  const std::scoped_lock lock(mutex_);
+  return record_;
+}
+
+void ChoiceProbe::note(const RequestUpdate& update) {
+  const EngineClock::time_point now = EngineClock::now();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!update.token_ids.empty()) {
+      if (record_.num_output_toks == 0) {
+        record_.first_token = now;
+        metrics_.time_to_first_token.observe(seconds_between(record_.arrived, now));
+      } else {
+        metrics_.inter_token_latency.observe(seconds_between(record_.last_token, now));
+      }
+      record_.last_token = now;
+      record_.num_output_toks += static_cast<int32_t>(update.token_ids.size());
+    }
+    if (update.finish_reason == FinishReason::kNone) {
+      return;
+    }
+    record_.ended = now;
+    record_.finish_reason = update.finish_reason;
+    record_.num_cached_toks = update.num_cached_tokens;
+    record_.queue_ms = update.timings.queue_ms;
+    note_end(update);
+  }
+  journal_.end(this, record());
+}
+
+void ChoiceProbe::note_end(const RequestUpdate& update) {
+  const RequestTimings& timings = update.timings;
+  metrics_.count_end(update.finish_reason);
+  metrics_.end_to_end.observe(seconds_between(record_.arrived, record_.ended));
+  metrics_.queue_time.observe(timings.queue_ms / 1e3);
+  if (record_.num_output_toks > 0) {
+    metrics_.prefill_time.observe(timings.prompt_ms / 1e3);
+    metrics_.decode_time.observe(timings.predicted_ms / 1e3);
+    metrics_.inference_time.observe((timings.prompt_ms + timings.predicted_ms) / 1e3);
+  }
+  if (record_.num_output_toks > 1) {
+    metrics_.time_per_output_token.observe(timings.predicted_ms / 1e3 /
+                                           (record_.num_output_toks - 1));
+  }
+  metrics_.prompt_tokens.observe(record_.num_prompt_toks);
+  metrics_.generation_tokens.observe(record_.num_output_toks);
+}
+
+bool RequestJournal::reserve(int64_t num_choices, int64_t limit) {
+  int64_t live = num_live_.load(std::memory_order_relaxed);
+  do {
+    if (live + num_choices > limit) {
+      return false;
+    }
+  } while (!num_live_.compare_exchange_weak(live, live + num_choices, std::memory_order_relaxed));
+  return true;
+}
+
+std::shared_ptr<ChoiceProbe> RequestJournal::begin(ChoiceRecord record) {
+  auto probe = std::make_shared<ChoiceProbe>(*this, metrics_, std::move(record));
+  const std::scoped_lock lock(mutex_);
+  live_.emplace(probe.get(), probe);
+  return probe;
+}
+
+void RequestJournal::end(const ChoiceProbe* probe, ChoiceRecord record) {
+  const std::scoped_lock lock(mutex_);
+  live_.erase(probe);
+  ended_.push_back(std::move(record));
+  if (ended_.size() > kMaxEnded) {
+    ended_.pop_front();
+  }
+  num_live_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::vector<ChoiceRecord> RequestJournal::live() const {
+  std::vector<std::shared_ptr<ChoiceProbe>> probes;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [key, probe] : live_) {
+      probes.push_back(probe);
+    }
+  }
+  std::vector<ChoiceRecord> out;
+  out.reserve(probes.size());
+  for (const std::shared_ptr<ChoiceProbe>& probe : probes) {
+    out.push_back(probe->record());
+  }
+  return out;
+}
+
+std::vector<ChoiceRecord> RequestJournal::ended_since(EngineClock::time_point when) const {
+  std::vector<ChoiceRecord> out;
+  const std::scoped_lock lock(mutex_);
+  for (const ChoiceRecord& record : ended_) {
+    if (record.ended >= when) {
+      out.push_back(record);
+    }
+  }
+  return out;
+}
+
+}  // namespace warprow
