@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/verify.h"
+#include "cli/verify/verify.h"
 
 #include "executor/executor_wrapper.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/verify.h"
+#include "cli/verify/verify.h"
 
-#include "cli/command.h"
-#include "cli/command_frame.h"
-#include "cli/number_flags.h"
+#include "cli/commands/command.h"
+#include "cli/commands/command_frame.h"
+#include "cli/flags/number_flags.h"
 #include "cli/output.h"
 #include "cli/progress_bar.h"
 #include "worker/model_plan.h"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cli/answer.h"
-#include "cli/verify_cases.h"
-#include "cli/verify_load.h"
+#include "cli/verify/verify_cases.h"
+#include "cli/verify/verify_load.h"
 
 #include <functional>
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/verify_cases.h"
+#include "cli/verify/verify_cases.h"
 
 #include <algorithm>
 #include <condition_variable>

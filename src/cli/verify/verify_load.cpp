@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/verify_load.h"
+#include "cli/verify/verify_load.h"
 
 #include <algorithm>
 #include <cmath>

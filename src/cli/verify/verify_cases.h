@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cli/verify_load.h"
+#include "cli/verify/verify_load.h"
 #include "config/engine_config.h"
 #include "engine/engine.h"
 
