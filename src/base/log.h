@@ -8,7 +8,7 @@
 namespace warprow {
 
 // All logging goes to stderr through spdlog's default logger: WR_LOG_INFO("loaded {} tensors", n).
-// level: trace|debug|info|warning|error|off; format: text|json. Returns false for an unknown word.
+// level: trace|debug|info|warning|error|off; format: text|json, one object a line. Returns false for an unknown word.
 bool init_logging(std::string_view level, std::string_view format);
 
 }  // namespace warprow

@@ -2,8 +2,8 @@
 #include "text/tokenizer.h"
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "text/textkit_call.h"
-#include "text/utf8.h"
 
 #include <cstring>
 #include <utility>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
 #include "executor/make_executor.h"
+#include "tests/support/source_path.h"
 
 #include <memory>
 #include <string>
@@ -13,7 +14,7 @@ namespace {
 
 EngineConfig tiny_config() {
   EngineConfig config;
-  config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied";
+  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
   config.device = "cpu";
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 32;

@@ -7,6 +7,7 @@
 #include "tests/support/model_rig.h"
 #include "tests/support/rig_grammars.h"
 #include "tests/support/rig_rules.h"
+#include "tests/support/source_path.h"
 #include "text/byte_text.h"
 #include "text/text_model.h"
 #include "wire/token_lists.h"
@@ -488,22 +489,17 @@ void expect_invariant(const Workload& load) {
 }
 
 TEST(Invariance, TinyModel) {
-  expect_invariant(
-      {std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf",
-       "float32",
-       128,
-       32,
-       100,
-       24});
-}
-
-TEST(Invariance, TwoKvGroups) {
-  expect_invariant({std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/qwen3_two_groups",
-                    "bfloat16",
+  expect_invariant({test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf"),
+                    "float32",
                     128,
                     32,
                     100,
                     24});
+}
+
+TEST(Invariance, TwoKvGroups) {
+  expect_invariant(
+      {test::source_path("tests/golden/tiny/qwen3_two_groups"), "bfloat16", 128, 32, 100, 24});
 }
 
 // The fast path: int8 activations, bf16 cache, a real vocabulary.

@@ -2,6 +2,7 @@
 // SmolLM2-135M-Instruct Q4_1 against transformers in float32 on the exactly dequantised weights.
 #include "files/model_files.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 
 #include <cmath>
 #include <fstream>
@@ -18,7 +19,7 @@ using test::RigOptions;
 using test::RigResult;
 
 nlohmann::json load_golden() {
-  std::ifstream file(std::string(WARPROW_SOURCE_DIR) + "/tests/golden/smollm2_hf_fp32.json");
+  std::ifstream file(test::source_path("tests/golden/smollm2_hf_fp32.json"));
   return nlohmann::json::parse(file);
 }
 

@@ -2,8 +2,8 @@
 // Tiny random models of every architecture against transformers in float32, from safetensors and
 // from GGUF. Data: tools/gen/make_tiny_models.py and make_tiny_gguf.py.
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ using test::RigOptions;
 using test::RigResult;
 
 std::string tiny_dir(const std::string& name) {
-  return std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/" + name;
+  return test::source_path("tests/golden/tiny/") + name;
 }
 
 struct Case {

@@ -2,8 +2,8 @@
 // The CPU's sampler through what every backend must do (tests/support/sample_checks.h).
 #include "tests/kernels/cpu_harness.h"
 #include "tests/support/sample_checks.h"
+#include "tests/support/source_path.h"
 
-#include <filesystem>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -57,8 +57,7 @@ TEST(SampleRules, Distributions) { test::expect_distributions(run_on_cpu); }
 
 // Kept sets and scores of transformers' logits processors on the same logits.
 TEST(SampleRules, LeaveWhatTransformersLeaves) {
-  std::ifstream file(std::filesystem::path(WARPROW_SOURCE_DIR) /
-                     "tests/golden/transformers_sampling.json");
+  std::ifstream file(test::source_path("tests/golden/transformers_sampling.json"));
   const auto golden = nlohmann::json::parse(file);
   ASSERT_GE(golden["cases"].size(), 50U);
   size_t num_taken_out = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logits that are no numbers end their own request, and nothing else is different for the others.
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 #include "wire/token_lists.h"
 
 #include <cmath>
@@ -41,8 +42,7 @@ Request broken_of(uint64_t id, float bias) {
 
 TEST(BadLogits, EndTheirRequestAlone) {
   RigOptions options;
-  options.config.model =
-      std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf";
+  options.config.model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
   options.config.dtype = "float32";
   options.config.kv_cache_memory_bytes = int64_t{4} << 20;
   options.config.max_model_len = 128;

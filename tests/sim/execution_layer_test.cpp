@@ -3,6 +3,7 @@
 #include "base/alloc_counter.h"
 #include "base/check.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 
 #include <random>
 #include <string>
@@ -18,8 +19,7 @@ using test::RigOptions;
 
 RigOptions tiny_options() {
   RigOptions options;
-  options.config.model =
-      std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf";
+  options.config.model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
   options.config.dtype = "float32";
   options.config.max_model_len = 128;
   options.config.max_num_seqs = 8;

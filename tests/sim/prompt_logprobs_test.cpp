@@ -3,6 +3,7 @@
 // however the prompt is cut into chunks.
 #include "engine/grammar_source.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 #include "text/byte_text.h"
 #include "wire/token_lists.h"
 
@@ -28,8 +29,7 @@ constexpr int32_t kTop = 3;
 
 RigOptions base_options() {
   RigOptions options;
-  options.config.model =
-      std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf";
+  options.config.model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
   options.config.dtype = "float32";
   options.config.kv_cache_memory_bytes = int64_t{4} << 20;
   options.config.max_model_len = 128;

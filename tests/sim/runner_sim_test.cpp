@@ -2,6 +2,7 @@
 // Scheduler and runner together on a tiny model for thousands of random steps: arrivals, aborts,
 // preemptions, prefix hits. The oracle is the result of each prompt run by itself.
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 
 #include <map>
 #include <random>
@@ -31,7 +32,7 @@ constexpr int32_t kNumPrompts = 48;
 
 RigOptions sim_options(const SimCase& sim) {
   RigOptions options;
-  options.config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/" + sim.model;
+  options.config.model = test::source_path("tests/golden/tiny/") + sim.model;
   options.config.dtype = "float32";
   options.config.max_model_len = 96;
   options.config.max_num_seqs = 8;

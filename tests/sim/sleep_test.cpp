@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "executor/make_executor.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/source_path.h"
 #include "text/byte_text.h"
 #include "text/text_model.h"
 
@@ -21,9 +22,7 @@ namespace {
 using test::ModelRig;
 using test::RigOptions;
 
-std::string tiny(const char* model) {
-  return std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/" + model;
-}
+std::string tiny(const char* model) { return test::source_path("tests/golden/tiny/") + model; }
 
 EngineConfig config_of(const std::string& model) {
   EngineConfig config;

@@ -2,6 +2,7 @@
 // Token lists from a client's words to the answer, under a real model whose tokens are bytes.
 #include "engine/engine.h"
 #include "executor/make_executor.h"
+#include "tests/support/source_path.h"
 #include "text/byte_text.h"
 #include "text/text_model.h"
 
@@ -35,7 +36,7 @@ class TokenListsOfRequests : public testing::Test {
 
   TokenListsOfRequests() {
     EngineConfig config;
-    config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied/model.gguf";
+    config.model = test::source_path("tests/golden/tiny/llama_gqa_tied/model.gguf");
     config.device = "cpu";
     config.dtype = "float32";
     config.threads = 1;

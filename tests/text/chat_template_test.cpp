@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
+#include "tests/support/source_path.h"
 #include "tests/text/text_test_support.h"
 
 #include <ctime>
@@ -303,8 +304,8 @@ TEST(ChatTemplate, CollectionEqualsJinja2) {
   if (!std::filesystem::exists(dir)) {
     GTEST_SKIP() << dir << " is absent: tools/fetch_vocab_vectors.sh brings it";
   }
-  const auto vectors = OrderedJson::parse(
-      test::read_file(std::string(WARPROW_SOURCE_DIR) + "/tests/text/template_vectors.json"));
+  const auto vectors =
+      OrderedJson::parse(test::read_file(test::source_path("tests/text/template_vectors.json")));
   int compared = 0;
   for (const auto& [name, hashes] : vectors["hashes"].items()) {
     const ChatTemplate chat_template = parse(test::read_file(dir + "/" + name));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/detokenizer.h"
 
+#include "base/utf8.h"
 #include "tests/text/text_test_support.h"
-#include "text/utf8.h"
 
 #include <random>
 #include <string>

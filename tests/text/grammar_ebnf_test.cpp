@@ -203,8 +203,8 @@ std::string repeated(std::string_view text, int times) {
   return out;
 }
 
-// A few lines beside a rule that recurs may stand for any amount of work. It ends by itself, and soon:
-// what ran into the time limit would go on in its thread, and after two of them no grammar is taken.
+// A few lines beside a rule that recurs may stand for any amount of work. The translation counts it and refuses too
+// much of it by name, long before the time limit ends the worker process.
 TEST(GrammarEbnf, WorkBesideRulesThatRecurIsBounded) {
   GrammarOptions options;
   options.max_compile_ms = 60'000;  // so that a busy machine changes no message

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "files/cache_paths.h"
 #include "files/gguf.h"
+#include "tests/support/source_path.h"
 #include "text/gguf_vocab.h"
 #include "text/text_model.h"
 #include "text/tokenizer.h"
@@ -23,7 +24,7 @@ inline std::string cache_dir() { return CachePaths::from_environment().warprow; 
 inline std::string smollm2_path() { return cache_dir() + "/SmolLM2-135M-Instruct.Q4_1.gguf"; }
 inline std::string vocab_dir() { return cache_dir() + "/deps/ggml-vocab-0.3.36"; }
 inline std::string golden(const std::string& name) {
-  return std::string(WARPROW_SOURCE_DIR) + "/tests/golden/" + name;
+  return test::source_path("tests/golden/") + name;
 }
 
 inline std::string read_file(const std::string& path) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tests/support/source_path.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,7 +24,7 @@ struct GgufBlocks {
 };
 
 inline std::vector<GgufBlocks> load_gguf_blocks() {
-  std::ifstream in(WARPROW_SOURCE_DIR "/tests/weights/data/gguf_blocks.bin", std::ios::binary);
+  std::ifstream in(source_path("tests/weights/data/gguf_blocks.bin"), std::ios::binary);
   const std::vector<char> file{std::istreambuf_iterator<char>(in), {}};
   if (file.empty()) {
     throw std::runtime_error("tests/weights/data/gguf_blocks.bin is missing or empty");

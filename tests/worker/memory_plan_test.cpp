@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/memory_plan.h"
 
+#include "tests/support/source_path.h"
 #include "tests/support/temp_dir.h"
 #include "worker/kv_sizing.h"
 #include "worker/model_plan.h"
@@ -18,7 +19,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 EngineConfig tiny_config() {
   EngineConfig config;
-  config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied";
+  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 32;
   config.kv_cache_memory_bytes = kMiB;

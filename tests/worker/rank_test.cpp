@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "device/shape_only.h"
+#include "tests/support/source_path.h"
 #include "worker/worker.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 ModelPlan tiny_plan() {
   EngineConfig config;
-  config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied";
+  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 32;
   config.kv_cache_memory_bytes = 1 << 20;

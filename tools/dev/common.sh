@@ -59,6 +59,7 @@ step() {
     tail -n 40 "$log" >&2
     die "$title failed (exit status $status); the whole log: $log" 1
   fi
+  printf '%s\t%s\n' "$((SECONDS - start))" "$title" >>"$logs/steps.tsv" # .ci/times.py prints them
   if [[ -z $quiet || $((SECONDS - start)) -gt 1 ]]; then
     say "$title: done in $((SECONDS - start)) s"
   fi

@@ -8,14 +8,26 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:-$root/build/arm}
 mkdir -p "$out"
 flags=(-std=c++20 -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -I "$root/src")
-compile() { aarch64-linux-gnu-g++ "${flags[@]}" "$@"; }
+compiler=(aarch64-linux-gnu-g++)
+if command -v ccache >/dev/null; then compiler=(ccache "${compiler[@]}"); fi
+
+# An object file each, as many at a time as there are cores: NAME FLAGS... -c SOURCE.
+pids=()
+object() {
+  local name=$1
+  shift
+  while [[ $(jobs -pr | wc -l) -ge $(nproc) ]]; do sleep 0.1; done
+  "${compiler[@]}" "${flags[@]}" "$@" -o "$out/$name.o" &
+  pids+=($!)
+}
 
 linear=$root/src/kernels/linear
-compile -O3 -march=armv8.2-a+dotprod -c "$linear/panel_kernels_neon.cpp" -o "$out/neon.o"
-compile -c "$linear/panel_kernels_generic.cpp" -o "$out/generic.o"
-compile -c "$linear/panel_kernels.cpp" -o "$out/dispatch.o"
+object neon -O3 -march=armv8.2-a+dotprod -c "$linear/panel_kernels_neon.cpp"
+object generic -c "$linear/panel_kernels_generic.cpp"
+object dispatch -c "$linear/panel_kernels.cpp"
 for source in "$root"/src/kernels/*/*_generic.cpp; do
-  compile -O3 -c "$source" -o "$out/$(basename "$source" .cpp).o"
+  object "$(basename "$source" .cpp)" -O3 -c "$source"
 done
-compile "$root/tests/cross/neon_panels.cpp" "$out/neon.o" "$out/generic.o" -static -o "$out/neon_panels"
+for pid in "${pids[@]}"; do wait "$pid"; done
+aarch64-linux-gnu-g++ "${flags[@]}" "$root/tests/cross/neon_panels.cpp" "$out/neon.o" "$out/generic.o" -static -o "$out/neon_panels"
 qemu-aarch64 -cpu max "$out/neon_panels"
