@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# FlashInfer's sources, compiled where the fetched wheel lies: flashinfer_*_cuda.cu see its headers, and patched
-# copies of two of its files in the build folder. Gives
+# FlashInfer's sources, compiled where the fetched wheel lies: flashinfer_*_cuda.cu (cmake/stubs.cmake) see its headers, and
+# patched copies of two of its files in the build folder. Gives
 #   flashinfer_sources(FILE...)   sets those among the files apart that see its headers
-#   warprow_generated_kernels     a source file for each decode kernel
 
 warprow_fetched(flashinfer_folder flashinfer)
 set(flashinfer ${flashinfer_folder}/flashinfer/data)
@@ -46,33 +45,5 @@ function(flashinfer_patched file name)
 endfunction()
 
 flashinfer_patched(include/flashinfer/attention/hopper/epilogue.cuh epilogue.cuh epilogue_includes epilogue_race)
-# The decode kernels: XQA is a source file that macros configure (src/kernels/attention/flashinfer_xqa.cuh).
+# The decode kernels: XQA is a source file that macros configure (src/kernels/attention/flashinfer/xqa.cuh).
 flashinfer_patched(csrc/xqa/mha_sm90.cu mha_sm90.cuh xqa_1_launcher xqa_2_queries xqa_3_pages xqa_4_splits)
-
-# A file with that content already is left alone, so that nothing is compiled again.
-function(flashinfer_write name)
-  set(file ${flashinfer_edited}/${name})
-  if(EXISTS ${file})
-    file(READ ${file} present)
-  endif()
-  if(NOT "${present}" STREQUAL "${text}")
-    file(WRITE ${file} "${text}")
-  endif()
-endfunction()
-
-foreach(head_dim 64 128)
-  foreach(group RANGE 1 8)
-    foreach(page 16 64)
-      set(name xqa_${head_dim}_${group}_${page})
-      set(text "#define HEAD_ELEMS ${head_dim}
-#define HEAD_GRP_SIZE ${group}
-#define TOKENS_PER_PAGE ${page}
-#define WR_XQA_NAME ${name}
-#define WR_XQA_SOURCE \"mha_sm90.cuh\"
-#include \"kernels/attention/flashinfer_xqa.cuh\"
-")
-      flashinfer_write(flashinfer_${name}_sm90_cuda.cu)
-      list(APPEND warprow_generated_kernels ${flashinfer_edited}/flashinfer_${name}_sm90_cuda.cu)
-    endforeach()
-  endforeach()
-endforeach()

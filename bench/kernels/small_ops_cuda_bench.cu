@@ -2,9 +2,9 @@
 // The row operations of a decoder layer at the shapes of Qwen3 0.6B and 8B. A graph holds 64 launches;
 // from many tokens on they go through so many buffers that L2 does not serve them, with few tokens
 // they find their inputs there, as in a real step.
-#include "kernels/activation/silu_and_mul.h"
+#include "kernels/activation/act_and_mul.h"
+#include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
-#include "kernels/linear/embedding.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_kv_write.h"
 #include "kernels/rope/rope_table.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/math.h"
-#include "kernels/attention/native_attention.h"
+#include "kernels/attention/native/scheduled_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/equal_tables.h"

@@ -10,12 +10,14 @@ mkdir -p "$out"
 flags=(-std=c++20 -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -I "$root/src")
 compile() { aarch64-linux-gnu-g++ "${flags[@]}" "$@"; }
 
-linear=$root/src/kernels/linear
-compile -O3 -march=armv8.2-a+dotprod -c "$linear/panel_kernels_neon.cpp" -o "$out/neon.o"
-compile -c "$linear/panel_kernels_generic.cpp" -o "$out/generic.o"
+# As the stubs of cmake/stubs.cmake do.
+loops() { compile -O3 -DWR_ISA="$1" "${@:4}" -x c++ -c "$2" -o "$3"; }
+
+linear=$root/src/kernels/linear/cpu
+loops neon "$linear/panel_loops.inl" "$out/neon.o" -march=armv8.2-a+dotprod
 compile -c "$linear/panel_kernels.cpp" -o "$out/dispatch.o"
-for source in "$root"/src/kernels/*/*_generic.cpp; do
-  compile -O3 -c "$source" -o "$out/$(basename "$source" .cpp).o"
+for source in "$root"/src/kernels/*/{,cpu/}*_loops.inl; do
+  loops generic "$source" "$out/$(basename "$source" .inl)_generic.o"
 done
-compile "$root/tests/cross/neon_panels.cpp" "$out/neon.o" "$out/generic.o" -static -o "$out/neon_panels"
+compile "$root/tests/cross/neon_panels.cpp" "$out/neon.o" "$out/panel_loops_generic.o" -static -o "$out/neon_panels"
 qemu-aarch64 -cpu max "$out/neon_panels"
