@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of settings in docs/configuration.md, from the source that the binary reads.
 
-Rows, flags, variables, defaults and ranges come from src/config/fields.cpp and src/config/engine_config.h. The column
-"meaning" is written by hand and is kept for each flag; a setting that the page does not have yet gets its help text.
-The table lies between `<!-- fields -->` and `<!-- /fields -->`.
+Everything in it comes from src/config/fields.cpp and src/config/engine_config.h; a meaning is the flag's help text. The
+table lies between `<!-- fields -->` and `<!-- /fields -->`.
 
     tools/config_tables.py [--root DIR] [--check]        --check changes nothing and fails if the page differs
 """
@@ -23,7 +22,7 @@ BEGIN, END = "<!-- fields -->", "<!-- /fields -->"
 HEAD = "| flag | variable | default | range | meaning |\n|---|---|---|---|---|\n"
 KEYS = {"name", "member", "group", "help", "common", "choices", "is_bytes", "min", "max", "multiple_of", "auto_value"}
 # Flags that are no setting and stand at the end of the table.
-OTHER_ROWS = {"--config": "| `--config FILE` | `WARPROW_CONFIG` | none | |"}
+OTHER_ROWS = ["| `--config FILE` | `WARPROW_CONFIG` | none | | the file above; not a key of itself |"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def read_fields(fields: str, config: str) -> list[Field]:
         raise ValueError(f"{FIELDS}: no table kFields")
     found = []
     # An initializer is a key and a value that may be several string literals, as clang-format breaks them.
-    item = re.compile(r'\.(\w+) = ((?:"(?:\\.|[^"\\])*"\s*)+|[^,"]+?)(?:,\s*|\s*$)')
+    item = re.compile(r'\.(\w+) =\s+((?:"(?:\\.|[^"\\])*"\s*)+|[^,"]+?)(?:,\s*|\s*$)')
     for row in re.findall(r"^    \{(.*?)\},?$(?=\n    \{|\Z)", table.group(1), re.DOTALL | re.MULTILINE):
         values: dict[str, str] = {}
         position = 0
@@ -157,34 +156,21 @@ def cell(text: str) -> str:
     return f" {text} " if text else " "
 
 
-def table_text(fields: list[Field], meanings: dict[str, str]) -> str:
+def table_text(fields: list[Field]) -> str:
     lines = []
     for field in fields:
         variable = f"`WARPROW_{field.name.upper().replace('-', '_')}`"
-        meaning = meanings.get(f"--{field.name}", field.help.replace("|", "\\|"))
-        cells = (flag_text(field), variable, default_text(field), range_text(field), meaning)
+        cells = (flag_text(field), variable, default_text(field), range_text(field), field.help.replace("|", "\\|"))
         lines.append("|" + "|".join(cell(text) for text in cells) + "|\n")
-    for flag, row in OTHER_ROWS.items():
-        lines.append(f"{row} {meanings[flag]} |\n")
-    return HEAD + "".join(lines)
-
-
-def read_meanings(table: str) -> dict[str, str]:
-    """The last column by flag."""
-    meanings = {}
-    for line in table.splitlines():
-        cells = re.split(r"(?<!\\)\|", line)
-        if flag := re.search(r"--(?:\[no-\])?([a-z][a-z-]*)", cells[1] if len(cells) == 7 else ""):
-            meanings[f"--{flag.group(1)}"] = cells[5].strip()
-    return meanings
+    return HEAD + "".join(lines) + "".join(f"{row}\n" for row in OTHER_ROWS)
 
 
 def updated(page: str, fields: list[Field]) -> str:
     if page.count(BEGIN) != 1 or page.count(END) != 1:
         raise ValueError(f"{PAGE}: needs one {BEGIN} and one {END}")
     before, rest = page.split(BEGIN + "\n")
-    table, after = rest.split(END)
-    return before + BEGIN + "\n" + table_text(fields, read_meanings(table)) + END + after
+    after = rest.split(END)[1]
+    return before + BEGIN + "\n" + table_text(fields) + END + after
 
 
 def main(argv: list[str]) -> int:

@@ -24,7 +24,7 @@ std::string value_placeholder(const Field& field) {
     return field.choices;
   }
   if (std::holds_alternative<std::string EngineConfig::*>(field.member)) {
-    return "MODEL";
+    return field.name == std::string_view("model") ? "MODEL" : "LIST";
   }
   return field.is_bytes ? "SIZE" : "N";
 }

@@ -29,6 +29,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
                                                          : SchedulerConfig::Policy::kFcfs;
   result.long_prefill_token_threshold = facts.long_prefill_token_threshold;
   result.long_prompt_len = facts.long_prompt_len;
+  result.max_prefill_pairs = facts.max_prefill_pairs;
+  result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
   result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
   result.kv = facts.kv;

@@ -5,6 +5,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cuda_device.h"
 #include "executor/make_executor.h"
+#include "worker/deep_prefill.h"
 #include "worker/worker.h"
 
 #include <algorithm>
@@ -25,6 +26,7 @@ class UniprocExecutor final : public Executor {
   UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device)
       : worker_(std::move(plan), std::move(device)) {
     const ModelPlan& mine = worker_.plan();
+    const DeepPrefill deep = deep_prefill(mine);
     facts_ = {mine.spec.architecture,
               mine.spec.vocab_size,
               mine.config.max_model_len,
@@ -35,6 +37,8 @@ class UniprocExecutor final : public Executor {
               mine.config.prefill_toks_per_decode,
               mine.config.long_prefill_token_threshold,
               mine.config.long_prompt_len,
+              deep.max_pairs,
+              deep.min_chunk,
               mine.config.enable_hidden_states,
               mine.runner.max_drafts};
     allocations_before_ = counted_allocations();

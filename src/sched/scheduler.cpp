@@ -148,7 +148,7 @@ void Scheduler::reset_prefix_cache() {
 
 bool Scheduler::schedule(SchedulerOutput& out) {
   out.clear();
-  if (num_in_flight_ == config_.max_concurrent_steps) {
+  if (num_in_flight_ == config_.max_concurrent_steps || (has_deep_chunk_ && num_in_flight_ > 0)) {
     return false;
   }
   out.step = next_step_;
@@ -157,6 +157,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   budget_ = config_.max_num_batched_tokens;
   prefill_budget_ = max_prefill_toks();
   long_chunk_ = max_long_chunk();
+  has_deep_chunk_ = has_deep_long_chunk_ = false;
   schedule_running(out);
   // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
@@ -220,8 +221,24 @@ bool Scheduler::has_short_request(bool prompts_only) const {
 }
 
 bool Scheduler::is_long_prefill(int32_t num_known, int32_t num_computed) const {
-  return num_known > config_.long_prompt_len &&
+  return config_.long_prefill_token_threshold > 0 && num_known > config_.long_prompt_len &&
          num_known - num_computed > config_.long_prefill_token_threshold;
+}
+
+// `chunk` prompt tokens after num_computed ones, or what max_prefill_pairs leaves of them.
+int32_t Scheduler::limit_deep_chunk(int32_t chunk, int32_t num_computed, bool is_long) {
+  if (config_.max_prefill_pairs == 0 || !config_.enable_chunked_prefill ||
+      int64_t{chunk} * num_computed < config_.max_prefill_pairs) {
+    return chunk;
+  }
+  if (is_long && has_deep_long_chunk_) {
+    return 0;
+  }
+  has_deep_chunk_ = true;
+  has_deep_long_chunk_ = has_deep_long_chunk_ || is_long;
+  const int64_t most =
+      std::max<int64_t>(config_.max_prefill_pairs / num_computed, config_.min_deep_chunk);
+  return static_cast<int32_t>(std::min<int64_t>(chunk, most));
 }
 
 void Scheduler::schedule_running(SchedulerOutput& out) {
@@ -242,6 +259,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   const int32_t room =
       std::min({is_prefill ? prefill_budget_ : budget_, budget_, is_long ? long_chunk_ : budget_});
   int32_t n = std::min(r.num_known() + r.most_pending - r.num_computed, room);
+  n = is_prefill ? limit_deep_chunk(n, r.num_computed, is_long) : n;
   if (n == 0) {
     return r.next;
   }
@@ -292,7 +310,9 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
     return false;
   }
   const int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
-  const int32_t n = std::min({rest, chunk, budget_, prefill_budget_});
+  // Not as a long prefill: those behind it would wait to be admitted until the running one is done.
+  const int32_t n =
+      limit_deep_chunk(std::min({rest, chunk, budget_, prefill_budget_}), hit, /*is_long=*/false);
   if (!kv_.admit(r.kv, {rows_.next(), hit, hit + n, r.num_known()}, out)) {
     refused_arrival_ = r.arrival;
     refused_at_ = kv_.num_changes();

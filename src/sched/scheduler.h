@@ -31,6 +31,11 @@ struct SchedulerConfig {
   // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
   int32_t long_prefill_token_threshold = 0;
   int32_t long_prompt_len = 0;
+  // Under chunked prefill: n prompt tokens after c computed ones cost about n * c query-key pairs of attention, so a
+  // step would take longer and longer the deeper a prompt is. A row's prefill has at most so many pairs in a step,
+  // but always min_deep_chunk tokens; 0: no limit. Of long prefills only one in a step has its chunk cut by this.
+  int64_t max_prefill_pairs = 0;
+  int32_t min_deep_chunk = 1;
   // While rows decode, a step computes at most this many prompt tokens for each of them, but at least
   // kMinMixedPrefill, so that a new request's prompt does not delay running streams for long; 0: no limit.
   int32_t prefill_toks_per_decode = 0;
@@ -73,7 +78,8 @@ struct SchedulerStats {
 // again with prompt + outputs as its prefill.
 //
 // Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each step, in order. A
-// request that certainly ends with the outputs in flight is not scheduled again. With drafts a step is planned and
+// request that certainly ends with the outputs in flight is not scheduled again. Nothing is scheduled behind a step
+// with a chunk of max_prefill_pairs: that step is long, so planning ahead would only delay a request that arrives now. With drafts a step is planned and
 // given blocks as if all drafts before it were accepted. What cannot be undone (releasing blocks that a window has
 // passed, hashing full blocks) follows the lower bounds.
 //
@@ -167,6 +173,7 @@ class Scheduler {
   [[nodiscard]] bool has_short_request(bool prompts_only) const;
   [[nodiscard]] bool is_long_prefill(int32_t num_known, int32_t num_computed) const;
   [[nodiscard]] bool was_refused(const LiveRequest& request) const;
+  [[nodiscard]] int32_t limit_deep_chunk(int32_t chunk, int32_t num_computed, bool is_long);
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
   bool admit_next(SchedulerOutput& out);
@@ -205,9 +212,11 @@ class Scheduler {
   uint64_t next_arrival_ = 1;
   int64_t next_step_ = 1;
   int32_t num_in_flight_ = 0;
-  int32_t budget_ = 0;          // tokens left in the step being planned
-  int32_t prefill_budget_ = 0;  // of these, tokens that may be prefill
-  int32_t long_chunk_ = 0;      // the most tokens of a long prefill in this step
+  int32_t budget_ = 0;                // tokens left in the step being planned
+  int32_t prefill_budget_ = 0;        // of these, tokens that may be prefill
+  int32_t long_chunk_ = 0;            // the most tokens of a long prefill in this step
+  bool has_deep_chunk_ = false;       // a chunk of this step reaches max_prefill_pairs
+  bool has_deep_long_chunk_ = false;  // and is of a long prefill
   // The waiting request that was last refused for lack of blocks or pages, and num_changes() then: until that count
   // grows, a retry would give the same result.
   uint64_t refused_arrival_ = 0;

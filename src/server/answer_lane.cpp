@@ -10,9 +10,8 @@
 namespace warprow {
 namespace {
 
-void lower_priority() {
-  constexpr int kNice = 10;
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+void lower_priority(int nice) {
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
 }
 
 }  // namespace
@@ -73,8 +72,8 @@ std::pair<std::string, std::function<void()>> AnswerLane::take() {
 }
 
 void AnswerLane::work() {
-  if (limits_.in_background) {
-    lower_priority();
+  if (limits_.nice > 0) {
+    lower_priority(limits_.nice);
   }
   std::unique_lock lock(mutex_);
   while (true) {

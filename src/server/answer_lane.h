@@ -24,7 +24,7 @@ class AnswerLane {
     size_t most_waiting = 2048;
     size_t most_waiting_of_client = 1024;
     size_t most_running_of_client = 1;
-    bool in_background = false;  // the threads run with a lower scheduling priority
+    int nice = 0;  // of the threads, as in setpriority(2): above 0 is a lower priority
   };
 
   explicit AnswerLane(const Limits& limits);

@@ -8,6 +8,10 @@
 namespace warprow {
 namespace {
 
+// Work of clients runs below the engine's priority.
+constexpr int kSmallTextNice = 2;
+constexpr int kLargeTextNice = 10;
+
 // One client may not use all threads of a lane, so each lane has at least two. A thread for small texts may also wait
 // for a grammar to compile, so that lane has more threads.
 AnswerLane::Limits text_limits(size_t most_waiting, size_t of_client, bool large) {
@@ -19,7 +23,7 @@ AnswerLane::Limits text_limits(size_t most_waiting, size_t of_client, bool large
           .most_waiting = most_waiting,
           .most_waiting_of_client = of_client,
           .most_running_of_client = num_threads - 1,
-          .in_background = large};
+          .nice = large ? kLargeTextNice : kSmallTextNice};
 }
 
 AnswerLane::Limits engine_limits(size_t most_waiting, size_t of_client, size_t num_threads) {

@@ -14,7 +14,9 @@ constexpr DevicePolicy kCpuPolicy = {.act_dtype = DType::kF32,
                                      .kv_takes_rest = false,
                                      .graphs_take_memory = false,
                                      .loads_kernels = false,
+                                     .deep_chunk_ops_per_sm = 0,
                                      .foreign_bytes = 0};
+// Deep chunks: prefill attention of an H200 at 3.2 TFLOP/s an SM.
 // Foreign: on an H200 5 to 11 MB by the end of start-up, and a few more when the first requests use further
 // kernels. The context exists before anything is planned.
 constexpr DevicePolicy kCudaPolicy = {.act_dtype = DType::kBF16,
@@ -23,6 +25,7 @@ constexpr DevicePolicy kCudaPolicy = {.act_dtype = DType::kBF16,
                                       .kv_takes_rest = true,
                                       .graphs_take_memory = true,
                                       .loads_kernels = true,
+                                      .deep_chunk_ops_per_sm = int64_t{800'000'000'000},
                                       .foreign_bytes = int64_t{32} << 20};
 
 }  // namespace

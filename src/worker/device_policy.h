@@ -20,6 +20,8 @@ struct DevicePolicy {
   bool kv_takes_rest = false;
   bool graphs_take_memory = false;
   bool loads_kernels = false;  // at their first launch, which takes long
+  // Attention operations of a prompt chunk that take about a quarter of a second, for each SM; 0: not known.
+  int64_t deep_chunk_ops_per_sm = 0;
   // Estimate: what the driver and its libraries take besides what is planned.
   int64_t foreign_bytes = 0;
 };

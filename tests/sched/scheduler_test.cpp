@@ -443,6 +443,64 @@ TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   EXPECT_EQ(bench.plan(), (Plan{{1, 5}, {16, 8}, {1, 5}}));
 }
 
+// A chunk of n tokens after c has n * c pairs.
+TEST(Scheduler, ADeepChunkIsLimitedByItsPairs) {
+  SchedulerConfig config = small_config();
+  config.max_model_len = 1000;
+  config.max_prefill_pairs = 64 * 64 * 2;
+  config.min_deep_chunk = 20;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 600), 1);
+  std::vector<int32_t> chunks;
+  for (int32_t done = 0; done < 600;) {
+    bench.run_step();
+    ASSERT_EQ(bench.plan().size(), 1U);
+    chunks.push_back(bench.plan()[0].first);
+    done += chunks.back();
+  }
+  EXPECT_EQ(chunks, (std::vector<int32_t>{64, 64, 64, 42, 35, 30, 27, 25, 23, 21, 20,
+                                          20, 20, 20, 20, 20, 20, 20, 20, 20, 5}));
+}
+
+// Nothing is planned ahead of a step with a deep chunk, so that a new request waits for one such step at most.
+TEST(Scheduler, NoStepIsPlannedBehindADeepOne) {
+  SchedulerConfig config = small_config();
+  config.max_prefill_pairs = 64 * 100;
+  config.min_deep_chunk = 8;
+  config.max_concurrent_steps = 2;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 300), 1);
+  ASSERT_TRUE(bench.launch());
+  ASSERT_TRUE(bench.launch());
+  bench.collect();
+  ASSERT_TRUE(bench.launch());
+  EXPECT_EQ(bench.plan(), (Plan{{50, 128}}));
+  bench.collect();
+  EXPECT_FALSE(bench.launch());
+  bench.add(2, tokens_from(1000, 5), 1);
+  bench.collect();
+  ASSERT_TRUE(bench.launch());
+  EXPECT_EQ(bench.plan(), (Plan{{35, 178}, {5, 0}}));
+}
+
+// The second of two deep long prompts waits for the first, while short ones go on.
+TEST(Scheduler, OneLongPrefillInAStepIsDeep) {
+  SchedulerConfig config = small_config();
+  config.max_prefill_pairs = 64;
+  config.min_deep_chunk = 2;
+  config.long_prefill_token_threshold = 10;
+  config.long_prompt_len = 50;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 100), 1);
+  bench.add(2, tokens_from(1000, 100), 1);
+  bench.add(3, tokens_from(2000, 40), 1);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{10, 0}, {10, 0}, {40, 0}}));
+  bench.add(4, tokens_from(3000, 50), 1);
+  bench.run_step();
+  EXPECT_EQ(bench.plan(), (Plan{{6, 10}, {50, 0}}));
+}
+
 TEST(Scheduler, TheUrgentAreAdmittedFirst) {
   for (const bool by_priority : {true, false}) {
     SchedulerConfig config = small_config();

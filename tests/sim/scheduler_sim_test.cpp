@@ -36,7 +36,10 @@ struct SimCase {
   TokenPages token_pages = {.page_size = 16};
   int32_t long_prefill_token_threshold = 0;
   int32_t long_prompt_len = 0;
+  int64_t max_prefill_pairs = 0;
 };
+
+constexpr int32_t kMinDeepChunk = 3;
 
 void PrintTo(const SimCase& sim, std::ostream* os) { *os << sim.name; }
 
@@ -87,6 +90,7 @@ class Simulation {
   [[nodiscard]] int32_t num_withheld() const { return num_withheld_; }
   [[nodiscard]] int32_t num_cut() const { return num_cut_; }
   [[nodiscard]] int32_t num_whole() const { return num_whole_; }
+  [[nodiscard]] int32_t num_deep() const { return num_deep_; }
 
  private:
   struct Expected {
@@ -115,6 +119,8 @@ class Simulation {
     config.token_pages = sim_.token_pages;
     config.long_prefill_token_threshold = sim_.long_prefill_token_threshold;
     config.long_prompt_len = sim_.long_prompt_len;
+    config.max_prefill_pairs = sim_.max_prefill_pairs;
+    config.min_deep_chunk = kMinDeepChunk;
     return config;
   }
 
@@ -201,6 +207,7 @@ class Simulation {
     if (keep_back && scheduler_.schedule(step_)) {
       scheduler_.check_invariants();
       watch_long_prefills();
+      watch_deep_chunks();
       in_flight_.push_back({step_, {}});
       pages_.launch(step_);
       withhold(in_flight_.back());
@@ -237,6 +244,19 @@ class Simulation {
       ASSERT_TRUE(!any_short || most <= sim_.long_prefill_token_threshold) << most;
       num_cut_ += any_short ? 1 : 0;
       num_whole_ += most > sim_.long_prefill_token_threshold ? 1 : 0;
+    }
+  }
+
+  void watch_deep_chunks() {
+    if (sim_.max_prefill_pairs == 0) {
+      return;
+    }
+    for (const ScheduledRow& row : step_.scheduled) {
+      const int64_t pairs = int64_t{row.num_tokens} * row.num_computed_tokens;
+      const bool is_prefill = row.num_computed_tokens < prefill_lens_[row.row];
+      ASSERT_TRUE(!is_prefill || pairs <= sim_.max_prefill_pairs ||
+                  row.num_tokens <= kMinDeepChunk);
+      num_deep_ += is_prefill && pairs + row.num_computed_tokens > sim_.max_prefill_pairs ? 1 : 0;
     }
   }
 
@@ -298,6 +318,7 @@ class Simulation {
   std::map<RowId, int32_t> prefill_lens_;
   int32_t num_cut_ = 0;    // steps with a long prefill beside others
   int32_t num_whole_ = 0;  // and with one that got more than its share
+  int32_t num_deep_ = 0;   // chunks that max_prefill_pairs cut
   int32_t num_idle_ = 0;   // times in turn that nothing could advance
 };
 
@@ -317,6 +338,7 @@ TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
     EXPECT_EQ(stats.num_accepted_tokens > 100, GetParam().num_drafts > 0);
     EXPECT_LE(stats.num_accepted_tokens, stats.num_drafted_tokens);
     EXPECT_EQ(simulation.num_cut() > 50, GetParam().long_prefill_token_threshold > 0);
+    EXPECT_EQ(simulation.num_deep() > 20, GetParam().max_prefill_pairs > 0);
     EXPECT_EQ(simulation.num_whole() > 0, GetParam().long_prefill_token_threshold > 0);
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_GT(stats.num_mixed_steps, 50);
@@ -346,6 +368,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .num_drafts = 2,
                 .long_prefill_token_threshold = 4,
                 .long_prompt_len = 12},
+        SimCase{.name = "DeepPrompts", .model = one_group(), .max_prefill_pairs = 100},
+        SimCase{.name = "DeepAndLong",
+                .model = hybrid(),
+                .num_blocks = 60,
+                .num_drafts = 2,
+                .long_prefill_token_threshold = 6,
+                .long_prompt_len = 12,
+                .max_prefill_pairs = 60},
         SimCase{.name = "WholePrompts", .model = one_group(), .enable_chunked_prefill = false},
         SimCase{.name = "NoPrefixCache", .model = one_group(), .enable_prefix_caching = false},
         SimCase{.name = "Fenced", .model = one_group(), .fence_freed_blocks = true},

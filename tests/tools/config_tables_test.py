@@ -63,23 +63,20 @@ TABLE = """| flag | variable | default | range | meaning |
 | `--block N` | `WARPROW_BLOCK` | 16 | 16 to 1024, a multiple of 16 | block |
 | `--share X` | `WARPROW_SHARE` | 0.9 | above 0, to 1 | share |
 | `--[no-]pin` | `WARPROW_PIN` | false | | pin |
-| `--config FILE` | `WARPROW_CONFIG` | none | | the file |
+| `--config FILE` | `WARPROW_CONFIG` | none | | the file above; not a key of itself |
 """
 
 
-def table(fields=FIELDS, config=CONFIG, meanings=None):
-    return config_tables.table_text(config_tables.read_fields(fields, config), {"--config": "the file", **(meanings or {})})
+def table(fields=FIELDS, config=CONFIG):
+    return config_tables.table_text(config_tables.read_fields(fields, config))
 
 
 class Table(unittest.TestCase):
     def test_rows_come_from_the_source(self):
         self.assertEqual(table(), TABLE)
 
-    def test_meanings_of_the_page_are_kept(self):
-        meanings = {"--rows": "how many, `a` \\| `b`", "--pin": "see below"}
-        text = table(meanings=meanings)
-        self.assertIn("| to 2^24 | how many, `a` \\| `b` |", text)
-        self.assertEqual(config_tables.read_meanings(text) | meanings, config_tables.read_meanings(text))
+    def test_a_meaning_is_the_help_text(self):
+        self.assertIn("| to 2^24 | one \\| two |", table(FIELDS.replace('.help = "rows"', '.help = "one | two"')))
 
     def test_a_changed_default_limit_or_row_changes_the_page(self):
         page = f"before\n{config_tables.BEGIN}\n{TABLE}{config_tables.END}\nafter\n"

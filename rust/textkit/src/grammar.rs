@@ -11,9 +11,9 @@ use crate::ebnf_lark::to_lark;
 use crate::lark_size::check_expanded;
 use crate::pieces::{StrList, KIND_HOLE, KIND_SPECIAL};
 use crate::step_watch::watched;
-use crate::worker_host::{Failure, Places, WorkerHost};
+use crate::worker_host::{Failure, Slots, WorkerHost};
 use crate::worker_main::{Work, STACK_BYTES};
-use crate::worker_wire::{Limits, Trade};
+use crate::worker_wire::{Limits, WorkKind};
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::{
     InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv, INVALID_TOKEN,
@@ -177,20 +177,20 @@ impl TokenizerEnv for Vocabulary {
 }
 
 /// The work of a worker process for a grammar compiler.
-pub struct GrammarTrade {
+pub struct GrammarWork {
     factory: ParserFactory,
 }
 
-impl GrammarTrade {
+impl GrammarWork {
     pub fn new(setup: &[u8]) -> Result<Self, String> {
         let words = Words::from_bytes(setup).ok_or("the vocabulary is cut off")?;
-        Ok(GrammarTrade {
+        Ok(GrammarWork {
             factory: words.factory()?,
         })
     }
 }
 
-impl Work for GrammarTrade {
+impl Work for GrammarWork {
     /// Compiles and returns the number of bytes that the grammar keeps. The worker process ends after this work, so
     /// nothing is freed.
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String> {
@@ -243,15 +243,15 @@ impl Compiler {
         limits: CompileLimits,
     ) -> Result<Self, String> {
         let words = Words::of(tokenizer, eos)?;
-        let places = Places {
+        let slots = Slots {
             all: 4,
-            patience: Duration::from_secs(2),
+            max_wait: Duration::from_secs(2),
             slow: 2,
             keep_workers: false,
         };
         Ok(Compiler {
             factory: Arc::new(words.factory()?),
-            host: WorkerHost::new(Trade::Grammar, words.to_bytes(), SETUP_LIMITS, places),
+            host: WorkerHost::new(WorkKind::Grammar, words.to_bytes(), SETUP_LIMITS, slots),
             limits,
             remembered: Mutex::default(),
             hasher: RandomState::new(),

@@ -5,9 +5,9 @@
 //! processes parse and render it (worker_host.rs). This file has the code that they run.
 
 use crate::py_json::{dumps, py_str, DumpOptions};
-use crate::worker_host::{Failure, Places, WorkerHost};
+use crate::worker_host::{Failure, Slots, WorkerHost};
 use crate::worker_main::Work;
-use crate::worker_wire::{Limits, Trade};
+use crate::worker_wire::{Limits, WorkKind};
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use std::borrow::Cow;
@@ -44,7 +44,7 @@ impl TemplateLimits {
         }
     }
 
-    /// What a worker's trade is made of.
+    /// What a worker is set up with.
     pub fn setup(&self, source: &str) -> Vec<u8> {
         [&self.output_mb.to_le_bytes(), source.as_bytes()].concat()
     }
@@ -59,14 +59,14 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Parses the template once, to find errors.
     pub fn new(source: &str, limits: TemplateLimits) -> Result<Self, Failure> {
-        let places = Places {
+        let slots = Slots {
             all: 4,
-            patience: Duration::from_secs(5),
+            max_wait: Duration::from_secs(5),
             slow: 0,
             keep_workers: true,
         };
         let setup = limits.setup(source);
-        let host = WorkerHost::new(Trade::Template, setup, limits.of(source.len()), places);
+        let host = WorkerHost::new(WorkKind::Template, setup, limits.of(source.len()), slots);
         host.start()?;
         Ok(ChatTemplate { host, limits })
     }
@@ -78,23 +78,23 @@ impl ChatTemplate {
 }
 
 /// The work of a worker process for a template.
-pub struct TemplateTrade {
+pub struct TemplateWork {
     template: ParsedTemplate,
     max_output: usize,
 }
 
-impl TemplateTrade {
+impl TemplateWork {
     pub fn new(setup: &[u8]) -> Result<Self, String> {
         let (output_mb, source) = setup.split_first_chunk().ok_or("no template")?;
         let source = std::str::from_utf8(source).map_err(|e| e.to_string())?;
-        Ok(TemplateTrade {
+        Ok(TemplateWork {
             template: ParsedTemplate::new(source)?,
             max_output: (u32::from_le_bytes(*output_mb) as usize) << 20,
         })
     }
 }
 
-impl Work for TemplateTrade {
+impl Work for TemplateWork {
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String> {
         self.template.render(work, self.max_output)
     }

@@ -2,25 +2,25 @@
 //! For fuzzing: templates that are parsed and rendered once, many by one helper. A process for each, as
 //! template.rs has it, takes most of the time of a trial.
 
-use crate::template::{TemplateLimits, TemplateTrade};
-use crate::worker_host::{Failure, Places, WorkerHost};
+use crate::template::{TemplateLimits, TemplateWork};
+use crate::worker_host::{Failure, Slots, WorkerHost};
 use crate::worker_main::Work;
-use crate::worker_wire::{Limits, Trade};
+use crate::worker_wire::{Limits, WorkKind};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 static HOST: OnceLock<WorkerHost> = OnceLock::new();
 
 /// What a worker process does: a piece of work is a template's setup behind its size, and the context.
-pub struct TrialTrade;
+pub struct TrialWork;
 
-impl Work for TrialTrade {
+impl Work for TrialWork {
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String> {
         let parts = work
             .split_first_chunk()
             .and_then(|(size, rest)| rest.split_at_checked(u32::from_le_bytes(*size) as usize));
         let (setup, context) = parts.ok_or("no template")?;
-        TemplateTrade::new(setup)?.answer(context)
+        TemplateWork::new(setup)?.answer(context)
     }
 }
 
@@ -30,9 +30,9 @@ pub fn try_template(
     limits: TemplateLimits,
 ) -> Result<Vec<u8>, Failure> {
     let host = HOST.get_or_init(|| {
-        let places = Places {
+        let slots = Slots {
             all: 1,
-            patience: Duration::ZERO,
+            max_wait: Duration::ZERO,
             slow: 0,
             keep_workers: true,
         };
@@ -41,7 +41,7 @@ pub fn try_template(
             slow_ms: 0,
             memory_mb: 64,
         };
-        WorkerHost::new(Trade::Trial, Vec::new(), setup_limits, places)
+        WorkerHost::new(WorkKind::Trial, Vec::new(), setup_limits, slots)
     });
     let setup = limits.setup(source);
     let size = (setup.len() as u32).to_le_bytes();

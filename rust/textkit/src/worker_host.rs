@@ -3,7 +3,7 @@
 //!
 //! A `WorkerHost` starts a helper process (worker_main.rs) on the first work, and requests workers from it. A worker
 //! that exceeds a limit exits and reports which limit. The next work gets a new worker, forked in a millisecond. Long
-//! work moves to one of a few slow places, so that quick work always finds a place.
+//! work moves to one of a few slow slots, so that quick work always finds a slot.
 
 use crate::worker_wire::*;
 use std::io;
@@ -29,26 +29,26 @@ pub enum Failure {
     TooMuch(String),
     /// A library panicked on the input: a bug, and its message.
     Panicked(String),
-    /// The input is not the cause: all places are taken, or no process is available.
+    /// The input is not the cause: all slots are taken, or no process is available.
     Busy(String),
 }
 
-pub struct Places {
+pub struct Slots {
     /// Limit of concurrent work items.
     pub all: usize,
-    /// How long work waits for a place.
-    pub patience: Duration,
-    /// Slow work (Limits::slow_ms) needs one of these places; without a free one it is ended.
+    /// How long work waits for a slot.
+    pub max_wait: Duration,
+    /// Slow work (Limits::slow_ms) needs one of these slots; without a free one it is ended.
     pub slow: usize,
     /// Whether a worker handles several work items, one after the other. Else each item gets a new worker.
     pub keep_workers: bool,
 }
 
 pub struct WorkerHost {
-    trade: Trade,
+    kind: WorkKind,
     setup: Vec<u8>,
     setup_limits: Limits,
-    places: Places,
+    slots: Slots,
     helper: Mutex<Option<Helper>>,
     state: Mutex<State>,
     freed: Condvar,
@@ -113,12 +113,12 @@ fn busy(what: &str) -> Failure {
 }
 
 impl WorkerHost {
-    pub fn new(trade: Trade, setup: Vec<u8>, setup_limits: Limits, places: Places) -> Self {
+    pub fn new(kind: WorkKind, setup: Vec<u8>, setup_limits: Limits, slots: Slots) -> Self {
         WorkerHost {
-            trade,
+            kind,
             setup,
             setup_limits,
-            places,
+            slots,
             helper: Mutex::new(None),
             state: Mutex::default(),
             freed: Condvar::new(),
@@ -132,16 +132,16 @@ impl WorkerHost {
 
     /// Runs one work item and returns its result. Blocks; any threads at once.
     pub fn run(&self, work: &[u8], limits: Limits) -> Result<Vec<u8>, Failure> {
-        let mut place = Place::take(self)?;
+        let mut slot = Slot::take(self)?;
         let mut worker = match self.idle_worker() {
             Some(worker) => worker,
             None => self.begin_worker()?,
         };
-        let result = self.ask(&mut worker, &mut place, work, limits);
+        let result = self.ask(&mut worker, &mut slot, work, limits);
         match &result {
             Ok(_) | Err(Failure::Refused(_)) => {
                 worker.done += 1;
-                if self.places.keep_workers && worker.done < MAX_WORK_OF_WORKER {
+                if self.slots.keep_workers && worker.done < MAX_WORK_OF_WORKER {
                     locked(&self.state).idle.push(worker);
                 }
             }
@@ -157,7 +157,7 @@ impl WorkerHost {
     fn ask(
         &self,
         worker: &mut Worker,
-        place: &mut Place,
+        slot: &mut Slot,
         work: &[u8],
         limits: Limits,
     ) -> Result<Vec<u8>, Failure> {
@@ -175,7 +175,7 @@ impl WorkerHost {
             }
             receive_all(&worker.socket, &mut head).map_err(lost)?;
             if head[0] == SLOW {
-                place.become_slow()?;
+                slot.become_slow()?;
             }
         }
         match head[0] {
@@ -266,7 +266,7 @@ impl WorkerHost {
         };
         drop(theirs);
         let gone = |_| busy("the helper process is gone");
-        send_all(&helper.socket, &[self.trade as u8]).map_err(gone)?;
+        send_all(&helper.socket, &[self.kind as u8]).map_err(gone)?;
         let head = work_head(self.setup.len(), self.setup_limits);
         send_all(&helper.socket, &head).map_err(gone)?;
         send_all(&helper.socket, &self.setup).map_err(gone)?;
@@ -318,30 +318,30 @@ fn wait_until(socket: &OwnedFd, deadline: Instant) -> bool {
     }
 }
 
-/// One of a host's places, released by drop.
-struct Place<'a> {
+/// One of a host's slots, released by drop.
+struct Slot<'a> {
     host: &'a WorkerHost,
     slow: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Slot<'a> {
     fn take(host: &'a WorkerHost) -> Result<Self, Failure> {
-        let full = |state: &mut State| state.taken >= host.places.all;
+        let full = |state: &mut State| state.taken >= host.slots.all;
         let state = locked(&host.state);
         let waited = host
             .freed
-            .wait_timeout_while(state, host.places.patience, full);
+            .wait_timeout_while(state, host.slots.max_wait, full);
         let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
         if full(&mut state) {
             return Err(busy("all worker processes are taken"));
         }
         state.taken += 1;
-        Ok(Place { host, slow: false })
+        Ok(Slot { host, slow: false })
     }
 
     fn become_slow(&mut self) -> Result<(), Failure> {
         let mut state = locked(&self.host.state);
-        if state.slow >= self.host.places.slow {
+        if state.slow >= self.host.slots.slow {
             return Err(busy("all worker processes for slow work are taken"));
         }
         state.slow += 1;
@@ -352,7 +352,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let mut state = locked(&self.host.state);
         if self.slow {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The helper process: this binary, run again with one thread, no descriptors of its parent and no device.
 //!
-//! It reads the setup of its trade (a vocabulary, a template) once, and then forks a worker for each socket that its
+//! It reads the setup of its kind (a vocabulary, a template) once, and then forks a worker for each socket that its
 //! parent sends. A worker handles work items until its socket closes. Each item has limits on CPU time, memory and
 //! stack, which end only the worker. The worker reports the limit that ended it.
 
 use crate::abi::panic_text;
-use crate::grammar::GrammarTrade;
-use crate::template::TemplateTrade;
-use crate::trial::TrialTrade;
+use crate::grammar::GrammarWork;
+use crate::template::TemplateWork;
+use crate::trial::TrialWork;
 use crate::worker_wire::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The parsers recurse with the depth of their input.
 pub const STACK_BYTES: usize = 64 << 20;
+/// Work of clients runs below the engine's priority, and slow work far below.
+const WORKER_NICE: libc::c_int = 2;
+const SLOW_NICE: libc::c_int = 12;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
@@ -28,16 +31,16 @@ unsafe impl Sync for SignalStack {}
 /// exceeds any limit.
 const MAX_USUAL_ADDRESSES: u64 = 1 << 42;
 
-/// The work that the workers of one trade do.
+/// The work that the workers of one kind do.
 pub trait Work: Sync {
     fn answer(&self, work: &[u8]) -> Result<Vec<u8>, String>;
 }
 
-fn prepare(trade: Trade, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
-    Ok(match trade {
-        Trade::Grammar => Box::new(GrammarTrade::new(setup)?),
-        Trade::Template => Box::new(TemplateTrade::new(setup)?),
-        Trade::Trial => Box::new(TrialTrade),
+fn prepare(kind: WorkKind, setup: &[u8]) -> Result<Box<dyn Work + Send>, String> {
+    Ok(match kind {
+        WorkKind::Grammar => Box::new(GrammarWork::new(setup)?),
+        WorkKind::Template => Box::new(TemplateWork::new(setup)?),
+        WorkKind::Trial => Box::new(TrialWork),
     })
 }
 
@@ -67,11 +70,11 @@ pub extern "C" fn wr_helper_main() -> ! {
 }
 
 fn serve_parent(parent: OwnedFd) -> Option<()> {
-    let mut trade = [0];
-    receive_all(&parent, &mut trade).ok()?;
-    let trade = Trade::from_raw(trade[0])?;
+    let mut kind = [0];
+    receive_all(&parent, &mut kind).ok()?;
+    let kind = WorkKind::from_raw(kind[0])?;
     let (setup, limits) = receive_work(&parent)?;
-    let made = bounded(&parent, limits, || prepare(trade, &setup));
+    let made = bounded(&parent, limits, || prepare(kind, &setup));
     drop(setup);
     let work = match made {
         Ok(Ok(work)) => work,
@@ -85,8 +88,8 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
     loop {
         reap(&mut workers);
         // While workers are running, the helper checks for ended ones every 200 ms.
-        let patience = if workers.is_empty() { -1 } else { 200 };
-        if !wait_readable(&parent, patience) {
+        let max_wait = if workers.is_empty() { -1 } else { 200 };
+        if !wait_readable(&parent, max_wait) {
             continue;
         }
         let (bytes, socket) = receive_command(&parent).ok()?;
@@ -134,6 +137,8 @@ fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
     if orphaned {
         return;
     }
+    // SAFETY: changes this process only. If it fails, the work runs at the usual priority.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, WORKER_NICE) };
     if reply(socket, READY, &[]).is_none() {
         return;
     }
@@ -180,6 +185,8 @@ fn bounded<T: Send>(
         limit_time(limits.cpu_ms, 0);
     }
     let run = || {
+        // SAFETY: returns the id of this thread.
+        WORK_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
         let _stack = SignalStackInUse::take();
         let body = std::panic::AssertUnwindSafe(body);
         std::panic::catch_unwind(body).map_err(|panic| panic_text(panic.as_ref()))
@@ -199,11 +206,13 @@ fn bounded<T: Send>(
 }
 
 /// The socket to which the signal handler writes the exceeded limit.
-static DYING_SOCKET: AtomicI32 = AtomicI32::new(-1);
+static REPLY_SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// The thread of the current work item.
+static WORK_THREAD: AtomicI32 = AtomicI32::new(0);
 /// Whether the next timer signal means the end of the CPU time.
 static IS_SLOW: AtomicBool = AtomicBool::new(true);
 
-extern "C" fn die(signal: libc::c_int) {
+extern "C" fn report_limit(signal: libc::c_int) {
     let tag = match signal {
         libc::SIGPROF if !IS_SLOW.swap(true, Ordering::Relaxed) => SLOW,
         libc::SIGPROF => OUT_OF_TIME,
@@ -215,7 +224,7 @@ extern "C" fn die(signal: libc::c_int) {
     unsafe {
         let errno = *libc::__errno_location();
         libc::send(
-            DYING_SOCKET.load(Ordering::Relaxed),
+            REPLY_SOCKET.load(Ordering::Relaxed),
             head.as_ptr().cast(),
             head.len(),
             libc::MSG_NOSIGNAL,
@@ -223,17 +232,22 @@ extern "C" fn die(signal: libc::c_int) {
         if tag != SLOW {
             libc::_exit(1);
         }
+        libc::setpriority(
+            libc::PRIO_PROCESS,
+            WORK_THREAD.load(Ordering::Relaxed) as libc::id_t,
+            SLOW_NICE,
+        );
         *libc::__errno_location() = errno;
     }
 }
 
 fn catch_limits(socket: &OwnedFd) {
     use std::os::fd::AsRawFd;
-    DYING_SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
+    REPLY_SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
     // SAFETY: the handler is our function, and runs on the signal stack of the work thread.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = die as *const () as usize;
+        action.sa_sigaction = report_limit as *const () as usize;
         action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
         for signal in [libc::SIGPROF, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
             libc::sigaction(signal, &action, std::ptr::null_mut());

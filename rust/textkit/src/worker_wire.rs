@@ -11,18 +11,18 @@ pub const HELPER_SOCKET: RawFd = 3;
 
 /// The kind of work of a helper's workers.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Trade {
+pub enum WorkKind {
     Grammar = 0,
     Template = 1,
     Trial = 2,
 }
 
-impl Trade {
+impl WorkKind {
     pub fn from_raw(raw: u8) -> Option<Self> {
         match raw {
-            0 => Some(Trade::Grammar),
-            1 => Some(Trade::Template),
-            2 => Some(Trade::Trial),
+            0 => Some(WorkKind::Grammar),
+            1 => Some(WorkKind::Template),
+            2 => Some(WorkKind::Trial),
             _ => None,
         }
     }
