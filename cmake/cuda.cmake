@@ -6,7 +6,6 @@
 #   warprow_cudart          the static runtime
 #   warprow_cuda_toolkit    the same with headers
 #   warprow_cuda_sources    what sets some sources apart
-#   warprow_generated_ROOM  sources written here
 #   WARPROW_BACKENDS        the words that --version prints
 #
 # The compiler is CMAKE_CUDA_COMPILER or CUDACXX where one of them is set, else the nvcc of pinned wheels, which are fetched

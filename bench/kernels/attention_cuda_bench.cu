@@ -2,7 +2,7 @@
 // The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16
 // tokens. A graph has one call per layer, for more layers than L2 can hold, and a small kernel before each call, as in
 // a step. The schedule, which is made once per step, is timed separately.
-#include "kernels/attention/native_attention.h"
+#include "kernels/attention/native/scheduled_attention.h"
 #include "tests/support/attention_case.h"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 // cannot hold, with a small kernel before each, which a step has there; the plan, made once a step, is timed on its own. `splits` as first argument times
 // decodes with other numbers of splits a row instead, `fa2` the FA2 template with the blocks of 16.
 #include "base/dtype.h"
-#include "kernels/attention/flashinfer_params.h"
+#include "kernels/attention/flashinfer/params.h"
 #include "tests/support/equal_tables.h"
 
 #include <algorithm>

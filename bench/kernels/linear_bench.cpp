@@ -6,7 +6,7 @@
 
 #include "base/cpu_isa.h"
 #include "device/cpu/cpu_device.h"
-#include "kernels/linear/pack.h"
+#include "kernels/linear/cpu/pack.h"
 
 #include <algorithm>
 #include <memory>

@@ -4,10 +4,10 @@
 //   linear_cuda_bench [shapes] [chain] [sweep] [sm90_gemm] [once] [Qwen3-0.6B] [Qwen3-8B]
 // Nothing named: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90_gemm of
 // sm90_bf16_gemm_small_m; once runs each shape once, for a profiler.
-#include "kernels/activation/silu_and_mul.h"
-#include "kernels/linear/cublaslt_cuda.h"
-#include "kernels/linear/sm80_gemm_cuda.h"
-#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/activation/act_and_mul.h"
+#include "kernels/linear/cublaslt/cublaslt.h"
+#include "kernels/linear/small_m/sm80_gemm.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/norm/rms_norm.h"
 #include "tests/support/linear_case.h"
 

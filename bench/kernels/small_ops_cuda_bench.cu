@@ -2,8 +2,8 @@
 // The row operations of a decoder layer at the shapes of Qwen3 0.6B and 8B. A graph holds 64 launches;
 // from many tokens on they go through so many buffers that L2 does not serve them, with few tokens
 // they find their inputs there, as in a real step.
+#include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
-#include "kernels/linear/embedding.h"
 #include "kernels/rope/rope_table.h"
 #include "tests/support/gated_case.h"
 #include "tests/support/rms_norm_case.h"

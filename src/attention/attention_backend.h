@@ -7,7 +7,6 @@
 #include "device/device.h"
 #include "device/view.h"
 #include "kernels/act_view.h"
-#include "kernels/attention/block_table_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 

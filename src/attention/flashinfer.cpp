@@ -3,7 +3,7 @@
 
 #include "attention/paged_args.h"
 #include "base/check.h"
-#include "kernels/attention/flashinfer_params.h"
+#include "kernels/attention/flashinfer/params.h"
 
 #include <string_view>
 

@@ -3,8 +3,8 @@
 
 #include "attention/paged_args.h"
 #include "base/check.h"
-#include "kernels/attention/native_attention.h"
-#include "kernels/attention/native_params.h"
+#include "kernels/attention/native/params.h"
+#include "kernels/attention/native/scheduled_attention.h"
 
 namespace warprow {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/dtype.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
-#include "kernels/linear/pack.h"
+#include "kernels/linear/cpu/pack.h"
 #include "kernels/random/fill_random.h"
 #include "weights/quant_groups.h"
 

@@ -2,7 +2,7 @@
 #include "layers/weight_format.h"
 
 #include "base/check.h"
-#include "kernels/linear/pack.h"
+#include "kernels/linear/cpu/pack.h"
 #include "weights/quant_groups.h"
 
 #include <array>

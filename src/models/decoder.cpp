@@ -3,10 +3,10 @@
 
 #include "base/check.h"
 #include "base/math.h"
-#include "kernels/activation/gelu_and_mul.h"
+#include "kernels/activation/act_and_mul.h"
+#include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
-#include "kernels/linear/embedding.h"
-#include "kernels/linear/linear_prepare.h"
+#include "kernels/linear/linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
 #include "models/weight_names.h"

@@ -3,7 +3,7 @@
 
 #include "base/ids.h"
 #include "device/arena.h"
-#include "kernels/attention/block_table_view.h"
+#include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 #include "runner/staged_writes.h"
 #include "runner/step_limits.h"

@@ -2,8 +2,8 @@
 // The ARM kernels of the linear layer against the portable ones, on random packed weights of every
 // kind: for a cross compiler and an emulator (tools/dev/cross_arm.sh), so without a test framework.
 // Ends with 1 and a line that says where they differ.
-#include "kernels/linear/panel_kernels.h"
-#include "kernels/linear/panel_layout.h"
+#include "kernels/linear/cpu/panel_kernels.h"
+#include "kernels/linear/cpu/panel_layout.h"
 
 #include <algorithm>
 #include <cmath>
@@ -132,8 +132,8 @@ bool agree(const Case& c, std::mt19937& rng) {
     f = static_cast<float>(static_cast<int32_t>(rng() % 2001) - 1000) / 1000.0F;
   }
   for (const int64_t rows : {int64_t{1}, int64_t{3}, kRows}) {
-    const std::vector<float> mine = answers(kPanelKernelsNeon, w, panels, x, rows);
-    const std::vector<float> theirs = answers(kPanelKernelsGeneric, w, panels, x, rows);
+    const std::vector<float> mine = answers(panel_kernels_neon(), w, panels, x, rows);
+    const std::vector<float> theirs = answers(panel_kernels_generic(), w, panels, x, rows);
     float largest = 0.0F;
     for (const float f : theirs) {
       largest = std::max(largest, std::abs(f));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/attention/native_attention.h"
+#include "base/math.h"
+#include "kernels/attention/native/scheduled_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/attention_case.h"

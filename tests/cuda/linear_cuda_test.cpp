@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/linear.h"
-#include "kernels/linear/sm80_gemm_cuda.h"
-#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/linear/small_m/sm80_gemm.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/linear_case.h"
 

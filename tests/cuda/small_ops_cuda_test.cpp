@@ -2,10 +2,11 @@
 // The row operations of a decoder layer on CUDA: against the references of their cases (tests/support), or against their
 // CPU twins with the same arguments, once on device memory and once on the host's float32 copy of it.
 #include "base/dtype.h"
+#include "kernels/activation/act_and_mul.h"
 #include "kernels/add/add_rows.h"
+#include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
-#include "kernels/linear/embedding.h"
-#include "kernels/linear/pack.h"
+#include "kernels/linear/cpu/pack.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/random/fill_random.h"
 #include "kernels/rope/rope_kv_write.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What FlashInfer's kernels are given: arithmetic that a build without CUDA plans with.
-#include "kernels/attention/flashinfer_params.h"
+#include "kernels/attention/flashinfer/params.h"
 
 #include <cstddef>
 #include <string>

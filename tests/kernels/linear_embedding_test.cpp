@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/linear/embedding.h"
+#include "kernels/embedding/embedding.h"
 #include "tests/kernels/linear_fixture.h"
 
 #include <limits>

@@ -4,8 +4,8 @@
 #include "base/cpu_isa.h"
 #include "base/dtype.h"
 #include "device/cpu/cpu_device.h"
+#include "kernels/linear/cpu/pack.h"
 #include "kernels/linear/linear.h"
-#include "kernels/linear/pack.h"
 
 #include <cstddef>
 #include <cstdint>

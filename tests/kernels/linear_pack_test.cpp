@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
-#include "kernels/linear/pack.h"
+#include "kernels/linear/cpu/pack.h"
 #include "tests/kernels/linear_fixture.h"
 
 #include <algorithm>

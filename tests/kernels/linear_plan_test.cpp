@@ -2,8 +2,8 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "device/cuda_device.h"
-#include "kernels/linear/sm80_gemm_cuda.h"
-#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/linear/small_m/sm80_gemm.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <utility>
 

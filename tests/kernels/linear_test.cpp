@@ -2,7 +2,7 @@
 #include "kernels/linear/linear.h"
 
 #include "base/check.h"
-#include "kernels/activation/silu_and_mul.h"
+#include "kernels/activation/act_and_mul.h"
 #include "kernels/norm/rms_norm.h"
 #include "tests/kernels/cpu_harness.h"
 #include "tests/kernels/linear_fixture.h"

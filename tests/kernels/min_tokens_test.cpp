@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sample/min_tokens.h"
+#include "kernels/sample/rules/min_tokens.h"
 
 #include "tests/kernels/token_rows.h"
 

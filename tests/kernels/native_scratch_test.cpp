@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/attention/native_params.h"
+#include "kernels/attention/native/params.h"
 
 #include <array>
 

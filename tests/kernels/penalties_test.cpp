@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/sample/penalties.h"
+#include "kernels/sample/rules/penalties.h"
 
 #include "tests/kernels/cpu_harness.h"
 #include "tests/kernels/token_rows.h"

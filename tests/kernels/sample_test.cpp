@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sample/sample.h"
 
-#include "kernels/sample/gumbel.h"
-#include "kernels/sample/min_p.h"
-#include "kernels/sample/temperature.h"
+#include "kernels/sample/rules/gumbel.h"
+#include "kernels/sample/rules/min_p.h"
+#include "kernels/sample/rules/temperature.h"
 #include "tests/kernels/cpu_harness.h"
 
 #include <algorithm>

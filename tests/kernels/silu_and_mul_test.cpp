@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/activation/silu_and_mul.h"
-
+#include "kernels/activation/act_and_mul.h"
 #include "tests/kernels/cpu_harness.h"
 #include "tests/support/gated_case.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sample/token_lists.h"
 
-#include "kernels/sample/bad_words.h"
+#include "kernels/sample/rules/bad_words.h"
 #include "tests/kernels/cpu_harness.h"
 #include "tests/kernels/token_rows.h"
 

@@ -2,7 +2,7 @@
 #include "layers/parameter_loader.h"
 
 #include "device/cpu/cpu_device.h"
-#include "kernels/linear/pack.h"
+#include "kernels/linear/cpu/pack.h"
 #include "layers/pack_tensor.h"
 #include "tests/layers/mixed_checkpoint.h"
 #include "tests/support/safetensors_writer.h"

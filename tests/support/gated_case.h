@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/activation/gelu_and_mul.h"
-#include "kernels/activation/silu_and_mul.h"
+#include "kernels/activation/act_and_mul.h"
 #include "tests/support/op_case.h"
 
 #include <cmath>

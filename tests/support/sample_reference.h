@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/sample/gumbel.h"
-#include "kernels/sample/min_p.h"
-#include "kernels/sample/penalties.h"
+#include "kernels/sample/rules/gumbel.h"
+#include "kernels/sample/rules/min_p.h"
+#include "kernels/sample/rules/penalties.h"
+#include "kernels/sample/rules/temperature.h"
 #include "kernels/sample/sample.h"
-#include "kernels/sample/temperature.h"
 
 #include <algorithm>
 #include <bit>

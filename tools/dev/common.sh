@@ -142,7 +142,7 @@ clang_tidy() {
   if [[ $# -gt 0 ]]; then
     realpath -- "$@"
   else
-    find "$root/src" -name '*.cpp'
+    find "$root/src" "$root/build/tidy/stubs" -name '*.cpp'
   fi | { grep -vE '/device/cuda/|_(cuda|neon)\.cpp$' || true; } | xargs --no-run-if-empty -n 4 -P "$(nproc)" clang-tidy-19 --quiet -p "$root/build/tidy"
 }
 

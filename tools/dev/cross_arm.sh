@@ -21,13 +21,15 @@ object() {
   pids+=($!)
 }
 
-linear=$root/src/kernels/linear
-object neon -O3 -march=armv8.2-a+dotprod -c "$linear/panel_kernels_neon.cpp"
-object generic -c "$linear/panel_kernels_generic.cpp"
+# As the stubs of cmake/stubs.cmake do: loops ISA SOURCE NAME FLAGS...
+loops() { object "$3" -O3 -DWR_ISA="$1" "${@:4}" -x c++ -c "$2"; }
+
+linear=$root/src/kernels/linear/cpu
+loops neon "$linear/panel_loops.inl" neon -march=armv8.2-a+dotprod
 object dispatch -c "$linear/panel_kernels.cpp"
-for source in "$root"/src/kernels/*/*_generic.cpp; do
-  object "$(basename "$source" .cpp)" -O3 -c "$source"
+for source in "$root"/src/kernels/*/{,cpu/}*_loops.inl; do
+  loops generic "$source" "$(basename "$source" .inl)_generic"
 done
 for pid in "${pids[@]}"; do wait "$pid"; done
-aarch64-linux-gnu-g++ "${flags[@]}" "$root/tests/cross/neon_panels.cpp" "$out/neon.o" "$out/generic.o" -static -o "$out/neon_panels"
+aarch64-linux-gnu-g++ "${flags[@]}" "$root/tests/cross/neon_panels.cpp" "$out/neon.o" "$out/panel_loops_generic.o" -static -o "$out/neon_panels"
 qemu-aarch64 -cpu max "$out/neon_panels"

@@ -3,7 +3,6 @@
 
 #include "device/view.h"
 #include "kernels/act_view.h"
-#include "kernels/attention/block_table_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/op.h"
 
@@ -28,7 +27,7 @@ namespace warprow {
 //   finishes the last part merges them. Padding rows and rows without queries have no items.
 // Bytes moved: per item its visible keys and values once; per query head_dim * Hq * 4 read and written.
 // Numerics: float32 sums, online softmax over tiles of 64 keys aligned to absolute positions, in parts that
-//   begin at fixed positions (paged_attention_loops.h). With AVX-512 BF16, a bf16 cache and head sizes that
+//   begin at fixed positions (cpu/paged_attention_loops.h). With AVX-512 BF16, a bf16 cache and head sizes that
 //   are multiples of 32, queries and softmax weights are rounded to bf16. The result for a query and head is
 //   a function of that query and its keys: bit-equal for any batch, chunk, block size and thread count.
 // Preconditions: Hq is a multiple of the number of KV heads; the cache is f32 or bf16 and holds this step's

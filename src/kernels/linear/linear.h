@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace warprow {
 
@@ -100,18 +101,18 @@ struct LinearArgs {
 //   the compute pool, one pass for all segments. For a few rows (8 with AVX-512) the packed
 //   weights are streamed through registers. For more rows they are unpacked once per block of inputs into L1,
 //   and register tiles are used.
-// Mapping (CUDA): up to 16 rows: sm80_gemm_cuda.cuh, norm and epilogue fused. Some dozens of rows:
-//   sm90_gemm_cuda.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
+// Mapping (CUDA): up to 16 rows: small_m/sm80_gemm.cuh, norm and epilogue fused. Some dozens of rows:
+//   small_m/sm90_gemm.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
 //   norm and epilogue.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
 //   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads
-//   (panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit; the generic set lacks fused
+//   (cpu/panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit; the generic set lacks fused
 //   multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the algorithm changes with num_toks
 //   unless batch_invariant is set, which uses one algorithm for every num_toks.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
 //   halved_norm_rows allows; no other operation uses scratch, normed and product until this one has run.
-// Origin: own design; the CPU's packed layout is in panel_layout.h.
+// Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.
 WR_OP(linear, LinearArgs);
 
 // Scratch for any linear operation of up to max_toks rows of up to max_k inputs.
@@ -124,6 +125,25 @@ size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k);
 inline size_t linear_scratch_bytes(const DeviceFacts& device, int64_t max_toks, int64_t max_k) {
   return device.kind == DeviceKind::kCuda ? cuda::linear_scratch_bytes(max_toks, max_k)
                                           : cpu::linear_scratch_bytes(max_toks, max_k);
+}
+
+// Start-up: chooses the kernels for operations of these shapes and up to max_toks rows, so that no step has
+// to. CUDA: opens cuBLASLt if a product needs it. With `tune` it times unknown algorithms, once per machine,
+// which takes device memory while it runs. Throws StartupError if the library is missing. The CPU has nothing
+// to choose.
+namespace cuda {
+void prepare_linear(const DeviceFacts& device,
+                    std::span<const LinearShape> shapes,
+                    int64_t max_toks,
+                    bool tune);
+}
+inline void prepare_linear(const DeviceFacts& device,
+                           std::span<const LinearShape> shapes,
+                           int64_t max_toks,
+                           bool tune) {
+  if (device.kind == DeviceKind::kCuda) {
+    cuda::prepare_linear(device, shapes, max_toks, tune);
+  }
 }
 
 }  // namespace warprow

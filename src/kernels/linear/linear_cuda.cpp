@@ -3,13 +3,11 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_stream.h"
-#include "kernels/activation/silu_and_mul.h"
-#include "kernels/linear/bias_rows_cuda.h"
-#include "kernels/linear/cublaslt_cuda.h"
+#include "kernels/activation/act_and_mul.h"
+#include "kernels/linear/cublaslt/cublaslt.h"
 #include "kernels/linear/linear_plan.h"
-#include "kernels/linear/linear_prepare.h"
-#include "kernels/linear/sm80_gemm_cuda.h"
-#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/linear/small_m/sm80_gemm.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/norm/rms_norm.h"
 
 namespace warprow::cuda {

@@ -3,8 +3,8 @@
 // for a GPU.
 #include "kernels/linear/linear_plan.h"
 
-#include "kernels/linear/sm80_gemm_cuda.h"
-#include "kernels/linear/sm90_gemm_cuda.h"
+#include "kernels/linear/small_m/sm80_gemm.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <algorithm>
 

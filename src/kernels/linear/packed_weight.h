@@ -19,7 +19,7 @@ enum class ScaleForm : uint8_t { kF16, kSplit };
 inline constexpr int32_t kSplitInputs = 256;
 
 // One packed matrix W [n, k] (n outputs, k inputs). The CPU layout interleaves 16 outputs (a panel)
-// so that one vector register holds one input's weights of 16 outputs; see linear/pack.h. n is
+// so that one vector register holds one input's weights of 16 outputs; see cpu/pack.h. n is
 // padded to 16 with zeros.
 struct PackedWeight {
   PackedKind kind = PackedKind::kF32;

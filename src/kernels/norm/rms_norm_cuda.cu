@@ -2,8 +2,9 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/vector_access.cuh"
 #include "kernels/norm/rms_norm.h"
-#include "kernels/simd/vec_cuda.cuh"
 
 // Formula, shapes, preconditions: rms_norm.h. x and out are each float32 or bf16.
 // Mapping: one CTA a row. A thread keeps its 1, 2, 4 or 8 groups of eight adjacent elements in registers, so
@@ -27,17 +28,9 @@ struct Rows {
   float eps;
 };
 
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    v += __shfl_xor_sync(0xffffffffU, v, lanes);
-  }
-  return v;
-}
-
 __device__ __forceinline__ float sum_of_block(float v) {
   __shared__ float sums[kMaxThreads / 32];
-  v = sum_of_warp(v);
+  v = sum_of_lanes(v);
   const int num_warps = static_cast<int>(blockDim.x) / 32;
   if (num_warps == 1) {
     return v;
@@ -47,7 +40,7 @@ __device__ __forceinline__ float sum_of_block(float v) {
     sums[threadIdx.x / 32] = v;
   }
   __syncthreads();
-  return sum_of_warp(lane < num_warps ? sums[lane] : 0.0F);
+  return sum_of_lanes(lane < num_warps ? sums[lane] : 0.0F);
 }
 
 __device__ __forceinline__ float norm_factor(float squares, int32_t width, float eps) {

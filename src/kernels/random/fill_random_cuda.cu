@@ -2,8 +2,8 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/vector_access.cuh"
 #include "kernels/random/fill_random.h"
-#include "kernels/simd/vec_cuda.cuh"
 
 // Formula, shapes, numerics, preconditions: fill_random.h.
 // Mapping: a thread computes eight adjacent elements from two Philox blocks and stores them at once.

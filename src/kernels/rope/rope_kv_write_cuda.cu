@@ -2,8 +2,9 @@
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/vector_access.cuh"
 #include "kernels/rope/rope_kv_write.h"
-#include "kernels/simd/vec_cuda.cuh"
 
 #include <algorithm>
 
@@ -75,15 +76,6 @@ __device__ __forceinline__ Head head_of(const Heads& a, Bf16* row, int64_t slot,
           nullptr,
           a.dim_v,
           false};
-}
-
-template <int kLanes>
-__device__ __forceinline__ float sum_of_lanes(float v) {
-#pragma unroll
-  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
-    v += __shfl_xor_sync(0xffffffffU, v, lanes);
-  }
-  return v;
 }
 
 // A lane's eight elements of a head, as two quads. If rope pairs halves, a lane of the rotated part has four

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "device/view.h"
 #include "kernels/op.h"
 #include "kernels/sample/sample_params.h"
@@ -45,7 +46,7 @@ enum SampleRules : uint32_t {
 };
 inline constexpr uint32_t kAllSampleRules = 31;
 
-// Draws one token per logits row, or reports on a given one. Each rule has its own file. Their order: raw
+// Draws one token per logits row, or reports on a given one. Each rule has its own file (rules/). Their order: raw
 // logprobs (logprobs.h), allowed ids (allowed_ids.h), bad words (bad_words.h), min_tokens (min_tokens.h),
 // biases (logit_bias.h), penalties (penalties.h), greedy or temperature (temperature.h), min_p (min_p.h),
 // top-k and top-p (top_k_top_p.h), the draw (gumbel.h), processed logprobs.
@@ -56,7 +57,7 @@ inline constexpr uint32_t kAllSampleRules = 31;
 //   token; logit_pos [n] is the position of the logits' input token; sampled, logprob, rank, error [n];
 //   top_ids, top_logprobs [n, max_top].
 // Mapping: CPU: rows in parallel, lanes along the vocabulary. CUDA: a CTA per tile of a row, then a CTA per
-//   row (sample_stages_cuda.h).
+//   row (cuda/stages.h).
 // Bytes moved: CPU: one pass over the row for a greedy token, 2 to 5 otherwise, from cache. Rules on tokens
 //   add a copy of the row and three passes over the row's tokens. CUDA: one pass, a second one for rows with
 //   top_p alone and flat logits; processed logprobs read a row several times.
@@ -96,7 +97,23 @@ struct SampleArgs {
 WR_OP(sample, SampleArgs);
 
 // Checks that each array has one entry for each logits row. All backends call it.
-void check_sample_shapes(const SampleArgs& args);
+inline void check_sample_shapes(const SampleArgs& args) {
+  const int64_t n = args.logits.shape[0];
+  const bool given = !args.given.empty();
+  WR_CHECK(!given || !is_processed(args.logprobs_mode));
+  for (const int64_t size : {given ? args.given.shape[0] : args.logit_row.shape[0],
+                             given ? n : args.logit_pos.shape[0],
+                             args.sampled.shape[0],
+                             args.logprob.shape[0],
+                             args.rank.shape[0],
+                             args.top_ids.shape[0],
+                             args.top_logprobs.shape[0],
+                             args.error.shape[0]}) {
+    WR_CHECK_EQ(size, n);
+  }
+  WR_CHECK_EQ(args.top_ids.shape[1], args.top_logprobs.shape[1]);
+  WR_CHECK_GT(args.logits.shape[1], 0);
+}
 
 // num_workers: of the CPU's pool. max_rows: logits rows of the largest step.
 namespace cpu {

@@ -2,24 +2,17 @@
 #pragma once
 
 // Vectors of floats as wide as the including file's instruction set: 16 lanes with AVX-512, 8 with AVX2, else
-// 4. A hot loop is written once with these vectors (`<op>_loops.inl`) and compiled by its `_avx512`, `_avx2`
-// and `_generic` files.
+// 4. A hot loop is written once with these vectors (`<op>_loops.inl`) and compiled once for each set.
 //
-// Everything here is in an unnamed namespace, and this file includes nothing but <cstdint> and intrinsics:
+// Everything here is in an unnamed namespace, and this file includes nothing but macros, <cstdint> and intrinsics:
 // the linker could keep the AVX-512 copy of a function with external linkage for the whole program.
+
+#include "kernels/simd/dispatch.h"
 
 #include <cstdint>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
-#endif
-
-// Put before a loop of fixed length over an array of vectors: unrolls it, so that the array stays in
-// registers.
-#if defined(__clang__)
-#define WR_UNROLL _Pragma("unroll")
-#else
-#define WR_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 namespace warprow::cpu {

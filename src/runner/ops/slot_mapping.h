@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/hd.h"
-#include "kernels/attention/block_table_view.h"
+#include "kernels/attention/kv_view.h"
 #include "kv/kv_spec.h"
 #include "runner/ops/step_views.h"
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sources that CMake writes. A kernel that is compiled more than once is one file of the tree; each time, a stub sets macros and
+# includes it. Gives
+#   warprow_stub          one stub
+#   warprow_isa_stubs     stubs for the instruction sets of CPUs
+#   warprow_isa_flags     their compiler options
+#   warprow_generated_ROOM  the CUDA stubs of a room
+
+set(warprow_stub_dir ${CMAKE_BINARY_DIR}/stubs)
+
+# warprow_stub(STUB INCLUDED [MACRO=VALUE...]): writes STUB, relative to the folder of stubs. A file with that content already is
+# left alone, so that nothing is compiled again.
+function(warprow_stub stub included)
+  set(text "")
+  foreach(macro ${ARGN})
+    string(REPLACE "=" " " macro "${macro}")
+    string(APPEND text "#define ${macro}\n")
+  endforeach()
+  string(APPEND text "#include \"${included}\"\n")
+  file(CONFIGURE OUTPUT ${warprow_stub_dir}/${stub} CONTENT "${text}" @ONLY)
+endfunction()
+
+# ---- instruction sets of CPUs
+# Sanitizers check every operation of an unrolled kernel: at -O3 such a file takes minutes to compile.
+set(isa_flags -O3)
+if(WARPROW_SANITIZE)
+  set(isa_flags -O1)
+endif()
+if(WARPROW_FUZZ) # no fuzz target runs a kernel
+  list(APPEND isa_flags -fno-sanitize=all)
+endif()
+set(isa_flags_generic ${isa_flags})
+set(isa_flags_avx2 ${isa_flags} -mavx2 -mfma -mf16c)
+set(isa_flags_avx512 ${isa_flags} -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+  -mprefer-vector-width=512)
+set(isa_flags_avx512bf16 ${isa_flags} -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16
+  -mprefer-vector-width=512)
+set(isa_flags_neon ${isa_flags} -march=armv8.2-a+dotprod)
+
+# Every *_loops.inl is compiled for the common sets, some for more.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(isa_common generic)
+  set(isa_more_panel_loops neon)
+else()
+  set(isa_common generic avx2 avx512)
+  set(isa_more_panel_loops avx512bf16)
+  set(isa_more_paged_attention_loops avx512bf16)
+endif()
+
+# warprow_isa_stubs(VARIABLE ROOM): a stub for each *_loops.inl of the room and each of its sets. Its name ends in the set's.
+function(warprow_isa_stubs variable room)
+  set(stubs "")
+  file(GLOB_RECURSE loops CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/src/${room}/*_loops.inl)
+  foreach(file ${loops})
+    get_filename_component(name ${file} NAME_WE)
+    string(REGEX REPLACE "\\.inl$" "" stem ${file})
+    foreach(isa ${isa_common} ${isa_more_${name}})
+      warprow_stub(${stem}_${isa}.cpp ${file} WR_ISA=${isa})
+      list(APPEND stubs ${warprow_stub_dir}/${stem}_${isa}.cpp)
+    endforeach()
+  endforeach()
+  set(${variable} ${stubs} PARENT_SCOPE)
+endfunction()
+
+# warprow_isa_flags(STUB...): called where the target is, since properties of sources belong to its folder.
+function(warprow_isa_flags)
+  foreach(stub ${ARGN})
+    string(REGEX REPLACE ".*_([^_]*)\\.cpp$" "\\1" isa ${stub})
+    set_source_files_properties(${stub} PROPERTIES COMPILE_OPTIONS "${isa_flags_${isa}}")
+  endforeach()
+endfunction()
+
+# ---- instances of CUDA kernels that take long to compile
+# kernel_stub(NAME INCLUDED [MACRO=VALUE...]): INCLUDED is relative to src/kernels. A NAME that ends in _sm90 is for Hopper alone.
+macro(kernel_stub name included)
+  warprow_stub(kernels/${name}_cuda.cu kernels/${included} ${ARGN})
+  list(APPEND warprow_generated_kernels ${warprow_stub_dir}/kernels/${name}_cuda.cu)
+endmacro()
+
+if(WARPROW_CUDA)
+  foreach(dim 64 128)
+    kernel_stub(native_decode_${dim} attention/native/decode.cuh WR_HEAD_DIM=${dim} WR_TMA=false)
+    kernel_stub(native_decode_${dim}_sm90 attention/native/decode.cuh WR_HEAD_DIM=${dim} WR_TMA=true)
+    kernel_stub(native_prefill_${dim} attention/native/prefill.cuh WR_HEAD_DIM=${dim})
+    kernel_stub(native_hopper_prefill_${dim}_sm90 attention/native/hopper_prefill.cuh WR_HEAD_DIM=${dim})
+    kernel_stub(flashinfer_extend_${dim}_sm90 attention/flashinfer/extend.cuh WR_HEAD_DIM=${dim})
+    kernel_stub(flashinfer_fa2_${dim} attention/flashinfer/fa2.cuh WR_HEAD_DIM=${dim})
+    foreach(group RANGE 1 8)
+      foreach(page 16 64)
+        set(name xqa_${dim}_${group}_${page})
+        kernel_stub(flashinfer_${name}_sm90 attention/flashinfer/xqa.cuh
+          HEAD_ELEMS=${dim} HEAD_GRP_SIZE=${group} TOKENS_PER_PAGE=${page} WR_XQA_NAME=${name})
+      endforeach()
+    endforeach()
+  endforeach()
+  foreach(rows 16 32)
+    kernel_stub(sm80_gemm_${rows} linear/small_m/sm80_gemm.cuh WR_TILE_ROWS=${rows})
+  endforeach()
+  foreach(cols 32 64 128)
+    kernel_stub(sm90_gemm_${cols}_sm90 linear/small_m/sm90_gemm.cuh WR_COLS=${cols})
+  endforeach()
+endif()

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/activation/act_and_mul.h"
+
+#include "device/cpu/cpu_stream.h"
+#include "kernels/activation/act_and_mul_loops.h"
+
+namespace warprow::cpu {
+namespace {
+
+using RowFunction = void (*)(const float* gate, const float* up, int32_t n, float* out);
+
+void launch_rows(Stream& stream,
+                 const char* name,
+                 const ConstActView& x,
+                 const ActView& y,
+                 RowFunction run_row) {
+  const int64_t rows = y.shape[0];
+  const auto width = static_cast<int32_t>(y.shape[1]);
+  WR_CHECK_EQ(x.shape[0], rows);
+  WR_CHECK_EQ(x.shape[1], 2 * y.shape[1]);
+  const View<const float, 2> in = x.f32();
+  const View<float, 2> out = y.f32();
+  as_cpu(stream).launch(name, [in, out, rows, width, run_row](ComputePool& pool) {
+    pool.parallel_for(rows, 8, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t t = begin; t < end; ++t) {
+        const float* gate = in.row(t);
+        run_row(gate, gate + width, width, out.row(t));
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void silu_and_mul(Stream& stream, const SiluAndMulArgs& args) {
+  launch_rows(stream, "silu_and_mul", args.x, args.out, WR_ISA_PICK(silu_and_mul_row));
+}
+
+void gelu_and_mul(Stream& stream, const GeluAndMulArgs& args) {
+  launch_rows(stream, "gelu_and_mul", args.x, args.out, WR_ISA_PICK(gelu_and_mul_row));
+}
+
+}  // namespace warprow::cpu

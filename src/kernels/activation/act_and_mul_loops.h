@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/simd/dispatch.h"
+
+#include <cstdint>
+
+namespace warprow::cpu {
+
+// One row: out[i] = silu(gate[i]) * up[i], i < n.
+WR_ISA_DECLARE(void, silu_and_mul_row, (const float* gate, const float* up, int32_t n, float* out));
+// One row: out[i] = gelu(gate[i]) * up[i], i < n.
+WR_ISA_DECLARE(void, gelu_and_mul_row, (const float* gate, const float* up, int32_t n, float* out));
+
+}  // namespace warprow::cpu

@@ -1,3 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#define WR_ISA avx512
-#include "kernels/activation/silu_and_mul_loops.inl"

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention/paged_attention.h"
+
+#include "device/device.h"
+#include "kernels/attention/native/params.h"
+#include "kernels/attention/native/scheduled_attention.h"
+
+#include <algorithm>
+
+namespace warprow::cuda {
+namespace {
+
+// CTAs of the decode kernel that fit in an SM's shared memory, for groups of up to 8.
+int32_t decode_blocks_per_sm(const DeviceFacts& device) {
+  return device.compute_capability >= 90 ? 2 : 1;
+}
+
+bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 10 == 9; }
+
+// Which kernels take which rows. It depends on shapes and the device alone, because CUDA graphs capture it.
+struct Split {
+  int32_t num_rows = 0;
+  int32_t num_decode_rows = 0;
+  DecodeChunks chunks = {1, 1};
+  int32_t decode_blocks = 0;
+  int64_t prefill_tiles = 0;  // upper bound
+  bool wide = false;
+  bool hopper = false;
+};
+
+// Whether the decode rows take the decode kernel: it must support their mask and have room for their chunks. With more
+// than 16 (query, head) pairs a row it is slower than the prefill kernels if the rows fill the device (docs/adr/0010).
+bool takes_decode_rows(const PagedAttentionArgs& args,
+                       const DecodeChunks& chunks,
+                       const DeviceFacts& device) {
+  const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
+  const bool fills_device = args.num_decode_rows * args.kv.num_kv_heads >= device.num_sms;
+  const bool is_faster = args.decode_len == 1 || args.decode_len * group <= 16 || !fills_device;
+  return is_faster && !args.batch_invariant && (args.causal || args.decode_len == 1) &&
+         args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
+}
+
+Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
+  const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
+  Split split;
+  split.num_rows = static_cast<int32_t>(args.seq_lens.shape[0]);
+  split.chunks = decode_chunks(group, args.decode_len);
+  split.num_decode_rows = takes_decode_rows(args, split.chunks, device) ? args.num_decode_rows : 0;
+  const int32_t num_decode_toks = split.num_decode_rows > 0 ? args.num_decode_toks : 0;
+  const int32_t per_sm = split.chunks.queries * group <= 8 ? decode_blocks_per_sm(device) : 1;
+  split.decode_blocks = std::min(kMaxDecodeBlocks, device.num_sms * per_sm);
+  const int64_t rows = split.num_rows - split.num_decode_rows;
+  if (rows > 0) {
+    // Tiles of 128 if the rows fill them and they fill the device (on Hopper, half of it).
+    const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
+    const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
+    split.hopper = is_hopper(device) && !args.batch_invariant && query_rows >= rows * 64 &&
+                   2 * items >= device.num_sms;
+    split.wide = split.hopper || (query_rows >= rows * 128 && items >= device.num_sms);
+    split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
+  }
+  return split;
+}
+
+NativeScratch place_scratch(const PagedAttentionArgs& args) {
+  const KvLayerView& kv = args.kv;
+  const ScratchLayout layout = native_scratch_layout(kv.num_kv_heads,
+                                                     args.num_q_heads / kv.num_kv_heads,
+                                                     kv.head_dim_k,
+                                                     static_cast<int32_t>(args.seq_lens.shape[0]),
+                                                     args.decode_len);
+  std::byte* base = args.scratch.data;
+  NativeScratch scratch;
+  scratch.items = reinterpret_cast<DecodeItem*>(base);
+  scratch.counts = reinterpret_cast<DecodeCounts*>(base + layout.counts);
+  scratch.arrivals = reinterpret_cast<int32_t*>(base + layout.arrivals);
+  scratch.prefill_tiles = reinterpret_cast<int32_t*>(base + layout.prefill_tiles);
+  scratch.partials = reinterpret_cast<float*>(base + layout.partials);
+  return scratch;
+}
+
+void check_args(const ScheduledAttentionArgs& args) {
+  const KvLayerView& kv = args.kv;
+  const int64_t rows = args.seq_lens.shape[0];
+  WR_CHECK(kv.dtype == DType::kBF16, "KV {}", dtype_name(kv.dtype));
+  WR_CHECK(kv.head_dim_k == 64 || kv.head_dim_k == 128, "head size {}", kv.head_dim_k);
+  WR_CHECK_EQ(kv.head_dim_k, kv.head_dim_v);
+  WR_CHECK_EQ(kv.block_size % kSegmentToks, 0);
+  WR_CHECK_GT(kv.num_kv_heads, 0);
+  WR_CHECK_EQ(args.num_q_heads % kv.num_kv_heads, 0);
+  WR_CHECK_LE(args.num_q_heads / kv.num_kv_heads, kMaxGroup);
+  WR_CHECK_LE(rows, kMaxScheduledRows);
+  WR_CHECK_LE(args.num_decode_rows, rows);
+  WR_CHECK_GE(args.decode_len, 1);
+  WR_CHECK(args.num_decode_toks >= args.num_decode_rows || args.decode_len > 1,
+           "{} decode rows of {} tokens",
+           args.num_decode_rows,
+           args.num_decode_toks);
+  WR_CHECK_EQ(args.idx_mapping.shape[0], rows);
+  WR_CHECK_EQ(args.query_start_loc.shape[0], rows + 1);
+  WR_CHECK(args.schedule_window == 0 ||
+               (args.window > 0 && args.window <= args.schedule_window && args.causal),
+           "a window of {} under a schedule for {}",
+           args.window,
+           args.schedule_window);
+  WR_CHECK_GE(args.scratch.shape[0],
+              static_cast<int64_t>(native_attention_scratch_bytes(
+                  kv, args.num_q_heads, static_cast<int32_t>(rows), args.decode_len)));
+}
+
+NativeParams native_params(const ScheduledAttentionArgs& args, const Split& split) {
+  constexpr int64_t kElement = 2;
+  const KvLayerView& kv = args.kv;
+  NativeParams p = {};
+  p.q = args.q.data;
+  p.out = args.out.data;
+  p.lse = args.lse.data;
+  p.sinks = args.sinks.data;
+  p.k = reinterpret_cast<const char*>(kv.k);
+  p.v = reinterpret_cast<const char*>(kv.v);
+  p.block_table = args.block_table;
+  p.idx_mapping = args.idx_mapping.data;
+  p.query_start_loc = args.query_start_loc.data;
+  p.seq_lens = args.seq_lens.data;
+  p.q_stride = args.q.stride;
+  p.out_stride = args.out.stride;
+  p.lse_stride = args.lse.stride[0];
+  p.block_bytes = kv.block_stride * kElement;
+  p.head_bytes = kv.head_stride * kElement;
+  p.token_bytes = kv.token_stride * kElement;
+  p.scratch = place_scratch(args);
+  p.block_size = kv.block_size;
+  p.num_kv_heads = kv.num_kv_heads;
+  p.group = args.num_q_heads / kv.num_kv_heads;
+  p.decode_pairs = split.chunks.queries * p.group;
+  const uint64_t tiles = kv.block_size / kDecodeTile;
+  p.tiles_reciprocal =
+      tiles == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + tiles - 1) / tiles);
+  p.first_prefill_row = split.num_decode_rows;
+  p.num_rows = split.num_rows;
+  p.schedule_window = args.schedule_window;
+  p.window = args.causal ? args.window : 0;
+  p.scale = args.scale;
+  p.soft_cap = args.soft_cap;
+  p.causal = args.causal;
+  p.settled = args.settled;
+  return p;
+}
+
+}  // namespace
+
+void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
+  if (stream.discards()) {
+    return;
+  }
+  const Split split = split_rows(args, stream.device().facts());
+  ScheduleParams p = {};
+  p.block_table = args.block_table;
+  p.idx_mapping = args.idx_mapping.data;
+  p.query_start_loc = args.query_start_loc.data;
+  p.seq_lens = args.seq_lens.data;
+  p.scratch = place_scratch(args);
+  p.num_rows = split.num_rows;
+  p.num_decode_rows = split.num_decode_rows;
+  p.decode_len = args.decode_len;
+  p.chunks = split.chunks;
+  p.num_kv_heads = args.kv.num_kv_heads;
+  p.group = args.num_q_heads / args.kv.num_kv_heads;
+  p.window = args.schedule_window;
+  p.num_blocks = split.decode_blocks;
+  p.prefill_rows_per_tile = split.wide ? 128 : 64;
+  native_schedule(stream, p);
+}
+
+void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
+  check_args(args);
+  WR_CHECK(args.q.dtype == DType::kBF16 && args.out.dtype == DType::kBF16,
+           "bf16 activations wanted");
+  WR_CHECK_EQ(args.q.shape[1], int64_t{args.num_q_heads} * args.kv.head_dim_k);
+  WR_CHECK_EQ(args.out.shape[1], args.q.shape[1]);
+  const DeviceFacts& device = stream.device().facts();
+  const Split split = split_rows(args, device);
+  if (stream.discards()) {
+    return;
+  }
+  const NativeParams params = native_params(args, split);
+  const bool narrow_heads = args.kv.head_dim_k == 64;
+  if (split.num_decode_rows > 0 && is_hopper(device)) {
+    (narrow_heads ? native_decode<64, true>
+                  : native_decode<128, true>)(stream, params, split.decode_blocks);
+  } else if (split.num_decode_rows > 0) {
+    (narrow_heads ? native_decode<64, false>
+                  : native_decode<128, false>)(stream, params, split.decode_blocks);
+  }
+  if (split.hopper) {
+    (narrow_heads ? native_hopper_prefill<64>
+                  : native_hopper_prefill<128>)(stream, params, device.num_sms);
+  } else if (split.prefill_tiles > 0) {
+    (narrow_heads ? native_prefill<64>
+                  : native_prefill<128>)(stream, params, split.prefill_tiles, split.wide);
+  }
+}
+
+void paged_attention(Stream& stream, const PagedAttentionArgs& args) {
+  const ScheduledAttentionArgs scheduled{args, args.causal ? args.window : 0};
+  attention_schedule(stream, scheduled);
+  attention_forward(stream, scheduled);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/hd.h"
+#include "device/stream.h"
+#include "kernels/attention/kv_view.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// Shared by the native kernels. Kernels take these structs by value.
+
+constexpr int32_t kMaxScheduledRows = 3072;           // their prefix sums are in shared memory
+constexpr int32_t kMaxDecodeBlocks = 320;             // of a decode grid
+constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // parts of split chunks, times KV heads
+constexpr int32_t kSegmentToks = 16;  // aligned tokens that are always in one kernel block
+constexpr int32_t kDecodeTile = 16;   // tokens of a decode tile
+constexpr int32_t kDecodeWarps = 4;
+constexpr int32_t kMaxGroup = 16;
+// (query, head) pairs of a KV head that a decode CTA computes at once.
+constexpr int32_t kMaxDecodePairs = 24;
+constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to absolute positions
+
+// How the queries of a decode row are split: into `chunks` chunks of up to `queries` queries.
+struct DecodeChunks {
+  int32_t queries, chunks;
+};
+WR_HD constexpr DecodeChunks decode_chunks(int32_t group, int32_t decode_len) {
+  const int32_t fit = kMaxDecodePairs / group;
+  const int32_t queries = decode_len < fit ? decode_len : fit;
+  return {queries, (decode_len + queries - 1) / queries};
+}
+
+// Number of key tiles that the last num_toks queries of a sequence see.
+WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t num_toks, int32_t window) {
+  if (seq_len <= 0 || num_toks <= 0) {
+    return 0;
+  }
+  const int32_t seen = window + num_toks - 1;
+  const int32_t first = window > 0 && seq_len > seen ? seq_len - seen : 0;
+  return (seq_len + kDecodeTile - 1) / kDecodeTile - first / kDecodeTile;
+}
+
+// A run of key tiles for one chunk of a decode row's queries. An item and a KV head make one piece of work.
+struct DecodeItem {
+  int32_t chunk;                // index among the chunks of all decode rows
+  int32_t table_begin;          // first cell of the row's block table
+  int32_t first_tok, num_toks;  // the queries, in the batch
+  int32_t seq_len;              // keys that the last query sees
+  int32_t num_old_keys;         // keys from before this step
+  int32_t tile, num_tiles;      // tile: the first one, counted from the sequence's start
+  int32_t part, num_parts;  // index and number of parts of the chunk; an unsplit chunk is one part
+  // Index of the chunk's part 0 among the parts of all split chunks.
+  int32_t first_part;
+};
+constexpr int32_t kDecodeItemInts = sizeof(DecodeItem) / sizeof(int32_t);
+
+// CTA b of the grid takes pieces b and b + num_blocks (piece i: item i / heads, head i % heads), then the
+// next free piece each time. Pieces are taken dynamically because SMs differ in memory throughput by a factor
+// of two.
+struct DecodeCounts {
+  int32_t num_pieces;
+  uint32_t taken;  // pieces taken after the first two rounds; wraps to 0 at the end of a launch
+  uint32_t prefill_taken;  // prefill items taken after the first round; wraps too
+};
+
+// The arrays in the scratch of one step and KV group.
+struct NativeScratch {
+  DecodeItem* items;  // [max_chunks + kMaxParts]
+  DecodeCounts* counts;
+  int32_t* arrivals;       // [max_chunks * num_kv_heads], 0 between launches
+  int32_t* prefill_tiles;  // [max_rows + 1] query tiles before each row of the prefill part
+  float* partials;         // [kMaxParts, partial_floats]
+};
+// Floats of a part: output, maximum and sum of every (query, head) pair of a chunk, rounded up to vectors of
+// four.
+WR_HD constexpr int32_t partial_floats(int32_t pairs, int32_t head_dim) {
+  return (pairs * (head_dim + 2) + 3) / 4 * 4;
+}
+
+// Byte offsets of the arrays above; items come first. Calls with fewer rows than planned have smaller offsets
+// for the arrays after the counters.
+struct ScratchLayout {
+  size_t counts = 0, arrivals = 0, prefill_tiles = 0, partials = 0, bytes = 0;
+};
+ScratchLayout native_scratch_layout(
+    int32_t num_kv_heads, int32_t group, int32_t head_dim, int32_t max_rows, int32_t decode_len);
+
+struct ScheduleParams {
+  BlockTableView block_table;
+  const int32_t* idx_mapping;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  NativeScratch scratch;
+  int32_t num_rows, num_decode_rows;
+  int32_t decode_len;  // tokens of a decode row, at most
+  DecodeChunks chunks;
+  int32_t num_kv_heads, group;
+  int32_t window;                 // 0: none
+  int32_t num_blocks;             // of the decode grid
+  int32_t prefill_rows_per_tile;  // query-head rows of a prefill tile
+};
+
+// The arguments of one layer's call, for decode and prefill kernels.
+struct NativeParams {
+  const void* q;       // bf16
+  void* out;           // bf16
+  float* lse;          // null: not computed
+  const float* sinks;  // null: none
+  const char* k;
+  const char* v;
+  BlockTableView block_table;
+  const int32_t* idx_mapping;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  int64_t q_stride, out_stride, lse_stride;      // elements
+  int64_t block_bytes, head_bytes, token_bytes;  // strides of the cache
+  NativeScratch scratch;
+  int32_t block_size, num_kv_heads, group;
+  int32_t decode_pairs;       // of a chunk, at most
+  uint32_t tiles_reciprocal;  // 2^32 / (decode tiles of a block), rounded up; 0: one tile
+  int32_t first_prefill_row, num_rows;
+  int32_t schedule_window;  // the schedule's window
+  int32_t window;
+  float scale, soft_cap;
+  bool causal;
+  bool settled;  // ScheduledAttentionArgs::settled
+};
+
+// The launchers. One instance for each head size (src/CMakeLists.txt).
+void native_schedule(Stream& stream, const ScheduleParams& params);
+// kTma: the tiles are loaded by TMA, for Hopper; else by cp.async.
+template <int kDim, bool kTma>
+void native_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
+// num_tiles: no less than the number of tiles in the schedule. wide: tiles of 128 query-head rows instead of
+// 64.
+template <int kDim>
+void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
+// For Hopper: tiles of 128 query-head rows, one CTA an SM.
+template <int kDim>
+void native_hopper_prefill(Stream& stream, const NativeParams& params, int32_t num_blocks);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/attention/native/params.h"
+#include "kernels/attention/native/scores.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+#include <cuda_bf16.h>
+
+// Formula: paged_attention.h, for rows with any number of query tokens.
+// Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
+// Mapping: a CTA for 64 or 128 query-head rows (query by query, the group's heads side by side, so that they
+//   share key tiles) of one batch row and KV head; the last tiles of a row first, because they see the most
+//   keys. Four warps of 16 or 32 rows; tiles of 64 keys go through two stages in shared memory.
+// Bytes moved: per item its visible keys and values once, mostly from L2.
+// Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute positions,
+//   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
+//   its keys alone: bit-equal for any batch, chunking, block size and tile width.
+// Preconditions: native_schedule ran for this batch and this tile width.
+// Origin: FlashAttention-2 (Dao, 2023); our own layout and pipeline.
+namespace warprow::cuda {
+namespace {
+
+constexpr int kPrefillWarps = 4;
+constexpr int kPrefillThreads = 32 * kPrefillWarps;
+
+// kWide: m16 tiles of a warp.
+template <int kDim, int kWide>
+struct PrefillSizes {
+  static constexpr int kRows = 16 * kPrefillWarps * kWide;
+  static constexpr int kChunks = kDim / 8;
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kQueryBytes = kRows * kRowBytes;
+  static constexpr int kHalfBytes = kPrefillKeys * kRowBytes;
+  static constexpr int kStageBytes = 2 * kHalfBytes;
+  static constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
+  static constexpr int kTokensAtOnce = kPrefillThreads / kChunks;
+};
+
+__device__ __forceinline__ uint32_t swizzled(int row, int chunk, int row_bytes) {
+  return row * row_bytes + ((chunk ^ (row & 7)) * 16);
+}
+
+// The queries and keys of one CTA.
+struct PrefillItem {
+  int32_t row, kv_head;
+  int32_t first_row, num_rows;  // query-head rows: the item's first, the batch row's number
+  int32_t first_token;          // of the batch row's queries
+  int32_t first_position;
+  int32_t seq_len;
+  int32_t first_key, end_key;  // the range of keys that any of its queries sees
+
+  // Returns false if the grid has more CTAs than there are items.
+  __device__ bool find(const NativeParams& p, int32_t rows_per_tile) {
+    __shared__ int32_t found[2];
+    const int32_t* before = p.scratch.prefill_tiles;
+    const int32_t n = p.num_rows - p.first_prefill_row;
+    const int32_t num_tiles = before[n];
+    const auto item = static_cast<int32_t>(blockIdx.x / p.num_kv_heads);
+    if (item >= num_tiles) {
+      return false;
+    }
+    const int32_t number = num_tiles - 1 - item;
+    for (int32_t i = threadIdx.x; i < n; i += kPrefillThreads) {
+      const int32_t start = before[i];
+      if (start <= number && number < before[i + 1]) {
+        found[0] = p.first_prefill_row + i;
+        found[1] = number - start;
+      }
+    }
+    __syncthreads();
+    row = found[0];
+    kv_head = static_cast<int32_t>(blockIdx.x % p.num_kv_heads);
+    first_row = found[1] * rows_per_tile;
+    first_token = p.query_start_loc[row];
+    const int32_t queries = p.query_start_loc[row + 1] - first_token;
+    num_rows = queries * p.group;
+    seq_len = p.seq_lens[row];
+    first_position = seq_len - queries;
+    const int32_t last_row = min(first_row + rows_per_tile, num_rows) - 1;
+    end_key = min(seq_len, p.causal ? first_position + last_row / p.group + 1 : seq_len);
+    first_key = p.window > 0 ? max(0, first_position + first_row / p.group - p.window + 1) : 0;
+    return true;
+  }
+};
+
+// Loads key and value tiles into shared memory by cp.async.
+template <int kDim>
+struct KeyFeed {
+  int64_t held = 0;  // lane l: offset of segment held_first + l in the cache
+  int32_t held_first = -1;
+
+  __device__ void issue(const NativeParams& p, const PrefillItem& item, int tile, uint32_t stage) {
+    using Sizes = PrefillSizes<kDim, 1>;
+    constexpr int kSegments = kPrefillKeys / kSegmentToks;
+    const int lane = threadIdx.x % 32;
+    const int32_t first = tile * kSegments;
+    if (held_first < 0 || first >= held_first + 32) {
+      held_first = first;
+      const int32_t token = (first + lane) * kSegmentToks;
+      if (token < item.seq_len) {
+        const int32_t block = token / p.block_size;
+        const int32_t* table = p.block_table.of_row(p.idx_mapping[item.row]);
+        held = table[block] * p.block_bytes + (token - block * p.block_size) * p.token_bytes +
+               item.kv_head * p.head_bytes;
+      }
+    }
+    const int chunk = static_cast<int>(threadIdx.x) % Sizes::kChunks;
+    const int slot = static_cast<int>(threadIdx.x) / Sizes::kChunks;
+    constexpr int kPasses = kSegmentToks / Sizes::kTokensAtOnce;
+#pragma unroll
+    for (int i = 0; i < kSegments; ++i) {
+      const int64_t place = __shfl_sync(0xffffffffU, held, first - held_first + i);
+#pragma unroll
+      for (int j = 0; j < kPasses; ++j) {
+        const int within = slot + j * Sizes::kTokensAtOnce;
+        const int token = i * kSegmentToks + within;
+        const bool valid = tile * kPrefillKeys + token < item.seq_len;
+        const int64_t from = place + within * p.token_bytes + chunk * 16;
+        const uint32_t to = stage + swizzled(token, chunk, Sizes::kRowBytes);
+        copy16_async(to, valid ? p.k + from : p.k, valid);
+        copy16_async(to + Sizes::kHalfBytes, valid ? p.v + from : p.v, valid);
+      }
+    }
+    copy_commit();
+  }
+};
+
+template <int kDim, int kWide>
+__device__ void copy_queries(const NativeParams& p, const PrefillItem& item, uint32_t to) {
+  using Sizes = PrefillSizes<kDim, kWide>;
+  const int chunk = static_cast<int>(threadIdx.x) % Sizes::kChunks;
+#pragma unroll 4
+  for (int r = static_cast<int>(threadIdx.x) / Sizes::kChunks; r < Sizes::kRows;
+       r += Sizes::kTokensAtOnce) {
+    const int32_t packed = item.first_row + r;
+    const bool valid = packed < item.num_rows;
+    const int32_t query = valid ? packed / p.group : 0;
+    const int32_t head = item.kv_head * p.group + (valid ? packed - query * p.group : 0);
+    const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
+                       (item.first_token + query) * p.q_stride + head * kDim + chunk * 8;
+    copy16_async(to + swizzled(r, chunk, Sizes::kRowBytes), from, valid);
+  }
+}
+
+// A warp's rows: lane (g, t) has rows g and g + 8 of each m16 tile.
+template <int kDim, int kWide>
+struct PrefillState {
+  using Sizes = PrefillSizes<kDim, kWide>;
+  static constexpr int kKeyTiles = kPrefillKeys / 8;
+  static constexpr int kDimTiles = kDim / 8;
+  float o[kWide][kDimTiles][4];
+  float max[kWide][2];  // of scores before scaling
+  float sum[kWide][2];
+  int32_t position[kWide][2];
+
+  __device__ void start(const NativeParams& p, const PrefillItem& item) {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+#pragma unroll
+    for (int m = 0; m < kWide; ++m) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          o[m][d][i] = 0.0F;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        max[m][i] = kNoMax;
+        sum[m][i] = 0.0F;
+        const int32_t packed = item.first_row + (warp * kWide + m) * 16 + i * 8 + lane / 4;
+        position[m][i] = item.first_position + packed / p.group;
+      }
+    }
+  }
+
+  __device__ void score(float (&s)[kWide][kKeyTiles][4], uint32_t queries, uint32_t keys) const {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const int query_row = warp * kWide * 16 + lane % 16;
+    const int key = lane % 8 + (lane / 16) * 8;
+#pragma unroll
+    for (int m = 0; m < kWide; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[m][n][i] = 0.0F;
+        }
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      uint32_t a[kWide][4];
+#pragma unroll
+      for (int m = 0; m < kWide; ++m) {
+        load_matrices(
+            a[m], queries + swizzled(query_row + m * 16, 2 * step + lane / 16, Sizes::kRowBytes));
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        uint32_t b[4];
+        load_matrices(b, keys + swizzled(n * 8 + key, 2 * step + (lane / 8) % 2, Sizes::kRowBytes));
+#pragma unroll
+        for (int m = 0; m < kWide; ++m) {
+          mma_bf16(s[m][n], a[m], b[0], b[1]);
+          mma_bf16(s[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  __device__ void mask(float (&s)[kWide][kKeyTiles][4],
+                       const NativeParams& p,
+                       const PrefillItem& item,
+                       int32_t first_key) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < kWide; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t at = position[m][i / 2];
+        const int32_t high = p.causal ? min(at + 1, item.seq_len) : item.seq_len;
+        const int32_t low = p.window > 0 ? at - p.window + 1 : 0;
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          const int32_t key = first_key + n * 8 + (lane % 4) * 2 + i % 2;
+          s[m][n][i] = key >= low && key < high ? s[m][n][i] : -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Online softmax: turns the scores of one m16 tile into weights under the new maxima.
+  __device__ void online_softmax(float (&s)[kKeyTiles][4], int m, float scale_log2) {
+    float shrink[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float top = max[m][i];
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        top = fmaxf(top, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+      }
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
+      shrink[i] = exp2_fast((max[m][i] - top) * scale_log2);
+      max[m][i] = top;
+      const float base = top * scale_log2;
+      float added = 0.0F;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        s[n][2 * i] = exp2_fast(fmaf(s[n][2 * i], scale_log2, -base));
+        s[n][2 * i + 1] = exp2_fast(fmaf(s[n][2 * i + 1], scale_log2, -base));
+        added += s[n][2 * i] + s[n][2 * i + 1];
+      }
+      sum[m][i] = sum[m][i] * shrink[i] + added;
+    }
+    if (__any_sync(0xffffffffU, shrink[0] != 1.0F || shrink[1] != 1.0F)) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          o[m][d][i] *= shrink[i / 2];
+        }
+      }
+    }
+  }
+
+  __device__ void add_values(const float (&s)[kWide][kKeyTiles][4], uint32_t values) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < kPrefillKeys / 16; ++step) {
+      uint32_t a[kWide][4];
+#pragma unroll
+      for (int m = 0; m < kWide; ++m) {
+        a[m][0] = pack_bf16(s[m][2 * step][0], s[m][2 * step][1]);
+        a[m][1] = pack_bf16(s[m][2 * step][2], s[m][2 * step][3]);
+        a[m][2] = pack_bf16(s[m][2 * step + 1][0], s[m][2 * step + 1][1]);
+        a[m][3] = pack_bf16(s[m][2 * step + 1][2], s[m][2 * step + 1][3]);
+      }
+#pragma unroll
+      for (int d = 0; d < kDimTiles; d += 2) {
+        uint32_t b[4];
+        load_matrices_transposed(
+            b, values + swizzled(step * 16 + lane % 16, d + lane / 16, Sizes::kRowBytes));
+#pragma unroll
+        for (int m = 0; m < kWide; ++m) {
+          mma_bf16(o[m][d], a[m], b[0], b[1]);
+          mma_bf16(o[m][d + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  __device__ void add_tile(const NativeParams& p,
+                           const PrefillItem& item,
+                           uint32_t queries,
+                           uint32_t stage,
+                           int32_t first_key,
+                           bool masked) {
+    float s[kWide][kKeyTiles][4];
+    score(s, queries, stage);
+    float scale_log2 = p.scale * kLog2E;
+    if (p.soft_cap > 0.0F) {
+#pragma unroll
+      for (int m = 0; m < kWide; ++m) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            s[m][n][i] = to_log2_score(s[m][n][i], scale_log2, p.scale, p.soft_cap);
+          }
+        }
+      }
+      scale_log2 = 1.0F;
+    }
+    if (masked) {
+      mask(s, p, item, first_key);
+    }
+#pragma unroll
+    for (int m = 0; m < kWide; ++m) {
+      online_softmax(s[m], m, scale_log2);
+    }
+    add_values(s, stage + Sizes::kHalfBytes);
+  }
+
+  __device__ void write_row(const NativeParams& p, const PrefillItem& item, int m, int i) {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    float all = sum[m][i];
+    all += __shfl_xor_sync(0xffffffffU, all, 1);
+    all += __shfl_xor_sync(0xffffffffU, all, 2);
+    const int32_t packed = item.first_row + (warp * kWide + m) * 16 + i * 8 + lane / 4;
+    if (packed >= item.num_rows) {
+      return;
+    }
+    const int32_t query = packed / p.group;
+    const int32_t head = item.kv_head * p.group + packed - query * p.group;
+    const int64_t token = item.first_token + query;
+    float top = max[m][i] * (p.soft_cap > 0.0F ? 1.0F : p.scale * kLog2E);
+    float shrink = 1.0F;
+    if (p.sinks != nullptr) {
+      const float sink = p.sinks[head] * kLog2E;
+      const float higher = fmaxf(top, sink);
+      shrink = exp2_fast(top - higher);
+      all = all * shrink + exp2_fast(sink - higher);
+      top = higher;
+    }
+    const float inverse = all > 0.0F ? shrink / all : 0.0F;
+    auto* to =
+        static_cast<__nv_bfloat16*>(p.out) + token * p.out_stride + head * kDim + (lane % 4) * 2;
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+      *reinterpret_cast<uint32_t*>(to + d * 8) =
+          pack_bf16(o[m][d][2 * i] * inverse, o[m][d][2 * i + 1] * inverse);
+    }
+    if (p.lse != nullptr && lane % 4 == 0) {
+      p.lse[token * p.lse_stride + head] = (top + log2f(all)) * kLn2;
+    }
+  }
+};
+
+template <int kDim, int kWide>
+__global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativeParams p) {
+  using Sizes = PrefillSizes<kDim, kWide>;
+  extern __shared__ __align__(16) char shared[];
+  pdl_wait();
+  pdl_release();
+  PrefillItem item;
+  if (!item.find(p, Sizes::kRows)) {
+    return;
+  }
+  const uint32_t queries = shared_address(shared);
+  const uint32_t ring = queries + Sizes::kQueryBytes;
+  KeyFeed<kDim> feed;
+  PrefillState<kDim, kWide> state;
+  copy_queries<kDim, kWide>(p, item, queries);
+  int tile = item.first_key / kPrefillKeys;
+  const int end = (item.end_key + kPrefillKeys - 1) / kPrefillKeys;
+  feed.issue(p, item, tile, ring);
+  state.start(p, item);
+  // Keys that every query of the item sees need no mask.
+  const int32_t last_query = (min(item.first_row + Sizes::kRows, item.num_rows) - 1) / p.group;
+  const int32_t all_see_from = p.window > 0 ? item.first_position + last_query - p.window + 1 : 0;
+  const int32_t all_see_to =
+      p.causal ? item.first_position + item.first_row / p.group + 1 : item.seq_len;
+  int stage = 0;
+#pragma unroll 1
+  for (; tile < end; ++tile) {
+    copy_wait<0>();
+    __syncthreads();
+    if (tile + 1 < end) {
+      feed.issue(p, item, tile + 1, ring + (stage ^ 1) * Sizes::kStageBytes);
+    }
+    const int32_t first_key = tile * kPrefillKeys;
+    const bool masked = first_key < all_see_from || first_key + kPrefillKeys > all_see_to;
+    state.add_tile(p, item, queries, ring + stage * Sizes::kStageBytes, first_key, masked);
+    stage ^= 1;
+  }
+#pragma unroll
+  for (int m = 0; m < kWide; ++m) {
+    state.write_row(p, item, m, 0);
+    state.write_row(p, item, m, 1);
+  }
+}
+
+template <int kDim, int kWide>
+void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles) {
+  using Sizes = PrefillSizes<kDim, kWide>;
+  constexpr auto* kKernel = &prefill_kernel<kDim, kWide>;
+  allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(num_tiles * params.num_kv_heads));
+  shape.block = dim3(kPrefillThreads);
+  shape.shared_bytes = Sizes::kSharedBytes;
+  launch(stream, "attention_prefill", shape, kKernel, params);
+}
+
+}  // namespace
+
+template <int kDim>
+void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide) {
+  if (wide) {
+    launch_prefill<kDim, 2>(stream, params, num_tiles);
+  } else {
+    launch_prefill<kDim, 1>(stream, params, num_tiles);
+  }
+}
+
+template void native_prefill<WR_HEAD_DIM>(Stream& stream,
+                                          const NativeParams& params,
+                                          int64_t num_tiles,
+                                          bool wide);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/attention/native/params.h"
+
+// Formula: splits a step's decode rows into pieces of work for the decode grid, and numbers the query tiles
+//   of the other rows.
+// Shapes: NativeScratch; rows [0, num_decode_rows) have 0 to decode_len query tokens, the others any number.
+// Mapping: CTA 0 for decode, CTA 1 for prefill; threads over chunks of decode rows, and over prefill rows.
+// Bytes moved: a few per row and piece; a few microseconds, once per step and KV group.
+// Numerics: integers. The splits depend on the lengths of the whole batch, and so does the order of a decode
+//   row's sums.
+// Preconditions: at most kMaxScheduledRows rows, and as many chunks of decode rows.
+// Origin: own design; longest pieces first as in list scheduling (Graham, 1969).
+namespace warprow::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kRowsPerThread = kMaxScheduledRows / kThreads;
+
+// The sum of `value` over the threads before this one.
+__device__ int32_t sum_before(int32_t value) {
+  __shared__ int32_t warp_sums[32];
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  int32_t sum = value;
+  for (int d = 1; d < 32; d *= 2) {
+    const int32_t other = __shfl_up_sync(0xffffffffU, sum, d);
+    sum += lane >= d ? other : 0;
+  }
+  if (lane == 31) {
+    warp_sums[warp] = sum;
+  }
+  __syncthreads();
+  int32_t before = 0;
+  for (int w = 0; w < warp; ++w) {
+    before += warp_sums[w];
+  }
+  return before + sum - value;
+}
+
+// Exclusive prefix sums: before[i] = the sum of count_of(j) over j < i; before[n] = the total.
+template <typename CountOf>
+__device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
+  int32_t counts[kRowsPerThread];
+  int32_t mine = 0;
+  const int32_t per_thread = (n + kThreads - 1) / kThreads;
+  const int32_t first = static_cast<int32_t>(threadIdx.x) * per_thread;
+#pragma unroll
+  for (int32_t i = 0; i < kRowsPerThread; ++i) {
+    counts[i] = i < per_thread && first + i < n ? count_of(first + i) : 0;
+    mine += counts[i];
+  }
+  int32_t at = sum_before(mine);
+#pragma unroll
+  for (int32_t i = 0; i < kRowsPerThread; ++i) {
+    if (i < per_thread && first + i < n) {
+      before[first + i] = at;
+      at += counts[i];
+      if (first + i == n - 1) {
+        before[n] = at;
+      }
+    }
+  }
+  if (n == 0 && threadIdx.x == 0) {
+    before[0] = 0;
+  }
+  __syncthreads();
+}
+
+// How finely chunks are split: into parts of at most `most` tiles, as long as kMostParts allows.
+struct Cutting {
+  static constexpr int32_t kMostParts = 64;
+  int32_t most;
+
+  [[nodiscard]] __device__ int32_t parts(int32_t tiles) const {
+    return min(kMostParts, (tiles + most - 1) / most);
+  }
+};
+
+// Cost of a split, in units of the time that a CTA takes for a tile. Pieces run in rounds over the CTAs. Each
+// piece costs an exchange between its warps, each part also its write and its arrival, and the last merge
+// costs kGather.
+struct CutCost {
+  static constexpr int32_t kWhole = 1;
+  static constexpr int32_t kPart = 3;
+  static constexpr int32_t kGather = 12;
+  int32_t pieces = 0;
+  int32_t longest = 0;
+  int32_t parts = 0;
+  int32_t tiles = 0;
+
+  __device__ void add_chunk(const Cutting& cutting, int32_t chunk_tiles) {
+    const int32_t cut = cutting.parts(chunk_tiles);
+    pieces += cut;
+    tiles += chunk_tiles;
+    if (cut > 0) {
+      parts += cut > 1 ? cut : 0;
+      longest = max(longest, (chunk_tiles + cut - 1) / cut + (cut > 1 ? kPart : kWhole));
+    }
+  }
+  __device__ void add_lanes() {
+    for (int d = 16; d > 0; d /= 2) {
+      pieces += __shfl_xor_sync(0xffffffffU, pieces, d);
+      parts += __shfl_xor_sync(0xffffffffU, parts, d);
+      tiles += __shfl_xor_sync(0xffffffffU, tiles, d);
+      longest = max(longest, __shfl_xor_sync(0xffffffffU, longest, d));
+    }
+  }
+  [[nodiscard]] __device__ float total(int32_t num_heads, int32_t num_blocks) const {
+    const auto rounds = static_cast<float>((pieces * num_heads + num_blocks - 1) / num_blocks);
+    const float mean = static_cast<float>(tiles + kPart * parts + kWhole * (pieces - parts)) /
+                       static_cast<float>(max(pieces, 1));
+    return (rounds - 1.0F) * mean + static_cast<float>(longest + (parts > 0 ? kGather : 0));
+  }
+};
+
+__device__ int32_t num_chunks(const ScheduleParams& p) {
+  return p.num_decode_rows * p.chunks.chunks;
+}
+
+// The queries of one chunk of a decode row.
+struct Chunk {
+  int32_t row;
+  int32_t first_tok, num_toks;
+  int32_t seq_len;  // DecodeItem
+  int32_t num_old_keys;
+
+  __device__ Chunk(const ScheduleParams& p, int32_t c) : row(c / p.chunks.chunks) {
+    const int32_t row_first = p.decode_len == 1 ? row : p.query_start_loc[row];
+    const int32_t row_toks = p.decode_len == 1 ? 1 : p.query_start_loc[row + 1] - row_first;
+    const int32_t before = c % p.chunks.chunks * p.chunks.queries;
+    first_tok = row_first + before;
+    num_toks = min(row_toks - before, p.chunks.queries);
+    num_old_keys = p.seq_lens[row] - row_toks;
+    seq_len = num_old_keys + before + num_toks;
+  }
+};
+
+// Picks the cheapest of 32 splits; each warp computes the cost of one.
+__device__ Cutting choose_cutting(const int32_t* tiles_before, const ScheduleParams& p) {
+  __shared__ float costs[32];
+  const int32_t n = num_chunks(p);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t share = tiles_before[n] * p.num_kv_heads / p.num_blocks;
+  const auto cut = [&](int i) { return Cutting{max(4, share * 8 / (i + 4))}; };
+  CutCost cost;
+  for (int32_t c = lane; c < n; c += 32) {
+    cost.add_chunk(cut(warp), tiles_before[c + 1] - tiles_before[c]);
+  }
+  cost.add_lanes();
+  if (lane == 0) {
+    costs[warp] = cost.total(p.num_kv_heads, p.num_blocks);
+  }
+  __syncthreads();
+  int best = 0;
+  for (int i = 1; i < 32; ++i) {
+    best = costs[i] < costs[best] ? i : best;
+  }
+  return cut(best);
+}
+
+__device__ void write_items(const ScheduleParams& p,
+                            int32_t c,
+                            DecodeItem* items,
+                            int32_t tiles,
+                            int32_t parts,
+                            int32_t first_part) {
+  const Chunk chunk(p, c);
+  DecodeItem item;
+  item.chunk = c;
+  item.table_begin = p.block_table.begin_of(p.idx_mapping[chunk.row]);
+  item.first_tok = chunk.first_tok;
+  item.num_toks = chunk.num_toks;
+  item.seq_len = chunk.seq_len;
+  item.num_old_keys = chunk.num_old_keys;
+  item.num_parts = parts;
+  item.first_part = first_part;
+  const int32_t first = (item.seq_len + kDecodeTile - 1) / kDecodeTile - tiles;
+  const int32_t each = tiles / parts;
+  const int32_t longer = tiles - each * parts;  // the first `longer` parts have one tile more
+  for (int32_t i = 0; i < parts; ++i) {
+    item.part = i;
+    item.tile = first + i * each + min(i, longer);
+    item.num_tiles = each + (i < longer ? 1 : 0);
+    items[i] = item;
+  }
+}
+
+__device__ void schedule_decode(const ScheduleParams& p) {
+  __shared__ int32_t tiles_before[kMaxScheduledRows + 1];
+  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of chunks to be split
+  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of chunks that are not split
+  __shared__ int32_t num_parts;
+  const int32_t n = num_chunks(p);
+  prefix_sums(tiles_before, n, [&](int32_t c) {
+    const Chunk chunk(p, c);
+    return p.idx_mapping[chunk.row] < 0 ? 0 : decode_tiles(chunk.seq_len, chunk.num_toks, p.window);
+  });
+  const Cutting cutting = choose_cutting(tiles_before, p);
+  const auto tiles_of = [&](int32_t c) { return tiles_before[c + 1] - tiles_before[c]; };
+  prefix_sums(parts_before, n, [&](int32_t c) {
+    const int32_t parts = cutting.parts(tiles_of(c));
+    return parts > 1 ? parts : 0;
+  });
+  // A chunk stays whole if scratch has no room for its parts.
+  const auto parts_of = [&](int32_t c) {
+    const int32_t parts = parts_before[c + 1] - parts_before[c];
+    return parts > 0 && parts_before[c + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
+  };
+  // Parts come first because they are the longer pieces; so the CTAs finish at about the same time.
+  prefix_sums(
+      items_before, n, [&](int32_t c) { return tiles_of(c) > 0 && parts_of(c) == 1 ? 1 : 0; });
+  if (threadIdx.x == 0) {
+    num_parts = 0;
+  }
+  __syncthreads();
+  for (int32_t c = threadIdx.x; c < n; c += kThreads) {
+    if (parts_of(c) > 1) {
+      atomicMax(&num_parts, parts_before[c + 1]);
+    }
+  }
+  __syncthreads();
+  for (int32_t c = threadIdx.x; c < n; c += kThreads) {
+    if (tiles_of(c) > 0) {
+      const int32_t parts = parts_of(c);
+      const int32_t first = parts > 1 ? parts_before[c] : num_parts + items_before[c];
+      write_items(p, c, p.scratch.items + first, tiles_of(c), parts, parts_before[c]);
+    }
+  }
+  for (int32_t i = threadIdx.x; i < n * p.num_kv_heads; i += kThreads) {
+    p.scratch.arrivals[i] = 0;
+  }
+  if (threadIdx.x == 0) {
+    p.scratch.counts->num_pieces = (num_parts + items_before[n]) * p.num_kv_heads;
+    p.scratch.counts->taken = 0;
+  }
+}
+
+__device__ void schedule_prefill(const ScheduleParams& p) {
+  const int32_t first = p.num_decode_rows;
+  if (threadIdx.x == 0) {
+    p.scratch.counts->prefill_taken = 0;
+  }
+  prefix_sums(p.scratch.prefill_tiles, p.num_rows - first, [&](int32_t i) {
+    const int32_t r = first + i;
+    const int32_t queries = p.query_start_loc[r + 1] - p.query_start_loc[r];
+    const bool any = p.idx_mapping[r] >= 0 && p.seq_lens[r] > 0 && queries > 0;
+    return any ? (queries * p.group + p.prefill_rows_per_tile - 1) / p.prefill_rows_per_tile : 0;
+  });
+}
+
+__global__ void __launch_bounds__(kThreads) schedule_kernel(const ScheduleParams p) {
+  pdl_wait();
+  pdl_release();
+  if (blockIdx.x == 0) {
+    schedule_decode(p);
+  } else {
+    schedule_prefill(p);
+  }
+}
+
+}  // namespace
+
+void native_schedule(Stream& stream, const ScheduleParams& params) {
+  launch(stream, "attention_schedule", {dim3(2), dim3(kThreads)}, schedule_kernel, params);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cuda.h>
+
+// TMA (sm_90a): loads of a box of a tensor into shared memory; its bytes count on the mbarrier.
+namespace warprow::cuda {
+
+__device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+// L2 policy for data that is read once.
+__device__ __forceinline__ uint64_t read_once() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void tma_load_2d(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_2d(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_4d(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "r"(c2),
+      "r"(c3)
+      : "memory");
+}
+// At coordinates {0, c1, 0, c3, c4}.
+__device__ __forceinline__ void tma_load_5d(uint32_t to,
+                                            const CUtensorMap& map,
+                                            uint32_t barrier,
+                                            int c1,
+                                            int c3,
+                                            int c4,
+                                            uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %3, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(0),
+      "r"(c1),
+      "r"(c3),
+      "r"(c4),
+      "l"(policy)
+      : "memory");
+}
+
+}  // namespace warprow::cuda

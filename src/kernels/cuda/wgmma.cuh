@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+// Hopper's wgmma (sm_90a), bf16 in, float32 sums.
+namespace warprow::cuda {
+
+// Moves registers between warpgroups; all warps of a warpgroup call it.
+template <int kRegisters>
+__device__ __forceinline__ void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving reads and writes of registers that a wgmma in flight uses.
+template <int n>
+__device__ __forceinline__ void wgmma_pin(float (&d)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    asm volatile("" : "+f"(d[i])::"memory");
+  }
+}
+
+// Descriptor of an operand in shared memory with rows of 128 bytes and 128-byte swizzle. `stride`: bytes
+// between groups of eight rows. `leading`: bytes between halves of an operand wider than a row.
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
+                                                  uint32_t stride,
+                                                  uint32_t leading) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | static_cast<uint64_t>(stride >> 4) << 32 |
+         static_cast<uint64_t>(leading >> 4) << 16 | ((shared & 0x3ffff) >> 4);
+}
+
+// Register lists of accumulators, for wgmma in inline assembly.
+#define WR_ACC4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define WR_ACC16(d, i) WR_ACC4(d, i), WR_ACC4(d, (i) + 4), WR_ACC4(d, (i) + 8), WR_ACC4(d, (i) + 12)
+#define WR_ACC16_NAMES "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define WR_ACC32_NAMES                                                                         \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+  "%25,%26,%27,%28,%29,%30,%31"
+#define WR_ACC64_NAMES                                                                    \
+  WR_ACC32_NAMES                                                                          \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
+  "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory.
+__device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
+               "}, %16, %17, 1, 1, 1, 0, 0;\n"
+               : WR_ACC16(d, 0)
+               : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
+               "}, %32, %33, 1, 1, 1, 0, 0;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16)
+               : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
+               "}, %64, %65, 1, 1, 1, 0, 0;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+               : "l"(a), "l"(b));
+}
+// The same; without `add`, d is overwritten.
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
+      "}, %64, %65, add, 1, 1, 0, 0;\n}\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+// d [64 x cols] += a [64 x 16] * b [16 x cols]; a from registers.
+__device__ __forceinline__ void wgmma_transposed(float (&d)[64], const uint32_t* a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
+               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void wgmma_transposed(float (&d)[32], const uint32_t* a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n"
+               : WR_ACC16(d, 0), WR_ACC16(d, 16)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+}  // namespace warprow::cuda

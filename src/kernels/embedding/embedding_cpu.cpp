@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/embedding/embedding.h"
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "device/cpu/cpu_stream.h"
+#include "kernels/linear/cpu/panel_layout.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace warprow {
+namespace {
+
+template <typename T>
+T load(const std::byte* p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// The weights of one output in its panel.
+class PanelLane {
+ public:
+  PanelLane(const PackedWeight& w, int64_t row)
+      : w_(w),
+        layout_(cpu::panel_layout(w)),
+        panel_(w.data + row / cpu::kPanelRows * layout_.panel_bytes),
+        lane_(row % cpu::kPanelRows) {}
+
+  void dequantise(float* out) const {
+    if (cpu::is_quantised(w_.kind)) {
+      for (int64_t g = 0; g < w_.k / w_.group; ++g) {
+        dequantise_group(g, out + g * w_.group);
+      }
+      return;
+    }
+    for (int64_t i = 0; i < w_.k; ++i) {
+      out[i] = plain(i);
+    }
+  }
+
+ private:
+  [[nodiscard]] float plain(int64_t i) const {
+    const int64_t at = i * cpu::kPanelRows + lane_;
+    const int64_t pair = i / 2 * cpu::kPanelRows + lane_;
+    switch (w_.kind) {
+      case PackedKind::kF16:
+        return f16_to_f32(load<uint16_t>(panel_ + at * 2));
+      case PackedKind::kBF16:
+        return bf16_to_f32(load<uint16_t>(panel_ + pair * 4 + i % 2 * 2));
+      default:
+        return load<float>(panel_ + at * 4);
+    }
+  }
+
+  // Group g's scale (half 0) or its bias (half 1).
+  [[nodiscard]] float factor(int64_t g, int64_t half) const {
+    const int64_t lane = half * cpu::kPanelRows + lane_;
+    const std::byte* scales = panel_ + layout_.scales_offset;
+    if (w_.scales == ScaleForm::kSplit) {
+      const int64_t groups = kSplitInputs / w_.group;
+      scales += g / groups * layout_.split_bytes;
+      const std::byte* factors = scales + (2 + g % groups) * layout_.scale_group_bytes;
+      return f16_to_f32(load<uint16_t>(scales + lane * 2)) *
+             static_cast<float>(load<int8_t>(factors + lane));
+    }
+    return f16_to_f32(load<uint16_t>(scales + g * layout_.scale_group_bytes + lane * 2));
+  }
+
+  void dequantise_group(int64_t g, float* out) const {
+    const float scale = factor(g, 0);
+    const float bias = w_.has_bias ? factor(g, 1) : -0.0F;
+    const int64_t bits = cpu::stored_bits(w_.kind);
+    const std::byte* q = panel_ + g * w_.group * bits / 8 * cpu::kPanelRows + lane_ * 4;
+    if (w_.kind == PackedKind::kQ8) {
+      for (int64_t i = 0; i < w_.group; ++i) {
+        out[i] = scale * static_cast<float>(load<int8_t>(q + i / 4 * 64 + i % 4)) + bias;
+      }
+      return;
+    }
+    const int64_t half = w_.group / 2;
+    const std::byte* plane = q + half / 4 * 64;
+    for (int64_t i = 0; i < w_.group; ++i) {
+      const int64_t in_half = i % half;
+      const auto pair = load<uint8_t>(q + in_half / 4 * 64 + in_half % 4);
+      int32_t stored = i < half ? pair & 15 : pair >> 4;
+      if (bits > 4) {
+        const int32_t upper = load<uint8_t>(plane + i % 4) >> (i / 4 * (bits - 4));
+        stored |= (upper & ((1 << (bits - 4)) - 1)) << 4;
+      }
+      out[i] = scale * static_cast<float>(stored - w_.zero_point) + bias;
+    }
+  }
+
+  const PackedWeight& w_;
+  cpu::PanelLayout layout_;
+  const std::byte* panel_;
+  int64_t lane_;
+};
+
+void gather(const EmbeddingArgs& args, int64_t begin, int64_t end) {
+  const View<float, 2> out = args.out.f32();
+  for (int64_t t = begin; t < end; ++t) {
+    const int32_t id = args.ids(t);
+    float* row = out.row(t);
+    if (id >= 0 && id < args.table.n) {
+      PanelLane(args.table, id).dequantise(row);
+      if (args.scale != 1.0F) {
+        std::for_each_n(row, args.table.k, [&](float& v) { v *= args.scale; });
+      }
+    } else if (!args.given.empty()) {
+      std::copy_n(args.given.row(t), args.table.k, row);
+    } else {
+      std::fill_n(row, args.table.k, 0.0F);
+    }
+  }
+}
+
+}  // namespace
+
+void cpu::embedding(Stream& stream, const EmbeddingArgs& args) {
+  WR_CHECK_EQ(args.ids.shape[0], args.out.shape[0]);
+  WR_CHECK_EQ(args.out.shape[1], args.table.k);
+  WR_CHECK(args.given.empty() ||
+           (args.given.shape[0] == args.out.shape[0] && args.given.shape[1] == args.table.k));
+  if (args.ids.shape[0] == 0) {
+    return;
+  }
+  as_cpu(stream).launch("embedding", [args](ComputePool& pool) {
+    constexpr int64_t kGrain = 8;
+    pool.parallel_for(
+        args.ids.shape[0], kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+          gather(args, begin, end);
+        });
+  });
+}
+
+}  // namespace warprow

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/cpu/panel_kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+
+// The loops of the CPU linear layer (this file, panel_float.h, panel_int8.h) are templates over a vector type
+// V. panel_loops.inl instantiates them, once for each instruction set, with a PanelVector of that set
+// (panel_vector_*.h). PanelVector is in an anonymous namespace, so every instantiation is local to its file. These headers therefore contain only templates over V
+// and call no function of the standard library.
+//
+// Numerics: the same for every V except the generic one (whose fma rounds twice), and for every number of
+//   rows, tile and thread. A sum starts at out_bias or 0.
+// Float path: the first sum takes the even inputs; a second sum, from 0, takes the odd inputs, in ascending
+// order, each by sum = fma(w, x, sum). After each block of block_len(k, kMaxFloatBlock) inputs the second sum
+// is added to the first and starts at 0 again.
+// Int8 path: group after group, with isum the exact dot product of the group's integers, sum = fma(isum,
+// scale_w * scale_x, sum), and with a bias sum = fma(bias_w, scaled_sum_x, sum).
+// Between two blocks of inputs the sum may be stored in y, which is exact.
+//
+// V provides F (16 floats), I (64 bytes or 16 s32), static functions on them, and constants. Up to
+// kDirectRows rows use the packed weights directly, in tiles of kDirectTile rows. More rows use unpacked
+// blocks with register tiles of kFloatRows x kFloatPanels and kIntRows x kIntPanels. With kOffsetWeights,
+// dot4 takes weights as u8: 128 is added to s8 weights, others keep their zero point, and ActGroup's sum
+// removes the offset. Otherwise weights are s8 without offset.
+
+#define WR_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace warprow::cpu {
+
+// Position of a register tile: its first row and panel, and the inputs (or groups of inputs) it sums over.
+struct TilePlace {
+  int64_t row;
+  int64_t panel;
+  int64_t begin;
+  int64_t end;
+};
+
+template <typename V>
+struct PanelAccess {
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int kLanes = 16;
+
+  // Inputs that share a scale, and the bytes of that many stored values of 16 outputs.
+  static constexpr int group_of(PackedKind kind) { return kind == PackedKind::kQ6 ? 16 : 32; }
+  static constexpr int group_bytes_of(PackedKind kind) {
+    return kind == PackedKind::kQ4   ? 256
+           : kind == PackedKind::kQ5 ? 320
+           : kind == PackedKind::kQ6 ? 192
+                                     : 512;
+  }
+
+  // Splits k into equal blocks of at most max_len inputs, multiples of 32 except for the last.
+  static int64_t block_len(int64_t k, int64_t max_len) {
+    const int64_t num_blocks = (k + max_len - 1) / max_len;
+    return ((k + num_blocks - 1) / num_blocks + 31) / 32 * 32;
+  }
+
+  static int num_valid(const PanelJob& job, int64_t panel) {
+    const int64_t left = job.num_outputs - panel * kLanes;
+    return left < kLanes ? static_cast<int>(left) : kLanes;
+  }
+  // Loads n of 16 floats and zeros for the rest; store_part stores n. Not inlined: only the last panel of a
+  // matrix calls them.
+  [[gnu::noinline]] static void load_part(const float* p, int n, float* lanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      lanes[i] = i < n ? p[i] : 0.0F;
+    }
+  }
+  [[gnu::noinline]] static void store_part(float* p, int n, const float* lanes) {
+    for (int i = 0; i < n; ++i) {
+      p[i] = lanes[i];
+    }
+  }
+  static F load_some(const float* p, int n) {
+    if (n == kLanes) [[likely]] {
+      return V::load(p);
+    }
+    float lanes[kLanes];
+    load_part(p, n, lanes);
+    return V::load(lanes);
+  }
+  static void store_some(float* p, F v, int n) {
+    if (n == kLanes) [[likely]] {
+      V::store(p, v);
+      return;
+    }
+    float lanes[kLanes];
+    V::store(lanes, v);
+    store_part(p, n, lanes);
+  }
+  static float* y_at(const PanelJob& job, int64_t row, int64_t panel) {
+    return job.y + row * job.y_stride + panel * kLanes;
+  }
+  // The sum of a row's panel before input k0.
+  static F start(const PanelJob& job, int64_t row, int64_t panel, int64_t k0) {
+    const int n = num_valid(job, panel);
+    if (k0 > 0) {
+      return load_some(y_at(job, row, panel), n);
+    }
+    F acc = V::zero();
+    if (job.out_bias != nullptr) {
+      acc = V::add(acc, load_some(job.out_bias + panel * kLanes, n));
+    }
+    return acc;
+  }
+  static void finish(const PanelJob& job, int64_t row, int64_t panel, F acc) {
+    store_some(y_at(job, row, panel), acc, num_valid(job, panel));
+  }
+
+  static const std::byte* panel_at(const PanelJob& job, int64_t panel) {
+    return job.panels + panel * job.panel_bytes;
+  }
+  template <int kGroup>
+  static F group_scale(const PanelJob& job, const std::byte* panel, int64_t g) {
+    return group_factor<kGroup>(job, panel, g, 0);
+  }
+  // -0 without a bias: adding it changes nothing.
+  template <int kGroup>
+  static F group_bias(const PanelJob& job, const std::byte* panel, int64_t g) {
+    return job.has_bias ? group_factor<kGroup>(job, panel, g, 1) : V::set1(-0.0F);
+  }
+  // `half` 0: group g's scales; 1: its biases, which are the second half of a group's values.
+  template <int kGroup>
+  static F group_factor(const PanelJob& job, const std::byte* panel, int64_t g, int half) {
+    const std::byte* p = panel + job.scales_offset;
+    if (job.scales == ScaleForm::kSplit) {
+      constexpr int kGroups = kSplitInputs / kGroup;
+      p += g / kGroups * job.split_bytes;
+      const F wide = V::load_half(p + half * kLanes * 2);
+      // The halves of all lanes come first: two bytes a lane, where a group's factors have one.
+      const std::byte* factors =
+          p + 2 * job.scale_group_bytes + g % kGroups * job.scale_group_bytes;
+      return V::mul(wide, V::load_s8(factors + half * kLanes));
+    }
+    return V::load_half(p + g * job.scale_group_bytes + half * kLanes * 2);
+  }
+
+  // Unpacks group g's stored values to bytes: out[i] holds inputs 4i .. 4i + 3 of the group.
+  template <PackedKind kKind>
+  static void load_codes(const std::byte* panel, int64_t g, I (&out)[group_of(kKind) / 4]) {
+    constexpr int kVectors = group_of(kKind) / 4;
+    const std::byte* p = panel + g * group_bytes_of(kKind);
+    if constexpr (kKind == PackedKind::kQ8) {
+      WR_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        out[i] = V::load_raw(p + i * 64);
+      }
+      return;
+    } else {
+      WR_UNROLL
+      for (int i = 0; i < kVectors / 2; ++i) {
+        const I raw = V::load_raw(p + i * 64);
+        out[i] = V::low_nibbles(raw);
+        out[i + kVectors / 2] = V::high_nibbles(raw);
+      }
+      if constexpr (kKind != PackedKind::kQ4) {
+        add_plane<kKind, 0>(V::load_raw(p + kVectors / 2 * 64), out);
+      }
+    }
+  }
+  template <PackedKind kKind, int kVector, int kVectors>
+  static void add_plane(I plane, I (&out)[kVectors]) {
+    if constexpr (kVector < kVectors) {
+      constexpr int kBits = kKind == PackedKind::kQ5 ? 1 : 2;
+      constexpr uint32_t kMask = kBits == 1 ? 0x10101010U : 0x30303030U;
+      out[kVector] = V::template add_bits<4 - kBits * kVector, kMask>(out[kVector], plane);
+      add_plane<kKind, kVector + 1>(plane, out);
+    }
+  }
+
+  // Covers num_rows rows with tiles of nearly equal height, at most kMaxRows:
+  // tile.template operator()<height>(row).
+  template <int kMaxRows, typename Tile>
+  static void for_each_row_tile(int64_t num_rows, const Tile& tile) {
+    const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
+    for (int64_t row = 0, t = num_tiles; t > 0; --t) {
+      const int64_t height = (num_rows - row + t - 1) / t;
+      row_tile<kMaxRows>(height, row, tile);
+      row += height;
+    }
+  }
+  template <int kRows, typename Tile>
+  static void row_tile(int64_t height, int64_t row, const Tile& tile) {
+    if constexpr (kRows > 1) {
+      if (height < kRows) {
+        row_tile<kRows - 1>(height, row, tile);
+        return;
+      }
+    }
+    tile.template operator()<kRows>(row);
+  }
+};
+
+}  // namespace warprow::cpu

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/cpu/panel_access.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cpu {
+
+inline constexpr int kMaxBf16Block = 320;  // inputs of a block, even
+
+// Float sums over bf16 weights and bf16 activations, two inputs at a time. V::dot2 adds the product of the
+// odd input, then that of the even one. A product of two bf16 is exact, so every V agrees bit for bit, with
+// or without fused multiply-adds (except where values below 1e-38 are flushed to 0). The first sum takes the
+// even pairs of a block; a second sum, from 0, takes the odd pairs. After each block of inputs the second sum
+// is added to the first and starts at 0 again.
+template <typename V>
+struct Bf16Panels {
+  using Access = PanelAccess<V>;
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int64_t kPairBytes = 64;  // two inputs of 16 outputs
+
+  static const int8_t* pairs_of(const Bf16Rows& rows, int64_t row, int64_t k) {
+    return reinterpret_cast<const int8_t*>(rows.x + row * rows.stride + k);
+  }
+
+  // A few rows of one panel: each pair of weights is loaded once for all of them.
+  template <int kRows>
+  static void direct(const PanelJob& job, const Bf16Rows& rows, int64_t panel, int64_t row) {
+    constexpr int64_t kAhead = 8192;
+    const int64_t block = Access::block_len(job.k, kMaxBf16Block);
+    const std::byte* weights = Access::panel_at(job, panel);
+    F acc[kRows][2];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][0] = Access::start(job, row + r, panel, 0);
+    }
+    for (int64_t k0 = 0; k0 < job.k; k0 += block) {
+      const int64_t k1 = k0 + block < job.k ? k0 + block : job.k;
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][1] = V::zero();
+      }
+      const auto step = [&]<int kParity>(int64_t k) WR_INLINE_LAMBDA {
+        const std::byte* p = weights + k / 2 * kPairBytes;
+        __builtin_prefetch(p + kAhead);
+        const I w = V::load_raw(p);
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const auto x = V::load_dword(pairs_of(rows, row + r, k));
+          acc[r][kParity] = V::dot2(acc[r][kParity], w, x);
+        }
+      };
+      for_each_pair(k0, k1, step);
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][0] = V::add(acc[r][0], acc[r][1]);
+      }
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Access::finish(job, row + r, panel, acc[r][0]);
+    }
+  }
+  // Calls step.template operator()<parity of the pair>(k) for k0 <= k < k1, k even.
+  template <typename Step>
+  static void for_each_pair(int64_t k0, int64_t k1, const Step& step) {
+    int64_t k = k0;
+    for (; k + 2 < k1; k += 4) {
+      step.template operator()<0>(k);
+      step.template operator()<1>(k + 2);
+    }
+    if (k < k1) {
+      step.template operator()<0>(k);
+    }
+  }
+
+  // A register tile over one block of inputs; the packed weights of the block stay in L1.
+  template <int kPanels, int kRows>
+  [[gnu::noinline]] static void tile(const PanelJob& job,
+                                     const Bf16Rows& rows,
+                                     const TilePlace& at) {
+    F acc[kPanels][kRows][2];
+    const std::byte* weights[kPanels];
+    WR_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      weights[p] = Access::panel_at(job, at.panel + p);
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        acc[p][r][0] = Access::start(job, at.row + r, at.panel + p, at.begin);
+        acc[p][r][1] = V::zero();
+      }
+    }
+    const int8_t* x = pairs_of(rows, at.row, 0);
+    const int64_t stride = rows.stride * 2;
+    const auto step = [&]<int kParity>(int64_t k) WR_INLINE_LAMBDA {
+      I w[kPanels];
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        w[p] = V::load_raw(weights[p] + k / 2 * kPairBytes);
+      }
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const auto a = V::load_dword(x + r * stride + k * 2);
+        WR_UNROLL
+        for (int p = 0; p < kPanels; ++p) {
+          acc[p][r][kParity] = V::dot2(acc[p][r][kParity], w[p], a);
+        }
+      }
+    };
+    for_each_pair(at.begin, at.end, step);
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        Access::finish(job, at.row + r, at.panel + p, V::add(acc[p][r][0], acc[p][r][1]));
+      }
+    }
+  }
+
+  template <int kPanels>
+  static void tiles(const PanelJob& job, const Bf16Rows& rows, int64_t panel) {
+    const int64_t block = Access::block_len(job.k, kMaxBf16Block);
+    for (int64_t k0 = 0; k0 < job.k; k0 += block) {
+      const int64_t k1 = k0 + block < job.k ? k0 + block : job.k;
+      Access::template for_each_row_tile<V::kFloatRows>(
+          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+            tile<kPanels, kRows>(job, rows, {row, panel, k0, k1});
+          });
+    }
+  }
+
+  static void run(const PanelJob& job, const Bf16Rows& rows) {
+    int64_t panel = 0;
+    if (job.num_rows <= V::kDirectRows) {
+      for (; panel < job.num_panels; ++panel) {
+        Access::template for_each_row_tile<V::kDirectTile>(
+            job.num_rows,
+            [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA { direct<kRows>(job, rows, panel, row); });
+      }
+      return;
+    }
+    for (; panel + V::kFloatPanels <= job.num_panels; panel += V::kFloatPanels) {
+      tiles<V::kFloatPanels>(job, rows, panel);
+    }
+    for (; panel < job.num_panels; ++panel) {
+      tiles<1>(job, rows, panel);
+    }
+  }
+
+  // Rounds to nearest, ties to even; NaN stays NaN. If k is odd, appends a zero.
+  static void round_row(const float* x, int64_t k, uint16_t* out) {
+    for (int64_t i = 0; i < k; ++i) {
+      uint32_t bits;
+      __builtin_memcpy(&bits, x + i, sizeof bits);
+      const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+      const uint32_t quiet = (bits >> 16) | 0x40U;
+      out[i] = static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
+    }
+    if (k % 2 != 0) {
+      out[k] = 0;
+    }
+  }
+};
+
+}  // namespace warprow::cpu

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/cpu/panel_access.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow::cpu {
+
+inline constexpr int kMaxIntBlock = 640;  // inputs unpacked at once, a multiple of 32
+
+// Sums over int8 activations and quantised weights, and the rounding of activations to int8.
+template <typename V>
+struct Int8Panels {
+  using Access = PanelAccess<V>;
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int kLanes = Access::kLanes;
+
+  // Initial value of an integer sum, which removes the weights' offset.
+  template <PackedKind kKind>
+  static I int_start(const PanelJob& job, const ActGroup& act) {
+    if constexpr (V::kOffsetWeights) {
+      const int32_t offset = kKind == PackedKind::kQ8 ? 128 : job.zero_point;
+      if (offset != 0) {
+        return V::set1_s32(-offset * act.sum);
+      }
+    }
+    return V::zero_int();
+  }
+
+  // Loads group g's weights in dot4's format: out[i] holds inputs 4i .. 4i + 3 of the group.
+  template <PackedKind kKind>
+  static void load_group(const PanelJob& job,
+                         const std::byte* panel,
+                         int64_t g,
+                         I (&out)[Access::group_of(kKind) / 4]) {
+    constexpr int kVectors = Access::group_of(kKind) / 4;
+    Access::template load_codes<kKind>(panel, g, out);
+    if constexpr (V::kOffsetWeights == (kKind == PackedKind::kQ8)) {
+      WR_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        if constexpr (kKind == PackedKind::kQ8) {
+          out[i] = V::flip_sign_bits(out[i]);
+        } else {
+          out[i] = V::subtract_bytes(out[i], job.zero_point);
+        }
+      }
+    }
+  }
+
+  static F add_group(F acc, I isum, F scale, const ActGroup& act) {
+    return V::fma(V::to_float(isum), V::mul(scale, V::set1(act.scale)), acc);
+  }
+
+  // A few rows of one panel, directly from the packed weights.
+  template <PackedKind kKind, int kRows>
+  static void int8_direct(const PanelJob& job, const Int8Rows& rows, int64_t panel, int64_t row) {
+    constexpr int kGroup = Access::group_of(kKind);
+    constexpr int64_t kAhead = 8192;
+    const std::byte* weights = Access::panel_at(job, panel);
+    const int8_t* q = rows.q + row * rows.stride;
+    const ActGroup* acts = rows.groups + row * rows.group_stride;
+    const int64_t num_groups = job.k / kGroup;
+    const int64_t bytes_per_group = job.panel_bytes / num_groups;
+    // Prefetches run through the scales and into the next panel; hardware prefetchers stop at page
+    // boundaries.
+    const std::byte* ahead = weights + kAhead;
+    F acc[kRows];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r] = Access::start(job, row + r, panel, 0);
+    }
+    for (int64_t g = 0; g < num_groups; ++g) {
+      for (const std::byte* end = ahead + bytes_per_group; ahead < end; ahead += 64) {
+        __builtin_prefetch(ahead);
+      }
+      I w[kGroup / 4];
+      load_group<kKind>(job, weights, g, w);
+      const F scale = Access::template group_scale<kGroup>(job, weights, g);
+      const F bias = Access::template group_bias<kGroup>(job, weights, g);
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const ActGroup& act = acts[r * rows.group_stride + g];
+        const int8_t* a = q + r * rows.stride + g * kGroup;
+        I even = int_start<kKind>(job, act);
+        I odd = V::zero_int();
+        WR_UNROLL
+        for (int i = 0; i < kGroup / 4; i += 2) {
+          even = V::dot4(even, w[i], V::load_dword(a + 4 * i));
+          odd = V::dot4(odd, w[i + 1], V::load_dword(a + 4 * i + 4));
+        }
+        acc[r] = add_group(acc[r], V::add_s32(even, odd), scale, act);
+        if (job.has_bias) {
+          acc[r] = V::fma(bias, V::set1(act.scaled_sum), acc[r]);
+        }
+      }
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Access::finish(job, row + r, panel, acc[r]);
+    }
+  }
+
+  // Weights of kIntPanels panels, one block of inputs, in dot4's format.
+  struct Int8Block {
+    alignas(64) uint8_t w[V::kIntPanels][kMaxIntBlock * kLanes];
+    alignas(64) float scale[V::kIntPanels][kMaxIntBlock / 16][kLanes];
+    alignas(64) float bias[V::kIntPanels][kMaxIntBlock / 16][kLanes];
+  };
+
+  template <PackedKind kKind>
+  static void unpack_int8(
+      const PanelJob& job, int64_t panel, int64_t g0, int64_t g1, int slot, Int8Block& block) {
+    constexpr int kGroup = Access::group_of(kKind);
+    const std::byte* weights = Access::panel_at(job, panel);
+    for (int64_t g = g0; g < g1; ++g) {
+      I w[kGroup / 4];
+      load_group<kKind>(job, weights, g, w);
+      uint8_t* dst = block.w[slot] + (g - g0) * kGroup * kLanes;
+      WR_UNROLL
+      for (int i = 0; i < kGroup / 4; ++i) {
+        V::store_raw(dst + i * 64, w[i]);
+      }
+      V::store(block.scale[slot][g - g0], Access::template group_scale<kGroup>(job, weights, g));
+      V::store(block.bias[slot][g - g0], Access::template group_bias<kGroup>(job, weights, g));
+    }
+  }
+
+  template <PackedKind kKind, int kPanels, int kRows>
+  [[gnu::noinline]] static void int8_tile(const PanelJob& job,
+                                          const Int8Rows& rows,
+                                          const Int8Block& block,
+                                          const TilePlace& at) {
+    constexpr int kGroup = Access::group_of(kKind);
+    F acc[kPanels][kRows];
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        acc[p][r] = Access::start(job, at.row + r, at.panel + p, at.begin);
+      }
+    }
+    const int8_t* q = rows.q + at.row * rows.stride + at.begin * kGroup;
+    const ActGroup* acts = rows.groups + at.row * rows.group_stride + at.begin;
+    for (int64_t g = 0; g < at.end - at.begin; ++g) {
+      I sum[kPanels][kRows];
+      WR_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const I first = int_start<kKind>(job, acts[r * rows.group_stride + g]);
+        WR_UNROLL
+        for (int p = 0; p < kPanels; ++p) {
+          sum[p][r] = first;
+        }
+      }
+      for (int i = 0; i < kGroup / 4; ++i) {
+        I w[kPanels];
+        WR_UNROLL
+        for (int p = 0; p < kPanels; ++p) {
+          w[p] = V::load_raw(block.w[p] + (g * (kGroup / 4) + i) * 64);
+        }
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const auto a = V::load_dword(q + r * rows.stride + g * kGroup + 4 * i);
+          WR_UNROLL
+          for (int p = 0; p < kPanels; ++p) {
+            sum[p][r] = V::dot4_pinned(sum[p][r], w[p], a);
+          }
+        }
+      }
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        const F scale = V::load(block.scale[p][g]);
+        const F bias = V::load(block.bias[p][g]);
+        WR_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const ActGroup& act = acts[r * rows.group_stride + g];
+          acc[p][r] = add_group(acc[p][r], sum[p][r], scale, act);
+          if (job.has_bias) {
+            acc[p][r] = V::fma(bias, V::set1(act.scaled_sum), acc[p][r]);
+          }
+        }
+      }
+    }
+    WR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      WR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        Access::finish(job, at.row + r, at.panel + p, acc[p][r]);
+      }
+    }
+  }
+
+  template <PackedKind kKind, int kPanels>
+  static void int8_unpacked(const PanelJob& job, const Int8Rows& rows, int64_t panel) {
+    constexpr int kGroup = Access::group_of(kKind);
+    Int8Block block;
+    const int64_t groups_per_block = Access::block_len(job.k, kMaxIntBlock) / kGroup;
+    const int64_t num_groups = job.k / kGroup;
+    for (int64_t g0 = 0; g0 < num_groups; g0 += groups_per_block) {
+      const int64_t g1 = g0 + groups_per_block < num_groups ? g0 + groups_per_block : num_groups;
+      for (int p = 0; p < kPanels; ++p) {
+        unpack_int8<kKind>(job, panel + p, g0, g1, p, block);
+      }
+      Access::template for_each_row_tile<V::kIntRows>(
+          job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+            int8_tile<kKind, kPanels, kRows>(job, rows, block, {row, panel, g0, g1});
+          });
+    }
+  }
+
+  template <PackedKind kKind>
+  static void int8_kind(const PanelJob& job, const Int8Rows& rows) {
+    if (job.num_rows <= V::kDirectRows) {
+      for (int64_t panel = 0; panel < job.num_panels; ++panel) {
+        Access::template for_each_row_tile<V::kDirectTile>(
+            job.num_rows, [&]<int kRows>(int64_t row) WR_INLINE_LAMBDA {
+              int8_direct<kKind, kRows>(job, rows, panel, row);
+            });
+      }
+      return;
+    }
+    int64_t panel = 0;
+    for (; panel + V::kIntPanels <= job.num_panels; panel += V::kIntPanels) {
+      int8_unpacked<kKind, V::kIntPanels>(job, rows, panel);
+    }
+    for (; panel < job.num_panels; ++panel) {
+      int8_unpacked<kKind, 1>(job, rows, panel);
+    }
+  }
+
+  static void run(const PanelJob& job, const Int8Rows& rows) {
+    switch (job.kind) {
+      case PackedKind::kQ4:
+        return int8_kind<PackedKind::kQ4>(job, rows);
+      case PackedKind::kQ5:
+        return int8_kind<PackedKind::kQ5>(job, rows);
+      case PackedKind::kQ6:
+        return int8_kind<PackedKind::kQ6>(job, rows);
+      default:
+        return int8_kind<PackedKind::kQ8>(job, rows);
+    }
+  }
+
+  static ActGroup act_group(float scale, int32_t sum) {
+    return {scale, scale * static_cast<float>(sum), sum};
+  }
+  // Quantises 32 inputs. The scale is the largest magnitude / 127; inputs that are all below 1e-30 become
+  // zero. An infinity or a NaN makes the scale infinite or NaN, and with it every output of the row.
+  static void quantise_group(const float* x, int8_t* q, ActGroup* by32, ActGroup* by16) {
+    const F low = V::load(x);
+    const F high = V::load(x + kLanes);
+    const float amax = V::max_of_abs(low, high);
+    const bool any = !(amax < 1e-30F);
+    const float scale = any ? amax / 127.0F : 0.0F;
+    const F inverse = V::set1(any ? 127.0F / amax : 0.0F);
+    const int32_t sum_low = V::round_to_s8(q, V::mul(low, inverse));
+    const int32_t sum_high = V::round_to_s8(q + kLanes, V::mul(high, inverse));
+    *by32 = act_group(scale, sum_low + sum_high);
+    if (by16 != nullptr) {
+      by16[0] = act_group(scale, sum_low);
+      by16[1] = act_group(scale, sum_high);
+    }
+  }
+  static void quantise_row(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16) {
+    int64_t g = 0;
+    for (; (g + 1) * 32 <= k; ++g) {
+      quantise_group(x + g * 32, q + g * 32, by32 + g, by16 == nullptr ? nullptr : by16 + 2 * g);
+    }
+    if (g * 32 < k) {
+      float rest[32] = {};
+      for (int64_t i = g * 32; i < k; ++i) {
+        rest[i - g * 32] = x[i];
+      }
+      quantise_group(rest, q + g * 32, by32 + g, by16 == nullptr ? nullptr : by16 + 2 * g);
+    }
+  }
+};
+
+}  // namespace warprow::cpu

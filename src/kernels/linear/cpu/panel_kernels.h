@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/packed_weight.h"
+#include "kernels/simd/dispatch.h"
+
+#include <cstddef>
+#include <cstdint>
+
+// The inner kernels of the CPU linear layer, one set per instruction set. Files compiled for an instruction
+// set include this header, so it contains plain structs only: an inline function could be linked into code
+// that runs on a CPU without that instruction set.
+
+namespace warprow::cpu {
+
+// Activations of 32 (or 16) consecutive inputs as int8: x ~= scale * q, |q| <= 127.
+struct ActGroup {
+  float scale;
+  float scaled_sum;  // scale * sum(q), for a weight group's bias
+  int32_t sum;       // sum(q): removes the offset of weights with a zero point
+};
+
+// Consecutive panels of one matrix, and the destination of their outputs.
+struct PanelJob {
+  PackedKind kind;
+  bool has_bias;  // as PackedWeight
+  ScaleForm scales;
+  int32_t zero_point;
+  int32_t group;
+  int64_t k;
+  const std::byte* panels;  // the first one
+  int64_t panel_bytes;      // see PanelLayout
+  int64_t scales_offset;
+  int64_t scale_group_bytes;
+  int64_t split_bytes;
+  int64_t num_panels;
+  int64_t num_outputs;    // at most 16 * num_panels; more than 16 * (num_panels - 1)
+  const float* out_bias;  // [num_outputs] or null
+  float* y;               // [num_rows, num_outputs] with y_stride
+  int64_t y_stride;
+  int64_t num_rows;
+};
+
+struct FloatRows {
+  const float* x;  // [num_rows, k]
+  int64_t stride;
+};
+
+struct Int8Rows {
+  const int8_t* q;  // [num_rows, k], padded to whole groups of 32
+  int64_t stride;
+  const ActGroup* groups;  // [num_rows, k / job.group]: sums over the inputs of a weight group
+  int64_t group_stride;
+};
+
+struct Bf16Rows {
+  const uint16_t* x;  // [num_rows, k], padded to an even number
+  int64_t stride;     // even
+};
+
+struct PanelKernels {
+  const char* name;
+  // Quantises one row of k floats in groups of 32: q [round_up(k, 32)], by32 [ceil(k / 32)]. by16 [2 * ceil(k
+  // / 32)], unless null, gets the same scales with the sums of 16 inputs.
+  void (*quantise_row)(const float* x, int64_t k, int8_t* q, ActGroup* by32, ActGroup* by16);
+  void (*float_panels)(const PanelJob& job, const FloatRows& rows);
+  void (*int8_panels)(const PanelJob& job, const Int8Rows& rows);
+  // Rounds k floats to bf16, [round_up(k, 2)].
+  void (*round_row)(const float* x, int64_t k, uint16_t* out);
+  void (*bf16_panels)(const PanelJob& job, const Bf16Rows& rows);  // PackedKind::kBF16
+};
+
+WR_ISA_DECLARE(const PanelKernels&, panel_kernels, ());
+const PanelKernels& panel_kernels_neon();  // ARMv8.2 with the int8 dot product
+void bf16_panels_avx512bf16(const PanelJob& job, const Bf16Rows& rows);
+
+// The set for this CPU, by cpu_isa().
+const PanelKernels& panel_kernels();
+
+}  // namespace warprow::cpu

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#if defined(__AVX512F__)
+#include "kernels/linear/cpu/panel_vector_avx512.h"
+#elif defined(__AVX2__)
+#include "kernels/linear/cpu/panel_vector_avx2.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "kernels/linear/cpu/panel_vector_neon.h"
+#else
+#include "kernels/linear/cpu/panel_vector_generic.h"
+#endif
+
+#include "kernels/linear/cpu/panel_bf16.h"
+#if !defined(__AVX512BF16__)
+#include "kernels/linear/cpu/panel_float.h"
+#include "kernels/linear/cpu/panel_int8.h"
+#endif
+
+namespace warprow::cpu {
+
+#if defined(__AVX512BF16__)
+
+void WR_ISA_NAME(bf16_panels)(const PanelJob& job, const Bf16Rows& rows) {
+  Bf16Panels<PanelVector>::run(job, rows);
+}
+
+#else
+
+const PanelKernels& WR_ISA_NAME(panel_kernels)() {
+  static constexpr PanelKernels kKernels = {PanelVector::kName,
+                                            &Int8Panels<PanelVector>::quantise_row,
+                                            &FloatPanels<PanelVector>::run,
+                                            &Int8Panels<PanelVector>::run,
+                                            &Bf16Panels<PanelVector>::round_row,
+                                            &Bf16Panels<PanelVector>::run};
+  return kKernels;
+}
+
+#endif
+
+}  // namespace warprow::cpu

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/pipeline.cuh"
+#include "kernels/linear/small_m/sm90_gemm.h"
+
+#include <cstdint>
+
+// Parts of a CTA of sm90_bf16_gemm_small_m (sm90_gemm.cuh): sizes, its place in the work, its ring.
+namespace warprow::cuda::sm90_gemm_detail {
+
+constexpr int kStepBytes = 128;  // 64 inputs of a row
+
+template <int kCols, int kGroups>
+struct Sizes {
+  static constexpr int kRows = kGroups * 64;
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kWBytes = kRows * kStepBytes;
+  static constexpr int kXBytes = kCols * kStepBytes;
+  static constexpr int kStageBytes = kWBytes + kXBytes;
+  static constexpr int kPitch = kRows + 4;  // floats in a row of sums; no bank conflicts
+  static constexpr int kSumBytes = kCols * kPitch * 4;
+};
+
+struct Params {
+  Sm90GemmArgs a;
+  int32_t split;
+  int32_t stages;
+  int32_t parts_at;   // offset in shared memory of other CTAs' partial sums
+  int32_t part_rows;  // rows of x whose outputs one of `split` CTAs finishes
+  bool vectors;       // y can be accessed as vectors of four
+};
+
+// This CTA's place in the work.
+struct Place {
+  int part;       // of k: the CTA's rank in its cluster
+  int tile;       // of w
+  int first;      // steps of 64 inputs
+  int num_steps;  // of this part
+
+  int first_row;  // of x: the first row whose outputs this CTA finishes
+  int num_rows;
+
+  __device__ explicit Place(const Params& p) {
+    part = p.split == 1 ? 0 : cluster_rank();
+    tile = static_cast<int>(blockIdx.x) / p.split;
+    const int steps = (p.a.k + 63) / 64;
+    first = steps * part / p.split;
+    num_steps = steps * (part + 1) / p.split - first;
+    first_row = min(part * p.part_rows, p.a.m);
+    num_rows = rows_of(p, part);
+  }
+  [[nodiscard]] __device__ static int rows_of(const Params& p, int part) {
+    return max(0, min(p.part_rows, p.a.m - part * p.part_rows));
+  }
+};
+
+using Ring = RingCursor<kMaxSm90GemmStages>;
+
+}  // namespace warprow::cuda::sm90_gemm_detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// How sm90_bf16_gemm_small_m splits a product. Plain arithmetic, so that a build without CUDA can test it.
+#include "base/math.h"
+#include "kernels/linear/small_m/sm90_gemm.h"
+
+#include <algorithm>
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int32_t kAlign = 1024;
+
+int32_t stage_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + plan.cols) * 128; }
+int32_t row_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + 4) * 4; }
+int32_t sum_bytes(const Sm90GemmPlan& plan) { return plan.cols * row_bytes(plan); }
+int32_t parts_bytes(const Sm90GemmPlan& plan) {
+  return plan.split > 1 ? plan.split * ceil_div(plan.cols, plan.split) * row_bytes(plan) : 0;
+}
+
+// Whether tiles of 192 rows give at most one tile to every SM, and none to few.
+bool fills_one_wave(int64_t n, int32_t num_sms) {
+  const int64_t tiles = ceil_div<int64_t>(n, 192);
+  return tiles <= num_sms && 10 * tiles >= 9 * num_sms;
+}
+
+}  // namespace
+
+int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
+  constexpr int64_t kManyOutputs = 1 << 16;  // an LM head: start and end are negligible
+  if (device.compute_capability != 90) {
+    return 0;
+  }
+  const bool gate_of_one_wave =
+      epilogue == LinearEpilogue::kSwiGlu && fills_one_wave(n, device.num_sms);
+  if (is_small_weight(n, k) || gate_of_one_wave) {
+    return kMaxSm90GemmRows;
+  }
+  return n < kManyOutputs ? 64 : 32;
+}
+
+bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n) {
+  return epilogue == LinearEpilogue::kAdd && n % 64 == 0;
+}
+
+int32_t sm90_gemm_parts_at(const Sm90GemmPlan& plan) {
+  return plan.split == 1 ? 0 : std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
+}
+
+size_t sm90_gemm_shared_bytes(const Sm90GemmPlan& plan) {
+  const int32_t ring = std::max(plan.stages * stage_bytes(plan), sum_bytes(plan));
+  return static_cast<size_t>(ring) + static_cast<size_t>(parts_bytes(plan)) + kAlign;
+}
+
+int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes) {
+  const int32_t room = shared_bytes - kAlign - parts_bytes(plan);
+  return sum_bytes(plan) > room ? 0 : std::min(room / stage_bytes(plan), kMaxSm90GemmStages);
+}
+
+// The best plans in the sweep of bench/kernels/linear_cuda_bench.cu, on an H200.
+Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  Sm90GemmPlan plan;
+  plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
+  const int32_t steps = ceil_div(k, 64);
+  plan.groups = fills_one_wave(n, num_sms) ? 3 : 1;
+  const int32_t tiles = ceil_div(n, 64 * plan.groups);
+  // Clusters cannot use all SMs of the device.
+  const auto slots = [&](int32_t split) { return tiles * split * (split > 2 ? 10 : 9) / 9; };
+  const auto worth_halving = [&] {
+    if (plan.cols > 64) {  // the sums take so much shared memory that an SM holds one CTA
+      return slots(2 * plan.split) <= num_sms;
+    }
+    // Splitting k further pays until all SMs have work; if the parts are short, until each SM has two CTAs.
+    const int32_t blocks = tiles * plan.split;
+    return blocks <= num_sms && (10 * blocks < 9 * num_sms || steps / plan.split < 32);
+  };
+  while (plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
+    plan.split *= 2;
+  }
+  const int32_t used = slots(plan.split);
+  const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
+  plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
+  if (plan.stages < 3) {
+    plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes);
+  }
+  plan.stages = std::min(plan.stages, std::max(2, ceil_div(steps, plan.split)));
+  return plan;
+}
+
+}  // namespace warprow::cuda

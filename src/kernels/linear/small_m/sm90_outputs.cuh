@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/linear/small_m/sm90_block.cuh"
+
+#include <cstdint>
+#include <cuda_bf16.h>
+
+// From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
+namespace warprow::cuda::sm90_gemm_detail {
+
+__device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
+
+// Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
+template <int kConsumers>
+__device__ void find_row_scales(const Params& p, const Place& at, float* scales) {
+  constexpr int kLanes = 4;  // a row
+  const int parts = p.a.k / 64;
+  const int lane = threadIdx.x % kLanes;
+  for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
+    const int t = first + threadIdx.x / kLanes;
+    float sum = 0.0F;
+    if (t < at.num_rows) {
+      const float* from = p.a.squares + static_cast<int64_t>(at.first_row + t) * parts;
+#pragma unroll 8
+      for (int i = lane; i < parts; i += kLanes) {
+        sum += from[i];
+      }
+    }
+    sum += __shfl_xor_sync(~0U, sum, 1);
+    sum += __shfl_xor_sync(~0U, sum, 2);
+    if (lane == 0 && t < at.num_rows) {
+      scales[t] = rsqrtf(sum / static_cast<float>(p.a.k) + p.a.norm_eps);
+    }
+  }
+}
+
+// Writes outputs: a thread has four adjacent columns of some rows of y.
+template <int kCols, int kGroups>
+class Outputs {
+ public:
+  using S = Sizes<kCols, kGroups>;
+  __device__ Outputs(const Params& p,
+                     const Place& at,
+                     const unsigned char* sums,
+                     const float* scales)
+      : p_(p),
+        at_(at),
+        sums_(reinterpret_cast<const float*>(sums)),
+        parts_(reinterpret_cast<const float*>(sums + p.parts_at)),
+        scales_(scales),
+        gate_(p.a.epilogue == LinearEpilogue::kSwiGlu),
+        span_(gate_ ? S::kRows / 2 : S::kRows),
+        end_(gate_ ? p.a.n / 2 : p.a.n),
+        first_(threadIdx.x / (span_ / 4)),
+        stride_(S::kConsumers / (span_ / 4)),
+        column_(threadIdx.x % (span_ / 4) * 4),
+        output_(at.tile * span_ + column_) {}
+
+  // Loads the inputs that no kernel writes.
+  __device__ void fetch_constants() {
+    if (p_.a.bias != nullptr) {
+      bias_ = four_of(p_.a.bias, output_);
+      up_bias_ = gate_ ? four_of(p_.a.bias, end_ + output_) : bias_;
+    }
+    if (p_.a.next_weight != nullptr) {
+      next_weight_ = four_of(p_.a.next_weight, output_);
+    }
+  }
+  // Loads the old y, which sums are added to, ahead of time.
+  __device__ void fetch_old() { fetch_old(first_); }
+
+  __device__ void finish() {
+    for (int t = first_; t < at_.num_rows; fetch_old(t)) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j, t += stride_) {
+        if (t < at_.num_rows && output_ < end_) {
+          finish_four(t, old_[j]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = 4;
+
+  // t: index among this CTA's rows of x
+  [[nodiscard]] __device__ int64_t place(int t) const {
+    return (at_.first_row + t) * p_.a.y_stride + output_;
+  }
+
+  // Loads four of n values. Outputs past n are not stored.
+  [[nodiscard]] __device__ float4 four_of(const float* from, int first) const {
+    const int last = p_.a.n - 1;
+    return {__ldg(from + min(first, last)),
+            __ldg(from + min(first + 1, last)),
+            __ldg(from + min(first + 2, last)),
+            __ldg(from + min(first + 3, last))};
+  }
+
+  __device__ void fetch_old(int t) {
+    if (p_.a.epilogue != LinearEpilogue::kAdd || output_ >= end_) {
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j, t += stride_) {
+      if (t < at_.num_rows) {
+        old_[j] = old(static_cast<const float*>(p_.a.y) + place(t));
+      }
+    }
+  }
+
+  [[nodiscard]] __device__ float4 old(const float* from) const {
+    if (p_.vectors) {
+      return *reinterpret_cast<const float4*>(from);
+    }
+    return {from[0],
+            output_ + 1 < end_ ? from[1] : 0.0F,
+            output_ + 2 < end_ ? from[2] : 0.0F,
+            output_ + 3 < end_ ? from[3] : 0.0F};
+  }
+
+  [[nodiscard]] __device__ float4 part_of(int part, int t, int r) const {
+    const float* row = part == at_.part ? sums_ + (at_.first_row + t) * S::kPitch
+                                        : parts_ + (part * p_.part_rows + t) * S::kPitch;
+    return *reinterpret_cast<const float4*>(row + r);
+  }
+
+  // A row's product, scaled by 1 / rms if x is half-normalised.
+  [[nodiscard]] __device__ float4 total(int t, int r) const {
+    float4 v = part_of(0, t, r);
+#pragma unroll 1
+    for (int part = 1; part < p_.split; ++part) {
+      const float4 more = part_of(part, t, r);
+      v = {v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w};
+    }
+    if (p_.a.squares != nullptr) {
+      const float scale = scales_[t];
+      v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
+    }
+    return v;
+  }
+
+  __device__ void finish_four(int t, const float4& old) const {
+    float4 v = total(t, column_);
+    v = {v.x + bias_.x, v.y + bias_.y, v.z + bias_.z, v.w + bias_.w};
+    if (gate_) {
+      float4 up = total(t, column_ + span_);
+      up = {up.x + up_bias_.x, up.y + up_bias_.y, up.z + up_bias_.z, up.w + up_bias_.w};
+      v = {silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w};
+    }
+    v = {v.x + old.x, v.y + old.y, v.z + old.z, v.w + old.w};
+    if (p_.a.y_f32) {
+      store(static_cast<float*>(p_.a.y) + place(t), v);
+    } else {
+      store(static_cast<__nv_bfloat16*>(p_.a.y) + place(t), v);
+    }
+    if (p_.a.next_weight != nullptr) {
+      leave_norm(t, v);
+    }
+  }
+
+  // First half of the next norm. The 16 lanes with 64 adjacent columns of a row call this together.
+  __device__ void leave_norm(int t, const float4& v) const {
+    const int64_t row = at_.first_row + t;
+    const float4 w = next_weight_;
+    store(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
+          {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w});
+    float squares = v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+    const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
+#pragma unroll
+    for (int apart = 8; apart > 0; apart /= 2) {
+      squares += __shfl_xor_sync(lanes, squares, apart);
+    }
+    if (threadIdx.x % 16 == 0) {
+      p_.a.next_squares[row * (p_.a.n / 64) + output_ / 64] = squares;
+    }
+  }
+
+  template <typename T>
+  __device__ void store(T* to, const float4& v) const {
+    struct alignas(4 * sizeof(T)) Four {
+      T v[4];
+    };
+    const Four four = {{T(v.x), T(v.y), T(v.z), T(v.w)}};
+    if (p_.vectors) {
+      *reinterpret_cast<Four*>(to) = four;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (output_ + i < end_) {
+        to[i] = four.v[i];
+      }
+    }
+  }
+
+  const Params& p_;
+  const Place& at_;
+  const float* sums_;   // this CTA's sums
+  const float* parts_;  // the other CTAs' partial sums
+  const float* scales_;
+  bool gate_;
+  int span_;    // outputs of the tile
+  int end_;     // of the whole product
+  int first_;   // first of the CTA's rows for this thread
+  int stride_;  // between a thread's rows
+  int column_;  // in the tile
+  int output_;
+  float4 bias_ = {};
+  float4 up_bias_ = {};
+  float4 next_weight_ = {};
+  float4 old_[kAtOnce] = {};
+};
+
+}  // namespace warprow::cuda::sm90_gemm_detail

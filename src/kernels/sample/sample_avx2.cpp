@@ -1,3 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#define WR_ISA avx2
-#include "kernels/sample/sample_loops.inl"
