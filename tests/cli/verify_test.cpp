@@ -2,6 +2,7 @@
 #include "cli/verify/verify.h"
 
 #include "executor/executor_wrapper.h"
+#include "tests/support/source_path.h"
 
 #include <bit>
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace {
 
 EngineConfig tiny_config() {
   EngineConfig config;
-  config.model = std::string(WARPROW_SOURCE_DIR) + "/tests/golden/tiny/llama_gqa_tied";
+  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
   config.load_format = "dummy";  // this model has no tokenizer
   config.device = "cpu";
   config.max_model_len = 200;
