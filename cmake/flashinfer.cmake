@@ -14,7 +14,10 @@ function(flashinfer_sources)
   set(sources ${ARGN})
   list(FILTER sources INCLUDE REGEX "/flashinfer_[^/]*_cuda\\.cu$")
   # Not -isystem=PATH, in which ccache sees no path that differs between checkouts.
-  list(TRANSFORM flashinfer_includes PREPEND "SHELL:-isystem " OUTPUT_VARIABLE options)
+  set(options "")
+  foreach(folder ${flashinfer_includes})
+    list(APPEND options -isystem ${folder})
+  endforeach()
   set_property(SOURCE ${sources} APPEND PROPERTY INCLUDE_DIRECTORIES ${flashinfer_cccl})
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS ${options} -use_fast_math -w -Xcompiler=-w)
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_DEFINITIONS # as its own builds have them

@@ -21,13 +21,13 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::model,
      .group = "Model",
      .help = "a .gguf file, a Hugging Face directory, an alias (smollm2), or "
-             "org/name[@revision][:QUANT] on the Hugging Face Hub (downloaded once to its cache)",
+             "org/name[@revision][:QUANT] on the Hugging Face Hub",
      .common = true},
     {.name = "dtype",
      .member = &EngineConfig::dtype,
      .group = "Model",
-     .help = "auto: bfloat16, on a CPU with int8 products of quantised weights; float32: float32 "
-             "throughout, quantised weights dequantised exactly (CPU only)",
+     .help =
+         "auto: bfloat16, on a CPU int8 products of quantised weights; float32: exact (CPU only)",
      .common = true,
      .choices = "auto|float32|bfloat16"},
     {.name = "load-format",

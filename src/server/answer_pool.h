@@ -10,7 +10,7 @@
 namespace warprow {
 
 // Thread pools for answers that take time. Each kind of work has its own lane, so that no kind waits for another: small
-// texts, large texts, reports on the engine, and commands to the engine.
+// texts, large texts, requests whose grammar must be compiled, reports on the engine, and commands to the engine.
 //
 // Thread: any.
 class AnswerPool {
@@ -18,7 +18,7 @@ class AnswerPool {
   // A larger body is a large text. Encoding this many bytes takes some ten milliseconds.
   static constexpr size_t kMostSmallBytes = 32 * 1024;
 
-  enum class Lane { kSmallText, kLargeText, kReport, kCommand };
+  enum class Lane { kSmallText, kLargeText, kGrammar, kReport, kCommand };
 
   // most_waiting: limit of waiting jobs in each lane. most_waiting_of_client: the same limit for one client.
   AnswerPool(size_t most_waiting, size_t most_waiting_of_client);
@@ -29,6 +29,7 @@ class AnswerPool {
  private:
   AnswerLane small_texts_;
   AnswerLane large_texts_;
+  AnswerLane grammars_;
   AnswerLane reports_;
   AnswerLane commands_;
 };

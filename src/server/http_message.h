@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string authorization;  // the Authorization header's value, or empty
   std::string request_id;     // the client's, or one that the connection made
   std::string body;
+  bool may_compile = true;  // false: it runs where it must not wait for a grammar
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;

@@ -28,8 +28,11 @@ struct Served {
   const int64_t started;  // seconds since 1970
 };
 
+// The request has a grammar to compile and HttpRequest::may_compile is false: handle it again where it may wait.
+struct NeedsGrammar {};
+
 // A complete reply, or an answer that is being generated.
-using ApiAnswer = std::variant<HttpReply, std::unique_ptr<Generation>>;
+using ApiAnswer = std::variant<HttpReply, std::unique_ptr<Generation>, NeedsGrammar>;
 using Wake = std::function<void()>;  // see UpdateBox
 
 // Each makes the answer to a request of its endpoint. May throw; may block for a while.

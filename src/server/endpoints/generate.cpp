@@ -99,10 +99,16 @@ ApiAnswer generate(Served& served,
   if (!headers) {
     return error_reply(headers.error());
   }
+  if (body->sampling.structured_output && !request.may_compile) {
+    return NeedsGrammar{};
+  }
   const bool shows_prompt_logprobs = body->sampling.prompt_logprobs.has_value();
   EncodedPrompts prompts = endpoint.prepare(served, *body);
   if (!prompts) {
     return error_reply(prompts.error());
+  }
+  if (body->sampling.structured_output && !request.may_compile) {
+    return NeedsGrammar{};  // for its tools
   }
   if (Result<void> cut = truncate_prompts(served, *body, *prompts); !cut) {
     return error_reply(api_error(cut.error()));

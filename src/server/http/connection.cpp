@@ -312,41 +312,53 @@ asio::awaitable<bool> Connection::answer(HttpRequest request, MemoryShare memory
 }
 
 asio::awaitable<Api::Answer> Connection::make_answer(HttpRequest request, MemoryShare /*memory*/) {
-  struct Job {
-    HttpRequest request;
-    Api::Answer answer;
-    bool done = false;  // set and read on the io_context's thread
-  };
-  auto wake = [this_io = &host_.io, wakeup = wakeup_] {
-    asio::post(*this_io, [wakeup] { wakeup->set(); });
-  };
   const Api::Effort effort = Api::effort(request);
   if (effort == Api::Effort::kNone) {
-    co_return host_.api.handle(request, wake);
+    co_return host_.api.handle(request, make_wake());
   }
   const AnswerPool::Lane lane = lane_of(effort, request.body.size());
-  const std::string client = client_group_ + "\n" + request.authorization;
-  auto job = std::make_shared<Job>();
+  auto job = std::make_shared<AnswerJob>();
   job->request = std::move(request);
-  const bool taken = host_.pool.submit(lane, client, [job, wake, &host = host_, wakeup = wakeup_] {
-    job->answer = host.expired ? Api::Answer(error_reply(shutdown_error()))
-                               : host.api.handle(job->request, wake);
-    job->request = {};
-    asio::post(host.io, [job, wakeup] {
-      job->done = true;
-      wakeup->set();
-    });
-  });
+  job->request.may_compile = false;
+  co_await run(job, lane);
+  if (std::holds_alternative<NeedsGrammar>(job->answer)) {
+    job->request.may_compile = true;
+    co_await run(job, AnswerPool::Lane::kGrammar);
+  }
+  co_return std::move(job->answer);
+}
+
+Wake Connection::make_wake() {
+  return [this_io = &host_.io, wakeup = wakeup_] {
+    asio::post(*this_io, [wakeup] { wakeup->set(); });
+  };
+}
+
+// Waits until the job's answer is made. The job outlives this connection if it must.
+asio::awaitable<void> Connection::run(std::shared_ptr<AnswerJob> job, AnswerPool::Lane lane) {
+  const std::string client = client_group_ + "\n" + job->request.authorization;
+  job->done = false;
+  const bool taken =
+      host_.pool.submit(lane, client, [job, wake = make_wake(), &host = host_, wakeup = wakeup_] {
+        job->answer = host.expired ? Api::Answer(error_reply(shutdown_error()))
+                                   : host.api.handle(job->request, wake);
+        if (!std::holds_alternative<NeedsGrammar>(job->answer)) {
+          job->request = {};
+        }
+        asio::post(host.io, [job, wakeup] {
+          job->done = true;
+          wakeup->set();
+        });
+      });
   if (!taken) {
-    Api::Answer full = overload_reply("too many requests wait to be read (--max-waiting-texts)");
-    co_return full;
+    job->answer = overload_reply("too many requests wait to be read (--max-waiting-texts)");
+    co_return;
   }
   while (!job->done) {
     wakeup_->signalled = false;
     wakeup_->timer.expires_at(Clock::time_point::max());
     co_await wakeup_->timer.async_wait(kNoThrow);
   }
-  co_return std::move(job->answer);
 }
 
 HttpHeaders Connection::common_headers() const {

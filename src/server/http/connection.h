@@ -101,6 +101,14 @@ class Connection {
   Task<bool> send_head(const Generation& generation);
   Task<bool> send_events(std::string events, bool chunked);
 
+  // A request on its way through a lane of the pool.
+  struct AnswerJob {
+    HttpRequest request;
+    Api::Answer answer;
+    bool done = false;  // set and read on the io_context's thread
+  };
+  [[nodiscard]] Wake make_wake();
+  Task<void> run(std::shared_ptr<AnswerJob> job, AnswerPool::Lane lane);
   // memory: the request's share of the budget, held until the request is no longer needed.
   Task<Api::Answer> make_answer(HttpRequest request, MemoryShare memory);
   Task<bool> wait_for_wake(bool as_stream);  // false: the client has disconnected
