@@ -23,6 +23,8 @@ const SLOW_NICE: libc::c_int = 12;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
+/// AddressSanitizer accepts a signal stack only if its address is a multiple of 8.
+#[repr(align(16))]
 struct SignalStack(UnsafeCell<[u8; SIGNAL_STACK_BYTES]>);
 // SAFETY: only the kernel accesses it.
 unsafe impl Sync for SignalStack {}

@@ -11,12 +11,26 @@
 #include "server/metrics/server_watch.h"
 
 #include <chrono>
+#include <malloc.h>
 #include <memory>
 #include <string>
 
 namespace warprow {
+namespace {
+
+// Returns the memory of large request bodies to the kernel when they are freed. By default glibc raises the first limit
+// to the size of the largest block freed, and every thread's heap then keeps blocks of that size.
+void return_large_blocks() {
+  constexpr int kMmapBytes = 1 << 20;
+  constexpr int kTrimBytes = 4 << 20;
+  mallopt(M_MMAP_THRESHOLD, kMmapBytes);
+  mallopt(M_TRIM_THRESHOLD, kTrimBytes);
+}
+
+}  // namespace
 
 Result<ExitCode> run_serve(const Arguments& arguments) {
+  return_large_blocks();
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   CommandFrame frame("serve", "serve a model over an OpenAI-compatible API", "MODEL [FLAGS]");
