@@ -287,7 +287,8 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
       return next;
     }
   }
-  out.scheduled.push_back({r.row, n, r.num_computed, num_drafts});
+  const ScheduledRow scheduled{r.row, n, r.num_computed, num_drafts};
+  out.scheduled.push_back(scheduled);  // by reference: the other overload is not inlined
   budget_ -= n;
   prefill_budget_ -= is_prefill ? n : 0;
   return r.next;
