@@ -18,7 +18,7 @@ namespace warprow::testing {
 
 struct AttentionRow {
   int32_t queries = 1;
-  int32_t len = 1;  // keys, the queries' own included; 0: a row of padding
+  int32_t len = 1;  // KV length including the new tokens; 0: a padding row
 };
 
 struct AttentionCase {
@@ -27,8 +27,8 @@ struct AttentionCase {
   int32_t dim = 128;
   int32_t block_size = 16;
   bool nhd = false;
-  bool apart = false;      // keys and values in two halves
-  int32_t num_layers = 1;  // side by side in a block; the last one is read
+  bool apart = false;      // keys and values in two separate halves of the cache
+  int32_t num_layers = 1;  // layers interleaved within a block; the case reads the last one
   int32_t window = 0;
   float soft_cap = 0.0F;
   bool sinks = false;
@@ -36,10 +36,10 @@ struct AttentionCase {
   bool batch_invariant = false;
   int32_t num_decode_rows = 0;
   int32_t decode_len = 1;
-  bool shuffled = true;  // blocks and rows; else they are in order
+  bool shuffled = true;  // shuffle block and row numbers
   std::vector<AttentionRow> rows{};
 
-  // Keys and values of bf16, once for each KV head.
+  // Bytes of bf16 keys and values, each read once per KV head.
   [[nodiscard]] double kv_bytes() const {
     double keys = 0;
     for (const AttentionRow& row : rows) {
@@ -47,7 +47,7 @@ struct AttentionCase {
     }
     return 4.0 * keys * kv_heads * dim;
   }
-  // Of the two products, over the keys that a causal query sees.
+  // Multiply-adds (counted as two) of QK and PV over the keys that the causal mask leaves visible.
   [[nodiscard]] double flops() const {
     double seen = 0;
     for (const AttentionRow& row : rows) {
@@ -57,8 +57,8 @@ struct AttentionCase {
   }
 };
 
-// Where the rows of a case lie, without any key or query: shuffled blocks behind a null block, rows in another order than
-// the batch, the queries a window of wider rows.
+// The batch layout and cache strides of a case, without keys or queries. Blocks are shuffled and block 0 is the null
+// block. Request rows are in another order than the batch. Queries are a column slice of the fused QKV matrix.
 struct AttentionLayout {
   AttentionLayout() = default;
   AttentionLayout(const AttentionCase& of, std::mt19937& rng) : c(of) {
@@ -69,8 +69,8 @@ struct AttentionLayout {
   AttentionCase c;
   std::vector<int32_t> table, begins, idx_mapping, query_start_loc, seq_lens;
   KvLayerView kv;
-  int64_t keys_at = 0;         // elements
-  int64_t values_at = 0;       // elements
+  int64_t keys_at = 0;         // in elements
+  int64_t values_at = 0;       // in elements
   int64_t cache_elements = 0;  // of bf16
   int64_t q_stride = 0;
   int32_t max_blocks = 1;
@@ -79,14 +79,14 @@ struct AttentionLayout {
   [[nodiscard]] int64_t num_toks() const { return query_start_loc.back(); }
   [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(c.rows.size()); }
   [[nodiscard]] int64_t q_cols() const { return int64_t{c.q_heads} * c.dim; }
-  // Where the key of a row's token begins in the cache; the value is values_at - keys_at behind it.
+  // Index of the first key element of a row's token. Its value is at + values_at - keys_at.
   [[nodiscard]] int64_t key_index(size_t row, int32_t token, int32_t head) const {
     const int64_t cell = int64_t{idx_mapping[row]} * max_blocks + token / c.block_size;
     return keys_at + table[static_cast<size_t>(cell)] * kv.block_stride + head * kv.head_stride +
            token % c.block_size * kv.token_stride;
   }
 
-  // Everything but addresses.
+  // Arguments without addresses.
   [[nodiscard]] PagedAttentionArgs args() const {
     PagedAttentionArgs args;
     args.kv = kv;
@@ -101,7 +101,7 @@ struct AttentionLayout {
     args.batch_invariant = c.batch_invariant;
     return args;
   }
-  // The same with tables in this memory.
+  // Arguments with the tables copied into `memory`.
   [[nodiscard]] PagedAttentionArgs args(CaseMemory& memory) const {
     PagedAttentionArgs out = args();
     out.block_table = {memory.put(table), memory.put(begins), static_cast<int32_t>(table.size())};
@@ -162,8 +162,8 @@ struct AttentionLayout {
   }
 };
 
-// A case with its keys, values, queries and sinks, which bf16 holds exactly. Places of the cache that no token has are
-// NaN.
+// A case with random keys, values, queries and sinks, all exactly representable in bf16. Cache slots without a token
+// are NaN.
 struct AttentionBatch : AttentionLayout {
   AttentionBatch() = default;
   AttentionBatch(const AttentionCase& of, uint32_t seed) : AttentionBatch(of, std::mt19937(seed)) {}
@@ -173,10 +173,10 @@ struct AttentionBatch : AttentionLayout {
   std::vector<float> sink_values;
 
   struct Result {
-    std::vector<double> out;  // [num_toks, q_cols]; NaN for rows of padding
+    std::vector<double> out;  // [num_toks, q_cols]; NaN for padding rows
     std::vector<double> lse;  // [num_toks, q_heads]
   };
-  // In double.
+  // Attention computed in double.
   [[nodiscard]] Result reference() const {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     Result result{std::vector<double>(static_cast<size_t>(num_toks() * q_cols()), kNan),
@@ -225,7 +225,7 @@ struct AttentionBatch : AttentionLayout {
     return static_cast<double>(bf16_to_f32(cache[static_cast<size_t>(at)]));
   }
 
-  // One query and head of a row.
+  // Attention of one query and head.
   void attend(size_t row, int32_t query, int32_t head, Result& result) const {
     const int32_t position = c.rows[row].len - c.rows[row].queries + query;
     const int32_t kv_head = head / (c.q_heads / c.kv_heads);

@@ -14,7 +14,7 @@ namespace warprow::test {
 
 using Bytes = std::vector<std::byte>;
 
-// Appends the value as it lies in memory (little endian on all machines we run on).
+// Appends the bytes of the value (little endian on all supported machines).
 template <typename T>
 void put(Bytes& out, const T& value) {
   const auto* raw = reinterpret_cast<const std::byte*>(&value);
@@ -26,13 +26,13 @@ inline void put_chars(Bytes& out, std::string_view text) {
   out.insert(out.end(), raw, raw + text.size());
 }
 
-// Overwrites a value inside, for files that lie.
+// Overwrites bytes at an offset, to corrupt a file on purpose.
 template <typename T>
 void patch(Bytes& bytes, size_t at, const T& value) {
   std::memcpy(bytes.data() + at, &value, sizeof(T));
 }
 
-// To the nearest IEEE half, ties to even; too large becomes infinity.
+// Rounds to the nearest IEEE half, ties to even. Overflow becomes infinity.
 inline uint16_t f32_to_f16(float value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const float magnitude = std::fabs(value);
@@ -47,11 +47,10 @@ inline uint16_t f32_to_f16(float value) {
   }
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // magnitude = m * 2^exponent, m in [0.5, 1)
-  // The exponent of the last bit that a half keeps here.
+  // The exponent of the least significant bit that a half can hold here.
   const int lsb = std::max(exponent - 11, -24);
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -lsb)));
-  // Rounding up to the next power of two carries into the exponent field, which is what the format
-  // wants.
+  // A mantissa that rounds up to the next power of two carries into the exponent field, as the format requires.
   return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(lsb + 24) << 10) + units));
 }
 

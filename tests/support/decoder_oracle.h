@@ -9,8 +9,8 @@
 
 namespace warprow::test {
 
-// A decoder-only transformer in plain loops of doubles, written from the papers and not from our
-// forward: the reference for layers that no golden file has.
+// A decoder-only transformer in plain loops of doubles, written from the papers and independent of our forward. It is
+// the reference for layers that no golden file covers.
 
 using Doubles = std::vector<double>;
 
@@ -18,16 +18,16 @@ struct OracleLayer {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  int window = 0;        // keys a query sees, its own included; 0: all before it
-  int rot_dim = 0;       // leading elements of a head that rope rotates; 0: none
-  double theta = 0;      // of rope
+  int window = 0;        // visible keys, including the query's own; 0: no window
+  int rot_dim = 0;       // leading elements of a head that rope rotates; 0: no rope
+  double theta = 0;      // rope's base frequency
   double stretch = 1.0;  // divides rope's frequencies
   double scale = 1.0;
   double soft_cap = 0.0;  // 0: none
   int intermediate = 0;
   bool gelu = false;  // tanh GELU, else SiLU
   double residual_scale = 1.0;
-  // Matrices by output row; norms as they multiply; empty where there is none.
+  // Matrices are [out, in]. Norm weights are the factors themselves. Empty: the layer has none.
   Doubles input_norm, q, k, v, o, q_norm, k_norm, sinks, attention_post_norm;
   Doubles ffn_norm, gate, up, down, ffn_post_norm;
 };
@@ -45,7 +45,7 @@ class DecoderOracle {
  public:
   explicit DecoderOracle(const OracleModel& model) : model_(model) {}
 
-  // Logits [vocab] behind each of the ids.
+  // Logits [vocab] after each of the ids.
   [[nodiscard]] std::vector<Doubles> logits(const std::vector<int32_t>& ids) const {
     std::vector<Doubles> stream;
     for (const int32_t id : ids) {
@@ -101,7 +101,7 @@ class DecoderOracle {
     }
   }
 
-  // Head norm, then rope, of every head in a row.
+  // Head norm, then rope, for every head of a row.
   [[nodiscard]] Doubles placed(const OracleLayer& layer,
                                const Doubles& row,
                                const Doubles& norm,

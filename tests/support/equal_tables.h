@@ -6,7 +6,7 @@
 
 namespace warprow::test {
 
-// Where the block tables of rows begin (BlockTableView::begins) that are all `width` cells long.
+// BlockTableView::begins for rows whose block tables are all `width` cells long.
 inline std::vector<int32_t> equal_begins(int64_t num_rows, int64_t width) {
   std::vector<int32_t> begins(static_cast<size_t>(num_rows));
   for (size_t row = 0; row < begins.size(); ++row) {

@@ -20,14 +20,14 @@
 
 namespace warprow::test {
 
-// One request through a decoder, or the stages of one, without a runner: on the CPU in float32, its
-// blocks in an order that no group could guess.
+// Runs one request through a decoder, or through its stages, without a runner: on the CPU in float32, with shuffled
+// block numbers.
 class ForwardRig {
  public:
   static constexpr int32_t kMaxToks = 64;
-  static constexpr int32_t kBlocks = 8;  // a group: 128 tokens
+  static constexpr int32_t kBlocks = 8;  // per group: 128 tokens
 
-  // A decoder for each of `stages`.
+  // Builds a decoder for each of `stages`.
   ForwardRig(const DecoderSpec& spec,
              const Checkpoint& checkpoint,
              const std::vector<DecoderOptions>& stages)
@@ -57,8 +57,8 @@ class ForwardRig {
 
   [[nodiscard]] const KvPlan& kv() const { return plan_; }
 
-  // The next tokens of the request through all stages; what the last one yields. With embeddings,
-  // ids below zero take their rows.
+  // Runs the request's next tokens through all stages and returns the last stage's result. With embeddings, negative
+  // ids take embedding rows.
   ModelOutput forward(const std::vector<int32_t>& ids, View<const float, 2> embeddings = {}) {
     const auto toks = static_cast<int32_t>(ids.size());
     std::vector<int32_t> positions(ids.size());

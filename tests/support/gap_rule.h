@@ -14,18 +14,18 @@
 
 namespace warprow::test {
 
-// How far two runs of greedy requests may be apart whose sums were rounded differently.
+// Limits on the difference between two greedy runs whose sums were rounded differently.
 struct GapRule {
-  float gap = 0.05F;   // a token may be another one only if the reference likes it this much less
-  double mean = 0.02;  // of the differences of the likeliest tokens' logprobs, at most
-  float tolerance = 0.1F;  // of each of them
+  float gap = 0.05F;       // another token is allowed only within this logprob gap in the reference
+  double mean = 0.02;      // limit on the mean difference of the top tokens' logprobs
+  float tolerance = 0.1F;  // limit on each difference
 };
 
 struct GapCounts {
   int64_t positions = 0;
-  int64_t flips = 0;  // positions with another token, all near-ties
+  int64_t flips = 0;  // positions with another token, all within the gap
   float worst = 0.0F;
-  double mean = 0.0;  // of the absolute differences of logprobs
+  double mean = 0.0;  // mean absolute difference of logprobs
 };
 
 namespace gap_detail {
@@ -39,7 +39,7 @@ inline const float* find(const std::vector<std::pair<TokenId, float>>& top, Toke
 }  // namespace gap_detail
 
 // Runs greedy requests with logprobs and compares every position with the reference's. After an allowed different token
-// the request is submitted again with the reference's tokens, so that all positions are compared on the same history.
+// the request is submitted again with the reference's tokens, so every position is compared on the same history.
 inline GapCounts expect_follows(ModelRig& rig,
                                 const std::vector<Request>& requests,
                                 const std::map<uint64_t, RigResult>& reference,

@@ -10,14 +10,14 @@
 
 namespace warprow::testing {
 
-// silu_and_mul and gelu_and_mul: the first half of x's columns goes through a function and is multiplied by the second.
+// silu_and_mul and gelu_and_mul: apply the activation to the first half of x's columns and multiply by the second half.
 struct GatedShape {
   int64_t rows = 1;
-  int64_t width = 1;  // of the output; x has twice as many columns
+  int64_t width = 1;  // output columns; x has twice as many
   DType type = DType::kF32;
-  int64_t gap = 0;      // between rows of x and of the output
-  float scale = 2.0F;   // of x
-  float spread = 1.0F;  // every twentieth of x is this much larger
+  int64_t gap = 0;      // elements between rows of x and of the output
+  float scale = 2.0F;   // standard deviation of x
+  float spread = 1.0F;  // every twentieth element of x is this many times larger
   uint32_t seed = 11;
 
   [[nodiscard]] CaseMatrix input() const { return {rows, 2 * width, gap}; }
@@ -46,7 +46,7 @@ struct GatedCase : GatedShape {
     return {.x = input().view(type, memory.put_as(type, x())),
             .out = output().view(type, output().put_unwritten(memory, type))};
   }
-  // All of the output, gaps too.
+  // The whole output buffer, including the gaps.
   [[nodiscard]] std::vector<double> reference() const {
     const std::vector<float> values = x();
     std::vector<double> result = output().unwritten();

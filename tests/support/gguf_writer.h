@@ -72,7 +72,7 @@ class GgufWriter {
     return *this;
   }
 
-  // `data` holds the tensor as the type lays it out.
+  // `data` holds the tensor's bytes in the layout of its type.
   GgufWriter& add_tensor(std::string_view name,
                          GgmlType type,
                          const std::vector<uint64_t>& ne,

@@ -25,7 +25,7 @@ class KnownDraftsFeature final : public RunnerFeature {
     const auto first = step.token_ids.begin() + row.tokens.begin;
     const auto found = known_.answers_.find(
         {row.params.seed, std::vector<TokenId>(first, first + row.prompt_len)});
-    // Warm-up adds rows that belong to no request.
+    // Warm-up rows belong to no request and have no known answer.
     const std::vector<TokenId> answer =
         found != known_.answers_.end() ? found->second : std::vector<TokenId>();
     const auto count = static_cast<int32_t>(answer.size());
@@ -44,7 +44,7 @@ class KnownDraftsFeature final : public RunnerFeature {
     op.vocab = parts_.model->facts().vocab_size;
     op.kind = known_.kind_;
     op.seed = known_.seed_;
-    // The launch may be recorded, so it serves any number of rows.
+    // The launch may be captured into a graph, so it covers the largest number of rows.
     known_.launch_(stream, op, parts_.limits.max_num_seqs);
   }
 

@@ -13,11 +13,10 @@
 
 namespace warprow::test {
 
-// How often the proposer below is right.
+// Which share of the drafts below is right.
 enum class DraftKind : int32_t { kRight, kWrong, kMixed };
 
-// Proposes what is known to follow, or something else, for every row of a step. One item per
-// batch_idx.
+// Proposes the known next tokens, or wrong ones, for every row of a step. One item per batch_idx.
 struct ProposeKnown {
   StepRows step;
   const int32_t* answers = nullptr;  // dev i32 [max_num_seqs, stride] by row: a count, then outputs
@@ -44,28 +43,28 @@ struct ProposeKnown {
   }
 
  private:
-  // By seed and position, so that a row is guessed for alike however it is scheduled.
+  // Depends on seed and position only, so the drafts of a row are the same under any schedule.
   [[nodiscard]] WR_HD bool is_right(int32_t position) const {
     const uint32_t hash = (static_cast<uint32_t>(position) * 2654435761U) ^ (seed * 40503U);
     return kind == DraftKind::kRight || (kind == DraftKind::kMixed && (hash >> 13) % 3 != 0);
   }
 };
 
-// Enqueues the operation for batch rows [0, num_items), on the device that it was written for.
+// Enqueues the operation for batch rows [0, num_items), on the device that the launcher was written for.
 using LaunchPropose = void (*)(Stream& stream, const ProposeKnown& op, int64_t num_items);
 void launch_propose_on_cpu(Stream& stream, const ProposeKnown& op, int64_t num_items);
 
-// A proposer for tests. It has the answers that requests get without drafts, and proposes them, other tokens, or a
-// mixture. Prompt and seed identify a request.
+// A proposer for tests. It knows the answers that requests get without drafts. It proposes them, other tokens, or a
+// mixture. A request is identified by its prompt and seed.
 //
-// Owns: the answers; a table on the device with the answer of each row.
+// Owns: the answers, and a device table with the answer of each row.
 class KnownDrafts {
  public:
   KnownDrafts(DraftKind kind, uint32_t seed, LaunchPropose launch = &launch_propose_on_cpu)
       : kind_(kind), seed_(seed), launch_(launch) {}
 
   void expect(const Request& request, std::vector<TokenId> answer);
-  // For FeatureOptions::extra; this must outlive what it builds.
+  // For FeatureOptions::extra. This object must outlive the features that it builds.
   [[nodiscard]] FeatureFactory factory() const;
 
  private:

@@ -20,11 +20,11 @@ struct LinearInputs {
   std::vector<float> w;  // [n, k]
   std::vector<float> norm;
   std::vector<float> bias;
-  std::vector<float> y;  // [m, outputs]  what stood there
+  std::vector<float> y;  // [m, outputs]  previous contents, for kAdd
 };
 
-// linear with one bf16 matrix, the norm before it and the epilogue behind it. Weights and, without a norm, x are values
-// that bf16 holds, so that both devices compute on the same numbers.
+// linear with one bf16 matrix, an optional norm before it and an epilogue after it. Weights are exactly representable
+// in bf16, and so is x if there is no norm. Both devices thus compute on the same numbers.
 struct LinearCase {
   int32_t m = 1;
   int32_t n = 64;
@@ -32,8 +32,8 @@ struct LinearCase {
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   bool norm = false;
   bool bias = false;
-  bool y_f32 = false;  // on CUDA; a CPU has nothing else
-  int32_t y_pad = 0;   // columns of y beside the product's, on both sides
+  bool y_f32 = false;  // output type on CUDA; a CPU's is always f32
+  int32_t y_pad = 0;   // extra columns of y on both sides of the output
   int32_t x_pad = 0;   // elements between rows of x
   bool batch_invariant = false;
   float eps = 1e-5F;
@@ -70,7 +70,7 @@ struct LinearCase {
     return in;
   }
 
-  // [m, outputs] in double precision; x after a norm rounded to bf16 nowhere.
+  // [m, outputs] in double. The normalised x is not rounded to bf16.
   [[nodiscard]] std::vector<double> reference(const LinearInputs& in) const {
     const auto width = static_cast<size_t>(k);
     const auto num_outputs = static_cast<size_t>(outputs());
@@ -97,7 +97,7 @@ struct LinearCase {
     return out;
   }
 
-  // Of the weights alone, which count for few rows.
+  // Bytes of the weights alone, which dominate for few rows.
   [[nodiscard]] double weight_bytes() const { return 2.0 * n * k; }
   [[nodiscard]] double flops() const { return 2.0 * m * n * k; }
 

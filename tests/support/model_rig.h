@@ -24,14 +24,14 @@
 
 namespace warprow::test {
 
-// What a run under test varies. It is on the CPU unless config.device says cuda.
+// The options of a run under test. It runs on the CPU unless config.device is "cuda".
 struct RigOptions {
   EngineConfig config;
   cpu::CpuDeviceOptions device;
-  RunnerOptions runner;  // what no flag says: drafts, features
+  RunnerOptions runner;  // options without a flag: drafts, features
   bool debug_checks = true;
-  bool serialize = false;                           // every message goes through its bytes
-  std::optional<KvLayout> kv_layout;                // in place of the configuration's
+  bool serialize = false;                           // serialise and deserialise every message
+  std::optional<KvLayout> kv_layout;                // overrides the configuration's
   std::function<void(SchedulerOutput&)> edit_step;  // changes a step between scheduler and executor
 };
 
@@ -47,8 +47,7 @@ struct RigResult {
   int32_t num_cached_tokens = 0;
 };
 
-// Scheduler and executor without the engine's threads: requests in, tokens out, every step in the
-// hand.
+// Scheduler and executor without the engine's threads, advanced step by step by the test.
 class ModelRig {
  public:
   explicit ModelRig(const RigOptions& options) : options_(options) {
@@ -96,7 +95,7 @@ class ModelRig {
         2,
         std::chrono::microseconds(options_.config.grammar_mask_delay_us),
         config.num_drafts);
-    // Rows are withheld only where a test delays masks: else the machine's load would plan the steps.
+    // Rows are withheld only where a test delays masks. Otherwise the machine's load would decide the steps.
     const bool withholds = options_.config.grammar_mask_delay_us > 0;
     sampling_ = std::make_unique<MaskedSampling>(
         *executor_,
@@ -114,8 +113,7 @@ class ModelRig {
     add(request);
   }
 
-  // One tick as the engine does it: submit while there is room, else take the oldest output. False
-  // when idle.
+  // One tick, as in the engine: submits a step if there is room, else takes the oldest output. Returns false when idle.
   bool tick() {
     end_finished_grammars();
     if (sampling_->due()) {
@@ -168,17 +166,17 @@ class ModelRig {
   [[nodiscard]] int64_t num_withheld() const { return sampling_->num_withheld(); }
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] Executor& executor() { return *executor_; }
-  // The CPU it runs on; there is none with config.device "cuda".
+  // The CPU device. There is none if config.device is "cuda".
   [[nodiscard]] cpu::CpuDevice& device() { return *device_; }
-  // Steps that ran so, of those collected.
+  // How many of the collected steps ran in this way.
   [[nodiscard]] int64_t num_steps(GraphMode mode) {
     return steps_by_mode_[static_cast<int32_t>(mode)];
   }
-  // By KV group, separated by commas.
+  // Per KV group, comma-separated.
   [[nodiscard]] std::string attention_backends() {
     return executor_->call(ReadAttentionBackends{}).get().front();
   }
-  // Runs a named operation on the one rank.
+  // Runs a named operation on the only rank.
   [[nodiscard]] std::string call(const std::string& operation, const std::string& argument) {
     return executor_->collective_rpc(operation, argument, RankSet::all()).get().front();
   }

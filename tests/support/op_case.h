@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation case describes one call of an operation: shapes, inputs by seed, the reference in double, and the bytes
-// that it moves. The CPU test, the CUDA test and the benchmark of the operation make their calls from it, so that they
-// speak of the same thing. Each operation has a file <operation>_case.h beside this one.
+// An operation case describes one call of an operation: shapes, inputs drawn from a seed, the reference result in
+// double, and the bytes moved. The CPU test, the CUDA test and the benchmark of an operation build their calls from the
+// same case. Each operation has a file <operation>_case.h beside this one.
 #pragma once
 
 #include "base/dtype.h"
@@ -18,22 +18,22 @@
 
 namespace warprow::testing {
 
-// What an unwritten element holds; exact in every type.
+// The value of an element that no kernel has written. It is exact in every type.
 inline constexpr float kCasePoison = 8192.0F;
 
-// Where the arrays of a case lie.
+// Allocates the arrays of a case.
 class CaseMemory {
  public:
   virtual ~CaseMemory() = default;
 
-  // An array that begins as these bytes; at a boundary that every kernel takes.
+  // Allocates an array that starts with these bytes, aligned for every kernel.
   virtual std::byte* put_bytes(const void* bytes, size_t n) = 0;
 
   template <typename T>
   T* put(const std::vector<T>& values) {
     return reinterpret_cast<T*>(put_bytes(values.data(), values.size() * sizeof(T)));
   }
-  // Floats as elements of another type.
+  // Converts floats to another element type and stores them.
   std::byte* put_as(DType type, const std::vector<float>& values) {
     if (type == DType::kF32) {
       return put_bytes(values.data(), values.size() * sizeof(float));
@@ -62,7 +62,7 @@ class HostMemory final : public CaseMemory {
   std::vector<std::unique_ptr<std::byte[]>> arrays_;
 };
 
-// What the type can hold of each value.
+// Rounds each value to the type.
 inline std::vector<float> rounded_to(DType type, std::vector<float> values) {
   if (type == DType::kBF16) {
     for (float& v : values) {
@@ -72,7 +72,7 @@ inline std::vector<float> rounded_to(DType type, std::vector<float> values) {
   return values;
 }
 
-// Normally distributed numbers. Large arrays, which only benchmarks have, repeat a stretch of them.
+// Normally distributed values. Arrays longer than kStretch, which only benchmarks have, repeat.
 inline std::vector<float> normals(size_t n, uint32_t seed, float scale = 1.0F, float mean = 0.0F) {
   constexpr size_t kStretch = (size_t{1} << 21) + 37;
   std::mt19937 rng(seed);
@@ -87,7 +87,7 @@ inline std::vector<float> normals(size_t n, uint32_t seed, float scale = 1.0F, f
   return values;
 }
 
-// n elements of a type, read on the host.
+// Converts n elements of a type, in host memory, to float.
 inline std::vector<float> as_floats(DType type, const std::byte* data, size_t n) {
   std::vector<float> out(n);
   if (type == DType::kF32) {
@@ -102,19 +102,19 @@ inline std::vector<float> as_floats(DType type, const std::byte* data, size_t n)
   return out;
 }
 
-// How far a result may be from its reference.
+// The largest accepted difference between a result and its reference.
 struct Tolerance {
   double relative = 0;
   double absolute = 0;
 };
 
-// Half a unit in the last place of the type that results are stored in, where that is coarser than the tolerance.
+// The tolerance after rounding to the output type: at least half an ulp of that type.
 inline Tolerance stored_as(DType type, Tolerance exact) {
   constexpr double kHalfUlpOfBf16 = 1.02 / 256;
   return type == DType::kBF16 ? Tolerance{kHalfUlpOfBf16, exact.absolute} : exact;
 }
 
-// The index of the first element that is too far away, or -1. NaN is far from everything.
+// The index of the first element outside the tolerance, or -1. NaN is always outside.
 inline int64_t first_mismatch(const std::vector<float>& got,
                               const std::vector<double>& expected,
                               Tolerance tolerance) {
@@ -130,7 +130,7 @@ inline int64_t first_mismatch(const std::vector<float>& got,
   return -1;
 }
 
-// A matrix of a case: rows with a gap between them that an operation must leave alone.
+// A matrix of a case. Its rows have a gap between them that an operation must not write.
 struct CaseMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
@@ -141,7 +141,7 @@ struct CaseMatrix {
   [[nodiscard]] ActView view(DType type, std::byte* data) const {
     return {type, data, rows, cols, stride()};
   }
-  // A matrix that nothing has written yet, of the reference's type.
+  // The matrix before any write, in the reference's type.
   [[nodiscard]] std::vector<double> unwritten() const {
     return std::vector<double>(size(), kCasePoison);
   }
@@ -150,7 +150,7 @@ struct CaseMatrix {
   }
 };
 
-// A matrix on the host, gaps too.
+// The elements of a matrix in host memory, including the gaps.
 inline std::vector<float> floats_of(const ActView& view, const CaseMatrix& matrix) {
   return as_floats(view.dtype, static_cast<const std::byte*>(view.data), matrix.size());
 }

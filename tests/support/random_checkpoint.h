@@ -11,19 +11,19 @@
 
 namespace warprow::test {
 
-// Draws a checkpoint's tensors and gives each to the oracle too. Names are Hugging Face's; a tensor is
-// written where the oracle's layer has a use for it.
+// Draws a checkpoint's tensors under Hugging Face's names and gives the same values to the oracle. Only tensors that
+// the oracle's layer uses are written.
 class RandomCheckpoint {
  public:
-  // norm_offset: what the model adds to the norms that it reads.
+  // norm_offset: the constant that the model adds to stored norm weights.
   RandomCheckpoint(OracleModel& model, uint32_t seed, double norm_offset = 0.0)
       : model_(model), random_(seed), norm_offset_(norm_offset) {}
 
-  // With which norms a layer has.
+  // Which norms a layer has.
   struct Norms {
     bool qk = false;
     bool post = false;
-    const char* ffn = "post_attention_layernorm";  // the one in front of the feed-forward
+    const char* ffn = "post_attention_layernorm";  // name of the norm before the feed-forward block
   };
 
   void add_ends(bool tied) {

@@ -16,8 +16,8 @@
 
 namespace warprow::test {
 
-// A small model with random bf16 weights that are well conditioned: every product keeps the size of
-// its input, and logits have a deviation of about 1, which bf16 moves by a hundredth.
+// A small model with well-conditioned random bf16 weights. Every matrix keeps the size of its input. Logits have a
+// standard deviation of about 1, and rounding to bf16 changes them by about 0.01.
 struct RandomModel {
   std::string family = "llama";  // llama | qwen2 | qwen3 | mistral
   int32_t head_dim = 64;
@@ -28,8 +28,8 @@ struct RandomModel {
   int32_t intermediate_size = 512;
   int32_t vocab_size = 512;
   bool tied_head = false;
-  int32_t window = 0;              // of the layers below
-  int32_t first_window_layer = 0;  // this layer and those after it have the window
+  int32_t window = 0;              // sliding window of the layers below
+  int32_t first_window_layer = 0;  // this layer and all later ones have the window
   int32_t max_position = 1024;
   uint32_t seed = 1;
 

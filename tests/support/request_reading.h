@@ -25,17 +25,17 @@ struct ReadRequest {
   bool operator==(const ReadRequest&) const = default;
 };
 
-// What a server reads from one connection.
+// The requests that a server reads from one connection.
 struct ReadRequests {
   std::vector<ReadRequest> good;
-  int refused = 0;  // the status behind them, or 0
+  int refused = 0;  // HTTP status of the refusal after them, or 0
   bool operator==(const ReadRequests&) const = default;
 };
 
-// A server's end of a connection whose other end is in our hands.
+// A server's end of a connection. The test holds the client's end.
 class RequestReading {
  public:
-  // io: runs nothing else.
+  // io must run nothing else.
   RequestReading(boost::asio::io_context& io, const HttpOptions& options)
       : io_(io), options_(options), client_(io) {
     int ends[2];
@@ -57,7 +57,7 @@ class RequestReading {
   RequestReading(const RequestReading&) = delete;
   RequestReading& operator=(const RequestReading&) = delete;
 
-  // One piece, which is read before this returns; false: the server reads no more.
+  // Sends one piece and returns after the server has read it. False: the server reads no more.
   bool send(std::string_view piece) {
     while (!piece.empty() && !done_) {
       boost::system::error_code error;
@@ -67,7 +67,7 @@ class RequestReading {
     }
     return !done_;
   }
-  // The client's end.
+  // Closes the client's end and returns what the server has read.
   ReadRequests finish() {
     client_.shutdown(ByteSocket::shutdown_send);
     while (!done_) {
@@ -82,7 +82,7 @@ class RequestReading {
     io_.poll();
   }
 
-  // As Connection::serve_request does, for as long as requests are good.
+  // Reads like Connection::serve_request, until a request is refused.
   boost::asio::awaitable<void> serve() {
     bool good = true;
     while (good) {

@@ -10,17 +10,17 @@
 
 namespace warprow::test {
 
-// The grammar of an invariance matrix; most texts in it are longer than an answer may be.
+// The grammar of the invariance matrix. Most of its texts are longer than an answer may be.
 inline Grammar matrix_grammar(const TextModel& text) {
   GrammarSource source(text);
   return value_or_throw(
       source.compile({GrammarKind::kRegex, R"(([a-e]{1,3}|\{[0-9]+(, [0-9]+)*\}){4,9}\.)"}));
 }
 
-// Every fifth request has it.
+// Every fifth request has the grammar.
 inline bool has_grammar(const Request& request) { return request.id % 5 == 0; }
 
-// grammar: null where no request has one.
+// grammar: null if no request has one.
 inline void add_request(ModelRig& rig, const Request& request, const Grammar* grammar) {
   if (grammar != nullptr && has_grammar(request)) {
     rig.add(request, *grammar);
@@ -29,7 +29,7 @@ inline void add_request(ModelRig& rig, const Request& request, const Grammar* gr
   }
 }
 
-// Whether the grammar could have gone on with each of these tokens.
+// Whether the grammar allows each of these tokens in turn.
 inline void expect_in_grammar(const std::vector<TokenId>& tokens, const Grammar& grammar) {
   GrammarMatcher matcher(grammar);
   for (const TokenId token : tokens) {

@@ -12,13 +12,13 @@ namespace warprow::test {
 
 struct RequestMix {
   int32_t num_requests = 0;
-  int32_t max_prompt = 0;  // above 40, the length of the prefix
+  int32_t max_prompt = 0;  // above 40, the length of the common prefix
   int32_t max_tokens = 0;
-  TokenId first_token = 0;  // of those in prompts
+  TokenId first_token = 0;  // smallest token id in prompts
   int32_t vocab_size = 0;
 };
 
-// Greedy requests with prompts of mixed length, half of them behind a common prefix.
+// Greedy requests with prompts of mixed length. Half of them share a prefix.
 inline std::vector<Request> mixed_requests(const RequestMix& mix) {
   std::mt19937 random(7);
   const auto below = [&](int32_t n) {
@@ -44,7 +44,7 @@ inline std::vector<Request> mixed_requests(const RequestMix& mix) {
   return requests;
 }
 
-// The i-th request is drawn with a seed, by one of three rules.
+// Seeded random sampling for the i-th request, under one of three sets of parameters.
 inline void set_drawing(SamplingParams& params, int32_t i) {
   params.temperature = 0.7F + 0.1F * static_cast<float>(i % 5);
   params.seed = 1000U + static_cast<uint64_t>(i);
@@ -53,8 +53,7 @@ inline void set_drawing(SamplingParams& params, int32_t i) {
   params.min_p = i % 3 == 2 ? 0.05F : 0.0F;
 }
 
-// Every other token from `first` on, of which many are bad words, many pairs too, and some are
-// biased.
+// Allows every other token from `first` on. Many of these are bad words, alone or as pairs, and some are biased.
 inline TokenLists token_lists_from(TokenId first, int32_t vocab_size) {
   TokenLists lists;
   for (TokenId id = first; id < vocab_size && lists.allowed.size() < 1000; id += 2) {
@@ -71,7 +70,7 @@ inline TokenLists token_lists_from(TokenId first, int32_t vocab_size) {
   return lists;
 }
 
-// All parameters at once, seeded.
+// Sets all sampling parameters at once, with a seed.
 inline void set_every_rule(Request& request, int32_t vocab_size) {
   SamplingParams& p = request.params;
   p.temperature = 0.9F;

@@ -14,7 +14,7 @@ struct RmsNormCase {
   int64_t width = 1;
   DType in = DType::kF32;
   DType out = DType::kF32;
-  int64_t gap = 0;  // between rows of x and of the output
+  int64_t gap = 0;  // elements between rows of x and of the output
   float eps = 1e-5F;
   uint32_t seed = 1;
 
@@ -32,7 +32,7 @@ struct RmsNormCase {
             .out = matrix().view(out, matrix().put_unwritten(memory, out)),
             .eps = eps};
   }
-  // All of the output, gaps too.
+  // The whole output buffer, including the gaps.
   [[nodiscard]] std::vector<double> reference() const {
     const std::vector<float> values = x();
     const std::vector<float> weights = weight();

@@ -10,7 +10,8 @@
 
 namespace warprow::testing {
 
-// rope_kv_write: queries and keys are normed, if asked for, and rotated in place; keys and values go to the cache.
+// rope_kv_write: normalises (optionally) and rotates queries and keys in place, and writes keys and values to the
+// cache.
 struct RopeCase {
   int32_t q_heads = 1;
   int32_t kv_heads = 1;
@@ -19,13 +20,13 @@ struct RopeCase {
   int32_t rot_dim = 0;
   bool interleaved = false;
   bool norm = false;
-  bool heads_first = false;  // the cache's layout: [block][head][token] instead of [token][head]
-  int64_t gap = 0;           // between rows of qkv
+  bool heads_first = false;  // cache layout [block][head][token] instead of [block][token][head]
+  int64_t gap = 0;           // elements between rows of qkv
   int64_t tokens = 1;
   DType type = DType::kF32;  // of qkv and of the cache
   int32_t num_blocks = 7;
   bool pads =
-      true;  // every fourth token is padding, and slots are scattered; else they are in order
+      true;  // every fourth token is padding and slots are scattered; else slots are in order
   uint32_t seed = 21;
 
   static constexpr int32_t kBlockSize = 16;
@@ -37,7 +38,7 @@ struct RopeCase {
   [[nodiscard]] size_t cache_size() const {
     return static_cast<size_t>(int64_t{num_blocks} * block_stride());
   }
-  // -1: the token goes to no slot.
+  // The KV slot of each token; -1: none.
   [[nodiscard]] std::vector<int64_t> slots() const {
     std::vector<int64_t> out;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -93,7 +94,7 @@ struct RopeCase {
     return args;
   }
 
-  // All of qkv and of the cache, what is not written too.
+  // All of qkv and of the cache, including elements that are not written.
   struct Reference {
     std::vector<double> qkv;
     std::vector<double> keys;
@@ -127,7 +128,7 @@ struct RopeCase {
     }
     return out;
   }
-  // q and k go back to their place, k and v to the cache.
+  // Reads and writes q and k in place, and writes k and v to the cache.
   [[nodiscard]] double bytes() const {
     const double elements = 2.0 * q_heads * dim_k + 3.0 * kv_heads * dim_k + 2.0 * kv_heads * dim_v;
     return static_cast<double>(tokens) * elements * static_cast<double>(dtype_bytes(type));

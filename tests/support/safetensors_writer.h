@@ -13,7 +13,7 @@
 
 namespace warprow::test {
 
-// A safetensors file with this header, true or false, and these data.
+// A safetensors file with this header, valid or not, and these data.
 inline Bytes safetensors_bytes(std::string_view header, const Bytes& data) {
   Bytes out;
   put(out, static_cast<uint64_t>(header.size()));
@@ -28,7 +28,7 @@ inline Bytes safetensors_bytes(std::string_view header, const Bytes& data) {
 //   dir.write("model.safetensors", w.bytes());
 class SafetensorsWriter {
  public:
-  // `data` holds the tensor as its dtype ("F32", "BF16", ...) lays it out.
+  // `data` holds the tensor's bytes in the layout of its dtype ("F32", "BF16", ...).
   SafetensorsWriter& add(const std::string& name,
                          std::string_view dtype,
                          const std::vector<int64_t>& shape,
@@ -45,7 +45,7 @@ class SafetensorsWriter {
     return add(name, "F32", shape, f32_bytes(values));
   }
 
-  [[nodiscard]] nlohmann::json& header() { return header_; }  // for files that lie
+  [[nodiscard]] nlohmann::json& header() { return header_; }  // for tests that corrupt the file
   [[nodiscard]] Bytes bytes() const { return safetensors_bytes(header_.dump(), data_); }
 
  private:

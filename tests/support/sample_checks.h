@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-// The checks that every backend's sampler must pass.
+// Checks that every backend's sampler must pass.
 namespace warprow::test {
 
 inline constexpr LogprobsMode kAllModes[] = {LogprobsMode::kRawLogprobs,
@@ -33,7 +33,7 @@ inline void expect_same(const SampleOutcome& want, const SampleOutcome& got) {
   }
 }
 
-// Rows with any of all rules, each in about half of them, so every pair together in many.
+// Random rows. Each rule applies to about half of them, so every pair of rules occurs often.
 class RandomRows {
  public:
   explicit RandomRows(uint32_t seed) : random_(seed) {}
@@ -60,7 +60,7 @@ class RandomRows {
     for (int32_t i = 0; i < vocab; ++i) {
       row.logits.push_back(normal(random_));
     }
-    // Few tokens, so that they repeat and words are met.
+    // Few distinct tokens, so that they repeat and bad words match.
     row.tokens.assign(size_t{1} + static_cast<size_t>(below(30)), 0);
     std::generate(row.tokens.begin(), row.tokens.end(), [&] { return below(std::min(vocab, 4)); });
     const auto len = static_cast<int32_t>(row.tokens.size());
@@ -106,7 +106,7 @@ class RandomRows {
   std::mt19937 random_;
 };
 
-// Thousands of rows under every rule against the reference pipeline.
+// Compares thousands of rows under every rule with the reference pipeline.
 inline void expect_rules_are_the_reference(const RunSample& run, int32_t num_rows, int32_t vocab) {
   RandomRows make(17);
   int32_t num_nothing_left = 0;
@@ -119,7 +119,7 @@ inline void expect_rules_are_the_reference(const RunSample& run, int32_t num_row
       const SampleOutcome want = reference_outcome(rows[i], mode);
       expect_same(want, got[i]);
       if (::testing::Test::HasFailure()) {
-        return;  // one row's story is enough
+        return;  // the first differing row is enough output
       }
       num_nothing_left += want.error != 0 ? 1 : 0;
       num_changed += want.token != first_of_largest(rows[i].logits) ? 1 : 0;
@@ -142,7 +142,7 @@ inline SampleOutcome run_one(const RunSample& run, const SampleRow& row, Logprob
   return run({row}, mode).front();
 }
 
-// What the rules make of every logit of a row.
+// The processed logits of a row.
 inline std::vector<float> processed_by(const RunSample& run, SampleRow row) {
   for (int32_t id = 0; id < static_cast<int32_t>(row.logits.size()); ++id) {
     row.logprob_ids.push_back(id);
@@ -154,10 +154,10 @@ inline std::vector<float> processed_by(const RunSample& run, SampleRow row) {
   return out;
 }
 
-// The numbers of the worked examples, from the penalties to the ranks.
+// The worked examples, from the penalties to the ranks.
 inline void expect_worked_examples(const RunSample& run) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  // Only in the prompt; twice in the output; not seen; in the prompt and once in the output.
+  // Token 0: only in the prompt. 1: twice in the output. 2: nowhere. 3: in the prompt and once in the output.
   SampleRow penalties = plain_row({2.0F, -1.0F, 0.5F, 2.0F});
   penalties.tokens = {0, 3, 1, 1, 3};
   penalties.prompt_len = penalties.prefill_len = 2;
@@ -202,7 +202,7 @@ inline void expect_worked_examples(const RunSample& run) {
             static_cast<int32_t>(SampleError::kNothingLeft));
 }
 
-// Tokens: the lengths at which EOS may come, words at the prompt's border, the runner-up.
+// Token rules: from which length on EOS may come, bad words across the end of the prompt, the second-best token.
 inline void expect_token_examples(const RunSample& run) {
   const auto token_of = [&](const SampleRow& row) {
     return run_one(run, row, LogprobsMode::kRawLogprobs).token;
@@ -219,7 +219,7 @@ inline void expect_token_examples(const RunSample& run) {
   word.bad_words = {{5, 6}};
   word.tokens = {1, 5};
   word.prompt_len = word.prefill_len = 2;
-  EXPECT_EQ(token_of(word), 6) << "the 5 is the prompt's";
+  EXPECT_EQ(token_of(word), 6) << "the 5 belongs to the prompt";
   word.tokens = {1, 5, 5};
   EXPECT_EQ(token_of(word), 7);
   SampleRow runner_up = plain_row({1, 3, 9, 2});
@@ -227,7 +227,7 @@ inline void expect_token_examples(const RunSample& run) {
   EXPECT_EQ(token_of(runner_up), 1);
 }
 
-// Temperatures [0, 9e-6, 1e-5, 1] in one batch, and what lies just around the bounds.
+// Temperatures [0, 9e-6, 1e-5, 1] in one batch, and values just around the bounds.
 inline void expect_temperature_examples(const RunSample& run) {
   const std::vector<float> logits = {1.0F, 1.2F, 1.1F, 0.9F};
   std::vector<SampleRow> rows;
@@ -240,7 +240,7 @@ inline void expect_temperature_examples(const RunSample& run) {
   const std::vector<SampleOutcome> got = run(rows, LogprobsMode::kRawLogprobs);
   std::set<int32_t> at_one;
   for (size_t i = 0; i < rows.size(); i += 6) {
-    EXPECT_EQ(got[i].token, 1) << "greedy, whatever the seed";
+    EXPECT_EQ(got[i].token, 1) << "greedy does not depend on the seed";
     EXPECT_EQ(got[i + 1].token, 1);
     EXPECT_EQ(got[i + 2].token, got[i + 5].token) << "1e-5 acts as 0.01";
     EXPECT_EQ(got[i + 4].token, got[i + 5].token) << "0.005 acts as 0.01";
@@ -253,7 +253,7 @@ inline void expect_temperature_examples(const RunSample& run) {
   EXPECT_EQ(at_one.size(), 4U);
 }
 
-// Rows whose logits are no numbers, between others: an error each, and the others as without them.
+// Rows with NaN or infinite logits among others. Each gets an error, and the other rows' results do not change.
 inline void expect_bad_rows_fail_alone(const RunSample& run) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   RandomRows make(5);

@@ -21,18 +21,18 @@
 
 namespace warprow::test {
 
-// A row of the sampler with all that its request brought.
+// A row of the sampler and the data of its request.
 struct SampleRow {
   std::vector<float> logits{};
   SampleParams params{};
-  std::vector<int32_t> tokens = {0};  // prompt and outputs
+  std::vector<int32_t> tokens = {0};  // prompt and output
   int32_t prompt_len = 1;
   int32_t prefill_len = 1;  // >= prompt_len
   std::set<int32_t> allowed{};
   std::map<int32_t, float> biases{};
   std::vector<std::vector<int32_t>> bad_words{};
   std::vector<int32_t> logprob_ids{};
-  std::vector<int32_t> stop_ids{};  // held back by min_tokens
+  std::vector<int32_t> stop_ids{};  // suppressed until min_tokens
 };
 
 // The sampler's result for the row.
@@ -44,13 +44,13 @@ struct SampleOutcome {
   std::vector<std::pair<int32_t, float>> top{};
 };
 
-// Runs rows through a backend's sampler.
+// Runs rows through a backend's sampler and returns the outcomes.
 using RunSample =
     std::function<std::vector<SampleOutcome>(const std::vector<SampleRow>&, LogprobsMode)>;
 
 inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// The rules on tokens by their definition, in their order.
+// Logits after the token rules, applied in order and as defined.
 inline std::vector<float> under_token_rules(const SampleRow& row) {
   const std::vector<int32_t> outputs(row.tokens.begin() + row.prompt_len, row.tokens.end());
   const SampleParams& p = row.params;
@@ -76,8 +76,8 @@ inline std::vector<float> under_token_rules(const SampleRow& row) {
   return x;
 }
 
-// Divided by the temperature, and -inf what min_p, top_k and top_p take out, one after the other.
-// Greedy rows stay as they are.
+// Divides by the temperature and sets to -inf the tokens that min_p, top_k and top_p remove, in this order. Greedy rows
+// are not changed.
 inline std::vector<float> survivors_of(std::vector<float> x, const SampleParams& p) {
   if (is_greedy(p.temperature)) {
     return x;
@@ -136,7 +136,7 @@ inline int32_t draw_from(const std::vector<float>& left, const SampleRow& row) {
   return best;
 }
 
-// What the mode tells of `token` and beside it, given what it tells of every token.
+// Adds the logprobs of `token` and of the requested or top tokens. x holds the logits that the mode reports on.
 inline void add_logprobs(const SampleRow& row,
                          const std::vector<float>& x,
                          bool logits,
@@ -169,7 +169,7 @@ inline void add_logprobs(const SampleRow& row,
   }
 }
 
-// The whole pipeline. For rows whose logits are numbers with a finite maximum.
+// The whole pipeline, for rows whose logits are not NaN and have a finite maximum.
 inline SampleOutcome reference_outcome(const SampleRow& row, LogprobsMode mode) {
   const std::vector<float> ruled = under_token_rules(row);
   SampleOutcome out;
@@ -186,11 +186,11 @@ inline SampleOutcome reference_outcome(const SampleRow& row, LogprobsMode mode) 
   return out;
 }
 
-// Rows side by side as the sampler reads them. `place` puts a vector where the backend can read it
-// and returns the pointer.
+// A batch of rows in the layout that the sampler reads. `place` copies a vector to memory that the backend can read and
+// returns the pointer.
 class SampleBatch {
  public:
-  static constexpr int32_t kPageShift = 6;  // a row has one page, of its number
+  static constexpr int32_t kPageShift = 6;  // one page per row, with the row's number
   static constexpr int64_t kMaxLen = 1 << kPageShift;
   static constexpr int64_t kMaxTop = 24;
   static constexpr int64_t kMaxStopIds = 8;
@@ -208,7 +208,7 @@ class SampleBatch {
   [[nodiscard]] int64_t size() const { return num_rows_; }
   [[nodiscard]] int64_t vocab() const { return vocab_; }
 
-  // All inputs; outputs and scratch are the caller's.
+  // All inputs. The caller sets outputs and scratch.
   template <typename Place>
   [[nodiscard]] SampleArgs inputs(LogprobsMode mode, const Place& place) const {
     SampleArgs a;
@@ -216,7 +216,7 @@ class SampleBatch {
     a.logit_row = make_view<const int32_t>(place(row_), num_rows_);
     a.logit_pos = make_view<const int32_t>(place(position_), num_rows_);
     a.params = make_view<const SampleParams>(place(params_), num_rows_);
-    auto* const later = const_cast<int32_t*>(place(later_));  // the sampler only reads
+    auto* const later = const_cast<int32_t*>(place(later_));  // the sampler only reads it
     a.tokens = {{place(row_), place(prefill_), later, 1, kPageShift},
                 place(prompt_len_),
                 place(prefill_len_),
@@ -232,7 +232,7 @@ class SampleBatch {
  private:
   static void append(std::vector<int32_t>& to, std::vector<int32_t> row, int64_t width) {
     WR_CHECK_LE(row.size(), width);
-    row.resize(static_cast<size_t>(width), -12345);  // what must not be read
+    row.resize(static_cast<size_t>(width), -12345);  // padding that must not be read
     to.insert(to.end(), row.begin(), row.end());
   }
 
@@ -288,7 +288,7 @@ class SampleBatch {
   std::vector<int32_t> stop_ids_{}, lists_{};
 };
 
-// Reads a backend's outputs back: read(pointer, n) gives a vector.
+// Reads a backend's outputs: read(pointer, n) returns a vector.
 template <typename Read>
 std::vector<SampleOutcome> outcomes(const SampleArgs& a, const Read& read) {
   const int64_t n = a.logits.shape[0];

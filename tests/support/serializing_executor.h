@@ -10,10 +10,10 @@
 
 namespace warprow::test {
 
-// Sends the messages of every step through bytes, as an executor with workers in other processes
-// does: what a field does not carry is lost here too.
+// Serialises and deserialises the messages of every step, as an executor with workers in other processes does. A field
+// that the wire format omits is therefore lost here too.
 //
-// Owns: the executor behind it.
+// Owns: the wrapped executor.
 // Thread: the engine's.
 class SerializingExecutor : public ExecutorWrapper {
  public:

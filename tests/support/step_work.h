@@ -11,7 +11,7 @@
 
 namespace warprow::test {
 
-// A request whose prompt depends on its id alone; tokens from 3 up to vocab_size.
+// A request whose prompt depends only on its id. Tokens are in [3, vocab_size).
 inline Request numbered_request(uint64_t id,
                                 int32_t prompt_len,
                                 int32_t max_tokens,
@@ -31,7 +31,7 @@ inline void drain(ModelRig& rig) {
   }
 }
 
-// Ticks until `steps` more steps have run and been taken.
+// Ticks until `steps` more steps have run and their outputs are taken.
 inline void run_steps(ModelRig& rig, int64_t steps) {
   const int64_t end = rig.executor().stats().steps + steps;
   while (rig.executor().stats().steps < end) {
@@ -40,7 +40,7 @@ inline void run_steps(ModelRig& rig, int64_t steps) {
   drain(rig);
 }
 
-// Empty steps of these padded sizes, each three times: eager, captured, replayed.
+// Runs steps without rows at these padded sizes, each three times: eager, captured, replayed.
 inline void expect_empty_steps_change_nothing(ModelRig& rig, std::array<int32_t, 3> sizes) {
   const auto before = rig.executor().call(StateChecksum{}).get();
   for (size_t i = 0; i < 3 * sizes.size(); ++i) {

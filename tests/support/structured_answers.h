@@ -17,7 +17,7 @@
 
 namespace warprow::test {
 
-// Texts of it are at most 48 bytes long.
+// Its texts are at most 48 bytes long.
 inline constexpr const char* kOrderSchema = R"({
   "type": "object",
   "properties": {
@@ -46,12 +46,11 @@ inline void expect_order(const std::string& text) {
 }
 
 struct StructuredRun {
-  std::vector<std::string> texts;  // of the structured requests, then of the others
+  std::vector<std::string> texts;  // structured requests first, then the others
   EngineStats stats;
 };
 
-// Three drawn answers under the schema between three others, by a model of random weights on the
-// config's device.
+// Runs three sampled requests under the schema among three without, on a random model on the config's device.
 inline StructuredRun run_structured(EngineConfig config, int32_t mask_delay_us) {
   constexpr size_t kStructured = 3;
   const TempDir dir;
@@ -92,8 +91,8 @@ inline StructuredRun run_structured(EngineConfig config, int32_t mask_delay_us) 
   return run;
 }
 
-// With masks that come at once and with masks so late that rows are withheld: answers of the schema,
-// and the same ones. The config must make answers independent of the batch.
+// Runs with immediate masks and with masks so late that rows are withheld. Both must give the same answers, which
+// satisfy the schema. The config must make answers independent of the batch.
 inline void expect_structured_answers(const EngineConfig& config, int32_t mask_delay_us) {
   const StructuredRun prompt = run_structured(config, 0);
   const StructuredRun late = run_structured(config, mask_delay_us);

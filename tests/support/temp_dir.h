@@ -11,7 +11,7 @@
 
 namespace warprow::test {
 
-// A fresh directory that vanishes, with all it holds, at the end of the scope.
+// A new directory that is removed with its contents at the end of the scope.
 class TempDir {
  public:
   TempDir() {
@@ -27,7 +27,7 @@ class TempDir {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  // Writes a file (folders on the way are made) and returns its path.
+  // Writes a file, creating parent directories, and returns its path.
   std::string write(const std::string& name, std::string_view text) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());

@@ -64,7 +64,7 @@ inline void expect_a_this_step_b_the_next(Device& device,
     copy(&to.num_logits, upload.cu_num_logits() + kRows);
     copy(&to.cell, table + 2 * (kWords / kRows) + 5);
   }
-  // The host may write a third entry now, because no step in flight uses it. The fourth would be step A's.
+  // The host may write a third entry now, because no step in flight uses it. A fourth would overwrite step A's.
   *upload.begin(kInFlight).output_entry = 'C';
   {
     const ScopedCheckThrows throws;
