@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native attention kernels against the CPU's, on inputs that bf16 holds exactly.
+// The native attention kernels against the CPU's, on inputs that are exact in bf16.
 #include "device/graph.h"
 #include "tests/cuda/attention_fixture.h"
 
@@ -99,8 +99,8 @@ TEST_F(AttentionCudaTest, DecodeOfLayoutsAndBlockSizes) {
   }
 }
 
-// Keys and values in halves or side by side, a layer alone or among others, for decode and for both
-// kinds of prefill tiles.
+// Every cache layout (keys and values separate or adjacent, one layer or several), for decode and for both kinds of
+// prefill tiles.
 TEST_F(AttentionCudaTest, KeysAndValuesAnywhere) {
   for (const bool nhd : {false, true}) {
     for (const bool apart : {false, true}) {
@@ -161,7 +161,7 @@ TEST_F(AttentionCudaTest, PrefillInWideTiles) {
   }
 }
 
-// Batches big enough for the kernel that Hopper has of its own.
+// Batches large enough for the Hopper-only prefill kernel.
 TEST_F(AttentionCudaTest, PrefillInWideTilesOfGroupsAndLayouts) {
   for (const int32_t group : {1, 2, 3, 5, 8}) {
     for (const bool odd : {false, true}) {
@@ -217,7 +217,7 @@ TEST_F(AttentionCudaTest, PrefillWithWindowsSinksSoftCapAndLayouts) {
   check(all);
 }
 
-// Rows of 0 to decode_len queries (drafts behind a token), in one chunk or several.
+// Rows of 0 to decode_len queries (a token and its drafts), in one chunk of keys or several.
 TEST_F(AttentionCudaTest, DecodeOfSeveralQueries) {
   std::mt19937 rng(17);
   for (const int32_t dim : {64, 128}) {
@@ -256,7 +256,7 @@ TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesWithWindowsSinksAndSoftCap) {
   }
 }
 
-// So many rows that those of more than 16 pairs take the prefill kernels.
+// Enough rows that those with more than 16 query-head pairs take the prefill kernels.
 TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfManyRows) {
   for (const int32_t group : {2, 8}) {
     Case c = with_decodes(decode_rows(150, 1, 400, group));
@@ -270,7 +270,7 @@ TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfManyRows) {
   }
 }
 
-// A part of a row's keys may have no key that is visible to the row's first query.
+// A chunk of a row's keys may hold no key that is visible to the row's first query.
 TEST_F(AttentionCudaTest, DecodeOfSeveralQueriesOfLongRows) {
   Case c = with_decodes({{5, 5000}, {1, 4097}, {3, 4098}, {5, 33}});
   c.q_heads = 16;
@@ -316,8 +316,8 @@ TEST_F(AttentionCudaTest, AGraphIsReplayedWithOtherLengths) {
   }
 }
 
-// A whole mixed step: no row is known to have one token, so only padded counts are in the graph. It
-// is replayed with other lengths, other numbers of queries a row and fewer rows and tokens.
+// A whole mixed step in one graph. No row is declared a decode row, so the graph holds only padded counts. It is
+// replayed with other lengths, other numbers of queries per row, and fewer rows and tokens.
 TEST_F(AttentionCudaTest, AMixedGraphIsReplayedWithOtherRows) {
   for (const bool large : {false, true}) {
     Case c;
@@ -325,7 +325,7 @@ TEST_F(AttentionCudaTest, AMixedGraphIsReplayedWithOtherRows) {
     c.kv_heads = large ? 8 : 2;
     c.q_heads = large ? 16 : 8;
     const int32_t toks = large ? 2048 : 128;
-    // Room for every row's keys below; queries are dealt out anew for each replay.
+    // Blocks for every row's keys below. Each replay distributes the queries anew.
     c.rows = {{toks - 3, 2500}, {1, 2500}, {1, 2500}, {1, 2500}};
     build(c, 6);
     const PagedAttentionArgs args = cuda_args();
@@ -373,7 +373,7 @@ TEST_F(AttentionCudaTest, EqualBatchesGiveEqualBits) {
   }
 }
 
-// Every row run by itself, whole or only its last part, must give the same bits as in the batch.
+// Every row run alone, in full or only its last queries, must equal its result in the batch bit for bit.
 TEST_F(AttentionCudaTest, BatchInvariantResultsDoNotDependOnCompany) {
   Case c;
   c.q_heads = 32;

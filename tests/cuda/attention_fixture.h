@@ -16,7 +16,7 @@
 
 namespace warprow::testing {
 
-// The native attention kernels beside the CPU's, on inputs that bf16 holds exactly.
+// Runs the native attention kernels and the CPU's on the same inputs, which are exact in bf16.
 class AttentionCudaTest : public CudaTest {
  protected:
   struct Result {

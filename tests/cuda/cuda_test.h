@@ -15,8 +15,8 @@
 
 namespace warprow::testing {
 
-// A CUDA device and, as the reference, an inline CPU device. Skips where there is no GPU. Device
-// memory comes from one arena that every test starts anew, filled with NaN patterns.
+// A CUDA device and, as the reference, an inline CPU device. Skips without a GPU. Device memory comes from one arena
+// that every test resets and fills with NaN patterns.
 class CudaTest : public ::testing::Test {
  protected:
   static constexpr size_t kArenaBytes = size_t{3} << 30;
@@ -67,7 +67,7 @@ class CudaTest : public ::testing::Test {
     return values;
   }
 
-  // Where the arrays of an operation case lie: in the arena.
+  // Allocates the arrays of an operation case in the arena.
   class ArenaMemory final : public CaseMemory {
    public:
     explicit ArenaMemory(Stream& stream) : stream_(stream) {}
@@ -82,7 +82,7 @@ class CudaTest : public ::testing::Test {
     Stream& stream_;
   };
   [[nodiscard]] ArenaMemory memory() { return ArenaMemory(*stream_); }
-  // n elements on the device are as the reference says.
+  // Expects n elements on the device to match the reference.
   void expect_elements(DType type,
                        const void* data,
                        const std::vector<double>& reference,
@@ -100,7 +100,7 @@ class CudaTest : public ::testing::Test {
     expect_elements(view.dtype, view.data, reference, tolerance);
   }
 
-  // Floats as bf16 and back.
+  // Conversions between floats and bf16.
   static std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
     std::vector<uint16_t> out;
     out.reserve(values.size());
@@ -117,7 +117,7 @@ class CudaTest : public ::testing::Test {
     }
     return out;
   }
-  // Each value rounded to what bf16 holds, so that both devices compute on the same numbers.
+  // Rounds each value to bf16, so that both devices compute on the same numbers.
   static std::vector<float> rounded(const std::vector<float>& values) {
     return from_bf16(to_bf16(values));
   }
@@ -130,7 +130,7 @@ class CudaTest : public ::testing::Test {
     const size_t bytes = static_cast<size_t>(rows * cols) * dtype_bytes(dtype);
     return {dtype, poisoned<std::byte>(bytes), rows, cols};
   }
-  // The rows of an activation as floats, strides taken out.
+  // The rows of an activation as floats, without gaps.
   std::vector<float> download_act(const ActView& act) {
     const auto cols = static_cast<size_t>(act.shape[1]);
     const auto stride = static_cast<size_t>(act.stride);

@@ -29,7 +29,7 @@ struct Batch {
   int32_t num_kv_heads = 2;
   int32_t block_size = 16;
   std::vector<Row> rows = {};
-  int32_t num_padding = 2;  // rows and tokens
+  int32_t num_padding = 2;  // padding rows and padding tokens
   int32_t window = 0;
   bool nhd = false;
   bool apart = false;      // keys and values in two halves
@@ -82,7 +82,7 @@ class FlashInferTest : public testing::CudaTest {
     return rounded(values);
   }
 
-  // Tables over shuffled blocks and rows, lengths, and a cache full of numbers.
+  // Tables over shuffled blocks and rows, lengths, and a random cache.
   void make_inputs(const Batch& batch) {
     arena().reset();
     const auto num_rows = static_cast<size_t>(batch.num_rows());
@@ -229,7 +229,7 @@ class FlashInferTest : public testing::CudaTest {
     largest_error_ = std::max(largest_error_, worst);
   }
 
-  // Wherever keys and values lie, for decode rows and the others.
+  // Every cache layout, for decode rows and for other rows.
   void expect_equal_for_every_layout() {
     for (const bool nhd : {false, true}) {
       for (const bool apart : {false, true}) {
@@ -248,8 +248,8 @@ class FlashInferTest : public testing::CudaTest {
     }
   }
 
-  // A whole mixed step: no row is known to have one token, so only padded counts are in the graph.
-  // It is replayed with other lengths, other numbers of queries a row and fewer rows and tokens.
+  // A whole mixed step in one graph. No row is declared a decode row, so the graph holds only padded counts. It is
+  // replayed with other lengths, other numbers of queries per row, and fewer rows and tokens.
   void expect_mixed_graph_replays(Batch batch) {
     constexpr int32_t kToks = 600;
     batch.rows = {{kToks - 3, 2500}, {1, 2500}, {1, 2500}, {1, 2500}};
@@ -257,7 +257,7 @@ class FlashInferTest : public testing::CudaTest {
     make_inputs(batch);
     OnGpu on = put_on_gpu(batch, false);
     on.metadata.batch.num_decode_rows = on.metadata.batch.num_decode_toks = 0;
-    on.run(stream());  // loads what capturing may not
+    on.run(stream());  // loads modules, which a capture does not allow
     stream().synchronize();
     stream().begin_capture();
     on.run(stream());
@@ -382,7 +382,7 @@ TEST_F(FlashInferTest, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
   expect_first_row_alone_equal({.num_kv_heads = 8});
 }
 
-// The FA2 template, which auto never takes where the kernels above or `native` serve.
+// The FA2 template. `auto` never selects it where `native` or the kernels above can serve.
 class FlashInferFa2Test : public FlashInferTest {
  protected:
   void SetUp() override { CudaTest::SetUp(); }
@@ -481,7 +481,7 @@ TEST_F(FlashInferFa2Test, BatchInvariantDecodeIsTheSameAloneAndInABatch) {
   expect_first_row_alone_equal({.group = 5, .num_kv_heads = 8, .window = 1000});
 }
 
-// Decode rows by `native`, the others by flashinfer.
+// Decode rows run on `native`, other rows on flashinfer.
 class PhasedTest : public FlashInferTest {
  protected:
   std::unique_ptr<AttentionBackend> make_backend() override { return make_phased_attention(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask kernel on CUDA against its CPU twin, bit for bit, out of pinned memory.
+// The CUDA mask kernel against the CPU's, bit for bit, with masks in pinned memory.
 #include "kernels/sample/grammar_mask.h"
 #include "tests/cuda/cuda_test.h"
 
@@ -17,7 +17,7 @@ using testing::CudaTest;
 
 class GrammarMaskCuda : public CudaTest {
  protected:
-  // A ring of two entries, of which the step's is the second.
+  // A ring of two entries. The step uses the second.
   void compare(int64_t num_rows, int64_t vocab, int64_t pad) {
     const int64_t max_rows = num_rows + 2;
     const auto words = static_cast<size_t>(2 * mask_entry_words(max_rows, vocab));

@@ -17,7 +17,7 @@ class LinearCudaTest : public CudaTest {
  protected:
   static bool is_hopper() { return gpu().facts().compute_capability == 90; }
 
-  // All of y, pads too.
+  // The whole y buffer, including padding.
   std::vector<float> run(const LinearCase& c, const LinearInputs& in) {
     const LinearArgs args = args_of(c, in);
     linear(stream(), args);
@@ -88,7 +88,7 @@ class LinearCudaTest : public CudaTest {
       for (int64_t j = 0; j < cols; ++j) {
         const float v = got[static_cast<size_t>(t * cols + j)];
         if (j < c.y_pad || j >= c.y_pad + c.outputs()) {
-          ASSERT_TRUE(std::isnan(v)) << "written beside the output: row " << t << " column " << j;
+          ASSERT_TRUE(std::isnan(v)) << "wrote outside the output: row " << t << " column " << j;
           continue;
         }
         const double w = want[static_cast<size_t>(t * c.outputs() + j - c.y_pad)];
@@ -98,7 +98,8 @@ class LinearCudaTest : public CudaTest {
         size += w * w;
       }
     }
-    // bf16 operands after a norm or a bf16 output round at 2^-9; sums themselves are far closer.
+    // bf16 operands after a norm, and a bf16 output, have a relative rounding error of 2^-9. The sums themselves are
+    // far more exact.
     EXPECT_LT(std::sqrt(error / size), c.norm || !c.y_f32 ? 6e-3 : 2e-5);
   }
 };
@@ -135,7 +136,7 @@ TEST_F(LinearCudaTest, GatesOfOneWaveOfLargeTiles) {
          .bias = true});
 }
 
-TEST_F(LinearCudaTest, ManyTiles) {  // several a block, and a last one that is not full
+TEST_F(LinearCudaTest, ManyTiles) {  // several tiles per CTA, and a partial last one
   for (const int32_t m : {1, 8, 12, 16}) {
     check({.m = m, .n = 132 * 16 * 2 + 24, .k = 96, .y_f32 = true});
     check({.m = m, .n = 132 * 32 * 4 + 8, .k = 64, .y_f32 = true});
@@ -167,7 +168,7 @@ TEST_F(LinearCudaTest, NormInsideOrBefore) {
   }
 }
 
-// A sum that leaves the first half of the next norm, and a product that takes it.
+// A GEMM that writes the sums of squares for the next norm, and a GEMM that applies this norm.
 TEST_F(LinearCudaTest, NormInHalves) {
   for (const int32_t m : {8, 9, 17, 32, 45, 64, 100, 128, 300}) {
     for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
@@ -176,7 +177,7 @@ TEST_F(LinearCudaTest, NormInHalves) {
           .m = m, .n = 320, .k = 512, .epilogue = LinearEpilogue::kAdd, .y_f32 = true};
       const LinearCase behind = {.m = m, .n = 288, .k = 320, .epilogue = epilogue, .norm = true};
       LinearInputs in = behind.inputs(9);
-      HalfNorm norm;  // where it pays, and nowhere else
+      HalfNorm norm;  // only for shapes where the split norm is faster
       norm.weight = make_view<const float>(upload(in.norm), behind.k);
       norm.rows = poisoned_act(DType::kBF16, m, behind.k);
       norm.squares = poisoned<float>(static_cast<size_t>(m * behind.k / 64));
@@ -224,7 +225,7 @@ TEST_F(LinearCudaTest, NoRowsDoNothing) {
   stream().synchronize();
 }
 
-// However the work is cut, the order of additions is one.
+// The order of additions does not depend on the plan.
 TEST_F(LinearCudaTest, EveryPlanOfSm80GemmGivesTheSame) {
   for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
     for (const int32_t m : {1, 7, 8, 13, 16, 27, 32}) {
@@ -265,7 +266,7 @@ TEST_F(LinearCudaTest, EveryPlanOfSm80GemmGivesTheSame) {
   }
 }
 
-// The plans whose blocks share a tile differ only in where a sum is cut; the others give the same.
+// Plans whose CTAs share a tile differ only in where the sums are split. Other plans give equal results.
 TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
   if (!is_hopper()) {
     GTEST_SKIP() << "sm90_bf16_gemm_small_m needs a GPU of compute capability 9.0";
@@ -317,7 +318,7 @@ TEST_F(LinearCudaTest, EveryPlanOfTheWideKernel) {
   }
 }
 
-// The same first row, whatever stands behind it.
+// The first row's result does not depend on the rows after it.
 TEST_F(LinearCudaTest, FewRowsDoNotChangeARow) {
   for (const LinearEpilogue epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
     LinearCase c = {.m = 8, .n = 272, .k = 1096, .epilogue = epilogue};

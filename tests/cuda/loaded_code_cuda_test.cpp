@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the build's code the driver loads, and engines that run without that for sm_90a. The whole of
-// test_cuda runs without it under WARPROW_TEST_COMPUTE_CAPABILITY=80; with CUDA_FORCE_PTX_JIT=1 the
-// driver compiles the portable kernels' PTX (cuBLASLt and FlashInfer's decode kernels have none).
+// Which of the build's code the driver loads, and engines that run without the sm_90a code. All of test_cuda runs
+// without it under WARPROW_TEST_COMPUTE_CAPABILITY=80. With CUDA_FORCE_PTX_JIT=1 the driver compiles the portable
+// kernels' PTX (cuBLASLt and FlashInfer's decode kernels have none).
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/loaded_code.h"
 #include "tests/cuda/cuda_test.h"
@@ -29,7 +29,7 @@ bool forces_ptx() {
   return setting != nullptr && std::string_view(setting) == "1";
 }
 
-// Before the first test makes a device.
+// Runs before the first test creates a device.
 class LimitedCapability final : public ::testing::Environment {
  public:
   void SetUp() override { cuda::limit_compute_capability(tested_capability()); }
@@ -48,11 +48,11 @@ TEST_F(LoadedCode, TheDriverTakesBinariesOrCompilesPtx) {
     EXPECT_FALSE(cuda::loads_sm90_code());
     EXPECT_LE(capability, 80) << "kernels for sm_90a would be chosen";
   }
-  // Kernels that do not wait for the one before must not be launched while it runs.
+  // Kernels without griddepcontrol.wait must not be launched while the previous kernel runs.
   EXPECT_EQ(cuda::as_cuda(stream()).kernels_wait(), cuda::portable_code() >= 90);
 }
 
-// Prompts in chunks and decodes, from graphs, on a GPU that says 8.0.
+// Chunked prefill and decode from graphs, on a GPU that reports compute capability 8.0.
 TEST_F(LoadedCode, AnEngineRunsOnPortableKernels) {
   constexpr const char* kModel = R"({
     "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "hidden_size": 256,
@@ -67,7 +67,7 @@ TEST_F(LoadedCode, AnEngineRunsOnPortableKernels) {
   options.config.device = "cuda";
   options.config.max_model_len = 512;
   options.config.max_num_seqs = 8;
-  options.config.max_num_batched_tokens = 8;  // no product is large enough for a library
+  options.config.max_num_batched_tokens = 8;  // keeps every GEMM too small for cuBLASLt
   options.config.kv_cache_memory_bytes = int64_t{16} << 20;
   options.config.enable_prefix_caching = false;
   cuda::limit_compute_capability(80);

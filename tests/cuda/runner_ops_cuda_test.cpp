@@ -26,11 +26,11 @@ constexpr int64_t kBlockSize = 16;
 constexpr int64_t kTable = kRowLen / kBlockSize;
 constexpr int64_t kMaxDrafts = 2;
 
-// A step with random rows; decodes have one token, prefills many.
+// A step with random rows: decode rows have one token, prefill rows have many.
 struct Step {
   std::vector<RowState> rows;
   Ints idx_mapping, query_start_loc{0}, cu_num_logits{0}, pages, prefill, table, begins, drafts;
-  int64_t num_rows = 0;  // with padding
+  int64_t num_rows = 0;  // including padding
 
   Step(int32_t live, int32_t padding, bool prefills, std::mt19937& rng)
       : rows(static_cast<size_t>(live + 3)), num_rows(live + padding) {
@@ -85,7 +85,7 @@ struct Step {
 
 class RunnerOpsCuda : public CudaTest {
  protected:
-  // One side's memory: made on the host as bytes, read back as bytes.
+  // The memory of one side, written and read by the host as bytes.
   struct Side {
     RunnerOps* ops;
     Stream* stream;
@@ -104,7 +104,7 @@ class RunnerOpsCuda : public CudaTest {
     }
   };
 
-  // Runs body(side) on both and compares every byte either could have written.
+  // Runs body(side) on both sides and compares every byte that either could have written.
   template <typename Body>
   void compare(const Body& body) {
     std::vector<std::vector<std::byte>> host;
@@ -225,7 +225,7 @@ TEST_F(RunnerOpsCuda, AfterSampling) {
   for (const int32_t live : {1, 33, 300}) {
     const Step step(live, 4, false, rng);
     constexpr int64_t kMaxTop = 20;
-    // Few different tokens, so that many drafts are accepted.
+    // Few distinct tokens, so that many drafts are accepted.
     const auto few = [&](int64_t n, int32_t first) {
       Ints values(static_cast<size_t>(n));
       std::generate(

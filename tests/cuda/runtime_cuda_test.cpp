@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The execution layer on a GPU, with random weights: driver calls and waits of a step, memory against
-// the plan and against the driver, empty steps, and thousands of random steps in lockstep with a CPU.
+// The execution layer on a GPU, with random weights: driver calls and waits per step, memory compared with the plan and
+// with the driver, empty steps, and thousands of random steps in lockstep with a CPU.
 #include "base/check.h"
 #include "base/error.h"
 #include "device/cuda_device.h"
@@ -116,7 +116,7 @@ TEST_F(RuntimeCuda, EmptyStepsChangeNoState) {
   }
 }
 
-// Building, running and destroying an engine leaves the device as it was.
+// Building, running and destroying an engine leaves no device memory in use.
 TEST_F(RuntimeCuda, MemoryBeforeEqualsMemoryAfter) {
   const auto use = [this] {
     ModelRig rig(options());
@@ -126,14 +126,14 @@ TEST_F(RuntimeCuda, MemoryBeforeEqualsMemoryAfter) {
     rig.run();
     EXPECT_GT(rig.executor().stats().graph_captures, 0);
   };
-  use();  // libraries and kernels are loaded once a process
+  use();  // libraries and kernels are loaded once per process
   const int64_t before = free_bytes();
   use();
   EXPECT_EQ(free_bytes(), before);
 }
 
-// Weights, state, activations, cache and what the driver takes besides: at start the plan and the
-// device agree, and captures stay within what was set aside for them.
+// At start-up the plan agrees with the device on weights, state, activations, cache and driver memory. Graph captures
+// stay within the memory reserved for them.
 TEST_F(RuntimeCuda, ThePlanIsWhatTheDriverSays) {
   RigOptions real = options();
   real.config.model = real_model();
@@ -153,7 +153,7 @@ TEST_F(RuntimeCuda, ThePlanIsWhatTheDriverSays) {
   EXPECT_LE(std::abs(planned - measured), bound);
 
   const int64_t before = free_bytes();
-  for (uint64_t id = 1; id <= 256; ++id) {  // every size on the way down
+  for (uint64_t id = 1; id <= 256; ++id) {  // captures every graph size
     rig.add(request(id, 1 + static_cast<int32_t>(id) % 97, 8 + static_cast<int32_t>(id)));
   }
   rig.run();
@@ -180,7 +180,7 @@ TEST_F(RuntimeCuda, TooLittleMemoryIsRefusedBeforeLoading) {
   EXPECT_NE(too_large.error().message.find("of KV cache do not fit in"), std::string::npos)
       << too_large.error().message;
 
-  // Somebody else has taken half of what is free.
+  // Another process has taken half of the free memory.
   const auto device = cuda::make_cuda_device();
   const Arena other =
       device->make_arena(ArenaPurpose::kWorkspace, static_cast<size_t>(free_bytes() / 2));
@@ -201,15 +201,16 @@ TEST_F(RuntimeCuda, ADeviceThatIsNotThereIsRefusedByItsNumber) {
 }
 
 TEST_F(RuntimeCuda, AnArenaThatDoesNotFitLeavesNoAddressesReserved) {
-  constexpr size_t kBytes = size_t{32} << 40;  // a process has addresses for a few of these
+  constexpr size_t kBytes = size_t{32}
+                            << 40;  // a process has address space for only a few of these
   const auto device = cuda::make_cuda_device();
   for (int i = 0; i < 8; ++i) {
     EXPECT_THROW(device->make_arena(ArenaPurpose::kWorkspace, kBytes), StartupError);
   }
 }
 
-// Memory goes back to the driver and returns at the same addresses: graphs captured before replay
-// after, and the same prompt yields the same tokens. Level 2 makes the random weights anew.
+// Sleep gives memory back to the driver. Wake-up maps it again at the same addresses. Graphs captured before still
+// replay, and the same prompt yields the same tokens. After level 2 the random weights are generated anew.
 TEST_F(RuntimeCuda, SleepGivesMemoryBackAndChangesNoAnswer) {
   RigOptions large = options();
   large.config.model = real_model();
@@ -242,7 +243,7 @@ TEST_F(RuntimeCuda, SleepGivesMemoryBackAndChangesNoAnswer) {
   }
 }
 
-// What a step did, without the values of tokens: near-ties may fall either way.
+// What a step did, without token values, because near-ties may differ.
 struct StepAccount {
   std::vector<RowId> finished, preempted;
   std::vector<ScheduledRow> scheduled;
@@ -261,8 +262,8 @@ StepAccount account_of(ModelRig& rig) {
           rig.scheduler().stats().num_kv_blocks_used};
 }
 
-// Prompts share beginnings but no prompt is another's beginning, so that blocks with sampled tokens
-// are never shared and the cache's hits do not depend on tokens.
+// Prompts share prefixes, but no prompt is a prefix of another. Blocks with sampled tokens are thus never shared, and
+// the cache's hits do not depend on sampled tokens.
 Request random_request(std::mt19937& random, uint64_t id) {
   Request request;
   request.id = id;
@@ -287,10 +288,10 @@ Request random_request(std::mt19937& random, uint64_t id) {
   return request;
 }
 
-// A CPU runs the same requests side by side; after every tick both have done the same. Every wait
-// for the device within a step, and every copy with pageable memory, fails a check.
+// A CPU and the GPU run the same requests in lockstep. After every tick both must have done the same. A check fails on
+// every wait for the device within a step and on every copy of pageable memory.
 TEST_F(RuntimeCuda, TenThousandRandomStepsAreAccountedAsOnACpu) {
-  const char* setting = std::getenv("WARPROW_TEST_STEPS");  // fewer under a checker
+  const char* setting = std::getenv("WARPROW_TEST_STEPS");  // fewer steps under compute-sanitizer
   const int64_t num_steps = setting != nullptr ? std::atoll(setting) : 10000;
   RigOptions gpu_options = options();
   gpu_options.config.max_model_len = 128;
@@ -363,7 +364,7 @@ TEST_F(RuntimeCuda, TenThousandRandomStepsAreAccountedAsOnACpu) {
   EXPECT_GT(stats.num_mixed_steps, num_steps / 10);
   EXPECT_GT(graphs.graphs_full, 0);
   EXPECT_GT(graphs.graphs_piecewise, 0);
-  if (setting == nullptr) {  // a few steps see no preemption, and a checker takes memory of its own
+  if (setting == nullptr) {  // short runs see no preemption, and a checker takes memory itself
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_EQ(free_at_start - free_bytes(), graphs.graph_bytes - graph_bytes_at_start);
   }

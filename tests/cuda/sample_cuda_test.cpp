@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampler on CUDA against its CPU twin: the same token, rank and error for every row, and
-// logprobs up to rounding.
+// The CUDA sampler against the CPU's: equal tokens, ranks and errors for every row, and logprobs equal up to rounding.
 #include "kernels/sample/sample.h"
 #include "tests/cuda/cuda_test.h"
 
@@ -22,10 +21,10 @@ using Ints = std::vector<int32_t>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kMaxTop = 20;
 constexpr int64_t kMaxLen = 300;
-constexpr int32_t kPageShift = 9;  // a row has one page
-constexpr int64_t kStopIds = 8;    // a count, then ids
+constexpr int32_t kPageShift = 9;  // one page per row
+constexpr int64_t kStopIds = 8;    // the count, then the ids
 
-// What a call of the sampler gets, on the host.
+// The inputs of one call of the sampler, on the host.
 struct Batch {
   int64_t vocab;
   int64_t stride;
@@ -37,7 +36,8 @@ struct Batch {
   explicit Batch(int64_t v, int64_t pad = 0) : vocab(v), stride(v + pad) {}
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(row.size()); }
 
-  // A row with `tokens`, the first of them prompt, some of the rest known at a preemption.
+  // Adds a row with `tokens`: first the prompt, then outputs. The prefill holds a third of the outputs, as after a
+  // preemption.
   void add(const std::vector<float>& x, const SampleParams& p, const Ints& tokens, int32_t prompt) {
     logits.insert(logits.end(), x.begin(), x.end());
     logits.resize(static_cast<size_t>(stride) * (row.size() + 1), 1e30F);
@@ -58,7 +58,7 @@ struct Batch {
   }
   void add(const std::vector<float>& x, const SampleParams& p) { add(x, p, {0, 0, 0}, 2); }
 
-  // The rules that some row needs.
+  // The rules that at least one row needs.
   [[nodiscard]] uint32_t rules() const {
     uint32_t needed = 0;
     for (const SampleParams& p : params) {
@@ -87,7 +87,7 @@ class SampleCuda : public CudaTest {
     rng_.seed(11);
   }
 
-  // place(vector) gives the vector's elements where the sampler can read them.
+  // place(vector) copies the vector to memory that the sampler can read.
   template <typename Place>
   static SampleArgs inputs(const Batch& b, uint32_t rules, const Place& place) {
     const int64_t n = b.size();
@@ -96,7 +96,7 @@ class SampleCuda : public CudaTest {
     a.logit_row = make_view<const int32_t>(place(b.row), n);
     a.logit_pos = make_view<const int32_t>(place(b.position), n);
     a.params = make_view<const SampleParams>(place(b.params), n);
-    auto* const later = const_cast<int32_t*>(place(b.later));  // the sampler only reads
+    auto* const later = const_cast<int32_t*>(place(b.later));  // the sampler only reads it
     a.tokens = {{place(b.pages), place(b.prefill), later, 1, kPageShift},
                 place(b.prompt_len),
                 place(b.prefill_len),
@@ -158,7 +158,7 @@ class SampleCuda : public CudaTest {
     });
     const auto after = download(const_cast<float*>(a.logits.data), b.logits.size());
     EXPECT_EQ(std::memcmp(after.data(), b.logits.data(), after.size() * sizeof(float)), 0)
-        << "raw logits stay untouched";
+        << "the sampler must not change raw logits";
     return r;
   }
 
@@ -201,11 +201,11 @@ class SampleCuda : public CudaTest {
         EXPECT_EQ(want.top_ids[c], got.top_ids[c]) << "column " << c % kMaxTop << about(b, i);
         EXPECT_TRUE(close(want.top_logprobs[c], got.top_logprobs[c])) << about(b, i);
         if (want.top_ids[c] < 0) {
-          break;  // columns behind the first unused one are left alone
+          break;  // columns after the first unused one are not written
         }
       }
       if (HasFailure()) {
-        return;  // one row's story is enough
+        return;  // the first differing row is enough output
       }
     }
   }
@@ -230,7 +230,7 @@ class SampleCuda : public CudaTest {
   }
   int32_t below(int64_t n) { return static_cast<int32_t>(rng_() % static_cast<uint64_t>(n)); }
 
-  // A row of some kind that models have, or must not.
+  // A random row of one of several kinds of distribution.
   std::vector<float> row_of_kind(int64_t vocab) {
     std::vector<float> x = gaussian(vocab, pick({0.05F, 0.6F, 3.0F, 9.0F}));
     switch (below(9)) {
@@ -239,12 +239,12 @@ class SampleCuda : public CudaTest {
           v = std::round(v * 2.0F) / 2.0F;
         }
         break;
-      case 1:  // a few stand out
+      case 1:  // a few logits are far above the rest
         for (int i = 0; i < 30; ++i) {
           x[static_cast<size_t>(below(vocab))] += 20.0F;
         }
         break;
-      case 2:  // the large ones side by side
+      case 2:  // the largest logits have adjacent ids
         for (int64_t i = 0; i < std::min<int64_t>(vocab, 3000); ++i) {
           x[static_cast<size_t>(i)] += 12.0F;
         }
@@ -286,7 +286,7 @@ class SampleCuda : public CudaTest {
     return p;
   }
 
-  // Tokens of which some repeat and some are the row's likeliest.
+  // Random tokens. Some repeat, and some have the row's largest logit.
   Ints tokens_for(const std::vector<float>& x) {
     const auto vocab = static_cast<int64_t>(x.size());
     Ints tokens(static_cast<size_t>(3 + below(kMaxLen - 3)));
@@ -344,7 +344,7 @@ TEST_F(SampleCuda, GreedyAndPlainRandomRows) {
   }
 }
 
-// Steps of random rows alone, with and without one whose tokens are cut.
+// Rows of plain random sampling, with and without rows that use min_p.
 TEST_F(SampleCuda, PlainRandomRowsBesideCutOnes) {
   for (const int64_t vocab : {5, 8192, 151936}) {
     for (const float min_p : {0.0F, 0.02F}) {
@@ -365,7 +365,7 @@ TEST_F(SampleCuda, PlainRandomRowsBesideCutOnes) {
   }
 }
 
-// The likeliest tokens of a row in which a mask leaves fewer than are asked for.
+// Top logprobs of rows in which a mask leaves fewer tokens than requested.
 TEST_F(SampleCuda, LogprobsOfMaskedRows) {
   for (const int64_t vocab : {40, 9000, 151936}) {
     Batch b(vocab);
@@ -395,7 +395,7 @@ TEST_F(SampleCuda, RowsWithoutATokenGetNone) {
   check(b);
 }
 
-// Rows that no model should give, under every rule.
+// Degenerate rows (NaN, infinities, ties) under every rule.
 TEST_F(SampleCuda, AdversarialRows) {
   for (const int64_t vocab : {1000, 151936}) {
     std::vector<std::vector<float>> rows(9, std::vector<float>(static_cast<size_t>(vocab), 0.25F));
@@ -444,7 +444,7 @@ TEST_F(SampleCuda, ARowWhereEveryTokenIsAStopIdFails) {
   check(b);
 }
 
-// The same bytes in every run.
+// Repeated runs give the same bytes.
 TEST_F(SampleCuda, RepeatsItself) {
   const Batch b = mixed(32000, 64, 0);
   const Result first = on_gpu(b, kAllSampleRules);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampler on CUDA through what every backend must do (tests/support/sample_checks.h), and
-// reports on given tokens against the CPU's.
+// Runs the checks that every backend's sampler must pass (tests/support/sample_checks.h) on CUDA, and compares logprobs
+// of given tokens with the reference.
 #include "tests/cuda/cuda_test.h"
 #include "tests/support/sample_checks.h"
 
@@ -21,7 +21,7 @@ using test::SampleRow;
 
 class SampleRulesCuda : public testing::CudaTest {
  protected:
-  // Which rules the batch is said to need: all of them, or those it has.
+  // Which rules SampleArgs::rules names: all of them, or those that a row needs.
   enum class Said : uint8_t { kAll, kNeeded };
 
   static uint32_t needed(const std::vector<SampleRow>& rows) {
@@ -81,7 +81,7 @@ TEST_F(SampleRulesCuda, EveryPairOfRulesIsTheReferencePipeline) {
   }
 }
 
-// Batches of one row are said to need what that row does, and no more.
+// Batches of one row name only the rules that this row needs.
 TEST_F(SampleRulesCuda, RowsAlone) { test::expect_rows_are_their_own(runner(Said::kNeeded)); }
 TEST_F(SampleRulesCuda, WorkedExamples) { test::expect_worked_examples(runner()); }
 TEST_F(SampleRulesCuda, WorkedExamplesWithTheirRulesAlone) {
@@ -92,7 +92,7 @@ TEST_F(SampleRulesCuda, TemperatureExamples) { test::expect_temperature_examples
 TEST_F(SampleRulesCuda, BadRowsFailAlone) { test::expect_bad_rows_fail_alone(runner()); }
 TEST_F(SampleRulesCuda, Distributions) { test::expect_distributions(runner()); }
 
-// Lists as long as a row can have, over several tiles.
+// Token lists at their maximum length, which span several tiles.
 TEST_F(SampleRulesCuda, LongLists) {
   constexpr int32_t kVocab = 30000;
   SampleRow row = test::plain_row(std::vector<float>(kVocab, 0.0F));

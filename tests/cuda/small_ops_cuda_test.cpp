@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row operations of a decoder layer on CUDA: against the references of their cases (tests/support), or against their
-// CPU twins with the same arguments, once on device memory and once on the host's float32 copy of it.
+// The row operations of a decoder layer on CUDA. They are compared with the references of their cases (tests/support),
+// or with the CPU kernels on the same arguments in float32.
 #include "base/dtype.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/add/add_rows.h"
@@ -47,7 +47,7 @@ class SmallOpsCuda : public CudaTest {
   using CudaTest::upload;
 
  protected:
-  // Both sides of an operation whose arguments `args_of` makes.
+  // Runs both sides of an operation. `args_of` makes the arguments.
   template <typename Op, typename ArgsOf>
   void run(Op&& op, ArgsOf&& args_of) {
     op(cpu_stream(), args_of(Side::kCpu));
@@ -73,7 +73,7 @@ class Values {
         device_(test.arena().alloc_bytes(n * dtype_bytes(type))) {
     upload();
   }
-  // Fills with what the type can hold exactly.
+  // Fills with values that the type holds exactly.
   template <typename Generate>
   void fill(Generate&& generate) {
     for (float& v : host_) {
@@ -85,7 +85,7 @@ class Values {
   [[nodiscard]] std::byte* device() const { return device_; }
   [[nodiscard]] DType type() const { return type_; }
 
-  // The device's elements are what the CPU twin left in the host's.
+  // Expects the device's elements to equal what the CPU kernel wrote.
   void expect_same(float relative, float absolute) {
     const auto raw = test_.download(device_, host_.size() * dtype_bytes(type_));
     for (size_t i = 0; i < host_.size(); ++i) {
@@ -122,7 +122,7 @@ class Values {
   std::byte* device_;
 };
 
-// A matrix with room between its rows, which must stay as it is.
+// A matrix with gaps between its rows that must not be written.
 class Matrix : public Values {
  public:
   Matrix(SmallOpsCuda& test, DType type, int64_t rows, int64_t cols, int64_t gap = 0)
@@ -355,7 +355,7 @@ TEST_P(RopeKvWriteCuda, AgreesWithTheReference) {
     const RopeKvWriteArgs args = c.args(device);
     rope_kv_write(stream(), args);
     const RopeCase::Reference expected = c.reference();
-    // A difference of products may cancel: a few float32 ulp of its terms.
+    // A difference of products may cancel, so the tolerance is a few float32 ulp of its terms.
     const Tolerance tolerance = stored_as(c.type, {0, 2e-6});
     expect_elements(args.qkv, expected.qkv, tolerance);
     expect_elements(c.type, args.kv.k, expected.keys, tolerance);
@@ -393,7 +393,7 @@ TEST_F(SmallOpsCuda, FillRandomGivesTheSameBitsOnBothDevices) {
       uint16_t* got = poisoned<uint16_t>(static_cast<size_t>(n + first + 1));
       fill_random(stream(), {got + first, n, 77, 0.02F});
       EXPECT_EQ(download(got + first, static_cast<size_t>(n)), expected);
-      EXPECT_EQ(download(got + first + n, 1)[0], 0xffff) << "written beyond the end";
+      EXPECT_EQ(download(got + first + n, 1)[0], 0xffff) << "wrote past the end";
     }
   }
 }

@@ -18,7 +18,7 @@ class StepUploadCuda : public testing::CudaTest {};
 TEST_F(StepUploadCuda, AThisStepBTheNext) {
   std::atomic<bool> open = false;
   const auto hold = [&] {
-    // The stream stands still in a host function until the gate opens.
+    // A host function blocks the stream until the gate opens.
     WR_CUDA(cudaLaunchHostFunc(
         cuda::as_cuda(stream()).handle(),
         [](void* gate) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts verified by match on CUDA: under --batch-invariant the same tokens as without, bit for bit,
-// in fewer steps.
+// Drafts verified by match on CUDA. Under --batch-invariant the tokens equal those without drafts bit for bit, in fewer
+// steps.
 #include "tests/cuda_models/known_drafts_cuda.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"

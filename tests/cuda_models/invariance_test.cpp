@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariance matrix on CUDA: one workload under every configuration. Bit for bit the same under
-// --batch-invariant; by the gap rule without. Each axis names the counter that proves it was active.
+// The invariance matrix on CUDA: one workload under every configuration. Results are equal bit for bit under
+// --batch-invariant, and within the gap rule without. Each axis names the counter that proves it was active.
 #include "base/error.h"
 #include "tests/support/gap_rule.h"
 #include "tests/support/model_rig.h"
@@ -35,10 +35,10 @@ struct Workload {
   int32_t num_requests = 24;
   int32_t max_prompt = 100;
   int32_t max_tokens = 24;
-  bool rules = false;  // else all requests are greedy
+  bool rules = false;  // false: all requests are greedy
 };
 
-// Every other token, some of them biased, some bad words.
+// Allows every other token. Some of them are biased and some are bad words.
 TokenLists half_of(int32_t vocab_size) {
   TokenLists lists;
   for (TokenId id = 0; id < vocab_size; id += 2) {
@@ -53,9 +53,9 @@ TokenLists half_of(int32_t vocab_size) {
   return lists;
 }
 
-// Prompts of mixed length, half of them behind a common prefix. With rules: every other request is
-// drawn with a seed, every fifth has penalties, every sixth token lists and prompt logprobs,
-// every eighth all of these and more, and every fifth a grammar (rig_grammars.h).
+// Prompts of mixed length, half of them with a common prefix. With rules, every other request is sampled with a seed,
+// every fifth has penalties, every sixth has token lists and prompt logprobs, every eighth has all of these and more,
+// and every fifth has a grammar (rig_grammars.h).
 std::vector<Request> make_requests(int32_t vocab_size, const Workload& load) {
   std::vector<Request> requests = test::mixed_requests({.num_requests = load.num_requests,
                                                         .max_prompt = load.max_prompt,
@@ -97,7 +97,7 @@ RigOptions base_options(const std::string& model) {
 
 using Results = std::map<uint64_t, RigResult>;
 
-// Every request alone, synchronously, without graphs. grammar: of the requests that have one, or null.
+// Every request alone, synchronously, without graphs. grammar: the grammar of the requests that have one, or null.
 Results reference(const RigOptions& base,
                   const std::vector<Request>& requests,
                   const Grammar* grammar = nullptr) {
@@ -120,7 +120,7 @@ struct Axis {
   std::function<bool(ModelRig&)> was_active;
 };
 
-// Axes after which the same kernels compute each row.
+// Axes under which the same kernels compute each row.
 std::vector<Axis> batch_axes() {
   const auto mixed = [](ModelRig& rig) { return rig.scheduler().stats().num_mixed_steps > 0; };
   const auto partial = [](ModelRig& rig) {
@@ -170,7 +170,7 @@ std::vector<Axis> batch_axes() {
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kPiecewise) == 0 && rig.num_steps(GraphMode::kFull) > 0;
        }},
-      {"graphs_full",  // mixed steps too
+      {"graphs_full",  // includes mixed steps
        [](RigOptions& o) {
          o.config.cudagraph_mode = "full";
          o.config.cudagraph_capture_sizes = "1,2,4,8,16,32,64,128";
@@ -179,7 +179,7 @@ std::vector<Axis> batch_axes() {
          return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kPiecewise) == 0 &&
                 rig.executor().stats().graphs_piecewise == 0 && mixed(rig);
        }},
-      {"graphs_of_few_sizes",  // much padding, and steps too large for a graph
+      {"graphs_of_few_sizes",  // much padding, and steps too large for any graph
        [](RigOptions& o) { o.config.cudagraph_capture_sizes = "16,64"; },
        [](ModelRig& rig) {
          return rig.num_steps(GraphMode::kFull) > 0 && rig.num_steps(GraphMode::kNone) > 0;
@@ -209,7 +209,7 @@ std::vector<Axis> batch_axes() {
          return rig.scheduler().stats().num_preemptions > 0 &&
                 rig.scheduler().stats().num_prefix_hit_tokens > 0;
        }},
-      {"few_pages",  // of 16 tokens, so that block tables move too
+      {"few_pages",  // pages of 16 tokens, so that block tables move too
        [](RigOptions& o) {
          o.config.max_model_len = 1024;
          o.runner.token_pages = {.page_size = 16, .num_pages = 80};
@@ -240,7 +240,7 @@ std::vector<Axis> batch_axes() {
   };
 }
 
-// Axes that change the kernels.
+// Axes that select other kernels.
 Axis backend_axis(const std::string& name, const std::string& groups) {
   return {"backend_" + name,
           [name](RigOptions& o) { o.config.attention_backend = name; },
@@ -250,7 +250,7 @@ std::vector<Axis> backend_axes() {
   return {backend_axis("native", "native"),
           backend_axis("flashinfer", "flashinfer"),
           backend_axis("native:0-1,flashinfer", "native,flashinfer"),
-          // Four groups; the last one's backend depends on the model's needs.
+          // Four groups. The last group's backend depends on the model's needs.
           {"backend_flashinfer:0,native:1-2",
            [](RigOptions& o) { o.config.attention_backend = "flashinfer:0,native:1-2"; },
            [](ModelRig& rig) {
@@ -273,7 +273,7 @@ class CudaInvariance : public ::testing::Test {
   static RandomModel model() { return {.seed = 21}; }
   static RandomModel window_model() { return {.family = "mistral", .window = 32, .seed = 23}; }
 
-  // Runs the workload under each axis on top of the base.
+  // Runs the workload under each axis, on top of the base configuration.
   template <typename Check>
   static void for_each_axis(const RigOptions& base, const std::vector<Axis>& axes, Check check) {
     for (const Axis& axis : axes) {
@@ -321,13 +321,13 @@ class CudaInvariance : public ::testing::Test {
     const std::vector<Request> requests = make_requests(model.vocab_size, {.rules = true});
     const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
     std::vector<Axis> axes = batch_axes();
-    axes.push_back({"late_masks",  // later than a forward of the model ends
+    axes.push_back({"late_masks",  // later than the end of a model's forward
                     [](RigOptions& o) { o.config.grammar_mask_delay_us = 6000; },
                     [](ModelRig& rig) { return rig.num_withheld() > 0; }});
     expect_equal_bits(base, requests, axes, &grammar);
   }
 
-  // Steps of thousands of tokens, for which other kernels and tiles pay.
+  // Steps of thousands of tokens, which use other kernels and tiles.
   static void expect_equal_bits_of_large_steps(const std::string& backend) {
     const RandomModel large{.num_heads = 16,
                             .num_kv_heads = 4,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models on CUDA against the CPU's float32 activations over the same bf16 weights: logprobs
-// of every position within a bf16 tolerance, tokens other only at near-ties.
+// Whole models on CUDA against the CPU with float32 activations and the same bf16 weights. Logprobs of every position
+// agree within a bf16 tolerance, and tokens differ only at near-ties.
 #include "files/model_files.h"
 #include "tests/support/gap_rule.h"
 #include "tests/support/model_rig.h"
@@ -24,8 +24,7 @@ using test::RandomModel;
 using test::RigOptions;
 using test::TempDir;
 
-// Prompts of 1 to 130 tokens: one token, both sides of a block and of a window of 32, several
-// blocks.
+// Prompts of 1 to 130 tokens: one token, both sides of a block boundary and of a window of 32, several blocks.
 std::vector<Request> greedy_requests(int32_t vocab_size, int32_t max_tokens) {
   std::mt19937 random(3);
   std::vector<Request> requests;
@@ -62,7 +61,7 @@ class CudaParity : public ::testing::Test {
     }
   }
 
-  // cpu_dtype float32 keeps the CPU's cache in float32, bfloat16 rounds it as the GPU's is.
+  // cpu_dtype: float32 keeps the CPU's cache in float32; bfloat16 rounds it like the GPU's.
   static void expect_parity(const std::string& model,
                             int32_t vocab_size,
                             const char* cpu_dtype,
@@ -121,8 +120,8 @@ TEST_F(CudaParity, TwoKvGroups) {
 }
 TEST_F(CudaParity, TwoBackends) { expect_parity({.seed = 10}, "native:0-1,flashinfer"); }
 
-// Real weights, dequantised to bf16 on the GPU and exactly on the CPU; so the tolerances hold what
-// rounding the weights does too, on prompts of random tokens.
+// Real weights, dequantised to bf16 on the GPU and exactly on the CPU. The tolerances therefore include the rounding of
+// the weights. Prompts are random tokens.
 TEST_F(CudaParity, SmolLm2) {
   if (!resolve_model("smollm2")) {
     GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON schema through a whole engine on a GPU: masks in pinned memory at the head of the sample
-// graph, rows withheld on the device.
+// A JSON schema through a whole engine on a GPU: the sample graph begins with masks in pinned memory, and rows are
+// withheld on the device.
 #include "tests/support/structured_answers.h"
 
 #include "device/cuda_device.h"

@@ -10,7 +10,7 @@ namespace {
 
 TEST(AddRows, AddsScaledRowsAndLeavesTheirPads) {
   testing::CpuHarness cpu;
-  const std::vector<float> x{1, 2, 9, 3, 4, 9};  // rows of 2 in a stride of 3
+  const std::vector<float> x{1, 2, 9, 3, 4, 9};  // rows of 2 with stride 3
   std::vector<float> y{10, 20, -7, -7, 30, 40, -7, -7};
   const View<const float, 2> from = make_strided(x.data(), 2, 2, 3);
   const View<float, 2> to = make_strided(y.data(), 2, 2, 4);
@@ -20,7 +20,7 @@ TEST(AddRows, AddsScaledRowsAndLeavesTheirPads) {
   EXPECT_EQ(y, (std::vector<float>{11.5, 23, -7, -7, 34.5, 46, -7, -7}));
 }
 
-// The product is rounded before the sum: (1 + 2^-23)^2 loses its last bit, 2^-46.
+// The product is rounded before the sum (no fused multiply-add): (1 + 2^-23)^2 loses its last bit, 2^-46.
 TEST(AddRows, RoundsTwice) {
   testing::CpuHarness cpu;
   const float near_one = 1.0F + 0x1p-23F;

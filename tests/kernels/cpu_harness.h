@@ -10,7 +10,7 @@
 
 namespace warprow::testing {
 
-// A CPU device with an inline stream: an operation has run when its call returns.
+// A CPU device with an inline stream: an operation has completed when its call returns.
 struct CpuHarness {
   explicit CpuHarness(int32_t num_threads = 2)
       : device(cpu::make_cpu_device(
@@ -20,7 +20,7 @@ struct CpuHarness {
   std::unique_ptr<Stream> stream;
 };
 
-// Every kernel variant that this machine can run.
+// The instruction sets that this machine can run.
 inline std::vector<CpuIsa> runnable_isas() {
   std::vector<CpuIsa> isas{CpuIsa::kGeneric};
   for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {

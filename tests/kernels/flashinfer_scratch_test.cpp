@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What FlashInfer's kernels are given: arithmetic that a build without CUDA plans with.
+// The sizes and plans that FlashInfer's kernels get. A build without CUDA also computes them, to plan memory.
 #include "kernels/attention/flashinfer/params.h"
 
 #include <cstddef>
@@ -39,8 +39,7 @@ TEST(FlashInferScratch, PiecesLieSideBySide) {
   EXPECT_EQ(tables.max_pages, 256);
   EXPECT_EQ(offset(tables.pages), 0);
   EXPECT_EQ(tables.max_rows, 256);
-  EXPECT_EQ(offset(tables.lens), (256 + 10 * 256) * 4)
-      << "a begin for each row, a page for each cell";
+  EXPECT_EQ(offset(tables.lens), (256 + 10 * 256) * 4) << "one begin per row, one page per cell";
   EXPECT_EQ(offset(tables.arrivals) - offset(tables.lens), 256 * 4);
   EXPECT_EQ(offset(work.work_begin) - offset(tables.arrivals), 256 * 8 * 4);
   EXPECT_EQ(work.max_items, (8192 / 128 + 256) * 32);

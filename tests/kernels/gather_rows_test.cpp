@@ -10,7 +10,7 @@ namespace {
 
 TEST(GatherRows, CopiesRowsAndClearsPadding) {
   testing::CpuHarness cpu;
-  const std::vector<float> x{0, 1, 9, 2, 3, 9, 4, 5, 9};  // rows of 2 in a stride of 3
+  const std::vector<float> x{0, 1, 9, 2, 3, 9, 4, 5, 9};  // rows of 2 with stride 3
   const std::vector<int32_t> index{2, -1, 0, 2};
   std::vector<float> out(8, -7.0F);
   gather_rows(

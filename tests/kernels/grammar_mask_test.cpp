@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-// Masks of a step in the second of two entries, random in each word or all of one kind.
+// Masks of a step, in the second of two ring entries. Words are random, all ones or all zeros.
 struct Masks {
   Masks(int64_t rows, int64_t v, uint32_t seed)
       : max_rows(rows),

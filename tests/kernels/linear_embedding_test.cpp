@@ -42,7 +42,7 @@ TEST(EmbeddingTest, RowsAreExactForEveryKind) {
   }
 }
 
-// Rows of the table are scaled, given ones are taken as they are.
+// Rows of the embedding table are scaled. Embeddings given by the caller are copied unscaled.
 TEST(EmbeddingTest, ScaledAndGivenRows) {
   constexpr int32_t kWidth = 32;
   InlineDevice d(1);

@@ -17,7 +17,7 @@
 
 namespace warprow::linear_test {
 
-// Bytes at a 64-byte boundary.
+// A byte buffer aligned to 64 bytes.
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t size) : storage_(size + 64) {}
@@ -40,7 +40,7 @@ inline std::vector<float> random_floats(std::mt19937& rng, int64_t n, float low,
   return v;
 }
 
-// A random matrix of a kind: packed, and as the floats it stands for.
+// A random packed matrix of a kind, and its dequantised values.
 struct TestWeight {
   PackedWeight w;
   std::vector<float> values;  // [n, k]
@@ -55,7 +55,7 @@ inline PackedWeight shape_of(PackedKind kind, int32_t n, int32_t k) {
   return w;
 }
 
-// The f32 of a random half: small, of either sign.
+// The f32 value of a random half: small, positive or negative.
 inline float random_half(std::mt19937& rng) {
   return f16_to_f32(static_cast<uint16_t>(((rng() & 1U) << 15) | (0x2000U + rng() % 0x800U)));
 }
@@ -67,7 +67,7 @@ inline int stored_bits(PackedKind kind) {
                                    : 8;
 }
 
-// Random factors of scales (or biases): a half for kSplitInputs inputs, an s8 for each group.
+// Random scales (or biases): a half for each kSplitInputs inputs, an s8 for each group.
 struct RandomFactors {
   RandomFactors(std::mt19937& rng, const PackedWeight& w)
       : groups(static_cast<size_t>(kSplitInputs / w.group)) {
@@ -157,7 +157,7 @@ inline TestWeight make_weight(std::mt19937& rng, const PackedWeight& shape) {
   return t;
 }
 
-// A matrix kind with everything that changes its code path.
+// A matrix kind and the parameters that select its code path.
 struct KindCase {
   const char* name;
   PackedKind kind;
@@ -167,7 +167,7 @@ struct KindCase {
   ScaleForm scales = ScaleForm::kF16;
 
   [[nodiscard]] bool quantised() const { return kind >= PackedKind::kQ4; }
-  // What k must be a multiple of.
+  // k must be a multiple of this.
   [[nodiscard]] int32_t unit() const {
     return !quantised() ? 1 : scales == ScaleForm::kSplit ? kSplitInputs : group;
   }
@@ -195,7 +195,7 @@ inline constexpr KindCase kKindCases[] = {
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
 };
 
-// A device with an inline stream, and scratch for what the tests need.
+// A CPU device with an inline stream and enough scratch for the tests.
 struct InlineDevice {
   explicit InlineDevice(int32_t num_threads)
       : device(cpu::make_cpu_device(
@@ -208,7 +208,7 @@ struct InlineDevice {
   AlignedBytes scratch;
 };
 
-// y of one matrix; rows of x [num_toks, k].
+// Computes y of one matrix for rows x [num_toks, k].
 inline std::vector<float> run_linear(InlineDevice& d,
                                      const PackedWeight& w,
                                      const std::vector<float>& x,

@@ -17,12 +17,12 @@ PackedWeight q8_shape(int32_t n, int32_t k) { return shape_of(PackedKind::kQ8, n
 TEST(PackTest, BytesPerWeight) {
   PackedWeight q4_1 = shape_of(PackedKind::kQ4, 32, 64);
   q4_1.has_bias = true;
-  EXPECT_EQ(cpu::packed_bytes(q4_1), 32 * 64 * 5 / 8);  // as many as the file has
+  EXPECT_EQ(cpu::packed_bytes(q4_1), 32 * 64 * 5 / 8);  // as many bytes as in the file
   EXPECT_EQ(cpu::packed_panel_bytes(q4_1), 16 * 64 * 5 / 8);
   EXPECT_EQ(cpu::packed_bytes(q8_shape(17, 64)),
             2 * 16 * (64 + 4));  // n is rounded up to whole panels
   EXPECT_EQ(cpu::packed_bytes(shape_of(PackedKind::kBF16, 16, 3)), 128);  // pairs of inputs
-  // K-quants of the file take 144, 176 and 210 bytes for 256 weights.
+  // The file's K-quants take 144, 176 and 210 bytes per 256 weights.
   const auto split_bytes = [](PackedKind kind, int32_t group, bool has_bias) {
     PackedWeight w = shape_of(kind, 16, 256);
     w.group = group;
@@ -50,7 +50,7 @@ TEST(PackTest, PanelByPanelEqualsAtOnce) {
   std::vector<std::byte> whole(bytes, std::byte{0xee});
   std::vector<std::byte> pieces(bytes, std::byte{0x11});
   cpu::pack_groups(shape, whole.data(), 0, 40, {q.data(), scale.data(), nullptr});
-  for (const int64_t first : {32, 0, 16}) {  // any order
+  for (const int64_t first : {32, 0, 16}) {  // the order does not matter
     cpu::pack_groups(
         shape,
         pieces.data() + first / 16 * static_cast<int64_t>(cpu::packed_panel_bytes(shape)),
@@ -86,7 +86,7 @@ TEST(PackTest, NibblesOfBothZeroPoints) {
   }
 }
 
-// Six bits: the lower four as nibbles, the upper two in the plane behind a group's nibbles.
+// 6-bit weights: the low four bits as nibbles, the high two bits in the plane after the group's nibbles.
 TEST(PackTest, UpperBitsLieInThePlane) {
   PackedWeight shape = shape_of(PackedKind::kQ6, 16, 16);
   shape.group = 16;

@@ -26,7 +26,7 @@ LinearShape shape(int32_t n, int32_t k, LinearEpilogue epilogue) {
   return out;
 }
 
-// FNV-1a over numbers.
+// FNV-1a hash over numbers.
 class Hash {
  public:
   template <typename... Numbers>
@@ -63,8 +63,8 @@ void mix_sm80_plans(Hash& hash, LinearEpilogue epilogue, int32_t n, int32_t k) {
   }
 }
 
-// 177,408 plans of an H200, as they were when its number of multiprocessors was a constant and the
-// rest was asked of the current device. Change the number only with plans that were measured again.
+// A hash of 177,408 plans of an H200. It was taken when the number of SMs was a constant and other facts came from the
+// current device. Change it only after the new plans were measured.
 TEST(LinearPlan, OfAnH200AreTheMeasuredOnes) {
   Hash hash;
   for (const LinearEpilogue epilogue : {kStore, kAdd, kSwiGlu}) {
@@ -88,7 +88,7 @@ TEST(LinearPlan, OfAnH200AreTheMeasuredOnes) {
   EXPECT_EQ(hash.value(), 0xbaa075b984e0419fULL);
 }
 
-// Qwen3-0.6B's and 8B's output projection and the gate behind it.
+// The output projections of Qwen3-0.6B and 8B, and the gate and up projection after them.
 TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
   const RowRange small =
       halved_norm_rows(h200(), shape(1024, 2048, kAdd), shape(6144, 1024, kSwiGlu));
@@ -120,14 +120,14 @@ TEST(LinearPlan, NoHalvesWithoutTheKernel) {
   };
   const LinearShape sum = shape(1024, 2048, kAdd);
   EXPECT_FALSE(none(h200(), sum));
-  EXPECT_TRUE(none(DeviceFacts(), sum));  // a CPU
+  EXPECT_TRUE(none(DeviceFacts(), sum));  // the facts of a CPU
   DeviceFacts ampere = h200();
   ampere.compute_capability = 80;
   EXPECT_TRUE(none(ampere, sum));
   LinearShape invariant = sum;
   invariant.batch_invariant = true;
   EXPECT_TRUE(none(h200(), invariant));
-  EXPECT_TRUE(none(h200(), shape(1000, 2048, kAdd)));  // sums of squares are of 64 columns
+  EXPECT_TRUE(none(h200(), shape(1000, 2048, kAdd)));  // sums of squares are per 64 columns
   EXPECT_TRUE(none(h200(), shape(1024, 2048, kStore)));
 }
 

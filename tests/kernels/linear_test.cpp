@@ -21,7 +21,7 @@ using namespace linear_test;
 
 struct Reference {
   std::vector<double> y;
-  std::vector<double> magnitude;  // sum of |w x|, which rounding errors are a fraction of
+  std::vector<double> magnitude;  // sum of |w x|; rounding errors are bounded by a fraction of it
 };
 
 Reference reference(const TestWeight& t, const std::vector<float>& x) {
@@ -45,7 +45,7 @@ Reference reference(const TestWeight& t, const std::vector<float>& x) {
   return r;
 }
 
-// What int8 activations stand for: the rule of ActFormat::kRounded written out plainly.
+// Quantises and dequantises x to int8: a plain version of ActFormat::kRounded.
 std::vector<float> rounded_to_int8(const std::vector<float>& x, size_t k) {
   std::vector<float> out(x.size());
   for (size_t row = 0; row < x.size(); row += k) {
@@ -115,14 +115,13 @@ TEST_P(LinearTest, Int8SumsMatchRoundedActivations) {
       const TestWeight t = make_weight(rng_, kind().shape(n, k));
       for (const int64_t num_toks : {1, 3, 4, 8, 13}) {
         auto x = random_floats(rng_, num_toks * k, -1.0F, 1.0F);
-        std::fill_n(x.begin(), std::min(k, 32), 0.0F);  // a group without a scale
+        std::fill_n(x.begin(), std::min(k, 32), 0.0F);  // a group whose scale is zero
         const auto rounded = rounded_to_int8(x, static_cast<size_t>(k));
-        // Each activation is off by at most half of a 127th of its group's largest.
+        // The quantisation error of an activation is at most half of 1/127 of its group's largest magnitude.
         for (size_t i = 0; i < x.size(); ++i) {
           ASSERT_NEAR(x[i], rounded[i], 0.5 / 127 * 1.001);
         }
-        // The bias meets all of a group at once, where its large terms have not cancelled: a wider
-        // margin.
+        // The bias term uses the sum over a whole group, before its large terms cancel. The margin is therefore wider.
         expect_near(run_linear(one_, t.w, x, ActFormat::kRounded),
                     reference(t, rounded),
                     kind().has_bias ? 2e-5 : 2e-6);
@@ -152,7 +151,7 @@ TEST_P(LinearTest, Bf16SumsMatchRoundedActivations) {
 
 TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
   InlineDevice three(3);
-  // Several blocks of inputs, an odd number of panels, a short last panel.
+  // Several blocks of k, an odd number of panels and a partial last panel.
   const size_t k = kind().unit() > 32 ? 768 : 21 * 32;
   const TestWeight t = make_weight(rng_, kind().shape(16 * 4 + 3, static_cast<int32_t>(k)));
   const size_t n = 16 * 4 + 3;
@@ -178,7 +177,7 @@ TEST_P(LinearTest, RowIsTheSameWhateverTheBatchAndThreads) {
   }
 }
 
-// Largest weights against largest activations: no intermediate may saturate.
+// The largest weights with the largest activations: no intermediate may saturate.
 TEST_P(LinearTest, ExtremesStayExact) {
   if (!kind().quantised()) {
     return;
@@ -219,7 +218,7 @@ TEST_P(LinearTest, ExtremesStayExact) {
   }
 }
 
-// Infinities and NaN in a row must show in that row's result, and must not affect other rows.
+// Infinities and NaN in a row must appear in that row's result and must not affect other rows.
 TEST_P(LinearTest, InfinitiesAndNanSpoilTheirRowOnly) {
   const int32_t k = std::max(64, kind().unit());
   const TestWeight t = make_weight(rng_, kind().shape(20, k));
@@ -259,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                   param.param.kind.name;
                          });
 
-// Segments of different kinds and groups over one x; bias, columns that stay, strides, adding to y.
+// Segments of different kinds and group sizes over the same x. Tests bias, unwritten columns, strides and kAdd.
 class LinearSegmentsTest : public ::testing::TestWithParam<CpuIsa> {
  protected:
   void SetUp() override {
@@ -333,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(Isas,
                            return cpu_isa_name(param.param);
                          });
 
-// [m, outputs] of a case.
+// The output [m, outputs] of a case.
 std::vector<float> run_case(InlineDevice& d,
                             const testing::LinearCase& c,
                             const testing::LinearInputs& in) {
@@ -373,7 +372,7 @@ std::vector<float> run_case(InlineDevice& d,
   return out;
 }
 
-// A norm in front and an epilogue behind give what the three operations give one by one.
+// A fused norm and epilogue must equal the three separate operations.
 TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
   constexpr int64_t kK = 64;
   constexpr int64_t kN = 48;
@@ -425,7 +424,7 @@ TEST(LinearEpilogueTest, EqualsTheOperationsOneByOne) {
   }
 }
 
-// The cases of the CUDA kernels (tests/cuda/linear_cuda_test.cpp) that a CPU has too.
+// The cases of the CUDA kernels (tests/cuda/linear_cuda_test.cpp) that the CPU supports too.
 TEST(LinearCaseTest, AgreesWithDouble) {
   using testing::LinearCase;
   InlineDevice d(2);
@@ -495,7 +494,7 @@ TEST(LinearArgsTest, MisuseIsCaught) {
   EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "no scratch";
   args.scratch = d.scratch.data();
   args.segments[0].y_col = 1;
-  EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "columns beyond y";
+  EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "columns outside y";
   args.segments[0].y_col = 0;
   args.x.shape[1] = 31;
   EXPECT_THROW(linear(*d.stream, args), CheckFailure) << "k differs";

@@ -14,8 +14,8 @@ namespace {
 using testing::draw;
 using testing::TokenRows;
 
-// Request i has a prompt of 5 and i outputs, of which the prefill holds all, as after a preemption,
-// or none. EOS (7) and a stop id (2) have the top logits.
+// Request i has a prompt of 5 tokens and i outputs. The prefill holds all outputs, as after a preemption, or none. EOS
+// (7) and a stop id (2) have the highest logits.
 TEST(MinTokens, EndsOnlyBehindTheLeastLength) {
   for (const bool resumed : {false, true}) {
     for (const float temperature : {0.0F, 1.0F}) {

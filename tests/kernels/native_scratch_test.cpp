@@ -8,17 +8,17 @@
 namespace warprow::cuda {
 namespace {
 
-// The memory of the schedule that attention computes before a step depends only on the number of batch rows. So its
-// size is known when memory is planned, and is the same for all lengths that a graph replays. (FlashAttention's has
-// 1 + 4 x round_up(rows, 4) ints.) 8 KV heads, 4 query heads each, heads of 128.
+// The memory for the attention schedule, which is computed once per step, depends only on the number of batch rows. Its
+// size is thus known when memory is planned, and is the same for all lengths that a graph replays. (FlashAttention's
+// schedule has 1 + 4 x round_up(rows, 4) ints.) Here: 8 KV heads, 4 query heads per KV head, head size 128.
 TEST(NativeScratch, TheScheduleOfOneFiveAnd256Rows) {
   struct Case {
     int32_t rows;
     size_t counts, arrivals, prefill_tiles, partials, bytes;
   };
   constexpr std::array<Case, 3> kCases = {{
-      // 44 bytes for each of rows + 5120 items; one int for each row and KV head; rows + 1 ints; and
-      // 5120 partial results of 520 floats. Each piece begins at a multiple of 256.
+      // 44 bytes for each of rows + 5120 work items, one int per row and KV head, rows + 1 ints, and 5120 partial
+      // results of 520 floats. Each array is aligned to 256 bytes.
       {1, 225536, 225792, 226048, 226304, 10875904},
       {5, 225536, 225792, 226048, 226304, 10875904},
       {256, 236544, 236800, 244992, 246272, 10895872},

@@ -18,7 +18,7 @@ namespace {
 using testing::CpuHarness;
 using testing::random_floats;
 
-// The keys, values and queries of whole requests; a batch is any choice of query ranges over them.
+// Keys, values and queries of whole requests. A batch is a set of query ranges over them.
 struct World {
   int32_t hq = 6;
   int32_t hkv = 2;
@@ -37,8 +37,8 @@ struct World {
       q.push_back(random_floats(n * hq * dim_k, seed + 1));
       k.push_back(random_floats(n * hkv * dim_k, seed + 2));
       v.push_back(random_floats(n * hkv * dim_v, seed + 3));
-      if (dtype == DType::kBF16) {  // what the cache can hold
-        // Queries too: kernels for AVX-512 BF16 round them.
+      if (dtype == DType::kBF16) {  // rounded to the cache's dtype
+        // Queries too: the AVX-512 BF16 kernels round them.
         for (auto* values : {&q.back(), &k.back(), &v.back()}) {
           for (float& x : *values) {
             x = bf16_to_f32(f32_to_bf16(x));
@@ -49,9 +49,9 @@ struct World {
   }
 };
 
-// Queries [begin, end) of a request, which has end keys when they run.
+// Queries [begin, end) of a request. Its KV length in this step is `end`.
 struct Piece {
-  int32_t request;  // -1: a row of padding
+  int32_t request;  // -1: a padding row
   int32_t begin;
   int32_t end;
 };
@@ -63,8 +63,8 @@ struct Options {
   float soft_cap = 0.0F;
   bool causal = true;
   bool nhd = false;
-  bool apart = false;      // keys and values in two halves
-  int32_t num_layers = 1;  // side by side in a block; the last one is read
+  bool apart = false;      // keys and values in two separate halves of the cache
+  int32_t num_layers = 1;  // layers interleaved within a block; the case reads the last one
   std::vector<float> sinks;
 };
 
@@ -73,8 +73,8 @@ struct Outcome {
   std::vector<float> lse;  // [T, hq]
 };
 
-// Lays a batch out as the runner would: a paged cache with shuffled blocks, rows behind
-// idx_mapping, q in wider rows.
+// Lays out a batch like the runner: a paged cache with shuffled blocks, rows indirect through idx_mapping, q as a
+// column slice of wider rows.
 class Batch {
  public:
   Batch(const World& world, std::vector<Piece> pieces, Options options)
@@ -144,14 +144,14 @@ class Batch {
     table_.assign((pieces_.size() + 2) * static_cast<size_t>(max_blocks_), -1);
     table_begins_ = test::equal_begins(static_cast<int64_t>(pieces_.size()) + 2, max_blocks_);
     for (size_t r = 0; r < pieces_.size(); ++r) {
-      const auto row =
-          static_cast<int32_t>(pieces_.size() + 1 - r);  // rows in another order than the batch
+      const auto row = static_cast<int32_t>(pieces_.size() + 1 -
+                                            r);  // request rows are in another order than the batch
       idx_mapping_.push_back(pieces_[r].request < 0 ? -1 : row);
       const int32_t first_seen = o_.window > 0 ? std::max(0, pieces_[r].begin - o_.window + 1) : 0;
       for (int32_t b = 0; pieces_[r].request >= 0 && b * o_.block_size < pieces_[r].end; ++b) {
         const int32_t block = free.back();
         free.pop_back();
-        // A window's scheduler has taken old blocks away.
+        // The scheduler frees blocks that a sliding window has left behind.
         table_[static_cast<size_t>(row * max_blocks_ + b)] =
             (b + 1) * o_.block_size <= first_seen ? -1 : block;
       }
@@ -169,7 +169,7 @@ class Batch {
     values_at_ = keys_at_ + (o_.apart ? num_blocks_ * block_stride_ : own);
     const int64_t elements = num_blocks_ * o_.num_layers * 2 * own;
     cache_.assign(static_cast<size_t>(elements * element()),
-                  std::byte{0xff});  // NaN wherever nothing was written
+                  std::byte{0xff});  // unwritten slots are NaN
     for (size_t r = 0; r < pieces_.size(); ++r) {
       for (int32_t t = 0; pieces_[r].request >= 0 && t < pieces_[r].end; ++t) {
         const int32_t block =
@@ -222,11 +222,11 @@ class Batch {
   std::vector<std::byte> cache_;
   std::vector<float> q_;
   int64_t tokens_ = 0, q_stride_ = 0, block_stride_ = 0, head_stride_ = 0, token_stride_ = 0;
-  int64_t keys_at_ = 0, values_at_ = 0;  // elements
+  int64_t keys_at_ = 0, values_at_ = 0;  // in elements
   int32_t max_blocks_ = 0, num_blocks_ = 0;
 };
 
-// One query and head in double.
+// Attention of one query and head in double.
 void reference(const World& w,
                const Options& o,
                const Piece& p,
@@ -274,7 +274,7 @@ void expect_reference(const World& w,
                       const Options& o,
                       const std::vector<Piece>& pieces,
                       const Outcome& got) {
-  // Weights are rounded to bf16, by at most 1 / 512 of them.
+  // The kernel rounds probabilities to bf16, with a relative error of at most 1 / 512.
   const bool rounds = w.dtype == DType::kBF16 && cpu_isa() == CpuIsa::kAvx512Bf16;
   const double tolerance = rounds ? 4e-3 : 5e-6;
   int64_t token = 0;
@@ -332,7 +332,7 @@ TEST(PagedAttention, CasesAgreeWithDouble) {
           args.kv, c.q_heads, static_cast<int32_t>(batch.num_rows()), 2));
       args.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
       paged_attention(*cpu.stream, args);
-      // Weights are rounded to bf16 by AVX-512 BF16, by at most 1 / 512 of them.
+      // The AVX-512 BF16 kernel rounds probabilities to bf16, with a relative error of at most 1 / 512.
       const double limit = isa == CpuIsa::kAvx512Bf16 ? 8e-3 : 1e-5;
       EXPECT_EQ(testing::first_mismatch(out, expected.out, {0, limit}), -1) << cpu_isa_name(isa);
       EXPECT_EQ(testing::first_mismatch(lse, expected.lse, {0, 3e-5}), -1) << cpu_isa_name(isa);
@@ -365,8 +365,7 @@ TEST(PagedAttention, Bf16CacheAndTokenMajorLayout) {
   }
 }
 
-// Wherever keys and values lie: the order inside a block, in halves or side by side, alone or among
-// other layers.
+// Every cache layout: [head][token] or [token][head], keys and values separate or adjacent, one layer or several.
 TEST(PagedAttention, BitEqualForEveryLayout) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     World w;
@@ -450,7 +449,7 @@ TEST_P(PagedAttentionOf, HeadDimensionsAndGroups) {
   }
 }
 
-// The rows of `whole` that `part`, made of other pieces, holds, are bit-equal.
+// The rows of `whole` that also occur in `part`, which was split differently, are equal bit for bit.
 void expect_same_bits(const World& w,
                       const std::vector<Piece>& pieces,
                       const Outcome& part,
@@ -504,8 +503,7 @@ TEST(PagedAttention, BitEqualForAnyBatchChunkBlockSizeAndThreads) {
   }
 }
 
-// Long rows with few queries are cut into parts for the threads; the cuts are where a single thread
-// has them, too.
+// Long rows with few queries are split among threads. The split points do not depend on the number of threads.
 TEST(PagedAttention, LongRowsAreCutWithoutATrace) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     World w;
@@ -555,7 +553,7 @@ TEST(PagedAttention, PaddingRowsTouchNothing) {
   w.fill();
   const Outcome got = Batch(w, {{-1, 0, 0}, {-1, 0, 0}}, {}).run();
   EXPECT_TRUE(got.out.empty());
-  // Tokens past the last row: a batch padded to more tokens than its rows have.
+  // Tokens after the last row: a batch padded to more tokens than its rows have.
   EXPECT_TRUE(Batch(w, {}, {}).run().out.empty());
 }
 

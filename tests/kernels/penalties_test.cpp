@@ -38,7 +38,7 @@ std::vector<float> apply(const KnownTokens& tokens, const SampleParams& p, std::
 }
 
 TEST(Penalties, WorkedExample) {
-  // Token 0 in the prompt only, 1 twice in the output, 2 nowhere, 3 in both.
+  // Token 0 occurs in the prompt only, 1 twice in the output, 2 nowhere, 3 in both.
   TokenRows rows(2);
   rows.add({0, 3, 1, 3, 1}, 2, 2);
   rows.add({0, 3, 1, 3, 1}, 2, 4);  // resumed after two outputs
@@ -48,7 +48,7 @@ TEST(Penalties, WorkedExample) {
   }
 }
 
-// The definition in double, over sets and counts.
+// The definition in double, with sets and counts.
 std::vector<double> reference(const std::vector<int32_t>& tokens,
                               int32_t prompt_len,
                               const SampleParams& p,
@@ -116,8 +116,8 @@ TEST(Penalties, IdsOutsideTheVocabularyAreSkipped) {
   EXPECT_EQ(apply(rows.tokens(0), penalties(1, 1, 0), {3, 3, 3}), (std::vector<float>{3, 2, 3}));
 }
 
-// The sampler draws from penalised logits what it draws, without penalties, from logits that were
-// penalised beforehand: greedily and by chance, whatever the other rules.
+// Sampling with penalties must equal sampling without penalties from logits that were penalised beforehand: greedy and
+// random, under any other rules.
 TEST(Penalties, SamplerDrawsFromPenalisedLogits) {
   constexpr int32_t kVocab = 300;
   RandomRows random(120, kVocab, 9);
@@ -158,7 +158,7 @@ TEST(Penalties, LogprobsStayThoseOfTheRawLogits) {
   EXPECT_EQ(drawn.ranks[0], 3);
 }
 
-// A penalty so extreme that logits overflow ends that request alone.
+// A penalty that makes logits overflow ends only its own request.
 TEST(Penalties, OverflowFailsItsRowAlone) {
   TokenRows rows(2);
   rows.add({0, 1}, 2, 2);

@@ -19,8 +19,7 @@ using testing::HostMemory;
 using testing::random_floats;
 using testing::RopeCase;
 
-// A layer with 4 query heads over 2 KV heads of 24, blocks of 4 tokens, rows with slack behind
-// them.
+// A layer with 4 query heads and 2 KV heads of size 24, blocks of 4 tokens, and padding after each row.
 struct Layer {
   int32_t hq = 4;
   int32_t hkv = 2;
@@ -110,8 +109,8 @@ TEST(RopeKvWriteBf16, RoundsToNearestEven) {
     const ScopedCpuIsa scope(isa);
     auto rows = layer.qkv;
     rows[layer.hq * layer.dim] = std::nanf("");
-    rows[layer.hq * layer.dim + 1] = 1.00390625F;  // half way, down to even
-    rows[layer.hq * layer.dim + 2] = 1.01171875F;  // half way, up to even
+    rows[layer.hq * layer.dim + 1] = 1.00390625F;  // a tie, rounds down to even
+    rows[layer.hq * layer.dim + 2] = 1.01171875F;  // a tie, rounds up to even
     const auto source = rows;
     std::vector<uint16_t> k(layer.cache_elements());
     std::vector<uint16_t> v(layer.cache_elements());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's sampler through what every backend must do (tests/support/sample_checks.h).
+// Runs the checks that every backend's sampler must pass (tests/support/sample_checks.h) on the CPU.
 #include "tests/kernels/cpu_harness.h"
 #include "tests/support/sample_checks.h"
 #include "tests/support/source_path.h"
@@ -55,7 +55,7 @@ TEST(SampleRules, BadRowsFailAlone) { test::expect_bad_rows_fail_alone(run_on_cp
 TEST(SampleRules, RowsAreTheirOwn) { test::expect_rows_are_their_own(run_on_cpu); }
 TEST(SampleRules, Distributions) { test::expect_distributions(run_on_cpu); }
 
-// Kept sets and scores of transformers' logits processors on the same logits.
+// The kept tokens and scores must equal those of transformers' logits processors on the same logits.
 TEST(SampleRules, LeaveWhatTransformersLeaves) {
   std::ifstream file(test::source_path("tests/golden/transformers_sampling.json"));
   const auto golden = nlohmann::json::parse(file);
@@ -73,7 +73,7 @@ TEST(SampleRules, LeaveWhatTransformersLeaves) {
     row.params.top_p = params.value("top_p", 1.0F);
     row.params.min_p = params.value("min_p", 0.0F);
     std::vector<float> got;
-    for (int32_t first = 0; first < 32; first += 16) {  // as many as fit into a row's columns
+    for (int32_t first = 0; first < 32; first += 16) {  // num_logprobs columns hold 16 at a time
       row.logprob_ids.resize(16);
       std::iota(row.logprob_ids.begin(), row.logprob_ids.end(), first);
       for (const auto& [id, x] :

@@ -21,7 +21,7 @@ using testing::random_floats;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// One call of the sampler: logits rows, the parameters of the rows they belong to, what came out.
+// One call of the sampler: logits, sampling parameters by request row, and outputs.
 struct Call {
   int64_t vocab;
   std::vector<float> logits{};
@@ -65,7 +65,7 @@ struct Call {
     sample(*cpu.stream, a);
     EXPECT_TRUE(std::equal(before.begin(), before.end(), logits.begin(), [](float was, float is) {
       return was == is || (std::isnan(was) && std::isnan(is));
-    })) << "raw logits stay untouched";
+    })) << "the sampler must not change raw logits";
   }
 };
 
@@ -76,7 +76,7 @@ SampleParams with_temperature(float t, uint64_t seed = 1) {
   return p;
 }
 
-// The rules as their definition reads: sort everything, cut, draw by trying every survivor.
+// Tokens that survive min_p, top_k and top_p by definition: sort all tokens, then cut.
 std::vector<int32_t> reference_survivors(std::vector<float> x, const SampleParams& p) {
   for (float& v : x) {
     v /= effective_temperature(p.temperature);
@@ -145,16 +145,15 @@ TEST(Sample, GreedyTakesTheFirstOfTheLargest) {
     call.run();
     EXPECT_EQ(call.sampled, (std::vector<int32_t>{77, 77, 199, 199}));
     EXPECT_EQ(call.error, std::vector<int32_t>(4, 0));
-    EXPECT_EQ(call.rank, std::vector<int32_t>(4, 0)) << "nobody asked for logprobs";
+    EXPECT_EQ(call.rank, std::vector<int32_t>(4, 0)) << "no logprobs were requested";
   }
 }
 
-// Mission D1: temperatures [0, 9e-6, 1e-5, 1] in one batch: two argmax, two random, no NaN; under
-// 0.01 acts as 0.01.
+// Temperatures [0, 9e-6, 1e-5, 1] in one batch: two argmax, two random, no NaN. Values below 0.01 act as 0.01.
 TEST(Sample, SmallTemperatures) {
   Call call{.vocab = 64};
   std::vector<float> x(64, 0.0F);
-  x[5] = 1e-3F;  // at 0.01 the odds are only e^0.1
+  x[5] = 1e-3F;  // at 0.01 the odds are only e^0.1 to 1
   for (const uint64_t seed : {3U, 4U, 5U, 6U, 7U, 8U, 9U, 10U}) {
     for (const float t : {0.0F, 9e-6F, 1e-5F, 0.005F, 0.01F}) {
       call.add(x, with_temperature(t, seed), 1);
@@ -191,7 +190,7 @@ std::vector<RuleCase> rule_cases() {
   return cases;
 }
 
-// Every combination of rules, on peaked, flat and tied rows, draws what the definition draws.
+// Under every combination of rules, on peaked, flat and tied rows, the sampler draws the token of the definition.
 TEST(Sample, EveryRuleCombinationAgreesWithItsDefinition) {
   const int64_t vocab = 2501;
   std::vector<std::vector<float>> rows{random_floats(vocab, 31, 4.0F),
@@ -227,7 +226,7 @@ TEST(Sample, EveryRuleCombinationAgreesWithItsDefinition) {
   }
 }
 
-// Survivors of a rule, found by drawing many times.
+// The tokens that survive a rule, found by repeated sampling.
 std::vector<int32_t> drawn_ids(const std::vector<float>& x, const SampleParams& base, int draws) {
   Call call{.vocab = static_cast<int64_t>(x.size())};
   for (int i = 0; i < draws; ++i) {
@@ -240,7 +239,7 @@ std::vector<int32_t> drawn_ids(const std::vector<float>& x, const SampleParams& 
   return ids;
 }
 
-// facts/mrv2.md 10, numbers 12 and 13, and the order of the rules.
+// Worked examples of each rule and of their order.
 TEST(Sample, WorkedExamplesOfTheRules) {
   SampleParams p = with_temperature(1.0F);
   p.min_p = 0.3F;
@@ -254,19 +253,19 @@ TEST(Sample, WorkedExamplesOfTheRules) {
   const std::vector<float> probs{std::log(.4F), std::log(.3F), std::log(.2F), std::log(.1F)};
   EXPECT_EQ(drawn_ids(probs, nucleus, 300), (std::vector<int32_t>{0, 1}));
   nucleus.top_p = 1e-9F;
-  EXPECT_EQ(drawn_ids(probs, nucleus, 300), (std::vector<int32_t>{0})) << "at least one";
+  EXPECT_EQ(drawn_ids(probs, nucleus, 300), (std::vector<int32_t>{0}))
+      << "at least one token remains";
 
   SampleParams two = with_temperature(1.0F);
   two.top_k = 2;
   EXPECT_EQ(drawn_ids({3, 3, 3, 1}, two, 300), (std::vector<int32_t>{0, 1}))
-      << "exactly k, lowest id first";
-  // top_p counts the mass of what top_k left: .4 / (.4 + .3) = .571 reaches .55 alone.
+      << "exactly k tokens; ties keep the lowest ids";
+  // top_p applies to the mass that top_k left: .4 / (.4 + .3) = .571 alone reaches .55.
   two.top_p = 0.55F;
   EXPECT_EQ(drawn_ids(probs, two, 300), (std::vector<int32_t>{0}));
 }
 
-// Pearson's statistic of 100,000 draws against the exact distribution stays under its 1 - 1e-6
-// quantile.
+// Pearson's chi-square statistic of 100,000 draws against the exact distribution stays under its 1 - 1e-6 quantile.
 void expect_distribution(const SampleParams& base) {
   const std::vector<float> x{1.0F, 2.0F, -1.0F, 0.5F, 2.5F, 0.0F, -3.0F, 1.5F, 2.0F, 0.25F};
   const int draws = 100000;
@@ -297,8 +296,7 @@ void expect_distribution(const SampleParams& base) {
     statistic += (count[i] - expected) * (count[i] - expected) / expected;
   }
   const double df = static_cast<double>(survivors.size()) - 1.0;
-  // Wilson and Hilferty's approximation of the chi-square quantile; 4.75 is the normal one for
-  // 1e-6.
+  // Wilson and Hilferty's approximation of the chi-square quantile; 4.75 is the normal quantile for 1e-6.
   const double cube = 1.0 - 2.0 / (9.0 * df) + 4.75 * std::sqrt(2.0 / (9.0 * df));
   EXPECT_LT(statistic, df * cube * cube * cube) << survivors.size() << " survivors";
 }
@@ -323,7 +321,7 @@ TEST(Sample, DistributionOfMinP) {
   expect_distribution(p);
 }
 
-// facts/mrv2.md 10, number 18: a seeded draw depends on nothing but its own row.
+// A seeded draw depends only on its own row.
 TEST(Sample, DrawDependsOnSeedAndPositionOnly) {
   const int64_t vocab = 5000;
   const auto x = random_floats(vocab, 41, 1.0F);
@@ -341,7 +339,7 @@ TEST(Sample, DrawDependsOnSeedAndPositionOnly) {
     }
     crowd.add(x, p, 17);
     std::swap(crowd.row[63],
-              crowd.row[20]);  // another row of the table, another place in the batch
+              crowd.row[20]);  // another row of the parameters, another place in the batch
     std::swap_ranges(
         crowd.logits.begin() + 63 * vocab, crowd.logits.end(), crowd.logits.begin() + 20 * vocab);
     std::swap(crowd.position[63], crowd.position[20]);
@@ -357,7 +355,7 @@ TEST(Sample, DrawDependsOnSeedAndPositionOnly) {
   }
 }
 
-// Frozen (and equal to a Python program's): a change here changes every user's seeded output.
+// Frozen values, equal to those of a Python program. A change here changes every user's seeded output.
 TEST(Sample, GoldenDraws) {
   Call call{.vocab = 1000};
   for (int32_t position = 0; position < 6; ++position) {
@@ -367,7 +365,6 @@ TEST(Sample, GoldenDraws) {
   EXPECT_EQ(call.sampled, (std::vector<int32_t>{645, 617, 733, 788, 856, 754}));
 }
 
-// facts/mrv2.md 10, number 14.
 TEST(Sample, RawLogprobsAndRank) {
   SampleParams greedy = with_temperature(0.0F);
   greedy.num_logprobs = 0;
@@ -376,7 +373,7 @@ TEST(Sample, RawLogprobsAndRank) {
   call.run();
   EXPECT_NEAR(call.logprob[0], -0.6931F, 1e-4F);
   EXPECT_EQ(call.rank[0], 1);
-  EXPECT_EQ(call.top_ids[0], -1) << "0 asks for the sampled token only";
+  EXPECT_EQ(call.top_ids[0], -1) << "0 requests only the sampled token";
 
   SampleParams top = with_temperature(0.0F);
   top.num_logprobs = 3;
@@ -392,7 +389,7 @@ TEST(Sample, RawLogprobsAndRank) {
   EXPECT_EQ(ties.top_logprobs[3], -kInf);
 }
 
-// Logprobs are of the raw logits: temperature and cuts leave them alone.
+// Logprobs are of the raw logits. Temperature, min_p, top_k and top_p do not affect them.
 TEST(Sample, LogprobsAgreeWithDoubleWhateverTheRules) {
   const int64_t vocab = 3001;
   const auto x = random_floats(vocab, 51, 3.0F);

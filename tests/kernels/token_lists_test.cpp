@@ -37,7 +37,7 @@ struct Lists {
   [[nodiscard]] bool empty() const {
     return allowed.empty() && biases.empty() && bad_words.empty();
   }
-  // Appends the row; behind its end lies what must not be read.
+  // Appends the row, padded with values that must not be read.
   void pack(std::vector<int32_t>& out) const {
     std::vector<int32_t> words(allowed.begin(), allowed.end());
     for (const auto& [id, bias] : biases) {
@@ -88,7 +88,7 @@ struct Batch {
   }
 };
 
-// One greedy row whose prompt ends with 5 and which has the given outputs.
+// One greedy row whose prompt ends with 5 and which has these outputs.
 int32_t draw_one(const std::vector<int32_t>& outputs, const Lists& lists, std::vector<float> x) {
   std::vector<int32_t> tokens = {9, 5};
   tokens.insert(tokens.end(), outputs.begin(), outputs.end());
@@ -104,7 +104,7 @@ TEST(TokenLists, AGreedyRowEmitsTheRunnerUpOfABadWord) {
 TEST(TokenLists, ABadWordIsMatchedOverOutputsOnly) {
   const std::vector<float> x = {0, 0, 0, 0, 0, 0, 8, 4};
   const Lists lists{.bad_words = {{5, 6}}};
-  EXPECT_EQ(draw_one({}, lists, x), 6) << "the 5 is the prompt's";
+  EXPECT_EQ(draw_one({}, lists, x), 6) << "the 5 belongs to the prompt";
   EXPECT_EQ(draw_one({1, 5}, lists, x), 7);
   EXPECT_EQ(draw_one({5, 1}, lists, x), 6);
   EXPECT_EQ(draw_one({5}, {.bad_words = {{9, 5, 6}}}, x), 6) << "longer than the output";
@@ -162,7 +162,7 @@ TEST(TokenLists, LogprobsStayThoseOfTheRawLogits) {
   EXPECT_EQ(drawn.ranks[0], 3);
 }
 
-// The rules on tokens by their definition, in their order.
+// Logits after the token rules, applied in order and as defined.
 std::vector<float> reference(const std::vector<int32_t>& tokens,
                              int32_t prompt_len,
                              const SampleParams& p,
@@ -191,7 +191,7 @@ std::vector<float> reference(const std::vector<int32_t>& tokens,
   return x;
 }
 
-// Every rule is there in half of the cases, so every pair of them together in many.
+// Each rule applies in half of the cases, so every pair of rules occurs often.
 TEST(TokenLists, MixedRowsDrawAsFromLogitsUnderTheDefinition) {
   constexpr int32_t kVocab = 12;
   constexpr int32_t kRows = 4000;

@@ -15,8 +15,8 @@
 
 namespace warprow::testing {
 
-// Rows whose tokens lie as the runner keeps them: the prefill in one place, the rest in another, in
-// pages of any order.
+// Token history of rows in the runner's layout: the prefill in one array, later tokens in another, both in pages in any
+// order.
 struct TokenRows {
   static constexpr int32_t kPageShift = 4;
   static constexpr int32_t kPagesPerRow = 4;
@@ -40,7 +40,7 @@ struct TokenRows {
     len.push_back(static_cast<int32_t>(tokens.size()));
   }
   [[nodiscard]] TokenHistory view() const {
-    auto* outputs = const_cast<int32_t*>(later.data());  // the sampler only reads
+    auto* outputs = const_cast<int32_t*>(later.data());  // the sampler only reads it
     return {{pages.data(), prefill.data(), outputs, kPagesPerRow, kPageShift},
             prompt_len.data(),
             prefill_len.data(),
@@ -56,7 +56,7 @@ struct Drawn {
   std::vector<float> logprobs;
 };
 
-// One call of the sampler, row i of the logits being that of request i with len[i] tokens.
+// One call of the sampler. Row i of the logits belongs to request i, which has len[i] tokens.
 inline Drawn draw(const TokenHistory& tokens,
                   const std::vector<SampleParams>& params,
                   const std::vector<int32_t>& len,
@@ -79,7 +79,7 @@ inline Drawn draw(const TokenHistory& tokens,
   out.logprobs.resize(params.size());
   std::vector<int32_t> top_ids(params.size());
   std::vector<float> top_logprobs(params.size());
-  // What a worker's scratch held before must not matter.
+  // Scratch contents from earlier calls must not matter.
   std::vector<std::byte> scratch(cpu::sample_scratch_bytes(vocab, threads), std::byte{0xa5});
   const auto before = logits;
   SampleArgs a;
@@ -100,7 +100,7 @@ inline Drawn draw(const TokenHistory& tokens,
   a.error = make_view(out.errors.data(), n);
   a.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
   sample(*cpu.stream, a);
-  EXPECT_EQ(logits, before) << "raw logits stay untouched";
+  EXPECT_EQ(logits, before) << "the sampler must not change raw logits";
   return out;
 }
 
