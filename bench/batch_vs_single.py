@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Continuous batching against one by one: the same answers, how much sooner, in how many steps.
+"""Continuous batching against one request at a time: equal answers, the speed-up, and the number of steps.
 
 usage: bench/batch_vs_single.py [--binary build/cpu-release/warprow] [--model smollm2] [--prompts 200] [--rounds 3]
 
-Both run the same prompts of mixed length (at most 32 new tokens each) through --prompts-file, in turns; prints medians
+Both run the same prompts of mixed length (at most 32 new tokens each) through --prompts-file, alternately. Prints medians
 of output tokens per second, their ratio and the ratio of steps. Exits 1 if an answer differs.
 """
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""First-token time of short prompts that arrive while one very long prompt is computed.
+"""Time to first token of short prompts that arrive during the prefill of one very long prompt.
 
     bench/beside_long_prompt.py --warprow build/cuda-release/warprow --models 0.6B,8B --tokens 600000
 
@@ -28,7 +28,7 @@ VOCAB = 100_000
 
 
 def long_model(name, tokens, folder):
-    """The model's config with room for the long prompt."""
+    """Writes the model's config with a context long enough for the long prompt."""
     source = ROOT / "bench/models" / MODELS[name]
     shutil.copytree(source, folder, dirs_exist_ok=True)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def long_model(name, tokens, folder):
 
 
 def ask(port, prompt, timeout):
-    """Seconds until a one-token answer to the prompt is complete."""
+    """Seconds until a one-token answer is complete."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     begin = time.monotonic()
     try:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is left of decoding while another process spins on one of our cores: it must slow down, not collapse.
+"""Decode speed while another process spins on one of our cores. It may drop in proportion but must not collapse.
 
 usage: bench/cpu_neighbour.py [--binary build/cpu-release/warprow] [--model smollm2] [--batch-size 1] [--rounds 3]
 
-In turns: alone, and beside a process that spins on the first core, with as many threads as there are cores. With c cores
+Alternates between running alone and beside a process that spins on the first core, with one thread per core. With c cores
 the neighbour takes half a core, so (c - 0.5) / c is the share of the arithmetic that is left. Prints medians of tokens
 per second and their ratio; exits 1 if fewer than --least (0.25) of the tokens per second are left. Peers whose threads wait
 for each other at every barrier keep a few percent.

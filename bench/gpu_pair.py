@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two builds on one GPU, in turn: what a change did to the rows of the GPU table (docs/performance.md).
+"""Compares two builds on one GPU, alternately: how a change affects the rows of the GPU table (docs/performance.md).
 
     bench/gpu_pair.py --before OLD/warprow --after build/cuda-release/warprow
     bench/gpu_pair.py ... --models 8B --only decode,step --rounds 5 --output-json pair.json
@@ -21,7 +21,7 @@ import gpu_table
 
 # Decode at these batches; the whole table has more.
 BATCHES = "1,32,256"
-LEAST = {"host"}  # of several processes, not the median
+LEAST = {"host"}  # takes the minimum of several processes, not the median
 
 
 def pair_jobs(model, iters):
@@ -64,7 +64,7 @@ def measure(args):
 
 
 def add_sampling(values):
-    """What a rule adds to greedy, of the medians, as in the table."""
+    """The time that a rule adds to greedy, from the medians, as in the table."""
     for model in {at[0] for at in values}:
         greedy = values.get((model, "with greedy"), {})
         for rule in gpu_table.SAMPLING:

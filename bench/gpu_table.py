@@ -83,7 +83,7 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Job:
-    """One command, and how the values of rows follow from its JSON."""
+    """One command, and a function from its JSON to the values of rows."""
 
     name: str
     arguments: list
@@ -113,7 +113,7 @@ def jobs(model, num_iters=2):
     yield Job("start", ["startup", "--num-iters-cold", "0", "--num-iters-warmup", "0", "--num-iters-warm", "3"],
               lambda result: {"start": result["warm_startup_percentiles"]["50"],
                               "first answer": result["warm_first_token_percentiles"]["50"]})
-    for rule, flags in SAMPLING.items():  # the same few runs of each, so that they differ by the rule alone
+    for rule, flags in SAMPLING.items():  # the same few runs of each, so that only the rule differs
         yield Job(rule, ["latency", "--input-len", "128", "--output-len", "256", "--batch-size", "128", *flags, *iters],
                   lambda result, rule=rule: {f"with {rule}": result["decode_ms_per_step"]})
     yield Job("throughput", ["throughput", "--input-len", "1024", "--output-len", "256", "--num-prompts", "512",
@@ -122,7 +122,7 @@ def jobs(model, num_iters=2):
 
 
 def run_job(args, model, job, timeout):
-    """The record of one command: its line, its JSON or why there is none."""
+    """The record of one command: its command line, and its JSON or the error."""
     command = [args.binary, "bench", job.arguments[0], str(ROOT / "bench" / "models" / MODELS[model]), "--load-format",
                "dummy", "--device", args.device, "--max-model-len", "4096", *job.arguments[1:], *args.more,
                "--output", "json"]
@@ -145,7 +145,7 @@ def run_job(args, model, job, timeout):
 
 
 def run_tries(args, model, job, deadline):
-    """The record of the try that other work on the machine disturbed least, with the host times of all."""
+    """The record with the least host time, with the host times of all tries."""
     records = []
     for _ in range(job.tries):
         left = deadline - time.monotonic()
@@ -186,7 +186,7 @@ def said_by(command):
 
 
 def values_of(reports):
-    """{(model, key): value or why there is none}; later records of a job beat earlier ones unless they failed."""
+    """{(model, key): value or error}. Later records of a job replace earlier ones unless they failed."""
     by_job = {(model, job.name): job for model in MODELS for job in jobs(model)}
     values = {}
     for record in (record for report in reports for record in report["records"]):
@@ -206,7 +206,7 @@ def values_of(reports):
 
 
 def keys_of(job_name):
-    """The rows that stay empty when a command fails."""
+    """The rows without a value when a command fails."""
     return {"decode": [f"decode {batch}" for batch in DECODE_BATCHES], "step": ["host", "idle"]}.get(job_name,
                                                                                                     [job_name])
 
@@ -214,7 +214,7 @@ def keys_of(job_name):
 def verdict(row, value):
     if not isinstance(value, float):
         return ""
-    noise = 0.02 if row.must == 0 else 0  # a goal of nothing, and runs that differ by a percent
+    noise = 0.02 if row.must == 0 else 0  # with a goal of 0, runs may still differ by a percent
     for name, goal in (("aim", row.aim), ("must", row.must)):
         if goal is not None and (value >= goal if row.more_is_better else value <= goal + noise):
             return f"{name} met"
@@ -238,7 +238,7 @@ STEP_PARTS = {"step": "wall_us", "host": "host_us", "execute_model": "execute_mo
 
 
 def step_table(reports):
-    """Medians of a steady step of 256 rows, in microseconds."""
+    """Median times of a steady step of 256 rows, in microseconds."""
     records = {record["model"]: record for report in reports for record in report["records"]
                if record["job"] == "step" and "result" in record}
     steps = {model: record["result"] for model, record in records.items()}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What structured output costs: the same batch with and without a grammar, in turns.
+"""The cost of structured output: the same batch with and without a grammar, alternately.
 
 usage: bench/grammar_speed.py [--binary build/cpu-release/warprow] [--model smollm2] [--rows 16] [--tokens 128] [--rounds 5]
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""warprow against llama.cpp on this machine's CPU, taking turns: medians and ratios (docs/performance.md, "CPU").
+"""warprow against llama.cpp on this machine's CPU, alternately: medians and ratios (docs/performance.md, "CPU").
 
     bench/compare/llama_cpp.py --prepare                   build the peer, make the model files, measure nothing
     bench/compare/llama_cpp.py                             everything, about 10 minutes on two cores
     bench/compare/llama_cpp.py --only Q4_1,start --output-json a.json
-    bench/compare/llama_cpp.py --from a.json b.json        no measuring: the table of several results' rounds
+    bench/compare/llama_cpp.py --from a.json b.json        no measuring: prints the table of several results
     bench/compare/llama_cpp.py --from a.json --write       ... into docs/performance.md
 
 The peer is llama.cpp from the source package llama-cpp-python 0.3.36, built once with -march=native into the cache. It

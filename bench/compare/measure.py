@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons share: measuring one command, taking turns, and the table."""
+"""Shared by the comparisons: measuring one command, alternating between engines, and the table."""
 
 import contextlib
 import datetime
@@ -22,10 +22,10 @@ PROMPT = "The old lighthouse stood on a cliff above the grey sea, and every even
 
 @dataclass(frozen=True)
 class Row:
-    group: str  # measured together
+    group: str  # cases of a group are measured together
     key: str
     label: str
-    must: float | None = None  # of the ratio, or of ours in the row's unit
+    must: float | None = None  # the goal: of the ratio, or of our value in the row's unit
     aim: float | None = None
     more_is_better: bool = True
     goal_is_ratio: bool = True
@@ -33,7 +33,7 @@ class Row:
 
 
 class Failure(Exception):
-    """Why a measurement gave nothing, in one line."""
+    """Why a measurement failed, in one line."""
 
 
 def output_of(command):
@@ -45,7 +45,7 @@ def output_of(command):
 
 
 def first_output_ms(command):
-    """From process start to its first byte on standard output."""
+    """Seconds from process start to the first byte on standard output."""
     start = time.perf_counter()
     with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           stdin=subprocess.DEVNULL) as process:
@@ -58,7 +58,7 @@ def first_output_ms(command):
 
 
 def peak_memory_mb(command):
-    """The largest resident set of a process that ran to its end."""
+    """Peak resident set of a completed process."""
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                stdin=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -69,12 +69,12 @@ def peak_memory_mb(command):
 
 
 def text_of_about(num_toks):
-    """English text of about so many SmolLM2 tokens; the repeated sentence has 22."""
+    """English text of about this many SmolLM2 tokens. The repeated sentence has 22."""
     return PROMPT * (num_toks // 22)
 
 
 class Warprow:
-    """Our binary, as users run it."""
+    """Our binary with its default settings."""
 
     def __init__(self, binary):
         self.binary = binary
@@ -108,7 +108,7 @@ def free_port():
 
 @contextlib.contextmanager
 def running_server(command, port):
-    """A server that answers /health; ended when the block is left."""
+    """A server that answers /health. It is stopped at the end of the block."""
     with subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                           stdin=subprocess.DEVNULL) as process:
         try:
@@ -126,7 +126,7 @@ def running_server(command, port):
 
 
 def serve_load(client, command, port, prefix, num_prompts, concurrency, input_len, output_len):
-    """What `warprow bench serve` sees of a server: {prefix + name: value}."""
+    """The results of `warprow bench serve` for a server: {prefix + name: value}."""
     with running_server(command, port), tempfile.NamedTemporaryFile(suffix=".json") as file:
         output_of([client, "bench", "serve", "--port", port, "--num-prompts", num_prompts, "--max-concurrency", concurrency,
                    "--random-input-len", input_len, "--random-output-len", output_len, "--ignore-eos",
@@ -172,7 +172,7 @@ def report(values):
 
 
 def merged(reports):
-    """The rounds of several runs, as if of one."""
+    """Merges the rounds of several runs."""
     values = {}
     for one in reports:
         for key, rounds in one["values"].items():
@@ -200,7 +200,7 @@ def goals(row):
 
 
 def table(rows, values, peer):
-    """Medians of ours and the peer's, with the spread in brackets, and by how much ours is better."""
+    """Our median and the peer's, each with its spread in brackets, and our advantage."""
     lines = [f"| | warprow | {peer} | ratio | must / aim | |", "|---|---|---|---|---|---|"]
     for row in rows:
         ours, theirs = (values.get(f"{row.key} {engine}") for engine in ("warprow", "peer"))
@@ -221,7 +221,7 @@ def table(rows, values, peer):
 
 
 def write_section(path, name, text):
-    """Replaces what stands between the marks of `name` in a Markdown file."""
+    """Replaces the text between the marks of `name` in a Markdown file."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     old = path.read_text()
     if begin not in old or end not in old:

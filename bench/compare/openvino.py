@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""warprow against OpenVINO GenAI on this machine's CPU, taking turns, on SmolLM2 Q4_1.
+"""warprow against OpenVINO GenAI on this machine's CPU, alternately, on SmolLM2 Q4_1.
 
     bench/compare/openvino.py [--binary build/cpu-release/warprow] [--rounds 3] [--output-json FILE]
-    bench/compare/openvino.py --from a.json b.json --write     no measuring: those results' rounds into docs/performance.md
+    bench/compare/openvino.py --from a.json b.json --write     no measuring: writes those results into docs/performance.md
 
 OpenVINO 2026.4.1 is installed from PyPI wheels (hashes pinned) into a virtual environment in the cache and reads the same
 GGUF file. Prompts are random and new each time, since it caches prefixes.
@@ -26,7 +26,7 @@ ROWS = [
     Row("all", "memory", "peak resident memory, 512 tokens in, 128 out, MB", more_is_better=False),
 ]
 
-# Runs under the peer's interpreter: prints {row's key: value}.
+# Runs under the peer's interpreter and prints {row's key: value}.
 PEER = """
 import json, random, resource, sys, time
 start = time.perf_counter()

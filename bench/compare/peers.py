@@ -33,7 +33,7 @@ def deps_dir():
 
 
 def run_quietly(command, log):
-    """Ends with the log's tail if the command fails."""
+    """Runs a command and exits with the tail of its log if it fails."""
     with log.open("ab") as file:
         if subprocess.run([str(part) for part in command], stdout=file, stderr=file).returncode != 0:
             tail = log.read_text(errors="replace").splitlines()[-20:]
@@ -41,7 +41,7 @@ def run_quietly(command, log):
 
 
 def fetch_llama_source(folder):
-    """llama.cpp lies within the source package of llama-cpp-python; pip checks the hash."""
+    """Fetches llama.cpp, which the source package of llama-cpp-python contains. pip checks the hash."""
     with tempfile.TemporaryDirectory(dir=folder) as work:
         work = Path(work)
         requirements = work / "requirements.txt"
@@ -57,7 +57,7 @@ def fetch_llama_source(folder):
 
 
 def llama_cpp():
-    """Path of the folder that holds the peer's programs, built for this machine (10 minutes of one core, once)."""
+    """The folder of the peer's programs, built for this machine once (10 minutes of one core)."""
     folder = deps_dir() / f"llama.cpp-{LLAMA_VERSION}"
     programs = folder / "build" / "bin"
     complete = folder / ".complete"
@@ -68,7 +68,7 @@ def llama_cpp():
         say(f"fetching llama.cpp (llama-cpp-python {LLAMA_VERSION}, 77 MB)")
         fetch_llama_source(folder)
     say(f"building llama.cpp for this machine; log: {folder / 'build.log'}")
-    # Ninja does not get on with this tree: its manifest is never clean.
+    # Ninja never considers this tree's manifest up to date, so use make.
     run_quietly(["cmake", "-G", "Unix Makefiles", "-S", folder / "source", "-B", folder / "build", *LLAMA_FLAGS],
                 folder / "build.log")
     run_quietly(["nice", "make", "-C", folder / "build", f"-j{os.cpu_count()}", *LLAMA_PROGRAMS], folder / "build.log")
@@ -104,7 +104,7 @@ def requantised(model, kind, pure=False):
     return target
 
 
-# What GGUF writes before a value: the numbers of its types.
+# GGUF's type numbers of metadata values.
 GGUF_UINT32, GGUF_FLOAT32 = 4, 6
 GGUF_F32, GGUF_Q8_0 = 0, 8
 WIDE_DIMS = {"block_count": 12, "embedding_length": 1024, "feed_forward_length": 3072, "attention.head_count": 16,
@@ -112,7 +112,7 @@ WIDE_DIMS = {"block_count": 12, "embedding_length": 1024, "feed_forward_length":
 
 
 def wide_tensors(vocabulary):
-    """Names and shapes, inputs first, of a Llama whose matrices K-quants fit (multiples of 256)."""
+    """Names and shapes, input dimension first, of a Llama whose dimensions suit K-quants (multiples of 256)."""
     d, ff, kv = WIDE_DIMS["embedding_length"], WIDE_DIMS["feed_forward_length"], 256
     yield "token_embd.weight", (d, vocabulary)
     yield "output_norm.weight", (d,)
@@ -153,7 +153,7 @@ def metadata_of(path):
 
 
 def random_tensor(shape, rng):
-    """Norms of ones as F32; else Q8_0 with random integers and a scale that keeps activations near one."""
+    """Norms are ones in F32. Other tensors are Q8_0 with random integers and a scale that keeps activations near one."""
     if len(shape) == 1:
         return GGUF_F32, struct.pack("<f", 1.0) * shape[0]
     scale = struct.pack("<e", 1.0 / 73.0 / shape[0] ** 0.5)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention on the CPU, over caches that are larger than the last-level cache together, as a model's layers are.
-// "GB/s" counts keys and values once per call and KV head (for decode, compare it with memory_bench). "GFLOP/s" counts
-// the two products.
+// Paged attention on the CPU. The layers' caches together exceed the last-level cache, as in a model. "GB/s" counts
+// keys and values once per call and KV head (for decode, compare it with memory_bench). "GFLOP/s" counts QK and PV.
 #include "device/cpu/cpu_device.h"
 #include "kernels/attention/paged_attention.h"
 #include "tests/support/attention_case.h"
@@ -22,7 +21,7 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {"SmolLM2-135M", 9, 3, 64}, {"Qwen3-0.6B", 16, 8, 128}, {"one KV head", 8, 1, 128}};
 
-// Rows with num_queries queries each at the end of `context` keys; layers in turns.
+// Rows with num_queries queries each, at the end of `context` keys. Calls cycle through the layers.
 class Batch {
  public:
   Batch(const Shape& shape, int32_t threads, int32_t rows, int32_t context, int32_t num_queries)
@@ -74,8 +73,8 @@ class Batch {
   std::vector<float> q_, out_;
   std::vector<std::byte> scratch_;
   PagedAttentionArgs args_;
-  int64_t layer_ = 0;      // elements
-  int64_t values_at_ = 0;  // elements
+  int64_t layer_ = 0;      // in elements
+  int64_t values_at_ = 0;  // in elements
   int32_t num_layers_ = 0;
   int32_t next_ = 0;
   double kv_bytes_ = 0;

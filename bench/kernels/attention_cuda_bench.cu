@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16
-// tokens. A graph has one call per layer, for more layers than L2 can hold, and a small kernel before each call, as in
-// a step. The schedule, which is made once per step, is timed separately.
+// The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16 tokens. A graph holds one
+// call per layer, with more layers than fit in L2, and a small kernel before each call, as in a step. The schedule,
+// which is computed once per step, is timed separately.
 #include "kernels/attention/native/scheduled_attention.h"
 #include "tests/support/attention_case.h"
 
@@ -42,8 +42,8 @@ struct Options {
   bool nhd = false;
   bool settled = true;
   bool shuffled = true;
-  int layers = 0;          // 0: more than L2 holds
-  int32_t decode_len = 1;  // rows of more tokens take the prefill kernels
+  int layers = 0;          // 0: enough layers to exceed L2
+  int32_t decode_len = 1;  // rows with more tokens take the prefill kernels
 };
 
 // The device buffers of a case.
@@ -116,7 +116,7 @@ class Bench {
   uint16_t* q_ = nullptr;
   uint16_t* out_ = nullptr;
   size_t layer_elements_ = 0;
-  size_t values_at_ = 0;  // elements
+  size_t values_at_ = 0;  // in elements
   int num_layers_ = 1;
   BenchBuffers buffers_;
 };
@@ -207,8 +207,8 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N; anything else names cases, by a
-//   part of their names (none: all).
+// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N. Any other argument selects the cases
+// whose names contain it. Without one, all cases run.
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
   std::vector<std::string> names;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlashInfer's kernels as the backend of that name runs them, 32 query and 8 KV heads of 128, over
-// shuffled blocks of 16 and 128 tokens. A graph holds one call per layer of as many layers as L2
-// cannot hold, with a small kernel before each, which a step has there; the plan, made once a step, is timed on its own. `splits` as first argument times
-// decodes with other numbers of splits a row instead, `fa2` the FA2 template with the blocks of 16.
+// FlashInfer's kernels as the backend of that name runs them: 32 query heads and 8 KV heads of 128, over shuffled
+// blocks of 16 and 128 tokens. A graph holds one call per layer, with more layers than fit in L2, and a small kernel
+// before each call, as in a step. The plan, which is made once per step, is timed separately. `splits` as first
+// argument times decode with other numbers of KV splits per row; `fa2` times the FA2 template with blocks of 16.
 #include "base/dtype.h"
 #include "kernels/attention/flashinfer/params.h"
 #include "tests/support/equal_tables.h"
@@ -114,7 +114,7 @@ class Bench {
                     static_cast<int64_t>(table.size()),
                     num_sms,
                     fa2};
-    // The partial results of the largest number of splits that is tried.
+    // Partial results for the largest number of splits that is tried.
     const size_t bytes = flashinfer_scratch_bytes(args_.limits) +
                          static_cast<size_t>(num_rows) * kMaxSplits * kHeads * (kDim * 2 + 8);
     args_.scratch = make_view(buffers_.allocate<std::byte>(bytes), static_cast<int64_t>(bytes));

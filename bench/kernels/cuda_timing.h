@@ -30,7 +30,7 @@ struct BenchDevice {
   std::unique_ptr<Stream> stream = device->make_stream();
 };
 
-// Device memory for a benchmark, freed with it.
+// Device memory for a benchmark, freed by the destructor.
 class BenchBuffer {
  public:
   explicit BenchBuffer(size_t bytes) : bytes_(bytes) { WR_CUDA(cudaMalloc(&data_, bytes)); }
@@ -48,7 +48,7 @@ class BenchBuffer {
   size_t bytes_;
 };
 
-// The buffers that a benchmark reads and writes, freed with it.
+// The buffers that a benchmark reads and writes, freed by the destructor.
 class BenchBuffers final : public testing::CaseMemory {
  public:
   std::byte* put_bytes(const void* bytes, size_t n) override {
@@ -67,7 +67,7 @@ class BenchBuffers final : public testing::CaseMemory {
     WR_CUDA(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
     return p;
   }
-  // Random bf16 numbers of normal size; a stretch of them is repeated.
+  // Normally distributed random bf16 numbers. Long arrays repeat.
   uint16_t* normal_bf16(size_t n) {
     static const std::vector<uint16_t> stretch = [] {
       std::vector<uint16_t> values((1 << 21) + 37);
@@ -91,14 +91,13 @@ class BenchBuffers final : public testing::CaseMemory {
   std::vector<std::unique_ptr<BenchBuffer>> owned_;
 };
 
-// The number of copies of a pass's input that must be used in turn so that L2 does not serve the reads.
+// The number of copies of a call's input to cycle through, so that L2 does not serve the reads.
 inline int copies_beyond_l2(size_t bytes) {
   constexpr size_t kEnough = size_t{320} << 20;
   return static_cast<int>(std::clamp<size_t>((kEnough + bytes - 1) / bytes, 2, 64));
 }
 
-// Represents the kernels of a step between two calls of an operation: waits for the whole previous call, and the next
-// call waits for it.
+// Stands for the other kernels of a step. It waits for the whole previous call, and the next call waits for it.
 static __global__ void gap_kernel() {
   pdl_wait();
   pdl_release();
@@ -107,8 +106,8 @@ inline void launch_gap(Stream& stream) {
   launch(stream, "gap", {.grid = dim3(64), .block = dim3(128)}, gap_kernel);
 }
 
-// Median time in microseconds of one of `calls` launches, captured one after the other into a graph
-// that is replayed: launch_nth(i) launches the i-th on the stream.
+// Median time in microseconds of one of `calls` launches, which are captured into one graph and replayed. launch_nth(i)
+// launches the i-th on the stream.
 inline double graph_us(Stream& stream,
                        int calls,
                        const std::function<void(int)>& launch_nth,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row shows the time, the weights read per second and the multiply-adds (counted as two) per
-// second. The bounds for comparison: DRAM bandwidth for few tokens; for many tokens 64 int8 (16 f32) multiply-adds per
-// cycle, core and vector pipe.
+// Reports the time, the weight bytes read per second and the multiply-adds (counted as two) per second. Bounds for
+// comparison: DRAM bandwidth for few tokens; for many tokens 64 int8 (16 f32) multiply-adds per cycle, core and vector
+// pipe.
 #include "kernels/linear/linear.h"
 
 #include "base/cpu_isa.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kMaxToks = 512;
 
-// Big enough for huge pages, as an arena's weights are.
+// Aligned for huge pages, like an arena's weights.
 std::byte* new_weights(size_t bytes) {
   constexpr size_t kAlign = size_t{2} << 20;
   return static_cast<std::byte*>(
@@ -58,7 +58,7 @@ struct Op {
   bool head = false;
 };
 
-// The matrices of SmolLM2-135M as its Q4_1 file has them: more than the last-level cache holds.
+// The matrices of SmolLM2-135M in its Q4_1 file. They exceed the last-level cache.
 std::vector<Op> smollm2() {
   std::vector<Op> ops;
   const auto q4_1 = [](int32_t n, int32_t k) { return random_weight(PackedKind::kQ4, true, n, k); };
@@ -130,7 +130,7 @@ ActFormat act_of(const benchmark::State& state) {
   return state.range(0) == 0 ? ActFormat::kF32 : ActFormat::kRounded;
 }
 
-// All matrices of one step; the head for up to 64 tokens each (decode), else for one (prefill).
+// All matrices of one step. The LM head runs for every token up to 64 (decode), else for one token (prefill).
 void smollm2_step(benchmark::State& state) {
   Bench& bench = Bench::get();
   const int64_t num_toks = state.range(1);
@@ -159,7 +159,7 @@ BENCHMARK(smollm2_step)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// Repeats one operation with its weights in cache: the speed of the kernels without the memory bound.
+// Repeats one operation with its weights in cache: the speed of the kernel without the memory bound.
 void one_op(benchmark::State& state) {
   Bench& bench = Bench::get();
   const Op& op = bench.model()[static_cast<size_t>(state.range(2))];

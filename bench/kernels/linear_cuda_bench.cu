@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the CUDA side of linear: sm80_bf16_gemm_small_m and sm90_bf16_gemm_small_m against cuBLASLt, by shape and
-// number of rows, and all linear operations of a model one after the other in one graph.
+// Times the CUDA linear: sm80_bf16_gemm_small_m and sm90_bf16_gemm_small_m against cuBLASLt by shape and number of
+// rows, and all linear operations of a model in sequence in one graph.
 //   linear_cuda_bench [shapes] [chain] [sweep] [sm90_gemm] [once] [Qwen3-0.6B] [Qwen3-8B]
-// Nothing named: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90_gemm of
-// sm90_bf16_gemm_small_m; once runs each shape once, for a profiler.
+// Without arguments: shapes and chain, both models. sweep tries other plans of sm80_bf16_gemm_small_m, sm90_gemm other
+// plans of sm90_bf16_gemm_small_m. once runs each shape once, for a profiler.
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/linear/cublaslt/cublaslt.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
@@ -25,7 +25,7 @@
 namespace warprow::cuda {
 namespace {
 
-// An operation of a model; the rows are those that are timed.
+// An operation of a model, and the numbers of rows that are timed.
 struct Shape : testing::LinearCase {
   Shape(const char* of, int outputs, int inputs, LinearEpilogue end, bool has_norm, bool is_f32)
       : name(of) {
@@ -41,7 +41,7 @@ struct Shape : testing::LinearCase {
 struct Model {
   const char* name;
   int layers;
-  std::vector<Shape> shapes;  // of a layer, then the head
+  std::vector<Shape> shapes;  // of one layer, then the head
 };
 
 const std::vector<Model>& models() {
@@ -63,7 +63,7 @@ const std::vector<Model>& models() {
   return all;
 }
 
-// Numbers like a layer's: uniform, of either sign.
+// Uniform random numbers of both signs, of a layer's magnitude.
 template <typename T>
 __global__ void randomise(T* out, size_t count, float scale, uint32_t seed) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
@@ -140,7 +140,7 @@ void run_norm(Stream& stream, const Shape& s, const Rows& rows, int m) {
                   1e-6F});
 }
 
-// With the norm in a kernel of its own where it is not inside.
+// A norm that is not fused runs as a kernel of its own.
 void launch_own(Stream& stream,
                 const Shape& s,
                 const Rows& rows,
@@ -180,7 +180,7 @@ void run_lt(Stream& stream, const Shape& s, const Rows& rows, const void* w, int
   CublasLt::of(stream.device().facts()).run(as_cuda(stream).handle(), product, at);
 }
 
-// The whole operation with cuBLASLt: its norm and gate are kernels of their own.
+// The whole operation with cuBLASLt. Norm and gate are separate kernels.
 void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
   if (s.norm) {
     run_norm(stream, s, rows, m);
@@ -193,8 +193,9 @@ void run_lt_operation(Stream& stream, const Shape& s, const Rows& rows, const vo
   }
 }
 
-// As linear runs it: by sm90_bf16_gemm_small_m where that is chosen, with norms in halves (what adds leaves
-// one, what norms takes it; the head's is a kernel), else by the library.
+// The operation as linear runs it: by sm90_bf16_gemm_small_m where that is chosen, else by cuBLASLt. Norms are split:
+// the GEMM with a residual add writes sums of squares, and the GEMM after the norm applies it. The head's norm is a
+// kernel.
 void run_sm90_gemm(Stream& stream, const Shape& s, const Rows& rows, const void* w, int m) {
   if (m > sm90_gemm_rows(s.epilogue, s.n, s.k, stream.device().facts())) {
     run_lt_operation(stream, s, rows, w, m);
@@ -236,7 +237,7 @@ void print_time(const char* who, const Shape& s, int m, double us) {
               100.0 * limit_us / us);
 }
 
-// Copies of one weight matrix, so that every call reads another.
+// Copies of one weight matrix. Each call reads another copy.
 struct Weights {
   explicit Weights(const Shape& s)
       : bytes(size_t{2} * s.n * s.k), count(copies_beyond_l2(bytes)), buffer(bytes * count) {
@@ -306,7 +307,7 @@ void print_plan(const Sm80GemmPlan& plan) {
   std::printf(" | %d/%d/%d", plan.tile_rows, plan.num_teams, plan.stages);
 }
 
-// Plans of sm80_bf16_gemm_small_m for one shape, against the chosen one.
+// Other plans of sm80_bf16_gemm_small_m for one shape, against the chosen plan.
 void sweep(Stream& stream, const Model& model) {
   const Rows rows(model, kMaxSm80GemmRows);
   for (const Shape& s : model.shapes) {
@@ -358,7 +359,7 @@ std::vector<Sm90GemmPlan> wide_plans_to_try(const Shape& s, int m) {
   return out;
 }
 
-// The best plans of sm90_bf16_gemm_small_m, as groups/split/stages, beside the chosen one.
+// The best plans of sm90_bf16_gemm_small_m, as groups/split/stages, beside the chosen plan.
 void sweep_wide(Stream& stream, const Model& model) {
   const Rows rows(model, kMaxSm90GemmRows);
   for (const Shape& s : model.shapes) {
@@ -392,7 +393,7 @@ void sweep_wide(Stream& stream, const Model& model) {
   }
 }
 
-// Every linear operation of a step in order, each with weights of its own.
+// Every linear operation of a step in order, each with its own weights.
 struct Chain {
   explicit Chain(const Model& model) {
     for (int layer = 0; layer <= model.layers; ++layer) {
@@ -408,7 +409,7 @@ struct Chain {
     }
   }
   [[nodiscard]] int count() const { return static_cast<int>(steps.size()); }
-  // Milliseconds; launch_step(shape, weights) launches one of the operations.
+  // Time in milliseconds. launch_step(shape, weights) launches one operation.
   template <typename F>
   double time_ms(Stream& stream, F launch_step) const {
     return 1e-3 * count() * graph_us(stream, count(), [&](int i) {
@@ -420,7 +421,7 @@ struct Chain {
   size_t bytes = 0;
 };
 
-// Our kernels include the norms, gates and sums.
+// Our kernels include norms, gates and residual adds.
 void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
   const Rows rows(model, 512);
   std::printf("%s chain, %.3f GB, one read of it %.3f ms\n",
@@ -452,7 +453,7 @@ void bench_chain(Stream& stream, const Model& model, const Chain& chain) {
   }
 }
 
-// Each shape once, outside a graph: for a profiler.
+// Runs each shape once, outside a graph, for a profiler.
 void run_once(Stream& stream, const Model& model) {
   const Rows rows(model, 16);
   for (const Shape& s : model.shapes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The read bandwidth of this machine's memory, which bounds a decode step at batch 1 (docs/adr/0014). A step of
-// SmolLM2's Q4_1 file reads 96 MiB. When they are read repeatedly, a part stays in a large last-level cache; of 512 MiB
-// nothing stays.
+// SmolLM2's Q4_1 file reads 96 MiB. A large last-level cache keeps a part of 96 MiB between repetitions, and nothing of
+// 512 MiB.
 #include "device/cpu/compute_pool.h"
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kMost = 512 * kMiB;
 
-// In huge pages, as an arena's weights are.
+// In huge pages, like an arena's weights.
 const std::byte* new_memory() {
   void* memory = std::aligned_alloc(2 * kMiB, kMost);
   madvise(memory, kMost, MADV_HUGEPAGE);

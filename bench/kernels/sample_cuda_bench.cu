@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of sampling on CUDA, by rule: microseconds per step, and the time that a rule adds to greedy.
+// The cost of sampling on CUDA by rule: microseconds per step, and the time that a rule adds to greedy.
 #include "base/philox.h"
 #include "device/cuda/launch.h"
 #include "kernels/sample/sample.h"
@@ -19,7 +19,7 @@ constexpr int64_t kPrompt = 128;
 constexpr int32_t kPageShift = 10;
 constexpr int64_t kLen = 1 << kPageShift;  // prompt and output
 
-// Normal numbers of deviation `scale`.
+// Normally distributed numbers with standard deviation `scale`.
 __global__ void fill_normal(float* x, int64_t n, float scale) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at < n) {
@@ -155,7 +155,7 @@ class SampleBench {
     a.logit_pos = make_view<const int32_t>(pos_->as<int32_t>(), n);
     a.params = make_view<const SampleParams>(device_params->as<SampleParams>(), kMaxRows);
     auto* const tokens = tokens_->as<int32_t>();
-    // One page a row, the page of its number.
+    // One page per row, with the row's number.
     a.tokens = {{row_->as<int32_t>(), tokens, tokens, 1, kPageShift},
                 prompt_len_->as<int32_t>(),
                 prompt_len_->as<int32_t>(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row operations of a decoder layer at the shapes of Qwen3 0.6B and 8B. A graph holds 64 launches;
-// from many tokens on they go through so many buffers that L2 does not serve them, with few tokens
-// they find their inputs there, as in a real step.
+// The row operations of a decoder layer at the shapes of Qwen3 0.6B and 8B. A graph holds 64 launches. With many tokens
+// they cycle through enough buffers that L2 does not serve the reads. With few tokens inputs are in L2, as in a real
+// step.
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/rope/rope_table.h"
@@ -32,7 +32,7 @@ struct Model {
   int32_t vocab;
 };
 
-// A buffer for each of several calls, full of small numbers of the type.
+// One buffer for each of several calls, filled with small values of the type.
 class Copies {
  public:
   Copies(DType type, int64_t rows, int64_t cols)
@@ -124,7 +124,7 @@ class Bench {
   }
   [[nodiscard]] double elements(int64_t cols) const { return static_cast<double>(toks_ * cols); }
 
-  // As many calls of a case as L2 does not serve, in turns. launch(args) launches one.
+  // Times calls that cycle through enough copies of a case to exceed L2. launch(args) launches one.
   template <typename Case, typename Launch>
   void report_case(const char* op, const Case& c, Launch&& launch) {
     BenchBuffers buffers;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library that CUDA loads into a program (CUDA_INJECTION64_PATH): writes when every kernel began and ended, graph
-// nodes too, as "begin_ns end_ns name" lines to the file that KERNEL_LOG names. Built and used by kernel_times.py.
+// A library that CUDA loads into a program (CUDA_INJECTION64_PATH). It writes the begin and end of every kernel, graph
+// nodes included, as "begin_ns end_ns name" lines to the file that KERNEL_LOG names. kernel_times.py builds and uses
+// it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +23,7 @@ struct Log {
   std::vector<Kernel> kernels;
 };
 Log& log_of_all() {
-  static auto* log = new Log;  // NOLINT: outlives static destructors, which may still flush
+  static auto* log = new Log;  // NOLINT: must outlive static destructors, which may still flush
   return *log;
 }
 
