@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder whose layers differ in everything a LayerSpec says, against an oracle in doubles; and the
-// ways in and out of a model: embeddings, stages of layers, hidden states in between.
+// A decoder whose layers differ in every field of a LayerSpec, against an oracle in doubles. Also tests embeddings as
+// input, stages of layers, and hidden states between layers.
 #include "models/weight_names.h"
 #include "tests/support/decoder_oracle.h"
 #include "tests/support/forward_rig.h"
@@ -24,7 +24,7 @@ using test::TempDir;
 constexpr int32_t kVocab = 96;
 constexpr int32_t kHidden = 48;
 
-// Three kinds of layer, each twice. By kind: heads, KV heads, head size.
+// Three kinds of layer, each twice. Per kind: heads, KV heads, head size.
 test::OracleModel oracle_model() {
   test::OracleLayer full;
   full.num_heads = 6;
@@ -33,7 +33,7 @@ test::OracleModel oracle_model() {
   full.theta = 10000.0;
   full.scale = 1.0 / std::sqrt(8.0);
   full.intermediate = 56;
-  test::OracleLayer sliding;  // rotates a part of its heads
+  test::OracleLayer sliding;  // rope rotates a part of each head
   sliding.num_heads = 2;
   sliding.num_kv_heads = 1;
   sliding.head_dim = 24;
@@ -62,7 +62,7 @@ test::OracleModel oracle_model() {
 bool is_sliding(int layer) { return layer % 3 == 1; }
 bool is_capped(int layer) { return layer % 3 == 2; }
 
-// The same in our words, by hand.
+// The same model as a DecoderSpec.
 DecoderSpec decoder_spec() {
   LayerSpec full;
   full.attention = plain_attention(6, 2, 8);
@@ -129,7 +129,7 @@ class DescribedLayers : public testing::Test {
   static std::vector<float> values(const View<float, 2>& rows) {
     return {rows.data, rows.data + rows.shape[0] * rows.shape[1]};
   }
-  // Logits of the first 40 tokens, in two chunks.
+  // Logits of the first 40 tokens, prefilled in two chunks.
   static std::vector<float> logits_of_chunks(ForwardRig& rig,
                                              const std::vector<int32_t>& first,
                                              const std::vector<int32_t>& second) {
@@ -166,7 +166,7 @@ TEST_F(DescribedLayers, EqualTheOracle) {
   EXPECT_EQ(at, ids_.size());
 }
 
-// Two stages give the bits of one model: the second takes what the first leaves.
+// Two stages give the same bits as one model. The second stage takes the first one's hidden states.
 TEST_F(DescribedLayers, StagesEqualTheWhole) {
   DecoderOptions first;
   first.layers = {0, 2};
@@ -199,7 +199,7 @@ TEST_F(DescribedLayers, HiddenStatesOfChosenLayers) {
   EXPECT_EQ(values(out.residual), values(without.residual));
 }
 
-// Rows of the embedding in place of some ids.
+// Embedding rows replace some of the ids.
 TEST_F(DescribedLayers, EmbeddingsStandInForIds) {
   const auto by_ids = rig();
   const auto mixed = rig();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every weight format end to end, mixed within one layer as GGUF files do: float32 must answer as the
-// same model does with its weights dequantised beforehand.
+// Every weight format end to end, mixed within one layer as in GGUF files. With float32 activations the answers must
+// equal those of the same model with weights dequantised beforehand.
 #include "base/check.h"
 #include "files/gguf_types.h"
 #include "tests/support/gguf_writer.h"
@@ -44,7 +44,7 @@ void put_half(Bytes& bytes, size_t at, float value) {
   std::memcpy(bytes.data() + at, &half, sizeof(half));
 }
 
-// Random blocks with scales that keep the weights around 0.1.
+// Random blocks whose scales keep the weights near 0.1.
 Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
   const TensorType format = *tensor_type_of(type);
   const TensorTypeTraits& traits = tensor_type_traits(format);
@@ -89,7 +89,7 @@ Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
   return bytes;
 }
 
-// The same model twice: as the types say, and with every matrix as plain f32.
+// The same model twice: in the given types, and with every matrix as plain f32.
 class ModelPair {
  public:
   ModelPair(size_t first_type, uint32_t seed) : random_(seed), type_(first_type) {
@@ -178,8 +178,8 @@ TEST_P(Formats, Float32EqualsTheDequantisedModel) {
       EXPECT_NEAR(exact.top[step][i].second, plain.top[step][i].second, 1e-4);
     }
   }
-  // Rounded activations stay near on the first step, before tokens may part: within 2 % of logits
-  // that spread over twenty.
+  // With int8 activations the first step's logprobs, before tokens may diverge, stay within 2 %. Logprobs span about
+  // twenty.
   const RigResult fast = answer(stored, "auto");
   for (const auto& [token, logprob] : plain.top[0]) {
     for (const auto& [fast_token, fast_logprob] : fast.top[0]) {
@@ -190,7 +190,7 @@ TEST_P(Formats, Float32EqualsTheDequantisedModel) {
   }
 }
 
-// Every format comes first once, so each is met in every role.
+// Rotating the list puts every format first once, so each format serves every matrix.
 INSTANTIATE_TEST_SUITE_P(Rotations, Formats, testing::Range<size_t>(0, kTypes.size()));
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tiny Gemma 3 text model with random weights, from config.json to logits, against an oracle in
-// doubles: a rope for each kind of layer, sliding windows, head norms, norms that are stored as
-// differences to one and stand on both sides, tanh GELU and scaled embeddings.
+// A tiny Gemma 3 text model with random weights, from config.json to logits, against an oracle in doubles. It has a
+// rope per kind of layer, sliding windows, head norms, norms before and after each block stored as weight - 1, tanh
+// GELU and scaled embeddings.
 #include "models/registry.h"
 #include "tests/support/decoder_oracle.h"
 #include "tests/support/model_rig.h"
@@ -54,7 +54,7 @@ json config() {
           {"final_logit_softcapping", nullptr}};
 }
 
-// The same as transformers 5 writes it.
+// The same config as transformers 5 writes it.
 json nested_config() {
   json out = config();
   for (const char* key :
@@ -99,7 +99,7 @@ std::vector<TokenId> prompt_of(int len, int seed) {
   return ids;
 }
 
-// The likeliest tokens, best first, against the logits that they come from.
+// The top tokens, best first, against the oracle's logits.
 void expect_top(const RigResult::Top& top, const Doubles& logits) {
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -126,7 +126,7 @@ TEST_P(Gemma3, EqualsTheOracle) {
   RigOptions options;
   options.config.model = dir.path().string();
   options.config.dtype = "float32";
-  options.config.max_num_batched_tokens = 16;  // prompts come in chunks
+  options.config.max_num_batched_tokens = 16;  // prompts are prefilled in chunks
   options.config.max_num_seqs = 4;
   options.config.kv_cache_memory_bytes = 1 << 20;
   options.config.threads = 1;
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Configs, Gemma3, testing::Bool(), [](const auto& nested
   return nested.param ? "OfTransformers5" : "Older";
 });
 
-// What the family may ask for and the forward lacks is refused, never ignored.
+// A feature of the family that the forward lacks is refused and never ignored.
 TEST(Gemma3Config, Refusals) {
   const auto error_of = [](const json& json_config) -> std::string {
     const TempDir dir;

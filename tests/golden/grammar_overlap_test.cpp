@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks are filled inside the forward: made artificially slow, they hardly lengthen a step.
+// Masks are filled during the forward: even when filling is artificially slow, a step takes hardly longer.
 #include "engine/engine.h"
 #include "executor/executor_wrapper.h"
 #include "files/model_files.h"
@@ -23,11 +23,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What an executor saw of the steps with masks.
+// What an executor measured of the steps with masks.
 struct Watched {
-  std::vector<double> step_us;  // from one output to the next, while all rows decode
+  std::vector<double> step_us;  // time between consecutive outputs while all rows decode
   int num_masked = 0;
-  int num_hidden = 0;  // masks came while the forward still ran
+  int num_hidden = 0;  // masks that were ready before the forward ended
 };
 
 class WatchingExecutor final : public ExecutorWrapper {
@@ -64,18 +64,18 @@ class WatchingExecutor final : public ExecutorWrapper {
 
 struct Measured {
   double step_us;  // the median
-  double hidden;   // share of masked steps
+  double hidden;   // share of masked steps whose masks were ready in time
   double withheld;
 };
 
-// One row under a grammar beside fifteen without.
+// One row with a grammar among fifteen without.
 Measured run_with(int32_t delay_us) {
   constexpr size_t kRows = 16;
   EngineConfig config;
   config.model = "smollm2";
   config.device = "cpu";
   config.max_model_len = 256;
-  config.threads = 1;  // leaves the engine's threads a core: what is measured is waiting
+  config.threads = 1;  // leaves a core to the engine's threads, because waiting is measured
   config.grammar_mask_delay_us = delay_us;
   Watched watched;
   const std::unique_ptr<Engine> engine =
@@ -90,7 +90,7 @@ Measured run_with(int32_t delay_us) {
     request.prompt = std::vector<TokenId>(8, static_cast<TokenId>(500 + i));
     request.sampling.max_tokens = 64;
     request.sampling.ignore_eos = true;
-    request.sampling.temperature = 0.0;  // so that the forward is nearly all of a step
+    request.sampling.temperature = 0.0;  // so that a step is nearly all forward
     if (i == 0) {
       request.sampling.structured_output = StructuredOutput{GrammarKind::kRegex, "[a-z ]{600,}"};
     }
@@ -118,7 +118,7 @@ TEST(GrammarOverlap, ASlowFillHidesBehindTheForward) {
   if (!resolve_model("smollm2")) {
     GTEST_SKIP() << "smollm2 is not in the cache: tools/fetch.py smollm2 brings it";
   }
-  // Other work on the machine may disturb a run, so the best of a few counts.
+  // Other work on the machine may disturb a run, so the best of several counts.
   std::string seen;
   for (int attempt = 0; attempt < 5; ++attempt) {
     const Measured quick = run_with(0);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariance matrix: one workload under every configuration, the same tokens and logprobs. Each
-// axis names the counter that proves it was active. A feature that could change what a request gets
-// adds its axis here.
+// The invariance matrix: one workload under every configuration must give the same tokens and logprobs. Each axis names
+// the counter that proves it was active. A feature that could change results adds its axis here.
 #include "files/model_files.h"
 #include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
@@ -38,9 +37,8 @@ struct Workload {
   int32_t max_tokens;
 };
 
-// Prompts of mixed length, half of them behind a common prefix; every other request is seeded, with
-// its own rules, every fifth has penalties, another fifth a least length, another one token lists,
-// and another one a grammar (rig_grammars.h).
+// Prompts of mixed length, half of them with a common prefix. Half of them are sampled with a seed. Of five
+// requests one each has penalties, min_tokens, token lists and a grammar (rig_grammars.h).
 std::vector<Request> make_requests(const Workload& load) {
   std::vector<Request> requests = test::mixed_requests({.num_requests = load.num_requests,
                                                         .max_prompt = load.max_prompt,
@@ -52,12 +50,12 @@ std::vector<Request> make_requests(const Workload& load) {
     if (i % 4 >= 2) {
       test::set_drawing(request.params, i);
     }
-    if (i % 5 == 3) {  // greedy and drawn rows alike
+    if (i % 5 == 3) {  // greedy and sampled rows alike
       request.params.repetition_penalty = 1.3F;
       request.params.frequency_penalty = i % 2 == 0 ? 0.4F : 0.0F;
       request.params.presence_penalty = i % 3 == 0 ? 0.6F : -0.2F;
     }
-    if (i % 5 == 1) {  // half the vocabulary ends a request, but not soon
+    if (i % 5 == 1) {  // half of the vocabulary are stop ids, suppressed by min_tokens
       request.params.min_tokens = request.max_tokens / 2;
       request.eos_token_ids = {0};
       for (TokenId id = 1; id < 128; id += 2) {
@@ -104,7 +102,7 @@ const Grammar& grammar_of(const Workload& load) {
   return grammars.emplace(load.model, test::matrix_grammar(*text)).first->second;
 }
 
-// The result of a request; logprobs only if requested.
+// The result of a request. It has logprobs only if they were requested.
 struct Answer {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
@@ -165,13 +163,13 @@ struct Axis {
   std::function<bool(ModelRig&)> was_active;
 };
 
-// A cache that holds about two requests: they take turns.
+// A KV cache for about two requests, so that requests preempt each other.
 int64_t few_blocks_bytes(const Workload& load) {
   const ModelPlan plan = value_or_throw(plan_model(base_options(load).config, this_machine()));
   return 10 * plan.kv_cache.block_bytes() * static_cast<int64_t>(plan.kv.groups.size());
 }
 
-// For one request of the longest: requests take turns while blocks are plenty.
+// Token pages for one request of the largest length: requests preempt each other although KV blocks are plenty.
 void set_few_pages(RigOptions& options) {
   options.config.max_model_len = 128;
   options.runner.token_pages = {.page_size = 4, .num_pages = 36};
@@ -222,7 +220,7 @@ std::vector<Axis> axes(const Workload& load) {
        [](ModelRig& rig) {
          return rig.executor().model_facts().kv.groups[0].layout.order == KvOrder::kNHD;
        }},
-      {"backends_by_layer",  // the same backend by two names, so in groups of their own
+      {"backends_by_layer",  // the same backend under two names, so layers are in separate groups
        [](RigOptions& o) { o.config.attention_backend = "cpu_paged:0,auto"; },
        [groups](ModelRig& rig) { return rig.executor().model_facts().kv.groups.size() > groups; }},
       {"preemption",
@@ -275,7 +273,7 @@ std::vector<Axis> axes(const Workload& load) {
        }},
       {"serialised", [](RigOptions& o) { o.serialize = true; }, mixed},
       {"late_masks",
-       // Later than a forward of the model ends, even on a busy machine.
+       // Later than the end of a forward, even on a busy machine.
        [&load](RigOptions& o) {
          o.config.grammar_mask_delay_us = load.vocab_size < 1000 ? 15'000 : 200'000;
        },
@@ -322,7 +320,7 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
          o.config.max_num_batched_tokens = 16;
        },
        [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; }},
-      {"wrong_2_preemption",  // rows live as long as without drafts
+      {"wrong_2_preemption",  // rows need as many steps as without drafts
        DraftKind::kWrong,
        2,
        [few_blocks](RigOptions& o) {
@@ -381,10 +379,10 @@ std::vector<DraftAxis> draft_axes(const Workload& load) {
   };
 }
 
-// Whether as many drafts were accepted as there are right ones.
+// Whether the number of accepted drafts fits the number of right ones.
 bool accepted_as_proposed(DraftKind kind, const SchedulerStats& stats) {
   switch (kind) {
-    case DraftKind::kRight:  // those behind an answer's end are wrong
+    case DraftKind::kRight:  // drafts after an answer's end are wrong
       return 2 * stats.num_accepted_tokens > stats.num_drafted_tokens;
     case DraftKind::kWrong:
       return stats.num_accepted_tokens == 0;
@@ -422,7 +420,7 @@ void expect_same_with_drafts(const Workload& load, const Answers& expected) {
     EXPECT_GT(stats.num_drafted_tokens, 0);
     EXPECT_TRUE(accepted_as_proposed(axis.kind, stats))
         << stats.num_accepted_tokens << " of " << stats.num_drafted_tokens;
-    if (axis.name == "right_1") {  // nearly half of the decode steps
+    if (axis.name == "right_1") {  // saves nearly half of the decode steps
       EXPECT_LT(4 * rig.executor().stats().steps, 3 * plain_steps);
     }
     rig.scheduler().check_invariants();
@@ -464,14 +462,14 @@ void expect_invariant(const Workload& load) {
   ASSERT_EQ(expected.size(), static_cast<size_t>(load.num_requests));
   const auto has_top = [](const auto& entry) { return !entry.second.top.empty(); };
   EXPECT_TRUE(std::any_of(expected.begin(), expected.end(), has_top));
-  if (load.vocab_size < 1000) {  // few short answers of a real model meet neither rule
+  if (load.vocab_size < 1000) {  // the few short answers of a real model trigger neither rule
     expect_token_rules_matter(load, expected);
   }
   for (const Axis& axis : axes(load)) {
     SCOPED_TRACE(axis.name);
     if (axis.name == "guarded_memory" && load.vocab_size > 1000) {
-      // Opening and closing a large model's pages around every launch takes minutes; the tiny ones
-      // show it.
+      // Changing the protection of a large model's pages around every launch takes minutes. The tiny models cover this
+      // axis.
       continue;
     }
     RigOptions options = base_options(load);
@@ -502,7 +500,7 @@ TEST(Invariance, TwoKvGroups) {
       {test::source_path("tests/golden/tiny/qwen3_two_groups"), "bfloat16", 128, 32, 100, 24});
 }
 
-// The fast path: int8 activations, bf16 cache, a real vocabulary.
+// The production settings: int8 activations, bf16 cache, a real vocabulary.
 TEST(Invariance, SmolLm2) {
   if (!resolve_model("smollm2")) {
     GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";

@@ -47,7 +47,7 @@ void expect_equal(const RigResult& result, const nlohmann::json& prompt) {
   for (size_t step = 0; step < steps.size(); ++step) {
     SCOPED_TRACE(step);
     ASSERT_EQ(result.top[step].size(), 20U);
-    // Logits up to the step's common constant: differences to the largest one.
+    // Logits relative to the step's largest one, because logprobs determine logits up to a constant.
     const float top_logit = steps[step][0][1].get<float>();
     const float top_logprob = result.top[step][0].second;
     for (size_t i = 0; i < 20; ++i) {
@@ -99,8 +99,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                                   (test_case.param.gguf ? "_gguf" : "_safetensors");
                          });
 
-// Sliding and full attention over one pool: two groups of two layers, and blocks of the window
-// group are given back.
+// Sliding-window and full attention over one block pool: two groups of two layers. The window group frees blocks that
+// have left the window.
 TEST(TwoGroups, ShareOnePool) {
   const ModelPlan plan =
       value_or_throw(plan_model(options_for({"qwen3_two_groups", false}).config, this_machine()));

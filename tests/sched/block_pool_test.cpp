@@ -25,8 +25,8 @@ TEST(BlockPool, GivesOutInOrderAndNeverTheNullBlock) {
   EXPECT_THROW(pool.take(), CheckFailure);
 }
 
-// Facts 27: a request with hashed blocks 1, 2, 3 and the partial block 4 is released in reverse:
-// afterwards the order is 4, the blocks that were free before, 3, 2, 1.
+// A request with the hashed blocks 1, 2, 3 and the partial block 4 is released in reverse order. The free list then is
+// 4, the blocks that were free before, 3, 2, 1.
 TEST(BlockPool, ReleaseOrder) {
   BlockPool pool(8, false);
   for (int32_t i = 1; i <= 4; ++i) {
@@ -79,7 +79,7 @@ TEST(BlockPool, EqualContentInTwoBlocks) {
   pool.release(block(1), 0);
   pool.take();  // 3
   EXPECT_EQ(pool.take(), block(1));
-  EXPECT_EQ(pool.find(name(9), 0), block(2));  // the other one is still known
+  EXPECT_EQ(pool.find(name(9), 0), block(2));  // the other one is still cached
 }
 
 TEST(BlockPool, TheFenceHoldsBlocksBack) {
@@ -89,13 +89,13 @@ TEST(BlockPool, TheFenceHoldsBlocksBack) {
   }
   pool.set_hash(block(3), name(3), 0);
   pool.set_hash(block(4), name(4), 0);
-  pool.release(block(1), 0);  // no step has used it
+  pool.release(block(1), 0);  // no step in flight uses it
   EXPECT_EQ(pool.num_free(), 1);
   pool.release(block(2), 5);
   pool.release(block(3), 6);
   pool.release(block(4), 6);
   EXPECT_EQ(pool.num_fenced(), 3);
-  pool.touch(block(4));  // a hit need not wait: it only reads
+  pool.touch(block(4));  // a hit need not wait, because it only reads the block
   EXPECT_EQ(pool.num_fenced(), 2);
   pool.complete(4);
   EXPECT_EQ(pool.num_free(), 1);

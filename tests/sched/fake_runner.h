@@ -12,8 +12,8 @@
 
 namespace warprow::testing {
 
-// Answers a SchedulerOutput without any model: a row that samples yields run_of(row), as many tokens
-// as its logits allow, or without that token_of(row), or `token`.
+// Answers a SchedulerOutput without a model. A row that samples gets run_of(row), cut to its number of logits. Without
+// run_of it gets token_of(row), else `token`.
 class FakeRunner {
  public:
   TokenId token = 7;

@@ -52,14 +52,14 @@ struct Cache {
     return true;
   }
 
-  // The manager shows its pool read-only; here it is a test that evicts.
+  // The manager exposes its pool as const; the tests evict blocks.
   BlockPool& pool() { return const_cast<BlockPool&>(manager.pool()); }
 
   KvCacheManager manager;
   SchedulerOutput out;
 };
 
-// Facts 29: W = 4, computed 7: tokens 0..3 are free-able, 2 blocks of 2.
+// A window of 4 with 7 tokens computed: tokens 0 to 3, two blocks of 2, can be freed.
 TEST(KvCacheManager, AWindowLetsGo) {
   Cache cache({window_group(2, 4)}, 16);
   RequestKv kv;
@@ -69,22 +69,22 @@ TEST(KvCacheManager, AWindowLetsGo) {
   EXPECT_THAT(kv.tables[0].blocks, ElementsAre(kNullBlock, kNullBlock, BlockId{3}, BlockId{4}));
   EXPECT_EQ(kv.window_at, 9);
   EXPECT_EQ(cache.manager.pool().num_free(), 13);
-  // The blocks stay cached until they are allocated again, in reverse order.
+  // The freed blocks stay cached until they are allocated again, in reverse order.
   EXPECT_EQ(cache.manager.pool().free_order()[11], BlockId{2});
   EXPECT_EQ(cache.manager.pool().free_order()[12], BlockId{1});
   cache.manager.release(kv, 0);
   EXPECT_EQ(cache.manager.pool().num_free(), 15);
 }
 
-// Facts 29, the second half: the admission cap.
+// The largest number of blocks that admission reserves for a window group.
 TEST(KvCacheManager, BlocksARequestEverNeeds) {
   Cache cache({full_group(2), window_group(2, 4)}, 16, 16);
   EXPECT_EQ(cache.manager.max_blocks_for(7), 4 + 4);
   EXPECT_EQ(cache.manager.max_blocks_for(1000), 500 + 11);
 }
 
-// Facts 30: the full group hits 6 blocks; the window group (W = 33: 2 blocks) has only its blocks 2
-// and 3 cached: 64 tokens hit, and the window's table is [null, null, 2, 3].
+// The full group hits 6 blocks. The window group (W = 33: 2 blocks) has only blocks 2 and 3 cached. The common hit is
+// 64 tokens, and the window's table is [null, null, 2, 3].
 TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   Cache cache({full_group(16), window_group(16, 33)}, 40);
   const std::vector<TokenId> tokens = tokens_from(0, 97);
@@ -94,7 +94,7 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
   const std::vector<BlockId> window = first.tables[1].blocks;
   cache.manager.release(first, 0);
 
-  // Evict the window group's blocks 0, 1, 4 and 5 by taking every block that is not held.
+  // Evicts the window group's blocks 0, 1, 4 and 5 by allocating every free block.
   BlockPool& pool = cache.pool();
   std::vector<BlockId> kept(full.begin(), full.begin() + 6);
   kept.insert(kept.end(), {window[2], window[3]});
@@ -120,7 +120,7 @@ TEST(KvCacheManager, HybridHitIsAFixedPoint) {
       std::vector<BlockId>(second.tables[1].blocks.begin(), second.tables[1].blocks.begin() + 4),
       ElementsAre(kNullBlock, kNullBlock, window[2], window[3]));
   EXPECT_EQ(second.tables[1].blocks.size(), 5U);
-  // The whole table goes down, nulls included.
+  // The whole table is sent to the runner, including null blocks.
   ASSERT_EQ(cache.out.block_appends.size(), 2U);
   EXPECT_EQ(cache.out.block_appends[1].start, 0);
   EXPECT_EQ(cache.out.block_appends[1].blocks.count, 5);
@@ -133,7 +133,7 @@ TEST(KvCacheManager, AWindowHitMayReachBackToTheStart) {
   RequestKv second;
   cache.manager.init(second, {}, 50);
   EXPECT_EQ(cache.manager.find_prefix(second, tokens_from(0, 50), 49),
-            8);  // 2 blocks, though W asks for 25
+            8);  // 2 blocks, although the window would need 25
 }
 
 TEST(KvCacheManager, HitsEndOnEveryGroupsBoundary) {
@@ -160,10 +160,10 @@ TEST(KvCacheManager, AdmissionCountsEvictableHits) {
   ASSERT_TRUE(cache.enter(first, tokens_from(0, 9)));
   cache.manager.release(first, 0);
   RequestKv second;
-  EXPECT_FALSE(cache.enter(second, tokens_from(0, 17)));  // 2 hits and 3 new
+  EXPECT_FALSE(cache.enter(second, tokens_from(0, 17)));  // needs 2 cached and 3 new blocks
   EXPECT_EQ(cache.manager.pool().num_free(), 4);
   RequestKv third;
-  EXPECT_TRUE(cache.enter(third, tokens_from(0, 16)));  // 2 hits and 2 new
+  EXPECT_TRUE(cache.enter(third, tokens_from(0, 16)));  // needs 2 cached and 2 new blocks
   EXPECT_EQ(cache.manager.pool().num_free(), 0);
 }
 
@@ -177,7 +177,7 @@ TEST(KvCacheManager, GrowIsAllOrNothing) {
   EXPECT_THAT(cache.out.block_appends,
               ElementsAre(BlockAppend{kRow, 0, 1, {0, 1}}, BlockAppend{kRow, 1, 1, {1, 1}}));
   cache.out.clear();
-  EXPECT_FALSE(cache.manager.grow(kv, 9, kRow, cache.out));  // one block is left, two are needed
+  EXPECT_FALSE(cache.manager.grow(kv, 9, kRow, cache.out));  // one block is free, two are needed
   EXPECT_TRUE(cache.out.block_appends.empty());
   EXPECT_EQ(kv.capacity, 8);
   EXPECT_EQ(cache.manager.pool().num_free(), 1);
@@ -195,7 +195,7 @@ TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
   EXPECT_EQ(kv.cache_at, RequestKv::kNever);
 }
 
-// The planner refuses these kinds, so a group of such a kind is a bug.
+// The planner refuses these kinds, so such a group is a bug.
 TEST(KvCacheManager, AKindWithoutAPolicyIsOurMistake) {
   const ScopedCheckThrows throws;
   for (const KvKind kind : {KvKind::kCross, KvKind::kState}) {
@@ -205,8 +205,8 @@ TEST(KvCacheManager, AKindWithoutAPolicyIsOurMistake) {
   }
 }
 
-// A full group with blocks of 32 beside a window group with blocks of 16 (W = 17: one block): hits
-// end on multiples of 32.
+// A full group with blocks of 32 beside a window group with blocks of 16 (W = 17: one block). Hits end at multiples of
+// 32.
 TEST(KvCacheManager, HitsEndWhereBlocksOfEveryGroupEnd) {
   Cache cache({full_group(32), window_group(16, 17)}, 40);
   const std::vector<TokenId> tokens = tokens_from(0, 113);

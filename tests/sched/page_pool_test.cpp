@@ -25,9 +25,9 @@ TEST(TokenPages, RoomForTheTokenSampledBehind) {
 }
 
 TEST(TokenPages, PoolsFollowTokensHeld) {
-  // Rows of 1 M tokens that hold 4 M together, and the part pages of 1,024 rows.
+  // Rows of up to 1 M tokens that hold 4 M together, and a partial page for each of 1,024 rows.
   EXPECT_EQ(plan_token_pages(1024, 1024, 1 << 20, 4 << 20).num_pages, 1 + 4096 + 1024);
-  // One row of that length, whatever the others hold.
+  // One row can always hold that length, regardless of the others.
   EXPECT_EQ(plan_token_pages(1024, 4, 1 << 20, 1000).num_pages, 1 + 1024 + 4);
   // Never more than all rows can use.
   EXPECT_EQ(plan_token_pages(1024, 8, 2048, 4 << 20), all_token_pages(1024, 8, 2048));
@@ -47,11 +47,11 @@ TEST(PagePool, PagesWaitForTheLastStepThatReadsThem) {
   pool.complete(7);
   EXPECT_EQ(pool.num_free(), 2);
   EXPECT_EQ(pool.num_fenced(), 0);
-  pool.release({PageId{1}}, 7);  // complete: free at once
+  pool.release({PageId{1}}, 7);  // all steps have completed, so it is free at once
   EXPECT_EQ(pool.num_free(), 3);
 }
 
-// A window of 4 tokens: requests hold three blocks each, and ever more tokens.
+// A window of 4 tokens: each request holds three blocks and a growing number of tokens.
 SchedulerConfig window_only(int32_t num_pages) {
   SchedulerConfig config = small_config(/*num_blocks=*/64, /*block_size=*/2);
   config.kv.groups[0].kind = KvKind::kSlidingWindow;
@@ -60,7 +60,7 @@ SchedulerConfig window_only(int32_t num_pages) {
   return config;
 }
 
-// Two requests that end at 60 tokens need 8 pages together; there are 5. Both get all their tokens.
+// Two requests that end at 60 tokens need 8 pages together, and there are 5. Both must still get all their tokens.
 TEST(SchedulerPages, ExhaustedPagesPreemptWhileBlocksAreFree) {
   for (const int32_t steps : {1, 2}) {
     SchedulerConfig config = window_only(1 + 5);
@@ -83,7 +83,7 @@ TEST(SchedulerPages, ExhaustedPagesPreemptWhileBlocksAreFree) {
     }
     EXPECT_EQ(num_tokens, 100);
     EXPECT_GE(rig.scheduler.stats().num_preemptions, 1);
-    EXPECT_LT(most_blocks, 40) << "blocks were never short";
+    EXPECT_LT(most_blocks, 40) << "no shortage of blocks";
     EXPECT_EQ(rig.scheduler.pages().num_free(), 5);
   }
 }
@@ -93,7 +93,7 @@ TEST(SchedulerPages, AdmissionWaitsForPages) {
   rig.add(1, tokens_from(0, 40), 2);
   rig.add(2, tokens_from(100, 40), 2);
   ASSERT_TRUE(rig.run_step());
-  EXPECT_EQ(rig.scheduler.stats().num_running, 1) << "each prompt needs three of five pages";
+  EXPECT_EQ(rig.scheduler.stats().num_running, 1) << "each prompt needs three of the five pages";
   ASSERT_EQ(rig.step.page_appends.size(), 1U);
   EXPECT_EQ(rig.step.page_appends[0], (PageAppend{rig.step.new_rows[0].row, 0, {0, 3}}));
   while (rig.run_step()) {
@@ -102,8 +102,8 @@ TEST(SchedulerPages, AdmissionWaitsForPages) {
   EXPECT_EQ(rig.scheduler.pages().num_free(), 5);
 }
 
-// A row's pages come back with the steps in flight, which all_token_pages leaves room for: the next
-// request enters the row at once.
+// A row's pages are freed after the steps in flight. all_token_pages has spare pages for that, so the next request
+// enters the row at once.
 TEST(SchedulerPages, AFreedRowIsReusedWhileItsPagesWait) {
   SchedulerConfig config = small_config();
   config.max_num_seqs = 1;

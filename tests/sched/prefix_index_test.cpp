@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-// Against a multimap; hashes collide in their home slot on purpose, and keys repeat.
+// Compares with a multimap. Hashes collide on purpose, and keys repeat.
 TEST(PrefixIndex, AgreesWithAMultimap) {
   const int32_t num_blocks = 64;
   for (uint32_t seed = 0; seed < 20; ++seed) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that verify drafts: what is planned at most, what is certain at least.
+// Scheduling of steps that verify drafts: upper and lower bounds of a row's length.
 #include "base/check.h"
 #include "tests/sched/scheduler_rig.h"
 
@@ -37,15 +37,15 @@ TEST(SchedulerDrafts, ARowIsPlannedAsIfAllWereAccepted) {
   bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8}; };
   ASSERT_TRUE(bench.launch());
   EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 5, 0, 0, 1}));
-  ASSERT_TRUE(bench.launch());  // one output at least and at most: 5 tokens are computed
+  ASSERT_TRUE(bench.launch());  // exactly one output: 5 tokens are computed
   EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 3, 5, 2, 3}));
-  ASSERT_TRUE(bench.launch());  // 1 + 3 at most: the last of 9 tokens, and two drafts
+  ASSERT_TRUE(bench.launch());  // at most 1 + 3 outputs: the last of 9 tokens, and two drafts
   EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 3, 8, 2, 3}));
   EXPECT_EQ(bench.step.total_num_tokens, 3);
-  EXPECT_THAT(bench.step.draft_token_ids, IsEmpty()) << "they are the device's";
+  EXPECT_THAT(bench.step.draft_token_ids, IsEmpty()) << "the device has them";
   EXPECT_FALSE(bench.step.scheduled[0].wants_drafts);
   bench.collect();
-  bench.collect();  // two tokens of three: 8 known, 3 more at most
+  bench.collect();  // two tokens of three: 8 known, at most 3 more
   EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2}));
   ASSERT_TRUE(bench.launch());
   EXPECT_THAT(bench.plan(), ElementsAre(Pair(3, 10)));
@@ -62,17 +62,17 @@ TEST(SchedulerDrafts, ARequestThatMayEndIsScheduledUntilItCertainlyDoes) {
   bench.add(1, tokens_from(0, 5), 3);
   bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 8, 9, 10}; };
   ASSERT_TRUE(bench.launch());
-  ASSERT_TRUE(bench.launch());  // 2 outputs at least, 5 at most
-  ASSERT_TRUE(bench.launch());  // 3 at least
+  ASSERT_TRUE(bench.launch());  // at least 2 outputs, at most 5
+  ASSERT_TRUE(bench.launch());  // at least 3
   EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 9)));
   EXPECT_FALSE(bench.launch());
   bench.collect();
   bench.collect();
   ASSERT_EQ(bench.deltas.size(), 1U);
-  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2})) << "max_tokens cuts inside the run";
+  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2})) << "max_tokens cuts the accepted tokens";
   EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
   bench.collect();
-  EXPECT_THAT(bench.deltas, IsEmpty()) << "it has ended";
+  EXPECT_THAT(bench.deltas, IsEmpty()) << "the request has ended";
 }
 
 TEST(SchedulerDrafts, AStopIdEndsInsideARun) {
@@ -88,7 +88,7 @@ TEST(SchedulerDrafts, AStopIdEndsInsideARun) {
   ASSERT_TRUE(bench.launch());
   bench.pending[0].rows[0].hidden = {6, 4};
   bench.collect();
-  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2})) << "the second output is no end yet";
+  EXPECT_EQ(bench.deltas[0].tokens, (Span32{0, 2})) << "the second output does not end the request";
   EXPECT_EQ(bench.deltas[0].hidden, (Span32{6, 2}));
   EXPECT_EQ(bench.deltas[0].reason, FinishReason::kStop);
   EXPECT_EQ(bench.deltas[0].stop_token_id, 9);
@@ -114,7 +114,7 @@ TEST(SchedulerDrafts, AFailureBehindTokens) {
   }
 }
 
-// Blocks of 4; a query sees its own token and 4 before it.
+// Blocks of 4. A query sees its own token and the 4 before it.
 TEST(SchedulerDrafts, AWindowKeepsWhatARejectionNeeds) {
   SchedulerConfig config = drafts_config(3, 2);
   config.kv.groups[0].kind = KvKind::kSlidingWindow;
@@ -129,17 +129,17 @@ TEST(SchedulerDrafts, AWindowKeepsWhatARejectionNeeds) {
   ASSERT_TRUE(bench.run_step());
   ASSERT_TRUE(bench.launch());
   EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 8)));
-  EXPECT_EQ(num_dropped(), 1) << "query 8 sees tokens from 4 on";
+  EXPECT_EQ(num_dropped(), 1) << "query 8 sees tokens from position 4 on";
   ASSERT_TRUE(bench.launch());
   EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 12)));
-  EXPECT_EQ(num_dropped(), 1) << "it may be query 9 that comes next";
+  EXPECT_EQ(num_dropped(), 1) << "the next query may be 9";
   bench.collect();
   ASSERT_TRUE(bench.launch());
   EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 16)));
-  EXPECT_EQ(num_dropped(), 2) << "12 tokens were computed, so 13 at least: seen from 9 on";
+  EXPECT_EQ(num_dropped(), 2) << "the next query is at least 13 and sees positions from 9 on";
 }
 
-// A newcomer's prefix hit, if its prompt begins with these tokens.
+// The prefix hit of a new request whose prompt begins with these tokens.
 int32_t hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
   prefix.push_back(99);
   bench.add(id, std::move(prefix));
@@ -160,7 +160,7 @@ TEST(SchedulerDrafts, OnlyAcceptedTokensAreNamed) {
     bench.runner.run_of = [&](RowId) {
       return accepted ? std::vector<TokenId>{7, 8, 9} : std::vector<TokenId>{7};
     };
-    ASSERT_TRUE(bench.launch());  // tokens 6 to 9: the second block is full if 7 is accepted
+    ASSERT_TRUE(bench.launch());  // tokens 6 to 9; accepting 7 fills the second block
     EXPECT_THAT(bench.plan(), ElementsAre(Pair(4, 6)));
     bench.collect();
     EXPECT_EQ(hit_of(bench, 2, two_blocks), accepted ? 8 : 4);
@@ -191,7 +191,7 @@ TEST(SchedulerDrafts, OnlyTheRightResultIsTaken) {
                  row.num_rejected = 3;
                }),
                CheckFailure)
-      << "nobody withheld it";
+      << "the row was not withheld";
 }
 
 TEST(SchedulerDrafts, AWithheldRowComputesItsDraftsAgain) {
@@ -245,8 +245,8 @@ TEST(SchedulerDrafts, NobodyGivesUpBlocksForThem) {
   EXPECT_EQ(bench.scheduler.stats().num_preemptions, 0);
 }
 
-// Prompt and outputs without the last are 16 tokens, four blocks. The drafts of two steps in flight
-// may lie 4 tokens behind them.
+// The prompt and all outputs but the last take 16 tokens, four blocks. The drafts of two steps in flight may need 4
+// tokens beyond that.
 TEST(SchedulerDrafts, ARequestNeedsRoomForThoseBehindItsEnd) {
   SchedulerConfig config = drafts_config(2, 2);
   config.kv.num_blocks = 5;

@@ -29,7 +29,7 @@ inline std::vector<TokenId> tokens_from(int32_t first, int32_t count) {
   return tokens;
 }
 
-// A scheduler with a runner that answers at once, or later where a test keeps outputs back.
+// A scheduler with a fake runner that answers at once, or later if a test delays outputs.
 struct SchedulerRig {
   explicit SchedulerRig(const SchedulerConfig& config) : scheduler(config) {}
 
@@ -48,7 +48,7 @@ struct SchedulerRig {
     const auto added = scheduler.add_request(request);
     ASSERT_TRUE(added) << added.error().message;
   }
-  // Schedules and runs; the output waits in `pending`.
+  // Schedules a step and runs it. Its output waits in `pending`.
   bool launch() {
     if (!scheduler.schedule(step)) {
       return false;
@@ -69,7 +69,7 @@ struct SchedulerRig {
     collect();
     return true;
   }
-  // {tokens, computed before} of each scheduled row.
+  // {tokens, tokens computed before} of each scheduled row.
   [[nodiscard]] std::vector<std::pair<int32_t, int32_t>> plan() const {
     std::vector<std::pair<int32_t, int32_t>> rows;
     for (const ScheduledRow& row : step.scheduled) {

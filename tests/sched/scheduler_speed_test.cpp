@@ -35,7 +35,7 @@ Request request_of(uint64_t id, int32_t prompt_len, int32_t max_tokens) {
   return request;
 }
 
-// Steps one ahead with the time and the allocations of the scheduler's two calls summed up.
+// Runs one step ahead and adds up the time and allocations of the scheduler's two calls.
 struct Loop {
   explicit Loop(const SchedulerConfig& config) : scheduler(config) {
     for (SchedulerOutput& step : steps) {
@@ -90,7 +90,7 @@ TEST(SchedulerSpeed, SteadyDecodeOf256Rows) {
     loop.advance();
   }
   loop.allocations = 0;
-  double best_ns = 1e9;  // of ten batches: other programs disturb the rest
+  double best_ns = 1e9;  // the best of ten batches, because other programs disturb the rest
   for (int batch = 0; batch < 10; ++batch) {
     loop.num_rows = 0;
     loop.elapsed = {};
@@ -111,7 +111,7 @@ TEST(SchedulerSpeed, NoAllocationsWithArrivals) {
   config.max_num_seqs = 32;
   Loop loop(config);
   uint64_t id = 1;
-  // Taking a request in does allocate, so this shows that the counter counts.
+  // add_request allocates, which shows that the counter works.
   ASSERT_TRUE(
       loop.timed([&] { return loop.scheduler.add_request(request_of(id, 20, 10)).has_value(); }));
   EXPECT_EQ(loop.allocations > 0, counts_allocations());

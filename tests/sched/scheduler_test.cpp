@@ -55,8 +55,8 @@ TEST(Scheduler, OneRequestFromPromptToLength) {
   EXPECT_EQ(bench.scheduler.stats().num_kv_blocks_used, 0);
 }
 
-// Facts 24: T = 16, two decodes and a waiting prompt of 40: chunks of 14, 14, 12 and the first
-// sample.
+// A budget of 16 tokens, two decode rows and a waiting prompt of 40: chunks of 14, 14 and 12, then the first sampled
+// token.
 TEST(Scheduler, ChunksBesideDecodes) {
   SchedulerConfig config = small_config();
   config.max_num_batched_tokens = 16;
@@ -81,7 +81,7 @@ TEST(Scheduler, ChunksBesideDecodes) {
   EXPECT_EQ(stats.num_running, 3);
 }
 
-// Facts 25: prompt 10, max_tokens 3, async, never EOS: exactly 3 steps.
+// Prompt 10, max_tokens 3, one step ahead, no EOS: exactly 3 steps.
 TEST(Scheduler, CertainlyFinishedIsNotScheduled) {
   SchedulerConfig config = small_config();
   config.max_concurrent_steps = 2;
@@ -90,7 +90,7 @@ TEST(Scheduler, CertainlyFinishedIsNotScheduled) {
   ASSERT_TRUE(bench.launch());
   EXPECT_EQ(bench.plan(), (Plan{{10, 0}}));
   ASSERT_TRUE(bench.launch());
-  EXPECT_EQ(bench.plan(), (Plan{{1, 10}}));  // its input token is still on its way
+  EXPECT_EQ(bench.plan(), (Plan{{1, 10}}));  // its input token is not known to the host yet
   EXPECT_FALSE(bench.launch());              // two in flight
   bench.collect();
   ASSERT_TRUE(bench.launch());
@@ -119,7 +119,7 @@ int32_t second_hit(int32_t prompt_len, uint64_t salt) {
   return bench.deltas[0].num_cached_tokens;
 }
 
-// Facts 26: one token is always computed anew.
+// At least one prompt token is always computed.
 TEST(Scheduler, PrefixHits) {
   EXPECT_EQ(second_hit(32, 0), 16);
   EXPECT_EQ(second_hit(33, 0), 32);
@@ -138,7 +138,7 @@ TEST(Scheduler, PrefixHitSharesBlocksOfALivingRequest) {
   const auto second = bench.scheduler.block_table(2, 0);
   EXPECT_EQ(first[0], second[0]);
   EXPECT_EQ(first[1], second[1]);
-  EXPECT_NE(first[2], second[2]);  // neither is full
+  EXPECT_NE(first[2], second[2]);  // neither block is full
   EXPECT_EQ(bench.scheduler.pool().num_refs(first[0]), 3);
   EXPECT_EQ(bench.plan(), (Plan{{1, 40}, {4, 32}, {8, 32}}));
 }
@@ -149,8 +149,7 @@ TEST(Scheduler, OutputsAreCachedToo) {
   while (bench.scheduler.has_work()) {
     bench.run_step();
   }
-  // The next turn of a chat: prompt and answer of the first (all 7s), and a new question. 39 tokens
-  // were computed.
+  // The next turn of a chat: the first turn's prompt and answer (all 7s), and a new question. 39 tokens were computed.
   std::vector<TokenId> prompt = tokens_from(0, 10);
   prompt.resize(40, 7);
   prompt.resize(50, 99);
@@ -159,8 +158,7 @@ TEST(Scheduler, OutputsAreCachedToo) {
   EXPECT_EQ(bench.deltas[0].num_cached_tokens, 32);
 }
 
-// Facts 28: running [A, B, C], A needs blocks and none is free: C goes, and as that is still too
-// little, B.
+// Running [A, B, C]: A needs blocks and none is free. C is preempted, and because that is not enough, B too.
 TEST(Scheduler, PreemptsTheLastAdmittedFirst) {
   SchedulerConfig config = small_config(/*num_blocks=*/8, /*block_size=*/2);
   config.max_model_len = 14;
@@ -183,7 +181,7 @@ TEST(Scheduler, PreemptsTheLastAdmittedFirst) {
   EXPECT_EQ(bench.plan(), (Plan{{4, 8}}));
   EXPECT_EQ(bench.step.scheduled[0].row, row_a);
   EXPECT_EQ(bench.deltas[0].reason, FinishReason::kLength);
-  // They come back in the order of their arrival, each with prompt and outputs as its prefill.
+  // Preempted requests are readmitted in arrival order. Prompt and outputs are their prefill.
   bench.run_step();
   ASSERT_EQ(bench.step.new_rows.size(), 2U);
   EXPECT_EQ(bench.step.new_rows[0].prompt_len, 3);
@@ -193,7 +191,7 @@ TEST(Scheduler, PreemptsTheLastAdmittedFirst) {
   EXPECT_EQ(bench.scheduler.stats().num_preemptions, 2);
 }
 
-// A request that needs a block gives way itself if it is the last.
+// A request that needs a block is preempted itself if it was admitted last.
 TEST(Scheduler, TheLastPreemptsItself) {
   SchedulerConfig config = small_config(/*num_blocks=*/8, /*block_size=*/2);
   config.max_model_len = 14;
@@ -234,9 +232,9 @@ TEST(Scheduler, PreemptedResumesAsNewWithItsOutputs) {
   std::vector<TokenId> known = tokens_from(50, 7);
   known.resize(9, 7);
   EXPECT_EQ(bench.step.token_ids, known);
-  // Its blocks 0 and 1 were full and not yet evicted.
+  // Its blocks 0 and 1 were full and are still cached.
   EXPECT_EQ(bench.step.new_rows[0].num_computed_tokens, 8);
-  EXPECT_EQ(bench.deltas[0].num_cached_tokens, 0);  // of the first admission
+  EXPECT_EQ(bench.deltas[0].num_cached_tokens, 0);  // the count at its first admission
 }
 
 TEST(Scheduler, PreemptionKeepsTheOutputInFlight) {
@@ -250,7 +248,7 @@ TEST(Scheduler, PreemptionKeepsTheOutputInFlight) {
   bench.add(1, tokens_from(0, 4), 4);
   bench.add(2, tokens_from(10, 4), 3);
   bench.launch();  // all 4 blocks; both sample: 1000, 1001
-  bench.launch();  // 1 needs a block: 2 is preempted with 1001 in flight
+  bench.launch();  // 1 needs a block: 2 is preempted while its 1001 is in flight
   ASSERT_EQ(bench.step.preempted_rows.size(), 1U);
   bench.collect();
   ASSERT_EQ(bench.deltas.size(), 2U);
@@ -275,7 +273,7 @@ TEST(Scheduler, PriorityPreemptsTheLeastUrgent) {
   bench.add(2, tokens_from(10, 4), 8, /*priority=*/1);
   bench.add(3, tokens_from(20, 4), 8, /*priority=*/1);
   bench.run_step();
-  EXPECT_EQ(bench.step.token_ids.front(), 10);  // the urgent ones were admitted first
+  EXPECT_EQ(bench.step.token_ids.front(), 10);  // the urgent requests were admitted first
   ASSERT_EQ(bench.step.scheduled.size(), 3U);
   const RowId least_urgent = bench.step.scheduled[2].row;
   bench.run_step();
@@ -283,8 +281,7 @@ TEST(Scheduler, PriorityPreemptsTheLeastUrgent) {
   EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {1, 4}}));
 }
 
-// The victim may have been planned already in the same step: its tokens, blocks and budget come
-// back.
+// The victim may already be planned in the same step. Its tokens, blocks and budget are then given back.
 TEST(Scheduler, PriorityTakesBackAPlannedRow) {
   SchedulerConfig config = small_config(/*num_blocks=*/6, /*block_size=*/2);
   config.policy = SchedulerConfig::Policy::kPriority;
@@ -295,7 +292,7 @@ TEST(Scheduler, PriorityTakesBackAPlannedRow) {
   bench.add(2, tokens_from(10, 4), 4, /*priority=*/1);
   bench.run_step();  // 3 + 2 blocks
   bench.run_step();
-  // Row of 1 came first and fitted, then 2 needed a block.
+  // Request 1 was planned first, then request 2 needed a block.
   EXPECT_EQ(bench.step.preempted_rows.size(), 1U);
   EXPECT_EQ(bench.plan(), (Plan{{1, 4}}));
   EXPECT_EQ(bench.step.total_num_tokens, 1);
@@ -358,7 +355,7 @@ TEST(Scheduler, LongPrefillThreshold) {
   EXPECT_EQ(bench.plan(), (Plan{{10, 10}, {1, 5}}));
 }
 
-// Alone, or among its like, a long prompt has the whole step.
+// A long prompt gets the whole step if all other prompts are long too.
 TEST(Scheduler, TheThresholdIsForTheSakeOfOthers) {
   SchedulerConfig config = small_config();
   config.long_prefill_token_threshold = 10;
@@ -369,7 +366,7 @@ TEST(Scheduler, TheThresholdIsForTheSakeOfOthers) {
   bench.add(2, tokens_from(1000, 100));
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{64, 64}}));
-  // The short one is served though it came last.
+  // The short prompt is served first although it arrived last.
   bench.add(3, tokens_from(2000, 5), 2);
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{10, 128}, {10, 0}, {5, 0}}));
@@ -421,12 +418,13 @@ TEST(Scheduler, TheThresholdIsNotForWhoHasNoBlocks) {
   bench.run_step();
   bench.add(2, tokens_from(1000, 100), 1);
   bench.run_step();
-  EXPECT_EQ(bench.plan(), (Plan{{10, 128}}));  // room for a request that finds too few blocks
+  EXPECT_EQ(bench.plan(),
+            (Plan{{10, 128}}));  // budget is reserved for a request that finds too few blocks
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{62, 138}}));
 }
 
-// Of the few prompt tokens that rows which decode allow, a long prompt leaves half.
+// A long prompt leaves half of the few prompt tokens that are allowed beside decode rows.
 TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   SchedulerConfig config = small_config();
   config.long_prefill_token_threshold = 32;
@@ -438,12 +436,12 @@ TEST(Scheduler, TheThresholdCountsBesideTheRation) {
   bench.add(3, tokens_from(2000, 5));
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{1, 4}, {8, 0}, {5, 0}}));
-  // The threshold reserves nothing for rows that decode.
+  // The threshold reserves nothing for decode rows.
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{1, 5}, {16, 8}, {1, 5}}));
 }
 
-// A chunk of n tokens after c has n * c pairs.
+// A chunk of n tokens after c computed ones has n * c query-key pairs.
 TEST(Scheduler, ADeepChunkIsLimitedByItsPairs) {
   SchedulerConfig config = small_config();
   config.max_model_len = 1000;
@@ -483,7 +481,7 @@ TEST(Scheduler, NoStepIsPlannedBehindADeepOne) {
   EXPECT_EQ(bench.plan(), (Plan{{35, 178}, {5, 0}}));
 }
 
-// The second of two deep long prompts waits for the first, while short ones go on.
+// Of two deep long prompts the second waits for the first, while short prompts proceed.
 TEST(Scheduler, OneLongPrefillInAStepIsDeep) {
   SchedulerConfig config = small_config();
   config.max_prefill_pairs = 64;
@@ -524,8 +522,8 @@ TEST(Scheduler, TheUrgentAreAdmittedFirst) {
   }
 }
 
-// Two tokens of a prompt for each row that decodes, but 16 in any case; all of the budget while
-// nothing decodes.
+// Each decode row allows two prompt tokens in its step, with a minimum of 16. Without decode rows prompts get the whole
+// budget.
 TEST(Scheduler, PromptsAreLimitedBesideDecodes) {
   SchedulerConfig config = small_config();
   config.max_num_seqs = 16;
@@ -562,9 +560,9 @@ TEST(Scheduler, PromptsAreLimitedBesideDecodes) {
 TEST(Scheduler, AdmitsOnlyWhatFitsWhole) {
   SchedulerConfig config = small_config(/*num_blocks=*/5);
   Bench bench(config);
-  bench.add(1, tokens_from(0, 33), 16);    // 3 of 4 blocks, never more
-  bench.add(2, tokens_from(100, 17), 16);  // 2 blocks: does not fit beside
-  bench.add(3, tokens_from(200, 3), 4);    // would fit, but comes later
+  bench.add(1, tokens_from(0, 33), 16);    // needs 3 of 4 blocks, never more
+  bench.add(2, tokens_from(100, 17), 16);  // needs 2 blocks: does not fit beside request 1
+  bench.add(3, tokens_from(200, 3), 4);    // would fit, but arrived later
   bench.run_step();
   EXPECT_EQ(bench.plan(), (Plan{{33, 0}}));
   bench.run_step();
@@ -582,7 +580,7 @@ TEST(Scheduler, AWindowHoldsABoundedNumberOfBlocks) {
   config.kv.groups[0].kind = KvKind::kSlidingWindow;
   config.kv.groups[0].window = 4;
   Bench bench(config);
-  EXPECT_TRUE(bench.scheduler.check(1000, 20));  // the cap is 11 blocks, all there are
+  EXPECT_TRUE(bench.scheduler.check(1000, 20));  // the limit is all 11 blocks
   bench.add(1, tokens_from(0, 1000), 20);
   while (bench.scheduler.has_work()) {
     ASSERT_TRUE(bench.run_step());

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-// Outputs that arrive late, twice, for an unknown request or never, and the ends of requests.
+// Outputs that arrive late, twice, for an unknown request or never, and the ways a request ends.
 namespace warprow {
 namespace {
 
@@ -15,7 +15,7 @@ using testing::small_config;
 using testing::tokens_from;
 using Bench = testing::SchedulerRig;
 
-// Facts 34: abort in flight, and the row is given out again at once.
+// An abort while a step is in flight. The row is reused at once.
 TEST(Scheduler, AbortInFlightWithTheRowReused) {
   SchedulerConfig config = small_config();
   config.max_num_seqs = 1;
@@ -26,7 +26,7 @@ TEST(Scheduler, AbortInFlightWithTheRowReused) {
   bench.launch();
   EXPECT_TRUE(bench.scheduler.abort_request(1));
   EXPECT_FALSE(bench.scheduler.abort_request(1));
-  bench.add(1, tokens_from(50, 5));  // the same id, even
+  bench.add(1, tokens_from(50, 5));  // with the same id
   bench.runner.token = 222;
   bench.launch();
   EXPECT_THAT(bench.step.finished_rows, ElementsAre(RowId{0}));
@@ -143,7 +143,7 @@ TEST(Scheduler, FinishReasons) {
   TokenId stop_id = 0;
   int32_t num_outputs = 0;
   EXPECT_EQ(end_with(2, 0, stop_id, num_outputs),
-            FinishReason::kStop);  // EOS wins over the stop id
+            FinishReason::kStop);  // EOS takes precedence over the stop id
   EXPECT_EQ(stop_id, -1);
   EXPECT_EQ(num_outputs, 1);
   EXPECT_EQ(end_with(9, 0, stop_id, num_outputs), FinishReason::kStop);
@@ -202,7 +202,7 @@ TEST(Scheduler, AWithheldRowComputesItsLastTokenAgain) {
   EXPECT_EQ(bench.deltas[0].grammar, 3);
 }
 
-// A newcomer's prefix hit, if its prompt begins with these tokens.
+// The prefix hit of a new request whose prompt begins with these tokens.
 int32_t hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
   prefix.push_back(99);
   bench.add(id, std::move(prefix));
@@ -214,7 +214,7 @@ int32_t hit_of(Bench& bench, uint64_t id, std::vector<TokenId> prefix) {
 TEST(Scheduler, AWithheldRowWritesIntoNoSharedBlock) {
   SchedulerConfig config = small_config();
   config.max_concurrent_steps = 4;
-  for (const bool decodes : {false, true}) {  // when it fills the block
+  for (const bool decodes : {false, true}) {  // whether a decode step fills the block
     Bench bench(config);
     Request request;
     request.id = 1;

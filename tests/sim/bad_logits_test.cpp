@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logits that are no numbers end their own request, and nothing else is different for the others.
+// NaN or infinite logits end their own request and do not affect other requests.
 #include "tests/support/model_rig.h"
 #include "tests/support/source_path.h"
 #include "wire/token_lists.h"
@@ -30,7 +30,7 @@ Request request_of(uint64_t id, int32_t max_tokens) {
   return request;
 }
 
-// A bias that no client can send makes the logits of a row what a broken model's would be.
+// A bias that no client can send turns a row's logits into those of a broken model.
 Request broken_of(uint64_t id, float bias) {
   Request request = request_of(id, 10);
   request.params.flags = SamplingParams::kHasTokenLists;
@@ -59,7 +59,7 @@ TEST(BadLogits, EndTheirRequestAlone) {
     }
     mixed.add(broken_of(5, std::nanf("")));
     mixed.add(broken_of(6, INFINITY));
-    mixed.add(broken_of(7, -INFINITY));  // a token that cannot be drawn is no error
+    mixed.add(broken_of(7, -INFINITY));  // one token at -inf is no error
     alone.run();
     mixed.run();
     for (uint64_t id = 1; id <= 4; ++id) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --load-format dummy through the whole engine: a config.json is all there is of the model.
+// --load-format dummy through the whole engine. The model has only a config.json.
 #include "engine/engine.h"
 #include "tests/support/temp_dir.h"
 
@@ -42,7 +42,7 @@ EngineConfig dummy(const TempDir& dir) {
   return config;
 }
 
-// A greedy answer of a fresh engine to a prompt of token ids.
+// A new engine's greedy answer to a prompt of token ids.
 std::vector<TokenId> answer(const EngineConfig& config) {
   const auto engine = load_engine(config);
   GenerationRequest request;
@@ -76,7 +76,7 @@ TEST(DummyWeights, AConfigIsEnoughAndEveryStartIsTheSame) {
       const std::vector<TokenId> tokens = answer(dummy(dir));
       EXPECT_EQ(tokens.size(), 40U);
       EXPECT_GT(std::set<TokenId>(tokens.begin(), tokens.end()).size(), 4U)
-          << "the logits say nothing";
+          << "the logits are constant";
       EXPECT_EQ(answer(dummy(dir)), tokens);
     }
   }

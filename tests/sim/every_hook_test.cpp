@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feature that uses every hook, in steps that run eagerly, in pieces and whole from graphs: each
-// hook is called as often as it should be, its own memory and tables work, and no request's tokens
-// change.
+// A feature that uses every hook, in steps that run eagerly, in pieces and as whole graphs. Each hook is called as
+// often as expected, the feature's memory and tables work, and no request's tokens change.
 #include "device/cpu/cpu_stream.h"
 #include "runner/operations.h"
 #include "runner/rows.h"
@@ -30,7 +29,7 @@ constexpr const char* kConfig = R"({
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96,
   "vocab_size": 300, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
 
-// Which of the device's counters a launch adds to.
+// Device counters that launches add to.
 enum Counter : int32_t { kBeforeLayers, kBeforeSample, kAfterRows, kAfterEvent, kNumCounters };
 
 // Calls on the host, by hook.
@@ -39,8 +38,8 @@ struct Calls {
   int64_t before_forward = 0, before_layers = 0, after_forward = 0;
   int64_t prepare_sample = 0, before_sample = 0, after_rows = 0, after_sample = 0;
   int64_t after_event = 0, outputs = 0;
-  int64_t expected_sum = 0;  // of the rows' tags, over all steps
-  int64_t vetoes = 0;        // steps that it wanted eager
+  int64_t expected_sum = 0;  // sum of the rows' tags over all steps
+  int64_t vetoes = 0;        // steps that the feature forced to run eagerly
 };
 
 constexpr int64_t kOwnBytes = 1024;  // counters; a multiple of the arena's alignment
@@ -122,7 +121,7 @@ class EveryHook final : public RunnerFeature {
   void on_output(ModelRunnerOutput& /*output*/) override { ++calls_.outputs; }
 
  private:
-  // Adds the tags of the step's rows, as the device knows both.
+  // Adds up the tags of the step's rows, on the device.
   void add_tags(Stream& stream, const InputBatch& batch, Counter counter) const {
     if (stream.device().shape_only()) {
       return;
@@ -144,7 +143,7 @@ class EveryHook final : public RunnerFeature {
   Calls& calls_;
   int32_t num_rows_;
   int64_t* counters_;  // workspace, [kNumCounters]
-  int32_t* tags_;      // state, [max_num_seqs]  the row's first token and one
+  int32_t* tags_;      // state, [max_num_seqs]  the row's first token + 1
   int32_t table_;
   std::vector<int32_t> tag_of_row_;
   StepRows device_rows_;
@@ -200,7 +199,7 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
     EXPECT_EQ(answer.substr(0, number.size() + 1), number + ":");
     return std::stoll(answer.substr(number.size() + 1));
   };
-  int64_t before[kNumCounters];  // planning and warm-up call hooks as well
+  int64_t before[kNumCounters];  // planning and warm-up call hooks too
   for (int32_t i = 0; i < kNumCounters; ++i) {
     before[i] = counted(static_cast<Counter>(i));
   }
@@ -215,7 +214,8 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
   const int64_t num_requests = static_cast<int64_t>(expected.size());
   EXPECT_GT(steps, 40);
   EXPECT_EQ(calls.added, num_requests);
-  EXPECT_GE(calls.removed, num_requests - 8);  // the last are removed by a step that never comes
+  EXPECT_GE(calls.removed,
+            num_requests - 8);  // the last rows would be removed by a step that never runs
   for (const int64_t each : {calls.votes,
                              calls.before_forward,
                              calls.after_forward,
@@ -229,13 +229,13 @@ TEST_P(EveryHookTest, IsCalledInEveryStep) {
   if (GetParam() == "none") {
     EXPECT_EQ(calls.before_layers, steps);
     EXPECT_EQ(calls.keys, 0);
-  } else {  // what is recorded is enqueued once and then replayed
+  } else {  // a captured launch is enqueued once and then replayed
     EXPECT_GT(calls.keys, 0);
     EXPECT_LT(calls.after_rows, steps - 20);
     EXPECT_EQ(calls.before_layers < steps - 20, GetParam() == "full");
     EXPECT_GT(rig.executor().stats().graphs_full, 20);
   }
-  // The device did it in every step, whether it was enqueued or replayed.
+  // The device counts every step, whether enqueued or replayed.
   EXPECT_GT(calls.expected_sum, 0);
   EXPECT_EQ(counted(kBeforeLayers) - before[kBeforeLayers], calls.expected_sum);
   EXPECT_EQ(counted(kAfterRows) - before[kAfterRows], calls.expected_sum);
@@ -254,7 +254,7 @@ TEST(EveryHookMemory, IsPlannedToTheByte) {
   runner.features.extra = {
       [&calls](const RunnerParts& parts) { return std::make_unique<EveryHook>(parts, calls); }};
   const MemoryPlan with = value_or_throw(plan_model(options.config, this_machine(), runner)).memory;
-  // Pieces are aligned to 256 bytes, and the arena's end is not.
+  // Allocations are aligned to 256 bytes; the arena's end is not.
   constexpr int64_t kTagBytes = 8 * sizeof(int32_t);
   EXPECT_GE(with.workspace_bytes - without.workspace_bytes, kOwnBytes);
   EXPECT_LT(with.workspace_bytes - without.workspace_bytes, kOwnBytes + 256);

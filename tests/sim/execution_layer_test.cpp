@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The execution layer as its contract says: phases, overlap, memory, and steps that change nothing.
+// The contract of the execution layer: phases, overlap, memory, and steps without rows.
 #include "base/alloc_counter.h"
 #include "base/check.h"
 #include "tests/support/model_rig.h"
@@ -85,8 +85,8 @@ TEST(EmptyStep, ChangesNoState) {
   EXPECT_NE(rig.executor().call(StateChecksum{}).get(), before);
 }
 
-// A greedy request draws the same tokens with every seed, so rows, tables, history and cache are alike;
-// the parameters are not.
+// A greedy request gets the same tokens under every seed. Rows, tables, history and cache are thus equal, but the
+// parameters differ.
 TEST(EmptyStep, TheChecksumCoversParameters) {
   std::vector<std::string> sums;
   for (const uint64_t seed : {7, 7, 8}) {
@@ -119,7 +119,7 @@ TEST(FinishOnly, AStepWithoutTokensReleasesRows) {
   EXPECT_TRUE(output.rows.empty());
 }
 
-// With the device shut, the host goes on to submit the next step.
+// While the device is blocked, the host can submit the next step.
 TEST(Async, NextStepIsSubmittedBeforeAnyOperationOfThisOneRan) {
   ModelRig rig(tiny_options());
   rig.add(make_request(1, 10, 8));
@@ -148,8 +148,7 @@ TEST(Deferred, NothingRunsBeforeAnEventIsWaitedFor) {
   rig.run();
 }
 
-// A thousand steps with arrivals: nothing is allocated in a step, and a steady step uploads no row
-// state.
+// A thousand steps with arrivals: a step allocates nothing, and a steady step uploads no row state.
 TEST(SteadyState, NoAllocationsAndNoRowStateBytes) {
   RigOptions options = tiny_options();
   options.debug_checks = false;
@@ -160,7 +159,7 @@ TEST(SteadyState, NoAllocationsAndNoRowStateBytes) {
     rig.add(make_request(
         id + 1, 1 + static_cast<int32_t>(random() % 60), 1 + static_cast<int32_t>(random() % 60)));
   }
-  for (int32_t i = 0; i < 100; ++i) {  // first use of each vector's capacity
+  for (int32_t i = 0; i < 100; ++i) {  // vectors reach their capacity in these steps
     rig.tick();
   }
   const int64_t before = rig.executor().stats().step_allocations;
@@ -175,7 +174,7 @@ TEST(SteadyState, NoAllocationsAndNoRowStateBytes) {
     ASSERT_TRUE(rig.tick());
   }
   if (!counts_allocations()) {
-    GTEST_SKIP() << "a sanitizer brings its own operator new";
+    GTEST_SKIP() << "sanitizers replace operator new";
   }
   EXPECT_EQ(rig.executor().stats().step_allocations, before);
 }
@@ -208,7 +207,7 @@ TEST(Memory, ArenasAreExactlyFull) {
   EXPECT_EQ(stats.workspace_high_water, stats.workspace_planned);
 }
 
-// Host code that touched an arena would fault here.
+// A host access to an arena would fault here.
 TEST(Memory, HostNeverTouchesDeviceMemory) {
   RigOptions options = tiny_options();
   options.device.mode = cpu::CpuStreamMode::kInline;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks are filled, and sampling is submitted, while the forward of the same step runs: shown by
-// order, with a device that is held back, so that no load of the machine can hide or feign it.
-// tests/golden/grammar_overlap_test.cpp measures the time that it saves.
+// Masks are filled and sampling is submitted while the forward of the same step runs. The test checks the order of
+// events on a device that it blocks, so the machine's load cannot change the result.
+// tests/golden/grammar_overlap_test.cpp measures the time saved.
 #include "engine/grammar_source.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
@@ -39,7 +39,7 @@ class GrammarOverlap : public testing::Test {
     options_.device.num_threads = 1;
   }
 
-  // One row under a grammar beside two without.
+  // One row with a grammar and two without.
   void add_requests(test::ModelRig& rig) const {
     rig.add(request(kStructured), *grammar_);
     rig.add(request(2));
@@ -70,19 +70,19 @@ TEST_F(GrammarOverlap, MasksAreFilledWhileTheForwardRuns) {
     rig.tick();
   }
   while (tokens.size() + 2 < kTokens) {
-    // The step before is over, its tokens are not taken: so the next mask cannot be filled yet.
+    // The previous step has completed but its tokens were not taken. So the next mask cannot be filled yet.
     while (!executor.output_ready()) {
       std::this_thread::yield();
     }
     rig.device().set_gate(false);
     const int64_t commands = rig.device().num_commands_run();
     const size_t before = tokens.size();
-    // Takes them, and submits the step whole: forward, masks, sampling.
+    // Takes its tokens, then submits the whole step: forward, masks, sampling.
     while (tokens.size() == before || executor.num_outstanding() != 1) {
       ASSERT_TRUE(rig.tick());
     }
     EXPECT_FALSE(executor.forward_done());
-    // At most the event that was seen reached is counted late.
+    // Only the step whose event was observed as reached may count as late.
     EXPECT_LE(rig.device().num_commands_run(), commands + 1);
     rig.device().set_gate(true);
   }

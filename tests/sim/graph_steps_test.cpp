@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole steps from graphs, on a CPU, whose streams record and replay as a GPU's do. Tests the graph hits and the
-// padding, and that no request's tokens change.
+// Whole steps as graphs on a CPU, whose streams capture and replay like a GPU's. Tests graph hits and padding, and that
+// no request's tokens change.
 #include "tests/support/model_rig.h"
 #include "tests/support/step_work.h"
 #include "tests/support/temp_dir.h"
@@ -58,11 +58,12 @@ TEST_F(GraphSteps, FiveDecodesHitTheGraphOfEight) {
   for (uint64_t id = 1; id <= 5; ++id) {
     rig.add(request(id, 4, 600));
   }
-  run_steps(rig, 10);  // prefills, and the two uses until a graph is there
+  run_steps(rig, 10);  // prefill, and the two uses before a graph exists
   const ExecutorStats before = rig.executor().stats();
   run_steps(rig, 512);
   const ExecutorStats after = rig.executor().stats();
-  EXPECT_EQ(after.graphs_full - before.graphs_full, 2 * 512);  // the forward, and sampling
+  EXPECT_EQ(after.graphs_full - before.graphs_full,
+            2 * 512);  // the forward graph and the sampling graph
   EXPECT_EQ(after.graphs_eager, before.graphs_eager);
   EXPECT_EQ(after.graphs_piecewise, before.graphs_piecewise);
   EXPECT_EQ(after.graph_captures, before.graph_captures);
@@ -85,8 +86,8 @@ TEST_F(GraphSteps, NineDecodesRunEagerly) {
   EXPECT_EQ(after.padded_toks, before.padded_toks);
 }
 
-// Steps with chunks of long prompts and decodes, under every policy: the tokens are the same, and the steps run in the
-// way that the policy names.
+// Steps with chunked prefill and decode under every policy. Tokens are equal, and steps run in the way that the policy
+// names.
 TEST_F(GraphSteps, MixedStepsYieldWhatEagerOnesDo) {
   const auto tokens = [this](const std::string& mode, ExecutorStats& stats) {
     ModelRig rig(options(mode, "1,2,4,8,16,32"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole steps with every layout of the KV cache: no request's tokens change.
+// Whole steps with every layout of the KV cache. No request's tokens change.
 #include "tests/support/model_rig.h"
 #include "tests/support/step_work.h"
 #include "tests/support/temp_dir.h"
@@ -15,7 +15,7 @@ namespace {
 using test::ModelRig;
 using test::RigOptions;
 
-// Three layers of four with a window: four groups of one layer.
+// Three of four layers have a window: four groups of one layer.
 constexpr const char* kConfig = R"({
   "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 4,
   "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,

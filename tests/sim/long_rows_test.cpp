@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of up to a million tokens: what they cost follows what they hold.
+// Rows of up to a million tokens: memory follows the tokens that rows hold.
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp_dir.h"
@@ -41,19 +41,19 @@ ModelPlan plan_of(const std::string& model, int32_t max_model_len, const char* d
   return value_or_throw(plan_model(config, this_machine(config.device)));
 }
 
-// 1,024 rows of 1 M tokens used to take 4 GiB of token history, 8 GiB of pinned prompts, 256 MiB for
-// block tables of a group and three times that for the ring of uploads; at 32 k tokens a 32nd of it.
+// Without token pages, 1,024 rows of 1 M tokens took 4 GiB of token history, 8 GiB of pinned prompts, 256 MiB of block
+// tables per group and three times that for the upload ring. With 32 k tokens per row they took a 32nd.
 TEST(LongRows, AThousandRowsOfAMillionTokensCostWhatTheyHold) {
   for (const int32_t window : {0, 128}) {
     const test::TempDir dir;
-    const std::string model = tiny(window, 64).write(dir);  // which GPUs have kernels for
+    const std::string model = tiny(window, 64).write(dir);  // a head size that GPU kernels support
     for (const char* device : {"cpu", "h200"}) {
       SCOPED_TRACE(std::string(device) + ", window " + std::to_string(window));
       const ModelPlan plan = plan_of(model, kMillion, device);
       const TokenPages& pages = plan.runner.token_pages;
-      EXPECT_GE(pages.max_tokens(), kMillion) << "one request of that length";
+      EXPECT_GE(pages.max_tokens(), kMillion) << "room for one request of that length";
       EXPECT_LE(pages.max_tokens(), int64_t{33} * kMillion);
-      constexpr int64_t kAt32k = 384 * kMiB;  // tokens and prompts, as it was
+      constexpr int64_t kAt32k = 384 * kMiB;  // tokens and prompts without token pages
       EXPECT_LE(plan.memory.pinned_bytes, kAt32k);
       EXPECT_LE(plan.memory.state_bytes, kAt32k);
     }
@@ -66,8 +66,8 @@ constexpr int32_t kLongPrompt = kMillion / 16;
 constexpr int32_t kLongPrompt = kMillion - 8;
 #endif
 
-// A window of 128 tokens: the request holds many times more tokens than the cache. It is run twice, in
-// chunks of two sizes, which must agree.
+// A window of 128 tokens, so the request is many times longer than the cache. It runs twice with different chunk sizes;
+// the results must be equal.
 TEST(LongRows, APromptOfAMillionTokensRunsThroughAWindow) {
   const test::TempDir dir;
   RigOptions options;

@@ -13,14 +13,14 @@
 
 namespace warprow::testing {
 
-// Holds a scheduler to the rules of token pages: every row of a step has room for its tokens and for one
-// that is sampled behind them, and no page goes to a new row, whose prompt the host writes at once,
-// while a step in flight may read it.
+// Checks a scheduler's use of token pages. Every row of a step has room for its tokens and the token sampled after
+// them. A page that a step in flight may read is never given to a new row, because the host writes the new prompt at
+// once.
 class PageWatch {
  public:
   explicit PageWatch(int32_t page_size) : page_size_(page_size) {}
 
-  // A step was planned; the host has written its prompts.
+  // Checks a planned step, after the host has written its prompts.
   void launch(const SchedulerOutput& step) {
     for (const std::vector<RowId>* rows : {&step.finished_rows, &step.preempted_rows}) {
       for (const RowId row : *rows) {
@@ -54,7 +54,7 @@ class PageWatch {
  private:
   int32_t page_size_;
   std::map<RowId, std::vector<PageId>> pages_;
-  std::deque<std::set<PageId>> in_flight_;  // pages that each step may read
+  std::deque<std::set<PageId>> in_flight_;  // pages that each step in flight may read
 };
 
 }  // namespace warprow::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts that come as embeddings: the model's own vectors of some ids must give what the ids give.
+// Prompts given as embeddings: the model's own embedding rows of some ids must give the same result as the ids.
 #include "base/dtype.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
@@ -21,7 +21,7 @@ using test::RigOptions;
 
 constexpr int32_t kHidden = 256;
 
-// The embedding matrix [vocab, kHidden], bf16, as it lies in the checkpoint.
+// The bf16 embedding matrix [vocab, kHidden] in the checkpoint's layout.
 std::vector<uint8_t> embedding_bytes(const std::string& dir) {
   std::ifstream file(dir + "/model.safetensors", std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
@@ -34,7 +34,7 @@ std::vector<uint8_t> embedding_bytes(const std::string& dir) {
   return {data + offsets[0].get<std::ptrdiff_t>(), data + offsets[1].get<std::ptrdiff_t>()};
 }
 
-// Takes the ids out of the new rows of requests with an even prompt length, and puts their vectors in.
+// Removes the ids of new rows with an even prompt length and sets their embedding rows instead.
 class IdsToVectors {
  public:
   IdsToVectors(std::vector<uint8_t> matrix, DType dtype)

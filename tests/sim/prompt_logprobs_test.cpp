@@ -60,7 +60,7 @@ Request request_of(uint64_t id, std::vector<TokenId> prompt, int32_t max_tokens)
 }
 
 struct Known {
-  std::vector<TokenLogprobs> logprobs;  // without spans
+  std::vector<TokenLogprobs> logprobs;  // without spans into an output
   std::vector<RigResult::Top> top;
   std::vector<float> hidden;
 };
@@ -79,7 +79,7 @@ Known known(const RigResult& result) {
   return out;
 }
 
-// A request for each prefix, whose one output must be the prompt's next token.
+// One request per prefix. Its only output is forced to be the prompt's next token.
 Known reference(const std::vector<TokenId>& prompt, int32_t max_tokens) {
   RigOptions options = base_options();
   options.config.async_scheduling = false;
@@ -171,7 +171,7 @@ std::vector<Way> ways() {
   };
 }
 
-// Two curious requests among others, one of which has the same prompt and went before.
+// Two requests for prompt logprobs among others. One of the others has the same prompt and ran before.
 TEST(PromptLogprobs, AreThoseOfEveryPrefixHoweverThePromptIsCut) {
   const std::vector<TokenId> first = random_tokens(40, 1);
   const std::vector<TokenId> second = random_tokens(23, 2);
@@ -192,16 +192,15 @@ TEST(PromptLogprobs, AreThoseOfEveryPrefixHoweverThePromptIsCut) {
     expect_known(want_second, known(rig.results().at(2)));
     EXPECT_TRUE(rig.results().at(8).prompt_logprobs.empty());
     EXPECT_TRUE(rig.results().at(8).hidden.empty());
-    EXPECT_EQ(rig.results().at(1).num_cached_tokens, 0) << "a cached prefix has no logits";
+    EXPECT_EQ(rig.results().at(1).num_cached_tokens, 0) << "a cached prefix would have no logits";
     EXPECT_TRUE(way.was_active(rig));
   }
 }
 
-// Bytes in use on the heap; 0 under sanitizers, which bring their own.
+// Heap bytes in use; 0 under sanitizers, which replace the allocator.
 size_t heap_bytes() { return mallinfo2().uordblks; }
 
-// Nothing that was put together for a prompt stays with its row, whether its request ended by itself
-// or was aborted with a part of it.
+// A row keeps none of the memory collected for a prompt, whether the request ended normally or was aborted half-way.
 TEST(PromptLogprobs, LeaveNothingBehind) {
   for (const bool aborts : {false, true}) {
     SCOPED_TRACE(aborts);
@@ -229,7 +228,7 @@ TEST(PromptLogprobs, LeaveNothingBehind) {
     const size_t before = heap_bytes();
     round(true);
     const size_t after = heap_bytes();
-    EXPECT_LT(after, before + 60'000) << "a prompt's states alone take 23,040 bytes";
+    EXPECT_LT(after, before + 60'000) << "the hidden states of one prompt take 23,040 bytes";
   }
 }
 
@@ -258,7 +257,7 @@ TEST(PromptLogprobs, FollowTheModeAsRawOnes) {
   }
 }
 
-// A row whose mask is late computes its last token again. Nothing is reported twice.
+// A row whose mask is late computes its last token again. Nothing may be reported twice.
 TEST(PromptLogprobs, RowsThatAreWithheldTellEverythingOnce) {
   const std::unique_ptr<TextModel> text = value_or_throw(make_byte_text());
   GrammarSource source(*text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scheduler and runner together on a tiny model for thousands of random steps: arrivals, aborts,
-// preemptions, prefix hits. The oracle is the result of each prompt run by itself.
+// Scheduler and runner together on a tiny model for thousands of random steps: arrivals, aborts, preemptions, prefix
+// hits. The oracle is the result of each prompt run alone.
 #include "tests/support/model_rig.h"
 #include "tests/support/source_path.h"
 
@@ -45,7 +45,7 @@ RigOptions sim_options(const SimCase& sim) {
   return options;
 }
 
-// A fixed set of prompts, many with common beginnings.
+// A fixed set of prompts. Many share prefixes.
 std::vector<Request> make_prompts(uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<Request> prompts;
@@ -124,7 +124,7 @@ TEST_P(RunnerSim, EveryTokenIsTheOracles) {
       const test::RigResult& result = rig.results().at(id);
       const auto& want = expected[prompt_of[id]];
       const bool done = result.reason != FinishReason::kNone;
-      // The tokens so far are a prefix of the prompt's result when run by itself; a finished request has all of them.
+      // A request's tokens so far are a prefix of its result when run alone. A finished request has all of them.
       EXPECT_LE(result.tokens.size(), want.size());
       EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), want.begin()));
       EXPECT_TRUE(!done || result.tokens.size() == want.size());

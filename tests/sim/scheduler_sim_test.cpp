@@ -56,8 +56,7 @@ ToyModel hybrid(int32_t window_block_size = 4) {
   return {{group_of(4), group_of(window_block_size, 10)}, {0, 1, 0, 1}};
 }
 
-// Random arrivals, aborts and outputs kept back, on the toy device; every token is compared as it
-// arrives.
+// Random arrivals, aborts and delayed outputs on the toy device. Every token is compared when it arrives.
 class Simulation {
  public:
   Simulation(const SimCase& sim, uint32_t seed)
@@ -129,7 +128,7 @@ class Simulation {
   }
   bool chance(int32_t percent) { return number(100) < percent; }
 
-  // Prompts share one of three beginnings, cut anywhere.
+  // Prompts share one of three prefixes, cut at a random length.
   void arrive() {
     Request request;
     request.id = next_id_++;
@@ -171,7 +170,7 @@ class Simulation {
     return expected;
   }
 
-  // Ends a random request: an abort, or a stop string.
+  // Ends a random request, by an abort or a stop string.
   void leave() {
     const auto it = std::next(live_.begin(), number(static_cast<int32_t>(live_.size())));
     EXPECT_TRUE(chance(50) ? scheduler_.abort_request(it->first)
@@ -180,7 +179,7 @@ class Simulation {
     scheduler_.check_invariants();
   }
 
-  // The masks of some rows are late: their requests are held until they are there.
+  // Marks the masks of some rows as late. Their requests are held until the masks are ready.
   void withhold(InFlight& launched) {
     for (const RowId row : launched.step.grammar_rows) {
       if (chance(15) && scheduler_.grammar_of(row) >= 0) {
@@ -222,7 +221,7 @@ class Simulation {
     collect();
   }
 
-  // Beside a request that is none, no long prefill gets more than its share.
+  // While any request without a long prefill runs, no long prefill gets more than its share.
   void watch_long_prefills() {
     std::map<RowId, int32_t> num_hit;
     for (const NewRow& row : step_.new_rows) {
@@ -260,7 +259,7 @@ class Simulation {
     }
   }
 
-  // The device runs a step only now: whatever the host did since must not matter.
+  // The device runs a step only now. What the host did since the submission must not matter.
   void collect() {
     SchedulerOutput step = std::move(in_flight_.front().step);
     const std::vector<RowId> withheld = std::move(in_flight_.front().withheld);
@@ -316,10 +315,10 @@ class Simulation {
   int32_t num_finished_ = 0;
   int32_t num_withheld_ = 0;
   std::map<RowId, int32_t> prefill_lens_;
-  int32_t num_cut_ = 0;    // steps with a long prefill beside others
-  int32_t num_whole_ = 0;  // and with one that got more than its share
-  int32_t num_deep_ = 0;   // chunks that max_prefill_pairs cut
-  int32_t num_idle_ = 0;   // times in turn that nothing could advance
+  int32_t num_cut_ = 0;    // steps with a long prefill beside other requests
+  int32_t num_whole_ = 0;  // steps with a long prefill that got more than its share
+  int32_t num_deep_ = 0;   // chunks that max_prefill_pairs shortened
+  int32_t num_idle_ = 0;   // consecutive ticks in which nothing could advance
 };
 
 class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
@@ -330,7 +329,7 @@ TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
     Simulation simulation(GetParam(), seed);
     simulation.run(600);
     ASSERT_FALSE(HasFailure());
-    // The run was worth something only if all of this happened in it.
+    // The run proves something only if each of these events occurred.
     const SchedulerStats stats = simulation.stats();
     EXPECT_GT(simulation.num_finished(), 50);
     EXPECT_GT(simulation.num_withheld(), 20);

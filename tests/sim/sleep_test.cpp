@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory given back and taken again under a real model: the same answers, from the same addresses.
+// Sleep and wake-up with a real model: the same answers, from the same addresses.
 #include "base/check.h"
 #include "engine/engine.h"
 #include "executor/make_executor.h"
@@ -77,7 +77,7 @@ TEST_P(SleepTest, AnswersAreTheSameAfterEveryKindOfSleep) {
   const std::vector<TokenId> expected = answer(*engine).tokens;
   EXPECT_EQ(expected.size(), 30U);
   EXPECT_GT(answer(*engine).num_cached_tokens, 0);
-  // Another wake-up, so that the whole prompt has run often enough for its graph.
+  // Another wake-up and enough runs of the whole prompt to capture its graph.
   ASSERT_TRUE(engine->sleep(1));
   ASSERT_TRUE(engine->wake_up({}));
   EXPECT_EQ(answer(*engine).tokens, expected);
@@ -99,7 +99,8 @@ TEST_P(SleepTest, AnswersAreTheSameAfterEveryKindOfSleep) {
       const int64_t captures = engine->stats().graph_captures;
       const Answered after = answer(*engine);
       EXPECT_EQ(after.tokens, expected) << "level " << level;
-      EXPECT_EQ(after.num_cached_tokens, 0) << "a cached prefix outlived its memory";
+      EXPECT_EQ(after.num_cached_tokens, 0)
+          << "a cached prefix survived although its memory was freed";
       EXPECT_EQ(engine->stats().graph_captures, captures) << "graphs were captured anew";
     }
   }

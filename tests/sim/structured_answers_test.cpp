@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON schema through a whole engine, on the CPU; tests/cuda_models has the same on a GPU.
+// A JSON schema through a whole engine on the CPU. tests/cuda_models has the same on a GPU.
 #include "tests/support/structured_answers.h"
 
 namespace warprow {

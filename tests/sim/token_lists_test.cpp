@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token lists from a client's words to the answer, under a real model whose tokens are bytes.
+// Token lists from the client's text to the answer, with a real model whose tokens are bytes.
 #include "engine/engine.h"
 #include "executor/make_executor.h"
 #include "tests/support/source_path.h"

@@ -14,10 +14,10 @@
 
 namespace warprow::testing {
 
-// Runs SchedulerOutputs on the toy model and uses only their contents: rows, block tables, and KV memory in which the
-// groups overlap as on a device (layer i of each group is in the same tensor). It proposes its own drafts: the row's
-// next tokens, wrong from a random position on. It verifies them by match. A breach of SchedulerOutput's contract is a
-// test failure.
+// Runs SchedulerOutputs on the toy model and uses only their contents: rows, block tables, and KV memory in which
+// groups overlap as on a device (layer i of each group is in the same tensor). It proposes its own drafts, the row's
+// next tokens, which are wrong from a random position on, and verifies them by match. A violation of SchedulerOutput's
+// contract is a test failure.
 class ToyDevice {
  public:
   ToyDevice(ToyModel model, int32_t max_rows, int32_t num_blocks, int32_t num_drafts, uint32_t seed)
@@ -33,7 +33,7 @@ class ToyDevice {
       tensor_of_layer_.push_back(static_cast<size_t>(
           std::count(model_.layer_group.begin(), end, model_.layer_group[layer])));
     }
-    // Garbage, as in a fresh allocation.
+    // Uninitialised contents, as in a fresh allocation.
     memory_.resize(model_.layer_group.size());
     for (auto& tensor : memory_) {
       tensor.resize(static_cast<size_t>(num_blocks) * static_cast<size_t>(block_stride_));
@@ -62,7 +62,7 @@ class ToyDevice {
     int32_t num_computed = 0;
     std::vector<TokenId> tokens;
     std::vector<std::vector<BlockId>> tables;  // by group
-    std::vector<TokenId> drafts;               // of what follows tokens
+    std::vector<TokenId> drafts;               // drafts that follow tokens
   };
   struct Query {
     const Row* row;
@@ -111,7 +111,7 @@ class ToyDevice {
     return memory_[tensor_of_layer_[layer]].at(slot);
   }
 
-  // All rows write a layer's keys before any row reads them, as a batched kernel does.
+  // All rows write a layer's keys before any row reads them, as in a batched kernel.
   void forward(const SchedulerOutput& step) {
     queries_.clear();
     for (const ScheduledRow& s : step.scheduled) {
@@ -151,7 +151,7 @@ class ToyDevice {
     }
   }
 
-  // In any order, as the runner sorts its batch.
+  // In any order, because the runner sorts its batch.
   void sample(const SchedulerOutput& step,
               const std::vector<RowId>& withheld,
               ModelRunnerOutput& out) {
@@ -181,7 +181,7 @@ class ToyDevice {
     std::shuffle(out.rows.begin(), out.rows.end(), random_);
   }
 
-  // The row's tokens, from the first logit on until one differs from the draft behind it.
+  // The row's tokens: from its first logit to the first one that differs from the next draft.
   void verify(Row& row, const ScheduledRow& s, size_t first_query, ModelRunnerOutput& out) {
     const std::vector<TokenId> drafts = std::move(row.drafts);
     for (int32_t i = 0; i < s.num_logits; ++i) {
@@ -208,7 +208,7 @@ class ToyDevice {
   int32_t num_drafts_;
   std::mt19937_64 random_;
   int32_t block_stride_ = 0;
-  std::vector<size_t> tensor_of_layer_;  // a layer's ordinal within its group
+  std::vector<size_t> tensor_of_layer_;  // a layer's index within its group
   std::vector<std::vector<uint64_t>> memory_;
   std::vector<Query> queries_;
   std::unordered_set<const uint64_t*> written_;

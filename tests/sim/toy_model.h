@@ -10,11 +10,10 @@
 
 namespace warprow::testing {
 
-// A "transformer" over 64-bit words. Layer l stores k[p] = mix(x[p], p) and yields x'[p] = x[p]
-// folded with k[q] for every q the layer's KV group lets p see; x of the first layer is the token.
-// The next token is x of the last layer modulo the vocabulary. Every later token thus depends on
-// every cell a real model would read, so that a wrong block table, a lost block or a block shared
-// by mistake shows up as a wrong token.
+// A toy "transformer" over 64-bit words. Layer l stores k[p] = mix(x[p], p) and outputs x'[p] = x[p] combined with k[q]
+// for every q that the layer's KV group lets p see. The first layer's x is the token, and the next token is the last
+// layer's x modulo the vocabulary. Every later token depends on every cell that a real model would read. A wrong block
+// table, a lost block or a block shared by mistake therefore changes a token.
 struct ToyModel {
   std::vector<KvGroupSpec> groups;
   std::vector<int32_t> layer_group;  // [layers] the KV group of each layer
