@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// Byte-level, with a token for " a" and one for " b".
+// A byte-level vocabulary with a token for " a" and one for " b".
 const char* const kJson = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
@@ -21,9 +21,11 @@ using Words = std::vector<std::vector<TokenId>>;
 TEST(BadWords, AreTakenWithASpaceInFrontWhereThatIsAnotherToken) {
   const Tokenizer tokenizer = value_or_throw(Tokenizer::from_json(kJson, "tokenizer.json"));
   EXPECT_EQ(encode_bad_words({"a"}, tokenizer), (Words{{0}, {4}}));
-  EXPECT_EQ(encode_bad_words({" a"}, tokenizer), (Words{{0}, {4}})) << "leading space is dropped";
+  EXPECT_EQ(encode_bad_words({" a"}, tokenizer), (Words{{0}, {4}}))
+      << "the leading space is dropped";
   EXPECT_EQ(encode_bad_words({"a b"}, tokenizer), (Words{{0, 5}, {4, 5}}));
-  EXPECT_EQ(encode_bad_words({"c"}, tokenizer), (Words{{2}})) << "a space is a token more";
+  EXPECT_EQ(encode_bad_words({"c"}, tokenizer), (Words{{2}}))
+      << "the space would be a token of its own";
   EXPECT_EQ(encode_bad_words({"ca", "b"}, tokenizer), (Words{{2, 0}, {1}, {5}}));
   EXPECT_EQ(encode_bad_words({}, tokenizer), Words{});
 }

@@ -24,7 +24,7 @@ using testing::Told;
 using testing::toy_answer;
 using testing::ToyAnswer;
 
-// The ways in which the same requests may run; none may change an answer.
+// Configurations under which the same requests run. None may change an answer.
 struct Axis {
   const char* name;
   bool async = true;
@@ -102,7 +102,7 @@ TEST_P(EngineLoopAxes, AnswersAreTheModelsOwn) {
   const std::unique_ptr<Engine> engine = make();
   testing::check_answers(
       client, *engine, 60, [&] { return random_request(random); }, expect_answer);
-  // The axes were real.
+  // The configuration must have had its effect.
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.max_steps_in_flight, GetParam().async ? 2 : 1);
   EXPECT_EQ(stats.preemptions > 0, GetParam().num_blocks < 65);
@@ -148,7 +148,7 @@ TEST_P(EngineLoopAxes, ManyThreadsSubmitAndAbort) {
         expect_answer(told, fields[t][i]);
         continue;
       }
-      // An aborted one still got only its own tokens.
+      // An aborted request got only its own tokens.
       ++num_aborted;
       const ToyAnswer answer = toy_answer(fields[t][i]);
       ASSERT_LT(told.token_ids.size(), answer.token_ids.size());
@@ -189,8 +189,7 @@ TEST(EngineLoop, MaxTokensOneIsOneStep) {
   EXPECT_EQ(engine->stats().output_tokens, 1);
 }
 
-// 10 prompt tokens and 3 outputs, a step ahead all the time: what certainly ends is not scheduled
-// again.
+// 10 prompt tokens and 3 outputs, always one step ahead. A request whose end is certain is not scheduled again.
 TEST(EngineLoop, AsyncRunsNoStepInVain) {
   Client client;
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
@@ -201,7 +200,7 @@ TEST(EngineLoop, AsyncRunsNoStepInVain) {
   EXPECT_EQ(engine->stats().steps, 3);
 }
 
-// Counts what the engine thread allocates between its calls of the executor.
+// Counts the engine thread's allocations between its calls of the executor.
 class CountingExecutor : public FakeExecutor {
  public:
   using FakeExecutor::FakeExecutor;
@@ -253,7 +252,7 @@ TEST(EngineLoop, SteadyDecodeAllocatesNothing) {
   EXPECT_EQ(CountingExecutor::counted, 0);
 }
 
-// Each step takes the right drafts with it, whatever ends the request cuts them.
+// Each step accepts the right drafts, but no more than the request's limits allow.
 TEST(EngineLoop, DraftsSaveSteps) {
   FakeModel model;
   model.num_drafts = 3;
@@ -308,8 +307,9 @@ TEST(EngineLoop, TimingsAndCachedTokensAreTold) {
   EXPECT_EQ(first.num_cached_tokens, 0);
   EXPECT_EQ(second.num_cached_tokens, 32);
   EXPECT_GE(first.timings.queue_ms, 0);
-  EXPECT_GE(first.timings.prompt_ms, 3.9);     // 40 tokens in steps of 32
-  EXPECT_GE(first.timings.predicted_ms, 5.9);  // the second may be ready when the first is taken
+  EXPECT_GE(first.timings.prompt_ms, 3.9);  // 40 tokens in steps of 32
+  EXPECT_GE(first.timings.predicted_ms,
+            5.9);  // the second output may already be ready when the first is taken
   EXPECT_LT(first.timings.predicted_ms, 100'000);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of an engine: ends, failures, idleness.
+// The life of an engine: how requests and the engine end, failures, idling.
 #include "engine/engine.h"
 
 #include "tests/engine/toy_engine.h"
@@ -45,7 +45,7 @@ TEST(Engine, AbortEndsOneRequestOnce) {
   EXPECT_LT(aborted.last.num_output_tokens, 100);
   EXPECT_EQ(aborted.token_ids.size(), aborted.last.num_output_tokens);
   EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength);
-  engine->abort(first);  // long ended
+  engine->abort(first);  // it ended long ago
   EXPECT_EQ(aborted.num_final, 1);
 }
 
@@ -66,7 +66,7 @@ TEST(Engine, AbortReachesARequestThatStillWaits) {
 }
 
 TEST(Engine, ShutdownAbortsWhatRunsAndWaits) {
-  constexpr size_t kRequests = 20;  // more than rows
+  constexpr size_t kRequests = 20;  // more than there are rows
   Client client;
   {
     FakeModel model;
@@ -151,7 +151,7 @@ TEST(Engine, IdleTakesNoCpu) {
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   client.submit(*engine, greedy_request({5}, 5));
   client.wait(0);
-  while (engine->progress().phase != EnginePhase::kIdle) {  // the last step's release
+  while (engine->progress().phase != EnginePhase::kIdle) {  // the last step releases the rows
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const auto process_cpu_ns = [] {
@@ -225,7 +225,7 @@ TEST(Engine, EveryChoiceHasAStreamOfItsOwn) {
 
 TEST(Engine, ValidateRefusesWhatTheCacheCannotHold) {
   FakeModel model;
-  model.num_blocks = 5;  // 64 tokens, and the last output needs no place
+  model.num_blocks = 5;  // 64 tokens; the last output needs no slot
   const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
   EXPECT_TRUE(engine->validate(greedy_request({5}, 64)));
   const Result<ValidRequest> refused = engine->validate(greedy_request({5}, 65));

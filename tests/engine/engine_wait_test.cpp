@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ends the engine's one wait, and what it does while idle.
+// What wakes the waiting engine, and what it does while idle.
 #include "engine/engine.h"
 #include "tests/engine/toy_engine.h"
 
@@ -26,7 +26,7 @@ GenerationRequest long_request() {
   return request;
 }
 
-// With an executor that says when an output is there, a command need not wait for the device.
+// If the executor notifies of outputs, a command need not wait for the device.
 TEST(EngineWait, ACommandIsSeenWhileAnOutputIsAwaited) {
   std::atomic<bool> shut = true;
   Client client;
@@ -80,7 +80,7 @@ TEST(EngineWait, AnIdleEngineRunsEmptyStepsAsLongAsTheyAreWanted) {
   ASSERT_TRUE(engine->sleep(1));
   wanted = 2;
   EXPECT_TRUE(engine->list_requests(seconds(30)));
-  EXPECT_EQ(wanted, 2) << "asleep no step runs";
+  EXPECT_EQ(wanted, 2) << "no step runs while the engine sleeps";
   wanted = 0;
 }
 

@@ -65,7 +65,7 @@ bool FakeExecutor::set_wake_up(WakeUp* wake_up) {
   return model_.notifies_outputs;
 }
 
-// Also what stands for another process's answer: the engine hears of an output once it can be taken.
+// Notifies the engine of an output once it can be taken. This also stands for another process's answer.
 void FakeExecutor::notify_when_due(const std::stop_token& stop) {
   std::unique_lock lock(due_mutex_);
   while (due_changed_.wait(lock, stop, [this] { return !due_.empty(); })) {
@@ -205,7 +205,7 @@ void FakeExecutor::run_row(const ScheduledRow& scheduled,
   row.num_computed += scheduled.num_tokens - result.num_rejected;
   if (result.failure != RowFailure::kNone) {
     ++row.num_computed;
-    row.tokens.push_back(0);  // for the step that is planned already
+    row.tokens.push_back(0);  // for the step that is already planned
   }
   if (scheduled.wants_drafts) {
     WR_CHECK(samples, "drafts for a row that does not sample");
@@ -241,7 +241,7 @@ void FakeExecutor::write_kv(Row& row, const ScheduledRow& scheduled) {
   }
 }
 
-// From the first logit on until one differs from the draft behind it, or has no mask.
+// Samples from the first logit to the first one that differs from its draft or has no mask.
 void FakeExecutor::sample_row(Row& row,
                               const ScheduledRow& scheduled,
                               const GrammarOutput& grammar,
@@ -289,7 +289,7 @@ void FakeExecutor::sample_row(Row& row,
   propose(row);
 }
 
-// From a random one on they are wrong, or there are none.
+// Drafts are wrong, or absent, from a random position on.
 void FakeExecutor::propose(Row& row) {
   row.drafts.clear();
   const auto num_right = random_() % static_cast<uint32_t>(model_.num_drafts + 1);

@@ -29,21 +29,22 @@ struct FakeModel {
   int32_t block_size = 16;
   int32_t max_concurrent_batches = 2;
   std::chrono::microseconds step_time{0};
-  std::chrono::microseconds forward_time{0};  // of a step, before what step_time is for
-  int64_t throw_at_step = -1;                 // execute_model of this step (counted from 0) throws
-  // Tokens that it proposes for each row's next step, some of them right: by its last mask.
+  std::chrono::microseconds forward_time{
+      0};                      // forward's share of a step; step_time covers the rest
+  int64_t throw_at_step = -1;  // execute_model of this step (counted from 0) throws
+  // Drafts proposed for each row's next step. Some are right; they follow the row's last mask.
   int32_t num_drafts = 0;
-  bool forward_outlasts_masks = false;           // no forward is done before its sample_tokens
-  const std::atomic<bool>* gate_shut = nullptr;  // while it is true no output comes
+  bool forward_outlasts_masks = false;           // a forward ends only after its sample_tokens
+  const std::atomic<bool>* gate_shut = nullptr;  // while it is true, no output is ready
   bool notifies_outputs = false;
-  std::atomic<int>* empty_steps_wanted = nullptr;  // counted down by steps without tokens
+  std::atomic<int>* empty_steps_wanted = nullptr;  // decremented by each step without tokens
 };
 
 // The toy model's next token for a context: a hash of all its tokens, and of the seed if the row samples.
 TokenId toy_next_token(const std::vector<TokenId>& context,
                        const SamplingParams& params,
                        int32_t vocab_size);
-// The same among the tokens that a mask allows; all without one.
+// The next token among those that the mask allows. Without a mask all are allowed.
 TokenId toy_masked_token(TokenId token, std::span<const uint32_t> mask, int32_t vocab_size);
 // Logprobs of a toy token: recognisable numbers.
 float toy_logprob(TokenId token);
@@ -52,7 +53,7 @@ int32_t toy_rank(TokenId token);
 // An executor whose model is a hash function. It checks the whole contract: the order of the two phases, row lifetimes,
 // positions, and a KV cache (one token id per slot) in which each row must find its own tokens.
 //
-// Thread: the engine's; one of its own with FakeModel::notifies_outputs.
+// Thread: the engine's. With FakeModel::notifies_outputs it also starts its own.
 class FakeExecutor : public Executor {
  public:
   explicit FakeExecutor(const FakeModel& model);
@@ -70,7 +71,7 @@ class FakeExecutor : public Executor {
   }
   [[nodiscard]] bool output_ready() const override;
   void take_output(ModelRunnerOutput& output) override;
-  // With FakeModel::notifies_outputs from a thread of its own, when their time has come.
+  // With FakeModel::notifies_outputs, another thread notifies of outputs when they are due.
   bool set_wake_up(WakeUp* wake_up) override;
   std::optional<DataParallelShape> idle_step() override;
   RankReplies collective_rpc(std::string_view operation,
@@ -86,7 +87,7 @@ class FakeExecutor : public Executor {
     int32_t num_computed = 0;
     SamplingParams params;
     std::vector<BlockId> blocks;
-    std::vector<TokenId> drafts{};      // of what follows tokens
+    std::vector<TokenId> drafts{};      // drafts that follow tokens
     std::vector<uint32_t> last_mask{};  // empty: none
   };
   struct Pending {

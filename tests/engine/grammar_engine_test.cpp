@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structured requests through the engine: the tokens must equal those of a simple loop of model and matcher, with any
+// Structured requests through the engine. Tokens must equal those of a plain loop of model and matcher under any
 // timing, and no row waits for another row's mask.
 #include "base/check.h"
 #include "engine/grammar_progress.h"
@@ -33,7 +33,7 @@ using testing::ToyAnswer;
 
 constexpr size_t kWords = (kToyVocab + 31) / 32;
 
-// How many tokens of an answer stand in its thinking section; all, if it has no end. By the text.
+// The number of an answer's tokens in its thinking section, found from the text. Without an end tag all tokens count.
 size_t thinking_len(const std::vector<TokenId>& answer, Thinking thinking) {
   if (thinking == Thinking::kNone ||
       (thinking == Thinking::kMaybe && answer.front() != testing::toy_token("<think>"))) {
@@ -169,14 +169,14 @@ TEST_P(GrammarEngineAxes, RequestsMayLeaveAtAnyTime) {
     for (size_t i = 0; i < 40; ++i) {
       client.wait(i);
     }
-  }  // the rest ends with the engine
+  }  // the other requests end with the engine
   for (size_t i = 0; i < client.size(); ++i) {
     EXPECT_EQ(client.wait(i).num_final, 1);
   }
 }
 
-// In a reasoning section the grammar does not constrain the tokens. After the section it constrains them from its
-// beginning.
+// In a reasoning section the grammar does not constrain tokens. After the section it constrains them from the grammar's
+// start.
 TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
   constexpr const char* kRegex = "q[a-f]{1,9}";
   const std::unique_ptr<TextModel> text = make_toy_text();
@@ -219,7 +219,7 @@ TEST_P(GrammarEngineAxes, ThinkingComesBeforeTheGrammar) {
     num_thoughts += len > 0 ? 1 : 0;
     num_behind += len > 0 && len < told.token_ids.size() ? 1 : 0;
   }
-  EXPECT_GT(num_thoughts, 12U) << "some that were not open";
+  EXPECT_GT(num_thoughts, 12U) << "some sections were not open at the start";
   EXPECT_LT(num_thoughts, fields.size());
   EXPECT_GT(num_behind, 3U);
 }
@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(GrammarEngine, RowsWithoutAGrammarAreNotDelayed) {
   constexpr size_t kStructured = 3;
   EngineConfig config;
-  config.grammar_mask_delay_us = 600'000'000;  // the engine's end cuts it short
+  config.grammar_mask_delay_us = 600'000'000;  // the end of the engine interrupts the delay
   Client client;
   const std::unique_ptr<Engine> engine = make_toy_engine(config, {});
   for (size_t i = 0; i < kStructured; ++i) {
@@ -264,11 +264,11 @@ TEST(GrammarEngine, RowsWithoutAGrammarAreNotDelayed) {
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.output_tokens, 60);
   EXPECT_EQ(stats.grammar_masks, 0);
-  EXPECT_EQ(stats.withheld_rows, kStructured) << "each once, and not planned again";
+  EXPECT_EQ(stats.withheld_rows, kStructured) << "each row once, and then not planned again";
 }
 
-// Nor does a newcomer wait while a step is due whose only rows have no mask yet, nor one whose last
-// token is in flight then.
+// A new request does not wait either while the only rows of a pending step lack masks, nor does one whose last token is
+// then in flight.
 TEST(GrammarEngine, RowsThatComeAndGoAreNotDelayed) {
   FakeModel model;
   model.max_num_seqs = 8;
@@ -301,8 +301,7 @@ TEST(GrammarEngine, RowsThatComeAndGoAreNotDelayed) {
   EXPECT_LE(stats.withheld_rows, num_structured);
 }
 
-// Fills that lie inside the forward cost no turn: each token of a structured row comes in the first
-// step that it could come in.
+// Filling a mask during the forward costs no step: each token of a structured row comes in the earliest possible step.
 TEST(GrammarEngine, ASlowFillHidesBehindTheForward) {
   constexpr int64_t kTokens = 25;
   FakeModel model;
@@ -328,14 +327,14 @@ TEST(GrammarEngine, ASlowFillHidesBehindTheForward) {
   EXPECT_EQ(client.wait(1).token_ids.size(), kTokens);
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.withheld_rows, 0);
-  EXPECT_EQ(stats.grammar_masks, 2 * kTokens) << "one for each structured token";
+  EXPECT_EQ(stats.grammar_masks, 2 * kTokens) << "one mask per structured token";
 }
 
 TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
   Client client;
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   GenerationRequest request = request_for("stop", 20);
-  request.sampling.min_tokens = 10;  // does not matter: nothing more can come
+  request.sampling.min_tokens = 10;  // has no effect: the text is complete
   client.submit(*engine, request);
   client.submit(*engine, request_for("a", 1));
   EXPECT_EQ(client.wait(0).text, "stop");
@@ -346,7 +345,7 @@ TEST(GrammarEngine, ACompleteTextEndsTheRequestWithoutAnEndToken) {
   EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kLength) << "the limit came first";
 }
 
-// The text may be complete with a draft: the end token is not drawn then either.
+// The text may be complete after a draft. No end token is sampled then either.
 TEST(GrammarEngine, ARunEndsWithTheGrammar) {
   FakeModel model;
   model.num_drafts = 4;
@@ -364,7 +363,7 @@ TEST(GrammarEngine, ARunEndsWithTheGrammar) {
     EXPECT_EQ(client.wait(i).text.size(), 6U);
   }
   const EngineStats stats = engine->stats();
-  EXPECT_GT(stats.grammar_masks, stats.output_tokens) << "masks behind drafts that were refused";
+  EXPECT_GT(stats.grammar_masks, stats.output_tokens) << "masks after refused drafts";
 }
 
 TEST(GrammarEngine, AGrammarThatNoTokenSpellsEndsItsRequestAlone) {
@@ -427,7 +426,7 @@ TEST(GrammarProgress, APlaceFollowsItsGrammar) {
   ASSERT_EQ(settle(), GrammarProgress::State::kReady);
   const std::span<const uint32_t> mask = progress.use_masks(place, 1, 7);
   ASSERT_EQ(mask.size(), kWords);
-  EXPECT_EQ(mask[0], 3U << 2) << "a and b";  // ids 2 and 3
+  EXPECT_EQ(mask[0], 3U << 2) << "the tokens a and b";  // ids 2 and 3
   EXPECT_EQ(progress.state(place), GrammarProgress::State::kStale);
   progress.accept(place, std::vector{3});
   ASSERT_EQ(settle(), GrammarProgress::State::kReady);
@@ -440,10 +439,10 @@ TEST(GrammarProgress, APlaceFollowsItsGrammar) {
   EXPECT_EQ(progress.stats().num_masks, 2);
   progress.remove_request(77);
   EXPECT_FALSE(progress.is_busy(77));
-  EXPECT_EQ(progress.add(78, grammar), place) << "the number is free again";
+  EXPECT_EQ(progress.add(78, grammar), place) << "the place is free again";
 }
 
-// "abc" or "abd", then an x: masks behind drafts as far as the grammar goes with them.
+// "abc" or "abd", then an x. Masks are made after each draft as far as the grammar accepts the drafts.
 TEST(GrammarProgress, MasksBehindDrafts) {
   constexpr TokenId kA = 2;
   constexpr TokenId kB = 3;
@@ -474,27 +473,29 @@ TEST(GrammarProgress, MasksBehindDrafts) {
     }
     return word;
   };
-  EXPECT_THAT(words_of(4), ElementsAre(bits({kA}))) << "no drafts are known of a prompt";
+  EXPECT_THAT(words_of(4), ElementsAre(bits({kA}))) << "a prompt has no known drafts";
   progress.accept(place, std::vector{kA}, std::vector{kB, kC, kX});
   EXPECT_THAT(words_of(4), ElementsAre(bits({kB}), bits({kC, kD}), bits({kB, kX})))
-      << "the text is complete behind the x";
+      << "the text is complete after the x";
   progress.accept(place, std::vector{kB, kD}, std::vector{kB, kB, kC});
   EXPECT_THAT(words_of(4), ElementsAre(bits({kB, kX}), bits({kC, kD})))
-      << "the second b is refused";
+      << "the grammar refuses the second b";
   progress.accept(place, std::vector{kB}, std::vector{kC, kB, kC});
-  EXPECT_THAT(words_of(2), ElementsAre(bits({kC, kD}), bits({kB, kX}))) << "a shorter step";
+  EXPECT_THAT(words_of(2), ElementsAre(bits({kC, kD}), bits({kB, kX})))
+      << "the step has fewer logits";
   progress.accept(place, std::vector{kC, kB}, std::vector{-1, -1, -1});
   EXPECT_THAT(words_of(4), ElementsAre(bits({kC, kD})));
   {
     const ScopedCheckThrows throws;
-    EXPECT_THROW(progress.accept(place, std::vector{kC, kX}), CheckFailure) << "one had a mask";
+    EXPECT_THROW(progress.accept(place, std::vector{kC, kX}), CheckFailure)
+        << "only one token had a mask";
   }
   progress.accept(place, std::vector{kC});
   EXPECT_THAT(words_of(4), ElementsAre(bits({kB, kX})));
   EXPECT_EQ(progress.stats().num_masks, 1 + 3 + 2 + 4 + 1 + 1);
 }
 
-// A draft may end the section: its masks then stand behind those that forbid nothing.
+// A draft may end the section. Masks of the grammar then follow masks that allow everything.
 TEST(GrammarProgress, AThinkingSectionNeedsNoMasks) {
   constexpr uint32_t kAll = ~0U;
   const TokenId a = testing::toy_token("a");
@@ -527,14 +528,14 @@ TEST(GrammarProgress, AThinkingSectionNeedsNoMasks) {
   progress.accept(place, std::vector{b, b, a, b}, std::vector{b, end, a});
   EXPECT_THAT(words_of(4), ElementsAre(kAll, kAll, bit(a), bit(b)));
   progress.accept(place, std::vector{b}, std::vector{b, -1, -1});
-  EXPECT_THAT(words_of(4), ElementsAre(kAll, kAll)) << "nothing is drawn behind what is no draft";
+  EXPECT_THAT(words_of(4), ElementsAre(kAll, kAll)) << "there is no logit after a missing draft";
   progress.accept(place, std::vector{b, end}, std::vector{b, b, b});
   EXPECT_THAT(words_of(4), ElementsAre(bit(a))) << "the grammar has not seen a b";
   progress.accept(place, std::vector{a});
   EXPECT_THAT(words_of(4), ElementsAre(bit(b)));
 }
 
-// Of those that wait for a row, nothing is made yet; of the others, who runs goes first.
+// No mask is filled yet for requests that wait for a row. Among the others, running requests come first.
 TEST(GrammarProgress, NewcomersComeBehindWhoRuns) {
   const std::unique_ptr<TextModel> text = make_toy_text();
   GrammarSource source(*text);
@@ -565,7 +566,7 @@ TEST(GrammarProgress, NewcomersComeBehindWhoRuns) {
   const std::vector<MaskFill> fills = progress.fills().since({});
   ASSERT_EQ(fills.size(), 10U);
   EXPECT_EQ(fills.front().request, 1U);
-  EXPECT_NE(fills.back().request, 1U) << "eight were asked for before its second";
+  EXPECT_NE(fills.back().request, 1U) << "eight masks were requested before its second one";
   EXPECT_EQ(progress.state(others.back()), GrammarProgress::State::kWaiting);
 }
 

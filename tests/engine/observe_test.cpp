@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The observable state of an engine, above all of a stuck engine.
+// The observable state of an engine, in particular of a stuck one.
 #include "engine/observe.h"
 
 #include "engine/engine.h"

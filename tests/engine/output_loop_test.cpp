@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text through the whole engine, stop strings above all.
+// Text through the whole engine, in particular stop strings.
 #include "engine/output_loop.h"
 
 #include "tests/engine/toy_engine.h"
@@ -26,7 +26,7 @@ struct TextAnswer {
   std::string stopped_by;  // empty: not by a stop string
 };
 
-// The text of an answer, byte by byte, cut where a stop string is complete first.
+// The text of an answer, built byte by byte and cut at the first complete stop string.
 TextAnswer text_answer(const ToyAnswer& answer,
                        const RequestFields& fields,
                        const Tokenizer& tokenizer) {
@@ -101,7 +101,7 @@ TEST(OutputLoop, StopStringsCutTextAndTokens) {
   EXPECT_GT(num_stopped, kRequests / 4);
 }
 
-// The engine hears of it and gives the row to the next one.
+// The engine learns of the stop and gives the row to the next request.
 TEST(OutputLoop, StopStringEndsTheRequestInTheEngine) {
   Client client;
   FakeModel model;

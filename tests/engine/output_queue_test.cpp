@@ -34,7 +34,7 @@ TEST(OutputBatch, KeepsTokensAndLogprobsTogetherWhenAppended) {
   first.copy_from(step, first.deltas.emplace_back(delta_of(1, {2, 1})));
   OutputBatch second;
   second.copy_from(step, second.deltas.emplace_back(delta_of(2, {0, 1})));
-  second.deltas.push_back(delta_of(3));  // an abort: no tokens
+  second.deltas.push_back(delta_of(3));  // an abort has no tokens
   first.append(second);
   EXPECT_TRUE(second.deltas.empty());
   EXPECT_TRUE(second.token_ids.empty());

@@ -15,7 +15,7 @@ constexpr TokenId kHalf1 = 43;  // "é"
 constexpr TokenId kHalf2 = 44;
 constexpr TokenId letter(char c) { return 2 + (c - 'a'); }
 
-// One request fed by hand.
+// The output of one request, fed by hand.
 class Fixture {
  public:
   explicit Fixture(RequestFields fields = {}) : text_(testing::make_toy_text()) {
@@ -94,7 +94,7 @@ TEST(RequestOutput, SpecialTokensShowWhenAskedFor) {
   RequestFields fields;
   fields.skip_special_tokens = false;
   Fixture f(fields);
-  f.take({testing::kToyEos});  // not the end: ignore_eos
+  f.take({testing::kToyEos});  // not the end, because of ignore_eos
   EXPECT_EQ(f.last().text, "<eos>");
 }
 
@@ -114,7 +114,7 @@ TEST(RequestOutput, StopStringAcrossTokens) {
   Fixture f(with_stop({"never", "stop"}));
   EXPECT_FALSE(f.take({letter('x')}));
   EXPECT_FALSE(f.take({kSt}));
-  EXPECT_EQ(f.text(), "x") << "what may become a stop string is held back";
+  EXPECT_EQ(f.text(), "x") << "text that may become a stop string is held back";
   EXPECT_TRUE(f.take({kOp}));
   EXPECT_EQ(f.text(), "x");
   EXPECT_EQ(f.last().finish_reason, FinishReason::kStop);
@@ -122,7 +122,7 @@ TEST(RequestOutput, StopStringAcrossTokens) {
   EXPECT_EQ(f.last().num_output_tokens, 3);
 }
 
-// As in vLLM: the text of the first min_tokens outputs ends no stop string, but one may begin there.
+// As in vLLM, text of the first min_tokens outputs completes no stop string, but one may begin there.
 TEST(RequestOutput, MinTokensHoldsBackStopStrings) {
   RequestFields fields;
   fields.stop = {"stop"};
@@ -175,7 +175,7 @@ TEST(RequestOutput, AStopStringCutsARunAndWhatComesWithIt) {
   OutputBatch batch;
   OutputDelta& delta = batch.deltas.emplace_back();
   delta.tokens = {0, 4};
-  delta.hidden = {0, 5};  // one of the prompt, and those of the outputs
+  delta.hidden = {0, 5};  // one state of the prompt, then those of the outputs
   batch.copy_from(step, delta);
   EXPECT_TRUE(f.output().take(batch, delta));
   EXPECT_EQ(f.last().token_ids, (std::vector<TokenId>{letter('a'), letter('b')}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sleep and wake-up mean for requests; the memory itself: tests/sim/sleep_test.cpp.
+// The effect of sleep and wake-up on requests. tests/sim/sleep_test.cpp tests the memory.
 #include "engine/engine.h"
 #include "tests/engine/toy_engine.h"
 
@@ -83,7 +83,7 @@ TEST(Sleep, MistakesAreNamed) {
   const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
   EXPECT_NE(engine->sleep(3).error().message.find("level 3"), std::string::npos);
   EXPECT_NE(engine->wake_up({"wieghts"}).error().message.find("'wieghts'"), std::string::npos);
-  EXPECT_TRUE(engine->wake_up({}));  // nothing sleeps
+  EXPECT_TRUE(engine->wake_up({}));  // nothing is asleep
   EXPECT_TRUE(engine->sleep(1));
   EXPECT_NE(engine->sleep(2).error().message.find("already"), std::string::npos);
   EXPECT_TRUE(engine->wake_up({}));
@@ -100,7 +100,7 @@ TEST(Sleep, ShutdownOfASleepingEngineEndsWhoWaits) {
   EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kAbort);
 }
 
-// After an engine has failed, no call waits for ever.
+// After an engine has failed, no call blocks forever.
 TEST(Sleep, AFailedEngineSaysSo) {
   Client client;
   FakeModel model;

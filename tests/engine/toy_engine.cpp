@@ -15,7 +15,7 @@ constexpr int32_t kNormal = 1;
 constexpr int32_t kControl = 3;
 
 struct ToyToken {
-  std::string spelling;  // as a byte-level vocabulary spells it
+  std::string spelling;  // spelling in a byte-level vocabulary
   std::string bytes;
   int32_t type = kNormal;
 };

@@ -21,13 +21,12 @@ namespace warprow::testing {
 inline constexpr TokenId kToyEos = 0;
 inline constexpr int32_t kToyVocab = 64;
 
-// The bytes of each of the 64 toy tokens: <eos> and <pad>, letters, space, digits, "ab", "stop",
-// "st", "op", the two halves of "é", a line end, the tags of thinking sections as one token and in parts, and
-// a space with a letter behind it.
+// The bytes of each of the 64 toy tokens: <eos> and <pad>, letters, space, digits, "ab", "stop", "st", "op", the two
+// halves of "é", a newline, the tags of thinking sections as one token and in parts, and a space followed by a letter.
 std::string toy_token_bytes(TokenId token);
-// The token of these bytes.
+// The token with these bytes.
 TokenId toy_token(std::string_view bytes);
-// A text model over them, byte-level, without merges and without a chat template.
+// A byte-level text model over the toy tokens, without merges or chat template.
 std::unique_ptr<TextModel> make_toy_text();
 
 // All updates that a client has received for one request.
@@ -47,7 +46,7 @@ struct Told {
 class Client {
  public:
   RequestId submit(Engine& engine, ValidRequest request);
-  // Validates first, which must succeed.
+  // Validates and submits; validation must succeed.
   RequestId submit(Engine& engine, const GenerationRequest& request);
   // Waits for the final update of the n-th request.
   const Told& wait(size_t n);
@@ -72,11 +71,10 @@ ToyAnswer toy_answer(const RequestFields& fields);
 
 GenerationRequest greedy_request(std::vector<TokenId> prompt, int64_t max_tokens);
 
-// A greedy or sampled request; a few have the beginning of their prompts in common, for the prefix
-// cache.
+// A greedy or sampled request. A few prompts share a prefix, for the prefix cache.
 GenerationRequest random_toy_request(std::mt19937& random);
 
-// Serialised: what goes to the executor and comes back passes through bytes.
+// serialised: messages to and from the executor are serialised and deserialised.
 std::unique_ptr<Engine> make_toy_engine(const EngineConfig& config,
                                         const FakeModel& model,
                                         bool serialised = false);

@@ -268,7 +268,7 @@ TEST(Validate, MinTokensHoldBackUpTo128Ids) {
   for (int64_t id = 0; id < 127; ++id) {
     request.sampling.stop_token_ids.push_back(id);
   }
-  RequestLimits wide = limits();  // two ids are EOS
+  RequestLimits wide = limits();  // both ids are EOS
   wide.vocab_size = 1000;
   EXPECT_EQ(validate_request(request, {5}, wide).error().message,
             "stop_token_ids: 129 ids, end of sequence included, are more than the 128 that "

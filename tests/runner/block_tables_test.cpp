@@ -19,7 +19,7 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-// A lane that does everything itself, in order.
+// Applies staged writes in order on a single lane.
 struct OneLane {
   template <typename F>
   void for_each(int64_t n, const F& f) const {
@@ -29,7 +29,7 @@ struct OneLane {
   }
 };
 
-// Block tables whose staged writes are applied after every step, as the device does.
+// Block tables whose staged writes are applied after every step, as on the device.
 class Tables {
  public:
   Tables(KvGroupSpec group, StepLimits limits) : device_(cpu::make_cpu_device(inline_mode())) {
@@ -54,7 +54,7 @@ class Tables {
   }
   void release(int32_t row) { tables_->release(RowId{row}); }
 
-  // The step's end. Returns how many cells it wrote.
+  // Ends the step and returns the number of cells written.
   int32_t apply() {
     tables_->stage(*staged_);
     auto* bytes = reinterpret_cast<std::byte*>(buffer_.data());
@@ -126,7 +126,7 @@ TEST(BlockTables, AppendsWriteNewCellsAlone) {
   EXPECT_EQ(tables.cells(1, 8), (Ints{14, 15, 16, 17, 18, 19, 8, 9}));
 }
 
-// With room for all rows at their longest nothing moves: a row's cells stay where the first ones were.
+// If all rows fit at their maximum length, nothing moves: a row's cells stay at their first place.
 TEST(BlockTables, RowsThatAllFitNeverMove) {
   Tables tables(blocks_of(16, 16), limits_of(2, 4096));
   tables.append(1, 0, {1});
@@ -139,9 +139,8 @@ TEST(BlockTables, RowsThatAllFitNeverMove) {
   EXPECT_EQ(tables.tables().view(0).begin_of(1), begin);
 }
 
-// 64 rows of up to 64 k tokens whose pool holds 80 k tokens: 32 times less than all of them could use.
-// Random rows grow, end and come back, and now and then all must move together. Every cell of every live
-// row is compared after every step.
+// 64 rows of up to 64 k tokens with a pool for 80 k tokens, a 32nd of their maximum. Random rows grow, end and are
+// reused. Now and then all tables are compacted. Every cell of every live row is compared after every step.
 TEST(BlockTables, RowsMoveAndKeepTheirCells) {
   const TokenPages pages = plan_token_pages(1024, 64, 1 << 16, 80 << 10);
   Tables tables(blocks_of(16, 16), limits_of(64, 1 << 16, pages));
@@ -151,7 +150,7 @@ TEST(BlockTables, RowsMoveAndKeepTheirCells) {
     return static_cast<int32_t>(random() % static_cast<uint32_t>(n));
   };
   std::map<int32_t, Ints> live;
-  int32_t num_pages = 0;  // of live rows
+  int32_t num_pages = 0;  // pages of live rows
   const auto pages_of = [&](size_t blocks) {
     return pages.pages_for(static_cast<int32_t>(blocks) * 16);
   };
@@ -193,7 +192,7 @@ TEST(BlockTables, RowsMoveAndKeepTheirCells) {
           << "row " << row << " after step " << step;
     }
   }
-  EXPECT_GT(num_moves, 2) << "the pool's end was never reached";
+  EXPECT_GT(num_moves, 2) << "the pool was never full";
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ GraphOptions reserve(int64_t bytes, int64_t forward_bytes, int64_t sample_bytes 
   return options;
 }
 
-// A CPU device whose free memory is a number in the test's hand. Like a driver it may keep what a
-// destroyed graph leaves for the next one.
+// A CPU device whose free memory the test sets. Like a driver it may keep a destroyed graph's memory for the next
+// graph.
 class MeteredDevice final : public Device {
  public:
   explicit MeteredDevice(cpu::CpuStreamMode mode = cpu::CpuStreamMode::kInline) {
@@ -56,7 +56,7 @@ class MeteredDevice final : public Device {
   std::unique_ptr<cpu::CpuDevice> cpu_;
 };
 
-// A recording that takes memory of its device for as long as it lives.
+// A captured graph that holds memory of its device during its life.
 struct MeteredGraph final : Graph {
   MeteredGraph(MeteredDevice& of, std::unique_ptr<Graph> recorded, int64_t taken)
       : device(of), commands(std::move(recorded)), bytes(taken) {
@@ -105,7 +105,7 @@ std::unique_ptr<Stream> MeteredDevice::make_stream() {
   return std::make_unique<MeteredStream>(*this, cpu_->make_stream());
 }
 
-// Replaced attention: counts its calls.
+// A stand-in for attention that counts its calls.
 class CountingBackend final : public AttentionBackend {
  public:
   [[nodiscard]] const AttentionCapabilities& capabilities() const override { return capabilities_; }
@@ -119,7 +119,7 @@ class CountingBackend final : public AttentionBackend {
     calls.push_back({call.num_heads, metadata.batch.num_rows});
   }
   struct Call {
-    int32_t num_heads;  // as recorded
+    int32_t num_heads;  // captured
     int32_t num_rows;   // of this step
   };
   std::vector<Call> calls;
@@ -132,7 +132,7 @@ class GraphCacheTest : public testing::Test {
  protected:
   explicit GraphCacheTest(cpu::CpuStreamMode mode = cpu::CpuStreamMode::kInline) : device_(mode) {}
 
-  // Adds to a counter on the stream; takes `bytes` of the device when it is captured.
+  // Adds to a counter on the stream. Its capture takes `bytes` of device memory.
   auto adds(int32_t* counter, int64_t bytes = 0) {
     return [this, counter, bytes] {
       ++num_enqueued_;
@@ -141,13 +141,13 @@ class GraphCacheTest : public testing::Test {
       cpu::as_cpu(stream.commands()).launch("add", [counter](cpu::ComputePool&) { ++*counter; });
     };
   }
-  // Uses a key several times; its graph takes kGraph bytes.
+  // Runs a key several times. Its graph takes kGraph bytes.
   void use(GraphCache& graphs, const GraphKey& key, int32_t times = 1) {
     for (int32_t i = 0; i < times; ++i) {
       graphs.run_full(*stream_, key, adds(&num_run_, kGraph));
     }
   }
-  // Whether the next use of a key is a replay; uses it.
+  // Runs the key once more and returns whether that was a replay.
   bool replays(GraphCache& graphs, const GraphKey& key) {
     const int64_t before = graphs.stats().full;
     const int64_t captures = graphs.stats().captures;
@@ -169,7 +169,7 @@ TEST_F(GraphCacheTest, EagerOnceThenCapturedThenReplayed) {
   int32_t counter = 0;
   for (int32_t use = 1; use <= 5; ++use) {
     graphs.run_full(*stream_, {GraphMode::kFull, 8, 8, 8, 1}, adds(&counter));
-    EXPECT_EQ(counter, use);  // a capture runs nothing by itself
+    EXPECT_EQ(counter, use);  // a capture does not execute anything
     EXPECT_EQ(num_enqueued_, std::min(use, 2));
   }
   EXPECT_EQ(graphs.stats().eager, 1);
@@ -198,7 +198,7 @@ TEST_F(GraphCacheTest, KeysAreApart) {
   EXPECT_EQ(graphs.stats().captures, 7);
 }
 
-// A variant says which of many features are on, without a limit of bits.
+// A variant identifies a set of features; the number of features is not limited by its bits.
 TEST(GraphKeyVariant, TellsEverySetOfFeaturesApart) {
   std::set<uint64_t> variants;
   constexpr uint32_t kFeatures = 12;
@@ -218,7 +218,7 @@ TEST_F(GraphCacheTest, CapturesStayWithinTheReservation) {
   int32_t counter = 0;
   for (int32_t use = 0; use < 3; ++use) {
     for (int32_t size = 1; size <= 6; ++size) {
-      // Only a capture takes memory: the first time a key runs as it is.
+      // Only a capture takes memory. The first run of a key is eager.
       graphs.run_full(*stream_, {GraphMode::kFull, size}, adds(&counter, use > 0 ? kCapture : 0));
       EXPECT_LE(graphs.stats().bytes, 1000);
     }
@@ -226,7 +226,7 @@ TEST_F(GraphCacheTest, CapturesStayWithinTheReservation) {
   EXPECT_EQ(counter, 18);
   EXPECT_EQ(graphs.stats().captures, 3);
   EXPECT_EQ(graphs.stats().bytes, 3 * kCapture);
-  EXPECT_EQ(graphs.stats().eager, 6 + 3 + 3);  // first uses, and three sizes without memory
+  EXPECT_EQ(graphs.stats().eager, 6 + 3 + 3);  // first runs, and three sizes without memory
 }
 
 TEST_F(GraphCacheTest, WithoutAReservationEverythingIsEager) {
@@ -239,7 +239,7 @@ TEST_F(GraphCacheTest, WithoutAReservationEverythingIsEager) {
   EXPECT_EQ(graphs.stats().eager, 4);
 }
 
-// A capture that took more than reckoned is what the next one is reckoned to take.
+// After a capture that took more than estimated, its size is the new estimate.
 TEST_F(GraphCacheTest, TheLargestCaptureSoFarDecides) {
   GraphCache graphs(device_, reserve(1000, 100));
   int32_t counter = 0;
@@ -252,8 +252,8 @@ TEST_F(GraphCacheTest, TheLargestCaptureSoFarDecides) {
   EXPECT_EQ(graphs.stats().captures, 1);
 }
 
-// Room for three. The fourth key comes in once it is used more than twice as often as the least used
-// of the others, which then runs eagerly.
+// There is room for three graphs. The fourth key evicts the least used one once it is used more than twice as often.
+// The evicted key then runs eagerly.
 TEST_F(GraphCacheTest, TheLeastUsedGoes) {
   GraphCache graphs(device_, reserve(3 * kGraph, kGraph));
   use(graphs, forward(1), 20);
@@ -288,7 +288,7 @@ TEST_F(GraphCacheTest, KeysInTurnDoNotEvictEachOther) {
   EXPECT_EQ(graphs.stats().full, 3 * (kRounds - 1));
 }
 
-// A graph that was used often in the past is evicted for a graph that is used now.
+// A graph that was used often in the past is evicted for one that is in use now.
 TEST_F(GraphCacheTest, UsesAge) {
   GraphCache graphs(device_, reserve(kGraph, kGraph));
   use(graphs, forward(1), 20 * GraphCache::kAgeing);
@@ -325,7 +325,7 @@ TEST_F(GraphCacheTest, SamplingNeverTakesTheRoomOfAForward) {
   EXPECT_TRUE(replays(graphs, forward(2)));
 }
 
-// A forward larger than one sampling graph evicts as many as it needs, but none in vain.
+// A forward graph larger than one sampling graph evicts as many as it needs, and none if that is not enough.
 TEST_F(GraphCacheTest, EvictsAsManyAsNeededOrNone) {
   constexpr int64_t kForward = 2 * kGraph;
   GraphCache graphs(device_, reserve(3 * kGraph, kForward, kGraph));
@@ -343,7 +343,7 @@ TEST_F(GraphCacheTest, EvictsAsManyAsNeededOrNone) {
   EXPECT_TRUE(replays(small, sampling(1)));
 }
 
-// A driver that keeps what graphs leave: its memory does not grow, and new graphs use it again.
+// A driver keeps the memory of destroyed graphs. It does not grow, and new graphs use it again.
 TEST_F(GraphCacheTest, RoomThatTheDriverKeepsIsUsedAgain) {
   device_.keeps = true;
   const int64_t free = device_.free;
@@ -358,8 +358,8 @@ TEST_F(GraphCacheTest, RoomThatTheDriverKeepsIsUsedAgain) {
   EXPECT_EQ(graphs.stats().evictions, 37);
 }
 
-// A graph that took more than expected, beyond the reservation: nothing is captured after it, and
-// nothing evicted, which might free nothing.
+// After a graph that exceeded its estimate and the reservation, nothing is captured, and nothing is evicted because
+// that might free nothing.
 TEST_F(GraphCacheTest, BeyondTheReservationNothingIsEvicted) {
   GraphCache graphs(device_, reserve(2 * kGraph, kGraph / 2));
   int32_t counter = 0;
@@ -376,14 +376,14 @@ class GraphCacheInFlight : public GraphCacheTest {
   GraphCacheInFlight() : GraphCacheTest(cpu::CpuStreamMode::kThreaded) {}
 };
 
-// A device must have passed a graph's last launch before it is destroyed.
+// A graph is destroyed only after the device has passed its last launch.
 TEST_F(GraphCacheInFlight, AnEvictedGraphLivesUntilTheStreamHasPassedIt) {
   GraphCache graphs(device_, reserve(kGraph, kGraph));
   use(graphs, forward(1), 2);
   const int64_t free = device_.free;
   device_.set_gate(false);
   use(graphs, forward(1));      // in flight
-  use(graphs, forward(2), 20);  // evicts it, and cannot be captured yet
+  use(graphs, forward(2), 20);  // would evict it, but cannot be captured yet
   EXPECT_EQ(graphs.stats().evictions, 1);
   EXPECT_EQ(graphs.stats().captures, 1);
   EXPECT_EQ(graphs.stats().bytes, kGraph);

@@ -56,7 +56,7 @@ TEST(GraphPlan, MixedStepsPadTokensOnly) {
   // Rows of 1 and 2 tokens.
   expect_choice(plan.choose(mixed(3, 2)), GraphMode::kPiecewise, 4, 2);
   expect_choice(plan.choose(mixed(17, 2)), GraphMode::kNone, 17, 2);
-  // One prefill alone is as good as mixed, and so is a step without rows.
+  // A single prefill counts as a mixed step, and so does a step without rows.
   expect_choice(plan.choose({7, 1, 7}), GraphMode::kPiecewise, 8, 1);
   expect_choice(plan.choose({5, 0, 0}), GraphMode::kPiecewise, 8, 0);
   expect_choice(plan.choose({0, 0, 0}), GraphMode::kNone, 0, 0);
@@ -65,12 +65,12 @@ TEST(GraphPlan, MixedStepsPadTokensOnly) {
 TEST(GraphPlan, DecodesWithDraftsArePaddedToWholeRows) {
   const GraphPlan plan = plan_of(
       GraphPolicy::kFullAndPiecewise, GraphSupport::kUniformBatch, {1, 2, 4, 8, 16, 24}, 3, 16);
-  // 12 tokens: 16 is rounded up to six rows, not passed over for pieces.
+  // 12 tokens: the graph of 16 is padded to six whole rows and is preferred to pieces.
   expect_choice(plan.choose(decodes(4, 3)), GraphMode::kFull, 18, 6);
   expect_choice(plan.choose(decodes(1, 3)), GraphMode::kFull, 3, 1);
   expect_choice(plan.choose(decodes(8, 3)), GraphMode::kFull, 24, 8);
   expect_choice(plan.choose(decodes(9, 3)), GraphMode::kNone, 27, 9);
-  // A size that only decodes would fit is one for mixed steps too.
+  // A size that only decode rows would fit also serves mixed steps.
   expect_choice(plan.choose(mixed(17, 7)), GraphMode::kPiecewise, 24, 7);
   expect_choice(plan.choose(decodes(12)), GraphMode::kPiecewise, 16, 12);
 }
@@ -78,13 +78,13 @@ TEST(GraphPlan, DecodesWithDraftsArePaddedToWholeRows) {
 TEST(GraphPlan, RowsNeverExceedTheRunners) {
   const GraphPlan plan = plan_of(
       GraphPolicy::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16, 24}, 1, /*max_num_seqs=*/10);
-  // Ten decodes: the next size would be a graph of sixteen rows.
+  // Ten decode rows: the next graph would have sixteen rows, more than the runner has.
   expect_choice(plan.choose(decodes(10)), GraphMode::kNone, 10, 10);
   expect_choice(plan.choose(mixed(20, 3)), GraphMode::kFull, 24, 10);
   EXPECT_EQ(plan.sample_rows(10), 0);
 }
 
-// What steps become, by policy and by what the weakest backend can record.
+// The graph mode of a step, by policy and by the weakest backend's capture support.
 struct Resolution {
   GraphPolicy policy;
   GraphSupport weakest;
@@ -129,7 +129,7 @@ TEST(GraphPlan, ModesFollowTheWeakestBackend) {
   }
 }
 
-// A graph that serves any mix of rows must not be captured again for each length they may share.
+// A graph that serves any mix of rows is captured once, not once per common query length.
 TEST(GraphPlan, OnlyDecodesCountOnTheirLength) {
   const GraphPlan plan = plan_of(GraphPolicy::kFull, GraphSupport::kAlways, {1, 2, 4, 8, 16});
   EXPECT_EQ(plan.choose(decodes(3)).query_len, 1);
@@ -147,7 +147,7 @@ TEST(GraphPlan, UniformLengthOfRows) {
   };
   EXPECT_EQ(uniform_query_len(rows({3, 3, 3})), 3);
   EXPECT_EQ(uniform_query_len(rows({3, 3, 2})), 0);
-  EXPECT_EQ(uniform_query_len(rows({2, 4})), 0);  // as many tokens as twice three
+  EXPECT_EQ(uniform_query_len(rows({2, 4})), 0);  // the same number of tokens as two rows of three
   EXPECT_EQ(uniform_query_len({}), 0);
 }
 

@@ -31,7 +31,6 @@ int32_t uniform(const std::vector<int32_t>& tokens) {
   return uniform_query_len(rows);
 }
 
-// Facts section 10, numbers 7 and 8.
 TEST(InputBatch, DecodesThenShortThenLong) {
   EXPECT_EQ(order_of({1, 7, 1, 3}, 1), "acdb");
   EXPECT_EQ(order_of({1, 3, 40}, 3), "bac");

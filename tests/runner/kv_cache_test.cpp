@@ -12,8 +12,8 @@
 namespace warprow {
 namespace {
 
-// Two layers over two KV heads of 8 and, in the same pool, two over one head of 8: half the bytes a
-// token, so blocks of 8 tokens beside blocks of 4, in two kernel blocks each.
+// Two layers with two KV heads of 8 and, in the same pool, two with one head of 8. The latter need half the bytes per
+// token, so blocks of 8 tokens share a page with blocks of 4. Each has two kernel blocks.
 KvPlan two_shapes(const KvLayout& layout) {
   KvNeed wide;
   wide.num_heads = wide.num_kv_heads = 2;
@@ -55,7 +55,7 @@ struct Rig {
               plan) {}
 
   [[nodiscard]] const KvLayerView& layer(size_t l) const { return cache.layers()[l]; }
-  // Bytes from the cache's start.
+  // Byte offset from the cache's start.
   [[nodiscard]] int64_t at(const std::byte* address) const {
     return address - cache.arena().base();
   }
@@ -66,7 +66,7 @@ struct Rig {
   KvCache cache;
 };
 
-// The bytes of a layer's manager block, keys and values.
+// The bytes of a layer's block, keys and values.
 std::set<int64_t> bytes_of(const Rig& rig, size_t l, int64_t block) {
   const KvLayerView& view = rig.layer(l);
   const int64_t bpk = rig.plan.groups[0].kernel_blocks_per_block();
@@ -98,9 +98,9 @@ TEST(KvCacheLayout, TodaysIsByLayerAndTogether) {
   EXPECT_EQ(rig.layer(0).block_stride, 64);
   EXPECT_EQ(rig.layer(0).head_stride, 16);
   EXPECT_EQ(rig.layer(0).token_stride, 8);
-  // The second layer behind the 3 blocks of the first.
+  // The second layer follows the 3 blocks of the first.
   EXPECT_EQ(rig.at(rig.layer(2).k), 3 * 256);
-  // The narrow ones in the same memory.
+  // The narrow layers in the same memory.
   EXPECT_EQ(rig.at(rig.layer(1).k), 0);
   EXPECT_EQ(rig.at(rig.layer(1).v), 64);
   EXPECT_EQ(rig.layer(1).block_stride, 64);
@@ -119,7 +119,7 @@ TEST(KvCacheLayout, ApartValuesLieBehindALayersKeys) {
 
 TEST(KvCacheLayout, ByBlockAllLayersOfABlockLieTogether) {
   const Rig rig({KvOrder::kHND, false, true});
-  EXPECT_EQ(rig.at(rig.layer(2).k), 128) << "behind the first layer's kernel block";
+  EXPECT_EQ(rig.at(rig.layer(2).k), 128) << "after the first layer's kernel block";
   EXPECT_EQ(rig.at(rig.layer(2).v), 128 + 64);
   EXPECT_EQ(rig.layer(2).block_stride, 128);
   const std::set<int64_t> first = bytes_of(rig, 0, 1);
@@ -132,12 +132,12 @@ TEST(KvCacheLayout, ByBlockAllLayersOfABlockLieTogether) {
   EXPECT_EQ(halves.layer(2).block_stride, 64);
 }
 
-// In every layout the owner of a block writes to no other block, and the wide group's blocks fill the pool exactly.
+// In every layout a block's owner writes to no other block, and the wide group's blocks fill the pool exactly.
 TEST(KvCacheLayout, BlocksNeverOverlap) {
   for (const KvLayout& layout : all_layouts()) {
     SCOPED_TRACE(name_of(layout));
     const Rig rig(layout);
-    std::vector<std::set<int64_t>> of_block(3);  // bytes that any layer of a block has
+    std::vector<std::set<int64_t>> of_block(3);  // bytes of a block over all layers
     for (int64_t block = 0; block < 3; ++block) {
       for (const std::vector<size_t>& group : {std::vector<size_t>{0, 2}, {1, 3}}) {
         std::set<int64_t> bytes = bytes_of(rig, group[0], block);
@@ -150,7 +150,7 @@ TEST(KvCacheLayout, BlocksNeverOverlap) {
     }
     std::set<int64_t> all;
     for (const std::set<int64_t>& bytes : of_block) {
-      EXPECT_EQ(bytes.size(), 512U) << "groups differ in what a block is";
+      EXPECT_EQ(bytes.size(), 512U) << "groups disagree about a block's bytes";
       all.insert(bytes.begin(), bytes.end());
     }
     EXPECT_EQ(all.size(), static_cast<size_t>(rig.spec.total_bytes()));
@@ -159,7 +159,7 @@ TEST(KvCacheLayout, BlocksNeverOverlap) {
   }
 }
 
-// Three KV heads beside two: a third of each page of the latter stays unused.
+// Three KV heads and two in one pool: a third of each page of the latter is unused.
 TEST(KvCacheLayout, ACheaperGroupLeavesRoom) {
   for (const KvLayout& layout : all_layouts()) {
     KvNeed wide;
@@ -176,7 +176,7 @@ TEST(KvCacheLayout, ACheaperGroupLeavesRoom) {
     const KvLayerView b = kv_layer_view(spec, {1, 0}, memory.data());
     EXPECT_EQ(a.block_stride, b.block_stride) << name_of(layout);
     EXPECT_EQ(a.k, b.k);
-    EXPECT_LE(b.v, a.v) << "keys and values side by side, or at the same half";
+    EXPECT_LE(b.v, a.v) << "adjacent keys and values, or values in the same half";
     EXPECT_EQ(b.block_stride, layout.apart ? 4 * 3 * 8 : 4 * 3 * 8 * 2);
   }
 }

@@ -12,7 +12,7 @@ namespace {
 using Ints = std::vector<int32_t>;
 using test::StepFixture;
 
-// In order and with rows and lanes shuffled: the result must not depend on it.
+// Runs the operations in order, or with rows and lanes shuffled. The result must not depend on the order.
 class RunnerOpsTest : public testing::TestWithParam<bool> {
  protected:
   StepFixture fixture{GetParam()};
@@ -58,8 +58,8 @@ TEST_P(RunnerOpsTest, APrefillAndADecodeAtSeven) {
   EXPECT_EQ(fixture.logits_indices, (Ints{3, 4}));
 }
 
-// Tokens are numbered 100 * row + position, and row b has b tokens computed: so the ids name each
-// token's place in the batch, and ids and positions its offset within the request's part of the step.
+// Tokens are numbered 100 * row + position, and row b has b tokens computed. Ids thus give each token's row in the
+// batch, and ids and positions its offset within the request's part of the step.
 TEST_P(RunnerOpsTest, QueryStartsOfTwoFiveThree) {
   const int32_t scheduled[] = {2, 5, 3};
   for (int32_t b = 0; b < 3; ++b) {
@@ -78,11 +78,11 @@ TEST_P(RunnerOpsTest, QueryStartsOfTwoFiveThree) {
   EXPECT_EQ(batch_idx, (Ints{0, 0, 1, 1, 1, 1, 1, 2, 2, 2}));
   EXPECT_EQ(offset, (Ints{0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
   EXPECT_EQ(fixture.positions, (Ints{0, 1, 1, 2, 3, 4, 5, 2, 3, 4}));
-  // No row reached its prompt's end: no logit yields a token.
+  // No row reached the end of its prompt, so no logit yields a token.
   EXPECT_EQ(fixture.logit_row, (Ints{-1, -1, -1}));
 }
 
-// Facts section 10, number 4: a chunk in the middle of a prompt samples nothing.
+// A chunk in the middle of a prompt samples nothing.
 TEST_P(RunnerOpsTest, AChunkInTheMiddle) {
   fixture.add(row_state(10, 4), {0, 1, 2, 3, 40, 50, 60, 7, 8, 9}, 3);
   fixture.prepare();
@@ -95,7 +95,7 @@ TEST_P(RunnerOpsTest, AChunkInTheMiddle) {
   EXPECT_EQ(fixture.rows[0].num_computed_tokens, 7);
 }
 
-// A chunk that the scheduler gives no logits leaves those of the others where they belong.
+// A chunk without logits does not shift the logits of other rows.
 TEST_P(RunnerOpsTest, ARowWithoutLogits) {
   fixture.add(row_state(4, 4, 104, 5), {100, 101, 102, 103}, 1);
   fixture.add(row_state(10, 4), {0, 1, 2, 3, 40, 50, 60, 7, 8, 9}, 3, 0);
@@ -114,8 +114,7 @@ TEST_P(RunnerOpsTest, ARowWithoutLogits) {
   EXPECT_EQ(fixture.rows[2].total_len, 4);
 }
 
-// Number 5: last token and two drafts; the second is rejected, and the next step starts where the
-// cache is good.
+// The last token and two drafts. The second draft is rejected, and the next step starts after the last accepted token.
 TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   const int32_t a = 70;
   fixture.add(row_state(15, 20, a, 21), Ints(15, 1), 3, 3);
@@ -127,7 +126,7 @@ TEST_P(RunnerOpsTest, DraftsBehindTheLastToken) {
   EXPECT_EQ(fixture.logits_indices, (Ints{0, 1, 2}));
   EXPECT_EQ(fixture.logit_pos, (Ints{20, 21, 22}));
 
-  // The rules on tokens find the drafts in front of a logit.
+  // The token rules read the drafts that precede a logit.
   EXPECT_EQ(fixture.later_token(0, 21), 71);
   EXPECT_EQ(fixture.later_token(0, 22), 72);
 
@@ -147,7 +146,7 @@ TEST_P(RunnerOpsTest, DraftsAreAcceptedWhileTheyEqualTheSample) {
     int32_t yielded;
     int32_t last;
   };
-  // Drafts 71 and 72. A logit that no token could be drawn from (-1) ends the run where it stands.
+  // Drafts 71 and 72. A logit from which no token could be sampled (-1) ends the accepted tokens.
   for (const Case& c : {Case{{71, 72, 73}, 3, 73},
                         Case{{71, 99, 73}, 2, 99},
                         Case{{99, 72, 73}, 1, 99},
@@ -166,7 +165,7 @@ TEST_P(RunnerOpsTest, DraftsAreAcceptedWhileTheyEqualTheSample) {
   }
 }
 
-// Number 6: the row spans the prompt's end; the prompt's last token stays in place.
+// The row spans the end of its prompt. The prompt's last token keeps its place.
 TEST_P(RunnerOpsTest, PromptTailUnderPaddedDrafts) {
   fixture.add(row_state(10, 9, 5), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 3, 3);
   fixture.drafts = {0, 0};
@@ -176,7 +175,7 @@ TEST_P(RunnerOpsTest, PromptTailUnderPaddedDrafts) {
   EXPECT_EQ(fixture.logit_pos, (Ints{9, 10, 11}));
 }
 
-// Number 1, and padding that writes nothing.
+// Slots from the block table. Padding tokens write nothing.
 TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
   fixture.add(row_state(35, 35, 1, 36), {}, 1);
   const Ints table{7, 3, 9};
@@ -208,7 +207,7 @@ TEST_P(RunnerOpsTest, SlotsThroughTheBlockTable) {
   EXPECT_EQ(positions, (Ints{9, 0, 0, 0}));
 }
 
-// Slot and row numbers whose byte offsets pass 2^31 stay right.
+// Slots and rows whose byte offsets exceed 2^31.
 TEST_P(RunnerOpsTest, SlotsPastThirtyOneBits) {
   fixture.add(row_state(16, 3, 1, 17), {}, 1);
   const Ints table{200'000'000};
@@ -227,7 +226,7 @@ TEST_P(RunnerOpsTest, PaddingRowsAreEmpty) {
   EXPECT_EQ(fixture.input_ids, (Ints{8, 9}));
 }
 
-// Its token is computed again: the next step starts where this one's last token stood.
+// A withheld row computes its token again: the next step starts at this step's last token.
 TEST_P(RunnerOpsTest, AWithheldRowGoesBackByItsLogits) {
   fixture.add(row_state(4, 0), {1, 2, 3, 4}, 4);
   fixture.prepare();
@@ -252,7 +251,7 @@ TEST_P(RunnerOpsTest, AWithheldRowWithDraftsComputesThemAgain) {
 }
 
 TEST_P(RunnerOpsTest, PostUpdateMovesEachRowOn) {
-  fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);   // still in its prompt
+  fixture.add(row_state(4, 0), {1, 2, 3, 4}, 3);   // still in prefill
   fixture.add(row_state(2, 5, 50, 6), {1, 2}, 1);  // decodes
   fixture.prepare();
   fixture.finish({-1, 51});

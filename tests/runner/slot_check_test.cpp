@@ -12,7 +12,7 @@
 namespace warprow {
 namespace {
 
-// A row with blocks 3 and 4, two tokens, and slots as a device might have computed them.
+// A row with blocks 3 and 4, two tokens, and slots as the device computes them.
 class SlotCheckTest : public testing::Test {
  protected:
   void check(const std::vector<int64_t>& slots) {
@@ -48,7 +48,7 @@ class SlotCheckTest : public testing::Test {
     batch.num_rows = 1;
     batch.num_toks = 2;
     feature->after_forward(*stream, batch);
-    // The next step's slots lie elsewhere, and are not looked at yet.
+    // The next step's slots are at another place and are not checked yet.
     std::fill(inputs.slot_mapping, inputs.slot_mapping + 8, -1);
     feature->after_forward(*stream, batch);
     ModelRunnerOutput output;
@@ -60,7 +60,7 @@ TEST_F(SlotCheckTest, AcceptsOwnSlotsOnce) { check({3 * 16 + 15, 4 * 16}); }
 
 TEST_F(SlotCheckTest, FindsForeignAndDoubleSlots) {
   const ScopedCheckThrows throws;
-  EXPECT_THROW(check({3 * 16 + 15, 5 * 16}), CheckFailure);       // another's block
+  EXPECT_THROW(check({3 * 16 + 15, 5 * 16}), CheckFailure);       // another row's block
   EXPECT_THROW(check({3 * 16 + 15, -1}), CheckFailure);           // padding for a real token
   EXPECT_THROW(check({3 * 16 + 15, 3 * 16 + 15}), CheckFailure);  // one slot twice
   EXPECT_THROW(check({5, 4 * 16}), CheckFailure);                 // the null block

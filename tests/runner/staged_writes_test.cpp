@@ -20,7 +20,7 @@ void stage(StagedWrites& staged, int32_t row, int32_t start, const Ints& values)
   std::copy(values.begin(), values.end(), cells.begin());
 }
 
-// Packs and applies to one table, in shuffled order.
+// Packs the writes and applies them to one table, in shuffled order.
 void apply(StagedWrites& staged, Ints& table, int64_t row_stride) {
   test::StepFixture fixture(true);
   std::vector<int64_t> buffer(1 << 14);
@@ -74,8 +74,7 @@ TEST(StagedWrites, TooMuchIsChecked) {
   EXPECT_THROW(stage(staged, 0, 0, {1}), CheckFailure);
 }
 
-// Random overlapping writes against doing them one after the other; cells that the device wrote
-// survive.
+// Compares random overlapping writes with applying them one by one. Cells that the device wrote are kept.
 TEST(StagedWrites, RandomWritesEqualSequentialOnes) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {

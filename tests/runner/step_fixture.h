@@ -11,8 +11,7 @@
 
 namespace warprow::test {
 
-// Runs the runner's operations by hand on plain vectors, in order or shuffled: the worked examples
-// of a step.
+// Runs the runner's operations on plain vectors, in order or shuffled: the worked examples of a step.
 class StepFixture {
  public:
   explicit StepFixture(bool shuffle) {
@@ -26,7 +25,7 @@ class StepFixture {
     ops = make_runner_ops(*device);
   }
 
-  // Adds a row to the batch: its state, its known tokens, and how many tokens it advances by.
+  // Adds a row to the batch: its state, its known tokens, and its number of tokens in this step.
   void add(const RowState& state,
            std::vector<int32_t> known,
            int32_t num_toks,
@@ -79,7 +78,7 @@ class StepFixture {
     ops->prologue(*stream, op);
   }
 
-  // What follows the draw of a token for each logit: counts, then the rows' next state.
+  // Runs the epilogue for one sampled token per logit: counts, then the rows' next state.
   void finish(const std::vector<int32_t>& sampled) {
     num_sampled.assign(idx_mapping.size(), -7);
     num_rejected.assign(idx_mapping.size(), -7);
@@ -100,13 +99,13 @@ class StepFixture {
   }
 
   RowTokens tokens() { return {pages.data(), prefill.data(), later.data(), 1, kPageShift}; }
-  // The token that a step stored behind a row's prefill.
+  // The token that a step stored after a row's prefill.
   [[nodiscard]] int32_t later_token(int32_t row, int32_t position) {
     return later[static_cast<size_t>(tokens().cell(row, position))];
   }
 
   static constexpr int32_t kPageShift = 6;
-  static constexpr int32_t kPageSize = 1 << kPageShift;  // a page for each row, in reverse order
+  static constexpr int32_t kPageSize = 1 << kPageShift;  // one page per row, in reverse order
   std::unique_ptr<cpu::CpuDevice> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<RunnerOps> ops;

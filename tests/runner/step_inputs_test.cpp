@@ -12,14 +12,14 @@ namespace {
 constexpr int32_t kMaxSeqs = 4;
 using Ints = std::vector<int32_t>;
 
-// One entry of the upload ring, used by step after step.
+// One entry of the upload ring, reused by step after step.
 struct RingEntry {
   Ints idx_mapping = Ints(kMaxSeqs, -7);
   Ints query_start_loc = Ints(kMaxSeqs + 1, -7);
   Ints cu_num_logits = Ints(kMaxSeqs + 1, -7);
   StepUpload::Tails tails;
 
-  // Rows and how many tokens each has; as many logits for each.
+  // {row, number of tokens} of each row, with num_logits logits each.
   void write(const std::vector<std::pair<int32_t, int32_t>>& rows, int32_t num_logits = 1) {
     InputBatch batch;
     for (const auto& [row, num_tokens] : rows) {
@@ -67,7 +67,7 @@ TEST(WriteLayout, TailsFollowTheLogitsToo) {
   RingEntry entry;
   entry.write({{0, 3}, {1, 3}}, 3);
   EXPECT_EQ(entry.cu_num_logits, (Ints{0, 3, 6, 6, 6}));
-  entry.write({{0, 3}, {1, 3}}, 1);  // as many rows and tokens
+  entry.write({{0, 3}, {1, 3}}, 1);  // the same rows and tokens
   EXPECT_EQ(entry.cu_num_logits, (Ints{0, 1, 2, 2, 2}));
   entry.write({{0, 3}, {1, 3}}, 0);
   EXPECT_EQ(entry.cu_num_logits, (Ints{0, 0, 0, 0, 0}));

@@ -35,7 +35,7 @@ TEST(StepPieces, ARowTakenBackIsForgottenWithItsLastStep) {
   pieces.take_step();
   forget_removed(pieces);
   EXPECT_EQ(kept.values.size(), 100U) << "a step is in flight";
-  pieces.begin_step();  // which is none of the row's
+  pieces.begin_step();  // the row is not in this step
   pieces.take_step();
   forget_removed(pieces);
   EXPECT_EQ(kept.values.capacity(), 0U);
