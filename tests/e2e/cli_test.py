@@ -34,7 +34,7 @@ OK, FAILED, USAGE, NO_MODEL, NO_MEMORY, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5
 
 
 def clean_environment(**more):
-    """The environment without settings of ours that the tester may have."""
+    """The environment without the tester's own WARPROW_* settings."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WARPROW_")}
     return {**env, "HF_HUB_OFFLINE": "1", **more}
 
@@ -68,11 +68,11 @@ class CliTest(unittest.TestCase):
         return done
 
     def answer(self, *args, **kwargs):
-        """The JSON of a successful run."""
+        """Expects success and returns the run's JSON."""
         return json.loads(self.succeed(*args, "--output", "json", **kwargs).stdout)
 
     def refuse(self, code, needle, *args, **kwargs):
-        """The run ends with the code, says nothing on stdout and one line with needle on stderr."""
+        """Expects this exit code, an empty stdout, and one line with needle on stderr."""
         done = run(*args, **kwargs)
         message = done.stderr.decode()
         self.assertEqual(done.returncode, code, message)
@@ -454,7 +454,7 @@ class PromptsFile(CliTest):
 
 
 class Terminal:
-    """The binary on a pseudo-terminal."""
+    """Runs the binary on a pseudo-terminal."""
 
     def __init__(self, *args):
         self.pid, self.fd = pty.fork()
@@ -466,7 +466,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def expect(self, pattern, timeout=TIMEOUT):
-        """Reads until the pattern is there; returns everything before its end, which is then forgotten."""
+        """Reads until the pattern matches. Returns and discards everything up to the end of the match."""
         end = time.monotonic() + timeout
         while not (match := re.search(pattern, self.seen)):
             left = end - time.monotonic()
@@ -483,8 +483,8 @@ class Terminal:
         return before
 
     def wait(self, poke=None):
-        """Reads to the end and returns the exit code. `poke` is typed each second that nothing comes: a key pressed
-        in the moment between prompt and editor is the terminal's, and lost."""
+        """Reads to the end and returns the exit code. `poke` is typed each second without output: a key pressed
+        after the prompt but before the editor starts is lost."""
         end = time.monotonic() + TIMEOUT
         try:
             while True:
@@ -524,12 +524,12 @@ class Chat(CliTest):
         chat.type("Tell me a long story.\r")
         chat.expect(r"story\.\r\n")
         chat.expect(r"\w+ \w+ \w+")
-        # The terminal drops what is on its way when Ctrl-C is typed; sent by hand, the signal is the same and no answer
-        # to it can be dropped.
+        # The terminal drops pending output when Ctrl-C is typed. Sent directly, the signal is the same and no output is
+        # lost.
         os.kill(chat.pid, signal.SIGINT)
         chat.expect(r"\(stopped\)\r\n")
         chat.expect("> ")
-        time.sleep(0.5)  # the prompt is there a moment before the editor has the terminal
+        time.sleep(0.5)  # the prompt appears a moment before the editor starts to read
         chat.type("half a line\x03")
         chat.expect(r"Ctrl-D leaves\)")
         chat.expect("> ")
@@ -596,7 +596,8 @@ class Bench(CliTest):
         result = self.answer("bench", "step", MODEL, "--batch-size", "3", "--input-len", "8", "--num-steps", "4",
                              "--num-steps-warmup", "2")
         self.assertEqual((result["batch_size"], result["num_steps"]), (3, 4))
-        # The third to the sixth step behind the one that reads the last prompt; earlier prompts may be a few ahead.
+        # Contexts are those of the third to the sixth step after the last prefill; earlier prompts may be a few steps
+        # ahead.
         self.assertGreaterEqual(result["mean_context_len"], 8 + (3 + 4 + 5 + 6) / 4)
         self.assertLess(result["mean_context_len"], 20)
         parts = ("execute_model_us", "sample_tokens_us", "take_output_us", "schedule_us")
@@ -614,7 +615,7 @@ class Bench(CliTest):
 
 
 def default_model_file():
-    """Path of the model's .gguf file."""
+    """The path of the model's .gguf file."""
     if MODEL.endswith(".gguf"):
         return MODEL
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

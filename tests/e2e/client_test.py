@@ -33,7 +33,7 @@ def run(*args, stdin=b"", env=None):
 
 
 class StandIn:
-    """A server of OpenAI's API that is not ours: `pieces` words, `gap` seconds apart, after `first` seconds."""
+    """A stand-in for another server of OpenAI's API. It sends `pieces` words, `gap` seconds apart, after `first` seconds."""
 
     def __init__(self, first, gap, pieces):
         bodies = self.bodies = []
@@ -83,7 +83,7 @@ class StandIn:
 
 
 class BenchServeElsewhere(unittest.TestCase):
-    """What is measured, where it is known."""
+    """The measured values against known timings."""
 
     def setUp(self):
         self.server = StandIn(first=0.2, gap=0.05, pieces=5)
@@ -102,7 +102,7 @@ class BenchServeElsewhere(unittest.TestCase):
         self.assertEqual((got["completed"], got["failed"], got["model_id"]), (4, 0, "stand-in"))
         self.assertEqual((got["total_input_tokens"], got["total_output_tokens"]), (28, 40))
         self.assertEqual(got["max_concurrent_requests"], 2)
-        # Lower bounds are the server's pauses, upper ones what a busy machine may add.
+        # Lower bounds are the server's pauses. Upper bounds add what a busy machine may need.
         for name, least, most in (("median_ttft_ms", 200, 260), ("median_itl_ms", 49, 80), ("median_e2el_ms", 400, 550),
                                   ("median_tpot_ms", 200 / 9, 40)):
             self.assertGreaterEqual(got[name], least, name)
@@ -191,7 +191,7 @@ class Chat(unittest.TestCase):
 
 
 class Top(unittest.TestCase):
-    """Against a server that answers one long request."""
+    """Runs against a server that is answering one long request."""
 
     @classmethod
     def setUpClass(cls):
@@ -219,7 +219,8 @@ class Top(unittest.TestCase):
         self.assertEqual(state["scheduler"]["running"], 1)
 
     def open_terminal(self, url):
-        """`top` in a terminal; its two ends, its settings before, and the process, once it has drawn."""
+        """Starts `top` in a terminal and waits for its first drawing. Returns the terminal's two ends, its earlier settings, and
+        the process."""
         main, side = pty.openpty()
         self.addCleanup(os.close, main)
         self.addCleanup(os.close, side)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Changes GGUF files: cuts them as llama-gguf-split does, or gives them another chat template. For tests."""
+"""Changes GGUF files for tests: splits them as llama-gguf-split does, or replaces the chat template."""
 
 import struct
 
-BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of a value, by its type
+BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # size of a value, by its type
 STRING, ARRAY = 8, 9
-USER_DEFINED = 4  # type of a token
+USER_DEFINED = 4  # token type
 
 
 def with_template(data, template, names=None):
-    """The file with another chat template, no longer than its own, and with new, shorter names for tokens, {id: (old, new)}, which are
-    text then."""
+    """The file with another chat template, no longer than the original, and with shorter token names, {id: (old, new)}. Those
+    tokens become text."""
     room = 0
     for token, (old, new) in (names or {}).items():
         data = data.replace(struct.pack("<Q", len(old)) + old, struct.pack("<Q", len(new)) + new, 1)
@@ -22,7 +22,7 @@ def with_template(data, template, names=None):
     key = b"tokenizer.chat_template"
     at = data.index(key) + len(key) + 4
     length = int.from_bytes(data[at:at + 8], "little")
-    room += length  # so that all behind it stays in its place
+    room += length  # keeps the offsets of everything after it
     padding = room - len(template) - 4
     if padding < 0:
         raise ValueError(f"the template has {len(template)} bytes; at most {room - 4} fit")
@@ -30,7 +30,7 @@ def with_template(data, template, names=None):
 
 
 def split_gguf(data):
-    """The parts that llama-gguf-split would make of a file: the first with the metadata alone, two with half of the tensors each."""
+    """The parts that llama-gguf-split makes of a file: the first with only the metadata, two with half of the tensors each."""
     at = 24
 
     def take(form):

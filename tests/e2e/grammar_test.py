@@ -6,7 +6,7 @@
 
 Environment: WARPROW_BIN, the binary; WARPROW_E2E_MODEL, the model (smollm2); WARPROW_E2E_SCHEMAS, how many random schemas
 (100); WARPROW_E2E_FIRST_SCHEMA, the first one's seed (0). Exits 77, which ctest shows as skipped, if the model is not on this
-machine; tools/fetch_jsonschema.sh brings the validator.
+machine. tools/fetch_jsonschema.sh installs the validator.
 """
 
 import json
@@ -106,7 +106,7 @@ class RandomSchemas(unittest.TestCase):
 
 
 def suite_schemas():
-    """The schemas of the JSON Schema Test Suite, draft 2020-12, that need nothing from elsewhere, by name."""
+    """The schemas of the JSON Schema Test Suite, draft 2020-12, without remote references, by name."""
     schemas = {}
     for path in sorted((VALIDATOR / "suite" / "draft2020-12").glob("*.json")):
         for group in json.loads(path.read_text()):
@@ -200,7 +200,7 @@ class Forms(unittest.TestCase):
 
 class Hostile(unittest.TestCase):
     def test_hostile_grammars_end_alone_and_in_time(self):
-        """Each is refused, or generates under bounds; what runs beside them gets what it gets alone."""
+        """Each schema is refused or generates within limits. A request running beside them gets the same answer as alone."""
         deep = {}
         for _ in range(40):
             deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
@@ -233,7 +233,7 @@ class Hostile(unittest.TestCase):
     def test_rules_against_the_grammar_end_their_request_alone(self):
         plain = chat("Say something about the number 7.", max_tokens=24, temperature=0)
         [alone], _ = generate_lines([plain])
-        against = [{"structured_outputs": {"regex": "[0-9]{4}"}, "allowed_token_ids": [0, 1]},  # special ones
+        against = [{"structured_outputs": {"regex": "[0-9]{4}"}, "allowed_token_ids": [0, 1]},  # special tokens
                    {"structured_outputs": {"choice": ["yes"]}, "bad_words": ["yes", "y", "ye"]}]
         answers, done = generate_lines([plain] + [chat("x", max_tokens=8, temperature=1, **entry) for entry in against] + [plain])
         self.assertEqual(len(answers), 4, done.stderr.decode()[-2000:])

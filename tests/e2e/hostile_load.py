@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Good clients beside a hostile one. The hostile client has a key and another address, runs at the lowest priority and
-does in turn: grammars that take long, texts of 20 MB, large bodies without a key, chats that nest deeply, broken HTTP and
+"""Good clients beside a hostile one. The hostile client has a key and its own address, runs at the lowest priority and
+cycles through: grammars that take long, texts of 20 MB, large bodies without a key, chats that nest deeply, broken HTTP and
 slow senders. No good request may fail. Memory must come back, and the 99th percentile of the small requests is printed
 without and with the hostile client.
 
@@ -27,8 +27,8 @@ from server_test import BIN, CHAT, MODEL, Server, clean_environment
 KEYS = {"good": "key-of-the-good", "hostile": "key-of-the-hostile"}
 HOSTILE_ADDRESS = "127.0.0.2"
 MEMORY_GROWTH = 0.05
-MEMORY_SLACK_MB = 24  # heaps of threads that a short run's first rounds did not reach
-PAUSE_S = 1.0  # of a good client between two requests
+MEMORY_SLACK_MB = 24  # thread heaps that the first rounds of a short run did not reach
+PAUSE_S = 1.0  # between two requests of a good client
 CLIENT_TIMEOUT = 120
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
 
@@ -55,7 +55,7 @@ def good_requests(choose):
 
 
 class Good:
-    """Clients that ask small things, each at its own pace."""
+    """Clients with small requests, each with pauses between them."""
 
     def __init__(self, port, seconds, num_clients):
         self.port, self.end = port, time.monotonic() + seconds
@@ -144,7 +144,7 @@ def slow_senders(port):
 
 
 def quietly(call, *args):
-    """The server may close whenever it likes."""
+    """Calls and ignores errors, because the server may close the connection at any time."""
     try:
         return call(*args)
     except (OSError, http.client.HTTPException):
@@ -152,7 +152,7 @@ def quietly(call, *args):
 
 
 def be_hostile(port, seconds):
-    """The process of the hostile client. Its first round is whole, however long it takes."""
+    """The process of the hostile client. It always completes its first round."""
     os.nice(19)
     end = time.monotonic() + seconds
     rounds = 0
@@ -166,13 +166,13 @@ def be_hostile(port, seconds):
 
 
 def run(seconds, num_clients):
-    # The keys are also those of two clients: limits count by address.
+    # Each key is one client, because limits also count by address.
     server = Server("--api-key", KEYS["good"], "--api-key", KEYS["hostile"])
     try:
         def memory():
             return sum(resident_mb(pid) for pid in [server.process.pid, *descendants(server.process.pid)])
 
-        Good(server.port, min(seconds, 10), num_clients)  # what comes with the first use
+        Good(server.port, min(seconds, 10), num_clients)  # warms up what the first requests allocate
         quick_hostile = subprocess.run([sys.executable, __file__, "--hostile", str(server.port), "0"], check=True)
         assert quick_hostile.returncode == 0
         quiet = Good(server.port, seconds, num_clients)

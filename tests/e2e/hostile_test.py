@@ -39,7 +39,7 @@ def descendants(pid):
             try:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except OSError:
-                pass  # it has ended
+                pass  # the process has ended
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
@@ -65,7 +65,7 @@ def structured(**wanted):
 
 
 def hostile(i):
-    """A request that breaks some limit; no two are equal."""
+    """A request that exceeds a limit. No two are equal."""
     endless = {"type": "integer", "multipleOf": 99999989 + 2 * i}
     kinds = [lambda: structured(json=endless),
              lambda: structured(json={"type": "object", "properties": {f"p{i}": endless}, "required": [f"p{i}"]}),
@@ -83,7 +83,7 @@ class Case(unittest.TestCase):
         return server
 
     def assert_ends(self, process, number, codes):
-        """Within 2 s; more is for a busy machine."""
+        """The limit is 2 s; the rest is for a busy machine."""
         start = time.monotonic()
         process.send_signal(number)
         self.assertIn(process.wait(20), codes)
@@ -130,7 +130,7 @@ class Grammars(Case):
         self.assertGreater(refused, HOSTILE_SCHEMAS / 8)
         limits = {json.loads(body)["error"]["message"].split("takes ")[-1] for status, _, body in answers if status == 400}
         self.assertTrue(any("of processor time" in limit or "MiB of memory" in limit for limit in limits), limits)
-        # Now and then the machine has no place for a quick one either, but then it says so.
+        # A busy machine may refuse a quick request too, but only with an error that says so.
         self.assertLessEqual({status for status, _, _ in quick}, {200, 503})
         self.assertGreater(sum(status == 200 for status, _, _ in quick), len(quick) / 2)
 
@@ -144,7 +144,7 @@ class Grammars(Case):
         end = time.monotonic() + 4
 
         def ask_slowly(number):
-            """From an address of its own."""
+            """Sends from its own address."""
             while time.monotonic() < end:
                 connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT,
                                                         source_address=(f"127.0.1.{number}", 0))
@@ -189,7 +189,7 @@ class Grammars(Case):
         for pid in helpers:
             fds = open_files(pid)
             if not fds:
-                continue  # a worker that ended meanwhile
+                continue  # the worker has ended meanwhile
             self.assertEqual({fds[number] for number in "012"}, {"/dev/null"}, fds)
             self.assertLessEqual(len(fds), 5, fds)
             sockets = {link for link in fds.values() if link.startswith("socket:")}
@@ -202,7 +202,7 @@ class Grammars(Case):
 
 class Templates(Case):
     def model(self, template):
-        """The model's file with another chat template, of the same length."""
+        """The model's file with another chat template of the same length."""
         original = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warprow" / \
             "SmolLM2-135M-Instruct.Q4_1.gguf"
         if MODEL != "smollm2" or not original.exists():
@@ -254,12 +254,12 @@ class Templates(Case):
         try:
             server.ask("POST", "/v1/chat/completions", {"messages": CHAT, "max_tokens": 2})
         except OSError:
-            pass  # the server ended first
+            pass  # the server has ended
 
 
 class Loading(Case):
     def test_a_signal_ends_the_process_while_a_model_loads(self):
-        """Random weights of a model of 1.2 billion parameters take seconds."""
+        """Generating random weights for 1.2 billion parameters takes seconds."""
         config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
                   "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
                   "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
@@ -270,7 +270,7 @@ class Loading(Case):
             for number in (signal.SIGTERM, signal.SIGINT):
                 for prefix in ([], ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]):
                     if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode != 0:
-                        continue  # no namespaces here
+                        continue  # this machine allows no namespaces
                     process = subprocess.Popen([*prefix, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                                env=clean_environment())
                     self.addCleanup(process.kill)

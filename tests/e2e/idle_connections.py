@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What idle connections cost a server: busy clients' time with and without them in turn, and its processor time with them alone.
-For a quiet machine, and not part of the suite (server_life_test.py has many connections too).
+"""The cost of idle connections: busy clients' latency with and without them, alternately, and the processor time of an
+idle server with them. Needs a quiet machine and is not part of the suite (server_life_test.py has many connections too).
 
   WARPROW_BIN=... tests/e2e/idle_connections.py [busy [PAIRS [REQUESTS]] | idle [SECONDS]]    6 pairs of 100 requests; 60 s
 
@@ -22,7 +22,7 @@ from server_test import BIN, TIMEOUT, Server, clean_environment
 CONNECTIONS = 3000
 MOST_SLOWER = 1.05
 MOST_OF_A_CORE = 0.01
-# Longer than a run, so that no connection is closed meanwhile.
+# Longer than a run, so that no connection is closed during it.
 FLAGS = ("--idle-timeout", "600")
 
 
@@ -48,7 +48,7 @@ def still_open(connection):
 
 
 def busy_ms(server, requests):
-    """p50 of 4 clients' requests: 32 tokens in, 16 out."""
+    """The p50 of 4 clients' requests with 32 input and 16 output tokens."""
     done = subprocess.run([BIN, "bench", "serve", "--port", str(server.port), "--output", "json", "--num-prompts", str(requests),
                            "--max-concurrency", "4", "--random-input-len", "32", "--random-output-len", "16", "--ignore-eos",
                            "--percentile-metrics", "e2el"], capture_output=True, timeout=TIMEOUT, env=clean_environment(), check=True)

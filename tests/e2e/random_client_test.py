@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`warprow serve` against random clients that break off, send halves, garbage or too much, and read slowly, beside a good one
-whose answers must all be the first ones. Afterwards nothing of them is left.
+"""`warprow serve` against random clients that disconnect, send partial, broken or oversized requests, or read slowly. A good
+client beside them must always get the same answers. Afterwards the server must have released everything.
 
   WARPROW_BIN=... tests/e2e/random_client_test.py
 
@@ -29,9 +29,9 @@ from server_test import BIN, CHAT, MODEL, Server, clean_environment
 SECONDS = float(os.environ.get("WARPROW_E2E_SECONDS", "15"))
 SEED = int(os.environ.get("WARPROW_E2E_SEED", "1"))
 NUM_CLIENTS = 6
-MOST_SECONDS = 2  # that a client waits or takes its time
-RSS_GROWTH_KB_SANITIZED = 512 * 1024  # it keeps what was freed for a while
-SHADOW_KB = 1 << 32  # a sanitizer takes more addresses than this
+MOST_SECONDS = 2  # longest wait or pause of a client
+RSS_GROWTH_KB_SANITIZED = 512 * 1024  # AddressSanitizer keeps freed memory for a while
+SHADOW_KB = 1 << 32  # a sanitizer reserves more address space than this
 PROMPTS = ["The capital of France is", "Water boils at", "One, two, three,"]
 GREEDY = {"max_tokens": 8, "temperature": 0}
 BODIES = [
@@ -67,7 +67,7 @@ def any_request(choose):
 
 
 def spoilt(choose, data):
-    """With some bytes changed, taken out or doubled."""
+    """The data with some bytes changed, removed or doubled."""
     data = bytearray(data)
     for _ in range(choose.randint(1, 6)):
         at = choose.randrange(len(data))
@@ -79,7 +79,7 @@ def spoilt(choose, data):
 
 
 def reset(connection):
-    """Closes so that the other side gets an error and not an end."""
+    """Closes so that the other side gets a reset and not an end of stream."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -91,7 +91,7 @@ def read_some(connection, most):
 
 
 class Clients:
-    """What a bad client may do. Each takes a connection, which is closed afterwards."""
+    """Actions of a bad client. Each takes a connection, which is closed afterwards."""
 
     def leaves_in_a_stream(self, choose, connection):
         path, body = choose.choice([one for one in BODIES if one[1].get("stream")])
@@ -184,12 +184,12 @@ class Test:
             except ConnectionRefusedError as error:
                 self.note(kind, repr(error))
                 return
-            except OSError:  # the server has refused it and gone
+            except OSError:  # the server has refused the request and closed
                 pass
             self.note(kind)
 
     def answers(self):
-        """Whole and as streams."""
+        """The answer as a whole and as a stream."""
         for prompt in PROMPTS:
             _, answer = self.server.post("/v1/completions", {"prompt": prompt, **GREEDY})
             yield answer["choices"][0]["text"]
@@ -217,7 +217,7 @@ class Test:
             thread.join()
 
     def check_rest(self, before):
-        """What the clients have left behind."""
+        """What the server still holds after the clients have gone."""
         state = settle(self.server)
         metrics = self.server.ask("GET", "/metrics")[2].decode()
         after = facts(self.server)
@@ -242,7 +242,7 @@ def run(test):
     for whole, streamed in zip(first[:-1:2], first[1::2], strict=True):
         if whole != streamed:
             test.wrong.append(("first", whole, streamed))
-    test.crowd(first, SECONDS / 3)  # what is kept for good is there afterwards
+    test.crowd(first, SECONDS / 3)  # afterwards everything that is kept permanently has been allocated
     before = facts(test.server)
     test.crowd(first, SECONDS * 2 / 3)
     test.check_rest(before)
@@ -258,7 +258,8 @@ def main():
     if plan.returncode == 3:
         print(f"skipped: the model {MODEL} is not here; ./dev test fetches it")
         return 77
-    server = Server("--max-model-len", "512", "--kv-cache-memory-bytes", "16MiB")  # soon in memory as a whole
+    # A KV cache that is soon fully touched.
+    server = Server("--max-model-len", "512", "--kv-cache-memory-bytes", "16MiB")
     said = []
     listener = threading.Thread(target=lambda: said.extend(server.process.stderr))
     listener.start()

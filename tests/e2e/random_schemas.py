@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random JSON schemas, the same for the same seed, and what a beginning of an answer must satisfy.
+"""Random JSON schemas, equal for equal seeds, and what a truncated answer must satisfy.
 
-The schemas use what applications do: objects with required and optional members, nested objects and arrays, enums, constants,
-patterns, formats, bounds or none, alternatives, references.
+They use the features that applications use: objects with required and optional members, nested objects and arrays, enums,
+constants, patterns, formats, optional bounds, alternatives, references.
 """
 
 import json
@@ -89,7 +89,7 @@ def random_schema(seed):
 
 
 def relaxed(schema):
-    """The schema without what only a whole value can satisfy."""
+    """The schema without constraints that only a complete value can satisfy."""
     if isinstance(schema, list):
         return [relaxed(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -105,7 +105,7 @@ def relaxed(schema):
 
 
 class _Ended(Exception):
-    """The text ended inside a value; `value` is what is whole of it, if `known`."""
+    """The text ended inside a value. `value` is its complete part, if `known`."""
 
     def __init__(self, value=None, known=False):
         super().__init__()
@@ -113,7 +113,7 @@ class _Ended(Exception):
 
 
 class _Reader:
-    """Reads a beginning of JSON: ValueError where no JSON could go on so."""
+    """Reads truncated JSON. Raises ValueError if no JSON text begins like this."""
 
     def __init__(self, text):
         self.text, self.at = text, 0
@@ -145,7 +145,7 @@ class _Reader:
 
     def scalar(self):
         word = re.compile(r"[-+.\w]*").match(self.text, self.at).group()
-        if self.at + len(word) == len(self.text):  # it may go on
+        if self.at + len(word) == len(self.text):  # the text may continue
             number = re.fullmatch(r"-?(0|[1-9]\d*)?((?<=\d)\.\d*)?((?<=\d)[eE][+-]?\d*)?", word)
             if word and (number or any(name.startswith(word) for name in ("true", "false", "null"))):
                 raise _Ended
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def read_beginning(text):
-    """What is whole of a JSON text that was cut; None if nothing is. ValueError if it is no beginning of JSON."""
+    """The complete part of a truncated JSON text, or None. Raises ValueError if no JSON text begins like this."""
     try:
         return _Reader(text).value()
     except _Ended as ended:

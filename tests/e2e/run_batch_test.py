@@ -106,13 +106,13 @@ class RunBatch(unittest.TestCase):
             counts.append(self.output.read_bytes().count(b"\n"))
         self.assertTrue(5 <= counts[0] < counts[1] < counts[2] < 60, counts)
         with self.output.open("ab") as file:
-            file.write(b'{"id":"batch_req_99","custom_id":"cut of')  # as a kill within a write would leave it
+            file.write(b'{"id":"batch_req_99","custom_id":"cut of')  # a line cut as by a kill during the write
         self.assertIn(b"60 results, 0 of this run failed", self.run_batch().stderr)
         results = self.results()
         self.assertEqual([result["custom_id"] for result in results], [line["custom_id"] for line in lines])
         self.assertEqual([text_of(result) for result in results], [text_of(result) for result in self.results(whole)])
         before = self.output.read_bytes()
-        self.run_batch()  # nothing is left to do
+        self.run_batch()  # nothing remains to be done
         self.assertEqual(self.output.read_bytes(), before)
 
     def test_files_that_do_not_belong_together(self):
@@ -129,7 +129,7 @@ class RunBatch(unittest.TestCase):
     def test_a_file_that_is_no_result_stays_as_it_is(self):
         self.write([request(1)])
         self.run_batch()
-        self.input.write_text(json.dumps(request(1)))  # a last line need not end
+        self.input.write_text(json.dumps(request(1)))  # the last line needs no newline
         results, requests = self.output.read_bytes(), self.input.read_bytes()
         self.input, self.output = self.output, self.input
         self.assertIn(b"no result", self.run_batch(code=USAGE).stderr)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Black-box tests of who is served first: `--scheduling-policy` and `--long-prefill-token-threshold`.
+"""Black-box tests of the order of service: `--scheduling-policy` and `--long-prefill-token-threshold`.
 
 Usage and environment as server_test.py.
 """
@@ -22,7 +22,7 @@ BY_PRIORITY = ("--scheduling-policy", "priority")
 
 class Priorities(Case):
     def order(self, server, priorities):
-        """In which the requests with these priorities are answered, that arrive one after the other while another one runs."""
+        """The order of answers to requests with these priorities, which arrive in sequence while another request runs."""
         running, answer = stream(server)
         answer.read(10)
         ended = []
@@ -74,7 +74,7 @@ class Priorities(Case):
 
 class LongPrompts(Case):
     def short_comes_first(self, *flags):
-        """Whether a short prompt is answered before the long one that arrived earlier has its first token."""
+        """Whether a short prompt is answered before an earlier long prompt has its first token."""
         server = self.serve("--max-num-batched-tokens", "64", *flags)
         connection = server.connect()
         self.addCleanup(connection.close)

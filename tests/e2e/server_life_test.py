@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Black-box tests of `warprow serve` under its limits: overload, shutdown, slow and broken clients, what it tells of itself.
+"""Black-box tests of `warprow serve`: overload, shutdown, slow and broken clients, metrics and state.
 
 Usage and environment as server_test.py.
 """
@@ -31,7 +31,7 @@ LONG = {"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True, "temperature":
 
 
 def stream(server, body=None):
-    """A connection whose stream has begun."""
+    """Opens a connection and returns it when its stream has begun."""
     connection = server.connect()
     connection.request("POST", "/v1/completions", json.dumps(body or LONG))
     answer = connection.getresponse()
@@ -57,7 +57,7 @@ def wait_until(condition, seconds=20):
 
 
 class UnixServer:
-    """A server at a Unix socket."""
+    """Starts a server on a Unix socket."""
 
     def __init__(self, path, *flags):
         self.path = path
@@ -86,7 +86,8 @@ class Case(unittest.TestCase):
         return server
 
     def check_slow_readers(self, connect, streams):
-        """Of a server with --write-timeout 2, whose sockets hold much less than this answer: a long prompt's scores, at once."""
+        """Needs a server with --write-timeout 2. The answer, all logprobs of a long prompt at once, far exceeds the socket
+        buffers."""
         body = {"prompt": "one two three four five " * 300, "max_tokens": 1, "echo": True, "logprobs": 20,
                 "return_tokens_as_token_ids": True, "stream": streams}
         request = post(body).replace(b"HTTP/1.1", b"HTTP/1.0")
@@ -108,7 +109,7 @@ class Case(unittest.TestCase):
             time.sleep(4)
             try:
                 cut = read(connection, 0)
-            except OSError:  # TLS misses its end
+            except OSError:  # TLS reports the missing close
                 return
         self.assertLess(len(cut), len(data) / 2)
 
@@ -121,7 +122,7 @@ class Overload(Case):
         server = self.serve("--max-num-seqs", "1", "--max-queued-requests", "1", "--sse-keep-alive", "1")
         running, answer = stream(server)
         self.addCleanup(running.close)
-        answer.read(10)  # it runs
+        answer.read(10)  # the request runs
         waiting, silent = stream(server)
         self.addCleanup(waiting.close)
         status, headers, data = server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
@@ -132,7 +133,7 @@ class Overload(Case):
         self.assertTrue(wait_until(lambda: self.state(server)["scheduler"]["waiting"] == 1))
         states = sorted(request["state"] for request in self.state(server)["requests"])
         self.assertEqual(states, ["running", "waiting"])
-        self.assertEqual(silent.read(14), b": keep-alive\n\n")  # while it waits
+        self.assertEqual(silent.read(14), b": keep-alive\n\n")  # while the request waits
         running.sock.shutdown(socket.SHUT_RDWR)
         self.assertTrue(wait_until(lambda: self.state(server)["scheduler"]["waiting"] == 0))
         waiting.sock.shutdown(socket.SHUT_RDWR)
@@ -156,7 +157,7 @@ class Overload(Case):
                 client.sendall(post({**LONG, "stream": False}))
                 self.assertTrue(wait_until(lambda: len(self.state(server)["requests"]) == 1))
                 client.sendall(ahead)
-                time.sleep(0.1)  # so that it is read before the end
+                time.sleep(0.1)  # so that the server reads it before the end
             self.assertTrue(wait_until(lambda: self.state(server)["requests"] == [], 5), ahead[:10])
 
     def test_requests_sent_ahead_are_answered_in_order(self):
@@ -164,7 +165,7 @@ class Overload(Case):
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as client:
             client.sendall(post({"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True}))
             self.assertTrue(wait_until(lambda: len(self.state(server)["requests"]) == 1))
-            # Too long for the model, and more than is read ahead.
+            # The first is too long for the model and exceeds the server's read-ahead.
             for piece in (post({"prompt": "x " * 50_000}), post({"prompt": PROMPT, "max_tokens": 1}), b"GET /version HTTP/1.0\r\n\r\n"):
                 client.sendall(piece)
             data = b""
@@ -240,7 +241,7 @@ class Shutdown(Case):
             while not ended.is_set():
                 try:
                     status, _, data = server.ask("POST", "/v1/completions", body)
-                except OSError:  # the server has gone
+                except OSError:  # the server has ended
                     return
                 if status == 200:
                     self.assertEqual(json.loads(data)["choices"][0]["finish_reason"], "length")
@@ -279,7 +280,7 @@ class Shutdown(Case):
         self.assertTrue(wait_until(lambda: self.state(server)["requests"] == [], 5))
         after = self.state(server)
         self.assertEqual((after["kv"]["blocks_used"], after["scheduler"]["running"]), (0, 0))
-        # The step under way, and those until the server learns of it; LONG has 1900.
+        # Tokens of the current step, and of further steps until the server notices. LONG has 1900.
         self.assertLessEqual(after["engine"]["steps"] - before, 10)
 
     def test_what_cannot_start(self):
@@ -320,7 +321,7 @@ class Doors(Case):
 
     def test_cors_request_ids_and_access_log(self):
         server = self.serve("--allowed-origins", '["https://a.example"]', "--access-log", "json", "--api-key", "k")
-        wanted = "authorization,content-type,x-stainless-os"  # by openai-node, in a preflight without the key
+        wanted = "authorization,content-type,x-stainless-os"  # sent by openai-node in a preflight without the key
         status, headers, _ = server.ask("OPTIONS", "/v1/completions", headers={
             "Origin": "https://a.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted})
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "https://a.example"))
@@ -343,7 +344,7 @@ class Doors(Case):
     def test_a_log_that_cannot_be_written_stops_nothing(self):
         server = Server("--access-log", "text")
         self.addCleanup(server.process.wait)
-        server.process.stderr.close()  # as a full disk: every line fails
+        server.process.stderr.close()  # like a full disk: every write to the log fails
         for _ in range(3):
             self.assertEqual(server.ask("GET", "/health")[0], 200)
         server.process.send_signal(signal.SIGTERM)

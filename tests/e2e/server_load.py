@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Load on a server: good requests beside clients that leave, read slowly or talk nonsense. Afterwards nothing is left behind:
-no request, KV block, memory or file descriptor; and every good answer is what a quiet server gave.
+"""Load on a server: good requests beside clients that disconnect, read slowly or send garbage. Afterwards nothing may leak:
+no request, KV block, memory or file descriptor. Every good answer must equal that of a quiet server.
 
   WARPROW_BIN=... tests/e2e/server_load.py [SECONDS [CLIENTS ...]]     60 s of 16 and of 64 clients by default
 
@@ -23,7 +23,7 @@ from server_test import BIN, MODEL, Server, clean_environment
 
 PROMPTS = ["The capital of France is", "Water boils at", "One, two, three,", "My favourite colour"]
 GREEDY = {"max_tokens": 12, "temperature": 0}
-KV_CACHE = "96MiB"  # little more than a context: its pages come with their first use, and all come before the load
+KV_CACHE = "96MiB"  # little more than one context, so all pages are touched before the load
 RSS_GROWTH_KB = 32 * 1024
 
 
@@ -105,7 +105,7 @@ def run(seconds, num_clients):
         quiet = {}
         for prompt in PROMPTS:
             quiet[prompt] = server.post("/v1/completions", {"prompt": prompt, **GREEDY})[1]["choices"][0]["text"]
-        for number in range(3):  # prompts that share nothing fill the cache
+        for number in range(3):  # prompts without common prefixes fill the cache
             assert server.post("/v1/completions", {"prompt": [10 + number] * 2000, "max_tokens": 1})[0] == 200
         halves = []
         for _ in range(2):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Black-box tests of `warprow serve` against clients that mean harm: broken framing, foreign names, bodies without a key,
-texts that take long.
+"""Black-box tests of `warprow serve` against malicious clients: broken framing, foreign host names, bodies without a key,
+texts that take long to process.
 
 Usage and environment as server_test.py.
 """
@@ -22,7 +22,7 @@ from server_life_test import Case, UnixServer
 from server_test import BIN, TIMEOUT, clean_environment
 
 SMUGGLED = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
-CLIENT_TIMEOUT = 30  # the server closes, not the test's patience
+CLIENT_TIMEOUT = 30  # the server must close before this timeout
 
 
 def read_all(connection):
@@ -30,13 +30,13 @@ def read_all(connection):
     try:
         while piece := connection.recv(65536):
             data += piece
-    except ConnectionResetError:  # after an early refusal
+    except ConnectionResetError:  # follows an early refusal
         pass
     return data
 
 
 def exchange(port, request, address="127.0.0.1"):
-    """The statuses and the whole text of what comes back until the server closes."""
+    """The statuses and the text of all answers until the server closes."""
     with socket.create_connection((address, port), CLIENT_TIMEOUT) as connection:
         try:
             connection.sendall(request)
@@ -48,7 +48,7 @@ def exchange(port, request, address="127.0.0.1"):
 
 
 def seconds_until_cut(port, request, drip, pause):
-    """Sends the request, then `drip` again and again. How long the server puts up with it; at most 20 s."""
+    """Sends the request, then `drip` repeatedly. Returns after how many seconds the server closes; at most 20."""
     begin = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), CLIENT_TIMEOUT) as connection:
         try:
@@ -76,7 +76,7 @@ class Framing(Case):
         assert cls.server.stop() == 0
 
     def refused(self, request, needle, status=400):
-        """One answer, and nothing that follows it is taken for a request."""
+        """Expects one answer, and that the server reads no second request from the rest."""
         got, data = exchange(self.server.port, request)
         self.assertEqual(got, [status], (request[:300], data))
         self.assertIn(b"Connection: close", data)
@@ -100,7 +100,7 @@ class Framing(Case):
         for name in ("chunked", "Chunked"):
             got, data = exchange(self.server.port, head(f"Transfer-Encoding: {name}", target="POST /tokenize HTTP/1.1") + chunks +
                                  b"0\r\nX-Trailer: 1\r\n\r\n" + SMUGGLED)
-            self.assertEqual(got, [200, 200], data)  # what follows a whole request is the next one
+            self.assertEqual(got, [200, 200], data)  # the bytes after a whole request are the next request
 
     def test_what_is_around_chunks_is_bounded(self):
         begin = head("Transfer-Encoding: chunked")
@@ -198,7 +198,7 @@ class Names(Case):
                                   (["--max-buffered-bytes", "32MiB"], "--max-buffered-bytes: 33554432 is less than"),
                                   (["--allowed-hosts", "a", "--uds", os.path.join(folder, "s")], "--allowed-hosts has no meaning"),
                                   (["--max-connections", "0"], "--max-connections: '0'")):
-                # This model is never reached.
+                # The request never reaches this model.
                 done = subprocess.run([BIN, "serve", "/no/such.gguf", "--port", "0", *flags], capture_output=True,
                                       timeout=TIMEOUT, env=clean_environment(), check=False)
                 self.assertEqual(done.returncode, 2, (flags, done.stderr))
@@ -247,7 +247,7 @@ class Memory(Case):
         server = self.serve("--api-key", "k", "--server-dev-mode")
         for path in ("/", "/health", "/livez", "/readyz", "/ping"):
             self.assertEqual(server.ask("GET", path)[0], 200, path)
-        # Each is answered before its body is there.
+        # Each is answered before its body has arrived.
         for target, status in (("POST /v1/completions", 401), ("POST /tokenize", 401), ("GET /metrics", 401), ("GET /version", 401),
                                ("POST /sleep", 401), ("GET /nowhere", 401), ("OPTIONS /v1/completions", 204), ("POST /ping", 200)):
             with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
@@ -255,7 +255,8 @@ class Memory(Case):
                 data = connection.recv(65536)
             self.assertTrue(data.startswith(b"HTTP/1.1 %d" % status), (target, data))
             self.assertIn(b"Connection: close", data, target)
-        with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:  # a refusal instead of 100
+        # A refusal instead of 100 Continue.
+        with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
             connection.sendall(head("Content-Length: 1000", "Expect: 100-continue"))
             self.assertTrue(connection.recv(65536).startswith(b"HTTP/1.1 401"))
         with socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT) as connection:
@@ -283,7 +284,7 @@ class Memory(Case):
         for framing, wrap in (("Content-Length: %d" % len(body), lambda data: data),
                               ("Transfer-Encoding: chunked", lambda data: b"%x\r\n" % len(body) + data)):
             held = []
-            for _ in range(2):  # all but the end
+            for _ in range(2):  # everything but the end
                 held.append(socket.create_connection(("127.0.0.1", server.port), CLIENT_TIMEOUT))
                 held[-1].sendall(head(framing, target="POST /tokenize HTTP/1.1") + wrap(body)[:980_000])
             time.sleep(0.5)
@@ -296,7 +297,7 @@ class Memory(Case):
             end = time.monotonic() + 20
             while server.ask("POST", "/tokenize", body)[0] != 200 and time.monotonic() < end:
                 time.sleep(0.05)
-            for _ in range(20):  # what was read is given back
+            for _ in range(20):  # memory of what was read is released
                 self.assertEqual(server.ask("POST", "/tokenize", body)[0], 200)
 
     def test_connections_are_bounded(self):
@@ -330,13 +331,13 @@ class Memory(Case):
 
 
 class Load(Case):
-    """Large texts keep the pool busy all the time that small requests and reports are timed."""
+    """Large texts keep the thread pool busy while small requests and reports are timed."""
 
     PROBES = (("GET", "/health", None), ("GET", "/metrics", None), ("GET", "/version", None), ("GET", "/v1/models", None),
               ("GET", "/v1/engine/state", None), ("POST", "/tokenize", b'{"prompt": "small"}'))
 
     def slowest(self, server, body, num_clients, seconds):
-        """The longest time of a probe, and the statuses of the large requests."""
+        """Returns the longest time of a probe, and the statuses of the large requests."""
         statuses, stop = [], threading.Event()
 
         def send_large():
@@ -372,14 +373,14 @@ class Load(Case):
         self.assertEqual({400}, set(statuses))
         self.assertLess(time.monotonic() - begin, 20)
         self.assertLess(longest, 2)
-        # One that might fit by its length; its beginning tells.
+        # A text whose length might fit. Its beginning already has too many tokens.
         status, answer = server.post("/v1/completions", {"prompt": "a b c d " * 20_000})
         self.assertEqual((status, answer["error"]["type"]), (400, "context_length_exceeded"), answer)
         self.assertLess(answer["error"]["n_prompt_tokens"], 40_000)
 
     def test_large_texts_hold_up_nobody_else(self):
         server = self.serve("--max-model-len", "8192")
-        for size in (400_000, 200_000, 100_000, 50_000):  # as large as may be
+        for size in (400_000, 200_000, 100_000, 50_000):  # the largest allowed sizes
             body = json.dumps({"prompt": "abc def " * (size // 8)}).encode()
             if server.ask("POST", "/tokenize", body)[0] == 200:
                 break

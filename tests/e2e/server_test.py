@@ -4,8 +4,8 @@
 
   WARPROW_BIN=build/cpu-release/warprow tests/e2e/server_test.py [-k NAME]
 
-Environment as in cli_test.py. Exits 77, which ctest shows as skipped, if the model is not on this machine. Clients
-of others: tests/clients.
+Environment as in cli_test.py. Exits 77, which ctest shows as skipped, if the model is not on this machine. Tests
+of other clients: tests/clients.
 """
 
 import http.client
@@ -31,12 +31,12 @@ def clean_environment():
 
 
 class Server:
-    """A running server; its port is what its ready line says."""
+    """Starts a server and reads its port from the ready line."""
 
     def __init__(self, *flags, model=MODEL):
         self.process = subprocess.Popen([BIN, "serve", model, "--port", "0", "--max-model-len", "2048", *flags],
                                         stderr=subprocess.PIPE, text=True, env=clean_environment())
-        self.said = ""  # before it was ready
+        self.said = ""  # output before it was ready
         self.ready_line = self.process.stderr.readline()
         while self.ready_line and not self.ready_line.startswith("ready in "):
             self.said += self.ready_line
@@ -73,7 +73,7 @@ class Server:
         return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
 
     def cpu_seconds(self, seconds):
-        """What the process uses in so many seconds."""
+        """The processor time that the process uses in this many seconds."""
         def used():
             with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
                 fields = file.read().rsplit(")", 1)[1].split()
@@ -278,7 +278,8 @@ class Serving(unittest.TestCase):
         body = json.dumps({"prompt": "x", "max_tokens": 3})
         one = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}"
         last = one.replace("Host: localhost", "Host: localhost\r\nConnection: close")
-        with socket.create_connection(("127.0.0.1", self.server.port), 20) as raw:  # it closes, not times out
+        # The server must close before the timeout.
+        with socket.create_connection(("127.0.0.1", self.server.port), 20) as raw:
             raw.sendall((one + last).encode())
             data = b"".join(iter(lambda: raw.recv(65536), b""))
         self.assertEqual(data.count(b"HTTP/1.1 200"), 2)
@@ -295,7 +296,7 @@ class Serving(unittest.TestCase):
             connection.sock.shutdown(socket.SHUT_RDWR)
             connection.close()
         time.sleep(0.5)
-        # Nothing runs, and idling costs nothing; a busy machine may need a second look.
+        # Nothing runs, and idling takes no processor time. A busy machine may need a second try.
         self.assertTrue(any(self.server.cpu_seconds(1.0) < 0.1 for _ in range(2)))
 
 
@@ -338,7 +339,7 @@ class Lifetime(unittest.TestCase):
         connection = server.connect()
         connection.request("POST", "/v1/completions", json.dumps(
             {"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True, "stream": True}))
-        connection.getresponse()  # the head: it runs
+        connection.getresponse()  # the head has arrived, so the request runs
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         self.assertIsNone(server.process.poll())

@@ -29,7 +29,7 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
 
 
 def chat(**fields):
-    """A small model does what it has seen done: it thinks the same thing each time."""
+    """A chat with examples, so that the small model repeats the same thought each time."""
     messages = []
     for a, b in ((2, 2), (3, 4), (1, 5), (6, 2)):
         messages += [{"role": "user", "content": f"What is {a}+{b}?"},
@@ -38,7 +38,7 @@ def chat(**fields):
 
 
 class Case(unittest.TestCase):
-    """A server with the default model under another template."""
+    """Starts a server with the default model and another chat template."""
 
     template, names, flags = "", {}, ()
 
@@ -65,12 +65,12 @@ class Case(unittest.TestCase):
 
 
 class OpenedByTheTemplate(Case):
-    """The tags are several tokens each."""
+    """Each tag is several tokens."""
 
     template, flags = TEMPLATE, ("--reasoning-parser", "qwen3")
 
     def streamed(self, **fields):
-        """Reasoning, content and the arguments of calls, and the finish reason."""
+        """Returns reasoning, content, the arguments of calls, and the finish reason."""
         out = {"reasoning_content": "", "content": "", "arguments": ""}
         for event in self.server.events("/v1/chat/completions", chat(**fields)):
             choice = event["choices"][0]
@@ -153,7 +153,7 @@ class OpenedByTheTemplate(Case):
 
 
 class OpenedByTheModel(Case):
-    """The tags are tokens, and the template has neither. Biases make the model think, or not."""
+    """Each tag is one token, and the template has neither tag. Biases decide whether the model thinks."""
 
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     names = {7: (b"<gh_stars>", b"<think>"), 8: (b"<issue_start>", b"</think>")}

@@ -29,9 +29,9 @@ def openssl(*arguments):
 
 
 class Certificates:
-    """An authority, a certificate of localhost and 127.0.0.1, one of a client, and what does not belong to them.
+    """An authority, a certificate for localhost and 127.0.0.1, a client's certificate, and unrelated ones.
 
-    Python 3.13 and later hold them to RFC 5280: an authority says what its key is for, the others whose key signed them.
+    Python 3.13 and later enforce RFC 5280: an authority states its key usage, the others state which key signed them.
     """
 
     def __init__(self, folder):
@@ -79,7 +79,7 @@ class TlsServer(Server):
 
 
 def client(*arguments, environment=None, **options):
-    """One of our own commands."""
+    """Runs one of our commands."""
     return subprocess.run([BIN, *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=False,
                           env={**clean_environment(), **(environment or {})}, **options)
 
@@ -116,7 +116,8 @@ class Tls(WithServer):
     def test_a_connection_is_kept_and_large_bodies_pass(self):
         connection = self.server.connect()
         self.addCleanup(connection.close)
-        for prompt in (PROMPT, "x " * 200_000, PROMPT):  # one is too long for the model, and larger than a record
+        # The second is too long for the model, and larger than a TLS record.
+        for prompt in (PROMPT, "x " * 200_000, PROMPT):
             connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 2}))
             answer = connection.getresponse()
             self.assertEqual(answer.status, 200 if prompt == PROMPT else 400)
@@ -129,7 +130,7 @@ class Tls(WithServer):
             self.assertEqual(stream.version(), "TLSv1.3")
             stream.sendall(b"GET /version HTTP/1.0\r\n\r\n")
             data = b""
-            while piece := stream.recv(4096):  # raises where the end is not said (close_notify)
+            while piece := stream.recv(4096):  # raises if close_notify is missing
                 data += piece
             self.assertIn(b"200 OK", data)
         old = self.certificates.trusting()
@@ -142,7 +143,7 @@ class Tls(WithServer):
         post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
         with self.certificates.trusting().wrap_socket(self.raw(), server_hostname="localhost") as stream:
             stream.sendall(post)
-            time.sleep(0.005)  # so that the next ones come while the first is answered
+            time.sleep(0.005)  # so that the next ones arrive while the first is answered
             stream.sendall(post)
             stream.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             data = b""
@@ -269,7 +270,7 @@ class OurClients(WithServer):
 
 
 class Errors:
-    """What a process says from now on."""
+    """Collects the stderr of a process."""
 
     def __init__(self, process):
         self.text = ""
@@ -280,7 +281,7 @@ class Errors:
             self.text += line
 
     def wait_for(self, *words):
-        """Whether a line with these words came, which is then forgotten."""
+        """Waits for a line with all of these words and removes it. Returns whether it came."""
         def found():
             return next((line for line in self.text.splitlines() if all(word in line for word in words)), None)
         line = wait_until(found)
@@ -304,7 +305,7 @@ class Reloading(Case):
         self.live = live.name
 
     def put(self, source, name):
-        """Writes a file of the server's in place."""
+        """Overwrites one of the server's files in place."""
         shutil.copyfile(self.certificates.path(source), os.path.join(self.live, name))
 
     def serve_tls(self, *flags):
@@ -316,13 +317,13 @@ class Reloading(Case):
         return server
 
     def shown(self, server):
-        """The name of the certificate that a new client sees."""
+        """The subject of the certificate that a new client sees."""
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as plain:
             with server.context.wrap_socket(plain, server_hostname="localhost") as stream:
                 return dict(part[0] for part in stream.getpeercert()["subject"])["commonName"]
 
     def put_secret(self, version, name):
-        """All files at once, as Kubernetes does it: links into a folder that is a link itself."""
+        """Replaces all files at once like Kubernetes: they are links into a folder that is itself a link."""
         folder = os.path.join(self.live, version)
         os.mkdir(folder)
         shutil.copyfile(self.certificates.path(name + ".pem"), os.path.join(folder, "tls.crt"))
@@ -345,7 +346,7 @@ class Reloading(Case):
         answer.read(10)
         self.put_secret("v2", "renewed")
         self.assertTrue(wait_until(lambda: self.shown(server) == "renewed"))
-        # Connections of the old one go on.
+        # Connections with the old certificate continue.
         self.assertEqual(len(answer.read(2000)), 2000)
         idle.request("GET", "/version")
         self.assertEqual(idle.getresponse().status, 200)
