@@ -9,7 +9,7 @@
 
 namespace warprow {
 
-// An Output into a temporary file, and what was written to it.
+// An Output into a temporary file. Returns what was written.
 class CapturedOutput {
  public:
   CapturedOutput() : file_(std::tmpfile()), output_(fileno(file_)) {}

@@ -61,7 +61,7 @@ TEST_F(ChatSessionTest, CtrlCStopsTheAnswerAndKeepsIt) {
 
 TEST_F(ChatSessionTest, ARefusedOrFailedTurnLeavesTheHistoryAlone) {
   ChatSession chat(partner_, updates_, out_.output(), std::nullopt);
-  chat.handle(std::string(200, 'x'));  // longer than the context
+  chat.handle(std::string(200, 'x'));  // exceeds the context
   EXPECT_TRUE(chat.messages().empty());
   chat.handle("fail");
   EXPECT_TRUE(chat.messages().empty());

@@ -17,7 +17,7 @@ namespace warprow {
 // An engine without a model. A text's tokens are its bytes. The answer to a prompt is "<prompt>", or "<prompt:seed>"
 // for a request with a seed, in pieces of one byte, cut at max_tokens. With out_of_order every second request is held
 // until the next one is answered, so answers arrive out of order; release() answers a request that is still held. Some
-// words in a prompt cause trouble: with "hang" the request starts and never ends, with "ctrl-c" it sends SIGINT and
+// words in a prompt select a failure: with "hang" the request starts and never ends, with "ctrl-c" it sends SIGINT and
 // hangs, with "fail" it ends with an error.
 //
 // Thread: one; submit, abort and release deliver the updates.

@@ -58,7 +58,7 @@ TEST_F(FlagSetTest, ReadsEveryFormOfAFlag) {
   EXPECT_THAT(positionals_, ElementsAre("model"));
 }
 
-// Prompts are the user's text: nothing in them may look like our syntax.
+// Prompts are the user's text and never parsed as flags.
 TEST_F(FlagSetTest, AValueIsTakenAsItIs) {
   for (const char* text : {"",
                            " ",

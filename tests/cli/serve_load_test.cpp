@@ -92,7 +92,7 @@ TEST(ArrivalTimes, HaveTheirRateAndTheirBurstiness) {
       sum += std::pow((time - before) * 10 - 1, 2);
       before = time;
     }
-    return std::sqrt(sum / 4000);  // deviation over mean: 1 / sqrt(burstiness)
+    return std::sqrt(sum / 4000);  // standard deviation over mean: 1 / sqrt(burstiness)
   };
   EXPECT_NEAR(variation(1), 1.0, 0.1);
   EXPECT_NEAR(variation(4), 0.5, 0.05);
@@ -146,7 +146,7 @@ TEST(AnswerTimes, RoleAndEndOfAChatAreNoPieces) {
   EXPECT_EQ(record.ttft_s, 2);
   EXPECT_THAT(record.itls_s, ElementsAre(1.0));
   EXPECT_EQ(record.latency_s, 4);
-  EXPECT_EQ(record.num_output_tokens, 2);  // as no usage came
+  EXPECT_EQ(record.num_output_tokens, 2);  // counted from the pieces, because no usage came
   EXPECT_EQ(record.text, "xy");
 }
 
@@ -196,7 +196,8 @@ TEST(ServeReport, FiguresOfKnownRequests) {
   EXPECT_THAT(number("std_ttft_ms"), DoubleNear(100, 1e-9));
   EXPECT_THAT(number("p50_ttft_ms"), DoubleNear(200, 1e-9));
   EXPECT_THAT(number("p99.9_ttft_ms"), DoubleNear(299.8, 1e-9));
-  EXPECT_THAT(number("mean_tpot_ms"), DoubleNear(200, 1e-9));  // of the one with several tokens
+  EXPECT_THAT(number("mean_tpot_ms"),
+              DoubleNear(200, 1e-9));  // of the only answer with several tokens
   EXPECT_THAT(number("median_itl_ms"), DoubleNear(200, 1e-9));
   EXPECT_THAT(number("mean_e2el_ms"), DoubleNear(400, 1e-9));
   EXPECT_EQ(json["errors"][2], "404: no");

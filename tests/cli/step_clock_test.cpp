@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-// Does nothing but count: each step costs 3 driver calls, each output 5 us of waiting that it claims.
+// Only counts: each step costs 3 driver calls, and each output reports 5 us of waiting.
 class CountingExecutor final : public Executor {
  public:
   explicit CountingExecutor(std::vector<std::string>& calls) : calls_(calls) {}
@@ -44,7 +44,7 @@ class CountingExecutor final : public Executor {
   ExecutorStats stats_;
 };
 
-// Runs steps in which num_rows rows advance by tokens_each, as the engine does one step ahead.
+// Runs steps in which num_rows rows advance by tokens_each, one step ahead like the engine.
 void run_steps(
     Executor& executor, int64_t& step, int count, int32_t num_rows, int32_t tokens_each) {
   for (int i = 0; i < count; ++i) {
@@ -72,7 +72,7 @@ class StepClock : public testing::Test {
 
 TEST_F(StepClock, MeasuresSteadyStepsBehindTheWarmUp) {
   const auto clock = make_step_clock(std::make_unique<CountingExecutor>(calls_), record_);
-  run_steps(*clock, step_, 2, 3, 5);   // prompts
+  run_steps(*clock, step_, 2, 3, 5);   // prefill
   run_steps(*clock, step_, 20, 3, 1);  // decode
   ASSERT_EQ(record_.samples.size(), 4);
   for (const StepSample& sample : record_.samples) {

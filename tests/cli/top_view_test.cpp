@@ -71,7 +71,7 @@ TEST(TopView, RatesComeFromTwoStates) {
   EXPECT_THAT(view.draw({}), HasSubstr("100/s out, 15.0k/s in  █\n"));
   view.take(state, 8);
   EXPECT_THAT(view.draw({}), HasSubstr("0/s out, 0/s in  █▁\n"));
-  state["tokens"]["output"] = 0;  // another server at the same place
+  state["tokens"]["output"] = 0;  // another server at the same address
   view.take(state, 9);
   EXPECT_THAT(view.draw({}), HasSubstr("0/s out"));
 }

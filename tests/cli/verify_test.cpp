@@ -33,7 +33,8 @@ constexpr VerifyLoad kLoad = {.num_requests = 12, .max_input_len = 120, .output_
 // 2 layers x 2 x 16 tokens x 2 heads x 8 x 2 bytes
 constexpr VerifySizes kSizes = {.on_gpu = false, .block_bytes = 2048, .max_len = 145};
 
-// As a kernel whose order of sums follows the number of rows: the last bit of a logprob differs in steps of several rows.
+// Behaves like a kernel whose order of additions depends on the number of rows: the last bit of a logprob differs in
+// steps of several rows.
 class RowsInTheSums final : public ExecutorWrapper {
  public:
   using ExecutorWrapper::ExecutorWrapper;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tools/fetch_clients.sh has put a client, and what a test does without it. Puts tests/e2e on the path."""
+"""Finds the clients that tools/fetch_clients.sh installed, or skips the test. Adds tests/e2e to the path."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ def skip(client):
 
 
 def need(client, *modules):
-    """Imports the modules, if need be by starting over with the client's own Python."""
+    """Imports the modules. If that fails, restarts the test with the client's own Python."""
     try:
         for module in modules:
             importlib.import_module(module)

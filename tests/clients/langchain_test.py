@@ -19,7 +19,8 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests  # noqa:
 
 from server_test import MODEL, Server  # noqa: E402
 
-# What the default model is too small for; tool_choice "any" and named functions are held to.
+# Tests that the default model is too small for. tool_choice "any" and named functions are tested, because a grammar
+# enforces them.
 SMALL = "the small model does not call the tool, or not with these arguments, where it is free to"
 EXPECTED_FAILURES = {
     "test_tool_calling": SMALL, "test_tool_calling_async": SMALL, "test_tool_calling_with_no_arguments": SMALL,
@@ -54,8 +55,8 @@ class TestWarprow(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self):
-        # One call at a time is what the tests expect; the penalty makes a small model end its texts. To servers that are not
-        # OpenAI's, LangChain sends no stream_options unless told to.
+        # The tests expect one call at a time. The penalty makes a small model end its texts. LangChain sends
+        # stream_options to other servers than OpenAI's only if told to.
         return {"model": MODEL, "base_url": self.url, "api_key": "k", "temperature": 0, "frequency_penalty": 1.0, "max_tokens": 400,
                 "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
 

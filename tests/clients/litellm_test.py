@@ -13,7 +13,7 @@ import unittest
 
 import client_env
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or importing it asks GitHub
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise the import requests a file from GitHub
 client_env.need("litellm", "litellm")
 
 import litellm  # noqa: E402
@@ -72,7 +72,8 @@ class LiteLLM(unittest.TestCase):
 
     def test_tools(self):
         for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-            # To a hosted_vllm it would send no additionalProperties, and a small model would find no end of fields.
+            # With the provider hosted_vllm it would drop additionalProperties, and a small model would add fields
+            # endlessly.
             wish = {"provider": "openai", "tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 200}
             call = self.chat(**wish).choices[0].message.tool_calls[0]
             self.assertEqual(call.function.name, "get_weather")
@@ -107,7 +108,7 @@ class LiteLLM(unittest.TestCase):
             litellm.completion(model="hosted_vllm/nobody", messages=CHAT, **self.wish)
         with self.assertRaises(litellm.InternalServerError):
             self.chat(api_base="http://127.0.0.1:1/v1")
-        with self.assertRaises(litellm.NotFoundError):  # there are no embeddings
+        with self.assertRaises(litellm.NotFoundError):  # the server has no embeddings endpoint
             litellm.embedding(model=f"hosted_vllm/{MODEL}", input=["x"], **self.wish)
 
     def test_a_name_with_a_slash(self):

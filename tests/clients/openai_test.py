@@ -22,7 +22,7 @@ from server_test import CHAT, MODEL, PROMPT, Server  # noqa: E402
 
 
 class Weather(pydantic.BaseModel):
-    """Asked for as a schema."""
+    """The schema of a structured answer."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
     celsius: int
@@ -109,7 +109,7 @@ class OpenAI(unittest.TestCase):
         self.assertTrue(whole.output_text)
         with self.client.responses.stream(**wish) as stream:
             final = [event for event in stream][-1]
-        self.assertEqual(final.type, "response.incomplete")  # by max_output_tokens
+        self.assertEqual(final.type, "response.incomplete")  # because of max_output_tokens
         self.assertEqual(final.response.output_text, whole.output_text)
         call = self.client.responses.create(
             model=MODEL, input="Weather?", tools=[{"type": "function", **TOOL["function"], "strict": True}],

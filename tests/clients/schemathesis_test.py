@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""schemathesis over the server's own /openapi.json: examples made from the description must give no 5xx, no status, header or
-body that it does not declare, and what it forbids must be refused.
+"""schemathesis over the server's own /openapi.json: requests generated from the description must cause no 5xx and no status, header or
+body that it does not declare. Requests that it forbids must be refused.
 
-Usage and environment as tests/e2e/server_test.py; EXAMPLES is how many an operation gets (20). schemathesis comes from
+Usage and environment as tests/e2e/server_test.py; EXAMPLES is the number of requests per operation (20). schemathesis comes from
 tools/fetch_clients.sh; without it the exit status is 77.
 """
 
@@ -16,8 +16,8 @@ import client_env
 import server_test
 
 PROGRAM = os.environ.get("SCHEMATHESIS", client_env.program("schemathesis", "schemathesis"))
-# A schema cannot say how fields depend on one another (n with temperature 0, min_tokens and max_tokens), so what it allows may
-# still be refused.
+# A schema cannot express how fields depend on one another (n with temperature 0, min_tokens and max_tokens). The server
+# may therefore refuse what the schema allows.
 EXCLUDED = "positive_data_acceptance"
 
 
@@ -25,7 +25,7 @@ def main():
     if not os.path.exists(PROGRAM):
         client_env.skip("schemathesis")
     server = server_test.Server("--max-model-len", "64", "--api-key", "k")
-    folder = tempfile.TemporaryDirectory()  # it leaves a cache where it runs
+    folder = tempfile.TemporaryDirectory()  # schemathesis leaves a cache in its working directory
     try:
         return subprocess.run([PROGRAM, "run", f"http://127.0.0.1:{server.port}/openapi.json", "--checks", "all",
                                "--exclude-checks", EXCLUDED, "--max-examples", os.environ.get("EXAMPLES", "20"),

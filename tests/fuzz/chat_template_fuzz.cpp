@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever a template and its variables say, a worker process answers with a text or an error of
-// one line, within its limits, and takes the next template.
+// libFuzzer target: for every template and every set of variables, a worker process answers with a text or a one-line
+// error within its limits, and then renders the next template.
 #include "base/check.h"
 #include "tests/fuzz/extra_counters.h"
 #include "tests/fuzz/sections.h"
@@ -17,7 +17,7 @@ namespace warprow {
 namespace {
 
 constexpr wr_template_limits kLimits = {.cpu_ms = 300, .memory_mb = 128, .output_mb = 4};
-// Of the clock on the wall; a busy machine needs far more than kLimits.cpu_ms.
+// Wall-clock limit. A busy machine needs far more than kLimits.cpu_ms.
 constexpr std::chrono::seconds kMostTime{5};
 constexpr std::string_view kUsualContext =
     R"({"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi \u00e9"},)"
@@ -138,7 +138,7 @@ constexpr std::string_view kWords[] = {"for",
 
 struct Tried {
   int failed = 0;
-  std::string text;  // or the error
+  std::string text;  // the text, or the error
 };
 
 Tried try_template(std::string_view source, std::string_view context) {
@@ -149,14 +149,14 @@ Tried try_template(std::string_view source, std::string_view context) {
   return {failed, failed != 0 ? error.str() : text.str()};
 }
 
-// minijinja 2.24 panics on ''[::-1]: a slice with a negative step of an empty string or list.
+// minijinja 2.24 panics on ''[::-1], a slice of an empty string or list with a negative step.
 constexpr std::string_view kKnownPanic = "the len is 0 but the index is 0";
 
 void check_template(std::string_view source, std::string_view context) {
   const auto start = std::chrono::steady_clock::now();
   const Tried tried = try_template(source, context);
   WR_CHECK(std::chrono::steady_clock::now() - start < kMostTime);
-  // The worker process contains a panic, but it is a bug.
+  // A panic is a bug, although the worker process contains it.
   const bool known_panic = tried.failed == WR_PANIC && tried.text.ends_with(kKnownPanic);
   WR_CHECK(tried.failed == 0 || tried.failed == WR_INVALID || known_panic, "{}", tried.text);
   if (tried.failed == 0) {
@@ -177,7 +177,7 @@ void check_next() {
 }  // namespace
 }  // namespace warprow
 
-// A template, and below it the variables, which may be left out.
+// The input is a template, optionally followed by its variables.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   warprow::link_helper_entry();
   std::string_view rest(reinterpret_cast<const char*>(data), size);

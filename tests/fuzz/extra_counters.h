@@ -12,13 +12,13 @@
 
 namespace warprow {
 
-// The text library is Rust, which is compiled without the fuzzer's instruments. So a target says here what an input did,
-// and the fuzzer keeps inputs that did something new. It clears the counters before each.
+// The text library is Rust and is compiled without the fuzzer's coverage counters. Targets therefore count events here,
+// and the fuzzer keeps inputs that cause new ones. The fuzzer clears the counters before each input.
 [[gnu::section("__libfuzzer_extra_counters")]] inline std::array<uint8_t, 8192> extra_counters;
 
 inline void count_feature(size_t hash) { extra_counters[hash % extra_counters.size()] = 1; }
 
-// The next run of letters, which is taken from `rest`; "" at the end.
+// Takes the next run of letters from `rest`; "" at the end.
 inline std::string_view take_word(std::string_view& rest) {
   const auto is_letter = [](char c) {
     return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$';
@@ -30,7 +30,7 @@ inline std::string_view take_word(std::string_view& rest) {
   return word;
 }
 
-// Which known words of an accepted text stand behind one another.
+// Counts which known words of an accepted text follow one another.
 inline void count_words(std::string_view text, std::span<const std::string_view> known) {
   size_t last = 0;
   for (std::string_view word = take_word(text); !word.empty(); word = take_word(text)) {
@@ -43,7 +43,7 @@ inline void count_words(std::string_view text, std::span<const std::string_view>
   }
 }
 
-// An error by its first words; those behind them may be the input's own.
+// Counts errors by their first words, because later words may come from the input.
 inline void count_error(std::string_view message) {
   constexpr int kNumWords = 4;
   size_t hash = 0;

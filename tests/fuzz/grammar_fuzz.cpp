@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever a grammar says, it is compiled or refused within its limits; masks and tokens agree; and
-// a finished answer to a schema is JSON.
+// libFuzzer target: every grammar is compiled or refused within its limits, masks agree with accepted tokens, and a
+// complete answer to a JSON schema is JSON.
 #include "text/grammar.h"
 
 #include "base/check.h"
@@ -22,7 +22,7 @@
 namespace warprow {
 namespace {
 
-constexpr TokenId kEos = 0xff;  // a byte that no text has
+constexpr TokenId kEos = 0xff;  // a byte that no text contains
 constexpr int kNumBytes = 256;
 constexpr int kMaxSteps = 48;
 constexpr GrammarOptions kOptions = {.max_json_bytes = 16 << 10,
@@ -32,7 +32,8 @@ constexpr GrammarOptions kOptions = {.max_json_bytes = 16 << 10,
                                      .max_kept_mb = 16,
                                      .max_step_ms = 100,
                                      .cached_grammars = 1};
-// What a limit may be overrun by: a thread looks at steps a few times a second, and a sanitizer slows all down.
+// The factor by which a limit may be exceeded. A thread checks it a few times a second, and sanitizers slow everything
+// down.
 constexpr double kMoreSeconds = 2;
 constexpr std::string_view kWords[] = {"type",
                                        "object",
@@ -104,7 +105,7 @@ constexpr std::string_view kWords[] = {"type",
                                        "root"};
 using Mask = std::array<uint32_t, kNumBytes / 32>;
 
-// Processor time of this process; what its workers take does not count.
+// Processor time of this process, without its workers'.
 class Limit {
  public:
   explicit Limit(uint32_t ms) : end_(now() + ms / 1e3 + kMoreSeconds) {}
@@ -144,7 +145,7 @@ std::vector<TokenId> allowed(const Mask& mask) {
 bool fill(GrammarMatcher& matcher, Mask& mask) {
   const Limit limit(kOptions.max_step_ms);
   const Result<void> filled = matcher.fill_mask(mask);
-  return filled.has_value();  // else the library's own limits
+  return filled.has_value();  // otherwise the library's own limits apply
 }
 
 bool accept(GrammarMatcher& matcher, TokenId token) {
@@ -152,7 +153,7 @@ bool accept(GrammarMatcher& matcher, TokenId token) {
   return matcher.accept(token).has_value();
 }
 
-// A refused token changes nothing.
+// A refused token must not change the matcher.
 void check_refusal(GrammarMatcher& matcher, const Mask& mask, TokenId token) {
   GrammarMatcher fork = matcher.fork();
   WR_CHECK(!accept(fork, token));
@@ -160,7 +161,7 @@ void check_refusal(GrammarMatcher& matcher, const Mask& mask, TokenId token) {
   WR_CHECK(!fill(fork, after) || after == mask);
 }
 
-// An answer whose tokens are picked by `choices`; nullopt: it came to no end.
+// Returns an answer whose tokens are picked by `choices`, or nullopt if it did not end.
 std::optional<std::string> answer(const Grammar& grammar, std::string_view choices) {
   GrammarMatcher matcher(grammar);
   std::string out;
@@ -211,7 +212,7 @@ void check(GrammarKind kind, std::string_view text, std::string_view choices) {
 }  // namespace
 }  // namespace warprow
 
-// The kind as a digit, the grammar, and below it bytes that pick the tokens, which may be left out.
+// The input is the kind as a digit and the grammar, optionally followed by the bytes that pick tokens.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) {
     return 0;

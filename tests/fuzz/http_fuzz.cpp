@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever the bytes of a connection and however they come in pieces, requests are read the same;
-// and one that is accepted ends where a strict reading of RFC 9112 ends it.
+// libFuzzer target: however a connection's bytes are split, the server reads the same requests. An accepted request
+// ends where a strict reader of RFC 9112 ends it.
 #include "base/check.h"
 #include "server/http/host_rule.h"
 #include "tests/support/request_reading.h"
@@ -31,7 +31,7 @@ std::string lowered(std::string_view text) {
   return out;
 }
 
-// Up to the next CRLF, which is taken too; nullopt where there is none.
+// Takes the text up to the next CRLF, and the CRLF; nullopt if there is none.
 std::optional<std::string_view> take_line(std::string_view& rest) {
   const size_t end = rest.find("\r\n");
   if (end == std::string_view::npos) {
@@ -47,7 +47,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
 }
 
-// The body of a chunked request, which is taken from `rest`.
+// Takes the body of a chunked request from `rest`.
 std::string take_chunks(std::string_view& rest) {
   std::string body;
   while (true) {
@@ -66,13 +66,13 @@ std::string take_chunks(std::string_view& rest) {
     rest.remove_prefix(size + 2);
   }
   for (auto line = take_line(rest); line != ""; line = take_line(rest)) {
-    WR_CHECK(line);  // of the trailers
+    WR_CHECK(line);  // a trailer line
   }
   return body;
 }
 
-// The next request of `rest` by the letter of the standard. Called for those that were accepted, so whatever is
-// ambiguous in one is a mistake of the reader.
+// The next request of `rest` according to RFC 9112. It is called only for accepted requests, so an ambiguity is a bug
+// of the server's reader.
 test::ReadRequest take_request(std::string_view& rest) {
   const auto start = take_line(rest);
   WR_CHECK(start);
@@ -114,7 +114,7 @@ test::ReadRequest take_request(std::string_view& rest) {
   return out;
 }
 
-// In pieces of 1 to `longest` bytes.
+// Sends the bytes in pieces of 1 to `longest` bytes.
 test::ReadRequests read(std::string_view bytes, size_t longest) {
   static asio::io_context io(1);
   static const HttpOptions options = [] {
@@ -141,8 +141,9 @@ void check_bytes(std::string_view bytes) {
     WR_CHECK(request.body.size() <= kMostBodyBytes);
     WR_CHECK(take_request(rest) == request);
   }
-  constexpr size_t kPieces = 16;  // each takes a passage through the kernel
-  // Whether the last one is refused or broken off may differ: the parser waits for the end of some lines.
+  constexpr size_t kPieces = 16;  // each piece costs a system call
+  // The last request may be refused in one run and cut off in another, because the parser waits for the end of some
+  // lines.
   WR_CHECK(read(bytes, bytes.size() / kPieces + 1).good == whole.good);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever the bytes, the server's readers of bodies answer with options or an Error; and each endpoint
-// that takes a body answers it over a toy engine, with JSON or events, and never with an error of its own.
+// libFuzzer target: for every input, the server's readers of bodies return options or an Error. Each endpoint with a
+// body answers it over a toy engine with JSON or events, and never with an internal error.
 #include "base/check.h"
 #include "server/api.h"
 #include "server/chat/tool_grammar.h"
@@ -27,7 +27,7 @@
 namespace warprow {
 namespace {
 
-// Walks through what a request may bring: contents, tools, calls, variables.
+// A template that visits everything a request may contain: contents, tools, calls, variables.
 constexpr std::string_view kTemplate =
     "{% for t in tools or [] %}{{ t.function.name }}{{ t | tojson }}{% endfor %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content | "
@@ -38,7 +38,7 @@ constexpr std::string_view kTemplate =
     "{{ m.reasoning_content }}<|im_end|>\n{% endfor %}{{ enable_thinking }}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-// Templates parse the arguments of calls, which no limit of the body holds.
+// Templates parse the arguments of calls; the body's limits do not apply to them.
 void check_arguments_of(const GenerationBody& body) {
   for (const auto& message : body.chat.request.messages) {
     for (const auto& call : message.value("tool_calls", OrderedJson::array())) {

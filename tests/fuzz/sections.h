@@ -5,10 +5,10 @@
 
 namespace warprow {
 
-// Seeds are files that can be read: their parts stand one below the other, with this line between them.
+// Seed files are readable text: this line separates their sections.
 inline constexpr std::string_view kSectionLine = "\n-----\n";
 
-// The part up to the next such line, which is taken from `rest`.
+// Takes the section up to the next such line from `rest`.
 inline std::string_view take_section(std::string_view& rest) {
   const std::string_view section = rest.substr(0, rest.find(kSectionLine));
   rest.remove_prefix(section.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: whatever a model writes and however it is cut into pieces, its reasoning, content and calls are the
-// same, calls come in order, and a whole answer's are JSON.
+// libFuzzer target: however a model's text is split, its reasoning, content and calls are the same. Calls come in
+// order, and those of a whole answer are JSON.
 #include "server/chat/tool_parser.h"
 
 #include "base/check.h"
@@ -27,7 +27,7 @@ struct Parsed {
   bool operator==(const Parsed&) const = default;
 };
 
-// Calls come with a name first, and their numbers grow by one.
+// A call starts with its name, and call numbers increase by one.
 Parsed read(const ChatPiece& all, const ChatParser& parser) {
   Parsed out{all.content, all.reasoning, {}, parser.failed(), parser.body_at()};
   for (const ToolCallPiece& piece : all.calls) {
@@ -40,7 +40,7 @@ Parsed read(const ChatPiece& all, const ChatParser& parser) {
   return out;
 }
 
-// next_len: of the piece that begins at a place.
+// next_len returns the length of the piece that begins at an offset.
 template <typename NextLen>
 Parsed parse(const ChatParserOptions& options, std::string_view text, NextLen next_len) {
   const auto parser = make_chat_parser(options);
@@ -60,7 +60,7 @@ void check_pieces(const ChatParserOptions& options, std::string_view text, const
     const auto next = [&](size_t) { return len = len % longest + 1; };
     WR_CHECK(parse(options, text, next) == at_once);
   }
-  // As the text itself says, so that the fuzzer chooses.
+  // Split points come from the text itself, so that the fuzzer chooses them.
   constexpr size_t kLongest = 16;
   const auto chosen = [&](size_t at) { return static_cast<uint8_t>(text[at]) % kLongest + 1; };
   WR_CHECK(parse(options, text, chosen) == at_once);
@@ -81,7 +81,7 @@ void check_whole(const ChatParserOptions& options, std::string_view text, const 
   }
 }
 
-// Nothing is made up; and where nothing is looked for, nothing changes.
+// The parser adds no text, and without a format it changes nothing.
 void check_content(const ChatParserOptions& options, std::string_view text, const Parsed& parsed) {
   WR_CHECK(parsed.content.size() + parsed.reasoning.size() <= text.size());
   if (options.format == ToolFormat::kNone && !options.reasoning) {
@@ -104,7 +104,7 @@ void check(ChatParserOptions options, std::string_view text) {
 }  // namespace
 }  // namespace warprow
 
-// The first byte picks format and options.
+// The first byte selects format and options.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using warprow::ToolFormat;
   if (size == 0) {

@@ -3,10 +3,10 @@
 
     python3 tests/gpu/transformers_parity.py --warprow build/cuda-release/warprow [--size small]
 
-Needs a GPU, torch, transformers and safetensors. For each family and size: random bf16 weights, greedy
-tokens by transformers in float32; then, at every position on those tokens, the logprobs of warprow (from
+Needs a GPU, torch, transformers and safetensors. For each family and size, with random bf16 weights, it takes greedy
+tokens by transformers in float32. At every position on those tokens it compares the logprobs of warprow (from
 decoding up to the first other token, and from prefills of every prefix) and of transformers in bf16 against
-those of float32. It fails if warprow is further off than 1.5 times transformers' own bf16, or takes another
+those of float32. It fails if warprow's error exceeds 1.5 times that of transformers in bf16, or if it takes another
 token where float32's gap is 0.05 or more.
 """
 
@@ -53,7 +53,7 @@ CLASSES = {
 
 
 def random_model(family, size):
-    """A model whose products keep the size of their input and whose logits have a deviation of about 1."""
+    """A model whose matrices keep the size of their input and whose logits have a standard deviation of about 1."""
     config_class, model_class = CLASSES[family]
     config = config_class(**SIZES[size][family], **COMMON, torch_dtype="bfloat16")
     torch.manual_seed(1)
@@ -72,7 +72,7 @@ def random_model(family, size):
 
 
 def save(model, folder):
-    """What warprow reads; the tokenizer gives each id a name of its own, since all prompts are ids."""
+    """Writes the model's files. The tokenizer names each id, since all prompts are ids."""
     model.save_pretrained(folder)
     vocab = {f"t{i}": i for i in range(model.config.vocab_size)}
     tokenizer = {
@@ -110,7 +110,7 @@ def logprobs(model, prompt, tokens):
 def run_warprow(binary, folder, requests, extra):
     lines = folder / "prompts.jsonl"
     lines.write_text("".join(json.dumps(r) + "\n" for r in requests))
-    # torch holds memory of the same GPU.
+    # torch holds memory of the same GPU, so warprow gets a part of it.
     memory = ["--gpu-memory-utilization", "0.3", "--kv-cache-memory-bytes", "2GiB", "--max-num-seqs", "64"]
     command = [binary, "generate", "-m", str(folder), "--device", "cuda", "--output", "json"]
     command += ["--prompts-file", str(lines), *memory, *extra]
@@ -161,7 +161,7 @@ def compare(binary, family, size, extra):
     their_flips = sum(int(b[i].argmax()) != t[i] for b, t in zip(bf16, tokens) for i in range(MAX_TOKENS))
 
     def check(answer, at, p, i, errors):
-        """One position; False if the token is another than float32's."""
+        """Compares one position. Returns False if the token differs from float32's."""
         for entry in answer["logprobs"][at]["top"]:
             want = float(exact[p][i, entry["token_id"]])
             errors.add(entry["logprob"] - want)

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A record of the jobs that have run, and a gate that blocks jobs.
+// Records the jobs that have run, and has a gate that blocks jobs.
 class Log {
  public:
   std::function<void()> job(const std::string& name) {
@@ -27,7 +27,7 @@ class Log {
       names_.push_back(name);
     };
   }
-  // Its first part has run when this returns; it ends once the gate is open.
+  // Returns when the job's first part has run. The job ends once the gate is open.
   void hold(AnswerLane& lane, const std::string& client) {
     std::promise<void> begun;
     std::future<void> has_begun = begun.get_future();
@@ -86,7 +86,7 @@ TEST(AnswerLane, AClientLeavesAThreadToOthers) {
     ASSERT_TRUE(lane.submit("a", log.job("a1")));
     std::promise<void> done;
     ASSERT_TRUE(lane.submit("b", [&] { done.set_value(); }));
-    done.get_future().wait();  // for ever, if a1 took the other thread's turn for good
+    done.get_future().wait();  // blocks forever if a1 kept the other thread's turn
     EXPECT_THAT(log.names(), ElementsAre());
     log.open();
   }

@@ -21,7 +21,7 @@ std::string token_bytes(TokenId id) {
   return kTokens[id];
 }
 
-// Of as many choices as update() makes.
+// An answer with the number of choices that update() makes.
 std::string timings(int num_choices) {
   const std::string prompt_n = std::to_string(2 * num_choices);
   return R"("timings":{"queue_ms":0.5,"cache_n":)" + std::to_string(num_choices) +
@@ -74,7 +74,7 @@ TEST(AnswerWriter, CompletionWhole) {
 
 nlohmann::json parsed(const std::string& json) { return nlohmann::json::parse(json); }
 
-// The data of events, without [DONE].
+// The data of the events, without [DONE].
 std::vector<nlohmann::json> parsed_events(const std::string& events) {
   std::vector<nlohmann::json> out;
   for (size_t at = 0; at < events.size();) {
@@ -98,7 +98,7 @@ TEST(AnswerWriter, TokenIdsOfCompletions) {
   EXPECT_EQ(whole["choices"][1]["prompt_token_ids"], parsed("[9]"));
   EXPECT_EQ(whole["choices"][1]["token_ids"], parsed("[1, 1]"));
   const auto stream = make_completions_writer({}, token_bytes, shape);
-  RequestUpdate half;  // of a character: no text yet
+  RequestUpdate half;  // half of a character: no text yet
   half.token_ids = {3};
   const auto begun = parsed_events(stream->events(1, half)).at(0)["choices"][0];
   EXPECT_EQ(begun["prompt_token_ids"], parsed("[9]"));
@@ -118,7 +118,7 @@ TEST(AnswerWriter, TokenIdsAndEchoOfChats) {
   EXPECT_EQ(whole["choices"][0]["message"]["content"], "a b");
   const auto stream = make_chat_writer({}, token_bytes, shape, {});
   const auto events = parsed_events(stream->events(0, answer));
-  ASSERT_EQ(events.size(), 3U);  // the role, the echo, the answer
+  ASSERT_EQ(events.size(), 3U);  // the role, the echoed prompt, the answer
   EXPECT_EQ(events[0]["prompt_token_ids"], parsed("[7, 8]"));
   EXPECT_EQ(events[1]["choices"][0]["delta"]["content"], "a");
   EXPECT_FALSE(events[1].contains("prompt_token_ids"));
@@ -171,7 +171,7 @@ TEST(AnswerWriter, EveryStreamedChoiceEchoesThePromptsLogprobs) {
   RequestUpdate first = other;
   first.prompt_logprobs = {{.token_id = 1, .logprob = -2.0F, .rank = 3, .top = {}}};
   const auto stream = make_completions_writer({}, token_bytes, shape);
-  EXPECT_EQ(stream->events(1, other), "");  // the prompt's are not there yet
+  EXPECT_EQ(stream->events(1, other), "");  // the prompt's logprobs have not arrived
   EXPECT_EQ(stream->events(1, other), "");
   const auto begun = parsed_events(stream->events(0, first));
   ASSERT_EQ(begun.size(), 2U);
@@ -181,7 +181,7 @@ TEST(AnswerWriter, EveryStreamedChoiceEchoesThePromptsLogprobs) {
   EXPECT_EQ(begun[1]["choices"][0]["text"], "a béé");
   EXPECT_EQ(tokens(begun[1]), R"(["a"," b","é","é"])");
   EXPECT_EQ(tokens(parsed_events(stream->events(1, other)).at(0)), R"(["é"])");
-  // A prompt of one token has none of its own, and the first choice may come first.
+  // A prompt of one token has no logprobs of its own, and the first choice may finish first.
   EXPECT_EQ(tokens(parsed_events(stream->events(2, other)).at(0)), R"(["a","é"])");
   EXPECT_EQ(tokens(parsed_events(stream->events(3, other)).at(0)), R"(["a","é"])");
 }

@@ -33,7 +33,7 @@ class ApiTest : public ::testing::Test {
     api_ = std::make_unique<Api>(*engine_, watch_, std::move(options));
   }
 
-  // A toy with a chat template.
+  // A toy engine with a chat template.
   void serve_chats(const std::string& chat_template, ApiOptions options) {
     std::unique_ptr<TextModel> text = testing::make_toy_text();
     text->chat_template = ChatTemplate::parse({chat_template, {}, {}});
@@ -131,7 +131,7 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   for (const char* wrong : {"Bearer ab", "Bearer a b", "Bearer ", "Bearer", "Basic b", "b"}) {
     EXPECT_EQ(reply("GET", "/v1/models", "", wrong).status, 401) << wrong;
   }
-  EXPECT_EQ(status("OPTIONS", "/v1/models"), 204);  // a preflight brings no key
+  EXPECT_EQ(status("OPTIONS", "/v1/models"), 204);  // a preflight carries no key
   const HttpReply wrong_method = reply("GET", "/tokenize", "", "Bearer a");
   EXPECT_EQ(wrong_method.status, 405);
   EXPECT_EQ(wrong_method.headers.at(0).second, "POST");
@@ -156,8 +156,8 @@ TEST_F(ApiTest, MetricsMayNeedNoKey) {
   EXPECT_EQ(status("GET", "/v1/models"), 401);
 }
 
-// The grammar begins behind the thinking section that the template opens, or at once where the template has closed
-// it.
+// The grammar starts after the thinking section that the template opens. If the template has closed the section, it
+// starts at once.
 TEST_F(ApiTest, StructuredAnswersComeBehindThinking) {
   ApiOptions options;
   options.reasoning = true;
@@ -213,7 +213,7 @@ TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
 TEST_F(ApiTest, ATextThatCannotFitIsRefusedByItsLength) {
   serve({}, {});
   const size_t longest =
-      std::string("</think>").size();  // of the toy's tokens, as they are spelled
+      std::string("</think>").size();  // length in toy tokens, as they are spelled
   const auto limit = static_cast<size_t>(engine_->model_facts().max_model_len);
   const auto ask_with = [&](const std::string& path, size_t size) {
     return reply("POST", path, json{{"prompt", std::string(size, 'a')}, {"max_tokens", 1}}.dump());
@@ -228,7 +228,7 @@ TEST_F(ApiTest, ATextThatCannotFitIsRefusedByItsLength) {
     EXPECT_EQ(error["param"], "prompt");
     EXPECT_EQ(error["n_prompt_tokens"], limit + 1);
   }
-  // One that is to be cut may have any length.
+  // A prompt that may be truncated can have any length.
   const std::string cut = json{{"prompt", std::string((limit + 1) * longest, 'a')},
                                {"max_tokens", 1},
                                {"truncate_prompt_tokens", 3}}

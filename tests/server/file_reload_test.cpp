@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 class FileReloadTest : public ::testing::Test {
  protected:
-  // How often the files were read in so many looks.
+  // How often the files were read in this number of checks.
   int32_t reads_in(FileReload& reload, int32_t num_looks) {
     const int32_t before = num_reads_;
     for (int32_t i = 0; i < num_looks; ++i) {
@@ -58,7 +58,7 @@ TEST_F(FileReloadTest, WhatIsBrokenIsTriedAgainWhenItChanges) {
   EXPECT_EQ(reads_in(reload, 5), 1);
 }
 
-// As Kubernetes replaces the files of a secret: all at once, by another folder.
+// Kubernetes replaces all files of a secret at once, by switching to another folder.
 TEST_F(FileReloadTest, LinksAreFollowed) {
   folder_.write("v1/a", "1");
   folder_.write("v2/a", "1");

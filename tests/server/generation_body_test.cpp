@@ -153,7 +153,7 @@ TEST(GenerationBody, Messages) {
               HasSubstr("messages[0].content[0]: must be a part of type text"));
 }
 
-// A chat whose assistant has called a function with each of these arguments.
+// A chat in which the assistant has called a function with each of these arguments.
 std::string chat_with_calls(const std::vector<std::string>& arguments) {
   OrderedJson calls = OrderedJson::array();
   for (const std::string& text : arguments) {
@@ -258,7 +258,7 @@ TEST(GenerationBody, EchoOfThePromptAlone) {
   EXPECT_TRUE(body.only_prompt);
   EXPECT_EQ(body.sampling.max_tokens, 1);
   EXPECT_EQ(read(Kind::kCompletions, R"({"prompt": "x", "max_tokens": 0})").sampling.max_tokens,
-            0);  // the engine refuses it
+            0);  // the engine refuses it later
 }
 
 TEST(GenerationBody, Tools) {
@@ -271,7 +271,8 @@ TEST(GenerationBody, Tools) {
         .chat.tools;
   };
   EXPECT_EQ(options("").choice, Choice::kAuto);
-  EXPECT_EQ(options("").tools[0]["function"]["parameters"].dump(), R"({"b":1,"a":2})");  // in order
+  EXPECT_EQ(options("").tools[0]["function"]["parameters"].dump(),
+            R"({"b":1,"a":2})");  // sorted keys
   EXPECT_EQ(options(R"(, "tool_choice": "none")").choice, Choice::kNone);
   EXPECT_EQ(options(R"(, "tool_choice": "required")").choice, Choice::kRequired);
   const ToolOptions named =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses; what comes over them is tested end to end.
+// Listening addresses. Requests over them are tested end to end.
 #include "server/http/http_server.h"
 
 #include <cstdint>
@@ -79,7 +79,7 @@ TEST_F(UnixSocket, AnotherFileIsNoLeftover) {
 TEST_F(UnixSocket, OnlyTheOwnOneGoesWithTheServer) {
   auto first = HttpServer::listen(options_);
   ASSERT_TRUE(first);
-  std::filesystem::remove(path_);  // as another process might
+  std::filesystem::remove(path_);  // as another process might do
   const auto second = HttpServer::listen(options_);
   ASSERT_TRUE(second);
   first->reset();
@@ -87,7 +87,7 @@ TEST_F(UnixSocket, OnlyTheOwnOneGoesWithTheServer) {
 }
 
 TEST(Port, IsInUseBeforeRun) {
-  // A socket that does not listen keeps the port from others and shares it with those that reuse addresses.
+  // A bound socket that does not listen blocks its port for others, except with SO_REUSEADDR.
   const int holder = socket(AF_INET, SOCK_STREAM, 0);
   const int on = 1;
   ASSERT_EQ(setsockopt(holder, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that come in pieces; what a server refuses is tested end to end.
+// Requests that arrive in pieces. Refusals are tested end to end.
 #include "server/http/request_reader.h"
 
 #include "tests/support/request_reading.h"
@@ -38,7 +38,7 @@ TEST(RequestReader, ReadsTheSameHoweverBytesAreCut) {
   }
 }
 
-// The parser of Boost 1.81 asserts that five bytes or more follow a last chunk whose end has not come.
+// The parser of Boost 1.81 asserts that at least five bytes follow a last chunk whose end has not arrived.
 TEST(RequestReader, ALastChunkMayBeFollowedByOneByte) {
   const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const char* rest : {"0\r\n", "00\r\n", "0;a\r\n"}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/responses: bodies in, objects and events out.
+// /v1/responses: request bodies, answer objects and events.
 #include "server/chat/tool_parser.h"
 #include "server/endpoints/chat_body.h"
 #include "server/endpoints/responses_body.h"
@@ -68,7 +68,7 @@ TEST(ResponsesBody, WhatWouldChangeTheAnswerIsRefused) {
   }
 }
 
-// What clients send by default, or as null.
+// Fields that clients send by default, or as null.
 TEST(ResponsesBody, WhatChangesNothingIsNotNamed) {
   const auto ignored = [](const std::string& fields) {
     const json chat = chat_of(R"({"input": "x", "stream": true, )" + fields + "}");

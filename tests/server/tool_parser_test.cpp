@@ -15,7 +15,7 @@
 namespace warprow {
 namespace {
 
-// A parser's result for a text in pieces of a given number of bytes. A call is "name(arguments)".
+// A parser's result for a text that is split into pieces. A call is "name(arguments)".
 struct Parsed {
   std::string content;
   std::string reasoning;
@@ -46,7 +46,7 @@ Parsed parse(const ChatParserOptions& options, const std::string& text, size_t s
   return out;
 }
 
-// The same however the text is cut: in pieces of any length, and in two at any place.
+// The result must not depend on the split: pieces of any length, and two pieces split anywhere.
 void expect(const ChatParserOptions& options, const std::string& text, const Parsed& wanted) {
   for (size_t step = 1; step <= text.size() + 1; ++step) {
     const Parsed got = parse(options, text, step);
@@ -79,7 +79,7 @@ TEST(ToolParser, Hermes) {
         {"Let me see.", "", {R"(f({"a": "}{\"<", "b": [1, 2]}))", "g({})"}}},
        {"<tool_call>{\"name\": \"f\"}</tool_call>", {"", "", {"f({})"}}},
        {"<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>", {"", "", {"f({})"}}},
-       // Escapes stay as the model wrote them; a marker within a text is none.
+       // Escapes stay as the model wrote them. A marker inside a JSON string is text.
        {R"(<tool_call>{"name": "\u0066", "arguments": {"a": "Z\u00fcrich \ud83d\ude00 \\", "b": "</tool_call>"}}</tool_call>)",
         {"", "", {R"(f({"a": "Z\u00fcrich \ud83d\ude00 \\", "b": "</tool_call>"}))"}}},
        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"Zürich 😀\"}}</tool_call>",
@@ -89,7 +89,7 @@ TEST(ToolParser, Hermes) {
        {"a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> b "
         "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call> c",
         {"a b c", "", {"f({})", "g({})"}}},
-       // Several in one, and no closing.
+       // Several calls in one section without an end tag.
        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": {}}",
         {"", "", {"f({})", "g({})"}}}});
 }
@@ -125,7 +125,7 @@ TEST(ToolParser, HermesThatIsNoCall) {
   }
 }
 
-// A stream has given the first one out.
+// A stream has already sent the first name.
 TEST(ToolParser, ASecondNameIsNotTaken) {
   const ChatParserOptions options{.format = ToolFormat::kHermes};
   expect(options,
@@ -133,7 +133,7 @@ TEST(ToolParser, ASecondNameIsNotTaken) {
          {R"(: "g", "arguments": {}}</tool_call>)", "", {"f()"}});
 }
 
-// A whole answer can take a call back, a stream cannot.
+// A complete answer can still drop a broken call; a stream cannot.
 TEST(ToolParser, AWholeAnswerWithABrokenCallIsContent) {
   const std::string good = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
   const std::string thought = "<think>t</think>\n\n";
@@ -220,7 +220,7 @@ TEST(ToolParser, MistralsIdsAreWhatItsTemplatesTake) {
   EXPECT_NE(piece.calls[0].id, piece.calls[2].id);
 }
 
-// Texts of what parsers look for, in any order.
+// Random sequences of the markers that parsers look for.
 TEST(ToolParser, NoTextDependsOnItsPieces) {
   const std::vector<std::string> words = {"<tool_call>",
                                           "</tool_call>",
@@ -336,7 +336,7 @@ TEST(ToolGrammar, RequiresOneOfTheFunctions) {
   EXPECT_EQ(tool_grammar(options).text, R"({"type":"object"})");
 }
 
-// Whether the grammar takes the whole text.
+// Whether the grammar accepts the whole text.
 bool takes(const StructuredOutput& wanted, const std::string& text) {
   const auto bytes = value_or_throw(make_byte_text());
   auto compiler = value_or_throw(GrammarCompiler::make(bytes->tokenizer, std::vector<TokenId>{0}));
@@ -345,7 +345,7 @@ bool takes(const StructuredOutput& wanted, const std::string& text) {
          matcher.is_stopped();
 }
 
-// Definitions of the same name are each tool's own, however they refer to each other or to themselves.
+// Tools may define the same name. Each keeps its own definition, even with references to others or to itself.
 TEST(ToolGrammar, EachToolHasItsOwnDefinitions) {
   ToolOptions options;
   options.tools = nlohmann::ordered_json::parse(R"([

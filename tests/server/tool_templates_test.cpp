@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls as models' own chat templates write them, which is how the models were taught to.
+// Calls in the text of models' own chat templates, the format in which the models were trained.
 #include "server/chat/tool_parser.h"
 #include "tests/text/text_test_support.h"
 #include "text/chat_template.h"
@@ -47,13 +47,14 @@ std::string assistant_turn(const ChatTemplate& chat_template, const OrderedJson&
   if (!prompt || !whole) {
     return "";
   }
-  size_t same = 0;  // templates may end a prompt with more than a turn that is over begins with
+  size_t same =
+      0;  // a template's generation prompt may end with more than a finished turn begins with
   while (same < prompt->size() && same < whole->size() && (*prompt)[same] == (*whole)[same]) {
     ++same;
   }
   const size_t tag = whole->rfind('<', same - 1);
   if (tag != std::string::npos && whole->substr(tag, same - tag).find('>') == std::string::npos) {
-    same = tag;  // "<think>" and "<tool_call>" have two letters in common
+    same = tag;  // "<think>" and "<tool_call>" share two letters
   }
   std::string turn = whole->substr(same);
   for (const char* end :
@@ -63,7 +64,7 @@ std::string assistant_turn(const ChatTemplate& chat_template, const OrderedJson&
   return turn;
 }
 
-// Reads the turn in pieces of any length.
+// Parses the turn, split into pieces of any length.
 void expect_calls(const std::string& turn, ToolFormat format, const OrderedJson& calls) {
   for (size_t step = 1; step <= turn.size(); ++step) {
     const auto parser = make_chat_parser({.format = format, .reasoning = true});
@@ -124,7 +125,7 @@ TEST(ToolTemplates, CallsAreReadAsTheTemplatesWriteThem) {
     EXPECT_EQ(tool_format_of(chat_template), format) << name;
     OrderedJson calls = OrderedJson::array({first, second});
     std::string turn = assistant_turn(chat_template, calls);
-    if (turn.empty()) {  // Llama 3's refuse more than one
+    if (turn.empty()) {  // Llama 3's templates refuse more than one call
       calls.erase(1);
       turn = assistant_turn(chat_template, calls);
     }

@@ -80,7 +80,7 @@ TEST(RequestJournal, FollowsAChoiceToItsEnd) {
 
 class Watched : public ::testing::Test {
  protected:
-  // One request is live. Another has ended, and the engine has run it.
+  // One request is live. Another has ended after the engine ran it.
   void SetUp() override {
     watch_.journal.reserve(2, 9);
     live_ = watch_.journal.begin(record("cmpl-live"));
@@ -156,7 +156,7 @@ struct Span {
 };
 using Spans = std::map<std::string, std::vector<Span>>;
 
-// The spans, by name, of a structured request of six tokens, and of one of one token beside it.
+// The spans, by name, of a structured request of six tokens and of another request of one token.
 Spans traced(const testing::FakeModel& model, int32_t mask_delay_us) {
   EngineConfig config;
   config.grammar_mask_delay_us = mask_delay_us;
@@ -185,8 +185,7 @@ Spans traced(const testing::FakeModel& model, int32_t mask_delay_us) {
   return spans;
 }
 
-// With a forward that outlasts every fill: a mask is filled between the output of one step and that
-// of the next.
+// The forward outlasts every mask fill: a mask is filled between one step's output and the next one's.
 TEST(Trace, FillsLieInTheForwardsOfTheirSteps) {
   testing::FakeModel model;
   model.forward_outlasts_masks = true;
@@ -201,7 +200,8 @@ TEST(Trace, FillsLieInTheForwardsOfTheirSteps) {
     SCOPED_TRACE(masks[i].args.dump());
     EXPECT_GE(masks[i].begin, forwards.at(masks[i].args["after_step"]).end);
     if (i + 1 == masks.size()) {
-      EXPECT_FALSE(masks[i].args.contains("step")) << "nothing tells which step used the last one";
+      EXPECT_FALSE(masks[i].args.contains("step"))
+          << "no later event names the step that used the last mask";
       continue;
     }
     EXPECT_EQ(masks[i].args["step"], masks[i + 1].args["after_step"]);
@@ -209,7 +209,7 @@ TEST(Trace, FillsLieInTheForwardsOfTheirSteps) {
   }
 }
 
-// A forward that is over while masks are still filled ends where that was seen.
+// A forward that ends while masks are filled ends in the trace when the engine noticed.
 TEST(Trace, ForwardsEndBeforeMasksThatAreLate) {
   Spans spans = traced({}, 20'000);
   const auto seen = [](const Span& forward) { return forward.args["end"] == "seen"; };

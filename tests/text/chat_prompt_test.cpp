@@ -30,7 +30,7 @@ TEST(ThinkingBehind, AMessageThatGoesOnMayHaveBegunToThink) {
   EXPECT_EQ(going_on("<think>"), Thinking::kOpen);
   EXPECT_EQ(going_on("<think>Well, "), Thinking::kOpen);
   EXPECT_EQ(going_on("<think>Well</think>Yes"), Thinking::kNone);
-  EXPECT_EQ(going_on("Yes"), Thinking::kNone) << "its beginning is behind it";
+  EXPECT_EQ(going_on("Yes"), Thinking::kNone) << "the answer's beginning is already past";
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ std::string render(const std::string& source, const ChatRequest& request) {
   return text ? *text : "error: " + text.error().message;
 }
 
-// `source` with the variables of `json` and no messages.
+// Renders `source` with the variables of `json` and no messages.
 std::string eval(const std::string& source, const char* json = "{}") {
   ChatRequest request;
   request.variables = OrderedJson::parse(json);
@@ -165,8 +165,7 @@ std::string repeat(std::string_view s, int times) {
   return out;
 }
 
-// A template is an untrusted program. The error names the limit that it exceeds, and the next rendering works as
-// before.
+// A template is an untrusted program. The error names the exceeded limit, and the next rendering works normally.
 TEST(ChatTemplate, LimitsAreNamed) {
   const std::string loops =
       repeat("{% for i in range(1000) %}", 8) + "x" + repeat("{% endfor %}", 8);
@@ -194,7 +193,7 @@ TEST(ChatTemplate, LimitsAreNamed) {
     const std::string text = render(source, {});
     EXPECT_TRUE(text.starts_with("error: ")) << source << "\n" << text.substr(0, 100);
 #if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // with them there is no limit on memory
+    !defined(__SANITIZE_THREAD__)  // sanitizers have no limit on memory
     EXPECT_THAT(text, ::testing::ContainsRegex(expected)) << source;
 #endif
   }
@@ -202,7 +201,7 @@ TEST(ChatTemplate, LimitsAreNamed) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which have no limit on memory
+    !defined(__SANITIZE_THREAD__)  // sanitizers have no limit on memory
 TEST(ChatTemplate, ALimitBrokenOnceHarmsNoLaterRendering) {
   const ChatTemplate mixed = parse("{% if big %}{{ 'x'.ljust(10**12) }}{% else %}small{% endif %}");
   ChatRequest big;
@@ -229,7 +228,7 @@ TEST(ChatTemplate, DepthIsRefusedWhenItIsParsed) {
   };
   for (const std::string& source : cases) {
     const auto parsed = ChatTemplate::parse({source, "", {}});
-    if (parsed) {  // deep for a person and not for the parser
+    if (parsed) {  // deep, but within the parser's limit
       const auto text = parsed->render({});
       EXPECT_TRUE(text || text.error().code == ErrorCode::kInvalidArgument) << source.substr(0, 20);
     } else {
@@ -298,7 +297,7 @@ uint64_t fnv1a(std::string_view text) {
   return h;
 }
 
-// Templates of many models against Jinja2 (make_template_vectors.py).
+// Compares templates of many models with Jinja2 (make_template_vectors.py).
 TEST(ChatTemplate, CollectionEqualsJinja2) {
   const std::string dir = test::vocab_dir() + "/templates";
   if (!std::filesystem::exists(dir)) {

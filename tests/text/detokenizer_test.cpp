@@ -14,8 +14,7 @@
 namespace warprow {
 namespace {
 
-// Byte-level BPE without merges: the alphabet's 256 characters are the tokens 0 to 255 in the order
-// of the bytes.
+// Byte-level BPE without merges: tokens 0 to 255 are the alphabet's 256 characters in byte order.
 struct ByteVocab {
   std::vector<std::string> texts;
   GgufVocab vocab;
@@ -45,7 +44,7 @@ Tokenizer byte_tokenizer() {
   return value_or_throw(Tokenizer::from_gguf(v.vocab, "test"));
 }
 
-// SentencePiece with a few words and all bytes.
+// A SentencePiece vocabulary with a few words and all bytes.
 Tokenizer spm_tokenizer() {
   std::vector<std::string> texts = {"<unk>", "<s>", "</s>"};
   std::vector<int32_t> types = {2, 3, 3};
@@ -105,7 +104,8 @@ TEST(Detokenizer, RandomBytesEqualDecode) {
   for (int round = 0; round < 500; ++round) {
     std::vector<TokenId> ids(rng() % 40);
     for (TokenId& id : ids) {
-      const unsigned pick = rng();  // lead and continuation bytes often, so that characters form
+      const unsigned pick =
+          rng();  // many lead and continuation bytes, so that valid characters occur
       id = static_cast<TokenId>(pick % 3 == 0   ? pick / 3 % 257
                                 : pick % 3 == 1 ? 0x80 + pick / 3 % 64
                                                 : 0xC2 + pick / 3 % 51);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EBNF with `::=`: what is in a grammar's language and what is not, byte by byte; random grammars
-// against an enumeration of their languages.
+// EBNF with `::=`: which texts a grammar accepts, byte by byte, and random grammars against an enumeration of their
+// languages.
 #include "text/byte_text.h"
 #include "text/grammar.h"
 
@@ -20,7 +20,7 @@
 namespace warprow {
 namespace {
 
-constexpr TokenId kEnd = 0;  // a byte of no text here
+constexpr TokenId kEnd = 0;  // a byte that no text here contains
 
 GrammarCompiler make_compiler(const GrammarOptions& options = {}) {
   static const std::unique_ptr<TextModel> bytes = value_or_throw(make_byte_text());
@@ -102,7 +102,7 @@ TEST(GrammarEbnf, Json) {
       {"", "[]", "{", R"({"a"})", R"({"a": 01})", R"({"a": 1,})", "{\"a\":  1}", R"({a: 1})"});
 }
 
-// The white space after a term may be the line end that the root requires, so no terminal may be matched greedily here.
+// The white space after a term may be the line end that the root requires, so a greedy match would fail here.
 TEST(GrammarEbnf, WhatFollowsMayBeginLikeWhatEnds) {
   expect_language(R"g(
 root  ::= (expr "=" ws term "\n")+
@@ -203,11 +203,11 @@ std::string repeated(std::string_view text, int times) {
   return out;
 }
 
-// A few lines beside a rule that recurs may stand for any amount of work. The translation counts it and refuses too
-// much of it by name, long before the time limit ends the worker process.
+// A few lines with a recursive rule may expand to any amount of work. The translation counts it and refuses too much of
+// it by name, long before the time limit ends the worker process.
 TEST(GrammarEbnf, WorkBesideRulesThatRecurIsBounded) {
   GrammarOptions options;
-  options.max_compile_ms = 60'000;  // so that a busy machine changes no message
+  options.max_compile_ms = 60'000;  // long enough that a busy machine does not change the message
   GrammarCompiler compiler = make_compiler(options);
   std::string empties = "root ::= \"a\" root | e0\n";
   for (int i = 0; i < 60; ++i) {
@@ -241,7 +241,7 @@ TEST(GrammarEbnf, WorkBesideRulesThatRecurIsBounded) {
   EXPECT_TRUE(compiler.compile(GrammarKind::kLark, "root ::= \"still\" root | \"here\""));
 }
 
-// A random grammar, and its language up to a length.
+// A random grammar, and its language up to a maximum length.
 class RandomGrammar {
  public:
   explicit RandomGrammar(uint32_t seed) : random_(seed) {
@@ -298,7 +298,7 @@ class RandomGrammar {
 
  private:
   struct Item {
-    std::string symbol;  // a name, or letters
+    std::string symbol;  // a rule's name, or letters
     char often = ' ';
   };
 
@@ -370,7 +370,7 @@ TEST(GrammarEbnf, RandomGrammarsKeepTheirLanguages) {
     SCOPED_TRACE(random.text());
     const std::set<std::string> language = random.language();
     if (language.size() < 2) {
-      continue;  // without a text there is nothing to begin with
+      continue;  // too few texts to test prefixes
     }
     const Result<Grammar> grammar = compile(random.text());
     ASSERT_TRUE(grammar) << grammar.error().message;

@@ -35,12 +35,12 @@ TEST(GrammarLimits, TheSameTextIsCompiledOnce) {
   compile(GrammarKind::kRegex, "[a]");
   EXPECT_EQ(compiler.cache_hits(), 1);
   compile(GrammarKind::kChoice, R"(["a"])");
-  EXPECT_EQ(compiler.cache_hits(), 1) << "the kind counts";
+  EXPECT_EQ(compiler.cache_hits(), 1) << "the kind is part of the key";
   compile(GrammarKind::kRegex, "[a]");
   EXPECT_EQ(compiler.cache_hits(), 2);
   compile(GrammarKind::kRegex, "[b]");
   compile(GrammarKind::kChoice, R"(["a"])");
-  EXPECT_EQ(compiler.cache_hits(), 2) << "the one used longest ago has gone";
+  EXPECT_EQ(compiler.cache_hits(), 2) << "the least recently used one was evicted";
   compile(GrammarKind::kRegex, "[b]");
   EXPECT_EQ(compiler.cache_hits(), 3);
 }
@@ -48,7 +48,7 @@ TEST(GrammarLimits, TheSameTextIsCompiledOnce) {
 struct BadCase {
   GrammarKind kind;
   std::string text;
-  const char* message;  // a part of it
+  const char* message;  // a part of the message
 };
 
 TEST(GrammarLimits, MistakesAreNamedWithTheirPosition) {
@@ -90,8 +90,8 @@ std::string repeat(std::string_view s, int times) {
   return out;
 }
 
-// Either an error, or a grammar whose first steps are as quick as any. The limit is 2 s; the rest is for
-// busy machines and sanitizers.
+// Either an error, or a grammar whose first masks are fast. The limit is 2 s; the rest is for busy machines and
+// sanitizers.
 void expect_bounded(GrammarCompiler& compiler, GrammarKind kind, const std::string& text) {
   const auto start = Clock::now();
   const auto grammar = compiler.compile(kind, text);
@@ -172,7 +172,7 @@ TEST(GrammarLimits, HostileTextsAreBounded) {
   EXPECT_TRUE(compiler.compile(GrammarKind::kRegex, "still [a-z]{3} here"));
 }
 
-// Takes minutes and gigabytes unless it is ended.
+// Without the limit it would take minutes and gigabytes.
 std::string endless_schema(int i) {
   return fmt::format(R"({{"type":"integer","multipleOf":{}}})", 99999989 + i);
 }
@@ -229,11 +229,11 @@ TEST(GrammarLimits, WhatBrokeALimitIsRememberedAndNotTriedAgain) {
     EXPECT_EQ(again.error().message, first.error().message);
   }
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20))
-      << "a hundred seconds of work otherwise";
+      << "without the limit it takes a hundred seconds";
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which have no limit on memory
+    !defined(__SANITIZE_THREAD__)  // sanitizers have no limit on memory
 TEST(GrammarLimits, MemoryIsLimited) {
   WR_NEED_SMOLLM2();
   const TextModel& model = *test::smollm2();
@@ -253,8 +253,8 @@ TEST(GrammarLimits, MemoryIsLimited) {
 }
 #endif
 
-// Slow grammars may take only the few slow places. A further slow grammar gets kBusy, because it is not invalid. Quick
-// grammars are still compiled.
+// Slow grammars are limited to a few places. A further slow grammar gets kBusy, because it is not invalid. Fast
+// grammars still compile.
 TEST(GrammarLimits, SlowGrammarsLeaveRoomForQuickOnes) {
   WR_NEED_SMOLLM2();
   auto& compiler = smollm2_compiler();
@@ -302,7 +302,7 @@ TEST(GrammarLimits, ASlowStepEndsItsMatcher) {
   Mask mask(49152);
   const auto deadline = Clock::now() + std::chrono::minutes(1);
   Result<void> filled;
-  // Steps that end before anybody looked at their time go on.
+  // Steps that end before their time is checked may continue.
   while (filled && Clock::now() < deadline) {
     filled = matcher.fill_mask(mask.words());
     const auto allowed = mask.allowed();
@@ -313,7 +313,7 @@ TEST(GrammarLimits, ASlowStepEndsItsMatcher) {
   ASSERT_FALSE(filled);
 }
 
-// Literals side by side become one, whatever the names between them.
+// Adjacent literals are merged, whatever names lie between them.
 TEST(GrammarLimits, TerminalsPutIntoEachOtherAreBounded) {
   WR_NEED_SMOLLM2();
   const auto doubling = [](int times, const char* definition) {

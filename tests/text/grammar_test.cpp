@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars without a model: a walk picks tokens at random among those that the mask allows, with a
-// bias toward what ends the text, and what comes out must be in the language.
+// Grammars without a model. A walk picks random tokens among those that the mask allows, with a bias toward the end of
+// the text. The result must be in the language.
 #include "text/grammar.h"
 
 #include "tests/text/grammar_test_support.h"
@@ -43,7 +43,7 @@ struct Walk {
   std::size_t tokens = 0;
 };
 
-// Random at first; later the shortest of a few candidates, and what closes something before that.
+// Picks a random token. While closing, it prefers a token that closes something, then the shortest token.
 TokenId pick(const Tokenizer& tokenizer,
              const std::vector<TokenId>& allowed,
              bool closing,
@@ -262,7 +262,7 @@ TEST(Grammar, AcceptRefusesWhatTheMaskLacks) {
     ASSERT_TRUE(matcher.accept(the));
   }
   EXPECT_GT(refused, 600);
-  ASSERT_TRUE(matcher.fill_mask(mask.words())) << "refusals do no harm";
+  ASSERT_TRUE(matcher.fill_mask(mask.words())) << "a refused token changes nothing";
 }
 
 TEST(Grammar, AfterTheEndOnlyAnEndFollows) {
@@ -298,7 +298,7 @@ TEST(Grammar, WhatNoTokenSpellsHasAnEmptyMask) {
   Mask mask(bytes->tokenizer.vocab_size());
   ASSERT_TRUE(matcher.fill_mask(mask.words()));
   ASSERT_TRUE(matcher.accept('a'));
-  ASSERT_TRUE(matcher.fill_mask(mask.words())) << "an end token is no text";
+  ASSERT_TRUE(matcher.fill_mask(mask.words())) << "an end token has no text";
   EXPECT_TRUE(mask.allowed().empty());
   EXPECT_FALSE(matcher.is_stopped());
   EXPECT_FALSE(matcher.accept('b'));
@@ -340,7 +340,7 @@ TEST(Grammar, AForkGoesItsOwnWay) {
   ASSERT_TRUE(sticks.accept('e'));
   Mask mask(bytes->tokenizer.vocab_size());
   ASSERT_TRUE(sticks.fill_mask(mask.words()));
-  EXPECT_TRUE(mask.allowed().empty()) << "an end token is no text";
+  EXPECT_TRUE(mask.allowed().empty()) << "an end token has no text";
   EXPECT_FALSE(sticks.accept('b'));
   EXPECT_FALSE(matcher.is_stopped());
   ASSERT_TRUE(matcher.fill_mask(mask.words()));

@@ -11,7 +11,7 @@
 
 namespace warprow::test {
 
-// Of the default model's vocabulary; call it after WR_NEED_SMOLLM2.
+// Uses the default model's vocabulary. Call it after WR_NEED_SMOLLM2.
 inline GrammarCompiler& smollm2_compiler() {
   static GrammarCompiler compiler = [] {
     const TextModel& model = *smollm2();

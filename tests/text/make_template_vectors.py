@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes template_vectors.json: what Jinja2, set up as in transformers, makes of llama.cpp's collection of chat templates.
+"""Writes template_vectors.json: the output of Jinja2, configured as in transformers, for llama.cpp's collection of chat templates.
 
     pip install jinja2; tools/fetch_vocab_vectors.sh; tests/text/make_template_vectors.py
 
-Kept are the conversations and, for each template and conversation, the FNV-1a hash of the text, or "error". Left out:
+The file has the conversations and, for each template and conversation, the FNV-1a hash of the text, or "error". Left out:
 templates that print today's date, and one that escapes HTML where it joins a `safe` text with another.
 """
 import json
@@ -107,7 +107,7 @@ def main():
             try:
                 hashes[path.name][name] = fnv1a(render(source, conversation))
             except TypeError:
-                continue  # Python is stricter about None than we need to be
+                continue  # Python treats None more strictly than needed
             except Exception:
                 hashes[path.name][name] = "error"
     out = {"conversations": CONVERSATIONS, "hashes": hashes}

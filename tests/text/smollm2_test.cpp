@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The default model's text side against what transformers gave.
+// The default model's tokenizer and chat template against results of transformers.
 #include "tests/text/text_test_support.h"
 
 #include <string>

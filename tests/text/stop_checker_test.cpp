@@ -71,9 +71,9 @@ TEST(StopChecker, TheFirstToEndWins) {
 
 TEST(StopChecker, MayEndFromAPieceOn) {
   StopChecker checker({"aba"}, false);
-  EXPECT_EQ(checker.push("xaba", false), "xab") << "its last a may begin another";
+  EXPECT_EQ(checker.push("xaba", false), "xab") << "the last a may begin another match";
   EXPECT_FALSE(checker.match());
-  EXPECT_EQ(checker.push("ba"), "") << "which began in front and ends here";
+  EXPECT_EQ(checker.push("ba"), "") << "a match began in the previous piece and ends here";
   ASSERT_TRUE(checker.match());
   EXPECT_EQ(checker.match()->begin, 3U);
   EXPECT_EQ(checker.match()->end, 6U);
@@ -98,7 +98,7 @@ TEST(StopChecker, EmptyStopsAreIgnored) {
   EXPECT_EQ(run({"abc"}, {}, false).text, "abc");
 }
 
-// Against plain search over a small alphabet, in random pieces.
+// Compares with plain search, on a small alphabet and random pieces.
 TEST(StopChecker, EqualsSearchInTheWhole) {
   std::mt19937 rng(7);
   const auto word = [&](int max) {

@@ -21,7 +21,7 @@ TEST(StructuredOutput, EachFormIsReadByItsName) {
       << "the order of members stays";
   EXPECT_EQ(read(R"({"structured_outputs":{"json":" {\"type\": 1"}})"),
             (StructuredOutput{GrammarKind::kJsonSchema, " {\"type\": 1"}))
-      << "a text is the compiler's matter";
+      << "text is passed to the compiler as it is";
   EXPECT_EQ(read(R"({"structured_outputs":{"json_object":true,"regex":null}})"),
             (StructuredOutput{GrammarKind::kJsonObject, ""}));
   EXPECT_EQ(read(R"({"structured_outputs":{"regex":"a+","json_object":false}})"),
@@ -56,7 +56,7 @@ TEST(StructuredOutput, NothingIsWantedWithoutAField) {
 struct BadCase {
   std::string request;
   ErrorCode code;
-  const char* message;  // a part of it
+  const char* message;  // a part of the message
 };
 
 TEST(StructuredOutput, MistakesAreNamedWithTheirField) {

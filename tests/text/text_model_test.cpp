@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-// A directory that looks like a model's; gone at the end of the test.
+// A directory with a model's text files, removed at the end of the test.
 class HfDir : public testing::Test {
  protected:
   HfDir() : dir_(testing::TempDir() + "/warprow_hf_" + std::to_string(::getpid())) {

@@ -37,7 +37,7 @@ inline Tokenizer gguf_tokenizer(const std::string& path) {
   return value_or_throw(Tokenizer::from_gguf(value_or_throw(read_gguf_vocab(file)), path));
 }
 
-// The default model's text side, loaded once for all tests; null if the file is absent.
+// The default model's tokenizer and chat template, loaded once for all tests; null if the file is absent.
 inline const TextModel* smollm2() {
   static const std::unique_ptr<TextModel> model = [] {
     std::unique_ptr<TextModel> loaded;

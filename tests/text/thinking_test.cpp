@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thinking sections before a grammar: where they end, and what may come next in them.
+// Thinking sections before a grammar: where they end, and which tokens are allowed next.
 #include "text/thinking.h"
 
 #include "tests/text/grammar_test_support.h"
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// The tags as one token each (unless left out) and as several.
+// A vocabulary with each tag as one token (optional) and as several tokens.
 std::vector<std::string> spellings(bool with_tags) {
   std::vector<std::string> tokens = {
       "<eos>", "<", "</", "think", ">", ">\u010a", ">a", "a", "b", "x</think>b", "\u010a"};
@@ -56,7 +56,7 @@ class ThinkingTest : public ::testing::Test {
     }
     return out;
   }
-  // How many of these tokens belong to the section.
+  // The number of these tokens that belong to the section.
   [[nodiscard]] size_t section_len(Thinking thinking, const std::vector<std::string>& text) const {
     ThinkingWatch watch(tags_, thinking);
     size_t len = 0;
@@ -133,7 +133,7 @@ TEST_F(ThinkingTest, AGrammarBeginsBehindTheSection) {
   ASSERT_TRUE(ahead.accept(id("a")));
   ASSERT_TRUE(ahead.accept(id("b")));
   EXPECT_TRUE(ahead.is_stopped());
-  EXPECT_EQ(allowed(open), all_but_one) << "the fork's tokens are not its own";
+  EXPECT_EQ(allowed(open), all_but_one) << "a fork's tokens do not affect the original";
 }
 
 TEST_F(ThinkingTest, AModelMayThinkFirst) {
@@ -161,7 +161,7 @@ TEST_F(WithoutThinkToken, OnlyThePromptOpensASection) {
   EXPECT_THAT(allowed(open), ElementsAre("a"));
 }
 
-// A mask is needed only if it would forbid a token.
+// A mask is needed only if it forbids a token.
 TEST_F(ThinkingTest, ASectionIsFreeWhereNoTokenGoesPastItsEnd) {
   const Tokenizer plain = make({"<eos>", "</", "think", ">", ">a", "a"});
   const ThinkingTags tags(plain);
@@ -173,7 +173,7 @@ TEST_F(ThinkingTest, ASectionIsFreeWhereNoTokenGoesPastItsEnd) {
   ASSERT_TRUE(open.accept(1));
   EXPECT_TRUE(open.is_free());
   ASSERT_TRUE(open.accept(2));
-  EXPECT_FALSE(open.is_free()) << ">a would go past";
+  EXPECT_FALSE(open.is_free()) << "the token >a would run past the end of the tag";
   ASSERT_TRUE(open.accept(3));
   EXPECT_FALSE(open.is_free());
 }

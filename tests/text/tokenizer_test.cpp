@@ -31,7 +31,7 @@ const char* const kByteLevelJson = R"({
             "vocab": {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "Ã": 5, "©": 6, "ÿ": 7},
             "merges": ["a b", "Ġ ab"]}})";
 
-// Llama-like: the space mark, bytes as a last resort, one leading space stripped.
+// A Llama-like tokenizer: the space mark, byte fallback, one leading space stripped.
 const char* const kFallbackJson = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
   "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
@@ -53,7 +53,7 @@ TEST(TokenizerJson, ByteLevel) {
   const Tokenizer t = from_json(kByteLevelJson);
   EXPECT_EQ(t.vocab_size(), 9);
   EXPECT_EQ(t.encode("ab ab", true), (Ids{8, 3, 4}))
-      << "with BOS, and not cut to the file's max_length";
+      << "with BOS, and not truncated to the file's max_length";
   EXPECT_EQ(t.encode("ab<s>ab", false), (Ids{3, 8, 3}));
   EXPECT_EQ(t.encode("é", false), (Ids{5, 6}));
   EXPECT_EQ(t.decode(Ids{8, 3, 4}, true), "ab ab");
@@ -114,7 +114,7 @@ TEST(TokenizerGguf, TheMetadataSaysWhatGoesAround) {
   EXPECT_EQ(t.encode("ab", false), (Ids{2}));
   EXPECT_EQ(t.encode("", true), (Ids{3, 3}));
   v = tiny_vocab();
-  v.pre = "llama-bpe";  // Llama 3 begins with BOS unless told otherwise
+  v.pre = "llama-bpe";  // Llama 3 adds BOS by default
   EXPECT_EQ(value_or_throw(Tokenizer::from_gguf(v, "f")).encode("ab", true), (Ids{3, 2}));
 }
 
@@ -141,7 +141,7 @@ TEST(TokenizerGguf, RefusalsNameTheValue) {
   EXPECT_NE(message(v).find("bos_token_id"), std::string::npos);
 }
 
-// The text without the bytes that the vocabulary has no token for.
+// The text without bytes that have no token in the vocabulary.
 std::string known_bytes(const Tokenizer& t, std::string_view text) {
   std::string known;
   for (const char c : text) {
@@ -197,7 +197,7 @@ std::string random_text(std::mt19937& rng, bool valid) {
   return s;
 }
 
-// The vocabulary of a GGUF file written as a tokenizer.json with this pre-tokenizer.
+// Writes a GGUF file's vocabulary as a tokenizer.json with this pre-tokenizer.
 std::string as_tokenizer_json(const GgufVocab& v, const nlohmann::json& pre_tokenizer) {
   nlohmann::json vocab = nlohmann::json::object();
   nlohmann::json added = nlohmann::json::array();
@@ -223,7 +223,7 @@ std::string as_tokenizer_json(const GgufVocab& v, const nlohmann::json& pre_toke
       .dump();
 }
 
-// Our own byte-level BPE against the tokenizers crate, on text that neither was tuned on.
+// Compares our byte-level BPE with the tokenizers crate, on text that neither was tuned on.
 TEST(TokenizerGguf, EqualsTheTokenizersCrate) {
   WR_NEED_SMOLLM2();
   const GgufFile file = value_or_throw(GgufFile::open(test::smollm2_path()));
@@ -291,7 +291,7 @@ TEST(TokenizerGguf, LongTextTakesLinearTime) {
     const auto start = std::chrono::steady_clock::now();
     EXPECT_EQ(t.decode(t.encode(text, false), false), text);
     const auto spent = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(spent, std::chrono::seconds(10)) << unit;  // quadratic time would be minutes
+    EXPECT_LT(spent, std::chrono::seconds(10)) << unit;  // quadratic time would take minutes
   }
 }
 
