@@ -58,7 +58,7 @@ TEST(Backends, AreFoundByName) {
             "layer 0: attention backend native does not support this device");
 }
 
-// Each need on its own, on the backend that lacks it.
+// Each need alone, on the backend that lacks it.
 TEST(Backends, ANeedThatIsNotMetIsNamed) {
   struct Case {
     std::string name;
@@ -128,7 +128,7 @@ TEST(Backends, ComputeCapabilityIsARange) {
             "(it wants 9.0 to 9.0)");
 }
 
-// Of a group's layers every one is asked.
+// Every layer of a group is checked.
 TEST(Backends, TheLayerThatLacksSomethingIsNamed) {
   std::vector<AttentionNeed> needs(3, need_of(16, 2, 128));
   for (int32_t i = 0; i < 3; ++i) {
@@ -192,7 +192,7 @@ TEST(Backends, FlashinferByNameHasKernelsForEveryGroupWindowAndGpu) {
   EXPECT_EQ(max_group(90, need), 0);
 }
 
-// A backend that lacks a layout refuses it; today all take all of them.
+// A backend without a layout refuses it. Today all backends support all layouts.
 TEST(Backends, LayoutsAreNeeds) {
   AttentionCapabilities can = cpu_paged_capabilities();
   can.kv_nhd = can.kv_apart = can.kv_by_block = false;

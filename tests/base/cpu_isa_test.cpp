@@ -14,7 +14,7 @@ TEST(CpuIsa, ScopeLowersAndRestores) {
     EXPECT_EQ(cpu_isa(), CpuIsa::kGeneric);
     {
       const ScopedCpuIsa top(CpuIsa::kAvx512Bf16);
-      EXPECT_EQ(cpu_isa(), best) << "never above what the machine has";
+      EXPECT_EQ(cpu_isa(), best) << "never above the machine's";
     }
     EXPECT_EQ(cpu_isa(), CpuIsa::kGeneric);
   }

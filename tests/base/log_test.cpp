@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-// What goes to stderr when `message` is logged; the logger from before is in place again afterwards.
+// The stderr output of logging `message`. The previous logger is restored afterwards.
 std::string logged(std::string_view level, std::string_view format, std::string_view message) {
   const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
   testing::internal::CaptureStderr();
@@ -21,7 +21,7 @@ std::string logged(std::string_view level, std::string_view format, std::string_
   return testing::internal::GetCapturedStderr();
 }
 
-// A line of the JSON form from the level on: before it comes the time.
+// A line of the JSON form, from the level on. The time comes before it.
 std::string after_time(std::string_view message) {
   const std::string line = logged("info", "json", message);
   const size_t level = line.find(R"(,"level")");

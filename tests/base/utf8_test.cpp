@@ -23,7 +23,7 @@ TEST(Utf8, IllFormedPartsBecomeOneMarkEach) {
   EXPECT_EQ(lossy("\xF4\x90\x80\x80"), mark + mark + mark + mark);  // above U+10FFFF
   EXPECT_EQ(lossy("\xE4\xB8"
                   "a"),
-            mark + "a");  // a cut character is one mark
+            mark + "a");  // a truncated character is one mark
   EXPECT_EQ(lossy("\xF0\x9F\x98"
                   "\xE4"),
             mark + mark);
@@ -36,7 +36,7 @@ TEST(Utf8, TailIsWhatMoreBytesCouldComplete) {
   EXPECT_EQ(utf8_incomplete_tail("a\xC3"), 1U);
   EXPECT_EQ(utf8_incomplete_tail("\xE4\xB8"), 2U);
   EXPECT_EQ(utf8_incomplete_tail("\xF0\x9F\x98"), 3U);
-  EXPECT_EQ(utf8_incomplete_tail("\xE0\x80"), 0U);  // overlong: nothing completes it
+  EXPECT_EQ(utf8_incomplete_tail("\xE0\x80"), 0U);  // overlong: no byte can complete it
   EXPECT_EQ(utf8_incomplete_tail("\x80\x80\x80"), 0U);
   EXPECT_EQ(utf8_incomplete_tail("\xF5"), 0U);
 }

@@ -16,7 +16,7 @@ constexpr std::chrono::hours kForever{1};
 TEST(WakeUp, NewsBeforeTheWaitAreNotMissed) {
   WakeUp wake_up;
   wake_up.notify();
-  wake_up.notify();  // two are one
+  wake_up.notify();  // two notifications before a wait count as one
   wake_up.wait();
   EXPECT_FALSE(wake_up.wait_until(Clock::now()));
 }

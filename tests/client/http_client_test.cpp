@@ -22,7 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// On connection i, answers one request after another with the texts of script[i], then closes it.
+// On connection i, answers consecutive requests with the texts of script[i], then closes the connection.
 class ScriptedServer {
  public:
   explicit ScriptedServer(std::vector<std::vector<std::string>> script)
@@ -48,7 +48,7 @@ class ScriptedServer {
 
   [[nodiscard]] const HttpOrigin& origin() const { return origin_; }
   [[nodiscard]] int num_connections() const { return num_connections_; }
-  // Once the client has got its answers.
+  // Called after the client has received its answers.
   [[nodiscard]] const std::vector<std::string>& requests() const { return requests_; }
 
  private:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""schemathesis over the server's own /openapi.json: requests generated from the description must cause no 5xx and no status, header or
-body that it does not declare. Requests that it forbids must be refused.
+"""schemathesis over the server's own /openapi.json: requests generated from the description must cause no 5xx and
+no status, header or body that it does not declare. Requests that it forbids must be refused.
 
 Usage and environment as tests/e2e/server_test.py; EXAMPLES is the number of requests per operation (20). schemathesis comes from
 tools/fetch_clients.sh; without it the exit status is 77.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ARM kernels of the linear layer against the portable ones, on random packed weights of every
-// kind: for a cross compiler and an emulator (tools/dev/cross_arm.sh), so without a test framework.
-// Ends with 1 and a line that says where they differ.
+// Compares the ARM kernels of the linear layer with the portable ones on random packed weights of every kind. It runs
+// under a cross compiler and an emulator (tools/dev/cross_arm.sh), so it uses no test framework. On a difference it
+// prints a line that says where, and exits with 1.
 #include "kernels/linear/cpu/panel_kernels.h"
 #include "kernels/linear/cpu/panel_layout.h"
 
@@ -40,7 +40,7 @@ constexpr Case kCases[] = {
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
 };
 
-// Random bytes are numbers of every quantised kind; scales, halves and floats get sane exponents.
+// Random bytes are valid numbers of every quantised kind. Scales, halves and floats get moderate exponents.
 std::vector<std::byte> random_panels(const PackedWeight& w, std::mt19937& rng) {
   const PanelLayout layout = panel_layout(w);
   std::vector<std::byte> bytes(static_cast<size_t>(layout.num_panels * layout.panel_bytes));
@@ -83,7 +83,7 @@ PanelJob job_of(const PackedWeight& w,
   return job;
 }
 
-// One set's answers for `rows` rows: float sums, then those over rounded activations.
+// One instruction set's results for `rows` rows: float sums, then sums over int8 activations.
 std::vector<float> answers(const PanelKernels& kernels,
                            const PackedWeight& w,
                            const std::vector<std::byte>& panels,

@@ -39,7 +39,7 @@ TEST(ComputePool, EveryItemOnce) {
 TEST(ComputePool, WorkersKeepToTheirCoresWhenAsked) {
   const std::vector<int32_t> cores = affinity_cores();
   ASSERT_FALSE(cores.empty());
-  std::thread caller([&] {  // a thread of its own, since it stays on its core
+  std::thread caller([&] {  // a thread of its own, because it stays pinned to its core
     ComputePool pool(3, cores);
     std::vector<std::atomic<int32_t>> where(3);
     std::atomic<int32_t> met{0};
@@ -56,7 +56,7 @@ TEST(ComputePool, WorkersKeepToTheirCoresWhenAsked) {
           mine = sched_getcpu();
           ++met;
         }
-        std::this_thread::yield();  // so that the others come to have a turn
+        std::this_thread::yield();  // gives the other threads a turn
       });
     }
     for (size_t worker = 0; worker < where.size(); ++worker) {
@@ -67,7 +67,7 @@ TEST(ComputePool, WorkersKeepToTheirCoresWhenAsked) {
   EXPECT_EQ(affinity_cores(), cores);
 }
 
-// A thread that is made to do nothing, as if its core were taken.
+// Blocks a thread, as if its core were taken.
 struct Hold {
   std::atomic<bool> begun{false};
   std::atomic<bool> over{false};
@@ -102,14 +102,14 @@ pthread_t find_worker(ComputePool& pool) {
 TEST(ComputePool, AWorkerWhoseCoreIsTakenIsNotWaitedFor) {
   ComputePool pool(2);
   const pthread_t worker = find_worker(pool);
-  Hold& hold = the_hold();  // made before a handler needs it
+  Hold& hold = the_hold();  // constructed before a signal handler needs it
   hold.begun.store(false);
   hold.over.store(false);
   struct sigaction action = {};
   struct sigaction before = {};
   action.sa_handler = hold_thread;
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
-  // Should calls wait for the worker, it comes back after a while, and the test fails.
+  // If calls wait for the worker, it is released after a while and the test fails.
   std::atomic<bool> ended{false};
   std::thread watchdog([&] {
     for (int i = 0; i < 2000 && !ended.load(); ++i) {
@@ -121,7 +121,7 @@ TEST(ComputePool, AWorkerWhoseCoreIsTakenIsNotWaitedFor) {
   while (!hold.begun.load() && !hold.over.load()) {
     std::this_thread::yield();
   }
-  int64_t items = 0;  // all run here
+  int64_t items = 0;  // all items run on this thread
   for (int call = 0; call < 1000; ++call) {
     pool.parallel_for(10, 1, [&](int64_t begin, int64_t end, int32_t by) {
       EXPECT_EQ(by, 0);

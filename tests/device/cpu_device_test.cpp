@@ -22,7 +22,7 @@ std::unique_ptr<CpuDevice> device_of(CpuStreamMode mode, uint64_t seed = 1, int3
   return make_cpu_device(options);
 }
 
-// The plan counts all requested pinned memory; the machine counts the buffers that still exist.
+// The plan counts all requested pinned memory. The machine counts the buffers that still exist.
 TEST(PinnedMemory, IsCounted) {
   const auto device = device_of(CpuStreamMode::kInline);
   const PinnedBuffer kept = device->make_pinned(100);
@@ -58,8 +58,7 @@ TEST_P(StreamTest, RunsInOrder) {
   EXPECT_EQ(device->num_commands_run(), 10000);
 }
 
-// A consumer stream that waits for the producer's event sees what it wrote, whatever the
-// interleaving.
+// A consumer stream that waits for the producer's event sees the producer's writes under any interleaving.
 TEST_P(StreamTest, EventsOrderStreams) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const auto device = device_of(GetParam(), seed);
@@ -78,7 +77,7 @@ TEST_P(StreamTest, EventsOrderStreams) {
   }
 }
 
-// Without the wait the deferred stream finds an order in which the consumer comes first.
+// Without the wait, the deferred stream finds an order in which the consumer runs first.
 TEST(DeferredStream, FindsAMissingWait) {
   bool missed = false;
   for (uint64_t seed = 1; seed <= 20; ++seed) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// A directory that stands for a machine's root, with the files that a test puts there.
+// A directory that stands for a machine's root and has the files that a test writes.
 class HostLimits : public testing::Test {
  protected:
   void put(const std::string& path, const std::string& text) const {
@@ -42,12 +42,12 @@ TEST_F(HostLimits, AContainerOfVersion2) {
   EXPECT_EQ(memory(), 64 * kGiB);
   put("/sys/fs/cgroup/cpu.max", "350000 100000\n");
   put("/sys/fs/cgroup/memory.max", "1073741824\n");
-  EXPECT_EQ(cores(), 3);  // a fourth thread would stand still for half of its time
+  EXPECT_EQ(cores(), 3);  // a fourth thread would be throttled half of the time
   EXPECT_EQ(memory(), kGiB);
   put("/sys/fs/cgroup/cpu.max", "50000 100000\n");
   EXPECT_EQ(cores(), 1);
   put("/sys/fs/cgroup/cpu.max", "6400000 100000\n");
-  EXPECT_EQ(cores(), 16);  // never more than the mask has
+  EXPECT_EQ(cores(), 16);  // never more than the affinity mask
 }
 
 TEST_F(HostLimits, AServiceUnderASlice) {
@@ -62,7 +62,7 @@ TEST_F(HostLimits, AServiceUnderASlice) {
 }
 
 TEST_F(HostLimits, AContainerOfVersion1) {
-  // The group's path is the host's; in the container its files are at the top.
+  // The cgroup path is the host's. In the container its files are at the root.
   put("/proc/self/cgroup", "5:memory:/docker/0f3a\n4:cpu,cpuacct:/docker/0f3a\n");
   put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   put("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
@@ -87,14 +87,14 @@ TEST_F(HostLimits, MalformedFilesLimitNothing) {
   EXPECT_EQ(cores(), 16);
   EXPECT_EQ(memory(), 64 * kGiB);
   put("/proc/self/cgroup", "0::/\n");
-  put("/sys/fs/cgroup/cpu.max", "200000\n");  // without its period
+  put("/sys/fs/cgroup/cpu.max", "200000\n");  // without the period
   EXPECT_EQ(cores(), 16);
   put("/sys/fs/cgroup/cpu.max", "200000 0\n");
   EXPECT_EQ(cores(), 16);
 }
 
 TEST(UsableCores, FollowTheAffinityMask) {
-  std::thread([] {  // the mask is the thread's own
+  std::thread([] {  // the affinity mask is per thread
     cpu_set_t set;
     ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
     int cpu = 0;

@@ -14,7 +14,7 @@
 namespace warprow {
 namespace {
 
-// An operation whose answer is a number.
+// An operation that answers with a number.
 struct Count {
   using Answer = int;
   static int decode(const std::string& answer) { return std::stoi(answer); }

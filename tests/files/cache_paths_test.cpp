@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-// Sets the variables that matter, and puts the old values back.
+// Sets environment variables and restores the old values.
 class CachePathsTest : public ::testing::Test {
  protected:
   CachePathsTest() {

@@ -17,7 +17,7 @@ namespace {
 using test::GgufWriter;
 using testing::HasSubstr;
 
-// Part `number` from 0 of `count`, with a tensor of the given name.
+// Part `number` of `count`, counted from 0, with one tensor of this name.
 GgufWriter part(int number, int count, const std::string& tensor) {
   GgufWriter out;
   out.add("split.no", static_cast<uint16_t>(number))

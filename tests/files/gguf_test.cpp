@@ -20,7 +20,7 @@ using test::GgufWriter;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Offsets in every file of GgufWriter.
+// Offsets of the header fields in every file of GgufWriter.
 constexpr size_t kVersionAt = 4;
 constexpr size_t kNumTensorsAt = 8;
 constexpr size_t kNumValuesAt = 16;
@@ -81,7 +81,7 @@ TEST(Gguf, ReadsEveryScalarType) {
   EXPECT_EQ(file->get<bool>("no"), false);
   EXPECT_EQ(file->get<std::string_view>("text"), "h\xc3\xa9");
   EXPECT_EQ(file->get<std::string_view>("empty"), "");
-  // Absent, of another kind, or out of range.
+  // Keys that are absent, have another type, or are out of range.
   EXPECT_EQ(file->get<uint32_t>("absent"), std::nullopt);
   EXPECT_EQ(file->get<uint32_t>("text"), std::nullopt);
   EXPECT_EQ(file->get<uint32_t>("f32"), std::nullopt);
@@ -192,7 +192,7 @@ TEST(Gguf, EveryTruncationIsAnError) {
   const Bytes whole = small_file().bytes();
   ASSERT_TRUE(parse(whole));
   for (size_t len = 0; len < whole.size(); ++len) {
-    // A copy of that exact size, so that ASan sees a read past it.
+    // A copy of exactly this size, so that AddressSanitizer detects a read past it.
     const Bytes part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(len));
     const auto file = parse(part);
     ASSERT_FALSE(file) << len;
@@ -299,8 +299,8 @@ TEST(Gguf, RefusesBadTensors) {
                "tensor 't' occurs twice");
   EXPECT_TRUE(parse(one(GgmlType::kF32, {}, 4)));
 
-  // The offset is the last field of the entry: 24 bytes of header, then name, number of dimensions,
-  // one dimension, type.
+  // The offset is the last field of the entry. Before it are 24 bytes of header, the name, the number of dimensions,
+  // one dimension and the type.
   constexpr size_t kOffsetAt = 24 + (8 + 1) + 4 + 8 + 4;
   Bytes bytes = one(GgmlType::kF32, {8}, 96);
   test::patch(bytes, kOffsetAt, uint64_t{64});

@@ -48,7 +48,7 @@ TEST(MappedFile, ExplainsWhatItCannotOpen) {
 
   const std::string pipe = (dir.path() / "pipe").string();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  // And does not wait for a writer.
+  // Opening a FIFO must not wait for a writer.
   EXPECT_EQ(MappedFile::open(pipe).error().code, ErrorCode::kInvalidArgument);
 }
 

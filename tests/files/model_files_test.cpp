@@ -96,9 +96,9 @@ TEST_F(ModelFilesTest, TheDefaultModel) {
       "ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf",
       "cut short");
   expect_error("smollm2", ErrorCode::kCorrupt, "has 9 bytes instead of 98362432");
-  std::filesystem::resize_file(downloaded, 98'362'432);  // sparse
+  std::filesystem::resize_file(downloaded, 98'362'432);  // a sparse file
   expect_model("smollm2", Kind::kGguf, downloaded, "smollm2");
-  // What ./dev has placed comes first.
+  // The file that ./dev has placed takes precedence.
   const std::string placed = dir_.write("cache/SmolLM2-135M-Instruct.Q4_1.gguf", "cut short");
   expect_error("smollm2", ErrorCode::kCorrupt, "has 9 bytes instead of 98362432");
   std::filesystem::resize_file(placed, 98'362'432);

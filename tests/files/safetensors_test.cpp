@@ -37,7 +37,7 @@ void expect_error(const Bytes& bytes,
   EXPECT_THAT(file.error().message, HasSubstr("'test.safetensors"));
 }
 
-// One tensor "t" with this entry, before `data_bytes` bytes of data.
+// A file with one tensor "t" with this header entry and `data_bytes` bytes of data.
 void expect_entry_error(const std::string& entry, size_t data_bytes, const std::string& part) {
   expect_error(safetensors_bytes("{\"t\":" + entry + "}", Bytes(data_bytes)), part);
 }

@@ -13,7 +13,7 @@
 namespace warprow {
 namespace {
 
-// The published vectors for SipHash-2-4-128: input 00 01 .. of length n, output as 16 bytes.
+// The published test vectors of SipHash-2-4-128: input 00 01 .. of length n, output of 16 bytes.
 TEST(SipHash, ReferenceVectors) {
   std::array<std::byte, 16> input{};
   for (size_t i = 0; i < input.size(); ++i) {
@@ -44,8 +44,7 @@ TEST(BlockHash, DependsOnEverything) {
   }
 }
 
-// A number written into code: names must not change between builds, or caches outside the process
-// would go stale.
+// Frozen values. Block names must not change between builds, or caches outside the process would become stale.
 TEST(BlockHash, IsFixed) {
   const std::vector<TokenId> tokens = {1, 2, 3};
   const BlockHash hash = hash_block({}, tokens, {});

@@ -25,7 +25,7 @@ KvNeed need_of(int32_t num_kv_heads, int32_t head_dim, int32_t window = 0) {
   return need;
 }
 
-// Layer after layer of `pattern`, `num_layers` of them.
+// `num_layers` layers that repeat `pattern`.
 Needs repeat(const Needs& pattern, size_t num_layers) {
   Needs needs;
   for (size_t l = 0; l < num_layers; ++l) {
@@ -52,7 +52,7 @@ std::vector<std::string> describe(const KvPlan& plan) {
   return lines;
 }
 
-// "0.0 0.1 1.0": group and place of each layer.
+// "0.0 0.1 1.0": group and index within the group of each layer.
 std::string places(const KvPlan& plan) {
   std::string text;
   for (const LayerKvPlace& place : plan.layers) {
@@ -101,8 +101,7 @@ TEST(KvPlanner, EqualCountsAreAGroupEach) {
   EXPECT_EQ(places(plan), "0.0 0.1 1.0 1.1");
 }
 
-// One full layer to three sliding ones: four groups of one layer, so that a block costs the same in
-// each.
+// One full layer per three sliding ones: four groups of one layer, so that a block has the same size in each.
 TEST(KvPlanner, UnequalCountsAreCutToEqualGroups) {
   const KvNeed window = need_of(2, 16, 32);
   const KvPlan plan = plan_of({{need_of(2, 16), window, window, window}});
@@ -114,7 +113,7 @@ TEST(KvPlanner, UnequalCountsAreCutToEqualGroups) {
   EXPECT_EQ(places(plan), "0.0 1.0 2.0 3.0");
 }
 
-// gpt-oss-20b beside one more full layer: 12 and 13 layers are two groups of 13, not 25 of one.
+// gpt-oss-20b and one more full layer: 12 and 13 layers are two groups of 13, not 25 of one.
 TEST(KvPlanner, NearlyEqualCountsTakeTheLarger) {
   Needs needs = repeat({need_of(8, 64, 128), need_of(8, 64)}, 24);
   needs.push_back(need_of(8, 64));
@@ -128,7 +127,7 @@ TEST(KvPlanner, ThereAreNotTooManyGroups) {
   Needs needs = repeat({need_of(2, 16)}, 28);
   needs[0] = need_of(2, 16, 32);
   const KvPlan plan = plan_of({needs});
-  ASSERT_EQ(plan.groups.size(), 6U);  // 1 and 27 layers in sixes
+  ASSERT_EQ(plan.groups.size(), 6U);  // 1 and 27 layers in groups of six
   EXPECT_EQ(plan.groups[5].num_layers, 6);
   EXPECT_EQ(plan.layers[27], (LayerKvPlace{5, 2}));
 }
@@ -139,12 +138,12 @@ TEST(KvPlanner, BackendsAndQueryHeadsPartLayers) {
   EXPECT_EQ(places(plan_of({needs})), "0.0 1.0 1.1 0.1");
   needs[2].num_heads = 2;
   const KvPlan plan = plan_of({needs});
-  EXPECT_EQ(places(plan), "0.0 2.0 3.0 1.0") << "classes of 2, 1 and 1: groups of one";
+  EXPECT_EQ(places(plan), "0.0 2.0 3.0 1.0") << "kinds with 2, 1 and 1 layers: groups of one";
   EXPECT_THAT(plan.num_heads, ElementsAre(8, 8, 8, 2));
 }
 
-// Gemma 3 27B: 62 layers, five with a window to one without. 52 and 10 layers in tens would be seven
-// groups, so they are elevens: 6 x 11 places for 62 layers.
+// Gemma 3 27B has 62 layers, five with a window per one without. Groups of ten would make seven groups of the 52 and 10
+// layers, so groups have eleven: 6 x 11 places for 62 layers.
 TEST(KvPlanner, FiveWindowsToOneFullLayer) {
   const KvNeed window = need_of(16, 128, 1024);
   const KvPlan plan =
@@ -155,8 +154,8 @@ TEST(KvPlanner, FiveWindowsToOneFullLayer) {
   EXPECT_EQ(block_bytes(plan), 11 * 16 * 16 * 2 * 128 * 2);
 }
 
-// Gemma 4's shapes: windows over 16 heads of 256, full layers over 4 of 512. A token costs the
-// windows twice as much, so the full layers' blocks are twice as long, and nothing is wasted.
+// Gemma 4's shapes: windows with 16 heads of 256, full layers with 4 heads of 512. A token takes twice the bytes in
+// window layers, so the full layers' blocks hold twice the tokens, and nothing is wasted.
 TEST(KvPlanner, ACheaperTokenHasLongerBlocks) {
   const KvNeed window = need_of(16, 256, 1024);
   const KvPlan plan =
@@ -169,8 +168,7 @@ TEST(KvPlanner, ACheaperTokenHasLongerBlocks) {
   }
 }
 
-// The other way round: one head of 256 with windows, one of 512 without; and kernel blocks grow with
-// their blocks.
+// The reverse: one head of 256 with windows, one of 512 without. Kernel blocks grow with their blocks.
 TEST(KvPlanner, LongerBlocksHaveAsManyKernelBlocks) {
   KvNeed window = need_of(1, 256, 512);
   KvNeed full = need_of(1, 512);
@@ -181,8 +179,8 @@ TEST(KvPlanner, LongerBlocksHaveAsManyKernelBlocks) {
   EXPECT_EQ(plan.groups[0].kernel_blocks_per_block(), plan.groups[4].kernel_blocks_per_block());
 }
 
-// Three to two: one page of the cheaper kind in one of the dearer, a third of it unused. Three to
-// one: three pages. Sixteen to one: blocks are not longer than 128 tokens.
+// A ratio of three to two: one block of the smaller kind per page, a third of the page unused. Three to one: three
+// blocks. Sixteen to one: blocks are limited to 128 tokens.
 TEST(KvPlanner, PagesAreWholeAndNotTooLong) {
   const KvPlan odd = plan_of({{need_of(3, 64), need_of(2, 64, 32)}});
   EXPECT_EQ(odd.groups[1].block_size, 16);
@@ -195,8 +193,8 @@ TEST(KvPlanner, PagesAreWholeAndNotTooLong) {
   EXPECT_EQ(far.groups[1].layer_block_bytes() * 2, far.groups[0].layer_block_bytes());
 }
 
-// A draft model of one layer like the target's lies in the target's group; one of another shape gets
-// groups of its own from the same pool.
+// A draft model's layer like the target's joins the target's group. A layer of another shape gets its own group in the
+// same pool.
 TEST(KvPlanner, ModelsOfARankShareThePool) {
   const Needs target = repeat({need_of(8, 128)}, 4);
   const KvPlan alike = plan_of({target, {need_of(8, 128)}});
@@ -266,7 +264,7 @@ TEST(KvMath, WindowsHoldRequestsOfAnyLength) {
   EXPECT_EQ(max_tokens_held(spec, 61), INT32_MAX);
   spec.num_blocks = 11;
   EXPECT_EQ(max_tokens_held(spec, 61), 160);
-  // Beside full attention the window's blocks are bounded: 30 - 11 are the full group's.
+  // Beside full attention the window's blocks are bounded; the full group gets the other 30 - 11.
   spec = {plan_of({{need_of(8, 128), need_of(8, 128, 100)}}).groups, 31};
   ASSERT_EQ(spec.groups.size(), 2U);
   EXPECT_EQ(max_tokens_held(spec, 61), 19 * 16);

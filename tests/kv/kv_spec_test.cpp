@@ -67,7 +67,7 @@ TEST(KvMath, MaxBlocksPerRow) {
 }
 
 TEST(KvMath, WindowEdges) {
-  EXPECT_EQ(first_token_in_window(7, 4), 4);  // tokens 0..3 are free-able
+  EXPECT_EQ(first_token_in_window(7, 4), 4);  // tokens 0..3 can be freed
   EXPECT_EQ(first_token_in_window(3, 4), 0);
   EXPECT_EQ(first_token_in_window(4, 4), 1);
   EXPECT_EQ(first_token_in_window(9, 1), 9);
@@ -79,7 +79,7 @@ TEST(KvMath, WindowEdges) {
 TEST(KvMath, WindowBlockCap) {
   EXPECT_EQ(max_window_blocks(128, 16'384, 131'072, 16), 1033);
   EXPECT_EQ(max_window_blocks(4, 16, 1024, 2), 11);
-  EXPECT_EQ(max_window_blocks(4096, 16'384, 8192, 16), 513);  // the context bounds it too
+  EXPECT_EQ(max_window_blocks(4096, 16'384, 8192, 16), 513);  // the context also limits it
 }
 
 }  // namespace

@@ -18,8 +18,8 @@
 
 namespace warprow::test {
 
-// A GGUF file with a matrix [rows, cols] of every format, named after it, one of bf16 that is too
-// large for one piece ("large"), and the vectors "norm" and "bias".
+// A GGUF file with a matrix [rows, cols] of every format, named after the format, a bf16 matrix that exceeds one upload
+// piece ("large"), and the vectors "norm" and "bias".
 class MixedCheckpoint {
  public:
   static constexpr int64_t kRows = 96;
@@ -31,7 +31,7 @@ class MixedCheckpoint {
 
   [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const std::string& path() const { return path_; }
-  // What the tensor's rows are in bf16, in plain order.
+  // The tensor's rows in bf16, in row-major order.
   [[nodiscard]] std::vector<uint16_t> expected(const std::string& name, RowOrder order) const {
     const TensorSource& tensor = *value_or_throw(checkpoint_.require(name));
     std::vector<float> row(static_cast<size_t>(tensor.cols));
@@ -90,7 +90,7 @@ class MixedCheckpoint {
     return dir.write("mixed.gguf", writer.bytes());
   }
 
-  // Fills a matrix with known good blocks, each row from another one on.
+  // Fills a matrix with valid blocks. Each row starts with another one.
   static void add_blocks(GgufWriter& writer,
                          const GgufBlocks& blocks,
                          const std::vector<uint64_t>& ne) {

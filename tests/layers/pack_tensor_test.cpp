@@ -8,7 +8,7 @@
 namespace warprow {
 namespace {
 
-// Two heads of six: interleaved pairs (0,3) (1,4) (2,5) go back to halves.
+// Two heads of six: the interleaved pairs (0,3) (1,4) (2,5) become halves again.
 TEST(RopePairRow, PutsTheHalvesBack) {
   std::vector<int64_t> rows;
   for (int64_t row = 0; row < 12; ++row) {

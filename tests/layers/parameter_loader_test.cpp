@@ -26,7 +26,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Axis = ShardRule::Axis;
 
-// What the function says when it refuses to go on.
+// The message with which the function refuses.
 template <typename F>
 std::string refusal(F&& f) {
   try {
@@ -70,7 +70,7 @@ class ParameterLoaderMixed : public Loading {
     loader.finish();
     return bytes_at(weight.data, cpu::packed_bytes(weight));
   }
-  // The panels of a matrix that is these columns and nothing else.
+  // The panels of a matrix that consists of exactly these columns.
   Bytes panels_of_columns(const std::string& name, int64_t first, int64_t count) {
     const TensorSource& tensor = *mixed_.checkpoint().find(name);
     const size_t begin = tensor_row_bytes(tensor.type, first);
@@ -102,7 +102,7 @@ TEST_F(ParameterLoaderMixed, ARankPacksItsRowsOfEveryFormat) {
     }
     const Bytes whole = load(spec(name, Axis::kWhole, 0, 1));
     Bytes parts;
-    for (int32_t rank = 0; rank < 3; ++rank) {  // 32 rows each, two panels
+    for (int32_t rank = 0; rank < 3; ++rank) {  // 32 rows each, which is two panels
       const Bytes part = load(spec(name, Axis::kRows, rank, 3));
       parts.insert(parts.end(), part.begin(), part.end());
     }
@@ -120,7 +120,7 @@ TEST_F(ParameterLoaderMixed, ARankPacksItsColumnsOfEveryFormat) {
                   panels_of_columns(name, rank * int64_t{256}, 256))
           << name << " " << rank;
     }
-    // Super-blocks of 256 cannot be halved again.
+    // Super-blocks of 256 cannot be split in two.
     const std::string why = refusal([&] { load(spec(name, Axis::kCols, 3, 4)); });
     if (name == "Q4_K" || name == "Q5_K" || name == "Q6_K") {
       EXPECT_THAT(why,
@@ -134,7 +134,7 @@ TEST_F(ParameterLoaderMixed, ARankPacksItsColumnsOfEveryFormat) {
   }
 }
 
-// The two ends of a fused matrix, and its middle columns.
+// Both ends of a fused matrix, and its middle columns.
 TEST_F(ParameterLoaderMixed, ASliceIsAMatrixOfItsOwn) {
   TensorSpec whole{"Q4_0", kRows, kCols};
   TensorSpec upper{"Q4_0", 32, kCols};
@@ -188,7 +188,7 @@ TEST_F(ParameterLoaderMixed, AKeptFormatIsUploadedUnchanged) {
 TEST_F(ParameterLoaderMixed, OnlyRowsOfOneKindStack) {
   const ParameterLoader loader = this->loader(mixed_.checkpoint());
   const std::vector<TensorSpec> parts{{"Q4_0", kRows, kCols}, {"Q6_K", kRows, kCols}};
-  EXPECT_FALSE(loader.stacks(parts)) << "panels stay matrices of their own";
+  EXPECT_FALSE(loader.stacks(parts)) << "panels remain separate matrices";
   EXPECT_TRUE(loader.stacks({parts.data(), 1}));
 }
 
@@ -222,7 +222,7 @@ TEST_F(ParameterLoaderMixed, RandomWeightsAreWhole) {
   loader.finish();
 }
 
-// A checkpoint whose matrices are i8 with a scale for each row and 32 columns.
+// A checkpoint with i8 matrices and a scale for each row and group of 32 columns.
 class ParameterLoaderScaled : public Loading {
  protected:
   static constexpr int64_t kRows = 4;

@@ -38,7 +38,7 @@ TEST(TensorSpec, ARankHoldsAnEqualPartOfRowsOrColumns) {
   expect_range(shard_cols(cols_over(1, 4), {}), 384, 384);
   expect_range(shard_cols(cols_over(1, 3), {1, 256}), 512, 512);
   expect_range(shard_rows(cols_over(1, 4), {}), 0, 576);
-  expect_range(shard_rows(rows_over(0, 1), {128, 128}), 0, 576);  // whole: no alignment
+  expect_range(shard_rows(rows_over(0, 1), {128, 128}), 0, 576);  // not split, so no alignment
 }
 
 TEST(TensorSpec, AnImpossibleSplitSaysWhy) {
@@ -50,7 +50,7 @@ TEST(TensorSpec, AnImpossibleSplitSaysWhy) {
             "tensor m.weight cannot be split over 2 ranks: 576 rows are not 2 parts in multiples "
             "of 64");
   expect_range(shard_rows(rows_over(1, 3, 64), {}), 192, 192);
-  // Super-blocks of 256: 1536 columns are six.
+  // Super-blocks of 256: 1536 columns are six of them.
   const auto blocks = shard_cols(cols_over(0, 4), {1, 256});
   ASSERT_FALSE(blocks);
   EXPECT_THAT(blocks.error().message,
@@ -58,7 +58,7 @@ TEST(TensorSpec, AnImpossibleSplitSaysWhy) {
                     HasSubstr("4 ranks"),
                     HasSubstr("1536 columns"),
                     HasSubstr("256")));
-  // Rope's halves lie side by side within a head, so heads stay whole.
+  // Rope's halves are adjacent within a head, so heads are never split.
   TensorSpec pairs = rows_over(0, 2);
   pairs.order = RowOrder::kRopePairs;
   pairs.head_dim = 64;
@@ -78,11 +78,11 @@ TEST(TensorSpec, ABiasIsCutAsItsWeightsRows) {
   EXPECT_EQ(bias.slice.first_col, 100);
   EXPECT_EQ(bias.shard.unit, 64);
   expect_range(shard_cols(bias, {}), 192, 192);
-  // A split of the inputs leaves the bias whole.
+  // A split along the inputs does not split the bias.
   expect_range(shard_cols(bias_spec(cols_over(1, 3), "m.bias"), {}), 0, 576);
 }
 
-// Values beside a scale for each 128 by 128 of them.
+// Values with one scale for each tile of 128 x 128.
 class RankRegion : public ::testing::Test {
  protected:
   RankRegion() {
@@ -126,7 +126,7 @@ TEST_F(RankRegion, FollowsEachSourcesGroups) {
 
 TEST_F(RankRegion, ASliceLiesBetweenGroups) {
   TensorSpec spec{"m.weight", 64, 1536};
-  spec.slice = {576, 1536, 512, 0};  // the last half block of rows
+  spec.slice = {576, 1536, 512, 0};  // the last rows, half a block
   const auto scales = rank_region(spec, format_, format_.sources[1], scales_);
   ASSERT_TRUE(scales) << scales.error().message;
   EXPECT_EQ(scales->rows(), 1);

@@ -16,7 +16,7 @@ namespace {
 
 using test::MixedCheckpoint;
 
-// The upload is the same on every device; here the device's memory can be looked at.
+// The upload is the same on every device. A CPU device's memory can be inspected.
 class UploadWeights : public ::testing::Test {
  protected:
   UploadWeights()
@@ -71,7 +71,7 @@ TEST_F(UploadWeights, ReportsEveryByteOnce) {
   upload([&](int64_t bytes) { reported.push_back(bytes); });
   EXPECT_TRUE(std::is_sorted(reported.begin(), reported.end()));
   EXPECT_EQ(reported.back(), wanted);
-  EXPECT_GT(reported.size(), mixed_.matrices().size()) << "the large one goes in pieces";
+  EXPECT_GT(reported.size(), mixed_.matrices().size()) << "the large one is uploaded in pieces";
 }
 
 TEST_F(UploadWeights, AFileThatBecameShorterIsNamed) {
@@ -79,7 +79,7 @@ TEST_F(UploadWeights, AFileThatBecameShorterIsNamed) {
   std::filesystem::resize_file(mixed_.path(), 1 << 20);
   try {
     upload();
-    FAIL() << "read beyond the end";
+    FAIL() << "read past the end";
   } catch (const StartupError& error) {
     EXPECT_NE(std::string(error.what()).find("mixed.gguf"), std::string::npos) << error.what();
   }

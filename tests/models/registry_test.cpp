@@ -30,7 +30,7 @@ json llama_config() {
           {"rope_theta", 5000.0}};
 }
 
-// The spec of a Hugging Face directory with this config.json and an embedding of 32 x 64.
+// The DecoderSpec of a Hugging Face directory with this config.json and a 32 x 64 embedding.
 Result<DecoderSpec> spec_of(const json& config, bool with_head = false) {
   const TempDir dir;
   dir.write("config.json", config.dump());
@@ -165,7 +165,7 @@ TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
 }
 
-// What no kernel does is refused by layer, whatever the architecture file says.
+// A feature that no kernel supports is refused with the layer's number, whatever the architecture file says.
 TEST(DecoderSpecCheck, NamesTheLayer) {
   const DecoderSpec good = value_or_throw(spec_of(llama_config()));
   const auto error_of = [&good](const auto& change) {
@@ -200,10 +200,10 @@ TEST(RopeSpec, FrequenciesOfTheRule) {
   EXPECT_FLOAT_EQ(rope_inv_freq(rope)[2], 0.0025F);
   rope.scaling = RopeScaling::kLlama3;
   rope.original_max_position = 8192;
-  EXPECT_FLOAT_EQ(rope_inv_freq(rope)[0], 1.0F);  // a short wave is kept
+  EXPECT_FLOAT_EQ(rope_inv_freq(rope)[0], 1.0F);  // a short wavelength is kept
   rope.theta = 1e9F;
   EXPECT_FLOAT_EQ(rope_inv_freq(rope)[3],
-                  rope_inv_freq({8, 1e9F})[3] / 4.0F);  // a long one divided
+                  rope_inv_freq({8, 1e9F})[3] / 4.0F);  // a long one is divided
 }
 
 }  // namespace

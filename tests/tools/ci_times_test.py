@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-""".ci/times.py on logs made here, whole and absent."""
+"""Tests .ci/times.py on complete and on missing logs."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).resolve().parent.parent.parent / ".ci" / "times.py"
 
 
 def table(files):
-    """What the script prints for a checkout with these files."""
+    """Returns the script's output for a checkout with these files."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             file = Path(folder) / "build" / name

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of tools/config_tables.py, and whether docs/configuration.md has the settings as the source has them."""
+"""Tests tools/config_tables.py, and that docs/configuration.md agrees with the source."""
 
 import sys
 import unittest

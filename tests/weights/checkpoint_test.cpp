@@ -126,7 +126,7 @@ TEST(Checkpoint, ReadsSafetensors) {
   EXPECT_EQ(values_of(*norm), ramp(3));
 }
 
-// Packed weights, their zero points and 8-bit scales: bytes with a shape, and no values of their own.
+// Packed weights, their zero points and 8-bit scales: tensors with bytes and a shape but without values of their own.
 TEST(Checkpoint, KeepsIntegersAndSmallFloatsAsBytes) {
   const std::vector<std::pair<std::string, size_t>> types{{"BOOL", 1},
                                                           {"U8", 1},
@@ -231,7 +231,7 @@ TEST(Checkpoint, OpeningReadsOnlyTheHeader) {
   const auto checkpoint = open_gguf(path);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
 
-  // The file is sparse: a page of it is in memory only after a read (or read-ahead by the kernel, up to a few MB).
+  // The file is sparse. A page enters memory only by a read (or the kernel's read-ahead, up to a few MB).
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   auto* base = const_cast<std::byte*>(checkpoint->gguf()->bytes().data());
   std::vector<unsigned char> resident((header.size() + kTensorBytes + page - 1) / page);

@@ -14,9 +14,8 @@
 
 namespace warprow::test {
 
-// One record of tests/weights/data/gguf_blocks.bin: blocks, and the bits of what Python's
-// gguf.quants decodes them to. tools/gen/gguf_blocks.py writes and describes the file, without which
-// a test fails.
+// One record of tests/weights/data/gguf_blocks.bin: blocks, and the bits of the values that Python's gguf.quants
+// decodes. tools/gen/gguf_blocks.py writes and describes the file. Without it a test fails.
 struct GgufBlocks {
   std::string format;
   std::vector<std::byte> blocks;

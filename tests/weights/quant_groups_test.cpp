@@ -34,7 +34,7 @@ const std::vector<Expected> kExpected{
     {TensorType::kQ6_K, {6, 32, 16, false, false}, -32, 31},
 };
 
-// The oracle's blocks of the format.
+// The reference blocks of the format.
 test::GgufBlocks blocks_of(TensorType format) {
   for (test::GgufBlocks& record : test::load_gguf_blocks()) {
     if (record.format == tensor_type_name(format)) {
@@ -75,7 +75,7 @@ TEST(QuantGroups, TraitsHoldForTheDecodedValues) {
 
     const Decoded decoded = decode(expected.format, blocks_of(expected.format));
     const auto [min, max] = std::minmax_element(decoded.q.begin(), decoded.q.end());
-    EXPECT_EQ(*min, expected.min_q) << name;  // 1,280 random elements meet both ends
+    EXPECT_EQ(*min, expected.min_q) << name;  // 1,280 random elements reach both limits
     EXPECT_EQ(*max, expected.max_q) << name;
     if (traits.bits < 8) {
       EXPECT_GE(*min + traits.zero_point, 0) << name;

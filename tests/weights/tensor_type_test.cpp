@@ -44,7 +44,7 @@ TEST(TensorType, AgreesWithSafetensors) {
       EXPECT_EQ(tensor_type_traits(*type).block_bytes * 8, safetensors_dtype_traits(dtype).bits);
     }
   }
-  EXPECT_EQ(found, kNumTensorTypes - kNumValueTypes + 3);  // and F32, F16, BF16
+  EXPECT_EQ(found, kNumTensorTypes - kNumValueTypes + 3);  // plus F32, F16 and BF16
 }
 
 TEST(TensorType, RowBytes) {

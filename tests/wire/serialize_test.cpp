@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Random messages whose spans stay inside their pools.
+// Random messages whose spans are inside their pools.
 class Maker {
  public:
   explicit Maker(uint32_t seed) : random_(seed) {}
@@ -205,7 +205,7 @@ Message make(Maker& maker) {
   }
 }
 
-// Writes the checksum that the payload should have, so that damage reaches the parser.
+// Writes the correct checksum of the payload, so that the damage reaches the parser.
 void stamp(std::vector<uint8_t>& bytes) {
   const uint64_t checksum = payload_checksum(std::span(bytes).subspan(kWireHeaderBytes));
   const uint64_t num_bytes = bytes.size() - kWireHeaderBytes;
@@ -265,7 +265,7 @@ TYPED_TEST(Serialize, EveryFlippedBitIsAnError) {
   EXPECT_TRUE(deserialize(bytes, back));
 }
 
-// Behind a valid checksum, damage gives an error or another message that means itself.
+// With a valid checksum, damage gives either an error or another message that round-trips.
 TYPED_TEST(Serialize, DamageBehindAValidChecksum) {
   std::vector<uint8_t> again;
   TypeParam back;
@@ -319,7 +319,7 @@ std::string refusal_of(const Message& message) {
   return read ? "" : read.error().message;
 }
 
-// Of a step with one row that samples behind three drafts, changed so.
+// Damages a step with one row that samples after three drafts.
 std::string refusal_of_row(void (*change)(ScheduledRow&)) {
   SchedulerOutput step;
   ScheduledRow& row = step.scheduled.emplace_back();
@@ -350,7 +350,7 @@ TEST(SerializeCounts, DraftsOfTheHost) {
   EXPECT_THAT(refusal_of(step), HasSubstr("draft_token_ids"));
 }
 
-// A request of embeddings beside one of ids.
+// A request with embeddings and one with ids.
 TEST(SerializeCounts, Embeddings) {
   SchedulerOutput step;
   step.token_ids = {0, 0, 5, 6, 7};

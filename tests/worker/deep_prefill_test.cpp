@@ -6,7 +6,7 @@
 namespace warprow {
 namespace {
 
-// The shape of a Qwen3 8B, planned for a GPU of 132 SMs.
+// The shape of Qwen3 8B, planned for a GPU with 132 SMs.
 ModelPlan large_plan() {
   ModelPlan plan;
   plan.spec.num_layers = 36;
@@ -18,7 +18,8 @@ ModelPlan large_plan() {
   return plan;
 }
 
-// Operations: 2 x 4096 x (6144 + 4096 + 3 x 12288) a token and layer, 2 x 2 x 4096 a pair and layer.
+// Multiply-adds, counted as two: 2 x 4096 x (6144 + 4096 + 3 x 12288) per token and layer, 2 x 2 x 4096 per query-key
+// pair and layer.
 TEST(DeepPrefill, TakesAsLongAsTheMatricesOfAFullStep) {
   const DeepPrefill deep = deep_prefill(large_plan());
   EXPECT_EQ(deep.max_pairs, int64_t{8192} * 2 * 47104 / 4);

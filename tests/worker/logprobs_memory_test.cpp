@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What logprobs cost in memory at a vocabulary of 151,936, from the plan of a GPU and of the CPU.
+// The memory cost of logprobs with a vocabulary of 151,936, from the plans of a GPU and of the CPU.
 #include "kernels/sample/sample.h"
 #include "runner/logits_head.h"
 #include "runner/output_ring.h"
@@ -43,7 +43,7 @@ int64_t workspace_of(const EngineConfig& config) {
   return value_or_throw(plan_model(config, this_machine(config.device))).memory.workspace_bytes;
 }
 
-// All that grows with the rows that logits have room for.
+// All memory that grows with the number of rows that logits have room for.
 int64_t bytes_of_rows(DeviceKind device, int64_t rows) {
   return rows * (kRowBytes + static_cast<int64_t>(sizeof(int32_t))) +
          static_cast<int64_t>(sample_scratch_bytes(device, kVocab, rows, 2));
@@ -64,10 +64,10 @@ TEST(LogprobsMemory, APromptOf32768TokensTakesLessThan64MiB) {
           kVocab, {.max_num_seqs = num_seqs, .max_num_toks = config.max_num_batched_tokens});
       const int64_t without = whole - bytes_of_rows(kind, rows) + bytes_of_rows(kind, num_seqs);
       EXPECT_LE(whole - without, 64 * kMiB);
-      EXPECT_GE(rows, 16) << "or each read of the head's weights serves few tokens";
+      EXPECT_GE(rows, 16) << "fewer would read the head's weights for few tokens";
     }
   }
-  // In host memory: the ring of what the device writes, and a whole prompt's entries.
+  // Host memory: the ring that the device writes, and the entries of a whole prompt.
   const int32_t toks = config.max_num_batched_tokens;
   const int64_t ring = 2 * sampled_arrays_bytes(toks, toks, Sampler::kMaxPromptTop);
   const int64_t entries =
@@ -75,14 +75,14 @@ TEST(LogprobsMemory, APromptOf32768TokensTakesLessThan64MiB) {
   EXPECT_LE(ring + entries, 32 * kMiB);
 }
 
-// 256 rows have room for a changed copy, which rows with rules on tokens are drawn from; that is so
-// with logprobs and without. What logprobs add is far less than another copy.
+// 256 rows have room for a processed copy of the logits, which rows with token rules are sampled from, with logprobs or
+// without. Logprobs add far less than another copy.
 TEST(LogprobsMemory, ManyRowsWithLogprobsHaveNoCopyOfTheirLogits) {
   const auto scratch =
       static_cast<int64_t>(sample_scratch_bytes(DeviceKind::kCuda, kVocab, 256, 2));
   EXPECT_LT(scratch - 256 * kRowBytes, 256 * kRowBytes / 4);
   EXPECT_LT(sampled_arrays_bytes(256, 256, Sampler::kMaxTop), kMiB);
-  // A CPU has a worker's scratch, whatever the rows.
+  // A CPU has one scratch per worker thread, whatever the number of rows.
   EXPECT_EQ(sample_scratch_bytes(DeviceKind::kCpu, kVocab, 256, 2),
             sample_scratch_bytes(DeviceKind::kCpu, kVocab, 1, 2));
   const test::TempDir dir;
@@ -93,10 +93,11 @@ TEST(LogprobsMemory, ManyRowsWithLogprobsHaveNoCopyOfTheirLogits) {
   const int64_t with_256 = workspace_of(config);
   config.max_num_seqs = 128;
   const int64_t a_row = (with_256 - workspace_of(config)) / 128;
-  EXPECT_LT(a_row, 2 * kRowBytes + kRowBytes / 4) << "its logits, the changed copy, no third";
+  EXPECT_LT(a_row, 2 * kRowBytes + kRowBytes / 4)
+      << "its logits and the processed copy, no third copy";
 }
 
-// Penalties count a row's own tokens in each step: no counts of the vocabulary are kept, for no row.
+// Penalties count a row's own tokens in each step. No row keeps counts over the vocabulary.
 TEST(LogprobsMemory, PenaltiesKeepNoCounts) {
   const test::TempDir dir;
   EngineConfig config = config_in(dir);

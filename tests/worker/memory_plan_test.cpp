@@ -26,7 +26,7 @@ EngineConfig tiny_config() {
   return config;
 }
 
-// A model that a GPU has kernels for; its weights are not read.
+// A model with shapes that GPU kernels support. Its weights are not read.
 EngineConfig gpu_config(const test::TempDir& dir) {
   const nlohmann::json model = {{"architectures", {"Qwen3ForCausalLM"}},
                                 {"num_hidden_layers", 2},
@@ -49,8 +49,7 @@ EngineConfig gpu_config(const test::TempDir& dir) {
 
 MachineFacts machine_with(int64_t bytes) { return {2, bytes, {}, {}}; }
 
-// 0.9 x 80 - 16 - 1.5 - 4 - 1 = 49.5 GiB, in tenths of a MiB-multiple so that all numbers are
-// whole.
+// 0.9 x 80 - 16 - 1.5 - 4 - 1 = 49.5 GiB, in units that keep all numbers whole.
 TEST(KvBudget, WorkedExample) {
   constexpr int64_t kTenthGiB = 1024 * kMiB / 10;
   KvBudget budget;
@@ -110,11 +109,11 @@ TEST(ModelPlan, SizesAsPrinted) {
   EXPECT_NE(text.find("concurrency"), std::string::npos);
   EXPECT_NE(text.find("MiB planned    prompts and rings between host and device"),
             std::string::npos);
-  EXPECT_EQ(text.find("estimated"), std::string::npos) << "nothing of a CPU is";
+  EXPECT_EQ(text.find("estimated"), std::string::npos) << "a CPU's plan has no estimates";
   EXPECT_NE(plan_json(plan.memory).find("\"num_blocks\":512"), std::string::npos);
 }
 
-// Prompts: 2 regions x 4 rows x 256 tokens x 4 bytes lie in pinned memory, rings beside them.
+// Prompts: 2 regions x 4 rows x 256 tokens x 4 bytes in pinned memory, plus rings.
 TEST(ModelPlan, PinnedMemoryIsCounted) {
   const ModelPlan plan = value_or_throw(plan_model(tiny_config(), machine_with(1024 * kMiB)));
   EXPECT_GT(plan.memory.pinned_bytes, 2 * 4 * 256 * 4);
@@ -151,7 +150,7 @@ TEST(MemoryPlan, ForeignMemoryIsEstimatedThenMeasured) {
   plan.foreign_estimated_bytes = 32 * kMiB;
   plan.note_foreign(40 * kMiB);
   EXPECT_EQ(plan.foreign_bytes(), 56 * kMiB);
-  plan.note_foreign(-4096);  // another process gave memory back meanwhile
+  plan.note_foreign(-4096);  // another process freed memory meanwhile
   EXPECT_EQ(plan.foreign_measured_bytes, 0);
 }
 
@@ -161,7 +160,7 @@ TEST(RankTerms, TheLeastOfEveryOfferIsAgreed) {
   EXPECT_EQ(agree({offers, 1}), RankTerms{512});
 }
 
-// The cache of a GPU takes what everything else leaves: less when libraries take more than was thought.
+// A GPU's KV cache takes all remaining memory: less if libraries took more than estimated.
 TEST(RankTerms, TheCacheShrinksByWhatLibrariesTookTooMuch) {
   const test::TempDir dir;
   EngineConfig config = gpu_config(dir);
@@ -171,13 +170,13 @@ TEST(RankTerms, TheCacheShrinksByWhatLibrariesTookTooMuch) {
   const int64_t block_bytes = plan.memory.kv_block_bytes;
   plan.memory.note_foreign(10 * kMiB);
   EXPECT_EQ(offer(plan).num_blocks, planned) << "within the estimate";
-  plan.memory.note_foreign(116 * kMiB);  // and 16 MiB for later: 100 MiB more
+  plan.memory.note_foreign(116 * kMiB);  // with 16 MiB for later, 100 MiB above the estimate of 32
   const RankTerms less = offer(plan);
   EXPECT_EQ(less.num_blocks, planned - 100 * kMiB / block_bytes);
   ASSERT_TRUE(take_terms(plan, less));
   EXPECT_EQ(plan.kv_cache.num_blocks, less.num_blocks);
   EXPECT_EQ(plan.memory.kv_bytes, less.num_blocks * block_bytes);
-  EXPECT_EQ(plan.config.max_model_len, 256) << "is still held";
+  EXPECT_EQ(plan.config.max_model_len, 256) << "the length is still supported";
 }
 
 TEST(RankTerms, ALengthThatTheUserAskedForIsNotCut) {

@@ -60,7 +60,7 @@ TEST(Rank, TheCacheIsZeroedWhateverItHeld) {
   EXPECT_TRUE(std::ranges::all_of(content, [](std::byte b) { return b == std::byte{0}; }));
 }
 
-// Warm-up leaves no traces: two workers without any request have the same state, including the rows that warm-up used.
+// Warm-up leaves no traces. Two workers without any request have the same state, including the rows that warm-up used.
 TEST(Worker, WarmUpIsRepeatable) {
   const auto sum = [] {
     Worker worker(tiny_plan(), cpu::make_cpu_device({.num_threads = 1}));

@@ -10,7 +10,7 @@
 namespace warprow {
 namespace {
 
-// Writes down the steps it is given and answers each of their rows.
+// Records the steps that it gets and answers each of their rows.
 class RecordingRunner final : public Runner {
  public:
   void bind_kv_cache(const KvCache* /*cache*/) override {}
@@ -70,7 +70,7 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   EXPECT_EQ(first.scheduled,
             (std::vector<ScheduledRow>{{RowId{0}, 3, 0, 0, 1}, {RowId{1}, 1, 0, 0, 1}}));
   EXPECT_EQ(first.total_num_tokens, 4);
-  // Each row has a block of its own in each of both groups; none is the null block.
+  // Each row has its own block in both groups. None is the null block.
   EXPECT_EQ(first.block_ids,
             (std::vector<BlockId>{BlockId{1}, BlockId{2}, BlockId{3}, BlockId{4}}));
   EXPECT_EQ(first.block_appends,
@@ -94,7 +94,7 @@ TEST(WarmUp, AChunkBesideADecodeThenAPlainDecode) {
   EXPECT_TRUE(third.scheduled.empty());
 }
 
-// If warm-up loads no kernels, the plain decode would only take time.
+// Where warm-up loads no kernels, a plain decode step would only take time.
 TEST(WarmUp, ACpuRunsOneForward) {
   WarmUpLimits limits = kRoomy;
   limits.loads_kernels = false;
