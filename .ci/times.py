@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a .ci/run went: parts, stages and their steps, the slowest tests, the slowest compiles, and what failed.
+"""Reports the times of a .ci/run: parts, stages and their steps, the slowest tests, the slowest compiles, and failures.
 
     .ci/times.py [CHECKOUT]
 
-Reads build/logs/{parts.tsv,steps.tsv,tests.xml,stages.xml}, which .ci/run leaves there, and build/*/.ninja_log. What is absent
-is left out. A compile that the cache answers takes no time, and so is not among the slowest.
+Reads build/logs/{parts.tsv,steps.tsv,tests.xml,stages.xml}, which .ci/run writes, and build/*/.ninja_log. Missing files
+are skipped. A compile that hits the cache takes no time, so it is not among the slowest.
 """
 
 import sys
@@ -26,7 +26,7 @@ def read_rows(file):
 
 
 def read_junit(file):
-    """[(seconds, name, status)] of what ctest --output-junit wrote."""
+    """[(seconds, name, status)] of a file of ctest --output-junit."""
     if not file.exists():
         return []
     cases = ElementTree.parse(file).getroot().iter("testcase")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# The CUDA language and what CUDA sources share; included only with WARPROW_CUDA. Gives
-#   WARPROW_CUDA_ARCHS      what every kernel is compiled for, PTX too unless it says -real; *_sm90_cuda.cu always and only for
+# The CUDA language and settings of CUDA sources; included only with WARPROW_CUDA. Defines
+#   WARPROW_CUDA_ARCHS      the architectures of every kernel, with PTX unless it says -real; *_sm90_cuda.cu always and only for
 #                           sm_90a
-#   WARPROW_CUDA_CODE       the same in the names of src/device/built_code.h
+#   WARPROW_CUDA_CODE       the same, as named in src/device/built_code.h
 #   warprow_cudart          the static runtime
 #   warprow_cuda_toolkit    the same with headers
-#   warprow_cuda_sources    what sets some sources apart
-#   WARPROW_BACKENDS        the words that --version prints
+#   warprow_cuda_sources    sets the compile options of C++ files that call the runtime
+#   WARPROW_BACKENDS        the back ends that --version prints
 #
-# The compiler is CMAKE_CUDA_COMPILER or CUDACXX where one of them is set, else the nvcc of pinned wheels, which are fetched
-# when they are absent. Nothing of the driver is linked (cudaGetDriverEntryPointByVersion finds it), nor cuBLASLt and NCCL
-# (opened at run time): the binary runs on machines without any of them, on its CPU.
+# The compiler is CMAKE_CUDA_COMPILER or CUDACXX if one is set, else the nvcc of pinned wheels, which are fetched if
+# absent. No driver library is linked (cudaGetDriverEntryPointByVersion finds its functions), nor cuBLASLt and NCCL
+# (opened at run time). The binary therefore runs on machines without them, on the CPU.
 
 set(WARPROW_CUDA_ARCHS "80;90a-real" CACHE STRING "Architectures of the CUDA kernels, 80 with PTX; 90a-real alone builds in half the time")
 
@@ -37,12 +37,12 @@ endif()
 get_filename_component(nvcc "${CMAKE_CUDA_COMPILER}" REALPATH)
 get_filename_component(WARPROW_CUDA_ROOT "${nvcc}/../.." ABSOLUTE)
 
-# The wheels have lib/ where nvcc looks for lib64/.
+# The wheels have lib/ but nvcc searches lib64/.
 string(APPEND CMAKE_CUDA_FLAGS " -L${WARPROW_CUDA_ROOT}/lib")
 set(CMAKE_CUDA_ARCHITECTURES ${WARPROW_CUDA_ARCHS})
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
-if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER) # a fetched nvcc is the same one however young its file is
+if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER) # compare a fetched nvcc by content, because its file time is new
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_COMPILERCHECK=content ${CCACHE})
 endif()
 enable_language(CUDA)
@@ -70,7 +70,7 @@ target_link_libraries(warprow_cuda_toolkit INTERFACE warprow_cudart)
 
 include(cmake/flashinfer.cmake)
 
-# Host code in .cu files follows the rules of all host code; ptxas' remarks are no warnings.
+# Host code in .cu files follows the rules of all host code. Remarks of ptxas are not warnings.
 target_compile_options(warprow_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-fno-math-errno,-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
@@ -88,8 +88,8 @@ list(FILTER ptx_names EXCLUDE REGEX "-real$")
 list(TRANSFORM ptx_names REPLACE "^([0-9]+a?).*" "compute_\\1")
 string(JOIN " " WARPROW_CUDA_CODE ${arch_names} ${ptx_names})
 
-# warprow_cuda_sources(FILE...): C++ files that call the runtime see its headers, the others not: they compile (and are found by
-# ccache) as in a CPU build.
+# warprow_cuda_sources(FILE...): C++ files that call the runtime get its headers. Other files do not, so they compile
+# (and hit ccache) as in a CPU build.
 function(warprow_cuda_sources)
   set(sources ${ARGN})
   list(FILTER sources INCLUDE REGEX "/device/cuda/[^/]*\\.cpp$|_cuda\\.cpp$")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sources that CMake writes. A kernel that is compiled more than once is one file of the tree; each time, a stub sets macros and
-# includes it. Gives
+# Sources that CMake generates. A kernel that is compiled more than once is one file of the tree. For each compilation a
+# stub sets macros and includes it. Defines
 #   warprow_stub          one stub
 #   warprow_isa_stubs     stubs for the instruction sets of CPUs
 #   warprow_isa_flags     their compiler options
@@ -8,8 +8,8 @@
 
 set(warprow_stub_dir ${CMAKE_BINARY_DIR}/stubs)
 
-# warprow_stub(STUB INCLUDED [MACRO=VALUE...]): writes STUB, relative to the folder of stubs. A file with that content already is
-# left alone, so that nothing is compiled again.
+# warprow_stub(STUB INCLUDED [MACRO=VALUE...]): writes STUB, relative to the folder of stubs. A file with equal content
+# is not rewritten, so that nothing is compiled again.
 function(warprow_stub stub included)
   set(text "")
   foreach(macro ${ARGN})
@@ -21,7 +21,7 @@ function(warprow_stub stub included)
 endfunction()
 
 # ---- instruction sets of CPUs
-# Sanitizers check every operation of an unrolled kernel: at -O3 such a file takes minutes to compile.
+# Sanitizers check every operation of an unrolled kernel. At -O3 such a file takes minutes to compile.
 set(isa_flags -O3)
 if(WARPROW_SANITIZE)
   set(isa_flags -O1)
@@ -37,7 +37,7 @@ set(isa_flags_avx512bf16 ${isa_flags} -mavx2 -mfma -mavx512f -mavx512bw -mavx512
   -mprefer-vector-width=512)
 set(isa_flags_neon ${isa_flags} -march=armv8.2-a+dotprod)
 
-# Every *_loops.inl is compiled for the common sets, some for more.
+# Every *_loops.inl is compiled for the common instruction sets, and some for more.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(isa_common generic)
   set(isa_more_panel_loops neon)
@@ -47,7 +47,8 @@ else()
   set(isa_more_paged_attention_loops avx512bf16)
 endif()
 
-# warprow_isa_stubs(VARIABLE ROOM): a stub for each *_loops.inl of the room and each of its sets. Its name ends in the set's.
+# warprow_isa_stubs(VARIABLE ROOM): a stub for each *_loops.inl of the room and each of its instruction sets. The stub's
+# name ends in the set's.
 function(warprow_isa_stubs variable room)
   set(stubs "")
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/src/${room}/*_loops.inl)
@@ -62,7 +63,7 @@ function(warprow_isa_stubs variable room)
   set(${variable} ${stubs} PARENT_SCOPE)
 endfunction()
 
-# warprow_isa_flags(STUB...): called where the target is, since properties of sources belong to its folder.
+# warprow_isa_flags(STUB...): must be called in the target's folder, because source properties belong to a folder.
 function(warprow_isa_flags)
   foreach(stub ${ARGN})
     string(REGEX REPLACE ".*_([^_]*)\\.cpp$" "\\1" isa ${stub})
@@ -71,7 +72,8 @@ function(warprow_isa_flags)
 endfunction()
 
 # ---- instances of CUDA kernels that take long to compile
-# kernel_stub(NAME INCLUDED [MACRO=VALUE...]): INCLUDED is relative to src/kernels. A NAME that ends in _sm90 is for Hopper alone.
+# kernel_stub(NAME INCLUDED [MACRO=VALUE...]): INCLUDED is relative to src/kernels. A NAME that ends in _sm90 is
+# compiled for Hopper only.
 macro(kernel_stub name included)
   warprow_stub(kernels/${name}_cuda.cu kernels/${included} ${ARGN})
   list(APPEND warprow_generated_kernels ${warprow_stub_dir}/kernels/${name}_cuda.cu)

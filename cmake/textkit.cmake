@@ -1,10 +1,9 @@
 # The Rust text library (tokenizers, chat templates) behind its C ABI: target warprow_textkit.
 # Owned by rust/textkit.
 #
-# Cargo's outputs are shared between build directories (WARPROW_CARGO_TARGET_DIR, as cache or
-# environment variable), so that a second one links what the first has built; the library is copied
-# into ${CMAKE_BINARY_DIR}/textkit. It is always a release build without sanitizers: its C++ callers
-# are what the sanitizer builds are after.
+# Cargo's outputs are shared between build directories (WARPROW_CARGO_TARGET_DIR, as cache or environment variable), so
+# a second directory links what the first has built. The library is copied into ${CMAKE_BINARY_DIR}/textkit. It is
+# always a release build without sanitizers, because sanitizer builds check its C++ callers.
 set(WARPROW_CARGO_TARGET_DIR "$ENV{WARPROW_CARGO_TARGET_DIR}" CACHE PATH "Cargo's target directory")
 if(NOT WARPROW_CARGO_TARGET_DIR)
   set(WARPROW_CARGO_TARGET_DIR "${CMAKE_SOURCE_DIR}/target/textkit"
@@ -15,7 +14,7 @@ find_program(CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" RE
 set(textkit_source ${CMAKE_SOURCE_DIR}/rust/textkit)
 set(textkit_library ${CMAKE_BINARY_DIR}/textkit/libwarprow_textkit.a)
 set(textkit_built ${WARPROW_CARGO_TARGET_DIR}/release/libwarprow_textkit.a)
-set(hub_source ${CMAKE_SOURCE_DIR}/rust/hub) # a crate of its own that the library carries along
+set(hub_source ${CMAKE_SOURCE_DIR}/rust/hub) # a separate crate that the library contains
 file(GLOB textkit_inputs CONFIGURE_DEPENDS ${textkit_source}/src/*.rs ${hub_source}/src/*.rs ${hub_source}/Cargo.toml)
 add_custom_command(
   OUTPUT ${textkit_library}

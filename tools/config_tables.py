@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of settings in docs/configuration.md, from the source that the binary reads.
+"""Generates the table of settings in docs/configuration.md from the source.
 
-Everything in it comes from src/config/fields.cpp and src/config/engine_config.h; a meaning is the flag's help text. The
+Its contents come from src/config/fields.cpp and src/config/engine_config.h. The meaning is the flag's help text. The
 table lies between `<!-- fields -->` and `<!-- /fields -->`.
 
     tools/config_tables.py [--root DIR] [--check]        --check changes nothing and fails if the page differs
@@ -21,7 +21,7 @@ CONFIG = "src/config/engine_config.h"
 BEGIN, END = "<!-- fields -->", "<!-- /fields -->"
 HEAD = "| flag | variable | default | range | meaning |\n|---|---|---|---|---|\n"
 KEYS = {"name", "member", "group", "help", "common", "choices", "is_bytes", "min", "max", "multiple_of", "auto_value"}
-# Flags that are no setting and stand at the end of the table.
+# Flags at the end of the table that are not settings.
 OTHER_ROWS = ["| `--config FILE` | `WARPROW_CONFIG` | none | | the file above; not a key of itself |"]
 
 
@@ -40,7 +40,7 @@ class Field:
 
 
 def number(text: str, constants: dict[str, int]) -> int:
-    """1024, kMaxTokens, -1, int64_t{1} << 24, 1 << 24."""
+    """Evaluates 1024, kMaxTokens, -1, int64_t{1} << 24 or 1 << 24."""
     text = re.sub(r"int(?:32|64)_t\{(\d+)\}", r"\1", text.strip())
     if text in constants:
         return constants[text]
@@ -59,7 +59,7 @@ def read_constants(*sources: str) -> dict[str, int]:
 
 
 def read_members(config: str, constants: dict[str, int]) -> dict[str, tuple[str, str | int | bool | float]]:
-    """Type and default of each member of EngineConfig."""
+    """The type and default of each member of EngineConfig."""
     body = re.search(r"struct EngineConfig \{(.*?)\n\};", config, re.DOTALL)
     if not body:
         raise ValueError(f"{CONFIG}: no struct EngineConfig")
@@ -85,7 +85,7 @@ def read_fields(fields: str, config: str) -> list[Field]:
     if not table:
         raise ValueError(f"{FIELDS}: no table kFields")
     found = []
-    # An initializer is a key and a value that may be several string literals, as clang-format breaks them.
+    # An initialiser is a key and a value. clang-format may break the value into several string literals.
     item = re.compile(r'\.(\w+) =\s+((?:"(?:\\.|[^"\\])*"\s*)+|[^,"]+?)(?:,\s*|\s*$)')
     for row in re.findall(r"^    \{(.*?)\},?$(?=\n    \{|\Z)", table.group(1), re.DOTALL | re.MULTILINE):
         values: dict[str, str] = {}
@@ -143,10 +143,10 @@ def range_text(field: Field) -> str:
     if field.choices:
         return ", ".join(field.choices.split("|"))
     if field.type == "double":
-        return "above 0, to 1"  # parse_share reads all of them
+        return "above 0, to 1"  # parse_share reads all shares
     if field.max is None:
         return ""
-    # A least value of 0 is said where 0 does not mean auto.
+    # A minimum of 0 is printed only if 0 does not mean auto.
     says_least = field.min != 0 or field.auto_value != 0
     text = f"{limit_text(field.min)} to {limit_text(field.max)}" if says_least else f"to {limit_text(field.max)}"
     return text + (f", a multiple of {field.multiple_of}" if field.multiple_of != 1 else "")

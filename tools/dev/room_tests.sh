@@ -11,15 +11,15 @@ all_programs() {
   done
 }
 
-# Groups of tests in Python: ctest's names are GROUP.NAME.
+# Groups of Python tests. Their ctest names are GROUP.NAME.
 script_groups=(e2e clients tools)
 
-# ctest_of PRESET REGEX ARGS...: prints what fails and the summary.
+# ctest_of PRESET REGEX ARGS...: prints failures and the summary.
 ctest_of() {
   exec ctest --test-dir "$root/build/$1" --output-on-failure --no-tests=error --progress -j"$(nproc)" --tests-regex "$2" "${@:3}"
 }
 
-# GoogleTest's patterns for SUITE or SUITE.CASE, whatever instance and parameter the full names have around them.
+# GoogleTest patterns for SUITE or SUITE.CASE, including instantiations and parameters.
 filter_of() {
   if [[ $1 == *.* ]]; then
     printf '%s' "$1:*/$1:$1/*:*/$1/*"
@@ -28,7 +28,7 @@ filter_of() {
   fi
 }
 
-# run_program PRESET ROOM NAME ARGS...: the tests of one suite or case, with their output.
+# run_program PRESET ROOM NAME ARGS...: runs the tests of one suite or case and shows their output.
 run_program() {
   local program=test_$2 name=$3 filter
   filter=$(filter_of "$name")
@@ -41,7 +41,7 @@ run_program() {
   exec "./$program" --gtest_filter="$filter" "${@:4}"
 }
 
-# test_room ROOM[.SUITE[.CASE]] [ARGS...]: builds the test program of the room and nothing else.
+# test_room ROOM[.SUITE[.CASE]] [ARGS...]: builds only the test program of the room.
 test_room() {
   local room=${1%%.*} name='' preset=dev
   if [[ $1 == *.* ]]; then name=${1#*.}; fi
@@ -70,7 +70,7 @@ test_room() {
   run_program "$preset" "$room" "$name" "$@"
 }
 
-# The room whose tests a changed file concerns first.
+# The room whose tests cover a changed file most directly.
 room_of() {
   local room=${1#"$root"/}
   room=${room#*/}
@@ -85,7 +85,7 @@ watch_tests() {
   # shellcheck disable=SC2064
   trap "rm -f '$stamp'" EXIT
   while true; do
-    touch "$stamp" # what changes while tests run counts
+    touch "$stamp" # changes during the tests count
     if [[ -n $target ]]; then "$root/dev" test "$target" || true; fi
     say "waiting for a change ${name:+(then: $name) }..."
     while true; do

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What this tree needs from the machine, and how to get it: Debian 12 and 13 (tested in clean roots), Ubuntu 24.04 (by package
-# mapping, untested). Installs only what is missing, so it asks for root only then. Sourced by tools/dev/common.sh.
+# The packages that this tree needs, and their installation: Debian 12 and 13 (tested in clean roots), Ubuntu 24.04 (by package
+# mapping, untested). Installs only missing packages and asks for root only then. Sourced by tools/dev/common.sh.
 
 min_rust_minor=87 # crates of rust/textkit need Rust 1.87
 
@@ -12,7 +12,7 @@ build_packages=(
 ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 g++-aarch64-linux-gnu qemu-user python3-venv)
 bench_packages=(libbenchmark-dev)
 
-# Boost's headers bear their version: Debian 12 has 1.81, Debian 13 and Ubuntu 24.04 have 1.83.
+# The names of Boost's header packages contain the version: Debian 12 has 1.81, Debian 13 and Ubuntu 24.04 have 1.83.
 boost_package() {
   local ID='' VERSION_ID=''
   # shellcheck disable=SC1091
@@ -25,7 +25,7 @@ boost_package() {
 }
 build_packages+=("$(boost_package)")
 
-# The browser that tests/e2e/web_page_test.py goes through; Ubuntu has none as a package, so it is skipped there.
+# The browser for tests/e2e/web_page_test.py. Ubuntu has no package of it, so the test is skipped there.
 browser_package() {
   local ID=''
   # shellcheck disable=SC1091
@@ -33,7 +33,7 @@ browser_package() {
   if [[ $ID == debian ]]; then echo chromium-headless-shell; fi
 }
 
-# Ubuntu's newer Rust is versioned and outside PATH; sudo and cron forget the PATH that rustup set up.
+# Ubuntu's newer Rust is versioned and not in PATH. sudo and cron do not have the PATH that rustup set up.
 use_installed_rust() {
   local bin
   for bin in /usr/lib/rust-1.*/bin; do
@@ -49,7 +49,7 @@ has_rust() {
   [[ $version =~ ^cargo\ 1\.([0-9]+) ]] && [[ ${BASH_REMATCH[1]} -ge $min_rust_minor ]] && command -v rustc >/dev/null
 }
 
-# A tool that came from elsewhere than the distribution counts too.
+# A tool installed without the package manager counts too.
 has_tool() {
   case $1 in
     ninja-build) command -v ninja ;;
@@ -67,7 +67,7 @@ missing_packages() {
   done
 }
 
-# The distribution's Rust that is new enough. Debian keeps cargo-web current for its browsers; Ubuntu has cargo-1.NN.
+# A package of Rust that is new enough. Debian keeps cargo-web current for its browsers; Ubuntu has cargo-1.NN.
 rust_packages() {
   local newest
   if apt-cache show cargo-web >/dev/null 2>&1; then
@@ -117,7 +117,7 @@ check_distribution() {
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o APT::Color=0 "$@"; }
 
-# set_up build|ci|bench: silent and quick when nothing is missing.
+# set_up build|ci|bench: prints nothing if nothing is missing.
 set_up() {
   [[ -z ${DEV_SKIP_SETUP:-} ]] || return 0
   local packages=("${build_packages[@]}") missing rust= browser

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/docs_site/build.sh: the pages of docs/ and of the root as a static site in build/site. Nothing in it is loaded from
-# elsewhere. mkdocs is installed once, with the hash of every package, in ${XDG_CACHE_HOME:-~/.cache}/warprow/docs_site.
+# tools/docs_site/build.sh: builds a static site from the pages of docs/ and of the root in build/site. It loads nothing
+# from other hosts. mkdocs is installed once, with the hash of every package, in
+# ${XDG_CACHE_HOME:-~/.cache}/warprow/docs_site.
 set -euo pipefail
 
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)

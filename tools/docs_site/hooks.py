@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mkdocs hooks: pages that lie at the root of the repository, and links that leave the site."""
+"""mkdocs hooks: adds the pages at the root of the repository, and handles links that leave the site."""
 
 import os
 import posixpath
@@ -20,7 +20,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """A link to a page of the site stays a link; one to another file of the repository becomes its text."""
+    """Keeps links to pages of the site. Replaces links to other files of the repository by their text."""
     at_root = page.file.src_uri in ROOT_PAGES
     folder = "" if at_root else posixpath.join("docs", posixpath.dirname(page.file.src_uri))
 

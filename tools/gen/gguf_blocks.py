@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/weights/data/gguf_blocks.bin: random blocks of every weight format and what they decode to.
+"""Writes tests/weights/data/gguf_blocks.bin: random blocks of every weight format and their decoded values.
 
-The oracle is gguf.quants.dequantize of the PyPI package `gguf` (written with gguf 0.19.0, numpy 2.4.6):
+The reference is gguf.quants.dequantize of the PyPI package `gguf` (written with gguf 0.19.0, numpy 2.4.6):
 
     pip install gguf numpy && python3 tools/gen/gguf_blocks.py
 
@@ -20,7 +20,7 @@ import gguf
 import numpy as np
 
 ELEMENTS = 1280  # five super-blocks
-HALVES = {  # where a block holds IEEE halves
+HALVES = {  # offsets of IEEE halves in a block
     "F16": [0], "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
 }
@@ -33,11 +33,11 @@ def random_blocks(rng: np.random.Generator, name: str) -> np.ndarray:
     blocks = rng.integers(0, 256, size=(ELEMENTS // block_elems, block_bytes), dtype=np.uint8)
     for place, at in enumerate(HALVES.get(name, [])):
         halves = rng.normal(0, 0.05, size=len(blocks)).astype(np.float16).view(np.uint16)
-        # Each field meets a different special value in a given block; some blocks stay ordinary.
+        # Each field gets a different special value in a given block. Some blocks stay ordinary.
         for i in range(min(len(blocks) - 1, len(SPECIAL))):
             halves[i] = SPECIAL[(i + 3 * place) % len(SPECIAL)]
         blocks[:, at:at + 2] = halves.view(np.uint8).reshape(-1, 2)
-    if name in ("F32", "BF16"):  # the exponent's last bit cleared keeps the values finite
+    if name in ("F32", "BF16"):  # clearing the exponent's last bit keeps the values finite
         blocks[:, block_bytes - 2] &= 0x7F
     return blocks
 

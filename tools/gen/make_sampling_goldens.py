@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Says what Hugging Face transformers' logits processors leave of random logits, as golden data for tests/golden.
+"""Writes the result of Hugging Face transformers' logits processors on random logits, as golden data for tests/golden.
 
 usage: make_sampling_goldens.py > tests/golden/transformers_sampling.json   (needs torch and transformers)
 
 A case is {"logits", "tokens", "params", "scores"}: the processors that the params name, in the order repetition
-penalty (over the tokens), temperature, min_p, top_k, top_p; null in scores is a token that they took out. Logits
-are multiples of 1/4096 and have no ties, of which transformers keeps all.
+penalty (over the tokens), temperature, min_p, top_k, top_p; null in scores is a removed token. Logits
+are multiples of 1/4096 without ties, because transformers keeps all tied tokens.
 """
 import json
 import random
@@ -29,7 +29,7 @@ ORDER = (
 
 def make_case(draw, number):
     names = [name for name, _, _ in ORDER]
-    # Each alone first, then any of them together.
+    # Each processor alone first, then random combinations.
     wanted = {names[number]} if number < len(names) else {name for name in names if draw.random() < 0.6}
     params = {name: draw.choice(values) for name, _, values in ORDER if name in wanted}
     logits = [value / 4096 for value in draw.sample(range(-24000, 24000), VOCAB)]

@@ -4,7 +4,7 @@
 
 usage: make_tiny_gguf.py tests/golden/tiny   (needs gguf and numpy)
 
-Names, metadata and the order of Q and K rows are those of the format's converters: in the llama family a head's rope
+Names, metadata and the order of Q and K rows follow llama.cpp's converters: in the llama family a head's rope
 halves are interleaved into pairs. Weights keep their bf16 bits, vectors become f32.
 """
 import json
@@ -54,7 +54,7 @@ def gguf_name(name):
 
 
 def rope_factors(config, rope):
-    """Divisors of the frequencies as the llama converter computes them."""
+    """Divisors of the rope frequencies, computed like llama.cpp's converter."""
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     freqs = 1.0 / (rope["rope_theta"] ** (np.arange(0, dim, 2, dtype=np.float32) / dim))
     low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]

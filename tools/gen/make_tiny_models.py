@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tiny random models with Hugging Face transformers and what they answer, as golden data for tests/golden.
+"""Makes tiny random models with Hugging Face transformers, and their answers, as golden data for tests/golden.
 
-usage: make_tiny_models.py OUT.tar   (needs torch and transformers; writes one folder a model into the archive)
+usage: make_tiny_models.py OUT.tar   (needs torch and transformers; writes one folder per model into the archive)
 
 Each folder holds config.json, model.safetensors (bf16, computed in float32) and golden.json:
   prompts[].ids, .greedy (tokens by argmax), .steps[] = [[token, logit], ...] of the 20 largest logits per greedy step.
