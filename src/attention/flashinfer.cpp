@@ -26,7 +26,8 @@ constexpr AttentionCapabilities kHopper{
     .kv_nhd = true,
     .kv_apart = true,
     .kv_by_block = true,
-    .padded_pages = false,  // blocks must be whole pages of the decode kernel apart
+    // The distance between blocks must be a multiple of the decode kernel's page.
+    .padded_pages = false,
     .separate_kv_write = true,
     .ahead_of_time_schedule = true,
     .sliding_window = false,

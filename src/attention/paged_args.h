@@ -6,7 +6,7 @@
 
 namespace warprow {
 
-// Sets what every backend's kernels need of a step's batch, rows padded.
+// Sets the kernel arguments that depend on the step's batch, including padding rows.
 inline void set_batch(PagedAttentionArgs& args, const AttentionMetadata& metadata) {
   const AttentionBatch& batch = metadata.batch;
   args.block_table = metadata.block_table;
@@ -15,7 +15,7 @@ inline void set_batch(PagedAttentionArgs& args, const AttentionMetadata& metadat
   args.seq_lens = make_view(batch.seq_lens.data, batch.num_rows);
 }
 
-// Sets what they need of one layer's call.
+// Sets the kernel arguments that depend on one layer's call.
 inline void set_call(PagedAttentionArgs& args, const AttentionCall& call) {
   args.q = call.q;
   args.out = call.out;

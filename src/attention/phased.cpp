@@ -15,7 +15,7 @@ AttentionBatch decode_rows(AttentionBatch batch) {
   return batch;
 }
 
-// The other rows; their query tokens keep their places.
+// The batch without its decode rows. Query tokens keep their indices.
 AttentionBatch extend_rows(AttentionBatch batch) {
   const int32_t first = batch.num_decode_rows;
   const auto from = [first](View<const int32_t, 1> view) {
@@ -86,7 +86,7 @@ class PhasedAttention final : public AttentionBackend {
 
 const AttentionCapabilities& phased_attention_capabilities() {
   static const AttentionCapabilities both = [] {
-    AttentionCapabilities can = flashinfer_capabilities();  // the more limited one
+    AttentionCapabilities can = flashinfer_capabilities();  // the more limited of the two back ends
     can.name = kName;
     can.max_num_rows = native_attention_capabilities().max_num_rows;
     can.max_rows_times_kv_heads = 0;  // flashinfer gets no decode row

@@ -26,7 +26,7 @@ constexpr Entry kBackends[] = {
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
 };
 
-// Every name once.
+// The names, each once.
 std::string known_names() {
   std::string names = "auto";
   for (const Entry& entry : kBackends) {
@@ -139,7 +139,7 @@ std::string unmet_by_size(const AttentionCapabilities& can, const AttentionNeed&
   return {};
 }
 
-// What the first unsupported layer lacks, and its number; empty if the backend serves all layers.
+// What the backend lacks for the first unsupported layer, and the layer's number. Empty if it serves all layers.
 std::string unmet_of_any(const AttentionCapabilities& can,
                          const DeviceFacts& device,
                          std::span<const AttentionNeed> needs,

@@ -28,7 +28,7 @@ AnswerJson logprobs_json(const std::vector<LogprobEntry>& entries) {
   return out;
 }
 
-// A list for each vector of `width` numbers.
+// A list of vectors, each with `width` numbers.
 AnswerJson vectors_json(const std::vector<float>& values, int32_t width) {
   AnswerJson out = AnswerJson::array();
   for (auto at = values.begin(); at != values.end(); at += width) {

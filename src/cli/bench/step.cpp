@@ -19,8 +19,8 @@ struct StepFlags {
   int64_t num_steps = 128;
 };
 
-// The number of tokens of each answer. All rows must still decode while the last steps are measured, and the first rows
-// already decode while the last prompt is prefilled.
+// The number of output tokens per request. All rows must still decode during the last measured steps, and the first
+// rows already decode while the last prompt is prefilled.
 int64_t output_len(const StepFlags& flags, const ModelFacts& facts) {
   const int64_t prompt_tokens = flags.load.input_len * flags.load.num_prompts;
   const int64_t prompt_tokens_per_step =
@@ -166,7 +166,8 @@ Result<ExitCode> run_bench_step(const Arguments& arguments) {
     return tl::unexpected(checked.error());
   }
   EngineConfig config = frame.config();
-  config.prefill_toks_per_decode = kNoPrefillLimit;  // else early rows decode far ahead of the rest
+  config.prefill_toks_per_decode =
+      kNoPrefillLimit;  // otherwise early rows decode far ahead of the rest
   config.long_prefill_token_threshold = 0;
   const Result<StepRecord> record = measure(config, flags);
   if (!record) {

@@ -14,7 +14,7 @@ struct ProcessedShared {
   double sums[kFinishThreads / 32];
 };
 
-// The maximum over all threads, in every thread.
+// The maximum over all threads of the CTA, returned to every thread.
 __device__ float block_max(ProcessedShared& shared, float mine) {
   const uint32_t bits = __reduce_max_sync(~0U, ordered(mine));
   __syncthreads();
@@ -29,7 +29,7 @@ __device__ float block_max(ProcessedShared& shared, float mine) {
   return from_ordered(static_cast<uint32_t>(shared.search.sum));
 }
 
-// The sum over all threads, in every thread, in a fixed order.
+// The sum over all threads of the CTA in a fixed order, returned to every thread.
 __device__ double block_sum(ProcessedShared& shared, double mine) {
   mine = sum_of_lanes(mine);
   __syncthreads();
