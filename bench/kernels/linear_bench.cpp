@@ -7,8 +7,8 @@
 #include "base/cpu_isa.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/linear/cpu/pack.h"
+#include "tests/support/packed_linear_case.h"
 
-#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
@@ -28,47 +28,33 @@ std::byte* new_weights(size_t bytes) {
       std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign));
 }
 
-PackedWeight random_weight(PackedKind kind, bool has_bias, int32_t n, int32_t k) {
-  PackedWeight w;
-  w.kind = kind;
-  w.has_bias = has_bias;
-  w.f16_scales = true;
-  w.n = n;
-  w.k = k;
+PackedWeight random_weight(const testing::KindCase& kind, int32_t n, int32_t k) {
+  PackedWeight w = kind.shape(n, k);
   std::byte* dst = new_weights(cpu::packed_bytes(w));
   std::mt19937 rng(static_cast<uint32_t>(n + k));
-  std::vector<int8_t> q(static_cast<size_t>(k) * 16);
-  const std::vector<float> scale(static_cast<size_t>(k) / 2, 0.0078125F);
-  for (int64_t row = 0; row < n; row += 16) {
-    for (int8_t& v : q) {
-      v = static_cast<int8_t>(rng() & 15U);
-    }
-    cpu::pack_groups(w,
-                     dst + row / 16 * static_cast<int64_t>(cpu::packed_panel_bytes(w)),
-                     row,
-                     std::min<int64_t>(16, n - row),
-                     {q.data(), scale.data(), scale.data()});
-  }
+  testing::fill_packed(rng, w, dst);
   w.data = dst;
   return w;
 }
 
 struct Op {
-  std::vector<PackedWeight> segments;
+  testing::PackedLinearCase linear;
   bool head = false;
 };
 
 // The matrices of SmolLM2-135M in its Q4_1 file. They exceed the last-level cache.
 std::vector<Op> smollm2() {
   std::vector<Op> ops;
-  const auto q4_1 = [](int32_t n, int32_t k) { return random_weight(PackedKind::kQ4, true, n, k); };
+  const auto q4_1 = [](int32_t n, int32_t k) {
+    return random_weight(testing::kind_case("q4_1"), n, k);
+  };
   for (int layer = 0; layer < 30; ++layer) {
-    ops.push_back({{q4_1(576, 576), q4_1(192, 576), q4_1(192, 576)}});
-    ops.push_back({{q4_1(576, 576)}});
-    ops.push_back({{q4_1(1536, 576), q4_1(1536, 576)}});
-    ops.push_back({{q4_1(576, 1536)}});
+    ops.push_back({{{q4_1(576, 576), q4_1(192, 576), q4_1(192, 576)}}});
+    ops.push_back({{{q4_1(576, 576)}}});
+    ops.push_back({{{q4_1(1536, 576), q4_1(1536, 576)}}});
+    ops.push_back({{{q4_1(576, 1536)}}});
   }
-  ops.push_back({{random_weight(PackedKind::kQ8, false, 49152, 576)}, true});
+  ops.push_back({{{random_weight(testing::kind_case("q8_0"), 49152, 576)}}, true});
   return ops;
 }
 
@@ -80,17 +66,7 @@ class Bench {
   }
 
   void run(const Op& op, int64_t num_toks, ActFormat act) {
-    LinearArgs args;
-    args.x = make_view<const float>(x_.data(), num_toks, op.segments[0].k);
-    int64_t column = 0;
-    for (const PackedWeight& w : op.segments) {
-      args.segments[args.num_segments++] = {w, nullptr, column};
-      column += w.n;
-    }
-    args.y = make_view(y_.data(), num_toks, column);
-    args.act = act;
-    args.scratch = scratch_;
-    linear(*stream_, args);
+    linear(*stream_, op.linear.args(x_.data(), num_toks, y_.data(), act, scratch_));
   }
 
   const std::vector<Op>& model() const { return model_; }
@@ -138,10 +114,8 @@ void smollm2_step(benchmark::State& state) {
   double bytes = 0;
   double ops = 0;
   for (const Op& op : bench.model()) {
-    for (const PackedWeight& w : op.segments) {
-      bytes += static_cast<double>(cpu::packed_bytes(w));
-      ops += 2.0 * w.n * w.k * static_cast<double>(op.head && num_toks > 64 ? 1 : num_toks);
-    }
+    bytes += op.linear.weight_bytes();
+    ops += op.linear.flops(op.head && num_toks > 64 ? 1 : num_toks);
   }
   for (auto _ : state) {
     for (const Op& op : bench.model()) {
@@ -163,16 +137,10 @@ BENCHMARK(smollm2_step)
 void one_op(benchmark::State& state) {
   Bench& bench = Bench::get();
   const Op& op = bench.model()[static_cast<size_t>(state.range(2))];
-  double bytes = 0;
-  double ops = 0;
-  for (const PackedWeight& w : op.segments) {
-    bytes += static_cast<double>(cpu::packed_bytes(w));
-    ops += 2.0 * w.n * w.k * static_cast<double>(state.range(1));
-  }
   for (auto _ : state) {
     bench.run(op, state.range(1), act_of(state));
   }
-  count(state, bytes, ops, state.range(1));
+  count(state, op.linear.weight_bytes(), op.linear.flops(state.range(1)), state.range(1));
 }
 BENCHMARK(one_op)
     ->ArgNames({"int8", "toks", "op"})
