@@ -26,6 +26,9 @@ class AttentionCudaTest : public CudaTest {
 
   void build(const AttentionCase& c, uint32_t seed) {
     batch_ = AttentionBatch(c, seed);
+    upload_batch();
+  }
+  void upload_batch() {
     device_.q = upload(to_bf16(batch_.q));
     device_.cache = upload(batch_.cache);
     device_.table = upload(batch_.table);
@@ -126,11 +129,7 @@ class AttentionCudaTest : public CudaTest {
   }
 
   void check(const AttentionCase& c, uint32_t seed = 1) {
-    SCOPED_TRACE(::testing::Message()
-                 << "heads " << c.q_heads << "/" << c.kv_heads << " dim " << c.dim << " block "
-                 << c.block_size << " nhd " << c.nhd << " apart " << c.apart << " layers "
-                 << c.num_layers << " window " << c.window << " cap " << c.soft_cap << " sinks "
-                 << c.sinks << " decode rows " << c.num_decode_rows << " of " << c.decode_len);
+    SCOPED_TRACE(c.text());
     arena().reset();
     build(c, seed);
     const Result want = run_cpu();

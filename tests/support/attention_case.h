@@ -12,7 +12,10 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace warprow::testing {
 
@@ -38,6 +41,30 @@ struct AttentionCase {
   int32_t decode_len = 1;
   bool shuffled = true;  // shuffle block and row numbers
   std::vector<AttentionRow> rows{};
+  int32_t padding_toks = 0;   // tokens after the last row
+  int32_t spare_cells = 0;    // more block table cells per row than the row needs
+  int32_t unused_block = 0;   // in table cells without a block
+  bool stale_values = false;  // cache slots without a token hold random numbers instead of NaN
+  float q_scale = 1.5F;       // standard deviation of queries
+
+  [[nodiscard]] std::string text() const {
+    return fmt::format(
+        "heads {}/{} dim {} block {} nhd {} apart {} layers {} window {} cap {} sinks {} decode "
+        "rows {} of {}, {} rows",
+        q_heads,
+        kv_heads,
+        dim,
+        block_size,
+        nhd,
+        apart,
+        num_layers,
+        window,
+        soft_cap,
+        sinks,
+        num_decode_rows,
+        decode_len,
+        rows.size());
+  }
 
   // Bytes of bf16 keys and values, each read once per KV head.
   [[nodiscard]] double kv_bytes() const {
@@ -76,7 +103,8 @@ struct AttentionLayout {
   int32_t max_blocks = 1;
   int32_t num_blocks = 1;
 
-  [[nodiscard]] int64_t num_toks() const { return query_start_loc.back(); }
+  [[nodiscard]] int64_t num_row_toks() const { return query_start_loc.back(); }
+  [[nodiscard]] int64_t num_toks() const { return num_row_toks() + c.padding_toks; }
   [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(c.rows.size()); }
   [[nodiscard]] int64_t q_cols() const { return int64_t{c.q_heads} * c.dim; }
   // Index of the first key element of a row's token. Its value is at + values_at - keys_at.
@@ -121,12 +149,13 @@ struct AttentionLayout {
       max_blocks = std::max(max_blocks, ceil_div(row.len, c.block_size));
       num_blocks += ceil_div(row.len, c.block_size);
     }
+    max_blocks += c.spare_cells;
     idx_mapping.resize(static_cast<size_t>(n));
     std::iota(idx_mapping.begin(), idx_mapping.end(), 0);
     if (c.shuffled) {
       std::shuffle(idx_mapping.begin(), idx_mapping.end(), rng);
     }
-    table.assign(static_cast<size_t>(n) * static_cast<size_t>(max_blocks), 0);
+    table.assign(static_cast<size_t>(n) * static_cast<size_t>(max_blocks), c.unused_block);
     begins = test::equal_begins(n, max_blocks);
     std::vector<int32_t> ids(static_cast<size_t>(num_blocks - 1));
     std::iota(ids.begin(), ids.end(), 1);
@@ -194,7 +223,7 @@ struct AttentionBatch : AttentionLayout {
  private:
   AttentionBatch(const AttentionCase& of, std::mt19937 rng) : AttentionLayout(of, rng) {
     fill_cache(rng);
-    std::normal_distribution<float> normal(0.0F, 1.5F);
+    std::normal_distribution<float> normal(0.0F, c.q_scale);
     q.assign(static_cast<size_t>(num_toks() * q_stride), 0.0F);
     for (float& v : q) {
       v = normal(rng);
@@ -208,6 +237,10 @@ struct AttentionBatch : AttentionLayout {
   void fill_cache(std::mt19937& rng) {
     cache.assign(static_cast<size_t>(cache_elements), 0xffff);
     std::normal_distribution<float> normal(0.0F, 1.0F);
+    if (c.stale_values) {
+      std::generate(cache.begin(), cache.end(), [&] { return f32_to_bf16(normal(rng)); });
+      return;
+    }
     for (size_t r = 0; r < c.rows.size(); ++r) {
       for (int32_t t = 0; t < seq_lens[r]; ++t) {
         for (int32_t h = 0; h < c.kv_heads; ++h) {
