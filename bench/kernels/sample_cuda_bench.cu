@@ -3,6 +3,7 @@
 #include "base/philox.h"
 #include "device/cuda/launch.h"
 #include "kernels/sample/sample.h"
+#include "tests/support/sample_case.h"
 
 #include <cstdio>
 #include <vector>
@@ -15,9 +16,8 @@ namespace {
 constexpr int64_t kVocab = 151936;
 constexpr int64_t kMaxRows = 256;
 constexpr int64_t kMaxTop = 20;
-constexpr int64_t kPrompt = 128;
-constexpr int32_t kPageShift = 10;
-constexpr int64_t kLen = 1 << kPageShift;  // prompt and output
+constexpr int32_t kPrompt = 128;
+constexpr int64_t kLen = 1024;  // prompt and output
 
 // Normally distributed numbers with standard deviation `scale`.
 __global__ void fill_normal(float* x, int64_t n, float scale) {
@@ -87,15 +87,6 @@ std::vector<Rule> rules_to_time() {
   return all;
 }
 
-template <typename T>
-std::unique_ptr<BenchBuffer> upload(const std::vector<T>& values) {
-  const size_t bytes = values.size() * sizeof(T);
-  auto buffer = std::make_unique<BenchBuffer>(bytes);
-  void* const to = buffer->template as<void>();
-  WR_CUDA(cudaMemcpy(to, values.data(), bytes, cudaMemcpyHostToDevice));
-  return buffer;
-}
-
 class SampleBench {
  public:
   explicit SampleBench(float scale)
@@ -108,18 +99,6 @@ class SampleBench {
     shape.overlap_previous = false;
     launch(*bench_.stream, "fill_normal", shape, fill_normal, logits_.as<float>(), n, scale);
     bench_.stream->synchronize();
-    std::vector<int32_t> tokens(static_cast<size_t>(kMaxRows * kLen));
-    std::vector<int32_t> rows;
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = static_cast<int32_t>(i * 7919 % kVocab);
-    }
-    for (int32_t i = 0; i < kMaxRows; ++i) {
-      rows.push_back(i);
-    }
-    tokens_ = upload(tokens);
-    row_ = upload(rows);
-    pos_ = upload(std::vector<int32_t>(kMaxRows, kLen - 1));
-    prompt_len_ = upload(std::vector<int32_t>(kMaxRows, kPrompt));
   }
 
   void run(const Rule& rule, const char* what) {
@@ -144,22 +123,26 @@ class SampleBench {
  private:
   static constexpr int64_t kCopies = 3;
 
-  double time(const Rule& rule, int64_t n) {
-    std::vector<SampleParams> params(static_cast<size_t>(kMaxRows), rule.params);
-    for (size_t i = 0; i < params.size(); ++i) {
-      params[i].seed = i * 1234567;
+  // Rows without logits: these are on the device already.
+  static std::vector<testing::SampleRow> rows_of(const SampleParams& params, int64_t n) {
+    std::vector<testing::SampleRow> rows(static_cast<size_t>(n));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].params = params;
+      rows[i].params.seed = i * 1234567;
+      rows[i].prompt_len = rows[i].prefill_len = kPrompt;
+      rows[i].tokens.resize(static_cast<size_t>(kLen));
+      for (size_t t = 0; t < rows[i].tokens.size(); ++t) {
+        const size_t at = i * rows[i].tokens.size() + t;
+        rows[i].tokens[t] = static_cast<int32_t>(at * 7919 % static_cast<size_t>(kVocab));
+      }
     }
-    const auto device_params = upload(params);
-    SampleArgs a;
-    a.logit_row = make_view<const int32_t>(row_->as<int32_t>(), n);
-    a.logit_pos = make_view<const int32_t>(pos_->as<int32_t>(), n);
-    a.params = make_view<const SampleParams>(device_params->as<SampleParams>(), kMaxRows);
-    auto* const tokens = tokens_->as<int32_t>();
-    // One page per row, with the row's number.
-    a.tokens = {{row_->as<int32_t>(), tokens, tokens, 1, kPageShift},
-                prompt_len_->as<int32_t>(),
-                prompt_len_->as<int32_t>(),
-                1};
+    return rows;
+  }
+
+  double time(const Rule& rule, int64_t n) {
+    BenchBuffers inputs;
+    SampleArgs a =
+        testing::SampleCase(rows_of(rule.params, n)).args(inputs, LogprobsMode::kRawLogprobs);
     BenchBuffer out(static_cast<size_t>(n * (4 + 2 * kMaxTop) * 4));
     auto* const words = out.as<int32_t>();
     a.sampled = make_view(words, n);
@@ -181,7 +164,6 @@ class SampleBench {
   BenchDevice bench_;
   BenchBuffer logits_;
   BenchBuffer scratch_;
-  std::unique_ptr<BenchBuffer> tokens_, row_, pos_, prompt_len_;
   double greedy_us_[kMaxRows + 1] = {};
 };
 

@@ -2,12 +2,15 @@
 // The CUDA sampler against the CPU's: equal tokens, ranks and errors for every row, and logprobs equal up to rounding.
 #include "kernels/sample/sample.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/support/sample_checks.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,95 +19,34 @@ namespace warprow {
 namespace {
 
 using testing::CudaTest;
+using testing::SampleCase;
+using testing::SampleOutcome;
+using testing::SampleRow;
 using Ints = std::vector<int32_t>;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kMaxTop = 20;
 constexpr int64_t kMaxLen = 300;
-constexpr int32_t kPageShift = 9;  // one page per row
-constexpr int64_t kStopIds = 8;    // the count, then the ids
 
-// The inputs of one call of the sampler, on the host.
-struct Batch {
-  int64_t vocab;
-  int64_t stride;
-  std::vector<float> logits{};
-  std::vector<SampleParams> params{};
-  Ints row{}, position{};
-  Ints pages{}, prefill{}, later{}, prompt_len{}, prefill_len{}, stop_ids{};
-
-  explicit Batch(int64_t v, int64_t pad = 0) : vocab(v), stride(v + pad) {}
-  [[nodiscard]] int64_t size() const { return static_cast<int64_t>(row.size()); }
-
-  // Adds a row with `tokens`: first the prompt, then outputs. The prefill holds a third of the outputs, as after a
-  // preemption.
-  void add(const std::vector<float>& x, const SampleParams& p, const Ints& tokens, int32_t prompt) {
-    logits.insert(logits.end(), x.begin(), x.end());
-    logits.resize(static_cast<size_t>(stride) * (row.size() + 1), 1e30F);
-    row.push_back(static_cast<int32_t>(params.size()));
-    pages.push_back(static_cast<int32_t>(params.size()));
-    params.push_back(p);
-    const auto len = static_cast<int32_t>(tokens.size());
-    position.push_back(len - 1);
-    prompt_len.push_back(prompt);
-    prefill_len.push_back(prompt + (len - prompt) / 3);
-    Ints known(tokens);
-    known.resize(size_t{1} << kPageShift, -9);
-    Ints outputs(known);
-    std::fill(known.begin() + prefill_len.back(), known.end(), -9);
-    std::fill(outputs.begin(), outputs.begin() + prefill_len.back(), -9);
-    prefill.insert(prefill.end(), known.begin(), known.end());
-    later.insert(later.end(), outputs.begin(), outputs.end());
-  }
-  void add(const std::vector<float>& x, const SampleParams& p) { add(x, p, {0, 0, 0}, 2); }
-
-  // The rules that at least one row needs.
-  [[nodiscard]] uint32_t rules() const {
-    uint32_t needed = 0;
-    for (const SampleParams& p : params) {
-      const bool random = p.temperature >= 1e-5F;
-      needed |= random ? kSampleRandom : 0U;
-      needed |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
-      needed |= p.num_logprobs >= 0 ? kSampleLogprobs : 0U;
-      needed |= p.repetition_penalty != 1.0F || p.frequency_penalty != 0.0F ||
-                        p.presence_penalty != 0.0F || p.min_tokens > 0
-                    ? kSamplePenalties
-                    : 0U;
-    }
-    return needed;
-  }
-};
-
-struct Result {
-  Ints sampled, rank, error, top_ids;
-  std::vector<float> logprob, top_logprobs;
-};
+// A row with `tokens`: first the prompt, then outputs. The prefill holds a third of the outputs, as after a preemption.
+SampleRow row_of(std::vector<float> x, const SampleParams& p, Ints tokens, int32_t prompt) {
+  SampleRow row;
+  row.logits = std::move(x);
+  row.params = p;
+  row.prompt_len = prompt;
+  row.prefill_len = prompt + (static_cast<int32_t>(tokens.size()) - prompt) / 3;
+  row.tokens = std::move(tokens);
+  return row;
+}
+SampleRow row_of(std::vector<float> x, const SampleParams& p) {
+  return row_of(std::move(x), p, {0, 0, 0}, 2);
+}
 
 class SampleCuda : public CudaTest {
  protected:
   void SetUp() override {
     CudaTest::SetUp();
     rng_.seed(11);
-  }
-
-  // place(vector) copies the vector to memory that the sampler can read.
-  template <typename Place>
-  static SampleArgs inputs(const Batch& b, uint32_t rules, const Place& place) {
-    const int64_t n = b.size();
-    SampleArgs a;
-    a.logits = make_strided<const float>(place(b.logits), n, b.vocab, b.stride);
-    a.logit_row = make_view<const int32_t>(place(b.row), n);
-    a.logit_pos = make_view<const int32_t>(place(b.position), n);
-    a.params = make_view<const SampleParams>(place(b.params), n);
-    auto* const later = const_cast<int32_t*>(place(b.later));  // the sampler only reads it
-    a.tokens = {{place(b.pages), place(b.prefill), later, 1, kPageShift},
-                place(b.prompt_len),
-                place(b.prefill_len),
-                1};
-    a.stop_ids = b.stop_ids.empty() ? nullptr : place(b.stop_ids);
-    a.stop_ids_stride = kStopIds;
-    a.rules = rules;
-    return a;
   }
 
   template <typename Make>
@@ -118,64 +60,50 @@ class SampleCuda : public CudaTest {
     a.top_logprobs = make_view(make(float{}, n * kMaxTop), n, kMaxTop);
   }
 
-  template <typename Read>
-  static Result results(const SampleArgs& a, const Read& read) {
-    const int64_t n = a.logits.shape[0];
-    return {read(a.sampled.data, n),
-            read(a.rank.data, n),
-            read(a.error.data, n),
-            read(a.top_ids.data, n * kMaxTop),
-            read(a.logprob.data, n),
-            read(a.top_logprobs.data, n * kMaxTop)};
-  }
-
-  Result on_cpu(const Batch& b) {
-    SampleArgs a = inputs(b, kAllSampleRules, [](const auto& v) { return v.data(); });
-    std::vector<std::vector<uint32_t>> memory;
+  std::vector<SampleOutcome> on_cpu(const SampleCase& c) {
+    testing::HostMemory host;
+    SampleArgs a = c.args(host, LogprobsMode::kRawLogprobs);
+    a.rules = kAllSampleRules;
+    std::vector<std::vector<uint32_t>> outputs;
     set_outputs(a, [&](auto zero, int64_t n) {
-      memory.emplace_back(static_cast<size_t>(n), 0xffffffffU);
-      return reinterpret_cast<decltype(zero)*>(memory.back().data());
+      outputs.emplace_back(static_cast<size_t>(n), 0xffffffffU);
+      return reinterpret_cast<decltype(zero)*>(outputs.back().data());
     });
-    std::vector<std::byte> scratch(sample_scratch_bytes(DeviceKind::kCpu, b.vocab, b.size(), 2),
+    std::vector<std::byte> scratch(sample_scratch_bytes(DeviceKind::kCpu, c.vocab(), c.size(), 2),
                                    std::byte{0xff});
     a.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
     sample(cpu_stream(), a);
-    return results(a, [](const auto* p, int64_t n) { return std::vector(p, p + n); });
+    return testing::outcomes(a, [](const auto* p, int64_t n) { return std::vector(p, p + n); });
   }
 
-  Result on_gpu(const Batch& b, uint32_t rules) {
+  std::vector<SampleOutcome> on_gpu(const SampleCase& c, uint32_t rules) {
     arena().reset();
-    SampleArgs a = inputs(b, rules, [this](const auto& v) { return upload(v); });
+    ArenaMemory device = memory();
+    SampleArgs a = c.args(device, LogprobsMode::kRawLogprobs);
+    a.rules = rules;
     set_outputs(a, [this](auto zero, int64_t n) {
       return poisoned<decltype(zero)>(static_cast<size_t>(n));
     });
-    const size_t bytes = sample_scratch_bytes(DeviceKind::kCuda, b.vocab, b.size(), 1);
+    const size_t bytes = sample_scratch_bytes(DeviceKind::kCuda, c.vocab(), c.size(), 1);
     a.scratch = make_view(poisoned<std::byte>(bytes), static_cast<int64_t>(bytes));
     sample(stream(), a);
-    Result r = results(a, [this](const auto* p, int64_t n) {
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(p)>>;
-      return download(const_cast<T*>(p), static_cast<size_t>(n));
-    });
-    const auto after = download(const_cast<float*>(a.logits.data), b.logits.size());
-    EXPECT_EQ(std::memcmp(after.data(), b.logits.data(), after.size() * sizeof(float)), 0)
+    const auto after = download(a.logits.data, c.logits().size());
+    EXPECT_EQ(std::memcmp(after.data(), c.logits().data(), after.size() * sizeof(float)), 0)
         << "the sampler must not change raw logits";
-    return r;
+    return testing::outcomes(
+        a, [this](const auto* p, int64_t n) { return download(p, static_cast<size_t>(n)); });
   }
 
-  static bool close(float want, float got) {
-    return want == got || std::abs(want - got) <= 1e-5F + 2e-6F * std::abs(want);
-  }
-
-  static std::string about(const Batch& b, int64_t i) {
-    if (b.row[static_cast<size_t>(i)] < 0) {
+  static std::string about(const std::vector<SampleRow>& rows, size_t i) {
+    if (!rows[i].active) {
       return "a padding row";
     }
-    const SampleParams& p = b.params[static_cast<size_t>(b.row[static_cast<size_t>(i)])];
+    const SampleParams& p = rows[i].params;
     return fmt::format(
         "row {} of vocab {}: temperature {} top_k {} top_p {} min_p {} logprobs {} penalties {} {} "
         "{} min_tokens {}",
         i,
-        b.vocab,
+        rows[i].logits.size(),
         p.temperature,
         p.top_k,
         p.top_p,
@@ -187,34 +115,20 @@ class SampleCuda : public CudaTest {
         p.min_tokens);
   }
 
-  static void compare(const Batch& b, const Result& want, const Result& got) {
-    for (int64_t i = 0; i < b.size(); ++i) {
-      const auto at = static_cast<size_t>(i);
-      EXPECT_EQ(want.sampled[at], got.sampled[at]) << about(b, i);
-      EXPECT_EQ(want.error[at], got.error[at]) << about(b, i);
-      if (want.sampled[at] == got.sampled[at]) {
-        EXPECT_EQ(want.rank[at], got.rank[at]) << about(b, i);
-        EXPECT_TRUE(close(want.logprob[at], got.logprob[at]))
-            << want.logprob[at] << " and " << got.logprob[at] << " in " << about(b, i);
-      }
-      for (size_t c = at * kMaxTop; c < (at + 1) * kMaxTop; ++c) {
-        EXPECT_EQ(want.top_ids[c], got.top_ids[c]) << "column " << c % kMaxTop << about(b, i);
-        EXPECT_TRUE(close(want.top_logprobs[c], got.top_logprobs[c])) << about(b, i);
-        if (want.top_ids[c] < 0) {
-          break;  // columns after the first unused one are not written
+  // pad: elements between rows of logits.
+  void check(const std::vector<SampleRow>& rows, int64_t pad = 0) {
+    const SampleCase c(rows, pad);
+    const std::vector<SampleOutcome> want = on_cpu(c);
+    for (const uint32_t rules : {testing::rules_of(rows), kAllSampleRules}) {
+      const std::vector<SampleOutcome> got = on_gpu(c, rules);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        SCOPED_TRACE(about(rows, i));
+        testing::expect_same(want[i], got[i]);
+        if (HasFailure()) {
+          return;  // the first differing row is enough output
         }
       }
-      if (HasFailure()) {
-        return;  // the first differing row is enough output
-      }
-    }
-  }
-
-  void check(const Batch& b) {
-    const Result want = on_cpu(b);
-    compare(b, want, on_gpu(b, b.rules()));
-    if (!HasFailure()) {
-      compare(b, want, on_gpu(b, kAllSampleRules));
     }
   }
 
@@ -299,17 +213,20 @@ class SampleCuda : public CudaTest {
     return tokens;
   }
 
-  Batch mixed(int64_t vocab, int64_t n, int64_t pad) {
-    Batch b(vocab, pad);
+  std::vector<SampleRow> mixed(int64_t vocab, int64_t n) {
+    std::vector<SampleRow> rows;
     for (int64_t i = 0; i < n; ++i) {
-      const auto x = row_of_kind(vocab);
-      const Ints tokens = tokens_for(x);
-      b.add(x, params_of_kind(), tokens, below(static_cast<int64_t>(tokens.size())));
-      for (int64_t s = 0; s < kStopIds; ++s) {
-        b.stop_ids.push_back(s == 0 ? 5 : s == 1 ? tokens[1] : below(vocab + 10) - 5);
+      std::vector<float> x = row_of_kind(vocab);
+      Ints tokens = tokens_for(x);
+      const SampleParams p = params_of_kind();
+      const int32_t prompt = below(static_cast<int64_t>(tokens.size()));
+      rows.push_back(row_of(std::move(x), p, std::move(tokens), prompt));
+      rows.back().stop_ids = {rows.back().tokens[1]};
+      for (int other = 0; other < 4; ++other) {
+        rows.back().stop_ids.push_back(below(vocab + 10) - 5);
       }
     }
-    return b;
+    return rows;
   }
 
   std::mt19937_64 rng_;
@@ -318,29 +235,27 @@ class SampleCuda : public CudaTest {
 TEST_F(SampleCuda, MixedRowsAreTheCpus) {
   for (const int64_t vocab : {1, 3, 33, 1000, 8192, 8193, 32000}) {
     for (const int64_t pad : {0, 5, 64}) {
-      check(mixed(vocab, vocab > 10000 ? 100 : 60, pad));
+      check(mixed(vocab, vocab > 10000 ? 100 : 60), pad);
       ASSERT_FALSE(HasFailure()) << "vocab " << vocab << " pad " << pad;
     }
   }
 }
 
-TEST_F(SampleCuda, LargeVocabulary) { check(mixed(151936, 48, 0)); }
+TEST_F(SampleCuda, LargeVocabulary) { check(mixed(151936, 48)); }
 
-TEST_F(SampleCuda, ManyRows) { check(mixed(5000, 300, 0)); }
+TEST_F(SampleCuda, ManyRows) { check(mixed(5000, 300)); }
 
 TEST_F(SampleCuda, GreedyAndPlainRandomRows) {
   for (const int64_t vocab : {1000, 32000, 151936}) {
-    Batch b(vocab);
+    std::vector<SampleRow> rows;
     for (int i = 0; i < 24; ++i) {
       SampleParams p;
       p.seed = rng_();
       p.temperature = i % 3 == 0 ? 0.0F : pick({0.3F, 1.0F, 1.7F});
-      b.add(gaussian(vocab, pick({0.01F, 1.0F, 6.0F})), p);
+      rows.push_back(row_of(gaussian(vocab, pick({0.01F, 1.0F, 6.0F})), p));
     }
-    check(b);
-    Batch one(vocab);
-    one.add(gaussian(vocab, 2.0F), SampleParams{});
-    check(one);
+    check(rows);
+    check({row_of(gaussian(vocab, 2.0F), SampleParams{})});
   }
 }
 
@@ -348,7 +263,7 @@ TEST_F(SampleCuda, GreedyAndPlainRandomRows) {
 TEST_F(SampleCuda, PlainRandomRowsBesideCutOnes) {
   for (const int64_t vocab : {5, 8192, 151936}) {
     for (const float min_p : {0.0F, 0.02F}) {
-      Batch b(vocab);
+      std::vector<SampleRow> rows;
       for (int i = 0; i < 30; ++i) {
         const auto x = row_of_kind(vocab);
         SampleParams p;
@@ -358,9 +273,9 @@ TEST_F(SampleCuda, PlainRandomRowsBesideCutOnes) {
         p.repetition_penalty = pick({1.0F, 1.0F, 1.3F});
         p.presence_penalty = p.repetition_penalty > 1.0F ? 0.5F : 0.0F;
         const Ints tokens = tokens_for(x);
-        b.add(x, p, tokens, below(static_cast<int64_t>(tokens.size())));
+        rows.push_back(row_of(x, p, tokens, below(static_cast<int64_t>(tokens.size()))));
       }
-      check(b);
+      check(rows);
     }
   }
 }
@@ -368,7 +283,7 @@ TEST_F(SampleCuda, PlainRandomRowsBesideCutOnes) {
 // Top logprobs of rows in which a mask leaves fewer tokens than requested.
 TEST_F(SampleCuda, LogprobsOfMaskedRows) {
   for (const int64_t vocab : {40, 9000, 151936}) {
-    Batch b(vocab);
+    std::vector<SampleRow> rows;
     for (const int32_t left : {1, 2, 19, 20, 21, 36}) {
       for (const bool in_front : {false, true}) {
         std::vector<float> x(static_cast<size_t>(vocab), -kInf);
@@ -379,39 +294,39 @@ TEST_F(SampleCuda, LogprobsOfMaskedRows) {
         p.seed = rng_();
         p.temperature = pick({0.0F, 1.0F});
         p.num_logprobs = pick({1, 5, 20});
-        b.add(x, p);
+        rows.push_back(row_of(std::move(x), p));
       }
     }
-    check(b);
+    check(rows);
   }
 }
 
 TEST_F(SampleCuda, RowsWithoutATokenGetNone) {
-  Batch b = mixed(3000, 20, 0);
-  for (size_t i = 0; i < 20; i += 3) {
-    b.row[i] = -1;
-    b.position[i] = -1;
+  std::vector<SampleRow> rows = mixed(3000, 20);
+  for (size_t i = 0; i < rows.size(); i += 3) {
+    rows[i].active = false;
   }
-  check(b);
+  check(rows);
 }
 
 // Degenerate rows (NaN, infinities, ties) under every rule.
 TEST_F(SampleCuda, AdversarialRows) {
   for (const int64_t vocab : {1000, 151936}) {
-    std::vector<std::vector<float>> rows(9, std::vector<float>(static_cast<size_t>(vocab), 0.25F));
-    std::fill(rows[1].begin(), rows[1].end(), -kInf);
-    rows[1][static_cast<size_t>(vocab - 2)] = -3.0F;
-    rows[2][17] = std::nanf("");
-    rows[3][18] = kInf;
-    std::fill(rows[4].begin(), rows[4].end(), -kInf);
-    for (size_t i = 0; i < rows[5].size(); ++i) {  // ties at every k
-      rows[5][i] = static_cast<float>(i % 3);
-      rows[6][i] = i % 2 == 0 ? 0.0F : -0.0F;
-      rows[7][i] = static_cast<float>(i) * 1e-3F;
-      rows[8][i] = i % 1000 == 0 ? 1e30F : -1e30F * static_cast<float>(i % 7 + 1);
+    std::vector<std::vector<float>> logits(9,
+                                           std::vector<float>(static_cast<size_t>(vocab), 0.25F));
+    std::fill(logits[1].begin(), logits[1].end(), -kInf);
+    logits[1][static_cast<size_t>(vocab - 2)] = -3.0F;
+    logits[2][17] = std::nanf("");
+    logits[3][18] = kInf;
+    std::fill(logits[4].begin(), logits[4].end(), -kInf);
+    for (size_t i = 0; i < logits[5].size(); ++i) {  // ties at every k
+      logits[5][i] = static_cast<float>(i % 3);
+      logits[6][i] = i % 2 == 0 ? 0.0F : -0.0F;
+      logits[7][i] = static_cast<float>(i) * 1e-3F;
+      logits[8][i] = i % 1000 == 0 ? 1e30F : -1e30F * static_cast<float>(i % 7 + 1);
     }
-    Batch b(vocab);
-    for (const auto& x : rows) {
+    std::vector<SampleRow> rows;
+    for (const auto& x : logits) {
       for (const int32_t top_k : {0, 1, 40, 700, 70000}) {
         for (const float top_p : {1.0F, 1e-7F, 0.5F, 0.97F}) {
           SampleParams p;
@@ -422,36 +337,32 @@ TEST_F(SampleCuda, AdversarialRows) {
           p.min_p = pick({0.0F, 0.0F, 0.1F});
           p.num_logprobs = pick({-1, 3, 20});
           if (vocab < 10000 || below(3) == 0) {
-            b.add(x, p);
+            rows.push_back(row_of(x, p));
           }
         }
       }
       SampleParams greedy;
       greedy.num_logprobs = 20;
-      b.add(x, greedy);
+      rows.push_back(row_of(x, greedy));
     }
-    check(b);
+    check(rows);
   }
 }
 
 TEST_F(SampleCuda, ARowWhereEveryTokenIsAStopIdFails) {
-  Batch b(6);
   SampleParams p;
   p.min_tokens = 100;
   p.num_logprobs = 3;
-  b.add(gaussian(6, 1.0F), p);
-  b.stop_ids = {6, 0, 1, 2, 3, 4, 5, 0};
-  check(b);
+  SampleRow row = row_of(gaussian(6, 1.0F), p);
+  row.stop_ids = {0, 1, 2, 3, 4, 5};
+  check({row});
 }
 
 // Repeated runs give the same bytes.
 TEST_F(SampleCuda, RepeatsItself) {
-  const Batch b = mixed(32000, 64, 0);
-  const Result first = on_gpu(b, kAllSampleRules);
-  const Result again = on_gpu(b, kAllSampleRules);
-  EXPECT_EQ(first.sampled, again.sampled);
-  EXPECT_EQ(std::memcmp(first.logprob.data(), again.logprob.data(), 64 * sizeof(float)), 0);
-  EXPECT_EQ(first.top_ids, again.top_ids);
+  const SampleCase c(mixed(32000, 64));
+  const std::vector<SampleOutcome> first = on_gpu(c, kAllSampleRules);
+  EXPECT_TRUE(first == on_gpu(c, kAllSampleRules));
 }
 
 }  // namespace

@@ -14,30 +14,15 @@
 namespace warprow {
 namespace {
 
-using test::RunSample;
-using test::SampleBatch;
-using test::SampleOutcome;
-using test::SampleRow;
+using testing::RunSample;
+using testing::SampleCase;
+using testing::SampleOutcome;
+using testing::SampleRow;
 
 class SampleRulesCuda : public testing::CudaTest {
  protected:
   // Which rules SampleArgs::rules names: all of them, or those that a row needs.
   enum class Said : uint8_t { kAll, kNeeded };
-
-  static uint32_t needed(const std::vector<SampleRow>& rows) {
-    uint32_t rules = 0;
-    for (const SampleRow& row : rows) {
-      const SampleParams& p = row.params;
-      const bool random = !is_greedy(p.temperature);
-      rules |= random ? kSampleRandom : 0U;
-      rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
-      rules |= p.num_logprobs >= 0 || !row.logprob_ids.empty() ? kSampleLogprobs : 0U;
-      rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
-      const bool lists = !row.allowed.empty() || !row.biases.empty() || !row.bad_words.empty();
-      rules |= lists ? kSampleTokenLists : 0U;
-    }
-    return rules;
-  }
 
   void set_outputs(SampleArgs& a, int64_t columns) {
     const int64_t n = a.logits.shape[0];
@@ -54,7 +39,7 @@ class SampleRulesCuda : public testing::CudaTest {
   }
 
   std::vector<SampleOutcome> read(const SampleArgs& a) {
-    return test::outcomes(a, [this](const auto* p, int64_t n) {
+    return testing::outcomes(a, [this](const auto* p, int64_t n) {
       using T = std::remove_const_t<std::remove_pointer_t<decltype(p)>>;
       return download(const_cast<T*>(p), static_cast<size_t>(n));
     });
@@ -63,10 +48,10 @@ class SampleRulesCuda : public testing::CudaTest {
   RunSample runner(Said said = Said::kAll) {
     return [this, said](const std::vector<SampleRow>& rows, LogprobsMode mode) {
       arena().reset();
-      const SampleBatch batch(rows);
-      SampleArgs a = batch.inputs(mode, [this](const auto& v) { return upload(v); });
-      a.rules = said == Said::kAll ? kAllSampleRules : needed(rows);
-      set_outputs(a, SampleBatch::kMaxTop);
+      ArenaMemory device = memory();
+      SampleArgs a = SampleCase(rows).args(device, mode);
+      a.rules = said == Said::kAll ? kAllSampleRules : testing::rules_of(rows);
+      set_outputs(a, SampleCase::kMaxTop);
       sample(stream(), a);
       return read(a);
     };
@@ -75,27 +60,27 @@ class SampleRulesCuda : public testing::CudaTest {
 
 TEST_F(SampleRulesCuda, EveryPairOfRulesIsTheReferencePipeline) {
   for (const Said said : {Said::kAll, Said::kNeeded}) {
-    test::expect_rules_are_the_reference(runner(said), 1500, 12);
-    test::expect_rules_are_the_reference(runner(said), 300, 150);
-    test::expect_rules_are_the_reference(runner(said), 40, 20000);
+    testing::expect_rules_are_the_reference(runner(said), 1500, 12);
+    testing::expect_rules_are_the_reference(runner(said), 300, 150);
+    testing::expect_rules_are_the_reference(runner(said), 40, 20000);
   }
 }
 
 // Batches of one row name only the rules that this row needs.
-TEST_F(SampleRulesCuda, RowsAlone) { test::expect_rows_are_their_own(runner(Said::kNeeded)); }
-TEST_F(SampleRulesCuda, WorkedExamples) { test::expect_worked_examples(runner()); }
+TEST_F(SampleRulesCuda, RowsAlone) { testing::expect_rows_are_their_own(runner(Said::kNeeded)); }
+TEST_F(SampleRulesCuda, WorkedExamples) { testing::expect_worked_examples(runner()); }
 TEST_F(SampleRulesCuda, WorkedExamplesWithTheirRulesAlone) {
-  test::expect_worked_examples(runner(Said::kNeeded));
+  testing::expect_worked_examples(runner(Said::kNeeded));
 }
-TEST_F(SampleRulesCuda, TokenExamples) { test::expect_token_examples(runner(Said::kNeeded)); }
-TEST_F(SampleRulesCuda, TemperatureExamples) { test::expect_temperature_examples(runner()); }
-TEST_F(SampleRulesCuda, BadRowsFailAlone) { test::expect_bad_rows_fail_alone(runner()); }
-TEST_F(SampleRulesCuda, Distributions) { test::expect_distributions(runner()); }
+TEST_F(SampleRulesCuda, TokenExamples) { testing::expect_token_examples(runner(Said::kNeeded)); }
+TEST_F(SampleRulesCuda, TemperatureExamples) { testing::expect_temperature_examples(runner()); }
+TEST_F(SampleRulesCuda, BadRowsFailAlone) { testing::expect_bad_rows_fail_alone(runner()); }
+TEST_F(SampleRulesCuda, Distributions) { testing::expect_distributions(runner()); }
 
 // Token lists at their maximum length, which span several tiles.
 TEST_F(SampleRulesCuda, LongLists) {
   constexpr int32_t kVocab = 30000;
-  SampleRow row = test::plain_row(std::vector<float>(kVocab, 0.0F));
+  SampleRow row = testing::plain_row(std::vector<float>(kVocab, 0.0F));
   for (int32_t id = 0; id < kVocab; ++id) {
     row.logits[static_cast<size_t>(id)] = static_cast<float>((id * 7919) % 10007) * 1e-3F;
   }
@@ -111,8 +96,8 @@ TEST_F(SampleRulesCuda, LongLists) {
     for (const float temperature : {0.0F, 0.9F}) {
       row.params.temperature = temperature;
       const auto mode = LogprobsMode::kProcessedLogprobs;
-      test::expect_same(test::reference_outcome(row, mode),
-                        test::run_one(runner(Said::kNeeded), row, mode));
+      testing::expect_same(testing::reference_outcome(row, mode),
+                           testing::run_one(runner(Said::kNeeded), row, mode));
     }
   }
 }
@@ -122,7 +107,7 @@ TEST_F(SampleRulesCuda, ReportsOnGivenTokens) {
   for (const int32_t vocab : {7, 5000, 151936}) {
     for (const LogprobsMode mode : {LogprobsMode::kRawLogprobs, LogprobsMode::kRawLogits}) {
       arena().reset();
-      std::vector<SampleRow> rows = test::RandomRows(3).rows(9, vocab);
+      std::vector<SampleRow> rows = testing::RandomRows(3).rows(9, vocab);
       std::vector<int32_t> given;
       for (SampleRow& row : rows) {
         given.push_back(static_cast<int32_t>(given.size()) * (vocab / 9));
@@ -131,11 +116,11 @@ TEST_F(SampleRulesCuda, ReportsOnGivenTokens) {
         row.logprob_ids.clear();
       }
       rows[4].logits[2] = std::nanf("");
-      const SampleBatch batch(rows);
-      const SampleArgs all = batch.inputs(mode, [this](const auto& v) { return upload(v); });
+      ArenaMemory device = memory();
+      const SampleArgs all = SampleCase(rows).args(device, mode);
       SampleArgs a;
       a.logits = all.logits;
-      a.given = make_view<const int32_t>(upload(given), batch.size());
+      a.given = make_view<const int32_t>(upload(given), all.logits.shape[0]);
       a.num_given_top = 5;
       a.rules = kSampleLogprobs;
       a.logprobs_mode = mode;
@@ -151,8 +136,8 @@ TEST_F(SampleRulesCuda, ReportsOnGivenTokens) {
         }
         SampleOutcome want;
         want.token = given[i];
-        test::add_logprobs(rows[i], rows[i].logits, is_logits(mode), want);
-        test::expect_same(want, got[i]);
+        testing::add_logprobs(rows[i], rows[i].logits, is_logits(mode), want);
+        testing::expect_same(want, got[i]);
       }
     }
   }

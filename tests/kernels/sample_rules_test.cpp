@@ -11,49 +11,50 @@
 namespace warprow {
 namespace {
 
-using test::SampleBatch;
-using test::SampleOutcome;
-using test::SampleRow;
+using testing::SampleCase;
+using testing::SampleOutcome;
+using testing::SampleRow;
 
 std::vector<SampleOutcome> run_on_cpu(const std::vector<SampleRow>& rows, LogprobsMode mode) {
   constexpr int32_t kThreads = 2;
   testing::CpuHarness cpu(kThreads);
-  const SampleBatch batch(rows);
-  SampleArgs a = batch.inputs(mode, [](const auto& v) { return v.data(); });
-  const int64_t n = batch.size();
+  const SampleCase c(rows);
+  testing::HostMemory memory;
+  SampleArgs a = c.args(memory, mode);
+  const int64_t n = c.size();
   std::vector<int32_t> sampled(rows.size(), -77);
   std::vector<int32_t> error(rows.size(), -77);
   std::vector<int32_t> rank(rows.size(), -77);
   std::vector<float> logprob(rows.size(), -77.0F);
-  std::vector<int32_t> top_ids(rows.size() * SampleBatch::kMaxTop, -77);
+  std::vector<int32_t> top_ids(rows.size() * SampleCase::kMaxTop, -77);
   std::vector<float> top(top_ids.size(), -77.0F);
-  std::vector<std::byte> scratch(cpu::sample_scratch_bytes(batch.vocab(), kThreads),
-                                 std::byte{0xa5});
+  std::vector<std::byte> scratch(cpu::sample_scratch_bytes(c.vocab(), kThreads), std::byte{0xa5});
   a.sampled = make_view(sampled.data(), n);
   a.error = make_view(error.data(), n);
   a.rank = make_view(rank.data(), n);
   a.logprob = make_view(logprob.data(), n);
-  a.top_ids = make_view(top_ids.data(), n, SampleBatch::kMaxTop);
-  a.top_logprobs = make_view(top.data(), n, SampleBatch::kMaxTop);
+  a.top_ids = make_view(top_ids.data(), n, SampleCase::kMaxTop);
+  a.top_logprobs = make_view(top.data(), n, SampleCase::kMaxTop);
   a.scratch = make_view(scratch.data(), static_cast<int64_t>(scratch.size()));
   sample(*cpu.stream, a);
-  return test::outcomes(a, [](const auto* p, int64_t count) { return std::vector(p, p + count); });
+  return testing::outcomes(a,
+                           [](const auto* p, int64_t count) { return std::vector(p, p + count); });
 }
 
 TEST(SampleRules, EveryPairOfRulesIsTheReferencePipeline) {
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
-    test::expect_rules_are_the_reference(run_on_cpu, 1500, 12);
-    test::expect_rules_are_the_reference(run_on_cpu, 300, 150);
+    testing::expect_rules_are_the_reference(run_on_cpu, 1500, 12);
+    testing::expect_rules_are_the_reference(run_on_cpu, 300, 150);
   }
 }
 
-TEST(SampleRules, WorkedExamples) { test::expect_worked_examples(run_on_cpu); }
-TEST(SampleRules, TokenExamples) { test::expect_token_examples(run_on_cpu); }
-TEST(SampleRules, TemperatureExamples) { test::expect_temperature_examples(run_on_cpu); }
-TEST(SampleRules, BadRowsFailAlone) { test::expect_bad_rows_fail_alone(run_on_cpu); }
-TEST(SampleRules, RowsAreTheirOwn) { test::expect_rows_are_their_own(run_on_cpu); }
-TEST(SampleRules, Distributions) { test::expect_distributions(run_on_cpu); }
+TEST(SampleRules, WorkedExamples) { testing::expect_worked_examples(run_on_cpu); }
+TEST(SampleRules, TokenExamples) { testing::expect_token_examples(run_on_cpu); }
+TEST(SampleRules, TemperatureExamples) { testing::expect_temperature_examples(run_on_cpu); }
+TEST(SampleRules, BadRowsFailAlone) { testing::expect_bad_rows_fail_alone(run_on_cpu); }
+TEST(SampleRules, RowsAreTheirOwn) { testing::expect_rows_are_their_own(run_on_cpu); }
+TEST(SampleRules, Distributions) { testing::expect_distributions(run_on_cpu); }
 
 // The kept tokens and scores must equal those of transformers' logits processors on the same logits.
 TEST(SampleRules, LeaveWhatTransformersLeaves) {
@@ -64,7 +65,7 @@ TEST(SampleRules, LeaveWhatTransformersLeaves) {
   for (const auto& one : golden["cases"]) {
     SCOPED_TRACE(one["params"].dump());
     const auto& params = one["params"];
-    SampleRow row = test::plain_row(one["logits"].get<std::vector<float>>());
+    SampleRow row = testing::plain_row(one["logits"].get<std::vector<float>>());
     row.tokens = one["tokens"].get<std::vector<int32_t>>();
     row.prompt_len = row.prefill_len = static_cast<int32_t>(row.tokens.size());
     row.params.temperature = params.value("temperature", 1.0F);
@@ -77,14 +78,14 @@ TEST(SampleRules, LeaveWhatTransformersLeaves) {
       row.logprob_ids.resize(16);
       std::iota(row.logprob_ids.begin(), row.logprob_ids.end(), first);
       for (const auto& [id, x] :
-           test::run_one(run_on_cpu, row, LogprobsMode::kProcessedLogits).top) {
+           testing::run_one(run_on_cpu, row, LogprobsMode::kProcessedLogits).top) {
         got.push_back(x);
       }
     }
     ASSERT_EQ(got.size(), one["scores"].size());
     for (size_t id = 0; id < got.size(); ++id) {
       const auto& score = one["scores"][id];
-      ASSERT_EQ(got[id] == test::kMinusInf, score.is_null()) << "token " << id;
+      ASSERT_EQ(got[id] == testing::kMinusInf, score.is_null()) << "token " << id;
       num_taken_out += score.is_null() ? 1 : 0;
       if (!score.is_null()) {
         EXPECT_FLOAT_EQ(got[id], score.get<float>()) << "token " << id;

@@ -6,6 +6,7 @@
 #include "kernels/sample/rules/penalties.h"
 #include "kernels/sample/rules/temperature.h"
 #include "kernels/sample/sample.h"
+#include "tests/support/op_case.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace warprow::test {
+namespace warprow::testing {
 
 // A row of the sampler and the data of its request.
 struct SampleRow {
@@ -33,6 +34,11 @@ struct SampleRow {
   std::vector<std::vector<int32_t>> bad_words{};
   std::vector<int32_t> logprob_ids{};
   std::vector<int32_t> stop_ids{};  // suppressed until min_tokens
+  bool active = true;               // false: the step's row is padding and yields no token
+
+  [[nodiscard]] bool has_lists() const {
+    return !allowed.empty() || !biases.empty() || !bad_words.empty();
+  }
 };
 
 // The sampler's result for the row.
@@ -42,6 +48,7 @@ struct SampleOutcome {
   float logprob = 0.0F;
   int32_t rank = 0;
   std::vector<std::pair<int32_t, float>> top{};
+  bool operator==(const SampleOutcome&) const = default;
 };
 
 // Runs rows through a backend's sampler and returns the outcomes.
@@ -186,65 +193,91 @@ inline SampleOutcome reference_outcome(const SampleRow& row, LogprobsMode mode) 
   return out;
 }
 
-// A batch of rows in the layout that the sampler reads. `place` copies a vector to memory that the backend can read and
-// returns the pointer.
-class SampleBatch {
- public:
-  static constexpr int32_t kPageShift = 6;  // one page per row, with the row's number
-  static constexpr int64_t kMaxLen = 1 << kPageShift;
-  static constexpr int64_t kMaxTop = 24;
-  static constexpr int64_t kMaxStopIds = 8;
+// The rules that at least one of the rows needs: SampleArgs::rules.
+inline uint32_t rules_of(const std::vector<SampleRow>& rows) {
+  uint32_t rules = 0;
+  for (const SampleRow& row : rows) {
+    const SampleParams& p = row.params;
+    const bool random = !is_greedy(p.temperature);
+    rules |= random ? kSampleRandom : 0U;
+    rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
+    rules |= p.num_logprobs >= 0 || !row.logprob_ids.empty() ? kSampleLogprobs : 0U;
+    rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
+    rules |= row.has_lists() ? kSampleTokenLists : 0U;
+  }
+  return rules;
+}
 
-  explicit SampleBatch(const std::vector<SampleRow>& rows)
+// One call of the sampler for these rows. Each row has one page of tokens, with the row's number. Its prefill is in one
+// array and its later tokens in another.
+class SampleCase {
+ public:
+  static constexpr int64_t kMaxTop = 24;
+  static constexpr int64_t kMaxStopIds = 8;  // the count, then the ids
+
+  // pad: elements between rows of logits. Rows without logits: the caller sets SampleArgs::logits.
+  explicit SampleCase(const std::vector<SampleRow>& rows, int64_t pad = 0)
       : num_rows_(static_cast<int64_t>(rows.size())),
-        vocab_(static_cast<int64_t>(rows.front().logits.size())) {
+        vocab_(static_cast<int64_t>(rows.front().logits.size())),
+        stride_(vocab_ + pad) {
+    size_t longest = 64;
     for (const SampleRow& row : rows) {
+      longest = std::max(longest, row.tokens.size());
+      has_stop_ids_ = has_stop_ids_ || row.params.min_tokens > 0;
+      has_lists_ = has_lists_ || row.has_lists() || !row.logprob_ids.empty();
       lists_width_ = std::max(lists_width_, static_cast<int64_t>(packed_lists(row).size()));
     }
+    page_shift_ = static_cast<int32_t>(std::bit_width(longest - 1));
     for (const SampleRow& row : rows) {
       add(row);
     }
   }
   [[nodiscard]] int64_t size() const { return num_rows_; }
   [[nodiscard]] int64_t vocab() const { return vocab_; }
+  [[nodiscard]] const std::vector<float>& logits() const { return logits_; }
 
-  // All inputs. The caller sets outputs and scratch.
-  template <typename Place>
-  [[nodiscard]] SampleArgs inputs(LogprobsMode mode, const Place& place) const {
+  // All inputs. The caller sets rules, outputs and scratch.
+  [[nodiscard]] SampleArgs args(CaseMemory& memory, LogprobsMode mode) const {
     SampleArgs a;
-    a.logits = make_view<const float>(place(logits_), num_rows_, vocab_);
-    a.logit_row = make_view<const int32_t>(place(row_), num_rows_);
-    a.logit_pos = make_view<const int32_t>(place(position_), num_rows_);
-    a.params = make_view<const SampleParams>(place(params_), num_rows_);
-    auto* const later = const_cast<int32_t*>(place(later_));  // the sampler only reads it
-    a.tokens = {{place(row_), place(prefill_), later, 1, kPageShift},
-                place(prompt_len_),
-                place(prefill_len_),
+    if (!logits_.empty()) {
+      a.logits = make_strided<const float>(memory.put(logits_), num_rows_, vocab_, stride_);
+    }
+    a.logit_row = make_view<const int32_t>(memory.put(row_), num_rows_);
+    a.logit_pos = make_view<const int32_t>(memory.put(position_), num_rows_);
+    a.params = make_view<const SampleParams>(memory.put(params_), num_rows_);
+    a.tokens = {{memory.put(page_), memory.put(prefill_), memory.put(later_), 1, page_shift_},
+                memory.put(prompt_len_),
+                memory.put(prefill_len_),
                 1};
-    a.stop_ids = place(stop_ids_);
+    a.stop_ids = has_stop_ids_ ? memory.put(stop_ids_) : nullptr;
     a.stop_ids_stride = kMaxStopIds;
-    a.token_lists = place(lists_);
+    a.token_lists = has_lists_ ? memory.put(lists_) : nullptr;
     a.token_lists_stride = lists_width_;
     a.logprobs_mode = mode;
     return a;
   }
 
  private:
+  // Appends the row, padded with values that must not be read.
   static void append(std::vector<int32_t>& to, std::vector<int32_t> row, int64_t width) {
     WR_CHECK_LE(row.size(), width);
-    row.resize(static_cast<size_t>(width), -12345);  // padding that must not be read
+    row.resize(static_cast<size_t>(width), -12345);
     to.insert(to.end(), row.begin(), row.end());
   }
 
   void add(const SampleRow& row) {
+    const auto index = static_cast<int32_t>(row_.size());
     logits_.insert(logits_.end(), row.logits.begin(), row.logits.end());
-    row_.push_back(static_cast<int32_t>(row_.size()));
-    position_.push_back(static_cast<int32_t>(row.tokens.size()) - 1);
+    logits_.resize(static_cast<size_t>(stride_) * (row_.size() + 1), 1e30F);
+    page_.push_back(index);
+    row_.push_back(row.active ? index : -1);
+    position_.push_back(row.active ? static_cast<int32_t>(row.tokens.size()) - 1 : -1);
     const auto prefill = row.tokens.begin() + row.prefill_len;
-    append(prefill_, {row.tokens.begin(), prefill}, kMaxLen);
+    const int64_t page_len = int64_t{1} << page_shift_;
+    append(prefill_, {row.tokens.begin(), prefill}, page_len);
     std::vector<int32_t> later(static_cast<size_t>(row.prefill_len), -54321);
     later.insert(later.end(), prefill, row.tokens.end());
-    append(later_, later, kMaxLen);
+    append(later_, later, page_len);
     prompt_len_.push_back(row.prompt_len);
     prefill_len_.push_back(row.prefill_len);
     std::vector<int32_t> stops = row.stop_ids;
@@ -252,8 +285,7 @@ class SampleBatch {
     append(stop_ids_, stops, kMaxStopIds);
     append(lists_, packed_lists(row), lists_width_);
     SampleParams p = row.params;
-    p.flags =
-        row.allowed.empty() && row.biases.empty() && row.bad_words.empty() ? 0 : kFlagTokenLists;
+    p.flags = row.has_lists() ? kFlagTokenLists : 0;
     if (!row.logprob_ids.empty()) {
       p.flags |= kFlagLogprobIds;
       p.num_logprobs = static_cast<int32_t>(row.logprob_ids.size());
@@ -279,13 +311,17 @@ class SampleBatch {
     return words;
   }
 
-  int64_t lists_width_ = 0;
   int64_t num_rows_;
   int64_t vocab_;
+  int64_t stride_;
+  int64_t lists_width_ = 0;
+  int32_t page_shift_ = 0;
+  bool has_stop_ids_ = false;
+  bool has_lists_ = false;
   std::vector<float> logits_{};
   std::vector<SampleParams> params_{};
-  std::vector<int32_t> row_{}, position_{}, prefill_{}, later_{}, prompt_len_{}, prefill_len_{};
-  std::vector<int32_t> stop_ids_{}, lists_{};
+  std::vector<int32_t> row_{}, position_{}, page_{}, prefill_{}, later_{};
+  std::vector<int32_t> prompt_len_{}, prefill_len_{}, stop_ids_{}, lists_{};
 };
 
 // Reads a backend's outputs: read(pointer, n) returns a vector.
@@ -311,4 +347,4 @@ std::vector<SampleOutcome> outcomes(const SampleArgs& a, const Read& read) {
   return out;
 }
 
-}  // namespace warprow::test
+}  // namespace warprow::testing

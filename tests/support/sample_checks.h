@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tests/support/sample_reference.h"
+#include "tests/support/sample_case.h"
 
 #include <random>
 #include <string>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 // Checks that every backend's sampler must pass.
-namespace warprow::test {
+namespace warprow::testing {
 
 inline constexpr LogprobsMode kAllModes[] = {LogprobsMode::kRawLogprobs,
                                              LogprobsMode::kRawLogits,
@@ -338,4 +338,4 @@ inline void expect_distributions(const RunSample& run) {
   }
 }
 
-}  // namespace warprow::test
+}  // namespace warprow::testing
