@@ -10,20 +10,6 @@
 #include <utility>
 
 namespace warprow {
-namespace {
-
-// Reserves capacity, so that taking an output never grows its lists.
-void reserve_output(ModelRunnerOutput& output, size_t max_rows, size_t max_drafts) {
-  const size_t max_tokens = max_rows * (1 + max_drafts);
-  output.rows.reserve(max_rows);
-  output.token_ids.reserve(max_tokens);
-  output.draft_token_ids.reserve(max_rows * max_drafts);
-  output.logprobs.reserve(max_tokens);
-  output.top_ids.reserve(max_tokens * kMaxLogprobs);
-  output.top_logprobs.reserve(max_tokens * kMaxLogprobs);
-}
-
-}  // namespace
 
 EngineLoop::EngineLoop(const EngineConfig& config,
                        const SchedulerConfig& scheduler,
@@ -35,10 +21,11 @@ EngineLoop::EngineLoop(const EngineConfig& config,
       scheduler_(scheduler),
       structured_(config, executor, scheduler_),
       delivery_(outputs, static_cast<size_t>(scheduler.max_num_seqs)),
-      record_(scheduler_, executor, structured_) {
+      record_(scheduler_, executor, structured_),
+      intake_(scheduler_, structured_, delivery_, record_) {
   const auto max_rows = static_cast<size_t>(scheduler.max_num_seqs);
   scheduler_.reserve(step_);
-  reserve_output(output_, max_rows, static_cast<size_t>(executor.model_facts().max_drafts));
+  output_.reserve(max_rows, static_cast<size_t>(executor.model_facts().max_drafts), kMaxLogprobs);
   deltas_.reserve(max_rows);
 }
 
@@ -90,7 +77,7 @@ bool EngineLoop::tick() {
   if (commands_.closed) {
     return false;
   }
-  apply_commands();
+  intake_.apply(commands_);
   if (structured_.due()) {
     advance_sampling();
     return true;
@@ -136,51 +123,6 @@ bool EngineLoop::run_empty_step() {
   WR_CHECK(output_.rows.empty());
   record_.enter_rest(paused_);
   return true;
-}
-
-void EngineLoop::apply_commands() {
-  if (commands_.empty()) {
-    return;
-  }
-  record_.enter(EnginePhase::kCommand);
-  for (Submission& submission : commands_.submissions) {
-    add(submission);
-  }
-  for (const RequestId id : commands_.aborts) {
-    // Unknown: it has ended, and its final update is on its way.
-    if (scheduler_.abort_request(id)) {
-      end_aborted(id);
-    }
-  }
-  for (const RequestId id : commands_.stopped) {
-    scheduler_.finish_request(id);
-    structured_.remove(id);
-  }
-  record_.publish();
-  for (const Task& task : commands_.tasks) {
-    task();
-  }
-  if (!commands_.tasks.empty()) {
-    record_.publish();
-  }
-  delivery_.publish();
-}
-
-void EngineLoop::add(Submission& submission) {
-  Request& request = submission.request;
-  if (refusal_ != nullptr) {
-    delivery_.end(request.id, FinishReason::kError, refusal_);
-    return;
-  }
-  structured_.add(submission);
-  record_.count_prompt(request.prompt.size());
-  const Result<void> added = scheduler_.add_request(request);
-  WR_CHECK(added.has_value(), "validated by another engine? {}", added.error().message);
-}
-
-void EngineLoop::end_aborted(RequestId id) {
-  structured_.remove(id);
-  delivery_.end(id, FinishReason::kAbort);
 }
 
 bool EngineLoop::submit_step() {
@@ -241,10 +183,7 @@ void EngineLoop::take_step() {
 }
 
 void EngineLoop::end_all() {
-  for (const RequestId id : scheduler_.abort_all()) {
-    end_aborted(id);
-  }
-  delivery_.publish();
+  intake_.abort_all();
   if (structured_.due()) {
     structured_.give_up();
     record_.hand_over(step_);
@@ -259,12 +198,12 @@ void EngineLoop::end_all() {
 
 void EngineLoop::pause(const char* refusal) {
   paused_ = true;
-  refusal_ = refusal;
+  intake_.refuse_with(refusal);
 }
 
 void EngineLoop::resume() {
   paused_ = false;
-  refusal_ = nullptr;
+  intake_.refuse_with(nullptr);
 }
 
 }  // namespace warprow

@@ -5,6 +5,7 @@
 #include "engine/delivery.h"
 #include "engine/engine_record.h"
 #include "engine/inbox.h"
+#include "engine/intake.h"
 #include "engine/output_queue.h"
 #include "engine/structured_requests.h"
 #include "executor/executor.h"
@@ -24,7 +25,7 @@ namespace warprow {
 // thread) the loop waits for an output in take_output, when it has nothing else to submit. With nothing
 // to do it runs steps without tokens as long as the executor asks for them (Executor::idle_step).
 //
-// What is not the loop's own has an object with hooks: StructuredRequests, EngineRecord, Delivery; and
+// What is not the loop's own has an object with hooks: Intake (commands), StructuredRequests, EngineRecord, Delivery; and
 // EngineControl for what happens between two steps at a call.
 //
 // Owns: the scheduler.
@@ -62,9 +63,6 @@ class EngineLoop {
   void begin_waiting();
   void rest();
   bool run_empty_step();
-  void apply_commands();
-  void add(Submission& submission);
-  void end_aborted(RequestId id);
   bool submit_step();
   void advance_sampling();
   void await_output();
@@ -76,9 +74,9 @@ class EngineLoop {
   StructuredRequests structured_;
   Delivery delivery_;
   EngineRecord record_;
+  Intake intake_;
   bool outputs_notify_ = false;  // the executor notifies inbox_.wake_up() of outputs
   bool paused_ = false;
-  const char* refusal_ = nullptr;  // see pause()
 
   // Reused by every step.
   Commands commands_;

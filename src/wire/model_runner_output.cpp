@@ -20,4 +20,14 @@ void ModelRunnerOutput::clear() {
   stats = {};
 }
 
+void ModelRunnerOutput::reserve(size_t max_rows, size_t max_drafts, size_t max_top) {
+  const size_t max_tokens = max_rows * (1 + max_drafts);
+  rows.reserve(max_rows);
+  token_ids.reserve(max_tokens);
+  draft_token_ids.reserve(max_rows * max_drafts);
+  logprobs.reserve(max_tokens);
+  top_ids.reserve(max_tokens * max_top);
+  top_logprobs.reserve(max_tokens * max_top);
+}
+
 }  // namespace warprow

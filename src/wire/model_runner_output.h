@@ -4,6 +4,7 @@
 #include "base/ids.h"
 #include "wire/scheduler_output.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -110,6 +111,9 @@ struct ModelRunnerOutput {
   StepStats stats;
 
   void clear();
+  // Capacity for the steps of max_rows rows with max_drafts drafts each and max_top top tokens per logit. Prompt
+  // logprobs and tensors are not counted.
+  void reserve(size_t max_rows, size_t max_drafts, size_t max_top);
   bool operator==(const ModelRunnerOutput&) const = default;
 };
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "engine/delivery.h"
+#include "engine/engine_record.h"
+#include "engine/inbox.h"
+#include "engine/structured_requests.h"
+#include "sched/scheduler.h"
+
+namespace warprow {
+
+// Applies commands between two steps: requests enter the scheduler, or leave it before their last token, and tasks run.
+//
+// Thread: the engine's.
+// Invariant: a request that the scheduler does not take, or that is aborted, gets its end here.
+class Intake {
+ public:
+  Intake(Scheduler& scheduler,
+         StructuredRequests& structured,
+         Delivery& delivery,
+         EngineRecord& record)
+      : scheduler_(scheduler), structured_(structured), delivery_(delivery), record_(record) {}
+
+  // Submissions first: an abort may name one of them. Tasks last; their calls on the engine see all the rest applied.
+  void apply(Commands& commands);
+  // Ends every request of the scheduler with kAbort.
+  void abort_all();
+  // From now on new requests end with this error, a literal; null: they are accepted.
+  void refuse_with(const char* error) { refusal_ = error; }
+
+ private:
+  void add(Submission& submission);
+  void end_aborted(RequestId id);
+
+  Scheduler& scheduler_;
+  StructuredRequests& structured_;
+  Delivery& delivery_;
+  EngineRecord& record_;
+  const char* refusal_ = nullptr;
+};
+
+}  // namespace warprow
