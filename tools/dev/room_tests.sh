@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ./dev test ROOM and ./dev watch. Sourced by ./dev; expects tools/dev/common.sh.
+# ./dev test ROOM, ./dev test ROOM,ROOM and ./dev watch. Sourced by ./dev; expects tools/dev/common.sh.
 
 # Whether a room has a test program test_ROOM (tests/CMakeLists.txt).
 has_program() { [[ $1 != *[!a-z_]* ]] && compgen -G "$root/tests/$1/*_test.cpp" >/dev/null; }
@@ -41,6 +41,26 @@ run_program() {
   exec "./$program" --gtest_filter="$filter" "${@:4}"
 }
 
+no_tests_of() {
+  say "tests are in: $(all_programs)${script_groups[*]}"
+  die "no tests of '$1'; a part of a name is found by ./dev test -R NAME" 2
+}
+
+# test_rooms ROOM,ROOM... [ARGS...]: the same for several rooms, in one build.
+test_rooms() {
+  local room
+  local -a rooms=() programs=()
+  IFS=, read -r -a rooms <<<"$1"
+  for room in "${rooms[@]}"; do
+    if ! has_program "$room"; then no_tests_of "$room"; fi
+    if [[ $room == cuda* ]]; then die "$room needs a GPU, so it cannot be in a list; ./dev test $room" 2; fi
+    programs+=("test_$room")
+  done
+  build dev "${programs[@]}"
+  if grep -rqi smollm2 "${rooms[@]/#/$root/tests/}"; then fetch_model; fi
+  ctest_of dev "^(${1//,/|})\." "${@:2}"
+}
+
 # test_room ROOM[.SUITE[.CASE]] [ARGS...]: builds the test program of the room and nothing else.
 test_room() {
   local room=${1%%.*} name='' preset=dev
@@ -56,10 +76,7 @@ test_room() {
     fi
     ctest_of "$preset" "^$room\\.${name:+$name\$}" "$@"
   fi
-  if ! has_program "$room"; then
-    say "tests are in: $(all_programs)${script_groups[*]}"
-    die "no tests of '$room'; a part of a name is found by ./dev test -R NAME" 2
-  fi
+  if ! has_program "$room"; then no_tests_of "$room"; fi
   if [[ $room == cuda* ]]; then
     need_gpu
     preset=cuda-release
