@@ -3,6 +3,7 @@
 // logprobs up to rounding.
 #include "kernels/sample/sample.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/support/sample_reference.h"
 
 #include <algorithm>
 #include <cmath>
@@ -62,14 +63,7 @@ struct Batch {
   [[nodiscard]] uint32_t rules() const {
     uint32_t needed = 0;
     for (const SampleParams& p : params) {
-      const bool random = p.temperature >= 1e-5F;
-      needed |= random ? kSampleRandom : 0U;
-      needed |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
-      needed |= p.num_logprobs >= 0 ? kSampleLogprobs : 0U;
-      needed |= p.repetition_penalty != 1.0F || p.frequency_penalty != 0.0F ||
-                        p.presence_penalty != 0.0F || p.min_tokens > 0
-                    ? kSamplePenalties
-                    : 0U;
+      needed |= test::rules_of(p);
     }
     return needed;
   }

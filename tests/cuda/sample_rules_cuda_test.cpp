@@ -27,12 +27,8 @@ class SampleRulesCuda : public testing::CudaTest {
   static uint32_t needed(const std::vector<SampleRow>& rows) {
     uint32_t rules = 0;
     for (const SampleRow& row : rows) {
-      const SampleParams& p = row.params;
-      const bool random = !is_greedy(p.temperature);
-      rules |= random ? kSampleRandom : 0U;
-      rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
-      rules |= p.num_logprobs >= 0 || !row.logprob_ids.empty() ? kSampleLogprobs : 0U;
-      rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
+      rules |= test::rules_of(row.params);
+      rules |= row.logprob_ids.empty() ? 0U : kSampleLogprobs;
       const bool lists = !row.allowed.empty() || !row.biases.empty() || !row.bad_words.empty();
       rules |= lists ? kSampleTokenLists : 0U;
     }

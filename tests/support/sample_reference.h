@@ -35,6 +35,16 @@ struct SampleRow {
   std::vector<int32_t> stop_ids{};  // held back by min_tokens
 };
 
+// The bits of SampleRules for parameters, as sample_rules_of (runner/rows.cpp) sets them.
+inline uint32_t rules_of(const SampleParams& p) {
+  const bool random = !is_greedy(p.temperature);
+  uint32_t rules = random ? kSampleRandom : 0U;
+  rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
+  rules |= p.num_logprobs >= 0 ? kSampleLogprobs : 0U;
+  rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
+  return rules;
+}
+
 // The sampler's result for the row.
 struct SampleOutcome {
   int32_t token = 0;
