@@ -121,7 +121,8 @@ void OutputRing::take_drafts(const Entry& entry,
                              size_t batch_idx,
                              ModelRunnerOutput& output) const {
   const int32_t* drafts = entry.drafts + static_cast<int64_t>(batch_idx) * max_drafts_;
-  output.rows[batch_idx].drafts = {static_cast<int32_t>(output.draft_token_ids.size()), max_drafts_};
+  output.rows[batch_idx].drafts = {static_cast<int32_t>(output.draft_token_ids.size()),
+                                   max_drafts_};
   output.draft_token_ids.insert(output.draft_token_ids.end(), drafts, drafts + max_drafts_);
 }
 

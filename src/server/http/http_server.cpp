@@ -43,7 +43,7 @@ using std::chrono::seconds;
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr seconds kLookAtFiles{1};  // interval of checks for changed certificate and key files
 constexpr seconds kIdleBeforeTrim{2};
-constexpr seconds kLastWrites{2};   // for the last writes to clients after shutdown_timeout
+constexpr seconds kLastWrites{2};  // for the last writes to clients after shutdown_timeout
 
 Result<void> check_limits(const HttpOptions& options) {
   // Bodies have half of the budget, and a chunked body counts up to twice its size.
