@@ -207,6 +207,7 @@ class CountingExecutor : public FakeExecutor {
 
   void execute_model(const SchedulerOutput& step) override {
     counting_.reset();
+    all_submitted.wait(false);
     FakeExecutor::execute_model(step);
     counting_.emplace();
   }
@@ -230,6 +231,8 @@ class CountingExecutor : public FakeExecutor {
   static constexpr int64_t kFrom = 20;
   static constexpr int64_t kTo = 100;
   static inline std::atomic<int64_t> counted = -1;
+  // The first step waits for it: a request that came after step kFrom would be counted.
+  static inline std::atomic<bool> all_submitted = false;
 
  private:
   std::optional<CountAllocations> counting_;
@@ -240,6 +243,7 @@ TEST(EngineLoop, SteadyDecodeAllocatesNothing) {
   if (!counts_allocations()) {
     GTEST_SKIP() << "allocations are not counted in this build";
   }
+  CountingExecutor::all_submitted = false;
   Client client;
   const std::unique_ptr<Engine> engine =
       make_engine({}, make_toy_text(), std::make_unique<CountingExecutor>(FakeModel{}));
@@ -248,6 +252,8 @@ TEST(EngineLoop, SteadyDecodeAllocatesNothing) {
     request.sampling.ignore_eos = true;
     client.submit(*engine, request);
   }
+  CountingExecutor::all_submitted = true;
+  CountingExecutor::all_submitted.notify_all();
   client.wait_all();
   EXPECT_EQ(CountingExecutor::counted, 0);
 }

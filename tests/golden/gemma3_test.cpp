@@ -3,16 +3,10 @@
 // rope per kind of layer, sliding windows, head norms, norms before and after each block stored as weight - 1, tanh
 // GELU and scaled embeddings.
 #include "models/registry.h"
-#include "tests/support/decoder_oracle.h"
-#include "tests/support/model_rig.h"
-#include "tests/support/random_checkpoint.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/oracle_check.h"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -21,10 +15,6 @@ namespace warprow {
 namespace {
 
 using nlohmann::json;
-using test::Doubles;
-using test::ModelRig;
-using test::RigOptions;
-using test::RigResult;
 using test::TempDir;
 
 constexpr int kLayers = 4;
@@ -54,7 +44,7 @@ json config() {
           {"final_logit_softcapping", nullptr}};
 }
 
-// The same config as transformers 5 writes it.
+// The same as transformers 5 writes it.
 json nested_config() {
   json out = config();
   for (const char* key :
@@ -91,26 +81,6 @@ test::OracleModel oracle_model() {
   return model;
 }
 
-std::vector<TokenId> prompt_of(int len, int seed) {
-  std::vector<TokenId> ids;
-  for (int i = 0; i < len; ++i) {
-    ids.push_back(3 + (i * i * 7 + i * seed) % 90);
-  }
-  return ids;
-}
-
-// The top tokens, best first, against the oracle's logits.
-void expect_top(const RigResult::Top& top, const Doubles& logits) {
-  std::vector<size_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-  ASSERT_EQ(top.size(), 20U);
-  for (size_t i = 0; i < top.size(); ++i) {
-    EXPECT_EQ(static_cast<size_t>(top[i].first), order[i]) << i;
-    EXPECT_NEAR(top[i].second - top[0].second, logits[order[i]] - logits[order[0]], 1e-4) << i;
-  }
-}
-
 class Gemma3 : public testing::TestWithParam<bool> {};
 
 TEST_P(Gemma3, EqualsTheOracle) {
@@ -120,47 +90,14 @@ TEST_P(Gemma3, EqualsTheOracle) {
   for (int i = 0; i < kLayers; ++i) {
     checkpoint.add_layer(i, {.qk = true, .post = true, .ffn = "pre_feedforward_layernorm"});
   }
-  const TempDir dir;
-  dir.write("config.json", (GetParam() ? nested_config() : config()).dump());
-  dir.write("model.safetensors", checkpoint.bytes());
-  RigOptions options;
-  options.config.model = dir.path().string();
-  options.config.dtype = "float32";
-  options.config.max_num_batched_tokens = 16;  // prompts are prefilled in chunks
-  options.config.max_num_seqs = 4;
-  options.config.kv_cache_memory_bytes = 1 << 20;
-  options.config.threads = 1;
-  ModelRig rig(options);
-  const std::vector<std::vector<TokenId>> prompts = {
-      prompt_of(1, 3), prompt_of(9, 5), prompt_of(45, 11)};
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Request request;
-    request.id = i + 1;
-    request.prompt = prompts[i];
-    request.max_tokens = 10;
-    request.params.num_logprobs = 20;
-    rig.add(request);
-  }
-  const auto& results = rig.run();
-  const test::DecoderOracle oracle(model);
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const RigResult& result = results.at(i + 1);
-    ASSERT_EQ(result.tokens.size(), 10U);
-    std::vector<TokenId> ids = prompts[i];
-    ids.insert(ids.end(), result.tokens.begin(), result.tokens.end());
-    const std::vector<Doubles> logits = oracle.logits({ids.begin(), ids.end()});
-    for (size_t step = 0; step < result.tokens.size(); ++step) {
-      SCOPED_TRACE(testing::Message() << "prompt " << prompts[i].size() << " step " << step);
-      expect_top(result.top[step], logits[prompts[i].size() - 1 + step]);
-    }
-  }
+  test::expect_equals_oracle(GetParam() ? nested_config() : config(), checkpoint.bytes(), model);
 }
 
 INSTANTIATE_TEST_SUITE_P(Configs, Gemma3, testing::Bool(), [](const auto& nested) {
   return nested.param ? "OfTransformers5" : "Older";
 });
 
-// A feature of the family that the forward lacks is refused and never ignored.
+// What the family may ask for and the forward lacks is refused, never ignored.
 TEST(Gemma3Config, Refusals) {
   const auto error_of = [](const json& json_config) -> std::string {
     const TempDir dir;

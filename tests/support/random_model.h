@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "tests/support/byte_writer.h"
 #include "tests/support/safetensors_writer.h"
@@ -8,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -73,10 +75,14 @@ struct RandomModel {
   }
 
   [[nodiscard]] std::string architecture() const {
-    return family == "llama"   ? "LlamaForCausalLM"
-           : family == "qwen2" ? "Qwen2ForCausalLM"
-           : family == "qwen3" ? "Qwen3ForCausalLM"
-                               : "MistralForCausalLM";
+    static const std::map<std::string, std::string> architectures = {
+        {"llama", "LlamaForCausalLM"},
+        {"mistral", "MistralForCausalLM"},
+        {"qwen2", "Qwen2ForCausalLM"},
+        {"qwen3", "Qwen3ForCausalLM"}};
+    const auto found = architectures.find(family);
+    WR_CHECK(found != architectures.end(), "RandomModel has no family {}", family);
+    return found->second;
   }
 
   [[nodiscard]] Bytes weights() const {

@@ -41,6 +41,16 @@ struct SampleRow {
   }
 };
 
+// The bits of SampleRules for parameters, as sample_rules_of (runner/rows.cpp) sets them.
+inline uint32_t rules_of(const SampleParams& p) {
+  const bool random = !is_greedy(p.temperature);
+  uint32_t rules = random ? kSampleRandom : 0U;
+  rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
+  rules |= p.num_logprobs >= 0 ? kSampleLogprobs : 0U;
+  rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
+  return rules;
+}
+
 // The sampler's result for the row.
 struct SampleOutcome {
   int32_t token = 0;
@@ -197,12 +207,8 @@ inline SampleOutcome reference_outcome(const SampleRow& row, LogprobsMode mode) 
 inline uint32_t rules_of(const std::vector<SampleRow>& rows) {
   uint32_t rules = 0;
   for (const SampleRow& row : rows) {
-    const SampleParams& p = row.params;
-    const bool random = !is_greedy(p.temperature);
-    rules |= random ? kSampleRandom : 0U;
-    rules |= random && (p.top_k > 0 || p.top_p < 1.0F || p.min_p > 0.0F) ? kSampleCut : 0U;
-    rules |= p.num_logprobs >= 0 || !row.logprob_ids.empty() ? kSampleLogprobs : 0U;
-    rules |= uses_penalties(p) || p.min_tokens > 0 ? kSamplePenalties : 0U;
+    rules |= rules_of(row.params);
+    rules |= row.logprob_ids.empty() ? 0U : kSampleLogprobs;
     rules |= row.has_lists() ? kSampleTokenLists : 0U;
   }
   return rules;

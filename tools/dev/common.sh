@@ -84,10 +84,15 @@ fetch_cuda() {
   step --quiet "fetching FlashInfer (65 MB, once)" fetch-flashinfer python3 "$root/tools/fetch_cuda.py" flashinfer
 }
 
-# build PRESET [TARGET...]: set-up, configure, compile.
+# build PRESET [TARGET...]: set-up, configure, compile. A source file as a target is compiled alone.
 build() {
-  local preset=$1 title="building $*" needs=build
+  local preset=$1 title="building $*" needs=build target
+  local -a targets=()
   shift
+  for target in "$@"; do
+    if [[ -f $target && $target == *.c* ]]; then target=$(realpath "$target")^; fi # ninja's name for its object
+    targets+=("$target")
+  done
   case $preset in
     fuzz | tidy) needs=ci ;;
     bench) needs=bench ;;
@@ -98,7 +103,7 @@ build() {
     fetch_cuda
   fi
   configure "$preset"
-  step "$title" "build-$preset" ninja -C "$root/build/$preset" "$@"
+  step "$title" "build-$preset" ninja -C "$root/build/$preset" "${targets[@]}"
 }
 
 # Our C++ files, or the given ones.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ./dev test ROOM and ./dev watch. Sourced by ./dev; expects tools/dev/common.sh.
+# ./dev test ROOM, ./dev test ROOM,ROOM and ./dev watch. Sourced by ./dev; expects tools/dev/common.sh.
 
 # Whether a room has a test program test_ROOM (tests/CMakeLists.txt).
 has_program() { [[ $1 != *[!a-z_]* ]] && compgen -G "$root/tests/$1/*_test.cpp" >/dev/null; }
@@ -11,15 +11,15 @@ all_programs() {
   done
 }
 
-# Groups of Python tests. Their ctest names are GROUP.NAME.
+# Groups of tests in Python: ctest's names are GROUP.NAME.
 script_groups=(e2e clients tools)
 
-# ctest_of PRESET REGEX ARGS...: prints failures and the summary.
+# ctest_of PRESET REGEX ARGS...: prints what fails and the summary.
 ctest_of() {
   exec ctest --test-dir "$root/build/$1" --output-on-failure --no-tests=error --progress -j"$(nproc)" --tests-regex "$2" "${@:3}"
 }
 
-# GoogleTest patterns for SUITE or SUITE.CASE, including instantiations and parameters.
+# GoogleTest's patterns for SUITE or SUITE.CASE, whatever instance and parameter the full names have around them.
 filter_of() {
   if [[ $1 == *.* ]]; then
     printf '%s' "$1:*/$1:$1/*:*/$1/*"
@@ -28,7 +28,7 @@ filter_of() {
   fi
 }
 
-# run_program PRESET ROOM NAME ARGS...: runs the tests of one suite or case and shows their output.
+# run_program PRESET ROOM NAME ARGS...: the tests of one suite or case, with their output.
 run_program() {
   local program=test_$2 name=$3 filter
   filter=$(filter_of "$name")
@@ -41,7 +41,27 @@ run_program() {
   exec "./$program" --gtest_filter="$filter" "${@:4}"
 }
 
-# test_room ROOM[.SUITE[.CASE]] [ARGS...]: builds only the test program of the room.
+no_tests_of() {
+  say "tests are in: $(all_programs)${script_groups[*]}"
+  die "no tests of '$1'; a part of a name is found by ./dev test -R NAME" 2
+}
+
+# test_rooms ROOM,ROOM... [ARGS...]: the same for several rooms, in one build.
+test_rooms() {
+  local room
+  local -a rooms=() programs=()
+  IFS=, read -r -a rooms <<<"$1"
+  for room in "${rooms[@]}"; do
+    if ! has_program "$room"; then no_tests_of "$room"; fi
+    if [[ $room == cuda* ]]; then die "$room needs a GPU, so it cannot be in a list; ./dev test $room" 2; fi
+    programs+=("test_$room")
+  done
+  build dev "${programs[@]}"
+  if grep -rqi smollm2 "${rooms[@]/#/$root/tests/}"; then fetch_model; fi
+  ctest_of dev "^(${1//,/|})\." "${@:2}"
+}
+
+# test_room ROOM[.SUITE[.CASE]] [ARGS...]: builds the test program of the room and nothing else.
 test_room() {
   local room=${1%%.*} name='' preset=dev
   if [[ $1 == *.* ]]; then name=${1#*.}; fi
@@ -56,10 +76,7 @@ test_room() {
     fi
     ctest_of "$preset" "^$room\\.${name:+$name\$}" "$@"
   fi
-  if ! has_program "$room"; then
-    say "tests are in: $(all_programs)${script_groups[*]}"
-    die "no tests of '$room'; a part of a name is found by ./dev test -R NAME" 2
-  fi
+  if ! has_program "$room"; then no_tests_of "$room"; fi
   if [[ $room == cuda* ]]; then
     need_gpu
     preset=cuda-release
@@ -70,7 +87,7 @@ test_room() {
   run_program "$preset" "$room" "$name" "$@"
 }
 
-# The room whose tests cover a changed file most directly.
+# The room whose tests a changed file concerns first.
 room_of() {
   local room=${1#"$root"/}
   room=${room#*/}
@@ -85,7 +102,7 @@ watch_tests() {
   # shellcheck disable=SC2064
   trap "rm -f '$stamp'" EXIT
   while true; do
-    touch "$stamp" # changes during the tests count
+    touch "$stamp" # what changes while tests run counts
     if [[ -n $target ]]; then "$root/dev" test "$target" || true; fi
     say "waiting for a change ${name:+(then: $name) }..."
     while true; do
