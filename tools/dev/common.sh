@@ -93,7 +93,7 @@ build() {
   esac
   grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
   set_up "$needs"
-  if [[ $preset == cuda-* ]]; then
+  if [[ $preset == *cuda* ]]; then
     fetch_cuda
   fi
   configure "$preset"
