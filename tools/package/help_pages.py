@@ -65,7 +65,7 @@ def read_flags(text: str) -> list[Flag]:
         label = LABEL.match(line)
         if label and not line.startswith(" " * TEXT_COLUMN):
             rest = line[label.end() :]
-            if rest.strip() and not (line[TEXT_COLUMN - 1] == " " and line[TEXT_COLUMN:] == rest.strip()):
+            if rest.strip() and not (line[TEXT_COLUMN - 1 : TEXT_COLUMN] == " " and line[TEXT_COLUMN:] == rest.strip()):
                 raise ValueError(f"not understood: {line!r}")
             name = label["switch"] or label["name"]
             found.append(Flag(name, label["letter"] or "", label["value"] or "", group, rest.strip()))
