@@ -10,6 +10,7 @@
 #include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -138,6 +139,32 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
 }
 
 pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
+
+// ---- 2.38: numbers in the syntax of C23, whose headers redirect to these; 0b is not read then. A copy with a limit.
+#define OLD_NUMBER(type, name, character)                                                  \
+  type old_##name(const character* text, character** end, int base) __asm__(#name);        \
+  type __isoc23_##name(const character* text, character** end, int base);                  \
+  type __isoc23_##name(const character* text, character** end, int base) {                 \
+    return old_##name(text, end, base);                                                    \
+  }
+OLD_NUMBER(long, strtol, char)
+OLD_NUMBER(unsigned long, strtoul, char)
+OLD_NUMBER(long long, strtoll, char)
+OLD_NUMBER(unsigned long long, strtoull, char)
+OLD_NUMBER(intmax_t, strtoimax, char)
+OLD_NUMBER(uintmax_t, strtoumax, char)
+OLD_NUMBER(long, wcstol, wchar_t)
+
+size_t strlcpy(char* target, const char* source, size_t size);
+size_t strlcpy(char* target, const char* source, size_t size) {
+  const size_t length = strlen(source);
+  if (size > 0) {
+    const size_t copied = length < size ? length : size - 1;
+    memcpy(target, source, copied);
+    target[copied] = '\0';
+  }
+  return length;
+}
 
 // ---- 2.36: randomness, for libstdc++ and libedit's libbsd.
 uint32_t arc4random(void) {

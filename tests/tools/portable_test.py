@@ -30,6 +30,7 @@ LISTING = """
 # Ends with 0, or with the number of the check that failed.
 PROGRAM = r"""
 #include <cerrno>
+#include <cstdint>
 #include <malloc.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -45,6 +46,14 @@ PROGRAM = r"""
 
 extern "C" void* no_symbol(void*, const char*) { return nullptr; }
 extern "C" uint32_t arc4random(void);
+extern "C" size_t strlcpy(char*, const char*, size_t);
+extern "C" unsigned long __isoc23_strtoul(const char*, char**, int);
+
+static bool copies_and_reads() {
+  char text[4] = "...";
+  return strlcpy(text, "12345", sizeof text) == 5 && std::string(text) == "123" && strlcpy(text, "9", 0) == 1 &&
+         std::string(text) == "123" && __isoc23_strtoul("77", nullptr, 8) == 63;
+}
 
 static std::vector<int> made_before_main(3, 7);
 
@@ -111,13 +120,17 @@ int main(int argc, char** argv) {
          : heap.hblkhd < (50U << 20)                                            ? 9
          : !waits_for(30) || !waits_for(990)                                    ? 10
          : !closes_files(argv[1])                                               ? 11
+         : !copies_and_reads()                                                  ? 12
                                                                                 : 0;
 }
 """
 
 
 def run(*command):
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{command[0]} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
 
 
 class Stubs(unittest.TestCase):
