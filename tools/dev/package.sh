@@ -82,20 +82,19 @@ build_package() {
 
 # package [cpu|cuda]: a tarball, a .deb and their checksums in dist/.
 package() {
-  local flavour=${1:-cpu} work name machine
+  local flavour=${1:-cpu} work name package=warprow architecture
   build_package "$flavour"
-  machine=$(uname -m)
   work=$root/build/package-$flavour/stage
-  name=warprow-$package_version-linux-$machine
-  if [[ $flavour == cuda ]]; then name+=-cuda; fi
+  name=warprow-$package_version-linux-$(uname -m)
+  if [[ $flavour == cuda ]]; then name+=-cuda package+=-cuda; fi
+  architecture=$(dpkg --print-architecture)
   mkdir -p "$dist"
-  rm -f "$dist/$name".* "$dist/warprow-${flavour}"_*
+  rm -f "$dist/$name".* "$dist/${package}"_*
   stage "$flavour" "$work/tar" "/$name"
   sed -i "s|^ExecStart=/$name/|ExecStart=/usr/local/|" "$work/tar/$name/lib/systemd/system/warprow.service" # where it is unpacked to
   make_tarball "$work/tar" "$dist/$name.tar.gz"
   stage "$flavour" "$work/deb" /usr
-  make_deb "$work/deb" "$([[ $flavour == cpu ]] && echo warprow || echo warprow-cuda)" \
-    "$dist/warprow-${flavour}_${package_version}_$(dpkg --print-architecture).deb" "$(dpkg --print-architecture)"
+  make_deb "$work/deb" "$package" "$dist/${package}_${package_version}_$architecture.deb" "$architecture"
   install -m 644 "$work/deb/usr/share/doc/warprow/sbom.spdx.json" "$dist/$name.spdx.json"
   (cd "$dist" && find . -maxdepth 1 -name 'warprow*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
   (cd "$dist" && ls -l -- *) >&2
