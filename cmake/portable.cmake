@@ -38,6 +38,12 @@ foreach(name edit tinfo bsd md)
 endforeach()
 set(EDIT_LIBRARY ${edit_libraries} CACHE STRING "libedit and what it needs")
 
+if(OPENSSL_VERSION VERSION_GREATER_EQUAL 3.2) # Debian's compresses certificates
+  find_static(STATIC_z z)
+  find_static(STATIC_zstd zstd)
+  set_property(TARGET OpenSSL::Crypto APPEND PROPERTY INTERFACE_LINK_LIBRARIES ${STATIC_z} ${STATIC_zstd})
+endif()
+
 # The stubs that are linked in place of the machine's glibc.
 find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
 set(stubs ${CMAKE_BINARY_DIR}/glibc-${WARPROW_GLIBC})

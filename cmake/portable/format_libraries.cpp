@@ -24,6 +24,9 @@ template locale_ref::locale_ref(const std::locale& locale);
 template std::locale locale_ref::get<std::locale>() const;
 template thousands_sep_result<char> thousands_sep_impl(locale_ref locale);
 template char decimal_point_impl(locale_ref locale);
+#if FMT_VERSION >= 100000
+template void vformat_to(buffer<char>& out, string_view format, vformat_args<>::type arguments, locale_ref locale);
+#endif
 }  // namespace detail
 FMT_END_NAMESPACE
 

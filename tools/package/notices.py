@@ -39,6 +39,8 @@ DEBIAN = {
     "libyaml-cpp-dev": (["libyaml-cpp-dev"], "MIT"),
     "nlohmann-json3-dev": (["nlohmann-json3-dev"], "MIT"),
 }
+# What OpenSSL needs from 3.2 on.
+DEBIAN_OF_NEWER_OPENSSL = {"libzstd-dev": (["libzstd-dev"], "BSD-3-Clause"), "zlib1g-dev": (["zlib1g-dev"], "Zlib")}
 # Compiled in, of the wheels that a CUDA build fetches; the others are tools.
 WHEELS = {
     "nvidia-cuda-runtime": "LicenseRef-NVIDIA-CUDA-EULA",
@@ -73,7 +75,9 @@ def debian_text(package: str) -> str:
 
 def debian_parts() -> list[Part]:
     parts = []
-    for names, licence in DEBIAN.values():
+    openssl = output_of("dpkg-query", "--show", "--showformat=${Version}", "libssl-dev")
+    newer = tuple(map(int, openssl.split(".")[:2])) >= (3, 2)
+    for names, licence in (DEBIAN | (DEBIAN_OF_NEWER_OPENSSL if newer else {})).values():
         name = next((name for name in names if Path(f"/usr/share/doc/{name}/copyright").is_file()), None)
         if name is None:
             raise ValueError(f"none of {', '.join(names)} is installed")
