@@ -90,6 +90,7 @@ build() {
   case $preset in
     fuzz | tidy) needs=ci ;;
     bench) needs=bench ;;
+    package-*) needs=package ;;
   esac
   grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
   set_up "$needs"

@@ -11,6 +11,7 @@ build_packages=(
 )
 ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 g++-aarch64-linux-gnu qemu-user python3-venv)
 bench_packages=(libbenchmark-dev)
+package_packages=(zlib1g-dev libzstd-dev) # Debian 13's static OpenSSL needs them
 
 # Boost's headers bear their version: Debian 12 has 1.81, Debian 13 and Ubuntu 24.04 have 1.83.
 boost_package() {
@@ -117,19 +118,20 @@ check_distribution() {
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o APT::Color=0 "$@"; }
 
-# set_up build|ci|bench: silent and quick when nothing is missing.
+# set_up build|ci|bench|package: silent and quick when nothing is missing.
 set_up() {
   [[ -z ${DEV_SKIP_SETUP:-} ]] || return 0
   local packages=("${build_packages[@]}") missing rust= browser
   case $1 in
     build) ;;
     ci)
-      packages+=("${ci_packages[@]}")
+      packages+=("${ci_packages[@]}" "${package_packages[@]}")
       browser=$(browser_package)
       if [[ -n $browser ]]; then packages+=("$browser"); fi
       ;;
     bench) packages+=("${bench_packages[@]}") ;;
-    *) die "./dev setup takes build, ci or bench, not '$1'" 2 ;;
+    package) packages+=("${package_packages[@]}") ;;
+    *) die "./dev setup takes build, ci, bench or package, not '$1'" 2 ;;
   esac
   command -v apt-get >/dev/null || check_distribution
   missing=$(missing_packages "${packages[@]}")
