@@ -4,6 +4,7 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 #include <vector>
@@ -13,6 +14,7 @@
 namespace warprow::cuda {
 namespace {
 
+constexpr std::array kTestedCapabilities = {90};  // H100 and H200
 constexpr int32_t kEveryLater = std::numeric_limits<int32_t>::max();
 
 struct Range {
@@ -85,6 +87,18 @@ std::string why_no_code(std::string_view code, const DeviceFacts& gpu) {
                      gpu.name,
                      version(gpu.compute_capability),
                      capabilities_in_words(code));
+}
+
+std::string untested_note(const DeviceFacts& gpu) {
+  if (std::find(kTestedCapabilities.begin(), kTestedCapabilities.end(), gpu.compute_capability) !=
+      kTestedCapabilities.end()) {
+    return {};
+  }
+  return fmt::format(
+      "GPU '{}' has compute capability {}: the code for it was compiled but never tested; check "
+      "answers with warprow verify",
+      gpu.name,
+      version(gpu.compute_capability));
 }
 
 }  // namespace warprow::cuda

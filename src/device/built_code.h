@@ -21,4 +21,7 @@ std::string capabilities_in_words(std::string_view code);
 // Why a GPU cannot be used, in one line that names it; empty if some of the code runs on it.
 std::string why_no_code(std::string_view code, const DeviceFacts& gpu);
 
+// The line that a start logs on a GPU of a kind on which no version of warprow has run its tests; empty on the others.
+std::string untested_note(const DeviceFacts& gpu);
+
 }  // namespace warprow::cuda

@@ -46,6 +46,21 @@ TEST(BuiltCode, BinariesRunOnLaterGpusOfTheirMajorVersion) {
   EXPECT_EQ(capabilities_in_words("sm_80 compute_90 sm_86"), "8.0 to 8.9, 9.0 and later");
 }
 
+TEST(BuiltCode, OnlyTestedGpusStartWithoutANote) {
+  DeviceFacts gpu;
+  gpu.name = "NVIDIA B200";
+  gpu.compute_capability = 100;
+  EXPECT_EQ(untested_note(gpu),
+            "GPU 'NVIDIA B200' has compute capability 10.0: the code for it was compiled but never "
+            "tested; check answers with warprow verify");
+  for (const int32_t untested : {80, 86, 89, 103, 120}) {
+    gpu.compute_capability = untested;
+    EXPECT_NE(untested_note(gpu), "") << untested;
+  }
+  gpu.compute_capability = 90;
+  EXPECT_EQ(untested_note(gpu), "");
+}
+
 TEST(BuiltCode, AnUnknownNameIsChecked) {
   const ScopedCheckThrows throws;
   EXPECT_THROW(capabilities_in_words("sm_x"), CheckFailure);

@@ -96,10 +96,11 @@ build() {
   case $preset in
     fuzz | tidy) needs=ci ;;
     bench) needs=bench ;;
+    package-*) needs=package ;;
   esac
   grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
   set_up "$needs"
-  if [[ $preset == cuda-* ]]; then
+  if [[ $preset == *cuda* ]]; then
     fetch_cuda
   fi
   configure "$preset"

@@ -117,19 +117,30 @@ check_distribution() {
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o APT::Color=0 "$@"; }
 
-# set_up build|ci|bench: prints nothing if nothing is missing.
+# The static OpenSSL of Debian 13 and Ubuntu 24.04 needs these; Debian 12's does not.
+package_packages() {
+  local ID='' VERSION_ID=''
+  # shellcheck disable=SC1091
+  source /etc/os-release
+  if [[ $ID != debian || $VERSION_ID != 12 ]]; then echo zlib1g-dev libzstd-dev; fi
+}
+
+# set_up build|ci|bench|package: prints nothing if nothing is missing.
 set_up() {
   [[ -z ${DEV_SKIP_SETUP:-} ]] || return 0
   local packages=("${build_packages[@]}") missing rust= browser
   case $1 in
     build) ;;
     ci)
-      packages+=("${ci_packages[@]}")
+      # shellcheck disable=SC2207
+      packages+=("${ci_packages[@]}" $(package_packages))
       browser=$(browser_package)
       if [[ -n $browser ]]; then packages+=("$browser"); fi
       ;;
     bench) packages+=("${bench_packages[@]}") ;;
-    *) die "./dev setup takes build, ci or bench, not '$1'" 2 ;;
+    # shellcheck disable=SC2207
+    package) packages+=($(package_packages)) ;;
+    *) die "./dev setup takes build, ci, bench or package, not '$1'" 2 ;;
   esac
   command -v apt-get >/dev/null || check_distribution
   missing=$(missing_packages "${packages[@]}")

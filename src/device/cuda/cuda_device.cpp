@@ -203,6 +203,9 @@ std::unique_ptr<Device> make_cuda_device(int32_t ordinal) {
   if (!found.why_not.empty()) {
     throw StartupError(ErrorCode::kUnsupported, found.why_not);
   }
+  if (const std::string note = untested_note(found.facts); !note.empty()) {
+    WR_LOG_WARN("{}", note);
+  }
   WR_CUDA(cudaSetDevice(ordinal));
   return std::make_unique<CudaDevice>(ordinal, std::move(found.facts));
 }
