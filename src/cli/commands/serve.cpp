@@ -41,6 +41,9 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
+  if (const Result<void> good = check_record_flags(options.record); !good) {
+    return tl::unexpected(good.error());
+  }
   options.api.version = WARPROW_VERSION;
   if (options.api.model_names.empty()) {
     options.api.model_names.push_back(frame.config().model);

@@ -47,6 +47,13 @@ void add_record_flags(FlagSet& flags, const char* group, RecordFlags& record) {
                    [&record](bool is_on) { record.with_ids = is_on; });
 }
 
+Result<void> check_record_flags(const RecordFlags& record) {
+  if (record.with_ids && record.path.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--record-tokens needs --record-steps");
+  }
+  return {};
+}
+
 std::unique_ptr<Executor> record_steps(std::unique_ptr<Executor> executor,
                                        const EngineConfig& config,
                                        const RecordFlags& record,

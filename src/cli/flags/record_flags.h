@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
 #include "cli/flags/flag_set.h"
 #include "config/engine_config.h"
 #include "executor/executor.h"
@@ -19,6 +20,8 @@ struct RecordFlags {
 };
 
 void add_record_flags(FlagSet& flags, const char* group, RecordFlags& record);
+// Flags without the file that they are for are an error.
+Result<void> check_record_flags(const RecordFlags& record);
 
 // The executor itself if nothing is to be recorded; else one that records its steps. Throws StartupError.
 std::unique_ptr<Executor> record_steps(std::unique_ptr<Executor> executor,

@@ -176,7 +176,7 @@ Result<ReplayReport> replay(const StepFile& file,
       break;
     }
     if (progress) {
-      progress(report.num_steps);
+      progress(report);
     }
   }
   state.finish();

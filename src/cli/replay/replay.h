@@ -40,8 +40,8 @@ struct ReplayReport {
   [[nodiscard]] bool is_same() const { return !wrong_schedule && !first_difference; }
 };
 
-// Called with the steps done so far.
-using ReplayProgress = std::function<void(int64_t num_steps)>;
+// Called after each message with what was found so far.
+using ReplayProgress = std::function<void(const ReplayReport& so_far)>;
 
 // Checks the schedule of a recording, and, with an executor, runs its steps one by one and compares what each row
 // yields. The executor is fresh and has the sizes of `facts`. Ends at the first contradiction in the schedule. Errors:

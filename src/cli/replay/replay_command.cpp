@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/command.h"
 #include "cli/commands/command_frame.h"
-#include "cli/commands/hub_download.h"
-#include "cli/note.h"
 #include "cli/output.h"
 #include "cli/progress_bar.h"
 #include "cli/replay/recorded_run.h"
 #include "cli/replay/replay.h"
-#include "config/fields.h"
-#include "executor/make_executor.h"
-#include "worker/model_plan.h"
+#include "cli/replay/replay_executor.h"
 
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unistd.h>
 #include <utility>
 
@@ -22,123 +17,6 @@
 
 namespace warprow {
 namespace {
-
-// Settings of this machine and this run, which are never taken from a recording.
-bool is_local(std::string_view field) {
-  constexpr std::string_view kLocal[] = {"threads", "pin-threads", "log-level", "log-format"};
-  return std::ranges::find(kLocal, field) != std::end(kLocal);
-}
-
-// The settings of the recorded run, with its sizes, under those that the user gives.
-Result<EngineConfig> settings_of(const RecordedRun& run, const LoadedConfig& given) {
-  EngineConfig base = run.config;
-  base.max_model_len = run.facts.max_model_len;
-  base.max_num_seqs = run.facts.max_num_seqs;
-  base.max_num_batched_tokens = run.facts.max_num_batched_tokens;
-  EngineConfig config = given.config;
-  Result<void> set;
-  for_each_field([&](const Field& field) {
-    if (set && given.origin(field.name) == Origin::kDefault && !is_local(field.name)) {
-      set = set_field(config, field, field_text(base, field), "recording");
-    }
-  });
-  if (!set) {
-    return tl::unexpected(set.error());
-  }
-  return config;
-}
-
-// Makes room for as many KV blocks as the recorded run had. A block may have another size here.
-Result<void> size_cache(const RecordedRun& run, EngineConfig& config) {
-  EngineConfig any_size = config;
-  any_size.max_model_len = 0;
-  any_size.kv_cache_memory_bytes = 0;
-  const Result<ModelPlan> plan = plan_model(any_size, this_machine(any_size.device));
-  if (!plan) {
-    return tl::unexpected(plan.error());
-  }
-  config.kv_cache_memory_bytes = plan->memory.kv_block_bytes * run.facts.kv.num_blocks;
-  return {};
-}
-
-tl::unexpected<Error> too_small(std::string_view what, int64_t here, int64_t recorded) {
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} {} here, {} in the recording", here, what, recorded));
-}
-
-// Whether the recorded steps can run on this executor.
-Result<void> check_sizes(const ModelFacts& recorded, const ModelFacts& here) {
-  if (here.vocab_size != recorded.vocab_size) {
-    return too_small("tokens in the vocabulary", here.vocab_size, recorded.vocab_size);
-  }
-  if (here.kv.groups.size() != recorded.kv.groups.size()) {
-    return too_small("groups of KV layers",
-                     static_cast<int64_t>(here.kv.groups.size()),
-                     static_cast<int64_t>(recorded.kv.groups.size()));
-  }
-  for (size_t i = 0; i < here.kv.groups.size(); ++i) {
-    if (here.kv.groups[i].block_size != recorded.kv.groups[i].block_size) {
-      return too_small(
-          "tokens in a KV block", here.kv.groups[i].block_size, recorded.kv.groups[i].block_size);
-    }
-    if (here.kv.groups[i].window != recorded.kv.groups[i].window) {
-      return too_small(
-          "tokens in a window", here.kv.groups[i].window, recorded.kv.groups[i].window);
-    }
-  }
-  if (here.token_pages.page_size != recorded.token_pages.page_size) {
-    return too_small(
-        "tokens in a page", here.token_pages.page_size, recorded.token_pages.page_size);
-  }
-  const auto least = [](std::string_view what, int64_t is, int64_t was) -> Result<void> {
-    if (is < was) {
-      return too_small(what, is, was);
-    }
-    return {};
-  };
-  return least("KV blocks", here.kv.num_blocks, recorded.kv.num_blocks)
-      .and_then([&] { return least("rows", here.max_num_seqs, recorded.max_num_seqs); })
-      .and_then([&] {
-        return least(
-            "tokens in a step", here.max_num_batched_tokens, recorded.max_num_batched_tokens);
-      })
-      .and_then(
-          [&] { return least("tokens in a row", here.max_model_len, recorded.max_model_len); })
-      .and_then([&] {
-        return least("token pages", here.token_pages.num_pages, recorded.token_pages.num_pages);
-      })
-      .and_then([&] { return least("drafts", here.max_drafts, recorded.max_drafts); });
-}
-
-Result<std::unique_ptr<Executor>> load(const RecordedRun& run, const LoadedConfig& given) {
-  Result<EngineConfig> config = settings_of(run, given);
-  if (!config) {
-    return tl::unexpected(config.error());
-  }
-  const WeightFiles weights =
-      config->load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
-  if (Result<void> there = ensure_model(config->model, weights); !there) {
-    return tl::unexpected(there.error());
-  }
-  if (given.origin("kv-cache-memory-bytes") == Origin::kDefault) {
-    if (Result<void> sized = size_cache(run, *config); !sized) {
-      return tl::unexpected(sized.error());
-    }
-  }
-  const Result<uint64_t> hash = model_hash(*config);
-  if (!hash) {
-    return tl::unexpected(hash.error());
-  }
-  if (*hash != run.model_hash) {
-    note("the weights of {} are not those of the recording\n", config->model);
-  }
-  std::unique_ptr<Executor> executor = make_executor(*config);
-  executor->enter_thread();
-  if (Result<void> fits = check_sizes(run.facts, executor->model_facts()); !fits) {
-    return tl::unexpected(fits.error());
-  }
-  return executor;
-}
 
 std::string text_of(const ReplayFinding& finding) {
   return finding.row ? fmt::format("step {}, row {}: {}", finding.step, *finding.row, finding.what)
@@ -165,7 +43,7 @@ std::string text_of(const ReplayReport& report, const RecordedRun& run) {
                       report.num_requests,
                       report.num_outputs);
   if (report.num_left_out > 0) {
-    text += fmt::format("; {} requests left out, which began before the recording",
+    text += fmt::format("; {} requests left out, which began or were cached before the recording",
                         report.num_left_out);
   }
   if (report.num_recomputed > 0) {
@@ -237,7 +115,7 @@ Result<ExitCode> run_replay(const Arguments& arguments) {
   }
   std::unique_ptr<Executor> executor;
   if (run->with_ids) {
-    Result<std::unique_ptr<Executor>> loaded = load(*run, frame.loaded());
+    Result<std::unique_ptr<Executor>> loaded = make_replay_executor(*run, frame.loaded());
     if (!loaded) {
       return tl::unexpected(loaded.error());
     }
@@ -247,7 +125,9 @@ Result<ExitCode> run_replay(const Arguments& arguments) {
       std::ranges::count(file->records(), StepMessage::kStep, &StepFileRecord::message);
   ProgressBar bar(num_steps, isatty(STDERR_FILENO) == 1);
   const Result<ReplayReport> report =
-      replay(*file, run->facts, executor.get(), [&](int64_t done) { bar.update(done, 0); });
+      replay(*file, run->facts, executor.get(), [&](const ReplayReport& so_far) {
+        bar.update(so_far.num_steps, so_far.num_outputs);
+      });
   bar.clear();
   if (!report) {
     return tl::unexpected(report.error());

@@ -50,43 +50,32 @@ std::string ScheduleCheck::add(const SchedulerOutput& step) {
   if (last_step_ >= 0 && step.step != last_step_ + 1 && !is_empty_step) {
     return fmt::format("follows step {}", last_step_);
   }
-  last_step_ = step.step;
-  Step& planned = steps_[step.step];
-  planned = {{}, step.grammar_rows, step.total_num_tokens};
   if (step.total_num_tokens > facts_.max_num_batched_tokens) {
     return fmt::format("{} tokens, more than the {} of a step",
                        step.total_num_tokens,
                        facts_.max_num_batched_tokens);
   }
-  const auto released = [&](RowId row) { return release(row); };
-  std::string wrong = first_of(step.finished_rows, released);
-  if (wrong.empty()) {
-    wrong = first_of(step.preempted_rows, released);
-  }
-  if (wrong.empty()) {
-    wrong = first_of(step.new_rows, [&](const NewRow& row) { return begin(row); });
-  }
-  if (wrong.empty()) {  // before the blocks: a row that advances may leave blocks to others
-    wrong =
-        first_of(step.scheduled, [&](const ScheduledRow& row) { return advance(row, planned); });
-  }
-  if (wrong.empty()) {
-    wrong = first_of(step.page_appends, [&](const PageAppend& one) { return append(one, step); });
-  }
-  if (wrong.empty()) {
-    wrong = first_of(step.block_appends, [&](const BlockAppend& one) { return append(one, step); });
-  }
-  if (wrong.empty()) {
-    wrong = first_of(step.scheduled, [&](const ScheduledRow& row) { return check_room(row); });
-  }
-  if (wrong.empty()) {
-    wrong = first_of(step.grammar_rows, [&](RowId row) {
-      const auto same = [row](const ScheduledRow& s) { return s.row == row && s.num_logits > 0; };
-      return std::ranges::any_of(step.scheduled, same)
-                 ? std::string()
-                 : of_row(row, "has a grammar and does not sample");
-    });
-  }
+  last_step_ = step.step;
+  Step& planned = steps_[step.step];
+  planned = {{}, step.grammar_rows, step.total_num_tokens};
+  // In the order of effects, but rows advance before blocks are appended: a row that advances may leave blocks to others.
+  std::string wrong;
+  const auto each = [&wrong](const auto& list, const auto& check) {
+    wrong = wrong.empty() ? first_of(list, check) : wrong;
+  };
+  each(step.finished_rows, [&](RowId row) { return release(row); });
+  each(step.preempted_rows, [&](RowId row) { return release(row); });
+  each(step.new_rows, [&](const NewRow& row) { return begin(row); });
+  each(step.scheduled, [&](const ScheduledRow& row) { return advance(row, planned); });
+  each(step.page_appends, [&](const PageAppend& pages) { return append(pages, step); });
+  each(step.block_appends, [&](const BlockAppend& blocks) { return append(blocks, step); });
+  each(step.scheduled, [&](const ScheduledRow& row) { return check_room(row); });
+  each(step.grammar_rows, [&](RowId row) {
+    const auto same = [row](const ScheduledRow& s) { return s.row == row && s.num_logits > 0; };
+    return std::ranges::any_of(step.scheduled, same)
+               ? std::string()
+               : of_row(row, "has a grammar and does not sample");
+  });
   return wrong;
 }
 

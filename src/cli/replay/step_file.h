@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 // A recording of steps: a file of fixed size whose newest records replace the oldest.

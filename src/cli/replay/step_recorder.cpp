@@ -47,8 +47,7 @@ class StepRecorder final : public ExecutorWrapper {
     wake_up_.notify();
     writer_.join();
     if (num_lost_ > 0) {
-      WR_LOG_WARN("{} messages of steps were not recorded: the file is too slow or too small",
-                  num_lost_.load());
+      WR_LOG_WARN("{} messages of steps were not recorded", num_lost_.load());
     }
   }
 
@@ -105,6 +104,9 @@ class StepRecorder final : public ExecutorWrapper {
         }
         tail_.store(++tail, std::memory_order_release);
       }
+      if (num_lost_ > 0 && !std::exchange(did_warn_, true)) {
+        WR_LOG_WARN("steps are not recorded: the file is too small, too slow or cannot be written");
+      }
       if (stopping) {
         return;
       }
@@ -142,6 +144,7 @@ class StepRecorder final : public ExecutorWrapper {
   std::atomic<uint64_t> num_lost_{0};
   std::atomic<bool> stopping_{false};
   WakeUp wake_up_;
+  bool did_warn_ = false;        // of the writing thread
   std::vector<uint8_t> bytes_;   // of the writing thread
   std::vector<IdsHash> hashes_;  // of the writing thread
   std::thread writer_;
