@@ -2,7 +2,6 @@
 #include "runner/input_batch.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace warprow {
 
@@ -22,26 +21,25 @@ void InputBatch::order(const std::vector<ScheduledRow>& scheduled, int32_t decod
   // Insertion sort: stable, without the buffer that std::stable_sort would allocate. The scheduler
   // already puts running rows, which are nearly all decodes, before new ones, so there is little to
   // move.
-  const auto before = [decode_len](const ScheduledRow& a, const ScheduledRow& b) {
-    return std::pair(a.num_tokens != decode_len, a.num_tokens) <
-           std::pair(b.num_tokens != decode_len, b.num_tokens);
+  const auto rank = [decode_len](const ScheduledRow& row) {
+    return row.num_tokens == decode_len ? 0 : row.num_tokens;
   };
-  for (size_t i = 1; i < rows.size(); ++i) {
-    const ScheduledRow row = rows[i];
-    size_t at = i;
-    for (; at > 0 && before(row, rows[at - 1]); --at) {
-      rows[at] = rows[at - 1];
-    }
-    rows[at] = row;
-  }
   num_decode_rows = 0;
   num_decode_toks = 0;
-  for (const ScheduledRow& row : rows) {
-    if (row.num_tokens > decode_len) {
-      break;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int32_t of_row = rank(rows[i]);
+    if (rows[i].num_tokens <= decode_len) {
+      ++num_decode_rows;
+      num_decode_toks += rows[i].num_tokens;
     }
-    ++num_decode_rows;
-    num_decode_toks += row.num_tokens;
+    if (i > 0 && of_row < rank(rows[i - 1])) {
+      const ScheduledRow row = rows[i];
+      size_t at = i;
+      for (; at > 0 && of_row < rank(rows[at - 1]); --at) {
+        rows[at] = rows[at - 1];
+      }
+      rows[at] = row;
+    }
   }
 }
 

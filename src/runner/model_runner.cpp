@@ -345,6 +345,7 @@ void ModelRunner::upload() {
 void ModelRunner::note_step(const SchedulerOutput& step) {
   PendingStep& pending = outputs_.pending();
   pending.step = step.step;
+  pending.num_logits = static_cast<size_t>(batch_.num_logits);
   pending.with_logprobs = (batch_.sample_rules & kSampleLogprobs) != 0;
   pending.rows.clear();
   for (const ScheduledRow& row : batch_.rows) {

@@ -81,51 +81,47 @@ void OutputRing::take(ModelRunnerOutput& output) {
   output.step = pending.step;
   output.has_logprobs = pending.with_logprobs;
   output.stats = pending.stats;
+  output.rows.resize(pending.rows.size());
+  output.token_ids.resize(pending.num_logits);
+  size_t num_tokens = 0;
   size_t first_logit = 0;
   for (size_t i = 0; i < pending.rows.size(); ++i) {
-    RowOutput& row = output.rows.emplace_back();
-    row.row = pending.rows[i].row;
-    row.generation = pending.rows[i].generation;
-    if (pending.rows[i].num_logits > 0) {
+    const OutputRow& from = pending.rows[i];
+    RowOutput& row = output.rows[i];
+    row.row = from.row;
+    row.generation = from.generation;
+    if (from.num_logits > 0) {
       row.kind = RowResult::kTokens;
-      take_tokens(entry, i, first_logit, output);
-      first_logit += static_cast<size_t>(pending.rows[i].num_logits);
+      row.num_rejected = entry.arrays.num_rejected[i];
+      row.tokens.begin = static_cast<int32_t>(num_tokens);
+      const size_t end = first_logit + static_cast<size_t>(entry.arrays.num_sampled[i]);
+      for (size_t logit = first_logit; logit < end; ++logit) {
+        const TokenId token = entry.arrays.tokens[logit];
+        if (token < 0) {  // none of the row's later tokens could be drawn
+          row.failure = failure_of(token);
+          break;
+        }
+        output.token_ids[num_tokens++] = token;
+        ++row.tokens.count;
+        if (pending.with_logprobs) {
+          take_logprobs(entry, from, logit, output);
+        }
+      }
+      first_logit += static_cast<size_t>(from.num_logits);
     }
-    if (pending.rows[i].wants_drafts) {
+    if (from.wants_drafts) {
       take_drafts(entry, i, output);
     }
   }
+  output.token_ids.resize(num_tokens);
   ++tail_;
-}
-
-// Gives the newest row of the output its tokens, up to the first that could not be drawn.
-void OutputRing::take_tokens(const Entry& entry,
-                             size_t batch_idx,
-                             size_t first_logit,
-                             ModelRunnerOutput& output) const {
-  RowOutput& row = output.rows.back();
-  row.num_rejected = entry.arrays.num_rejected[batch_idx];
-  row.tokens.begin = static_cast<int32_t>(output.token_ids.size());
-  const auto num_sampled = static_cast<size_t>(entry.arrays.num_sampled[batch_idx]);
-  for (size_t logit = first_logit; logit < first_logit + num_sampled; ++logit) {
-    const TokenId token = entry.arrays.tokens[logit];
-    if (token < 0) {
-      row.failure = failure_of(token);
-      return;
-    }
-    output.token_ids.push_back(token);
-    ++row.tokens.count;
-    if (entry.pending.with_logprobs) {
-      take_logprobs(entry, entry.pending.rows[batch_idx], logit, output);
-    }
-  }
 }
 
 void OutputRing::take_drafts(const Entry& entry,
                              size_t batch_idx,
                              ModelRunnerOutput& output) const {
   const int32_t* drafts = entry.drafts + static_cast<int64_t>(batch_idx) * max_drafts_;
-  output.rows.back().drafts = {static_cast<int32_t>(output.draft_token_ids.size()), max_drafts_};
+  output.rows[batch_idx].drafts = {static_cast<int32_t>(output.draft_token_ids.size()), max_drafts_};
   output.draft_token_ids.insert(output.draft_token_ids.end(), drafts, drafts + max_drafts_);
 }
 

@@ -26,6 +26,7 @@ struct OutputRow {
 struct PendingStep {
   int64_t step = 0;
   std::vector<OutputRow> rows;  // in batch order
+  size_t num_logits = 0;        // of all rows
   bool with_logprobs = false;
   StepStats stats;
 };
@@ -64,10 +65,6 @@ class OutputRing {
     PendingStep pending;
     std::unique_ptr<Event> done;
   };
-  void take_tokens(const Entry& entry,
-                   size_t batch_idx,
-                   size_t first_logit,
-                   ModelRunnerOutput& output) const;
   void take_logprobs(const Entry& entry,
                      const OutputRow& row,
                      size_t logit,

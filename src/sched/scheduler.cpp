@@ -256,8 +256,10 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   }
   const bool is_prefill = r.num_computed < r.prefill_len;
   const bool is_long = is_prefill && is_long_prefill(r.num_known(), r.num_computed);
-  const int32_t room =
-      std::min({is_prefill ? prefill_budget_ : budget_, budget_, is_long ? long_chunk_ : budget_});
+  int32_t room = budget_;
+  if (is_prefill) {
+    room = std::min({room, prefill_budget_, is_long ? long_chunk_ : room});
+  }
   int32_t n = std::min(r.num_known() + r.most_pending - r.num_computed, room);
   n = is_prefill ? limit_deep_chunk(n, r.num_computed, is_long) : n;
   if (n == 0) {
@@ -285,7 +287,8 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
       return next;
     }
   }
-  out.scheduled.push_back({r.row, n, r.num_computed, num_drafts});
+  const ScheduledRow scheduled{r.row, n, r.num_computed, num_drafts};
+  out.scheduled.push_back(scheduled);  // by reference: the other overload is not inlined
   budget_ -= n;
   prefill_budget_ -= is_prefill ? n : 0;
   return r.next;

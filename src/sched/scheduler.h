@@ -189,6 +189,7 @@ class Scheduler {
   void take_result(const PlannedRow& planned,
                    const RowOutput& row,
                    const ModelRunnerOutput& out,
+                   LiveRequest& r,
                    RequestDelta& delta);
   [[nodiscard]] static FinishReason finish_reason(const LiveRequest& request,
                                                   TokenId token,

@@ -25,10 +25,11 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
     const PlannedRow taken = planned;
     planned.num_logits = 0;
     --record.num_sampling;
-    if (requests_[taken.index].arrival != taken.arrival) {
+    LiveRequest& r = requests_[taken.index];
+    if (r.arrival != taken.arrival) {
       continue;  // it ended while the step was in flight
     }
-    take_result(taken, row, out, deltas.emplace_back());
+    take_result(taken, row, out, r, deltas.emplace_back());
   }
   WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
   kv_.complete(step);
@@ -38,8 +39,8 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
 void Scheduler::take_result(const PlannedRow& planned,
                             const RowOutput& row,
                             const ModelRunnerOutput& out,
+                            LiveRequest& r,
                             RequestDelta& delta) {
-  LiveRequest& r = requests_[planned.index];
   const bool failed = row.failure != RowFailure::kNone;
   WR_CHECK(failed ||
                (row.tokens.count >= 1 && row.tokens.count + row.num_rejected == planned.num_logits),
@@ -52,25 +53,29 @@ void Scheduler::take_result(const PlannedRow& planned,
   delta.row = row.row;
   delta.generation = row.generation;
   delta.grammar = r.grammar;
-  delta.tokens = {row.tokens.begin, 0};
   delta.prompt_logprobs = row.prompt_logprobs;
   delta.hidden = row.hidden;
   delta.drafts = row.drafts;
   delta.num_cached_tokens = r.num_cached_tokens;
-  stats_.num_drafted_tokens += planned.num_logits - 1;
-  stats_.num_accepted_tokens += std::max(row.tokens.count - 1, 0);
-
+  if (planned.num_logits > 1) {
+    stats_.num_drafted_tokens += planned.num_logits - 1;
+    stats_.num_accepted_tokens += std::max(row.tokens.count - 1, 0);
+  }
   --r.least_pending;
   r.most_pending -= planned.num_logits;
   if (r.state == LiveRequest::State::kRunning) {  // a preempted request has nothing computed
     r.num_computed -= planned.num_logits - row.tokens.count;
   }
-  while (delta.tokens.count < row.tokens.count && delta.reason == FinishReason::kNone) {
-    const int32_t at = row.tokens.begin + delta.tokens.count++;
-    const TokenId token = out.token_ids[static_cast<size_t>(at)];
+  const TokenId* const ids = out.token_ids.data() + row.tokens.begin;
+  FinishReason reason = FinishReason::kNone;
+  int32_t num_taken = 0;
+  while (num_taken < row.tokens.count && reason == FinishReason::kNone) {
+    const TokenId token = ids[num_taken++];
     r.tokens.push_back(token);
-    delta.reason = finish_reason(r, token, delta.stop_token_id);
+    reason = finish_reason(r, token, delta.stop_token_id);
   }
+  delta.tokens = {row.tokens.begin, num_taken};
+  delta.reason = reason;
   if (delta.hidden.count > 0) {  // the last vectors belong to the outputs, one each
     delta.hidden.count -= row.tokens.count - delta.tokens.count;
   }
@@ -126,7 +131,7 @@ FinishReason Scheduler::finish_reason(const LiveRequest& request,
                                       TokenId token,
                                       TokenId& stop_token_id) {
   const auto has = [token](const std::vector<TokenId>& ids) {
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
+    return !ids.empty() && std::find(ids.begin(), ids.end(), token) != ids.end();
   };
   if (request.num_known() > request.stop_from_len) {
     if (has(request.eos_token_ids)) {

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <malloc.h>
 #include <optional>
 #include <set>
 #include <string>
@@ -41,6 +42,7 @@ using std::chrono::seconds;
 
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr seconds kLookAtFiles{1};  // interval of checks for changed certificate and key files
+constexpr seconds kIdleBeforeTrim{2};
 constexpr seconds kLastWrites{2};   // for the last writes to clients after shutdown_timeout
 
 Result<void> check_limits(const HttpOptions& options) {
@@ -99,6 +101,7 @@ class BeastServer final : public HttpServer {
         signals_(io_),
         hangups_(io_, SIGHUP),
         look_timer_(io_),
+        trim_timer_(io_),
         drain_timer_(io_),
         limits_(options.max_connections, options.max_connections_per_address),
         pool_(options.max_waiting_texts, options.max_waiting_texts_per_client) {}
@@ -126,6 +129,7 @@ class BeastServer final : public HttpServer {
   void watch_files();
   void wait_for_hangup();
   void look_at_files();
+  void trim_heap_when_idle();
   void drain();
   void give_up_answers();
   void end_if_drained();
@@ -138,6 +142,7 @@ class BeastServer final : public HttpServer {
   asio::signal_set hangups_;  // while this exists, SIGHUP does not end the process
   std::vector<FileReload> reloads_;
   asio::steady_timer look_timer_;
+  asio::steady_timer trim_timer_;
   asio::steady_timer drain_timer_;
   std::atomic<bool> expired_ = false;
   std::optional<ConnectionHost> host_;  // while it runs
@@ -348,6 +353,17 @@ void BeastServer::look_at_files() {
   });
 }
 
+// Returns free memory to the kernel some seconds after the last connection closed: what a burst of requests left in
+// the heaps of the threads that served it.
+void BeastServer::trim_heap_when_idle() {
+  trim_timer_.expires_after(kIdleBeforeTrim);
+  trim_timer_.async_wait([this](const error_code& error) {
+    if (!error && connections_.empty()) {
+      malloc_trim(0);
+    }
+  });
+}
+
 // Probes and dashboards get responses until the end. Connections without a request close after the last answer.
 void BeastServer::drain() {
   host_->draining = true;
@@ -388,6 +404,7 @@ void BeastServer::end_if_drained() {
     signals_.cancel();
     hangups_.cancel();
     look_timer_.cancel();
+    trim_timer_.cancel();
     drain_timer_.cancel();
   }
   for (Connection* connection : connections_) {
@@ -457,6 +474,9 @@ asio::awaitable<void> BeastServer::serve(ByteSocket socket, ClientAddress client
       owner.connections_.erase(&connection);
       owner.limits_.leave(client.group);
       owner.count_connections();
+      if (owner.connections_.empty() && !owner.host_->closing) {
+        owner.trim_heap_when_idle();
+      }
       owner.end_if_drained();
     }
     Registered(const Registered&) = delete;
