@@ -246,12 +246,6 @@ TEST_F(ReplayTest, TenThousandSteps) {
   const VerifyLoad load{.num_requests = 430, .max_input_len = 60, .output_len = 100};
   const Recorded recorded =
       record(config, [&](Engine& engine) { run_load(engine, VerifyOrder::kTogether, load); });
-  const std::unique_ptr<Executor> executor = make_executor(config);
-  const ReplayReport same = replay_on(recorded.facts, executor.get());
-  EXPECT_GE(same.num_steps, 10000);
-  EXPECT_EQ(same.num_steps_run, same.num_steps);
-  EXPECT_FALSE(same.first_difference) << text_of(same.first_difference);
-
   constexpr int64_t kStep = 8765;
   PlantedToken planted(make_executor(config), kStep, 2);
   const ReplayReport report = replay_on(recorded.facts, &planted);
@@ -259,6 +253,8 @@ TEST_F(ReplayTest, TenThousandSteps) {
   EXPECT_EQ(report.first_difference->step, kStep);
   EXPECT_EQ(report.first_difference->row, planted.planted_row);
   EXPECT_EQ(report.num_different, 1);
+  EXPECT_GE(report.num_steps, 10000);
+  EXPECT_EQ(report.num_steps_run, report.num_steps);
 }
 
 TEST_F(ReplayTest, OtherWeightsDiffer) {

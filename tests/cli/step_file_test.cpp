@@ -97,6 +97,23 @@ TEST_F(StepFileTest, KeepsItsSizeAndTheNewestRecords) {
   EXPECT_EQ(numbers, sequence(1001 - numbers.size(), 1000));
 }
 
+TEST_F(StepFileTest, RecordsOfAllLengthsLeaveNoGap) {
+  StepFileWriter writer = create();
+  uint64_t draw = 1;
+  for (uint64_t number = 1; number <= 3000; ++number) {
+    draw = draw * 6364136223846793005 + 1442695040888963407;
+    const size_t length = number % 50 == 0 ? 300000 : (draw >> 33) % 2000;
+    ASSERT_TRUE(writer.append(StepMessage::kStep, number, std::vector<uint8_t>(length, 7)));
+    if (number % 97 == 0) {
+      const Result<StepFile> file = StepFile::open(path_);
+      ASSERT_TRUE(file);
+      ASSERT_EQ(file->records().back().number, number);
+      ASSERT_EQ(file->records().size(), number + 1 - file->records().front().number);
+      ASSERT_EQ(file->num_damaged(), 0);
+    }
+  }
+}
+
 TEST_F(StepFileTest, ATornRecordIsSkipped) {
   write(3);
   // The process ended while it wrote the third: the end of the record is missing.

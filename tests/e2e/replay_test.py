@@ -99,6 +99,10 @@ class Replay(unittest.TestCase):
                               capture_output=True, text=True, timeout=TIMEOUT, env=clean_environment())
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("is no recording of steps", done.stderr)
+        done = subprocess.run([BIN, "serve", MODEL, *SETTINGS, "--record-tokens"], capture_output=True, text=True,
+                              timeout=TIMEOUT, env=clean_environment())
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--record-tokens needs --record-steps", done.stderr)
         done = replay("--help=all")
         self.assertTrue(re.search(r"usage: warprow replay FILE", done.stdout), done.stdout[:300])
 

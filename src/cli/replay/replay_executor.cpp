@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -125,6 +126,10 @@ Result<std::unique_ptr<Executor>> make_replay_executor(const RecordedRun& run,
   executor->enter_thread();
   if (Result<void> fits = check_sizes(run.facts, executor->model_facts()); !fits) {
     return tl::unexpected(fits.error());
+  }
+  const std::string backends = executor->call(ReadAttentionBackends{}).get().front();
+  if (backends != run.backends) {
+    note("attention by {}, in the recording by {}\n", backends, run.backends);
   }
   return executor;
 }

@@ -11,8 +11,8 @@
 namespace warprow {
 
 // An executor with the model, the settings and the sizes of the recorded run. Settings that the user gives count more.
-// Notes if the weights are others. Errors: a model that is not there; sizes that the recorded steps do not fit. Throws
-// StartupError.
+// Notes if the weights or the attention backends are others. Errors: a model that is not there; sizes that the recorded
+// steps do not fit. Throws StartupError.
 Result<std::unique_ptr<Executor>> make_replay_executor(const RecordedRun& run,
                                                        const LoadedConfig& given);
 

@@ -16,6 +16,24 @@ std::string count_difference(std::string_view what, int64_t recorded, int64_t go
   return recorded == got ? "" : fmt::format("{} {} instead of {}", got, what, recorded);
 }
 
+std::string_view failure_name(RowFailure failure) {
+  switch (failure) {
+    case RowFailure::kNone:
+      return "none";
+    case RowFailure::kBadLogits:
+      return "bad logits";
+    case RowFailure::kNothingLeft:
+      return "no token left";
+  }
+  return "unknown";
+}
+
+std::string failure_difference(RowFailure recorded, RowFailure got) {
+  return recorded == got
+             ? ""
+             : fmt::format("failure: {} instead of {}", failure_name(got), failure_name(recorded));
+}
+
 std::string id_difference(std::string_view what,
                           std::span<const TokenId> recorded,
                           std::span<const TokenId> got) {
@@ -70,14 +88,13 @@ std::string row_difference(const ModelRunnerOutput& recorded,
                            const RowOutput& recorded_row,
                            const ModelRunnerOutput& got,
                            const RowOutput& got_row) {
-  const auto failure = [](const RowOutput& row) { return static_cast<int64_t>(row.failure); };
   // In the order in which one explains the next: other tokens are a cause of other counts.
   const std::string found[] = {
       id_difference("token",
                     slice(recorded.token_ids, recorded_row.tokens),
                     slice(got.token_ids, got_row.tokens)),
+      failure_difference(recorded_row.failure, got_row.failure),
       count_difference("tokens", recorded_row.tokens.count, got_row.tokens.count),
-      count_difference("as failure", failure(recorded_row), failure(got_row)),
       count_difference("rejected tokens", recorded_row.num_rejected, got_row.num_rejected),
       logprob_difference("token",
                          recorded,

@@ -8,7 +8,7 @@
 namespace warprow {
 
 // The first difference between two outputs of one row in words, "token 0 is 1234 instead of 99"; "" if tokens,
-// logprobs, proposed drafts and kinds are equal to the last bit. Each row is one of the message before it.
+// failures, logprobs and proposed drafts are equal to the last bit. Each row is one of the message before it.
 std::string row_difference(const ModelRunnerOutput& recorded,
                            const RowOutput& recorded_row,
                            const ModelRunnerOutput& got,

@@ -116,6 +116,10 @@ bool StepFileWriter::append(StepMessage message,
     return false;
   }
   if (length > ring_bytes_ - at_) {
+    // No record of an earlier round stays behind the last one of this round.
+    if (!write_all(fd_, std::vector<uint8_t>(ring_bytes_ - at_), ring_begin_ + at_)) {
+      return false;
+    }
     at_ = 0;
   }
   if (!write_all(fd_, record_, ring_begin_ + at_)) {

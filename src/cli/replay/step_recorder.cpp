@@ -105,7 +105,8 @@ class StepRecorder final : public ExecutorWrapper {
         tail_.store(++tail, std::memory_order_release);
       }
       if (num_lost_ > 0 && !std::exchange(did_warn_, true)) {
-        WR_LOG_WARN("steps are not recorded: the file is too small, too slow or cannot be written");
+        WR_LOG_WARN(
+            "the recording lacks messages: the file is too small, too slow or cannot be written");
       }
       if (stopping) {
         return;
