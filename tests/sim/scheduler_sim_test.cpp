@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cli/replay/schedule_check.h"
 #include "sched/scheduler.h"
 #include "tests/sim/page_watch.h"
 #include "tests/sim/toy_device.h"
@@ -64,6 +65,7 @@ class Simulation {
         random_(seed),
         scheduler_(config()),
         device_(sim.model, 8, sim.num_blocks, sim.num_drafts, seed),
+        check_(facts()),
         pages_(sim.token_pages.page_size) {}
 
   void run(int32_t num_steps) {
@@ -121,6 +123,17 @@ class Simulation {
     config.max_prefill_pairs = sim_.max_prefill_pairs;
     config.min_deep_chunk = kMinDeepChunk;
     return config;
+  }
+
+  [[nodiscard]] ModelFacts facts() const {
+    const SchedulerConfig& config = scheduler_.config();
+    ModelFacts facts;
+    facts.max_num_seqs = config.max_num_seqs;
+    facts.max_num_batched_tokens = config.max_num_batched_tokens;
+    facts.kv = config.kv;
+    facts.token_pages =
+        token_pages_or_all(config.token_pages, config.max_num_seqs, config.max_row_len());
+    return facts;
   }
 
   int32_t number(int32_t below) {
@@ -189,6 +202,9 @@ class Simulation {
         ++num_withheld_;
       }
     }
+    GrammarOutput grammar;
+    grammar.withheld_rows = launched.withheld;
+    EXPECT_EQ(check_.add(grammar), "");
   }
 
   // Resumes random requests. This has no effect on a request that is not held.
@@ -209,6 +225,7 @@ class Simulation {
       watch_deep_chunks();
       in_flight_.push_back({step_, {}});
       pages_.launch(step_);
+      ASSERT_EQ(check_.add(step_), "");
       withhold(in_flight_.back());
       num_idle_ = 0;
       return;
@@ -270,6 +287,8 @@ class Simulation {
       ASSERT_TRUE(deserialize(bytes_, step));
     }
     ModelRunnerOutput out = device_.run(step, withheld);
+    out.stats.num_toks = step.total_num_tokens;
+    ASSERT_EQ(check_.add(out), "");
     if (sim_.over_the_wire) {
       serialize(out, bytes_);
       ASSERT_TRUE(deserialize(bytes_, out));
@@ -305,6 +324,7 @@ class Simulation {
   std::mt19937 random_;
   Scheduler scheduler_;
   ToyDevice device_;
+  ScheduleCheck check_;
   PageWatch pages_;
   std::map<uint64_t, Expected> live_;
   std::deque<InFlight> in_flight_;

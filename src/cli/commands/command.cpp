@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"run-batch", "run a file of requests in OpenAI's batch format", &run_run_batch},
     {"top", "watch a running server", &run_top},
     {"verify", "check that answers do not depend on batch, cache or schedule", &run_verify},
+    {"replay", "run a recording of steps again and find the first difference", &run_replay},
     {"selftest", "check on this machine what the test suite cannot: sleep", &run_selftest},
 };
 

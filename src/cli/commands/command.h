@@ -31,6 +31,7 @@ Result<ExitCode> run_bench(const Arguments& arguments);
 Result<ExitCode> run_run_batch(const Arguments& arguments);
 Result<ExitCode> run_top(const Arguments& arguments);
 Result<ExitCode> run_verify(const Arguments& arguments);
+Result<ExitCode> run_replay(const Arguments& arguments);
 Result<ExitCode> run_selftest(const Arguments& arguments);
 
 }  // namespace warprow

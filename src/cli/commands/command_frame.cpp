@@ -64,10 +64,12 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
   if (!engine_) {
     return std::nullopt;
   }
-  if (!traits.takes_more_arguments || (!positionals_.empty() && !is_number(positionals_.front()))) {
+  const bool takes_others = traits.takes_more_arguments || !traits.takes_model;
+  if (traits.takes_model &&
+      (!takes_others || (!positionals_.empty() && !is_number(positionals_.front())))) {
     engine_->take_model(positionals_);
   }
-  if (!traits.takes_more_arguments && !positionals_.empty()) {
+  if (!takes_others && !positionals_.empty()) {
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("unexpected argument '{}'; a prompt is given with -p", positionals_.front()));

@@ -29,6 +29,7 @@ class CommandFrame {
   struct Traits {
     bool has_request_seed = false;        // --seed is the request's, not the engine's
     bool takes_more_arguments = false;    // accepts arguments after MODEL
+    bool takes_model = true;              // false: -m names the model, and all arguments are others
     bool has_engine = true;               // false: neither MODEL nor the engine's settings
     std::function<bool()> needs_model{};  // called after parsing; empty: yes
   };

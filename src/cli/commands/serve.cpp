@@ -14,6 +14,7 @@
 #include <malloc.h>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -40,6 +41,9 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
+  if (const Result<void> good = check_record_flags(options.record); !good) {
+    return tl::unexpected(good.error());
+  }
   options.api.version = WARPROW_VERSION;
   if (options.api.model_names.empty()) {
     options.api.model_names.push_back(frame.config().model);
@@ -58,9 +62,10 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
   ServerWatch watch;  // declared before the engine, whose last callbacks write here
   std::string plan;
   const std::unique_ptr<Engine> engine =
-      load_engine(frame.config(), [&plan](std::unique_ptr<Executor> executor) {
+      load_engine(frame.config(), [&](std::unique_ptr<Executor> executor) {
         plan = executor->call(ReadMemoryPlan{.as_text = true}).get().front();
-        return executor;
+        return record_steps(
+            std::move(executor), frame.config(), options.record, options.api.version);
       });
   set_parsers(options.parsers, engine->text(), options.api);
   note("{}settings    {}\n", plan, settings_line(frame.loaded()));

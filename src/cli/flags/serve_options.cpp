@@ -304,6 +304,7 @@ void add_serve_flags(FlagSet& flags, ServeOptions& options) {
   add_api_flags(add, options);
   add_parser_flags(flags, kGroup, options.parsers);
   add_limit_flags(add, options);
+  add_record_flags(flags, kGroup, options.record);
 }
 
 }  // namespace warprow

@@ -3,6 +3,7 @@
 
 #include "cli/flags/flag_set.h"
 #include "cli/flags/parser_flags.h"
+#include "cli/flags/record_flags.h"
 #include "server/api.h"
 #include "server/http/http_options.h"
 
@@ -13,6 +14,7 @@ struct ServeOptions {
   HttpOptions http;
   ApiOptions api;
   ParserFlags parsers;
+  RecordFlags record;
 };
 
 // Adds the flags that set `options`, which must outlive the parsing. The names are vLLM's if vLLM has the flag.
