@@ -32,8 +32,9 @@ bool prefix_caching(EngineConfig& config, const VerifySizes& /*sizes*/) {
   return true;
 }
 
-// Room for little more than two of the longest requests.
+// Room for little more than two of the longest requests. A longer max_model_len would not fit.
 bool few_blocks(EngineConfig& config, const VerifySizes& sizes) {
+  config.max_model_len = static_cast<int32_t>(sizes.max_len + 1);
   const int64_t blocks_of_longest = sizes.max_len / config.block_size + 2;
   config.kv_cache_memory_bytes = sizes.block_bytes * (blocks_of_longest * 9 / 4 + 1);
   return true;

@@ -10,22 +10,23 @@
 
 namespace warprow::cuda {
 
-// A bf16 tensor of N dimensions for TMA loads. TMA loads rows of 128 bytes, swizzled as the tensor cores read them,
-// and fills with zeros beyond the ends.
+// A tensor of N dimensions for TMA. TMA moves rows of 128 bytes, swizzled as the tensor cores read them. Loads fill
+// with zeros beyond the ends, stores write nothing there.
 //
 // Dimensions go from the innermost outwards; strides are bytes and leave the innermost out. box: the elements that
-// one copy loads, 64 in the innermost dimension. promotion: how much the L2 cache fetches on a miss.
+// one copy moves, 128 bytes in the innermost dimension. promotion: how much the L2 cache fetches on a miss.
 template <size_t N>
 CUtensorMap tensor_map(const void* base,
                        const std::array<uint64_t, N>& dims,
                        const std::array<uint64_t, N - 1>& strides,
                        const std::array<uint32_t, N>& box,
-                       CUtensorMapL2promotion promotion) {
+                       CUtensorMapL2promotion promotion,
+                       CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) {
   std::array<uint32_t, N> every{};
   every.fill(1);
   CUtensorMap map;
   WR_CU(driver().encode_tiled(&map,
-                              CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                              type,
                               N,
                               const_cast<void*>(base),
                               dims.data(),

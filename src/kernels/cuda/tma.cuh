@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cuda.h>
 
-// TMA (sm_90a): loads of a box of a tensor into shared memory; its bytes count on the mbarrier.
+// TMA (sm_90a): loads of a box of a tensor into shared memory, whose bytes count on the mbarrier, and stores from there.
 namespace warprow::cuda {
 
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
@@ -40,6 +40,19 @@ __device__ __forceinline__ void tma_load_2d(
       "l"(policy)
       : "memory");
 }
+// Into the shared memory of all CTAs of the cluster in `ctas`, at the same offsets: box and mbarrier.
+__device__ __forceinline__ void tma_load_2d_to_cluster(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, uint16_t ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes."
+      "multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "h"(ctas)
+      : "memory");
+}
 __device__ __forceinline__ void tma_load_4d(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
   asm volatile(
@@ -72,6 +85,40 @@ __device__ __forceinline__ void tma_load_5d(uint32_t to,
       "r"(c4),
       "l"(policy)
       : "memory");
+}
+
+// Stores a box. What lies beyond the tensor's ends is not written. The thread's stores since the last tma_store_commit
+// are one group.
+__device__ __forceinline__ void tma_store_2d(const CUtensorMap& map,
+                                             uint32_t from,
+                                             int c0,
+                                             int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+                   &map),
+               "r"(from),
+               "r"(c0),
+               "r"(c1)
+               : "memory");
+}
+// The same, added to the tensor's float32 values: each is rounded once, and subnormal results become zero.
+__device__ __forceinline__ void tma_add_2d(const CUtensorMap& map, uint32_t from, int c0, int c1) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%2, %3}], [%1];" ::
+          "l"(&map),
+      "r"(from),
+      "r"(c0),
+      "r"(c1)
+      : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until the thread's stores have read shared memory, or are complete.
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void tma_store_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 }  // namespace warprow::cuda

@@ -56,6 +56,12 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
   WR_ACC32_NAMES                                                                          \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
   "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WR_ACC128_NAMES                                                                     \
+  WR_ACC64_NAMES                                                                            \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,"   \
+  "%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,"   \
+  "%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,"   \
+  "%122,%123,%124,%125,%126,%127"
 
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory.
 __device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
@@ -83,6 +89,21 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bo
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
       "}, %64, %65, add, 1, 1, 0, 0;\n}\n"
       : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
+      "}, %128, %129, add, 1, 1, 0, 0;\n}\n"
+      : WR_ACC16(d, 0),
+        WR_ACC16(d, 16),
+        WR_ACC16(d, 32),
+        WR_ACC16(d, 48),
+        WR_ACC16(d, 64),
+        WR_ACC16(d, 80),
+        WR_ACC16(d, 96),
+        WR_ACC16(d, 112)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 // d [64 x cols] += a [64 x 16] * b [16 x cols]; a from registers.

@@ -5,6 +5,8 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/linear/cublaslt/cublaslt.h"
+#include "kernels/linear/half_norm.h"
+#include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
@@ -83,7 +85,7 @@ void run_sm80_gemm(Stream& stream, const LinearArgs& args) {
   sm80_bf16_gemm_small_m(stream, sm80_gemm_args);
 }
 
-void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
+Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool half_normed = args.half_norm != nullptr;
   const ConstActView x = half_normed ? args.half_norm->rows : normed_x(stream, args);
@@ -101,15 +103,34 @@ void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
     sm90_gemm_args.squares = args.half_norm->squares;
     sm90_gemm_args.norm_eps = args.norm_eps;
   }
-  if (const HalfNorm* next = args.next_norm; next != nullptr) {
-    sm90_gemm_args.next_weight = next->weight.data;
-    sm90_gemm_args.next_x = next->rows.data;
-    sm90_gemm_args.next_squares = next->squares;
-  }
   sm90_gemm_args.m = static_cast<int32_t>(args.x.shape[0]);
   sm90_gemm_args.n = segment.w.n;
   sm90_gemm_args.k = segment.w.k;
-  sm90_bf16_gemm_small_m(stream, sm90_gemm_args);
+  return sm90_gemm_args;
+}
+
+void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
+  const DeviceFacts& device = stream.device().facts();
+  Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
+  if (const HalfNorm* next = args.next_norm; next != nullptr) {
+    sm90.next_weight = next->weight.data;
+    sm90.next_x = next->rows.data;
+    sm90.next_squares = next->squares;
+  }
+  const int32_t split = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 0;
+  sm90_bf16_gemm_small_m(
+      stream, sm90, sm90_gemm_plan(sm90.m, sm90.n, sm90.k, device.num_sms, split));
+}
+
+void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
+  const DeviceFacts& device = stream.device().facts();
+  const Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
+  const int32_t chunks = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 1;
+  sm90_bf16_gemm_large_m(
+      stream, sm90, sm90_large_plan(sm90.m, sm90.n, chunks, device.num_sms));
+  if (args.next_norm != nullptr) {
+    begin_norm(stream, args.y.f32(), *args.next_norm);
+  }
 }
 
 void run_library(Stream& stream, const LinearArgs& args) {
@@ -157,7 +178,7 @@ void prepare_linear(const DeviceFacts& device,
   for (const LinearShape& shape : shapes) {
     const OwnRows own = own_rows(shape, device);
     const auto first = static_cast<int32_t>(own.all + 1);
-    if (max_toks < first) {
+    if (max_toks < first || linear_path(shape, first, device) != LinearPath::kLibrary) {
       continue;
     }
     const LtProduct product = {shape.n,
@@ -179,7 +200,8 @@ void linear(Stream& stream, const LinearArgs& args) {
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
   WR_CHECK(
-      path == LinearPath::kSm90Gemm || (args.half_norm == nullptr && args.next_norm == nullptr),
+      path == LinearPath::kSm90Gemm || path == LinearPath::kSm90LargeGemm ||
+          (args.half_norm == nullptr && args.next_norm == nullptr),
       "{} rows: no half of a norm here",
       args.x.shape[0]);
   switch (path) {
@@ -187,6 +209,8 @@ void linear(Stream& stream, const LinearArgs& args) {
       return run_sm80_gemm(stream, args);
     case LinearPath::kSm90Gemm:
       return run_sm90_gemm(stream, args);
+    case LinearPath::kSm90LargeGemm:
+      return run_sm90_large_gemm(stream, args);
     case LinearPath::kLibrary:
       return run_library(stream, args);
   }

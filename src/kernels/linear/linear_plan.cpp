@@ -3,10 +3,13 @@
 // for a GPU.
 #include "kernels/linear/linear_plan.h"
 
+#include "base/math.h"
+#include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace warprow {
 namespace cuda {
@@ -22,7 +25,7 @@ static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
-    return {};
+    return {0, invariant_chunks(shape, device) > 0 ? int64_t{kMaxSm90GemmRows} : 0};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;
@@ -32,11 +35,35 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   return {sm80, std::max(sm80, sm90)};
 }
 
+int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
+  constexpr int32_t kTiles = 132;  // the SMs of an H100 and an H200
+  constexpr int32_t kLeastInputs = 256;  // of a part
+  const int32_t outputs = shape.epilogue == LinearEpilogue::kSwiGlu ? shape.n / 2 : shape.n;
+  const int32_t aligned = shape.y == DType::kF32 ? 4 : 8;  // TMA stores rows of 16 bytes
+  if (device.compute_capability != 90 || outputs % aligned != 0 ||
+      (shape.epilogue == LinearEpilogue::kSwiGlu && shape.y == DType::kF32)) {
+    return 0;
+  }
+  int32_t chunks = 1;
+  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * ceil_div(shape.n, 64) <= kTiles &&
+         shape.k >= 2 * chunks * kLeastInputs) {
+    chunks *= 2;
+  }
+  return chunks;
+}
+
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
   const OwnRows own = own_rows(shape, device);
-  return num_rows <= own.sm80  ? LinearPath::kSm80Gemm
-         : num_rows <= own.all ? LinearPath::kSm90Gemm
-                               : LinearPath::kLibrary;
+  if (num_rows <= own.all) {
+    return num_rows <= own.sm80 ? LinearPath::kSm80Gemm : LinearPath::kSm90Gemm;
+  }
+  const bool large =
+      shape.batch_invariant
+          ? own.all > 0
+          : shape.y == DType::kBF16 && invariant_chunks(shape, device) > 0 &&
+                sm90_large_is_fast(
+                    static_cast<int32_t>(num_rows), shape.n, shape.epilogue, device);
+  return large ? LinearPath::kSm90LargeGemm : LinearPath::kLibrary;
 }
 
 size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {
@@ -51,7 +78,13 @@ RowRange halved_norm_rows(const DeviceFacts& device,
   if (device.kind != DeviceKind::kCuda || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
     return {};
   }
-  // Both products must take sm90_bf16_gemm_small_m: no other kernel implements the halves of a norm.
+  if (sum.batch_invariant) {
+    const bool both =
+        cuda::invariant_chunks(sum, device) > 0 && cuda::invariant_chunks(behind, device) > 0;
+    return both && behind.k % 64 == 0 ? RowRange{1, std::numeric_limits<int64_t>::max()}
+                                      : RowRange{};
+  }
+  // Both products must take sm90_bf16_gemm_small_m: cuBLASLt does not implement the halves of a norm.
   const cuda::OwnRows first = cuda::own_rows(sum, device);
   const cuda::OwnRows second = cuda::own_rows(behind, device);
   return {std::max(first.sm80, second.sm80) + 1, std::min(first.all, second.all)};

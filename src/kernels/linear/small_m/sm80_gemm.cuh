@@ -4,6 +4,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/linear/finish.cuh"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm80_weighted_x.cuh"
 
@@ -45,8 +46,6 @@ __device__ __forceinline__ void copy_wait_but(int pending) {
       return copy_wait<kSm80GemmMaxStages - 1>();
   }
 }
-
-__device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
 
 struct Params {
   Sm80GemmArgs a;

@@ -57,7 +57,8 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
 // Whether it can do the first half of a norm of y.
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
-Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms);
+// split 0: the fastest.
+Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split = 0);
 // The maximum number of stages that fit into this much shared memory. Less than 2: the plan does not fit.
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);
 // Dynamic shared memory of a CTA: the ring, later reused for its sums; with split-K, the partial sums that it

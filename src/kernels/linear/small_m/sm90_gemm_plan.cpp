@@ -57,14 +57,15 @@ int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes) {
 }
 
 // The best plans in the sweep of bench/kernels/linear_cuda_bench.cu, on an H200.
-Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split) {
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  plan.groups = fills_one_wave(n, num_sms) ? 3 : 1;
+  plan.groups = fills_one_wave(n, num_sms) && split <= 1 ? 3 : 1;
+  plan.split = std::max(split, 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.
-  const auto slots = [&](int32_t split) { return tiles * split * (split > 2 ? 10 : 9) / 9; };
+  const auto slots = [&](int32_t ctas) { return tiles * ctas * (ctas > 2 ? 10 : 9) / 9; };
   const auto worth_halving = [&] {
     if (plan.cols > 64) {  // the sums take so much shared memory that an SM holds one CTA
       return slots(2 * plan.split) <= num_sms;
@@ -73,7 +74,7 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms) {
     const int32_t blocks = tiles * plan.split;
     return blocks <= num_sms && (10 * blocks < 9 * num_sms || steps / plan.split < 32);
   };
-  while (plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
+  while (split == 0 && plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
     plan.split *= 2;
   }
   const int32_t used = slots(plan.split);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/linear/finish.cuh"
 #include "kernels/linear/small_m/sm90_block.cuh"
 
 #include <cstdint>
@@ -8,8 +9,6 @@
 
 // From sums in shared memory to y in sm90_bf16_gemm_small_m: bias, epilogue and the halves of norms.
 namespace warprow::cuda::sm90_gemm_detail {
-
-__device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
 
 // Computes 1 / rms of the rows that this CTA finishes, for half-normalised x.
 template <int kConsumers>
@@ -19,18 +18,12 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   const int lane = threadIdx.x % kLanes;
   for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
     const int t = first + threadIdx.x / kLanes;
-    float sum = 0.0F;
-    if (t < at.num_rows) {
-      const float* from = p.a.squares + static_cast<int64_t>(at.first_row + t) * parts;
-#pragma unroll 8
-      for (int i = lane; i < parts; i += kLanes) {
-        sum += from[i];
-      }
-    }
-    sum += __shfl_xor_sync(~0U, sum, 1);
-    sum += __shfl_xor_sync(~0U, sum, 2);
+    const float* squares =
+        t < at.num_rows ? p.a.squares + static_cast<int64_t>(at.first_row + t) * parts : nullptr;
+    const float scale =
+        inverse_rms(squares, parts, lane, static_cast<float>(p.a.k), p.a.norm_eps);
     if (lane == 0 && t < at.num_rows) {
-      scales[t] = rsqrtf(sum / static_cast<float>(p.a.k) + p.a.norm_eps);
+      scales[t] = scale;
     }
   }
 }
@@ -126,30 +119,28 @@ class Outputs {
     return *reinterpret_cast<const float4*>(row + r);
   }
 
-  // A row's product, scaled by 1 / rms if x is half-normalised.
-  [[nodiscard]] __device__ float4 total(int t, int r) const {
+  // A row's product, scaled by 1 / rms if x is half-normalised, and its bias.
+  [[nodiscard]] __device__ float4 total(int t, int r, const float4& bias) const {
     float4 v = part_of(0, t, r);
 #pragma unroll 1
     for (int part = 1; part < p_.split; ++part) {
       const float4 more = part_of(part, t, r);
-      v = {v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w};
+      v = sum_of(v, more);
     }
-    if (p_.a.squares != nullptr) {
-      const float scale = scales_[t];
-      v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
-    }
-    return v;
+    const float scale = p_.a.squares != nullptr ? scales_[t] : 1.0F;
+    return {scaled(v.x, scale, bias.x),
+            scaled(v.y, scale, bias.y),
+            scaled(v.z, scale, bias.z),
+            scaled(v.w, scale, bias.w)};
   }
 
   __device__ void finish_four(int t, const float4& old) const {
-    float4 v = total(t, column_);
-    v = {v.x + bias_.x, v.y + bias_.y, v.z + bias_.z, v.w + bias_.w};
+    float4 v = total(t, column_, bias_);
     if (gate_) {
-      float4 up = total(t, column_ + span_);
-      up = {up.x + up_bias_.x, up.y + up_bias_.y, up.z + up_bias_.z, up.w + up_bias_.w};
-      v = {silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w};
+      const float4 up = total(t, column_ + span_, up_bias_);
+      v = {gated(v.x, up.x), gated(v.y, up.y), gated(v.z, up.z), gated(v.w, up.w)};
     }
-    v = {v.x + old.x, v.y + old.y, v.z + old.z, v.w + old.w};
+    v = sum_of(v, old);
     if (p_.a.y_f32) {
       store(static_cast<float*>(p_.a.y) + place(t), v);
     } else {
@@ -165,13 +156,8 @@ class Outputs {
     const int64_t row = at_.first_row + t;
     const float4 w = next_weight_;
     store(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
-          {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w});
-    float squares = v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
-    const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
-#pragma unroll
-    for (int apart = 8; apart > 0; apart /= 2) {
-      squares += __shfl_xor_sync(lanes, squares, apart);
-    }
+          {__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)});
+    const float squares = sum_of_squares(v, 0xffffU << (threadIdx.x & 16U));
     if (threadIdx.x % 16 == 0) {
       p_.a.next_squares[row * (p_.a.n / 64) + output_ / 64] = squares;
     }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime.h>
+
+// From a product to an output. All GEMMs for Hopper use these, so that their results have the same bits: every operation
+// is rounded by itself.
+namespace warprow::cuda {
+
+__device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v)); }
+
+__device__ __forceinline__ float scaled(float product, float scale, float bias) {
+  return __fadd_rn(__fmul_rn(product, scale), bias);
+}
+__device__ __forceinline__ float gated(float gate, float up) { return __fmul_rn(silu(gate), up); }
+
+__device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
+  return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
+}
+
+// The part of a row's sum of squares that 64 adjacent columns have: 16 lanes with four columns each. In each of them.
+__device__ __forceinline__ float sum_of_squares(float4 v, unsigned lanes) {
+  float squares = __fadd_rn(__fmaf_rn(v.x, v.x, __fmul_rn(v.y, v.y)),
+                            __fmaf_rn(v.z, v.z, __fmul_rn(v.w, v.w)));
+#pragma unroll
+  for (int apart = 8; apart > 0; apart /= 2) {
+    squares = __fadd_rn(squares, __shfl_xor_sync(lanes, squares, apart));
+  }
+  return squares;
+}
+
+// 1 / rms of a row from the sums of squares of its 64 columns each. Four adjacent lanes call it together.
+__device__ __forceinline__ float inverse_rms(
+    const float* squares, int parts, int lane, float width, float eps, unsigned lanes = ~0U) {
+  float sum = 0.0F;
+  if (squares != nullptr) {
+#pragma unroll 8
+    for (int i = lane; i < parts; i += 4) {
+      sum = __fadd_rn(sum, squares[i]);
+    }
+  }
+  sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 1));
+  sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 2));
+  return rsqrtf(__fadd_rn(__fdiv_rn(sum, width), eps));
+}
+
+}  // namespace warprow::cuda

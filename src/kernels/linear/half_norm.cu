@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/half_norm.h"
+
+#include "base/check.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/linear/finish.cuh"
+
+namespace warprow::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    begin_norm_kernel(const float* y, int64_t y_stride, const float* weight, uint2* rows, float* squares, int32_t width) {
+  pdl_wait();
+  pdl_release();
+  const int64_t row = blockIdx.x;
+  const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
+  for (auto col = static_cast<int32_t>(threadIdx.x) * 4; col < width; col += kThreads * 4) {
+    const float4 v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
+    const float4 w = __ldg(reinterpret_cast<const float4*>(weight + col));
+    rows[(row * width + col) / 4] = {pack_bf16(__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y)),
+                                     pack_bf16(__fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w))};
+    const float sum = sum_of_squares(v, lanes);
+    if (threadIdx.x % 16 == 0) {
+      squares[row * (width / 64) + col / 64] = sum;
+    }
+  }
+}
+
+}  // namespace
+
+void begin_norm(Stream& stream, const View<const float, 2>& y, const HalfNorm& half) {
+  const auto width = static_cast<int32_t>(y.shape[1]);
+  WR_CHECK(width % 64 == 0 && y.stride[0] % 4 == 0, "width {}, stride {}", width, y.stride[0]);
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(y.shape[0]));
+  shape.block = dim3(kThreads);
+  launch(stream,
+         "begin_norm",
+         shape,
+         begin_norm_kernel,
+         y.data,
+         y.stride[0],
+         half.weight.data,
+         static_cast<uint2*>(half.rows.data),
+         half.squares,
+         width);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/math.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/pipeline.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/linear/finish.cuh"
+#include "kernels/linear/large_m/sm90_large_gemm.h"
+
+#include <algorithm>
+#include <cuda_runtime.h>
+
+// Formula: as in linear.h, for any number of rows of x that are normalised, or half-normalised.
+// Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
+// Mapping: persistent clusters of two CTAs. A CTA has 128 rows of x and 128 or 256 rows of w, the two CTAs of
+//   a cluster the same rows of w, of which each loads half for both (multicast). A producer thread fills a ring
+//   of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of x each (rows of x are wgmma's m, rows
+//   of w its n). A SwiGLU tile has gate rows in its first half and their up rows in its second, so that a thread
+//   holds both. Outputs go through shared memory to y by TMA while the next tile is multiplied; a sum is added
+//   to y in L2. Neighbouring tiles share operands in L2.
+// Bytes moved: w once for each 256 rows of x, x once for each 128 or 256 rows of w, mostly from L2.
+// Numerics: float32 sums in the order of k; the parts of k in order. The order depends on k and the number of
+//   parts alone. As sm90_bf16_gemm_small_m with an equal split, bit for bit.
+// Preconditions: k and x_stride multiples of 8; w and x 16-byte aligned, rows of y too; sm_90a.
+// Origin: own design.
+namespace warprow::cuda {
+
+namespace sm90_large_detail {
+
+constexpr int kRows = 128;  // of x in a CTA
+constexpr int kConsumers = 256;
+constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroups
+constexpr int kXBytes = kRows * 128;
+constexpr int kStagingBytes = 16384;  // of a warpgroup
+constexpr int kBoxBytes = 64 * 128;   // 64 rows of 128 bytes
+constexpr int kMaxStages = 8;
+
+struct Params {
+  Sm90GemmArgs a;
+  int32_t outputs;     // columns of y
+  int32_t pairs;       // of tiles of x: the tiles of a cluster
+  int32_t col_tiles;   // of w
+  int32_t neighbours;  // see Sm90LargePlan
+  int32_t chunks;
+  int32_t stages;
+};
+
+struct Tile {
+  int pair;
+  int col;
+};
+
+// `neighbours` pairs of tiles of x take the same tile of w one after the other.
+__device__ __forceinline__ Tile tile_at(const Params& p, int index) {
+  const int of_group = p.neighbours * p.col_tiles;
+  const int first = index / of_group * p.neighbours;
+  const int height = min(p.neighbours, p.pairs - first);
+  const int in_group = index % of_group;
+  return {first + in_group % height, in_group / height};
+}
+
+template <LinearEpilogue kEpilogue, int kCols>
+struct Producer {
+  static constexpr int kStageBytes = kXBytes + kCols * 128;
+  const Params& p;
+  const CUtensorMap& x_map;
+  const CUtensorMap& w_map;
+  int rank;
+
+  __device__ void run(RingCursor<kMaxStages> ring) const {
+    const int steps = (p.a.k + 63) / 64;
+    const int num_tiles = p.pairs * p.col_tiles;
+    for (int index = blockIdx.x / 2; index < num_tiles; index += gridDim.x / 2) {
+      const Tile tile = tile_at(p, index);
+      const int x_row = (2 * tile.pair + rank) * kRows;
+      const int w_row = kEpilogue == LinearEpilogue::kSwiGlu
+                            ? tile.col * (kCols / 2) + rank * (p.a.n / 2)
+                            : tile.col * kCols + rank * (kCols / 2);
+      for (int step = 0; step < steps; ++step, ring.next()) {
+        barrier_wait(ring.empty(), ring.phase ^ 1);
+        const uint32_t to = ring.data + ring.stage * kStageBytes;
+        barrier_arrive_expecting(ring.full(), kStageBytes);
+        tma_load_2d(to, x_map, ring.full(), step * 64, x_row);
+        tma_load_2d_to_cluster(
+            to + kXBytes + rank * (kCols * 64), w_map, ring.full(), step * 64, w_row, 3);
+      }
+    }
+  }
+};
+
+// A consumer warpgroup: 64 rows of the CTA's tile.
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
+class Consumer {
+ public:
+  __device__ Consumer(const Params& p,
+                      const CUtensorMap& y_map,
+                      uint32_t data,
+                      float* scales,
+                      int rank,
+                      uint32_t peer_barriers)
+      : p_(p),
+        y_map_(y_map),
+        group_(static_cast<int>(threadIdx.x) / 128),
+        warp_(static_cast<int>(threadIdx.x) % 128 / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        leads_(threadIdx.x % 128 == 0),
+        rank_(rank),
+        peer_barriers_(peer_barriers),
+        staging_(data + p.stages * kStageBytes + group_ * kStagingBytes),
+        scales_(scales + group_ * 64) {}
+
+  __device__ void run(RingCursor<kMaxStages> ring) {
+    const int num_tiles = p_.pairs * p_.col_tiles;
+    for (int index = blockIdx.x / 2; index < num_tiles; index += gridDim.x / 2) {
+      const Tile tile = tile_at(p_, index);
+      row_ = (2 * tile.pair + rank_) * kRows + group_ * 64;
+      float sum[kCols / 2];
+      if constexpr (kChunks) {
+        float part[kCols / 2];
+        const int steps = (p_.a.k + 63) / 64;
+        for (int chunk = 0; chunk < p_.chunks; ++chunk) {
+          const int first = steps * chunk / p_.chunks;
+          multiply(ring, steps * (chunk + 1) / p_.chunks - first, part, chunk == 0);
+#pragma unroll
+          for (int i = 0; i < kCols / 2; ++i) {
+            sum[i] = chunk == 0 ? part[i] : __fadd_rn(sum[i], part[i]);
+          }
+        }
+      } else {
+        multiply(ring, (p_.a.k + 63) / 64, sum, true);
+      }
+      if constexpr (kEpilogue == LinearEpilogue::kAdd || kF32) {
+        write_f32(tile, sum);
+      } else {
+        write_bf16(tile, sum);
+      }
+    }
+    if (leads_) {
+      tma_store_wait();
+    }
+  }
+
+ private:
+  static constexpr int kStageBytes = kXBytes + kCols * 128;
+  // Columns of y in a tile.
+  static constexpr int kOut = kEpilogue == LinearEpilogue::kSwiGlu ? kCols / 2 : kCols;
+
+  __device__ void barrier() const { named_sync(1 + group_, 128); }
+
+  __device__ void release(uint32_t empty) const {
+    if (leads_) {
+      barrier_arrive(empty);
+      barrier_arrive_remote(peer_barriers_ + (empty - own_barriers_));
+    }
+  }
+
+  // Multiplies `steps` stages of the ring. Rows' scales are computed while the first products run.
+  __device__ void multiply(RingCursor<kMaxStages>& ring,
+                           int steps,
+                           float (&sum)[kCols / 2],
+                           bool begins_tile) {
+    own_barriers_ = ring.barriers;
+    uint32_t used = 0;
+    wgmma_pin(sum);
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      barrier_wait(ring.full(), ring.phase);
+      const uint32_t x = ring.data + ring.stage * kStageBytes + group_ * kBoxBytes;
+      const uint32_t w = ring.data + ring.stage * kStageBytes + kXBytes;
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wgmma(sum,
+              wgmma_operand(x + i * 32, 1024, 16),
+              wgmma_operand(w + i * 32, 1024, 16),
+              step + i > 0);
+      }
+      wgmma_commit();
+      if (step == 0 && begins_tile && p_.a.squares != nullptr) {
+        find_scales();
+      }
+      wgmma_wait<1>();
+      if (step > 0) {
+        release(used);
+      }
+      used = ring.empty();
+    }
+    wgmma_wait<0>();
+    wgmma_pin(sum);
+    if (steps > 0) {
+      release(used);
+    }
+  }
+
+  // 1 / rms of the warpgroup's rows. Every warp has 16 of them, which it alone reads.
+  __device__ void find_scales() const {
+    const int parts = p_.a.k / 64;
+#pragma unroll
+    for (int pass = 0; pass < 2; ++pass) {
+      const int at = warp_ * 16 + pass * 8 + lane_ / 4;
+      const int row = row_ + at;
+      const float* squares =
+          row < p_.a.m ? p_.a.squares + static_cast<int64_t>(row) * parts : nullptr;
+      const float scale = inverse_rms(
+          squares, parts, lane_ % 4, static_cast<float>(p_.a.k), p_.a.norm_eps);
+      if (lane_ % 4 == 0) {
+        scales_[at] = scale;
+      }
+    }
+    __syncwarp();
+  }
+
+  [[nodiscard]] __device__ float bias_at(int output) const {
+    return p_.a.bias != nullptr && output < p_.a.n ? __ldg(p_.a.bias + output) : 0.0F;
+  }
+
+  // Product i of the thread as an output: row lane / 4, or 8 below; column i / 4 * 8 + lane % 4 * 2 + i % 2.
+  __device__ float finished(float product, float scale, int output) const {
+    return scaled(product, scale, bias_at(output));
+  }
+
+  // Waits until the staging memory of the warpgroup is free.
+  __device__ void take_staging() const {
+    if (leads_) {
+      tma_store_wait_read();
+    }
+    barrier();
+  }
+
+  // Makes what was staged visible to TMA.
+  __device__ void leave_staging() const {
+    fence_async_proxy();
+    barrier();
+  }
+
+  [[nodiscard]] __device__ float scale_of(int half) const {
+    return p_.a.squares != nullptr ? scales_[warp_ * 16 + half * 8 + lane_ / 4] : 1.0F;
+  }
+
+  __device__ void write_bf16(const Tile& tile, const float (&sum)[kCols / 2]) const {
+    constexpr int kAtOnce = kOut < 128 ? kOut : 128;
+    const float scales[2] = {scale_of(0), scale_of(1)};
+    const int row = warp_ * 16 + lane_ / 8 % 2 * 8 + lane_ % 8;  // whose address the lane gives
+#pragma unroll
+    for (int first = 0; first < kOut; first += kAtOnce) {
+      take_staging();
+#pragma unroll
+      for (int i = 0; i < kAtOnce / 8; i += 2) {
+        uint32_t four[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int at = (first / 8 + i + j / 2) * 4 + j % 2 * 2;
+          const int output = tile.col * kOut + first + (i + j / 2) * 8 + lane_ % 4 * 2;
+          float v[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            v[c] = finished(sum[at + c], scales[j % 2], output + c);
+            if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+              const float up =
+                  finished(sum[at + c + kCols / 4], scales[j % 2], p_.a.n / 2 + output + c);
+              v[c] = __fadd_rn(gated(v[c], up), 0.0F);
+            }
+          }
+          four[j] = pack_bf16(v[0], v[1]);
+        }
+        const int chunk = i + lane_ / 16;  // of 8 columns
+        store_matrices(
+            staging_ + chunk / 8 * kBoxBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16, four);
+      }
+      leave_staging();
+      if (leads_) {
+#pragma unroll
+        for (int box = 0; box < kAtOnce / 64; ++box) {
+          tma_store_2d(
+              y_map_, staging_ + box * kBoxBytes, tile.col * kOut + first + box * 64, row_);
+        }
+        tma_store_commit();
+      }
+    }
+  }
+
+  __device__ void write_f32(const Tile& tile, const float (&sum)[kCols / 2]) const {
+    const float scales[2] = {scale_of(0), scale_of(1)};
+#pragma unroll
+    for (int first = 0; first < kOut; first += 64) {
+      take_staging();
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = (first / 8 + i) * 4 + half * 2;
+          const int row = warp_ * 16 + half * 8 + lane_ / 4;
+          const int output = tile.col * kOut + first + i * 8 + lane_ % 4 * 2;
+          const int chunk = i % 4 * 2 + lane_ % 4 / 2;  // of 4 columns
+          const uint32_t to = staging_ + i / 4 * kBoxBytes + row * 128 +
+                              (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8;
+          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to),
+                       "f"(finished(sum[at], scales[half], output)),
+                       "f"(finished(sum[at + 1], scales[half], output + 1))
+                       : "memory");
+        }
+      }
+      leave_staging();
+      if (leads_) {
+#pragma unroll
+        for (int box = 0; box < 2; ++box) {
+          const int col = tile.col * kOut + first + box * 32;
+          if constexpr (kEpilogue == LinearEpilogue::kAdd) {
+            tma_add_2d(y_map_, staging_ + box * kBoxBytes, col, row_);
+          } else {
+            tma_store_2d(y_map_, staging_ + box * kBoxBytes, col, row_);
+          }
+        }
+        tma_store_commit();
+      }
+    }
+  }
+
+  const Params& p_;
+  const CUtensorMap& y_map_;
+  int group_;
+  int warp_;  // of the warpgroup
+  int lane_;
+  bool leads_;
+  int rank_;
+  uint32_t own_barriers_ = 0;
+  uint32_t peer_barriers_;
+  uint32_t staging_;
+  float* scales_;
+  int row_ = 0;  // of x: the warpgroup's first
+};
+
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
+__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
+    sm90_large_kernel(const __grid_constant__ Params p,
+                      const __grid_constant__ CUtensorMap x_map,
+                      const __grid_constant__ CUtensorMap w_map,
+                      const __grid_constant__ CUtensorMap y_map) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char memory[];
+  __shared__ uint64_t barriers[2 * kMaxStages];
+  __shared__ float scales[kRows];
+  const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
+  const RingCursor<kMaxStages> ring{data, shared_address(barriers), p.stages};
+  const int rank = cluster_rank();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) {
+      barrier_init(ring.barriers + i * 8, 1);
+      barrier_init(ring.barriers + (kMaxStages + i) * 8, 4);  // the warpgroups of both CTAs
+    }
+    publish_barriers();
+    fence_async_proxy();
+  }
+  __syncthreads();
+  cluster_arrive();
+  cluster_wait();
+  pdl_wait();
+  pdl_release();
+  if (threadIdx.x >= kConsumers) {
+    lower_registers<40>();
+    if (threadIdx.x == kConsumers) {
+      Producer<kEpilogue, kCols>{p, x_map, w_map, rank}.run(ring);
+    }
+  } else {
+    raise_registers<232>();
+    Consumer<kEpilogue, kF32, kCols, kChunks>(
+        p, y_map, data, scales, rank, remote_address(ring.barriers, rank ^ 1))
+        .run(ring);
+  }
+  __syncthreads();
+  cluster_arrive();  // the other CTA may still write to this one's memory and barriers
+  cluster_wait();
+#endif
+}
+
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
+void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
+  constexpr auto* kKernel = &sm90_large_kernel<kEpilogue, kF32, kCols, kChunks>;
+  allow_shared_bytes<kKernel>(sm90_large_shared_bytes(plan));
+  const bool gate = kEpilogue == LinearEpilogue::kSwiGlu;
+  const int32_t outputs = gate ? args.n / 2 : args.n;
+  const Params params{args,
+                      outputs,
+                      ceil_div(args.m, 2 * kRows),
+                      ceil_div(outputs, gate ? kCols / 2 : kCols),
+                      plan.neighbours,
+                      plan.chunks,
+                      plan.stages};
+  const auto map = [](const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box) {
+    return tensor_map<2>(data,
+                         {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)},
+                         {static_cast<uint64_t>(stride) * 2},
+                         {64, static_cast<uint32_t>(box)},
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  };
+  constexpr bool kWide = kF32 || kEpilogue == LinearEpilogue::kAdd;
+  const CUtensorMap y_map =
+      tensor_map<2>(args.y,
+                    {static_cast<uint64_t>(outputs), static_cast<uint64_t>(args.m)},
+                    {static_cast<uint64_t>(args.y_stride) * (kWide ? 4 : 2)},
+                    {kWide ? 32U : 64U, 64},
+                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                    kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+  LaunchShape shape;
+  const int32_t clusters =
+      std::min(stream.device().facts().num_sms / 2, params.pairs * params.col_tiles);
+  shape.grid = dim3(static_cast<unsigned>(2 * clusters));
+  shape.block = dim3(kThreads);
+  shape.shared_bytes = sm90_large_shared_bytes(plan);
+  launch(stream,
+         "sm90_large_gemm",
+         shape,
+         kKernel,
+         params,
+         map(args.x, args.k, args.m, args.x_stride, kRows),
+         map(args.w, args.k, args.n, args.k, kCols / 2),
+         y_map);
+}
+
+}  // namespace sm90_large_detail
+
+template <LinearEpilogue kEpilogue, bool kF32>
+void launch_sm90_large(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
+  using namespace sm90_large_detail;
+  if (plan.cols == 256) {
+    return launch_instance<kEpilogue, kF32, 256, false>(stream, args, plan);
+  }
+  if (plan.chunks == 1) {
+    return launch_instance<kEpilogue, kF32, 128, false>(stream, args, plan);
+  }
+  launch_instance<kEpilogue, kF32, 128, true>(stream, args, plan);
+}
+
+template void launch_sm90_large<WR_EPILOGUE, WR_F32>(Stream& stream,
+                                                     const Sm90GemmArgs& args,
+                                                     const Sm90LargePlan& plan);
+
+}  // namespace warprow::cuda
