@@ -93,12 +93,12 @@ __device__ __forceinline__ void tma_store_2d(const CUtensorMap& map,
                                              uint32_t from,
                                              int c0,
                                              int c1) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-                   &map),
-               "r"(from),
-               "r"(c0),
-               "r"(c1)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+      "r"(from),
+      "r"(c0),
+      "r"(c1)
+      : "memory");
 }
 // The same, added to the tensor's float32 values: each is rounded once, and subnormal results become zero.
 __device__ __forceinline__ void tma_add_2d(const CUtensorMap& map, uint32_t from, int c0, int c1) {

@@ -20,8 +20,8 @@ __device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
 
 // The part of a row's sum of squares that 64 adjacent columns have: 16 lanes with four columns each. In each of them.
 __device__ __forceinline__ float sum_of_squares(float4 v, unsigned lanes) {
-  float squares = __fadd_rn(__fmaf_rn(v.x, v.x, __fmul_rn(v.y, v.y)),
-                            __fmaf_rn(v.z, v.z, __fmul_rn(v.w, v.w)));
+  float squares =
+      __fadd_rn(__fmaf_rn(v.x, v.x, __fmul_rn(v.y, v.y)), __fmaf_rn(v.z, v.z, __fmul_rn(v.w, v.w)));
 #pragma unroll
   for (int apart = 8; apart > 0; apart /= 2) {
     squares = __fadd_rn(squares, __shfl_xor_sync(lanes, squares, apart));

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/linear/half_norm.h"
-
 #include "base/check.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/linear/finish.cuh"
+#include "kernels/linear/half_norm.h"
 
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    begin_norm_kernel(const float* y, int64_t y_stride, const float* weight, uint2* rows, float* squares, int32_t width) {
+__global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
+                                                              int64_t y_stride,
+                                                              const float* weight,
+                                                              uint2* rows,
+                                                              float* squares,
+                                                              int32_t width) {
   pdl_wait();
   pdl_release();
   const int64_t row = blockIdx.x;

@@ -103,13 +103,15 @@ struct LinearArgs {
 //   and register tiles are used.
 // Mapping (CUDA): up to 16 rows: small_m/sm80_gemm.cuh, norm and epilogue fused. Some dozens of rows:
 //   small_m/sm90_gemm.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
-//   norm and epilogue.
+//   norm and epilogue. With batch_invariant on Hopper: small_m/sm90_gemm.cuh up to 128 rows at a time, and
+//   large_m/sm90_large_gemm.cuh for more, norms split in halves for all numbers of rows.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
 //   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads
 //   (cpu/panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit; the generic set lacks fused
-//   multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the algorithm changes with num_toks
-//   unless batch_invariant is set, which uses one algorithm for every num_toks.
+//   multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the order of
+//   sums changes with num_toks unless batch_invariant is set: then it is a function of n and k alone, on
+//   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
 //   halved_norm_rows allows; no other operation uses scratch, normed and product until this one has run.
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.

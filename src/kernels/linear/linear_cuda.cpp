@@ -12,6 +12,9 @@
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/norm/rms_norm.h"
 
+#include <algorithm>
+#include <cstddef>
+
 namespace warprow::cuda {
 namespace {
 
@@ -109,6 +112,22 @@ Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   return sm90_gemm_args;
 }
 
+// The same for at most `rows` rows of x, from `first` on.
+Sm90GemmArgs rows_from(const Sm90GemmArgs& args, int64_t first, int32_t rows) {
+  Sm90GemmArgs out = args;
+  out.m = static_cast<int32_t>(std::min<int64_t>(rows, args.m - first));
+  out.x = static_cast<const std::byte*>(args.x) + first * args.x_stride * 2;
+  out.y = static_cast<std::byte*>(args.y) + first * args.y_stride * (args.y_f32 ? 4 : 2);
+  if (args.squares != nullptr) {
+    out.squares += first * (args.k / 64);
+  }
+  if (args.next_weight != nullptr) {
+    out.next_x = static_cast<std::byte*>(args.next_x) + first * args.n * 2;
+    out.next_squares += first * (args.n / 64);
+  }
+  return out;
+}
+
 void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
   const DeviceFacts& device = stream.device().facts();
   Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
@@ -118,16 +137,18 @@ void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
     sm90.next_squares = next->squares;
   }
   const int32_t split = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 0;
-  sm90_bf16_gemm_small_m(
-      stream, sm90, sm90_gemm_plan(sm90.m, sm90.n, sm90.k, device.num_sms, split));
+  for (int32_t first = 0; first < sm90.m; first += kMaxSm90GemmRows) {
+    const Sm90GemmArgs rows = rows_from(sm90, first, kMaxSm90GemmRows);
+    sm90_bf16_gemm_small_m(
+        stream, rows, sm90_gemm_plan(rows.m, rows.n, rows.k, device.num_sms, split));
+  }
 }
 
 void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
   const DeviceFacts& device = stream.device().facts();
   const Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
   const int32_t chunks = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 1;
-  sm90_bf16_gemm_large_m(
-      stream, sm90, sm90_large_plan(sm90.m, sm90.n, chunks, device.num_sms));
+  sm90_bf16_gemm_large_m(stream, sm90, sm90_large_plan(sm90.m, sm90.n, chunks, device.num_sms));
   if (args.next_norm != nullptr) {
     begin_norm(stream, args.y.f32(), *args.next_norm);
   }
@@ -199,11 +220,10 @@ void linear(Stream& stream, const LinearArgs& args) {
     return;
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
-  WR_CHECK(
-      path == LinearPath::kSm90Gemm || path == LinearPath::kSm90LargeGemm ||
-          (args.half_norm == nullptr && args.next_norm == nullptr),
-      "{} rows: no half of a norm here",
-      args.x.shape[0]);
+  WR_CHECK(path == LinearPath::kSm90Gemm || path == LinearPath::kSm90LargeGemm ||
+               (args.half_norm == nullptr && args.next_norm == nullptr),
+           "{} rows: no half of a norm here",
+           args.x.shape[0]);
   switch (path) {
     case LinearPath::kSm80Gemm:
       return run_sm80_gemm(stream, args);

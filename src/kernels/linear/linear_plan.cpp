@@ -4,7 +4,6 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "base/math.h"
-#include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
 
@@ -25,7 +24,10 @@ static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
-    return {0, invariant_chunks(shape, device) > 0 ? int64_t{kMaxSm90GemmRows} : 0};
+    // With many chunks the tiles of sm90_bf16_gemm_large_m, which have all of them, are too few at some hundred rows.
+    constexpr int64_t kManyChunks = 4;
+    const int32_t chunks = invariant_chunks(shape, device);
+    return {0, chunks == 0 ? 0 : chunks < kManyChunks ? kMaxSm90GemmRows : 3 * kMaxSm90GemmRows};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;
@@ -36,7 +38,7 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
 }
 
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
-  constexpr int32_t kTiles = 132;  // the SMs of an H100 and an H200
+  constexpr int32_t kTiles = 132;        // the SMs of an H100 and an H200
   constexpr int32_t kLeastInputs = 256;  // of a part
   const int32_t outputs = shape.epilogue == LinearEpilogue::kSwiGlu ? shape.n / 2 : shape.n;
   const int32_t aligned = shape.y == DType::kF32 ? 4 : 8;  // TMA stores rows of 16 bytes
@@ -57,13 +59,8 @@ LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceF
   if (num_rows <= own.all) {
     return num_rows <= own.sm80 ? LinearPath::kSm80Gemm : LinearPath::kSm90Gemm;
   }
-  const bool large =
-      shape.batch_invariant
-          ? own.all > 0
-          : shape.y == DType::kBF16 && invariant_chunks(shape, device) > 0 &&
-                sm90_large_is_fast(
-                    static_cast<int32_t>(num_rows), shape.n, shape.epilogue, device);
-  return large ? LinearPath::kSm90LargeGemm : LinearPath::kLibrary;
+  // Elsewhere the library is as fast, and a whole step with it slightly faster (docs/experiments/linears_cuda.md).
+  return shape.batch_invariant && own.all > 0 ? LinearPath::kSm90LargeGemm : LinearPath::kLibrary;
 }
 
 size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {
@@ -78,9 +75,10 @@ RowRange halved_norm_rows(const DeviceFacts& device,
   if (device.kind != DeviceKind::kCuda || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
     return {};
   }
-  if (sum.batch_invariant) {
-    const bool both =
-        cuda::invariant_chunks(sum, device) > 0 && cuda::invariant_chunks(behind, device) > 0;
+  if (sum.batch_invariant || behind.batch_invariant) {
+    const bool both = sum.batch_invariant && behind.batch_invariant &&
+                      cuda::invariant_chunks(sum, device) > 0 &&
+                      cuda::invariant_chunks(behind, device) > 0;
     return both && behind.k % 64 == 0 ? RowRange{1, std::numeric_limits<int64_t>::max()}
                                       : RowRange{};
   }

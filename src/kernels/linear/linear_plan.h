@@ -9,7 +9,8 @@
 namespace warprow::cuda {
 
 // Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows,
-// sm90_bf16_gemm_small_m up to `all`, and cuBLASLt or sm90_bf16_gemm_large_m more.
+// sm90_bf16_gemm_small_m up to `all`, in blocks of rows. More take cuBLASLt, or for a batch-invariant product
+// sm90_bf16_gemm_large_m.
 struct OwnRows {
   int64_t sm80 = 0;
   int64_t all = 0;

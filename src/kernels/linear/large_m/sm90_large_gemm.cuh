@@ -207,8 +207,8 @@ class Consumer {
       const int row = row_ + at;
       const float* squares =
           row < p_.a.m ? p_.a.squares + static_cast<int64_t>(row) * parts : nullptr;
-      const float scale = inverse_rms(
-          squares, parts, lane_ % 4, static_cast<float>(p_.a.k), p_.a.norm_eps);
+      const float scale =
+          inverse_rms(squares, parts, lane_ % 4, static_cast<float>(p_.a.k), p_.a.norm_eps);
       if (lane_ % 4 == 0) {
         scales_[at] = scale;
       }
@@ -298,8 +298,8 @@ class Consumer {
           const int row = warp_ * 16 + half * 8 + lane_ / 4;
           const int output = tile.col * kOut + first + i * 8 + lane_ % 4 * 2;
           const int chunk = i % 4 * 2 + lane_ % 4 / 2;  // of 4 columns
-          const uint32_t to = staging_ + i / 4 * kBoxBytes + row * 128 +
-                              (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8;
+          const uint32_t to =
+              staging_ + i / 4 * kBoxBytes + row * 128 + (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8;
           asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to),
                        "f"(finished(sum[at], scales[half], output)),
                        "f"(finished(sum[at + 1], scales[half], output + 1))

@@ -11,20 +11,18 @@ namespace warprow::cuda {
 
 // How a product of many rows is split into tiles of 128 rows of x. A cluster of two CTAs has two of them.
 struct Sm90LargePlan {
-  int32_t cols = 256;   // rows of w in a tile: 128 or 256
-  int32_t chunks = 1;   // parts of k that are summed apart and then added in order; above 1 only with 128 cols
-  int32_t stages = 4;   // of the ring
+  int32_t cols = 256;  // rows of w in a tile: 128 or 256
+  int32_t chunks =
+      1;  // parts of k that are summed apart and then added in order; above 1 only with 128 cols
+  int32_t stages = 4;      // of the ring
   int32_t neighbours = 8;  // pairs of tiles of x that share a tile of w one after the other
 };
 
 // Dynamic shared memory of a CTA.
 size_t sm90_large_shared_bytes(const Sm90LargePlan& plan);
 
-// The fastest plan for these sizes. chunks as in the plan.
-Sm90LargePlan sm90_large_plan(int32_t m, int32_t outputs, int32_t chunks, int32_t num_sms);
-
-// Whether sm90_bf16_gemm_large_m is at least as fast as the library for this product.
-bool sm90_large_is_fast(int32_t m, int32_t n, LinearEpilogue epilogue, const DeviceFacts& device);
+// The fastest plan for these sizes. n: rows of w.
+Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms);
 
 // The same operation as sm90_bf16_gemm_small_m for any number of rows, without the first half of the next norm.
 // Rows of y must be 16-byte aligned. With equal chunks both have the same bits.

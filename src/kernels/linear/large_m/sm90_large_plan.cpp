@@ -11,8 +11,8 @@ constexpr size_t kRowBytes = 128;   // of a stage
 constexpr size_t kStagingBytes = 16384;
 
 // Time of all tiles, in units of a tile with 128 rows of w. Small tiles take 8 % longer for each of their products.
-double tile_time(int32_t m, int32_t outputs, int32_t cols, int32_t num_sms) {
-  const int64_t tiles = int64_t{ceil_div(m, kPairRows)} * ceil_div(outputs, cols);
+double tile_time(int32_t m, int32_t n, int32_t cols, int32_t num_sms) {
+  const int64_t tiles = int64_t{ceil_div(m, kPairRows)} * ceil_div(n, cols);
   const int64_t waves = ceil_div<int64_t>(tiles, num_sms / 2);
   return static_cast<double>(waves) * (cols == 256 ? 2.0 : 1.08);
 }
@@ -24,27 +24,14 @@ size_t sm90_large_shared_bytes(const Sm90LargePlan& plan) {
   return static_cast<size_t>(plan.stages) * stage + 2 * kStagingBytes + 1024;
 }
 
-// outputs: rows of w, for SwiGLU gate and up together.
-Sm90LargePlan sm90_large_plan(int32_t m, int32_t outputs, int32_t chunks, int32_t num_sms) {
+Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms) {
   Sm90LargePlan plan;
   plan.chunks = chunks;
   const bool small_tiles =
-      chunks > 1 || tile_time(m, outputs, 128, num_sms) < tile_time(m, outputs, 256, num_sms);
+      chunks > 1 || tile_time(m, n, 128, num_sms) < tile_time(m, n, 256, num_sms);
   plan.cols = small_tiles ? 128 : 256;
   plan.stages = small_tiles ? 6 : 4;
   return plan;
-}
-
-// By linear_cuda_bench large_m, on an H200. Sums (kAdd) stay with the library, whose epilogue overlaps with the next
-// tile.
-bool sm90_large_is_fast(int32_t m, int32_t n, LinearEpilogue epilogue, const DeviceFacts& device) {
-  constexpr int32_t kLeastRows = 512;
-  if (device.compute_capability != 90 || m < kLeastRows || epilogue == LinearEpilogue::kAdd) {
-    return false;
-  }
-  const int32_t cols = sm90_large_plan(m, n, 1, device.num_sms).cols;
-  const double least = static_cast<double>(m) / kPairRows * n / 128 / (device.num_sms / 2);
-  return tile_time(m, n, cols, device.num_sms) < 1.15 * least;
 }
 
 }  // namespace warprow::cuda

@@ -20,8 +20,7 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
     const int t = first + threadIdx.x / kLanes;
     const float* squares =
         t < at.num_rows ? p.a.squares + static_cast<int64_t>(at.first_row + t) * parts : nullptr;
-    const float scale =
-        inverse_rms(squares, parts, lane, static_cast<float>(p.a.k), p.a.norm_eps);
+    const float scale = inverse_rms(squares, parts, lane, static_cast<float>(p.a.k), p.a.norm_eps);
     if (lane == 0 && t < at.num_rows) {
       scales[t] = scale;
     }
