@@ -63,7 +63,7 @@ void mix_sm80_plans(Hash& hash, LinearEpilogue epilogue, int32_t n, int32_t k) {
   }
 }
 
-// A hash of the plans of an H200 for 177,408 products. It was taken when the number of SMs was a constant and other facts came from the
+// A hash of the plans of an H200 for many products. It was taken when the number of SMs was a constant and other facts came from the
 // current device. Change it only after the new plans were measured.
 TEST(LinearPlan, OfAnH200AreTheMeasuredOnes) {
   Hash hash;
