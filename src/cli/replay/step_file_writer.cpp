@@ -104,7 +104,9 @@ bool StepFileWriter::append(StepMessage message,
   head.num_hashes = static_cast<uint32_t>(hashes.size());
   record_.resize(sizeof(head) + bytes.size() + hashes.size_bytes());
   std::memcpy(record_.data(), &head, sizeof(head));
-  std::memcpy(record_.data() + sizeof(head), bytes.data(), bytes.size());
+  if (!bytes.empty()) {
+    std::memcpy(record_.data() + sizeof(head), bytes.data(), bytes.size());
+  }
   if (!hashes.empty()) {
     std::memcpy(record_.data() + sizeof(head) + bytes.size(), hashes.data(), hashes.size_bytes());
   }
