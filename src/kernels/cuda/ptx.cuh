@@ -37,7 +37,13 @@ __device__ __forceinline__ void clear16(uint32_t shared) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(0) : "memory");
 }
 
-// ---- ldmatrix, movmatrix, mma
+// Stores two adjacent floats to shared memory.
+__device__ __forceinline__ void store_two(uint32_t shared, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second)
+               : "memory");
+}
+
+// ---- ldmatrix, stmatrix, movmatrix, mma
 // Loads four 8x8 matrices of bf16. Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -18,6 +18,11 @@ __device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
   return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
 }
 
+// A row's values times the weight of its norm.
+__device__ __forceinline__ float4 weighted(const float4& v, const float4& w) {
+  return {__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)};
+}
+
 // The part of a row's sum of squares that 64 adjacent columns have: 16 lanes with four columns each. In each of them.
 __device__ __forceinline__ float sum_of_squares(float4 v, unsigned lanes) {
   float squares =

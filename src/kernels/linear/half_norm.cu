@@ -23,9 +23,8 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
   const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
   for (auto col = static_cast<int32_t>(threadIdx.x) * 4; col < width; col += kThreads * 4) {
     const float4 v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
-    const float4 w = __ldg(reinterpret_cast<const float4*>(weight + col));
-    rows[(row * width + col) / 4] = {pack_bf16(__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y)),
-                                     pack_bf16(__fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w))};
+    const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(weight + col)));
+    rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
     const float sum = sum_of_squares(v, lanes);
     if (threadIdx.x % 16 == 0) {
       squares[row * (width / 64) + col / 64] = sum;

@@ -40,16 +40,21 @@ constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroup
 constexpr int kXBytes = kRows * 128;
 constexpr int kStagingBytes = 16384;  // of a warpgroup
 constexpr int kBoxBytes = 64 * 128;   // 64 rows of 128 bytes
-constexpr int kMaxStages = 8;
+constexpr int kNeighbours = 8;  // pairs of tiles of x that take a tile of w one after the other
+
+template <int kCols>
+struct Sizes {
+  static constexpr int kStageBytes = kXBytes + kCols * 128;
+  static constexpr int kStages = kCols == 256 ? 4 : 6;
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + 2 * kStagingBytes + 1024;
+  using Ring = RingCursor<kStages>;
+};
 
 struct Params {
   Sm90GemmArgs a;
-  int32_t outputs;     // columns of y
-  int32_t pairs;       // of tiles of x: the tiles of a cluster
-  int32_t col_tiles;   // of w
-  int32_t neighbours;  // see Sm90LargePlan
+  int32_t pairs;      // of tiles of x: the tiles of a cluster
+  int32_t col_tiles;  // of w
   int32_t chunks;
-  int32_t stages;
 };
 
 struct Tile {
@@ -57,24 +62,23 @@ struct Tile {
   int col;
 };
 
-// `neighbours` pairs of tiles of x take the same tile of w one after the other.
 __device__ __forceinline__ Tile tile_at(const Params& p, int index) {
-  const int of_group = p.neighbours * p.col_tiles;
-  const int first = index / of_group * p.neighbours;
-  const int height = min(p.neighbours, p.pairs - first);
+  const int of_group = kNeighbours * p.col_tiles;
+  const int first = index / of_group * kNeighbours;
+  const int height = min(kNeighbours, p.pairs - first);
   const int in_group = index % of_group;
   return {first + in_group % height, in_group / height};
 }
 
 template <LinearEpilogue kEpilogue, int kCols>
 struct Producer {
-  static constexpr int kStageBytes = kXBytes + kCols * 128;
+  static constexpr int kStageBytes = Sizes<kCols>::kStageBytes;
   const Params& p;
   const CUtensorMap& x_map;
   const CUtensorMap& w_map;
   int rank;
 
-  __device__ void run(RingCursor<kMaxStages> ring) const {
+  __device__ void run(typename Sizes<kCols>::Ring ring) const {
     const int steps = (p.a.k + 63) / 64;
     const int num_tiles = p.pairs * p.col_tiles;
     for (int index = blockIdx.x / 2; index < num_tiles; index += gridDim.x / 2) {
@@ -104,7 +108,7 @@ class Consumer {
                       uint32_t data,
                       float* scales,
                       int rank,
-                      uint32_t peer_barriers)
+                      uint32_t own_barriers)
       : p_(p),
         y_map_(y_map),
         group_(static_cast<int>(threadIdx.x) / 128),
@@ -112,11 +116,12 @@ class Consumer {
         lane_(static_cast<int>(threadIdx.x) % 32),
         leads_(threadIdx.x % 128 == 0),
         rank_(rank),
-        peer_barriers_(peer_barriers),
-        staging_(data + p.stages * kStageBytes + group_ * kStagingBytes),
+        own_barriers_(own_barriers),
+        peer_barriers_(remote_address(own_barriers, rank ^ 1)),
+        staging_(data + Sizes<kCols>::kStages * kStageBytes + group_ * kStagingBytes),
         scales_(scales + group_ * 64) {}
 
-  __device__ void run(RingCursor<kMaxStages> ring) {
+  __device__ void run(typename Sizes<kCols>::Ring ring) {
     const int num_tiles = p_.pairs * p_.col_tiles;
     for (int index = blockIdx.x / 2; index < num_tiles; index += gridDim.x / 2) {
       const Tile tile = tile_at(p_, index);
@@ -148,7 +153,7 @@ class Consumer {
   }
 
  private:
-  static constexpr int kStageBytes = kXBytes + kCols * 128;
+  static constexpr int kStageBytes = Sizes<kCols>::kStageBytes;
   // Columns of y in a tile.
   static constexpr int kOut = kEpilogue == LinearEpilogue::kSwiGlu ? kCols / 2 : kCols;
 
@@ -162,11 +167,10 @@ class Consumer {
   }
 
   // Multiplies `steps` stages of the ring. Rows' scales are computed while the first products run.
-  __device__ void multiply(RingCursor<kMaxStages>& ring,
+  __device__ void multiply(typename Sizes<kCols>::Ring& ring,
                            int steps,
                            float (&sum)[kCols / 2],
                            bool begins_tile) {
-    own_barriers_ = ring.barriers;
     uint32_t used = 0;
     wgmma_pin(sum);
     for (int step = 0; step < steps; ++step, ring.next()) {
@@ -300,10 +304,9 @@ class Consumer {
           const int chunk = i % 4 * 2 + lane_ % 4 / 2;  // of 4 columns
           const uint32_t to =
               staging_ + i / 4 * kBoxBytes + row * 128 + (chunk ^ (row % 8)) * 16 + lane_ % 2 * 8;
-          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to),
-                       "f"(finished(sum[at], scales[half], output)),
-                       "f"(finished(sum[at + 1], scales[half], output + 1))
-                       : "memory");
+          store_two(to,
+                    finished(sum[at], scales[half], output),
+                    finished(sum[at + 1], scales[half], output + 1));
         }
       }
       leave_staging();
@@ -329,7 +332,7 @@ class Consumer {
   int lane_;
   bool leads_;
   int rank_;
-  uint32_t own_barriers_ = 0;
+  uint32_t own_barriers_;
   uint32_t peer_barriers_;
   uint32_t staging_;
   float* scales_;
@@ -344,15 +347,16 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
                       const __grid_constant__ CUtensorMap y_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  __shared__ uint64_t barriers[2 * kMaxStages];
+  constexpr int kStages = Sizes<kCols>::kStages;
+  __shared__ uint64_t barriers[2 * kStages];
   __shared__ float scales[kRows];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
-  const RingCursor<kMaxStages> ring{data, shared_address(barriers), p.stages};
+  const typename Sizes<kCols>::Ring ring{data, shared_address(barriers), kStages};
   const int rank = cluster_rank();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
+    for (int i = 0; i < kStages; ++i) {
       barrier_init(ring.barriers + i * 8, 1);
-      barrier_init(ring.barriers + (kMaxStages + i) * 8, 4);  // the warpgroups of both CTAs
+      barrier_init(ring.barriers + (kStages + i) * 8, 4);  // the warpgroups of both CTAs
     }
     publish_barriers();
     fence_async_proxy();
@@ -369,8 +373,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
     }
   } else {
     raise_registers<232>();
-    Consumer<kEpilogue, kF32, kCols, kChunks>(
-        p, y_map, data, scales, rank, remote_address(ring.barriers, rank ^ 1))
+    Consumer<kEpilogue, kF32, kCols, kChunks>(p, y_map, data, scales, rank, ring.barriers)
         .run(ring);
   }
   __syncthreads();
@@ -382,16 +385,11 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
 template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
 void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
   constexpr auto* kKernel = &sm90_large_kernel<kEpilogue, kF32, kCols, kChunks>;
-  allow_shared_bytes<kKernel>(sm90_large_shared_bytes(plan));
+  allow_shared_bytes<kKernel>(Sizes<kCols>::kSharedBytes);
   const bool gate = kEpilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
-  const Params params{args,
-                      outputs,
-                      ceil_div(args.m, 2 * kRows),
-                      ceil_div(outputs, gate ? kCols / 2 : kCols),
-                      plan.neighbours,
-                      plan.chunks,
-                      plan.stages};
+  const Params params{
+      args, ceil_div(args.m, 2 * kRows), ceil_div(outputs, gate ? kCols / 2 : kCols), plan.chunks};
   const auto map = [](const void* data, int64_t cols, int64_t rows, int64_t stride, int32_t box) {
     return tensor_map<2>(data,
                          {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)},
@@ -412,7 +410,7 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
       std::min(stream.device().facts().num_sms / 2, params.pairs * params.col_tiles);
   shape.grid = dim3(static_cast<unsigned>(2 * clusters));
   shape.block = dim3(kThreads);
-  shape.shared_bytes = sm90_large_shared_bytes(plan);
+  shape.shared_bytes = Sizes<kCols>::kSharedBytes;
   launch(stream,
          "sm90_large_gemm",
          shape,

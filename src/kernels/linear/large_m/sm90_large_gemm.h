@@ -14,12 +14,7 @@ struct Sm90LargePlan {
   int32_t cols = 256;  // rows of w in a tile: 128 or 256
   int32_t chunks =
       1;  // parts of k that are summed apart and then added in order; above 1 only with 128 cols
-  int32_t stages = 4;      // of the ring
-  int32_t neighbours = 8;  // pairs of tiles of x that share a tile of w one after the other
 };
-
-// Dynamic shared memory of a CTA.
-size_t sm90_large_shared_bytes(const Sm90LargePlan& plan);
 
 // The fastest plan for these sizes. n: rows of w.
 Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms);

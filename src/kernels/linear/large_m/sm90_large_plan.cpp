@@ -7,8 +7,6 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int32_t kPairRows = 256;  // rows of x that a cluster has
-constexpr size_t kRowBytes = 128;   // of a stage
-constexpr size_t kStagingBytes = 16384;
 
 // Time of all tiles, in units of a tile with 128 rows of w. Small tiles take 8 % longer for each of their products.
 double tile_time(int32_t m, int32_t n, int32_t cols, int32_t num_sms) {
@@ -19,19 +17,10 @@ double tile_time(int32_t m, int32_t n, int32_t cols, int32_t num_sms) {
 
 }  // namespace
 
-size_t sm90_large_shared_bytes(const Sm90LargePlan& plan) {
-  const size_t stage = (128 + static_cast<size_t>(plan.cols)) * kRowBytes;
-  return static_cast<size_t>(plan.stages) * stage + 2 * kStagingBytes + 1024;
-}
-
 Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms) {
-  Sm90LargePlan plan;
-  plan.chunks = chunks;
   const bool small_tiles =
       chunks > 1 || tile_time(m, n, 128, num_sms) < tile_time(m, n, 256, num_sms);
-  plan.cols = small_tiles ? 128 : 256;
-  plan.stages = small_tiles ? 6 : 4;
-  return plan;
+  return {small_tiles ? 128 : 256, chunks};
 }
 
 }  // namespace warprow::cuda

@@ -153,9 +153,8 @@ class Outputs {
   // First half of the next norm. The 16 lanes with 64 adjacent columns of a row call this together.
   __device__ void leave_norm(int t, const float4& v) const {
     const int64_t row = at_.first_row + t;
-    const float4 w = next_weight_;
     store(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
-          {__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)});
+          weighted(v, next_weight_));
     const float squares = sum_of_squares(v, 0xffffU << (threadIdx.x & 16U));
     if (threadIdx.x % 16 == 0) {
       p_.a.next_squares[row * (p_.a.n / 64) + output_ / 64] = squares;
