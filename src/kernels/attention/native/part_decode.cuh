@@ -35,6 +35,7 @@ __device__ bool arrive(const NativeParams& p, const Piece& piece, int32_t parts)
       *count = 0;
     }
   }
+  __syncwarp();
   return __shfl_sync(0xffffffffU, last, 0) != 0;
 }
 
@@ -99,7 +100,7 @@ struct PartWorker {
   __device__ void merge_stored(const Piece& piece) {
     const DecodeItem& item = piece.item;
     state.total.clear();
-#pragma unroll 4
+#pragma unroll(kHeadTiles == 1 ? 8 : 2)
     for (int32_t i = 0; i < item.num_parts; ++i) {
       Stored::load(
           state.part, Stored::place(p, item.first_part + i, piece.head), item.num_toks * p.group);
