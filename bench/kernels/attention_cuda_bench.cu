@@ -215,7 +215,7 @@ class ModeBench {
   BenchBuffers buffers_;
 };
 
-// Decode steps and prompts of Qwen3-0.6B and 8B.
+// Decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
 std::vector<Case> mode_cases() {
   std::vector<Case> all;
   for (const int32_t q_heads : {16, 32}) {
@@ -227,6 +227,13 @@ std::vector<Case> mode_cases() {
                        128,
                        repeat(n, 1, len)});
       }
+    }
+    for (const auto& [n, len] : std::vector<std::pair<int32_t, int32_t>>{{32, 2048}, {128, 512}}) {
+      all.push_back({"drafts " + std::to_string(n) + "x4 on " + std::to_string(len),
+                     q_heads,
+                     8,
+                     128,
+                     repeat(n, 4, len)});
     }
     for (const auto& [n, queries, len] :
          std::vector<std::tuple<int32_t, int32_t, int32_t>>{{1, 128, 128},
