@@ -299,6 +299,33 @@ TEST_F(AttentionInvarianceTest, EveryShortLength) {
   }
 }
 
+// Contexts on both sides of every tile's and part's border up to 8,192 keys, and a little beyond.
+TEST_F(AttentionInvarianceTest, EveryBorder) {
+  constexpr int32_t kTile = 64;
+  for (const int32_t dim : {64, 128}) {
+    Case c;
+    c.dim = dim;
+    c.kv_heads = 1;
+    c.q_heads = 2;
+    c.rows = {{8800, 8800}};
+    begin_checked(c);
+    for (int32_t first = kTile; first + kTile < 8800; first += 64 * kTile) {
+      std::vector<Span> one;
+      std::vector<Span> three;
+      for (int32_t border = first; border < first + 64 * kTile && border + kTile < 8800;
+           border += kTile) {
+        for (const int32_t len : {border - 1, border, border + 1}) {
+          one.push_back({0, len - 1, 1});
+        }
+        three.push_back({0, border - 2, 3});
+      }
+      expect_all_decode(one, 1);
+      expect_all_decode(three, 3);
+      expect_same(one, 0);
+    }
+  }
+}
+
 TEST_F(AttentionInvarianceTest, LongRows) {
   for (const int32_t dim : {64, 128}) {
     Case c;
