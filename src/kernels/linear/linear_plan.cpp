@@ -4,8 +4,10 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "base/math.h"
+#include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_warp_gemm.h"
 
 #include <algorithm>
 #include <limits>
@@ -20,14 +22,44 @@ namespace {
 constexpr int64_t kSm80GemmRows = 16;
 static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
+// Estimated microseconds of a product on an H200. sm90_bf16_gemm_small_m, with tiles of 64 by 128, takes as long as L2 needs
+// for its operands.
+double small_m_us(const LinearShape& shape, int64_t num_rows) {
+  constexpr double kStart = 2.5;
+  constexpr double kBytesPerUs = 9.8e6;
+  const auto tiles = static_cast<double>(ceil_div<int64_t>(shape.n, 64) *
+                                         ceil_div<int64_t>(num_rows, kMaxSm90GemmRows));
+  return kStart + tiles * (64 + kMaxSm90GemmRows) * shape.k * 2 / kBytesPerUs;
+}
+// sm90_bf16_gemm_large_m takes as long as its tensor cores, and half a norm is a kernel of its own.
+double large_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
+  const double start = shape.epilogue == LinearEpilogue::kAdd ? 6.0 : 3.5;
+  constexpr double kFlopsPerUs = 6.0e6;  // of an SM
+  const Sm90LargePlan plan = sm90_large_plan(num_rows, shape.n, chunks, num_sms);
+  const int32_t tiles = ceil_div(num_rows, 256) * ceil_div(shape.n, plan.cols);
+  const int32_t waves = plan.side_by_side ? 1 : ceil_div(tiles, num_sms / 2);
+  const double inputs = plan.side_by_side ? shape.k / 2.0 : shape.k;
+  return start + waves * 2.0 * 128 * plan.cols * inputs / kFlopsPerUs;
+}
+
+// Up to so many rows sm90_bf16_gemm_small_m is the faster kernel of a batch-invariant product: a block of rows, or several.
+int32_t small_m_rows(const LinearShape& shape, int32_t chunks, int32_t num_sms) {
+  constexpr int32_t kMost = 8 * kMaxSm90GemmRows;
+  int32_t rows = kMaxSm90GemmRows;
+  while (rows < kMost && small_m_us(shape, rows + kMaxSm90GemmRows) <=
+                             large_m_us(shape, rows + kMaxSm90GemmRows, chunks, num_sms)) {
+    rows += kMaxSm90GemmRows;
+  }
+  return rows;
+}
+
 }  // namespace
 
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
-    // With many chunks the tiles of sm90_bf16_gemm_large_m, which have all of them, are too few at some hundred rows.
-    constexpr int64_t kManyChunks = 4;
     const int32_t chunks = invariant_chunks(shape, device);
-    return {0, chunks == 0 ? 0 : chunks < kManyChunks ? kMaxSm90GemmRows : 3 * kMaxSm90GemmRows};
+    return chunks == 0 ? OwnRows{}
+                       : OwnRows{0, small_m_rows(shape, chunks, device.num_sms), kMaxSm90WarpRows};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;
@@ -40,6 +72,7 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
   constexpr int32_t kTiles = 132;        // the SMs of an H100 and an H200
   constexpr int32_t kLeastInputs = 256;  // of a part
+  const int32_t most = is_small_weight(shape.n, shape.k) ? 2 * kTiles : kTiles;
   const int32_t outputs = shape.epilogue == LinearEpilogue::kSwiGlu ? shape.n / 2 : shape.n;
   const int32_t aligned = shape.y == DType::kF32 ? 4 : 8;  // TMA stores rows of 16 bytes
   if (device.compute_capability != 90 || outputs % aligned != 0 ||
@@ -47,7 +80,7 @@ int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
     return 0;
   }
   int32_t chunks = 1;
-  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * ceil_div(shape.n, 64) <= kTiles &&
+  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * ceil_div(shape.n, 64) <= most &&
          shape.k >= 2 * chunks * kLeastInputs) {
     chunks *= 2;
   }
@@ -56,6 +89,9 @@ int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
   const OwnRows own = own_rows(shape, device);
+  if (num_rows <= own.warps) {
+    return LinearPath::kSm90Warps;
+  }
   if (num_rows <= own.all) {
     return num_rows <= own.sm80 ? LinearPath::kSm80Gemm : LinearPath::kSm90Gemm;
   }

@@ -9,6 +9,7 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int32_t kAlign = 1024;
+constexpr int64_t kManyOutputs = 1 << 16;  // an LM head
 
 int32_t stage_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + plan.cols) * 128; }
 int32_t row_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + 4) * 4; }
@@ -26,7 +27,6 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
 }  // namespace
 
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
-  constexpr int64_t kManyOutputs = 1 << 16;  // an LM head: start and end are negligible
   if (device.compute_capability != 90) {
     return 0;
   }
@@ -35,7 +35,7 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
   if (is_small_weight(n, k) || gate_of_one_wave) {
     return kMaxSm90GemmRows;
   }
-  return n < kManyOutputs ? 64 : 32;
+  return n < kManyOutputs ? 64 : 32;  // at a head start and end are negligible
 }
 
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n) {
@@ -61,7 +61,8 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  plan.groups = fills_one_wave(n, num_sms) && split <= 1 ? 3 : 1;
+  const bool reads_much_x = split == 1 && plan.cols == 128 && n >= kManyOutputs;
+  plan.groups = (fills_one_wave(n, num_sms) && split <= 1) || reads_much_x ? 3 : 1;
   plan.split = std::max(split, 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.
@@ -77,9 +78,15 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   while (split == 0 && plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
     plan.split *= 2;
   }
-  const int32_t used = slots(plan.split);
+  const int32_t used = slots(plan.split) * ceil_div(m, plan.cols);
   const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
-  plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
+  const auto stages_of = [&](int32_t ctas) {  // with so many CTAs on an SM
+    return sm90_gemm_stages(plan, kSm90GemmSharedBytes / ctas - (ctas > 1 ? 2048 : 0));
+  };
+  plan.stages = stages_of(at_once);
+  if (plan.stages < 3 && split > 0 && at_once > 2) {
+    plan.stages = stages_of(2);
+  }
   if (plan.stages < 3) {
     plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes);
   }
