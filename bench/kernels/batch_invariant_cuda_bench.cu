@@ -290,31 +290,34 @@ void sweep_warps(Stream& stream, const Product& p, const Room& room, const Weigh
   std::printf("\n");
 }
 
-// sm90_bf16_gemm_small_m: parts/columns/stages.
+// sm90_bf16_gemm_small_m: parts/groups/columns/stages.
 void sweep_small(Stream& stream, const Product& p, const Room& room, const Weights& w, int32_t m) {
   std::printf("  %-8s m %4d small", p.name, m);
-  const int32_t num_sms = stream.device().facts().num_sms;
+  const auto time = [&](const Sm90GemmPlan& plan) {
+    const double us = calls_us(stream, w.count, [&](int n) {
+      sm90_bf16_gemm_small_m(stream, room.args(p, w.nth(n), m, true), plan);
+    });
+    std::printf(" | %d/%d/%d/%d %.2f", plan.split, plan.groups, plan.cols, plan.stages, us);
+  };
   for (const int32_t parts : kParts) {
-    if ((p.n + 63) / 64 * parts > 800 && parts > 1) {
-      continue;
-    }
-    for (const int32_t cols : {32, 64, 128}) {
-      if ((cols < m && cols < 64) || (cols > m && cols > 32)) {
+    for (const int32_t groups : {1, 3}) {
+      const int32_t ctas = (p.n + 64 * groups - 1) / (64 * groups) * parts;
+      if (parts > 1 && (ctas > 520 || (groups == 3 && ctas < 64))) {
         continue;
       }
-      Sm90GemmPlan plan = sm90_gemm_plan(m, p.n, p.k, num_sms, parts);
-      int32_t last = 0;
-      for (const int32_t shared : {72 << 10, 110 << 10, kSm90GemmSharedBytes}) {
-        plan.cols = cols;
-        plan.stages = std::min(sm90_gemm_stages(plan, shared), (p.k / 64 + parts - 1) / parts);
-        if (plan.stages < 2 || plan.stages == last) {
+      for (const int32_t cols : {32, 64, 128}) {
+        if ((cols < m && cols < 64) || (cols > m && cols > 32)) {
           continue;
         }
-        last = plan.stages;
-        const double us = calls_us(stream, w.count, [&](int n) {
-          sm90_bf16_gemm_small_m(stream, room.args(p, w.nth(n), m, true), plan);
-        });
-        std::printf(" | %d/%d/%d %.2f", parts, cols, plan.stages, us);
+        int32_t last = 0;
+        for (const int32_t shared : {72 << 10, 110 << 10, kSm90GemmSharedBytes}) {
+          Sm90GemmPlan plan = {.cols = cols, .groups = groups, .split = parts};
+          plan.stages = std::min(sm90_gemm_stages(plan, shared), (p.k / 64 + parts - 1) / parts);
+          if (plan.stages >= 2 && plan.stages != last) {
+            time(plan);
+          }
+          last = plan.stages;
+        }
       }
     }
   }

@@ -22,6 +22,16 @@ namespace {
 constexpr int64_t kSm80GemmRows = 16;
 static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
+// The most parts of k for which there are at most so many tiles, each with a part.
+int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles, int32_t most) {
+  constexpr int32_t kLeastInputs = 256;  // of a part
+  int32_t chunks = 1;
+  while (2 * chunks <= most && 2 * chunks * tiles <= most_tiles && k >= 2 * chunks * kLeastInputs) {
+    chunks *= 2;
+  }
+  return chunks;
+}
+
 // Estimated microseconds of a product on an H200. sm90_bf16_gemm_small_m, with tiles of 64 by 128, takes as long as L2 needs
 // for its operands.
 double small_m_us(const LinearShape& shape, int64_t num_rows) {
@@ -70,21 +80,25 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
 }
 
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
-  constexpr int32_t kTiles = 132;        // the SMs of an H100 and an H200
-  constexpr int32_t kLeastInputs = 256;  // of a part
-  const int32_t most = is_small_weight(shape.n, shape.k) ? 2 * kTiles : kTiles;
   const int32_t outputs = shape.epilogue == LinearEpilogue::kSwiGlu ? shape.n / 2 : shape.n;
   const int32_t aligned = shape.y == DType::kF32 ? 4 : 8;  // TMA stores rows of 16 bytes
   if (device.compute_capability != 90 || outputs % aligned != 0 ||
       (shape.epilogue == LinearEpilogue::kSwiGlu && shape.y == DType::kF32)) {
     return 0;
   }
-  int32_t chunks = 1;
-  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * ceil_div(shape.n, 64) <= most &&
-         shape.k >= 2 * chunks * kLeastInputs) {
-    chunks *= 2;
+  constexpr int32_t kSms = 132;  // of an H100 and an H200
+  const int32_t tiles = ceil_div(shape.n, 64);
+  if (is_small_weight(shape.n, shape.k)) {
+    return chunks_of_tiles(tiles, shape.k, 2 * kSms, kMaxSm90GemmCluster);
   }
-  return chunks;
+  const int32_t chunks = chunks_of_tiles(tiles, shape.k, kSms, kMaxSm90GemmCluster);
+  if (4 * chunks * tiles >= 3 * kSms) {
+    return chunks;
+  }
+  // Many SMs would be idle. Perhaps not with tiles of 192.
+  const int32_t large_tiles = ceil_div(shape.n, 192);
+  const int32_t of_large = chunks_of_tiles(large_tiles, shape.k, kSms, 4);
+  return 10 * of_large * large_tiles >= 9 * kSms ? of_large : chunks;
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {

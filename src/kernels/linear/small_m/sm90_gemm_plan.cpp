@@ -9,7 +9,6 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int32_t kAlign = 1024;
-constexpr int64_t kManyOutputs = 1 << 16;  // an LM head
 
 int32_t stage_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + plan.cols) * 128; }
 int32_t row_bytes(const Sm90GemmPlan& plan) { return (plan.groups * 64 + 4) * 4; }
@@ -27,6 +26,7 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
 }  // namespace
 
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
+  constexpr int64_t kManyOutputs = 1 << 16;  // an LM head: start and end are negligible
   if (device.compute_capability != 90) {
     return 0;
   }
@@ -35,7 +35,7 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
   if (is_small_weight(n, k) || gate_of_one_wave) {
     return kMaxSm90GemmRows;
   }
-  return n < kManyOutputs ? 64 : 32;  // at a head start and end are negligible
+  return n < kManyOutputs ? 64 : 32;
 }
 
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n) {
@@ -61,8 +61,13 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  const bool reads_much_x = split == 1 && plan.cols == 128 && n >= kManyOutputs;
-  plan.groups = (fills_one_wave(n, num_sms) && split <= 1) || reads_much_x ? 3 : 1;
+  // Rows of w and x that an SM loads for each input. L2 is the limit of many rows, and large tiles load less.
+  const auto loads = [&](int32_t groups) {
+    const int32_t ctas = ceil_div(n, 64 * groups) * split * ceil_div(m, plan.cols);
+    return ceil_div(ctas, num_sms) * (64 * groups + plan.cols);
+  };
+  const bool loads_less = split > 0 && 10 * loads(3) <= 7 * loads(1);
+  plan.groups = (fills_one_wave(n, num_sms) && split <= 1) || loads_less ? 3 : 1;
   plan.split = std::max(split, 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.

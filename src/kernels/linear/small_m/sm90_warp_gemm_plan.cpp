@@ -42,7 +42,7 @@ Sm90WarpPlan sm90_warp_plan(int32_t m,
   plan.num_units = ceil_div(gate ? n / 2 : n, gate ? kSm90WarpUnit / 2 : kSm90WarpUnit);
   plan.num_blocks = std::min(plan.num_units, num_sms);
   // As many units at once as a CTA has, or in rounds of equal size, so that every warp has some stages.
-  constexpr int32_t kFewStages = 4;
+  constexpr int32_t kFewStages = 3;
   const int32_t units = ceil_div(plan.num_units, plan.num_blocks);
   int32_t rounds = ceil_div(units, kMaxSm90Warps / parts);
   const auto stages = [&] {
