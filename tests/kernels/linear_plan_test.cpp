@@ -173,18 +173,25 @@ TEST(LinearPlan, ABatchInvariantProductHasOneOrderOfSums) {
 }
 
 TEST(LinearPlan, ManyBatchInvariantRows) {
-  const auto rows = [](int32_t n, int32_t k, LinearEpilogue epilogue) {
-    return cuda::own_rows(invariant(n, k, epilogue), h200()).all;
+  const auto in_blocks = [](int32_t n, int32_t k, LinearEpilogue epilogue, int32_t m) {
+    return cuda::linear_path(invariant(n, k, epilogue), m, h200()) == cuda::LinearPath::kSm90Gemm;
   };
-  EXPECT_EQ(rows(4096, 1024, kStore), 256);
-  EXPECT_EQ(rows(1024, 2048, kAdd), 1024);
-  EXPECT_EQ(rows(6144, 1024, kSwiGlu), 128);
-  EXPECT_EQ(rows(1024, 3072, kAdd), 1024);
-  for (const int32_t n : {6144, 24576, 151936}) {
-    EXPECT_EQ(rows(n, 4096, kStore), 128) << n;
+  EXPECT_TRUE(in_blocks(4096, 1024, kStore, 256));  // Qwen3-0.6B
+  EXPECT_FALSE(in_blocks(4096, 1024, kStore, 512));
+  EXPECT_TRUE(in_blocks(1024, 2048, kAdd, 512));
+  EXPECT_TRUE(in_blocks(1024, 3072, kAdd, 512));
+  EXPECT_TRUE(in_blocks(6144, 4096, kStore, 384));  // 8B
+  EXPECT_FALSE(in_blocks(4096, 4096, kAdd, 256));
+  EXPECT_FALSE(in_blocks(4096, 12288, kAdd, 256));
+  // Tiles of 256 rows would waste a quarter of 384 rows.
+  EXPECT_FALSE(in_blocks(24576, 4096, kSwiGlu, 256));
+  EXPECT_TRUE(in_blocks(24576, 4096, kSwiGlu, 384));
+  EXPECT_FALSE(in_blocks(24576, 4096, kSwiGlu, 512));
+  EXPECT_TRUE(in_blocks(4096, 12288, kAdd, 384));
+  EXPECT_FALSE(in_blocks(4096, 12288, kAdd, 512));
+  for (const int32_t n : {1024, 4096, 24576}) {
+    EXPECT_FALSE(in_blocks(n, 4096, kAdd, 1025));
   }
-  EXPECT_EQ(rows(4096, 4096, kAdd), 128);
-  EXPECT_EQ(rows(4096, 12288, kAdd), 128);
   // At up to 256 rows the large tiles of o and down are 32, a quarter of what the GPU has room for.
   EXPECT_TRUE(cuda::sm90_large_plan(256, 4096, 2, 132).side_by_side);
   EXPECT_FALSE(cuda::sm90_large_plan(257, 4096, 2, 132).side_by_side);
@@ -326,6 +333,7 @@ TEST(Sm90GemmPlan, ManyRowsTakeLargeTiles) {
   EXPECT_EQ(groups(128, 4096, 4096, 2), 1);
   EXPECT_EQ(groups(128, 4096, 1024, 4), 1);
   EXPECT_EQ(groups(128, 1024, 3072, 8), 1);
+  EXPECT_EQ(groups(384, 4096, 4096, 2), 3);  // 132 tiles with a part each
   EXPECT_EQ(groups(1, 24576, 4096, 1), 3);
 }
 

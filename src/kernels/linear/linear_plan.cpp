@@ -32,19 +32,21 @@ int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles, int32_t mo
   return chunks;
 }
 
-// Estimated microseconds of a product on an H200. sm90_bf16_gemm_small_m, with tiles of 64 by 128, takes as long as L2 needs
-// for its operands.
-double small_m_us(const LinearShape& shape, int64_t num_rows) {
+// Estimated microseconds of a batch-invariant product of more than a block of rows, on an H200: what an SM must load from L2
+// or compute. sm90_bf16_gemm_small_m in blocks of rows, whose CTAs do not overlap.
+double small_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
   constexpr double kStart = 2.5;
-  constexpr double kBytesPerUs = 9.8e6;
-  const auto tiles = static_cast<double>(ceil_div<int64_t>(shape.n, 64) *
-                                         ceil_div<int64_t>(num_rows, kMaxSm90GemmRows));
-  return kStart + tiles * (64 + kMaxSm90GemmRows) * shape.k * 2 / kBytesPerUs;
+  constexpr double kCtaStart = 1.0;
+  constexpr double kBytesPerUs = 74e3;  // of an SM
+  const Sm90GemmPlan plan = sm90_gemm_plan(num_rows, shape.n, shape.k, num_sms, chunks);
+  const int32_t ctas = ceil_div(shape.n, 64 * plan.groups) * chunks * ceil_div(num_rows, plan.cols);
+  const double bytes = 2.0 * (64 * plan.groups + plan.cols) * shape.k / chunks;
+  return kStart + ceil_div(ctas, num_sms) * (kCtaStart + bytes / kBytesPerUs);
 }
-// sm90_bf16_gemm_large_m takes as long as its tensor cores, and half a norm is a kernel of its own.
+// sm90_bf16_gemm_large_m, behind a sum with half a norm as a kernel of its own.
 double large_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
   const double start = shape.epilogue == LinearEpilogue::kAdd ? 6.0 : 3.5;
-  constexpr double kFlopsPerUs = 6.0e6;  // of an SM
+  constexpr double kFlopsPerUs = 6e6;  // of an SM
   const Sm90LargePlan plan = sm90_large_plan(num_rows, shape.n, chunks, num_sms);
   const int32_t tiles = ceil_div(num_rows, 256) * ceil_div(shape.n, plan.cols);
   const int32_t waves = plan.side_by_side ? 1 : ceil_div(tiles, num_sms / 2);
@@ -52,24 +54,23 @@ double large_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, in
   return start + waves * 2.0 * 128 * plan.cols * inputs / kFlopsPerUs;
 }
 
-// Up to so many rows sm90_bf16_gemm_small_m is the faster kernel of a batch-invariant product: a block of rows, or several.
-int32_t small_m_rows(const LinearShape& shape, int32_t chunks, int32_t num_sms) {
-  constexpr int32_t kMost = 8 * kMaxSm90GemmRows;
-  int32_t rows = kMaxSm90GemmRows;
-  while (rows < kMost && small_m_us(shape, rows + kMaxSm90GemmRows) <=
-                             large_m_us(shape, rows + kMaxSm90GemmRows, chunks, num_sms)) {
-    rows += kMaxSm90GemmRows;
+bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
+  constexpr int64_t kMost = 8 * kMaxSm90GemmRows;
+  if (num_rows > kMost) {
+    return false;
   }
-  return rows;
+  const auto rows = static_cast<int32_t>(num_rows);
+  const int32_t chunks = invariant_chunks(shape, device);
+  return small_m_us(shape, rows, chunks, device.num_sms) <=
+         large_m_us(shape, rows, chunks, device.num_sms);
 }
 
 }  // namespace
 
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
-    const int32_t chunks = invariant_chunks(shape, device);
-    return chunks == 0 ? OwnRows{}
-                       : OwnRows{0, small_m_rows(shape, chunks, device.num_sms), kMaxSm90WarpRows};
+    return invariant_chunks(shape, device) == 0 ? OwnRows{}
+                                                : OwnRows{0, kMaxSm90GemmRows, kMaxSm90WarpRows};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;
@@ -109,8 +110,12 @@ LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceF
   if (num_rows <= own.all) {
     return num_rows <= own.sm80 ? LinearPath::kSm80Gemm : LinearPath::kSm90Gemm;
   }
-  // Elsewhere the library is as fast, and a whole step with it slightly faster (docs/experiments/linears_cuda.md).
-  return shape.batch_invariant && own.all > 0 ? LinearPath::kSm90LargeGemm : LinearPath::kLibrary;
+  if (!shape.batch_invariant || own.all == 0) {
+    // Elsewhere the library is as fast, and a whole step with it slightly faster (docs/experiments/linears_cuda.md).
+    return LinearPath::kLibrary;
+  }
+  return takes_blocks_of_rows(shape, num_rows, device) ? LinearPath::kSm90Gemm
+                                                       : LinearPath::kSm90LargeGemm;
 }
 
 size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {

@@ -10,7 +10,7 @@ namespace warprow::cuda {
 
 // Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows, or for a batch-invariant
 // product sm90_bf16_gemm_warps up to `warps`; sm90_bf16_gemm_small_m up to `all`. More take cuBLASLt, or for a
-// batch-invariant product sm90_bf16_gemm_large_m.
+// batch-invariant product sm90_bf16_gemm_large_m or blocks of rows of sm90_bf16_gemm_small_m.
 struct OwnRows {
   int64_t sm80 = 0;
   int64_t all = 0;

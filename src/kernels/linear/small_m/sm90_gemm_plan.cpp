@@ -61,12 +61,14 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  // Rows of w and x that an SM loads for each input. L2 is the limit of many rows, and large tiles load less.
+  // Rows of w and x that an SM loads for each input. L2 is the limit of many rows, and large tiles load less. For a single
+  // block of rows they must save much, since their ends take longer.
   const auto loads = [&](int32_t groups) {
     const int32_t ctas = ceil_div(n, 64 * groups) * split * ceil_div(m, plan.cols);
     return ceil_div(ctas, num_sms) * (64 * groups + plan.cols);
   };
-  const bool loads_less = split > 0 && 10 * loads(3) <= 7 * loads(1);
+  const int32_t percent = m > plan.cols ? 99 : 70;
+  const bool loads_less = split > 0 && 100 * loads(3) <= percent * loads(1);
   plan.groups = (fills_one_wave(n, num_sms) && split <= 1) || loads_less ? 3 : 1;
   plan.split = std::max(split, 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
