@@ -198,6 +198,13 @@ TEST(LinearPlan, ManyBatchInvariantRows) {
   EXPECT_FALSE(cuda::sm90_large_plan(256, 4096, 1, 132).side_by_side);
 }
 
+TEST(LinearPlan, RoomForSumsOfSquares) {
+  EXPECT_EQ(half_norm_squares(1, 1024), 4 * 16);  // in quarters
+  EXPECT_EQ(half_norm_squares(8, 1000), 8 * 4 * 16);
+  EXPECT_EQ(half_norm_squares(9, 1024), 32 * 16);  // or 9 * 16, for more than 8 rows
+  EXPECT_EQ(half_norm_squares(100, 64), 100);
+}
+
 // What stands before and behind a product in a layer.
 struct Operation {
   LinearShape shape;
