@@ -266,7 +266,7 @@ void sweep_warps(Stream& stream, const Product& p, const Room& room, const Weigh
   const int32_t num_sms = stream.device().facts().num_sms;
   for (const int32_t parts : kParts) {
     int32_t last = 0;
-    for (const int32_t shared : {56, 110, 220}) {
+    for (const int32_t shared : {56, 112, 220}) {
       Sm90WarpPlan plan = sm90_warp_plan(m, p.n, p.k, p.epilogue, parts, num_sms, shared << 10);
       if (plan.stages == last || sm90_warp_shared_bytes(plan, m) > size_t{224} << 10) {
         continue;

@@ -145,7 +145,7 @@ TEST(LinearPlan, ABatchInvariantProductHasOneOrderOfSums) {
   };
   EXPECT_EQ(chunks(4096, 1024, kStore), 4);  // Qwen3-0.6B
   EXPECT_EQ(chunks(1024, 2048, kAdd), 8);
-  EXPECT_EQ(chunks(6144, 1024, kSwiGlu), 2);
+  EXPECT_EQ(chunks(6144, 1024, kSwiGlu), 4);
   EXPECT_EQ(chunks(1024, 3072, kAdd), 8);
   EXPECT_EQ(chunks(151936, 1024, kStore), 1);
   EXPECT_EQ(chunks(6144, 4096, kStore),
@@ -312,6 +312,19 @@ TEST(Sm90WarpPlan, FitsAndCoversEveryUnit) {
   }
 }
 
+// One row of the 0.6B: a CTA has all its weights on their way before it waits, and leaves room for the next kernel's.
+TEST(Sm90WarpPlan, SmallWeightsAreOnTheirWayAtOnce) {
+  for (const auto& [n, k, epilogue] : {std::tuple{4096, 1024, kStore},
+                                       {1024, 2048, kAdd},
+                                       {6144, 1024, kSwiGlu},
+                                       {1024, 3072, kAdd}}) {
+    const int32_t parts = cuda::invariant_chunks(invariant(n, k, epilogue), h200());
+    const cuda::Sm90WarpPlan plan = cuda::sm90_warp_plan(1, n, k, epilogue, parts, h200().num_sms);
+    EXPECT_EQ(plan.stages, k / 64 / parts) << n << " x " << k;
+    EXPECT_GE(plan.num_blocks * plan.groups, plan.num_units) << n << " x " << k;
+  }
+}
+
 // One wave of an H200 has at least 40 KB an SM on their way, which 4.8 TB/s take (latency times rate).
 TEST(Sm90WarpPlan, HasEnoughBytesOnTheirWay) {
   for (const auto& [n, k, parts] : {std::tuple{6144, 4096, 4},
@@ -340,6 +353,8 @@ TEST(Sm90GemmPlan, ManyRowsTakeLargeTiles) {
   EXPECT_EQ(groups(128, 4096, 4096, 2), 1);
   EXPECT_EQ(groups(128, 4096, 1024, 4), 1);
   EXPECT_EQ(groups(128, 1024, 3072, 8), 1);
+  EXPECT_EQ(groups(128, 6144, 1024, 4), 3);
+  EXPECT_EQ(groups(32, 6144, 1024, 4), 1);
   EXPECT_EQ(groups(384, 4096, 4096, 2), 3);  // 132 tiles with a part each
   EXPECT_EQ(groups(1, 24576, 4096, 1), 3);
 }

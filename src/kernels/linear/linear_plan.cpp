@@ -23,10 +23,11 @@ constexpr int64_t kSm80GemmRows = 16;
 static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
 // The most parts of k for which there are at most so many tiles, each with a part.
-int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles, int32_t most) {
+int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles) {
   constexpr int32_t kLeastInputs = 256;  // of a part
   int32_t chunks = 1;
-  while (2 * chunks <= most && 2 * chunks * tiles <= most_tiles && k >= 2 * chunks * kLeastInputs) {
+  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * tiles <= most_tiles &&
+         k >= 2 * chunks * kLeastInputs) {
     chunks *= 2;
   }
   return chunks;
@@ -89,17 +90,19 @@ int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
   }
   constexpr int32_t kSms = 132;  // of an H100 and an H200
   const int32_t tiles = ceil_div(shape.n, 64);
-  if (is_small_weight(shape.n, shape.k)) {
-    return chunks_of_tiles(tiles, shape.k, 2 * kSms, kMaxSm90GemmCluster);
-  }
-  const int32_t chunks = chunks_of_tiles(tiles, shape.k, kSms, kMaxSm90GemmCluster);
-  if (4 * chunks * tiles >= 3 * kSms) {
-    return chunks;
-  }
-  // Many SMs would be idle. Perhaps not with tiles of 192.
   const int32_t large_tiles = ceil_div(shape.n, 192);
-  const int32_t of_large = chunks_of_tiles(large_tiles, shape.k, kSms, 4);
-  return 10 * of_large * large_tiles >= 9 * kSms ? of_large : chunks;
+  const auto chunks_of = [&](int32_t num_tiles, int32_t most_tiles) {
+    return chunks_of_tiles(num_tiles, shape.k, most_tiles);
+  };
+  if (is_small_weight(shape.n, shape.k)) {
+    return std::max(chunks_of(tiles, 2 * kSms), chunks_of(large_tiles, kSms));
+  }
+  const int32_t chunks = chunks_of(tiles, kSms);
+  // Where tiles of 64 leave a quarter of the SMs idle, tiles of 192 may fill them.
+  const int32_t of_large = chunks_of(large_tiles, kSms);
+  const bool fill = 4 * chunks * tiles >= 3 * kSms;
+  const bool large_fill = of_large <= 4 && 10 * of_large * large_tiles >= 9 * kSms;
+  return !fill && large_fill ? of_large : chunks;
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {

@@ -18,7 +18,7 @@ inline constexpr int32_t kMaxSm90WarpRows = 8;
 inline constexpr int kSm90WarpUnit = 16;  // rows of w that a warp multiplies at a time
 inline constexpr int kMaxSm90Warps = 12;  // of a CTA, without the warp of the scales
 inline constexpr int kMaxSm90WarpStages = 32;
-inline constexpr int32_t kSm90WarpSharedBytes = 110 * 1024;  // two CTAs share an SM
+inline constexpr int32_t kSm90WarpSharedBytes = 112 * 1024;  // two CTAs share an SM
 
 // How a product is split. A group of `parts` warps has 16 rows of w, each warp a part of k.
 struct Sm90WarpPlan {
