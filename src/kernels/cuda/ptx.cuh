@@ -43,6 +43,21 @@ __device__ __forceinline__ void store_two(uint32_t shared, float first, float se
                : "memory");
 }
 
+__device__ __forceinline__ void store_four(uint32_t shared, const float* v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "f"(v[0]),
+               "f"(v[1]),
+               "f"(v[2]),
+               "f"(v[3])
+               : "memory");
+}
+__device__ __forceinline__ void load_four(float (&v)[4], uint32_t shared) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(shared)
+               : "memory");
+}
+
 // ---- ldmatrix, stmatrix, movmatrix, mma
 // Loads four 8x8 matrices of bf16. Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {

@@ -17,6 +17,13 @@ __device__ __forceinline__ uint64_t read_once() {
   return policy;
 }
 
+// L2 policy for data that several CTAs read about the same time.
+__device__ __forceinline__ uint64_t read_again() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 __device__ __forceinline__ void tma_load_2d(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1) {
   asm volatile(
@@ -51,6 +58,24 @@ __device__ __forceinline__ void tma_load_2d_to_cluster(
       "r"(c0),
       "r"(c1),
       "h"(ctas)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_3d(uint32_t to,
+                                            const CUtensorMap& map,
+                                            uint32_t barrier,
+                                            int c0,
+                                            int c1,
+                                            int c2,
+                                            uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "r"(c2),
+      "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void tma_load_4d(

@@ -61,7 +61,15 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  plan.groups = fills_one_wave(n, num_sms) && split <= 1 ? 3 : 1;
+  // Rows of w and x that an SM loads for each input. L2 is the limit of many rows, and large tiles load less. For a single
+  // block of rows they must save much, since their ends take longer.
+  const auto loads = [&](int32_t groups) {
+    const int32_t ctas = ceil_div(n, 64 * groups) * split * ceil_div(m, plan.cols);
+    return ceil_div(ctas, num_sms) * (64 * groups + plan.cols);
+  };
+  const int32_t percent = m > plan.cols ? 99 : 70;
+  const bool loads_less = split > 0 && 100 * loads(3) <= percent * loads(1);
+  plan.groups = (fills_one_wave(n, num_sms) && split <= 1) || loads_less ? 3 : 1;
   plan.split = std::max(split, 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.
@@ -77,9 +85,15 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   while (split == 0 && plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
     plan.split *= 2;
   }
-  const int32_t used = slots(plan.split);
+  const int32_t used = slots(plan.split) * ceil_div(m, plan.cols);
   const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
-  plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
+  const auto stages_of = [&](int32_t ctas) {  // with so many CTAs on an SM
+    return sm90_gemm_stages(plan, kSm90GemmSharedBytes / ctas - (ctas > 1 ? 2048 : 0));
+  };
+  plan.stages = stages_of(at_once);
+  if (plan.stages < 3 && split > 0 && at_once > 2) {
+    plan.stages = stages_of(2);
+  }
   if (plan.stages < 3) {
     plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes);
   }
