@@ -87,12 +87,12 @@ class Room {
     weight_ = memory_.allocate<float>(1 << 16);
     squares_ = memory_.allocate<float>(half_norm_squares(kMaxRows, hidden_));
     scratch_ = memory_.allocate<std::byte>(kLtWorkspaceBytes);
-    for (float* values : {residual_, weight_, squares_}) {  // about 0.5
-      const size_t count = values == residual_ ? inputs_
-                           : values == weight_ ? size_t{1} << 16
-                                               : half_norm_squares(kMaxRows, hidden_);
-      WR_CUDA(cudaMemset(values, 0x3f, count * sizeof(float)));
-    }
+    WR_CUDA(cudaMemset(residual_, 0x3f, inputs_ * sizeof(float)));  // about 0.5
+    WR_CUDA(cudaMemset(weight_, 0x3f, (size_t{1} << 16) * sizeof(float)));
+    // Products of random numbers with such squares are about 1, as a gate's inputs are.
+    const std::vector<float> squares(half_norm_squares(kMaxRows, hidden_), 64.0F * hidden_);
+    WR_CUDA(cudaMemcpy(
+        squares_, squares.data(), squares.size() * sizeof(float), cudaMemcpyHostToDevice));
     WR_CUDA(cudaMemset(y_, 0, outputs_ * sizeof(float)));
     half_.weight = make_view<const float>(weight_, hidden_);
     half_.rows = ActView(DType::kBF16, normed_, kMaxRows, hidden_);
@@ -300,13 +300,13 @@ void sweep_small(Stream& stream, const Product& p, const Room& room, const Weigh
     std::printf(" | %d/%d/%d/%d %.2f", plan.split, plan.groups, plan.cols, plan.stages, us);
   };
   for (const int32_t parts : kParts) {
-    for (const int32_t groups : {1, 3}) {
+    for (const int32_t groups : {1, 2, 3}) {
       const int32_t ctas = (p.n + 64 * groups - 1) / (64 * groups) * parts;
       if (parts > 1 && (ctas > 520 || (groups == 3 && ctas < 64))) {
         continue;
       }
       for (const int32_t cols : {32, 64, 128}) {
-        if ((cols < m && cols < 64) || (cols > m && cols > 32)) {
+        if ((cols < m && cols < 128) || (cols > m && cols > 32) || (groups == 2 && cols < 128)) {
           continue;
         }
         int32_t last = 0;
@@ -324,21 +324,18 @@ void sweep_small(Stream& stream, const Product& p, const Room& room, const Weigh
   std::printf("\n");
 }
 
-// sm90_bf16_gemm_large_m, without the half of a norm: parts/columns, s: side by side.
+// sm90_bf16_gemm_large_m, without the half of a norm: parts/columns.
 void sweep_large(Stream& stream, const Product& p, const Room& room, const Weights& w, int32_t m) {
   std::printf("  %-8s m %4d large", p.name, m);
   const auto time = [&](const Sm90LargePlan& plan) {
     const double us = calls_us(stream, std::min(w.count, m > 1024 ? 4 : 64), [&](int n) {
       sm90_bf16_gemm_large_m(stream, room.args(p, w.nth(n), m, false), plan);
     });
-    std::printf(" | %d/%d%s %.2f", plan.chunks, plan.cols, plan.side_by_side ? "s" : "", us);
+    std::printf(" | %d/%d %.2f", plan.chunks, plan.cols, us);
   };
   time({256, 1});
   for (const int32_t parts : kParts) {
     time({128, parts});
-  }
-  if (m <= 512) {
-    time({128, 2, true});
   }
   std::printf("\n");
 }

@@ -143,13 +143,12 @@ TEST(LinearPlan, ABatchInvariantProductHasOneOrderOfSums) {
   const auto chunks = [](int32_t n, int32_t k, LinearEpilogue epilogue) {
     return cuda::invariant_chunks(invariant(n, k, epilogue), h200());
   };
-  EXPECT_EQ(chunks(4096, 1024, kStore), 4);  // Qwen3-0.6B
-  EXPECT_EQ(chunks(1024, 2048, kAdd), 8);
-  EXPECT_EQ(chunks(6144, 1024, kSwiGlu), 4);
-  EXPECT_EQ(chunks(1024, 3072, kAdd), 8);
+  EXPECT_EQ(chunks(4096, 1024, kStore), 1);  // Qwen3-0.6B
+  EXPECT_EQ(chunks(1024, 2048, kAdd), 4);
+  EXPECT_EQ(chunks(6144, 1024, kSwiGlu), 1);
+  EXPECT_EQ(chunks(1024, 3072, kAdd), 4);
   EXPECT_EQ(chunks(151936, 1024, kStore), 1);
-  EXPECT_EQ(chunks(6144, 4096, kStore),
-            4);  // 8B; 128 tiles of 192, where 96 of 64 would leave SMs idle
+  EXPECT_EQ(chunks(6144, 4096, kStore), 1);  // 8B
   EXPECT_EQ(chunks(4096, 4096, kAdd), 2);
   EXPECT_EQ(chunks(24576, 4096, kSwiGlu), 1);
   EXPECT_EQ(chunks(4096, 12288, kAdd), 2);
@@ -165,6 +164,8 @@ TEST(LinearPlan, ABatchInvariantProductHasOneOrderOfSums) {
     EXPECT_TRUE(halved_norm_rows(h200(), sum, behind).has(m)) << m;
     EXPECT_EQ(cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kSm90Warps,
               m <= cuda::kMaxSm90WarpRows);
+    EXPECT_NE(cuda::linear_path(invariant(1024, 1000, kAdd), m, h200()),
+              cuda::LinearPath::kSm90Warps);  // not whole steps of 64 inputs
     EXPECT_NE(cuda::linear_path(sum, m, h200()), cuda::LinearPath::kLibrary) << m;
     EXPECT_EQ(cuda::linear_path(invariant(1001, 1024, kStore), m, h200()),
               cuda::LinearPath::kLibrary);
@@ -176,26 +177,27 @@ TEST(LinearPlan, ManyBatchInvariantRows) {
   const auto in_blocks = [](int32_t n, int32_t k, LinearEpilogue epilogue, int32_t m) {
     return cuda::linear_path(invariant(n, k, epilogue), m, h200()) == cuda::LinearPath::kSm90Gemm;
   };
-  EXPECT_TRUE(in_blocks(4096, 1024, kStore, 256));  // Qwen3-0.6B
+  EXPECT_FALSE(in_blocks(4096, 1024, kStore, 256));  // Qwen3-0.6B
   EXPECT_FALSE(in_blocks(4096, 1024, kStore, 512));
-  EXPECT_TRUE(in_blocks(1024, 2048, kAdd, 512));
-  EXPECT_TRUE(in_blocks(1024, 3072, kAdd, 512));
-  EXPECT_TRUE(in_blocks(6144, 4096, kStore, 384));  // 8B
-  EXPECT_FALSE(in_blocks(4096, 4096, kAdd, 256));
-  EXPECT_FALSE(in_blocks(4096, 12288, kAdd, 256));
+  for (const int32_t k : {2048, 3072}) {
+    EXPECT_TRUE(in_blocks(1024, k, kAdd, 256));
+    EXPECT_TRUE(in_blocks(1024, k, kAdd, 512));
+    EXPECT_FALSE(in_blocks(1024, k, kAdd, 1024));
+  }
+  EXPECT_FALSE(in_blocks(6144, 4096, kStore, 256));  // 8B
+  EXPECT_TRUE(in_blocks(6144, 4096, kStore, 384));
+  for (const int32_t k : {4096, 12288}) {
+    EXPECT_TRUE(in_blocks(4096, k, kAdd, 256));
+    EXPECT_TRUE(in_blocks(4096, k, kAdd, 384));
+    EXPECT_FALSE(in_blocks(4096, k, kAdd, 512));
+  }
   // Tiles of 256 rows would waste a quarter of 384 rows.
   EXPECT_FALSE(in_blocks(24576, 4096, kSwiGlu, 256));
   EXPECT_TRUE(in_blocks(24576, 4096, kSwiGlu, 384));
   EXPECT_FALSE(in_blocks(24576, 4096, kSwiGlu, 512));
-  EXPECT_TRUE(in_blocks(4096, 12288, kAdd, 384));
-  EXPECT_FALSE(in_blocks(4096, 12288, kAdd, 512));
   for (const int32_t n : {1024, 4096, 24576}) {
     EXPECT_FALSE(in_blocks(n, 4096, kAdd, 1025));
   }
-  // At up to 256 rows the large tiles of o and down are 32, a quarter of what the GPU has room for.
-  EXPECT_TRUE(cuda::sm90_large_plan(256, 4096, 2, 132).side_by_side);
-  EXPECT_FALSE(cuda::sm90_large_plan(257, 4096, 2, 132).side_by_side);
-  EXPECT_FALSE(cuda::sm90_large_plan(256, 4096, 1, 132).side_by_side);
 }
 
 TEST(LinearPlan, RoomForSumsOfSquares) {
@@ -248,7 +250,7 @@ TEST(LinearPlan, BatchInvarianceAddsNoKernelToALayer) {
                           kernels_of_a_layer(true, 4096, 4096, 12288, 6144, m)};
     EXPECT_LE(small[1], small[0]) << m;
     EXPECT_LE(large[1], large[0]) << m;
-    EXPECT_EQ(large[1], m <= 128 ? 4 : 6) << m;
+    EXPECT_EQ(large[1], m <= 256 ? 4 : 6) << m;
   }
 }
 
@@ -293,8 +295,8 @@ TEST(Sm90WarpPlan, UnitsHaveEveryRowAndOutputOnce) {
 
 TEST(Sm90WarpPlan, FitsAndCoversEveryUnit) {
   for (const int32_t n : {8, 40, 1024, 4096, 6144, 24576, 151936}) {
-    for (const int32_t k : {8, 64, 1024, 4096, 12288}) {
-      for (const int32_t parts : {1, 2, 4, 8}) {
+    for (const int32_t k : {64, 320, 1024, 4096, 12288}) {
+      for (const int32_t parts : {1, 2, 4}) {
         for (const LinearEpilogue epilogue : {kStore, kSwiGlu}) {
           for (int32_t m = 1; m <= cuda::kMaxSm90WarpRows; ++m) {
             const cuda::Sm90WarpPlan plan =
@@ -303,7 +305,8 @@ TEST(Sm90WarpPlan, FitsAndCoversEveryUnit) {
                       static_cast<size_t>(cuda::kSm90WarpSharedBytes));
             EXPECT_LE(plan.parts * plan.groups, cuda::kMaxSm90Warps);
             EXPECT_LE(plan.num_blocks, h200().num_sms);
-            EXPECT_GE(plan.stages, 2);
+            const int32_t steps = ceil_div(k / 64, parts);
+            EXPECT_GE(plan.stages, steps > cuda::kSm90WarpSteps ? 2 : 1);
             EXPECT_GE(plan.num_units * cuda::kSm90WarpUnit, n);
           }
         }
@@ -320,43 +323,48 @@ TEST(Sm90WarpPlan, SmallWeightsAreOnTheirWayAtOnce) {
                                        {1024, 3072, kAdd}}) {
     const int32_t parts = cuda::invariant_chunks(invariant(n, k, epilogue), h200());
     const cuda::Sm90WarpPlan plan = cuda::sm90_warp_plan(1, n, k, epilogue, parts, h200().num_sms);
-    EXPECT_EQ(plan.stages, k / 64 / parts) << n << " x " << k;
+    EXPECT_EQ(plan.stages * cuda::kSm90WarpSteps, k / 64 / parts) << n << " x " << k;
     EXPECT_GE(plan.num_blocks * plan.groups, plan.num_units) << n << " x " << k;
   }
 }
 
 // One wave of an H200 has at least 40 KB an SM on their way, which 4.8 TB/s take (latency times rate).
 TEST(Sm90WarpPlan, HasEnoughBytesOnTheirWay) {
-  for (const auto& [n, k, parts] : {std::tuple{6144, 4096, 4},
-                                    {4096, 4096, 2},
-                                    {24576, 4096, 1},
-                                    {4096, 12288, 2},
-                                    {151936, 4096, 1},
-                                    {151936, 1024, 1}}) {
+  for (const auto& [n, k, parts] :
+       {std::tuple{6144, 4096, 1}, {4096, 4096, 2}, {24576, 1024, 1}, {4096, 12288, 2}}) {
     for (const int32_t m : {1, 4, 8}) {
       const cuda::Sm90WarpPlan plan =
           cuda::sm90_warp_plan(m, n, k, n == 24576 ? kSwiGlu : kStore, parts, h200().num_sms);
-      EXPECT_GE(plan.parts * plan.groups * plan.stages * 2048, 52 << 10) << n << " x " << k;
+      EXPECT_GE(plan.parts * plan.groups * plan.stages * cuda::kSm90WarpSteps * 2048, 52 << 10)
+          << n << " x " << k;
     }
   }
 }
 
-// Where L2 is the limit, tiles of 192 rows of w load less than tiles of 64.
+// Very large weights stay with the GEMM for small M. Rows that are not whole steps of 64 inputs do, too.
+TEST(Sm90WarpPlan, WeightsThatItTakes) {
+  EXPECT_EQ(cuda::sm90_warp_rows(4096, 12288), cuda::kMaxSm90WarpRows);
+  EXPECT_EQ(cuda::sm90_warp_rows(24576, 4096), 0);
+  EXPECT_EQ(cuda::sm90_warp_rows(151936, 1024), 0);
+  EXPECT_EQ(cuda::sm90_warp_rows(1024, 1000), 0);
+}
+
+// Where L2 is the limit, larger tiles of w load less than tiles of 64. Their ends take longer.
 TEST(Sm90GemmPlan, ManyRowsTakeLargeTiles) {
   const auto groups = [](int32_t m, int32_t n, int32_t k, int32_t parts) {
     return cuda::sm90_gemm_plan(m, n, k, h200().num_sms, parts).groups;
   };
-  EXPECT_EQ(groups(128, 6144, 4096, 4), 3);
-  EXPECT_EQ(groups(32, 6144, 4096, 4), 1);
+  EXPECT_EQ(groups(128, 6144, 4096, 1), 1);
   EXPECT_EQ(groups(128, 151936, 4096, 1), 3);
-  EXPECT_EQ(groups(32, 151936, 4096, 1), 1);
   EXPECT_EQ(groups(128, 4096, 4096, 2), 1);
-  EXPECT_EQ(groups(128, 4096, 1024, 4), 1);
-  EXPECT_EQ(groups(128, 1024, 3072, 8), 1);
-  EXPECT_EQ(groups(128, 6144, 1024, 4), 3);
-  EXPECT_EQ(groups(32, 6144, 1024, 4), 1);
-  EXPECT_EQ(groups(384, 4096, 4096, 2), 3);  // 132 tiles with a part each
-  EXPECT_EQ(groups(1, 24576, 4096, 1), 3);
+  EXPECT_EQ(groups(256, 4096, 4096, 2), 2);
+  EXPECT_EQ(groups(256, 4096, 12288, 2), 2);
+  EXPECT_EQ(groups(128, 4096, 1024, 1), 1);
+  EXPECT_EQ(groups(128, 1024, 3072, 4), 1);
+  EXPECT_EQ(groups(256, 1024, 3072, 4), 2);
+  EXPECT_EQ(groups(32, 6144, 1024, 1), 1);
+  EXPECT_EQ(groups(1, 24576, 4096, 1), 3);  // memory is the limit
+  EXPECT_EQ(groups(64, 151936, 1024, 1), 1);
 }
 
 TEST(Sm90GemmPlan, BlocksOfRowsFit) {

@@ -11,6 +11,19 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// True in one of the warp's threads, always the same. All threads call it. The compiler knows that it is one thread.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(chosen));
+  return chosen != 0;
+}
+
 // ---- cp.async
 // Copies 16 bytes from global to shared memory. If not valid, writes zeros and reads nothing.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global, bool valid) {

@@ -12,7 +12,10 @@ __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v));
 __device__ __forceinline__ float scaled(float product, float scale, float bias) {
   return __fadd_rn(__fmul_rn(product, scale), bias);
 }
-__device__ __forceinline__ float gated(float gate, float up) { return __fmul_rn(silu(gate), up); }
+// The quotient has an error of up to 2 units in the last place: an exact one takes most of the time of a tile's end.
+__device__ __forceinline__ float gated(float gate, float up) {
+  return __fmul_rn(__fdividef(gate, __fadd_rn(1.0F, __expf(-gate))), up);
+}
 
 __device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
   return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};

@@ -25,34 +25,24 @@ static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 // The most parts of k for which there are at most so many tiles, each with a part.
 int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles) {
   constexpr int32_t kLeastInputs = 256;  // of a part
+  constexpr int32_t kMostChunks = 4;     // tiles of many rows compute them one after the other
   int32_t chunks = 1;
-  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * tiles <= most_tiles &&
+  while (2 * chunks <= kMostChunks && 2 * chunks * tiles <= most_tiles &&
          k >= 2 * chunks * kLeastInputs) {
     chunks *= 2;
   }
   return chunks;
 }
 
-// Estimated microseconds of a batch-invariant product of more than a block of rows, on an H200: what an SM must load from L2
-// or compute. sm90_bf16_gemm_small_m in blocks of rows, whose CTAs do not overlap.
-double small_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
-  constexpr double kStart = 2.5;
-  constexpr double kCtaStart = 1.0;
-  constexpr double kBytesPerUs = 74e3;  // of an SM
-  const Sm90GemmPlan plan = sm90_gemm_plan(num_rows, shape.n, shape.k, num_sms, chunks);
-  const int32_t ctas = ceil_div(shape.n, 64 * plan.groups) * chunks * ceil_div(num_rows, plan.cols);
-  const double bytes = 2.0 * (64 * plan.groups + plan.cols) * shape.k / chunks;
-  return kStart + ceil_div(ctas, num_sms) * (kCtaStart + bytes / kBytesPerUs);
-}
-// sm90_bf16_gemm_large_m, behind a sum with half a norm as a kernel of its own.
+// Estimated microseconds of a batch-invariant product on an H200, of sm90_bf16_gemm_large_m: behind a sum with half a norm as
+// a kernel of its own.
 double large_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
   const double start = shape.epilogue == LinearEpilogue::kAdd ? 6.0 : 3.5;
   constexpr double kFlopsPerUs = 6e6;  // of an SM
   const Sm90LargePlan plan = sm90_large_plan(num_rows, shape.n, chunks, num_sms);
   const int32_t tiles = ceil_div(num_rows, 256) * ceil_div(shape.n, plan.cols);
-  const int32_t waves = plan.side_by_side ? 1 : ceil_div(tiles, num_sms / 2);
-  const double inputs = plan.side_by_side ? shape.k / 2.0 : shape.k;
-  return start + waves * 2.0 * 128 * plan.cols * inputs / kFlopsPerUs;
+  const int32_t waves = ceil_div(tiles, num_sms / 2);
+  return start + waves * 2.0 * 128 * plan.cols * shape.k / kFlopsPerUs;
 }
 
 bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
@@ -62,7 +52,8 @@ bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const Devi
   }
   const auto rows = static_cast<int32_t>(num_rows);
   const int32_t chunks = invariant_chunks(shape, device);
-  return small_m_us(shape, rows, chunks, device.num_sms) <=
+  const Sm90GemmPlan small = sm90_gemm_plan(rows, shape.n, shape.k, device.num_sms, chunks);
+  return sm90_gemm_us(small, rows, shape.n, shape.k, device.num_sms) <=
          large_m_us(shape, rows, chunks, device.num_sms);
 }
 
@@ -70,8 +61,9 @@ bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const Devi
 
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
-    return invariant_chunks(shape, device) == 0 ? OwnRows{}
-                                                : OwnRows{0, kMaxSm90GemmRows, kMaxSm90WarpRows};
+    return invariant_chunks(shape, device) == 0
+               ? OwnRows{}
+               : OwnRows{0, kMaxSm90GemmRows, sm90_warp_rows(shape.n, shape.k)};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;
@@ -89,20 +81,9 @@ int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
     return 0;
   }
   constexpr int32_t kSms = 132;  // of an H100 and an H200
-  const int32_t tiles = ceil_div(shape.n, 64);
-  const int32_t large_tiles = ceil_div(shape.n, 192);
-  const auto chunks_of = [&](int32_t num_tiles, int32_t most_tiles) {
-    return chunks_of_tiles(num_tiles, shape.k, most_tiles);
-  };
-  if (is_small_weight(shape.n, shape.k)) {
-    return std::max(chunks_of(tiles, 2 * kSms), chunks_of(large_tiles, kSms));
-  }
-  const int32_t chunks = chunks_of(tiles, kSms);
-  // Where tiles of 64 leave a quarter of the SMs idle, tiles of 192 may fill them.
-  const int32_t of_large = chunks_of(large_tiles, kSms);
-  const bool fill = 4 * chunks * tiles >= 3 * kSms;
-  const bool large_fill = of_large <= 4 && 10 * of_large * large_tiles >= 9 * kSms;
-  return !fill && large_fill ? of_large : chunks;
+  // Products of small weights take as long as one chain. Half of the SMs have enough room for their bytes.
+  const int32_t most_tiles = is_small_weight(shape.n, shape.k) ? kSms / 2 : kSms;
+  return chunks_of_tiles(ceil_div(shape.n, 64), shape.k, most_tiles);
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {

@@ -24,9 +24,7 @@
 //   of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of x each (rows of x are wgmma's m, rows
 //   of w its n). A SwiGLU tile has gate rows in its first half and their up rows in its second, so that a thread
 //   holds both. Outputs go through shared memory to y by TMA while the next tile is multiplied; a sum is added
-//   to y in L2. Neighbouring tiles share operands in L2. If tiles are few and k has two parts, a cluster is two
-//   such pairs of CTAs, one for each part, and has one tile. Of a tile's rows each of its CTAs then finishes
-//   those of one warpgroup, and gets the other CTA's sums of them.
+//   to y in L2. Neighbouring tiles share operands in L2.
 // Bytes moved: w once for each 256 rows of x, x once for each 128 or 256 rows of w, mostly from L2. The kernel
 //   fills the ring with w before it waits for the preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. The order depends on k and the number of
@@ -45,19 +43,14 @@ constexpr int kStagingBytes = 16384;  // of a warpgroup
 constexpr int kBoxBytes = 64 * 128;   // 64 rows of 128 bytes
 constexpr int kNeighbours = 8;  // pairs of tiles of x that take a tile of w one after the other
 
-// How a tile's parts of k are computed: there is one; one after the other; by two CTAs side by side.
-enum class Parts : uint8_t { kOne, kInOrder, kSideBySide };
+constexpr int kCluster = 2;
 
-template <int kCols, Parts kParts>
+template <int kCols>
 struct Sizes {
-  static constexpr int kCluster = kParts == Parts::kSideBySide ? 4 : 2;
   static constexpr int kStageBytes = kXBytes + kCols * 128;
-  static constexpr int kStages = kCols == 256 ? 4 : kParts == Parts::kSideBySide ? 5 : 6;
+  static constexpr int kStages = kCols == 256 ? 4 : 6;
   static constexpr int kStagingAt = kStages * kStageBytes;
-  // The other CTA's sums of 64 rows.
-  static constexpr int kReceivedAt = kStagingAt + 2 * kStagingBytes;
-  static constexpr int kReceivedBytes = kParts == Parts::kSideBySide ? 64 * kCols * 4 : 0;
-  static constexpr size_t kSharedBytes = kReceivedAt + kReceivedBytes + 1024;
+  static constexpr size_t kSharedBytes = kStagingAt + 2 * kStagingBytes + 1024;
   using Ring = RingCursor<kStages>;
 };
 
@@ -81,83 +74,60 @@ __device__ __forceinline__ Tile tile_at(const Params& p, int index) {
   return {first + in_group % height, in_group / height};
 }
 
-// Steps of 64 inputs: all of them, or side by side those of a part.
-struct Steps {
-  int first;
-  int count;
-};
-template <Parts kParts>
-__device__ __forceinline__ Steps steps_of(const Params& p, int part) {
-  const int steps = (p.a.k + 63) / 64;
-  if constexpr (kParts != Parts::kSideBySide) {
-    return {0, steps};
-  }
-  const int first = steps * part / 2;
-  return {first, steps * (part + 1) / 2 - first};
-}
-
 // The producer, one lane: loads the tiles of w and x.
-template <LinearEpilogue kEpilogue, int kCols, Parts kParts>
+template <LinearEpilogue kEpilogue, int kCols>
 struct Producer {
-  using S = Sizes<kCols, kParts>;
+  using S = Sizes<kCols>;
   const Params& p;
   const CUtensorMap& x_map;
   const CUtensorMap& w_map;
   int rank;
 
-  [[nodiscard]] __device__ int half() const { return rank % 2; }
-  [[nodiscard]] __device__ int part() const { return rank / 2; }
-
   __device__ void load_w(const typename S::Ring& ring, const Tile& tile, int step) const {
     const int row = kEpilogue == LinearEpilogue::kSwiGlu
-                        ? tile.col * (kCols / 2) + half() * (p.a.n / 2)
-                        : tile.col * kCols + half() * (kCols / 2);
+                        ? tile.col * (kCols / 2) + rank * (p.a.n / 2)
+                        : tile.col * kCols + rank * (kCols / 2);
     barrier_arrive_expecting(ring.full(), S::kStageBytes);
-    tma_load_2d_to_cluster(
-        ring.data + ring.stage * S::kStageBytes + kXBytes + half() * (kCols * 64),
-        w_map,
-        ring.full(),
-        step * 64,
-        row,
-        static_cast<uint16_t>(3 << (2 * part())));
+    tma_load_2d_to_cluster(ring.data + ring.stage * S::kStageBytes + kXBytes + rank * (kCols * 64),
+                           w_map,
+                           ring.full(),
+                           step * 64,
+                           row,
+                           3);
   }
 
   __device__ void run(typename S::Ring ring) const {
-    const Steps steps = steps_of<kParts>(p, part());
+    const int steps = (p.a.k + 63) / 64;
     const int num_tiles = p.pairs * p.col_tiles;
-    int index = blockIdx.x / S::kCluster;
+    int index = blockIdx.x / kCluster;
     int early = 0;  // steps whose w is on its way
-    for (typename S::Ring at = ring; index < num_tiles && early < min(S::kStages, steps.count);
+    for (typename S::Ring at = ring; index < num_tiles && early < min(S::kStages, steps);
          ++early, at.next()) {
-      load_w(at, tile_at(p, index), steps.first + early);
+      load_w(at, tile_at(p, index), early);
     }
     pdl_release();
     pdl_wait();
-    for (; index < num_tiles; index += gridDim.x / S::kCluster) {
+    for (; index < num_tiles; index += gridDim.x / kCluster) {
       const Tile tile = tile_at(p, index);
-      const int x_row = (2 * tile.pair + half()) * kRows;
-      for (int step = 0; step < steps.count; ++step, ring.next()) {
+      const int x_row = (2 * tile.pair + rank) * kRows;
+      for (int step = 0; step < steps; ++step, ring.next()) {
         if (early > 0) {
           --early;
         } else {
           barrier_wait(ring.empty(), ring.phase ^ 1);
-          load_w(ring, tile, steps.first + step);
+          load_w(ring, tile, step);
         }
-        tma_load_2d(ring.data + ring.stage * S::kStageBytes,
-                    x_map,
-                    ring.full(),
-                    (steps.first + step) * 64,
-                    x_row);
+        tma_load_2d(ring.data + ring.stage * S::kStageBytes, x_map, ring.full(), step * 64, x_row);
       }
     }
   }
 };
 
 // A consumer warpgroup: 64 rows of the CTA's tile.
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, Parts kParts>
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
 class Consumer {
  public:
-  using S = Sizes<kCols, kParts>;
+  using S = Sizes<kCols>;
   __device__ Consumer(const Params& p,
                       const CUtensorMap& y_map,
                       uint32_t data,
@@ -173,18 +143,16 @@ class Consumer {
         rank_(rank),
         own_barriers_(own_barriers),
         peer_barriers_(remote_address(own_barriers, rank ^ 1)),
-        data_(data),
         staging_(data + S::kStagingAt + group_ * kStagingBytes),
         scales_(scales + group_ * 64) {}
 
   __device__ void run(typename S::Ring ring) {
     const int num_tiles = p_.pairs * p_.col_tiles;
-    for (int index = blockIdx.x / S::kCluster; index < num_tiles;
-         index += gridDim.x / S::kCluster) {
+    for (int index = blockIdx.x / kCluster; index < num_tiles; index += gridDim.x / kCluster) {
       const Tile tile = tile_at(p_, index);
-      row_ = (2 * tile.pair + rank_ % 2) * kRows + group_ * 64;
+      row_ = (2 * tile.pair + rank_) * kRows + group_ * 64;
       float sum[kCols / 2];
-      if constexpr (kParts == Parts::kInOrder) {
+      if constexpr (kParts) {
         float part[kCols / 2];
         const int steps = (p_.a.k + 63) / 64;
         for (int chunk = 0; chunk < p_.chunks; ++chunk) {
@@ -196,12 +164,7 @@ class Consumer {
           }
         }
       } else {
-        multiply(ring, steps_of<kParts>(p_, rank_ / 2).count, sum, true);
-      }
-      if constexpr (kParts == Parts::kSideBySide) {
-        if (!exchange(ring.data, sum)) {
-          continue;
-        }
+        multiply(ring, (p_.a.k + 63) / 64, sum, true);
       }
       if constexpr (kEpilogue == LinearEpilogue::kAdd || kF32) {
         write_f32(tile, sum);
@@ -262,44 +225,6 @@ class Consumer {
     if (steps > 0) {
       release(used);
     }
-  }
-
-  // Side by side: one warpgroup sends its sums to the CTA with the other part of k, the other one adds what it gets.
-  // Returns whether the sums are whole. Every thread's are in the order of its registers.
-  __device__ bool exchange(uint32_t ring, float (&sum)[kCols / 2]) const {
-    const int part = rank_ / 2;
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-    const uint32_t received = data_ + S::kReceivedAt;
-    const uint32_t barrier_of_sums = own_barriers_ + 2 * S::kStages * 8;
-    if (group_ == part && leads_) {
-      barrier_arrive_expecting(barrier_of_sums, S::kReceivedBytes);
-    }
-    named_sync(3, kConsumers);  // the ring is free: sums reuse its memory
-    if (group_ != part) {
-#pragma unroll
-      for (int i = 0; i < kCols / 8; ++i) {
-        store_four(ring + (i * 128 + thread) * 16, &sum[i * 4]);
-      }
-      leave_staging();
-      if (leads_) {
-        remote_copy(remote_address(received, rank_ ^ 2),
-                    ring,
-                    S::kReceivedBytes,
-                    remote_address(barrier_of_sums, rank_ ^ 2));
-      }
-      return false;
-    }
-    barrier_wait(barrier_of_sums, 0);
-#pragma unroll
-    for (int i = 0; i < kCols / 8; ++i) {
-      float other[4];
-      load_four(other, received + (i * 128 + thread) * 16);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        sum[i * 4 + j] = __fadd_rn(sum[i * 4 + j], other[j]);
-      }
-    }
-    return true;
   }
 
   // 1 / rms of the warpgroup's rows. Every warp has 16 of them, which it alone reads.
@@ -434,25 +359,22 @@ class Consumer {
   int rank_;
   uint32_t own_barriers_;
   uint32_t peer_barriers_;
-  uint32_t data_;
   uint32_t staging_;
   float* scales_;
   int row_ = 0;  // of x: the warpgroup's first
 };
 
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, Parts kParts>
-__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kCols, kParts>::kCluster,
-                                                                1,
-                                                                1)
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
+__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
     sm90_large_kernel(const __grid_constant__ Params p,
                       const __grid_constant__ CUtensorMap x_map,
                       const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ CUtensorMap y_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using S = Sizes<kCols, kParts>;
+  using S = Sizes<kCols>;
   extern __shared__ unsigned char memory[];
   constexpr int kStages = S::kStages;
-  __shared__ uint64_t barriers[2 * kStages + 1];
+  __shared__ uint64_t barriers[2 * kStages];
   __shared__ float scales[kRows];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
   const typename S::Ring ring{data, shared_address(barriers), kStages};
@@ -462,7 +384,6 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kCols, kPa
       barrier_init(ring.barriers + i * 8, 1);
       barrier_init(ring.barriers + (kStages + i) * 8, 4);  // the warpgroups of both CTAs
     }
-    barrier_init(ring.barriers + 2 * kStages * 8, 1);  // the other part's sums
     publish_barriers();
     fence_async_proxy();
   }
@@ -472,7 +393,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kCols, kPa
   if (threadIdx.x >= kConsumers) {
     lower_registers<40>();
     if (threadIdx.x == kConsumers) {
-      Producer<kEpilogue, kCols, kParts>{p, x_map, w_map, rank}.run(ring);
+      Producer<kEpilogue, kCols>{p, x_map, w_map, rank}.run(ring);
     }
   } else {
     raise_registers<232>();
@@ -485,9 +406,9 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(Sizes<kCols, kPa
 #endif
 }
 
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, Parts kParts>
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
 void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
-  using S = Sizes<kCols, kParts>;
+  using S = Sizes<kCols>;
   constexpr auto* kKernel = &sm90_large_kernel<kEpilogue, kF32, kCols, kParts>;
   allow_shared_bytes<kKernel>(S::kSharedBytes);
   const bool gate = kEpilogue == LinearEpilogue::kSwiGlu;
@@ -511,10 +432,8 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
                     kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
   LaunchShape shape;
   const int32_t tiles = params.pairs * params.col_tiles;
-  const int32_t clusters = kParts == Parts::kSideBySide
-                               ? tiles
-                               : std::min(stream.device().facts().num_sms / S::kCluster, tiles);
-  shape.grid = dim3(static_cast<unsigned>(S::kCluster * clusters));
+  const int32_t clusters = std::min(stream.device().facts().num_sms / kCluster, tiles);
+  shape.grid = dim3(static_cast<unsigned>(kCluster * clusters));
   shape.block = dim3(kThreads);
   shape.shared_bytes = S::kSharedBytes;
   launch(stream,
@@ -533,15 +452,12 @@ template <LinearEpilogue kEpilogue, bool kF32>
 void launch_sm90_large(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
   using namespace sm90_large_detail;
   if (plan.cols == 256) {
-    return launch_instance<kEpilogue, kF32, 256, Parts::kOne>(stream, args, plan);
+    return launch_instance<kEpilogue, kF32, 256, false>(stream, args, plan);
   }
   if (plan.chunks == 1) {
-    return launch_instance<kEpilogue, kF32, 128, Parts::kOne>(stream, args, plan);
+    return launch_instance<kEpilogue, kF32, 128, false>(stream, args, plan);
   }
-  if (plan.side_by_side) {
-    return launch_instance<kEpilogue, kF32, 128, Parts::kSideBySide>(stream, args, plan);
-  }
-  launch_instance<kEpilogue, kF32, 128, Parts::kInOrder>(stream, args, plan);
+  launch_instance<kEpilogue, kF32, 128, true>(stream, args, plan);
 }
 
 template void launch_sm90_large<WR_EPILOGUE, WR_F32>(Stream& stream,

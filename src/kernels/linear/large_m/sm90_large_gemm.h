@@ -14,7 +14,6 @@ struct Sm90LargePlan {
   int32_t cols = 256;  // rows of w in a tile: 128 or 256
   int32_t chunks =
       1;  // parts of k that are summed apart and then added in order; above 1 only with 128 cols
-  bool side_by_side = false;  // two parts, by two CTAs
 };
 
 // The fastest plan for these sizes. n: rows of w.

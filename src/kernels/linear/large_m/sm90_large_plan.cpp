@@ -20,10 +20,7 @@ double tile_time(int32_t m, int32_t n, int32_t cols, int32_t num_sms) {
 Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms) {
   const bool small_tiles =
       chunks > 1 || tile_time(m, n, 128, num_sms) < tile_time(m, n, 256, num_sms);
-  // Side by side if clusters of four find room for all tiles at once. They cannot use all SMs.
-  const int32_t tiles = ceil_div(m, kPairRows) * ceil_div(n, 128);
-  const bool side_by_side = chunks == 2 && tiles < num_sms / 4;
-  return {small_tiles ? 128 : 256, chunks, side_by_side};
+  return {small_tiles ? 128 : 256, chunks};
 }
 
 }  // namespace warprow::cuda

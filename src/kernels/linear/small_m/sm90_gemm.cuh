@@ -21,7 +21,7 @@
 //   half-normalised rows are divided by the root of the row's mean square. A sum may do the first half of the
 //   next norm.
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
-// Mapping: a CTA has one tile of 64 or 192 rows of w and a block of up to 128 rows of x; if `split` CTAs of a cluster
+// Mapping: a CTA has one tile of 64, 128 or 192 rows of w and a block of up to 128 rows of x; if `split` CTAs of a cluster
 //   share the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
 //   ring of stages by TMA. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
 //   its n). Sums go through shared memory, where the parts of k are added. A SwiGLU tile has gate rows in its
@@ -284,6 +284,11 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
 template void launch_sm90_gemm<WR_COLS, 1>(Stream& stream,
                                            const Sm90GemmArgs& args,
                                            const Sm90GemmPlan& plan);
+#if WR_COLS == 128
+template void launch_sm90_gemm<WR_COLS, 2>(Stream& stream,
+                                           const Sm90GemmArgs& args,
+                                           const Sm90GemmPlan& plan);
+#endif
 template void launch_sm90_gemm<WR_COLS, 3>(Stream& stream,
                                            const Sm90GemmArgs& args,
                                            const Sm90GemmPlan& plan);

@@ -38,7 +38,7 @@ struct Sm90GemmArgs {
 // How a product is split. A cluster has `split` CTAs.
 struct Sm90GemmPlan {
   int32_t cols = 32;   // rows of x in a block, padded: 32, 64 or 128
-  int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3
+  int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3, with 128 cols also 2
   int32_t split = 1;   // CTAs that share a tile, each with a part of k
   int32_t stages = 4;  // of the ring, 2 to kMaxSm90GemmStages
 };
@@ -57,6 +57,8 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
 // Whether it can do the first half of a norm of y.
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
+// Estimated microseconds on an H200: what an SM must load from L2, and all of w from memory.
+double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // split 0: the fastest, for up to kMaxSm90GemmRows rows.
 Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split = 0);
 // The maximum number of stages that fit into this much shared memory. Less than 2: the plan does not fit.

@@ -4,6 +4,7 @@
 #include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace warprow::cuda {
 namespace {
@@ -23,7 +24,36 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
   return tiles <= num_sms && 10 * tiles >= 9 * num_sms;
 }
 
+// With equal times the most: large tiles load x less often.
+int32_t fastest_groups(Sm90GemmPlan plan, int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  int32_t best = 1;
+  double least = std::numeric_limits<double>::max();
+  for (const int32_t groups : {1, 2, 3}) {
+    plan.groups = groups;
+    const double us = sm90_gemm_us(plan, m, n, k, num_sms);
+    if (us <= least && (groups != 2 || plan.cols == 128)) {
+      least = us;
+      best = groups;
+    }
+  }
+  return best;
+}
+
 }  // namespace
+
+double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  constexpr double kStart = 2.5;
+  constexpr double kSmBytesPerUs = 74e3;
+  constexpr double kBytesPerUs = 4.6e6;
+  // Start and end of a CTA. Small ones share an SM, so that one starts while another ends.
+  const double start = plan.groups == 1 ? (plan.cols < 128 ? 0.5 : 1.5) : 2.0 * plan.groups;
+  // Clusters of more than two CTAs cannot use all SMs.
+  const int32_t clusters = num_sms / plan.split - (plan.split > 2 ? 3 : 0);
+  const int32_t tiles = ceil_div(n, 64 * plan.groups) * ceil_div(m, plan.cols);
+  const double bytes = 2.0 * (64 * plan.groups + plan.cols) * k / plan.split;
+  const double all = ceil_div(tiles, clusters) * (start + bytes / kSmBytesPerUs);
+  return kStart + std::max(all, 2.0 * n * k / kBytesPerUs);
+}
 
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
   constexpr int64_t kManyOutputs = 1 << 16;  // an LM head: start and end are negligible
@@ -61,16 +91,9 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  // Rows of w and x that an SM loads for each input. L2 is the limit of many rows, and large tiles load less. For a single
-  // block of rows they must save much, since their ends take longer.
-  const auto loads = [&](int32_t groups) {
-    const int32_t ctas = ceil_div(n, 64 * groups) * split * ceil_div(m, plan.cols);
-    return ceil_div(ctas, num_sms) * (64 * groups + plan.cols);
-  };
-  const int32_t percent = m > plan.cols ? 99 : 70;
-  const bool loads_less = split > 0 && 100 * loads(3) <= percent * loads(1);
-  plan.groups = (fills_one_wave(n, num_sms) && split <= 1) || loads_less ? 3 : 1;
   plan.split = std::max(split, 1);
+  plan.groups =
+      split > 0 ? fastest_groups(plan, m, n, k, num_sms) : (fills_one_wave(n, num_sms) ? 3 : 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.
   const auto slots = [&](int32_t ctas) { return tiles * ctas * (ctas > 2 ? 10 : 9) / 9; };
@@ -86,7 +109,11 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
     plan.split *= 2;
   }
   const int32_t used = slots(plan.split) * ceil_div(m, plan.cols);
-  const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
+  // Tiles of 192 rows want a deep ring.
+  const int32_t at_once = split > 0 && plan.groups == 3 ? 1
+                          : used <= num_sms             ? 1
+                          : used <= 2 * num_sms         ? 2
+                                                        : 3;
   const auto stages_of = [&](int32_t ctas) {  // with so many CTAs on an SM
     return sm90_gemm_stages(plan, kSm90GemmSharedBytes / ctas - (ctas > 1 ? 2048 : 0));
   };

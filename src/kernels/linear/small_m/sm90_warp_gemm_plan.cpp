@@ -12,8 +12,10 @@ static_assert(kMaxSm90WarpRows <= kMaxQuarteredRows);
 
 constexpr int32_t kAlign = 1024;
 
-// Of one stage of one warp: 16 rows of w and m rows of x, 64 inputs each, and a barrier.
-int32_t stage_bytes(int32_t m) { return (kSm90WarpUnit + m) * 128 + 8; }
+// Of one stage of one warp: 16 rows of w and m rows of x, and a barrier.
+int32_t stage_bytes(int32_t m) {
+  return kSm90WarpUnit * kSm90WarpSteps * 128 + sm90_warp_x_bytes(m) + 8;
+}
 // Of a warp's partial sums: eight rows of 20 floats, and a second copy for the next unit.
 int32_t sum_bytes(const Sm90WarpPlan& plan) {
   constexpr int32_t kBytes = 8 * 20 * 4;
@@ -42,7 +44,7 @@ Sm90WarpPlan sm90_warp_plan(int32_t m,
   plan.num_units = ceil_div(gate ? n / 2 : n, gate ? kSm90WarpUnit / 2 : kSm90WarpUnit);
   plan.num_blocks = std::min(plan.num_units, num_sms);
   // As many units at once as a CTA has, or in rounds of equal size, so that every warp has some stages.
-  constexpr int32_t kFewStages = 3;
+  constexpr int32_t kFewStages = 2;
   const int32_t units = ceil_div(plan.num_units, plan.num_blocks);
   int32_t rounds = ceil_div(units, kMaxSm90Warps / parts);
   const auto stages = [&] {
@@ -55,8 +57,8 @@ Sm90WarpPlan sm90_warp_plan(int32_t m,
     ++rounds;
     fit = stages();
   }
-  const int32_t steps = ceil_div(ceil_div(k, 64), parts) * rounds;
-  plan.stages = std::clamp(std::min(fit, steps), 2, kMaxSm90WarpStages);
+  const int32_t needed = ceil_div(ceil_div(k / 64, parts), kSm90WarpSteps) * rounds;
+  plan.stages = std::min({std::max(fit, 2), needed, kMaxSm90WarpStages});
   return plan;
 }
 

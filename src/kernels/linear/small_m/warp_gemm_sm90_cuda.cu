@@ -17,19 +17,21 @@
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
 // Mapping: a warp has one part of k of a unit, which is 16 rows of w: one chain of m16n8k16 with rows of w as m and rows of
 //   x as n. A group of warps has all parts of a unit; one of them in turn adds the partial sums, which are in shared
-//   memory, and writes the outputs. Every warp has its own ring of stages of 64 inputs, w by TMA and x by cp.async, and
-//   fills it across the ends of units. One more warp computes 1 / rms of the rows.
+//   memory, and writes the outputs. Every warp has its own ring of stages of 256 inputs, which it fills by TMA, across the
+//   ends of units: one copy of w and one of x a stage, since the chain waits while its warp starts a copy. One more warp
+//   computes 1 / rms of the rows.
 // Bytes moved: w once; x from L2 once a unit. The kernel fills the rings with w before it waits for the preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. As sm90_bf16_gemm_small_m with an equal split, bit for
 //   bit.
-// Preconditions: k and x_stride multiples of 8; w and x 16-byte aligned, rows of y too; sm_90.
+// Preconditions: k a multiple of 64, x_stride of 8; w and x 16-byte aligned, rows of y too; sm_90.
 // Origin: own design.
 namespace warprow::cuda {
 namespace {
 
-constexpr int kWBytes = kSm90WarpUnit * 128;  // of a stage: 64 inputs of a row are 128 bytes
-constexpr int kPitch = 20;                    // floats of a row of partial sums; no bank conflicts
-constexpr int kSums = 8 * kPitch;             // floats of a warp
+constexpr int kStepBytes = kSm90WarpUnit * 128;       // of w: 64 inputs of a row are 128 bytes
+constexpr int kWBytes = kSm90WarpSteps * kStepBytes;  // of a stage
+constexpr int kPitch = 20;         // floats of a row of partial sums; no bank conflicts
+constexpr int kSums = 8 * kPitch;  // floats of a warp
 constexpr int kThreads = (kMaxSm90Warps + 1) * 32;
 
 struct Params {
@@ -60,7 +62,7 @@ struct Memory {
     const int stages = p.parts * p.groups * p.stages;
     w = shared_address(data);
     x = w + stages * kWBytes;
-    barriers = x + stages * p.a.m * 128;
+    barriers = x + stages * sm90_warp_x_bytes(p.a.m);
     const uint32_t end = barriers + (stages * 8 + 15) / 16 * 16;
     sums = reinterpret_cast<float*>(data + (end - w));
   }
@@ -69,18 +71,23 @@ struct Memory {
 // A warp that multiplies: a part of k of every unit of its group.
 class Multiplier {
  public:
-  __device__ Multiplier(const Params& p, const CUtensorMap& w_map, const Memory& memory, int warp)
+  __device__ Multiplier(const Params& p,
+                        const CUtensorMap& w_map,
+                        const CUtensorMap& x_map,
+                        const Memory& memory,
+                        int warp)
       : p_(p),
         w_map_(w_map),
+        x_map_(x_map),
         lane_(static_cast<int>(threadIdx.x) % 32),
         part_(warp % p.parts),
         group_(warp / p.parts),
         w_(memory.w + warp * p.stages * kWBytes),
-        x_(memory.x + warp * p.stages * p.a.m * 128),
+        x_(memory.x + warp * p.stages * sm90_warp_x_bytes(p.a.m)),
         barriers_(memory.barriers + warp * p.stages * 8),
         sums_(memory.sums + group_ * p.parts * kSums),
         policy_(read_once()) {
-    const int steps = (p.a.k + 63) / 64;
+    const int steps = p.a.k / 64;
     first_step_ = steps * part_ / p.parts;
     num_steps_ = steps * (part_ + 1) / p.parts - first_step_;
     first_unit_ = static_cast<int>(blockIdx.x) + group_ * static_cast<int>(gridDim.x);
@@ -88,25 +95,28 @@ class Multiplier {
     const int units = first_unit_ < p.num_units
                           ? (p.num_units - first_unit_ + unit_stride_ - 1) / unit_stride_
                           : 0;
-    to_load_ = units * num_steps_;
-    // Rows of x beyond the last one have its values, and their products are not used.
-    const int row = min(lane_ % 8, p.a.m - 1);
+    to_load_ = units * ((num_steps_ + kSm90WarpSteps - 1) / kSm90WarpSteps);
     w_lane_ = lane_ % 16 * 128 + ((lane_ / 16) ^ (lane_ % 8)) * 16;
-    x_lane_ = row * 128 + ((lane_ / 8) ^ row) * 16;
+    // Rows of x beyond the last one have its values, and their products are not used.
+    x_row_ = min(lane_ % 8, p.a.m - 1);
   }
 
   // Fills the ring for the first time: w before, x after the preceding kernel.
   __device__ void start_w() {
-    if (lane_ == 0) {
+    if (elect_one()) {
+      fetch_map(w_map_);
+#pragma unroll 1
       for (int s = 0; s < p_.stages; ++s) {
-        barrier_init(barriers_ + s * 8, 1 + min(32, p_.a.m * 8));
+        barrier_init(barriers_ + s * 8, 1);
       }
       publish_barriers();
       fence_async_proxy();
       Load at = first();
+#pragma unroll 1
       for (int s = 0; s < min(p_.stages, to_load_); ++s, next(at)) {
         load_w(at, s);
       }
+      fetch_map(x_map_);
     }
     __syncwarp();
   }
@@ -126,11 +136,16 @@ class Multiplier {
     }
   }
   __device__ void start_x() {
+    const int stages = min(p_.stages, to_load_);
     load_ = first();
-    for (int s = 0; s < min(p_.stages, to_load_); ++s, next(load_)) {
-      load_x(load_, s);
+#pragma unroll 1
+    for (int s = 0; s < stages; ++s, next(load_)) {
+      if (elect_one()) {
+        load_x(load_, s);
+      }
     }
-    to_load_ -= min(p_.stages, to_load_);
+    __syncwarp();
+    to_load_ -= stages;
   }
 
   __device__ void run(uint32_t scales_barrier, const float* scales) {
@@ -186,55 +201,50 @@ class Multiplier {
     }
   }
 
-  // The place of a stage's values: of which unit, and which step of the part.
+  // The place of a stage's values: of which unit, and from which step of the part on.
   struct Load {
     int unit;
     int step;
   };
   [[nodiscard]] __device__ Load first() const { return {first_unit_, 0}; }
   __device__ void next(Load& at) const {
-    if (++at.step == num_steps_) {
+    at.step += kSm90WarpSteps;
+    if (at.step >= num_steps_) {
       at.step = 0;
       at.unit += unit_stride_;
     }
   }
 
-  // One lane.
+  // One lane. The last stage of a part may have steps of the next one or beyond the end, which are not used.
   __device__ void load_w(const Load& at, int stage) const {
     const Sm90WarpUnit unit = sm90_warp_unit(at.unit, p_.gate, p_.leaves_norm);
-    const int col = (first_step_ + at.step) * 64;
-    const uint32_t to = w_ + stage * kWBytes;
     const uint32_t full = barriers_ + stage * 8;
-    barrier_arrive_expecting(full, kWBytes);
-    tma_load_3d(to, w_map_, full, col, unit.row, unit.block, policy_);
-    if (p_.gate) {
-      tma_load_3d(to + kWBytes / 2, w_map_, full, col, p_.a.n / 2 + unit.row, 0, policy_);
-    }
+    barrier_arrive_expecting(full, kWBytes + kSm90WarpSteps * p_.a.m * 128);
+    tma_load_4d(w_ + stage * kWBytes,
+                w_map_,
+                full,
+                0,
+                unit.row,
+                unit.block,
+                first_step_ + at.step,
+                policy_);
   }
-  // All lanes.
   __device__ void load_x(const Load& at, int stage) const {
-    const int first_col = (first_step_ + at.step) * 64;
-    const uint32_t to = x_ + stage * p_.a.m * 128;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = i * 4 + lane_ / 8;
-      const int col = first_col + lane_ % 8 * 8;
-      if (row < p_.a.m) {
-        const auto* from = static_cast<const __nv_bfloat16*>(p_.a.x) + row * p_.a.x_stride + col;
-        copy16_async(
-            to + row * 128 + ((lane_ % 8) ^ row) * 16, col < p_.a.k ? from : p_.a.x, col < p_.a.k);
-      }
-    }
-    if (lane_ < p_.a.m * 8) {
-      barrier_arrive_after_copies(barriers_ + stage * 8);
-    }
+    tma_load_3d(x_ + stage * sm90_warp_x_bytes(p_.a.m),
+                x_map_,
+                barriers_ + stage * 8,
+                0,
+                0,
+                first_step_ + at.step);
   }
 
-  // Half of the current stage.
-  __device__ void read(int half, Operands& to) const {
-    const uint32_t w = w_ + stage_ * kWBytes + w_lane_;
-    const uint32_t x = x_ + stage_ * p_.a.m * 128 + x_lane_;
-    load_matrices(to.x, x ^ (half * 64));
+  // Half of a step of a stage.
+  __device__ void read(int step, int half, Operands& to) const {
+    const uint32_t w = w_ + stage_ * kWBytes + step * kStepBytes + w_lane_;
+    const int row = step * p_.a.m + x_row_;
+    const uint32_t x = x_ + stage_ * sm90_warp_x_bytes(p_.a.m) + row * 128 +
+                       (((half * 4 + lane_ / 8) ^ (row % 8)) * 16);
+    load_matrices(to.x, x);
     load_matrices(to.w[0], w ^ (half * 64));
     load_matrices(to.w[1], w ^ (half * 64 + 32));
   }
@@ -247,10 +257,10 @@ class Multiplier {
     __syncwarp();
     if (to_load_ > 0) {
       --to_load_;
-      if (lane_ == 0) {
+      if (elect_one()) {
         load_w(load_, stage);
+        load_x(load_, stage);
       }
-      load_x(load_, stage);
       next(load_);
     }
   }
@@ -259,21 +269,31 @@ class Multiplier {
     Operands first;
     Operands second;
     barrier_wait(barriers_ + stage_ * 8, phase_);
-    read(0, first);
+    read(0, 0, first);
+    int step = 0;  // of the stage
+#pragma unroll 1
     for (int left = num_steps_; left > 0; --left) {
       const int stage = stage_;
-      read(1, second);
+      read(step, 1, second);
       multiply(first, sum);
-      if (++stage_ == p_.stages) {
-        stage_ = 0;
-        phase_ ^= 1;
+      const bool ends_stage = ++step == kSm90WarpSteps || left == 1;
+      if (ends_stage) {
+        step = 0;
+        if (++stage_ == p_.stages) {
+          stage_ = 0;
+          phase_ ^= 1;
+        }
       }
       if (left > 1) {
-        barrier_wait(barriers_ + stage_ * 8, phase_);
-        read(0, first);
+        if (ends_stage) {
+          barrier_wait(barriers_ + stage_ * 8, phase_);
+        }
+        read(step, 0, first);
       }
       multiply(second, sum);
-      reload(stage);
+      if (ends_stage) {
+        reload(stage);
+      }
     }
   }
 
@@ -372,6 +392,7 @@ class Multiplier {
 
   const Params& p_;
   const CUtensorMap& w_map_;
+  const CUtensorMap& x_map_;
   int lane_;
   int part_;
   int group_;
@@ -385,7 +406,7 @@ class Multiplier {
   int first_unit_;
   int unit_stride_;
   uint32_t w_lane_;
-  uint32_t x_lane_;
+  int x_row_;
   float4 bias_ = {};
   float4 up_bias_or_weight_ = {};  // of the next norm
   Load load_ = {};                 // the next values to load, and how many stages of them
@@ -395,12 +416,14 @@ class Multiplier {
 };
 
 __global__ void __launch_bounds__(kThreads) sm90_warp_gemm_kernel(
-    const __grid_constant__ Params p, const __grid_constant__ CUtensorMap w_map) {
+    const __grid_constant__ Params p,
+    const __grid_constant__ CUtensorMap w_map,
+    const __grid_constant__ CUtensorMap x_map) {
   extern __shared__ unsigned char memory[];
   __shared__ uint64_t scales_barrier;
   __shared__ float scales[kMaxSm90WarpRows];
   unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t scales_at = shared_address(&scales_barrier);
   if (warp == p.parts * p.groups) {
@@ -425,10 +448,7 @@ __global__ void __launch_bounds__(kThreads) sm90_warp_gemm_kernel(
     }
     return;
   }
-  Multiplier multiplier(p, w_map, Memory(p, data), warp);
-  if (lane == 0) {
-    fetch_map(w_map);
-  }
+  Multiplier multiplier(p, w_map, x_map, Memory(p, data), warp);
   multiplier.start_w();
   multiplier.fetch_first_constants();
   __syncthreads();
@@ -440,17 +460,26 @@ __global__ void __launch_bounds__(kThreads) sm90_warp_gemm_kernel(
   multiplier.run(scales_at, scales);
 }
 
-CUtensorMap map_of(const Sm90GemmArgs& args, bool gate, bool leaves_norm) {
+// A box is a unit's rows, and a stage's steps of 64 inputs.
+CUtensorMap map_of_w(const Sm90GemmArgs& args, bool gate, bool leaves_norm) {
   const auto n = static_cast<uint64_t>(args.n);
-  const auto k = static_cast<uint64_t>(args.k);
-  if (leaves_norm) {
-    return tensor_map<3>(
-        args.w, {k, 16, n / 16}, {k * 2, k * 32}, {64, 4, 4}, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  }
-  return tensor_map<3>(args.w,
-                       {k, n, 1},
-                       {k * 2, k * n * 2},
-                       {64, gate ? 8U : 16U, 1},
+  const auto row = static_cast<uint64_t>(args.k) * 2;
+  const uint64_t steps = row / 128;
+  const auto map = [&](uint64_t rows, uint64_t blocks, uint32_t box_rows, uint32_t box_blocks) {
+    return tensor_map<4>(args.w,
+                         {64, rows, blocks, steps},
+                         {row, row * rows, 128},
+                         {64, box_rows, box_blocks, kSm90WarpSteps},
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  };
+  return gate ? map(n / 2, 2, 8, 2) : leaves_norm ? map(16, n / 16, 4, 4) : map(n, 1, 16, 1);
+}
+CUtensorMap map_of_x(const Sm90GemmArgs& args) {
+  const auto rows = static_cast<uint32_t>(args.m);
+  return tensor_map<3>(args.x,
+                       {64, rows, static_cast<uint64_t>(args.k) / 64},
+                       {static_cast<uint64_t>(args.x_stride) * 2, 128},
+                       {64, rows, kSm90WarpSteps},
                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
@@ -459,8 +488,7 @@ CUtensorMap map_of(const Sm90GemmArgs& args, bool gate, bool leaves_norm) {
 void sm90_bf16_gemm_warps(Stream& stream, const Sm90GemmArgs& args, const Sm90WarpPlan& plan) {
   WR_CHECK(args.m >= 1 && args.m <= kMaxSm90WarpRows, "{} rows", args.m);
   WR_CHECK(args.epilogue != LinearEpilogue::kAdd || args.y_f32, "sums are float32");
-  WR_CHECK(args.k % 8 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
-  WR_CHECK(args.squares == nullptr || args.k % 64 == 0, "k {}", args.k);
+  WR_CHECK(args.k % 64 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
   WR_CHECK(args.next_weight == nullptr || sm90_gemm_leaves_norm(args.epilogue, args.n));
   WR_CHECK(plan.parts * plan.groups <= kMaxSm90Warps && args.k > (plan.parts - 1) * 64,
            "{} groups of {} parts",
@@ -481,7 +509,8 @@ void sm90_bf16_gemm_warps(Stream& stream, const Sm90GemmArgs& args, const Sm90Wa
           shared_bytes},
          sm90_warp_gemm_kernel,
          Params{args, plan.parts, plan.groups, plan.stages, plan.num_units, gate, leaves_norm},
-         map_of(args, gate, leaves_norm));
+         map_of_w(args, gate, leaves_norm),
+         map_of_x(args));
 }
 
 }  // namespace warprow::cuda
