@@ -38,6 +38,7 @@ make_arm_sysroot() {
   : >"$arm_lists/status"
   arm_apt arm64 update || return 1
   extract_with_needs arm64 "$arm/sysroot" "${libraries[@]}" || return 1
+  if [[ ! -e $arm/sysroot/lib ]]; then ln --symbolic usr/lib "$arm/sysroot/lib"; fi # from Debian 13 on no package has it
   while IFS= read -r link; do # absolute links would lead to the machine's own files
     ln --symbolic --force --relative "$arm/sysroot$(readlink "$link")" "$link" || return 1
   done < <(find "$arm/sysroot" -type l -lname '/*')
@@ -53,7 +54,12 @@ make_arm_sysroot() {
 }
 
 # What the folder was made from; another answer makes it anew.
-arm_version() { (. /etc/os-release && echo "$ID $VERSION_ID" "${build_packages[@]}"); }
+arm_version() {
+  local ID='' VERSION_ID=''
+  # shellcheck disable=SC1091
+  source /etc/os-release
+  echo "$ID $VERSION_ID" "${build_packages[@]}"
+}
 
 # What cmake/toolchains/aarch64.cmake expects.
 fetch_arm() {
@@ -61,4 +67,12 @@ fetch_arm() {
   if [[ $(cat "$arm/version" 2>/dev/null) != "$(arm_version)" ]]; then
     step "fetching Debian's packages for ARM (180 MB, once)" fetch-arm make_arm_sysroot
   fi
+}
+
+# test_arm [ARGS...]: the tests that an emulator can run; ARGS go to ctest.
+test_arm() {
+  local left_out
+  build cpu-arm
+  left_out=$(sed 's, *#.*,,; /^$/d' "$root/tests/cross/not_emulated.txt" | paste -sd '|')
+  exec ctest --test-dir "$root/build/cpu-arm" --output-on-failure --no-tests=error --progress -j"$(nproc)" --exclude-regex "^($left_out)" "$@"
 }
