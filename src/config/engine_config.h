@@ -16,7 +16,7 @@ struct EngineConfig {
   std::string dtype = "auto";           // auto | float32 | bfloat16
   std::string load_format = "auto";     // auto | dummy
   std::string device = "auto";          // auto | cpu | cuda; for plans also a GPU by name: h200
-  int32_t device_ordinal = 0;           // which GPU of those the process sees; without a flag yet
+  int32_t device_ordinal = 0;           // which GPU of those the process sees
   int32_t threads = 0;                  // 0: the cores this process may use
   bool pin_threads = false;             // each CPU thread is pinned to a core
   int32_t max_model_len = 0;            // 0: the model's own, reduced to what the KV cache holds
@@ -45,6 +45,9 @@ struct EngineConfig {
   bool async_scheduling = true;
   int32_t grammar_mask_delay_us = 0;  // added to each grammar mask; for tests, without a flag
   uint64_t seed = 0;                  // draws the seeds of requests that have none
+  std::string distributed_executor_backend = "auto";  // auto | uni | mp
+  std::string worker_binary = "";  // the program of rank processes; empty: this one
+  int32_t stall_timeout = 0;       // seconds; 0: 4, and for ranks 60 on a GPU, 600 on a CPU
   std::string log_level = "warning";
   std::string log_format = "text";
 };
