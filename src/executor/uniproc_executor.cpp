@@ -124,6 +124,14 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
         ErrorCode::kInvalidArgument,
         fmt::format("--device: {} is for plans; use cuda to run on a GPU", config.device));
   }
+  if (config.tensor_parallel_size * config.pipeline_parallel_size > 1) {
+    throw StartupError(
+        ErrorCode::kUnsupported,
+        fmt::format("--tensor-parallel-size: {} times --pipeline-parallel-size {} is more than one "
+                    "rank, which is for plans; use 1 to run",
+                    config.tensor_parallel_size,
+                    config.pipeline_parallel_size));
+  }
   ModelPlan plan =
       value_or_throw(plan_model(config, this_machine(config.device, config.device_ordinal)));
   if (plan.config.device == "cuda") {
