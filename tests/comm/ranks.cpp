@@ -121,6 +121,20 @@ std::string run_operations(Communicator& comm,
   return "";
 }
 
+Clock::duration time_until_abort(Communicator& comm,
+                                 GroupPlace place,
+                                 cpu::CpuStreamMode mode,
+                                 const Operation& operation) {
+  RankOperation running(operation, place);
+  const auto device = make_test_device(mode);
+  const auto stream = device->make_stream();
+  const auto start = Clock::now();
+  running.enqueue(comm, *stream);
+  running.enqueue(comm, *stream);
+  stream->synchronize();
+  return Clock::now() - start;
+}
+
 std::string replay_operations(Communicator& comm,
                               GroupPlace place,
                               cpu::CpuStreamMode mode,

@@ -56,6 +56,11 @@ std::string run_operations(Communicator& comm,
                            GroupPlace place,
                            cpu::CpuStreamMode mode,
                            const std::vector<Operation>& operations);
+// How long the stream takes with an operation that an abort ends. What is prepared before does not count.
+Clock::duration time_until_abort(Communicator& comm,
+                                 GroupPlace place,
+                                 cpu::CpuStreamMode mode,
+                                 const Operation& operation);
 // Records them all as one graph and launches it several times.
 std::string replay_operations(Communicator& comm,
                               GroupPlace place,
