@@ -4,6 +4,7 @@
 #include "config/engine_config.h"
 #include "executor/executor.h"
 #include "worker/model_plan.h"
+#include "worker/rank.h"
 
 #include <memory>
 
@@ -12,7 +13,10 @@ namespace warprow {
 // The executor for a configuration: in this process, for one device. Loads the model. Throws StartupError.
 std::unique_ptr<Executor> make_executor(const EngineConfig& config);
 
-// The same on a device that the caller passes, for tests: streams that defer, shuffle or guard.
-std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan, std::unique_ptr<Device> device);
+// One rank on this device, which the caller passes: of several, with what it shares with the others; or alone, for
+// tests: streams that defer, shuffle or guard.
+std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan,
+                                                std::unique_ptr<Device> device,
+                                                const RankComms& comms = {});
 
 }  // namespace warprow
