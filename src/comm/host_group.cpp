@@ -15,18 +15,21 @@ HostGroup::HostGroup(GroupPlace place, AbortFlag& abort, std::chrono::millisecon
 }
 
 void HostGroup::refuse(const std::vector<int32_t>& missing) const {
-  if (const auto cause = abort_.cause()) {
-    throw StartupError(
-        ErrorCode::kBusy,
-        fmt::format(
-            "rank {}: rank {} {}", place_.rank, cause->rank, abort_phase_name(cause->phase)));
-  }
+  throw_if_aborted(place_.rank, abort_);
   throw StartupError(ErrorCode::kBusy,
                      fmt::format("rank {} of {} waited {} for {}",
                                  place_.rank,
                                  place_.size,
                                  patience_,
                                  list_ranks(missing)));
+}
+
+void throw_if_aborted(int32_t rank, const AbortFlag& abort) {
+  if (const auto cause = abort.cause()) {
+    throw StartupError(
+        ErrorCode::kBusy,
+        fmt::format("rank {}: rank {} {}", rank, cause->rank, abort_phase_name(cause->phase)));
+  }
 }
 
 std::string list_ranks(const std::vector<int32_t>& ranks) {

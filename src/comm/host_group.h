@@ -45,6 +45,9 @@ class HostGroup {
   GroupPlace place_;
 };
 
+// Throws StartupError with the abort's cause, if there is one. `rank` is the one that says it.
+void throw_if_aborted(int32_t rank, const AbortFlag& abort);
+
 // "rank 3", "ranks 0, 2 and 3".
 std::string list_ranks(const std::vector<int32_t>& ranks);
 

@@ -17,8 +17,9 @@ namespace warprow {
 class alignas(128) ProgressWord {
  public:
   void advance_to(uint32_t count);
+  [[nodiscard]] uint32_t count() const { return count_.load(std::memory_order_acquire); }
   [[nodiscard]] bool reached(uint32_t count) const {
-    return static_cast<int32_t>(count_.load(std::memory_order_acquire) - count) >= 0;
+    return static_cast<int32_t>(this->count() - count) >= 0;
   }
 
  private:

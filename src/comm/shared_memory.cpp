@@ -88,6 +88,7 @@ SharedMemory SharedMemory::open(int fd) {
   const std::string what = fmt::format("cannot map the shared memory of descriptor {}", fd);
   Descriptor descriptor(fd);
   const size_t bytes = file_bytes(fd, what);
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // programs that this one starts later get none of it
   return {descriptor.release(), bytes, what};
 }
 

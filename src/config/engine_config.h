@@ -17,6 +17,8 @@ struct EngineConfig {
   std::string load_format = "auto";     // auto | dummy
   std::string device = "auto";          // auto | cpu | cuda; for plans also a GPU by name: h200
   int32_t device_ordinal = 0;           // which GPU of those the process sees
+  int32_t tensor_parallel_size = 1;     // ranks that divide each layer
+  int32_t pipeline_parallel_size = 1;   // groups of them that divide the list of layers
   int32_t threads = 0;                  // 0: the cores this process may use
   bool pin_threads = false;             // each CPU thread is pinned to a core
   int32_t max_model_len = 0;            // 0: the model's own, reduced to what the KV cache holds

@@ -15,6 +15,7 @@ namespace warprow {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxRanks = 64;
 
 constexpr Field kFields[] = {
     {.name = "model",
@@ -49,6 +50,20 @@ constexpr Field kFields[] = {
      .help = "device to run on; auto: a GPU if there is one; h200: only for `plan`",
      .common = true,
      .choices = "auto|cpu|cuda|h200"},
+    {.name = "tensor-parallel-size",
+     .member = &EngineConfig::tensor_parallel_size,
+     .group = "Parallelism",
+     .help = "number of devices, or CPU processes, that divide each layer between them",
+     .alias = "tp",
+     .min = 1,
+     .max = kMaxRanks},
+    {.name = "pipeline-parallel-size",
+     .member = &EngineConfig::pipeline_parallel_size,
+     .group = "Parallelism",
+     .help = "number of parts that the list of layers is divided into, each on devices of its own",
+     .alias = "pp",
+     .min = 1,
+     .max = kMaxRanks},
     {.name = "distributed-executor-backend",
      .member = &EngineConfig::distributed_executor_backend,
      .group = "Parallelism",
@@ -58,7 +73,7 @@ constexpr Field kFields[] = {
     {.name = "worker-binary",
      .member = &EngineConfig::worker_binary,
      .group = "Parallelism",
-     .help = "program that mp starts for each rank, as `PROGRAM rank RANK OF`; empty: this one"},
+     .help = "program that mp starts for each rank, as `PROGRAM rank ...`; empty: this one"},
     {.name = "stall-timeout",
      .member = &EngineConfig::stall_timeout,
      .group = "Parallelism",

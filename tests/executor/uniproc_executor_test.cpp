@@ -34,6 +34,17 @@ TEST(UniprocExecutor, AnOperationHasRunWhenCallReturns) {
   EXPECT_THROW(executor->collective_rpc("nonesuch", "", RankSet::all()), CheckFailure);
 }
 
+TEST(UniprocExecutor, SeveralRanksAreRefused) {
+  EngineConfig config = tiny_config();
+  config.tensor_parallel_size = 2;
+  try {
+    make_executor(config);
+    FAIL() << "no error";
+  } catch (const StartupError& error) {
+    EXPECT_NE(std::string(error.what()).find("--tensor-parallel-size: 2"), std::string::npos);
+  }
+}
+
 // The worker runs on the caller's thread, so no other thread could announce an output or wait for one.
 TEST(UniprocExecutor, OutputsAreWaitedForInTakeOutput) {
   const std::unique_ptr<Executor> executor = make_executor(tiny_config());

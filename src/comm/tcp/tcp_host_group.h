@@ -3,6 +3,7 @@
 
 #include "comm/abort_flag.h"
 #include "comm/host_group.h"
+#include "comm/tcp/rendezvous.h"
 #include "comm/tcp/socket.h"
 
 #include <chrono>
@@ -15,15 +16,6 @@
 namespace warprow {
 
 class AbortWatch;
-struct Hello;
-
-// Where the ranks of a run find each other.
-struct Rendezvous {
-  std::string address = "127.0.0.1";  // MASTER_ADDR: of rank 0's host
-  uint16_t port = 29500;              // MASTER_PORT: rank 0 listens there
-  std::string run_id;  // the same for all ranks of a run, so that two runs do not mix
-  GroupPlace place;
-};
 
 // The connections of a rank to the other members of a group, and those members' ranks in the engine.
 struct TcpMesh {
@@ -41,9 +33,7 @@ struct TcpMesh {
 // Thread: one at a time.
 class TcpHostGroup final : public HostGroup {
  public:
-  // Waits for all ranks: rank 0 listens, the others try to connect until it does. Throws StartupError when the
-  // patience ends, and when ranks do not fit together: version, number of ranks, run id, a rank that is there twice.
-  // listener: rank 0 may bring one, and else listens at where.port.
+  // Waits for all ranks as find_ranks (comm/tcp/rendezvous.h) does.
   TcpHostGroup(const Rendezvous& where,
                AbortFlag& abort,
                std::chrono::milliseconds patience,
@@ -59,12 +49,11 @@ class TcpHostGroup final : public HostGroup {
   [[nodiscard]] AbortFlag& abort() const { return abort_; }
 
  private:
-  void find_ranks(Listener listener);
-  void find_rank_0();
-  [[nodiscard]] std::string objection(const Hello& hello) const;
-  [[nodiscard]] std::vector<int32_t> missing() const;
   [[nodiscard]] std::vector<int32_t> silent_from(int32_t first) const;
-  [[noreturn]] void give_up(const std::string& why);
+  bool accept_member(Listener& listener,
+                     TcpMesh& mesh,
+                     uint32_t mesh_number,
+                     const Patience& patience) const;
   [[nodiscard]] Socket connect_to(int32_t rank,
                                   const std::string& port,
                                   uint32_t mesh,
@@ -79,8 +68,7 @@ class TcpHostGroup final : public HostGroup {
   }
 
   Rendezvous where_;
-  std::vector<Socket> sockets_;         // by rank; on other ranks than 0 only that of rank 0
-  std::vector<std::string> addresses_;  // by rank, numeric
+  FoundRanks found_;
   uint32_t num_meshes_ = 0;
   std::unique_ptr<AbortWatch> watch_;
 };
