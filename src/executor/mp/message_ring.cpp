@@ -33,17 +33,17 @@ uint64_t checksum(std::span<const uint8_t> bytes, uint64_t hash = 0xcbf29ce48422
 
 }  // namespace
 
-size_t MessageRing::bytes(size_t capacity, int32_t num_readers) {
-  return (1 + static_cast<size_t>(num_readers)) * sizeof(ProgressWord) + capacity;
+size_t MessageRing::bytes(size_t ring_bytes, int32_t readers) {
+  return (1 + static_cast<size_t>(readers)) * sizeof(ProgressWord) + ring_bytes;
 }
 
-MessageRing::MessageRing(std::byte* memory, size_t capacity, int32_t num_readers)
+MessageRing::MessageRing(std::byte* memory, size_t ring_bytes, int32_t readers)
     : written(reinterpret_cast<ProgressWord*>(memory)),
       read(written + 1),
-      data(reinterpret_cast<std::byte*>(read + num_readers)),
-      capacity(static_cast<uint32_t>(capacity)),
-      num_readers(num_readers) {
-  WR_CHECK(std::has_single_bit(capacity) && capacity < (size_t{1} << 31));
+      data(reinterpret_cast<std::byte*>(read + readers)),
+      capacity(static_cast<uint32_t>(ring_bytes)),
+      num_readers(readers) {
+  WR_CHECK(std::has_single_bit(ring_bytes) && ring_bytes < (size_t{1} << 31));
 }
 
 bool RingWriter::write(uint32_t kind,

@@ -22,9 +22,9 @@ struct RingMessage {
 // reader still needs. A message may be larger than the ring: writer and readers then copy it in pieces, at the same
 // time. Frames are numbered; in debug builds they also carry a checksum.
 struct MessageRing {
-  // Bytes of shared memory, which start as zeros. capacity: of the ring, a power of two below 2^31.
-  static size_t bytes(size_t capacity, int32_t num_readers);
-  MessageRing(std::byte* memory, size_t capacity, int32_t num_readers);
+  // Bytes of shared memory, which start as zeros. ring_bytes: a power of two below 2^31.
+  static size_t bytes(size_t ring_bytes, int32_t readers);
+  MessageRing(std::byte* memory, size_t ring_bytes, int32_t readers);
 
   ProgressWord* written;  // bytes since the start, modulo 2^32
   ProgressWord* read;     // [num_readers]

@@ -10,6 +10,12 @@
 
 namespace warprow {
 
+// A setting as the user would write it.
+struct SettingText {
+  std::string name;
+  std::string text;
+};
+
 // Not in an anonymous namespace: the archives find these by argument-dependent lookup.
 
 template <typename Archive, typename T>
@@ -42,6 +48,11 @@ void visit(A& archive, Ref<A, ModelFacts> v) {
   archive(v.kv, v.token_pages, v.prefill_toks_per_decode, v.long_prefill_token_threshold);
   archive(v.long_prompt_len, v.max_prefill_pairs, v.min_deep_chunk, v.has_hidden_states);
   archive(v.max_drafts);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, SettingText> v) {
+  archive(v.name, v.text);
 }
 
 template <typename A>
@@ -84,21 +95,20 @@ void read(std::span<const uint8_t> bytes, Message& message) {
 
 // The settings that have a flag, as text; ranks need no others.
 void encode(const RankStart& message, std::vector<uint8_t>& bytes) {
-  std::vector<std::string> settings;
+  std::vector<SettingText> settings;
   for_each_field([&](const Field& field) {
-    settings.emplace_back(field.name);
-    settings.push_back(field_text(message.config, field));
+    settings.push_back({field.name, field_text(message.config, field)});
   });
   write(settings, bytes);
 }
 
 void decode(std::span<const uint8_t> bytes, RankStart& message) {
-  std::vector<std::string> settings;
+  std::vector<SettingText> settings;
   read(bytes, settings);
-  for (size_t i = 0; i + 1 < settings.size(); i += 2) {
-    const Field* field = find_field(settings[i]);
-    WR_CHECK(field != nullptr, "a rank does not know the setting {}", settings[i]);
-    value_or_throw(set_field(message.config, *field, settings[i + 1], settings[i]));
+  for (const SettingText& setting : settings) {
+    const Field* field = find_field(setting.name);
+    WR_CHECK(field != nullptr, "a rank does not know the setting {}", setting.name);
+    value_or_throw(set_field(message.config, *field, setting.text, setting.name));
   }
 }
 
