@@ -24,6 +24,13 @@ using Clock = std::chrono::steady_clock;
 #define WR_SKIP_FORKS()
 #endif
 
+// How many operations a test with random ones runs. ThreadSanitizer is about ten times slower.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr int32_t kManyOperations = 500;
+#else
+inline constexpr int32_t kManyOperations = 2000;
+#endif
+
 // Runs body(rank) for each rank, as threads of this process.
 void as_threads(int32_t size, const std::function<void(int32_t rank)>& body);
 
