@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a sum over CPU ranks of one host costs, beside a memcpy of the same bytes. Ranks are threads with a device each, on
 // cores of their own as far as there are cores: more ranks than cores show what waiting costs, not what adding does. The
-// best of 30 times 20 sums counts.
+// best of 30 times counts.
 #include "comm/cpu/shared_memory_communicator.h"
 #include "comm/cpu/tcp_communicator.h"
 #include "comm/shared_memory.h"
@@ -21,8 +21,12 @@
 namespace warprow {
 namespace {
 
-constexpr int32_t kSums = 20;
 constexpr int32_t kRepeats = 30;
+
+// How many are timed at a time.
+int32_t num_sums(size_t bytes) {
+  return static_cast<int32_t>(std::clamp<size_t>((8 << 20) / bytes, 2, 20));
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -34,13 +38,14 @@ double memcpy_us(size_t bytes) {
   std::vector<std::byte> from(bytes, std::byte{1});
   std::vector<std::byte> to(bytes);
   std::vector<double> times;
+  times.reserve(kRepeats);
   for (int32_t i = 0; i < kRepeats; ++i) {
     const auto start = Clock::now();
-    for (int32_t k = 0; k < kSums; ++k) {
+    for (int32_t k = 0; k < num_sums(bytes); ++k) {
       std::memcpy(to.data(), from.data(), bytes);
       asm volatile("" : : "r"(to.data()) : "memory");
     }
-    times.push_back(us_since(start) / kSums);
+    times.push_back(us_since(start) / num_sums(bytes));
   }
   return *std::min_element(times.begin(), times.end());
 }
@@ -62,12 +67,13 @@ std::vector<double> sum_times(Communicator& comm, const std::vector<size_t>& siz
     std::vector<float> values(bytes / sizeof(float));
     const auto view = make_view(values.data(), 1, static_cast<int64_t>(values.size()));
     std::vector<double> times;
+    times.reserve(kRepeats);
     for (int32_t i = 0; i < kRepeats; ++i) {
       const auto start = Clock::now();
-      for (int32_t k = 0; k < kSums; ++k) {
+      for (int32_t k = 0; k < num_sums(bytes); ++k) {
         comm.all_reduce(*stream, view);
       }
-      times.push_back(us_since(start) / kSums);
+      times.push_back(us_since(start) / num_sums(bytes));
     }
     best.push_back(*std::min_element(times.begin(), times.end()));
   }
@@ -79,6 +85,7 @@ using Join = std::function<std::vector<double>(int32_t rank)>;
 std::vector<double> on_ranks(int32_t size, const Join& join) {
   std::vector<double> times;
   std::vector<std::jthread> ranks;
+  ranks.reserve(static_cast<size_t>(size));
   for (int32_t rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
       auto own = join(rank);
