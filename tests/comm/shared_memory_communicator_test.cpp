@@ -80,7 +80,7 @@ TEST_P(SharedMemoryRanks, GraphsReplay) {
   });
 }
 
-// With the slots of production, around the size at which sums are divided, and larger than all slots.
+// With the slots of production and two threads a rank, around the size at which sums are divided, and larger than all slots.
 TEST(SharedMemory, LargeMessages) {
   const int32_t size = 3;
   const SharedGroup group(size, {});
@@ -92,7 +92,7 @@ TEST(SharedMemory, LargeMessages) {
   }
   as_threads(size, [&](int32_t rank) {
     const auto comm = group.join(rank);
-    EXPECT_EQ(run_operations(*comm, {rank, size}, CpuStreamMode::kThreaded, operations), "");
+    EXPECT_EQ(run_operations(*comm, {rank, size}, CpuStreamMode::kThreaded, operations, 2), "");
   });
 }
 
