@@ -97,6 +97,7 @@ TEST(SharedMemory, LargeMessages) {
 }
 
 TEST(SharedMemory, RanksAreProcesses) {
+  WR_SKIP_FORKS();
   const int32_t size = 4;
   const SharedGroup group(size);
   const auto operations = random_operations(3, size, 1000, 8000);
