@@ -353,6 +353,34 @@ TEST(Rendezvous, LateRank0AndAStranger) {
   });
 }
 
+// A rank of a build that speaks another version is told so.
+TEST(Rendezvous, AnotherVersion) {
+  TcpRun run(2);
+  as_threads(2, [&](int32_t i) {
+    AbortFlag abort;
+    if (i == 0) {
+      EXPECT_THAT(
+          failure_of([&] { run.join(0, abort, milliseconds(300)); }),
+          HasSubstr("rank 1 of 2 did not come within 300ms; 127.0.0.1 was refused: it speaks "
+                    "version 99 of the protocol between ranks, not 1"));
+      return;
+    }
+    const Patience patience{Clock::now() + std::chrono::seconds(5), &abort};
+    std::string why_not;
+    const Socket socket = connect_once("127.0.0.1", run.port(), patience, why_not);
+    const struct {
+      char magic[8];
+      uint32_t version;
+    } opening = {{'w', 'a', 'r', 'p', 'r', 'a', 'n', 'k'}, 99};
+    EXPECT_EQ(send_value(socket, opening, patience), SocketResult::kDone);
+    uint64_t mark = 0;
+    std::string refusal;
+    EXPECT_EQ(receive_value(socket, mark, patience), SocketResult::kDone);
+    EXPECT_EQ(receive_string(socket, refusal, patience), SocketResult::kDone);
+    EXPECT_THAT(refusal, HasSubstr("it speaks version 99"));
+  });
+}
+
 TEST(Rendezvous, AbsurdRunId) {
   AbortFlag abort;
   EXPECT_THAT(failure_of([&] {

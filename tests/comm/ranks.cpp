@@ -32,6 +32,7 @@ std::string describe(const Operation& op, size_t index, GroupPlace place) {
 
 void as_threads(int32_t size, const std::function<void(int32_t rank)>& body) {
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<size_t>(size));
   for (int32_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&body, rank] { body(rank); });
   }
@@ -90,20 +91,20 @@ std::string as_processes(int32_t size, const std::function<std::string(int32_t r
   return failed;
 }
 
-std::unique_ptr<cpu::CpuDevice> make_test_device(cpu::CpuStreamMode mode, uint64_t seed) {
+std::unique_ptr<cpu::CpuDevice> make_test_device(cpu::CpuStreamMode mode, int32_t num_threads) {
   cpu::CpuDeviceOptions options;
   options.mode = mode;
-  options.num_threads = 1;
-  options.seed = seed;
+  options.num_threads = num_threads;
   return cpu::make_cpu_device(options);
 }
 
 std::string run_operations(Communicator& comm,
                            GroupPlace place,
                            cpu::CpuStreamMode mode,
-                           const std::vector<Operation>& operations) {
+                           const std::vector<Operation>& operations,
+                           int32_t num_threads) {
   constexpr size_t kAtOnce = 50;
-  const auto device = make_test_device(mode);
+  const auto device = make_test_device(mode, num_threads);
   const auto stream = device->make_stream();
   for (size_t first = 0; first < operations.size(); first += kAtOnce) {
     std::deque<RankOperation> running;

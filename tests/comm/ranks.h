@@ -24,6 +24,13 @@ using Clock = std::chrono::steady_clock;
 #define WR_SKIP_FORKS()
 #endif
 
+// How many operations a test with random ones runs. ThreadSanitizer is about ten times slower.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr int32_t kManyOperations = 500;
+#else
+inline constexpr int32_t kManyOperations = 2000;
+#endif
+
 // Runs body(rank) for each rank, as threads of this process.
 void as_threads(int32_t size, const std::function<void(int32_t rank)>& body);
 
@@ -48,14 +55,15 @@ class ChildProcess {
 // Runs body(rank) for each rank in a process of its own. What they return is put together: "" if all is well.
 std::string as_processes(int32_t size, const std::function<std::string(int32_t rank)>& body);
 
-std::unique_ptr<cpu::CpuDevice> make_test_device(cpu::CpuStreamMode mode, uint64_t seed = 1);
+std::unique_ptr<cpu::CpuDevice> make_test_device(cpu::CpuStreamMode mode, int32_t num_threads = 1);
 
 // Enqueues the operations on a device of the rank's own, some at a time, and checks all outputs. Returns the first
 // that is wrong, "" if none is.
 std::string run_operations(Communicator& comm,
                            GroupPlace place,
                            cpu::CpuStreamMode mode,
-                           const std::vector<Operation>& operations);
+                           const std::vector<Operation>& operations,
+                           int32_t num_threads = 1);
 // How long the stream takes with an operation that an abort ends. What is prepared before does not count.
 Clock::duration time_until_abort(Communicator& comm,
                                  GroupPlace place,

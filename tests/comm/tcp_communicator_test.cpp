@@ -35,10 +35,12 @@ INSTANTIATE_TEST_SUITE_P(Modes,
                                          Case{CpuStreamMode::kDeferred, 3}));
 
 TEST_P(TcpRanks, ThousandsOfRandomOperations) {
-  const auto [mode, size] = GetParam();
+  const CpuStreamMode mode = GetParam().mode;
+  const int32_t size = GetParam().size;
   TcpRun run(size);
-  const auto operations = random_operations(11 + static_cast<uint64_t>(size), size, 1000, 50000);
-  as_threads(size, [&, mode = mode, size = size](int32_t rank) {
+  const auto operations =
+      random_operations(11 + static_cast<uint64_t>(size), size, kManyOperations / 2, 50000);
+  as_threads(size, [&](int32_t rank) {
     AbortFlag abort;
     const auto group = run.join(rank, abort);
     const auto comm = make_tcp_communicator(*group, all_ranks(size));
@@ -49,10 +51,11 @@ TEST_P(TcpRanks, ThousandsOfRandomOperations) {
 }
 
 TEST_P(TcpRanks, GraphsReplay) {
-  const auto [mode, size] = GetParam();
+  const CpuStreamMode mode = GetParam().mode;
+  const int32_t size = GetParam().size;
   TcpRun run(size);
   const auto operations = random_operations(5, size, 40, 30000);
-  as_threads(size, [&, mode = mode, size = size](int32_t rank) {
+  as_threads(size, [&](int32_t rank) {
     AbortFlag abort;
     const auto group = run.join(rank, abort);
     const auto comm = make_tcp_communicator(*group, all_ranks(size));
@@ -60,14 +63,27 @@ TEST_P(TcpRanks, GraphsReplay) {
   });
 }
 
-// Two groups of two ranks in a run of four, and a sum of several chunks.
+// Sums of several chunks, and around the size at which they are divided.
+TEST(Tcp, LargeSums) {
+  std::vector<Operation> operations;
+  for (const int64_t n : {16384, 16385, (1 << 20) + 7}) {
+    operations.push_back({.kind = OperationKind::kAllReduce, .width = n, .seed = 3});
+  }
+  for (const int32_t size : {2, 3}) {
+    TcpRun run(size);
+    as_threads(size, [&](int32_t rank) {
+      AbortFlag abort;
+      const auto group = run.join(rank, abort);
+      const auto comm = make_tcp_communicator(*group, all_ranks(size));
+      EXPECT_EQ(run_operations(*comm, {rank, size}, CpuStreamMode::kThreaded, operations), "");
+    });
+  }
+}
+
+// Two groups of two ranks in a run of four.
 TEST(Tcp, GroupsOfARun) {
   TcpRun run(4);
-  const std::vector<Operation> operations = {
-      {.kind = OperationKind::kAllReduce, .width = (1 << 20) + 7, .seed = 3},
-      {.kind = OperationKind::kAllReduce, .width = (16 << 10), .seed = 4},
-      {.kind = OperationKind::kAllReduce, .width = (16 << 10) + 1, .seed = 5},
-      {.kind = OperationKind::kSendReceive, .width = 1 << 20, .from = 1, .to = 0, .seed = 6}};
+  const auto operations = random_operations(9, 2, 100, 1000);
   as_threads(4, [&](int32_t rank) {
     AbortFlag abort;
     const auto group = run.join(rank, abort);

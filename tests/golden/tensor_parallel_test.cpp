@@ -6,10 +6,13 @@
 #include "tests/support/invariance_load.h"
 #include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/random_model.h"
 #include "tests/support/source_path.h"
+#include "tests/support/temp_dir.h"
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -45,13 +48,13 @@ RigOptions options_of(const Workload& load, int32_t num_ranks) {
   return options;
 }
 
-struct Run {
+struct Outcome {
   Answers answers;
   std::map<uint64_t, RigResult> results;
 };
 
 // Some requests also ask for logprobs of their prompt (test::set_every_rule) or for hidden states.
-Run run(ModelRig& rig, const Workload& load) {
+Outcome run(ModelRig& rig, const Workload& load) {
   std::vector<Request> requests = make_requests(load);
   for (Request& request : requests) {
     if (request.id % 7 == 0) {
@@ -73,7 +76,7 @@ void expect_near(const RigResult::Top& expected, const RigResult::Top& top) {
 }
 
 // Equal tokens; logprobs of tokens and prompts within rounding.
-void expect_close(const Run& expected, const Run& other) {
+void expect_close(const Outcome& expected, const Outcome& other) {
   ASSERT_EQ(expected.results.size(), other.results.size());
   int64_t num_prompt_logprobs = 0;
   for (const auto& [id, result] : expected.results) {
@@ -104,7 +107,7 @@ void expect_close(const Run& expected, const Run& other) {
   EXPECT_GT(num_prompt_logprobs, 0);
 }
 
-void expect_same(const Run& expected, const Run& other) {
+void expect_same(const Outcome& expected, const Outcome& other) {
   test::expect_same(expected.answers, other.answers);
   for (const auto& [id, result] : expected.results) {
     const RigResult& mine = other.results.at(id);
@@ -141,12 +144,11 @@ Axis drafts(const KnownDrafts& known, int32_t num_drafts) {
 }
 
 // A rank's blocks are smaller than those of one that has all heads.
-Axis chunks_and_few_blocks() {
+Axis chunks_and_few_blocks(int32_t num_blocks) {
   return {"chunks_and_few_blocks",
-          [](RigOptions& o) {
+          [num_blocks](RigOptions& o) {
             const ModelPlan plan = value_or_throw(plan_model(o.config, this_machine()));
-            o.config.kv_cache_memory_bytes =
-                10 * plan.kv_cache.block_bytes() * static_cast<int64_t>(plan.kv.groups.size());
+            o.config.kv_cache_memory_bytes = num_blocks * plan.kv_cache.block_bytes();
             o.config.max_model_len = 128;
             o.config.max_num_seqs = 8;
             o.config.max_num_batched_tokens = 16;
@@ -196,9 +198,9 @@ void expect_division_changes_nothing(const Workload& load,
                                      const std::vector<Axis>& axes) {
   SCOPED_TRACE(::testing::Message() << num_ranks << " ranks");
   ModelRig alone(options_of(load, 1));
-  const Run expected = run(alone, load);
+  const Outcome expected = run(alone, load);
   ModelRig plain(options_of(load, num_ranks));
-  const Run ranks = run(plain, load);
+  const Outcome ranks = run(plain, load);
   expect_close(expected, ranks);
   for (const Axis& axis : axes) {
     SCOPED_TRACE(axis.name);
@@ -212,7 +214,7 @@ void expect_division_changes_nothing(const Workload& load,
 
 KnownDrafts known_drafts(const Workload& load) {
   ModelRig alone(options_of(load, 1));
-  const Run expected = run(alone, load);
+  const Outcome expected = run(alone, load);
   KnownDrafts known(DraftKind::kMixed, 7);
   for (const Request& request : make_requests(load)) {
     known.expect(request, expected.answers.at(request.id).tokens);
@@ -226,7 +228,7 @@ TEST(TensorParallel, TwoRanks) {
   expect_division_changes_nothing(
       load,
       2,
-      {drafts(known, 3), chunks_and_few_blocks(), sync_with_late_masks(), graphs("piecewise")});
+      {drafts(known, 3), chunks_and_few_blocks(10), sync_with_late_masks(), graphs("piecewise")});
 }
 
 // Twice as many ranks as key-value heads, and biases.
@@ -236,7 +238,7 @@ TEST(TensorParallel, FourRanks) {
   expect_division_changes_nothing(load,
                                   4,
                                   {drafts(known, 2),
-                                   chunks_and_few_blocks(),
+                                   chunks_and_few_blocks(10),
                                    graphs("full"),
                                    graphs("piecewise"),
                                    deferred_and_serialised()});
@@ -245,7 +247,45 @@ TEST(TensorParallel, FourRanks) {
 // Full attention and a window in two KV groups.
 TEST(TensorParallel, TwoKvGroups) {
   const Workload load = tiny("qwen3_two_groups", 16);
-  expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(), deferred_and_serialised()});
+  expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(16), deferred_and_serialised()});
+}
+
+// Random weights are those of the whole model.
+TEST(TensorParallel, RandomWeights) {
+  const test::TempDir dir;
+  test::RandomModel model;
+  model.family = "qwen3";
+  model.head_dim = 16;
+  model.hidden_size = 64;
+  model.intermediate_size = 96;
+  model.vocab_size = 128;
+  model.num_layers = 2;
+  Workload load = tiny("", 16);
+  load.model = model.write(dir);
+  std::filesystem::remove(dir.path() / "model.safetensors");
+  const auto answers = [&](int32_t num_ranks) {
+    RigOptions options = options_of(load, num_ranks);
+    options.config.load_format = "dummy";
+    ModelRig rig(options);
+    return run(rig, load);
+  };
+  const Outcome alone = answers(1);
+  expect_close(alone, answers(2));
+  expect_close(alone, answers(4));
+}
+
+// Weights that were dropped are read again, by each rank its part.
+TEST(TensorParallel, SleepDropsAndRestoresEveryRanksPart) {
+  const Workload load = tiny("qwen2", 8);
+  ModelRig rig(options_of(load, 2));
+  const Request request = make_requests(load).front();
+  rig.add(request);
+  const std::vector<TokenId> before = rig.run().at(request.id).tokens;
+  rig.executor().call(SleepRanks{2}).get();
+  rig.executor().call(WakeRanks{}).get();
+  rig.scheduler().reset_prefix_cache();
+  rig.add(request);
+  EXPECT_EQ(rig.run().at(request.id).tokens, before);
 }
 
 // Two rows of logits are fewer than four ranks, so two of these draw nothing.

@@ -55,6 +55,7 @@ class ThreadGroup {
 // Runs body(rank) for each rank on a thread of its own.
 inline void on_threads(int32_t size, const std::function<void(int32_t rank)>& body) {
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<size_t>(size));
   for (int32_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&body, rank] { body(rank); });
   }

@@ -15,14 +15,16 @@ namespace warprow {
 namespace cpu {
 namespace {
 
-// Up to this size every rank sums everything; above, each sums a share and sends it to the others.
+// Up to this size every rank sums everything; above, each sums a share and sends it to the others. With two ranks shares
+// would send as many bytes and wait once more.
 constexpr size_t kMostWholeSum = 16 << 10;  // values
 // A larger sum goes in chunks, which bound the memory for what arrives.
 constexpr size_t kSumChunk = 1 << 20;  // values
 
-// What arrives of a sum: from each rank all values of a small one, or a share of a chunk.
+// What arrives of a sum from each rank: all values of a small one, or of a chunk, or a share of a chunk.
 size_t values_from_rank(int32_t size) {
-  return std::max(kMostWholeSum, ceil_div(kSumChunk, static_cast<size_t>(size)));
+  return size <= 2 ? kSumChunk
+                   : std::max(kMostWholeSum, ceil_div(kSumChunk, static_cast<size_t>(size)));
 }
 
 class TcpCommunicator final : public CpuCommunicator {
@@ -38,12 +40,10 @@ class TcpCommunicator final : public CpuCommunicator {
 
  protected:
   void sum_now(ComputePool& pool, std::span<float> values) override {
-    if (values.size() <= kMostWholeSum) {
-      sum_whole(pool, values);
-      return;
-    }
+    const bool whole = place().size <= 2 || values.size() <= kMostWholeSum;
     for (size_t at = 0; at < values.size(); at += kSumChunk) {
-      if (!sum_by_shares(pool, values.subspan(at, std::min(kSumChunk, values.size() - at)))) {
+      const auto chunk = values.subspan(at, std::min(kSumChunk, values.size() - at));
+      if (!(whole ? sum_whole(pool, chunk) : sum_by_shares(pool, chunk))) {
         return;
       }
     }
@@ -111,14 +111,16 @@ class TcpCommunicator final : public CpuCommunicator {
                                         n);
   }
 
-  void sum_whole(ComputePool& pool, std::span<float> values) {
+  bool sum_whole(ComputePool& pool, std::span<float> values) {
     for (const int32_t peer : peers_) {
       transfers_.send(peer, outgoing(values));
       transfers_.receive(peer, incoming(received(peer, values.size())));
     }
-    if (run()) {
-      sum_received(pool, values);
+    if (!run()) {
+      return false;
     }
+    sum_received(pool, values);
+    return true;
   }
 
   bool sum_by_shares(ComputePool& pool, std::span<float> chunk) {
