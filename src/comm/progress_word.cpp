@@ -17,11 +17,17 @@ namespace {
 constexpr int32_t kFewestSpins = 64;
 constexpr int32_t kMostSpins = 4096;
 // How often a sleeper looks at the abort flag.
-constexpr timespec kNap = {.tv_sec = 0, .tv_nsec = 20'000'000};
+constexpr std::chrono::nanoseconds kNap{20'000'000};
 
 // The word is shared by processes, so this is not the private kind that std::atomic::wait uses.
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+// Sleeps until the word is no longer `value`, for at most this long, which is less than a second.
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds at_most) {
+  const timespec timeout = {.tv_sec = 0, .tv_nsec = at_most.count()};
+  futex(word, FUTEX_WAIT, value, &timeout);
 }
 
 }  // namespace
@@ -59,10 +65,17 @@ bool Waiting::sleep(ProgressWord& word,
     if (static_cast<int32_t>(now - count) >= 0) {
       return true;
     }
-    if (abort_.raised() || (deadline && Clock::now() >= *deadline)) {
+    if (abort_.raised()) {
       return false;
     }
-    futex(word.count_, FUTEX_WAIT, now, &kNap);
+    std::chrono::nanoseconds nap = kNap;
+    if (deadline) {
+      nap = std::min<std::chrono::nanoseconds>(nap, *deadline - Clock::now());
+      if (nap.count() <= 0) {
+        return false;
+      }
+    }
+    sleep_while(word.count_, now, nap);
   }
 }
 
