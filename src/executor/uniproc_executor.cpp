@@ -126,10 +126,13 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
         ErrorCode::kInvalidArgument,
         fmt::format("--device: {} is for plans; use cuda to run on a GPU", config.device));
   }
-  const bool several = config.tensor_parallel_size * config.pipeline_parallel_size > 1;
+  value_or_throw(check_parallel_sizes(config));
+  const bool several = config.tensor_parallel_size > 1;
   if (several && config.distributed_executor_backend == "uni") {
     throw StartupError(ErrorCode::kInvalidArgument,
-                       "--distributed-executor-backend: uni runs one rank; use mp for several");
+                       fmt::format("--distributed-executor-backend: uni runs one rank, and "
+                                   "--tensor-parallel-size is {}; use mp",
+                                   config.tensor_parallel_size));
   }
   if (several || config.distributed_executor_backend == "mp") {
     return make_mp_executor(config);

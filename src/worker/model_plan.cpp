@@ -128,18 +128,25 @@ void grant_memory(ModelPlan& plan) {
 
 }  // namespace
 
+Result<void> check_parallel_sizes(const EngineConfig& settings) {
+  if (settings.pipeline_parallel_size > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--pipeline-parallel-size: {} is not supported yet; use 1",
+                            settings.pipeline_parallel_size));
+  }
+  return {};
+}
+
 Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,
                              const RunnerOptions& runner,
                              const std::optional<RankPlace>& place) {
   ModelPlan plan;
+  if (auto sizes = check_parallel_sizes(settings); !sizes) {
+    return tl::unexpected(sizes.error());
+  }
   plan.place =
       place.value_or(rank_place(0, settings.tensor_parallel_size, settings.pipeline_parallel_size));
-  if (plan.place.pipeline.size > 1) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--pipeline-parallel-size: {} is not supported yet; use 1",
-                            plan.place.pipeline.size));
-  }
   plan.runner = runner;
   plan.pages_are_given = runner.token_pages.num_pages > 0;
   const WeightFiles weights =

@@ -49,6 +49,9 @@ struct ModelPlan {
   }
 };
 
+// Sizes that are supported.
+Result<void> check_parallel_sizes(const EngineConfig& settings);
+
 // Errors: a model that cannot be found, read or supported; settings that contradict each other or the
 // model; too little memory, with the numbers.
 // machine: shared by all ranks where they run on CPUs.

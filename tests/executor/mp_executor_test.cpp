@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -20,6 +21,7 @@
 namespace warprow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -34,7 +36,8 @@ EngineConfig tiny_config(int32_t num_ranks) {
   config.dtype = "float32";
   config.tensor_parallel_size = num_ranks;
   config.distributed_executor_backend = "mp";
-  config.worker_binary = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rank_process";
+  config.worker_binary =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rank_process";
   return config;
 }
 
@@ -48,9 +51,11 @@ std::vector<pid_t> rank_processes() {
   return found;
 }
 
+// A step of padding alone: a whole forward, with its collectives.
 void run_empty_step(Executor& executor, int64_t number) {
   SchedulerOutput step;
   step.step = number;
+  step.data_parallel.num_toks_padded = 8;
   executor.execute_model(step);
   executor.sample_tokens(nullptr);
 }
@@ -71,6 +76,27 @@ std::string failure_of(Executor& executor, Clock::duration& took) {
   took = Clock::now() - begin;
   return why;
 }
+
+// What the executor says when it cannot start.
+StartupError start_error_of(const EngineConfig& config) {
+  try {
+    make_executor(config);
+  } catch (const StartupError& error) {
+    return error;
+  }
+  return {ErrorCode::kInternal, "no error"};
+}
+
+// Makes a rank of this test's executors fail; see tests/support/rank_process.cpp.
+class ScopedFault {
+ public:
+  ScopedFault(const std::string& fault, int32_t rank) {
+    ::setenv("WR_RANK_FAULT", (fault + " " + std::to_string(rank)).c_str(), 1);
+  }
+  ~ScopedFault() { ::unsetenv("WR_RANK_FAULT"); }
+  ScopedFault(const ScopedFault&) = delete;
+  ScopedFault& operator=(const ScopedFault&) = delete;
+};
 
 class MpExecutor : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, MpExecutor, ::testing::Values(1, 2));
@@ -111,25 +137,17 @@ TEST_P(MpExecutor, EndsItsProcesses) {
 TEST_P(MpExecutor, AStartThatFailsSaysWhy) {
   EngineConfig config = tiny_config(GetParam());
   config.kv_cache_memory_bytes = 1024;
-  try {
-    make_executor(config);
-    FAIL() << "no error";
-  } catch (const StartupError& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-    EXPECT_THAT(error.what(), HasSubstr("kv_cache_memory_bytes is 1024"));
-  }
+  const StartupError error = start_error_of(config);
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_THAT(error.what(), HasSubstr("kv_cache_memory_bytes is 1024"));
   EXPECT_TRUE(rank_processes().empty());
 }
 
 TEST_P(MpExecutor, AMissingWorkerBinaryIsNamed) {
   EngineConfig config = tiny_config(GetParam());
   config.worker_binary = "/nonesuch/worker";
-  try {
-    make_executor(config);
-    FAIL() << "no error";
-  } catch (const StartupError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("worker-binary: cannot start /nonesuch/worker"));
-  }
+  EXPECT_THAT(start_error_of(config).what(),
+              HasSubstr("worker-binary: cannot start /nonesuch/worker"));
 }
 
 TEST_P(MpExecutor, AKilledRankFailsTheRestWithinASecond) {
@@ -146,6 +164,71 @@ TEST_P(MpExecutor, AStoppedRankFailsTheRestWithinASecond) {
   Clock::duration took{};
   EXPECT_THAT(failure_of(*executor, took), HasSubstr("is stopped in phase"));
   EXPECT_LT(took, std::chrono::seconds(1));
+}
+
+TEST_P(MpExecutor, AnIdleExecutorSaysThatARankEnded) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  WakeUp wake_up;
+  executor->set_wake_up(&wake_up);
+  EXPECT_FALSE(executor->idle_step());
+  ::kill(rank_processes().back(), SIGKILL);
+  EXPECT_TRUE(wake_up.wait_until(Clock::now() + std::chrono::seconds(1)));
+  EXPECT_THROW((void)executor->idle_step(), std::runtime_error);
+  executor->set_wake_up(nullptr);
+}
+
+TEST(MpExecutorFaults, ARankThatEndsBeforeItLoadsFailsTheStart) {
+  const ScopedFault fault("start", 1);
+  EXPECT_THAT(
+      start_error_of(tiny_config(2)).what(),
+      AllOf(HasSubstr("rank 1 of 2"), HasSubstr("ended with exit code 7 in phase starting")));
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST(MpExecutorFaults, ARankThatThrowsWhileLoadingFailsTheStart) {
+  const ScopedFault fault("loading", 1);
+  const StartupError error = start_error_of(tiny_config(2));
+  EXPECT_EQ(error.code(), ErrorCode::kInternal);
+  EXPECT_STREQ(error.what(), "rank 1: these weights are refused");
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST(MpExecutorFaults, ARankThatThrowsInAStepSaysWhy) {
+  const ScopedFault fault("throw", 1);
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(2));
+  Clock::duration took{};
+  EXPECT_THAT(failure_of(*executor, took),
+              AllOf(HasSubstr("rank 1 of 2"), HasSubstr("failed in a step: this step is refused")));
+  EXPECT_LT(took, std::chrono::seconds(1));
+}
+
+// The other rank waits for it in a collective.
+TEST(MpExecutorFaults, ARankThatIsKilledInAStepFailsTheRestWithinASecond) {
+  for (const int32_t rank : {0, 1}) {
+    const ScopedFault fault("killed", rank);
+    const std::unique_ptr<Executor> executor = make_executor(tiny_config(2));
+    Clock::duration took{};
+    EXPECT_THAT(failure_of(*executor, took),
+                AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2"),
+                      HasSubstr("ended with signal 9 (Killed) in phase submitting, step 3")));
+    EXPECT_LT(took, std::chrono::seconds(1));
+  }
+}
+
+TEST(MpExecutorFaults, ARankThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {
+  const ScopedFault fault("stuck", 1);
+  EngineConfig config = tiny_config(2);
+  config.stall_timeout = 1;
+  std::unique_ptr<Executor> executor = make_executor(config);
+  Clock::duration took{};
+  EXPECT_THAT(failure_of(*executor, took),
+              AllOf(HasSubstr("rank 1 of 2"),
+                    HasSubstr("has finished no step for 1.0 s: phase submitting, step 3")));
+  EXPECT_LT(took, std::chrono::seconds(2));
+  const Clock::time_point begin = Clock::now();
+  executor.reset();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_TRUE(rank_processes().empty());
 }
 
 }  // namespace

@@ -16,8 +16,16 @@ namespace {
 
 // How long answers of other ranks may lie unread while the output rank's are awaited.
 constexpr auto kTurn = std::chrono::milliseconds(1);
-// How long the watching thread may need to say why the abort flag is raised.
+// How long the watching thread may need to say why the abort flag is raised, and a rank why it ends.
 constexpr auto kReport = std::chrono::seconds(1);
+
+// Settings and files are the same for every rank. Memory is the rank's own.
+std::string message_of(const RankFailure& failure, int32_t rank) {
+  const bool same_everywhere = failure.code == ErrorCode::kInvalidArgument ||
+                               failure.code == ErrorCode::kUnsupported ||
+                               failure.code == ErrorCode::kNotFound;
+  return same_everywhere ? failure.message : fmt::format("rank {}: {}", rank, failure.message);
+}
 
 }  // namespace
 
@@ -70,9 +78,7 @@ void AnswerReader::handle(int32_t rank, const RingMessage& message) {
       decode(message.bytes, failure);
       const std::scoped_lock lock(mutex_);
       if (!start_error_) {
-        start_error_.emplace(failure.code,
-                             num_ranks_ > 1 ? fmt::format("rank {}: {}", rank, failure.message)
-                                            : failure.message);
+        start_error_.emplace(failure.code, message_of(failure, rank));
       }
       break;
     }
@@ -113,7 +119,8 @@ void AnswerReader::notify() {
 void AnswerReader::add_reply(int32_t rank, RankReply reply) {
   const std::scoped_lock lock(mutex_);
   const auto found = calls_.find(reply.id);
-  WR_CHECK(found != calls_.end(), "rank {} answers operation {}, which is not open", rank, reply.id);
+  WR_CHECK(
+      found != calls_.end(), "rank {} answers operation {}, which is not open", rank, reply.id);
   Call& call = found->second;
   if (reply.failed && !call.error) {
     call.error = std::make_exception_ptr(StartupError(reply.code, reply.text));
@@ -132,9 +139,10 @@ void AnswerReader::add_reply(int32_t rank, RankReply reply) {
 
 RankReady AnswerReader::wait_until_ready() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] {
-    return num_ready_ == num_ranks_ || start_error_ || !failure_.empty();
-  });
+  changed_.wait(lock,
+                [this] { return num_ready_ == num_ranks_ || start_error_ || !failure_.empty(); });
+  // A rank says why it cannot start, and ends. The end may be noticed first.
+  changed_.wait_for(lock, kReport, [this] { return num_ready_ == num_ranks_ || start_error_; });
   if (start_error_) {
     throw StartupError(*start_error_);
   }
@@ -194,6 +202,13 @@ void AnswerReader::fail(const std::string& why) {
   }
   calls_.clear();
   notify();
+}
+
+void AnswerReader::throw_if_failed() const {
+  const std::scoped_lock lock(mutex_);
+  if (!failure_.empty()) {
+    throw std::runtime_error(failure_);
+  }
 }
 
 void AnswerReader::throw_failure() const {

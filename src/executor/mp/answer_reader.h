@@ -45,6 +45,8 @@ class AnswerReader {
 
   // Ends every wait with this error.
   void fail(const std::string& why);
+  // Throws std::runtime_error after a failure.
+  void throw_if_failed() const;
   // After an abort: throws std::runtime_error with the failure, as soon as it is known.
   [[noreturn]] void throw_failure() const;
 
@@ -73,8 +75,8 @@ class AnswerReader {
   int32_t num_ready_ = 0;
   RankReady ready_;
   std::optional<StartupError> start_error_;
-  std::deque<std::vector<uint8_t>> outputs_;       // oldest first
-  std::vector<std::vector<uint8_t>> free_;         // buffers of outputs that were taken
+  std::deque<std::vector<uint8_t>> outputs_;  // oldest first
+  std::vector<std::vector<uint8_t>> free_;    // buffers of outputs that were taken
   std::map<uint64_t, Call> calls_;
   ExecutorStats stats_;
   std::string failure_;

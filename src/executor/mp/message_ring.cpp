@@ -49,10 +49,8 @@ MessageRing::MessageRing(std::byte* memory, size_t ring_bytes, int32_t readers)
 bool RingWriter::write(uint32_t kind,
                        std::span<const uint8_t> bytes,
                        std::span<const uint8_t> more) {
-  const Frame frame{number_++,
-                    bytes.size() + more.size(),
-                    kChecked ? checksum(more, checksum(bytes)) : 0,
-                    kind};
+  const Frame frame{
+      number_++, bytes.size() + more.size(), kChecked ? checksum(more, checksum(bytes)) : 0, kind};
   if (!copy_in({reinterpret_cast<const uint8_t*>(&frame), sizeof frame}) || !copy_in(bytes) ||
       !copy_in(more)) {
     return false;

@@ -40,9 +40,7 @@ class RingWriter {
 
   // False: the engine was aborted, and the message is not complete.
   // `more` follows `bytes` in the message.
-  bool write(uint32_t kind,
-             std::span<const uint8_t> bytes,
-             std::span<const uint8_t> more = {});
+  bool write(uint32_t kind, std::span<const uint8_t> bytes, std::span<const uint8_t> more = {});
 
  private:
   bool copy_in(std::span<const uint8_t> bytes);

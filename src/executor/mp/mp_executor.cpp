@@ -16,7 +16,9 @@
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unistd.h>
@@ -50,13 +52,29 @@ class LifeLine {
 };
 
 // How long a rank may need for a step. A step on a CPU can take a minute; one that takes longer than this never ends.
-std::chrono::seconds step_limit(const EngineConfig& config) {
+std::chrono::seconds step_limit(const EngineConfig& config, const std::string& device) {
   constexpr std::chrono::seconds kOnCpu{600};
   constexpr std::chrono::seconds kOnGpu{60};
   if (config.stall_timeout > 0) {
     return std::chrono::seconds(config.stall_timeout);
   }
-  return config.device == "cpu" ? kOnCpu : kOnGpu;
+  return device == "cuda" ? kOnGpu : kOnCpu;
+}
+
+// The program of the ranks. A rank that started ranks would never end doing so: it runs a program which does not know
+// what its arguments say.
+std::string worker_binary(const EngineConfig& config) {
+  std::ifstream file("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) {
+    words.push_back(word);
+  }
+  if (!words.empty() && RankArguments::parse({words.begin() + 1, words.end()})) {
+    throw StartupError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("worker-binary: {} does not run ranks; it must call rank_main", words.front()));
+  }
+  return config.worker_binary.empty() ? "/proc/self/exe" : config.worker_binary;
 }
 
 // One process for each rank. A step is one message to all of them through shared memory, and its output one message
@@ -71,16 +89,16 @@ class MpExecutor final : public Executor {
         memory_(shared_.data(), place_.tensor.size, place_.pipeline.size),
         commands_(memory_.commands, memory_.control->abort),
         answers_(memory_, place_.output_rank()),
-        watch_(*memory_.control,
-               start_processes(config),
-               step_limit(config),
-               [this](const std::string& why) { answers_.fail(why); }) {
+        watch_(*memory_.control, start_processes(config), [this](const std::string& why) {
+          answers_.fail(why);
+        }) {
     try {
       encode(RankStart{config}, bytes_);
       send(ToRank::kStart);
       RankReady ready = answers_.wait_until_ready();
       facts_ = std::move(ready.facts);
       max_concurrent_batches_ = ready.max_concurrent_batches;
+      watch_.limit_steps(step_limit(config, ready.device));
     } catch (...) {
       watch_.expect_end();
       memory_.control->abort.raise(0, AbortPhase::kLoad);
@@ -115,10 +133,9 @@ class MpExecutor final : public Executor {
   }
 
   bool forward_done() const override {
-    return std::ranges::all_of(std::span(memory_.control->ranks).first(num_ranks()),
-                               [this](const RankState& state) {
-                                 return state.forward_done.load() == step_;
-                               });
+    return std::ranges::all_of(
+        std::span(memory_.control->ranks).first(num_ranks()),
+        [this](const RankState& state) { return state.forward_done.load() == step_; });
   }
   int32_t num_outstanding() const override { return num_outstanding_; }
   bool output_ready() const override { return answers_.output_ready(); }
@@ -130,6 +147,11 @@ class MpExecutor final : public Executor {
   bool set_wake_up(WakeUp* wake_up) override {
     answers_.set_wake_up(wake_up);
     return true;
+  }
+  // There are no other engines. An engine that is idle thus notices a failure.
+  std::optional<DataParallelShape> idle_step() override {
+    answers_.throw_if_failed();
+    return std::nullopt;
   }
 
   RankReplies collective_rpc(std::string_view operation,
@@ -148,8 +170,7 @@ class MpExecutor final : public Executor {
   [[nodiscard]] size_t num_ranks() const { return static_cast<size_t>(place_.world_size()); }
 
   [[nodiscard]] std::vector<RankProcess> start_processes(const EngineConfig& config) const {
-    const std::string binary =
-        config.worker_binary.empty() ? "/proc/self/exe" : config.worker_binary;
+    const std::string binary = worker_binary(config);
     std::vector<RankProcess> processes;
     for (int32_t rank = 0; rank < place_.world_size(); ++rank) {
       const RankArguments arguments{rank, place_.tensor.size, place_.pipeline.size};

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "wire/serialize.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,8 +13,11 @@ namespace {
 
 using Clock = Waiting::Clock;
 
-// While the device runs, the rank looks for messages and for the end of the step in turn.
-constexpr auto kTurn = std::chrono::microseconds(50);
+// While the device runs, the rank waits for messages and looks for the end of the step in turn: the more seldom, the
+// longer it takes already, so that a long step keeps its cores.
+constexpr Clock::duration kShortestTurn = std::chrono::microseconds(20);
+constexpr Clock::duration kLongestTurn = std::chrono::milliseconds(1);
+constexpr int kTurnShare = 32;
 
 template <typename Message>
 void read_wire(const std::vector<uint8_t>& bytes, Message& message) {
@@ -73,6 +77,7 @@ bool RankLoop::run() {
 }
 
 bool RankLoop::next_message() {
+  const Clock::time_point begin = Clock::now();
   while (!commands_.has_message() && (forward_pending_ || executor_.num_outstanding() > 0)) {
     enter(RankPhase::kRunning);
     if (forward_pending_ && executor_.forward_done()) {
@@ -83,7 +88,8 @@ bool RankLoop::next_message() {
     } else if (abort_.raised()) {
       return false;
     } else {
-      commands_.wait(Clock::now() + kTurn);
+      const Clock::time_point now = Clock::now();
+      commands_.wait(now + std::clamp((now - begin) / kTurnShare, kShortestTurn, kLongestTurn));
     }
   }
   if (executor_.num_outstanding() == 0) {

@@ -77,22 +77,31 @@ void keep_own_cores(const RankPlace& place) {
 class LocalRank {
  public:
   // Loads the model, together with the other ranks. Throws StartupError.
-  LocalRank(const EngineConfig& config, const RankPlace& place, RankMemory& memory)
+  LocalRank(const EngineConfig& config,
+            const RankPlace& place,
+            RankMemory& memory,
+            const WrapRank& wrap)
       : tensor_(make_shared_memory_communicator(
             place.tensor,
             memory.tensor_groups[static_cast<size_t>(place.pipeline.rank)],
             memory.control->abort)),
-        all_(make_shared_host_group({place.rank, place.world_size()},
-                                    memory.all_ranks,
-                                    memory.control->abort,
-                                    kPatience)) {
-    const MachineFacts machine = this_machine(config.device, place.rank);
+        all_(make_shared_host_group(
+            {place.rank, place.world_size()}, memory.all_ranks, memory.control->abort, kPatience)) {
+    const int32_t ordinal = config.device_ordinal + place.rank;
+    const MachineFacts machine = this_machine(config.device, ordinal);
     ModelPlan plan = value_or_throw(plan_model(config, machine, {}, place));
+    device_ = plan.config.device;
+    if (device_ == "cuda" && place.world_size() > 1) {
+      throw StartupError(ErrorCode::kUnsupported,
+                         fmt::format("--tensor-parallel-size: {} ranks on GPUs are not supported "
+                                     "yet; use 1, or --device cpu",
+                                     place.world_size()));
+    }
     const RankComms comms{place.tensor.size > 1 ? tensor_.get() : nullptr,
                           place.world_size() > 1 ? all_.get() : nullptr};
     std::unique_ptr<Device> device;
-    if (plan.config.device == "cuda") {
-      device = cuda::make_cuda_device(place.rank);
+    if (device_ == "cuda") {
+      device = cuda::make_cuda_device(ordinal);
     } else {
       if (plan.config.pin_threads) {
         keep_own_cores(place);
@@ -101,13 +110,18 @@ class LocalRank {
           {.num_threads = plan.config.threads, .pin_threads = plan.config.pin_threads});
     }
     executor_ = make_uniproc_executor(std::move(plan), std::move(device), comms);
+    if (wrap) {
+      executor_ = wrap(std::move(executor_));
+    }
   }
 
   [[nodiscard]] Executor& executor() { return *executor_; }
+  [[nodiscard]] const std::string& device() const { return device_; }
 
  private:
   std::unique_ptr<Communicator> tensor_;
   std::unique_ptr<HostGroup> all_;
+  std::string device_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -125,10 +139,12 @@ int run(const RankMemory& memory, const RankLinks& links, const RankPlace& place
 
 }  // namespace
 
-int rank_main(const RankArguments& arguments) {
+int rank_main(const RankArguments& arguments, const WrapRank& wrap) {
   close_inherited();
   ::prctl(PR_SET_NAME, fmt::format("wr-rank-{}", arguments.rank).c_str());
-  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the parent ends its ranks in order
+  std::signal(
+      SIGINT,
+      SIG_IGN);  // Ctrl-C reaches the whole process group; the parent ends its ranks in order
   std::signal(SIGTERM, SIG_IGN);
   const SharedMemory shared = SharedMemory::open(kRankMemoryFd);
   const RankPlace place =
@@ -148,17 +164,26 @@ int rank_main(const RankArguments& arguments) {
   init_logging(start.config.log_level, start.config.log_format);
   state.phase.store(RankPhase::kLoading);
   std::unique_ptr<LocalRank> rank;
+  RankFailure failure;
   try {
-    rank = std::make_unique<LocalRank>(start.config, place, memory);
+    rank = std::make_unique<LocalRank>(start.config, place, memory, wrap);
   } catch (const StartupError& error) {
-    send(answers, FromRank::kStartFailed, RankFailure{error.code(), error.what()});
+    failure = {error.code(), error.what()};
+  } catch (const std::exception& error) {
+    failure = {ErrorCode::kInternal, error.what()};
+  }
+  if (control.abort.raised()) {  // by another rank, which says why
+    return kRankAborted;
+  }
+  if (rank == nullptr) {
+    send(answers, FromRank::kStartFailed, failure);
     return kRankFailed;
   }
   Executor& executor = rank->executor();
   executor.enter_thread();
   send(answers,
        FromRank::kReady,
-       RankReady{executor.model_facts(), executor.max_concurrent_batches()});
+       RankReady{executor.model_facts(), executor.max_concurrent_batches(), rank->device()});
   return run(memory, {control.abort, state, commands, answers}, place, *rank);
 }
 

@@ -57,7 +57,7 @@ void visit(A& archive, Ref<A, SettingText> v) {
 
 template <typename A>
 void visit(A& archive, Ref<A, RankReady> v) {
-  archive(v.facts, v.max_concurrent_batches);
+  archive(v.facts, v.max_concurrent_batches, v.device);
 }
 
 template <typename A>

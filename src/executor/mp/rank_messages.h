@@ -39,6 +39,7 @@ struct RankStart {
 struct RankReady {
   ModelFacts facts;
   int32_t max_concurrent_batches = 1;
+  std::string device;  // cpu | cuda
 };
 
 struct RankFailure {

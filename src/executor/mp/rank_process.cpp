@@ -73,8 +73,9 @@ RankProcess::RankProcess(const std::string& binary,
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     pid_ = -1;
-    throw StartupError(ErrorCode::kNotFound,
-                       fmt::format("worker-binary: cannot start {}: {}", binary, std::strerror(error)));
+    throw StartupError(
+        ErrorCode::kNotFound,
+        fmt::format("worker-binary: cannot start {}: {}", binary, std::strerror(error)));
   }
 }
 

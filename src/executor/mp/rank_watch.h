@@ -28,16 +28,15 @@ class RankWatch {
   // Called once, by the watching thread.
   using OnFailure = std::function<void(const std::string& why)>;
 
-  RankWatch(ControlBlock& control,
-            std::vector<RankProcess> processes,
-            std::chrono::milliseconds step_limit,
-            OnFailure on_failure);
+  RankWatch(ControlBlock& control, std::vector<RankProcess> processes, OnFailure on_failure);
   // Waits until every process has ended; kills those that need longer than two seconds. An abort, or a message, must
   // have told them to end.
   ~RankWatch();
 
-  // From now on an end of a process is no failure.
+  // From now on a rank that ends is no failure.
   void expect_end() { ending_.store(true); }
+  // How long a rank may need for a step; called before the first.
+  void limit_steps(std::chrono::milliseconds limit) { step_limit_.store(limit); }
   // The number of steps that were submitted. A rank that has not finished all of them must finish one in this time.
   void count_submitted(int64_t steps) { submitted_.store(steps, std::memory_order_relaxed); }
 
@@ -50,16 +49,22 @@ class RankWatch {
     Clock::time_point retired_at;
   };
 
+  struct Trouble {
+    int32_t rank = 0;
+    std::string why;
+  };
+
   void watch(const std::stop_token& stop);
-  [[nodiscard]] std::optional<std::string> trouble(Clock::time_point now);
+  [[nodiscard]] std::optional<Trouble> trouble(Clock::time_point now);
   [[nodiscard]] std::optional<std::string> trouble_of(int32_t rank, Clock::time_point now);
+  [[nodiscard]] std::optional<Trouble> stall(Clock::time_point now);
   [[nodiscard]] std::string name(int32_t rank);
-  void fail(const std::string& why);
+  void fail(const Trouble& trouble);
 
   ControlBlock& control_;
   std::vector<RankProcess> processes_;
   std::vector<Seen> seen_;
-  std::chrono::milliseconds step_limit_;
+  std::atomic<std::chrono::milliseconds> step_limit_{std::chrono::hours(24)};
   OnFailure on_failure_;
   std::atomic<int64_t> submitted_ = 0;
   std::atomic<bool> ending_ = false;
