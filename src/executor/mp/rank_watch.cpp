@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/mp/rank_watch.h"
 
-#include "base/log.h"
-
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,7 +57,6 @@ void RankWatch::watch(const std::stop_token& stop) {
 }
 
 void RankWatch::fail(const Trouble& trouble) {
-  WR_LOG_ERROR("{}", trouble.why);
   control_.abort.raise(trouble.rank, AbortPhase::kProcessEnded);
   on_failure_(trouble.why);
 }
