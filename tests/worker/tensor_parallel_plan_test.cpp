@@ -9,6 +9,7 @@
 #include "tests/support/random_model.h"
 #include "tests/support/temp_dir.h"
 #include "worker/model_plan.h"
+#include "worker/rank_plans.h"
 #include "worker/rank_terms.h"
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
@@ -126,6 +128,23 @@ TEST_F(TensorParallelPlan, WithoutAPlaceItIsTheFirstRanks) {
   EXPECT_EQ(first.place.tensor.rank, 0);
   EXPECT_EQ(first.place.tensor.size, 2);
   EXPECT_EQ(plan_json(first.memory), plan_json(plan(0, 2).memory));
+}
+
+TEST_F(TensorParallelPlan, EveryRankIsListed) {
+  const std::vector<ModelPlan> ranks = value_or_throw(plan_ranks(config(4), machine()));
+  ASSERT_EQ(ranks.size(), 4U);
+  const auto json = nlohmann::json::parse(rank_plans_json(ranks));
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    const MemoryPlan& memory = ranks[static_cast<size_t>(rank)].memory;
+    EXPECT_EQ(memory.num_blocks, ranks.front().memory.num_blocks);
+    EXPECT_EQ(memory.weights_bytes, plan(rank, 4).memory.weights_bytes);
+    EXPECT_EQ(json["ranks"][static_cast<size_t>(rank)]["rank"], rank);
+    EXPECT_EQ(json["ranks"][static_cast<size_t>(rank)]["planned_bytes"], memory.planned_bytes());
+  }
+  EXPECT_NE(format_rank_plans(ranks).find("rank 3 "), std::string::npos);
+  const std::vector<ModelPlan> alone = value_or_throw(plan_ranks(config(1), machine()));
+  EXPECT_EQ(format_rank_plans(alone), format_plan(alone.front().memory));
+  EXPECT_EQ(rank_plans_json(alone), plan_json(alone.front().memory));
 }
 
 TEST_F(TensorParallelPlan, WhatCannotBeDividedIsRefused) {
