@@ -4,8 +4,10 @@
 #include "executor/make_executor.h"
 #include "tests/support/source_path.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -120,6 +122,25 @@ TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
   }
   EXPECT_EQ(executor->stats().steps, 20);
   executor->set_wake_up(nullptr);
+}
+
+// The way of a step to the ranks and back, without a forward.
+TEST_P(MpExecutor, WhatAStepCosts) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  SchedulerOutput step;
+  ModelRunnerOutput output;
+  Clock::duration best = Clock::duration::max();
+  for (step.step = 1; step.step <= 500; ++step.step) {
+    const Clock::time_point begin = Clock::now();
+    executor->execute_model(step);
+    executor->sample_tokens(nullptr);
+    executor->take_output(output);
+    best = std::min(best, Clock::now() - begin);
+  }
+  std::printf("an empty step with %d ranks: %.1f us\n",
+              GetParam(),
+              std::chrono::duration<double, std::micro>(best).count());
+  EXPECT_EQ(output.step, 500);
 }
 
 TEST_P(MpExecutor, EndsItsProcesses) {

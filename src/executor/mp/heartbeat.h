@@ -3,7 +3,7 @@
 
 #include "executor/mp/control_block.h"
 
-#include <stop_token>
+#include <cstdint>
 #include <thread>
 
 namespace warprow {
@@ -12,13 +12,17 @@ namespace warprow {
 // once when the parent is gone, and two seconds after an abort if the rank has not ended by itself, since its device
 // or a library may wait for ranks that are gone.
 //
-// Owns: the thread.
+// Owns: the thread, which the destructor ends at once.
 class Heartbeat {
  public:
   Heartbeat(ControlBlock& control, int32_t rank, int life_fd);
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
 
  private:
-  std::jthread thread_;
+  int stop_fd_;
+  std::thread thread_;
 };
 
 }  // namespace warprow

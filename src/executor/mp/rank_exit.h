@@ -5,9 +5,8 @@ namespace warprow {
 
 // Exit codes of a rank process.
 enum RankExit : int {
-  kRankStopped = 0,  // told to stop
-  kRankFailed =
-      1,  // could not start, or an error in a step; RankState::message or its answer says which
+  kRankStopped = 0,   // told to stop
+  kRankFailed = 1,    // an error at start or in a step, which it has told
   kRankAborted = 3,   // another rank failed
   kRankOrphaned = 4,  // the parent ended
 };

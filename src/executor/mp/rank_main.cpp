@@ -142,9 +142,9 @@ int run(const RankMemory& memory, const RankLinks& links, const RankPlace& place
 int rank_main(const RankArguments& arguments, const WrapRank& wrap) {
   close_inherited();
   ::prctl(PR_SET_NAME, fmt::format("wr-rank-{}", arguments.rank).c_str());
-  std::signal(
-      SIGINT,
-      SIG_IGN);  // Ctrl-C reaches the whole process group; the parent ends its ranks in order
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // ns; RankLoop sleeps for microseconds
+  // Ctrl-C reaches the whole process group. The parent ends its ranks in order.
+  std::signal(SIGINT, SIG_IGN);
   std::signal(SIGTERM, SIG_IGN);
   const SharedMemory shared = SharedMemory::open(kRankMemoryFd);
   const RankPlace place =
