@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native attention kernels at the shapes of Qwen3 and SmolLM2, over shuffled pages of 16 tokens. A graph holds one
 // call per layer, with more layers than fit in L2, and a small kernel before each call, as in a step. The schedule,
-// which is computed once per step, is timed separately.
+// which is computed once per step, is timed separately. `modes` as an argument compares back ends instead: Hopper's
+// default, and both that have a batch-invariant mode.
+#include "attention/flashinfer.h"
+#include "attention/native.h"
+#include "attention/phased.h"
 #include "kernels/attention/native/scheduled_attention.h"
 #include "tests/support/attention_case.h"
 
@@ -121,6 +125,135 @@ class Bench {
   BenchBuffers buffers_;
 };
 
+// One case by several back ends.
+class ModeBench {
+ public:
+  ModeBench(const Case& c, const Options& options) : case_(c) {
+    case_.block_size = options.block_size;
+    case_.nhd = options.nhd;
+    std::mt19937 rng(1);
+    const testing::AttentionLayout layout(case_, rng);
+    const PagedAttentionArgs args = layout.args(buffers_);
+    layer_elements_ = static_cast<size_t>(layout.cache_elements);
+    values_at_ = static_cast<size_t>(layout.values_at);
+    num_layers_ = options.layers > 0 ? options.layers : copies_beyond_l2(layer_elements_ * 2);
+    const int64_t toks = layout.num_toks();
+    const int64_t cols = layout.q_cols();
+    cache_ = buffers_.normal_bf16(layer_elements_ * num_layers_);
+    call_.q = ActView(
+        DType::kBF16, buffers_.normal_bf16(toks * layout.q_stride), toks, cols, layout.q_stride);
+    call_.out = ActView(DType::kBF16, buffers_.normal_bf16(toks * cols), toks, cols);
+    call_.num_heads = case_.q_heads;
+    call_.kv = args.kv;
+    call_.params.scale = args.scale;
+    metadata_.block_table = args.block_table;
+    AttentionBatch& batch = metadata_.batch;
+    batch.idx_mapping = args.idx_mapping;
+    batch.query_start_loc = args.query_start_loc;
+    batch.seq_lens = args.seq_lens;
+    batch.num_rows = static_cast<int32_t>(layout.num_rows());
+    batch.num_toks = static_cast<int32_t>(toks);
+    for (const Row& row : case_.rows) {
+      batch.num_decode_rows += row.queries <= options.decode_len ? 1 : 0;
+    }
+    batch.num_decode_toks = layout.query_start_loc[static_cast<size_t>(batch.num_decode_rows)];
+    limits_.kv = args.kv;
+    limits_.num_heads = case_.q_heads;
+    limits_.max_num_rows = batch.num_rows;
+    limits_.decode_len = options.decode_len;
+    limits_.max_num_toks = batch.num_toks;
+    limits_.max_num_blocks = layout.max_blocks;
+    limits_.num_table_cells = args.block_table.num_cells;
+  }
+
+  void run(Device& device, Stream& stream) {
+    const double by_default = time(device, stream, *make_phased_attention(), false);
+    const double native = time(device, stream, *make_native_attention(), true);
+    const double flashinfer = time(device, stream, *make_flashinfer(), true);
+    std::printf(
+        "%-26s %2d/%d hd %3d  default %8.1f us  batch-invariant: native %8.1f us (%4.2f)  "
+        "flashinfer %8.1f us (%4.2f)\n",
+        case_.name.c_str(),
+        case_.q_heads,
+        case_.kv_heads,
+        case_.dim,
+        by_default,
+        native,
+        native / by_default,
+        flashinfer,
+        flashinfer / by_default);
+    std::fflush(stdout);
+  }
+
+ private:
+  double time(Device& device, Stream& stream, AttentionBackend& backend, bool batch_invariant) {
+    limits_.batch_invariant = batch_invariant;
+    Arena arena = device.make_arena(ArenaPurpose::kWorkspace, size_t{1} << 30);
+    backend.allocate(arena, device, limits_);
+    const AttentionMetadata metadata = backend.build_metadata(stream, {}, metadata_);
+    return graph_us(
+        stream,
+        std::max(num_layers_, 8),
+        [&](int i) {
+          const size_t layer = i % num_layers_;
+          call_.kv.k = reinterpret_cast<std::byte*>(cache_ + layer * layer_elements_);
+          call_.kv.v = call_.kv.k + 2 * values_at_;
+          launch_gap(stream);
+          backend.forward(stream, call_, metadata);
+        },
+        7);
+  }
+
+  Case case_;
+  AttentionCall call_;
+  AttentionMetadata metadata_;
+  AttentionLimits limits_;
+  uint16_t* cache_ = nullptr;
+  size_t layer_elements_ = 0;
+  size_t values_at_ = 0;  // in elements
+  int num_layers_ = 1;
+  BenchBuffers buffers_;
+};
+
+// Decode steps, drafts (with decode_len=4) and prompts of Qwen3-0.6B and 8B.
+std::vector<Case> mode_cases() {
+  std::vector<Case> all;
+  for (const int32_t q_heads : {16, 32}) {
+    for (const int32_t len : {512, 2048, 8192}) {
+      for (const int32_t n : {1, 8, 32, 128, 256}) {
+        all.push_back({"decode " + std::to_string(n) + "x" + std::to_string(len),
+                       q_heads,
+                       8,
+                       128,
+                       repeat(n, 1, len)});
+      }
+    }
+    for (const auto& [n, len] : std::vector<std::pair<int32_t, int32_t>>{{32, 2048}, {128, 512}}) {
+      all.push_back({"drafts " + std::to_string(n) + "x4 on " + std::to_string(len),
+                     q_heads,
+                     8,
+                     128,
+                     repeat(n, 4, len)});
+    }
+    for (const auto& [n, queries, len] :
+         std::vector<std::tuple<int32_t, int32_t, int32_t>>{{1, 128, 128},
+                                                            {1, 1024, 1024},
+                                                            {16, 1024, 1024},
+                                                            {4, 4096, 4096},
+                                                            {1, 8192, 8192},
+                                                            {1, 512, 4096},
+                                                            {1, 2048, 16384}}) {
+      all.push_back({"prefill " + std::to_string(n) + "x" + std::to_string(queries) + " on " +
+                         std::to_string(len),
+                     q_heads,
+                     8,
+                     128,
+                     repeat(n, queries, len)});
+    }
+  }
+  return all;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   const auto decode = [&](int32_t n, int32_t len) {
@@ -207,14 +340,17 @@ std::vector<Case> cases() {
 }  // namespace
 }  // namespace warprow::cuda
 
-// Arguments: nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N. Any other argument selects the cases
-// whose names contain it. Without one, all cases run.
+// Arguments: modes; nhd; unsettled; ordered (pages); layers=N; block=N; decode_len=N. Any other argument selects the
+// cases whose names contain it. Without one, all cases run.
 int main(int argc, char** argv) {
   warprow::cuda::Options options;
   std::vector<std::string> names;
+  bool modes = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "nhd") {
+    if (argument == "modes") {
+      modes = true;
+    } else if (argument == "nhd") {
       options.nhd = true;
     } else if (argument == "unsettled") {
       options.settled = false;
@@ -231,12 +367,16 @@ int main(int argc, char** argv) {
     }
   }
   const warprow::cuda::BenchDevice gpu;
-  for (const warprow::cuda::Case& c : warprow::cuda::cases()) {
+  for (const warprow::cuda::Case& c :
+       modes ? warprow::cuda::mode_cases() : warprow::cuda::cases()) {
     bool wanted = names.empty();
     for (const std::string& name : names) {
       wanted = wanted || c.name.find(name) != std::string::npos;
     }
-    if (wanted) {
+    if (wanted && modes) {
+      warprow::cuda::ModeBench bench(c, options);
+      bench.run(*gpu.device, *gpu.stream);
+    } else if (wanted) {
       warprow::cuda::Bench bench(c, options);
       bench.run(*gpu.stream);
     }

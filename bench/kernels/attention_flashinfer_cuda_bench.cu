@@ -140,7 +140,7 @@ class Bench {
     flashinfer_plan(stream, args_);
     FlashInferScratch scratch;
     flashinfer_scratch_layout(args_.limits, args_.scratch.data, &scratch);
-    const XqaSplits chosen = xqa_splits(args_.num_decode_rows, args_.limits, false);
+    const XqaSplits chosen = xqa_splits(args_.num_decode_rows, args_.limits);
     std::printf("%-26s block %3d  us with at most n splits of at least m tiles (chosen %d, %d)\n",
                 case_.name.c_str(),
                 args_.kv.block_size,

@@ -13,10 +13,11 @@ namespace warprow {
 // One small launch per KV group prepares a step, from device data. Its decode rows and its other rows are two
 // launches per layer. Every grid depends on padded counts only.
 //
-// Determinism: the rows with several tokens, and with batch_invariant all rows, get results that are functions of
-// their own queries and keys, bit for bit. Otherwise a decode row may be split over several blocks, and where it is
-// split depends on the lengths in the batch, which changes its last bits. Equal batches give equal results: the
-// order in which float32 parts are added is fixed too.
+// Determinism: with batch_invariant a query's result is a function of the query and its keys, bit for bit. On Hopper
+// the kernels for decode rows and for prompts share one order of sums (ADR 0021); on other GPUs one kernel takes all
+// rows. Otherwise a decode row may be split over several blocks, and where it is split depends on the lengths in the
+// batch, which changes its last bits. Equal batches give equal results: the order in which float32 parts are added is
+// fixed too.
 const AttentionCapabilities& native_attention_capabilities();
 std::unique_ptr<AttentionBackend> make_native_attention();
 

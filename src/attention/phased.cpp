@@ -3,6 +3,7 @@
 
 #include "attention/flashinfer.h"
 #include "attention/native.h"
+#include "base/check.h"
 
 namespace warprow {
 namespace {
@@ -37,7 +38,7 @@ class PhasedAttention final : public AttentionBackend {
   }
 
   void allocate(Arena& workspace, Device& device, const AttentionLimits& limits) override {
-    apart_ = !limits.batch_invariant;
+    WR_CHECK(!limits.batch_invariant, "two backends have two orders of sums");
     decode_->allocate(workspace, device, limits);
     extend_->allocate(workspace, device, limits);
   }
@@ -62,10 +63,6 @@ class PhasedAttention final : public AttentionBackend {
  private:
   template <typename F>
   void for_each_part(const AttentionMetadata& all, F run) {
-    if (!apart_) {
-      run(*extend_, all);
-      return;
-    }
     AttentionMetadata part = all;
     if (all.batch.num_decode_rows > 0) {
       part.batch = decode_rows(all.batch);
@@ -79,7 +76,6 @@ class PhasedAttention final : public AttentionBackend {
 
   std::unique_ptr<AttentionBackend> decode_ = make_native_attention();
   std::unique_ptr<AttentionBackend> extend_ = make_flashinfer();
-  bool apart_ = true;
 };
 
 }  // namespace
@@ -90,6 +86,7 @@ const AttentionCapabilities& phased_attention_capabilities() {
     can.name = kName;
     can.max_num_rows = native_attention_capabilities().max_num_rows;
     can.max_rows_times_kv_heads = 0;  // flashinfer gets no decode row
+    can.batch_invariant = false;  // a token decoded now may be the last of a chunk in another run
     return can;
   }();
   return both;

@@ -8,8 +8,8 @@
 namespace warprow {
 
 // Two backends for one group: the step's decode rows go to `native`, the rows with several tokens to `flashinfer`
-// (Hopper); each is the faster one for these. With batch_invariant every row goes to `flashinfer`, since a token
-// that is decoded now may be the last of a chunk in another run. It supports what both support.
+// (Hopper); each is the faster one for these. Not batch-invariant: the two have different orders of sums. It supports
+// what both support.
 const AttentionCapabilities& phased_attention_capabilities();
 std::unique_ptr<AttentionBackend> make_phased_attention();
 

@@ -21,8 +21,8 @@ struct Entry {
 constexpr Entry kBackends[] = {
     {&cpu_paged_capabilities, &make_cpu_paged},
     {&phased_attention_capabilities, &make_phased_attention},
-    {&flashinfer_capabilities, &make_flashinfer},
     {&native_attention_capabilities, &make_native_attention},
+    {&flashinfer_capabilities, &make_flashinfer},
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
 };
 

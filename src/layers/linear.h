@@ -24,10 +24,11 @@ struct LinearMode {
 
 // Memory that every linear layer of a model shares, for its largest step.
 struct LinearWorkspace {
-  ActView normed;                // [max_num_toks, most inputs of a layer after a norm]
-  ActView product;               // [max_num_toks, most outputs of a layer that gates or adds]
-  float* squares = nullptr;      // [max_num_toks, most inputs of a layer after a norm / 64]
-  ActView joined;                // f32 [max_num_toks, hidden_size]  a product of Join, or empty
+  ActView normed;   // [max_num_toks, most inputs of a layer after a norm]
+  ActView product;  // [max_num_toks, most outputs of a layer that gates or adds]
+  float* squares =
+      nullptr;     // [half_norm_squares of max_num_toks and most inputs of a layer after a norm]
+  ActView joined;  // f32 [max_num_toks, hidden_size]  a product of Join, or empty
   std::byte* scratch = nullptr;  // linear_scratch_bytes
 };
 

@@ -2,7 +2,6 @@
 #include "models/decoder.h"
 
 #include "base/check.h"
-#include "base/math.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
@@ -260,7 +259,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
   }
   // The buffer of the final norm's output is free until the last layer has finished its own norms.
   buffers_.linear.normed = buffers_.hidden;
-  buffers_.linear.squares = workspace.alloc<float>(toks * ceil_div<int64_t>(hidden, 64));
+  buffers_.linear.squares = workspace.alloc<float>(half_norm_squares(toks, hidden));
   buffers_.linear.product = activations(std::max(2 * intermediate, hidden));
   if (!plain) {
     buffers_.linear.joined = make_view(workspace.alloc<float>(toks * hidden), toks, hidden);

@@ -53,7 +53,7 @@ TEST(Backends, AreFoundByName) {
   EXPECT_TRUE(make("cpu_paged", DeviceFacts(), need));
   EXPECT_EQ(refusal("flash", DeviceFacts(), need),
             "unknown attention backend flash (known: auto, cpu_paged, native+flashinfer, "
-            "flashinfer, native)");
+            "native, flashinfer)");
   EXPECT_EQ(refusal("native", DeviceFacts(), need),
             "layer 0: attention backend native does not support this device");
 }
@@ -87,6 +87,7 @@ TEST(Backends, ANeedThatIsNotMetIsNamed) {
       {"native+flashinfer",
        "pages that are larger than the layer's",
        [](AttentionNeed& n) { n.padded_pages = true; }},
+      {"native+flashinfer", "batch-invariant", [](AttentionNeed& n) { n.batch_invariant = true; }},
       {"flashinfer", "attention sinks", [](AttentionNeed& n) { n.sinks = true; }},
       {"flashinfer", "soft caps", [](AttentionNeed& n) { n.soft_cap = true; }},
       {"flashinfer", "attention that is not causal", [](AttentionNeed& n) { n.causal = false; }},
@@ -153,6 +154,20 @@ TEST(Backends, AutoTakesThePreferredOneThatMeetsAllNeeds) {
   EXPECT_EQ(auto_name(gpu_of(90), need), "native");
 }
 
+// One order of sums for all rows: the native kernels have it, and FlashInfer's where these do not serve.
+TEST(Backends, AutoTakesOneBackendIfBatchInvariant) {
+  AttentionNeed need = need_of(16, 2, 128);
+  need.batch_invariant = true;
+  EXPECT_EQ(auto_name(gpu_of(90), need), "native");
+  EXPECT_EQ(auto_name(gpu_of(80), need), "native");
+  EXPECT_EQ(refusal("flashinfer", gpu_of(90), need), "");
+  need.max_num_rows = 3073;
+  EXPECT_EQ(auto_name(gpu_of(90), need), "flashinfer");
+  need = need_of(40, 2, 128);
+  need.batch_invariant = true;
+  EXPECT_EQ(auto_name(gpu_of(90), need), "flashinfer") << "twenty query heads per KV head: FA2";
+}
+
 // If the largest step exceeds the preferred backend's limit, auto takes the next backend.
 TEST(Backends, AutoGoesOnWhereALimitIsReached) {
   AttentionNeed need = need_of(16, 2, 128);
@@ -174,10 +189,11 @@ TEST(Backends, AutoGoesOnWhereALimitIsReached) {
 TEST(Backends, AutoSaysWhatEachLacks) {
   AttentionNeed need = need_of(16, 2, 96);
   need.layer = 3;
-  EXPECT_EQ(refusal("auto", gpu_of(80), need),
-            "no attention backend for this model (native+flashinfer: layer 3, compute capability "
-            "8.0 (it wants 9.0 to 9.0); flashinfer: layer 3, compute capability 8.0 (it wants 9.0 "
-            "to 9.0); native: layer 3, head size 96; flashinfer: layer 3, head size 96)");
+  EXPECT_EQ(
+      refusal("auto", gpu_of(80), need),
+      "no attention backend for this model (native+flashinfer: layer 3, compute capability "
+      "8.0 (it wants 9.0 to 9.0); native: layer 3, head size 96; flashinfer: layer 3, compute "
+      "capability 8.0 (it wants 9.0 to 9.0); flashinfer: layer 3, head size 96)");
 }
 
 TEST(Backends, FlashinferByNameHasKernelsForEveryGroupWindowAndGpu) {

@@ -333,35 +333,5 @@ TEST_F(LinearCudaTest, FewRowsDoNotChangeARow) {
   }
 }
 
-// A row has the bits of the same row among others, whichever kernels these numbers of rows take.
-TEST_F(LinearCudaTest, BatchInvariantRows) {
-  using enum LinearEpilogue;
-  for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 3072}, {2048, 4096}, {6144, 512}}) {
-    for (const auto& [epilogue, y_f32] :
-         {std::pair{kStore, false}, {kStore, true}, {kAdd, true}, {kSwiGlu, false}}) {
-      LinearCase c = {.m = 700, .n = n, .k = k};
-      c.epilogue = epilogue;
-      c.y_f32 = y_f32;
-      c.norm = epilogue == kSwiGlu;
-      c.bias = epilogue == kStore;
-      c.batch_invariant = true;
-      const LinearInputs in = c.inputs(4);
-      const std::vector<float> all = run(c, in);
-      for (const int32_t m : {1, 3, 8, 17, 64, 128, 129, 200, 256, 385, 513}) {
-        arena().reset();
-        c.m = m;
-        const std::vector<float> some = run(c, in);
-        ASSERT_FALSE(some.empty());
-        size_t different = 0;
-        for (size_t i = 0; i < some.size(); ++i) {
-          different += some[i] == all[i] ? 0 : 1;
-        }
-        EXPECT_EQ(different, 0U) << c.text() << " of " << some.size();
-      }
-      arena().reset();
-    }
-  }
-}
-
 }  // namespace
 }  // namespace warprow::testing

@@ -59,20 +59,11 @@ TEST(FlashInferScratch, BlocksOfManyTokensAreReadAsPagesOf64) {
 
 TEST(FlashInferScratch, FewRowsAreCutIntoManyParts) {
   const FlashInferLimits limits = limits_of(32, 8, 16);
-  EXPECT_EQ(cuda::xqa_splits(1, limits, false).most, 32);
-  EXPECT_EQ(cuda::xqa_splits(8, limits, false).most, 16);
-  EXPECT_EQ(cuda::xqa_splits(64, limits, false).most, 4);
-  EXPECT_GE(cuda::xqa_splits(100'000, limits, false).most, 1);
-  EXPECT_LT(cuda::xqa_splits(1, limits, false).min_tiles,
-            cuda::xqa_splits(64, limits, false).min_tiles);
-}
-
-TEST(FlashInferScratch, BatchInvariantCutsDoNotDependOnTheBatch) {
-  const FlashInferLimits limits = limits_of(32, 8, 16);
-  const cuda::XqaSplits one = cuda::xqa_splits(1, limits, true);
-  const cuda::XqaSplits many = cuda::xqa_splits(200, limits, true);
-  EXPECT_EQ(one.most, many.most);
-  EXPECT_EQ(one.min_tiles, many.min_tiles);
+  EXPECT_EQ(cuda::xqa_splits(1, limits).most, 32);
+  EXPECT_EQ(cuda::xqa_splits(8, limits).most, 16);
+  EXPECT_EQ(cuda::xqa_splits(64, limits).most, 4);
+  EXPECT_GE(cuda::xqa_splits(100'000, limits).most, 1);
+  EXPECT_LT(cuda::xqa_splits(1, limits).min_tiles, cuda::xqa_splits(64, limits).min_tiles);
 }
 
 TEST(FlashInferScratch, UnmetNeedsAreNamed) {
@@ -94,24 +85,24 @@ TEST(FlashInferFa2, AnyGroupAndBlockSizeAreMet) {
 
 TEST(FlashInferFa2, TilesAreAsLargeAsTheRowsFill) {
   const FlashInferLimits limits = limits_of(32, 8, 16);
-  EXPECT_EQ(cuda::fa2_decode_part(limits, 64, false).tile_q, 16);
+  EXPECT_EQ(cuda::fa2_decode_part(limits, 64).tile_q, 16);
   EXPECT_EQ(cuda::fa2_extend_part(limits, 64, 66, 64 + 8, false).tile_q, 16);
   EXPECT_EQ(cuda::fa2_extend_part(limits, 64, 66, 64 + 32, false).tile_q, 64);
   EXPECT_EQ(cuda::fa2_extend_part(limits, 64, 66, 64 + 2000, false).tile_q, 128);
-  EXPECT_EQ(cuda::fa2_decode_part(limits_of(160, 8, 16), 64, false).tile_q, 64);
+  EXPECT_EQ(cuda::fa2_decode_part(limits_of(160, 8, 16), 64).tile_q, 64);
 }
 
 TEST(FlashInferFa2, OnlyPartsThatLeaveTheDeviceIdleAreSplit) {
   const FlashInferLimits limits = limits_of(32, 8, 16);
   EXPECT_EQ(cuda::fa2_extra_items(limits), 33);
-  const cuda::Fa2Part few = cuda::fa2_decode_part(limits, 16, false);
+  const cuda::Fa2Part few = cuda::fa2_decode_part(limits, 16);
   EXPECT_TRUE(few.split);
   EXPECT_EQ(few.num_items, 16 + 33);
-  const cuda::Fa2Part many = cuda::fa2_decode_part(limits, 200, false);
+  const cuda::Fa2Part many = cuda::fa2_decode_part(limits, 200);
   EXPECT_FALSE(many.split);
   EXPECT_EQ(many.num_items, 200);
-  EXPECT_FALSE(cuda::fa2_decode_part(limits, 16, true).split);
   EXPECT_TRUE(cuda::fa2_extend_part(limits, 0, 1, 512, false).split);
+  EXPECT_FALSE(cuda::fa2_extend_part(limits, 0, 1, 512, true).split);
   EXPECT_FALSE(cuda::fa2_extend_part(limits, 0, 1, 4096, false).split);
 }
 
@@ -137,7 +128,7 @@ TEST(FlashInferFa2, ScratchHoldsEveryPart) {
       }
     };
     for (int32_t rows = 1; rows <= limits.max_rows; ++rows) {
-      check(cuda::fa2_decode_part(limits, rows, false), scratch.fa2_decode);
+      check(cuda::fa2_decode_part(limits, rows), scratch.fa2_decode);
       for (int32_t toks = rows; toks <= limits.max_toks; toks += 37) {
         for (const bool invariant : {false, true}) {
           check(cuda::fa2_extend_part(limits, 0, rows, toks, invariant), scratch.fa2_extend);

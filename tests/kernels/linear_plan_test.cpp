@@ -2,10 +2,14 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "device/cuda_device.h"
+#include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_warp_gemm.h"
 
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -97,6 +101,7 @@ TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
   EXPECT_TRUE(large.has(17));
   EXPECT_TRUE(large.has(64));
   EXPECT_FALSE(large.has(65));
+  EXPECT_GT(small.first, kMaxQuarteredRows);
   for (int64_t m = 1; m <= 200; ++m) {
     EXPECT_EQ(large.has(m),
               cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kSm90Gemm &&
@@ -127,20 +132,29 @@ TEST(LinearPlan, NoHalvesWithoutTheKernel) {
   EXPECT_TRUE(none(h200(), shape(1024, 2048, kStore)));
 }
 
+LinearShape invariant(int32_t n, int32_t k, LinearEpilogue epilogue) {
+  LinearShape out = shape(n, k, epilogue);
+  out.y = epilogue == kAdd ? DType::kF32 : DType::kBF16;
+  out.batch_invariant = true;
+  return out;
+}
+
 TEST(LinearPlan, ABatchInvariantProductHasOneOrderOfSums) {
-  const auto invariant = [](int32_t n, int32_t k, LinearEpilogue epilogue) {
-    LinearShape out = shape(n, k, epilogue);
-    out.y = epilogue == kAdd ? DType::kF32 : DType::kBF16;
-    out.batch_invariant = true;
-    return out;
+  const auto chunks = [](int32_t n, int32_t k, LinearEpilogue epilogue) {
+    return cuda::invariant_chunks(invariant(n, k, epilogue), h200());
   };
-  EXPECT_EQ(cuda::invariant_chunks(invariant(1024, 3072, kAdd), h200()), 8);
-  EXPECT_EQ(cuda::invariant_chunks(invariant(1024, 1024, kAdd), h200()), 4);  // parts of 256 inputs
-  EXPECT_EQ(cuda::invariant_chunks(invariant(2048, 4096, kAdd), h200()), 4);
-  EXPECT_EQ(cuda::invariant_chunks(invariant(4096, 12288, kAdd), h200()), 2);
-  EXPECT_EQ(cuda::invariant_chunks(invariant(6144, 4096, kStore), h200()), 1);
-  EXPECT_EQ(cuda::invariant_chunks(invariant(24576, 4096, kSwiGlu), h200()), 1);
-  EXPECT_EQ(cuda::invariant_chunks(invariant(1001, 1024, kStore), h200()), 0);  // unaligned rows
+  EXPECT_EQ(chunks(4096, 1024, kStore), 1);  // Qwen3-0.6B
+  EXPECT_EQ(chunks(1024, 2048, kAdd), 4);
+  EXPECT_EQ(chunks(6144, 1024, kSwiGlu), 1);
+  EXPECT_EQ(chunks(1024, 3072, kAdd), 4);
+  EXPECT_EQ(chunks(151936, 1024, kStore), 1);
+  EXPECT_EQ(chunks(6144, 4096, kStore), 1);  // 8B
+  EXPECT_EQ(chunks(4096, 4096, kAdd), 2);
+  EXPECT_EQ(chunks(24576, 4096, kSwiGlu), 1);
+  EXPECT_EQ(chunks(4096, 12288, kAdd), 2);
+  EXPECT_EQ(chunks(1024, 1024, kAdd), 4);  // parts of 256 inputs
+  EXPECT_EQ(chunks(2048, 4096, kAdd), 4);
+  EXPECT_EQ(chunks(1001, 1024, kStore), 0);  // unaligned rows
   DeviceFacts ampere = h200();
   ampere.compute_capability = 80;
   EXPECT_EQ(cuda::invariant_chunks(invariant(4096, 4096, kAdd), ampere), 0);
@@ -148,10 +162,224 @@ TEST(LinearPlan, ABatchInvariantProductHasOneOrderOfSums) {
   const LinearShape behind = invariant(6144, 1024, kSwiGlu);
   for (const int64_t m : {1, 16, 128, 129, 384, 385, 8192}) {
     EXPECT_TRUE(halved_norm_rows(h200(), sum, behind).has(m)) << m;
+    EXPECT_EQ(cuda::linear_path(sum, m, h200()) == cuda::LinearPath::kSm90Warps,
+              m <= cuda::kMaxSm90WarpRows);
+    EXPECT_NE(cuda::linear_path(invariant(1024, 1000, kAdd), m, h200()),
+              cuda::LinearPath::kSm90Warps);  // not whole steps of 64 inputs
     EXPECT_NE(cuda::linear_path(sum, m, h200()), cuda::LinearPath::kLibrary) << m;
     EXPECT_EQ(cuda::linear_path(invariant(1001, 1024, kStore), m, h200()),
               cuda::LinearPath::kLibrary);
     EXPECT_EQ(cuda::linear_path(sum, m, ampere), cuda::LinearPath::kLibrary);
+  }
+}
+
+TEST(LinearPlan, ManyBatchInvariantRows) {
+  const auto in_blocks = [](int32_t n, int32_t k, LinearEpilogue epilogue, int32_t m) {
+    return cuda::linear_path(invariant(n, k, epilogue), m, h200()) == cuda::LinearPath::kSm90Gemm;
+  };
+  EXPECT_FALSE(in_blocks(4096, 1024, kStore, 256));  // Qwen3-0.6B
+  EXPECT_FALSE(in_blocks(4096, 1024, kStore, 512));
+  for (const int32_t k : {2048, 3072}) {
+    EXPECT_TRUE(in_blocks(1024, k, kAdd, 256));
+    EXPECT_TRUE(in_blocks(1024, k, kAdd, 512));
+    EXPECT_FALSE(in_blocks(1024, k, kAdd, 1024));
+  }
+  EXPECT_FALSE(in_blocks(6144, 4096, kStore, 256));  // 8B
+  EXPECT_TRUE(in_blocks(6144, 4096, kStore, 384));
+  for (const int32_t k : {4096, 12288}) {
+    EXPECT_TRUE(in_blocks(4096, k, kAdd, 256));
+    EXPECT_TRUE(in_blocks(4096, k, kAdd, 384));
+    EXPECT_FALSE(in_blocks(4096, k, kAdd, 512));
+  }
+  // Tiles of 256 rows would waste a quarter of 384 rows.
+  EXPECT_FALSE(in_blocks(24576, 4096, kSwiGlu, 256));
+  EXPECT_TRUE(in_blocks(24576, 4096, kSwiGlu, 384));
+  EXPECT_FALSE(in_blocks(24576, 4096, kSwiGlu, 512));
+  for (const int32_t n : {1024, 4096, 24576}) {
+    EXPECT_FALSE(in_blocks(n, 4096, kAdd, 1025));
+  }
+}
+
+TEST(LinearPlan, RoomForSumsOfSquares) {
+  EXPECT_EQ(half_norm_squares(1, 1024), 4 * 16);  // in quarters
+  EXPECT_EQ(half_norm_squares(8, 1000), 8 * 4 * 16);
+  EXPECT_EQ(half_norm_squares(9, 1024), 32 * 16);  // or 9 * 16, for more than 8 rows
+  EXPECT_EQ(half_norm_squares(100, 64), 100);
+}
+
+// What stands before and behind a product in a layer.
+struct Operation {
+  LinearShape shape;
+  bool norm = false;         // before it
+  bool norm_begun = false;   // by the sum before it
+  bool begins_norm = false;  // of the product behind it
+};
+
+int kernels_of(const Operation& op, int32_t m) {
+  const cuda::LinearPath path = cuda::linear_path(op.shape, m, h200());
+  const bool norm_inside = op.norm_begun || (path == cuda::LinearPath::kSm80Gemm &&
+                                             cuda::sm80_gemm_takes_norm(m, op.shape.k));
+  return 1 + (op.norm && !norm_inside ? 1 : 0) +
+         (path == cuda::LinearPath::kLibrary && op.shape.epilogue == kSwiGlu ? 1 : 0) +
+         (path == cuda::LinearPath::kSm90LargeGemm && op.begins_norm ? 1 : 0);
+}
+
+int kernels_of_a_layer(
+    bool batch_invariant, int32_t hidden, int32_t heads, int32_t inner, int32_t qkv, int32_t m) {
+  LinearShape shapes[4] = {shape(qkv, hidden, kStore),
+                           shape(hidden, heads, kAdd),
+                           shape(2 * inner, hidden, kSwiGlu),
+                           shape(hidden, inner, kAdd)};
+  for (LinearShape& s : shapes) {
+    s.batch_invariant = batch_invariant;
+    s.y = s.epilogue == kAdd ? DType::kF32 : DType::kBF16;
+  }
+  const bool halved[2] = {halved_norm_rows(h200(), shapes[3], shapes[0]).has(m),
+                          halved_norm_rows(h200(), shapes[1], shapes[2]).has(m)};
+  return kernels_of({shapes[0], true, halved[0], false}, m) +
+         kernels_of({shapes[1], false, false, halved[1]}, m) +
+         kernels_of({shapes[2], true, halved[1], false}, m) +
+         kernels_of({shapes[3], false, false, halved[0]}, m);
+}
+
+TEST(LinearPlan, BatchInvarianceAddsNoKernelToALayer) {
+  for (const int32_t m : {1, 2, 4, 8, 9, 16, 17, 32, 64, 65, 128, 129, 256, 512, 1024, 8192}) {
+    const int small[2] = {kernels_of_a_layer(false, 1024, 2048, 3072, 4096, m),
+                          kernels_of_a_layer(true, 1024, 2048, 3072, 4096, m)};
+    const int large[2] = {kernels_of_a_layer(false, 4096, 4096, 12288, 6144, m),
+                          kernels_of_a_layer(true, 4096, 4096, 12288, 6144, m)};
+    EXPECT_LE(small[1], small[0]) << m;
+    EXPECT_LE(large[1], large[0]) << m;
+    EXPECT_EQ(large[1], m <= 256 ? 4 : 6) << m;
+  }
+}
+
+// Row r of w in a unit, in the order in which the tensor map's box has them.
+int32_t row_of(const cuda::Sm90WarpUnit& unit, int32_t r, int32_t n, bool gate, bool leaves_norm) {
+  if (leaves_norm) {
+    return (unit.block + r / 4) * 16 + unit.row + r % 4;
+  }
+  return gate ? r / 8 * (n / 2) + unit.row + r % 8 : unit.row + r;
+}
+
+TEST(Sm90WarpPlan, UnitsHaveEveryRowAndOutputOnce) {
+  for (const auto& [n, gate, leaves_norm] :
+       {std::tuple{320, false, false}, {320, true, false}, {320, false, true}}) {
+    const cuda::Sm90WarpPlan plan = cuda::sm90_warp_plan(1,
+                                                         n,
+                                                         64,
+                                                         gate          ? kSwiGlu
+                                                         : leaves_norm ? kAdd
+                                                                       : kStore,
+                                                         1,
+                                                         132);
+    std::vector<int> rows(static_cast<size_t>(n));
+    std::vector<int> outputs(static_cast<size_t>(gate ? n / 2 : n));
+    for (int32_t u = 0; u < plan.num_units; ++u) {
+      const cuda::Sm90WarpUnit unit = cuda::sm90_warp_unit(u, gate, leaves_norm);
+      for (int32_t r = 0; r < cuda::kSm90WarpUnit; ++r) {
+        const int32_t row = row_of(unit, r, n, gate, leaves_norm);
+        ++rows.at(static_cast<size_t>(row));
+        if (gate && r >= 8) {
+          continue;
+        }
+        const int32_t output = unit.output + r / 4 * unit.stride + r % 4;
+        EXPECT_EQ(output, row);
+        ++outputs.at(static_cast<size_t>(output));
+      }
+    }
+    EXPECT_EQ(rows, std::vector<int>(rows.size(), 1));
+    EXPECT_EQ(outputs, std::vector<int>(outputs.size(), 1));
+  }
+}
+
+TEST(Sm90WarpPlan, FitsAndCoversEveryUnit) {
+  for (const int32_t n : {8, 40, 1024, 4096, 6144, 24576, 151936}) {
+    for (const int32_t k : {64, 320, 1024, 4096, 12288}) {
+      for (const int32_t parts : {1, 2, 4}) {
+        for (const LinearEpilogue epilogue : {kStore, kSwiGlu}) {
+          for (int32_t m = 1; m <= cuda::kMaxSm90WarpRows; ++m) {
+            const cuda::Sm90WarpPlan plan =
+                cuda::sm90_warp_plan(m, n, k, epilogue, parts, h200().num_sms);
+            EXPECT_LE(cuda::sm90_warp_shared_bytes(plan, m),
+                      static_cast<size_t>(cuda::kSm90WarpSharedBytes));
+            EXPECT_LE(plan.parts * plan.groups, cuda::kMaxSm90Warps);
+            EXPECT_LE(plan.num_blocks, h200().num_sms);
+            const int32_t steps = ceil_div(k / 64, parts);
+            EXPECT_GE(plan.stages, steps > cuda::kSm90WarpSteps ? 2 : 1);
+            EXPECT_GE(plan.num_units * cuda::kSm90WarpUnit, n);
+          }
+        }
+      }
+    }
+  }
+}
+
+// One row of the 0.6B: a CTA has all its weights on their way before it waits, and leaves room for the next kernel's.
+TEST(Sm90WarpPlan, SmallWeightsAreOnTheirWayAtOnce) {
+  for (const auto& [n, k, epilogue] : {std::tuple{4096, 1024, kStore},
+                                       {1024, 2048, kAdd},
+                                       {6144, 1024, kSwiGlu},
+                                       {1024, 3072, kAdd}}) {
+    const int32_t parts = cuda::invariant_chunks(invariant(n, k, epilogue), h200());
+    const cuda::Sm90WarpPlan plan = cuda::sm90_warp_plan(1, n, k, epilogue, parts, h200().num_sms);
+    EXPECT_EQ(plan.stages * cuda::kSm90WarpSteps, k / 64 / parts) << n << " x " << k;
+    EXPECT_GE(plan.num_blocks * plan.groups, plan.num_units) << n << " x " << k;
+  }
+}
+
+// One wave of an H200 has at least 40 KB an SM on their way, which 4.8 TB/s take (latency times rate).
+TEST(Sm90WarpPlan, HasEnoughBytesOnTheirWay) {
+  for (const auto& [n, k, parts] :
+       {std::tuple{6144, 4096, 1}, {4096, 4096, 2}, {24576, 1024, 1}, {4096, 12288, 2}}) {
+    for (const int32_t m : {1, 4, 8}) {
+      const cuda::Sm90WarpPlan plan =
+          cuda::sm90_warp_plan(m, n, k, n == 24576 ? kSwiGlu : kStore, parts, h200().num_sms);
+      EXPECT_GE(plan.parts * plan.groups * plan.stages * cuda::kSm90WarpSteps * 2048, 52 << 10)
+          << n << " x " << k;
+    }
+  }
+}
+
+// Very large weights stay with the GEMM for small M. Rows that are not whole steps of 64 inputs do, too.
+TEST(Sm90WarpPlan, WeightsThatItTakes) {
+  EXPECT_EQ(cuda::sm90_warp_rows(4096, 12288), cuda::kMaxSm90WarpRows);
+  EXPECT_EQ(cuda::sm90_warp_rows(24576, 4096), 0);
+  EXPECT_EQ(cuda::sm90_warp_rows(151936, 1024), 0);
+  EXPECT_EQ(cuda::sm90_warp_rows(1024, 1000), 0);
+}
+
+// Where L2 is the limit, larger tiles of w load less than tiles of 64. Their ends take longer.
+TEST(Sm90GemmPlan, ManyRowsTakeLargeTiles) {
+  const auto groups = [](int32_t m, int32_t n, int32_t k, int32_t parts) {
+    return cuda::sm90_gemm_plan(m, n, k, h200().num_sms, parts).groups;
+  };
+  EXPECT_EQ(groups(128, 6144, 4096, 1), 1);
+  EXPECT_EQ(groups(128, 151936, 4096, 1), 3);
+  EXPECT_EQ(groups(128, 4096, 4096, 2), 1);
+  EXPECT_EQ(groups(256, 4096, 4096, 2), 2);
+  EXPECT_EQ(groups(256, 4096, 12288, 2), 2);
+  EXPECT_EQ(groups(128, 4096, 1024, 1), 1);
+  EXPECT_EQ(groups(128, 1024, 3072, 4), 1);
+  EXPECT_EQ(groups(256, 1024, 3072, 4), 2);
+  EXPECT_EQ(groups(32, 6144, 1024, 1), 1);
+  EXPECT_EQ(groups(1, 24576, 4096, 1), 3);  // memory is the limit
+  EXPECT_EQ(groups(64, 151936, 1024, 1), 1);
+}
+
+TEST(Sm90GemmPlan, BlocksOfRowsFit) {
+  for (const int32_t n : {64, 1024, 4096, 24576, 151936}) {
+    for (const int32_t k : {64, 2048, 12288}) {
+      for (const int32_t parts : {1, 2, 4, 8}) {
+        for (const int32_t m : {1, 64, 128, 129, 512, 1024}) {
+          const cuda::Sm90GemmPlan plan = cuda::sm90_gemm_plan(m, n, k, h200().num_sms, parts);
+          EXPECT_EQ(plan.split, parts);
+          EXPECT_GE(plan.stages, 2);
+          EXPECT_LE(cuda::sm90_gemm_shared_bytes(plan),
+                    static_cast<size_t>(cuda::kSm90GemmSharedBytes));
+        }
+      }
+    }
   }
 }
 

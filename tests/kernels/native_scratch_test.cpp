@@ -17,11 +17,11 @@ TEST(NativeScratch, TheScheduleOfOneFiveAnd256Rows) {
     size_t counts, arrivals, prefill_tiles, partials, bytes;
   };
   constexpr std::array<Case, 3> kCases = {{
-      // 44 bytes for each of rows + 5120 work items, one int per row and KV head, rows + 1 ints, and 5120 partial
-      // results of 520 floats. Each array is aligned to 256 bytes.
-      {1, 225536, 225792, 226048, 226304, 10875904},
-      {5, 225536, 225792, 226048, 226304, 10875904},
-      {256, 236544, 236800, 244992, 246272, 10895872},
+      // 44 bytes for each of rows + 5120 work items, four ints per row and KV head, rows + 1 ints, and 5120 partial
+      // results of 544 floats. Each array is aligned to 256 bytes.
+      {1, 225536, 225792, 226048, 226304, 11367424},
+      {5, 225536, 225792, 226560, 226816, 11367936},
+      {256, 236544, 236800, 269568, 270848, 11411968},
   }};
   for (const Case& c : kCases) {
     const ScratchLayout layout = native_scratch_layout(8, 4, 128, c.rows, 1);

@@ -6,6 +6,8 @@ logs=$root/build/logs
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/warprow
 # shellcheck source=tools/dev/setup.sh
 source "$root/tools/dev/setup.sh"
+# shellcheck source=tools/dev/arm.sh
+source "$root/tools/dev/arm.sh"
 
 # Compiler cache and Cargo outputs are shared, so a second checkout or preset compiles nothing again.
 export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
@@ -94,15 +96,16 @@ build() {
     targets+=("$target")
   done
   case $preset in
-    fuzz | tidy) needs=ci ;;
+    fuzz | tidy | cpu-arm) needs=ci ;;
     bench) needs=bench ;;
     package-*) needs=package ;;
   esac
   grep -q "\"name\": \"$preset\"" "$root/CMakePresets.json" || die "no preset '$preset'; see ./dev" 2
   set_up "$needs"
-  if [[ $preset == *cuda* ]]; then
-    fetch_cuda
-  fi
+  case $preset in
+    *cuda*) fetch_cuda ;;
+    cpu-arm) fetch_arm ;;
+  esac
   configure "$preset"
   step "$title" "build-$preset" ninja -C "$root/build/$preset" "${targets[@]}"
 }

@@ -52,9 +52,9 @@ struct PagedAttentionArgs {
   float soft_cap = 0.0F;  // 0: none
   bool causal = true;
   // CUDA: the first num_decode_rows rows have at most decode_len tokens each and num_decode_toks together
-  // (padded).
-  // The decode kernel takes them. It splits long rows according to the lengths of the whole batch, so
-  // batch_invariant disables it.
+  // (padded). A decode kernel takes them. It splits long rows according to the lengths of the whole batch; with
+  // batch_invariant on Hopper only between parts (native/parts.h), and on other GPUs the kernel for prompts takes all
+  // rows.
   int32_t num_decode_rows = 0;
   int32_t num_decode_toks = 0;
   int32_t decode_len = 1;

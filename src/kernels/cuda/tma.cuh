@@ -17,6 +17,13 @@ __device__ __forceinline__ uint64_t read_once() {
   return policy;
 }
 
+// L2 policy for data that several CTAs read about the same time.
+__device__ __forceinline__ uint64_t read_again() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 __device__ __forceinline__ void tma_load_2d(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1) {
   asm volatile(
@@ -53,6 +60,18 @@ __device__ __forceinline__ void tma_load_2d_to_cluster(
       "h"(ctas)
       : "memory");
 }
+__device__ __forceinline__ void tma_load_3d(
+    uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "r"(c2)
+      : "memory");
+}
 __device__ __forceinline__ void tma_load_4d(
     uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
   asm volatile(
@@ -64,6 +83,26 @@ __device__ __forceinline__ void tma_load_4d(
       "r"(c1),
       "r"(c2),
       "r"(c3)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_4d(uint32_t to,
+                                            const CUtensorMap& map,
+                                            uint32_t barrier,
+                                            int c0,
+                                            int c1,
+                                            int c2,
+                                            int c3,
+                                            uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map),
+      "r"(barrier),
+      "r"(c0),
+      "r"(c1),
+      "r"(c2),
+      "r"(c3),
+      "l"(policy)
       : "memory");
 }
 // At coordinates {0, c1, 0, c3, c4}.

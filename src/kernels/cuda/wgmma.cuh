@@ -83,6 +83,14 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
                : "l"(a), "l"(b));
 }
 // The same; without `add`, d is overwritten.
+__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
+      "}, %32, %33, add, 1, 1, 0, 0;\n}\n"
+      : WR_ACC16(d, 0), WR_ACC16(d, 16)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
 __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"

@@ -12,7 +12,10 @@ __device__ __forceinline__ float silu(float v) { return v / (1.0F + __expf(-v));
 __device__ __forceinline__ float scaled(float product, float scale, float bias) {
   return __fadd_rn(__fmul_rn(product, scale), bias);
 }
-__device__ __forceinline__ float gated(float gate, float up) { return __fmul_rn(silu(gate), up); }
+// The quotient has an error of up to 2 units in the last place: an exact one takes most of the time of a tile's end.
+__device__ __forceinline__ float gated(float gate, float up) {
+  return __fmul_rn(__fdividef(gate, __fadd_rn(1.0F, __expf(-gate))), up);
+}
 
 __device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
   return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
@@ -23,25 +26,39 @@ __device__ __forceinline__ float4 weighted(const float4& v, const float4& w) {
   return {__fmul_rn(v.x, w.x), __fmul_rn(v.y, w.y), __fmul_rn(v.z, w.z), __fmul_rn(v.w, w.w)};
 }
 
-// The part of a row's sum of squares that 64 adjacent columns have: 16 lanes with four columns each. In each of them.
-__device__ __forceinline__ float sum_of_squares(float4 v, unsigned lanes) {
+// A quarter of the sum of squares of 64 adjacent columns, of which 16 lanes have four each: that of the lanes whose numbers
+// are equal modulo 4. In each of them. kFar, kNear: how far these lanes are apart here, where they are not 8 and 4.
+template <int kFar = 8, int kNear = 4>
+__device__ __forceinline__ float quarter_of_squares(const float4& v, unsigned lanes) {
   float squares =
       __fadd_rn(__fmaf_rn(v.x, v.x, __fmul_rn(v.y, v.y)), __fmaf_rn(v.z, v.z, __fmul_rn(v.w, v.w)));
-#pragma unroll
-  for (int apart = 8; apart > 0; apart /= 2) {
-    squares = __fadd_rn(squares, __shfl_xor_sync(lanes, squares, apart));
-  }
-  return squares;
+  squares = __fadd_rn(squares, __shfl_xor_sync(lanes, squares, kFar));
+  return __fadd_rn(squares, __shfl_xor_sync(lanes, squares, kNear));
 }
 
-// 1 / rms of a row from the sums of squares of its 64 columns each. Four adjacent lanes call it together.
+// The whole sum, from the quarters of four adjacent lanes, in each of the 16 lanes.
+__device__ __forceinline__ float sum_of_quarters(float quarter, unsigned lanes) {
+  quarter = __fadd_rn(quarter, __shfl_xor_sync(lanes, quarter, 2));
+  return __fadd_rn(quarter, __shfl_xor_sync(lanes, quarter, 1));
+}
+__device__ __forceinline__ float sum_of_quarters(const float4& quarters) {
+  return __fadd_rn(__fadd_rn(quarters.x, quarters.z), __fadd_rn(quarters.y, quarters.w));
+}
+__device__ __forceinline__ float squares_at(const float* squares, int i) { return squares[i]; }
+__device__ __forceinline__ float squares_at(const float4* squares, int i) {
+  return sum_of_quarters(squares[i]);
+}
+
+// 1 / rms of a row from the sums of squares of its 64 columns each, which may be in quarters. Four adjacent lanes call it
+// together.
+template <typename Squares>
 __device__ __forceinline__ float inverse_rms(
-    const float* squares, int parts, int lane, float width, float eps, unsigned lanes = ~0U) {
+    const Squares* squares, int parts, int lane, float width, float eps, unsigned lanes = ~0U) {
   float sum = 0.0F;
   if (squares != nullptr) {
-#pragma unroll 8
+#pragma unroll(sizeof(Squares) == 4 ? 8 : 2)
     for (int i = lane; i < parts; i += 4) {
-      sum = __fadd_rn(sum, squares[i]);
+      sum = __fadd_rn(sum, squares_at(squares, i));
     }
   }
   sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, 1));

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) begin_norm_kernel(const float* y,
     const float4 v = *reinterpret_cast<const float4*>(y + row * y_stride + col);
     const float4 x = weighted(v, __ldg(reinterpret_cast<const float4*>(weight + col)));
     rows[(row * width + col) / 4] = {pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
-    const float sum = sum_of_squares(v, lanes);
+    const float sum = sum_of_quarters(quarter_of_squares(v, lanes), lanes);
     if (threadIdx.x % 16 == 0) {
       squares[row * (width / 64) + col / 64] = sum;
     }

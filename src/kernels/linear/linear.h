@@ -8,6 +8,7 @@
 #include "kernels/linear/packed_weight.h"
 #include "kernels/op.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -54,8 +55,16 @@ struct LinearShape {
 struct HalfNorm {
   View<const float, 1> weight;  // dev f32 [width]
   ActView rows;                 // [>= num_toks, width]  room for rows times weight
-  float* squares = nullptr;     // dev [>= num_toks, width / 64]  room for sums of squares
+  // dev [num_toks, width / 64]  room for sums of squares (half_norm_squares). Up to kMaxQuarteredRows rows have each as
+  // four values, [.., .., 4].
+  float* squares = nullptr;
 };
+
+// The kernel of so few rows has no warp with 64 columns, which are one sum of squares.
+inline constexpr int64_t kMaxQuarteredRows = 8;
+constexpr int64_t half_norm_squares(int64_t num_toks, int64_t width) {
+  return std::max(num_toks, 4 * std::min(num_toks, kMaxQuarteredRows)) * ((width + 63) / 64);
+}
 
 // A range of row counts, both ends included; empty by default.
 struct RowRange {
@@ -83,8 +92,7 @@ struct LinearArgs {
   int32_t num_segments = 0;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;
-  // CUDA: a row's result must not depend on the number of rows. It costs some speed for few rows. The CPU's
-  // results never depend on it.
+  // CUDA: a row's result must not depend on the number of rows. The CPU's results never depend on it.
   bool batch_invariant = false;
   std::byte* scratch = nullptr;  // dev, 256-byte aligned, linear_scratch_bytes
 };
@@ -103,8 +111,8 @@ struct LinearArgs {
 //   and register tiles are used.
 // Mapping (CUDA): up to 16 rows: small_m/sm80_gemm.cuh, norm and epilogue fused. Some dozens of rows:
 //   small_m/sm90_gemm.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
-//   norm and epilogue. With batch_invariant on Hopper: small_m/sm90_gemm.cuh up to 128 rows at a time, and
-//   large_m/sm90_large_gemm.cuh for more, norms split in halves for all numbers of rows.
+//   norm and epilogue. With batch_invariant on Hopper: up to 8 rows small_m/warp_gemm_sm90_cuda.cu, some dozens or
+//   hundreds small_m/sm90_gemm.cuh, more large_m/sm90_large_gemm.cuh; norms split in halves for all numbers of rows.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
 //   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads

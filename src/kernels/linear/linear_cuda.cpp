@@ -10,9 +10,9 @@
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_warp_gemm.h"
 #include "kernels/norm/rms_norm.h"
 
-#include <algorithm>
 #include <cstddef>
 
 namespace warprow::cuda {
@@ -112,36 +112,30 @@ Sm90GemmArgs sm90_gemm_args(Stream& stream, const LinearArgs& args) {
   return sm90_gemm_args;
 }
 
-// The same for at most `rows` rows of x, from `first` on.
-Sm90GemmArgs rows_from(const Sm90GemmArgs& args, int64_t first, int32_t rows) {
-  Sm90GemmArgs out = args;
-  out.m = static_cast<int32_t>(std::min<int64_t>(rows, args.m - first));
-  out.x = static_cast<const std::byte*>(args.x) + first * args.x_stride * 2;
-  out.y = static_cast<std::byte*>(args.y) + first * args.y_stride * (args.y_f32 ? 4 : 2);
-  if (args.squares != nullptr) {
-    out.squares += first * (args.k / 64);
+// With the first half of the next norm.
+Sm90GemmArgs with_next_norm(Sm90GemmArgs args, const HalfNorm* next) {
+  if (next != nullptr) {
+    args.next_weight = next->weight.data;
+    args.next_x = next->rows.data;
+    args.next_squares = next->squares;
   }
-  if (args.next_weight != nullptr) {
-    out.next_x = static_cast<std::byte*>(args.next_x) + first * args.n * 2;
-    out.next_squares += first * (args.n / 64);
-  }
-  return out;
+  return args;
+}
+
+void run_sm90_warps(Stream& stream, const LinearArgs& args) {
+  const DeviceFacts& device = stream.device().facts();
+  const Sm90GemmArgs sm90 = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
+  const int32_t parts = invariant_chunks(shape_of(args), device);
+  sm90_bf16_gemm_warps(
+      stream, sm90, sm90_warp_plan(sm90.m, sm90.n, sm90.k, sm90.epilogue, parts, device.num_sms));
 }
 
 void run_sm90_gemm(Stream& stream, const LinearArgs& args) {
   const DeviceFacts& device = stream.device().facts();
-  Sm90GemmArgs sm90 = sm90_gemm_args(stream, args);
-  if (const HalfNorm* next = args.next_norm; next != nullptr) {
-    sm90.next_weight = next->weight.data;
-    sm90.next_x = next->rows.data;
-    sm90.next_squares = next->squares;
-  }
+  const Sm90GemmArgs sm90 = with_next_norm(sm90_gemm_args(stream, args), args.next_norm);
   const int32_t split = args.batch_invariant ? invariant_chunks(shape_of(args), device) : 0;
-  for (int32_t first = 0; first < sm90.m; first += kMaxSm90GemmRows) {
-    const Sm90GemmArgs rows = rows_from(sm90, first, kMaxSm90GemmRows);
-    sm90_bf16_gemm_small_m(
-        stream, rows, sm90_gemm_plan(rows.m, rows.n, rows.k, device.num_sms, split));
-  }
+  sm90_bf16_gemm_small_m(
+      stream, sm90, sm90_gemm_plan(sm90.m, sm90.n, sm90.k, device.num_sms, split));
 }
 
 void run_sm90_large_gemm(Stream& stream, const LinearArgs& args) {
@@ -220,13 +214,15 @@ void linear(Stream& stream, const LinearArgs& args) {
     return;
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
-  WR_CHECK(path == LinearPath::kSm90Gemm || path == LinearPath::kSm90LargeGemm ||
+  WR_CHECK((path != LinearPath::kSm80Gemm && path != LinearPath::kLibrary) ||
                (args.half_norm == nullptr && args.next_norm == nullptr),
            "{} rows: no half of a norm here",
            args.x.shape[0]);
   switch (path) {
     case LinearPath::kSm80Gemm:
       return run_sm80_gemm(stream, args);
+    case LinearPath::kSm90Warps:
+      return run_sm90_warps(stream, args);
     case LinearPath::kSm90Gemm:
       return run_sm90_gemm(stream, args);
     case LinearPath::kSm90LargeGemm:

@@ -4,8 +4,10 @@
 #include "kernels/linear/linear_plan.h"
 
 #include "base/math.h"
+#include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/small_m/sm80_gemm.h"
 #include "kernels/linear/small_m/sm90_gemm.h"
+#include "kernels/linear/small_m/sm90_warp_gemm.h"
 
 #include <algorithm>
 #include <limits>
@@ -20,14 +22,48 @@ namespace {
 constexpr int64_t kSm80GemmRows = 16;
 static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
+// The most parts of k for which there are at most so many tiles, each with a part.
+int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles) {
+  constexpr int32_t kLeastInputs = 256;  // of a part
+  constexpr int32_t kMostChunks = 4;     // tiles of many rows compute them one after the other
+  int32_t chunks = 1;
+  while (2 * chunks <= kMostChunks && 2 * chunks * tiles <= most_tiles &&
+         k >= 2 * chunks * kLeastInputs) {
+    chunks *= 2;
+  }
+  return chunks;
+}
+
+// Estimated microseconds of a batch-invariant product on an H200, of sm90_bf16_gemm_large_m: behind a sum with half a norm as
+// a kernel of its own.
+double large_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
+  const double start = shape.epilogue == LinearEpilogue::kAdd ? 6.0 : 3.5;
+  constexpr double kFlopsPerUs = 6e6;  // of an SM
+  const Sm90LargePlan plan = sm90_large_plan(num_rows, shape.n, chunks, num_sms);
+  const int32_t tiles = ceil_div(num_rows, 256) * ceil_div(shape.n, plan.cols);
+  const int32_t waves = ceil_div(tiles, num_sms / 2);
+  return start + waves * 2.0 * 128 * plan.cols * shape.k / kFlopsPerUs;
+}
+
+bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
+  constexpr int64_t kMost = 8 * kMaxSm90GemmRows;
+  if (num_rows > kMost) {
+    return false;
+  }
+  const auto rows = static_cast<int32_t>(num_rows);
+  const int32_t chunks = invariant_chunks(shape, device);
+  const Sm90GemmPlan small = sm90_gemm_plan(rows, shape.n, shape.k, device.num_sms, chunks);
+  return sm90_gemm_us(small, rows, shape.n, shape.k, device.num_sms) <=
+         large_m_us(shape, rows, chunks, device.num_sms);
+}
+
 }  // namespace
 
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
-    // With many chunks the tiles of sm90_bf16_gemm_large_m, which have all of them, are too few at some hundred rows.
-    constexpr int64_t kManyChunks = 4;
-    const int32_t chunks = invariant_chunks(shape, device);
-    return {0, chunks == 0 ? 0 : chunks < kManyChunks ? kMaxSm90GemmRows : 3 * kMaxSm90GemmRows};
+    return invariant_chunks(shape, device) == 0
+               ? OwnRows{}
+               : OwnRows{0, kMaxSm90GemmRows, sm90_warp_rows(shape.n, shape.k)};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;
@@ -38,29 +74,32 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
 }
 
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
-  constexpr int32_t kTiles = 132;        // the SMs of an H100 and an H200
-  constexpr int32_t kLeastInputs = 256;  // of a part
   const int32_t outputs = shape.epilogue == LinearEpilogue::kSwiGlu ? shape.n / 2 : shape.n;
   const int32_t aligned = shape.y == DType::kF32 ? 4 : 8;  // TMA stores rows of 16 bytes
   if (device.compute_capability != 90 || outputs % aligned != 0 ||
       (shape.epilogue == LinearEpilogue::kSwiGlu && shape.y == DType::kF32)) {
     return 0;
   }
-  int32_t chunks = 1;
-  while (2 * chunks <= kMaxSm90GemmCluster && 2 * chunks * ceil_div(shape.n, 64) <= kTiles &&
-         shape.k >= 2 * chunks * kLeastInputs) {
-    chunks *= 2;
-  }
-  return chunks;
+  constexpr int32_t kSms = 132;  // of an H100 and an H200
+  // Products of small weights take as long as one chain. Half of the SMs have enough room for their bytes.
+  const int32_t most_tiles = is_small_weight(shape.n, shape.k) ? kSms / 2 : kSms;
+  return chunks_of_tiles(ceil_div(shape.n, 64), shape.k, most_tiles);
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
   const OwnRows own = own_rows(shape, device);
+  if (num_rows <= own.warps) {
+    return LinearPath::kSm90Warps;
+  }
   if (num_rows <= own.all) {
     return num_rows <= own.sm80 ? LinearPath::kSm80Gemm : LinearPath::kSm90Gemm;
   }
-  // Elsewhere the library is as fast, and a whole step with it slightly faster (docs/experiments/linears_cuda.md).
-  return shape.batch_invariant && own.all > 0 ? LinearPath::kSm90LargeGemm : LinearPath::kLibrary;
+  if (!shape.batch_invariant || own.all == 0) {
+    // Elsewhere the library is as fast, and a whole step with it slightly faster (docs/experiments/linears_cuda.md).
+    return LinearPath::kLibrary;
+  }
+  return takes_blocks_of_rows(shape, num_rows, device) ? LinearPath::kSm90Gemm
+                                                       : LinearPath::kSm90LargeGemm;
 }
 
 size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {

@@ -8,21 +8,22 @@
 
 namespace warprow::cuda {
 
-// Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows,
-// sm90_bf16_gemm_small_m up to `all`, in blocks of rows. More take cuBLASLt, or for a batch-invariant product
-// sm90_bf16_gemm_large_m.
+// Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows, or for a batch-invariant
+// product sm90_bf16_gemm_warps up to `warps`; sm90_bf16_gemm_small_m up to `all`. More take cuBLASLt, or for a
+// batch-invariant product sm90_bf16_gemm_large_m or blocks of rows of sm90_bf16_gemm_small_m.
 struct OwnRows {
   int64_t sm80 = 0;
   int64_t all = 0;
+  int64_t warps = 0;
 };
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device);
 
-enum class LinearPath : uint8_t { kSm80Gemm, kSm90Gemm, kSm90LargeGemm, kLibrary };
+enum class LinearPath : uint8_t { kSm80Gemm, kSm90Warps, kSm90Gemm, kSm90LargeGemm, kLibrary };
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 
 // The parts of k that every kernel of a batch-invariant product [n, k] sums apart, each in order, and then adds in order:
-// 1 where the outputs alone give every SM a tile, else as many as do. A function of n and k alone. 0: the product has no
-// such kernels.
+// 1 where the outputs alone give every SM a tile, else as many as do. Small weights, whose products take as long as their
+// longest chain, get up to twice as many. A function of n and k alone. 0: the product has no such kernels.
 int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device);
 
 }  // namespace warprow::cuda

@@ -59,8 +59,8 @@ struct Fa2Part {
   int32_t num_items = 0;  // upper bound of the rows' (tile, chunk) pairs: the grid
   bool split = false;
 };
-// Computed from padded counts alone.
-Fa2Part fa2_decode_part(const FlashInferLimits& limits, int32_t num_rows, bool batch_invariant);
+// Computed from padded counts alone. Batch-invariant batches have no decode part.
+Fa2Part fa2_decode_part(const FlashInferLimits& limits, int32_t num_rows);
 Fa2Part fa2_extend_part(const FlashInferLimits& limits,
                         int32_t num_decode_rows,
                         int32_t num_rows,
@@ -108,7 +108,7 @@ struct XqaSplits {
   int32_t most = 1;
   int32_t min_tiles = 1;
 };
-XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant);
+XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits);
 
 struct AttentionPlanParams {
   BlockTableView block_table;

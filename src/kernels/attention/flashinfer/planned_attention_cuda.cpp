@@ -28,6 +28,8 @@ void check_batch(const FlashInferArgs& args) {
            "{} decode rows of {}",
            args.num_decode_rows,
            num_rows(args));
+  WR_CHECK(args.num_decode_rows == 0 || !args.batch_invariant,
+           "decode rows are split by the batch");
   WR_CHECK_LE(args.block_table.num_cells, limits.num_table_cells);
   WR_CHECK_EQ(args.kv.token_stride, limits.kv.token_stride);
   WR_CHECK_EQ(args.kv.block_size, limits.kv.block_size);
@@ -35,7 +37,7 @@ void check_batch(const FlashInferArgs& args) {
 }
 
 Fa2Part decode_part(const FlashInferArgs& args) {
-  return fa2_decode_part(args.limits, args.num_decode_rows, args.batch_invariant);
+  return fa2_decode_part(args.limits, args.num_decode_rows);
 }
 Fa2Part extend_part(const FlashInferArgs& args) {
   return fa2_extend_part(args.limits,
@@ -119,7 +121,7 @@ void flashinfer_forward(Stream& stream, const FlashInferArgs& args) {
                args,
                scratch.tables,
                scratch.partials,
-               xqa_splits(args.num_decode_rows, args.limits, args.batch_invariant));
+               xqa_splits(args.num_decode_rows, args.limits));
   }
   if (args.num_decode_rows < num_rows(args)) {
     (kv.head_dim_k == 64 ? flashinfer_extend<64>

@@ -8,9 +8,6 @@
 namespace warprow {
 namespace {
 
-// Splits that depend on a row's own length only.
-constexpr cuda::XqaSplits kInvariantSplits{8, 4};
-
 // Allocates aligned pieces from `base`; if base is null, only counts their bytes.
 class Pieces {
  public:
@@ -38,8 +35,7 @@ int64_t partial_bytes(const FlashInferLimits& limits) {
   const KvLayerView& kv = limits.kv;
   int64_t chunks = 0;
   for (int32_t rows = 1; rows <= limits.max_rows; ++rows) {
-    const int32_t most =
-        std::max(cuda::xqa_splits(rows, limits, false).most, kInvariantSplits.most);
+    const int32_t most = cuda::xqa_splits(rows, limits).most;
     chunks = std::max(chunks, int64_t{rows} * kv.num_kv_heads * most);
   }
   const int64_t group = limits.num_q_heads / kv.num_kv_heads;
@@ -52,9 +48,9 @@ int32_t group_of(const FlashInferLimits& limits) {
 }
 
 // Splits the keys if the tiles alone have too few CTAs to fill the device.
-bool fa2_splits(const FlashInferLimits& limits, const cuda::Fa2Part& part, bool batch_invariant) {
-  return !batch_invariant && int64_t{part.num_toks} * group_of(limits) <
-                                 int64_t{cuda::fa2_extra_items(limits)} * part.tile_q;
+bool fa2_splits(const FlashInferLimits& limits, const cuda::Fa2Part& part) {
+  return int64_t{part.num_toks} * group_of(limits) <
+         int64_t{cuda::fa2_extra_items(limits)} * part.tile_q;
 }
 
 // Picks the larger tile if the rows fill it on average.
@@ -128,10 +124,7 @@ size_t flashinfer_scratch_bytes(const FlashInferLimits& limits) {
 
 namespace cuda {
 
-XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits, bool batch_invariant) {
-  if (batch_invariant) {
-    return kInvariantSplits;
-  }
+XqaSplits xqa_splits(int32_t num_rows, const FlashInferLimits& limits) {
   // Measured on an H200 (bench/kernels/attention_flashinfer_cuda_bench.cu). A CTA without work costs a
   // nanosecond. So few rows may have many splits, and many rows few. Many rows have splits at all because one
   // of them may be much longer than the others.
@@ -146,12 +139,12 @@ int32_t fa2_extra_items(const FlashInferLimits& limits) {
   return std::max(1, 2 * limits.num_sms / limits.kv.num_kv_heads);
 }
 
-Fa2Part fa2_decode_part(const FlashInferLimits& limits, int32_t num_rows, bool batch_invariant) {
+Fa2Part fa2_decode_part(const FlashInferLimits& limits, int32_t num_rows) {
   const int32_t group = group_of(limits);
   Fa2Part part;
   part.num_rows = part.num_toks = num_rows;
   part.tile_q = fa2_tile_q(group, 1);
-  part.split = fa2_splits(limits, part, batch_invariant);
+  part.split = fa2_splits(limits, part);
   part.num_items =
       num_rows * ceil_div(group, part.tile_q) + (part.split ? fa2_extra_items(limits) : 0);
   return part;
@@ -168,7 +161,7 @@ Fa2Part fa2_extend_part(const FlashInferLimits& limits,
   part.num_toks = num_toks - num_decode_rows;
   const int64_t pairs = int64_t{part.num_toks} * group_of(limits);
   part.tile_q = batch_invariant ? 128 : fa2_tile_q(pairs, part.num_rows);
-  part.split = fa2_splits(limits, part, batch_invariant);
+  part.split = !batch_invariant && fa2_splits(limits, part);
   part.num_items = static_cast<int32_t>(pairs / part.tile_q) + part.num_rows +
                    (part.split ? fa2_extra_items(limits) : 0);
   return part;

@@ -11,6 +11,58 @@
 namespace warprow::cuda {
 namespace {
 
+// Loads the queries of a piece. Lane (g, t) holds elements 2t, 2t + 1, 2t + 8, 2t + 9 of every 16 of pair g.
+template <int kDim, int kHeadTiles>
+__device__ void load_queries(uint32_t (&q)[kHeadTiles][kDim / 16][2],
+                             const NativeParams& p,
+                             const Piece& piece) {
+  const int lane = threadIdx.x % 32;
+  const int pairs = piece.item.num_toks * p.group;
+#pragma unroll
+  for (int h = 0; h < kHeadTiles; ++h) {
+    const int pair = h * 8 + lane / 4;
+    const int query = pair / p.group;
+    const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
+                       (piece.item.first_tok + query) * p.q_stride +
+                       ((piece.head - query) * p.group + pair) * kDim + (lane % 4) * 2;
+#pragma unroll
+    for (int s = 0; s < kDim / 16; ++s) {
+      q[h][s][0] = 0;
+      q[h][s][1] = 0;
+      if (pair < pairs) {
+        q[h][s][0] = *reinterpret_cast<const uint32_t*>(from + s * 16);
+        q[h][s][1] = *reinterpret_cast<const uint32_t*>(from + s * 16 + 8);
+      }
+    }
+  }
+}
+
+// Masks the scores of tokens that a pair does not see. Lane (g, t) has tokens g and g + 8 from `position` on, for
+// pairs 2t and 2t + 1 of head tile h.
+__device__ __forceinline__ void mask_scores(
+    const NativeParams& p, const DecodeItem& item, float (&s)[4], int h, int32_t position) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int query = (h * 8 + lane % 4 * 2 + i % 2) / p.group;
+    const int32_t high = item.seq_len - (item.num_toks - 1 - query);
+    const int32_t low = p.window > 0 ? high - p.window : 0;
+    const int32_t token = position + lane / 4 + (i / 2) * 8;
+    s[i] = token >= low && token < high ? s[i] : -INFINITY;
+  }
+}
+
+// Zeroes values past the row's last token: they may be NaN, and 0 x NaN = NaN. Of 16 dims x 16 tokens lane (g, t) has
+// tokens 2t, 2t + 1, 2t + 8 and 2t + 9; `valid` of the tokens are the row's.
+__device__ __forceinline__ void clear_values(uint32_t (&values)[4], int32_t valid) {
+  const int token = static_cast<int>(threadIdx.x % 4) * 2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int at = token + i / 2 * 8;
+    values[i] &= (at < valid ? 0xffffU : 0U) | (at + 1 < valid ? 0xffff0000U : 0U);
+  }
+}
+
 // Online-softmax state of a warp over its tiles of a piece. For each (query, head) pair: the running maximum
 // (as an exponent of two), the sum of weights (each lane those of its tokens) and the output, transposed.
 template <int kDim, int kHeadTiles>
@@ -21,27 +73,8 @@ struct DecodeState {
   float max[kHeadTiles][2];
   float sum[kHeadTiles][2];
 
-  // Lane (g, t) holds elements 2t, 2t + 1, 2t + 8, 2t + 9 of every 16 of pair g.
   __device__ void load_q(const NativeParams& p, const Piece& piece) {
-    const int lane = threadIdx.x % 32;
-    const int pairs = piece.item.num_toks * p.group;
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-      const int pair = h * 8 + lane / 4;
-      const int query = pair / p.group;
-      const auto* from = static_cast<const __nv_bfloat16*>(p.q) +
-                         (piece.item.first_tok + query) * p.q_stride +
-                         ((piece.head - query) * p.group + pair) * kDim + (lane % 4) * 2;
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        q[h][s][0] = 0;
-        q[h][s][1] = 0;
-        if (pair < pairs) {
-          q[h][s][0] = *reinterpret_cast<const uint32_t*>(from + s * 16);
-          q[h][s][1] = *reinterpret_cast<const uint32_t*>(from + s * 16 + 8);
-        }
-      }
-    }
+    load_queries<kDim, kHeadTiles>(q, p, piece);
   }
   __device__ void reset() {
 #pragma unroll
@@ -113,39 +146,6 @@ struct DecodeState {
     sum[h][1] += s[1] + s[3];
   }
 
-  // Zeroes values past the row's last token: they may be NaN, and 0 x NaN = NaN. Lane (g, t) has tokens 2t,
-  // 2t + 1, 2t + 8 and 2t + 9.
-  __device__ static void clear_values(uint32_t (&values)[kSteps][4], int32_t valid) {
-    const int token = static_cast<int>(threadIdx.x % 4) * 2;
-    uint32_t keep[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      keep[i] =
-          (token + i * 8 < valid ? 0xffffU : 0U) | (token + i * 8 + 1 < valid ? 0xffff0000U : 0U);
-    }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        values[step][i] &= keep[i / 2];
-      }
-    }
-  }
-
-  // Masks the scores of tokens that a pair does not see.
-  __device__ static void mask(
-      const NativeParams& p, const DecodeItem& item, float (&s)[4], int h, int32_t position) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int query = (h * 8 + lane % 4 * 2 + i % 2) / p.group;
-      const int32_t high = item.seq_len - (item.num_toks - 1 - query);
-      const int32_t low = p.window > 0 ? high - p.window : 0;
-      const int32_t token = position + lane / 4 + (i / 2) * 8;
-      s[i] = token >= low && token < high ? s[i] : -INFINITY;
-    }
-  }
-
   // Adds one loaded tile: tokens position .. position + 15.
   __device__ void add_tile(const NativeParams& p,
                            const DecodeItem& item,
@@ -167,7 +167,10 @@ struct DecodeState {
     const bool whole = (p.window == 0 || position >= item.seq_len - p.window) &&
                        position + kDecodeTile <= item.seq_len - (item.num_toks - 1);
     if (position + kDecodeTile > item.seq_len) {
-      clear_values(values, item.seq_len - position);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        clear_values(values[step], item.seq_len - position);
+      }
     }
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
@@ -176,7 +179,7 @@ struct DecodeState {
         s[h][i] = to_log2_score(s[h][i], p.scale * kLog2E, p.scale, p.soft_cap);
       }
       if (!whole) {
-        mask(p, item, s[h], h, position);
+        mask_scores(p, item, s[h], h, position);
       }
       online_softmax(s[h], h);
       weights[h][0] = transpose_matrix(pack_bf16(s[h][0], s[h][1]));

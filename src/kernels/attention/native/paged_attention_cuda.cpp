@@ -17,6 +17,12 @@ int32_t decode_blocks_per_sm(const DeviceFacts& device) {
 
 bool is_hopper(const DeviceFacts& device) { return device.compute_capability / 10 == 9; }
 
+// Whether sums are in parts, so that several kernels give the same bits. Other GPUs than Hopper have one kernel for
+// batch-invariant results.
+bool sums_in_parts(const PagedAttentionArgs& args, const DeviceFacts& device) {
+  return args.batch_invariant && is_hopper(device);
+}
+
 // Which kernels take which rows. It depends on shapes and the device alone, because CUDA graphs capture it.
 struct Split {
   int32_t num_rows = 0;
@@ -26,6 +32,7 @@ struct Split {
   int64_t prefill_tiles = 0;  // upper bound
   bool wide = false;
   bool hopper = false;
+  bool in_parts = false;
 };
 
 // Whether the decode rows take the decode kernel: it must support their mask and have room for their chunks. With more
@@ -36,7 +43,8 @@ bool takes_decode_rows(const PagedAttentionArgs& args,
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   const bool fills_device = args.num_decode_rows * args.kv.num_kv_heads >= device.num_sms;
   const bool is_faster = args.decode_len == 1 || args.decode_len * group <= 16 || !fills_device;
-  return is_faster && !args.batch_invariant && (args.causal || args.decode_len == 1) &&
+  return is_faster && (!args.batch_invariant || sums_in_parts(args, device)) &&
+         (args.causal || args.decode_len == 1) &&
          args.num_decode_rows * chunks.chunks <= kMaxScheduledRows;
 }
 
@@ -44,6 +52,7 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
   const int32_t group = args.num_q_heads / args.kv.num_kv_heads;
   Split split;
   split.num_rows = static_cast<int32_t>(args.seq_lens.shape[0]);
+  split.in_parts = sums_in_parts(args, device);
   split.chunks = decode_chunks(group, args.decode_len);
   split.num_decode_rows = takes_decode_rows(args, split.chunks, device) ? args.num_decode_rows : 0;
   const int32_t num_decode_toks = split.num_decode_rows > 0 ? args.num_decode_toks : 0;
@@ -54,9 +63,9 @@ Split split_rows(const PagedAttentionArgs& args, const DeviceFacts& device) {
     // Tiles of 128 if the rows fill them and they fill the device (on Hopper, half of it).
     const int64_t query_rows = (args.q.shape[0] - num_decode_toks) * group;
     const int64_t items = query_rows / 128 * args.kv.num_kv_heads;
-    split.hopper = is_hopper(device) && !args.batch_invariant && query_rows >= rows * 64 &&
-                   2 * items >= device.num_sms;
-    split.wide = split.hopper || (query_rows >= rows * 128 && items >= device.num_sms);
+    split.hopper = is_hopper(device) && query_rows >= rows * 64 && 2 * items >= device.num_sms;
+    split.wide =
+        split.hopper || (!split.in_parts && query_rows >= rows * 128 && items >= device.num_sms);
     split.prefill_tiles = rows + query_rows / (split.wide ? 128 : 64);
   }
   return split;
@@ -144,6 +153,7 @@ NativeParams native_params(const ScheduledAttentionArgs& args, const Split& spli
   p.soft_cap = args.soft_cap;
   p.causal = args.causal;
   p.settled = args.settled;
+  p.in_parts = split.in_parts;
   return p;
 }
 
@@ -169,6 +179,7 @@ void attention_schedule(Stream& stream, const ScheduledAttentionArgs& args) {
   p.window = args.schedule_window;
   p.num_blocks = split.decode_blocks;
   p.prefill_rows_per_tile = split.wide ? 128 : 64;
+  p.in_parts = split.in_parts;
   native_schedule(stream, p);
 }
 
@@ -185,7 +196,10 @@ void attention_forward(Stream& stream, const ScheduledAttentionArgs& args) {
   }
   const NativeParams params = native_params(args, split);
   const bool narrow_heads = args.kv.head_dim_k == 64;
-  if (split.num_decode_rows > 0 && is_hopper(device)) {
+  if (split.num_decode_rows > 0 && split.in_parts) {
+    (narrow_heads ? native_part_decode<64>
+                  : native_part_decode<128>)(stream, params, split.decode_blocks);
+  } else if (split.num_decode_rows > 0 && is_hopper(device)) {
     (narrow_heads ? native_decode<64, true>
                   : native_decode<128, true>)(stream, params, split.decode_blocks);
   } else if (split.num_decode_rows > 0) {

@@ -4,6 +4,7 @@
 #include "base/hd.h"
 #include "device/stream.h"
 #include "kernels/attention/kv_view.h"
+#include "kernels/attention/native/parts.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -12,16 +13,18 @@ namespace warprow::cuda {
 
 // Shared by the native kernels. Kernels take these structs by value.
 
-constexpr int32_t kMaxScheduledRows = 3072;           // their prefix sums are in shared memory
-constexpr int32_t kMaxDecodeBlocks = 320;             // of a decode grid
-constexpr int32_t kMaxParts = 16 * kMaxDecodeBlocks;  // parts of split chunks, times KV heads
+constexpr int32_t kMaxScheduledRows = 3072;  // their prefix sums are in shared memory
+constexpr int32_t kMaxDecodeBlocks = 320;    // of a decode grid
+constexpr int32_t kMaxParts =
+    16 * kMaxDecodeBlocks;            // partial sums of split chunks, times KV heads
 constexpr int32_t kSegmentToks = 16;  // aligned tokens that are always in one kernel block
 constexpr int32_t kDecodeTile = 16;   // tokens of a decode tile
 constexpr int32_t kDecodeWarps = 4;
 constexpr int32_t kMaxGroup = 16;
 // (query, head) pairs of a KV head that a decode CTA computes at once.
 constexpr int32_t kMaxDecodePairs = 24;
-constexpr int32_t kPrefillKeys = 64;  // keys of a prefill tile, aligned to absolute positions
+constexpr int32_t kPrefillKeys =
+    kPartTile;  // keys of a prefill tile, aligned to absolute positions
 
 // How the queries of a decode row are split: into `chunks` chunks of up to `queries` queries.
 struct DecodeChunks {
@@ -33,14 +36,19 @@ WR_HD constexpr DecodeChunks decode_chunks(int32_t group, int32_t decode_len) {
   return {queries, (decode_len + queries - 1) / queries};
 }
 
-// Number of key tiles that the last num_toks queries of a sequence see.
-WR_HD inline int32_t decode_tiles(int32_t seq_len, int32_t num_toks, int32_t window) {
+// Number of key tiles that the last num_toks queries of a sequence see. In parts the first tile begins a tile of the
+// order of sums.
+WR_HD inline int32_t decode_tiles(int32_t seq_len,
+                                  int32_t num_toks,
+                                  int32_t window,
+                                  bool in_parts) {
   if (seq_len <= 0 || num_toks <= 0) {
     return 0;
   }
   const int32_t seen = window + num_toks - 1;
   const int32_t first = window > 0 && seq_len > seen ? seq_len - seen : 0;
-  return (seq_len + kDecodeTile - 1) / kDecodeTile - first / kDecodeTile;
+  const int32_t aligned = in_parts ? first / kPartTile * kPartTile : first;
+  return (seq_len + kDecodeTile - 1) / kDecodeTile - aligned / kDecodeTile;
 }
 
 // A run of key tiles for one chunk of a decode row's queries. An item and a KV head make one piece of work.
@@ -51,8 +59,10 @@ struct DecodeItem {
   int32_t seq_len;              // keys that the last query sees
   int32_t num_old_keys;         // keys from before this step
   int32_t tile, num_tiles;      // tile: the first one, counted from the sequence's start
-  int32_t part, num_parts;  // index and number of parts of the chunk; an unsplit chunk is one part
-  // Index of the chunk's part 0 among the parts of all split chunks.
+  // The chunk's partial sums before the item's, and their number; 1: the chunk is not split. An item leaves one; in
+  // parts, one for each of its parts.
+  int32_t part, num_parts;
+  // Index of the chunk's first partial sums among those of all split chunks.
   int32_t first_part;
 };
 constexpr int32_t kDecodeItemInts = sizeof(DecodeItem) / sizeof(int32_t);
@@ -70,14 +80,14 @@ struct DecodeCounts {
 struct NativeScratch {
   DecodeItem* items;  // [max_chunks + kMaxParts]
   DecodeCounts* counts;
-  int32_t* arrivals;       // [max_chunks * num_kv_heads], 0 between launches
+  int32_t* arrivals;       // [max_chunks * num_kv_heads * kDecodeWarps], 0 between launches
   int32_t* prefill_tiles;  // [max_rows + 1] query tiles before each row of the prefill part
   float* partials;         // [kMaxParts, partial_floats]
 };
-// Floats of a part: output, maximum and sum of every (query, head) pair of a chunk, rounded up to vectors of
-// four.
+// Floats of partial sums: output, maximum and sum of every (query, head) pair of a chunk. In parts each warp has its own
+// maxima and sums, and pairs are stored by twos.
 WR_HD constexpr int32_t partial_floats(int32_t pairs, int32_t head_dim) {
-  return (pairs * (head_dim + 2) + 3) / 4 * 4;
+  return (pairs + 1) / 2 * 2 * (head_dim + 2 * kDecodeWarps);
 }
 
 // Byte offsets of the arrays above; items come first. Calls with fewer rows than planned have smaller offsets
@@ -101,6 +111,7 @@ struct ScheduleParams {
   int32_t window;                 // 0: none
   int32_t num_blocks;             // of the decode grid
   int32_t prefill_rows_per_tile;  // query-head rows of a prefill tile
+  bool in_parts;
 };
 
 // The arguments of one layer's call, for decode and prefill kernels.
@@ -126,7 +137,8 @@ struct NativeParams {
   int32_t window;
   float scale, soft_cap;
   bool causal;
-  bool settled;  // ScheduledAttentionArgs::settled
+  bool settled;   // ScheduledAttentionArgs::settled
+  bool in_parts;  // sums in parts (parts.h), in the order of order.cuh
 };
 
 // The launchers. One instance for each head size (src/CMakeLists.txt).
@@ -134,8 +146,11 @@ void native_schedule(Stream& stream, const ScheduleParams& params);
 // kTma: the tiles are loaded by TMA, for Hopper; else by cp.async.
 template <int kDim, bool kTma>
 void native_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
+// The same for Hopper, in parts.
+template <int kDim>
+void native_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks);
 // num_tiles: no less than the number of tiles in the schedule. wide: tiles of 128 query-head rows instead of
-// 64.
+// 64; not in parts.
 template <int kDim>
 void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide);
 // For Hopper: tiles of 128 query-head rows, one CTA an SM.

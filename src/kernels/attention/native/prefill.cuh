@@ -3,11 +3,13 @@
 
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/attention/native/order.cuh"
 #include "kernels/attention/native/params.h"
 #include "kernels/attention/native/scores.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 #include <cuda_bf16.h>
+#include <type_traits>
 
 // Formula: paged_attention.h, for rows with any number of query tokens.
 // Shapes: NativeParams; head_dim 64 or 128, bf16 cache.
@@ -17,7 +19,7 @@
 // Bytes moved: per item its visible keys and values once, mostly from L2.
 // Numerics: bf16 products, float32 sums, online softmax over tiles of 64 keys aligned to absolute positions,
 //   weights rounded to bf16 for the product with the values. A query's result is a function of that query and
-//   its keys alone: bit-equal for any batch, chunking, block size and tile width.
+//   its keys alone: bit-equal for any batch, chunking, block size and tile width. In parts, the order of order.cuh.
 // Preconditions: native_schedule ran for this batch and this tile width.
 // Origin: FlashAttention-2 (Dao, 2023); our own layout and pipeline.
 namespace warprow::cuda {
@@ -145,8 +147,8 @@ __device__ void copy_queries(const NativeParams& p, const PrefillItem& item, uin
   }
 }
 
-// A warp's rows: lane (g, t) has rows g and g + 8 of each m16 tile.
-template <int kDim, int kWide>
+// A warp's rows: lane (g, t) has rows g and g + 8 of each m16 tile. In parts, `total` has the parts before.
+template <int kDim, int kWide, bool kParts>
 struct PrefillState {
   using Sizes = PrefillSizes<kDim, kWide>;
   static constexpr int kKeyTiles = kPrefillKeys / 8;
@@ -155,6 +157,13 @@ struct PrefillState {
   float max[kWide][2];  // of scores before scaling
   float sum[kWide][2];
   int32_t position[kWide][2];
+  struct Total {
+    float o[kWide][kDimTiles][4] = {};
+    float max[kWide][2];
+    float sum[kWide][2] = {};
+  };
+  struct None {};
+  std::conditional_t<kParts, Total, None> total;
 
   __device__ void start(const NativeParams& p, const PrefillItem& item) {
     const int lane = threadIdx.x % 32;
@@ -174,6 +183,31 @@ struct PrefillState {
         sum[m][i] = 0.0F;
         const int32_t packed = item.first_row + (warp * kWide + m) * 16 + i * 8 + lane / 4;
         position[m][i] = item.first_position + packed / p.group;
+        if constexpr (kParts) {
+          total.max[m][i] = kNoMax;
+        }
+      }
+    }
+  }
+
+  // Merges the part into the parts before, and begins the next one.
+  __device__ void end_part(float scale) {
+#pragma unroll
+    for (int m = 0; m < kWide; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const PartFactors by =
+            merge_part(total.max[m][i], total.sum[m][i], max[m][i], sum_of_lanes(sum[m][i]), scale);
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+          for (int c = 2 * i; c < 2 * i + 2; ++c) {
+            total.o[m][d][c] = merged(total.o[m][d][c], o[m][d][c], by);
+            o[m][d][c] = 0.0F;
+          }
+        }
+        max[m][i] = kNoMax;
+        sum[m][i] = 0.0F;
       }
     }
   }
@@ -247,17 +281,22 @@ struct PrefillState {
       }
       top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
-      shrink[i] = exp2_fast((max[m][i] - top) * scale_log2);
+      shrink[i] = shrink_factor(max[m][i], top, scale_log2);
       max[m][i] = top;
-      const float base = top * scale_log2;
+      const float base = __fmul_rn(top, scale_log2);
       float added = 0.0F;
+      float rounded = __fmul_rn(sum[m][i], shrink[i]);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        s[n][2 * i] = exp2_fast(fmaf(s[n][2 * i], scale_log2, -base));
-        s[n][2 * i + 1] = exp2_fast(fmaf(s[n][2 * i + 1], scale_log2, -base));
-        added += s[n][2 * i] + s[n][2 * i + 1];
+        s[n][2 * i] = weight_of(s[n][2 * i], scale_log2, base);
+        s[n][2 * i + 1] = weight_of(s[n][2 * i + 1], scale_log2, base);
+        if constexpr (kParts) {
+          rounded = add_weights(rounded, pack_bf16(s[n][2 * i], s[n][2 * i + 1]));
+        } else {
+          added += s[n][2 * i] + s[n][2 * i + 1];
+        }
       }
-      sum[m][i] = sum[m][i] * shrink[i] + added;
+      sum[m][i] = kParts ? rounded : sum[m][i] * shrink[i] + added;
     }
     if (__any_sync(0xffffffffU, shrink[0] != 1.0F || shrink[1] != 1.0F)) {
 #pragma unroll
@@ -304,7 +343,7 @@ struct PrefillState {
                            bool masked) {
     float s[kWide][kKeyTiles][4];
     score(s, queries, stage);
-    float scale_log2 = p.scale * kLog2E;
+    const float scale_log2 = exponent_scale(p.scale, p.soft_cap);
     if (p.soft_cap > 0.0F) {
 #pragma unroll
       for (int m = 0; m < kWide; ++m) {
@@ -316,7 +355,6 @@ struct PrefillState {
           }
         }
       }
-      scale_log2 = 1.0F;
     }
     if (masked) {
       mask(s, p, item, first_key);
@@ -328,20 +366,16 @@ struct PrefillState {
     add_values(s, stage + Sizes::kHalfBytes);
   }
 
-  __device__ void write_row(const NativeParams& p, const PrefillItem& item, int m, int i) {
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
+  // The factor of a row's outputs, and its log-sum-exp.
+  __device__ Finish finish_row(const NativeParams& p, int32_t head, int m, int i) const {
+    if constexpr (kParts) {
+      const float scale = exponent_scale(p.scale, p.soft_cap);
+      return finish(total.max[m][i], total.sum[m][i], scale, p.sinks, head);
+    }
     float all = sum[m][i];
     all += __shfl_xor_sync(0xffffffffU, all, 1);
     all += __shfl_xor_sync(0xffffffffU, all, 2);
-    const int32_t packed = item.first_row + (warp * kWide + m) * 16 + i * 8 + lane / 4;
-    if (packed >= item.num_rows) {
-      return;
-    }
-    const int32_t query = packed / p.group;
-    const int32_t head = item.kv_head * p.group + packed - query * p.group;
-    const int64_t token = item.first_token + query;
-    float top = max[m][i] * (p.soft_cap > 0.0F ? 1.0F : p.scale * kLog2E);
+    float top = max[m][i] * exponent_scale(p.scale, p.soft_cap);
     float shrink = 1.0F;
     if (p.sinks != nullptr) {
       const float sink = p.sinks[head] * kLog2E;
@@ -350,21 +384,41 @@ struct PrefillState {
       all = all * shrink + exp2_fast(sink - higher);
       top = higher;
     }
-    const float inverse = all > 0.0F ? shrink / all : 0.0F;
+    return {all > 0.0F ? shrink / all : 0.0F, (top + log2f(all)) * kLn2};
+  }
+
+  __device__ void write_row(const NativeParams& p, const PrefillItem& item, int m, int i) {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const int32_t packed = item.first_row + (warp * kWide + m) * 16 + i * 8 + lane / 4;
+    const bool valid = packed < item.num_rows;
+    const int32_t query = valid ? packed / p.group : 0;
+    const int32_t head = item.kv_head * p.group + (valid ? packed - query * p.group : 0);
+    const Finish end = finish_row(p, head, m, i);
+    if (!valid) {
+      return;
+    }
+    const int64_t token = item.first_token + query;
     auto* to =
         static_cast<__nv_bfloat16*>(p.out) + token * p.out_stride + head * kDim + (lane % 4) * 2;
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
-      *reinterpret_cast<uint32_t*>(to + d * 8) =
-          pack_bf16(o[m][d][2 * i] * inverse, o[m][d][2 * i + 1] * inverse);
+      uint32_t two;
+      if constexpr (kParts) {
+        two = pack_bf16(finished(total.o[m][d][2 * i], end.inverse),
+                        finished(total.o[m][d][2 * i + 1], end.inverse));
+      } else {
+        two = pack_bf16(o[m][d][2 * i] * end.inverse, o[m][d][2 * i + 1] * end.inverse);
+      }
+      *reinterpret_cast<uint32_t*>(to + d * 8) = two;
     }
     if (p.lse != nullptr && lane % 4 == 0) {
-      p.lse[token * p.lse_stride + head] = (top + log2f(all)) * kLn2;
+      p.lse[token * p.lse_stride + head] = end.lse;
     }
   }
 };
 
-template <int kDim, int kWide>
+template <int kDim, int kWide, bool kParts>
 __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativeParams p) {
   using Sizes = PrefillSizes<kDim, kWide>;
   extern __shared__ __align__(16) char shared[];
@@ -377,7 +431,7 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   const uint32_t queries = shared_address(shared);
   const uint32_t ring = queries + Sizes::kQueryBytes;
   KeyFeed<kDim> feed;
-  PrefillState<kDim, kWide> state;
+  PrefillState<kDim, kWide, kParts> state;
   copy_queries<kDim, kWide>(p, item, queries);
   int tile = item.first_key / kPrefillKeys;
   const int end = (item.end_key + kPrefillKeys - 1) / kPrefillKeys;
@@ -389,6 +443,8 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   const int32_t all_see_to =
       p.causal ? item.first_position + item.first_row / p.group + 1 : item.seq_len;
   int stage = 0;
+  const float scale = exponent_scale(p.scale, p.soft_cap);
+  int32_t border = kParts ? part_end(tile * kPrefillKeys) : 0;
 #pragma unroll 1
   for (; tile < end; ++tile) {
     copy_wait<0>();
@@ -397,9 +453,18 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
       feed.issue(p, item, tile + 1, ring + (stage ^ 1) * Sizes::kStageBytes);
     }
     const int32_t first_key = tile * kPrefillKeys;
+    if constexpr (kParts) {
+      if (first_key == border) {
+        state.end_part(scale);
+        border = part_end(first_key);
+      }
+    }
     const bool masked = first_key < all_see_from || first_key + kPrefillKeys > all_see_to;
     state.add_tile(p, item, queries, ring + stage * Sizes::kStageBytes, first_key, masked);
     stage ^= 1;
+  }
+  if constexpr (kParts) {
+    state.end_part(scale);
   }
 #pragma unroll
   for (int m = 0; m < kWide; ++m) {
@@ -408,10 +473,10 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const NativePa
   }
 }
 
-template <int kDim, int kWide>
+template <int kDim, int kWide, bool kParts>
 void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles) {
   using Sizes = PrefillSizes<kDim, kWide>;
-  constexpr auto* kKernel = &prefill_kernel<kDim, kWide>;
+  constexpr auto* kKernel = &prefill_kernel<kDim, kWide, kParts>;
   allow_shared_bytes<kKernel>(Sizes::kSharedBytes);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_tiles * params.num_kv_heads));
@@ -424,10 +489,12 @@ void launch_prefill(Stream& stream, const NativeParams& params, int64_t num_tile
 
 template <int kDim>
 void native_prefill(Stream& stream, const NativeParams& params, int64_t num_tiles, bool wide) {
-  if (wide) {
-    launch_prefill<kDim, 2>(stream, params, num_tiles);
+  if (params.in_parts) {
+    launch_prefill<kDim, 1, true>(stream, params, num_tiles);
+  } else if (wide) {
+    launch_prefill<kDim, 2, false>(stream, params, num_tiles);
   } else {
-    launch_prefill<kDim, 1>(stream, params, num_tiles);
+    launch_prefill<kDim, 1, false>(stream, params, num_tiles);
   }
 }
 

@@ -9,7 +9,7 @@
 // Mapping: CTA 0 for decode, CTA 1 for prefill; threads over chunks of decode rows, and over prefill rows.
 // Bytes moved: a few per row and piece; a few microseconds, once per step and KV group.
 // Numerics: integers. The splits depend on the lengths of the whole batch, and so does the order of a decode
-//   row's sums.
+//   row's sums; in parts (parts.h) a row is split between parts, and the order stays.
 // Preconditions: at most kMaxScheduledRows rows, and as many chunks of decode rows.
 // Origin: own design; longest pieces first as in list scheduling (Graham, 1969).
 namespace warprow::cuda {
@@ -68,13 +68,14 @@ __device__ void prefix_sums(int32_t* before, int32_t n, CountOf count_of) {
   __syncthreads();
 }
 
-// How finely chunks are split: into parts of at most `most` tiles, as long as kMostParts allows.
+// How finely chunks are split: into pieces of at most `most` tiles, as long as kMostPieces allows.
 struct Cutting {
-  static constexpr int32_t kMostParts = 64;
+  static constexpr int32_t kMostPieces = 64;
   int32_t most;
 
-  [[nodiscard]] __device__ int32_t parts(int32_t tiles) const {
-    return min(kMostParts, (tiles + most - 1) / most);
+  // A piece has whole units: tiles or, in parts, parts.
+  [[nodiscard]] __device__ int32_t pieces(int32_t tiles, int32_t units) const {
+    return min(min(kMostPieces, units), (tiles + most - 1) / most);
   }
 };
 
@@ -90,13 +91,14 @@ struct CutCost {
   int32_t parts = 0;
   int32_t tiles = 0;
 
-  __device__ void add_chunk(const Cutting& cutting, int32_t chunk_tiles) {
-    const int32_t cut = cutting.parts(chunk_tiles);
+  __device__ void add_chunk(const Cutting& cutting, int32_t chunk_tiles, int32_t units) {
+    const int32_t cut = cutting.pieces(chunk_tiles, units);
     pieces += cut;
     tiles += chunk_tiles;
     if (cut > 0) {
       parts += cut > 1 ? cut : 0;
-      longest = max(longest, (chunk_tiles + cut - 1) / cut + (cut > 1 ? kPart : kWhole));
+      const int32_t piece_tiles = (units + cut - 1) / cut * ((chunk_tiles + units - 1) / units);
+      longest = max(longest, piece_tiles + (cut > 1 ? kPart : kWhole));
     }
   }
   __device__ void add_lanes() {
@@ -147,7 +149,9 @@ __device__ Cutting choose_cutting(const int32_t* tiles_before, const SchedulePar
   const auto cut = [&](int i) { return Cutting{max(4, share * 8 / (i + 4))}; };
   CutCost cost;
   for (int32_t c = lane; c < n; c += 32) {
-    cost.add_chunk(cut(warp), tiles_before[c + 1] - tiles_before[c]);
+    const int32_t tiles = tiles_before[c + 1] - tiles_before[c];
+    // Without the positions of a window's keys, which change little.
+    cost.add_chunk(cut(warp), tiles, p.in_parts ? num_parts(0, tiles * kDecodeTile) : tiles);
   }
   cost.add_lanes();
   if (lane == 0) {
@@ -161,11 +165,17 @@ __device__ Cutting choose_cutting(const int32_t* tiles_before, const SchedulePar
   return cut(best);
 }
 
+// The first key of a chunk's tiles.
+__device__ int32_t first_key(const Chunk& chunk, int32_t tiles) {
+  return ((chunk.seq_len + kDecodeTile - 1) / kDecodeTile - tiles) * kDecodeTile;
+}
+
 __device__ void write_items(const ScheduleParams& p,
                             int32_t c,
                             DecodeItem* items,
                             int32_t tiles,
-                            int32_t parts,
+                            int32_t pieces,
+                            int32_t partials,
                             int32_t first_part) {
   const Chunk chunk(p, c);
   DecodeItem item;
@@ -175,65 +185,89 @@ __device__ void write_items(const ScheduleParams& p,
   item.num_toks = chunk.num_toks;
   item.seq_len = chunk.seq_len;
   item.num_old_keys = chunk.num_old_keys;
-  item.num_parts = parts;
+  item.num_parts = partials;
   item.first_part = first_part;
-  const int32_t first = (item.seq_len + kDecodeTile - 1) / kDecodeTile - tiles;
-  const int32_t each = tiles / parts;
-  const int32_t longer = tiles - each * parts;  // the first `longer` parts have one tile more
-  for (int32_t i = 0; i < parts; ++i) {
+  const int32_t begin = first_key(chunk, tiles);
+  if (p.in_parts) {
+    for (int32_t i = 0; i < pieces; ++i) {
+      const PartRun run = part_run(begin, chunk.seq_len, pieces, i);
+      item.part = run.part;
+      item.tile = run.begin / kDecodeTile;
+      item.num_tiles = (run.end + kDecodeTile - 1) / kDecodeTile - item.tile;
+      items[pieces - 1 - i] = item;  // the last parts are the longest
+    }
+    return;
+  }
+  const int32_t each = tiles / pieces;
+  const int32_t longer = tiles - each * pieces;  // the first `longer` pieces have one tile more
+  for (int32_t i = 0; i < pieces; ++i) {
     item.part = i;
-    item.tile = first + i * each + min(i, longer);
+    item.tile = begin / kDecodeTile + i * each + min(i, longer);
     item.num_tiles = each + (i < longer ? 1 : 0);
     items[i] = item;
   }
 }
 
 __device__ void schedule_decode(const ScheduleParams& p) {
+  constexpr int32_t kWholeChunk = 1 << 16;
   __shared__ int32_t tiles_before[kMaxScheduledRows + 1];
-  __shared__ int32_t parts_before[kMaxScheduledRows + 1];  // of chunks to be split
-  __shared__ int32_t items_before[kMaxScheduledRows + 1];  // of chunks that are not split
-  __shared__ int32_t num_parts;
+  __shared__ int32_t partials_before[kMaxScheduledRows + 1];  // of chunks to be split
+  // Items of split chunks, and kWholeChunk for each of the others.
+  __shared__ int32_t items_before[kMaxScheduledRows + 1];
   const int32_t n = num_chunks(p);
   prefix_sums(tiles_before, n, [&](int32_t c) {
     const Chunk chunk(p, c);
-    return p.idx_mapping[chunk.row] < 0 ? 0 : decode_tiles(chunk.seq_len, chunk.num_toks, p.window);
+    return p.idx_mapping[chunk.row] < 0
+               ? 0
+               : decode_tiles(chunk.seq_len, chunk.num_toks, p.window, p.in_parts);
   });
   const Cutting cutting = choose_cutting(tiles_before, p);
   const auto tiles_of = [&](int32_t c) { return tiles_before[c + 1] - tiles_before[c]; };
-  prefix_sums(parts_before, n, [&](int32_t c) {
-    const int32_t parts = cutting.parts(tiles_of(c));
-    return parts > 1 ? parts : 0;
-  });
-  // A chunk stays whole if scratch has no room for its parts.
-  const auto parts_of = [&](int32_t c) {
-    const int32_t parts = parts_before[c + 1] - parts_before[c];
-    return parts > 0 && parts_before[c + 1] <= kMaxParts / p.num_kv_heads ? parts : 1;
-  };
-  // Parts come first because they are the longer pieces; so the CTAs finish at about the same time.
-  prefix_sums(
-      items_before, n, [&](int32_t c) { return tiles_of(c) > 0 && parts_of(c) == 1 ? 1 : 0; });
-  if (threadIdx.x == 0) {
-    num_parts = 0;
-  }
-  __syncthreads();
-  for (int32_t c = threadIdx.x; c < n; c += kThreads) {
-    if (parts_of(c) > 1) {
-      atomicMax(&num_parts, parts_before[c + 1]);
+  const auto units_of = [&](int32_t c) {
+    const int32_t tiles = tiles_of(c);
+    if (tiles == 0 || !p.in_parts) {
+      return tiles;
     }
-  }
-  __syncthreads();
+    const Chunk chunk(p, c);
+    return num_parts(first_key(chunk, tiles), chunk.seq_len);
+  };
+  prefix_sums(partials_before, n, [&](int32_t c) {
+    const int32_t units = units_of(c);
+    const int32_t pieces = cutting.pieces(tiles_of(c), units);
+    return pieces <= 1 ? 0 : p.in_parts ? units : pieces;
+  });
+  const auto partials_of = [&](int32_t c) { return partials_before[c + 1] - partials_before[c]; };
+  // A chunk stays whole if scratch has no room for its partial sums.
+  const auto is_split = [&](int32_t c) {
+    return partials_of(c) > 0 && partials_before[c + 1] <= kMaxParts / p.num_kv_heads;
+  };
+  const auto pieces_of = [&](int32_t c) {
+    return is_split(c) ? cutting.pieces(tiles_of(c), units_of(c)) : 1;
+  };
+  prefix_sums(items_before, n, [&](int32_t c) {
+    return tiles_of(c) == 0 ? 0 : is_split(c) ? pieces_of(c) : kWholeChunk;
+  });
+  // Split chunks come first because their pieces are the longer ones; so the CTAs finish at about the same time.
+  const int32_t num_split = items_before[n] % kWholeChunk;
   for (int32_t c = threadIdx.x; c < n; c += kThreads) {
     if (tiles_of(c) > 0) {
-      const int32_t parts = parts_of(c);
-      const int32_t first = parts > 1 ? parts_before[c] : num_parts + items_before[c];
-      write_items(p, c, p.scratch.items + first, tiles_of(c), parts, parts_before[c]);
+      const bool split = is_split(c);
+      const int32_t first =
+          split ? items_before[c] % kWholeChunk : num_split + items_before[c] / kWholeChunk;
+      write_items(p,
+                  c,
+                  p.scratch.items + first,
+                  tiles_of(c),
+                  pieces_of(c),
+                  split ? partials_of(c) : 1,
+                  partials_before[c]);
     }
   }
-  for (int32_t i = threadIdx.x; i < n * p.num_kv_heads; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < n * p.num_kv_heads * kDecodeWarps; i += kThreads) {
     p.scratch.arrivals[i] = 0;
   }
   if (threadIdx.x == 0) {
-    p.scratch.counts->num_pieces = (num_parts + items_before[n]) * p.num_kv_heads;
+    p.scratch.counts->num_pieces = (num_split + items_before[n] / kWholeChunk) * p.num_kv_heads;
     p.scratch.counts->taken = 0;
   }
 }

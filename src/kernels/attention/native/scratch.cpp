@@ -18,7 +18,7 @@ cuda::ScratchLayout cuda::native_scratch_layout(
   layout.counts = at;
   at += kAlign;
   layout.arrivals = at;
-  at += round_up(sizeof(int32_t) * max_chunks * num_kv_heads, kAlign);
+  at += round_up(sizeof(int32_t) * max_chunks * num_kv_heads * kDecodeWarps, kAlign);
   layout.prefill_tiles = at;
   at += round_up(sizeof(int32_t) * (max_rows + 1), kAlign);
   layout.partials = at;

@@ -8,7 +8,10 @@ namespace warprow::cuda {
 void sm90_bf16_gemm_large_m(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
   WR_CHECK_GE(args.m, 1);
   WR_CHECK(args.k % 8 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
-  WR_CHECK(args.squares == nullptr || args.k % 64 == 0, "k {}", args.k);
+  WR_CHECK(args.squares == nullptr || (args.k % 64 == 0 && args.m > kMaxQuarteredRows),
+           "norm of {} rows, k {}",
+           args.m,
+           args.k);
   WR_CHECK(args.next_weight == nullptr, "the first half of a norm is a kernel of its own here");
   WR_CHECK(plan.cols == 128 || (plan.cols == 256 && plan.chunks == 1), "{} cols", plan.cols);
   WR_CHECK(args.y_stride * (args.y_f32 ? 4 : 2) % 16 == 0 &&

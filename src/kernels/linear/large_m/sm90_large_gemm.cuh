@@ -25,7 +25,8 @@
 //   of w its n). A SwiGLU tile has gate rows in its first half and their up rows in its second, so that a thread
 //   holds both. Outputs go through shared memory to y by TMA while the next tile is multiplied; a sum is added
 //   to y in L2. Neighbouring tiles share operands in L2.
-// Bytes moved: w once for each 256 rows of x, x once for each 128 or 256 rows of w, mostly from L2.
+// Bytes moved: w once for each 256 rows of x, x once for each 128 or 256 rows of w, mostly from L2. The kernel
+//   fills the ring with w before it waits for the preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. The order depends on k and the number of
 //   parts alone. As sm90_bf16_gemm_small_m with an equal split, bit for bit.
 // Preconditions: k and x_stride multiples of 8; w and x 16-byte aligned, rows of y too; sm_90a.
@@ -42,11 +43,14 @@ constexpr int kStagingBytes = 16384;  // of a warpgroup
 constexpr int kBoxBytes = 64 * 128;   // 64 rows of 128 bytes
 constexpr int kNeighbours = 8;  // pairs of tiles of x that take a tile of w one after the other
 
+constexpr int kCluster = 2;
+
 template <int kCols>
 struct Sizes {
   static constexpr int kStageBytes = kXBytes + kCols * 128;
   static constexpr int kStages = kCols == 256 ? 4 : 6;
-  static constexpr size_t kSharedBytes = kStages * kStageBytes + 2 * kStagingBytes + 1024;
+  static constexpr int kStagingAt = kStages * kStageBytes;
+  static constexpr size_t kSharedBytes = kStagingAt + 2 * kStagingBytes + 1024;
   using Ring = RingCursor<kStages>;
 };
 
@@ -70,39 +74,60 @@ __device__ __forceinline__ Tile tile_at(const Params& p, int index) {
   return {first + in_group % height, in_group / height};
 }
 
+// The producer, one lane: loads the tiles of w and x.
 template <LinearEpilogue kEpilogue, int kCols>
 struct Producer {
-  static constexpr int kStageBytes = Sizes<kCols>::kStageBytes;
+  using S = Sizes<kCols>;
   const Params& p;
   const CUtensorMap& x_map;
   const CUtensorMap& w_map;
   int rank;
 
-  __device__ void run(typename Sizes<kCols>::Ring ring) const {
+  __device__ void load_w(const typename S::Ring& ring, const Tile& tile, int step) const {
+    const int row = kEpilogue == LinearEpilogue::kSwiGlu
+                        ? tile.col * (kCols / 2) + rank * (p.a.n / 2)
+                        : tile.col * kCols + rank * (kCols / 2);
+    barrier_arrive_expecting(ring.full(), S::kStageBytes);
+    tma_load_2d_to_cluster(ring.data + ring.stage * S::kStageBytes + kXBytes + rank * (kCols * 64),
+                           w_map,
+                           ring.full(),
+                           step * 64,
+                           row,
+                           3);
+  }
+
+  __device__ void run(typename S::Ring ring) const {
     const int steps = (p.a.k + 63) / 64;
     const int num_tiles = p.pairs * p.col_tiles;
-    for (int index = blockIdx.x / 2; index < num_tiles; index += gridDim.x / 2) {
+    int index = blockIdx.x / kCluster;
+    int early = 0;  // steps whose w is on its way
+    for (typename S::Ring at = ring; index < num_tiles && early < min(S::kStages, steps);
+         ++early, at.next()) {
+      load_w(at, tile_at(p, index), early);
+    }
+    pdl_release();
+    pdl_wait();
+    for (; index < num_tiles; index += gridDim.x / kCluster) {
       const Tile tile = tile_at(p, index);
       const int x_row = (2 * tile.pair + rank) * kRows;
-      const int w_row = kEpilogue == LinearEpilogue::kSwiGlu
-                            ? tile.col * (kCols / 2) + rank * (p.a.n / 2)
-                            : tile.col * kCols + rank * (kCols / 2);
       for (int step = 0; step < steps; ++step, ring.next()) {
-        barrier_wait(ring.empty(), ring.phase ^ 1);
-        const uint32_t to = ring.data + ring.stage * kStageBytes;
-        barrier_arrive_expecting(ring.full(), kStageBytes);
-        tma_load_2d(to, x_map, ring.full(), step * 64, x_row);
-        tma_load_2d_to_cluster(
-            to + kXBytes + rank * (kCols * 64), w_map, ring.full(), step * 64, w_row, 3);
+        if (early > 0) {
+          --early;
+        } else {
+          barrier_wait(ring.empty(), ring.phase ^ 1);
+          load_w(ring, tile, step);
+        }
+        tma_load_2d(ring.data + ring.stage * S::kStageBytes, x_map, ring.full(), step * 64, x_row);
       }
     }
   }
 };
 
 // A consumer warpgroup: 64 rows of the CTA's tile.
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
 class Consumer {
  public:
+  using S = Sizes<kCols>;
   __device__ Consumer(const Params& p,
                       const CUtensorMap& y_map,
                       uint32_t data,
@@ -118,16 +143,16 @@ class Consumer {
         rank_(rank),
         own_barriers_(own_barriers),
         peer_barriers_(remote_address(own_barriers, rank ^ 1)),
-        staging_(data + Sizes<kCols>::kStages * kStageBytes + group_ * kStagingBytes),
+        staging_(data + S::kStagingAt + group_ * kStagingBytes),
         scales_(scales + group_ * 64) {}
 
-  __device__ void run(typename Sizes<kCols>::Ring ring) {
+  __device__ void run(typename S::Ring ring) {
     const int num_tiles = p_.pairs * p_.col_tiles;
-    for (int index = blockIdx.x / 2; index < num_tiles; index += gridDim.x / 2) {
+    for (int index = blockIdx.x / kCluster; index < num_tiles; index += gridDim.x / kCluster) {
       const Tile tile = tile_at(p_, index);
       row_ = (2 * tile.pair + rank_) * kRows + group_ * 64;
       float sum[kCols / 2];
-      if constexpr (kChunks) {
+      if constexpr (kParts) {
         float part[kCols / 2];
         const int steps = (p_.a.k + 63) / 64;
         for (int chunk = 0; chunk < p_.chunks; ++chunk) {
@@ -153,7 +178,7 @@ class Consumer {
   }
 
  private:
-  static constexpr int kStageBytes = Sizes<kCols>::kStageBytes;
+  static constexpr int kStageBytes = S::kStageBytes;
   // Columns of y in a tile.
   static constexpr int kOut = kEpilogue == LinearEpilogue::kSwiGlu ? kCols / 2 : kCols;
 
@@ -167,7 +192,7 @@ class Consumer {
   }
 
   // Multiplies `steps` stages of the ring. Rows' scales are computed while the first products run.
-  __device__ void multiply(typename Sizes<kCols>::Ring& ring,
+  __device__ void multiply(typename S::Ring& ring,
                            int steps,
                            float (&sum)[kCols / 2],
                            bool begins_tile) {
@@ -339,19 +364,20 @@ class Consumer {
   int row_ = 0;  // of x: the warpgroup's first
 };
 
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
-__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
+__global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
     sm90_large_kernel(const __grid_constant__ Params p,
                       const __grid_constant__ CUtensorMap x_map,
                       const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ CUtensorMap y_map) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
+  using S = Sizes<kCols>;
   extern __shared__ unsigned char memory[];
-  constexpr int kStages = Sizes<kCols>::kStages;
+  constexpr int kStages = S::kStages;
   __shared__ uint64_t barriers[2 * kStages];
   __shared__ float scales[kRows];
   const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
-  const typename Sizes<kCols>::Ring ring{data, shared_address(barriers), kStages};
+  const typename S::Ring ring{data, shared_address(barriers), kStages};
   const int rank = cluster_rank();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -364,8 +390,6 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
   __syncthreads();
   cluster_arrive();
   cluster_wait();
-  pdl_wait();
-  pdl_release();
   if (threadIdx.x >= kConsumers) {
     lower_registers<40>();
     if (threadIdx.x == kConsumers) {
@@ -373,8 +397,8 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
     }
   } else {
     raise_registers<232>();
-    Consumer<kEpilogue, kF32, kCols, kChunks>(p, y_map, data, scales, rank, ring.barriers)
-        .run(ring);
+    pdl_wait();
+    Consumer<kEpilogue, kF32, kCols, kParts>(p, y_map, data, scales, rank, ring.barriers).run(ring);
   }
   __syncthreads();
   cluster_arrive();  // the other CTA may still write to this one's memory and barriers
@@ -382,10 +406,11 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2, 1, 1)
 #endif
 }
 
-template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kChunks>
+template <LinearEpilogue kEpilogue, bool kF32, int kCols, bool kParts>
 void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePlan& plan) {
-  constexpr auto* kKernel = &sm90_large_kernel<kEpilogue, kF32, kCols, kChunks>;
-  allow_shared_bytes<kKernel>(Sizes<kCols>::kSharedBytes);
+  using S = Sizes<kCols>;
+  constexpr auto* kKernel = &sm90_large_kernel<kEpilogue, kF32, kCols, kParts>;
+  allow_shared_bytes<kKernel>(S::kSharedBytes);
   const bool gate = kEpilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const Params params{
@@ -406,11 +431,11 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
                     CU_TENSOR_MAP_L2_PROMOTION_NONE,
                     kWide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
   LaunchShape shape;
-  const int32_t clusters =
-      std::min(stream.device().facts().num_sms / 2, params.pairs * params.col_tiles);
-  shape.grid = dim3(static_cast<unsigned>(2 * clusters));
+  const int32_t tiles = params.pairs * params.col_tiles;
+  const int32_t clusters = std::min(stream.device().facts().num_sms / kCluster, tiles);
+  shape.grid = dim3(static_cast<unsigned>(kCluster * clusters));
   shape.block = dim3(kThreads);
-  shape.shared_bytes = Sizes<kCols>::kSharedBytes;
+  shape.shared_bytes = S::kSharedBytes;
   launch(stream,
          "sm90_large_gemm",
          shape,

@@ -29,32 +29,40 @@ struct Params {
   int32_t split;
   int32_t stages;
   int32_t parts_at;   // offset in shared memory of other CTAs' partial sums
-  int32_t part_rows;  // rows of x whose outputs one of `split` CTAs finishes
+  int32_t part_rows;  // rows of x in a block whose outputs one of `split` CTAs finishes
+  int32_t blocks;     // of kCols rows of x
   bool vectors;       // y can be accessed as vectors of four
 };
 
-// This CTA's place in the work.
+// This CTA's place in the work. CTAs that share rows of w are neighbours.
 struct Place {
   int part;       // of k: the CTA's rank in its cluster
   int tile;       // of w
   int first;      // steps of 64 inputs
   int num_steps;  // of this part
 
-  int first_row;  // of x: the first row whose outputs this CTA finishes
+  int block_row;  // of x: the first row of the CTA's block
+  int m;          // rows of the block
+  int first_row;  // of the block: the first row whose outputs this CTA finishes
   int num_rows;
 
-  __device__ explicit Place(const Params& p) {
+  __device__ Place(const Params& p, int cols) {
     part = p.split == 1 ? 0 : cluster_rank();
-    tile = static_cast<int>(blockIdx.x) / p.split;
+    const int tile_and_block = static_cast<int>(blockIdx.x) / p.split;
+    tile = tile_and_block / p.blocks;
+    block_row = (tile_and_block - tile * p.blocks) * cols;
+    m = min(cols, p.a.m - block_row);
     const int steps = (p.a.k + 63) / 64;
     first = steps * part / p.split;
     num_steps = steps * (part + 1) / p.split - first;
-    first_row = min(part * p.part_rows, p.a.m);
+    first_row = min(part * p.part_rows, m);
     num_rows = rows_of(p, part);
   }
-  [[nodiscard]] __device__ static int rows_of(const Params& p, int part) {
-    return max(0, min(p.part_rows, p.a.m - part * p.part_rows));
+  [[nodiscard]] __device__ int rows_of(const Params& p, int of_part) const {
+    return max(0, min(p.part_rows, m - of_part * p.part_rows));
   }
+  // Row t of those that this CTA finishes.
+  [[nodiscard]] __device__ int64_t row(int t) const { return block_row + first_row + t; }
 };
 
 using Ring = RingCursor<kMaxSm90GemmStages>;

@@ -14,18 +14,19 @@
 #include "kernels/linear/small_m/sm90_gemm.h"
 #include "kernels/linear/small_m/sm90_outputs.cuh"
 
+#include <algorithm>
 #include <cuda_runtime.h>
 
-// Formula: as in linear.h, for up to 128 rows of x that are normalised, or half-normalised. Products of
+// Formula: as in linear.h, for some dozens or hundreds of rows of x that are normalised, or half-normalised. Products of
 //   half-normalised rows are divided by the root of the row's mean square. A sum may do the first half of the
 //   next norm.
 // Shapes: w bf16 [n, k]; x bf16 [m, k]; y bf16 or float32.
-// Mapping: a CTA has one tile of 64 or 192 rows of w and all rows of x; if `split` CTAs of a cluster share
-//   the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
+// Mapping: a CTA has one tile of 64, 128 or 192 rows of w and a block of up to 128 rows of x; if `split` CTAs of a cluster
+//   share the tile (split-K), it has a part of k. One producer thread loads w and x, 64 inputs at a time, through a
 //   ring of stages by TMA. Consumer warpgroups multiply 64 rows of w each (rows of w are wgmma's m, rows of x
 //   its n). Sums go through shared memory, where the parts of k are added. A SwiGLU tile has gate rows in its
 //   first half and their up rows in its second. Each CTA then finishes a part of the rows of x.
-// Bytes moved: w once; x from L2 once a tile. The kernel fills the ring with w before it waits for the
+// Bytes moved: w once, for more blocks mostly from L2; x from L2 once a tile. The kernel fills the ring with w before it waits for the
 //   preceding kernel.
 // Numerics: float32 sums in the order of k; the parts of k in order. The order depends on n, k and the plan's
 //   split alone. Squares are summed by 64 columns, and these sums by four lanes in order.
@@ -60,7 +61,7 @@ struct Producer {
   }
   __device__ void load_x(const Ring& ring, int step) const {
     const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
-    tma_load_2d(to, x_map, ring.full(), (at.first + step) * 64, 0);
+    tma_load_2d(to, x_map, ring.full(), (at.first + step) * 64, at.block_row);
   }
   // Fills the ring for the first time, with w only.
   __device__ void start(Ring ring, uint64_t policy) const {
@@ -131,7 +132,7 @@ __device__ void exchange_sums(const Params& p, const Place& at, uint32_t data, u
   const uint32_t to = data + p.parts_at + at.part * p.part_rows * kRowBytes;
 #pragma unroll 1
   for (int part = 0; part < p.split; ++part) {
-    const int rows = Place::rows_of(p, part);
+    const int rows = at.rows_of(p, part);
     if (rows > 0 && part != at.part) {
       remote_copy(remote_address(to, part),
                   data + part * p.part_rows * kRowBytes,
@@ -152,13 +153,13 @@ __global__ void __launch_bounds__(Sizes<kCols, kGroups>::kThreads, 1) sm90_gemm_
   __shared__ uint64_t barriers[2 * kMaxSm90GemmStages + 1];
   __shared__ float scales[kCols];
   unsigned char* data = memory + (1024 - shared_address(memory) % 1024) % 1024;
-  const Place at(p);
+  const Place at(p, kCols);
   const Ring ring{shared_address(data), shared_address(barriers), p.stages};
   const uint32_t parts_barrier = ring.barriers + 2 * kMaxSm90GemmStages * 8;
   const bool alone = p.split == 1;
   const bool produces = threadIdx.x == S::kConsumers;
   const Producer<kCols, kGroups> producer{p, w_map, x_map, at};
-  const uint64_t policy = read_once();
+  const uint64_t policy = p.blocks == 1 ? read_once() : read_again();
   if (produces) {
     fetch_map(w_map);
 #pragma unroll 1
@@ -248,13 +249,15 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   const bool gate = args.epilogue == LinearEpilogue::kSwiGlu;
   const int32_t outputs = gate ? args.n / 2 : args.n;
   const int32_t tiles = ceil_div(outputs, gate ? S::kRows / 2 : S::kRows);
+  const int32_t blocks = ceil_div(args.m, kCols);
   const size_t y_bytes = args.y_f32 ? 4 : 2;
   const sm90_gemm_detail::Params params{
       args,
       plan.split,
       plan.stages,
       sm90_gemm_parts_at(plan),
-      ceil_div(args.m, plan.split),
+      ceil_div(std::min(args.m, kCols), plan.split),
+      blocks,
       outputs % 4 == 0 && args.y_stride % 4 == 0 &&
           reinterpret_cast<uintptr_t>(args.y) % (4 * y_bytes) == 0};
   cudaLaunchAttribute attributes[2] = {};
@@ -263,7 +266,7 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(tiles * plan.split));
+  config.gridDim = dim3(static_cast<unsigned>(tiles * blocks * plan.split));
   config.blockDim = dim3(S::kThreads);
   config.dynamicSmemBytes = sm90_gemm_shared_bytes(plan);
   config.stream = as_cuda(stream).handle();
@@ -281,6 +284,11 @@ void launch_sm90_gemm(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPl
 template void launch_sm90_gemm<WR_COLS, 1>(Stream& stream,
                                            const Sm90GemmArgs& args,
                                            const Sm90GemmPlan& plan);
+#if WR_COLS == 128
+template void launch_sm90_gemm<WR_COLS, 2>(Stream& stream,
+                                           const Sm90GemmArgs& args,
+                                           const Sm90GemmPlan& plan);
+#endif
 template void launch_sm90_gemm<WR_COLS, 3>(Stream& stream,
                                            const Sm90GemmArgs& args,
                                            const Sm90GemmPlan& plan);

@@ -10,10 +10,10 @@
 
 namespace warprow::cuda {
 
-// The maximum number of rows of x of sm90_bf16_gemm_small_m.
+// The rows of x in the largest block of sm90_bf16_gemm_small_m. More rows are several blocks, which all load w.
 inline constexpr int32_t kMaxSm90GemmRows = 128;
 
-// One bf16 GEMM of some dozens of rows with an epilogue after it, on raw pointers. linear.h has the formulas.
+// One bf16 GEMM of Hopper's with an epilogue after it, on raw pointers. linear.h has the formulas.
 struct Sm90GemmArgs {
   const void* w = nullptr;      // bf16 [n, k], 16-byte aligned
   const void* x = nullptr;      // bf16 [m, k], 16-byte aligned rows
@@ -24,12 +24,12 @@ struct Sm90GemmArgs {
   bool y_f32 = false;           // else bf16
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   // Second half of a norm: products are divided by the root of their row's mean square.
-  const float* squares = nullptr;  // [m, k / 64]  sums of a row's squares, or null
+  const float* squares = nullptr;  // [m, k / 64]  sums of a row's squares (HalfNorm), or null
   float norm_eps = 0.0F;
   // First half of the next norm, over y: kAdd, n a multiple of 64.
   const float* next_weight = nullptr;  // [n] or null
   void* next_x = nullptr;              // bf16 [m, n]  y * next_weight
-  float* next_squares = nullptr;       // [m, n / 64]
+  float* next_squares = nullptr;       // [m, n / 64], or in quarters
   int32_t m = 0;
   int32_t n = 0;
   int32_t k = 0;  // a multiple of 8
@@ -37,8 +37,8 @@ struct Sm90GemmArgs {
 
 // How a product is split. A cluster has `split` CTAs.
 struct Sm90GemmPlan {
-  int32_t cols = 32;   // rows of x, padded: 32, 64 or 128
-  int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3
+  int32_t cols = 32;   // rows of x in a block, padded: 32, 64 or 128
+  int32_t groups = 1;  // groups of 64 rows of w in a CTA: 1 or 3, with 128 cols also 2
   int32_t split = 1;   // CTAs that share a tile, each with a part of k
   int32_t stages = 4;  // of the ring, 2 to kMaxSm90GemmStages
 };
@@ -57,7 +57,9 @@ int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const Devi
 // Whether it can do the first half of a norm of y.
 bool sm90_gemm_leaves_norm(LinearEpilogue epilogue, int64_t n);
 
-// split 0: the fastest.
+// Estimated microseconds on an H200: what an SM must load from L2, and all of w from memory.
+double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms);
+// split 0: the fastest, for up to kMaxSm90GemmRows rows.
 Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, int32_t split = 0);
 // The maximum number of stages that fit into this much shared memory. Less than 2: the plan does not fit.
 int32_t sm90_gemm_stages(const Sm90GemmPlan& plan, int32_t shared_bytes);

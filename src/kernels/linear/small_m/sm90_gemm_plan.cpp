@@ -4,6 +4,7 @@
 #include "kernels/linear/small_m/sm90_gemm.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace warprow::cuda {
 namespace {
@@ -23,7 +24,36 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
   return tiles <= num_sms && 10 * tiles >= 9 * num_sms;
 }
 
+// With equal times the most: large tiles load x less often.
+int32_t fastest_groups(Sm90GemmPlan plan, int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  int32_t best = 1;
+  double least = std::numeric_limits<double>::max();
+  for (const int32_t groups : {1, 2, 3}) {
+    plan.groups = groups;
+    const double us = sm90_gemm_us(plan, m, n, k, num_sms);
+    if (us <= least && (groups != 2 || plan.cols == 128)) {
+      least = us;
+      best = groups;
+    }
+  }
+  return best;
+}
+
 }  // namespace
+
+double sm90_gemm_us(const Sm90GemmPlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms) {
+  constexpr double kStart = 2.5;
+  constexpr double kSmBytesPerUs = 74e3;
+  constexpr double kBytesPerUs = 4.6e6;
+  // Start and end of a CTA. Small ones share an SM, so that one starts while another ends.
+  const double start = plan.groups == 1 ? (plan.cols < 128 ? 0.5 : 1.5) : 2.0 * plan.groups;
+  // Clusters of more than two CTAs cannot use all SMs.
+  const int32_t clusters = num_sms / plan.split - (plan.split > 2 ? 3 : 0);
+  const int32_t tiles = ceil_div(n, 64 * plan.groups) * ceil_div(m, plan.cols);
+  const double bytes = 2.0 * (64 * plan.groups + plan.cols) * k / plan.split;
+  const double all = ceil_div(tiles, clusters) * (start + bytes / kSmBytesPerUs);
+  return kStart + std::max(all, 2.0 * n * k / kBytesPerUs);
+}
 
 int32_t sm90_gemm_rows(LinearEpilogue epilogue, int64_t n, int64_t k, const DeviceFacts& device) {
   constexpr int64_t kManyOutputs = 1 << 16;  // an LM head: start and end are negligible
@@ -61,8 +91,9 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   Sm90GemmPlan plan;
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
-  plan.groups = fills_one_wave(n, num_sms) && split <= 1 ? 3 : 1;
   plan.split = std::max(split, 1);
+  plan.groups =
+      split > 0 ? fastest_groups(plan, m, n, k, num_sms) : (fills_one_wave(n, num_sms) ? 3 : 1);
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.
   const auto slots = [&](int32_t ctas) { return tiles * ctas * (ctas > 2 ? 10 : 9) / 9; };
@@ -77,9 +108,19 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   while (split == 0 && plan.groups == 1 && plan.split < kMaxSm90GemmCluster && worth_halving()) {
     plan.split *= 2;
   }
-  const int32_t used = slots(plan.split);
-  const int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
-  plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes / at_once - (at_once > 1 ? 2048 : 0));
+  const int32_t used = slots(plan.split) * ceil_div(m, plan.cols);
+  // Tiles of 192 rows want a deep ring.
+  const int32_t at_once = split > 0 && plan.groups == 3 ? 1
+                          : used <= num_sms             ? 1
+                          : used <= 2 * num_sms         ? 2
+                                                        : 3;
+  const auto stages_of = [&](int32_t ctas) {  // with so many CTAs on an SM
+    return sm90_gemm_stages(plan, kSm90GemmSharedBytes / ctas - (ctas > 1 ? 2048 : 0));
+  };
+  plan.stages = stages_of(at_once);
+  if (plan.stages < 3 && split > 0 && at_once > 2) {
+    plan.stages = stages_of(2);
+  }
   if (plan.stages < 3) {
     plan.stages = sm90_gemm_stages(plan, kSm90GemmSharedBytes);
   }

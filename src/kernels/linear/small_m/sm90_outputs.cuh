@@ -18,9 +18,16 @@ __device__ void find_row_scales(const Params& p, const Place& at, float* scales)
   const int lane = threadIdx.x % kLanes;
   for (int first = 0; first < at.num_rows; first += kConsumers / kLanes) {
     const int t = first + threadIdx.x / kLanes;
-    const float* squares =
-        t < at.num_rows ? p.a.squares + static_cast<int64_t>(at.first_row + t) * parts : nullptr;
-    const float scale = inverse_rms(squares, parts, lane, static_cast<float>(p.a.k), p.a.norm_eps);
+    const auto scale_from = [&](const auto* squares) {
+      return inverse_rms(t < at.num_rows ? squares + at.row(t) * parts : nullptr,
+                         parts,
+                         lane,
+                         static_cast<float>(p.a.k),
+                         p.a.norm_eps);
+    };
+    const float scale = p.a.m <= kMaxQuarteredRows
+                            ? scale_from(reinterpret_cast<const float4*>(p.a.squares))
+                            : scale_from(p.a.squares);
     if (lane == 0 && t < at.num_rows) {
       scales[t] = scale;
     }
@@ -78,7 +85,7 @@ class Outputs {
 
   // t: index among this CTA's rows of x
   [[nodiscard]] __device__ int64_t place(int t) const {
-    return (at_.first_row + t) * p_.a.y_stride + output_;
+    return at_.row(t) * p_.a.y_stride + output_;
   }
 
   // Loads four of n values. Outputs past n are not stored.
@@ -152,12 +159,22 @@ class Outputs {
 
   // First half of the next norm. The 16 lanes with 64 adjacent columns of a row call this together.
   __device__ void leave_norm(int t, const float4& v) const {
-    const int64_t row = at_.first_row + t;
+    const int64_t row = at_.row(t);
     store(static_cast<__nv_bfloat16*>(p_.a.next_x) + row * p_.a.n + output_,
           weighted(v, next_weight_));
-    const float squares = sum_of_squares(v, 0xffffU << (threadIdx.x & 16U));
-    if (threadIdx.x % 16 == 0) {
-      p_.a.next_squares[row * (p_.a.n / 64) + output_ / 64] = squares;
+    const unsigned lanes = 0xffffU << (threadIdx.x & 16U);
+    const unsigned lane = threadIdx.x % 16;
+    const int64_t block = row * (p_.a.n / 64) + output_ / 64;
+    const float quarter = quarter_of_squares(v, lanes);
+    if (p_.a.m <= kMaxQuarteredRows) {
+      if (lane < 4) {
+        p_.a.next_squares[block * 4 + lane] = quarter;
+      }
+      return;
+    }
+    const float squares = sum_of_quarters(quarter, lanes);
+    if (lane == 0) {
+      p_.a.next_squares[block] = squares;
     }
   }
 

@@ -45,14 +45,17 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args) {
 }
 
 void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90GemmPlan& plan) {
-  WR_CHECK(args.m >= 1 && args.m <= plan.cols, "{} rows of {}", args.m, plan.cols);
+  WR_CHECK_GE(args.m, 1);
   WR_CHECK(args.epilogue != LinearEpilogue::kAdd || args.y_f32, "sums are float32");
   WR_CHECK(args.k % 8 == 0 && args.x_stride % 8 == 0, "k {}, x {}", args.k, args.x_stride);
   WR_CHECK(args.squares == nullptr || args.k % 64 == 0, "k {}", args.k);
   WR_CHECK(args.next_weight == nullptr || sm90_gemm_leaves_norm(args.epilogue, args.n));
   WR_CHECK(plan.split <= kMaxSm90GemmCluster && plan.stages <= kMaxSm90GemmStages);
   WR_CHECK_LE(sm90_gemm_shared_bytes(plan), static_cast<size_t>(kSm90GemmSharedBytes));
-  WR_CHECK(plan.groups == 3 || plan.groups == 1, "{} groups", plan.groups);
+  WR_CHECK(plan.groups == 3 || plan.groups == 1 || (plan.groups == 2 && plan.cols == 128),
+           "{} groups of {} columns",
+           plan.groups,
+           plan.cols);
   const bool one = plan.groups == 1;
   switch (plan.cols) {
     case 32:
@@ -62,8 +65,9 @@ void sm90_bf16_gemm_small_m(Stream& stream, const Sm90GemmArgs& args, const Sm90
       return one ? launch_sm90_gemm<64, 1>(stream, args, plan)
                  : launch_sm90_gemm<64, 3>(stream, args, plan);
     default:
-      return one ? launch_sm90_gemm<128, 1>(stream, args, plan)
-                 : launch_sm90_gemm<128, 3>(stream, args, plan);
+      return one                ? launch_sm90_gemm<128, 1>(stream, args, plan)
+             : plan.groups == 2 ? launch_sm90_gemm<128, 2>(stream, args, plan)
+                                : launch_sm90_gemm<128, 3>(stream, args, plan);
   }
 }
 

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/attention/native/part_state.cuh"
+
+// Formula: paged_attention.h, for rows with a few query tokens, batch-invariant; in chunks of up to 24 (query, head)
+//   pairs per KV head.
+// Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
+// Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Two
+//   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Each of four
+//   warps computes all scores of a tile, transposed (keys x pairs) on the tensor cores, and a quarter of the outputs'
+//   elements. So the warps never wait for each other. A chunk that one CTA has to itself is merged in registers.
+//   Otherwise each warp leaves its share of every part in scratch, and the one that comes last merges them.
+// Bytes moved: the visible keys and values once; for a split chunk 2 * pairs * (head_dim + 8) * 4 per part and KV head.
+// Numerics: order.cuh over the parts of parts.h: bit-equal with the prompt kernels for parts.
+// Preconditions: causal, or chunks of one query; native_schedule ran for these lengths with in_parts; if settled, what
+//   ScheduledAttentionArgs::settled asserts; sm_90a.
+// Origin: flash-decoding (Dao et al., 2023); our own order and pipeline.
+namespace warprow::cuda {
+namespace {
+
+// Counts a warp's parts of a chunk as written. Returns true if they were the last.
+__device__ bool arrive(const NativeParams& p, const Piece& piece, int32_t parts) {
+  const int64_t chunk = int64_t{piece.item.chunk} * p.num_kv_heads + piece.head;
+  int32_t* count = p.scratch.arrivals + chunk * kDecodeWarps + threadIdx.x / 32;
+  int32_t last = 0;
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    __threadfence();
+    last = atomicAdd(count, parts) + parts == piece.item.num_parts ? 1 : 0;
+    if (last != 0) {
+      __threadfence();
+      *count = 0;
+    }
+  }
+  __syncwarp();
+  return __shfl_sync(0xffffffffU, last, 0) != 0;
+}
+
+// A warp's part of the work on all pieces.
+template <int kDim, int kHeadTiles>
+struct PartWorker {
+  using State = PartState<kDim, kHeadTiles>;
+  using Stored = StoredPart<kDim, kHeadTiles>;
+  using Tiles = Ring<PartSizes<kDim, kHeadTiles>::kStages>;
+
+  const NativeParams& p;
+  Tiles keys, values;
+  float scale;
+  uint32_t n = 0;  // tiles so far
+  State state;
+
+  static __device__ void release(const Tiles& ring, uint32_t n) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      barrier_arrive(ring.empty(n));
+    }
+  }
+
+  __device__ void add_tile(const DecodeItem& item, int32_t position) {
+    float s[kHeadTiles][State::kMmaSteps][4];
+    keys.wait_full(n);
+    state.score(s, keys.stage(n));
+    release(keys, n);
+    state.take_scores(s, p, item, position, scale);
+    values.wait_full(n);
+    state.add_values(values.stage(n), item.seq_len - position);
+    release(values, n);
+    ++n;
+  }
+
+  // Computes a piece's parts. Returns their number.
+  __device__ int32_t add_parts(const Piece& piece) {
+    const DecodeItem& item = piece.item;
+    const int32_t end = (item.tile + item.num_tiles) * kDecodeTile;
+    int32_t parts = 0;
+    state.total.clear();
+#pragma unroll 1
+    for (int32_t key = item.tile * kDecodeTile; key < end; ++parts) {
+      const int32_t border = min(part_end(key), end);
+      state.start_part();
+#pragma unroll 1
+      for (; key < border; key += kPartTile) {
+        add_tile(item, key);
+      }
+      state.end_part();
+      if (item.num_parts > 1) {
+        Stored::store(Stored::place(p, item.first_part + item.part + parts, piece.head),
+                      state.part,
+                      item.num_toks * p.group);
+      } else {
+        state.total.merge(state.part, scale);
+      }
+    }
+    return parts;
+  }
+
+  __device__ void merge_stored(const Piece& piece) {
+    const DecodeItem& item = piece.item;
+    state.total.clear();
+#pragma unroll(kHeadTiles == 1 ? 8 : 2)
+    for (int32_t i = 0; i < item.num_parts; ++i) {
+      Stored::load(
+          state.part, Stored::place(p, item.first_part + i, piece.head), item.num_toks * p.group);
+      state.total.merge(state.part, scale);
+    }
+  }
+
+  __device__ void run(const PartQueue& queue) {
+    Piece piece;
+    bool more = queue.get(0, piece);
+    if (more) {
+      load_queries<kDim, kHeadTiles>(state.q, p, piece);
+    }
+    for (uint32_t k = 1; more; ++k) {
+      const Piece done = piece;
+      const int32_t parts = add_parts(done);
+      more = queue.get(k, piece);
+      if (more) {
+        load_queries<kDim, kHeadTiles>(state.q, p, piece);
+      }
+      if (done.item.num_parts > 1) {
+        if (!arrive(p, done, parts)) {
+          continue;
+        }
+        merge_stored(done);
+      }
+      state.write(p, done, scale);
+    }
+  }
+};
+
+template <int kStages>
+struct PartControl {
+  uint64_t keys[2 * kStages];
+  uint64_t values[2 * kStages];
+  uint64_t turns[2 * PartQueue::kSlots];
+  alignas(16) int32_t slots[PartQueue::kSlots * PartQueue::kSlotInts];
+};
+
+template <int kDim, int kHeadTiles>
+__global__ void __launch_bounds__(kPartThreads, PartSizes<kDim, kHeadTiles>::kBlocksPerSm)
+part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
+  using Sizes = PartSizes<kDim, kHeadTiles>;
+  using Tiles = Ring<Sizes::kStages>;
+  extern __shared__ __align__(1024) char memory[];
+  auto& control = *reinterpret_cast<PartControl<Sizes::kStages>*>(memory + Sizes::kRingBytes);
+  const uint32_t base = shared_address(memory);
+  const Tiles keys{shared_address(control.keys), base, Sizes::kTileBytes};
+  const Tiles values{
+      shared_address(control.values), base + Sizes::kRingBytes / 2, Sizes::kTileBytes};
+  const PartQueue queue{{shared_address(control.turns), 0, 0}, control.slots};
+  if (threadIdx.x == 0) {
+    keys.init(1, kDecodeWarps);
+    values.init(1, kDecodeWarps);
+    queue.turns.init(1, kDecodeWarps + 1);
+    fence_async_proxy();
+  }
+  if (!p.settled) {
+    pdl_wait();
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (warp == kDealWarp) {
+    deal_pieces(p, queue);
+  } else if (warp == kLoadWarp) {
+    load_parts<kDim, kHeadTiles>(p, maps, queue, keys, values);
+  } else {
+    pdl_wait();
+    pdl_release();
+    PartWorker<kDim, kHeadTiles> worker{
+        .p = p, .keys = keys, .values = values, .scale = exponent_scale(p.scale, p.soft_cap)};
+    worker.run(queue);
+  }
+}
+
+template <int kDim, int kHeadTiles>
+void launch_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks) {
+  using Sizes = PartSizes<kDim, kHeadTiles>;
+  constexpr auto* kKernel = &part_decode_kernel<kDim, kHeadTiles>;
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(num_blocks));
+  shape.block = dim3(kPartThreads);
+  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<Sizes::kStages>);
+  allow_shared_bytes<kKernel>(shape.shared_bytes);
+  launch(stream, "attention_decode", shape, kKernel, params, tma_maps(params, kDim));
+}
+
+}  // namespace
+
+template <int kDim>
+void native_part_decode(Stream& stream, const NativeParams& params, int32_t num_blocks) {
+  if (params.decode_pairs <= 8) {
+    launch_part_decode<kDim, 1>(stream, params, num_blocks);
+  } else if (params.decode_pairs <= 16) {
+    launch_part_decode<kDim, 2>(stream, params, num_blocks);
+  } else {
+    launch_part_decode<kDim, 3>(stream, params, num_blocks);
+  }
+}
+template void native_part_decode<WR_HEAD_DIM>(Stream& stream,
+                                              const NativeParams& params,
+                                              int32_t num_blocks);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/cuda/pdl.cuh"
+#include "kernels/attention/native/decode_tiles.cuh"
+#include "kernels/attention/native/params.h"
+#include "kernels/attention/native/parts.h"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/pipeline.cuh"
+
+// How the pieces of the batch-invariant decode kernel and their tiles come to its compute warps (part_decode.cuh). Two
+// warps do nothing else: one takes pieces, the other loads their keys and values by TMA.
+namespace warprow::cuda {
+namespace {
+
+constexpr int kPartThreads = kDecodeThreads + 64;
+constexpr int kDealWarp = kDecodeWarps;
+constexpr int kLoadWarp = kDecodeWarps + 1;
+constexpr int kPartBoxes = kPartTile / kDecodeTile;  // TMA boxes of a tile
+
+// The keys of a tile are a stage of one ring, its values a stage of another.
+template <int kDim, int kHeadTiles>
+struct PartSizes {
+  static constexpr int kBoxBytes = kDecodeTile * kDim * 2;
+  static constexpr int kTileBytes = kPartBoxes * kBoxBytes;
+  static constexpr int kStages = (kHeadTiles == 1 ? 2 : 5) * 128 / kDim;
+  static constexpr int kRingBytes = 2 * kStages * kTileBytes;
+  static constexpr int kBlocksPerSm = kHeadTiles == 1 ? 2 : 1;
+};
+
+// The pieces of a CTA, in order. The first two are fixed. The k-th is taken when the CTA begins piece k - 2, so that
+// loads can run ahead.
+struct PartQueue {
+  static constexpr uint32_t kSlots = 2;
+  static constexpr int kPieceInts = 12;
+  static constexpr int kSlotInts = kPieceInts + 32;
+  Ring<kSlots> turns;  // filled by one warp, used by the others
+  int32_t*
+      slots;  // shared [kSlots, kSlotInts]: the item, the head (-1: no piece), the first 32 boxes' blocks
+
+  // A whole warp waits for piece k. Returns false if there is none. `block`: lane l's is that of the l-th box.
+  __device__ bool get(uint32_t k, Piece& piece, int32_t* block = nullptr) const {
+    turns.wait_full(k);
+    const int32_t* slot = slots + k % kSlots * kSlotInts;
+    const auto* four = reinterpret_cast<const int4*>(slot);
+    const int4 a = four[0];
+    const int4 b = four[1];
+    const int4 c = four[2];
+    piece = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z}, c.w};
+    if (block != nullptr) {
+      *block = slot[kPieceInts + threadIdx.x % 32];
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      barrier_arrive(turns.empty(k));
+    }
+    return piece.head >= 0;
+  }
+  __device__ void put(uint32_t k, int32_t field, int32_t block) const {
+    const int lane = threadIdx.x % 32;
+    int32_t* slot = slots + k % kSlots * kSlotInts;
+    if (lane < kPieceInts) {
+      slot[lane] = field;
+    }
+    slot[kPieceInts + lane] = block;
+    __syncwarp();
+    if (lane == 0) {
+      barrier_arrive(turns.full(k));
+    }
+  }
+};
+
+// The block of the n-th box of a piece; past the last one, of the last.
+__device__ __forceinline__ int32_t block_of_box(
+    const NativeParams& p, int32_t table_begin, int32_t tile, int32_t num_tiles, int32_t n) {
+  return __ldcg(p.block_table.cells + table_begin + block_of(p, tile + min(n, num_tiles - 1)));
+}
+
+// One warp: takes pieces and fetches their descriptions.
+__device__ void deal_pieces(const NativeParams& p, const PartQueue& queue) {
+  const int lane = threadIdx.x % 32;
+  const PieceQueue pieces{nullptr, __ldcg(&p.scratch.counts->num_pieces)};
+  for (uint32_t k = 0;; ++k) {
+    queue.turns.wait_empty(k);
+    auto number = static_cast<int32_t>(blockIdx.x + k * gridDim.x);
+    if (k == 2) {
+      pdl_wait();
+    }
+    if (k >= 2) {
+      number = lane == 0 && pieces.dealt() ? pieces.take(p) : pieces.num_pieces;
+      number = __shfl_sync(0xffffffffU, number, 0);
+    }
+    const int32_t field = pieces.fetch(p, number);
+    const int32_t table_begin = __shfl_sync(0xffffffffU, field, 1);
+    const int32_t tile = __shfl_sync(0xffffffffU, field, 6);
+    const int32_t num_tiles = __shfl_sync(0xffffffffU, field, 7);
+    const bool any = number < pieces.num_pieces;
+    queue.put(k, field, any ? block_of_box(p, table_begin, tile, num_tiles, lane) : 0);
+    if (!any) {
+      // A launch takes as often as there are pieces, and this CTA took once less than it has pieces.
+      if (lane == 0 && pieces.dealt()) {
+        static_cast<void>(pieces.take(p));
+      }
+      return;
+    }
+  }
+}
+
+// One warp: loads the tiles of all pieces.
+template <int kDim, int kHeadTiles>
+__device__ void load_parts(const NativeParams& p,
+                           const TmaMaps& maps,
+                           const PartQueue& queue,
+                           const Ring<PartSizes<kDim, kHeadTiles>::kStages>& keys,
+                           const Ring<PartSizes<kDim, kHeadTiles>::kStages>& values) {
+  using Sizes = PartSizes<kDim, kHeadTiles>;
+  const int lane = threadIdx.x % 32;
+  bool waited = !p.settled;
+  uint32_t n = 0;
+  Piece piece;
+  int32_t held = 0;  // lane l: the block of box l of the last 32
+  for (uint32_t k = 0; queue.get(k, piece, &held); ++k) {
+    const DecodeItem& item = piece.item;
+    int32_t coming = 0;  // of the next 32
+    for (int32_t t = 0; t < item.num_tiles; t += kPartBoxes, ++n) {
+      if (t % 32 == 0) {
+        held = t == 0 ? held : coming;
+        if (t + 32 < item.num_tiles) {
+          coming = block_of_box(p, item.table_begin, item.tile, item.num_tiles, t + 32 + lane);
+        }
+      }
+      const int32_t boxes = min(kPartBoxes, item.num_tiles - t);
+      if (!waited && (item.tile + t + boxes) * kDecodeTile > item.num_old_keys) {
+        pdl_wait();
+        waited = true;
+      }
+      const int32_t block = __shfl_sync(0xffffffffU, held, t % 32 + lane % kPartBoxes);
+      const int32_t tile = item.tile + t + lane;
+      const int32_t offset = tile * kDecodeTile - block_of(p, tile) * p.block_size;
+      const auto bring = [&](const auto& ring, const CUtensorMap& map) {
+        ring.wait_empty(n);
+        if (lane == 0) {
+          barrier_arrive_expecting(ring.full(n), boxes * Sizes::kBoxBytes);
+        }
+        __syncwarp();
+        if (lane < boxes) {
+          load_box(ring.stage(n) + lane * Sizes::kBoxBytes,
+                   map,
+                   ring.full(n),
+                   offset,
+                   piece.head,
+                   block);
+        }
+      };
+      bring(keys, maps.k);
+      bring(values, maps.v);
+    }
+  }
+  if (!waited) {
+    pdl_wait();
+  }
+}
+
+}  // namespace
+}  // namespace warprow::cuda

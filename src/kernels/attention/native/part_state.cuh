@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/attention/native/decode_state.cuh"
+#include "kernels/attention/native/order.cuh"
+#include "kernels/attention/native/part_ring.cuh"
+
+#include <cuda_bf16.h>
+
+// What a warp of the batch-invariant decode kernel computes (part_decode.cuh).
+namespace warprow::cuda {
+namespace {
+
+// The part in work and the parts before it, for up to 8 * kHeadTiles (query, head) pairs. All four warps compute all
+// scores and weights; a warp multiplies them with a quarter of the head's elements. Outputs and maxima: lane (g, t) has
+// pairs 2t and 2t + 1, and of every 16 elements g and g + 8. Sums: lane (g, t) has pair g.
+template <int kDim, int kHeadTiles>
+struct PartState {
+  using Sizes = PartSizes<kDim, kHeadTiles>;
+  static constexpr int kSteps = kDim / 16;
+  static constexpr int kSlice = kDim / kDecodeWarps;
+  static constexpr int kDimTiles = kSlice / 16;
+  static constexpr int kMmaSteps = kPartTile / 16;  // over the keys of a tile
+
+  struct Sums {
+    float o[kHeadTiles][kDimTiles][4];
+    float max[kHeadTiles][2];
+    float sum[kHeadTiles][2];
+
+    __device__ void clear() {
+#pragma unroll
+      for (int h = 0; h < kHeadTiles; ++h) {
+        max[h][0] = max[h][1] = kNoMax;
+        sum[h][0] = sum[h][1] = 0.0F;
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            o[h][d][i] = 0.0F;
+          }
+        }
+      }
+    }
+    __device__ void merge(const Sums& part, float scale) {
+#pragma unroll
+      for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const PartFactors by =
+              merge_part(max[h][i], sum[h][i], part.max[h][i], part.sum[h][i], scale);
+#pragma unroll
+          for (int d = 0; d < kDimTiles; ++d) {
+            o[h][d][i] = merged(o[h][d][i], part.o[h][d][i], by);
+            o[h][d][i + 2] = merged(o[h][d][i + 2], part.o[h][d][i + 2], by);
+          }
+        }
+      }
+    }
+  };
+
+  uint32_t q[kHeadTiles][kSteps][2];
+  Sums part;
+  float lane_sum[kHeadTiles];  // of the part: this lane's keys of pair g
+  Sums total;
+  uint32_t weights[kHeadTiles][kMmaSteps][2];
+
+  [[nodiscard]] static __device__ int slice() {
+    return static_cast<int>(threadIdx.x / 32) * kSlice;
+  }
+
+  __device__ void start_part() {
+    part.clear();
+#pragma unroll
+    for (float& sum : lane_sum) {
+      sum = 0.0F;
+    }
+  }
+  __device__ void end_part() {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      const float sum = sum_of_lanes(lane_sum[h]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        part.sum[h][i] = __shfl_sync(0xffffffffU, sum, (lane % 4 * 2 + i) * 4);
+      }
+    }
+  }
+
+  // The scores of a tile: lane (g, t) gets of every 16 keys g and g + 8, for pairs 2t and 2t + 1.
+  __device__ void score(float (&s)[kHeadTiles][kMmaSteps][4], uint32_t keys) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int m = 0; m < kMmaSteps; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[h][m][i] = 0.0F;
+        }
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint32_t at = DecodeSizes<kDim, 1>::place(lane % 16, 2 * step + lane / 16);
+#pragma unroll
+      for (int m = 0; m < kMmaSteps; ++m) {
+        uint32_t a[4];
+        load_matrices(a, keys + m * Sizes::kBoxBytes + at);
+#pragma unroll
+        for (int h = 0; h < kHeadTiles; ++h) {
+          mma_bf16(s[h][m], a, q[h][step][0], q[h][step][1]);
+        }
+      }
+    }
+  }
+
+  // Brings the part's sums under a higher maximum.
+  __device__ void shrink(const float (&by)[2], int h) {
+    const int lane = threadIdx.x % 32;
+    const float even = __shfl_sync(0xffffffffU, by[0], lane / 8);
+    const float odd = __shfl_sync(0xffffffffU, by[1], lane / 8);
+    lane_sum[h] = __fmul_rn(lane_sum[h], lane / 4 % 2 == 0 ? even : odd);
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        part.o[h][d][i] = __fmul_rn(part.o[h][d][i], by[i % 2]);
+      }
+    }
+  }
+
+  // Turns the scores of a tile into weights under the new maximum.
+  __device__ void online_softmax(float (&s)[kMmaSteps][4], int h, float scale) {
+    float top[2] = {kNoMax, kNoMax};
+#pragma unroll
+    for (int m = 0; m < kMmaSteps; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        top[i % 2] = fmaxf(top[i % 2], s[m][i]);
+      }
+    }
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) {
+      top[0] = fmaxf(top[0], __shfl_xor_sync(0xffffffffU, top[0], d));
+      top[1] = fmaxf(top[1], __shfl_xor_sync(0xffffffffU, top[1], d));
+    }
+    float* max = part.max[h];
+    if (__any_sync(0xffffffffU, top[0] > max[0] || top[1] > max[1])) {
+      float by[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float higher = fmaxf(max[i], top[i]);
+        by[i] = shrink_factor(max[i], higher, scale);
+        max[i] = higher;
+      }
+      shrink(by, h);
+    }
+    const float base[2] = {__fmul_rn(max[0], scale), __fmul_rn(max[1], scale)};
+#pragma unroll
+    for (int m = 0; m < kMmaSteps; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float even = weight_of(s[m][2 * i], scale, base[0]);
+        const float odd = weight_of(s[m][2 * i + 1], scale, base[1]);
+        weights[h][m][i] = transpose_matrix(pack_bf16(even, odd));
+        lane_sum[h] = add_weights(lane_sum[h], weights[h][m][i]);
+      }
+    }
+  }
+
+  // Takes the scores of the tile of keys that begins at `position`.
+  __device__ void take_scores(float (&s)[kHeadTiles][kMmaSteps][4],
+                              const NativeParams& p,
+                              const DecodeItem& item,
+                              int32_t position,
+                              float scale) {
+    const bool whole = (p.window == 0 || position >= item.seq_len - p.window) &&
+                       position + kPartTile <= item.seq_len - (item.num_toks - 1);
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int m = 0; m < kMmaSteps; ++m) {
+        if (p.soft_cap > 0.0F) {
+#pragma unroll
+          for (float& v : s[h][m]) {
+            v = to_log2_score(v, scale, p.scale, p.soft_cap);
+          }
+        }
+        if (!whole) {
+          mask_scores(p, item, s[h][m], h, position + m * 16);
+        }
+      }
+      online_softmax(s[h], h, scale);
+    }
+  }
+
+  // Adds the products of the weights with the tile's values, of which the first `valid` are the row's.
+  __device__ void add_values(uint32_t values, int32_t valid) {
+    const int lane = threadIdx.x % 32;
+    const int token = lane % 8 + lane / 16 * 8;
+#pragma unroll
+    for (int m = 0; m < kMmaSteps; ++m) {
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        const int chunk = slice() / 8 + 2 * d + lane / 8 % 2;
+        uint32_t v[4];
+        load_matrices_transposed(
+            v, values + m * Sizes::kBoxBytes + DecodeSizes<kDim, 1>::place(token, chunk));
+        if (valid < kPartTile) {
+          clear_values(v, valid - m * 16);
+        }
+#pragma unroll
+        for (int h = 0; h < kHeadTiles; ++h) {
+          mma_bf16(part.o[h][d], v, weights[h][m][0], weights[h][m][1]);
+        }
+      }
+    }
+  }
+
+  // Writes the results of all parts.
+  __device__ void write(const NativeParams& p, const Piece& piece, float scale) const {
+    const int lane = threadIdx.x % 32;
+    const int pairs = piece.item.num_toks * p.group;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      float inverse[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int pair = h * 8 + lane % 4 * 2 + i;
+        const int query = pair / p.group;
+        const int32_t head = (piece.head - query) * p.group + pair;
+        const Finish end =
+            finish(total.max[h][i], total.sum[h][i], scale, pair < pairs ? p.sinks : nullptr, head);
+        inverse[i] = end.inverse;
+        if (p.lse != nullptr && threadIdx.x < 4 && pair < pairs) {
+          p.lse[(piece.item.first_tok + query) * p.lse_stride + head] = end.lse;
+        }
+      }
+      const int pair = h * 8 + lane / 4;
+      const int query = pair / p.group;
+      const int32_t head = (piece.head - query) * p.group + pair;
+      auto* to = static_cast<__nv_bfloat16*>(p.out) +
+                 (piece.item.first_tok + query) * p.out_stride + head * kDim + slice() +
+                 lane % 4 * 2;
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t two =
+              transpose_matrix(pack_bf16(finished(total.o[h][d][2 * i], inverse[0]),
+                                         finished(total.o[h][d][2 * i + 1], inverse[1])));
+          if (pair < pairs) {
+            *reinterpret_cast<uint32_t*>(to + d * 16 + i * 8) = two;
+          }
+        }
+      }
+    }
+  }
+};
+
+// A warp's share of a part in scratch: for two pairs the outputs as float4 [kDimTiles, 8 lanes], then maxima and sums.
+template <int kDim, int kHeadTiles>
+struct StoredPart {
+  using State = PartState<kDim, kHeadTiles>;
+  using Sums = typename State::Sums;
+  static constexpr int kVectors = State::kDimTiles * 8 + 1;  // of two pairs
+  static_assert(kDecodeWarps * kVectors * 4 == partial_floats(2, kDim));
+
+  static __device__ float4* place(const NativeParams& p, int32_t part, int32_t kv_head) {
+    const int64_t slot = int64_t{part} * p.num_kv_heads + kv_head;
+    const int warp = threadIdx.x / 32;
+    return reinterpret_cast<float4*>(p.scratch.partials +
+                                     slot * partial_floats(p.decode_pairs, kDim)) +
+           warp * ((p.decode_pairs + 1) / 2) * kVectors;
+  }
+  static __device__ void store(float4* to, const Sums& sums, int pairs) {
+    const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      const int two = h * 4 + threadIdx.x % 4;
+      if (two * 2 < pairs) {
+        float4* at = to + two * kVectors;
+#pragma unroll
+        for (int d = 0; d < State::kDimTiles; ++d) {
+          const float(&o)[4] = sums.o[h][d];
+          at[d * 8 + g] = float4{o[0], o[1], o[2], o[3]};
+        }
+        if (g == 0) {
+          at[kVectors - 1] = float4{sums.max[h][0], sums.max[h][1], sums.sum[h][0], sums.sum[h][1]};
+        }
+      }
+    }
+  }
+  static __device__ void load(Sums& sums, const float4* from, int pairs) {
+    const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      const int two = h * 4 + threadIdx.x % 4;
+      const float4* at = from + (two * 2 < pairs ? two : 0) * kVectors;
+#pragma unroll
+      for (int d = 0; d < State::kDimTiles; ++d) {
+        const float4 o = __ldcg(at + d * 8 + g);
+        sums.o[h][d][0] = o.x;
+        sums.o[h][d][1] = o.y;
+        sums.o[h][d][2] = o.z;
+        sums.o[h][d][3] = o.w;
+      }
+      const float4 ends = __ldcg(at + kVectors - 1);
+      sums.max[h][0] = ends.x;
+      sums.max[h][1] = ends.y;
+      sums.sum[h][0] = ends.z;
+      sums.sum[h][1] = ends.w;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace warprow::cuda
