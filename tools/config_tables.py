@@ -20,7 +20,7 @@ FIELDS = "src/config/fields.cpp"
 CONFIG = "src/config/engine_config.h"
 BEGIN, END = "<!-- fields -->", "<!-- /fields -->"
 HEAD = "| flag | variable | default | range | meaning |\n|---|---|---|---|---|\n"
-KEYS = {"name", "member", "group", "help", "common", "choices", "is_bytes", "min", "max", "multiple_of", "auto_value"}
+KEYS = {"name", "member", "group", "help", "alias", "common", "choices", "is_bytes", "min", "max", "multiple_of", "auto_value"}
 # Flags at the end of the table that are not settings.
 OTHER_ROWS = ["| `--config FILE` | `WARPROW_CONFIG` | none | | the file above; not a key of itself |"]
 
@@ -31,6 +31,7 @@ class Field:
     type: str
     default: str | int | bool | float
     help: str
+    alias: str = ""
     choices: str = ""
     is_bytes: bool = False
     min: int = 0
@@ -103,6 +104,7 @@ def read_fields(fields: str, config: str) -> list[Field]:
                 type=kind,
                 default=default,
                 help=values["help"],
+                alias=values.get("alias", ""),
                 choices=values.get("choices", ""),
                 is_bytes=values.get("is_bytes") == "true",
                 min=number(values.get("min", "0"), constants),
@@ -123,7 +125,8 @@ def flag_text(field: Field) -> str:
         return "`-m`, `--model MODEL`"
     if field.type == "std::string":
         return f"`--{field.name}`"
-    return f"`--{field.name} {'X' if field.type == 'double' else 'SIZE' if field.is_bytes else 'N'}`"
+    alias = f"`-{field.alias}`, " if field.alias else ""
+    return f"{alias}`--{field.name} {'X' if field.type == 'double' else 'SIZE' if field.is_bytes else 'N'}`"
 
 
 def default_text(field: Field) -> str:

@@ -15,6 +15,7 @@ namespace warprow {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxRanks = 64;
 
 constexpr Field kFields[] = {
     {.name = "model",
@@ -49,6 +50,39 @@ constexpr Field kFields[] = {
      .help = "device to run on; auto: a GPU if there is one; h200: only for `plan`",
      .common = true,
      .choices = "auto|cpu|cuda|h200"},
+    {.name = "tensor-parallel-size",
+     .member = &EngineConfig::tensor_parallel_size,
+     .group = "Parallelism",
+     .help = "number of devices, or CPU processes, that divide each layer between them",
+     .alias = "tp",
+     .min = 1,
+     .max = kMaxRanks},
+    {.name = "pipeline-parallel-size",
+     .member = &EngineConfig::pipeline_parallel_size,
+     .group = "Parallelism",
+     .help = "number of parts that the list of layers is divided into, each on devices of its own",
+     .alias = "pp",
+     .min = 1,
+     .max = kMaxRanks},
+    {.name = "distributed-executor-backend",
+     .member = &EngineConfig::distributed_executor_backend,
+     .group = "Parallelism",
+     .help = "how ranks are run; uni: in this process; mp: a process for each; auto: mp if there "
+             "are several",
+     .choices = "auto|uni|mp"},
+    {.name = "worker-binary",
+     .member = &EngineConfig::worker_binary,
+     .group = "Parallelism",
+     .help = "program that mp starts for each rank, as `PROGRAM rank ...`; empty: this one"},
+    {.name = "stall-timeout",
+     .member = &EngineConfig::stall_timeout,
+     .group = "Parallelism",
+     .help = "seconds in one phase of a step after which /health says that the engine is stuck; a "
+             "rank that needs longer for a step ends the engine; auto: 4, and for ranks 60 on a "
+             "GPU and 600 on a CPU",
+     .min = 1,
+     .max = 86400,
+     .auto_value = 0},
     {.name = "threads",
      .member = &EngineConfig::threads,
      .group = "Device",

@@ -31,6 +31,7 @@ struct Field {
   Member member;             // its type decides how the text is read
   const char* group;         // heading under which --help lists it
   const char* help;          // one sentence without a full stop
+  const char* alias = "";    // "tp": the flag may also be written -tp
   bool common = false;       // shown by the short --help
   const char* choices = "";  // "auto|cpu|cuda": the words a string may be; empty: any text
   bool is_bytes = false;     // --help shows SIZE instead of N

@@ -107,11 +107,8 @@ void EngineLoop::rest() {
 
 // Only if the executor asks for one. It carries the number of the scheduler's last step.
 bool EngineLoop::run_empty_step() {
-  if (paused_) {
-    return false;
-  }
   const std::optional<DataParallelShape> shape = executor_.idle_step();
-  if (!shape) {
+  if (!shape || paused_) {
     return false;
   }
   empty_step_.step = step_.step;

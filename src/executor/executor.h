@@ -97,7 +97,7 @@ class Executor {
   // thread soonest.
   virtual bool set_wake_up(WakeUp* /*wake_up*/) { return false; }
   // Called while the engine is idle: whether its ranks must run a step without tokens, because ranks of other
-  // engines wait for them in a collective; and the shape of that step.
+  // engines wait for them in a collective; and the shape of that step. Throws if a rank has failed.
   [[nodiscard]] virtual std::optional<DataParallelShape> idle_step() { return std::nullopt; }
 
   // Runs a named operation on these ranks, each on the thread of its rank, after the steps submitted before;

@@ -4,15 +4,23 @@
 #include "config/engine_config.h"
 #include "executor/executor.h"
 #include "worker/model_plan.h"
+#include "worker/rank.h"
 
 #include <memory>
 
 namespace warprow {
 
-// The executor for a configuration: in this process, for one device. Loads the model. Throws StartupError.
+// The executor for a configuration: in this process for one device, else a process for each rank. Loads the model.
+// Throws StartupError.
 std::unique_ptr<Executor> make_executor(const EngineConfig& config);
 
-// The same on a device that the caller passes, for tests: streams that defer, shuffle or guard.
-std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan, std::unique_ptr<Device> device);
+// A process for each rank of the configuration, on this host.
+std::unique_ptr<Executor> make_mp_executor(const EngineConfig& config);
+
+// One rank on this device, which the caller passes: of several, with what it shares with the others; or alone, for
+// tests: streams that defer, shuffle or guard.
+std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan,
+                                                std::unique_ptr<Device> device,
+                                                const RankComms& comms = {});
 
 }  // namespace warprow

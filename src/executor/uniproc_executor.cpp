@@ -23,8 +23,8 @@ namespace {
 // enqueued, so the engine plans the next one while the device runs.
 class UniprocExecutor final : public Executor {
  public:
-  UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device)
-      : worker_(std::move(plan), std::move(device)) {
+  UniprocExecutor(ModelPlan plan, std::unique_ptr<Device> device, const RankComms& comms)
+      : worker_(std::move(plan), std::move(device), comms) {
     const ModelPlan& mine = worker_.plan();
     const DeepPrefill deep = deep_prefill(mine);
     facts_ = {mine.spec.architecture,
@@ -114,8 +114,10 @@ class UniprocExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan, std::unique_ptr<Device> device) {
-  return std::make_unique<UniprocExecutor>(std::move(plan), std::move(device));
+std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan,
+                                                std::unique_ptr<Device> device,
+                                                const RankComms& comms) {
+  return std::make_unique<UniprocExecutor>(std::move(plan), std::move(device), comms);
 }
 
 std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
@@ -123,6 +125,17 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
     throw StartupError(
         ErrorCode::kInvalidArgument,
         fmt::format("--device: {} is for plans; use cuda to run on a GPU", config.device));
+  }
+  value_or_throw(check_parallel_sizes(config));
+  const bool several = config.tensor_parallel_size > 1;
+  if (several && config.distributed_executor_backend == "uni") {
+    throw StartupError(ErrorCode::kInvalidArgument,
+                       fmt::format("--distributed-executor-backend: uni runs one rank, and "
+                                   "--tensor-parallel-size is {}; use mp",
+                                   config.tensor_parallel_size));
+  }
+  if (several || config.distributed_executor_backend == "mp") {
+    return make_mp_executor(config);
   }
   ModelPlan plan =
       value_or_throw(plan_model(config, this_machine(config.device, config.device_ordinal)));

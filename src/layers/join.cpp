@@ -5,12 +5,6 @@
 #include "kernels/norm/rms_norm.h"
 
 namespace warprow {
-namespace {
-
-// Sums a product over the ranks that have parts of it. A single device has the whole product.
-void reduce_over_ranks(Stream& /*stream*/, const ActView& /*product*/) {}
-
-}  // namespace
 
 void Join::lead_to(const DeviceFacts& device,
                    View<const float, 1> norm_weight,
@@ -36,7 +30,9 @@ void Join::forward(Stream& stream,
   }
   const ActView product = workspace.joined.rows(0, x.shape[0]);
   linear_.forward(stream, {x}, product, LinearEpilogue::kStore, workspace);
-  reduce_over_ranks(stream, product);
+  if (!mode_.ranks.alone()) {
+    mode_.ranks.comm->all_reduce(stream, product.f32());
+  }
   if (!mode_.post_norm.empty()) {
     rms_norm(stream, {product, mode_.post_norm, product, mode_.norm_eps});
   }

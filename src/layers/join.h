@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/rank_place.h"
 #include "device/device.h"
 #include "device/view.h"
 #include "layers/linear.h"
@@ -14,6 +15,7 @@ struct JoinMode {
   View<const float, 1> post_norm;  // dev f32 [hidden_size] or empty
   float norm_eps = 0.0F;
   float scale = 1.0F;
+  RankGroup ranks = {};  // that have parts of the product; their sum is the product
 };
 
 // A linear layer and everything between it and the next layer, as one operation:
@@ -21,8 +23,8 @@ struct JoinMode {
 //   residual += scale * post_norm(sum over ranks of (W x + b)), then possibly the first half of the norm
 //   before the next layer
 //
-// Without post-norm, scale and other ranks the product's own kernel does it (LinearEpilogue::kAdd), including the
-// first half of the next norm where that pays.
+// One rank alone has the bias b. Without post-norm, scale and other ranks the product's own kernel does it
+// (LinearEpilogue::kAdd), including the first half of the next norm where that pays.
 //
 // Owns: nothing; weights and workspace are the model's.
 // Thread: the runner's.
@@ -41,7 +43,9 @@ class Join {
   // The operation for which kernels prepare.
   [[nodiscard]] LinearShape shape() const;
   // Whether forward needs LinearWorkspace::joined.
-  [[nodiscard]] bool is_plain() const { return mode_.post_norm.empty() && mode_.scale == 1.0F; }
+  [[nodiscard]] bool is_plain() const {
+    return mode_.post_norm.empty() && mode_.scale == 1.0F && mode_.ranks.alone();
+  }
 
   // The norm that forward of num_rows half computes, which the next layer must finish; null if the next layer
   // computes all of it.

@@ -17,7 +17,8 @@ std::vector<float> stacked_bias(const ParameterLoader& loader,
   bool any = false;
   for (const LinearPart& part : parts) {
     if (part.bias.empty()) {
-      bias.resize(bias.size() + static_cast<size_t>(part.weight.rows));
+      const IndexRange rows = value_or_throw(shard_rows(part.weight, {}));
+      bias.resize(bias.size() + static_cast<size_t>(rows.count));
       continue;
     }
     const std::vector<float> values = loader.read_vector(bias_spec(part.weight, part.bias));

@@ -2,7 +2,6 @@
 #include "layers/pack_tensor.h"
 
 #include "base/check.h"
-#include "base/dtype.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "kernels/linear/cpu/pack.h"
@@ -93,20 +92,17 @@ class PanelPacker {
   std::vector<int8_t> bias_factor_;
 };
 
-// Packs panels of random rows. Rows are contiguous in the random vector, and sixteen of them are whole quads.
+// Packs panels of random rows.
 class RandomPacker {
  public:
   explicit RandomPacker(const PackRandom& job)
       : job_(job), values_(static_cast<size_t>(cpu::kRowsPerPanel * job.weight.k)) {}
 
   void pack(int64_t first, int64_t count, std::byte* dst) {
-    const int64_t first_quad = first * job_.weight.k / 4;
-    for (size_t i = 0; i < values_.size(); i += 4) {
-      float quad[4];
-      random_quad(job_.seed, first_quad + static_cast<int64_t>(i / 4), job_.scale, quad);
-      for (size_t j = 0; j < 4; ++j) {
-        values_[i + j] = f32_to_bf16(quad[j]);
-      }
+    const int64_t cols = job_.weight.k;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t element = job_.first + (first + i) * job_.stride;
+      random_run(job_.seed, element, cols, job_.scale, values_.data() + i * cols);
     }
     cpu::pack_values(job_.weight, dst, first, count, values_.data());
   }

@@ -23,12 +23,15 @@ struct PackTensor {
 // Enqueues reading, decoding and packing of one matrix, panel by panel on all cores. CPU only.
 void pack_tensor(Stream& stream, const PackTensor& job);
 
-// The same for a bf16 matrix of random numbers (kernels/random/fill_random.h).
+// The same for a bf16 matrix of random numbers (kernels/random/fill_random.h). Its row i has the elements from
+// first + i * stride on.
 struct PackRandom {
   PackedWeight weight;
   std::byte* dst = nullptr;
   uint64_t seed = 0;
   float scale = 1.0F;
+  int64_t first = 0;
+  int64_t stride = 0;
 };
 void pack_random(Stream& stream, const PackRandom& job);
 

@@ -4,7 +4,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/math.h"
-#include "kernels/random/fill_random.h"
 #include "layers/pack_tensor.h"
 #include "weights/dequantize.h"
 
@@ -30,13 +29,20 @@ float dummy_scale(const TensorSpec& spec) {
   return 2.0F / std::sqrt(static_cast<float>(spec.cols));
 }
 
-// Random numbers are a function of the place in the whole tensor, so only whole tensors can be made.
-void check_whole(const TensorSpec& spec) {
-  const bool cut = spec.shard.axis != ShardRule::Axis::kWhole && spec.shard.world > 1;
-  if (cut || spec.slice.tensor_rows > 0 || spec.slice.tensor_cols > 0) {
-    throw StartupError(ErrorCode::kUnsupported,
-                       fmt::format("tensor {}: parts of random weights cannot be made", spec.name));
-  }
+// The rank's rows and columns of the matrix.
+struct Part {
+  IndexRange rows;
+  IndexRange cols;
+};
+
+Part part_of(const TensorSpec& spec, const ShardAlignment& alignment) {
+  return {value_or_throw(shard_rows(spec, alignment)), value_or_throw(shard_cols(spec, alignment))};
+}
+
+// The place of the part's first element in the whole tensor.
+int64_t first_element(const TensorSpec& spec, const Part& part, int64_t tensor_cols) {
+  return (spec.slice.first_row + part.rows.begin) * tensor_cols + spec.slice.first_col +
+         part.cols.begin;
 }
 
 }  // namespace
@@ -73,7 +79,8 @@ bool ParameterLoader::stacks(std::span<const TensorSpec> specs) const {
   for (size_t i = 1; i < specs.size(); ++i) {
     const WeightFormat& upper = format_of(specs[i - 1]);
     const WeightFormat& lower = format_of(specs[i]);
-    const bool whole_groups = specs[i - 1].rows % upper.alignment.rows == 0;
+    const IndexRange rows = value_or_throw(shard_rows(specs[i - 1], upper.alignment));
+    const bool whole_groups = rows.count % upper.alignment.rows == 0;
     if (!whole_groups || upper.sources.size() != lower.sources.size() ||
         !warprow::stacks(upper.on(device_kind()), lower.on(device_kind()))) {
       return false;
@@ -90,11 +97,10 @@ PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   int64_t rows = 0;
   int64_t cols = 0;
   for (const TensorSpec& spec : specs) {
-    const ShardAlignment& alignment = format_of(spec).alignment;
-    rows += value_or_throw(shard_rows(spec, alignment)).count;
-    const int64_t spec_cols = value_or_throw(shard_cols(spec, alignment)).count;
-    WR_CHECK(cols == 0 || cols == spec_cols, "{} has {} columns", spec.name, spec_cols);
-    cols = spec_cols;
+    const Part part = part_of(spec, format_of(spec).alignment);
+    rows += part.rows.count;
+    WR_CHECK(cols == 0 || cols == part.cols.count, "{} has {} columns", spec.name, part.cols.count);
+    cols = part.cols.count;
   }
   size_t bytes = 0;
   const std::vector<PlacedSource> sources = place(specs, bytes);
@@ -149,22 +155,36 @@ void ParameterLoader::load(const PlacedSource& source,
 
 PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
   const DeviceForm& form = random_format().on(device_kind());
+  const int64_t cols = part_of(specs[0], {}).cols.count;
   int64_t rows = 0;
   for (const TensorSpec& spec : specs) {
-    check_whole(spec);
-    WR_CHECK_EQ(spec.cols, specs[0].cols);
-    rows += spec.rows;
+    const Part part = part_of(spec, {});
+    WR_CHECK_EQ(part.cols.count, cols);
+    rows += part.rows.count;
   }
-  PackedWeight weight = sized_product(form, rows, specs[0].cols);
-  std::byte* dst = arena_.alloc_bytes(stored_bytes(form, {}, rows, specs[0].cols));
+  PackedWeight weight = sized_product(form, rows, cols);
+  std::byte* dst = arena_.alloc_bytes(stored_bytes(form, {}, rows, cols));
   weight.data = dst;
-  if (form.repack == Repack::kPanels) {
-    pack_random(stream_, {weight, dst, seed_of(specs[0].name), dummy_scale(specs[0])});
-    return weight;
-  }
   for (const TensorSpec& spec : specs) {
-    fills_.push_back({dst, spec.rows * spec.cols, seed_of(spec.name), dummy_scale(spec)});
-    dst += stored_bytes(form, {}, spec.rows, spec.cols);
+    const Part part = part_of(spec, {});
+    const int64_t tensor_cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
+    const int64_t first = first_element(spec, part, tensor_cols);
+    if (form.repack == Repack::kPanels) {  // these do not stack: there is one spec
+      pack_random(stream_,
+                  {weight, dst, seed_of(spec.name), dummy_scale(spec), first, tensor_cols});
+      return weight;
+    }
+    FillRandomArgs fill{reinterpret_cast<uint16_t*>(dst),
+                        part.rows.count * cols,
+                        seed_of(spec.name),
+                        dummy_scale(spec),
+                        first};
+    if (cols != tensor_cols) {
+      fill.cols = cols;
+      fill.stride = tensor_cols;
+    }
+    fills_.push_back(fill);
+    dst += stored_bytes(form, {}, part.rows.count, cols);
   }
   return weight;
 }
@@ -176,16 +196,14 @@ std::vector<float> ParameterLoader::read_vector(const TensorSpec& spec) const {
     return std::vector<float>(static_cast<size_t>(shard.count), value);
   }
   const TensorSource& tensor = *value_or_throw(checkpoint_.require_values(spec.name));
-  TensorSpec whole = spec;
-  whole.shard = {};
   const WeightFormat& format = weight_format_of(tensor.type);
   const TensorRegion region =
-      value_or_throw(rank_region(whole, format, format.sources.front(), tensor));
-  std::vector<float> values(static_cast<size_t>(spec.cols));
-  dequantize_row(region.type(), region.row(0), values.data(), spec.cols);
-  std::vector<float> part(static_cast<size_t>(shard.count));
-  for (size_t i = 0; i < part.size(); ++i) {
-    const int64_t element = shard.begin + static_cast<int64_t>(i);
+      value_or_throw(rank_region(spec, format, format.sources.front(), tensor));
+  std::vector<float> values(static_cast<size_t>(shard.count));
+  dequantize_row(region.type(), region.row(0), values.data(), shard.count);
+  std::vector<float> part(values.size());
+  for (size_t i = 0; i < part.size(); ++i) {  // a part consists of whole heads where order matters
+    const auto element = static_cast<int64_t>(i);
     part[i] = values[static_cast<size_t>(source_row(spec.order, element, spec.head_dim))];
   }
   return part;
@@ -195,7 +213,7 @@ View<const float, 1> ParameterLoader::vector(const TensorSpec& spec) {
   std::vector<float> values = read_vector(spec);
   if (format_ != LoadFormat::kDummy) {
     const TensorSource& tensor = *value_or_throw(checkpoint_.require(spec.name));
-    report(tensor_row_bytes(tensor.type, spec.cols));
+    report(tensor_row_bytes(tensor.type, static_cast<int64_t>(values.size())));
   }
   return constants(std::move(values));
 }
@@ -209,8 +227,8 @@ View<const float, 1> ParameterLoader::constants(std::vector<float> values) {
 }
 
 void ParameterLoader::finish() {
-  for (const RandomFill& fill : fills_) {
-    fill_random(stream_, {reinterpret_cast<uint16_t*>(fill.dst), fill.n, fill.seed, fill.scale});
+  for (const FillRandomArgs& fill : fills_) {
+    fill_random(stream_, fill);
   }
   upload_weights(stream_.device(), checkpoint_, uploads_, [this](int64_t bytes) {
     if (progress_) {

@@ -7,6 +7,7 @@
 #include "device/stream.h"
 #include "device/view.h"
 #include "kernels/linear/packed_weight.h"
+#include "kernels/random/fill_random.h"
 #include "layers/tensor_spec.h"
 #include "layers/upload_weights.h"
 #include "layers/weight_format.h"
@@ -25,8 +26,8 @@ namespace warprow {
 enum class LoadFormat : uint8_t {
   kAuto,  // the checkpoint
   // None: matrices are random with a deviation of 2 / sqrt(inputs), so that every product after a norm, logits
-  // included, has a deviation of about 2; vectors are ones, biases zeros. The same numbers on every device: a
-  // function of the tensor's name and the place in it.
+  // included, has a deviation of about 2; vectors are ones, biases zeros. The same numbers on every device and in
+  // every rank's part: a function of the tensor's name and the place in it.
   kDummy,
 };
 
@@ -73,14 +74,6 @@ class ParameterLoader {
   void finish();
 
  private:
-  // A matrix of random numbers that finish makes.
-  struct RandomFill {
-    std::byte* dst;
-    int64_t n;
-    uint64_t seed;
-    float scale;
-  };
-
   // A rank's part of one of a matrix's tensors.
   struct PlacedSource {
     const TensorSpec* spec;
@@ -103,7 +96,7 @@ class ParameterLoader {
   int64_t bytes_read_ = 0;
   std::deque<std::vector<float>> constants_;
   std::vector<WeightUpload> uploads_;
-  std::vector<RandomFill> fills_;
+  std::vector<FillRandomArgs> fills_;
 };
 
 }  // namespace warprow

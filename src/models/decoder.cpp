@@ -8,6 +8,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
+#include "models/tensor_split.h"
 #include "models/weight_names.h"
 
 #include <algorithm>
@@ -33,14 +34,20 @@ std::vector<float> inv_freq_of(const RopeSpec& rope,
   return inv_freq;
 }
 
-LinearPart part(const std::string& weight, int64_t rows, int64_t cols, bool bias) {
-  return {{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
+LinearPart part(
+    const std::string& weight, int64_t rows, int64_t cols, const ShardRule& shard, bool bias) {
+  LinearPart out{{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
+  out.weight.shard = shard;
+  return out;
 }
 
-StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options) {
+StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options, DeviceKind device) {
+  value_or_throw(check_decoder_spec(spec));
+  value_or_throw(check_tensor_split(spec, options.tensor.place.size, device));
   StageFacts facts;
   facts.hidden_size = spec.hidden_size;
   facts.vocab_size = spec.vocab_size;
+  facts.vocab = vocab_part(spec.vocab_size, options.tensor.place);
   facts.act_dtype = options.act_dtype;
   facts.layers = options.layers;
   if (facts.layers.last == 0) {
@@ -55,7 +62,7 @@ StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options) {
   facts.first_stage = mine.first == 0;
   facts.last_stage = mine.last == spec.num_layers;
   for (const LayerSpec& layer : spec.layers) {
-    facts.mixers.push_back(layer.attention);
+    facts.mixers.push_back(rank_layer(layer, options.tensor.place).attention);
   }
   facts.aux_layers = options.aux_layers;
   for (const int32_t layer : facts.aux_layers) {
@@ -82,12 +89,14 @@ Decoder::Decoder(const DecoderSpec& spec,
                  const DecoderOptions& options,
                  ParameterLoader& loader,
                  Arena& workspace)
-    : Model(facts_of(spec, options)), spec_(spec), options_(options), device_(loader.device()) {
-  value_or_throw(check_decoder_spec(spec));
+    : Model(facts_of(spec, options, loader.device_kind())),
+      spec_(spec),
+      options_(options),
+      device_(loader.device()) {
   const bool first = facts().first_stage;
   const bool last = facts().last_stage;
   if (first || (last && spec.tied_head)) {
-    embedding_ = loader.matrix({spec.names.embed, spec.vocab_size, spec.hidden_size});
+    embedding_ = load_vocab(loader, spec.names.embed);
   }
   for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
     layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
@@ -99,14 +108,26 @@ Decoder::Decoder(const DecoderSpec& spec,
     ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader))});
   }
   if (last) {
-    head_ = spec.tied_head
-                ? Linear(embedding_, options.linear)
-                : Linear(loader,
-                         {part(spec.names.head, spec.vocab_size, spec.hidden_size, false)},
-                         options.linear);
+    head_ =
+        Linear(spec.tied_head ? embedding_ : load_vocab(loader, spec.names.head), options.linear);
   }
   allocate_buffers(workspace);
   lead_joins();
+}
+
+PackedWeight Decoder::load_vocab(ParameterLoader& loader, const std::string& name) const {
+  const VocabPart& mine = facts().vocab;
+  TensorSpec rows{name, mine.count, spec_.hidden_size};
+  if (mine.count < spec_.vocab_size) {
+    rows.slice = {spec_.vocab_size, spec_.hidden_size, mine.first, 0};
+  }
+  if (mine.count == 0) {
+    PackedWeight none;
+    none.kind = PackedKind::kBF16;
+    none.k = spec_.hidden_size;
+    return none;
+  }
+  return loader.matrix(rows);
 }
 
 View<const float, 1> Decoder::load_norm(ParameterLoader& loader,
@@ -125,7 +146,8 @@ View<const float, 1> Decoder::load_norm(ParameterLoader& loader,
 AttentionLayer Decoder::load_attention(ParameterLoader& loader,
                                        int32_t index,
                                        const LayerKvPlace& place) const {
-  const AttentionSpec& spec = spec_.layers[static_cast<size_t>(index)].attention;
+  const LayerSpec& whole = spec_.layers[static_cast<size_t>(index)];
+  const AttentionSpec spec = rank_layer(whole, options_.tensor.place).attention;
   const DecoderWeightNames& names = spec_.names;
   AttentionLayer layer;
   layer.layer = index;
@@ -139,7 +161,9 @@ AttentionLayer Decoder::load_attention(ParameterLoader& loader,
   layer.params.window = spec.window;
   layer.params.soft_cap = spec.soft_cap;
   if (spec.sinks) {
-    layer.params.sinks = loader.vector({layer_name(names.sinks, index), 1, spec.num_heads}).data;
+    TensorSpec sinks{layer_name(names.sinks, index), 1, whole.attention.num_heads};
+    sinks.shard = layer_shards(whole, options_.tensor.place).sinks;
+    layer.params.sinks = loader.vector(sinks).data;
   }
   if (spec.qk_norm) {
     layer.q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.head_dim);
@@ -153,19 +177,31 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
                                    const LayerKvPlace& place) const {
   const auto name = [index](const std::string& pattern) { return layer_name(pattern, index); };
   const DecoderWeightNames& names = spec_.names;
-  const LayerSpec& spec = spec_.layers[static_cast<size_t>(index)];
+  const RankGroup& ranks = options_.tensor;
+  const LayerSpec& spec = spec_.layers[static_cast<size_t>(index)];  // of all ranks together
+  const LayerSpec mine = rank_layer(spec, ranks.place);
+  const LayerShards shards = layer_shards(spec, ranks.place);
   const AttentionSpec& attention = spec.attention;
   const int64_t hidden = spec_.hidden_size;
   const int64_t inner = spec.ffn.intermediate_size;
-  LinearPart q = part(name(names.q), attention.q_size(), hidden, spec_.qkv_bias);
-  LinearPart k = part(name(names.k), attention.k_size(), hidden, spec_.qkv_bias);
+  LinearPart q = part(name(names.q), attention.q_size(), hidden, shards.q, spec_.qkv_bias);
+  LinearPart k = part(name(names.k), attention.k_size(), hidden, shards.kv, spec_.qkv_bias);
+  const LinearPart v = part(name(names.v), attention.v_size(), hidden, shards.kv, spec_.qkv_bias);
   if (spec_.permuted_qk) {
     q.weight.order = k.weight.order = RowOrder::kRopePairs;
     q.weight.head_dim = k.weight.head_dim = attention.head_dim;
   }
-  const auto join = [&](const std::string& weight, int64_t inputs, bool bias, const auto& norm) {
-    const Linear linear(loader, {part(name(weight), hidden, inputs, bias)}, options_.linear);
+  const auto join = [&](const std::string& weight,
+                        int64_t inputs,
+                        const ShardRule& shard,
+                        bool bias,
+                        const auto& norm) {
+    // The first rank's part of the sum has the bias.
+    const bool mine_has_bias = bias && ranks.place.rank == 0;
+    const Linear linear(
+        loader, {part(name(weight), hidden, inputs, shard, mine_has_bias)}, options_.linear);
     JoinMode mode;
+    mode.ranks = ranks;
     mode.scale = spec.residual_scale;
     mode.norm_eps = spec_.rms_eps;
     if (spec.post_norms) {
@@ -175,25 +211,23 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
   };
 
   Layer layer;
-  layer.qkv_size = attention.qkv_size();
-  layer.attention_size = attention.out_size();
-  layer.intermediate_size = spec.ffn.intermediate_size;
+  layer.qkv_size = mine.attention.qkv_size();
+  layer.attention_size = mine.attention.out_size();
+  layer.intermediate_size = mine.ffn.intermediate_size;
   layer.rope = attention.rope;
   layer.activation = spec.ffn.activation;
   layer.is_aux = std::ranges::count(options_.aux_layers, index) > 0;
   layer.input_norm = load_norm(loader, name(names.input_norm), hidden);
-  layer.qkv = Linear(loader,
-                     {q, k, part(name(names.v), attention.v_size(), hidden, spec_.qkv_bias)},
-                     options_.linear);
+  layer.qkv = Linear(loader, {q, k, v}, options_.linear);
   layer.attention = load_attention(loader, index, place);
   layer.attention_join =
-      join(names.o, attention.out_size(), spec_.o_bias, names.attention_post_norm);
+      join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm);
   layer.ffn_norm = load_norm(loader, name(names.ffn_norm), hidden);
   layer.gate_up = Linear(loader,
-                         {part(name(names.gate), inner, hidden, spec_.mlp_bias),
-                          part(name(names.up), inner, hidden, spec_.mlp_bias)},
+                         {part(name(names.gate), inner, hidden, shards.ffn_in, spec_.mlp_bias),
+                          part(name(names.up), inner, hidden, shards.ffn_in, spec_.mlp_bias)},
                          options_.linear);
-  layer.ffn_join = join(names.down, inner, spec_.mlp_bias, names.ffn_post_norm);
+  layer.ffn_join = join(names.down, inner, shards.ffn_out, spec_.mlp_bias, names.ffn_post_norm);
   return layer;
 }
 
@@ -273,7 +307,7 @@ void Decoder::prepare_kernels() const {
     add(gate_shape(layer));
     add(layer.ffn_join.shape());
   }
-  if (facts().last_stage) {
+  if (facts().last_stage && facts().vocab.count > 0) {
     add(head_.shape(DType::kF32, LinearEpilogue::kStore));
   }
   prepare_linear(device_, shapes, options_.max_num_toks, true);
@@ -288,7 +322,16 @@ void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& 
   if (facts().first_stage) {
     WR_CHECK(!in.input_ids.empty() && in.residual.empty(), "the first stage takes ids");
     WR_CHECK_EQ(in.input_ids.shape[0], residual.shape[0]);
-    embedding(stream, {in.input_ids, embedding_, residual, in.embeddings, spec_.embed_scale});
+    const RankGroup& ranks = options_.tensor;
+    EmbeddingArgs args{in.input_ids, embedding_, residual, in.embeddings, spec_.embed_scale};
+    args.first_id = facts().vocab.first;
+    if (ranks.place.rank > 0) {  // a row of embeddings is the first rank's part of the sum
+      args.given = {};
+    }
+    embedding(stream, args);
+    if (!ranks.alone()) {
+      ranks.comm->all_reduce(stream, residual);
+    }
     return;
   }
   WR_CHECK(!in.residual.empty() && in.input_ids.empty() && in.embeddings.empty(),
@@ -372,7 +415,12 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
 
 void Decoder::compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) {
   WR_CHECK(facts().last_stage, "logits of a stage without a head");
-  head_.forward(stream, {hidden}, logits, LinearEpilogue::kStore, buffers_.linear);
+  const VocabPart& mine = facts().vocab;
+  WR_CHECK_EQ(logits.shape[1], mine.width);
+  if (mine.count > 0) {
+    logits.shape[1] = mine.count;
+    head_.forward(stream, {hidden}, logits, LinearEpilogue::kStore, buffers_.linear);
+  }
 }
 
 }  // namespace warprow

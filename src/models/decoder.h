@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/rank_place.h"
 #include "device/arena.h"
 #include "device/device.h"
 #include "device/stream.h"
@@ -22,6 +23,7 @@ struct DecoderOptions {
   DType act_dtype = DType::kF32;  // of activations; the residual stream is always float32
   int32_t max_num_toks = 0;       // the largest step
   LayerRange layers;              // of this stage; empty: all
+  RankGroup tensor;               // the ranks that divide each layer (models/tensor_split.h)
   // Layers of this stage, ascending, whose hidden states are returned.
   std::vector<int32_t> aux_layers;
 };
@@ -30,10 +32,14 @@ struct DecoderOptions {
 // gated feed-forward as their spec describes them, final norm; logits are a call of their own on
 // gathered rows.
 //
+// Of several ranks each computes its own heads, its part of the feed-forward and its part of the vocabulary. The
+// residual stream is the same on all of them, bit for bit: two sums over ranks in each layer, and one behind the
+// embedding.
+//
 // Owns: nothing on the device; weights and activations lie in the arenas it was given.
 class Decoder final : public Model {
  public:
-  // Throws StartupError for a spec or range that it does not support.
+  // spec: the whole model's. Throws StartupError for a spec, range or division that it does not support.
   Decoder(const DecoderSpec& spec,
           const KvPlan& kv,
           const DecoderOptions& options,
@@ -79,6 +85,8 @@ class Decoder final : public Model {
     LinearWorkspace linear;
   };
 
+  // Rows of the rank's part of the vocabulary. A rank whose part is empty reads nothing.
+  [[nodiscard]] PackedWeight load_vocab(ParameterLoader& loader, const std::string& name) const;
   Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
   [[nodiscard]] AttentionLayer load_attention(ParameterLoader& loader,
                                               int32_t index,

@@ -6,6 +6,7 @@
 #include "device/view.h"
 #include "kernels/act_view.h"
 #include "models/layer_spec.h"
+#include "models/vocab_part.h"
 
 #include <cstdint>
 #include <span>
@@ -24,13 +25,15 @@ struct LayerRange {
 struct StageFacts {
   int32_t hidden_size = 0;
   int32_t vocab_size = 0;
+  VocabPart vocab;                // what this rank's head yields logits of
   DType act_dtype = DType::kF32;  // of hidden states
   int32_t num_position_rows = 1;  // P: 3 with multimodal rope
   LayerRange layers;              // of this stage
   bool first_stage = true;        // takes ids and embeddings; else a residual stream
   bool last_stage = true;  // has the final norm and the head; else yields its residual stream
-  std::vector<AttentionSpec> mixers;  // by layer: what each needs of KV cache and backend
-  std::vector<int32_t> aux_layers;    // layers whose hidden states a forward also yields
+  // By layer: what each needs of KV cache and backend, with this rank's heads.
+  std::vector<AttentionSpec> mixers;
+  std::vector<int32_t> aux_layers;  // layers whose hidden states a forward also yields
 };
 
 // The inputs of a forward. All views are on the device.
@@ -69,7 +72,8 @@ class Model {
   virtual void prepare_kernels() const = 0;
   // Needs a ForwardContext on the stream. A check fails for an input that the stage does not take.
   virtual ModelOutput forward(Stream& stream, const ModelInput& in) = 0;
-  // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, vocab_size]. Last stage.
+  // logits[i] = head * hidden[i]; hidden [n, hidden_size], logits dev f32 [n, facts().vocab.width]. Columns past
+  // facts().vocab.count are not written. Last stage.
   virtual void compute_logits(Stream& stream, ConstActView hidden, View<float, 2> logits) = 0;
   // Where a stage keeps the residual stream of num_toks tokens. The previous stage's output may be received here
   // and is then not copied.

@@ -14,33 +14,49 @@ int32_t LogitsHead::max_rows(int64_t vocab, const StepLimits& limits) {
                   static_cast<int32_t>(std::min<int64_t>(least, limits.max_num_toks)));
 }
 
-LogitsHead::LogitsHead(Model& model, Arena& workspace, const StepLimits& limits)
+LogitsHead::LogitsHead(Model& model,
+                       Arena& workspace,
+                       const StepLimits& limits,
+                       const RankGroup& ranks)
     : model_(model),
+      ranks_(ranks),
       max_rows_(max_rows(model.facts().vocab_size, limits)),
-      logits_(workspace.alloc<float>(static_cast<int64_t>(max_rows_) * model.facts().vocab_size)) {
+      logits_(
+          workspace.alloc<float>(ranks.place.largest_share(max_rows_) * model.facts().vocab_size)) {
+  if (!ranks.alone()) {
+    part_ = workspace.alloc<float>(int64_t{max_rows_} * model.facts().vocab.width);
+  }
   const int64_t width = model.facts().hidden_size;
   const int64_t rows = limits.max_logits();
   const size_t bytes = static_cast<size_t>(rows * width) * dtype_bytes(model.facts().act_dtype);
   picked_ = ActView(model.facts().act_dtype, workspace.alloc_bytes(bytes), rows, width);
 }
 
-View<float, 2> LogitsHead::last(int32_t n) const {
-  return make_view(logits_, n, model_.facts().vocab_size);
+LogitsShare LogitsHead::last(int32_t n) const {
+  const Share mine = ranks_.place.share(n);
+  return {make_view(logits_, mine.size(), model_.facts().vocab_size), mine.begin, n};
 }
 
-View<float, 2> LogitsHead::of_picked(Stream& stream,
-                                     const ActView& hidden,
-                                     View<const int32_t, 1> index) {
+LogitsShare LogitsHead::of_picked(Stream& stream,
+                                  const ActView& hidden,
+                                  View<const int32_t, 1> index) {
   ActView picked = picked_;
   picked.shape[0] = index.shape[0];
   gather_rows(stream, {hidden, index, picked});
   return of_all(stream, picked);
 }
 
-View<float, 2> LogitsHead::of_all(Stream& stream, const ActView& hidden) {
-  WR_CHECK_LE(hidden.shape[0], max_rows_);
-  const View<float, 2> logits = last(static_cast<int32_t>(hidden.shape[0]));
-  model_.compute_logits(stream, hidden, logits);
+LogitsShare LogitsHead::of_all(Stream& stream, const ActView& hidden) {
+  const int64_t n = hidden.shape[0];
+  WR_CHECK_LE(n, max_rows_);
+  const LogitsShare logits = last(static_cast<int32_t>(n));
+  if (ranks_.alone()) {
+    model_.compute_logits(stream, hidden, logits.rows);
+    return logits;
+  }
+  const View<float, 2> part = make_view(part_, n, model_.facts().vocab.width);
+  model_.compute_logits(stream, hidden, part);
+  ranks_.comm->exchange_columns(stream, part, logits.rows);
   return logits;
 }
 

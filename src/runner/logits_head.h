@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/rank_place.h"
 #include "device/arena.h"
 #include "device/stream.h"
 #include "device/view.h"
@@ -11,8 +12,19 @@
 
 namespace warprow {
 
+// Logits of n tokens as one rank has them: all of them, or of several ranks those of its share of the tokens. No rank
+// has all logits.
+struct LogitsShare {
+  View<float, 2> rows;  // dev f32 [GroupPlace::share(n), vocab_size]
+  int64_t first = 0;    // which of the n the first row is of
+  int64_t n = 0;
+};
+
 // The model's head and the only logits buffer: for the tokens that a step samples from, and after sampling for
 // prompt tokens whose logprobs are requested, as many at a time as fit.
+//
+// Of several ranks each computes the logits of its part of the vocabulary, for all tokens. One exchange of columns then
+// completes the logits of its share of the tokens.
 //
 // Owns: nothing; its buffers lie in the workspace arena.
 // Thread: the runner's.
@@ -22,23 +34,26 @@ class LogitsHead {
   // Least size of the buffer. With few rows this lets one read of the head's weights serve several prompt tokens.
   static constexpr int64_t kLeastBytes = int64_t{16} << 20;
 
-  LogitsHead(Model& model, Arena& workspace, const StepLimits& limits);
+  LogitsHead(Model& model, Arena& workspace, const StepLimits& limits, const RankGroup& ranks);
 
-  // Rows that the buffer holds: a step's logits, or more.
+  // Tokens of a call: a step's logits, or more. The same on every rank.
   static int32_t max_rows(int64_t vocab, const StepLimits& limits);
   [[nodiscard]] int32_t max_rows() const { return max_rows_; }
 
-  // Logits [n, vocab] of the rows of hidden [T, hidden_size] that index [n <= max_logits] selects.
-  View<float, 2> of_picked(Stream& stream, const ActView& hidden, View<const int32_t, 1> index);
+  // Logits of the rows of hidden [T, hidden_size] that index [n <= max_logits] selects.
+  LogitsShare of_picked(Stream& stream, const ActView& hidden, View<const int32_t, 1> index);
   // Logits of all rows of hidden [n <= max_rows, hidden_size].
-  View<float, 2> of_all(Stream& stream, const ActView& hidden);
-  // The first n rows of the last call's logits.
-  [[nodiscard]] View<float, 2> last(int32_t n) const;
+  LogitsShare of_all(Stream& stream, const ActView& hidden);
+  // Those of the first n tokens of the last call, which was for at least n.
+  [[nodiscard]] LogitsShare last(int32_t n) const;
 
  private:
   Model& model_;
+  RankGroup ranks_;
   int32_t max_rows_;
-  float* logits_;   // dev f32 [max_rows, vocab_size]
+  float* logits_;  // dev f32 [largest share of max_rows, vocab_size]
+  float* part_ =
+      nullptr;  // dev f32 [max_rows, VocabPart::width]  of several ranks: all tokens, some columns
   ActView picked_;  // dev [max_logits, hidden_size]
 };
 

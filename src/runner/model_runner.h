@@ -59,12 +59,15 @@ struct RunnerOptions {
 // in the InputBatch, where features read them.
 struct ExecuteModelState {
   int64_t step = 0;
-  View<float, 2> logits;  // dev f32 [num_logits_padded, vocab_size]
+  LogitsShare logits;  // of num_logits_padded
 };
 
 // Turns "advance these rows by these many tokens" into one forward and its sampled tokens. Two
 // phases: execute_model submits everything up to the logits, sample_tokens the rest; neither waits
 // for the device. Results are taken later, in order.
+//
+// Ranks of a tensor-parallel group run the same steps with the same rows. Each has the forward of its part of the
+// model, and the results of all (LogitsHead, Sampler).
 //
 // Owns: rows, tables, inputs, sampler, rings. The model and the KV cache are the worker's.
 // Thread: one.
@@ -77,7 +80,8 @@ class ModelRunner final : public Runner {
               Model& model,
               const KvPlan& kv,
               RunnerArenas arenas,
-              const RunnerOptions& options);
+              const RunnerOptions& options,
+              const RankGroup& ranks = {});
 
   // Binds the runner's KV cache, before the first step.
   void bind_kv_cache(const KvCache* cache) override { kv_cache_ = cache; }

@@ -42,6 +42,8 @@ class Api {
   [[nodiscard]] bool needs_key() const { return !keys_.empty(); }
   [[nodiscard]] ApiKeys& keys() { return keys_; }
   [[nodiscard]] ServerWatch& watch() { return served_.watch; }
+  // Why the engine stopped; empty while it runs.
+  [[nodiscard]] std::string engine_failure() const { return served_.engine.progress().failure; }
 
  private:
   struct Route;

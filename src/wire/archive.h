@@ -17,11 +17,16 @@ namespace warprow::wire {
 template <typename T>
 inline constexpr bool kIsScalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
+// Appends to `bytes`, which have their final size when the writer ends: until then they grow by doubling, since growing
+// for each scalar would take most of the time.
 class Writer {
  public:
   static constexpr bool kReading = false;
 
-  explicit Writer(std::vector<uint8_t>& bytes) : bytes_(bytes) {}
+  explicit Writer(std::vector<uint8_t>& bytes) : bytes_(bytes), end_(bytes.size()) {}
+  ~Writer() { bytes_.resize(end_); }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
 
   template <typename... Ts>
   void operator()(const Ts&... values) {
@@ -60,11 +65,17 @@ class Writer {
     }
   }
   void put_raw(const void* data, size_t num_bytes) {
-    const auto* at = static_cast<const uint8_t*>(data);
-    bytes_.insert(bytes_.end(), at, at + num_bytes);
+    if (num_bytes > bytes_.size() - end_) {
+      bytes_.resize(2 * (end_ + num_bytes));
+    }
+    if (num_bytes > 0) {
+      std::memcpy(bytes_.data() + end_, data, num_bytes);
+    }
+    end_ += num_bytes;
   }
 
   std::vector<uint8_t>& bytes_;
+  size_t end_;
 };
 
 // The fewest bytes that a struct takes. A list's count is checked against it before anything is reserved.

@@ -332,8 +332,10 @@ template <typename Message>
 void write_message(const Message& message, std::vector<uint8_t>& bytes) {
   bytes.clear();
   bytes.resize(kWireHeaderBytes);
-  wire::Writer writer(bytes);
-  writer(message);
+  {
+    wire::Writer writer(bytes);
+    writer(message);
+  }
   const std::span<const uint8_t> payload =
       std::span<const uint8_t>(bytes).subspan(kWireHeaderBytes);
   Header header;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/deep_prefill.h"
 
+#include "models/tensor_split.h"
 #include "worker/device_policy.h"
 
 #include <algorithm>
@@ -18,9 +19,10 @@ DeepPrefill deep_prefill(const ModelPlan& plan) {
   int64_t ops_per_tok = 0;   // of all matrices of the layers
   int64_t ops_per_pair = 0;  // of all layers with full attention
   int32_t least_heads = 0;
-  for (const LayerSpec& layer : plan.spec.layers) {
+  const DecoderSpec mine = rank_spec(plan.spec, plan.place.tensor);
+  for (const LayerSpec& layer : mine.layers) {
     const AttentionSpec& attention = layer.attention;
-    ops_per_tok += int64_t{2} * plan.spec.hidden_size *
+    ops_per_tok += int64_t{2} * mine.hidden_size *
                    (attention.qkv_size() + attention.out_size() + 3 * layer.ffn.intermediate_size);
     if (attention.window == 0) {
       ops_per_pair += int64_t{2} * (attention.q_size() + attention.out_size());

@@ -141,7 +141,7 @@ Result<void> check_fit(const ModelPlan& plan) {
                     "{} of graphs and libraries and {} of KV cache do not fit in {} ({:.0f}% "
                     "of {})",
                     budget.weights,
-                    budget.step_peak + budget.pinned,
+                    budget.step_peak + budget.pinned + budget.comm,
                     budget.graphs + budget.foreign,
                     plan.memory.kv_bytes,
                     budget.requested,
@@ -167,21 +167,25 @@ void describe_kv_cache(ModelPlan& plan) {
 }
 
 RankTerms offer(const ModelPlan& plan) {
-  const int32_t planned = plan.kv_cache.num_blocks;
-  if (!plan.kv_takes_rest) {
-    return {planned};
+  RankTerms mine{
+      plan.kv_cache.num_blocks, plan.config.max_model_len, plan.runner.token_pages.num_pages};
+  if (plan.kv_takes_rest) {
+    const int64_t available = std::max<int64_t>(available_kv_bytes(plan.memory.budget()), 0);
+    mine.num_blocks = static_cast<int32_t>(
+        std::min<int64_t>(mine.num_blocks, num_blocks_in(available, plan.kv_cache)));
   }
-  const int64_t available = std::max<int64_t>(available_kv_bytes(plan.memory.budget()), 0);
-  return {
-      static_cast<int32_t>(std::min<int64_t>(planned, num_blocks_in(available, plan.kv_cache)))};
+  return mine;
 }
 
 Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
-  if (terms.num_blocks == plan.kv_cache.num_blocks) {
+  TokenPages& pages = plan.runner.token_pages;
+  pages.num_pages = std::min(pages.num_pages, terms.num_token_pages);
+  if (terms.num_blocks == plan.kv_cache.num_blocks &&
+      terms.max_model_len >= plan.config.max_model_len) {
     return {};
   }
   const int64_t held = longest_request(plan, terms.num_blocks);
-  const int64_t len = std::min<int64_t>(plan.config.max_model_len, held);
+  const int64_t len = std::min<int64_t>({plan.config.max_model_len, terms.max_model_len, held});
   if (len < 1 || (plan.max_model_len_is_set && len < plan.config.max_model_len)) {
     return fail(
         ErrorCode::kOutOfMemory,
@@ -191,7 +195,7 @@ Result<void> take_terms(ModelPlan& plan, const RankTerms& terms) {
                     held,
                     plan.config.max_model_len));
   }
-  WR_LOG_INFO("the KV cache has {} blocks of the {} planned: driver and libraries took {} bytes",
+  WR_LOG_INFO("the KV cache has {} blocks of the {} planned; driver and libraries took {} bytes",
               terms.num_blocks,
               plan.kv_cache.num_blocks,
               plan.memory.foreign_measured_bytes);

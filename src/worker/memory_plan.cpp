@@ -25,7 +25,8 @@ KvBudget MemoryPlan::budget() const {
           foreign_bytes(),
           state_bytes + workspace_bytes,
           graph_bytes,
-          pinned_is_device ? pinned_bytes : 0};
+          pinned_is_device ? pinned_bytes : 0,
+          comm_bytes};
 }
 
 void MemoryPlan::note_foreign(int64_t measured) {
@@ -44,6 +45,12 @@ std::string format_plan(const MemoryPlan& plan) {
         line(name, fmt::format("{:10.1f} MiB {:<9}  {}", mib(bytes), how, what));
       };
   line("model", fmt::format("{} ({}, dtype {})", plan.model, plan.architecture, plan.dtype));
+  if (plan.place.world_size() > 1) {
+    line("rank",
+         fmt::format("{} of {}; all figures are those of one rank",
+                     plan.place.rank,
+                     plan.place.world_size()));
+  }
   line("device",
        fmt::format("{}, {} threads, {:.1f} GiB usable",
                    plan.device,
@@ -63,6 +70,9 @@ std::string format_plan(const MemoryPlan& plan) {
          fmt::format("{} tokens a step at most", plan.max_num_batched_tokens));
   if (plan.pinned_is_device) {
     figure("transfers", plan.pinned_bytes, kPlanned, "prompts and rings between host and device");
+  }
+  if (plan.comm_bytes > 0) {
+    figure("ranks", plan.comm_bytes, kPlanned, "memory through which ranks exchange results");
   }
   if (plan.graph_bytes + plan.foreign_bytes() > 0) {
     figure("graphs", plan.graph_bytes, kPlanned, "at most");
@@ -93,7 +103,7 @@ std::string format_plan(const MemoryPlan& plan) {
 }
 
 std::string plan_json(const MemoryPlan& plan) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"model", plan.model},
       {"architecture", plan.architecture},
       {"dtype", plan.dtype},
@@ -131,6 +141,13 @@ std::string plan_json(const MemoryPlan& plan) {
         {kEstimated, {"foreign_estimated_bytes"}},
         {kMeasured, {"foreign_measured_bytes", "measured_bytes"}}}},
   };
+  if (plan.place.world_size() > 1) {
+    json["rank"] = plan.place.rank;
+    json["tensor_parallel_size"] = plan.place.tensor.size;
+    json["pipeline_parallel_size"] = plan.place.pipeline.size;
+    json["comm_bytes"] = plan.comm_bytes;
+    json["figures"][kPlanned].push_back("comm_bytes");
+  }
   return json.dump();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "comm/rank_place.h"
 
 #include <cstdint>
 #include <string>
@@ -10,10 +11,11 @@ namespace warprow {
 
 // What the KV cache may take of a device's memory, in bytes (negative: it does not fit):
 //
-//   requested - weights - foreign growth - peak of one step - graphs - pinned
+//   requested - weights - foreign growth - peak of one step - graphs - pinned - between ranks
 //
 // requested: the share of the device's memory that the user grants (--gpu-memory-utilization x total); foreign:
-// what contexts and libraries took since start; pinned: only where the device's memory is the host's.
+// what contexts and libraries took since start; pinned: only where the device's memory is the host's; between ranks:
+// the shared memory of CPU ranks.
 struct KvBudget {
   int64_t requested = 0;
   int64_t weights = 0;
@@ -21,13 +23,14 @@ struct KvBudget {
   int64_t step_peak = 0;
   int64_t graphs = 0;
   int64_t pinned = 0;
+  int64_t comm = 0;
 };
 constexpr int64_t available_kv_bytes(const KvBudget& budget) {
   return budget.requested - budget.weights - budget.foreign - budget.step_peak - budget.graphs -
-         budget.pinned;
+         budget.pinned - budget.comm;
 }
 
-// Where every byte of an engine goes, computed before any of it is allocated. Figures are
+// Where every byte of a rank goes, computed before any of it is allocated. Figures are
 //
 //   planned    weights, state, workspace and pinned memory are counted by building model and runner
 //              on a shape-only device, so they hold to the byte; the KV cache's follow from the rest,
@@ -49,6 +52,7 @@ struct MemoryPlan {
   int64_t workspace_bytes = 0;          // activations, logits, sampler
   int64_t pinned_bytes = 0;             // host memory that the device reads and writes in place
   bool pinned_is_device = false;        // this is the device's own memory: on a CPU
+  int64_t comm_bytes = 0;               // CPU ranks: its part of their shared memory
   int64_t graph_bytes = 0;              // GPU: captured graphs
   int64_t foreign_estimated_bytes = 0;  // GPU: what the driver and its libraries will still take
   int64_t foreign_measured_bytes = 0;   // GPU: what they had taken before the KV cache was made
@@ -63,14 +67,15 @@ struct MemoryPlan {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t threads = 0;
+  RankPlace place;
 
   [[nodiscard]] int64_t foreign_bytes() const {
     return foreign_estimated_bytes + foreign_measured_bytes;
   }
   // What is planned to lie in the device's memory.
   [[nodiscard]] int64_t planned_bytes() const {
-    return weights_bytes + state_bytes + workspace_bytes + graph_bytes + foreign_bytes() +
-           kv_bytes + (pinned_is_device ? pinned_bytes : 0);
+    return weights_bytes + state_bytes + workspace_bytes + comm_bytes + graph_bytes +
+           foreign_bytes() + kv_bytes + (pinned_is_device ? pinned_bytes : 0);
   }
   [[nodiscard]] KvBudget budget() const;
 

@@ -2,14 +2,17 @@
 #include "worker/model_plan.h"
 
 #include "attention/layer_backends.h"
+#include "comm/cpu/shared_memory_communicator.h"
 #include "device/shape_only.h"
 #include "files/model_files.h"
 #include "models/layer_needs.h"
 #include "models/registry.h"
+#include "models/tensor_split.h"
 #include "worker/graph_sizes.h"
 #include "worker/kv_sizing.h"
 #include "worker/rank.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -47,6 +50,7 @@ void describe(ModelPlan& plan, const ModelFiles& files) {
   memory.max_num_seqs = config.max_num_seqs;
   memory.max_num_batched_tokens = config.max_num_batched_tokens;
   memory.threads = config.threads;
+  memory.place = plan.place;
 }
 
 // The configuration's table has validated the name.
@@ -76,7 +80,7 @@ Result<void> decide_options(ModelPlan& plan) {
   }
   KvOptions options{kv_dtype, config.block_size, kernel_block, {}};
   options.layout.order = config.kv_cache_layout == "nhd" ? KvOrder::kNHD : KvOrder::kHND;
-  Result<KvPlan> kv = plan_kv(plan.spec, options, *backends);
+  Result<KvPlan> kv = plan_kv(rank_spec(plan.spec, plan.place.tensor), options, *backends);
   if (!kv) {
     return tl::unexpected(kv.error());
   }
@@ -95,6 +99,14 @@ Result<void> decide_options(ModelPlan& plan) {
   return {};
 }
 
+// What a CPU rank may use of the machine if all ranks run on it.
+MachineFacts part_of(const MachineFacts& machine, const RankPlace& place) {
+  MachineFacts part = machine;
+  part.usable_cores = std::max(1, machine.usable_cores / place.world_size());
+  part.usable_memory_bytes /= place.world_size();
+  return part;
+}
+
 // Sets what the device grants, and what is reserved before anything is counted.
 void grant_memory(ModelPlan& plan) {
   const DevicePolicy& policy = device_policy(plan.device.kind);
@@ -106,15 +118,35 @@ void grant_memory(ModelPlan& plan) {
       static_cast<int64_t>(std::floor(share * static_cast<double>(memory.total_bytes)));
   memory.pinned_is_device = !plan.device.own_memory;
   memory.foreign_estimated_bytes = policy.foreign_bytes;
+  if (plan.place.tensor.size > 1 && plan.device.kind == DeviceKind::kCpu) {
+    memory.comm_bytes =
+        static_cast<int64_t>(shared_memory_communicator_bytes(plan.place.tensor.size) /
+                             static_cast<size_t>(plan.place.tensor.size));
+  }
   memory.graph_bytes = policy.graphs_take_memory ? plan.runner.graphs.reserved_bytes : 0;
 }
 
 }  // namespace
 
+Result<void> check_parallel_sizes(const EngineConfig& settings) {
+  if (settings.pipeline_parallel_size > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--pipeline-parallel-size: {} is not supported yet; use 1",
+                            settings.pipeline_parallel_size));
+  }
+  return {};
+}
+
 Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,
-                             const RunnerOptions& runner) {
+                             const RunnerOptions& runner,
+                             const std::optional<RankPlace>& place) {
   ModelPlan plan;
+  if (auto sizes = check_parallel_sizes(settings); !sizes) {
+    return tl::unexpected(sizes.error());
+  }
+  plan.place =
+      place.value_or(rank_place(0, settings.tensor_parallel_size, settings.pipeline_parallel_size));
   plan.runner = runner;
   plan.pages_are_given = runner.token_pages.num_pages > 0;
   const WeightFiles weights =
@@ -133,14 +165,19 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
     return tl::unexpected(spec.error());
   }
   plan.spec = std::move(*spec);
-  HostFacts host = host_facts(machine);
+  const MachineFacts mine = part_of(machine, plan.place);
+  HostFacts host = host_facts(mine);
   host.model_max_len = plan.spec.max_position;
   auto config = resolve(settings, host);
   if (!config) {
     return tl::unexpected(config.error());
   }
   plan.config = std::move(*config);
-  plan.device = planned_device(plan.config, machine);
+  plan.device = planned_device(plan.config, mine);
+  if (auto divides = check_tensor_split(plan.spec, plan.place.tensor.size, plan.device.kind);
+      !divides) {
+    return tl::unexpected(divides.error());
+  }
   if (auto decided = decide_options(plan); !decided) {
     return tl::unexpected(decided.error());
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "comm/rank_place.h"
 #include "config/resolve.h"
 #include "device/device.h"
 #include "kv/kv_spec.h"
@@ -16,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace warprow {
 
@@ -24,13 +26,15 @@ enum class Stage : uint8_t {
   kGenerate  // draw tokens
 };
 
-// A model that is supported and fits: everything decided, nothing loaded. Reads headers only.
+// A rank's part of a model that is supported and fits: everything decided, nothing loaded. Reads headers only. Bytes
+// are those of this rank.
 struct ModelPlan {
   std::unique_ptr<Checkpoint> checkpoint;
   ResolvedConfig config;
   DeviceFacts device;  // the device that it is planned for
   Stage stage = Stage::kGenerate;
-  DecoderSpec spec;
+  RankPlace place;
+  DecoderSpec spec;  // of the whole model
   KvPlan kv;
   KvCacheSpec kv_cache;
   DecoderOptions decoder;
@@ -45,11 +49,17 @@ struct ModelPlan {
   }
 };
 
+// Sizes that are supported.
+Result<void> check_parallel_sizes(const EngineConfig& settings);
+
 // Errors: a model that cannot be found, read or supported; settings that contradict each other or the
 // model; too little memory, with the numbers.
+// machine: shared by all ranks where they run on CPUs.
 // runner: drafts and features, which no setting covers; plan_model decides the rest of it.
+// place: nullopt: the first rank of the settings' parallel sizes.
 Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,
-                             const RunnerOptions& runner = {});
+                             const RunnerOptions& runner = {},
+                             const std::optional<RankPlace>& place = std::nullopt);
 
 }  // namespace warprow

@@ -10,11 +10,21 @@ namespace warprow {
 namespace {
 
 // The runner class for this stage's steps. There is one stage today.
-std::unique_ptr<Runner> make_runner(
-    const ModelPlan& plan, Device& device, Stream& stream, Model& model, RunnerArenas arenas) {
+std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
+                                    Device& device,
+                                    Stream& stream,
+                                    Model& model,
+                                    RunnerArenas arenas,
+                                    const RankComms& comms) {
   switch (plan.stage) {
     case Stage::kGenerate:
-      return std::make_unique<ModelRunner>(device, stream, model, plan.kv, arenas, plan.runner);
+      return std::make_unique<ModelRunner>(device,
+                                           stream,
+                                           model,
+                                           plan.kv,
+                                           arenas,
+                                           plan.runner,
+                                           RankGroup{plan.place.tensor, comms.tensor});
   }
   WR_CHECK(false, "a stage without a runner");
 }
@@ -24,22 +34,30 @@ std::unique_ptr<Runner> make_runner(
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Stream& stream,
                                   Arena& weights,
-                                  Arena& workspace) {
+                                  Arena& workspace,
+                                  const RankComms& comms) {
   ParameterLoader loader(*plan.checkpoint, stream, weights, plan.load_format());
-  auto model = std::make_unique<Decoder>(plan.spec, plan.kv, plan.decoder, loader, workspace);
+  DecoderOptions options = plan.decoder;
+  options.tensor = {plan.place.tensor, comms.tensor};
+  auto model = std::make_unique<Decoder>(plan.spec, plan.kv, options, loader, workspace);
   if (!stream.discards()) {
     loader.finish();
   }
   return model;
 }
 
-Rank build_rank(const ModelPlan& plan, Device& device, Stream& stream, const RankBytes& bytes) {
+Rank build_rank(const ModelPlan& plan,
+                Device& device,
+                Stream& stream,
+                const RankBytes& bytes,
+                const RankComms& comms) {
   Rank rank;
   rank.weights = device.make_arena(ArenaPurpose::kWeights, bytes.weights);
   rank.state = device.make_arena(ArenaPurpose::kState, bytes.state);
   rank.workspace = device.make_arena(ArenaPurpose::kWorkspace, bytes.workspace);
-  rank.model = load_model(plan, stream, rank.weights, rank.workspace);
-  rank.runner = make_runner(plan, device, stream, *rank.model, {&rank.state, &rank.workspace});
+  rank.model = load_model(plan, stream, rank.weights, rank.workspace, comms);
+  rank.runner =
+      make_runner(plan, device, stream, *rank.model, {&rank.state, &rank.workspace}, comms);
   return rank;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/communicator.h"
+#include "comm/host_group.h"
 #include "device/arena.h"
 #include "device/device.h"
 #include "device/stream.h"
@@ -21,6 +23,12 @@ struct RankBytes {
   size_t workspace = 0;
 };
 
+// What a rank computes and decides together with others. A rank alone has none of it.
+struct RankComms {
+  Communicator* tensor = nullptr;  // of RankPlace::tensor
+  HostGroup* all = nullptr;        // all ranks of the engine
+};
+
 // Everything of a rank that lies on its device. build_rank is its only definition, for measuring on shapes and for
 // loading.
 //
@@ -35,15 +43,21 @@ struct Rank {
   std::unique_ptr<Runner> runner;
 };
 
-// Builds all but the cache, whose size depends on what this took. Loads the weights. Throws StartupError.
-Rank build_rank(const ModelPlan& plan, Device& device, Stream& stream, const RankBytes& bytes);
+// Builds all but the cache, whose size depends on what this took. Loads the weights. On shapes no communicators are
+// needed. They outlive the rank. Throws StartupError.
+Rank build_rank(const ModelPlan& plan,
+                Device& device,
+                Stream& stream,
+                const RankBytes& bytes,
+                const RankComms& comms = {});
 
 // The model alone: constants and weights into `weights`, activations into `workspace`. Called again on an emptied
 // arena, it puts everything at the same addresses. Throws StartupError.
 std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Stream& stream,
                                   Arena& weights,
-                                  Arena& workspace);
+                                  Arena& workspace,
+                                  const RankComms& comms = {});
 
 // Makes the cache as planned and binds it to the runner. Its content is undefined: warm-up writes into it, and
 // zero_kv_cache must follow before the first request.

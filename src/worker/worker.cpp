@@ -34,9 +34,12 @@ int64_t capacity(const Arena& arena) { return static_cast<int64_t>(arena.capacit
 
 }  // namespace
 
-Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device)
-    : plan_(std::move(plan)), device_(std::move(device)), stream_(device_->make_stream()) {
-  rank_ = build_rank(plan_, *device_, *stream_, planned_bytes());
+Worker::Worker(ModelPlan plan, std::unique_ptr<Device> device, const RankComms& comms)
+    : plan_(std::move(plan)),
+      device_(std::move(device)),
+      stream_(device_->make_stream()),
+      comms_(comms) {
+  rank_ = build_rank(plan_, *device_, *stream_, planned_bytes(), comms_);
   rank_.model->prepare_kernels();
   settle_kv_cache();
   give_kv_cache(rank_, plan_, *device_);
@@ -72,8 +75,20 @@ void Worker::settle_kv_cache() {
     plan_.memory.note_foreign(taken - capacity(rank_.weights) - capacity(rank_.state) -
                               capacity(rank_.workspace));
   }
+  value_or_throw(take_terms(plan_, agree(all_offers())));
+}
+
+// What every rank offers, by rank.
+std::vector<RankTerms> Worker::all_offers() const {
   const RankTerms mine = offer(plan_);
-  value_or_throw(take_terms(plan_, agree({&mine, 1})));
+  if (comms_.all == nullptr) {
+    return {mine};
+  }
+  std::vector<RankTerms> offers;
+  for (const std::string& text : comms_.all->exchange(encode(mine))) {
+    offers.push_back(decode_terms(text));
+  }
+  return offers;
 }
 
 // Checks that use equals the plan.
@@ -115,7 +130,7 @@ void Worker::load_weights_again() {
   rank_.weights.reset();
   const auto shapes = make_shape_only_device(device_->facts());
   Arena no_activations = shapes->make_arena(ArenaPurpose::kWorkspace, rank_.workspace.capacity());
-  load_model(plan_, *stream_, rank_.weights, no_activations);
+  load_model(plan_, *stream_, rank_.weights, no_activations, comms_);
   WR_CHECK_EQ(rank_.weights.used(), rank_.weights.capacity());
 }
 

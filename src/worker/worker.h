@@ -7,12 +7,14 @@
 #include "wire/scheduler_output.h"
 #include "worker/model_plan.h"
 #include "worker/rank.h"
+#include "worker/rank_terms.h"
 #include "worker/sleep.h"
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace warprow {
 
@@ -26,8 +28,8 @@ namespace warprow {
 // cache sleep.
 class Worker {
  public:
-  // Loads weights and warms up. Throws StartupError.
-  Worker(ModelPlan plan, std::unique_ptr<Device> device);
+  // Loads weights and warms up, together with the other ranks if there are any. Throws StartupError.
+  Worker(ModelPlan plan, std::unique_ptr<Device> device, const RankComms& comms = {});
   ~Worker();
 
   // With the final KV cache.
@@ -64,6 +66,7 @@ class Worker {
  private:
   [[nodiscard]] RankBytes planned_bytes() const;
   void settle_kv_cache();
+  [[nodiscard]] std::vector<RankTerms> all_offers() const;
   void check_plan() const;
   void measure_memory();
   void add_operations();
@@ -73,6 +76,7 @@ class Worker {
   ModelPlan plan_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
+  RankComms comms_;
   Rank rank_;
   std::unique_ptr<SleepMode> sleep_mode_;
 };

@@ -24,6 +24,13 @@ class FlagSetTest : public testing::Test {
                      .help = "the text",
                      .short_name = "p"},
                     prompt_);
+    flags_.add_text({.name = "pipeline-size",
+                     .value = "N",
+                     .group = "Engine",
+                     .help = "parts",
+                     .common = false,
+                     .alias = "pp"},
+                    pipeline_);
     flags_.add_value({.name = "top-k", .value = "N", .group = "Sampling", .help = "keep N"},
                      [this](const std::string& text) -> Result<void> {
                        if (text == "bad") {
@@ -45,10 +52,21 @@ class FlagSetTest : public testing::Test {
 
   FlagSet flags_{"generate", "goes on", "MODEL [FLAGS]"};
   std::optional<std::string> prompt_;
+  std::optional<std::string> pipeline_;
   std::vector<std::string> numbers_;
   std::optional<bool> async_;
   std::vector<std::string> positionals_;
 };
+
+TEST_F(FlagSetTest, AnAliasIsItsFlag) {
+  EXPECT_EQ(parse({"-pp", "2", "-p", "p"}), "");
+  EXPECT_EQ(pipeline_, "2");
+  EXPECT_EQ(prompt_, "p");
+  EXPECT_EQ(parse({"-pp=4"}), "");
+  EXPECT_EQ(pipeline_, "4");
+  EXPECT_EQ(parse({"-pp"}), "-pp: needs a value");
+  EXPECT_THAT(*flags_.help("all"), HasSubstr("-pp, --pipeline-size N"));
+}
 
 TEST_F(FlagSetTest, ReadsEveryFormOfAFlag) {
   EXPECT_EQ(parse({"model", "-p", "hi", "--top-k", "-1", "--top_k=2", "--async_mode"}), "");

@@ -398,6 +398,25 @@ TEST_F(SmallOpsCuda, FillRandomGivesTheSameBitsOnBothDevices) {
   }
 }
 
+TEST_F(SmallOpsCuda, FillRandomGivesTheSameBitsOfAPart) {
+  constexpr int64_t kRows = 9;
+  for (const int64_t cols : {8, 24, 5}) {
+    for (const int64_t first : {0, 16, 7}) {
+      constexpr int64_t kStride = 64;
+      const auto n = static_cast<size_t>(kRows * cols);
+      std::vector<uint16_t> expected(n);
+      fill_random(cpu_stream(), {expected.data(), kRows * cols, 77, 0.02F, first, cols, kStride});
+      uint16_t* got = poisoned<uint16_t>(n + 1);
+      fill_random(stream(), {got, kRows * cols, 77, 0.02F, first, cols, kStride});
+      EXPECT_EQ(download(got, n), expected);
+      EXPECT_EQ(download(got + n, 1)[0], 0xffff) << "wrote past the end";
+      fill_random(cpu_stream(), {expected.data(), kRows * cols, 77, 0.02F, first});
+      fill_random(stream(), {got, kRows * cols, 77, 0.02F, first});
+      EXPECT_EQ(download(got, n), expected);
+    }
+  }
+}
+
 TEST_F(SmallOpsCuda, Embedding) {
   const Numbers<int32_t> ids(*this, {0, 18, -1, 19, 7, 7, 1 << 30});
   for (const int32_t width : {1, 7, 8, 100, 1024, 4096}) {
@@ -430,6 +449,13 @@ TEST_F(SmallOpsCuda, Embedding) {
             PackedWeight weight = shape;
             weight.data = side == Side::kCuda ? table.device() : packed.data();
             return EmbeddingArgs{ids.view(side), weight, y.view(side), given.floats(side), 1.7F};
+          });
+      y.expect_same(0.0F, 0.0F);
+      run([](Stream& stream, const EmbeddingArgs& args) { embedding(stream, args); },
+          [&](Side side) {
+            PackedWeight weight = shape;
+            weight.data = side == Side::kCuda ? table.device() : packed.data();
+            return EmbeddingArgs{ids.view(side), weight, y.view(side), given.floats(side), 1.7F, 7};
           });
       y.expect_same(0.0F, 0.0F);
       if (HasFatalFailure()) {

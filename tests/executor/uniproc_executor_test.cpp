@@ -34,6 +34,30 @@ TEST(UniprocExecutor, AnOperationHasRunWhenCallReturns) {
   EXPECT_THROW(executor->collective_rpc("nonesuch", "", RankSet::all()), CheckFailure);
 }
 
+std::string refusal_of(const EngineConfig& config) {
+  try {
+    make_executor(config);
+  } catch (const StartupError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(UniprocExecutor, SeveralRanksAreRefused) {
+  EngineConfig config = tiny_config();
+  config.tensor_parallel_size = 2;
+  config.distributed_executor_backend = "uni";
+  EXPECT_EQ(refusal_of(config),
+            "--distributed-executor-backend: uni runs one rank, and --tensor-parallel-size is 2; "
+            "use mp");
+}
+
+TEST(MakeExecutor, PipelineStagesAreRefused) {
+  EngineConfig config = tiny_config();
+  config.pipeline_parallel_size = 2;
+  EXPECT_EQ(refusal_of(config), "--pipeline-parallel-size: 2 is not supported yet; use 1");
+}
+
 // The worker runs on the caller's thread, so no other thread could announce an output or wait for one.
 TEST(UniprocExecutor, OutputsAreWaitedForInTakeOutput) {
   const std::unique_ptr<Executor> executor = make_executor(tiny_config());

@@ -75,5 +75,32 @@ TEST(GrammarMask, EachRowGetsItsOwnMaskOrNone) {
   }
 }
 
+// Of a share of the rows: masks for those, and every withheld row.
+TEST(GrammarMask, AShareOfTheRows) {
+  testing::CpuHarness cpu;
+  constexpr int64_t kVocab = 40;
+  constexpr int64_t kMaxRows = 4;
+  std::vector<int32_t> ring(static_cast<size_t>(mask_entry_words(kMaxRows, kVocab)));
+  const int32_t list[] = {0, 1, kWithheldRow, 0};
+  std::copy(std::begin(list), std::end(list), ring.begin());
+  ring[kMaxRows] = 1;                             // mask 0: token 0
+  ring[kMaxRows + mask_words(kVocab)] = 1 << 30;  // mask 1: token 30
+  std::vector<float> logits(2 * kVocab, 1.0F);
+  std::vector<int32_t> logit_row{5, 6, 7, 8};
+  const int32_t entry = 0;
+  grammar_mask(*cpu.stream,
+               {make_view(logits.data(), 2, kVocab),
+                make_view(logit_row.data(), 4),
+                &entry,
+                ring.data(),
+                kMaxRows,
+                1});
+  EXPECT_EQ(logit_row, (std::vector<int32_t>{5, 6, kWithheldRow, 8}));
+  for (int64_t t = 0; t < kVocab; ++t) {
+    EXPECT_EQ(logits[static_cast<size_t>(t)], t == 30 ? 1.0F : -INFINITY);
+    EXPECT_EQ(logits[static_cast<size_t>(kVocab + t)], 1.0F);
+  }
+}
+
 }  // namespace
 }  // namespace warprow

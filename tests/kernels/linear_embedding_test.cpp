@@ -66,5 +66,30 @@ TEST(EmbeddingTest, ScaledAndGivenRows) {
   }
 }
 
+// Ranks that have parts of a table: the sum of their rows is the whole table's, bit for bit.
+TEST(EmbeddingTest, PartsOfATableAddUp) {
+  constexpr int32_t kWidth = 32;
+  InlineDevice d(1);
+  std::mt19937 rng(13);
+  const TestWeight t = make_weight(rng, kKindCases[0].shape(8, kWidth));
+  const std::vector<int32_t> ids = {10, 17, -1, 9, 18, std::numeric_limits<int32_t>::min()};
+  const std::vector<float> given(ids.size() * kWidth, 3.0F);
+  std::vector<float> out(ids.size() * kWidth, -5.0F);
+  const auto n = static_cast<int64_t>(ids.size());
+  EmbeddingArgs args{
+      make_view(ids.data(), n), t.w, make_view(out.data(), n, static_cast<int64_t>(kWidth))};
+  args.given = make_view<const float>(given.data(), n, kWidth);
+  args.first_id = 10;
+  embedding(*d.stream, args);
+  for (size_t i = 0; i < kWidth; ++i) {
+    EXPECT_EQ(out[i], t.values[i]);
+    EXPECT_EQ(out[kWidth + i], t.values[7 * kWidth + i]);
+    EXPECT_EQ(out[2 * kWidth + i], 3.0F) << "no id";
+    EXPECT_EQ(out[3 * kWidth + i], 0.0F) << "another part's id";
+    EXPECT_EQ(out[4 * kWidth + i], 0.0F) << "another part's id";
+    EXPECT_EQ(out[5 * kWidth + i], 3.0F) << "no id";
+  }
+}
+
 }  // namespace
 }  // namespace warprow

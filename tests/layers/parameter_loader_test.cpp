@@ -2,6 +2,7 @@
 #include "layers/parameter_loader.h"
 
 #include "device/cpu/cpu_device.h"
+#include "kernels/embedding/embedding.h"
 #include "kernels/linear/cpu/pack.h"
 #include "layers/pack_tensor.h"
 #include "tests/layers/mixed_checkpoint.h"
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -213,13 +215,47 @@ TEST_F(ParameterLoaderMixed, VectorsAreCutAsTheRowsTheyBelongTo) {
             std::vector<float>(stored.begin() + 7, stored.begin() + 17));
 }
 
-TEST_F(ParameterLoaderMixed, RandomWeightsAreWhole) {
+// Random numbers depend on the place in the whole tensor.
+TEST_F(ParameterLoaderMixed, APartOfARandomMatrixHasItsNumbers) {
+  constexpr int64_t kRandomRows = 32;
+  constexpr int64_t kRandomCols = 54;
   ParameterLoader loader = this->loader(mixed_.checkpoint(), LoadFormat::kDummy);
-  EXPECT_EQ(loader.matrix({"x.weight", 32, 64}).kind, PackedKind::kBF16);
-  TensorSpec part{"x.weight", 32, 64};
-  part.shard = {Axis::kRows, 0, 2, 1};
-  EXPECT_THAT(refusal([&] { loader.matrix(part); }), HasSubstr("x.weight"));
-  loader.finish();
+  const auto values = [&](const TensorSpec& spec) {
+    const PackedWeight weight = loader.matrix(spec);
+    EXPECT_EQ(weight.kind, PackedKind::kBF16);
+    loader.finish();
+    std::vector<int32_t> ids(static_cast<size_t>(weight.n));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::vector<float> out(ids.size() * static_cast<size_t>(weight.k));
+    embedding(*stream_,
+              {make_view<const int32_t>(ids.data(), weight.n),
+               weight,
+               make_view(out.data(), int64_t{weight.n}, int64_t{weight.k})});
+    stream_->synchronize();
+    return out;
+  };
+  const TensorSpec whole{"x.weight", kRandomRows, kRandomCols};
+  const std::vector<float> all = values(whole);
+  const auto expect_part = [&](const TensorSpec& spec,
+                               int64_t first_row,
+                               int64_t rows,
+                               int64_t first_col,
+                               int64_t cols) {
+    std::vector<float> expected;
+    for (int64_t row = first_row; row < first_row + rows; ++row) {
+      const auto begin = all.begin() + row * kRandomCols + first_col;
+      expected.insert(expected.end(), begin, begin + cols);
+    }
+    EXPECT_EQ(values(spec), expected);
+  };
+  TensorSpec part = whole;
+  part.shard = {Axis::kRows, 1, 2, 1};
+  expect_part(part, 16, 16, 0, kRandomCols);
+  part.shard = {Axis::kCols, 2, 3, 1};
+  expect_part(part, 0, kRandomRows, 36, 18);
+  TensorSpec slice{"x.weight", 9, kRandomCols};
+  slice.slice = {kRandomRows, kRandomCols, 21, 0};
+  expect_part(slice, 21, 9, 0, kRandomCols);
 }
 
 // A checkpoint with i8 matrices and a scale for each row and group of 32 columns.

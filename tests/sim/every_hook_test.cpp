@@ -103,7 +103,7 @@ class EveryHook final : public RunnerFeature {
     ++calls_.prepare_sample;
     device_rows_ = batch.device;
   }
-  void before_sample(Stream& stream, View<float, 2> /*logits*/) override {
+  void before_sample(Stream& stream, const LogitsShare& /*logits*/) override {
     ++calls_.before_sample;
     add_one(stream, kBeforeSample);
   }

@@ -8,6 +8,7 @@
 #include "layers/parameter_loader.h"
 #include "models/decoder.h"
 #include "models/layer_needs.h"
+#include "models/tensor_split.h"
 #include "runner/kv_cache.h"
 #include "weights/checkpoint.h"
 
@@ -21,7 +22,7 @@
 namespace warprow::test {
 
 // Runs one request through a decoder, or through its stages, without a runner: on the CPU in float32, with shuffled
-// block numbers.
+// block numbers. Of several ranks it is one (DecoderOptions::tensor).
 class ForwardRig {
  public:
   static constexpr int32_t kMaxToks = 64;
@@ -33,7 +34,8 @@ class ForwardRig {
              const std::vector<DecoderOptions>& stages)
       : device_(cpu::make_cpu_device({.num_threads = 2, .mode = cpu::CpuStreamMode::kInline})),
         stream_(device_->make_stream()),
-        plan_(value_or_throw(plan_kv(spec, {.dtype = DType::kF32}))),
+        plan_(value_or_throw(
+            plan_kv(rank_spec(spec, stages.front().tensor.place), {.dtype = DType::kF32}))),
         workspace_(device_->make_arena(ArenaPurpose::kWorkspace, size_t{64} << 20)),
         weights_(device_->make_arena(ArenaPurpose::kWeights, size_t{64} << 20)) {
     const auto num_groups = static_cast<int32_t>(plan_.groups.size());
@@ -84,10 +86,10 @@ class ForwardRig {
     return out;
   }
 
-  // [T, vocab]
+  // [T, vocab], or a rank's part: [T, VocabPart::width]
   std::vector<float> logits(const ModelOutput& out) {
     Model& last = *stages_.back();
-    const int64_t vocab = last.facts().vocab_size;
+    const int64_t vocab = last.facts().vocab.width;
     std::vector<float> values(static_cast<size_t>(out.hidden.shape[0] * vocab));
     last.compute_logits(*stream_, out.hidden, make_view(values.data(), out.hidden.shape[0], vocab));
     return values;

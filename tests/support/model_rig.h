@@ -9,6 +9,7 @@
 #include "executor/executor.h"
 #include "executor/make_executor.h"
 #include "sched/scheduler.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/serializing_executor.h"
 #include "worker/model_plan.h"
 
@@ -24,7 +25,8 @@
 
 namespace warprow::test {
 
-// The options of a run under test. It runs on the CPU unless config.device is "cuda".
+// The options of a run under test. It runs on the CPU unless config.device is "cuda". With
+// config.tensor_parallel_size there are as many ranks, as threads of this process (rank_threads.h).
 struct RigOptions {
   EngineConfig config;
   cpu::CpuDeviceOptions device;
@@ -54,17 +56,8 @@ class ModelRig {
     if (options_.device.num_threads > 0) {
       options_.config.threads = options_.device.num_threads;
     }
-    const bool on_gpu = options_.config.device == "cuda";
     options_.runner.features.debug_checks = options_.debug_checks;
-    ModelPlan plan = value_or_throw(
-        plan_model(options_.config, this_machine(on_gpu ? "cuda" : "cpu"), options_.runner));
-    if (options_.kv_layout) {
-      for (auto* groups : {&plan.kv.groups, &plan.kv_cache.groups}) {
-        for (KvGroupSpec& group : *groups) {
-          group.layout = *options_.kv_layout;
-        }
-      }
-    }
+    ModelPlan plan = plan_rank(0);
     options_.device.num_threads = plan.config.threads;
     SchedulerConfig config;
     config.max_num_seqs = plan.config.max_num_seqs;
@@ -76,15 +69,16 @@ class ModelRig {
     config.num_drafts = plan.runner.max_drafts;
     config.kv = plan.kv_cache;
     config.token_pages = plan.runner.token_pages;
-    std::unique_ptr<Device> device;
-    if (on_gpu) {
-      device = cuda::make_cuda_device();
+    if (options_.config.tensor_parallel_size > 1) {
+      auto ranks = std::make_unique<RankThreads>(
+          options_.config.tensor_parallel_size, [this](int32_t rank, const RankComms& comms) {
+            return make_uniproc_executor(plan_rank(rank), make_device(rank), comms);
+          });
+      ranks_ = ranks.get();
+      executor_ = std::move(ranks);
     } else {
-      auto cpu = cpu::make_cpu_device(options_.device);
-      device_ = cpu.get();
-      device = std::move(cpu);
+      executor_ = make_uniproc_executor(std::move(plan), make_device(0));
     }
-    executor_ = make_uniproc_executor(std::move(plan), std::move(device));
     if (options_.serialize) {
       executor_ = std::make_unique<SerializingExecutor>(std::move(executor_));
     }
@@ -166,7 +160,9 @@ class ModelRig {
   [[nodiscard]] int64_t num_withheld() const { return sampling_->num_withheld(); }
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] Executor& executor() { return *executor_; }
-  // The CPU device. There is none if config.device is "cuda".
+  // There are none of a rank alone.
+  [[nodiscard]] RankThreads& ranks() { return *ranks_; }
+  // The first rank's CPU device. There is none if config.device is "cuda".
   [[nodiscard]] cpu::CpuDevice& device() { return *device_; }
   // How many of the collected steps ran in this way.
   [[nodiscard]] int64_t num_steps(GraphMode mode) {
@@ -184,6 +180,33 @@ class ModelRig {
   [[nodiscard]] std::map<uint64_t, RigResult>& results() { return results_; }
 
  private:
+  [[nodiscard]] bool on_gpu() const { return options_.config.device == "cuda"; }
+
+  ModelPlan plan_rank(int32_t rank) const {
+    const RankPlace place = rank_place(rank, options_.config.tensor_parallel_size, 1);
+    ModelPlan plan = value_or_throw(plan_model(
+        options_.config, this_machine(on_gpu() ? "cuda" : "cpu"), options_.runner, place));
+    if (options_.kv_layout) {
+      for (auto* groups : {&plan.kv.groups, &plan.kv_cache.groups}) {
+        for (KvGroupSpec& group : *groups) {
+          group.layout = *options_.kv_layout;
+        }
+      }
+    }
+    return plan;
+  }
+
+  std::unique_ptr<Device> make_device(int32_t rank) {
+    if (on_gpu()) {
+      return cuda::make_cuda_device();
+    }
+    auto device = cpu::make_cpu_device(options_.device);
+    if (rank == 0) {
+      device_ = device.get();
+    }
+    return device;
+  }
+
   void end_finished_grammars() {
     std::vector<int32_t> places;
     grammars_->take_finished(places);
@@ -248,6 +271,7 @@ class ModelRig {
 
   RigOptions options_;
   cpu::CpuDevice* device_ = nullptr;
+  RankThreads* ranks_ = nullptr;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<GrammarProgress> grammars_;

@@ -47,6 +47,7 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::block,
      .group = "Model",
      .help = "block",
+     .alias = "b",
      .min = 16,
      .max = 1024,
      .multiple_of = 16},
@@ -60,7 +61,7 @@ TABLE = """| flag | variable | default | range | meaning |
 | `--mode` | `WARPROW_MODE` | a | a, b | which, of two |
 | `--rows N` | `WARPROW_ROWS` | auto | to 2^24 | rows |
 | `--chunk N` | `WARPROW_CHUNK` | auto | 0 to 100 | chunk |
-| `--block N` | `WARPROW_BLOCK` | 16 | 16 to 1024, a multiple of 16 | block |
+| `-b`, `--block N` | `WARPROW_BLOCK` | 16 | 16 to 1024, a multiple of 16 | block |
 | `--share X` | `WARPROW_SHARE` | 0.9 | above 0, to 1 | share |
 | `--[no-]pin` | `WARPROW_PIN` | false | | pin |
 | `--config FILE` | `WARPROW_CONFIG` | none | | the file above; not a key of itself |

@@ -4,6 +4,7 @@
 #include "cli/flags/flag_set.h"
 #include "cli/flags/help_text.h"
 #include "cli/note.h"
+#include "executor/mp/rank_main.h"
 
 #include <cstdio>
 #include <string_view>
@@ -85,6 +86,9 @@ Result<ExitCode> run_command_line(const Arguments& arguments) {
     return ExitCode::kOk;
   }
   Arguments rest(arguments.begin() + 1, arguments.end());
+  if (const auto rank = RankArguments::parse(arguments)) {  // the mp executor starts this
+    return static_cast<ExitCode>(rank_main(*rank));
+  }
   if (name == "help" && !rest.empty() && find_command(rest.front()) != nullptr) {
     return run_command_line({rest.front(), "--help"});
   }

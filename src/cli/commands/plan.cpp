@@ -2,10 +2,11 @@
 #include "cli/commands/command.h"
 #include "cli/commands/command_frame.h"
 #include "cli/output.h"
-#include "worker/model_plan.h"
+#include "worker/rank_plans.h"
 
 #include <optional>
 #include <unistd.h>
+#include <vector>
 
 namespace warprow {
 
@@ -17,12 +18,13 @@ Result<ExitCode> run_plan(const Arguments& arguments) {
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }
-  const Result<ModelPlan> plan = plan_model(frame.config(), this_machine(frame.config().device));
-  if (!plan) {
-    return tl::unexpected(plan.error());
+  const Result<std::vector<ModelPlan>> ranks =
+      plan_ranks(frame.config(), this_machine(frame.config().device));
+  if (!ranks) {
+    return tl::unexpected(ranks.error());
   }
   Output out(STDOUT_FILENO);
-  out.write(frame.as_json() ? plan_json(plan->memory) : format_plan(plan->memory));
+  out.write(frame.as_json() ? rank_plans_json(*ranks) : format_rank_plans(*ranks));
   out.end_line();
   return out.status().map([] { return ExitCode::kOk; });
 }

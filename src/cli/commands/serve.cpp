@@ -45,6 +45,9 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
     return tl::unexpected(good.error());
   }
   options.api.version = WARPROW_VERSION;
+  if (frame.config().stall_timeout > 0) {
+    options.api.stall_seconds = frame.config().stall_timeout;
+  }
   if (options.api.model_names.empty()) {
     options.api.model_names.push_back(frame.config().model);
   }
@@ -75,7 +78,7 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
     note("ready in {:.0f} ms: {} serves {}\n", took.count(), url, options.api.model_names.front());
   };
   (*server)->run(api, say_ready);
-  return ExitCode::kOk;
+  return api.engine_failure().empty() ? ExitCode::kOk : ExitCode::kInternal;
 }
 
 }  // namespace warprow

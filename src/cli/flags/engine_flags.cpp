@@ -65,7 +65,8 @@ EngineFlags::EngineFlags(FlagSet& flags, Seed seed) {
               .group = field.group,
               .help = help_of(field),
               .common = field.common,
-              .short_name = name == "model" ? "m" : ""};
+              .short_name = name == "model" ? "m" : "",
+              .alias = field.alias};
     if (is_switch(field)) {
       flags.add_switch(std::move(flag),
                        [this, name](bool on) { given_.push_back({name, on ? "true" : "false"}); });

@@ -147,9 +147,16 @@ FlagSet::Split FlagSet::split_arguments(const std::vector<std::string>& argument
   return out;
 }
 
-// Turns `--a_b=c` into `--a-b` `c`, a form that CLI11 reads correctly even if c is empty.
+// Turns `--a_b=c` into `--a-b` `c`, a form that CLI11 reads correctly even if c is empty, and an alias into its flag.
 bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& out) const {
   if (!is_long(argument)) {
+    const size_t name_end = std::min(argument.find('='), argument.size());
+    const std::string_view letters = std::string_view(argument).substr(1, name_end - 1);
+    const auto known = std::ranges::find_if(
+        flags_, [&](const auto& flag) { return !flag->alias.empty() && flag->alias == letters; });
+    if (known != flags_.end()) {
+      return split_flag("--" + (*known)->name + argument.substr(name_end), out);
+    }
     out.push_back(argument);
     return argument.size() == 2 && std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
              return flag->short_name == argument.substr(1) && !flag->value.empty();

@@ -24,10 +24,11 @@ struct Flag {
   std::string help;
   bool common = true;        // shown by the short --help
   std::string short_name{};  // one letter, or empty
+  std::string alias{};       // several letters that also stand behind one dash, or empty
 };
 
 // The flags and positional arguments of one command. Accepts `--name value`, `--name=value`, `--name_with_underscores`,
-// `--switch` and `--no-switch`. A value may start with a dash. CLI11 splits the line. The values are parsed here, so
+// `-alias value`, `--switch` and `--no-switch`. A value may start with a dash. CLI11 splits the line. The values are parsed here, so
 // that all errors have the same wording.
 //
 // Owns: the CLI11 parser. Thread: one.

@@ -12,10 +12,10 @@ namespace {
 constexpr size_t kTextColumn = 34;
 constexpr size_t kWidth = 100;
 
-// "-p, --prompt TEXT", "    --[no-]async-scheduling".
+// "-p, --prompt TEXT", "-tp, --tensor-parallel-size N", "    --[no-]async-scheduling".
 std::string flag_label(const Flag& flag) {
-  const std::string letter =
-      flag.short_name.empty() ? "    " : fmt::format("-{}, ", flag.short_name);
+  const std::string& letters = flag.short_name.empty() ? flag.alias : flag.short_name;
+  const std::string letter = letters.empty() ? "    " : fmt::format("-{}, ", letters);
   return flag.value.empty() ? fmt::format("{}--[no-]{}", letter, flag.name)
                             : fmt::format("{}--{} {}", letter, flag.name, flag.value);
 }

@@ -246,11 +246,6 @@ void add_limit_flags(Adder& add, ServeOptions& options) {
   add.seconds("shutdown-timeout",
               "seconds that answers may still take after SIGTERM [30]",
               http.shutdown_timeout);
-  add.number("stall-timeout",
-             "seconds in one phase of a step after which /health says that the engine is stuck [4]",
-             options.api.stall_seconds,
-             1,
-             kMany);
 }
 
 void add_api_flags(Adder& add, ServeOptions& options) {

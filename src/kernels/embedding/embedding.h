@@ -12,15 +12,16 @@ namespace warprow {
 
 struct EmbeddingArgs {
   View<const int32_t, 1> ids;  // dev i32 [num_toks]
-  PackedWeight table;          // [vocabulary, width]; may share the packed copy with a tied head
+  PackedWeight table;          // [n, width]; may share the packed copy with a tied head
   ActView out;                 // [num_toks, width], rows contiguous
   // dev f32 [num_toks, width] or empty: rows for tokens without an id.
   View<const float, 2> given = {};
   float scale = 1.0F;
+  int32_t first_id = 0;  // the id of the table's first row
 };
 
-// Formula: out[t] = scale * table[ids[t]], exactly dequantised. If the id is not in 0..n-1: given[t], or
-//   zeros if given is empty.
+// Formula: out[t] = scale * table[ids[t] - first_id], exactly dequantised. For an id that the table does not have:
+//   given[t] if the id is negative and given is not empty, else zeros.
 // Shapes: out [num_toks, table.k]; num_toks may be 0. Mapping (CPU): rows over the compute pool.
 // Bytes moved: a row shares its 64-byte lines with 15 others, so up to 16 times its packed bytes.
 // Numerics: f32, q times its own scale, then + bias, then times scale; deterministic.

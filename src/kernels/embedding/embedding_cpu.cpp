@@ -104,12 +104,12 @@ void gather(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int32_t id = args.ids(t);
     float* row = out.row(t);
-    if (id >= 0 && id < args.table.n) {
-      PanelLane(args.table, id).dequantise(row);
+    if (id >= args.first_id && id - args.first_id < args.table.n) {
+      PanelLane(args.table, id - args.first_id).dequantise(row);
       if (args.scale != 1.0F) {
         std::for_each_n(row, args.table.k, [&](float& v) { v *= args.scale; });
       }
-    } else if (!args.given.empty()) {
+    } else if (id < 0 && !args.given.empty()) {
       std::copy_n(args.given.row(t), args.table.k, row);
     } else {
       std::fill_n(row, args.table.k, 0.0F);

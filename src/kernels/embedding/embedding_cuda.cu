@@ -17,6 +17,7 @@ constexpr int kThreads = 128;
 struct Rows {
   const int32_t* ids;
   const Bf16* table;
+  int32_t first_id;
   int32_t num_ids;  // rows of the table
   int32_t width;
   float* out;
@@ -27,7 +28,7 @@ struct Rows {
 };
 
 __device__ __forceinline__ bool known(const Rows& a, int32_t id) {
-  return id >= 0 && id < a.num_ids;
+  return id >= a.first_id && id - a.first_id < a.num_ids;
 }
 
 __global__ void __launch_bounds__(kThreads) look_up(Rows a) {
@@ -40,12 +41,12 @@ __global__ void __launch_bounds__(kThreads) look_up(Rows a) {
   const int32_t id = a.ids[blockIdx.x];
   float v[kVec] = {};
   if (known(a, id)) {
-    load8(a.table + int64_t{id} * a.width + column, v);
+    load8(a.table + int64_t{id - a.first_id} * a.width + column, v);
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       v[i] *= a.scale;
     }
-  } else if (a.given != nullptr) {
+  } else if (id < 0 && a.given != nullptr) {
     load8(a.given + blockIdx.x * a.given_stride + column, v);
   }
   store8(a.out + blockIdx.x * a.out_stride + column, v);
@@ -60,9 +61,10 @@ __global__ void __launch_bounds__(kThreads) look_up_any_width(Rows a) {
     return;
   }
   const int32_t id = a.ids[blockIdx.x];
-  float v = a.given != nullptr ? a.given[blockIdx.x * a.given_stride + column] : 0.0F;
+  const bool given = id < 0 && a.given != nullptr;
+  float v = given ? a.given[blockIdx.x * a.given_stride + column] : 0.0F;
   if (known(a, id)) {
-    v = to_float(a.table[int64_t{id} * a.width + column]) * a.scale;
+    v = to_float(a.table[int64_t{id - a.first_id} * a.width + column]) * a.scale;
   }
   a.out[blockIdx.x * a.out_stride + column] = v;
 }
@@ -80,6 +82,7 @@ void embedding(Stream& stream, const EmbeddingArgs& args) {
   }
   const Rows rows{.ids = args.ids.data,
                   .table = reinterpret_cast<const Bf16*>(args.table.data),
+                  .first_id = args.first_id,
                   .num_ids = args.table.n,
                   .width = args.table.k,
                   .out = static_cast<float*>(args.out.data),

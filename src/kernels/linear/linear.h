@@ -125,6 +125,11 @@ struct LinearArgs {
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.
 WR_OP(linear, LinearArgs);
 
+// The inputs of every product are a multiple of this.
+constexpr int32_t linear_input_unit(DeviceKind device) {
+  return device == DeviceKind::kCuda ? 8 : 1;
+}
+
 // Scratch for any linear operation of up to max_toks rows of up to max_k inputs.
 namespace cpu {
 size_t linear_scratch_bytes(int64_t max_toks, int64_t max_k);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "base/hd.h"
 #include "base/philox.h"
 #include "kernels/op.h"
@@ -29,11 +30,25 @@ WR_HD inline void random_quad(uint64_t seed, int64_t quad, float scale, float (&
   }
 }
 
-// Fills weights with random numbers, in place of a checkpoint.
+// Elements [first, first + n) of that vector, as bf16. Host.
+inline void random_run(uint64_t seed, int64_t first, int64_t n, float scale, uint16_t* out) {
+  float quad[4];
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t element = first + i;
+    if (i == 0 || element % 4 == 0) {
+      random_quad(seed, element / 4, scale, quad);
+    }
+    out[i] = f32_to_bf16(quad[element % 4]);
+  }
+}
+
+// Fills weights with random numbers, in place of a checkpoint: those of a whole matrix, or of a part of one.
 //
-// Formula: dst[i] = bf16 of element i of random_quad's vector.
-// Shapes: dst bf16 [n].
-// Mapping: CPU: pieces in parallel. CUDA: eight elements a thread.
+// Formula: dst[i] = bf16 of element first + i / cols * stride + i % cols of random_quad's vector; with cols 0, of
+//   element first + i.
+// Shapes: dst bf16 [n]; n is a multiple of cols.
+// Mapping: CPU: pieces or rows in parallel. CUDA: eight elements a thread; one where rows are apart, or first is no
+//   multiple of four.
 // Bytes moved: 2 * n.
 // Numerics: the same bits on every device.
 // Preconditions: none.
@@ -43,6 +58,9 @@ struct FillRandomArgs {
   int64_t n = 0;
   uint64_t seed = 0;
   float scale = 1.0F;
+  int64_t first = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
 };
 
 WR_OP(fill_random, FillRandomArgs);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/random/fill_random.h"
 
-#include "base/dtype.h"
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
 
@@ -11,16 +10,24 @@ namespace warprow::cpu {
 
 void fill_random(Stream& stream, const FillRandomArgs& args) {
   as_cpu(stream).launch("fill_random", [args](ComputePool& pool) {
-    pool.parallel_for(
-        ceil_div<int64_t>(args.n, 4), 4096, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
-          for (int64_t quad = begin; quad < end; ++quad) {
-            float v[4];
-            random_quad(args.seed, quad, args.scale, v);
-            for (int64_t i = 0; i < std::min<int64_t>(4, args.n - 4 * quad); ++i) {
-              args.dst[4 * quad + i] = f32_to_bf16(v[i]);
-            }
-          }
-        });
+    const auto fill = [&args](int64_t at, int64_t first, int64_t n) {
+      random_run(args.seed, args.first + first, n, args.scale, args.dst + at);
+    };
+    if (args.cols == 0) {
+      constexpr int64_t kPiece = 4;
+      pool.parallel_for(ceil_div<int64_t>(args.n, kPiece),
+                        4096,
+                        [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+                          const int64_t at = begin * kPiece;
+                          fill(at, at, std::min(end * kPiece, args.n) - at);
+                        });
+      return;
+    }
+    pool.parallel_for(args.n / args.cols, 16, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
+      for (int64_t row = begin; row < end; ++row) {
+        fill(row * args.cols, row * args.stride, args.cols);
+      }
+    });
   });
 }
 

@@ -6,7 +6,8 @@
 #include "kernels/random/fill_random.h"
 
 // Formula, shapes, numerics, preconditions: fill_random.h.
-// Mapping: a thread computes eight adjacent elements from two Philox blocks and stores them at once.
+// Mapping: a thread computes eight adjacent elements from two Philox blocks and stores them at once. For a part of a
+//   matrix, a thread computes one element.
 namespace warprow::cuda {
 namespace {
 
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) fill(FillRandomArgs a, bool aligned)
   float half[4];
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
-    random_quad(a.seed, first / 4 + q, a.scale, half);
+    random_quad(a.seed, (a.first + first) / 4 + q, a.scale, half);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       v[4 * q + i] = half[i];
@@ -41,10 +42,32 @@ __global__ void __launch_bounds__(kThreads) fill(FillRandomArgs a, bool aligned)
   }
 }
 
+__global__ void __launch_bounds__(kThreads) fill_part(FillRandomArgs a) {
+  pdl_wait();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= a.n) {
+    return;
+  }
+  const int64_t element = a.cols == 0 ? a.first + i : a.first + i / a.cols * a.stride + i % a.cols;
+  float v[4];
+  random_quad(a.seed, element / 4, a.scale, v);
+  const int lane = static_cast<int>(element % 4);
+  store(reinterpret_cast<Bf16*>(a.dst) + i,
+        lane == 0   ? v[0]
+        : lane == 1 ? v[1]
+        : lane == 2 ? v[2]
+                    : v[3]);
+}
+
 }  // namespace
 
 void fill_random(Stream& stream, const FillRandomArgs& args) {
   if (args.n == 0) {
+    return;
+  }
+  if (args.cols != 0 || args.first % 4 != 0) {
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(args.n, kThreads));
+    launch(stream, "fill_random", {blocks, kThreads}, fill_part, args);
     return;
   }
   const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(args.n, int64_t{kThreads} * kVec));

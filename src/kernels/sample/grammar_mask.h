@@ -24,14 +24,14 @@ constexpr int64_t mask_entry_words(int64_t max_rows, int64_t vocab) {
 
 // Masks logits in place, before all other rules: these apply only to tokens that the row's grammar allows.
 //
-// Formula: logits[i, t] = -inf if bit t of row i's mask is 0; logit_row[i] = kWithheldRow if the row is
+// Formula: logits[i, t] = -inf if bit t of the mask of row first + i is 0; logit_row[i] = kWithheldRow if row i is
 //   withheld.
-// Shapes: logits [n, vocab] (any row stride); logit_row [n]; entry [1]: index of the step's entry in the
-//   ring; ring: entries of mask_entry_words(max_rows, vocab).
+// Shapes: logits [m, vocab] (any row stride): rows first to first + m of n; logit_row [n]; entry [1]: index of
+//   the step's entry in the ring; ring: entries of mask_entry_words(max_rows, vocab).
 // Mapping: CPU: rows in parallel. CUDA: a warp for every 1024 tokens of a row.
 // Bytes moved: vocab / 8 of each mask from host memory; 4 for each masked token.
 // Numerics: exact.
-// Preconditions: n <= max_rows; the list refers only to masks that have been written.
+// Preconditions: n <= max_rows; first + m <= n; the list refers only to masks that have been written.
 // Origin: own.
 struct GrammarMaskArgs {
   View<float, 2> logits;
@@ -39,6 +39,7 @@ struct GrammarMaskArgs {
   const int32_t* entry = nullptr;
   const int32_t* ring = nullptr;
   int64_t max_rows = 0;
+  int64_t first = 0;
 };
 
 WR_OP(grammar_mask, GrammarMaskArgs);

@@ -3,9 +3,9 @@
 
 #include "device/device.h"
 #include "device/stream.h"
-#include "device/view.h"
 #include "runner/features/runner_parts.h"
 #include "runner/input_batch.h"
+#include "runner/logits_head.h"
 #include "runner/staged_writes.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
@@ -62,8 +62,8 @@ class RunnerFeature {
                               const GrammarOutput* /*grammar*/,
                               int32_t /*entry*/) {}
   // Inside the graph: before the sampler, and after the update of the rows, where proposers write the drafts of the
-  // next step. logits [num_logits_padded, vocab].
-  virtual void before_sample(Stream& /*stream*/, View<float, 2> /*logits*/) {}
+  // next step. logits: those of num_logits_padded that this rank samples from.
+  virtual void before_sample(Stream& /*stream*/, const LogitsShare& /*logits*/) {}
   virtual void after_rows(Stream& /*stream*/, const InputBatch& /*batch*/) {}
   // Outside of graphs: the logits buffer may be reused, hidden states are still valid.
   virtual void after_sample(Stream& /*stream*/, const InputBatch& /*batch*/) {}

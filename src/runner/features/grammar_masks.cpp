@@ -68,14 +68,16 @@ class GrammarMasks final : public RunnerFeature {
     }
   }
 
-  void before_sample(Stream& stream, View<float, 2> logits) override {
+  // Rows are withheld on every rank, masks are applied where the logits are.
+  void before_sample(Stream& stream, const LogitsShare& logits) override {
     if (active_) {
       grammar_mask(stream,
-                   {logits,
-                    make_view(inputs_.logit_row, logits.shape[0]),
+                   {logits.rows,
+                    make_view(inputs_.logit_row, logits.n),
                     upload_.output_entry(),
                     ring_.as<int32_t>(),
-                    max_logits_});
+                    max_logits_,
+                    logits.first});
     }
   }
 

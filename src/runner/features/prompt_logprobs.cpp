@@ -141,7 +141,7 @@ class PromptLogprobs final : public RunnerFeature {
     const auto count = static_cast<int32_t>(hidden.shape[0]);
     for (int32_t at = 0; at < count; at += head_.max_rows()) {
       const int32_t n = std::min(head_.max_rows(), count - at);
-      const View<const float, 2> logits = head_.of_all(stream, hidden.rows(at, n));
+      const LogitsShare logits = head_.of_all(stream, hidden.rows(at, n));
       sampler_.report(stream, logits, make_view(next + at, n), num_top, from_result(to, at));
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/sample/sampler.h"
 
+#include "base/math.h"
 #include "kernels/sample/sample.h"
 #include "runner/output_ring.h"
 
@@ -26,13 +27,14 @@ static_assert(kFlagLogprobIds == SamplingParams::kHasLogprobIds);
 
 namespace {
 
-// Points the results of `n` draws to `to`, with the `num_top` most likely tokens of each.
-void set_results(SampleArgs& args, const SampledArrays& to, int64_t n, int32_t num_top) {
-  args.sampled = make_view(to.tokens, n);
-  args.logprob = make_view(to.logprob, n);
-  args.rank = make_view(to.rank, n);
-  args.top_ids = make_view(to.top_ids, n, num_top);
-  args.top_logprobs = make_view(to.top_logprobs, n, num_top);
+// Points the results of `n` draws to `to`, from its entry `first` on, with the `num_top` most likely tokens of each.
+void set_results(
+    SampleArgs& args, const SampledArrays& to, int64_t first, int64_t n, int32_t num_top) {
+  args.sampled = make_view(to.tokens + first, n);
+  args.logprob = make_view(to.logprob + first, n);
+  args.rank = make_view(to.rank + first, n);
+  args.top_ids = make_view(to.top_ids + first * num_top, n, num_top);
+  args.top_logprobs = make_view(to.top_logprobs + first * num_top, n, num_top);
 }
 
 TokenHistory token_history(const RequestRows& rows) {
@@ -47,35 +49,47 @@ LogprobsMode raw_mode(LogprobsMode mode) {
   return is_logits(mode) ? LogprobsMode::kRawLogits : LogprobsMode::kRawLogprobs;
 }
 
-SampledArrays alloc_arrays(Arena& workspace, int32_t max_num_seqs, int32_t max_logits) {
-  const int64_t bytes = sampled_arrays_bytes(max_num_seqs, max_logits, Sampler::kMaxTop);
-  return sampled_arrays_at(workspace.alloc_bytes(static_cast<size_t>(bytes)),
-                           max_num_seqs,
-                           max_logits,
-                           Sampler::kMaxTop);
+// Arrays for max_logits results, with room for equal shares of them.
+SampledArrays alloc_arrays(Arena& workspace,
+                           int32_t max_num_seqs,
+                           int32_t max_logits,
+                           int32_t max_top,
+                           const GroupPlace& place) {
+  const int32_t room = round_up(max_logits, place.size);
+  const int64_t bytes = sampled_arrays_bytes(max_num_seqs, room, max_top);
+  return sampled_arrays_at(
+      workspace.alloc_bytes(static_cast<size_t>(bytes)), max_num_seqs, room, max_top);
 }
 
 }  // namespace
 
-Sampler::Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode)
-    : arrays_(alloc_arrays(workspace, sizes.max_num_seqs, sizes.max_logits)),
-      errors_(workspace.alloc<int32_t>(sizes.max_rows)),
+Sampler::Sampler(
+    Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode, const RankGroup& ranks)
+    : ranks_(ranks),
+      arrays_(alloc_arrays(workspace, sizes.max_num_seqs, sizes.max_logits, kMaxTop, ranks.place)),
+      errors_(workspace.alloc<int32_t>(ranks.place.largest_share(sizes.max_rows))),
       mode_(mode) {
-  const auto bytes = static_cast<int64_t>(sample_scratch_bytes(
-      device.facts().kind, sizes.vocab_size, sizes.max_rows, device.facts().num_threads));
+  if (!ranks.alone()) {
+    reported_ = alloc_arrays(workspace, 0, sizes.max_rows, kMaxPromptTop, ranks.place);
+  }
+  const auto bytes =
+      static_cast<int64_t>(sample_scratch_bytes(device.facts().kind,
+                                                sizes.vocab_size,
+                                                ranks.place.largest_share(sizes.max_rows),
+                                                device.facts().num_threads));
   scratch_ = make_view(workspace.alloc<std::byte>(bytes), bytes);
 }
 
 void Sampler::sample(Stream& stream,
-                     View<const float, 2> logits,
+                     const LogitsShare& logits,
                      const InputBuffers& inputs,
                      const RequestRows& rows,
                      uint32_t rules) {
-  const int64_t n = logits.shape[0];
+  const int64_t n = logits.rows.shape[0];
   SampleArgs args;
-  args.logits = logits;
-  args.logit_row = make_view<const int32_t>(inputs.logit_row, n);
-  args.logit_pos = make_view<const int32_t>(inputs.logit_pos, n);
+  args.logits = logits.rows;
+  args.logit_row = make_view<const int32_t>(inputs.logit_row + logits.first, n);
+  args.logit_pos = make_view<const int32_t>(inputs.logit_pos + logits.first, n);
   args.params =
       make_view(reinterpret_cast<const SampleParams*>(rows.params()), rows.max_num_seqs());
   args.tokens = token_history(rows);
@@ -83,30 +97,72 @@ void Sampler::sample(Stream& stream,
   args.stop_ids_stride = RequestRows::kStopIdsWidth;
   args.token_lists = rows.token_lists();
   args.token_lists_stride = kTokenListsWidth;
-  set_results(args, arrays_, n, kMaxTop);
+  set_results(args, arrays_, logits.first, n, kMaxTop);
   args.error = make_view(errors_, n);
   args.scratch = scratch_;
   args.rules = rules;
   args.logprobs_mode = mode_;
-  warprow::sample(stream, args);
+  if (n > 0) {  // a rank may have no share of few logits
+    warprow::sample(stream, args);
+  }
+  gather(stream, arrays_, logits.n, kMaxTop, (rules & kSampleLogprobs) != 0);
+}
+
+// Gives every rank the results of all ranks' shares of n logits. Entries behind the n are stale.
+void Sampler::gather(Stream& stream,
+                     const SampledArrays& arrays,
+                     int64_t n,
+                     int32_t max_top,
+                     bool with_logprobs) const {
+  if (ranks_.alone()) {
+    return;
+  }
+  const auto gather_entries = [&](auto* entries, int64_t width) {
+    const auto words = static_cast<size_t>(ranks_.place.largest_share(n) * width);
+    const size_t bytes = words * sizeof(*entries);
+    auto* all = reinterpret_cast<std::byte*>(entries);
+    const auto rank = static_cast<size_t>(ranks_.place.rank);
+    ranks_.comm->all_gather(stream, all + rank * bytes, all, bytes);
+  };
+  gather_entries(arrays.tokens, 1);
+  if (with_logprobs) {
+    gather_entries(arrays.logprob, 1);
+    gather_entries(arrays.rank, 1);
+    gather_entries(arrays.top_ids, max_top);
+    gather_entries(arrays.top_logprobs, max_top);
+  }
 }
 
 void Sampler::report(Stream& stream,
-                     View<const float, 2> logits,
+                     const LogitsShare& logits,
                      View<const int32_t, 1> tokens,
                      int32_t num_top,
                      const SampledArrays& to) const {
-  const int64_t n = logits.shape[0];
+  const int64_t n = logits.rows.shape[0];
   SampleArgs args;
-  args.logits = logits;
-  args.given = tokens;
+  args.logits = logits.rows;
+  args.given = make_view(tokens.data + logits.first, n);
   args.num_given_top = num_top;
-  set_results(args, to, n, kMaxPromptTop);
+  set_results(args, ranks_.alone() ? to : reported_, logits.first, n, kMaxPromptTop);
   args.error = make_view(errors_, n);
   args.scratch = scratch_;
   args.rules = kSampleLogprobs;
   args.logprobs_mode = raw_mode(mode_);
-  warprow::sample(stream, args);
+  if (n > 0) {
+    warprow::sample(stream, args);
+  }
+  if (ranks_.alone()) {
+    return;
+  }
+  gather(stream, reported_, logits.n, kMaxPromptTop, true);
+  const auto copy = [&](auto* dst, const auto* src, int64_t width) {
+    stream.copy_to_host(dst, src, static_cast<size_t>(logits.n * width) * sizeof(*dst));
+  };
+  copy(to.tokens, reported_.tokens, 1);
+  copy(to.logprob, reported_.logprob, 1);
+  copy(to.rank, reported_.rank, 1);
+  copy(to.top_ids, reported_.top_ids, kMaxPromptTop);
+  copy(to.top_logprobs, reported_.top_logprobs, kMaxPromptTop);
 }
 
 }  // namespace warprow

@@ -5,6 +5,7 @@
 #include "device/view.h"
 #include "kernels/sample/sample.h"
 #include "runner/input_batch.h"
+#include "runner/logits_head.h"
 #include "runner/ops/publish_output.h"
 #include "runner/rows.h"
 
@@ -13,7 +14,8 @@
 namespace warprow {
 
 // Draws the tokens of a step from its logits. kernels/sample implements the rules and their order; parameters are
-// read through each logit's row.
+// read through each logit's row. Of several ranks each draws from its share of the logits, then every rank gets the
+// results of all.
 //
 // Owns: nothing; its arrays lie in the workspace arena.
 // Thread: the runner's.
@@ -28,28 +30,42 @@ class Sampler {
     int32_t max_rows = 0;    // of a report, >= max_logits
     int32_t vocab_size = 0;
   };
-  Sampler(Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode);
+  Sampler(Device& device,
+          Arena& workspace,
+          const Sizes& sizes,
+          LogprobsMode mode,
+          const RankGroup& ranks);
 
-  // logits [num_logits, vocab]; rules: all that any row needs (SampleRules). Results are in arrays() once the
-  // stream has run it.
+  // logits: of all num_logits; rules: all that any row needs (SampleRules). Results of all ranks are in arrays() once
+  // the stream has run it.
   void sample(Stream& stream,
-              View<const float, 2> logits,
+              const LogitsShare& logits,
               const InputBuffers& inputs,
               const RequestRows& rows,
               uint32_t rules);
   [[nodiscard]] const SampledArrays& arrays() const { return arrays_; }
 
-  // Draws nothing. Writes raw logprobs of `tokens` [n <= max_rows] in logits [n, vocab], each with the num_top <=
-  // kMaxPromptTop most likely tokens, to the arrays of `to`, [n] and [n, kMaxPromptTop].
+  // Draws nothing. Writes raw logprobs of `tokens` [n <= max_rows] in the logits of n tokens, each with the num_top <=
+  // kMaxPromptTop most likely tokens, to the arrays of `to`, [n] and [n, kMaxPromptTop], in pinned memory.
   void report(Stream& stream,
-              View<const float, 2> logits,
+              const LogitsShare& logits,
               View<const int32_t, 1> tokens,
               int32_t num_top,
               const SampledArrays& to) const;
 
  private:
-  SampledArrays arrays_;  // dev [max_num_seqs, ...]
-  int32_t* errors_;       // dev i32 [max_rows]
+  void gather(Stream& stream,
+              const SampledArrays& arrays,
+              int64_t n,
+              int32_t max_top,
+              bool with_logprobs) const;
+
+  RankGroup ranks_;
+  // Arrays of several ranks have room for equal shares.
+  SampledArrays arrays_;  // dev [max_num_seqs], [max_logits]
+  SampledArrays
+      reported_;     // dev [max_rows]  of several ranks: those of report, before they are copied
+  int32_t* errors_;  // dev i32 [largest share of max_rows]
   View<std::byte, 1> scratch_;
   LogprobsMode mode_;
 };

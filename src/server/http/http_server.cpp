@@ -43,6 +43,8 @@ using std::chrono::seconds;
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr seconds kLookAtFiles{1};  // interval of checks for changed certificate and key files
 constexpr seconds kIdleBeforeTrim{2};
+constexpr std::chrono::milliseconds kLookAtEngine{500};
+constexpr std::chrono::milliseconds kAfterEngineFailure{4000};
 constexpr seconds kLastWrites{2};  // for the last writes to clients after shutdown_timeout
 
 Result<void> check_limits(const HttpOptions& options) {
@@ -102,6 +104,7 @@ class BeastServer final : public HttpServer {
         hangups_(io_, SIGHUP),
         look_timer_(io_),
         trim_timer_(io_),
+        engine_timer_(io_),
         drain_timer_(io_),
         limits_(options.max_connections, options.max_connections_per_address),
         pool_(options.max_waiting_texts, options.max_waiting_texts_per_client) {}
@@ -130,6 +133,7 @@ class BeastServer final : public HttpServer {
   void wait_for_hangup();
   void look_at_files();
   void trim_heap_when_idle();
+  void watch_engine();
   void drain();
   void give_up_answers();
   void end_if_drained();
@@ -143,6 +147,7 @@ class BeastServer final : public HttpServer {
   std::vector<FileReload> reloads_;
   asio::steady_timer look_timer_;
   asio::steady_timer trim_timer_;
+  asio::steady_timer engine_timer_;
   asio::steady_timer drain_timer_;
   std::atomic<bool> expired_ = false;
   std::optional<ConnectionHost> host_;  // while it runs
@@ -282,6 +287,7 @@ void BeastServer::run(Api& api, const std::function<void(const std::string& url)
   signals_.add(SIGTERM);
   wait_for_signal();
   watch_files();
+  watch_engine();
   asio::co_spawn(io_, accept_connections(), [](const std::exception_ptr&) {});
   on_ready(url());
   io_.run();
@@ -364,6 +370,23 @@ void BeastServer::trim_heap_when_idle() {
   });
 }
 
+// An engine that has failed does not come back. Probes can read why for a while; then the server ends.
+void BeastServer::watch_engine() {
+  const bool failed = !host_->api.engine_failure().empty();
+  engine_timer_.expires_after(failed ? kAfterEngineFailure : kLookAtEngine);
+  engine_timer_.async_wait([this, failed](const error_code& error) {
+    if (error || host_->closing) {
+      return;
+    }
+    if (failed) {
+      WR_LOG_ERROR("the engine has failed; the server ends");
+      drain();
+    } else {
+      watch_engine();
+    }
+  });
+}
+
 // Probes and dashboards get responses until the end. Connections without a request close after the last answer.
 void BeastServer::drain() {
   host_->draining = true;
@@ -405,6 +428,7 @@ void BeastServer::end_if_drained() {
     hangups_.cancel();
     look_timer_.cancel();
     trim_timer_.cancel();
+    engine_timer_.cancel();
     drain_timer_.cancel();
   }
   for (Connection* connection : connections_) {

@@ -30,7 +30,8 @@ class HttpServer {
   [[nodiscard]] virtual bool is_local() const = 0;
 
   // Serves until SIGINT or SIGTERM. Then the server takes no new generation, finishes the running ones for at most
-  // shutdown_timeout, and returns. A second signal ends the process. On SIGHUP, or when one of them changes, the server
+  // shutdown_timeout, and returns. A second signal ends the process. An engine that has failed ends it too, some
+  // seconds later, so that probes can read why. On SIGHUP, or when one of them changes, the server
   // reloads the certificate and key files for new connections. on_ready gets the URL once the server answers clients.
   virtual void run(Api& api, const std::function<void(const std::string& url)>& on_ready) = 0;
 };

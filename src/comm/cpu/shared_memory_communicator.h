@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "comm/abort_flag.h"
+#include "comm/communicator.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace warprow {
+
+// How much memory a group shares. A message goes in chunks of a slot; larger slots mean fewer waits.
+struct SlotSizes {
+  size_t collective_bytes = 512 << 10;  // of each rank, twice
+  size_t pair_bytes = 128 << 10;        // of each direction between two ranks, twice
+};
+
+// The memory that a group of this many ranks shares.
+size_t shared_memory_communicator_bytes(int32_t size, SlotSizes sizes = {});
+
+// One rank's communicator over CPU streams for ranks of one host, in one process or in several. All ranks pass the
+// same memory, aligned to a page, which started as zeros and outlives the communicators, and the same sizes. Making it
+// waits for nobody.
+std::unique_ptr<Communicator> make_shared_memory_communicator(GroupPlace place,
+                                                              std::byte* memory,
+                                                              AbortFlag& abort,
+                                                              SlotSizes sizes = {});
+
+}  // namespace warprow

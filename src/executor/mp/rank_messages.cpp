@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/mp/rank_messages.h"
+
+#include "base/check.h"
+#include "config/fields.h"
+#include "wire/archive.h"
+
+#include <string_view>
+#include <type_traits>
+
+namespace warprow {
+
+// A setting as the user would write it.
+struct SettingText {
+  std::string name;
+  std::string text;
+};
+
+// Not in an anonymous namespace: the archives find these by argument-dependent lookup.
+
+template <typename Archive, typename T>
+using Ref = std::conditional_t<Archive::kReading, T&, const T&>;
+
+template <typename A>
+void visit(A& archive, Ref<A, KvLayout> v) {
+  archive(v.order, v.apart, v.by_block);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, KvGroupSpec> v) {
+  archive(v.kind, v.layout, v.dtype, v.num_layers, v.num_kv_heads, v.head_dim_k, v.head_dim_v);
+  archive(v.window, v.block_size, v.kernel_block_size);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, KvCacheSpec> v) {
+  archive(v.groups, v.num_blocks);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, TokenPages> v) {
+  archive(v.page_size, v.num_pages);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, ModelFacts> v) {
+  archive(v.architecture, v.vocab_size, v.max_model_len, v.max_num_seqs, v.max_num_batched_tokens);
+  archive(v.kv, v.token_pages, v.prefill_toks_per_decode, v.long_prefill_token_threshold);
+  archive(v.long_prompt_len, v.max_prefill_pairs, v.min_deep_chunk, v.has_hidden_states);
+  archive(v.max_drafts);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, SettingText> v) {
+  archive(v.name, v.text);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, RankReady> v) {
+  archive(v.facts, v.max_concurrent_batches, v.device);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, RankFailure> v) {
+  archive(v.code, v.message);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, RankCall> v) {
+  archive(v.id, v.rank, v.operation, v.argument);
+}
+
+template <typename A>
+void visit(A& archive, Ref<A, RankReply> v) {
+  archive(v.id, v.failed, v.code, v.text);
+}
+
+namespace {
+
+template <typename Message>
+void write(const Message& message, std::vector<uint8_t>& bytes) {
+  bytes.clear();
+  wire::Writer writer(bytes);
+  writer(message);
+}
+
+template <typename Message>
+void read(std::span<const uint8_t> bytes, Message& message) {
+  wire::Reader reader(bytes);
+  reader(message);
+  WR_CHECK(reader.ok() && reader.num_left() == 0, "a message of a rank has a wrong length");
+}
+
+}  // namespace
+
+// The settings that have a flag, as text; ranks need no others.
+void encode(const RankStart& message, std::vector<uint8_t>& bytes) {
+  std::vector<SettingText> settings;
+  for_each_field([&](const Field& field) {
+    settings.push_back({field.name, field_text(message.config, field)});
+  });
+  write(settings, bytes);
+}
+
+void decode(std::span<const uint8_t> bytes, RankStart& message) {
+  std::vector<SettingText> settings;
+  read(bytes, settings);
+  for (const SettingText& setting : settings) {
+    const Field* field = find_field(setting.name);
+    WR_CHECK(field != nullptr, "a rank does not know the setting {}", setting.name);
+    value_or_throw(set_field(message.config, *field, setting.text, setting.name));
+  }
+}
+
+void encode(const RankReady& message, std::vector<uint8_t>& bytes) { write(message, bytes); }
+void encode(const RankFailure& message, std::vector<uint8_t>& bytes) { write(message, bytes); }
+void encode(const RankCall& message, std::vector<uint8_t>& bytes) { write(message, bytes); }
+void encode(const RankReply& message, std::vector<uint8_t>& bytes) { write(message, bytes); }
+
+void decode(std::span<const uint8_t> bytes, RankReady& message) { read(bytes, message); }
+void decode(std::span<const uint8_t> bytes, RankFailure& message) { read(bytes, message); }
+void decode(std::span<const uint8_t> bytes, RankCall& message) { read(bytes, message); }
+void decode(std::span<const uint8_t> bytes, RankReply& message) { read(bytes, message); }
+
+}  // namespace warprow

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "executor/mp/rank_watch.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr auto kStoppedAfter =
+    std::chrono::milliseconds(400);                      // without a beat; then its state is read
+constexpr auto kFrozenAfter = std::chrono::seconds(30);  // without a beat, whatever its state
+constexpr auto kGraceAfterFailure = std::chrono::seconds(4);
+constexpr auto kGraceAtEnd = std::chrono::seconds(2);
+
+}  // namespace
+
+RankWatch::RankWatch(ControlBlock& control,
+                     std::vector<RankProcess> processes,
+                     OnFailure on_failure)
+    : control_(control),
+      processes_(std::move(processes)),
+      seen_(processes_.size(), {0, Clock::now(), 0, Clock::now()}),
+      on_failure_(std::move(on_failure)),
+      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+RankWatch::~RankWatch() {
+  expect_end();
+  thread_.request_stop();
+  thread_.join();
+  const Clock::time_point until = Clock::now() + kGraceAtEnd;
+  for (RankProcess& process : processes_) {
+    while (!process.ended() && Clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+}
+
+void RankWatch::watch(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    const Clock::time_point now = Clock::now();
+    if (!failed_at_) {
+      if (const std::optional<Trouble> found = trouble(now)) {
+        failed_at_ = now;
+        fail(*found);
+      }
+    }
+    if (failed_at_ && now - *failed_at_ > kGraceAfterFailure) {
+      for (RankProcess& process : processes_) {
+        process.kill();
+      }
+    }
+    std::this_thread::sleep_for(kTick);
+  }
+}
+
+void RankWatch::fail(const Trouble& trouble) {
+  control_.abort.raise(trouble.rank, AbortPhase::kProcessEnded);
+  on_failure_(trouble.why);
+}
+
+std::string RankWatch::name(int32_t rank) {
+  RankProcess& process = processes_[static_cast<size_t>(rank)];
+  return fmt::format("rank {} of {} (process {})", rank, processes_.size(), process.pid());
+}
+
+// The rank that raised the flag is the cause; the others end because of it.
+std::optional<RankWatch::Trouble> RankWatch::trouble(Clock::time_point now) {
+  if (const std::optional<AbortCause> cause = control_.abort.cause()) {
+    if (ending_.load()) {
+      return std::nullopt;
+    }
+    const std::string why = control_.ranks[cause->rank].failure();
+    return Trouble{cause->rank,
+                   fmt::format("{} {}{}{}",
+                               name(cause->rank),
+                               abort_phase_name(cause->phase),
+                               why.empty() ? "" : ": ",
+                               why)};
+  }
+  for (int32_t rank = 0; rank < static_cast<int32_t>(processes_.size()); ++rank) {
+    if (std::optional<std::string> why = trouble_of(rank, now)) {
+      return Trouble{rank, *std::move(why)};
+    }
+  }
+  return stall(now);
+}
+
+std::optional<std::string> RankWatch::trouble_of(int32_t rank, Clock::time_point now) {
+  RankProcess& process = processes_[static_cast<size_t>(rank)];
+  RankState& state = control_.ranks[rank];
+  Seen& seen = seen_[static_cast<size_t>(rank)];
+  const std::string_view phase = rank_phase_name(state.phase.load());
+  const int64_t step = state.step.load();
+  if (const auto& end = process.ended()) {
+    if (ending_.load()) {
+      return std::nullopt;
+    }
+    const std::string why = state.failure();
+    return fmt::format("{} ended with {} in phase {}, step {}{}{}",
+                       name(rank),
+                       *end,
+                       phase,
+                       step,
+                       why.empty() ? "" : ": ",
+                       why);
+  }
+  if (const uint32_t beats = state.beats.load(); beats != seen.beats) {
+    seen.beats = beats;
+    seen.beat_at = now;
+  }
+  const bool is_stopped = now - seen.beat_at > kStoppedAfter && process.is_stopped();
+  if (is_stopped || now - seen.beat_at > kFrozenAfter) {
+    return fmt::format("{} is stopped in phase {}, step {}", name(rank), phase, step);
+  }
+  return std::nullopt;
+}
+
+// The other ranks wait for the one that does not get on. It has begun the fewest steps; or it has not yet passed the step
+// to its device, which waits on theirs.
+std::optional<RankWatch::Trouble> RankWatch::stall(Clock::time_point now) {
+  const std::chrono::milliseconds limit = step_limit_.load();
+  const int64_t submitted = submitted_.load(std::memory_order_relaxed);
+  std::optional<int32_t> found;
+  std::pair<int64_t, bool> least;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(seen_.size()); ++rank) {
+    const RankState& state = control_.ranks[rank];
+    Seen& seen = seen_[static_cast<size_t>(rank)];
+    const int64_t retired = state.retired.load();
+    if (retired != seen.retired || retired >= submitted) {
+      seen.retired = retired;
+      seen.retired_at = now;
+    }
+    const std::pair at(state.step.load(), state.phase.load() == RankPhase::kRunning);
+    if (now - seen.retired_at > limit && (!found || at < least)) {
+      found = rank;
+      least = at;
+    }
+  }
+  if (!found) {
+    return std::nullopt;
+  }
+  return Trouble{*found,
+                 fmt::format("{} has finished no step for {:.1f} s: phase {}, step {}",
+                             name(*found),
+                             std::chrono::duration<double>(limit).count(),
+                             rank_phase_name(control_.ranks[*found].phase.load()),
+                             least.first)};
+}
+
+}  // namespace warprow

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tensor_split.h"
+
+#include "base/math.h"
+#include "kernels/linear/linear.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// Parts of a vocabulary are multiples of this: a panel of weights, and 64 bytes of logits.
+constexpr int32_t kVocabUnit = 16;
+
+// How many ranks have a copy of each key-value head.
+int32_t kv_copies(const AttentionSpec& attention, const GroupPlace& place) {
+  return std::max(1, place.size / attention.num_kv_heads);
+}
+
+ShardRule cut(ShardRule::Axis axis, const GroupPlace& place, int64_t unit) {
+  return {axis, place.rank, place.size, unit};
+}
+
+// Why ranks cannot divide the layer; empty if they can.
+std::string unmet(const LayerSpec& layer, int32_t num_ranks, int32_t input_unit) {
+  const AttentionSpec& attention = layer.attention;
+  if (attention.num_heads % num_ranks != 0) {
+    return fmt::format("num_attention_heads {} is no multiple of tensor-parallel-size {}",
+                       attention.num_heads,
+                       num_ranks);
+  }
+  if (attention.num_kv_heads % num_ranks != 0 && num_ranks % attention.num_kv_heads != 0) {
+    return fmt::format(
+        "num_key_value_heads {} is neither a multiple nor a divisor of tensor-parallel-size {}",
+        attention.num_kv_heads,
+        num_ranks);
+  }
+  if (num_ranks > 1 && layer.ffn.intermediate_size % (num_ranks * input_unit) != 0) {
+    return fmt::format("intermediate_size {} is no multiple of tensor-parallel-size {} times {}",
+                       layer.ffn.intermediate_size,
+                       num_ranks,
+                       input_unit);
+  }
+  return {};
+}
+
+}  // namespace
+
+IndexRange query_heads(const AttentionSpec& attention, const GroupPlace& place) {
+  const int64_t count = attention.num_heads / place.size;
+  return {place.rank * count, count};
+}
+
+IndexRange kv_heads(const AttentionSpec& attention, const GroupPlace& place) {
+  const int32_t copies = kv_copies(attention, place);
+  const int64_t count = attention.num_kv_heads * copies / place.size;
+  return {place.rank / copies * count, count};
+}
+
+VocabPart vocab_part(int32_t vocab_size, const GroupPlace& place) {
+  if (place.size == 1) {
+    return {0, vocab_size, vocab_size};
+  }
+  const int32_t width = round_up(ceil_div(vocab_size, place.size), kVocabUnit);
+  const int64_t first = std::min<int64_t>(int64_t{place.rank} * width, vocab_size);
+  const int64_t count = std::min<int64_t>(width, vocab_size - first);
+  return {static_cast<int32_t>(first), static_cast<int32_t>(count), width};
+}
+
+Result<void> check_tensor_split(const DecoderSpec& spec, int32_t num_ranks, DeviceKind device) {
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    const std::string why = unmet(spec.layers[l], num_ranks, linear_input_unit(device));
+    if (!why.empty()) {
+      return fail(ErrorCode::kUnsupported, fmt::format("layer {}: {}", l, why));
+    }
+  }
+  return {};
+}
+
+LayerSpec rank_layer(const LayerSpec& layer, const GroupPlace& place) {
+  LayerSpec mine = layer;
+  mine.attention.num_heads = static_cast<int32_t>(query_heads(layer.attention, place).count);
+  mine.attention.num_kv_heads = static_cast<int32_t>(kv_heads(layer.attention, place).count);
+  mine.ffn.intermediate_size /= place.size;
+  return mine;
+}
+
+DecoderSpec rank_spec(const DecoderSpec& spec, const GroupPlace& place) {
+  DecoderSpec mine = spec;
+  for (LayerSpec& layer : mine.layers) {
+    layer = rank_layer(layer, place);
+  }
+  return mine;
+}
+
+LayerShards layer_shards(const LayerSpec& layer, const GroupPlace& place) {
+  using Axis = ShardRule::Axis;
+  const AttentionSpec& attention = layer.attention;
+  const int32_t copies = kv_copies(attention, place);
+  const GroupPlace kv{place.rank / copies, place.size / copies};
+  return {cut(Axis::kRows, place, attention.head_dim),
+          cut(Axis::kRows, kv, attention.head_dim),
+          cut(Axis::kCols, place, attention.head_dim_v),
+          cut(Axis::kCols, place, 1),
+          cut(Axis::kRows, place, 1),
+          cut(Axis::kCols, place, 1)};
+}
+
+}  // namespace warprow

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks in processes of their own: their start, steps and operations, and what becomes of the others when one fails.
+#include "base/error.h"
+#include "executor/make_executor.h"
+#include "tests/support/source_path.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+EngineConfig tiny_config(int32_t num_ranks) {
+  EngineConfig config;
+  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
+  config.device = "cpu";
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 32;
+  config.kv_cache_memory_bytes = 1 << 20;
+  config.threads = 1;
+  config.dtype = "float32";
+  config.tensor_parallel_size = num_ranks;
+  config.distributed_executor_backend = "mp";
+  config.worker_binary =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rank_process";
+  return config;
+}
+
+// The processes that run ranks of this test's executor.
+std::vector<pid_t> rank_processes() {
+  std::vector<pid_t> found;
+  std::ifstream children("/proc/self/task/" + std::to_string(gettid()) + "/children");
+  for (pid_t pid = 0; children >> pid;) {
+    found.push_back(pid);
+  }
+  return found;
+}
+
+// A step of padding alone: a whole forward, with its collectives.
+void run_empty_step(Executor& executor, int64_t number) {
+  SchedulerOutput step;
+  step.step = number;
+  step.data_parallel.num_toks_padded = 8;
+  executor.execute_model(step);
+  executor.sample_tokens(nullptr);
+}
+
+// What the executor says when it has failed, and how long it took to.
+std::string failure_of(Executor& executor, Clock::duration& took) {
+  const Clock::time_point begin = Clock::now();
+  std::string why;
+  ModelRunnerOutput output;
+  for (int64_t step = 1; why.empty() && Clock::now() - begin < std::chrono::seconds(20); ++step) {
+    try {
+      run_empty_step(executor, step);
+      executor.take_output(output);
+    } catch (const std::runtime_error& error) {
+      why = error.what();
+    }
+  }
+  took = Clock::now() - begin;
+  return why;
+}
+
+// What the executor says when it cannot start.
+StartupError start_error_of(const EngineConfig& config) {
+  try {
+    make_executor(config);
+  } catch (const StartupError& error) {
+    return error;
+  }
+  return {ErrorCode::kInternal, "no error"};
+}
+
+// Makes a rank of this test's executors fail; see tests/support/rank_process.cpp.
+class ScopedFault {
+ public:
+  ScopedFault(const std::string& fault, int32_t rank) {
+    ::setenv("WR_RANK_FAULT", (fault + " " + std::to_string(rank)).c_str(), 1);
+  }
+  ~ScopedFault() { ::unsetenv("WR_RANK_FAULT"); }
+  ScopedFault(const ScopedFault&) = delete;
+  ScopedFault& operator=(const ScopedFault&) = delete;
+};
+
+class MpExecutor : public ::testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, MpExecutor, ::testing::Values(1, 2));
+
+TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  EXPECT_EQ(executor->model_facts().max_num_seqs, 4);
+  EXPECT_FALSE(executor->model_facts().kv.groups.empty());
+  EXPECT_EQ(executor->call(CheckHealth{}).get(),
+            std::vector<std::string>(static_cast<size_t>(GetParam()), "ok"));
+  EXPECT_EQ(executor->call(CheckHealth{}, RankSet::only(GetParam() - 1)).get(),
+            std::vector<std::string>{"ok"});
+  WakeUp wake_up;
+  EXPECT_TRUE(executor->set_wake_up(&wake_up));
+  ModelRunnerOutput output;
+  for (int64_t step = 1; step <= 20; ++step) {
+    run_empty_step(*executor, step);
+    wake_up.wait();
+    executor->take_output(output);
+    EXPECT_EQ(output.step, step);
+  }
+  EXPECT_EQ(executor->stats().steps, 20);
+  executor->set_wake_up(nullptr);
+}
+
+// The way of a step to the ranks and back, without a forward.
+TEST_P(MpExecutor, WhatAStepCosts) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  SchedulerOutput step;
+  ModelRunnerOutput output;
+  Clock::duration best = Clock::duration::max();
+  for (step.step = 1; step.step <= 500; ++step.step) {
+    const Clock::time_point begin = Clock::now();
+    executor->execute_model(step);
+    executor->sample_tokens(nullptr);
+    executor->take_output(output);
+    best = std::min(best, Clock::now() - begin);
+  }
+  std::printf("an empty step with %d ranks: %.1f us\n",
+              GetParam(),
+              std::chrono::duration<double, std::micro>(best).count());
+  EXPECT_EQ(output.step, 500);
+}
+
+TEST_P(MpExecutor, EndsItsProcesses) {
+  std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  const std::vector<pid_t> ranks = rank_processes();
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+  const Clock::time_point begin = Clock::now();
+  executor.reset();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  for (const pid_t rank : ranks) {
+    EXPECT_EQ(::kill(rank, 0), -1);
+  }
+}
+
+TEST_P(MpExecutor, AStartThatFailsSaysWhy) {
+  EngineConfig config = tiny_config(GetParam());
+  config.kv_cache_memory_bytes = 1024;
+  const StartupError error = start_error_of(config);
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_THAT(error.what(), HasSubstr("kv_cache_memory_bytes is 1024"));
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST_P(MpExecutor, AMissingWorkerBinaryIsNamed) {
+  EngineConfig config = tiny_config(GetParam());
+  config.worker_binary = "/nonesuch/worker";
+  EXPECT_THAT(start_error_of(config).what(),
+              HasSubstr("worker-binary: cannot start /nonesuch/worker"));
+}
+
+TEST_P(MpExecutor, AKilledRankFailsTheRestWithinASecond) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  ::kill(rank_processes().back(), SIGKILL);
+  Clock::duration took{};
+  EXPECT_THAT(failure_of(*executor, took), HasSubstr("ended with signal 9 (Killed) in phase"));
+  EXPECT_LT(took, std::chrono::seconds(1));
+}
+
+TEST_P(MpExecutor, AStoppedRankFailsTheRestWithinASecond) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  ::kill(rank_processes().back(), SIGSTOP);
+  Clock::duration took{};
+  EXPECT_THAT(failure_of(*executor, took), HasSubstr("is stopped in phase"));
+  EXPECT_LT(took, std::chrono::seconds(1));
+}
+
+TEST_P(MpExecutor, AnIdleExecutorSaysThatARankEnded) {
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  WakeUp wake_up;
+  executor->set_wake_up(&wake_up);
+  EXPECT_FALSE(executor->idle_step());
+  ::kill(rank_processes().back(), SIGKILL);
+  EXPECT_TRUE(wake_up.wait_until(Clock::now() + std::chrono::seconds(1)));
+  EXPECT_THROW((void)executor->idle_step(), std::runtime_error);
+  executor->set_wake_up(nullptr);
+}
+
+TEST(MpExecutorFaults, ARankThatEndsBeforeItLoadsFailsTheStart) {
+  const ScopedFault fault("start", 1);
+  EXPECT_THAT(
+      start_error_of(tiny_config(2)).what(),
+      AllOf(HasSubstr("rank 1 of 2"), HasSubstr("ended with exit code 7 in phase starting")));
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST(MpExecutorFaults, ARankThatThrowsWhileLoadingFailsTheStart) {
+  const ScopedFault fault("loading", 1);
+  const StartupError error = start_error_of(tiny_config(2));
+  EXPECT_EQ(error.code(), ErrorCode::kInternal);
+  EXPECT_STREQ(error.what(), "rank 1: these weights are refused");
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST(MpExecutorFaults, ARankThatThrowsInAStepSaysWhy) {
+  const ScopedFault fault("throw", 1);
+  const std::unique_ptr<Executor> executor = make_executor(tiny_config(2));
+  Clock::duration took{};
+  EXPECT_THAT(failure_of(*executor, took),
+              AllOf(HasSubstr("rank 1 of 2"), HasSubstr("failed in a step: this step is refused")));
+  EXPECT_LT(took, std::chrono::seconds(1));
+}
+
+// The other rank waits for it in a collective.
+TEST(MpExecutorFaults, ARankThatIsKilledInAStepFailsTheRestWithinASecond) {
+  for (const int32_t rank : {0, 1}) {
+    const ScopedFault fault("killed", rank);
+    const std::unique_ptr<Executor> executor = make_executor(tiny_config(2));
+    Clock::duration took{};
+    EXPECT_THAT(failure_of(*executor, took),
+                AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2"),
+                      HasSubstr("ended with signal 9 (Killed) in phase submitting, step 3")));
+    EXPECT_LT(took, std::chrono::seconds(1));
+  }
+}
+
+TEST(MpExecutorFaults, ARankThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {
+  const ScopedFault fault("stuck", 1);
+  EngineConfig config = tiny_config(2);
+  config.stall_timeout = 1;
+  std::unique_ptr<Executor> executor = make_executor(config);
+  Clock::duration took{};
+  EXPECT_THAT(failure_of(*executor, took),
+              AllOf(HasSubstr("rank 1 of 2"),
+                    HasSubstr("has finished no step for 1.0 s: phase submitting, step 3")));
+  EXPECT_LT(took, std::chrono::seconds(2));
+  const Clock::time_point begin = Clock::now();
+  executor.reset();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+}  // namespace
+}  // namespace warprow
