@@ -59,6 +59,7 @@ RankProcess::RankProcess(const std::string& binary,
   std::vector<std::string> words = arguments.words();
   words.insert(words.begin(), binary);
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) {
     argv.push_back(word.data());
   }
