@@ -19,19 +19,14 @@
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
+#include "bench/kernels/model_products.h"
 
 namespace warprow::cuda {
 namespace {
 
 using enum LinearEpilogue;
 
-struct Product {
-  const char* name;
-  int32_t n;
-  int32_t k;
-  LinearEpilogue epilogue;
-  bool norm;
-  bool y_f32;
+struct Product : ModelProduct {
   [[nodiscard]] LinearShape shape(bool invariant) const {
     return {n, k, y_f32 ? DType::kF32 : DType::kBF16, epilogue, false, invariant};
   }
@@ -39,32 +34,21 @@ struct Product {
   [[nodiscard]] size_t bytes() const { return size_t{2} * n * k; }
 };
 
-// In the order of a layer; the head is last. Norms follow the sum before them: that of qkv the sum of down.
+// In the order of a layer; the head is last, without its norm. Norms follow the sum before them: that of qkv the sum of down.
 struct Model {
   const char* name;
   int layers;
   std::vector<Product> products;
+
+  explicit Model(const ModelProducts& of) : name(of.name), layers(of.layers) {
+    for (const ModelProduct& product : of.products) {
+      products.push_back({product});
+    }
+    products.back().norm = false;
+  }
   [[nodiscard]] const Product& before(size_t i) const { return products[i == 0 ? 3 : i - 1]; }
   [[nodiscard]] const Product& behind(size_t i) const { return products[i == 3 ? 0 : i + 1]; }
 };
-
-const std::vector<Model>& models() {
-  static const std::vector<Model> all = {{"Qwen3-0.6B",
-                                          28,
-                                          {{"qkv", 4096, 1024, kStore, true, false},
-                                           {"o", 1024, 2048, kAdd, false, true},
-                                           {"gate_up", 6144, 1024, kSwiGlu, true, false},
-                                           {"down", 1024, 3072, kAdd, false, true},
-                                           {"head", 151936, 1024, kStore, false, true}}},
-                                         {"Qwen3-8B",
-                                          36,
-                                          {{"qkv", 6144, 4096, kStore, true, false},
-                                           {"o", 4096, 4096, kAdd, false, true},
-                                           {"gate_up", 24576, 4096, kSwiGlu, true, false},
-                                           {"down", 4096, 12288, kAdd, false, true},
-                                           {"head", 151936, 4096, kStore, false, true}}}};
-  return all;
-}
 
 constexpr int32_t kMaxRows = 8192;
 constexpr int32_t kMaxHeadRows = 512;
@@ -371,7 +355,8 @@ int run(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const BenchDevice bench;
   Stream& stream = *bench.stream;
-  for (const Model& model : models()) {
+  for (const ModelProducts& products : model_products()) {
+    const Model model(products);
     if (!every_model && !named(argc, argv, model.name)) {
       continue;
     }

@@ -21,19 +21,19 @@
 #include <vector>
 
 #include "bench/kernels/cuda_timing.h"
+#include "bench/kernels/model_products.h"
 
 namespace warprow::cuda {
 namespace {
 
 // An operation of a model, and the numbers of rows that are timed.
 struct Shape : testing::LinearCase {
-  Shape(const char* of, int outputs, int inputs, LinearEpilogue end, bool has_norm, bool is_f32)
-      : name(of) {
-    n = outputs;
-    k = inputs;
-    epilogue = end;
-    norm = has_norm;
-    y_f32 = is_f32;
+  explicit Shape(const ModelProduct& product) : name(product.name) {
+    n = product.n;
+    k = product.k;
+    epilogue = product.epilogue;
+    norm = product.norm;
+    y_f32 = product.y_f32;
   }
   const char* name;
 };
@@ -42,26 +42,10 @@ struct Model {
   const char* name;
   int layers;
   std::vector<Shape> shapes;  // of one layer, then the head
-};
 
-const std::vector<Model>& models() {
-  using enum LinearEpilogue;
-  static const std::vector<Model> all = {{"Qwen3-0.6B",
-                                          28,
-                                          {{"qkv", 4096, 1024, kStore, true, false},
-                                           {"o", 1024, 2048, kAdd, false, true},
-                                           {"gate_up", 6144, 1024, kSwiGlu, true, false},
-                                           {"down", 1024, 3072, kAdd, false, true},
-                                           {"head", 151936, 1024, kStore, true, true}}},
-                                         {"Qwen3-8B",
-                                          36,
-                                          {{"qkv", 6144, 4096, kStore, true, false},
-                                           {"o", 4096, 4096, kAdd, false, true},
-                                           {"gate_up", 24576, 4096, kSwiGlu, true, false},
-                                           {"down", 4096, 12288, kAdd, false, true},
-                                           {"head", 151936, 4096, kStore, true, true}}}};
-  return all;
-}
+  explicit Model(const ModelProducts& of)
+      : name(of.name), layers(of.layers), shapes(of.products.begin(), of.products.end()) {}
+};
 
 // Uniform random numbers of both signs, of a layer's magnitude.
 template <typename T>
@@ -483,7 +467,8 @@ int run(int argc, char** argv) {
   const BenchDevice bench;
   Stream& stream = *bench.stream;
   std::printf("cuBLASLt %s\n", CublasLt::of(stream.device().facts()).version().c_str());
-  for (const Model& model : models()) {
+  for (const ModelProducts& products : model_products()) {
+    const Model model(products);
     if (!every_model && !named(argc, argv, model.name)) {
       continue;
     }

@@ -14,6 +14,10 @@
 // value)`, vectors and strings as a u32 count and elements, optionals as a u8 and the value.
 namespace warprow::wire {
 
+// T& when the archive reads into it, else const T&.
+template <typename Archive, typename T>
+using Ref = std::conditional_t<Archive::kReading, T&, const T&>;
+
 template <typename T>
 inline constexpr bool kIsScalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 

@@ -18,9 +18,7 @@ static_assert(std::endian::native == std::endian::little,
 // The fields of each struct, listed once for reading and writing. Not in an anonymous namespace: the archives find
 // them by argument-dependent lookup.
 
-// T& when the archive reads into it, else const T&.
-template <typename Archive, typename T>
-using Ref = std::conditional_t<Archive::kReading, T&, const T&>;
+using wire::Ref;
 
 template <typename A>
 void visit(A& archive, Ref<A, Span32> v) {

@@ -2,7 +2,7 @@
 // Ranks in processes of their own: their start, steps and operations, and what becomes of the others when one fails.
 #include "base/error.h"
 #include "executor/make_executor.h"
-#include "tests/support/source_path.h"
+#include "tests/executor/tiny_config.h"
 
 #include <algorithm>
 #include <chrono>
@@ -27,14 +27,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-EngineConfig tiny_config(int32_t num_ranks) {
-  EngineConfig config;
-  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
-  config.device = "cpu";
-  config.max_num_seqs = 4;
-  config.max_num_batched_tokens = 32;
-  config.kv_cache_memory_bytes = 1 << 20;
-  config.threads = 1;
+EngineConfig ranks_config(int32_t num_ranks) {
+  EngineConfig config = test::tiny_config();
   config.dtype = "float32";
   config.tensor_parallel_size = num_ranks;
   config.distributed_executor_backend = "mp";
@@ -104,7 +98,7 @@ class MpExecutor : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, MpExecutor, ::testing::Values(1, 2));
 
 TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  const std::unique_ptr<Executor> executor = make_executor(ranks_config(GetParam()));
   EXPECT_EQ(executor->model_facts().max_num_seqs, 4);
   EXPECT_FALSE(executor->model_facts().kv.groups.empty());
   EXPECT_EQ(executor->call(CheckHealth{}).get(),
@@ -126,7 +120,7 @@ TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
 
 // The way of a step to the ranks and back, without a forward.
 TEST_P(MpExecutor, WhatAStepCosts) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  const std::unique_ptr<Executor> executor = make_executor(ranks_config(GetParam()));
   SchedulerOutput step;
   ModelRunnerOutput output;
   Clock::duration best = Clock::duration::max();
@@ -144,7 +138,7 @@ TEST_P(MpExecutor, WhatAStepCosts) {
 }
 
 TEST_P(MpExecutor, EndsItsProcesses) {
-  std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  std::unique_ptr<Executor> executor = make_executor(ranks_config(GetParam()));
   const std::vector<pid_t> ranks = rank_processes();
   ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
   const Clock::time_point begin = Clock::now();
@@ -156,7 +150,7 @@ TEST_P(MpExecutor, EndsItsProcesses) {
 }
 
 TEST_P(MpExecutor, AStartThatFailsSaysWhy) {
-  EngineConfig config = tiny_config(GetParam());
+  EngineConfig config = ranks_config(GetParam());
   config.kv_cache_memory_bytes = 1024;
   const StartupError error = start_error_of(config);
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
@@ -165,14 +159,14 @@ TEST_P(MpExecutor, AStartThatFailsSaysWhy) {
 }
 
 TEST_P(MpExecutor, AMissingWorkerBinaryIsNamed) {
-  EngineConfig config = tiny_config(GetParam());
+  EngineConfig config = ranks_config(GetParam());
   config.worker_binary = "/nonesuch/worker";
   EXPECT_THAT(start_error_of(config).what(),
               HasSubstr("worker-binary: cannot start /nonesuch/worker"));
 }
 
 TEST_P(MpExecutor, AKilledRankFailsTheRestWithinASecond) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  const std::unique_ptr<Executor> executor = make_executor(ranks_config(GetParam()));
   ::kill(rank_processes().back(), SIGKILL);
   Clock::duration took{};
   EXPECT_THAT(failure_of(*executor, took), HasSubstr("ended with signal 9 (Killed) in phase"));
@@ -180,7 +174,7 @@ TEST_P(MpExecutor, AKilledRankFailsTheRestWithinASecond) {
 }
 
 TEST_P(MpExecutor, AStoppedRankFailsTheRestWithinASecond) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  const std::unique_ptr<Executor> executor = make_executor(ranks_config(GetParam()));
   ::kill(rank_processes().back(), SIGSTOP);
   Clock::duration took{};
   EXPECT_THAT(failure_of(*executor, took), HasSubstr("is stopped in phase"));
@@ -188,7 +182,7 @@ TEST_P(MpExecutor, AStoppedRankFailsTheRestWithinASecond) {
 }
 
 TEST_P(MpExecutor, AnIdleExecutorSaysThatARankEnded) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config(GetParam()));
+  const std::unique_ptr<Executor> executor = make_executor(ranks_config(GetParam()));
   WakeUp wake_up;
   executor->set_wake_up(&wake_up);
   EXPECT_FALSE(executor->idle_step());
@@ -201,14 +195,14 @@ TEST_P(MpExecutor, AnIdleExecutorSaysThatARankEnded) {
 TEST(MpExecutorFaults, ARankThatEndsBeforeItLoadsFailsTheStart) {
   const ScopedFault fault("start", 1);
   EXPECT_THAT(
-      start_error_of(tiny_config(2)).what(),
+      start_error_of(ranks_config(2)).what(),
       AllOf(HasSubstr("rank 1 of 2"), HasSubstr("ended with exit code 7 in phase starting")));
   EXPECT_TRUE(rank_processes().empty());
 }
 
 TEST(MpExecutorFaults, ARankThatThrowsWhileLoadingFailsTheStart) {
   const ScopedFault fault("loading", 1);
-  const StartupError error = start_error_of(tiny_config(2));
+  const StartupError error = start_error_of(ranks_config(2));
   EXPECT_EQ(error.code(), ErrorCode::kInternal);
   EXPECT_STREQ(error.what(), "rank 1: these weights are refused");
   EXPECT_TRUE(rank_processes().empty());
@@ -216,7 +210,7 @@ TEST(MpExecutorFaults, ARankThatThrowsWhileLoadingFailsTheStart) {
 
 TEST(MpExecutorFaults, ARankThatThrowsInAStepSaysWhy) {
   const ScopedFault fault("throw", 1);
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config(2));
+  const std::unique_ptr<Executor> executor = make_executor(ranks_config(2));
   Clock::duration took{};
   EXPECT_THAT(failure_of(*executor, took),
               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("failed in a step: this step is refused")));
@@ -227,7 +221,7 @@ TEST(MpExecutorFaults, ARankThatThrowsInAStepSaysWhy) {
 TEST(MpExecutorFaults, ARankThatIsKilledInAStepFailsTheRestWithinASecond) {
   for (const int32_t rank : {0, 1}) {
     const ScopedFault fault("killed", rank);
-    const std::unique_ptr<Executor> executor = make_executor(tiny_config(2));
+    const std::unique_ptr<Executor> executor = make_executor(ranks_config(2));
     Clock::duration took{};
     EXPECT_THAT(failure_of(*executor, took),
                 AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2"),
@@ -238,7 +232,7 @@ TEST(MpExecutorFaults, ARankThatIsKilledInAStepFailsTheRestWithinASecond) {
 
 TEST(MpExecutorFaults, ARankThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {
   const ScopedFault fault("stuck", 1);
-  EngineConfig config = tiny_config(2);
+  EngineConfig config = ranks_config(2);
   config.stall_timeout = 1;
   std::unique_ptr<Executor> executor = make_executor(config);
   Clock::duration took{};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
 #include "executor/make_executor.h"
-#include "tests/support/source_path.h"
+#include "tests/executor/tiny_config.h"
 
 #include <memory>
 #include <string>
@@ -12,19 +12,8 @@
 namespace warprow {
 namespace {
 
-EngineConfig tiny_config() {
-  EngineConfig config;
-  config.model = test::source_path("tests/golden/tiny/llama_gqa_tied");
-  config.device = "cpu";
-  config.max_num_seqs = 4;
-  config.max_num_batched_tokens = 32;
-  config.kv_cache_memory_bytes = 1 << 20;
-  config.threads = 1;
-  return config;
-}
-
 TEST(UniprocExecutor, AnOperationHasRunWhenCallReturns) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config());
+  const std::unique_ptr<Executor> executor = make_executor(test::tiny_config());
   RankAnswers<CheckHealth> answers = executor->call(CheckHealth{}, RankSet::only(0));
   EXPECT_TRUE(answers.ready());
   EXPECT_EQ(answers.get(), std::vector<std::string>{"ok"});
@@ -44,7 +33,7 @@ std::string refusal_of(const EngineConfig& config) {
 }
 
 TEST(UniprocExecutor, SeveralRanksAreRefused) {
-  EngineConfig config = tiny_config();
+  EngineConfig config = test::tiny_config();
   config.tensor_parallel_size = 2;
   config.distributed_executor_backend = "uni";
   EXPECT_EQ(refusal_of(config),
@@ -53,14 +42,14 @@ TEST(UniprocExecutor, SeveralRanksAreRefused) {
 }
 
 TEST(MakeExecutor, PipelineStagesAreRefused) {
-  EngineConfig config = tiny_config();
+  EngineConfig config = test::tiny_config();
   config.pipeline_parallel_size = 2;
   EXPECT_EQ(refusal_of(config), "--pipeline-parallel-size: 2 is not supported yet; use 1");
 }
 
 // The worker runs on the caller's thread, so no other thread could announce an output or wait for one.
 TEST(UniprocExecutor, OutputsAreWaitedForInTakeOutput) {
-  const std::unique_ptr<Executor> executor = make_executor(tiny_config());
+  const std::unique_ptr<Executor> executor = make_executor(test::tiny_config());
   WakeUp wake_up;
   EXPECT_FALSE(executor->set_wake_up(&wake_up));
   EXPECT_FALSE(executor->idle_step());

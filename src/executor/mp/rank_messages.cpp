@@ -6,7 +6,6 @@
 #include "wire/archive.h"
 
 #include <string_view>
-#include <type_traits>
 
 namespace warprow {
 
@@ -18,8 +17,7 @@ struct SettingText {
 
 // Not in an anonymous namespace: the archives find these by argument-dependent lookup.
 
-template <typename Archive, typename T>
-using Ref = std::conditional_t<Archive::kReading, T&, const T&>;
+using wire::Ref;
 
 template <typename A>
 void visit(A& archive, Ref<A, KvLayout> v) {

@@ -11,19 +11,6 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// True in one of the warp's threads, always the same. All threads call it. The compiler knows that it is one thread.
-__device__ __forceinline__ bool elect_one() {
-  uint32_t chosen;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\n"
-      "selp.b32 %0, 1, 0, p;\n"
-      "}\n"
-      : "=r"(chosen));
-  return chosen != 0;
-}
-
 // ---- cp.async
 // Copies 16 bytes from global to shared memory. If not valid, writes zeros and reads nothing.
 __device__ __forceinline__ void copy16_async(uint32_t shared, const void* global, bool valid) {
@@ -53,21 +40,6 @@ __device__ __forceinline__ void clear16(uint32_t shared) {
 // Stores two adjacent floats to shared memory.
 __device__ __forceinline__ void store_two(uint32_t shared, float first, float second) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second)
-               : "memory");
-}
-
-__device__ __forceinline__ void store_four(uint32_t shared, const float* v) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared),
-               "f"(v[0]),
-               "f"(v[1]),
-               "f"(v[2]),
-               "f"(v[3])
-               : "memory");
-}
-__device__ __forceinline__ void load_four(float (&v)[4], uint32_t shared) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-               : "r"(shared)
                : "memory");
 }
 

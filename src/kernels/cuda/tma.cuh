@@ -7,6 +7,18 @@
 // TMA (sm_90a): loads of a box of a tensor into shared memory, whose bytes count on the mbarrier, and stores from there.
 namespace warprow::cuda {
 
+// True in one of the warp's threads, always the same. All threads call it. The compiler knows that it is one thread.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(chosen));
+  return chosen != 0;
+}
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -22,29 +22,7 @@ namespace {
 constexpr int64_t kSm80GemmRows = 16;
 static_assert(2 * kSm80GemmRows <= kMaxSm80GemmRows);
 
-// The most parts of k for which there are at most so many tiles, each with a part.
-int32_t chunks_of_tiles(int32_t tiles, int32_t k, int32_t most_tiles) {
-  constexpr int32_t kLeastInputs = 256;  // of a part
-  constexpr int32_t kMostChunks = 4;     // tiles of many rows compute them one after the other
-  int32_t chunks = 1;
-  while (2 * chunks <= kMostChunks && 2 * chunks * tiles <= most_tiles &&
-         k >= 2 * chunks * kLeastInputs) {
-    chunks *= 2;
-  }
-  return chunks;
-}
-
-// Estimated microseconds of a batch-invariant product on an H200, of sm90_bf16_gemm_large_m: behind a sum with half a norm as
-// a kernel of its own.
-double large_m_us(const LinearShape& shape, int32_t num_rows, int32_t chunks, int32_t num_sms) {
-  const double start = shape.epilogue == LinearEpilogue::kAdd ? 6.0 : 3.5;
-  constexpr double kFlopsPerUs = 6e6;  // of an SM
-  const Sm90LargePlan plan = sm90_large_plan(num_rows, shape.n, chunks, num_sms);
-  const int32_t tiles = ceil_div(num_rows, 256) * ceil_div(shape.n, plan.cols);
-  const int32_t waves = ceil_div(tiles, num_sms / 2);
-  return start + waves * 2.0 * 128 * plan.cols * shape.k / kFlopsPerUs;
-}
-
+// Whether blocks of rows of sm90_bf16_gemm_small_m take no longer than the tiles of sm90_bf16_gemm_large_m.
 bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
   constexpr int64_t kMost = 8 * kMaxSm90GemmRows;
   if (num_rows > kMost) {
@@ -53,8 +31,11 @@ bool takes_blocks_of_rows(const LinearShape& shape, int64_t num_rows, const Devi
   const auto rows = static_cast<int32_t>(num_rows);
   const int32_t chunks = invariant_chunks(shape, device);
   const Sm90GemmPlan small = sm90_gemm_plan(rows, shape.n, shape.k, device.num_sms, chunks);
+  const Sm90LargePlan large = sm90_large_plan(rows, shape.n, chunks, device.num_sms);
+  // A sum of many rows does not begin the next norm, which is then a kernel of its own.
+  const double norm_us = shape.epilogue == LinearEpilogue::kAdd ? 2.5 : 0.0;
   return sm90_gemm_us(small, rows, shape.n, shape.k, device.num_sms) <=
-         large_m_us(shape, rows, chunks, device.num_sms);
+         sm90_large_us(large, rows, shape.n, shape.k, device.num_sms) + norm_us;
 }
 
 }  // namespace
@@ -81,9 +62,18 @@ int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
     return 0;
   }
   constexpr int32_t kSms = 132;  // of an H100 and an H200
-  // Products of small weights take as long as one chain. Half of the SMs have enough room for their bytes.
-  const int32_t most_tiles = is_small_weight(shape.n, shape.k) ? kSms / 2 : kSms;
-  return chunks_of_tiles(ceil_div(shape.n, 64), shape.k, most_tiles);
+  constexpr int32_t kMostChunks =
+      4;  // the GEMM for large M computes a tile's parts one after the other
+  constexpr int32_t kLeastInputs = 256;  // of a part
+  // Latency bounds products of small weights. Parts for half of the SMs shorten their chains enough.
+  const int32_t most_parts = is_small_weight(shape.n, shape.k) ? kSms / 2 : kSms;
+  const int32_t tiles = ceil_div(shape.n, 64);
+  int32_t chunks = 1;
+  while (2 * chunks <= kMostChunks && 2 * chunks * tiles <= most_parts &&
+         shape.k >= 2 * chunks * kLeastInputs) {
+    chunks *= 2;
+  }
+  return chunks;
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {

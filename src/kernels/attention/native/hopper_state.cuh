@@ -211,23 +211,11 @@ struct HopperState {
 
   // The factor of a row's outputs, and its log-sum-exp.
   __device__ Finish finish_row(const NativeParams& p, int32_t head, int i) const {
+    const float scale = exponent_scale(p.scale, p.soft_cap);
     if constexpr (kParts) {
-      const float scale = exponent_scale(p.scale, p.soft_cap);
       return finish(total.max[i], total.sum[i], scale, p.sinks, head);
     }
-    float all = sum[i];
-    all += __shfl_xor_sync(0xffffffffU, all, 1);
-    all += __shfl_xor_sync(0xffffffffU, all, 2);
-    float top = max[i] * exponent_scale(p.scale, p.soft_cap);
-    float shrink = 1.0F;
-    if (p.sinks != nullptr) {
-      const float sink = p.sinks[head] * kLog2E;
-      const float higher = fmaxf(top, sink);
-      shrink = exp2_fast(top - higher);
-      all = all * shrink + exp2_fast(sink - higher);
-      top = higher;
-    }
-    return {all > 0.0F ? shrink / all : 0.0F, (top + log2f(all)) * kLn2};
+    return finish_lanes(max[i], sum[i], scale, p.sinks, head);
   }
 
   __device__ void write(const NativeParams& p, const HopperItem& item) const {

@@ -87,6 +87,22 @@ finish(float max, float sum, float scale, const float* sinks, int32_t head) {
   }
   return {sum > 0.0F ? __fdiv_rn(shrink, sum) : 0.0F, __fmul_rn(__fadd_rn(top, log2f(sum)), kLn2)};
 }
+// The same in default mode, where compilers may fuse, from the sums of four adjacent lanes.
+__device__ __forceinline__ Finish
+finish_lanes(float max, float sum, float scale, const float* sinks, int32_t head) {
+  sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+  sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+  float top = max * scale;
+  float shrink = 1.0F;
+  if (sinks != nullptr) {
+    const float sink = sinks[head] * kLog2E;
+    const float higher = fmaxf(top, sink);
+    shrink = exp2_fast(top - higher);
+    sum = sum * shrink + exp2_fast(sink - higher);
+    top = higher;
+  }
+  return {sum > 0.0F ? shrink / sum : 0.0F, (top + log2f(sum)) * kLn2};
+}
 __device__ __forceinline__ float finished(float output, float inverse) {
   return __fmaf_rn(output, inverse, 0.0F);
 }

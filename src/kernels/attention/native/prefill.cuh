@@ -368,23 +368,11 @@ struct PrefillState {
 
   // The factor of a row's outputs, and its log-sum-exp.
   __device__ Finish finish_row(const NativeParams& p, int32_t head, int m, int i) const {
+    const float scale = exponent_scale(p.scale, p.soft_cap);
     if constexpr (kParts) {
-      const float scale = exponent_scale(p.scale, p.soft_cap);
       return finish(total.max[m][i], total.sum[m][i], scale, p.sinks, head);
     }
-    float all = sum[m][i];
-    all += __shfl_xor_sync(0xffffffffU, all, 1);
-    all += __shfl_xor_sync(0xffffffffU, all, 2);
-    float top = max[m][i] * exponent_scale(p.scale, p.soft_cap);
-    float shrink = 1.0F;
-    if (p.sinks != nullptr) {
-      const float sink = p.sinks[head] * kLog2E;
-      const float higher = fmaxf(top, sink);
-      shrink = exp2_fast(top - higher);
-      all = all * shrink + exp2_fast(sink - higher);
-      top = higher;
-    }
-    return {all > 0.0F ? shrink / all : 0.0F, (top + log2f(all)) * kLn2};
+    return finish_lanes(max[m][i], sum[m][i], scale, p.sinks, head);
   }
 
   __device__ void write_row(const NativeParams& p, const PrefillItem& item, int m, int i) {

@@ -16,6 +16,8 @@ struct Sm90LargePlan {
       1;  // parts of k that are summed apart and then added in order; above 1 only with 128 cols
 };
 
+// Estimated microseconds on an H200: the start, and the FLOPs of an SM's tiles.
+double sm90_large_us(const Sm90LargePlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms);
 // The fastest plan for these sizes. n: rows of w.
 Sm90LargePlan sm90_large_plan(int32_t m, int32_t n, int32_t chunks, int32_t num_sms);
 

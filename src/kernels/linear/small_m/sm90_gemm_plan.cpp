@@ -24,7 +24,7 @@ bool fills_one_wave(int64_t n, int32_t num_sms) {
   return tiles <= num_sms && 10 * tiles >= 9 * num_sms;
 }
 
-// With equal times the most: large tiles load x less often.
+// Groups of 64 rows of w in a tile, by the estimate. With equal times the most, since large tiles load x less often.
 int32_t fastest_groups(Sm90GemmPlan plan, int32_t m, int32_t n, int32_t k, int32_t num_sms) {
   int32_t best = 1;
   double least = std::numeric_limits<double>::max();
@@ -92,8 +92,11 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
   plan.cols = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   const int32_t steps = ceil_div(k, 64);
   plan.split = std::max(split, 1);
-  plan.groups =
-      split > 0 ? fastest_groups(plan, m, n, k, num_sms) : (fills_one_wave(n, num_sms) ? 3 : 1);
+  if (split > 0) {
+    plan.groups = fastest_groups(plan, m, n, k, num_sms);
+  } else if (fills_one_wave(n, num_sms)) {
+    plan.groups = 3;
+  }
   const int32_t tiles = ceil_div(n, 64 * plan.groups);
   // Clusters cannot use all SMs of the device.
   const auto slots = [&](int32_t ctas) { return tiles * ctas * (ctas > 2 ? 10 : 9) / 9; };
@@ -109,11 +112,10 @@ Sm90GemmPlan sm90_gemm_plan(int32_t m, int32_t n, int32_t k, int32_t num_sms, in
     plan.split *= 2;
   }
   const int32_t used = slots(plan.split) * ceil_div(m, plan.cols);
-  // Tiles of 192 rows want a deep ring.
-  const int32_t at_once = split > 0 && plan.groups == 3 ? 1
-                          : used <= num_sms             ? 1
-                          : used <= 2 * num_sms         ? 2
-                                                        : 3;
+  int32_t at_once = used <= num_sms ? 1 : used <= 2 * num_sms ? 2 : 3;
+  if (split > 0 && plan.groups == 3) {
+    at_once = 1;  // a deep ring is worth more than a second CTA on the SM
+  }
   const auto stages_of = [&](int32_t ctas) {  // with so many CTAs on an SM
     return sm90_gemm_stages(plan, kSm90GemmSharedBytes / ctas - (ctas > 1 ? 2048 : 0));
   };
