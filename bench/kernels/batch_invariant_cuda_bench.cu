@@ -249,13 +249,15 @@ void sweep_warps(Stream& stream, const Product& p, const Room& room, const Weigh
   std::printf("  %-8s m %4d warps", p.name, m);
   const int32_t num_sms = stream.device().facts().num_sms;
   for (const int32_t parts : kParts) {
-    int32_t last = 0;
+    Sm90WarpPlan last;
     for (const int32_t shared : {56, 112, 220}) {
-      Sm90WarpPlan plan = sm90_warp_plan(m, p.n, p.k, p.epilogue, parts, num_sms, shared << 10);
-      if (plan.stages == last || sm90_warp_shared_bytes(plan, m) > size_t{224} << 10) {
+      const Sm90WarpPlan plan =
+          sm90_warp_plan(m, p.n, p.k, p.epilogue, parts, num_sms, shared << 10);
+      if ((plan.stages == last.stages && plan.groups == last.groups) ||
+          sm90_warp_shared_bytes(plan, m) > size_t{224} << 10) {
         continue;
       }
-      last = plan.stages;
+      last = plan;
       for (int rounds = 1; rounds <= 2; ++rounds) {  // fewer warps, each with more units
         const int32_t groups = (plan.groups + rounds - 1) / rounds;
         if (rounds == 2 && groups == plan.groups) {

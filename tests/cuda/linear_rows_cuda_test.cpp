@@ -287,23 +287,23 @@ TEST_F(LinearRowsTest, EqualPartsGiveEqualBits) {
   if (!is_hopper()) {
     GTEST_SKIP() << "the kernels of batch-invariant products need a GPU of compute capability 9.0";
   }
-  constexpr int32_t kRows = 5;
-  for (const auto& [n, k, epilogue] : {std::tuple{1152, 2120, kStore},
-                                       {1152, 2112, kStore},
-                                       {2 * 136, 1088, kSwiGlu},
-                                       {4096, 1024, kStore}}) {
+  for (const auto& [rows, n, k, epilogue] : {std::tuple{1, 1152, 2112, kStore},
+                                             {8, 1152, 2112, kStore},
+                                             {5, 1152, 2120, kStore},
+                                             {5, 2 * 136, 1088, kSwiGlu},
+                                             {8, 4096, 1024, kStore}}) {
     arena().reset();
     const int32_t outputs = epilogue == kSwiGlu ? n / 2 : n;
     cuda::Sm90GemmArgs args;
     args.w = random_bf16(static_cast<size_t>(n) * static_cast<size_t>(k), 0.05F, 21);
-    args.x = random_bf16(static_cast<size_t>(kRows) * static_cast<size_t>(k), 1.0F, 22);
+    args.x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(k), 1.0F, 22);
     args.x_stride = k;
-    args.m = kRows;
+    args.m = rows;
     args.n = n;
     args.k = k;
     args.epilogue = epilogue;
     args.y_stride = outputs;
-    const auto count = static_cast<size_t>(kRows) * static_cast<size_t>(outputs);
+    const auto count = static_cast<size_t>(rows) * static_cast<size_t>(outputs);
     auto* y = poisoned<uint16_t>(count);
     args.y = y;
     for (const int32_t parts : {1, 2, 4, 8}) {
@@ -312,7 +312,8 @@ TEST_F(LinearRowsTest, EqualPartsGiveEqualBits) {
         const std::vector<uint16_t> got = download(y, count);
         stream().fill(y, 0xff, count * 2);
         first = first.empty() ? got : first;
-        EXPECT_TRUE(got == first) << n << " x " << k << ", " << parts << " parts: " << plan;
+        EXPECT_TRUE(got == first) << rows << " rows, " << n << " x " << k << ", " << parts
+                                  << " parts: " << plan;
       };
       for (const int32_t cols : {32, 64, 128}) {
         for (const int32_t groups : {1, 2, 3}) {
@@ -324,15 +325,15 @@ TEST_F(LinearRowsTest, EqualPartsGiveEqualBits) {
           compare(fmt::format("small M, {} columns, {} groups", cols, groups));
         }
       }
-      const bool warps = cuda::sm90_warp_rows(n, k) > 0;
+      const bool warps = cuda::sm90_warp_rows(k) > 0;
       for (int32_t groups = 1; warps && groups * parts <= cuda::kMaxSm90Warps; ++groups) {
         for (const int32_t stages : {2, 3, 5}) {
           cuda::Sm90WarpPlan plan =
-              cuda::sm90_warp_plan(kRows, n, k, epilogue, parts, gpu().facts().num_sms);
+              cuda::sm90_warp_plan(rows, n, k, epilogue, parts, gpu().facts().num_sms);
           plan.groups = groups;
           plan.stages = stages;
           for (const int32_t blocks : {1, 7, plan.num_blocks}) {
-            if (cuda::sm90_warp_shared_bytes(plan, kRows) > size_t{220} << 10) {
+            if (cuda::sm90_warp_shared_bytes(plan, rows) > size_t{220} << 10) {
               continue;
             }
             plan.num_blocks = std::min(blocks, plan.num_units);

@@ -44,7 +44,7 @@ OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device) {
   if (shape.batch_invariant) {
     return invariant_chunks(shape, device) == 0
                ? OwnRows{}
-               : OwnRows{0, kMaxSm90GemmRows, sm90_warp_rows(shape.n, shape.k)};
+               : OwnRows{0, kMaxSm90GemmRows, sm90_warp_rows(shape.k)};
   }
   const int64_t sm90 = sm90_gemm_rows(shape.epilogue, shape.n, shape.k, device);
   int64_t sm80 = kSm80GemmRows;

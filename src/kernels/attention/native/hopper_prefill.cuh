@@ -189,7 +189,7 @@ CUtensorMap cache_map(const NativeParams& p, const char* base, int32_t box) {
                         static_cast<uint64_t>(p.head_bytes),
                         static_cast<uint64_t>(p.block_bytes)},
                        {64, static_cast<uint32_t>(box), 1, 1},
-                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+                       CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 template <int kDim, bool kParts>

@@ -420,7 +420,7 @@ void launch_instance(Stream& stream, const Sm90GemmArgs& args, const Sm90LargePl
                          {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)},
                          {static_cast<uint64_t>(stride) * 2},
                          {64, static_cast<uint32_t>(box)},
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   };
   constexpr bool kWide = kF32 || kEpilogue == LinearEpilogue::kAdd;
   const CUtensorMap y_map =

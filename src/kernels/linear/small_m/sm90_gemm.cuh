@@ -236,7 +236,7 @@ inline CUtensorMap sm90_gemm_map(
                        {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)},
                        {static_cast<uint64_t>(stride) * 2},
                        {64, static_cast<uint32_t>(box_rows)},
-                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+                       CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 }  // namespace sm90_gemm_detail

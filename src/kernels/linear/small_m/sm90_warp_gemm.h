@@ -30,10 +30,8 @@ struct Sm90WarpPlan {
   int32_t num_blocks = 0;
 };
 
-// Up to this many rows the kernel is the fastest. From the bytes of a very large weight on, sm90_bf16_gemm_small_m is.
-constexpr int32_t sm90_warp_rows(int64_t n, int64_t k) {
-  return k % 64 == 0 && n * k * 2 <= 128 << 20 ? kMaxSm90WarpRows : 0;
-}
+// Up to this many rows the kernel is the fastest.
+constexpr int32_t sm90_warp_rows(int64_t k) { return k % 64 == 0 ? kMaxSm90WarpRows : 0; }
 
 // The fastest plan with this many parts. outputs of kSwiGlu: n / 2.
 Sm90WarpPlan sm90_warp_plan(int32_t m,
@@ -43,10 +41,8 @@ Sm90WarpPlan sm90_warp_plan(int32_t m,
                             int32_t parts,
                             int32_t num_sms,
                             int32_t shared_bytes = kSm90WarpSharedBytes);
-// A stage's rows of x, of which each stage starts at a multiple of what a swizzle repeats at.
-WR_HD constexpr int32_t sm90_warp_x_bytes(int32_t m) {
-  return (m * kSm90WarpSteps * 128 + 1023) / 1024 * 1024;
-}
+// A stage's rows of x. Stages follow each other: TMA's swizzle goes by address.
+WR_HD constexpr int32_t sm90_warp_x_bytes(int32_t m) { return m * kSm90WarpSteps * 128; }
 size_t sm90_warp_shared_bytes(const Sm90WarpPlan& plan, int32_t m);
 
 // Where a unit's rows of w are, as coordinates of the tensor map, and its outputs. A unit has 16 adjacent outputs, or 8

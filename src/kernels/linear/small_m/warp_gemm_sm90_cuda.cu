@@ -238,19 +238,32 @@ class Multiplier {
                 first_step_ + at.step);
   }
 
-  // Half of a step of a stage.
-  __device__ void read(int step, int half, Operands& to) const {
-    const uint32_t w = w_ + stage_ * kWBytes + step * kStepBytes + w_lane_;
-    const int row = step * p_.a.m + x_row_;
-    const uint32_t x = x_ + stage_ * sm90_warp_x_bytes(p_.a.m) + row * 128 +
-                       (((half * 4 + lane_ / 8) ^ (row % 8)) * 16);
-    load_matrices(to.x, x);
-    load_matrices(to.w[0], w ^ (half * 64));
-    load_matrices(to.w[1], w ^ (half * 64 + 32));
-  }
-  __device__ static void multiply(const Operands& o, float (&sum)[4]) {
-    mma_bf16(sum, o.w[0], o.x[0], o.x[1]);
-    mma_bf16(sum, o.w[1], o.x[2], o.x[3]);
+  // Multiplies kSteps steps of the stage from step `first` on. A warp issues in order and waits for the sum of the product
+  // before, so operands are read two products ahead.
+  template <int kSteps>
+  __device__ void multiply_steps(int first, float (&sum)[4]) const {
+    const uint32_t w = w_ + stage_ * kWBytes + first * kStepBytes + w_lane_;
+    const uint32_t x = x_ + stage_ * sm90_warp_x_bytes(p_.a.m) + (first * p_.a.m + x_row_) * 128;
+    Operands operands[3];
+    const auto read = [&](int half) {
+      Operands& to = operands[half % 3];
+      const uint32_t row = x + half / 2 * p_.a.m * 128;
+      const uint32_t chunk = half % 2 * 4 + lane_ / 8;
+      load_matrices(to.x, row + (chunk ^ (row / 128 % 8)) * 16);
+      load_matrices(to.w[0], (w ^ (half % 2 * 64)) + half / 2 * kStepBytes);
+      load_matrices(to.w[1], (w ^ (half % 2 * 64 + 32)) + half / 2 * kStepBytes);
+    };
+    read(0);
+    read(1);
+#pragma unroll
+    for (int half = 0; half < 2 * kSteps; ++half) {
+      if (half + 2 < 2 * kSteps) {
+        read(half + 2);
+      }
+      const Operands& o = operands[half % 3];
+      mma_bf16(sum, o.w[0], o.x[0], o.x[1]);
+      mma_bf16(sum, o.w[1], o.x[2], o.x[3]);
+    }
   }
   // Loads a stage again, whose operands all lanes have.
   __device__ void reload(int stage) {
@@ -264,36 +277,25 @@ class Multiplier {
       next(load_);
     }
   }
-  // The whole part. The next operands are on their way while some are multiplied.
+  // The whole part.
   __device__ void multiply(float (&sum)[4]) {
-    Operands first;
-    Operands second;
-    barrier_wait(barriers_ + stage_ * 8, phase_);
-    read(0, 0, first);
-    int step = 0;  // of the stage
 #pragma unroll 1
-    for (int left = num_steps_; left > 0; --left) {
+    for (int at = 0; at < num_steps_; at += kSm90WarpSteps) {
       const int stage = stage_;
-      read(step, 1, second);
-      multiply(first, sum);
-      const bool ends_stage = ++step == kSm90WarpSteps || left == 1;
-      if (ends_stage) {
-        step = 0;
-        if (++stage_ == p_.stages) {
-          stage_ = 0;
-          phase_ ^= 1;
+      barrier_wait(barriers_ + stage_ * 8, phase_);
+      if (num_steps_ - at >= kSm90WarpSteps) {
+        multiply_steps<kSm90WarpSteps>(0, sum);
+      } else {
+#pragma unroll 1
+        for (int i = 0; at + i < num_steps_; ++i) {
+          multiply_steps<1>(i, sum);
         }
       }
-      if (left > 1) {
-        if (ends_stage) {
-          barrier_wait(barriers_ + stage_ * 8, phase_);
-        }
-        read(step, 0, first);
+      if (++stage_ == p_.stages) {
+        stage_ = 0;
+        phase_ ^= 1;
       }
-      multiply(second, sum);
-      if (ends_stage) {
-        reload(stage);
-      }
+      reload(stage);
     }
   }
 
@@ -470,7 +472,7 @@ CUtensorMap map_of_w(const Sm90GemmArgs& args, bool gate, bool leaves_norm) {
                          {64, rows, blocks, steps},
                          {row, row * rows, 128},
                          {64, box_rows, box_blocks, kSm90WarpSteps},
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   };
   return gate ? map(n / 2, 2, 8, 2) : leaves_norm ? map(16, n / 16, 4, 4) : map(n, 1, 16, 1);
 }
@@ -480,7 +482,7 @@ CUtensorMap map_of_x(const Sm90GemmArgs& args) {
                        {64, rows, static_cast<uint64_t>(args.k) / 64},
                        {static_cast<uint64_t>(args.x_stride) * 2, 128},
                        {64, rows, kSm90WarpSteps},
-                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+                       CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 }  // namespace
