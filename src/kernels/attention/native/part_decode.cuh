@@ -8,11 +8,12 @@
 // Formula: paged_attention.h, for rows with a few query tokens, batch-invariant; in chunks of up to 24 (query, head)
 //   pairs per KV head.
 // Shapes: NativeParams; head_dim 64 or 128, up to 16 query heads per KV head, bf16 cache.
-// Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Two
-//   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Each of four
-//   warps computes all scores of a tile, transposed (keys x pairs) on the tensor cores, and a quarter of the outputs'
-//   elements. So the warps never wait for each other. A chunk that one CTA has to itself is merged in registers.
-//   Otherwise each warp leaves its share of every part in scratch, and the one that comes last merges them.
+// Mapping: a persistent grid. A CTA takes pieces (a run of whole parts for one chunk and one KV head) one by one. Three
+//   warps take pieces and load tiles of 64 keys and values by TMA into rings, ahead into the next pieces. Four warps take
+//   runs of two tiles: each computes the scores and weights of half a tile, transposed (keys x pairs) on the tensor
+//   cores, then a quarter of the outputs' elements for both. Between they exchange maxima, then weights, through shared
+//   memory. A chunk that one CTA has to itself is merged in registers. Otherwise each warp leaves its share of every part
+//   in scratch, and the one that comes last merges them.
 // Bytes moved: the visible keys and values once; for a split chunk 2 * pairs * (head_dim + 8) * 4 per part and KV head.
 // Numerics: order.cuh over the parts of parts.h: bit-equal with the prompt kernels for parts.
 // Preconditions: causal, or chunks of one query; native_schedule ran for these lengths with in_parts; if settled, what
@@ -44,14 +45,18 @@ template <int kDim, int kHeadTiles>
 struct PartWorker {
   using State = PartState<kDim, kHeadTiles>;
   using Stored = StoredPart<kDim, kHeadTiles>;
+  using Exchange = PartExchange<kHeadTiles>;
   using Tiles = Ring<PartSizes<kDim, kHeadTiles>::kStages>;
 
   const NativeParams& p;
   Tiles keys, values;
+  Exchange& exchange;
   float scale;
-  uint32_t n = 0;  // tiles so far
+  uint32_t n = 0;     // tiles so far
+  uint32_t runs = 0;  // of tiles
   State state;
 
+  static __device__ void sync_warps() { named_sync(1, kDecodeThreads); }
   static __device__ void release(const Tiles& ring, uint32_t n) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
@@ -59,16 +64,32 @@ struct PartWorker {
     }
   }
 
-  __device__ void add_tile(const DecodeItem& item, int32_t position) {
-    float s[kHeadTiles][State::kMmaSteps][4];
-    keys.wait_full(n);
-    state.score(s, keys.stage(n));
-    release(keys, n);
-    state.take_scores(s, p, item, position, scale);
-    values.wait_full(n);
-    state.add_values(values.stage(n), item.seq_len - position);
-    release(values, n);
-    ++n;
+  // Adds up to kRunTiles tiles from a position on.
+  __device__ void add_run(const DecodeItem& item, int32_t position, int tiles) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int tile = warp / kTileWarps;
+    const int share = warp % kTileWarps;
+    auto& tops = exchange.max[runs++ % 2];
+    typename State::Scores s;
+    if (tile < tiles) {
+      keys.wait_full(n + tile);
+      state.score(s, keys.stage(n + tile), share);
+      release(keys, n + tile);
+      state.mask(s, p, item, position + tile * kPartTile, share, scale);
+      state.leave_max(s, tops[tile][share]);
+    }
+    sync_warps();
+    if (tile < tiles) {
+      state.leave_weights(s, tops, tile, share, scale, exchange.weights[tile]);
+    }
+    sync_warps();
+#pragma unroll 1
+    for (int t = 0; t < tiles; ++t, ++n) {
+      state.take_weights(exchange.weights[t], tops[t], scale);
+      values.wait_full(n);
+      state.add_values(values.stage(n), item.seq_len - (position + t * kPartTile));
+      release(values, n);
+    }
   }
 
   // Computes a piece's parts. Returns their number.
@@ -82,8 +103,10 @@ struct PartWorker {
       const int32_t border = min(part_end(key), end);
       state.start_part();
 #pragma unroll 1
-      for (; key < border; key += kPartTile) {
-        add_tile(item, key);
+      while (key < border) {
+        const int32_t tiles = min(kRunTiles, (border - key + kPartTile - 1) / kPartTile);
+        add_run(item, key, tiles);
+        key += tiles * kPartTile;
       }
       state.end_part();
       if (item.num_parts > 1) {
@@ -132,10 +155,12 @@ struct PartWorker {
   }
 };
 
-template <int kStages>
+template <int kDim, int kHeadTiles>
 struct PartControl {
-  uint64_t keys[2 * kStages];
-  uint64_t values[2 * kStages];
+  using Sizes = PartSizes<kDim, kHeadTiles>;
+  PartExchange<kHeadTiles> exchange;
+  uint64_t keys[2 * Sizes::kStages];
+  uint64_t values[2 * Sizes::kStages];
   uint64_t turns[2 * PartQueue::kSlots];
   alignas(16) int32_t slots[PartQueue::kSlots * PartQueue::kSlotInts];
 };
@@ -146,16 +171,16 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
   using Sizes = PartSizes<kDim, kHeadTiles>;
   using Tiles = Ring<Sizes::kStages>;
   extern __shared__ __align__(1024) char memory[];
-  auto& control = *reinterpret_cast<PartControl<Sizes::kStages>*>(memory + Sizes::kRingBytes);
+  auto& control = *reinterpret_cast<PartControl<kDim, kHeadTiles>*>(memory + Sizes::kRingBytes);
   const uint32_t base = shared_address(memory);
   const Tiles keys{shared_address(control.keys), base, Sizes::kTileBytes};
   const Tiles values{
       shared_address(control.values), base + Sizes::kRingBytes / 2, Sizes::kTileBytes};
   const PartQueue queue{{shared_address(control.turns), 0, 0}, control.slots};
   if (threadIdx.x == 0) {
-    keys.init(1, kDecodeWarps);
+    keys.init(1, kTileWarps);
     values.init(1, kDecodeWarps);
-    queue.turns.init(1, kDecodeWarps + 1);
+    queue.turns.init(1, kDecodeWarps + 2);
     fence_async_proxy();
   }
   if (!p.settled) {
@@ -165,13 +190,18 @@ part_decode_kernel(const NativeParams p, const __grid_constant__ TmaMaps maps) {
   const int warp = threadIdx.x / 32;
   if (warp == kDealWarp) {
     deal_pieces(p, queue);
-  } else if (warp == kLoadWarp) {
-    load_parts<kDim, kHeadTiles>(p, maps, queue, keys, values);
+  } else if (warp == kKeyWarp) {
+    load_tiles<kDim, kHeadTiles>(p, maps.k, queue, keys);
+  } else if (warp == kValueWarp) {
+    load_tiles<kDim, kHeadTiles>(p, maps.v, queue, values);
   } else {
     pdl_wait();
     pdl_release();
-    PartWorker<kDim, kHeadTiles> worker{
-        .p = p, .keys = keys, .values = values, .scale = exponent_scale(p.scale, p.soft_cap)};
+    PartWorker<kDim, kHeadTiles> worker{.p = p,
+                                        .keys = keys,
+                                        .values = values,
+                                        .exchange = control.exchange,
+                                        .scale = exponent_scale(p.scale, p.soft_cap)};
     worker.run(queue);
   }
 }
@@ -183,7 +213,7 @@ void launch_part_decode(Stream& stream, const NativeParams& params, int32_t num_
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(num_blocks));
   shape.block = dim3(kPartThreads);
-  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<Sizes::kStages>);
+  shape.shared_bytes = Sizes::kRingBytes + sizeof(PartControl<kDim, kHeadTiles>);
   allow_shared_bytes<kKernel>(shape.shared_bytes);
   launch(stream, "attention_decode", shape, kKernel, params, tma_maps(params, kDim));
 }

@@ -8,24 +8,28 @@
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/pipeline.cuh"
 
-// How the pieces of the batch-invariant decode kernel and their tiles come to its compute warps (part_decode.cuh). Two
-// warps do nothing else: one takes pieces, the other loads their keys and values by TMA.
+// How the pieces of the batch-invariant decode kernel and their tiles come to its compute warps (part_decode.cuh). Three
+// warps do nothing else: one takes pieces, one loads their keys and one their values by TMA.
 namespace warprow::cuda {
 namespace {
 
-constexpr int kPartThreads = kDecodeThreads + 64;
+constexpr int kPartThreads = kDecodeThreads + 96;
 constexpr int kDealWarp = kDecodeWarps;
-constexpr int kLoadWarp = kDecodeWarps + 1;
-constexpr int kPartBoxes = kPartTile / kDecodeTile;  // TMA boxes of a tile
+constexpr int kKeyWarp = kDecodeWarps + 1;
+constexpr int kValueWarp = kDecodeWarps + 2;
+constexpr int kPartBoxes = kPartTile / kDecodeTile;   // TMA boxes of a tile
+constexpr int kRunTiles = 2;                          // that the compute warps take at once
+constexpr int kTileWarps = kDecodeWarps / kRunTiles;  // that compute a tile's scores
 
 // The keys of a tile are a stage of one ring, its values a stage of another.
 template <int kDim, int kHeadTiles>
 struct PartSizes {
   static constexpr int kBoxBytes = kDecodeTile * kDim * 2;
   static constexpr int kTileBytes = kPartBoxes * kBoxBytes;
-  static constexpr int kStages = (kHeadTiles == 1 ? 2 : 5) * 128 / kDim;
+  static constexpr int kStages = (kHeadTiles == 1 ? 3 : 5) * 128 / kDim;
   static constexpr int kRingBytes = 2 * kStages * kTileBytes;
   static constexpr int kBlocksPerSm = kHeadTiles == 1 ? 2 : 1;
+  static_assert(kStages >= kRunTiles);
 };
 
 // The pieces of a CTA, in order. The first two are fixed. The k-th is taken when the CTA begins piece k - 2, so that
@@ -106,13 +110,12 @@ __device__ void deal_pieces(const NativeParams& p, const PartQueue& queue) {
   }
 }
 
-// One warp: loads the tiles of all pieces.
-template <int kDim, int kHeadTiles>
-__device__ void load_parts(const NativeParams& p,
-                           const TmaMaps& maps,
+// One warp: loads the keys, or the values, of all pieces.
+template <int kDim, int kHeadTiles, typename Tiles>
+__device__ void load_tiles(const NativeParams& p,
+                           const CUtensorMap& map,
                            const PartQueue& queue,
-                           const Ring<PartSizes<kDim, kHeadTiles>::kStages>& keys,
-                           const Ring<PartSizes<kDim, kHeadTiles>::kStages>& values) {
+                           const Tiles& tiles) {
   using Sizes = PartSizes<kDim, kHeadTiles>;
   const int lane = threadIdx.x % 32;
   bool waited = !p.settled;
@@ -137,23 +140,19 @@ __device__ void load_parts(const NativeParams& p,
       const int32_t block = __shfl_sync(0xffffffffU, held, t % 32 + lane % kPartBoxes);
       const int32_t tile = item.tile + t + lane;
       const int32_t offset = tile * kDecodeTile - block_of(p, tile) * p.block_size;
-      const auto bring = [&](const auto& ring, const CUtensorMap& map) {
-        ring.wait_empty(n);
-        if (lane == 0) {
-          barrier_arrive_expecting(ring.full(n), boxes * Sizes::kBoxBytes);
-        }
-        __syncwarp();
-        if (lane < boxes) {
-          load_box(ring.stage(n) + lane * Sizes::kBoxBytes,
-                   map,
-                   ring.full(n),
-                   offset,
-                   piece.head,
-                   block);
-        }
-      };
-      bring(keys, maps.k);
-      bring(values, maps.v);
+      tiles.wait_empty(n);
+      if (lane == 0) {
+        barrier_arrive_expecting(tiles.full(n), boxes * Sizes::kBoxBytes);
+      }
+      __syncwarp();
+      if (lane < boxes) {
+        load_box(tiles.stage(n) + lane * Sizes::kBoxBytes,
+                 map,
+                 tiles.full(n),
+                 offset,
+                 piece.head,
+                 block);
+      }
     }
   }
   if (!waited) {

@@ -11,16 +11,31 @@
 namespace warprow::cuda {
 namespace {
 
-// The part in work and the parts before it, for up to 8 * kHeadTiles (query, head) pairs. All four warps compute all
-// scores and weights; a warp multiplies them with a quarter of the head's elements. Outputs and maxima: lane (g, t) has
-// pairs 2t and 2t + 1, and of every 16 elements g and g + 8. Sums: lane (g, t) has pair g.
+// What the compute warps tell each other of a run of tiles, in shared memory.
+template <int kHeadTiles>
+struct PartExchange {
+  static constexpr int kPairs = 8 * kHeadTiles;
+  using Max = float[kTileWarps][kPairs];     // of the scores that a warp computed of a tile
+  using Weights = uint4[kHeadTiles][2][32];  // of a tile: two steps of 16 keys, by lane
+  Weights weights[kRunTiles];
+  Max max[2][kRunTiles];  // by turns, since a warp may be a run ahead
+};
+
+// The part in work and the parts before it, for up to 8 * kHeadTiles (query, head) pairs. Of a run of tiles each warp
+// computes the scores and weights of a share of one tile. It multiplies all weights with a quarter of the head's elements.
+// Outputs and maxima: lane (g, t) has pairs 2t and 2t + 1, and of every 16 elements g and g + 8. Sums: lane (g, t) has pair
+// g.
 template <int kDim, int kHeadTiles>
 struct PartState {
   using Sizes = PartSizes<kDim, kHeadTiles>;
   static constexpr int kSteps = kDim / 16;
   static constexpr int kSlice = kDim / kDecodeWarps;
   static constexpr int kDimTiles = kSlice / 16;
-  static constexpr int kMmaSteps = kPartTile / 16;  // over the keys of a tile
+  static constexpr int kMmaSteps = kPartTile / 16;            // over the keys of a tile
+  static constexpr int kShareSteps = kMmaSteps / kTileWarps;  // over a warp's share of them
+  static_assert(kShareSteps == 2, "a share has one vector of weights a lane");
+  using Exchange = PartExchange<kHeadTiles>;
+  using Scores = float[kHeadTiles][kShareSteps][4];
 
   struct Sums {
     float o[kHeadTiles][kDimTiles][4];
@@ -64,6 +79,20 @@ struct PartState {
   Sums total;
   uint32_t weights[kHeadTiles][kMmaSteps][2];
 
+  // The first of the lane's two pairs.
+  [[nodiscard]] static __device__ int pair_of_lane(int h) {
+    return h * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
+  }
+  // The maxima of a tile for the lane's pairs.
+  [[nodiscard]] static __device__ float2 max_of_tile(const typename Exchange::Max& tops, int h) {
+    float2 max = *reinterpret_cast<const float2*>(tops[0] + pair_of_lane(h));
+#pragma unroll
+    for (int share = 1; share < kTileWarps; ++share) {
+      const float2 other = *reinterpret_cast<const float2*>(tops[share] + pair_of_lane(h));
+      max = {fmaxf(max.x, other.x), fmaxf(max.y, other.y)};
+    }
+    return max;
+  }
   [[nodiscard]] static __device__ int slice() {
     return static_cast<int>(threadIdx.x / 32) * kSlice;
   }
@@ -87,24 +116,25 @@ struct PartState {
     }
   }
 
-  // The scores of a tile: lane (g, t) gets of every 16 keys g and g + 8, for pairs 2t and 2t + 1.
-  __device__ void score(float (&s)[kHeadTiles][kMmaSteps][4], uint32_t keys) const {
+  // The scores of a share of a tile: lane (g, t) gets of every 16 keys g and g + 8, for pairs 2t and 2t + 1.
+  __device__ void score(Scores& s, uint32_t keys, int share) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
 #pragma unroll
-      for (int m = 0; m < kMmaSteps; ++m) {
+      for (int m = 0; m < kShareSteps; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           s[h][m][i] = 0.0F;
         }
       }
     }
+    keys += share * kShareSteps * Sizes::kBoxBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const uint32_t at = DecodeSizes<kDim, 1>::place(lane % 16, 2 * step + lane / 16);
 #pragma unroll
-      for (int m = 0; m < kMmaSteps; ++m) {
+      for (int m = 0; m < kShareSteps; ++m) {
         uint32_t a[4];
         load_matrices(a, keys + m * Sizes::kBoxBytes + at);
 #pragma unroll
@@ -130,57 +160,19 @@ struct PartState {
     }
   }
 
-  // Turns the scores of a tile into weights under the new maximum.
-  __device__ void online_softmax(float (&s)[kMmaSteps][4], int h, float scale) {
-    float top[2] = {kNoMax, kNoMax};
-#pragma unroll
-    for (int m = 0; m < kMmaSteps; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        top[i % 2] = fmaxf(top[i % 2], s[m][i]);
-      }
-    }
-#pragma unroll
-    for (int d = 4; d < 32; d *= 2) {
-      top[0] = fmaxf(top[0], __shfl_xor_sync(0xffffffffU, top[0], d));
-      top[1] = fmaxf(top[1], __shfl_xor_sync(0xffffffffU, top[1], d));
-    }
-    float* max = part.max[h];
-    if (__any_sync(0xffffffffU, top[0] > max[0] || top[1] > max[1])) {
-      float by[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float higher = fmaxf(max[i], top[i]);
-        by[i] = shrink_factor(max[i], higher, scale);
-        max[i] = higher;
-      }
-      shrink(by, h);
-    }
-    const float base[2] = {__fmul_rn(max[0], scale), __fmul_rn(max[1], scale)};
-#pragma unroll
-    for (int m = 0; m < kMmaSteps; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float even = weight_of(s[m][2 * i], scale, base[0]);
-        const float odd = weight_of(s[m][2 * i + 1], scale, base[1]);
-        weights[h][m][i] = transpose_matrix(pack_bf16(even, odd));
-        lane_sum[h] = add_weights(lane_sum[h], weights[h][m][i]);
-      }
-    }
-  }
-
-  // Takes the scores of the tile of keys that begins at `position`.
-  __device__ void take_scores(float (&s)[kHeadTiles][kMmaSteps][4],
-                              const NativeParams& p,
-                              const DecodeItem& item,
-                              int32_t position,
-                              float scale) {
+  // Masks the scores of a share of the tile that begins at `position`.
+  __device__ void mask(Scores& s,
+                       const NativeParams& p,
+                       const DecodeItem& item,
+                       int32_t position,
+                       int share,
+                       float scale) const {
     const bool whole = (p.window == 0 || position >= item.seq_len - p.window) &&
                        position + kPartTile <= item.seq_len - (item.num_toks - 1);
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
 #pragma unroll
-      for (int m = 0; m < kMmaSteps; ++m) {
+      for (int m = 0; m < kShareSteps; ++m) {
         if (p.soft_cap > 0.0F) {
 #pragma unroll
           for (float& v : s[h][m]) {
@@ -188,10 +180,100 @@ struct PartState {
           }
         }
         if (!whole) {
-          mask_scores(p, item, s[h][m], h, position + m * 16);
+          mask_scores(p, item, s[h][m], h, position + (share * kShareSteps + m) * 16);
         }
       }
-      online_softmax(s[h], h, scale);
+    }
+  }
+
+  // Writes the maxima of scores.
+  __device__ static void leave_max(const Scores& s, float (&to)[Exchange::kPairs]) {
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      float top[2] = {kNoMax, kNoMax};
+#pragma unroll
+      for (int m = 0; m < kShareSteps; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          top[i % 2] = fmaxf(top[i % 2], s[h][m][i]);
+        }
+      }
+#pragma unroll
+      for (int d = 4; d < 32; d *= 2) {
+        top[0] = fmaxf(top[0], __shfl_xor_sync(0xffffffffU, top[0], d));
+        top[1] = fmaxf(top[1], __shfl_xor_sync(0xffffffffU, top[1], d));
+      }
+      if (threadIdx.x % 32 < 4) {
+        *reinterpret_cast<float2*>(to + pair_of_lane(h)) = {top[0], top[1]};
+      }
+    }
+  }
+
+  // Writes the weights of a share of tile `tile` under the maximum of the part up to the tile.
+  __device__ void leave_weights(const Scores& s,
+                                const typename Exchange::Max (&tops)[kRunTiles],
+                                int tile,
+                                int share,
+                                float scale,
+                                typename Exchange::Weights& to) const {
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+      float2 max = {part.max[h][0], part.max[h][1]};
+#pragma unroll
+      for (int t = 0; t < kRunTiles; ++t) {
+        if (t <= tile) {
+          const float2 top = max_of_tile(tops[t], h);
+          max = {fmaxf(max.x, top.x), fmaxf(max.y, top.y)};
+        }
+      }
+      const float base[2] = {__fmul_rn(max.x, scale), __fmul_rn(max.y, scale)};
+      uint32_t two[kShareSteps][2];
+#pragma unroll
+      for (int m = 0; m < kShareSteps; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float even = weight_of(s[h][m][2 * i], scale, base[0]);
+          const float odd = weight_of(s[h][m][2 * i + 1], scale, base[1]);
+          two[m][i] = transpose_matrix(pack_bf16(even, odd));
+        }
+      }
+      to[h][share][threadIdx.x % 32] = {two[0][0], two[0][1], two[1][0], two[1][1]};
+    }
+  }
+
+  // Takes a tile's weights, and brings the part under their maximum.
+  __device__ void take_weights(const typename Exchange::Weights& from,
+                               const typename Exchange::Max& tops,
+                               float scale) {
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int share = 0; share < kTileWarps; ++share) {
+        const uint4 two = from[h][share][threadIdx.x % 32];
+        weights[h][2 * share][0] = two.x;
+        weights[h][2 * share][1] = two.y;
+        weights[h][2 * share + 1][0] = two.z;
+        weights[h][2 * share + 1][1] = two.w;
+      }
+      const float2 top = max_of_tile(tops, h);
+      float* max = part.max[h];
+      if (__any_sync(0xffffffffU, top.x > max[0] || top.y > max[1])) {
+        const float higher[2] = {fmaxf(max[0], top.x), fmaxf(max[1], top.y)};
+        float by[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          by[i] = shrink_factor(max[i], higher[i], scale);
+          max[i] = higher[i];
+        }
+        shrink(by, h);
+      }
+#pragma unroll
+      for (int m = 0; m < kMmaSteps; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          lane_sum[h] = add_weights(lane_sum[h], weights[h][m][i]);
+        }
+      }
     }
   }
 
