@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/attention_backend.h"
 #include "attention/cpu_paged.h"
-#include "attention/float32.h"
 #include "attention/flashinfer.h"
+#include "attention/float32.h"
 #include "attention/native.h"
 #include "attention/phased.h"
 

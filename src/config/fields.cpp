@@ -27,8 +27,9 @@ constexpr Field kFields[] = {
     {.name = "dtype",
      .member = &EngineConfig::dtype,
      .group = "Model",
-     .help = "auto: bfloat16, on a CPU int8 products of quantised weights; float32: exact, on a GPU "
-             "also slow",
+     .help =
+         "auto: bfloat16, on a CPU int8 products of quantised weights; float32: exact, on a GPU "
+         "also slow",
      .common = true,
      .choices = "auto|float32|bfloat16"},
     {.name = "load-format",

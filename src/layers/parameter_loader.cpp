@@ -176,8 +176,7 @@ PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
                   {weight, dst, seed_of(spec.name), dummy_scale(spec), first, tensor_cols});
       return weight;
     }
-    FillRandomArgs fill{
-        dst, part.rows.count * cols, seed_of(spec.name), dummy_scale(spec), first};
+    FillRandomArgs fill{dst, part.rows.count * cols, seed_of(spec.name), dummy_scale(spec), first};
     fill.type = rows_;
     if (cols != tensor_cols) {
       fill.cols = cols;

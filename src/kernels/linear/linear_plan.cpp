@@ -115,8 +115,7 @@ RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,
                           const LinearShape& behind) {
   if (device.kind != DeviceKind::kCuda || sum.weights != PackedKind::kBF16 ||
-      behind.weights != PackedKind::kBF16 ||
-      !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
+      behind.weights != PackedKind::kBF16 || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
     return {};
   }
   if (sum.batch_invariant || behind.batch_invariant) {

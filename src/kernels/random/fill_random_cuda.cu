@@ -72,7 +72,12 @@ void launch_fill(Stream& stream, const FillRandomArgs& args) {
     return;
   }
   const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(args.n, int64_t{kThreads} * kVec));
-  launch(stream, "fill_random", {blocks, kThreads}, fill<T>, args, rows_fit_vec(args.dst, 0, sizeof(T)));
+  launch(stream,
+         "fill_random",
+         {blocks, kThreads},
+         fill<T>,
+         args,
+         rows_fit_vec(args.dst, 0, sizeof(T)));
 }
 
 }  // namespace

@@ -89,9 +89,7 @@ struct Quads {
   int low;
   int high;
 
-  __device__ __forceinline__ Quads(const Heads<Bf16>& a,
-                                   const Head<Bf16>& head,
-                                   int lane) {
+  __device__ __forceinline__ Quads(const Heads<Bf16>& a, const Head<Bf16>& head, int lane) {
     const bool halves = !kInterleaved && head.rotated && lane * kVec < a.rot_dim;
     low = halves ? lane * 4 : lane * kVec;
     high = low + (halves ? a.rot_dim / 2 : 4);

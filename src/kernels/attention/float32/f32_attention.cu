@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/attention/float32/f32_attention.h"
-
 #include "base/check.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
+#include "kernels/attention/float32/f32_attention.h"
 #include "kernels/cuda/vector_access.cuh"
 
 namespace warprow::cuda {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/linear/float32/f32_gemm.h"
-
 #include "base/check.h"
 #include "base/math.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/pdl.cuh"
 #include "kernels/cuda/vector_access.cuh"
+#include "kernels/linear/float32/f32_gemm.h"
 
 namespace warprow::cuda {
 namespace {
@@ -19,8 +18,12 @@ static_assert(kTile / kEach * (kTile / kEach) == kThreads);
 
 // Copies inputs `first` to first + kInputs - 1 of kTile rows, transposed. What lies outside the matrix is zero, which
 // changes no sum.
-__device__ __forceinline__ void load_tile(
-    const float* rows, int64_t stride, int32_t num_rows, int first, int k, float (&to)[kInputs][kPitch]) {
+__device__ __forceinline__ void load_tile(const float* rows,
+                                          int64_t stride,
+                                          int32_t num_rows,
+                                          int first,
+                                          int k,
+                                          float (&to)[kInputs][kPitch]) {
   constexpr int kQuads = kInputs / 4;  // of a row
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kQuads; i += kThreads) {
