@@ -3,6 +3,7 @@
 // agree within a bf16 tolerance, and tokens differ only at near-ties. With float32 on both they agree within its rounding.
 #include "files/model_files.h"
 #include "tests/support/gap_rule.h"
+#include "tests/support/gemma3_case.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
 #include "tests/support/tiny_golden.h"
@@ -155,6 +156,9 @@ TEST_F(CudaParity, Float32TinyModelsOfGgufEqualTransformers) {
     options.config.device = "cuda";
     test::expect_equals_golden(options, name);
   }
+}
+TEST_F(CudaParity, Float32Gemma3EqualsTheOracle) {
+  test::expect_gemma3_equals_oracle(test::gemma3_config(), "cuda");
 }
 TEST_F(CudaParity, Float32Llama) { expect_float32_parity(RandomModel{}); }
 TEST_F(CudaParity, Float32LlamaTiedHead) {
