@@ -145,7 +145,7 @@ TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
       RigOptions options = test::tiny_options(name);
       options.config.device = "cuda";
       options.config.cudagraph_mode = graphs;
-      test::expect_equals_golden(options, name);
+      test::expect_equals_golden(options, name, 1e-5F);
     }
   }
 }
@@ -154,7 +154,7 @@ TEST_F(CudaParity, Float32TinyModelsOfGgufEqualTransformers) {
     SCOPED_TRACE(name);
     RigOptions options = test::tiny_options(name, "/model.gguf");
     options.config.device = "cuda";
-    test::expect_equals_golden(options, name);
+    test::expect_equals_golden(options, name, 1e-5F);
   }
 }
 TEST_F(CudaParity, Float32Gemma3EqualsTheOracle) {
