@@ -45,7 +45,7 @@ inline void expect_equals_golden(const RigResult& result,
                                  float tie = 0.0F) {
   EXPECT_EQ(result.tokens, prompt["greedy"].get<std::vector<TokenId>>());
   const auto& steps = prompt["steps"];
-  ASSERT_EQ(result.top.size(), steps.size());
+  ASSERT_GE(result.top.size(), steps.size());
   for (size_t step = 0; step < steps.size(); ++step) {
     SCOPED_TRACE(step);
     ASSERT_EQ(result.top[step].size(), 20U);
