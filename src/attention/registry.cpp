@@ -2,6 +2,7 @@
 #include "attention/attention_backend.h"
 #include "attention/cpu_paged.h"
 #include "attention/flashinfer.h"
+#include "attention/float32.h"
 #include "attention/native.h"
 #include "attention/phased.h"
 
@@ -24,6 +25,7 @@ constexpr Entry kBackends[] = {
     {&native_attention_capabilities, &make_native_attention},
     {&flashinfer_capabilities, &make_flashinfer},
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
+    {&float32_attention_capabilities, &make_float32_attention},
 };
 
 // The names, each once.

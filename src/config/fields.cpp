@@ -28,7 +28,8 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::dtype,
      .group = "Model",
      .help =
-         "auto: bfloat16, on a CPU int8 products of quantised weights; float32: exact (CPU only)",
+         "auto: bfloat16, on a CPU int8 products of quantised weights; float32: exact; slow on a "
+         "GPU",
      .common = true,
      .choices = "auto|float32|bfloat16"},
     {.name = "load-format",

@@ -73,10 +73,6 @@ Result<void> decide_device(ResolvedConfig& config, const HostFacts& host) {
             "--device: {} is not available here ({}); use cpu", config.device, host.why_no_cuda));
   }
   config.device = "cuda";
-  if (config.dtype == "float32") {
-    return fail(ErrorCode::kUnsupported,
-                "--dtype: float32 is not available on cuda; use auto or bfloat16");
-  }
   return {};
 }
 

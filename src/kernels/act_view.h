@@ -10,7 +10,7 @@
 namespace warprow {
 
 // Activations [rows, cols], whose element type depends on the device. On a CPU it is float32. On CUDA, the
-// residual stream and logits are float32 and everything between matrices is bfloat16. Rows may be strided; a
+// residual stream and logits are float32 and everything between matrices is bfloat16, or float32 with dtype float32. Rows may be strided; a
 // row's elements are contiguous. Passed to kernels by value, like View.
 struct ActView {
   void* data = nullptr;

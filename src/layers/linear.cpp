@@ -90,7 +90,8 @@ LinearShape Linear::shape(DType y, LinearEpilogue epilogue) const {
           y,
           epilogue,
           segment.bias != nullptr,
-          args_.batch_invariant};
+          args_.batch_invariant,
+          segment.w.kind};
 }
 
 void Linear::forward(Stream& stream,

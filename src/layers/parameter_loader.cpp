@@ -51,11 +51,13 @@ ParameterLoader::ParameterLoader(const Checkpoint& checkpoint,
                                  Stream& stream,
                                  Arena& arena,
                                  LoadFormat format,
+                                 DType rows,
                                  Progress progress)
     : checkpoint_(checkpoint),
       stream_(stream),
       arena_(arena),
       format_(format),
+      rows_(rows),
       progress_(std::move(progress)) {}
 
 const WeightFormat& ParameterLoader::format_of(const TensorSpec& spec) const {
@@ -82,7 +84,7 @@ bool ParameterLoader::stacks(std::span<const TensorSpec> specs) const {
     const IndexRange rows = value_or_throw(shard_rows(specs[i - 1], upper.alignment));
     const bool whole_groups = rows.count % upper.alignment.rows == 0;
     if (!whole_groups || upper.sources.size() != lower.sources.size() ||
-        !warprow::stacks(upper.on(device_kind()), lower.on(device_kind()))) {
+        !warprow::stacks(form_of(upper), form_of(lower))) {
       return false;
     }
   }
@@ -104,7 +106,7 @@ PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   }
   size_t bytes = 0;
   const std::vector<PlacedSource> sources = place(specs, bytes);
-  PackedWeight weight = sized_product(format_of(specs.front()).on(device_kind()), rows, cols);
+  PackedWeight weight = sized_product(form_of(format_of(specs.front())), rows, cols);
   std::byte* data = arena_.alloc_bytes(bytes);
   weight.data = data;
   for (const PlacedSource& source : sources) {
@@ -121,7 +123,7 @@ std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<cons
     bytes = round_up(bytes, kSourceAlignment);
     for (const TensorSpec& spec : specs) {
       const WeightFormat& format = format_of(spec);
-      const DeviceForm& form = format.on(device_kind());
+      const DeviceForm& form = form_of(format);
       const SourcePart& part = format.sources[i];
       const TensorSource& tensor = *value_or_throw(checkpoint_.require(part_name(spec.name, part)));
       if (tensor.type != part.type) {
@@ -154,7 +156,7 @@ void ParameterLoader::load(const PlacedSource& source,
 }
 
 PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
-  const DeviceForm& form = random_format().on(device_kind());
+  const DeviceForm& form = form_of(random_format());
   const int64_t cols = part_of(specs[0], {}).cols.count;
   int64_t rows = 0;
   for (const TensorSpec& spec : specs) {
@@ -174,11 +176,8 @@ PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
                   {weight, dst, seed_of(spec.name), dummy_scale(spec), first, tensor_cols});
       return weight;
     }
-    FillRandomArgs fill{reinterpret_cast<uint16_t*>(dst),
-                        part.rows.count * cols,
-                        seed_of(spec.name),
-                        dummy_scale(spec),
-                        first};
+    FillRandomArgs fill{dst, part.rows.count * cols, seed_of(spec.name), dummy_scale(spec), first};
+    fill.type = rows_;
     if (cols != tensor_cols) {
       fill.cols = cols;
       fill.stride = tensor_cols;

@@ -42,10 +42,12 @@ class ParameterLoader {
  public:
   // Called repeatedly with the bytes of the checkpoint read so far; in finish by its threads, one at a time.
   using Progress = std::function<void(int64_t bytes)>;
+  // rows: the type of weights on CUDA, kBF16 or kF32.
   ParameterLoader(const Checkpoint& checkpoint,
                   Stream& stream,
                   Arena& arena,
                   LoadFormat format = LoadFormat::kAuto,
+                  DType rows = DType::kBF16,
                   Progress progress = {});
 
   // A matrix for kernels/linear. Throws StartupError for a tensor that is missing, has another shape or type than
@@ -83,6 +85,9 @@ class ParameterLoader {
   };
 
   const WeightFormat& format_of(const TensorSpec& spec) const;
+  [[nodiscard]] const DeviceForm& form_of(const WeightFormat& format) const {
+    return format.on(device_kind(), rows_);
+  }
   std::vector<PlacedSource> place(std::span<const TensorSpec> specs, size_t& bytes) const;
   void load(const PlacedSource& source, const PackedWeight& weight, std::byte* data);
   PackedWeight random(std::span<const TensorSpec> specs);
@@ -92,6 +97,7 @@ class ParameterLoader {
   Stream& stream_;
   Arena& arena_;
   LoadFormat format_;
+  DType rows_;
   Progress progress_;
   int64_t bytes_read_ = 0;
   std::deque<std::vector<float>> constants_;

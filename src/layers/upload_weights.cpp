@@ -77,9 +77,11 @@ class CheckpointFiles {
 
 // Bytes of a row on the device.
 size_t stored_row_bytes(const WeightUpload& upload) {
-  return upload.repack == Repack::kKept
-             ? upload.region.row_bytes()
-             : static_cast<size_t>(upload.region.cols()) * sizeof(uint16_t);
+  if (upload.repack == Repack::kKept) {
+    return upload.region.row_bytes();
+  }
+  const size_t element = upload.repack == Repack::kF32Rows ? sizeof(float) : sizeof(uint16_t);
+  return static_cast<size_t>(upload.region.cols()) * element;
 }
 
 // Consecutive rows of one matrix.
@@ -167,11 +169,10 @@ class Reader {
     } else {
       raw_.resize(count * region.row_bytes());
       read_rows(files, piece, raw_.data());
-      values_.resize(static_cast<size_t>(region.cols()));
       for (size_t row = 0; row < count; ++row) {
-        decode_row(region.type(),
+        decode_row(*piece.upload,
                    raw_.data() + row * region.row_bytes(),
-                   half.pinned.as<uint16_t>() + row * values_.size());
+                   half.pinned.data() + row * stored_row_bytes(*piece.upload));
       }
     }
     const size_t row_bytes = stored_row_bytes(*piece.upload);
@@ -198,11 +199,15 @@ class Reader {
     }
   }
 
-  void decode_row(TensorType type, const std::byte* src, uint16_t* dst) {
-    dequantize_row(type, src, values_.data(), static_cast<int64_t>(values_.size()));
-    for (size_t i = 0; i < values_.size(); ++i) {
-      dst[i] = f32_to_bf16(values_[i]);
+  void decode_row(const WeightUpload& upload, const std::byte* src, std::byte* dst) {
+    const TensorRegion& region = upload.region;
+    if (upload.repack == Repack::kF32Rows) {
+      dequantize_row(region.type(), src, reinterpret_cast<float*>(dst), region.cols());
+      return;
     }
+    values_.resize(static_cast<size_t>(region.cols()));
+    dequantize_row(region.type(), src, values_.data(), region.cols());
+    std::transform(values_.begin(), values_.end(), reinterpret_cast<uint16_t*>(dst), f32_to_bf16);
   }
 
   std::unique_ptr<Stream> stream_;

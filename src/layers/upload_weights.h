@@ -18,13 +18,13 @@ namespace warprow {
 struct WeightUpload {
   TensorRegion region;
   std::byte* dst = nullptr;           // dev: the rows, one after the other
-  Repack repack = Repack::kBf16Rows;  // or kKept, of any type
+  Repack repack = Repack::kBf16Rows;  // or kF32Rows; or kKept, of any type
   RowOrder order = RowOrder::kPlain;
   int32_t head_dim = 0;  // kRopePairs
 };
 
 // Reads, decodes and copies all of them. Several threads take pieces of rows, read them into their own pinned
-// memory (kept rows directly, others decoded and rounded to nearest even) and enqueue the copy on their own stream,
+// memory (kept rows directly, others decoded and rounded to the type of the rows) and enqueue the copy on their own stream,
 // while the copy from the other half of that memory is still running. Returns when everything is on the device.
 // Throws StartupError for a file that cannot be read. `progress`, unless empty, gets the bytes of the checkpoint
 // read so far, from any of the threads but one at a time.

@@ -49,6 +49,8 @@ WeightFormat stored_as(TensorType type) {
   format.cpu = {Repack::kPanels, panel_product(type)};
   format.cuda = {type == TensorType::kBF16 ? Repack::kKept : Repack::kBf16Rows,
                  plain(PackedKind::kBF16)};
+  format.cuda_f32 = {type == TensorType::kF32 ? Repack::kKept : Repack::kF32Rows,
+                     plain(PackedKind::kF32)};
   return format;
 }
 
@@ -73,7 +75,8 @@ const WeightFormat& random_format() {
                                     {},
                                     {},
                                     {Repack::kPanels, plain(PackedKind::kBF16)},
-                                    {Repack::kBf16Rows, plain(PackedKind::kBF16)}};
+                                    {Repack::kBf16Rows, plain(PackedKind::kBF16)},
+                                    {Repack::kF32Rows, plain(PackedKind::kF32)}};
   return kRandom;
 }
 
@@ -105,6 +108,8 @@ size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows
       return cpu::packed_bytes(sized_product(form, rows, cols));
     case Repack::kBf16Rows:
       return static_cast<size_t>(rows * cols) * sizeof(uint16_t);
+    case Repack::kF32Rows:
+      return static_cast<size_t>(rows * cols) * sizeof(float);
     case Repack::kKept:
       return static_cast<size_t>(rows) * tensor_row_bytes(part.type, cols);
   }

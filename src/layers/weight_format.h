@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/dtype.h"
 #include "device/device.h"
 #include "kernels/linear/packed_weight.h"
 #include "layers/tensor_spec.h"
@@ -17,6 +18,7 @@ namespace warprow {
 enum class Repack : uint8_t {
   kPanels,    // panels of 16 rows in the tensor's own precision (kernels/linear/pack.h); CPU
   kBf16Rows,  // rows of bf16, rounded to nearest even
+  kF32Rows,   // rows of float32, exact
   kKept,      // the bytes of the file, rows in plain order
 };
 
@@ -39,15 +41,20 @@ struct DeviceForm {
 // format's form.
 struct WeightFormat {
   std::string name;  // for messages
-  // The first has a row for each of the matrix; kPanels and kBf16Rows read no other. Empty: the matrix consists of
-  // random numbers, as panels or rows of bf16.
+  // The first has a row for each of the matrix; only kKept reads others. Empty: the matrix consists of random numbers,
+  // rounded to bf16.
   std::vector<SourcePart> sources;
   ShardAlignment alignment;
   DeviceForm cpu;
   DeviceForm cuda;
+  DeviceForm cuda_f32;  // with --dtype float32
 
-  [[nodiscard]] const DeviceForm& on(DeviceKind device) const {
-    return device == DeviceKind::kCuda ? cuda : cpu;
+  // rows: the type of rows on CUDA, kBF16 or kF32.
+  [[nodiscard]] const DeviceForm& on(DeviceKind device, DType rows = DType::kBF16) const {
+    if (device != DeviceKind::kCuda) {
+      return cpu;
+    }
+    return rows == DType::kF32 ? cuda_f32 : cuda;
   }
 };
 

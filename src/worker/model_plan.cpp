@@ -66,7 +66,7 @@ Result<void> decide_options(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
   const DevicePolicy& policy = device_policy(plan.device.kind);
   plan.decoder.linear.act = config.dtype == "auto" ? policy.act_format : ActFormat::kF32;
-  plan.decoder.act_dtype = policy.act_dtype;
+  plan.decoder.act_dtype = config.dtype == "float32" ? DType::kF32 : policy.act_dtype;
   plan.decoder.linear.batch_invariant = config.batch_invariant;
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
   const DType kv_dtype = config.dtype == "float32" ? DType::kF32 : DType::kBF16;

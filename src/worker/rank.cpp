@@ -36,7 +36,8 @@ std::unique_ptr<Model> load_model(const ModelPlan& plan,
                                   Arena& weights,
                                   Arena& workspace,
                                   const RankComms& comms) {
-  ParameterLoader loader(*plan.checkpoint, stream, weights, plan.load_format());
+  ParameterLoader loader(
+      *plan.checkpoint, stream, weights, plan.load_format(), plan.decoder.act_dtype);
   DecoderOptions options = plan.decoder;
   options.tensor = {plan.place.tensor, comms.tensor};
   auto model = std::make_unique<Decoder>(plan.spec, plan.kv, options, loader, workspace);

@@ -53,7 +53,7 @@ TEST(Backends, AreFoundByName) {
   EXPECT_TRUE(make("cpu_paged", DeviceFacts(), need));
   EXPECT_EQ(refusal("flash", DeviceFacts(), need),
             "unknown attention backend flash (known: auto, cpu_paged, native+flashinfer, "
-            "native, flashinfer)");
+            "native, flashinfer, float32)");
   EXPECT_EQ(refusal("native", DeviceFacts(), need),
             "layer 0: attention backend native does not support this device");
 }
@@ -186,6 +186,23 @@ TEST(Backends, AutoGoesOnWhereALimitIsReached) {
   EXPECT_EQ((*make("auto", gpu_of(90), need))->capabilities().max_tiles, 0) << "the FA2 kernels";
 }
 
+// It takes every dense layer, and no other backend takes a float32 cache on a GPU.
+TEST(Backends, AutoTakesFloat32ForAFloat32Cache) {
+  for (const int32_t head_dim : {8, 64, 80, 128, 256}) {
+    for (const int32_t num_heads : {2, 16, 40}) {
+      AttentionNeed need = need_of(num_heads, 2, head_dim);
+      need.kv.dtype = DType::kF32;
+      EXPECT_EQ(auto_name(gpu_of(90), need), "float32");
+      need.batch_invariant = need.padded_pages = need.sinks = need.soft_cap = true;
+      need.kv.window = 100;
+      need.max_num_rows = 10'000;
+      EXPECT_EQ(auto_name(gpu_of(80), need), "float32");
+    }
+  }
+  EXPECT_EQ(refusal("float32", gpu_of(90), need_of(16, 2, 128)),
+            "layer 0: attention backend float32 does not support KV cache dtype bfloat16");
+}
+
 TEST(Backends, AutoSaysWhatEachLacks) {
   AttentionNeed need = need_of(16, 2, 96);
   need.layer = 3;
@@ -193,7 +210,8 @@ TEST(Backends, AutoSaysWhatEachLacks) {
       refusal("auto", gpu_of(80), need),
       "no attention backend for this model (native+flashinfer: layer 3, compute capability "
       "8.0 (it wants 9.0 to 9.0); native: layer 3, head size 96; flashinfer: layer 3, compute "
-      "capability 8.0 (it wants 9.0 to 9.0); flashinfer: layer 3, head size 96)");
+      "capability 8.0 (it wants 9.0 to 9.0); flashinfer: layer 3, head size 96; float32: layer 3, "
+      "KV cache dtype bfloat16)");
 }
 
 TEST(Backends, FlashinferByNameHasKernelsForEveryGroupWindowAndGpu) {

@@ -22,6 +22,10 @@ class LoadingCuda : public testing::CudaTest {
     return download(reinterpret_cast<const uint16_t*>(weight.data),
                     static_cast<size_t>(weight.n) * static_cast<size_t>(weight.k));
   }
+  std::vector<float> floats_of(const PackedWeight& weight) {
+    return download(reinterpret_cast<const float*>(weight.data),
+                    static_cast<size_t>(weight.n) * static_cast<size_t>(weight.k));
+  }
   static TensorSpec spec(const std::string& name, RowOrder order = RowOrder::kPlain) {
     return {name, MixedCheckpoint::kRows, MixedCheckpoint::kCols, order, MixedCheckpoint::kHeadDim};
   }
@@ -46,6 +50,44 @@ TEST_F(LoadingCuda, EveryFormatInBothOrdersBecomesRowsOfBf16) {
       EXPECT_EQ(rows_of(weight), mixed_.expected(name, order)) << name;
     }
   }
+}
+
+TEST_F(LoadingCuda, EveryFormatInBothOrdersBecomesRowsOfFloat32) {
+  for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
+    ParameterLoader loader(mixed_.checkpoint(), stream(), arena(), LoadFormat::kAuto, DType::kF32);
+    std::vector<std::pair<std::string, PackedWeight>> placed;
+    for (const std::string& name : mixed_.matrices()) {
+      if (name != "large") {
+        placed.emplace_back(name, loader.matrix(spec(name, order)));
+      }
+    }
+    const std::vector<TensorSpec> parts{spec("F32", order), spec("BF16", order), spec("Q6_K")};
+    const PackedWeight stacked = loader.stacked(parts);
+    loader.finish();
+    for (const auto& [name, weight] : placed) {
+      EXPECT_EQ(weight.kind, PackedKind::kF32);
+      EXPECT_EQ(floats_of(weight), mixed_.expected_f32(name, order)) << name;
+    }
+    std::vector<float> expected;
+    for (const TensorSpec& part : parts) {
+      const std::vector<float> rows = mixed_.expected_f32(part.name, part.order);
+      expected.insert(expected.end(), rows.begin(), rows.end());
+    }
+    EXPECT_EQ(floats_of(stacked), expected);
+  }
+}
+
+TEST_F(LoadingCuda, DummyWeightsOfFloat32AreThoseOfBf16) {
+  const auto weights = [this](DType rows) {
+    ParameterLoader loader(mixed_.checkpoint(), stream(), arena(), LoadFormat::kDummy, rows);
+    const std::vector<TensorSpec> parts{{"a.weight", 33, 100}, {"b.weight", 7, 100}};
+    const PackedWeight weight = loader.stacked(parts);
+    loader.finish();
+    return weight;
+  };
+  const PackedWeight exact = weights(DType::kF32);
+  EXPECT_EQ(exact.kind, PackedKind::kF32);
+  EXPECT_EQ(floats_of(exact), from_bf16(rows_of(weights(DType::kBF16))));
 }
 
 TEST_F(LoadingCuda, PartsOfOneLayerLieOneBelowTheOther) {

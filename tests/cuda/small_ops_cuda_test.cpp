@@ -224,19 +224,22 @@ TEST_F(SmallOpsCuda, SiluAndMul) {
   for (const int64_t width : {1, 7, 8, 100, 1024, 1032, 3072, 12288}) {
     for (const int64_t gap : {0, 8, 3}) {
       for (const int64_t rows : {0, 1, 5, 130}) {
-        SCOPED_TRACE(::testing::Message() << rows << " rows, " << width << " wide, gap " << gap);
-        const SiluCase c{{.rows = rows,
-                          .width = width,
-                          .type = DType::kBF16,
-                          .gap = gap,
-                          .scale = 1.0F,
-                          .spread = 60.0F}};
-        ArenaMemory device = memory();
-        const SiluAndMulArgs args = c.args(device);
-        silu_and_mul(stream(), args);
-        expect_elements(args.out, c.reference(), stored_as(c.type, {0, 1e-30}));
-        if (HasFatalFailure()) {
-          return;
+        for (const DType type : {DType::kBF16, DType::kF32}) {
+          SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << rows << " rows, "
+                                            << width << " wide, gap " << gap);
+          const SiluCase c{{.rows = rows,
+                            .width = width,
+                            .type = type,
+                            .gap = gap,
+                            .scale = 1.0F,
+                            .spread = 60.0F}};
+          ArenaMemory device = memory();
+          const SiluAndMulArgs args = c.args(device);
+          silu_and_mul(stream(), args);
+          expect_elements(args.out, c.reference(), stored_as(c.type, {1e-6, 1e-30}));
+          if (HasFatalFailure()) {
+            return;
+          }
         }
       }
     }
@@ -247,19 +250,22 @@ TEST_F(SmallOpsCuda, GeluAndMul) {
   for (const int64_t width : {1, 7, 100, 1032, 12288}) {
     for (const int64_t gap : {0, 3}) {
       for (const int64_t rows : {0, 1, 130}) {
-        SCOPED_TRACE(::testing::Message() << rows << " rows, " << width << " wide, gap " << gap);
-        const GeluCase c{{.rows = rows,
-                          .width = width,
-                          .type = DType::kBF16,
-                          .gap = gap,
-                          .scale = 1.0F,
-                          .spread = 30.0F}};
-        ArenaMemory device = memory();
-        const GeluAndMulArgs args = c.args(device);
-        gelu_and_mul(stream(), args);
-        expect_elements(args.out, c.reference(), stored_as(c.type, {0, 1e-6}));
-        if (HasFatalFailure()) {
-          return;
+        for (const DType type : {DType::kBF16, DType::kF32}) {
+          SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << rows << " rows, "
+                                            << width << " wide, gap " << gap);
+          const GeluCase c{{.rows = rows,
+                            .width = width,
+                            .type = type,
+                            .gap = gap,
+                            .scale = 1.0F,
+                            .spread = 30.0F}};
+          ArenaMemory device = memory();
+          const GeluAndMulArgs args = c.args(device);
+          gelu_and_mul(stream(), args);
+          expect_elements(args.out, c.reference(), stored_as(c.type, {3e-6, 1e-6}));
+          if (HasFatalFailure()) {
+            return;
+          }
         }
       }
     }
@@ -346,22 +352,24 @@ TEST_F(SmallOpsCuda, RopeTableUpToLongContexts) {
 class RopeKvWriteCuda : public SmallOpsCuda, public ::testing::WithParamInterface<RopeCase> {};
 
 TEST_P(RopeKvWriteCuda, AgreesWithTheReference) {
-  for (const int tokens : {0, 1, 5, 70}) {
-    SCOPED_TRACE(::testing::Message() << tokens << " tokens");
-    RopeCase c = GetParam();
-    c.type = DType::kBF16;
-    c.tokens = tokens;
-    ArenaMemory device = memory();
-    const RopeKvWriteArgs args = c.args(device);
-    rope_kv_write(stream(), args);
-    const RopeCase::Reference expected = c.reference();
-    // A difference of products may cancel, so the tolerance is a few float32 ulp of its terms.
-    const Tolerance tolerance = stored_as(c.type, {0, 2e-6});
-    expect_elements(args.qkv, expected.qkv, tolerance);
-    expect_elements(c.type, args.kv.k, expected.keys, tolerance);
-    expect_elements(c.type, args.kv.v, expected.values, {});
-    if (HasFatalFailure()) {
-      return;
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    for (const int tokens : {0, 1, 5, 70}) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << tokens << " tokens");
+      RopeCase c = GetParam();
+      c.type = type;
+      c.tokens = tokens;
+      ArenaMemory device = memory();
+      const RopeKvWriteArgs args = c.args(device);
+      rope_kv_write(stream(), args);
+      const RopeCase::Reference expected = c.reference();
+      // A difference of products may cancel, so the tolerance is a few float32 ulp of its terms.
+      const Tolerance tolerance = stored_as(type, {1e-6, type == DType::kF32 ? 4e-6 : 2e-6});
+      expect_elements(args.qkv, expected.qkv, tolerance);
+      expect_elements(type, args.kv.k, expected.keys, tolerance);
+      expect_elements(type, args.kv.v, expected.values, {});
+      if (HasFatalFailure()) {
+        return;
+      }
     }
   }
 }
@@ -413,6 +421,60 @@ TEST_F(SmallOpsCuda, FillRandomGivesTheSameBitsOfAPart) {
       fill_random(cpu_stream(), {expected.data(), kRows * cols, 77, 0.02F, first});
       fill_random(stream(), {got, kRows * cols, 77, 0.02F, first});
       EXPECT_EQ(download(got, n), expected);
+    }
+  }
+}
+
+// The same numbers as bf16 ones.
+TEST_F(SmallOpsCuda, FillRandomOfFloat32) {
+  constexpr int64_t kRows = 9;
+  for (const int64_t cols : {0, 8, 24, 5}) {
+    for (const int64_t first : {0, 16, 7}) {
+      const int64_t n = cols == 0 ? 1003 : kRows * cols;
+      FillRandomArgs args{nullptr, n, 77, 0.02F, first, cols, cols == 0 ? 0 : 64};
+      std::vector<uint16_t> halves(static_cast<size_t>(n));
+      args.dst = halves.data();
+      fill_random(cpu_stream(), args);
+      args.type = DType::kF32;
+      std::vector<float> expected(halves.size());
+      args.dst = expected.data();
+      fill_random(cpu_stream(), args);
+      EXPECT_EQ(expected, from_bf16(halves));
+      auto* got = poisoned<float>(halves.size() + 1);
+      args.dst = got;
+      fill_random(stream(), args);
+      EXPECT_EQ(download(got, halves.size()), expected);
+      EXPECT_TRUE(std::isnan(download(got + n, 1)[0])) << "wrote past the end";
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, EmbeddingOfFloat32) {
+  const Numbers<int32_t> ids(*this, {0, 18, -1, 19, 7, 7, 1 << 30});
+  for (const int32_t width : {1, 7, 8, 100, 1024}) {
+    for (const int64_t gap : {0, 8, 3}) {
+      SCOPED_TRACE(::testing::Message() << width << " wide, gap " << gap);
+      PackedWeight shape;
+      shape.kind = PackedKind::kF32;
+      shape.n = 19;
+      shape.k = width;
+      Matrix table(*this, DType::kF32, shape.n, width);
+      table.fill(normals());
+      linear_test::AlignedBytes packed(cpu::packed_bytes(shape));
+      cpu::pack_values(shape, packed.data(), 0, shape.n, table.host());
+      Matrix y(*this, DType::kF32, 7, width, gap);
+      Matrix given(*this, DType::kF32, 7, width, gap);
+      given.fill(normals());
+      run([](Stream& stream, const EmbeddingArgs& args) { embedding(stream, args); },
+          [&](Side side) {
+            PackedWeight weight = shape;
+            weight.data = side == Side::kCuda ? table.device() : packed.data();
+            return EmbeddingArgs{ids.view(side), weight, y.view(side), given.floats(side), 1.7F, 7};
+          });
+      y.expect_same(0.0F, 0.0F);
+      if (HasFatalFailure()) {
+        return;
+      }
     }
   }
 }

@@ -134,8 +134,9 @@ std::vector<Axis> batch_axes() {
   };
   const auto few_blocks = [](RigOptions& o) {
     o.config.max_model_len = 128;
+    const int64_t element = o.config.dtype == "float32" ? 4 : 2;
     o.config.kv_cache_memory_bytes =
-        20 * 16 * int64_t{4} * 2 * 2 * 64 * 2;  // 20 blocks of RandomModel
+        20 * 16 * int64_t{4} * 2 * 2 * 64 * element;  // 20 blocks of RandomModel
   };
   return {
       {"together", [](RigOptions&) {}, mixed},
@@ -287,11 +288,12 @@ class CudaInvariance : public ::testing::Test {
     }
   }
 
+  // Of float32 without a flag: it is batch-invariant by itself.
   static void expect_equal_bits(RigOptions base,
                                 const std::vector<Request>& requests,
                                 const std::vector<Axis>& axes,
                                 const Grammar* grammar = nullptr) {
-    base.config.batch_invariant = true;
+    base.config.batch_invariant = base.config.dtype != "float32";
     const Results expected = reference(base, requests, grammar);
     for (const Request& request : requests) {
       if (grammar != nullptr && has_grammar(request)) {
@@ -314,10 +316,13 @@ class CudaInvariance : public ::testing::Test {
     });
   }
 
-  static void expect_equal_bits(const RandomModel& model, const std::string& backend) {
+  static void expect_equal_bits(const RandomModel& model,
+                                const std::string& backend,
+                                const std::string& dtype = "auto") {
     const TempDir dir;
     RigOptions base = base_options(model.write(dir));
     base.config.attention_backend = backend;
+    base.config.dtype = dtype;
     const std::vector<Request> requests = make_requests(model.vocab_size, {.rules = true});
     const Grammar grammar = test::matrix_grammar(*value_or_throw(make_byte_text()));
     std::vector<Axis> axes = batch_axes();
@@ -328,7 +333,8 @@ class CudaInvariance : public ::testing::Test {
   }
 
   // Steps of thousands of tokens, which use other kernels and tiles.
-  static void expect_equal_bits_of_large_steps(const std::string& backend) {
+  static void expect_equal_bits_of_large_steps(const std::string& backend,
+                                               const std::string& dtype = "auto") {
     const RandomModel large{.num_heads = 16,
                             .num_kv_heads = 4,
                             .num_layers = 2,
@@ -339,6 +345,7 @@ class CudaInvariance : public ::testing::Test {
     const TempDir dir;
     RigOptions base = base_options(large.write(dir));
     base.config.attention_backend = backend;
+    base.config.dtype = dtype;
     base.config.max_model_len = 1024;
     base.config.max_num_batched_tokens = 4096;
     const auto chunks = [](int32_t size) {
@@ -383,6 +390,14 @@ TEST_F(CudaInvariance, FlashInferDoesNotPromiseEqualBitsOfWindows) {
 }
 TEST_F(CudaInvariance, EqualBitsOfTwoBackends) {
   expect_equal_bits(model(), "native:0-1,flashinfer");
+}
+
+TEST_F(CudaInvariance, EqualBitsOfFloat32) { expect_equal_bits(model(), "auto", "float32"); }
+TEST_F(CudaInvariance, EqualBitsOfFloat32Windows) {
+  expect_equal_bits(window_model(), "auto", "float32");
+}
+TEST_F(CudaInvariance, EqualBitsOfFloat32LargeSteps) {
+  expect_equal_bits_of_large_steps("auto", "float32");
 }
 
 TEST_F(CudaInvariance, EqualBitsOfLargeStepsWithNativeAttention) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole models on CUDA against the CPU with float32 activations and the same bf16 weights. Logprobs of every position
-// agree within a bf16 tolerance, and tokens differ only at near-ties.
+// agree within a bf16 tolerance, and tokens differ only at near-ties. With float32 on both they agree within its rounding.
 #include "files/model_files.h"
 #include "tests/support/gap_rule.h"
+#include "tests/support/gemma3_case.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
+#include "tests/support/tiny_golden.h"
 
 #include <iostream>
 #include <random>
@@ -66,14 +68,15 @@ class CudaParity : public ::testing::Test {
                             int32_t vocab_size,
                             const char* cpu_dtype,
                             const GapRule& rule,
-                            const std::string& backend = "auto") {
+                            const std::string& backend = "auto",
+                            const char* dtype = "auto") {
     const std::vector<Request> requests = greedy_requests(vocab_size, 24);
     ModelRig cpu(options_of(model, "cpu", cpu_dtype));
     for (const Request& request : requests) {
       cpu.add(request);
     }
     cpu.run();
-    RigOptions options = options_of(model, "cuda", "auto");
+    RigOptions options = options_of(model, "cuda", dtype);
     options.config.attention_backend = backend;
     ModelRig gpu(options);
     const GapCounts counts = expect_follows(gpu, requests, cpu.results(), rule);
@@ -87,6 +90,14 @@ class CudaParity : public ::testing::Test {
   static void expect_parity(const RandomModel& model, const std::string& backend = "auto") {
     const TempDir dir;
     expect_parity(model.write(dir), model.vocab_size, "bfloat16", {}, backend);
+  }
+
+  // float32 on both devices.
+  static constexpr GapRule kFloat32Rule{.gap = 1e-4F, .mean = 1e-5, .tolerance = 1e-4F};
+  static void expect_float32_parity(const RandomModel& model) {
+    const TempDir dir;
+    expect_parity(
+        model.write(dir), model.vocab_size, "float32", kFloat32Rule, "float32", "float32");
   }
 };
 
@@ -119,6 +130,61 @@ TEST_F(CudaParity, TwoKvGroups) {
   expect_parity({.family = "qwen2", .window = 32, .first_window_layer = 2, .seed = 9});
 }
 TEST_F(CudaParity, TwoBackends) { expect_parity({.seed = 10}, "native:0-1,flashinfer"); }
+
+// The tiny models of transformers' golden values, whose head sizes only float32 has kernels for.
+TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
+  for (const char* name : {"llama_gqa_tied",
+                           "llama_mha",
+                           "llama3_rope",
+                           "mistral_window",
+                           "qwen2",
+                           "qwen3",
+                           "qwen3_two_groups"}) {
+    for (const char* graphs : {"none", "full_and_piecewise"}) {
+      SCOPED_TRACE(::testing::Message() << name << ", graphs " << graphs);
+      RigOptions options = test::tiny_options(name);
+      options.config.device = "cuda";
+      options.config.cudagraph_mode = graphs;
+      test::expect_equals_golden(options, name, 1e-5F);
+    }
+  }
+}
+TEST_F(CudaParity, Float32TinyModelsOfGgufEqualTransformers) {
+  for (const char* name : {"llama_gqa_tied", "llama_mha", "llama3_rope", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(name);
+    RigOptions options = test::tiny_options(name, "/model.gguf");
+    options.config.device = "cuda";
+    test::expect_equals_golden(options, name, 1e-5F);
+  }
+}
+TEST_F(CudaParity, Float32Gemma3EqualsTheOracle) {
+  test::expect_gemma3_equals_oracle(test::gemma3_config(), "cuda");
+}
+TEST_F(CudaParity, Float32Llama) { expect_float32_parity(RandomModel{}); }
+TEST_F(CudaParity, Float32LlamaTiedHead) {
+  expect_float32_parity({.head_dim = 128, .num_heads = 6, .num_kv_heads = 1, .tied_head = true});
+}
+TEST_F(CudaParity, Float32Qwen2WithBias) { expect_float32_parity({.family = "qwen2", .seed = 4}); }
+TEST_F(CudaParity, Float32Qwen3WithQkNorm) {
+  expect_float32_parity({.family = "qwen3", .head_dim = 80, .seed = 5});
+}
+TEST_F(CudaParity, Float32MistralWithWindow) {
+  expect_float32_parity({.family = "mistral", .window = 32, .seed = 7});
+}
+TEST_F(CudaParity, Float32TwoKvGroups) {
+  expect_float32_parity({.family = "qwen2", .window = 32, .first_window_layer = 2, .seed = 9});
+}
+TEST_F(CudaParity, Float32SmolLm2) {
+  if (!resolve_model("smollm2")) {
+    GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";
+  }
+  expect_parity("smollm2",
+                49152,
+                "float32",
+                {.gap = 1e-3F, .mean = 1e-4, .tolerance = 1e-3F},
+                "auto",
+                "float32");
+}
 
 // Real weights, dequantised to bf16 on the GPU and exactly on the CPU. The tolerances therefore include the rounding of
 // the weights. Prompts are random tokens.

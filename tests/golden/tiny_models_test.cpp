@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiny random models of every architecture against transformers in float32, from safetensors and
 // from GGUF. Data: tools/gen/make_tiny_models.py and make_tiny_gguf.py.
-#include "tests/support/model_rig.h"
-#include "tests/support/source_path.h"
+#include "tests/support/tiny_golden.h"
 
-#include <fstream>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 namespace warprow {
 namespace {
 
-using test::ModelRig;
-using test::RigOptions;
-using test::RigResult;
-
-std::string tiny_dir(const std::string& name) {
-  return test::source_path("tests/golden/tiny/") + name;
-}
+using test::tiny_options;
 
 struct Case {
   const char* model;
@@ -30,54 +20,9 @@ void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.model
 
 class TinyModel : public testing::TestWithParam<Case> {};
 
-RigOptions options_for(const Case& test_case) {
-  RigOptions options;
-  options.config.model = tiny_dir(test_case.model) + (test_case.gguf ? "/model.gguf" : "");
-  options.config.dtype = "float32";
-  options.config.max_num_batched_tokens = 64;
-  options.config.max_num_seqs = 8;
-  options.config.kv_cache_memory_bytes = 1 << 20;
-  options.config.threads = 1;
-  return options;
-}
-
-void expect_equal(const RigResult& result, const nlohmann::json& prompt) {
-  EXPECT_EQ(result.tokens, prompt["greedy"].get<std::vector<TokenId>>());
-  const auto& steps = prompt["steps"];
-  for (size_t step = 0; step < steps.size(); ++step) {
-    SCOPED_TRACE(step);
-    ASSERT_EQ(result.top[step].size(), 20U);
-    // Logits relative to the step's largest one, because logprobs determine logits up to a constant.
-    const float top_logit = steps[step][0][1].get<float>();
-    const float top_logprob = result.top[step][0].second;
-    for (size_t i = 0; i < 20; ++i) {
-      EXPECT_EQ(result.top[step][i].first, steps[step][i][0].get<TokenId>());
-      EXPECT_NEAR(result.top[step][i].second - top_logprob,
-                  steps[step][i][1].get<float>() - top_logit,
-                  1e-4);
-    }
-  }
-}
-
 TEST_P(TinyModel, EqualsTransformers) {
-  std::ifstream file(tiny_dir(GetParam().model) + "/golden.json");
-  const auto golden = nlohmann::json::parse(file);
-  ModelRig rig(options_for(GetParam()));
-  uint64_t id = 0;
-  for (const auto& prompt : golden["prompts"]) {
-    Request request;
-    request.id = ++id;
-    request.prompt = prompt["ids"].get<std::vector<TokenId>>();
-    request.max_tokens = static_cast<int32_t>(prompt["greedy"].size());
-    request.params.num_logprobs = 20;
-    rig.add(request);
-  }
-  const auto& results = rig.run();
-  id = 0;
-  for (const auto& prompt : golden["prompts"]) {
-    SCOPED_TRACE(prompt["ids"].size());
-    expect_equal(results.at(++id), prompt);
-  }
+  const auto& [model, gguf] = GetParam();
+  test::expect_equals_golden(tiny_options(model, gguf ? "/model.gguf" : ""), model);
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
@@ -103,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(All,
 // have left the window.
 TEST(TwoGroups, ShareOnePool) {
   const ModelPlan plan =
-      value_or_throw(plan_model(options_for({"qwen3_two_groups", false}).config, this_machine()));
+      value_or_throw(plan_model(tiny_options("qwen3_two_groups").config, this_machine()));
   ASSERT_EQ(plan.kv.groups.size(), 2U);
   EXPECT_EQ(plan.kv.groups[0].kind, KvKind::kFull);
   EXPECT_EQ(plan.kv.groups[1].kind, KvKind::kSlidingWindow);

@@ -109,6 +109,22 @@ TEST(LinearPlan, NormsAreHalvedWhereBothProductsAreWide) {
   }
 }
 
+TEST(LinearPlan, Float32HasOneKernelAndNoHalves) {
+  for (const bool batch_invariant : {false, true}) {
+    LinearShape sum = shape(1024, 2048, kAdd);
+    LinearShape gate = shape(6144, 1024, kSwiGlu);
+    sum.batch_invariant = gate.batch_invariant = batch_invariant;
+    EXPECT_TRUE(halved_norm_rows(h200(), sum, gate).has(64));
+    gate.weights = PackedKind::kF32;
+    EXPECT_FALSE(halved_norm_rows(h200(), sum, gate).has(64));
+    sum.weights = PackedKind::kF32;
+    EXPECT_FALSE(halved_norm_rows(h200(), sum, gate).has(64));
+    for (const int64_t m : {1, 16, 17, 200, 8192}) {
+      EXPECT_EQ(cuda::linear_path(sum, m, h200()), cuda::LinearPath::kF32Gemm) << m;
+    }
+  }
+}
+
 TEST(LinearPlan, NoHalvesWithoutTheKernel) {
   const auto none = [](const DeviceFacts& device, const LinearShape& sum) {
     const RowRange rows = halved_norm_rows(device, sum, shape(6144, 1024, kStore));

@@ -31,16 +31,24 @@ class MixedCheckpoint {
 
   [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const std::string& path() const { return path_; }
-  // The tensor's rows in bf16, in row-major order.
-  [[nodiscard]] std::vector<uint16_t> expected(const std::string& name, RowOrder order) const {
+  // The tensor's rows in float32, in row-major order.
+  [[nodiscard]] std::vector<float> expected_f32(const std::string& name, RowOrder order) const {
     const TensorSource& tensor = *value_or_throw(checkpoint_.require(name));
-    std::vector<float> row(static_cast<size_t>(tensor.cols));
-    std::vector<uint16_t> out;
+    std::vector<float> out(static_cast<size_t>(tensor.rows * tensor.cols));
     for (int64_t i = 0; i < tensor.rows; ++i) {
       const auto from = static_cast<size_t>(source_row(order, i, kHeadDim));
-      dequantize_row(tensor.type, tensor.data + from * tensor.row_bytes, row.data(), tensor.cols);
-      std::transform(row.begin(), row.end(), std::back_inserter(out), f32_to_bf16);
+      dequantize_row(tensor.type,
+                     tensor.data + from * tensor.row_bytes,
+                     out.data() + i * tensor.cols,
+                     tensor.cols);
     }
+    return out;
+  }
+  // The same in bf16.
+  [[nodiscard]] std::vector<uint16_t> expected(const std::string& name, RowOrder order) const {
+    const std::vector<float> values = expected_f32(name, order);
+    std::vector<uint16_t> out(values.size());
+    std::transform(values.begin(), values.end(), out.begin(), f32_to_bf16);
     return out;
   }
   // The names of the matrices.

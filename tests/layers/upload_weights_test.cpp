@@ -61,6 +61,30 @@ TEST_F(UploadWeights, EveryFormatInBothOrdersBecomesRowsOfBf16) {
   }
 }
 
+TEST_F(UploadWeights, EveryFormatInBothOrdersBecomesRowsOfFloat32) {
+  for (const RowOrder order : {RowOrder::kPlain, RowOrder::kRopePairs}) {
+    std::vector<std::pair<std::string, const float*>> placed;
+    for (const std::string& name : mixed_.matrices()) {
+      if (order == RowOrder::kPlain || name != "large") {
+        const TensorSource* tensor = value_or_throw(mixed_.checkpoint().require(name));
+        auto* dst = arena_.alloc<float>(tensor->rows * tensor->cols);
+        uploads_.push_back({TensorRegion(*tensor),
+                            reinterpret_cast<std::byte*>(dst),
+                            Repack::kF32Rows,
+                            order,
+                            mixed_.kHeadDim});
+        placed.emplace_back(name, dst);
+      }
+    }
+    upload();
+    uploads_.clear();
+    for (const auto& [name, data] : placed) {
+      const std::vector<float> expected = mixed_.expected_f32(name, order);
+      EXPECT_EQ(std::vector<float>(data, data + expected.size()), expected) << name;
+    }
+  }
+}
+
 TEST_F(UploadWeights, ReportsEveryByteOnce) {
   int64_t wanted = 0;
   for (const std::string& name : mixed_.matrices()) {

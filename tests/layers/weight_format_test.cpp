@@ -36,6 +36,20 @@ TEST(WeightFormat, OnCudaAllAreRowsOfBf16AndBf16IsKept) {
   }
 }
 
+TEST(WeightFormat, OnCudaAllMayBeRowsOfFloat32AndFloat32IsKept) {
+  for (int i = 0; i < kNumValueTypes; ++i) {
+    const auto type = static_cast<TensorType>(i);
+    const WeightFormat& format = weight_format_of(type);
+    const DeviceForm& form = format.on(DeviceKind::kCuda, DType::kF32);
+    EXPECT_EQ(form.product.kind, PackedKind::kF32) << tensor_type_name(type);
+    EXPECT_EQ(form.repack, type == TensorType::kF32 ? Repack::kKept : Repack::kF32Rows);
+    EXPECT_EQ(stored_bytes(form, format.sources.front(), 10, 256), 10U * 256 * 4);
+    EXPECT_TRUE(stacks(form, weight_format_of(TensorType::kQ4_K).cuda_f32));
+    EXPECT_FALSE(stacks(form, format.cuda));
+    EXPECT_EQ(&format.on(DeviceKind::kCpu, DType::kF32), &format.cpu);
+  }
+}
+
 TEST(WeightFormat, IsCutBetweenBlocks) {
   EXPECT_EQ(weight_format_of(TensorType::kF16).alignment.cols, 1);
   EXPECT_EQ(weight_format_of(TensorType::kQ5_1).alignment.cols, 32);

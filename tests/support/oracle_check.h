@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -28,15 +29,17 @@ inline void expect_top(const RigResult::Top& top, const Doubles& logits) {
 }
 
 // Loads config.json and the weights as a user would, continues prompts of 1, 9 and 45 tokens by 10, with prompts in chunks
-// of 16, and compares the logits of every step with the oracle's. The vocabulary has at least 93 tokens.
+// of 16, in float32, and compares the logits of every step with the oracle's. The vocabulary has at least 93 tokens.
 inline void expect_equals_oracle(const nlohmann::json& config,
                                  const Bytes& weights,
-                                 const OracleModel& model) {
+                                 const OracleModel& model,
+                                 const std::string& device = "cpu") {
   const TempDir dir;
   dir.write("config.json", config.dump());
   dir.write("model.safetensors", weights);
   RigOptions options;
   options.config.model = dir.path().string();
+  options.config.device = device;
   options.config.dtype = "float32";
   options.config.max_num_batched_tokens = 16;
   options.config.max_num_seqs = 4;

@@ -74,6 +74,19 @@ TEST(ModelPlan, CountsBlocks) {
   EXPECT_GT(plan.memory.weights_bytes, 0);
 }
 
+TEST(ModelPlan, Float32TakesTwiceTheBytesOnAGpu) {
+  const test::TempDir dir;
+  EngineConfig config = gpu_config(dir);
+  const ModelPlan bf16 = value_or_throw(plan_model(config, this_machine("h200")));
+  config.dtype = "float32";
+  const ModelPlan f32 = value_or_throw(plan_model(config, this_machine("h200")));
+  EXPECT_EQ(f32.decoder.act_dtype, DType::kF32);
+  EXPECT_EQ(f32.memory.kv_block_bytes, 2 * bf16.memory.kv_block_bytes);
+  // Embedding, head and, for each of two layers, Q, K, V, O, gate, up and down.
+  constexpr int64_t kWeights = 2 * 1024 * 256 + 2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 512);
+  EXPECT_EQ(f32.memory.weights_bytes - bf16.memory.weights_bytes, 2 * kWeights);
+}
+
 TEST(ModelPlan, LengthIsCutToTheCache) {
   EngineConfig config = tiny_config();
   config.kv_cache_memory_bytes = 5 * 2048;

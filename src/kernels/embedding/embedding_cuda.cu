@@ -5,18 +5,20 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/embedding/embedding.h"
 
-// Formula, shapes, preconditions: embedding.h. The table is bf16 [n, k], row-major; out is float32.
+// Formula, shapes, preconditions: embedding.h. The table is bf16 or float32 [n, k], row-major; out is
+// float32.
 // Mapping: a CTA takes 128 groups of eight columns of one token, a thread one group.
-// Bytes moved: 6 * num_toks * k; 8 * num_toks * k for given rows.
+// Bytes moved: 6 * num_toks * k; 8 * num_toks * k for given rows and a float32 table.
 // Numerics: the table's values times the scale.
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
+template <typename T>
 struct Rows {
   const int32_t* ids;
-  const Bf16* table;
+  const T* table;
   int32_t first_id;
   int32_t num_ids;  // rows of the table
   int32_t width;
@@ -27,11 +29,13 @@ struct Rows {
   float scale;
 };
 
-__device__ __forceinline__ bool known(const Rows& a, int32_t id) {
+template <typename T>
+__device__ __forceinline__ bool known(const Rows<T>& a, int32_t id) {
   return id >= a.first_id && id - a.first_id < a.num_ids;
 }
 
-__global__ void __launch_bounds__(kThreads) look_up(Rows a) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) look_up(Rows<T> a) {
   pdl_wait();
   pdl_release();
   const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kVec;
@@ -53,7 +57,8 @@ __global__ void __launch_bounds__(kThreads) look_up(Rows a) {
 }
 
 // For any width and alignment.
-__global__ void __launch_bounds__(kThreads) look_up_any_width(Rows a) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) look_up_any_width(Rows<T> a) {
   pdl_wait();
   pdl_release();
   const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
@@ -69,6 +74,28 @@ __global__ void __launch_bounds__(kThreads) look_up_any_width(Rows a) {
   a.out[blockIdx.x * a.out_stride + column] = v;
 }
 
+template <typename T>
+void launch_look_up(Stream& stream, const EmbeddingArgs& args) {
+  const Rows<T> rows{.ids = args.ids.data,
+                     .table = reinterpret_cast<const T*>(args.table.data),
+                     .first_id = args.first_id,
+                     .num_ids = args.table.n,
+                     .width = args.table.k,
+                     .out = static_cast<float*>(args.out.data),
+                     .out_stride = args.out.stride,
+                     .given = args.given.data,
+                     .given_stride = args.given.stride[0],
+                     .scale = args.scale};
+  const bool fits = rows.width % kVec == 0 && rows_fit_vec(rows.table, rows.width, sizeof(T)) &&
+                    rows_fit_vec(rows.out, rows.out_stride, sizeof(float)) &&
+                    rows_fit_vec(rows.given, rows.given_stride, sizeof(float));
+  const int a_block = fits ? kThreads * kVec : kThreads;
+  const LaunchShape shape{dim3(static_cast<unsigned>(args.ids.shape[0]),
+                               static_cast<unsigned>(ceil_div(rows.width, a_block))),
+                          kThreads};
+  launch(stream, "embedding", shape, fits ? look_up<T> : look_up_any_width<T>, rows);
+}
+
 }  // namespace
 
 void embedding(Stream& stream, const EmbeddingArgs& args) {
@@ -76,28 +103,16 @@ void embedding(Stream& stream, const EmbeddingArgs& args) {
   WR_CHECK_EQ(args.out.shape[1], args.table.k);
   WR_CHECK(args.given.empty() ||
            (args.given.shape[0] == args.out.shape[0] && args.given.shape[1] == args.table.k));
-  WR_CHECK(args.table.kind == PackedKind::kBF16 && args.out.dtype == DType::kF32);
+  WR_CHECK(args.table.kind == PackedKind::kBF16 || args.table.kind == PackedKind::kF32);
+  WR_CHECK(args.out.dtype == DType::kF32);
   if (args.ids.shape[0] == 0) {
     return;
   }
-  const Rows rows{.ids = args.ids.data,
-                  .table = reinterpret_cast<const Bf16*>(args.table.data),
-                  .first_id = args.first_id,
-                  .num_ids = args.table.n,
-                  .width = args.table.k,
-                  .out = static_cast<float*>(args.out.data),
-                  .out_stride = args.out.stride,
-                  .given = args.given.data,
-                  .given_stride = args.given.stride[0],
-                  .scale = args.scale};
-  const bool fits = rows.width % kVec == 0 && rows_fit_vec(rows.table, rows.width, sizeof(Bf16)) &&
-                    rows_fit_vec(rows.out, rows.out_stride, sizeof(float)) &&
-                    rows_fit_vec(rows.given, rows.given_stride, sizeof(float));
-  const int a_block = fits ? kThreads * kVec : kThreads;
-  const LaunchShape shape{dim3(static_cast<unsigned>(args.ids.shape[0]),
-                               static_cast<unsigned>(ceil_div(rows.width, a_block))),
-                          kThreads};
-  launch(stream, "embedding", shape, fits ? look_up : look_up_any_width, rows);
+  if (args.table.kind == PackedKind::kF32) {
+    launch_look_up<float>(stream, args);
+  } else {
+    launch_look_up<Bf16>(stream, args);
+  }
 }
 
 }  // namespace warprow::cuda

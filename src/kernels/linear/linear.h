@@ -45,6 +45,7 @@ struct LinearShape {
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   bool has_bias = false;
   bool batch_invariant = false;
+  PackedKind weights = PackedKind::kBF16;
 
   bool operator==(const LinearShape&) const = default;
 };
@@ -103,8 +104,8 @@ struct LinearArgs {
 // Formula: h = x, or with norm_weight h[t] = x[t] / sqrt(mean(x[t]^2) + norm_eps) * norm_weight; p[t, j] =
 //   bias[j] + sum over i of w[j, i] * h[t, i]; y by the epilogue.
 // Shapes: x [num_toks, k] and y have strided rows; all segments have the same k; num_toks may be 0. Columns
-//   of y outside all segments are not written. CUDA: one bf16 segment, x bf16 (float32 with norm_weight: the
-//   residual stream), y bf16 or float32.
+//   of y outside all segments are not written. CUDA: one segment. A bf16 one: x bf16 (float32 with norm_weight: the
+//   residual stream), y bf16 or float32. A float32 one: x, y and the rooms float32.
 // Mapping (CPU): norm, product and epilogue one after the other. The product: pairs of 16-output panels over
 //   the compute pool, one pass for all segments. For a few rows (8 with AVX-512) the packed
 //   weights are streamed through registers. For more rows they are unpacked once per block of inputs into L1,
@@ -113,13 +114,15 @@ struct LinearArgs {
 //   small_m/sm90_gemm.cuh, epilogue fused and norms split in halves. More: cuBLASLt, with separate kernels for
 //   norm and epilogue. With batch_invariant on Hopper: up to 8 rows small_m/warp_gemm_sm90_cuda.cu, some dozens or
 //   hundreds small_m/sm90_gemm.cuh, more large_m/sm90_large_gemm.cuh; norms split in halves for all numbers of rows.
+//   float32: float32/f32_gemm.cu for all rows, with separate kernels for norm and gate.
 // Bytes moved: the packed weights once, whatever num_toks.
 // Numerics: f32 accumulators. CPU: every (t, j) has one sequence of operations, fixed by k and the kind of
 //   weight, so a row's result is bit-identical whatever num_toks, the other rows and the number of threads
 //   (cpu/panel_access.h describes the sequence). AVX-512 and AVX2 agree bit for bit; the generic set lacks fused
 //   multiply-adds and rounds differently. CUDA: runs repeat bit for bit; the order of
 //   sums changes with num_toks unless batch_invariant is set: then it is a function of n and k alone, on
-//   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all.
+//   Hopper (linear_plan.h, invariant_chunks) in several kernels, elsewhere because one algorithm takes all. float32:
+//   always a function of k alone.
 // Preconditions: 1 to kMaxLinearSegments segments, on CUDA 1; half_norm and next_norm only as
 //   halved_norm_rows allows; no other operation uses scratch, normed and product until this one has run.
 // Origin: own design; the CPU's packed layout is in cpu/panel_layout.h.

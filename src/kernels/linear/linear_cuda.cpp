@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/linear/cublaslt/cublaslt.h"
+#include "kernels/linear/float32/f32_gemm.h"
 #include "kernels/linear/half_norm.h"
 #include "kernels/linear/large_m/sm90_large_gemm.h"
 #include "kernels/linear/linear_plan.h"
@@ -25,7 +26,8 @@ LinearShape shape_of(const LinearArgs& args) {
           args.y.dtype,
           args.epilogue,
           segment.bias != nullptr,
-          args.batch_invariant};
+          args.batch_invariant,
+          segment.w.kind};
 }
 
 void check_args(const LinearArgs& args) {
@@ -33,12 +35,13 @@ void check_args(const LinearArgs& args) {
   const LinearSegment& segment = args.segments[0];
   const bool norm = !args.norm_weight.empty();
   const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
-  WR_CHECK(segment.w.kind == PackedKind::kBF16, "weights on CUDA are bf16");
-  WR_CHECK(args.x.dtype == (norm ? DType::kF32 : DType::kBF16),
+  const bool f32 = segment.w.kind == PackedKind::kF32;
+  WR_CHECK(f32 || segment.w.kind == PackedKind::kBF16, "weights on CUDA are bf16 or float32");
+  WR_CHECK(args.x.dtype == (norm || f32 ? DType::kF32 : DType::kBF16),
            "x is {} {} a norm",
            dtype_name(args.x.dtype),
            norm ? "with" : "without");
-  WR_CHECK(args.y.dtype == DType::kF32 || args.y.dtype == DType::kBF16);
+  WR_CHECK(args.y.dtype == DType::kF32 || (args.y.dtype == DType::kBF16 && !f32));
   WR_CHECK(args.epilogue != LinearEpilogue::kAdd || args.y.dtype == DType::kF32);
   WR_CHECK_EQ(segment.w.k, args.x.shape[1]);
   WR_CHECK_EQ(args.x.shape[0], args.y.shape[0]);
@@ -58,7 +61,9 @@ ConstActView normed_x(Stream& stream, const LinearArgs& args) {
   if (args.norm_weight.empty()) {
     return args.x;
   }
-  WR_CHECK(!args.normed.empty() && args.normed.dtype == DType::kBF16, "room for normed x, bf16");
+  const bool f32 = args.segments[0].w.kind == PackedKind::kF32;
+  WR_CHECK(!args.normed.empty() && args.normed.dtype == (f32 ? DType::kF32 : DType::kBF16),
+           "room for normed x, of the weights' type");
   ActView normed = args.normed;
   normed.shape[0] = args.x.shape[0];
   cuda::rms_norm(stream, {args.x, args.norm_weight, normed, args.norm_eps});
@@ -183,6 +188,30 @@ void run_library(Stream& stream, const LinearArgs& args) {
   }
 }
 
+void run_f32_gemm(Stream& stream, const LinearArgs& args) {
+  const LinearSegment& segment = args.segments[0];
+  const bool swiglu = args.epilogue == LinearEpilogue::kSwiGlu;
+  WR_CHECK(!swiglu || !args.product.empty(), "room for gate and up");
+  const View<const float, 2> x = normed_x(stream, args).f32();
+  const ActView y = swiglu ? args.product : args.y.columns(segment.y_col, segment.w.n);
+  F32GemmArgs gemm;
+  gemm.x = x.data;
+  gemm.x_stride = x.stride[0];
+  gemm.w = reinterpret_cast<const float*>(segment.w.data);
+  gemm.bias = segment.bias;
+  gemm.y = y.f32().data;
+  gemm.y_stride = y.stride;
+  gemm.add = args.epilogue == LinearEpilogue::kAdd;
+  gemm.m = static_cast<int32_t>(x.shape[0]);
+  gemm.n = segment.w.n;
+  gemm.k = segment.w.k;
+  f32_gemm(stream, gemm);
+  if (swiglu) {
+    const ActView product = args.product.rows(0, x.shape[0]);
+    cuda::silu_and_mul(stream, {product, args.y.columns(segment.y_col, segment.w.n / 2)});
+  }
+}
+
 }  // namespace
 
 void prepare_linear(const DeviceFacts& device,
@@ -214,7 +243,8 @@ void linear(Stream& stream, const LinearArgs& args) {
     return;
   }
   const LinearPath path = linear_path(shape_of(args), args.x.shape[0], stream.device().facts());
-  WR_CHECK((path != LinearPath::kSm80Gemm && path != LinearPath::kLibrary) ||
+  WR_CHECK((path != LinearPath::kSm80Gemm && path != LinearPath::kLibrary &&
+            path != LinearPath::kF32Gemm) ||
                (args.half_norm == nullptr && args.next_norm == nullptr),
            "{} rows: no half of a norm here",
            args.x.shape[0]);
@@ -229,6 +259,8 @@ void linear(Stream& stream, const LinearArgs& args) {
       return run_sm90_large_gemm(stream, args);
     case LinearPath::kLibrary:
       return run_library(stream, args);
+    case LinearPath::kF32Gemm:
+      return run_f32_gemm(stream, args);
   }
 }
 

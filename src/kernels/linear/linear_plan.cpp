@@ -77,6 +77,9 @@ int32_t invariant_chunks(const LinearShape& shape, const DeviceFacts& device) {
 }
 
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device) {
+  if (shape.weights == PackedKind::kF32) {
+    return LinearPath::kF32Gemm;
+  }
   const OwnRows own = own_rows(shape, device);
   if (num_rows <= own.warps) {
     return LinearPath::kSm90Warps;
@@ -101,7 +104,8 @@ size_t linear_scratch_bytes(int64_t /*max_toks*/, int64_t /*max_k*/) {
 RowRange halved_norm_rows(const DeviceFacts& device,
                           const LinearShape& sum,
                           const LinearShape& behind) {
-  if (device.kind != DeviceKind::kCuda || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
+  if (device.kind != DeviceKind::kCuda || sum.weights != PackedKind::kBF16 ||
+      behind.weights != PackedKind::kBF16 || !cuda::sm90_gemm_leaves_norm(sum.epilogue, sum.n)) {
     return {};
   }
   if (sum.batch_invariant || behind.batch_invariant) {

@@ -10,7 +10,8 @@ namespace warprow::cuda {
 
 // Row limits of our own kernels for a product: sm80_bf16_gemm_small_m takes up to `sm80` rows, or for a batch-invariant
 // product sm90_bf16_gemm_warps up to `warps`; sm90_bf16_gemm_small_m up to `all`. More take cuBLASLt, or for a
-// batch-invariant product sm90_bf16_gemm_large_m or blocks of rows of sm90_bf16_gemm_small_m.
+// batch-invariant product sm90_bf16_gemm_large_m or blocks of rows of sm90_bf16_gemm_small_m. For bf16 weights: float32
+// ones have one kernel.
 struct OwnRows {
   int64_t sm80 = 0;
   int64_t all = 0;
@@ -18,7 +19,14 @@ struct OwnRows {
 };
 OwnRows own_rows(const LinearShape& shape, const DeviceFacts& device);
 
-enum class LinearPath : uint8_t { kSm80Gemm, kSm90Warps, kSm90Gemm, kSm90LargeGemm, kLibrary };
+enum class LinearPath : uint8_t {
+  kSm80Gemm,
+  kSm90Warps,
+  kSm90Gemm,
+  kSm90LargeGemm,
+  kLibrary,
+  kF32Gemm
+};
 LinearPath linear_path(const LinearShape& shape, int64_t num_rows, const DeviceFacts& device);
 
 // The parts of k that every kernel of a batch-invariant product [n, k] sums apart, each in order, and then adds in order:

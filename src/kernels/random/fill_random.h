@@ -7,6 +7,7 @@
 #include "kernels/op.h"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace warprow {
 
@@ -30,15 +31,21 @@ WR_HD inline void random_quad(uint64_t seed, int64_t quad, float scale, float (&
   }
 }
 
-// Elements [first, first + n) of that vector, as bf16. Host.
-inline void random_run(uint64_t seed, int64_t first, int64_t n, float scale, uint16_t* out) {
+// Elements [first, first + n) of that vector, rounded to bf16. T: uint16_t for bf16, or float. Host.
+template <typename T>
+void random_run(uint64_t seed, int64_t first, int64_t n, float scale, T* out) {
   float quad[4];
   for (int64_t i = 0; i < n; ++i) {
     const int64_t element = first + i;
     if (i == 0 || element % 4 == 0) {
       random_quad(seed, element / 4, scale, quad);
     }
-    out[i] = f32_to_bf16(quad[element % 4]);
+    const uint16_t rounded = f32_to_bf16(quad[element % 4]);
+    if constexpr (std::is_same_v<T, float>) {
+      out[i] = bf16_to_f32(rounded);
+    } else {
+      out[i] = rounded;
+    }
   }
 }
 
@@ -46,21 +53,22 @@ inline void random_run(uint64_t seed, int64_t first, int64_t n, float scale, uin
 //
 // Formula: dst[i] = bf16 of element first + i / cols * stride + i % cols of random_quad's vector; with cols 0, of
 //   element first + i.
-// Shapes: dst bf16 [n]; n is a multiple of cols.
+// Shapes: dst bf16 or float32 [n]; n is a multiple of cols.
 // Mapping: CPU: pieces or rows in parallel. CUDA: eight elements a thread; one where rows are apart, or first is no
 //   multiple of four.
-// Bytes moved: 2 * n.
-// Numerics: the same bits on every device.
+// Bytes moved: 2 * n; float32 4 * n.
+// Numerics: the same bits on every device, the same numbers in both types.
 // Preconditions: none.
 // Origin: own; Philox as in base/philox.h.
 struct FillRandomArgs {
-  uint16_t* dst = nullptr;
+  void* dst = nullptr;
   int64_t n = 0;
   uint64_t seed = 0;
   float scale = 1.0F;
   int64_t first = 0;
   int64_t cols = 0;
   int64_t stride = 0;
+  DType type = DType::kBF16;  // or kF32
 };
 
 WR_OP(fill_random, FillRandomArgs);

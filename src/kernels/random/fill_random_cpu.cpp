@@ -11,7 +11,12 @@ namespace warprow::cpu {
 void fill_random(Stream& stream, const FillRandomArgs& args) {
   as_cpu(stream).launch("fill_random", [args](ComputePool& pool) {
     const auto fill = [&args](int64_t at, int64_t first, int64_t n) {
-      random_run(args.seed, args.first + first, n, args.scale, args.dst + at);
+      const int64_t from = args.first + first;
+      if (args.type == DType::kF32) {
+        random_run(args.seed, from, n, args.scale, static_cast<float*>(args.dst) + at);
+      } else {
+        random_run(args.seed, from, n, args.scale, static_cast<uint16_t*>(args.dst) + at);
+      }
     };
     if (args.cols == 0) {
       constexpr int64_t kPiece = 4;

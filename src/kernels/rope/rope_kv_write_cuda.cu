@@ -8,20 +8,22 @@
 
 #include <algorithm>
 
-// Formula, shapes, preconditions: rope_kv_write.h. qkv and the cache are bf16.
+// Formula, shapes, preconditions: rope_kv_write.h. qkv and the cache are both bf16 or both
+// float32.
 // Mapping: 8, 16 or 32 adjacent lanes share a head, with four pairs or eight elements each. A CTA of 128
-//   threads takes 16, 8 or 4 heads of one token; with many tokens, twice as many. Shapes that do not fit: a
-//   warp a head, one element at a time.
-// Bytes moved: T * ((4 * Hq + 6 * Hkv) * head_dim_k + 4 * Hkv * head_dim_v).
-// Numerics: float32 from the loaded bf16 to one rounding. Of the norm's squares, each lane adds eight, then a
+//   threads takes 16, 8 or 4 heads of one token; with many tokens, twice as many. Shapes that do not fit,
+//   and float32: a warp a head, one element at a time.
+// Bytes moved: T * ((4 * Hq + 6 * Hkv) * head_dim_k + 4 * Hkv * head_dim_v); twice as many with float32.
+// Numerics: float32 from the loaded elements to one rounding. Of the norm's squares, each lane adds eight, then a
 //   butterfly adds over the lanes: a head's result depends on that head alone.
 namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
+template <typename T>
 struct Heads {
-  Bf16* qkv;
+  T* qkv;
   int64_t qkv_stride;
   const float* cos;
   const float* sin;
@@ -30,8 +32,8 @@ struct Heads {
   const int64_t* slots;
   const float* q_norm;  // null: none
   const float* k_norm;
-  Bf16* k_cache;
-  Bf16* v_cache;
+  T* k_cache;
+  T* v_cache;
   int64_t block_stride;
   int64_t head_stride;
   int64_t token_stride;
@@ -45,17 +47,19 @@ struct Heads {
 };
 
 // One head of a token, in qkv and in the cache. Heads are numbered q, then k, then v.
+template <typename T>
 struct Head {
-  Bf16* at;
-  Bf16* cache;  // null: not written to the cache
+  T* at;
+  T* cache;  // null: not written to the cache
   const float* norm;
   int32_t dim;
   bool rotated;
 };
 
-__device__ __forceinline__ Head head_of(const Heads& a, Bf16* row, int64_t slot, int h) {
+template <typename T>
+__device__ __forceinline__ Head<T> head_of(const Heads<T>& a, T* row, int64_t slot, int h) {
   const int num_rotated = a.num_q_heads + a.num_kv_heads;
-  Head head{row + int64_t{h} * a.dim_k, nullptr, nullptr, a.dim_k, true};
+  Head<T> head{row + int64_t{h} * a.dim_k, nullptr, nullptr, a.dim_k, true};
   if (h < a.num_q_heads) {
     head.norm = a.q_norm;
     return head;
@@ -85,7 +89,7 @@ struct Quads {
   int low;
   int high;
 
-  __device__ __forceinline__ Quads(const Heads& a, const Head& head, int lane) {
+  __device__ __forceinline__ Quads(const Heads<Bf16>& a, const Head<Bf16>& head, int lane) {
     const bool halves = !kInterleaved && head.rotated && lane * kVec < a.rot_dim;
     low = halves ? lane * 4 : lane * kVec;
     high = low + (halves ? a.rot_dim / 2 : 4);
@@ -121,12 +125,12 @@ __device__ __forceinline__ void rotate(const float4& cos, const float4& sin, flo
   }
 }
 
-__device__ __forceinline__ float norm_factor(float squares, const Heads& a) {
-  return 1.0F / sqrtf(squares / static_cast<float>(a.dim_k) + a.norm_eps);
+__device__ __forceinline__ float norm_factor(float squares, int32_t dim, float eps) {
+  return 1.0F / sqrtf(squares / static_cast<float>(dim) + eps);
 }
 
 template <int kLanes>
-__device__ __forceinline__ void norm_head(const Heads& a,
+__device__ __forceinline__ void norm_head(const Heads<Bf16>& a,
                                           bool normed,
                                           const float (&weight)[kVec],
                                           float (&x)[kVec]) {
@@ -135,7 +139,7 @@ __device__ __forceinline__ void norm_head(const Heads& a,
   for (int i = 0; i < kVec; ++i) {
     squares = fmaf(x[i], x[i], squares);
   }
-  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), a);
+  const float factor = norm_factor(sum_of_lanes<kLanes>(squares), a.dim_k, a.norm_eps);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
     x[i] = normed ? x[i] * factor * weight[i] : x[i];
@@ -145,20 +149,20 @@ __device__ __forceinline__ void norm_head(const Heads& a,
 // A group of lanes takes kRounds heads, and loads all of them before it processes the first. The norms'
 // weights, which no kernel writes, are loaded before griddepcontrol.wait.
 template <bool kInterleaved, int kLanes, int kRounds>
-__global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
+__global__ void __launch_bounds__(kThreads) write_heads(Heads<Bf16> a) {
   constexpr int kHeads = kThreads / kLanes;
   const int group = static_cast<int>(blockIdx.y * kRounds * kHeads + threadIdx.x / kLanes);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int num_heads = a.num_q_heads + 2 * a.num_kv_heads;
   Bf16* row = a.qkv + blockIdx.x * a.qkv_stride;
   // Lanes without a head stay active to the end, for the shuffles.
-  const auto active = [&](const Head& head, int r) {
+  const auto active = [&](const Head<Bf16>& head, int r) {
     return group + r * kHeads < num_heads && lane * kVec < head.dim;
   };
   float weight[kRounds][kVec] = {};
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const Head head = head_of(a, row, -1, group + r * kHeads);
+    const Head<Bf16> head = head_of(a, row, -1, group + r * kHeads);
     if (active(head, r) && head.norm != nullptr) {
       Quads<kInterleaved>(a, head, lane).load(head.norm, weight[r]);
     }
@@ -169,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
   uint4 raw[kRounds] = {};
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const Head head = head_of(a, row, -1, group + r * kHeads);
+    const Head<Bf16> head = head_of(a, row, -1, group + r * kHeads);
     if (active(head, r)) {
       raw[r] = Quads<kInterleaved>(a, head, lane).load(head.at);
     }
@@ -183,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
   }
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const Head head = head_of(a, row, slot, group + r * kHeads);
+    const Head<Bf16> head = head_of(a, row, slot, group + r * kHeads);
     const Quads<kInterleaved> quads(a, head, lane);
     if (a.q_norm != nullptr || a.k_norm != nullptr || head.rotated) {
       float x[kVec];
@@ -206,8 +210,8 @@ __global__ void __launch_bounds__(kThreads) write_heads(Heads a) {
 }
 
 // For any dimensions and alignment: a warp a head.
-template <bool kInterleaved>
-__global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads a) {
+template <bool kInterleaved, typename T>
+__global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads<T> a) {
   pdl_wait();
   pdl_release();
   const auto h = static_cast<int>(blockIdx.y * (kThreads / 32) + threadIdx.x / 32);
@@ -215,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads a) {
   if (h >= a.num_q_heads + 2 * a.num_kv_heads) {
     return;
   }
-  const Head head = head_of(a, a.qkv + blockIdx.x * a.qkv_stride, a.slots[blockIdx.x], h);
+  const Head<T> head = head_of(a, a.qkv + blockIdx.x * a.qkv_stride, a.slots[blockIdx.x], h);
   float factor = 1.0F;
   if (head.norm != nullptr) {
     float squares = 0.0F;
@@ -223,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) write_heads_of_any_dim(Heads a) {
       const float v = to_float(head.at[i]);
       squares = fmaf(v, v, squares);
     }
-    factor = norm_factor(sum_of_lanes<32>(squares), a);
+    factor = norm_factor(sum_of_lanes<32>(squares), a.dim_k, a.norm_eps);
   }
   const auto normed = [&](int i) {
     const float v = to_float(head.at[i]);
@@ -268,7 +272,7 @@ bool fits_vec(const RopeKvWriteArgs& args) {
 }
 
 template <bool kInterleaved, int kLanes, int kRounds>
-void launch_rounds(Stream& stream, const Heads& heads, unsigned tokens) {
+void launch_rounds(Stream& stream, const Heads<Bf16>& heads, unsigned tokens) {
   constexpr int kHeads = kThreads / kLanes * kRounds;
   const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
   const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kHeads)));
@@ -277,7 +281,7 @@ void launch_rounds(Stream& stream, const Heads& heads, unsigned tokens) {
 }
 
 template <bool kInterleaved, int kLanes>
-void launch_lanes(Stream& stream, const Heads& heads, unsigned tokens) {
+void launch_lanes(Stream& stream, const Heads<Bf16>& heads, unsigned tokens) {
   constexpr unsigned kManyTokens = 512;
   if (tokens < kManyTokens) {
     launch_rounds<kInterleaved, kLanes, 1>(stream, heads, tokens);
@@ -286,13 +290,23 @@ void launch_lanes(Stream& stream, const Heads& heads, unsigned tokens) {
   }
 }
 
+template <bool kInterleaved, typename T>
+void launch_any_dim(Stream& stream, const Heads<T>& heads, unsigned tokens) {
+  const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
+  const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kThreads / 32)));
+  launch(stream, "rope_kv_write", {grid, kThreads}, write_heads_of_any_dim<kInterleaved, T>, heads);
+}
+
 template <bool kInterleaved>
-void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads& heads) {
+void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<float>& heads) {
+  launch_any_dim<kInterleaved>(stream, heads, static_cast<unsigned>(args.qkv.shape[0]));
+}
+
+template <bool kInterleaved>
+void launch_heads(Stream& stream, const RopeKvWriteArgs& args, const Heads<Bf16>& heads) {
   const auto tokens = static_cast<unsigned>(args.qkv.shape[0]);
   if (!fits_vec(args)) {
-    const int num_heads = heads.num_q_heads + 2 * heads.num_kv_heads;
-    const dim3 grid(tokens, static_cast<unsigned>(ceil_div(num_heads, kThreads / 32)));
-    launch(stream, "rope_kv_write", {grid, kThreads}, write_heads_of_any_dim<kInterleaved>, heads);
+    launch_any_dim<kInterleaved>(stream, heads, tokens);
     return;
   }
   const int lanes = std::max(heads.dim_k, heads.dim_v) / kVec;
@@ -312,7 +326,7 @@ void check_shapes(const RopeKvWriteArgs& args) {
               int64_t{args.num_q_heads + kv.num_kv_heads} * kv.head_dim_k +
                   int64_t{kv.num_kv_heads} * kv.head_dim_v);
   WR_CHECK_EQ(args.slot_mapping.shape[0], tokens);
-  WR_CHECK(args.qkv.dtype == DType::kBF16 && kv.dtype == DType::kBF16);
+  WR_CHECK(args.qkv.dtype == kv.dtype && (kv.dtype == DType::kBF16 || kv.dtype == DType::kF32));
   WR_CHECK(args.rot_dim % 2 == 0);
   WR_CHECK_LE(args.rot_dim, kv.head_dim_k);
   if (args.rot_dim > 0) {
@@ -325,16 +339,11 @@ void check_shapes(const RopeKvWriteArgs& args) {
   WR_CHECK(args.k_norm.empty() || args.k_norm.shape[0] == kv.head_dim_k);
 }
 
-}  // namespace
-
-void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
-  check_shapes(args);
-  if (args.qkv.shape[0] == 0) {
-    return;
-  }
+template <typename T>
+void write_as(Stream& stream, const RopeKvWriteArgs& args) {
   const KvLayerView& kv = args.kv;
-  const Heads heads{
-      .qkv = static_cast<Bf16*>(args.qkv.data),
+  const Heads<T> heads{
+      .qkv = static_cast<T*>(args.qkv.data),
       .qkv_stride = args.qkv.stride,
       .cos = args.cos.data,
       .sin = args.sin.data,
@@ -343,8 +352,8 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
       .slots = args.slot_mapping.data,
       .q_norm = args.q_norm.data,
       .k_norm = args.k_norm.data,
-      .k_cache = reinterpret_cast<Bf16*>(kv.k),
-      .v_cache = reinterpret_cast<Bf16*>(kv.v),
+      .k_cache = reinterpret_cast<T*>(kv.k),
+      .v_cache = reinterpret_cast<T*>(kv.v),
       .block_stride = kv.block_stride,
       .head_stride = kv.head_stride,
       .token_stride = kv.token_stride,
@@ -360,6 +369,20 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
     launch_heads<true>(stream, args, heads);
   } else {
     launch_heads<false>(stream, args, heads);
+  }
+}
+
+}  // namespace
+
+void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
+  check_shapes(args);
+  if (args.qkv.shape[0] == 0) {
+    return;
+  }
+  if (args.kv.dtype == DType::kF32) {
+    write_as<float>(stream, args);
+  } else {
+    write_as<Bf16>(stream, args);
   }
 }
 
