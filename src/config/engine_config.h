@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace warprow {
@@ -35,9 +36,10 @@ struct EngineConfig {
   double gpu_memory_utilization = 0.9;     // share of a GPU's memory that the engine may take
   std::string kv_cache_layout = "hnd";     // hnd | nhd: how a KV block lies in memory
   std::string attention_backend = "auto";  // a name, or a list by layers: native:0-3,flashinfer
-  bool batch_invariant = false;            // on a GPU: no result depends on the rest of its batch
-  bool enforce_eager = false;              // no graphs
-  std::string cudagraph_mode = "auto";     // GraphPolicy (runner/graphs/graph_plan.h), or auto
+  // On a GPU: no result depends on the rest of its batch. Empty: where that costs little.
+  std::optional<bool> batch_invariant;
+  bool enforce_eager = false;           // no graphs
+  std::string cudagraph_mode = "auto";  // GraphPolicy (runner/graphs/graph_plan.h), or auto
   std::string cudagraph_capture_sizes = "auto";  // "1,2,4,8": token counts that get graphs
   // raw_logprobs | raw_logits | processed_logprobs | processed_logits
   std::string logprobs_mode = "raw_logprobs";

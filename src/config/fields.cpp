@@ -199,7 +199,7 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::batch_invariant,
      .group = "Kernels",
      .help = "on a GPU: make the bits of an output independent of batch size and other requests; "
-             "slower; always true on a CPU"},
+             "auto: on Hopper with the attention backend native; always true on a CPU"},
     {.name = "enforce-eager",
      .member = &EngineConfig::enforce_eager,
      .group = "Kernels",
@@ -315,7 +315,8 @@ const Field* find_field(std::string_view name) {
 }
 
 bool is_switch(const Field& field) {
-  return std::holds_alternative<bool EngineConfig::*>(field.member);
+  return std::holds_alternative<bool EngineConfig::*>(field.member) ||
+         std::holds_alternative<std::optional<bool> EngineConfig::*>(field.member);
 }
 
 std::string environment_name(const Field& field) {
@@ -342,6 +343,16 @@ Result<void> set_field(EngineConfig& config,
               return bad(where, fmt::format("'{}' is none of {}", text, field.choices));
             }
           }
+        } else if constexpr (std::is_same_v<T, std::optional<bool>>) {
+          if (lower(text) == "auto") {
+            target.reset();
+            return {};
+          }
+          const Result<bool> value = parse_switch(text);
+          if (!value) {
+            return bad(where, fmt::format("'{}' is none of auto, true and false", text));
+          }
+          target = *value;
         } else {
           const auto value = [&] {
             if constexpr (std::is_same_v<T, bool>) {
@@ -366,6 +377,9 @@ Result<void> set_field(EngineConfig& config,
 }
 
 bool is_only_auto(const EngineConfig& config, const Field& field) {
+  if (const auto* choice = std::get_if<std::optional<bool> EngineConfig::*>(&field.member)) {
+    return !(config.*(*choice)).has_value();
+  }
   const auto* member = std::get_if<int32_t EngineConfig::*>(&field.member);
   return member != nullptr && field.auto_value.value_or(0) != 0 &&
          config.*(*member) == *field.auto_value;
@@ -375,7 +389,16 @@ std::string field_text(const EngineConfig& config, const Field& field) {
   if (is_only_auto(config, field)) {
     return "auto";
   }
-  return std::visit([&](auto member) { return fmt::format("{}", config.*member); }, field.member);
+  return std::visit(
+      [&](auto member) {
+        const auto& value = config.*member;
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::optional<bool>>) {
+          return fmt::format("{}", value.value_or(false));
+        } else {
+          return fmt::format("{}", value);
+        }
+      },
+      field.member);
 }
 
 }  // namespace warprow

@@ -25,7 +25,8 @@ struct Field {
                               int64_t EngineConfig::*,
                               uint64_t EngineConfig::*,
                               double EngineConfig::*,
-                              bool EngineConfig::*>;
+                              bool EngineConfig::*,
+                              std::optional<bool> EngineConfig::*>;  // empty: auto
 
   const char* name;          // the flag without its dashes: "max-model-len"
   Member member;             // its type decides how the text is read

@@ -76,6 +76,18 @@ Result<void> decide_device(ResolvedConfig& config, const HostFacts& host) {
   return {};
 }
 
+// On by default where it costs a decode step at most some percent (docs/performance.md): the kernels with one order of sums are
+// those of Hopper, and a mixture of attention backends has two orders.
+void decide_batch_invariance(ResolvedConfig& config, const HostFacts& host) {
+  constexpr int32_t kHopper = 90;
+  if (!config.batch_invariant) {
+    config.batch_invariant =
+        config.device == "cpu" ||
+        (host.compute_capability == kHopper &&
+         (config.attention_backend == "auto" || config.attention_backend == "native"));
+  }
+}
+
 Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
   if (config.block_size <= 0 || config.block_size % 16 != 0) {
     return refuse(fmt::format("--block-size: {} is not a multiple of 16", config.block_size));
@@ -127,6 +139,7 @@ Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& ho
     config.kv_cache_memory_bytes = std::min(kCpuKvBytes, host.usable_memory_bytes / 4);
   }
   decide_batch(config, host);
+  decide_batch_invariance(config, host);
   decide_long_prefills(config);
   if (config.cudagraph_mode == "auto") {
     config.cudagraph_mode = config.device == "cuda" ? "full_and_piecewise" : "none";

@@ -16,6 +16,7 @@ struct HostFacts {
   int64_t usable_memory_bytes = 0;
   bool has_cuda = false;
   std::string_view why_no_cuda = "this build has no CUDA support";  // when has_cuda is false
+  int32_t compute_capability = 0;                                   // of the GPU: 90 for 9.0
   int32_t model_max_len = 0;  // 0: unknown; checks that need it are skipped
 };
 

@@ -29,6 +29,7 @@ HostFacts host_facts(const MachineFacts& machine) {
   facts.usable_memory_bytes = machine.usable_memory_bytes;
   facts.has_cuda = machine.gpu.kind == DeviceKind::kCuda;
   facts.why_no_cuda = machine.why_no_cuda;
+  facts.compute_capability = machine.gpu.compute_capability;
   return facts;
 }
 

@@ -67,7 +67,7 @@ Result<void> decide_options(ModelPlan& plan) {
   const DevicePolicy& policy = device_policy(plan.device.kind);
   plan.decoder.linear.act = config.dtype == "auto" ? policy.act_format : ActFormat::kF32;
   plan.decoder.act_dtype = config.dtype == "float32" ? DType::kF32 : policy.act_dtype;
-  plan.decoder.linear.batch_invariant = config.batch_invariant;
+  plan.decoder.linear.batch_invariant = config.batch_invariant.value();
   plan.decoder.max_num_toks = config.max_num_batched_tokens;
   const DType kv_dtype = config.dtype == "float32" ? DType::kF32 : DType::kBF16;
   const int32_t kernel_block =
@@ -88,7 +88,7 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.max_num_seqs = config.max_num_seqs;
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
   plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;
-  plan.runner.batch_invariant = config.batch_invariant;
+  plan.runner.batch_invariant = config.batch_invariant.value();
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
   plan.runner.features.hidden_states = config.enable_hidden_states;
   Result<GraphOptions> graphs = decide_graphs(config, plan.spec.num_layers);

@@ -123,5 +123,30 @@ TEST(Resolve, CudaIsOnlyTakenWhereThereIsOne) {
   EXPECT_EQ(resolve({}, host)->device, "cuda");
 }
 
+TEST(Resolve, BatchInvarianceIsOnWhereItCostsLittle) {
+  EXPECT_EQ(resolve({}, kHost)->batch_invariant, true) << "a CPU is always";
+  HostFacts host = kHost;
+  host.has_cuda = true;
+  const auto of = [&](int32_t capability, const char* backend) {
+    host.compute_capability = capability;
+    EngineConfig config;
+    config.attention_backend = backend;
+    return resolve(config, host)->batch_invariant;
+  };
+  EXPECT_EQ(of(90, "auto"), true);
+  EXPECT_EQ(of(90, "native"), true);
+  EXPECT_EQ(of(90, "native+flashinfer"), false);
+  EXPECT_EQ(of(80, "auto"), false);
+  EXPECT_EQ(of(100, "auto"), false);
+
+  EngineConfig config;
+  config.batch_invariant = true;
+  host.compute_capability = 80;
+  EXPECT_EQ(resolve(config, host)->batch_invariant, true);
+  config.batch_invariant = false;
+  host.compute_capability = 90;
+  EXPECT_EQ(resolve(config, host)->batch_invariant, false);
+}
+
 }  // namespace
 }  // namespace warprow

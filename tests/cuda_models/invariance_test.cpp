@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The invariance matrix on CUDA: one workload under every configuration. Results are equal bit for bit under
-// --batch-invariant, and within the gap rule without. Each axis names the counter that proves it was active.
+// batch invariance, the default on Hopper, and within the gap rule without. Each axis names the counter that proves it was active.
 #include "base/error.h"
 #include "tests/support/gap_rule.h"
 #include "tests/support/model_rig.h"
@@ -288,12 +288,16 @@ class CudaInvariance : public ::testing::Test {
     }
   }
 
-  // Of float32 without a flag: it is batch-invariant by itself.
+  // Attention backend auto: with the default setting. Float32: without, since it is batch-invariant by itself.
   static void expect_equal_bits(RigOptions base,
                                 const std::vector<Request>& requests,
                                 const std::vector<Axis>& axes,
                                 const Grammar* grammar = nullptr) {
-    base.config.batch_invariant = base.config.dtype != "float32";
+    if (base.config.dtype == "float32") {
+      base.config.batch_invariant = false;
+    } else if (base.config.attention_backend != "auto") {
+      base.config.batch_invariant = true;
+    }
     const Results expected = reference(base, requests, grammar);
     for (const Request& request : requests) {
       if (grammar != nullptr && has_grammar(request)) {
@@ -363,7 +367,8 @@ class CudaInvariance : public ::testing::Test {
         {together, chunks(2048), chunks(300), chunks(32)});
   }
 
-  static void expect_near(const RigOptions& base, const std::vector<Axis>& axes) {
+  static void expect_near(RigOptions base, const std::vector<Axis>& axes) {
+    base.config.batch_invariant = false;
     const std::vector<Request> requests = make_requests(RandomModel{}.vocab_size, {});
     const Results expected = reference(base, requests);
     for_each_axis(base, axes, [&](const std::string& name, ModelRig& rig) {
@@ -376,6 +381,13 @@ class CudaInvariance : public ::testing::Test {
   }
 };
 
+TEST_F(CudaInvariance, EqualBitsByDefault) {
+  if (cuda::find_device().facts.compute_capability != 90) {
+    GTEST_SKIP() << "batch invariance is the default on Hopper";
+  }
+  expect_equal_bits(model(), "auto");
+  expect_equal_bits_of_large_steps("auto");
+}
 TEST_F(CudaInvariance, EqualBitsWithNativeAttention) { expect_equal_bits(model(), "native"); }
 TEST_F(CudaInvariance, EqualBitsWithFlashInfer) { expect_equal_bits(model(), "flashinfer"); }
 TEST_F(CudaInvariance, EqualBitsOfWindowsWithNativeAttention) {
