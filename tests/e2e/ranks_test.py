@@ -22,6 +22,7 @@ from server_test import BIN, MODEL, PROMPT, Server, TIMEOUT, clean_environment
 
 FAULTS = int(os.environ.get("WARPROW_E2E_FAULTS", "1"))
 RANKS = 3  # SmolLM2 has 9 heads and 3 KV heads
+STUCK_RANK = os.path.join(os.path.dirname(os.path.abspath(BIN)), "tests", "rank_process")
 EXACT = ("--dtype", "float32", "--threads", "1", "--max-num-seqs", "8")
 
 
@@ -64,7 +65,15 @@ class Answers(unittest.TestCase):
             alone = generate(*flags)
             self.assertGreater(len(set(alone)), 5)
             self.assertEqual(generate(*flags, "-tp", str(RANKS)), alone)
+            self.assertEqual(generate(*flags, "-pp", "2"), alone)
             self.assertEqual(generate(*flags, "--distributed-executor-backend", "mp"), alone)
+        self.assertEqual(generate(*flags, "-tp", str(RANKS), "-pp", "2"), alone)
+        self.assertEqual(generate(*flags, "-pp", "4", "--no-async-scheduling"), alone)
+
+    def test_stages_sleep_and_wake(self):
+        done = subprocess.run([BIN, "selftest", "sleep", MODEL, "-pp", "2", "--max-model-len", "256", "--kv-cache-memory-bytes",
+                               "32MiB"], capture_output=True, text=True, timeout=TIMEOUT, env=clean_environment(), check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_an_impossible_split_is_refused(self):
         done = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "-tp", "2"], capture_output=True, text=True, timeout=TIMEOUT,
@@ -72,16 +81,18 @@ class Answers(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("num_attention_heads 9 is no multiple of tensor-parallel-size 2", done.stderr)
 
-    def test_pipeline_stages_are_refused(self):
-        done = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "-pp", "2"], capture_output=True, text=True, timeout=TIMEOUT,
+    def test_more_stages_than_layers_are_refused(self):
+        done = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "-pp", "31"], capture_output=True, text=True, timeout=TIMEOUT,
                               env=clean_environment(), check=False)
         self.assertEqual(done.returncode, 3, done.stderr)
-        self.assertIn("--pipeline-parallel-size: 2 is not supported yet; use 1", done.stderr)
+        self.assertIn("pipeline-parallel-size 31 is more than the model's 30 layers", done.stderr)
 
 
-class Faults(unittest.TestCase):
+class RankFaults(unittest.TestCase):
+    FLAGS = ("-tp", str(RANKS))
+
     def setUp(self):
-        self.server = Server("-tp", str(RANKS), *EXACT)
+        self.server = Server(*self.FLAGS, *EXACT)
         self.ranks = ranks_of(self.server.process.pid)
         self.assertEqual(len(self.ranks), RANKS)
         self.shm = set(os.listdir("/dev/shm"))
@@ -133,6 +144,8 @@ class Faults(unittest.TestCase):
         self.assertIn(f"rank {rank} of {RANKS}", last)
         self.assert_all_end(why)
 
+
+class Faults(RankFaults):
     def test_a_killed_rank(self):
         self.assert_rank_failure(1, signal.SIGKILL, "ended with signal 9")
 
@@ -152,6 +165,37 @@ class Faults(unittest.TestCase):
     def test_ranks_end_with_a_stopped_server(self):
         self.assertEqual(self.server.stop(), 0)
         self.assertFalse([pid for pid in self.ranks if lives(pid)])
+
+
+class StageFaults(RankFaults):
+    """Stages before the last, which has the outputs."""
+    FLAGS = ("-pp", str(RANKS))
+
+    def test_a_killed_first_stage(self):
+        self.assert_rank_failure(0, signal.SIGKILL, "ended with signal 9")
+
+    def test_a_stopped_stage(self):
+        self.assert_rank_failure(1, signal.SIGSTOP, "is stopped")
+
+
+@unittest.skipUnless(os.path.exists(STUCK_RANK), "the rank process of tests was not built")
+class StuckStage(RankFaults):
+    FLAGS = ("-pp", str(RANKS), "--worker-binary", STUCK_RANK, "--stall-timeout", "1")
+
+    def setUp(self):
+        os.environ["WR_RANK_FAULT"] = "stuck 1"
+        try:
+            super().setUp()
+        finally:
+            del os.environ["WR_RANK_FAULT"]
+
+    # It does not return from its third step.
+    def test_fails_the_rest_after_the_stall_timeout(self):
+        begin = time.monotonic()
+        last, _ = self.fail_during_an_answer(lambda: None)
+        self.assertLess(time.monotonic() - begin, 4)
+        self.assertIn(f"rank 1 of {RANKS}", last)
+        self.assert_all_end("has finished no step for 1.0 s: phase submitting, step 3")
 
 
 def load_tests(loader, tests, _pattern):

@@ -43,6 +43,13 @@ EngineConfig tiny_config(int32_t num_ranks) {
   return config;
 }
 
+// Two stages of a layer each. Rank 0 is the first, rank 1 has the outputs.
+EngineConfig two_stages() {
+  EngineConfig config = tiny_config(1);
+  config.pipeline_parallel_size = 2;
+  return config;
+}
+
 // The processes that run ranks of this test's executor.
 std::vector<pid_t> rank_processes() {
   std::vector<pid_t> found;
@@ -100,6 +107,12 @@ class ScopedFault {
   ScopedFault& operator=(const ScopedFault&) = delete;
 };
 
+// How an executor with this configuration fails.
+std::string failure_with(const EngineConfig& config, Clock::duration& took) {
+  const std::unique_ptr<Executor> executor = make_executor(config);
+  return failure_of(*executor, took);
+}
+
 class MpExecutor : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, MpExecutor, ::testing::Values(1, 2));
 
@@ -122,6 +135,35 @@ TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
   }
   EXPECT_EQ(executor->stats().steps, 20);
   executor->set_wake_up(nullptr);
+}
+
+TEST(MpExecutorStages, KeepsAStepForEachStageInFlight) {
+  const std::unique_ptr<Executor> executor = make_executor(two_stages());
+  EXPECT_EQ(executor->max_concurrent_batches(), 3);
+  EXPECT_EQ(executor->call(CheckHealth{}).get(), std::vector<std::string>(2, "ok"));
+  ModelRunnerOutput output;
+  int64_t step = 0;
+  while (step < 3) {
+    run_empty_step(*executor, ++step);
+  }
+  EXPECT_EQ(executor->num_outstanding(), 3);
+  for (int64_t taken = 1; taken <= 20; ++taken) {
+    executor->take_output(output);
+    EXPECT_EQ(output.step, taken);
+    if (step < 20) {
+      run_empty_step(*executor, ++step);
+    }
+  }
+  EXPECT_EQ(executor->call(SleepRanks{1}).get().size(), 2U);
+  EXPECT_EQ(executor->call(WakeRanks{}).get().size(), 2U);
+}
+
+TEST(MpExecutorStages, MoreStagesThanLayersAreRefused) {
+  EngineConfig config = two_stages();
+  config.pipeline_parallel_size = 3;
+  const StartupError error = start_error_of(config);
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_STREQ(error.what(), "pipeline-parallel-size 3 is more than the model's 2 layers");
 }
 
 // The way of a step to the ranks and back, without a forward.
@@ -234,6 +276,39 @@ TEST(MpExecutorFaults, ARankThatIsKilledInAStepFailsTheRestWithinASecond) {
                       HasSubstr("ended with signal 9 (Killed) in phase submitting, step 3")));
     EXPECT_LT(took, std::chrono::seconds(1));
   }
+}
+
+// The other stage waits for its residual stream.
+TEST(MpExecutorFaults, AStageThatFailsInAStepSaysWhy) {
+  Clock::duration took{};
+  {
+    const ScopedFault fault("throw", 0);
+    EXPECT_THAT(failure_with(two_stages(), took),
+                AllOf(HasSubstr("rank 0 of 2"), HasSubstr("failed in a step: this step is refused")));
+    EXPECT_LT(took, std::chrono::seconds(1));
+  }
+  {
+    const ScopedFault fault("killed", 0);
+    EXPECT_THAT(failure_with(two_stages(), took),
+                AllOf(HasSubstr("rank 0 of 2"),
+                      HasSubstr("ended with signal 9 (Killed) in phase submitting, step 3")));
+    EXPECT_LT(took, std::chrono::seconds(1));
+  }
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST(MpExecutorFaults, AStageThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {
+  for (const int32_t rank : {0, 1}) {
+    const ScopedFault fault("stuck", rank);
+    EngineConfig config = two_stages();
+    config.stall_timeout = 1;
+    Clock::duration took{};
+    EXPECT_THAT(failure_with(config, took),
+                AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2"),
+                      HasSubstr("has finished no step for 1.0 s: phase submitting, step 3")));
+    EXPECT_LT(took, std::chrono::seconds(2));
+  }
+  EXPECT_TRUE(rank_processes().empty());
 }
 
 TEST(MpExecutorFaults, ARankThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {
