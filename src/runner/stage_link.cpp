@@ -79,7 +79,7 @@ void StageLink::send_results(Stream& stream,
                              RunnerOps& ops,
                              const PackResults& results,
                              int64_t num_rows) {
-  if (num_rows == 0) {
+  if (num_rows == 0 || stages_.alone()) {
     return;
   }
   ops.pack_results(stream, results, num_rows);

@@ -47,7 +47,7 @@ class StageLink {
   // The end of a step on any stage but the last: its rows advance, and results of its num_rows rows will come.
   void advance_rows(
       Stream& stream, RunnerOps& ops, const StepRows& step, int64_t number, int64_t num_rows);
-  // On the last stage: sends the results.
+  // The end of a step on the last stage: sends the results.
   void send_results(Stream& stream, RunnerOps& ops, const PackResults& results, int64_t num_rows);
   // Where PackResults writes.
   [[nodiscard]] const StageResults& results() const { return results_; }
