@@ -104,14 +104,14 @@ class RankFaults(unittest.TestCase):
         self.server.process.wait(TIMEOUT)
         self.server.process.stderr.close()
 
-    def fail_during_an_answer(self, fault):
-        """Causes the fault while an answer streams. Returns what the client got last, and how many seconds later."""
+    def fail_during_an_answer(self, fault, num_lines=20):
+        """Causes the fault when some lines of an answer have come. Returns what the client got last, and how many seconds later."""
         connection = self.server.connect()
         body = {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "stream": True}
         connection.request("POST", "/v1/completions", json.dumps(body))
         answer = connection.getresponse()
         self.assertEqual(answer.status, 200)
-        for _ in range(20):
+        for _ in range(num_lines):
             answer.readline()
         begin = time.monotonic()
         fault()
@@ -191,9 +191,8 @@ class StuckStage(RankFaults):
 
     # It does not return from its third step.
     def test_fails_the_rest_after_the_stall_timeout(self):
-        begin = time.monotonic()
-        last, _ = self.fail_during_an_answer(lambda: None)
-        self.assertLess(time.monotonic() - begin, 4)
+        last, took = self.fail_during_an_answer(lambda: None, num_lines=1)
+        self.assertLess(took, 2.0)
         self.assertIn(f"rank 1 of {RANKS}", last)
         self.assert_all_end("has finished no step for 1.0 s: phase submitting, step 3")
 

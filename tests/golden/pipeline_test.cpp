@@ -295,6 +295,48 @@ TEST(Pipeline, SleepDropsAndRestoresEveryStagesPart) {
   }
 }
 
+// Rows are given out again while results of their last request are on the way.
+TEST(Pipeline, AbortsDoNotReachTheNextRequestOfTheRow) {
+  const Workload load = tiny("qwen3_two_groups", 0);
+  const auto request_of = [](uint64_t id) {
+    Request request;
+    request.id = id;
+    request.prompt.assign(1 + id % 9, static_cast<TokenId>(3 + id));
+    request.max_tokens = 12;
+    return request;
+  };
+  const auto is_aborted = [](uint64_t id) { return id % 3 == 1; };
+  ModelRig alone(options_of(load, {}));
+  for (uint64_t id = 1; id <= 60; ++id) {
+    alone.add(request_of(id));
+  }
+  alone.run();
+  RigOptions options = options_of(load, {1, 4});
+  options.config.max_num_seqs = 5;
+  ModelRig rig(options);
+  int32_t num_reused = 0;
+  for (uint64_t id = 1; id <= 60; ++id) {
+    rig.add(request_of(id));
+    for (uint64_t tick = 0; tick < 3 + id % 4; ++tick) {
+      rig.tick();
+      const SchedulerOutput& step = rig.step();
+      for (const NewRow& row : step.new_rows) {
+        num_reused += std::ranges::count(step.finished_rows, row.row) > 0 ? 1 : 0;
+      }
+    }
+    if (is_aborted(id)) {
+      rig.scheduler().abort_request(id);
+    }
+  }
+  rig.run();
+  EXPECT_GT(num_reused, 5);
+  for (uint64_t id = 1; id <= 60; ++id) {
+    if (!is_aborted(id)) {
+      EXPECT_EQ(rig.results().at(id).tokens, alone.results().at(id).tokens) << id;
+    }
+  }
+}
+
 TEST(Pipeline, SmolLm2OverThreeStages) {
   if (!resolve_model("smollm2")) {
     GTEST_SKIP() << "smollm2 is not in the cache: run ./dev demo or ./dev test";

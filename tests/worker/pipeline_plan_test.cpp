@@ -97,8 +97,9 @@ TEST_F(PipelinePlan, ATiedHeadIsOnBothEnds) {
   const int64_t untied = plan(0, 3).memory.weights_bytes + plan(2, 3).memory.weights_bytes;
   model_.tied_head = true;
   path_ = model_.write(dir_);
-  EXPECT_EQ(plan(0, 3).memory.weights_bytes + plan(2, 3).memory.weights_bytes, untied);
-  EXPECT_LT(plan(0, 1).memory.weights_bytes, untied + plan(1, 3).memory.weights_bytes);
+  const int64_t tied = plan(0, 3).memory.weights_bytes + plan(2, 3).memory.weights_bytes;
+  EXPECT_NEAR(static_cast<double>(tied), static_cast<double>(untied), 1024);
+  EXPECT_LT(plan(0, 1).memory.weights_bytes, tied + plan(1, 3).memory.weights_bytes - 200'000);
 }
 
 // Three layers and two: a block of the first stage is larger, and both have as many.
@@ -116,8 +117,8 @@ TEST_F(PipelinePlan, StagesHaveEquallyManyBlocksOfTheirLayers) {
 }
 
 TEST_F(PipelinePlan, OnlyTheLastStageHasLogits) {
-  const ModelPlan middle = plan(1, 3);
-  const ModelPlan last = plan(2, 3);
+  const ModelPlan middle = plan(1, 5);
+  const ModelPlan last = plan(4, 5);
   const int64_t logits = int64_t{4} * model_.vocab_size * 4;
   EXPECT_LT(middle.memory.workspace_bytes + logits, last.memory.workspace_bytes);
   EXPECT_LT(middle.memory.weights_bytes, last.memory.weights_bytes);
