@@ -58,7 +58,8 @@ ModelRunner::ModelRunner(Device& device,
       upload_(*arenas.state, limits_.max_num_seqs),
       inputs_(*arenas.state, limits_, tables_.num_groups()),
       head_(make_head(model, *arenas.workspace, limits_, ranks)),
-      sampler_(make_sampler(device, *arenas.workspace, model, head_.get(), limits_, options, ranks)),
+      sampler_(
+          make_sampler(device, *arenas.workspace, model, head_.get(), limits_, options, ranks)),
       link_(*arenas.workspace, limits_, stages),
       outputs_(device, limits_, Sampler::kMaxTop),
       attention_(device,
@@ -406,12 +407,11 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.rows.clear();
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
-    pending.rows.push_back(
-        {row.row,
-         host.generation,
-         host.num_logprobs,
-         link_.is_last() ? row.num_logits : 0,
-         link_.is_last() && row.wants_drafts});
+    pending.rows.push_back({row.row,
+                            host.generation,
+                            host.num_logprobs,
+                            link_.is_last() ? row.num_logits : 0,
+                            link_.is_last() && row.wants_drafts});
   }
   pending.stats = {};
   pending.stats.num_rows = batch_.num_rows;

@@ -41,7 +41,7 @@ Scheduler::Scheduler(SchedulerConfig config)
   WR_CHECK_GE(config_.max_num_batched_tokens, 1);
   WR_CHECK_GE(config_.max_model_len, 2);
   WR_CHECK_GE(config_.num_stages, 1);
-  WR_CHECK_GE(config_.max_concurrent_steps, 1);
+  WR_CHECK_GE(config_.max_concurrent_steps, config_.num_stages);
   WR_CHECK_GE(config_.num_drafts, 0);
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   row_owner_.resize(max_rows, -1);
@@ -151,7 +151,8 @@ void Scheduler::reset_prefix_cache() {
 
 bool Scheduler::schedule(SchedulerOutput& out) {
   out.clear();
-  if (num_in_flight_ == config_.max_concurrent_steps || (has_deep_chunk_ && num_in_flight_ > 0)) {
+  const int32_t most = has_deep_chunk_ ? config_.num_stages : config_.max_concurrent_steps;
+  if (num_in_flight_ >= most) {
     return false;
   }
   out.step = next_step_;

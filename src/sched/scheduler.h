@@ -81,10 +81,10 @@ struct SchedulerStats {
 // Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each step, in order. A
 // request that certainly ends with the outputs in flight is not scheduled again. With stages the decoding rows are
 // divided between the steps that run at once: a step takes its part of them, and a row whose output is in flight comes
-// again that many steps later. Nothing is scheduled behind a step
-// with a chunk of max_prefill_pairs: that step is long, so planning ahead would only delay a request that arrives now. With drafts a step is planned and
-// given blocks as if all drafts before it were accepted. What cannot be undone (releasing blocks that a window has
-// passed, hashing full blocks) follows the lower bounds.
+// again that many steps later. Nothing is planned ahead behind a step with a chunk of max_prefill_pairs: that step is
+// long, so planning ahead would only delay a request that arrives now. With drafts a step is planned and given blocks
+// as if all drafts before it were accepted. What cannot be undone (releasing blocks that a window has passed, hashing
+// full blocks) follows the lower bounds.
 //
 // Owns: requests, rows, blocks.
 // Thread: one. No clock, no device; after warm-up schedule() and update_from_output() allocate

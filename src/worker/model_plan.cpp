@@ -130,8 +130,7 @@ MachineFacts part_of(const MachineFacts& machine, const RankPlace& place) {
 
 // Whether the results of a step have room between the stages of a pipeline.
 Result<void> check_results(const ModelPlan& plan) {
-  const int64_t bytes =
-      StageLink::result_bytes(plan.config.max_num_seqs, plan.runner.max_drafts);
+  const int64_t bytes = StageLink::result_bytes(plan.config.max_num_seqs, plan.runner.max_drafts);
   if (plan.place.pipeline.size > 1 && std::cmp_greater(bytes, kMostResultBytes)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("--max-num-seqs: the results of {} rows with {} drafts each are {} "

@@ -283,8 +283,9 @@ TEST(MpExecutorFaults, AStageThatFailsInAStepSaysWhy) {
   Clock::duration took{};
   {
     const ScopedFault fault("throw", 0);
-    EXPECT_THAT(failure_with(two_stages(), took),
-                AllOf(HasSubstr("rank 0 of 2"), HasSubstr("failed in a step: this step is refused")));
+    EXPECT_THAT(
+        failure_with(two_stages(), took),
+        AllOf(HasSubstr("rank 0 of 2"), HasSubstr("failed in a step: this step is refused")));
     EXPECT_LT(took, std::chrono::seconds(1));
   }
   {

@@ -357,10 +357,10 @@ class Simulation {
   std::map<RowId, int32_t> prefill_lens_;
   std::map<RowId, int64_t> sampled_step_;
   int32_t num_planned_ahead_ = 0;  // rows whose last output the host had not taken
-  int32_t num_cut_ = 0;    // steps with a long prefill beside other requests
-  int32_t num_whole_ = 0;  // steps with a long prefill that got more than its share
-  int32_t num_deep_ = 0;   // chunks that max_prefill_pairs shortened
-  int32_t num_idle_ = 0;   // consecutive ticks in which nothing could advance
+  int32_t num_cut_ = 0;            // steps with a long prefill beside other requests
+  int32_t num_whole_ = 0;          // steps with a long prefill that got more than its share
+  int32_t num_deep_ = 0;           // chunks that max_prefill_pairs shortened
+  int32_t num_idle_ = 0;           // consecutive ticks in which nothing could advance
 };
 
 class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
@@ -382,7 +382,7 @@ TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
     EXPECT_EQ(simulation.num_deep() > 20, GetParam().max_prefill_pairs > 0);
     EXPECT_EQ(simulation.num_whole() > 0, GetParam().long_prefill_token_threshold > 0);
     if (GetParam().max_concurrent_steps > GetParam().num_stages) {
-      EXPECT_GT(simulation.num_planned_ahead(), 50);
+      EXPECT_GT(simulation.num_planned_ahead(), 20);
     }
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_GT(stats.num_mixed_steps, 50);
@@ -401,10 +401,8 @@ INSTANTIATE_TEST_SUITE_P(
         SimCase{.name = "Plain", .model = one_group(), .max_concurrent_steps = 1},
         SimCase{.name = "Async", .model = one_group()},
         SimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
-        SimCase{.name = "TwoStages",
-                .model = one_group(),
-                .max_concurrent_steps = 2,
-                .num_stages = 2},
+        SimCase{
+            .name = "TwoStages", .model = one_group(), .max_concurrent_steps = 2, .num_stages = 2},
         SimCase{.name = "TwoStagesAsync",
                 .model = one_group(),
                 .max_concurrent_steps = 3,

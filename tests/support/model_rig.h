@@ -58,8 +58,8 @@ class ModelRig {
       options_.config.threads = options_.device.num_threads;
     }
     options_.runner.features.debug_checks = options_.debug_checks;
-    const RankPlace first = rank_place(
-        0, options_.config.tensor_parallel_size, options_.config.pipeline_parallel_size);
+    const RankPlace first =
+        rank_place(0, options_.config.tensor_parallel_size, options_.config.pipeline_parallel_size);
     ModelPlan plan = plan_rank(first);
     options_.device.num_threads = plan.config.threads;
     SchedulerConfig config;

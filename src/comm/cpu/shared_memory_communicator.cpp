@@ -34,10 +34,9 @@ class SharedMemoryCommunicator final : public CpuCommunicator {
     for (int32_t peer = 0; peer < place.size; ++peer) {
       const auto channel = [&](int32_t from, int32_t to) {
         const auto nth = static_cast<size_t>(from * place.size + to);
-        return PairChannel(
-            channels + nth * PairChannel::bytes(pair_bytes_, sizes.num_pair_slots),
-            pair_bytes_,
-            sizes.num_pair_slots);
+        return PairChannel(channels + nth * PairChannel::bytes(pair_bytes_, sizes.num_pair_slots),
+                           pair_bytes_,
+                           sizes.num_pair_slots);
       };
       to_.push_back(channel(place.rank, peer));
       from_.push_back(channel(peer, place.rank));
@@ -250,7 +249,8 @@ SlotSizes stage_slots(int32_t num_stages) {
   SlotSizes sizes;
   sizes.collective_bytes = SharedSlots::kAlignment;
   const size_t slots_of_step = ceil_div(kMostResultBytes, sizes.pair_bytes);
-  sizes.num_pair_slots = static_cast<uint32_t>(num_stages + 1) * static_cast<uint32_t>(slots_of_step);
+  sizes.num_pair_slots =
+      static_cast<uint32_t>(num_stages + 1) * static_cast<uint32_t>(slots_of_step);
   return sizes;
 }
 
