@@ -51,8 +51,8 @@ def lives(pid):
         return False
 
 
-def generate(*flags):
-    command = [BIN, "generate", MODEL, "-p", PROMPT, "--max-tokens", "24", "--output", "json", *EXACT, *flags]
+def generate(*flags, prompt=PROMPT):
+    command = [BIN, "generate", MODEL, "-p", prompt, "--max-tokens", "24", "--output", "json", *EXACT, *flags]
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, env=clean_environment(), check=True)
     return json.loads(done.stdout)["choices"][0]["token_ids"]
 
@@ -69,6 +69,11 @@ class Answers(unittest.TestCase):
             self.assertEqual(generate(*flags, "--distributed-executor-backend", "mp"), alone)
         self.assertEqual(generate(*flags, "-tp", str(RANKS), "-pp", "2"), alone)
         self.assertEqual(generate(*flags, "-pp", "4", "--no-async-scheduling"), alone)
+
+    # The residual stream of 64 tokens is larger than a slot of the memory between stages.
+    def test_a_long_prompt_passes_the_stages(self):
+        alone = generate("--temperature", "0", prompt=PROMPT * 40)
+        self.assertEqual(generate("--temperature", "0", "-pp", "3", prompt=PROMPT * 40), alone)
 
     def test_stages_sleep_and_wake(self):
         done = subprocess.run([BIN, "selftest", "sleep", MODEL, "-pp", "2", "--max-model-len", "256", "--kv-cache-memory-bytes",

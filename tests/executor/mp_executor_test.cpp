@@ -158,6 +158,61 @@ TEST(MpExecutorStages, KeepsAStepForEachStageInFlight) {
   EXPECT_EQ(executor->call(WakeRanks{}).get().size(), 2U);
 }
 
+// Rows 0 to num_rows - 1 with a prompt of one token each, in blocks and pages of their own.
+SchedulerOutput first_step_of(int32_t num_rows) {
+  SchedulerOutput step;
+  step.step = 1;
+  step.total_num_tokens = num_rows;
+  for (int32_t row = 0; row < num_rows; ++row) {
+    NewRow& added = step.new_rows.emplace_back();
+    added.row = RowId{row};
+    added.generation = 1;
+    added.prompt_len = added.prefill_len = 1;
+    added.tokens = {row, 1};
+    step.token_ids.push_back(row % 128);
+    step.block_ids.push_back(BlockId{1 + row});
+    step.block_appends.push_back({added.row, 0, 0, {row, 1}});
+    step.page_ids.push_back(PageId{1 + row});
+    step.page_appends.push_back({added.row, 0, {row, 1}});
+    step.scheduled.push_back({added.row, 1, 0, 0, 1});
+  }
+  return step;
+}
+
+// The results of 7000 rows are 140,000 bytes, more than a slot of the memory between stages. Those of the last step are
+// not read when the ranks go to sleep.
+TEST(MpExecutorStages, ResultsLargerThanASlotDoNotStopTheLastStage) {
+  constexpr int32_t kRows = 7000;
+  const auto tokens_of = [](EngineConfig config) {
+    config.max_num_seqs = config.max_num_batched_tokens = kRows;
+    config.max_model_len = 16;
+    config.kv_cache_memory_bytes = int64_t{128} << 20;
+    const std::unique_ptr<Executor> executor = make_executor(config);
+    SchedulerOutput step = first_step_of(kRows);
+    ModelRunnerOutput output;
+    std::vector<TokenId> tokens;
+    for (int32_t computed = 1; computed <= 3; ++computed) {
+      executor->execute_model(step);
+      executor->sample_tokens(nullptr);
+      executor->take_output(output);
+      tokens.insert(tokens.end(), output.token_ids.begin(), output.token_ids.end());
+      step.clear();
+      step.results_through = computed;
+      step.step = 1 + computed;
+      step.total_num_tokens = kRows;
+      for (int32_t row = 0; row < kRows; ++row) {
+        step.scheduled.push_back({RowId{row}, 1, computed, 0, 1});
+      }
+    }
+    executor->call(SleepRanks{1}).get();
+    executor->call(WakeRanks{}).get();
+    return tokens;
+  };
+  const std::vector<TokenId> alone = tokens_of(tiny_config(1));
+  EXPECT_EQ(alone.size(), size_t{3} * kRows);
+  EXPECT_EQ(tokens_of(two_stages()), alone);
+}
+
 TEST(MpExecutorStages, MoreStagesThanLayersAreRefused) {
   EngineConfig config = two_stages();
   config.pipeline_parallel_size = 3;

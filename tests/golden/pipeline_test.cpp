@@ -251,6 +251,7 @@ TEST(Pipeline, OperationsOfAStep) {
     ASSERT_TRUE(rig.tick());
   }
   std::vector<CommCounts> before;
+  before.reserve(4);
   for (int32_t stage = 0; stage < 4; ++stage) {
     before.push_back(rig.ranks().stage_counts(stage));
   }
@@ -295,7 +296,8 @@ TEST(Pipeline, SleepDropsAndRestoresEveryStagesPart) {
   }
 }
 
-// Rows are given out again while results of their last request are on the way.
+// Rows are given out again while results of their last request are on the way. Those of rejected drafts would set the
+// next request back.
 TEST(Pipeline, AbortsDoNotReachTheNextRequestOfTheRow) {
   const Workload load = tiny("qwen3_two_groups", 0);
   const auto request_of = [](uint64_t id) {
@@ -311,8 +313,14 @@ TEST(Pipeline, AbortsDoNotReachTheNextRequestOfTheRow) {
     alone.add(request_of(id));
   }
   alone.run();
+  KnownDrafts known(DraftKind::kMixed, 7);
+  for (uint64_t id = 1; id <= 60; ++id) {
+    known.expect(request_of(id), alone.results().at(id).tokens);
+  }
   RigOptions options = options_of(load, {1, 4});
   options.config.max_num_seqs = 5;
+  options.runner.max_drafts = 2;
+  options.runner.features.extra = {known.factory()};
   ModelRig rig(options);
   int32_t num_reused = 0;
   for (uint64_t id = 1; id <= 60; ++id) {

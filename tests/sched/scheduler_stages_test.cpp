@@ -25,6 +25,7 @@ SchedulerConfig stages(int32_t num_stages, bool plans_ahead) {
 
 std::vector<int32_t> rows(const SchedulerOutput& step) {
   std::vector<int32_t> rows;
+  rows.reserve(step.scheduled.size());
   for (const ScheduledRow& row : step.scheduled) {
     rows.push_back(index_of(row.row));
   }

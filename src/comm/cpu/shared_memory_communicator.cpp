@@ -33,7 +33,8 @@ class SharedMemoryCommunicator final : public CpuCommunicator {
     std::byte* channels = memory + SharedSlots::bytes(place.size, sizes.collective_bytes);
     for (int32_t peer = 0; peer < place.size; ++peer) {
       const auto channel = [&](int32_t from, int32_t to) {
-        const auto nth = static_cast<size_t>(from * place.size + to);
+        const size_t nth =
+            static_cast<size_t>(from) * static_cast<size_t>(place.size) + static_cast<size_t>(to);
         return PairChannel(channels + nth * PairChannel::bytes(pair_bytes_, sizes.num_pair_slots),
                            pair_bytes_,
                            sizes.num_pair_slots);
