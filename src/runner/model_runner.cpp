@@ -224,7 +224,7 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
 
 // The end of a step on a stage that draws nothing.
 void ModelRunner::finish_on_stage() {
-  link_.advance_rows(stream_, *ops_, batch_.device, pending_->step, batch_.num_rows);
+  link_.advance_rows(stream_, *ops_, rows_, batch_, pending_->step);
   each(&RunnerFeature::after_sample, stream_, batch_);
   outputs_.submit(stream_);
   each(&RunnerFeature::after_event, stream_, batch_);

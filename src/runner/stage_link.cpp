@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/stage_link.h"
 
-#include "base/check.h"
-
 namespace warprow {
 namespace {
 
@@ -15,7 +13,7 @@ size_t bytes_of(const View<float, 2>& rows) {
 StageLink::StageLink(Arena& workspace, const StepLimits& limits, const RankGroup& stages)
     : stages_(stages),
       max_drafts_(limits.max_drafts),
-      expected_(static_cast<size_t>(limits.max_steps_in_flight) + 1) {
+      expected_(static_cast<size_t>(limits.max_steps_in_flight)) {
   if (!stages.alone()) {
     const int64_t stride = StageResult::kWords + max_drafts_;
     results_ = {workspace.alloc<int32_t>(limits.max_num_seqs * stride), stride};
@@ -30,18 +28,19 @@ void StageLink::receive_results(Stream& stream,
                                 RunnerOps& ops,
                                 const RequestRows& rows,
                                 int64_t through) {
-  while (num_received_ < num_expected_) {
-    const Expected& next = expected_[num_received_ % expected_.size()];
-    if (next.step > through) {
-      return;
-    }
-    ++num_received_;
-    stages_.comm->receive(stream,
-                          reinterpret_cast<std::byte*>(results_.words),
-                          static_cast<size_t>(result_bytes(next.num_rows, max_drafts_)),
-                          stages_.place.size - 1);
-    ops.apply_results(stream, {results_, rows.states(), rows.drafts()}, next.num_rows);
+  while (num_received_ < num_expected_ &&
+         expected_[num_received_ % expected_.size()].step <= through) {
+    receive_next(stream, ops, rows);
   }
+}
+
+void StageLink::receive_next(Stream& stream, RunnerOps& ops, const RequestRows& rows) {
+  const int64_t num_rows = expected_[num_received_++ % expected_.size()].num_rows;
+  stages_.comm->receive(stream,
+                        reinterpret_cast<std::byte*>(results_.words),
+                        static_cast<size_t>(result_bytes(num_rows, max_drafts_)),
+                        stages_.place.size - 1);
+  ops.apply_results(stream, {results_, rows.states(), rows.drafts()}, num_rows);
 }
 
 void StageLink::receive_residual(Stream& stream, const View<float, 2>& residual) const {
@@ -62,17 +61,19 @@ void StageLink::send_residual(Stream& stream, const View<float, 2>& residual) co
   }
 }
 
-void StageLink::advance_rows(
-    Stream& stream, RunnerOps& ops, const StepRows& step, int64_t number, int64_t num_rows) {
-  if (num_rows == 0) {
+void StageLink::advance_rows(Stream& stream,
+                             RunnerOps& ops,
+                             const RequestRows& rows,
+                             const InputBatch& batch,
+                             int64_t step) {
+  if (batch.num_rows == 0) {
     return;
   }
-  ops.advance_rows(stream, {step}, num_rows);
-  WR_CHECK(num_expected_ - num_received_ < expected_.size(),
-           "step {}: the results of {} steps were not asked for",
-           number,
-           expected_.size());
-  expected_[num_expected_++ % expected_.size()] = {number, num_rows};
+  ops.advance_rows(stream, {batch.device}, batch.num_rows);
+  if (num_expected_ - num_received_ == expected_.size()) {
+    receive_next(stream, ops, rows);
+  }
+  expected_[num_expected_++ % expected_.size()] = {step, batch.num_rows};
 }
 
 void StageLink::send_results(Stream& stream,

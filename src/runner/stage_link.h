@@ -5,9 +5,9 @@
 #include "device/arena.h"
 #include "device/stream.h"
 #include "device/view.h"
+#include "runner/input_batch.h"
 #include "runner/ops/runner_ops.h"
 #include "runner/ops/stage_results.h"
-#include "runner/ops/step_views.h"
 #include "runner/rows.h"
 #include "runner/step_limits.h"
 
@@ -22,12 +22,12 @@ namespace warprow {
 //
 // The last stage sends a step's results when it has them. Another stage receives them, in order, before the first step
 // that says that it needs them (SchedulerOutput::results_through). Until then they lie in the communicator's memory,
-// which must have room for the results of all steps in flight: the last stage would otherwise wait for a stage that
-// waits for it.
+// which must have room for the results of max_steps_in_flight steps: the last stage would otherwise wait for a stage
+// that waits for it.
 //
 // Owns: the results of one step, in the workspace arena.
 // Thread: the runner's.
-// Invariant: results of at most max_steps_in_flight steps are not received when a step's own are sent.
+// Invariant: on a stage, results of at most max_steps_in_flight steps are not received.
 class StageLink {
  public:
   StageLink(Arena& workspace, const StepLimits& limits, const RankGroup& stages);
@@ -44,9 +44,12 @@ class StageLink {
   void receive_residual(Stream& stream, const View<float, 2>& residual) const;
   void send_residual(Stream& stream, const View<float, 2>& residual) const;
 
-  // The end of a step on any stage but the last: its rows advance, and results of its num_rows rows will come.
-  void advance_rows(
-      Stream& stream, RunnerOps& ops, const StepRows& step, int64_t number, int64_t num_rows);
+  // The end of a step on any stage but the last: its rows advance, and their results will come.
+  void advance_rows(Stream& stream,
+                    RunnerOps& ops,
+                    const RequestRows& rows,
+                    const InputBatch& batch,
+                    int64_t step);
   // The end of a step on the last stage: sends the results.
   void send_results(Stream& stream, RunnerOps& ops, const PackResults& results, int64_t num_rows);
   // Where PackResults writes.
@@ -58,6 +61,8 @@ class StageLink {
     int64_t step = 0;
     int64_t num_rows = 0;
   };
+
+  void receive_next(Stream& stream, RunnerOps& ops, const RequestRows& rows);
 
   RankGroup stages_;
   StageResults results_;
