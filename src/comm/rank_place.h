@@ -7,6 +7,9 @@
 
 namespace warprow {
 
+// Of an engine.
+inline constexpr int32_t kMaxRanks = 64;
+
 // The place of a rank among all ranks of an engine. Ranks of one pipeline stage follow each other: they are a tensor
 // parallel group, since they exchange the most.
 struct RankPlace {

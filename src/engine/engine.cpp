@@ -60,7 +60,9 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.max_prefill_pairs = facts.max_prefill_pairs;
   result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
-  result.max_concurrent_steps = config.async_scheduling ? executor.max_concurrent_batches() : 1;
+  result.num_stages = config.pipeline_parallel_size;
+  result.max_concurrent_steps =
+      config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;
   result.kv = facts.kv;
   result.token_pages = facts.token_pages;
   return result;

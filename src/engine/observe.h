@@ -78,7 +78,7 @@ struct StepTrace {
 class StepLog {
  public:
   static constexpr size_t kCapacity = 16384;
-  static constexpr size_t kMaxInFlight = 8;
+  static constexpr size_t kMaxInFlight = 65;  // one for each stage of a pipeline, and one more
   // The last bucket of step sizes is the rest.
   static constexpr std::array<int32_t, 12> kSizeBounds = {
       1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};

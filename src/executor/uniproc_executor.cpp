@@ -127,12 +127,15 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
         fmt::format("--device: {} is for plans; use cuda to run on a GPU", config.device));
   }
   value_or_throw(check_parallel_sizes(config));
-  const bool several = config.tensor_parallel_size > 1;
+  const bool stages = config.pipeline_parallel_size > 1;
+  const bool several = config.tensor_parallel_size > 1 || stages;
   if (several && config.distributed_executor_backend == "uni") {
-    throw StartupError(ErrorCode::kInvalidArgument,
-                       fmt::format("--distributed-executor-backend: uni runs one rank, and "
-                                   "--tensor-parallel-size is {}; use mp",
-                                   config.tensor_parallel_size));
+    throw StartupError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--distributed-executor-backend: uni runs one rank, and "
+                    "--{}-parallel-size is {}; use mp",
+                    stages ? "pipeline" : "tensor",
+                    stages ? config.pipeline_parallel_size : config.tensor_parallel_size));
   }
   if (several || config.distributed_executor_backend == "mp") {
     return make_mp_executor(config);

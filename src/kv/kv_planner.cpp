@@ -155,4 +155,30 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
   return plan;
 }
 
+KvPlan stage_of(const KvPlan& plan, int32_t first, int32_t last) {
+  const auto alike = [&plan](size_t a, size_t b) {
+    return plan.groups[a] == plan.groups[b] && plan.backends[a] == plan.backends[b] &&
+           plan.num_heads[a] == plan.num_heads[b];
+  };
+  KvPlan mine = plan;
+  std::vector<int32_t> num_layers(plan.groups.size(), 0);
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    LayerKvPlace& place = mine.layers[l];
+    if (std::cmp_less(l, first) || std::cmp_greater_equal(l, last)) {
+      place.index = kOtherStage;
+      continue;
+    }
+    const auto whole = static_cast<size_t>(place.group);
+    auto least = whole;  // loaded of the groups of its class
+    for (size_t g = 0; g < plan.groups.size(); ++g) {
+      least = alike(g, whole) && num_layers[g] < num_layers[least] ? g : least;
+    }
+    place = {static_cast<int32_t>(least), num_layers[least]++};
+  }
+  for (KvGroupSpec& group : mine.groups) {
+    group.num_layers = std::ranges::max(num_layers);
+  }
+  return mine;
+}
+
 }  // namespace warprow

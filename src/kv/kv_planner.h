@@ -12,7 +12,9 @@
 
 namespace warprow {
 
-// Which KV group a layer belongs to, and its place there.
+inline constexpr int32_t kOtherStage = -1;
+
+// Which KV group a layer belongs to, and its place there; kOtherStage: it has no cache on this rank.
 struct LayerKvPlace {
   int32_t group = 0;
   int32_t index = 0;
@@ -46,6 +48,11 @@ struct KvPlan {
 // Errors: a kind without a manager (cross, state); an invalid shape; keys and values of different width; a page
 // that its kernel blocks do not divide; more than kMaxKvGroups classes.
 Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayout& layout);
+
+// The part of a stage of a pipeline that has the layers [first, last) of the plan. Its groups are those of the whole plan,
+// because all stages have the block tables of one scheduler; a group may be empty. Layers of a class are dealt evenly to
+// its groups, so that a block has as few places as possible.
+KvPlan stage_of(const KvPlan& plan, int32_t first, int32_t last);
 
 inline constexpr int32_t kMaxGrownPage = 128;  // tokens; longer blocks only if a need has them
 

@@ -59,7 +59,8 @@ KvCache::KvCache(Arena arena, const KvCacheSpec& spec, const KvPlan& plan)
   }
   std::byte* memory = arena_.alloc_bytes(static_cast<size_t>(planned_bytes(spec)));
   for (const LayerKvPlace& place : plan.layers) {
-    layers_.push_back(kv_layer_view(spec, place, memory));
+    layers_.push_back(place.index == kOtherStage ? KvLayerView{}
+                                                 : kv_layer_view(spec, place, memory));
   }
 }
 

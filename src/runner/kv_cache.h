@@ -34,7 +34,7 @@ class KvCache {
 
  private:
   Arena arena_;
-  std::vector<KvLayerView> layers_;  // as KvPlan::layers
+  std::vector<KvLayerView> layers_;  // as KvPlan::layers; empty views of layers of other stages
 };
 
 // The view of the layer at `place` in a pool that begins at `memory`. With null it gives shapes and strides only.

@@ -12,6 +12,32 @@
 #include <utility>
 
 namespace warprow {
+namespace {
+
+std::unique_ptr<LogitsHead> make_head(Model& model,
+                                      Arena& workspace,
+                                      const StepLimits& limits,
+                                      const RankGroup& ranks) {
+  return model.facts().last_stage ? std::make_unique<LogitsHead>(model, workspace, limits, ranks)
+                                  : nullptr;
+}
+
+std::unique_ptr<Sampler> make_sampler(Device& device,
+                                      Arena& workspace,
+                                      const Model& model,
+                                      const LogitsHead* head,
+                                      const StepLimits& limits,
+                                      const RunnerOptions& options,
+                                      const RankGroup& ranks) {
+  if (head == nullptr) {
+    return nullptr;
+  }
+  const Sampler::Sizes sizes{
+      limits.max_num_seqs, limits.max_logits(), head->max_rows(), model.facts().vocab_size};
+  return std::make_unique<Sampler>(device, workspace, sizes, options.logprobs_mode, ranks);
+}
+
+}  // namespace
 
 ModelRunner::ModelRunner(Device& device,
                          Stream& stream,
@@ -19,7 +45,8 @@ ModelRunner::ModelRunner(Device& device,
                          const KvPlan& kv,
                          RunnerArenas arenas,
                          const RunnerOptions& options,
-                         const RankGroup& ranks)
+                         const RankGroup& ranks,
+                         const RankGroup& stages)
     : stream_(stream),
       model_(model),
       options_(options),
@@ -30,13 +57,10 @@ ModelRunner::ModelRunner(Device& device,
       lasting_state_(arenas.state->base(), arenas.state->used()),
       upload_(*arenas.state, limits_.max_num_seqs),
       inputs_(*arenas.state, limits_, tables_.num_groups()),
-      head_(model, *arenas.workspace, limits_, ranks),
+      head_(make_head(model, *arenas.workspace, limits_, ranks)),
       sampler_(
-          device,
-          *arenas.workspace,
-          {limits_.max_num_seqs, limits_.max_logits(), head_.max_rows(), model.facts().vocab_size},
-          options.logprobs_mode,
-          ranks),
+          make_sampler(device, *arenas.workspace, model, head_.get(), limits_, options, ranks)),
+      link_(*arenas.workspace, limits_, stages),
       outputs_(device, limits_, Sampler::kMaxTop),
       attention_(device,
                  *arenas.workspace,
@@ -60,8 +84,8 @@ ModelRunner::ModelRunner(Device& device,
                                .block_tables = &tables_,
                                .staged_tables = &staged_tables_,
                                .upload = &upload_,
-                               .head = &head_,
-                               .sampler = &sampler_,
+                               .head = head_.get(),
+                               .sampler = sampler_.get(),
                                .ops = ops_.get(),
                                .operations = &operations_},
                               options.features)),
@@ -82,9 +106,14 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
   set_step_note({step.step, static_cast<int32_t>(step.scheduled.size()), step.total_num_tokens});
   update_rows(step);
   build_batch(step);
+  link_.receive_results(stream_, *ops_, rows_, step.results_through);
   upload();
   each(&RunnerFeature::before_forward, stream_, batch_);
+  const View<float, 2> residual =
+      model_.residual_room(std::max(batch_.num_toks, step.data_parallel.num_toks_padded));
+  link_.receive_residual(stream_, residual);
   run_forward();
+  link_.send_residual(stream_, residual);
   // A replayed forward does not return the number of rows it computed.
   hidden_.shape[0] = batch_.num_toks_padded;
   batch_.hidden = hidden_;
@@ -93,7 +122,10 @@ void ModelRunner::execute_model(const SchedulerOutput& step) {
   }
   each(&RunnerFeature::after_forward, stream_, batch_);
   note_step(step);
-  pending_ = ExecuteModelState{step.step, head_.last(batch_.num_logits_padded)};
+  pending_ = ExecuteModelState{step.step, {}};
+  if (head_ != nullptr) {
+    pending_->logits = head_->last(batch_.num_logits_padded);
+  }
 }
 
 // Everything between the upload and the logits, from a graph if the step has one.
@@ -105,18 +137,9 @@ void ModelRunner::run_forward() {
   context.graph_mode = batch_.graph_mode;
   context.num_toks = batch_.num_toks_padded;
   const ScopedForwardContext scope(stream_, context);
-  const auto layers = [this] {
-    const int32_t toks = batch_.num_toks_padded;
-    hidden_ = model_
-                  .forward(stream_,
-                           {make_view<const int32_t>(inputs_.input_ids, toks),
-                            make_view<const int32_t>(inputs_.positions, 1, toks),
-                            inputs_.embeddings_of(toks)})
-                  .hidden;
-  };
-  const auto whole_step = [&] {
+  const auto whole_step = [this] {
     prepare_inputs();
-    layers();
+    run_layers();
     decode_logits();
   };
   GraphKey key{batch_.graph_mode, batch_.num_toks_padded};
@@ -133,7 +156,7 @@ void ModelRunner::run_forward() {
       break;
     case GraphMode::kPiecewise:
       prepare_inputs();
-      graphs_.run_piecewise(stream_, key, context, layers);
+      graphs_.run_piecewise(stream_, key, context, [this] { run_layers(); });
       decode_logits();
       break;
   }
@@ -146,18 +169,35 @@ void ModelRunner::prepare_inputs() {
   each(&RunnerFeature::before_layers, stream_, batch_);
 }
 
+void ModelRunner::run_layers() {
+  const int32_t toks = batch_.num_toks_padded;
+  ModelInput in;
+  in.positions = make_view<const int32_t>(inputs_.positions, 1, toks);
+  if (link_.is_first()) {
+    in.input_ids = make_view<const int32_t>(inputs_.input_ids, toks);
+    in.embeddings = inputs_.embeddings_of(toks);
+  } else {
+    in.residual = model_.residual_room(toks);
+  }
+  hidden_ = model_.forward(stream_, in).hidden;
+}
+
 void ModelRunner::decode_logits() {
   const int32_t n = batch_.num_logits_padded;
-  if (n == 0) {
+  if (n == 0 || head_ == nullptr) {
     return;
   }
   ActView hidden = hidden_;
   hidden.shape[0] = batch_.num_toks_padded;
-  head_.of_picked(stream_, hidden, make_view<const int32_t>(inputs_.logits_indices, n));
+  head_->of_picked(stream_, hidden, make_view<const int32_t>(inputs_.logits_indices, n));
 }
 
 void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
   WR_CHECK(pending_.has_value(), "sample_tokens without execute_model");
+  if (!link_.is_last()) {
+    finish_on_stage();
+    return;
+  }
   const ScopedRange range("sample");
   const ScopedNoHostSync no_sync(options_.features.debug_checks);
   each(&RunnerFeature::prepare_sample, batch_, grammar, outputs_.next_entry());
@@ -171,6 +211,21 @@ void ModelRunner::sample_tokens(const GrammarOutput* grammar) {
     draw_tokens(batch_.num_rows);
   }
   each(&RunnerFeature::after_sample, stream_, batch_);
+  const SampledArrays& sampled = sampler_->arrays();
+  link_.send_results(
+      stream_,
+      *ops_,
+      {batch_.device, sampled.num_sampled, sampled.num_rejected, rows_.drafts(), link_.results()},
+      batch_.num_rows);
+  outputs_.submit(stream_);
+  each(&RunnerFeature::after_event, stream_, batch_);
+  pending_.reset();
+}
+
+// The end of a step on a stage that draws nothing.
+void ModelRunner::finish_on_stage() {
+  link_.advance_rows(stream_, *ops_, rows_, batch_, pending_->step);
+  each(&RunnerFeature::after_sample, stream_, batch_);
   outputs_.submit(stream_);
   each(&RunnerFeature::after_event, stream_, batch_);
   pending_.reset();
@@ -181,9 +236,9 @@ void ModelRunner::draw_tokens(int32_t num_items) {
   const bool with_logprobs = (batch_.sample_rules & kSampleLogprobs) != 0;
   if (batch_.num_logits_padded > 0) {
     each(&RunnerFeature::before_sample, stream_, pending_->logits);
-    sampler_.sample(stream_, pending_->logits, inputs_, rows_, batch_.sample_rules);
+    sampler_->sample(stream_, pending_->logits, inputs_, rows_, batch_.sample_rules);
   }
-  const SampledArrays& sampled = sampler_.arrays();
+  const SampledArrays& sampled = sampler_->arrays();
   Epilogue op;
   op.count = {batch_.device,
               inputs_.logit_row,
@@ -352,8 +407,11 @@ void ModelRunner::note_step(const SchedulerOutput& step) {
   pending.rows.clear();
   for (const ScheduledRow& row : batch_.rows) {
     const RequestRows::Host& host = rows_.host(row.row);
-    pending.rows.push_back(
-        {row.row, host.generation, host.num_logprobs, row.num_logits, row.wants_drafts});
+    pending.rows.push_back({row.row,
+                            host.generation,
+                            host.num_logprobs,
+                            link_.is_last() ? row.num_logits : 0,
+                            link_.is_last() && row.wants_drafts});
   }
   pending.stats = {};
   pending.stats.num_rows = batch_.num_rows;

@@ -19,6 +19,7 @@
 #include "runner/rows.h"
 #include "runner/runner.h"
 #include "runner/sample/sampler.h"
+#include "runner/stage_link.h"
 #include "runner/staged_writes.h"
 #include "runner/step_upload.h"
 #include "wire/model_runner_output.h"
@@ -69,6 +70,9 @@ struct ExecuteModelState {
 // Ranks of a tensor-parallel group run the same steps with the same rows. Each has the forward of its part of the
 // model, and the results of all (LogitsHead, Sampler).
 //
+// The stages of a pipeline also run the same steps with the same rows, one after the other. All but the last end with
+// their layers, draw nothing and learn of the results later (StageLink). What they output says nothing of the rows.
+//
 // Owns: rows, tables, inputs, sampler, rings. The model and the KV cache are the worker's.
 // Thread: one.
 // Invariant: execute_model and sample_tokens alternate; at most max_steps_in_flight steps are
@@ -81,7 +85,8 @@ class ModelRunner final : public Runner {
               const KvPlan& kv,
               RunnerArenas arenas,
               const RunnerOptions& options,
-              const RankGroup& ranks = {});
+              const RankGroup& ranks = {},
+              const RankGroup& stages = {});
 
   // Binds the runner's KV cache, before the first step.
   void bind_kv_cache(const KvCache* cache) override { kv_cache_ = cache; }
@@ -91,7 +96,9 @@ class ModelRunner final : public Runner {
 
   // Whether the forward of the step just executed is done. Returns false only for steps that a feature votes to
   // mark: recording an event costs one more driver call.
-  [[nodiscard]] bool forward_done() const override { return forward_event_->reached(); }
+  [[nodiscard]] bool forward_done() const override {
+    return !link_.is_last() || forward_event_->reached();
+  }
 
   // Adds attention_backends: the names of the groups' backends, separated by commas.
   [[nodiscard]] Operations& operations() override { return operations_; }
@@ -114,7 +121,9 @@ class ModelRunner final : public Runner {
   void upload();
   void run_forward();
   void prepare_inputs();
+  void run_layers();
   void decode_logits();
+  void finish_on_stage();
   [[nodiscard]] uint64_t graph_variant(StepPart part, uint64_t start) const;
   void draw_tokens(int32_t num_items);
   void note_step(const SchedulerOutput& step);
@@ -137,8 +146,9 @@ class ModelRunner final : public Runner {
   std::span<const std::byte> lasting_state_;  // of rows_ and tables_: the front of their arena
   StepUpload upload_;
   InputBuffers inputs_;
-  LogitsHead head_;
-  Sampler sampler_;
+  std::unique_ptr<LogitsHead> head_;  // of the last stage; else null, as the next
+  std::unique_ptr<Sampler> sampler_;
+  StageLink link_;
   OutputRing outputs_;
   AttentionGroups attention_;
   GraphPlan graph_plan_;
@@ -150,7 +160,7 @@ class ModelRunner final : public Runner {
   const KvCache* kv_cache_ = nullptr;
 
   InputBatch batch_;
-  ActView hidden_;  // of the last forward
+  ActView hidden_;  // of the last forward; empty before the last stage
   int64_t row_state_bytes_ = 0;
   std::optional<ExecuteModelState> pending_;
 };

@@ -16,7 +16,8 @@ struct RowState {
   int32_t total_len = 0;            // known tokens now: prefill and sampled
   int32_t num_computed_tokens = 0;  // tokens whose KV is in the cache
   TokenId last_sampled = 0;
-  int32_t reserved[3] = {};
+  uint32_t generation = 0;  // of the request in the row
+  int32_t reserved[2] = {};
 };
 static_assert(sizeof(RowState) == 32);
 static_assert(std::is_trivially_copyable_v<RowState>);

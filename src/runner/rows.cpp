@@ -82,6 +82,7 @@ void RequestRows::add(const NewRow& row, const SchedulerOutput& out, StagedWrite
   state.prefill_len = row.prefill_len;
   state.total_len = row.prefill_len;
   state.num_computed_tokens = row.num_computed_tokens;
+  state.generation = row.generation;
   staged.stage_struct(state_table_, row.row, state);
   staged.stage_struct(params_table_, row.row, row.params);
   if (row.params.min_tokens > 0) {

@@ -27,6 +27,7 @@ struct LiveRequest {
   int32_t num_computed = 0;
   int32_t least_pending = 0;  // lower bound of the outputs in flight: the steps that sample
   int32_t most_pending = 0;   // upper bound: the logits of these steps
+  int64_t sampled_step = 0;   // the last step that samples
   int32_t max_len = 0;        // prompt + outputs at which it ends by length
   int32_t prefill_len = 0;    // known tokens when it took its row
   int32_t stop_from_len = 0;  // EOS and stop ids are ignored up to this length (min_tokens)

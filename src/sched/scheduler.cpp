@@ -2,6 +2,7 @@
 #include "sched/scheduler.h"
 
 #include "base/check.h"
+#include "base/math.h"
 
 #include <algorithm>
 #include <utility>
@@ -39,7 +40,8 @@ Scheduler::Scheduler(SchedulerConfig config)
   WR_CHECK_GE(config_.max_num_seqs, 1);
   WR_CHECK_GE(config_.max_num_batched_tokens, 1);
   WR_CHECK_GE(config_.max_model_len, 2);
-  WR_CHECK_GE(config_.max_concurrent_steps, 1);
+  WR_CHECK_GE(config_.num_stages, 1);
+  WR_CHECK_GE(config_.max_concurrent_steps, config_.num_stages);
   WR_CHECK_GE(config_.num_drafts, 0);
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   row_owner_.resize(max_rows, -1);
@@ -99,6 +101,7 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.state = LiveRequest::State::kWaiting;
   r.row = kNoRow;
   r.num_computed = r.least_pending = r.most_pending = r.prefill_len = 0;
+  r.sampled_step = 0;
   r.prompt_len = prompt_len;
   r.max_len = std::min(request.max_tokens, config_.max_model_len - prompt_len) + prompt_len;
   r.stop_from_len = prompt_len + std::min(request.params.min_tokens, r.max_len - prompt_len);
@@ -148,16 +151,20 @@ void Scheduler::reset_prefix_cache() {
 
 bool Scheduler::schedule(SchedulerOutput& out) {
   out.clear();
-  if (num_in_flight_ == config_.max_concurrent_steps || (has_deep_chunk_ && num_in_flight_ > 0)) {
+  const int32_t most = has_deep_chunk_ ? config_.num_stages : config_.max_concurrent_steps;
+  if (num_in_flight_ >= most) {
     return false;
   }
   out.step = next_step_;
+  out.results_through = taken_step_;
   out.finished_rows.assign(finished_rows_.begin(), finished_rows_.end());
   finished_rows_.clear();
   budget_ = config_.max_num_batched_tokens;
   prefill_budget_ = max_prefill_toks();
   long_chunk_ = max_long_chunk();
   has_deep_chunk_ = has_deep_long_chunk_ = false;
+  num_turns_ = std::clamp(running_.size(), 1, config_.num_stages);
+  decode_budget_ = ceil_div(running_.size(), num_turns_);
   schedule_running(out);
   // Do not admit in a step that preempted.
   if (out.preempted_rows.empty()) {
@@ -170,6 +177,15 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   }
   commit_step(out);
   return true;
+}
+
+// Whether the row decodes and its turn comes in a later step. Without planning ahead it must first know its last token.
+bool Scheduler::is_between_turns(const LiveRequest& r) const {
+  if (decode_budget_ == 0) {
+    return r.num_computed >= r.prefill_len;
+  }
+  const bool plans_ahead = config_.max_concurrent_steps > config_.num_stages;
+  return r.least_pending > 0 && (!plans_ahead || next_step_ - r.sampled_step < num_turns_);
 }
 
 // Prompt tokens that this step may compute beside its decoding rows.
@@ -254,6 +270,9 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (r.num_known() + r.least_pending >= r.max_len || r.held) {
     return r.next;  // it certainly ends with the outputs in flight, or is held for its mask
   }
+  if (config_.num_stages > 1 && is_between_turns(r)) {
+    return r.next;
+  }
   const bool is_prefill = r.num_computed < r.prefill_len;
   const bool is_long = is_prefill && is_long_prefill(r.num_known(), r.num_computed);
   int32_t room = budget_;
@@ -291,6 +310,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   out.scheduled.push_back(scheduled);  // by reference: the other overload is not inlined
   budget_ -= n;
   prefill_budget_ -= is_prefill ? n : 0;
+  decode_budget_ -= is_prefill ? 0 : 1;
   return r.next;
 }
 
@@ -385,8 +405,10 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     const bool is_prefill = s.num_computed_tokens < r.prefill_len;
     r.num_computed += s.num_tokens;
     out.total_num_tokens += s.num_tokens;
+    out.results_through = std::max(out.results_through, r.sampled_step);
     const bool samples = r.num_computed == r.num_known() + r.most_pending + s.num_drafts;
     s.num_logits = samples ? 1 + s.num_drafts : 0;
+    r.sampled_step = samples ? next_step_ : r.sampled_step;
     r.least_pending += samples ? 1 : 0;
     r.most_pending += s.num_logits;
     record.num_sampling += samples ? 1 : 0;
@@ -445,6 +467,7 @@ void Scheduler::unschedule(RowId row, SchedulerOutput& out) {
                                     [row](const ScheduledRow& s) { return s.row == row; });
   if (planned != out.scheduled.end()) {
     budget_ += planned->num_tokens;
+    decode_budget_ += planned->num_computed_tokens >= owner(row).prefill_len ? 1 : 0;
     out.scheduled.erase(planned);
   }
   std::erase_if(out.block_appends, [row](const BlockAppend& append) { return append.row == row; });

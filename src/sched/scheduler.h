@@ -25,7 +25,8 @@ struct SchedulerConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   Policy policy = Policy::kFcfs;
-  int32_t max_concurrent_steps = 1;  // 2 when async
+  int32_t max_concurrent_steps = 1;  // num_stages, and one more when async
+  int32_t num_stages = 1;            // of a pipeline: steps that run at once, each of other rows
   int32_t num_drafts = 0;            // draft tokens that a step verifies for each decoding row
   // Under chunked prefill: the most tokens of a step for a row with more prompt tokens left, in a step in which a
   // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
@@ -78,10 +79,12 @@ struct SchedulerStats {
 // again with prompt + outputs as its prefill.
 //
 // Use: schedule() up to max_concurrent_steps times ahead, then update_from_output() once for each step, in order. A
-// request that certainly ends with the outputs in flight is not scheduled again. Nothing is scheduled behind a step
-// with a chunk of max_prefill_pairs: that step is long, so planning ahead would only delay a request that arrives now. With drafts a step is planned and
-// given blocks as if all drafts before it were accepted. What cannot be undone (releasing blocks that a window has
-// passed, hashing full blocks) follows the lower bounds.
+// request that certainly ends with the outputs in flight is not scheduled again. With stages the decoding rows are
+// divided between the steps that run at once: a step takes its part of them, and a row whose output is in flight comes
+// again that many steps later. Nothing is planned ahead behind a step with a chunk of max_prefill_pairs: that step is
+// long, so planning ahead would only delay a request that arrives now. With drafts a step is planned and given blocks
+// as if all drafts before it were accepted. What cannot be undone (releasing blocks that a window has passed, hashing
+// full blocks) follows the lower bounds.
 //
 // Owns: requests, rows, blocks.
 // Thread: one. No clock, no device; after warm-up schedule() and update_from_output() allocate
@@ -168,6 +171,7 @@ class Scheduler {
     std::vector<PlannedRow> rows;  // [max_num_seqs]
   };
 
+  [[nodiscard]] bool is_between_turns(const LiveRequest& request) const;
   [[nodiscard]] int32_t max_prefill_toks() const;
   [[nodiscard]] int32_t max_long_chunk() const;
   [[nodiscard]] bool has_short_request(bool prompts_only) const;
@@ -213,6 +217,9 @@ class Scheduler {
   uint64_t next_arrival_ = 1;
   int64_t next_step_ = 1;
   int32_t num_in_flight_ = 0;
+  int64_t taken_step_ = 0;            // the last one whose output was taken
+  int32_t num_turns_ = 1;             // steps that the decoding rows are divided between
+  int32_t decode_budget_ = 0;         // decoding rows left in the step being planned
   int32_t budget_ = 0;                // tokens left in the step being planned
   int32_t prefill_budget_ = 0;        // of these, tokens that may be prefill
   int32_t long_chunk_ = 0;            // the most tokens of a long prefill in this step

@@ -33,6 +33,7 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
   }
   WR_CHECK(record.num_sampling == 0, "step {}: no result for {} rows", step, record.num_sampling);
   kv_.complete(step);
+  taken_step_ = step;
   --num_in_flight_;
 }
 

@@ -5,6 +5,7 @@ namespace warprow {
 
 void SchedulerOutput::clear() {
   step = 0;
+  results_through = 0;
   finished_rows.clear();
   preempted_rows.clear();
   new_rows.clear();

@@ -120,6 +120,9 @@ struct DataParallelShape {
 // releases and additions.
 struct SchedulerOutput {
   int64_t step = 0;
+  // The last step whose results must be known before this one runs: those of its rows, and all that the host has. The
+  // stages of a pipeline before the last get results later than they submit steps.
+  int64_t results_through = 0;
   std::vector<RowId> finished_rows;
   std::vector<RowId> preempted_rows;
   std::vector<NewRow> new_rows;

@@ -10,6 +10,15 @@
 #include <fmt/format.h>
 
 namespace warprow {
+
+KvCacheSpec largest_cache(const ModelPlan& plan) {
+  KvCacheSpec cache{plan.kv.groups, 0};
+  for (KvGroupSpec& group : cache.groups) {
+    group.num_layers = plan.most_kv_layers;
+  }
+  return cache;
+}
+
 namespace {
 
 int32_t num_groups(const ModelPlan& plan) { return static_cast<int32_t>(plan.kv.groups.size()); }
@@ -41,7 +50,7 @@ void plan_pages(ModelPlan& plan) {
                                                                 : plan.memory.requested_bytes;
   int64_t held = kMostTokens;
   if (num_full > 0) {
-    const int64_t blocks = num_blocks_in(granted, {plan.kv.groups, 0});
+    const int64_t blocks = num_blocks_in(granted, largest_cache(plan));
     held = std::min(held, kSharing * (blocks / num_full) * plan.config.block_size);
   }
   const int32_t row_len = plan.runner.limits().max_row_len();
@@ -54,8 +63,9 @@ void plan_pages(ModelPlan& plan) {
 Result<void> size_kv_cache(ModelPlan& plan, int32_t user_len) {
   const ResolvedConfig& config = plan.config;
   plan.kv_cache.groups = plan.kv.groups;
-  const int64_t block_bytes = plan.kv_cache.block_bytes();
-  const int64_t blocks = num_blocks_in(config.kv_cache_memory_bytes, plan.kv_cache);
+  const KvCacheSpec largest = largest_cache(plan);
+  const int64_t block_bytes = largest.block_bytes();
+  const int64_t blocks = num_blocks_in(config.kv_cache_memory_bytes, largest);
   const int32_t least = 1 + num_groups(plan);
   if (blocks < least) {
     return fail(ErrorCode::kOutOfMemory,

@@ -12,6 +12,10 @@ namespace warprow {
 
 // How large the KV cache of a plan is, and the longest request with it.
 
+// The cache of the stage with the most layers in a block. All stages have as many blocks as that one can hold, and so
+// the same limits from the start. It has no blocks.
+KvCacheSpec largest_cache(const ModelPlan& plan);
+
 // Sizes the cache by the plan's settings and what everything else takes: `measure` fills the plan's planned bytes
 // for the length in plan.runner.max_model_len. user_len: requested by the user; 0: none.
 // Errors: kOutOfMemory, with the numbers.

@@ -7,7 +7,9 @@
 #include "files/model_files.h"
 #include "models/layer_needs.h"
 #include "models/registry.h"
+#include "models/stage_split.h"
 #include "models/tensor_split.h"
+#include "runner/stage_link.h"
 #include "worker/graph_sizes.h"
 #include "worker/kv_sizing.h"
 #include "worker/rank.h"
@@ -62,6 +64,25 @@ LogprobsMode logprobs_mode_of(const std::string& name) {
   return processed ? LogprobsMode::kProcessedLogprobs : LogprobsMode::kRawLogprobs;
 }
 
+// Gives the plan its stage of all layers, and of their cache.
+void divide_layers(ModelPlan& plan, const KvPlan& whole) {
+  const GroupPlace& stages = plan.place.pipeline;
+  plan.decoder.layers = stage_layers(plan.spec.num_layers, stages);
+  if (stages.size == 1) {
+    plan.kv = whole;
+    plan.most_kv_layers = whole.groups.front().num_layers;
+    return;
+  }
+  for (int32_t stage = 0; stage < stages.size; ++stage) {
+    const LayerRange layers = stage_layers(plan.spec.num_layers, {stage, stages.size});
+    KvPlan kv = stage_of(whole, layers.first, layers.last);
+    plan.most_kv_layers = std::max(plan.most_kv_layers, kv.groups.front().num_layers);
+    if (stage == stages.rank) {
+      plan.kv = std::move(kv);
+    }
+  }
+}
+
 Result<void> decide_options(ModelPlan& plan) {
   const ResolvedConfig& config = plan.config;
   const DevicePolicy& policy = device_policy(plan.device.kind);
@@ -84,10 +105,10 @@ Result<void> decide_options(ModelPlan& plan) {
   if (!kv) {
     return tl::unexpected(kv.error());
   }
-  plan.kv = *std::move(kv);
+  divide_layers(plan, *kv);
   plan.runner.max_num_seqs = config.max_num_seqs;
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;
-  plan.runner.max_steps_in_flight = config.async_scheduling ? 2 : 1;
+  plan.runner.max_steps_in_flight = plan.place.pipeline.size + (config.async_scheduling ? 1 : 0);
   plan.runner.batch_invariant = config.batch_invariant.value();
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
   plan.runner.features.hidden_states = config.enable_hidden_states;
@@ -107,6 +128,31 @@ MachineFacts part_of(const MachineFacts& machine, const RankPlace& place) {
   return part;
 }
 
+// Whether the results of a step have room between the stages of a pipeline.
+Result<void> check_results(const ModelPlan& plan) {
+  const int64_t bytes = StageLink::result_bytes(plan.config.max_num_seqs, plan.runner.max_drafts);
+  if (plan.place.pipeline.size > 1 && std::cmp_greater(bytes, kMostResultBytes)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--max-num-seqs: the results of {} rows with {} drafts each are {} "
+                            "bytes; stages of a pipeline exchange at most {}",
+                            plan.config.max_num_seqs,
+                            plan.runner.max_drafts,
+                            bytes,
+                            kMostResultBytes));
+  }
+  return {};
+}
+
+// A CPU rank's part of the memory through which ranks exchange.
+int64_t comm_bytes(const RankPlace& place) {
+  size_t bytes = stage_incoming_bytes(place.pipeline);
+  if (place.tensor.size > 1) {
+    bytes += shared_memory_communicator_bytes(place.tensor.size) /
+             static_cast<size_t>(place.tensor.size);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 // Sets what the device grants, and what is reserved before anything is counted.
 void grant_memory(ModelPlan& plan) {
   const DevicePolicy& policy = device_policy(plan.device.kind);
@@ -118,10 +164,8 @@ void grant_memory(ModelPlan& plan) {
       static_cast<int64_t>(std::floor(share * static_cast<double>(memory.total_bytes)));
   memory.pinned_is_device = !plan.device.own_memory;
   memory.foreign_estimated_bytes = policy.foreign_bytes;
-  if (plan.place.tensor.size > 1 && plan.device.kind == DeviceKind::kCpu) {
-    memory.comm_bytes =
-        static_cast<int64_t>(shared_memory_communicator_bytes(plan.place.tensor.size) /
-                             static_cast<size_t>(plan.place.tensor.size));
+  if (plan.device.kind == DeviceKind::kCpu) {
+    memory.comm_bytes = comm_bytes(plan.place);
   }
   memory.graph_bytes = policy.graphs_take_memory ? plan.runner.graphs.reserved_bytes : 0;
 }
@@ -129,10 +173,15 @@ void grant_memory(ModelPlan& plan) {
 }  // namespace
 
 Result<void> check_parallel_sizes(const EngineConfig& settings) {
-  if (settings.pipeline_parallel_size > 1) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--pipeline-parallel-size: {} is not supported yet; use 1",
-                            settings.pipeline_parallel_size));
+  const int32_t num_ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size;
+  if (num_ranks > kMaxRanks) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--pipeline-parallel-size: {} stages of {} ranks each are {} ranks; at "
+                            "most {} are supported",
+                            settings.pipeline_parallel_size,
+                            settings.tensor_parallel_size,
+                            num_ranks,
+                            kMaxRanks));
   }
   return {};
 }
@@ -178,8 +227,14 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
       !divides) {
     return tl::unexpected(divides.error());
   }
+  if (auto divides = check_stage_split(plan.spec.num_layers, plan.place.pipeline.size); !divides) {
+    return tl::unexpected(divides.error());
+  }
   if (auto decided = decide_options(plan); !decided) {
     return tl::unexpected(decided.error());
+  }
+  if (auto fits = check_results(plan); !fits) {
+    return tl::unexpected(fits.error());
   }
   grant_memory(plan);
   try {

@@ -36,6 +36,7 @@ struct ModelPlan {
   RankPlace place;
   DecoderSpec spec;  // of the whole model
   KvPlan kv;
+  int32_t most_kv_layers = 0;  // of a group, in the stage with the most: it sizes the cache of all
   KvCacheSpec kv_cache;
   DecoderOptions decoder;
   RunnerOptions runner;

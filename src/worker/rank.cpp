@@ -9,7 +9,7 @@
 namespace warprow {
 namespace {
 
-// The runner class for this stage's steps. There is one stage today.
+// The runner class for what this rank does in steps. There is one today.
 std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
                                     Device& device,
                                     Stream& stream,
@@ -24,7 +24,8 @@ std::unique_ptr<Runner> make_runner(const ModelPlan& plan,
                                            plan.kv,
                                            arenas,
                                            plan.runner,
-                                           RankGroup{plan.place.tensor, comms.tensor});
+                                           RankGroup{plan.place.tensor, comms.tensor},
+                                           RankGroup{plan.place.pipeline, comms.pipeline});
   }
   WR_CHECK(false, "a stage without a runner");
 }

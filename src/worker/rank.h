@@ -25,8 +25,9 @@ struct RankBytes {
 
 // What a rank computes and decides together with others. A rank alone has none of it.
 struct RankComms {
-  Communicator* tensor = nullptr;  // of RankPlace::tensor
-  HostGroup* all = nullptr;        // all ranks of the engine
+  Communicator* tensor = nullptr;    // of RankPlace::tensor
+  HostGroup* all = nullptr;          // all ranks of the engine
+  Communicator* pipeline = nullptr;  // of RankPlace::pipeline
 };
 
 // Everything of a rank that lies on its device. build_rank is its only definition, for measuring on shapes and for

@@ -13,6 +13,17 @@
 #include <nlohmann/json.hpp>
 
 namespace warprow {
+namespace {
+
+// The layers of a rank's stage; empty if there is one stage.
+std::string layers_text(const ModelPlan& plan) {
+  const LayerRange& layers = plan.decoder.layers;
+  return plan.place.pipeline.size == 1
+             ? std::string()
+             : fmt::format("  layers {} to {}", layers.first, layers.last - 1);
+}
+
+}  // namespace
 
 Result<std::vector<ModelPlan>> plan_ranks(const EngineConfig& settings,
                                           const MachineFacts& machine) {
@@ -48,12 +59,13 @@ std::string format_rank_plans(std::span<const ModelPlan> ranks) {
   for (const ModelPlan& plan : ranks) {
     const MemoryPlan& memory = plan.memory;
     const int64_t total = memory.planned_bytes();
-    out += fmt::format("{:<12}{:>14.1f} {:>14.1f} {:>14.1f} {:>14.1f}\n",
+    out += fmt::format("{:<12}{:>14.1f} {:>14.1f} {:>14.1f} {:>14.1f}{}\n",
                        fmt::format("rank {}", plan.place.rank),
                        mib(memory.weights_bytes),
                        mib(memory.kv_bytes),
                        mib(total - memory.weights_bytes - memory.kv_bytes),
-                       mib(total));
+                       mib(total),
+                       layers_text(plan));
   }
   return out;
 }
@@ -71,6 +83,10 @@ std::string rank_plans_json(std::span<const ModelPlan> ranks) {
                                {"comm_bytes", memory.comm_bytes},
                                {"kv_bytes", memory.kv_bytes},
                                {"planned_bytes", memory.planned_bytes()}});
+      if (plan.place.pipeline.size > 1) {
+        json["ranks"].back()["first_layer"] = plan.decoder.layers.first;
+        json["ranks"].back()["num_layers"] = plan.decoder.layers.last - plan.decoder.layers.first;
+      }
     }
   }
   return json.dump();

@@ -23,7 +23,8 @@ SamplingParams every_rule() {
 }
 
 // Runs steps one after the other and waits for each: some configurations do not allow two in flight.
-void run(Runner& runner, const SchedulerOutput& step) {
+void run(Runner& runner, SchedulerOutput& step) {
+  step.results_through = step.step - 1;
   runner.execute_model(step);
   runner.sample_tokens(nullptr);
   ModelRunnerOutput output;

@@ -10,6 +10,7 @@
 #include "device/shape_only.h"
 #include "tests/comm/ranks.h"
 
+#include <algorithm>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -94,6 +95,28 @@ TEST(SharedMemory, LargeMessages) {
     const auto comm = group.join(rank);
     EXPECT_EQ(run_operations(*comm, {rank, size}, CpuStreamMode::kThreaded, operations, 2), "");
   });
+}
+
+// The results of as many steps as can be in flight lie unread, with the most bytes that a step has.
+TEST(SharedMemory, ASendBetweenStagesDoesNotWaitForTheOther) {
+  const int32_t size = 3;
+  const SharedGroup group(size, stage_slots(size));
+  const auto last = group.join(2);
+  const auto first = group.join(0);
+  const auto device = make_test_device(CpuStreamMode::kThreaded);
+  const auto stream = device->make_stream();
+  std::vector<std::byte> sent(kMostResultBytes);
+  std::vector<std::byte> received(kMostResultBytes);
+  for (int32_t step = 0; step <= size; ++step) {
+    std::ranges::fill(sent, std::byte(step + 1));
+    last->send(*stream, sent.data(), sent.size(), 0);
+    stream->synchronize();
+  }
+  for (int32_t step = 0; step <= size; ++step) {
+    first->receive(*stream, received.data(), received.size(), 2);
+    stream->synchronize();
+    EXPECT_EQ(std::ranges::count(received, std::byte(step + 1)), std::ssize(received)) << step;
+  }
 }
 
 TEST(SharedMemory, RanksAreProcesses) {

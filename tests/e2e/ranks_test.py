@@ -22,6 +22,7 @@ from server_test import BIN, MODEL, PROMPT, Server, TIMEOUT, clean_environment
 
 FAULTS = int(os.environ.get("WARPROW_E2E_FAULTS", "1"))
 RANKS = 3  # SmolLM2 has 9 heads and 3 KV heads
+STUCK_RANK = os.path.join(os.path.dirname(os.path.abspath(BIN)), "tests", "rank_process")
 EXACT = ("--dtype", "float32", "--threads", "1", "--max-num-seqs", "8")
 
 
@@ -50,8 +51,8 @@ def lives(pid):
         return False
 
 
-def generate(*flags):
-    command = [BIN, "generate", MODEL, "-p", PROMPT, "--max-tokens", "24", "--output", "json", *EXACT, *flags]
+def generate(*flags, prompt=PROMPT):
+    command = [BIN, "generate", MODEL, "-p", prompt, "--max-tokens", "24", "--output", "json", *EXACT, *flags]
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, env=clean_environment(), check=True)
     return json.loads(done.stdout)["choices"][0]["token_ids"]
 
@@ -64,7 +65,20 @@ class Answers(unittest.TestCase):
             alone = generate(*flags)
             self.assertGreater(len(set(alone)), 5)
             self.assertEqual(generate(*flags, "-tp", str(RANKS)), alone)
+            self.assertEqual(generate(*flags, "-pp", "2"), alone)
             self.assertEqual(generate(*flags, "--distributed-executor-backend", "mp"), alone)
+        self.assertEqual(generate(*flags, "-tp", str(RANKS), "-pp", "2"), alone)
+        self.assertEqual(generate(*flags, "-pp", "4", "--no-async-scheduling"), alone)
+
+    # The residual stream of 64 tokens is larger than a slot of the memory between stages.
+    def test_a_long_prompt_passes_the_stages(self):
+        alone = generate("--temperature", "0", prompt=PROMPT * 40)
+        self.assertEqual(generate("--temperature", "0", "-pp", "3", prompt=PROMPT * 40), alone)
+
+    def test_stages_sleep_and_wake(self):
+        done = subprocess.run([BIN, "selftest", "sleep", MODEL, "-pp", "2", "--max-model-len", "256", "--kv-cache-memory-bytes",
+                               "32MiB"], capture_output=True, text=True, timeout=TIMEOUT, env=clean_environment(), check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_an_impossible_split_is_refused(self):
         done = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "-tp", "2"], capture_output=True, text=True, timeout=TIMEOUT,
@@ -72,16 +86,18 @@ class Answers(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("num_attention_heads 9 is no multiple of tensor-parallel-size 2", done.stderr)
 
-    def test_pipeline_stages_are_refused(self):
-        done = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "-pp", "2"], capture_output=True, text=True, timeout=TIMEOUT,
+    def test_more_stages_than_layers_are_refused(self):
+        done = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "-pp", "31"], capture_output=True, text=True, timeout=TIMEOUT,
                               env=clean_environment(), check=False)
         self.assertEqual(done.returncode, 3, done.stderr)
-        self.assertIn("--pipeline-parallel-size: 2 is not supported yet; use 1", done.stderr)
+        self.assertIn("pipeline-parallel-size 31 is more than the model's 30 layers", done.stderr)
 
 
-class Faults(unittest.TestCase):
+class RankFaults(unittest.TestCase):
+    FLAGS = ("-tp", str(RANKS))
+
     def setUp(self):
-        self.server = Server("-tp", str(RANKS), *EXACT)
+        self.server = Server(*self.FLAGS, *EXACT)
         self.ranks = ranks_of(self.server.process.pid)
         self.assertEqual(len(self.ranks), RANKS)
         self.shm = set(os.listdir("/dev/shm"))
@@ -93,14 +109,14 @@ class Faults(unittest.TestCase):
         self.server.process.wait(TIMEOUT)
         self.server.process.stderr.close()
 
-    def fail_during_an_answer(self, fault):
-        """Causes the fault while an answer streams. Returns what the client got last, and how many seconds later."""
+    def fail_during_an_answer(self, fault, num_lines=20):
+        """Causes the fault when some lines of an answer have come. Returns what the client got last, and how many seconds later."""
         connection = self.server.connect()
         body = {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "stream": True}
         connection.request("POST", "/v1/completions", json.dumps(body))
         answer = connection.getresponse()
         self.assertEqual(answer.status, 200)
-        for _ in range(20):
+        for _ in range(num_lines):
             answer.readline()
         begin = time.monotonic()
         fault()
@@ -133,6 +149,8 @@ class Faults(unittest.TestCase):
         self.assertIn(f"rank {rank} of {RANKS}", last)
         self.assert_all_end(why)
 
+
+class Faults(RankFaults):
     def test_a_killed_rank(self):
         self.assert_rank_failure(1, signal.SIGKILL, "ended with signal 9")
 
@@ -152,6 +170,36 @@ class Faults(unittest.TestCase):
     def test_ranks_end_with_a_stopped_server(self):
         self.assertEqual(self.server.stop(), 0)
         self.assertFalse([pid for pid in self.ranks if lives(pid)])
+
+
+class StageFaults(RankFaults):
+    """Stages before the last, which has the outputs."""
+    FLAGS = ("-pp", str(RANKS))
+
+    def test_a_killed_first_stage(self):
+        self.assert_rank_failure(0, signal.SIGKILL, "ended with signal 9")
+
+    def test_a_stopped_stage(self):
+        self.assert_rank_failure(1, signal.SIGSTOP, "is stopped")
+
+
+@unittest.skipUnless(os.path.exists(STUCK_RANK), "the rank process of tests was not built")
+class StuckStage(RankFaults):
+    FLAGS = ("-pp", str(RANKS), "--worker-binary", STUCK_RANK, "--stall-timeout", "1")
+
+    def setUp(self):
+        os.environ["WR_RANK_FAULT"] = "stuck 1"
+        try:
+            super().setUp()
+        finally:
+            del os.environ["WR_RANK_FAULT"]
+
+    # It does not return from its third step.
+    def test_fails_the_rest_after_the_stall_timeout(self):
+        last, took = self.fail_during_an_answer(lambda: None, num_lines=1)
+        self.assertLess(took, 2.0)
+        self.assertIn(f"rank 1 of {RANKS}", last)
+        self.assert_all_end("has finished no step for 1.0 s: phase submitting, step 3")
 
 
 def load_tests(loader, tests, _pattern):

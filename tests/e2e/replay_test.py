@@ -65,6 +65,15 @@ class Replay(unittest.TestCase):
         self.assertEqual(report["requests_left_out"], 0)
         self.assertGreaterEqual(report["outputs_compared"], sum(20 + n for n in range(24)))
 
+    def test_stages_replay_and_are_replayed(self):
+        for recorded, here in (("1", "2"), ("2", "2"), ("2", "1")):
+            self.record("--record-tokens", "-pp", recorded)
+            done = replay(self.file, "-pp", here, "--no-async-scheduling", "--output", "json")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            report = json.loads(done.stdout)
+            self.assertTrue(report["same"])
+            self.assertEqual(report["requests"], 24)
+
     def test_another_precision_differs(self):
         self.record("--record-tokens")
         done = replay(self.file, "--dtype", "float32", "--output", "json")

@@ -37,6 +37,13 @@ EngineConfig ranks_config(int32_t num_ranks) {
   return config;
 }
 
+// Two stages of a layer each. Rank 0 is the first, rank 1 has the outputs.
+EngineConfig two_stages() {
+  EngineConfig config = ranks_config(1);
+  config.pipeline_parallel_size = 2;
+  return config;
+}
+
 // The processes that run ranks of this test's executor.
 std::vector<pid_t> rank_processes() {
   std::vector<pid_t> found;
@@ -94,6 +101,12 @@ class ScopedFault {
   ScopedFault& operator=(const ScopedFault&) = delete;
 };
 
+// How an executor with this configuration fails.
+std::string failure_with(const EngineConfig& config, Clock::duration& took) {
+  const std::unique_ptr<Executor> executor = make_executor(config);
+  return failure_of(*executor, took);
+}
+
 class MpExecutor : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, MpExecutor, ::testing::Values(1, 2));
 
@@ -116,6 +129,90 @@ TEST_P(MpExecutor, RunsStepsInOrderAndAnswersOperations) {
   }
   EXPECT_EQ(executor->stats().steps, 20);
   executor->set_wake_up(nullptr);
+}
+
+TEST(MpExecutorStages, KeepsAStepForEachStageInFlight) {
+  const std::unique_ptr<Executor> executor = make_executor(two_stages());
+  EXPECT_EQ(executor->max_concurrent_batches(), 3);
+  EXPECT_EQ(executor->call(CheckHealth{}).get(), std::vector<std::string>(2, "ok"));
+  ModelRunnerOutput output;
+  int64_t step = 0;
+  while (step < 3) {
+    run_empty_step(*executor, ++step);
+  }
+  EXPECT_EQ(executor->num_outstanding(), 3);
+  for (int64_t taken = 1; taken <= 20; ++taken) {
+    executor->take_output(output);
+    EXPECT_EQ(output.step, taken);
+    if (step < 20) {
+      run_empty_step(*executor, ++step);
+    }
+  }
+  EXPECT_EQ(executor->call(SleepRanks{1}).get().size(), 2U);
+  EXPECT_EQ(executor->call(WakeRanks{}).get().size(), 2U);
+}
+
+// Rows 0 to num_rows - 1 with a prompt of one token each, in blocks and pages of their own.
+SchedulerOutput first_step_of(int32_t num_rows) {
+  SchedulerOutput step;
+  step.step = 1;
+  step.total_num_tokens = num_rows;
+  for (int32_t row = 0; row < num_rows; ++row) {
+    NewRow& added = step.new_rows.emplace_back();
+    added.row = RowId{row};
+    added.generation = 1;
+    added.prompt_len = added.prefill_len = 1;
+    added.tokens = {row, 1};
+    step.token_ids.push_back(row % 128);
+    step.block_ids.push_back(BlockId{1 + row});
+    step.block_appends.push_back({added.row, 0, 0, {row, 1}});
+    step.page_ids.push_back(PageId{1 + row});
+    step.page_appends.push_back({added.row, 0, {row, 1}});
+    step.scheduled.push_back({added.row, 1, 0, 0, 1});
+  }
+  return step;
+}
+
+// The results of 7000 rows are 140,000 bytes, more than a slot of the memory between stages. Those of the last step are
+// not read when the ranks go to sleep.
+TEST(MpExecutorStages, ResultsLargerThanASlotDoNotStopTheLastStage) {
+  constexpr int32_t kRows = 7000;
+  const auto tokens_of = [](EngineConfig config) {
+    config.max_num_seqs = config.max_num_batched_tokens = kRows;
+    config.max_model_len = 16;
+    config.kv_cache_memory_bytes = int64_t{128} << 20;
+    const std::unique_ptr<Executor> executor = make_executor(config);
+    SchedulerOutput step = first_step_of(kRows);
+    ModelRunnerOutput output;
+    std::vector<TokenId> tokens;
+    for (int32_t computed = 1; computed <= 3; ++computed) {
+      executor->execute_model(step);
+      executor->sample_tokens(nullptr);
+      executor->take_output(output);
+      tokens.insert(tokens.end(), output.token_ids.begin(), output.token_ids.end());
+      step.clear();
+      step.results_through = computed;
+      step.step = 1 + computed;
+      step.total_num_tokens = kRows;
+      for (int32_t row = 0; row < kRows; ++row) {
+        step.scheduled.push_back({RowId{row}, 1, computed, 0, 1});
+      }
+    }
+    executor->call(SleepRanks{1}).get();
+    executor->call(WakeRanks{}).get();
+    return tokens;
+  };
+  const std::vector<TokenId> alone = tokens_of(ranks_config(1));
+  EXPECT_EQ(alone.size(), size_t{3} * kRows);
+  EXPECT_EQ(tokens_of(two_stages()), alone);
+}
+
+TEST(MpExecutorStages, MoreStagesThanLayersAreRefused) {
+  EngineConfig config = two_stages();
+  config.pipeline_parallel_size = 3;
+  const StartupError error = start_error_of(config);
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_STREQ(error.what(), "pipeline-parallel-size 3 is more than the model's 2 layers");
 }
 
 // The way of a step to the ranks and back, without a forward.
@@ -228,6 +325,40 @@ TEST(MpExecutorFaults, ARankThatIsKilledInAStepFailsTheRestWithinASecond) {
                       HasSubstr("ended with signal 9 (Killed) in phase submitting, step 3")));
     EXPECT_LT(took, std::chrono::seconds(1));
   }
+}
+
+// The other stage waits for its residual stream.
+TEST(MpExecutorFaults, AStageThatFailsInAStepSaysWhy) {
+  Clock::duration took{};
+  {
+    const ScopedFault fault("throw", 0);
+    EXPECT_THAT(
+        failure_with(two_stages(), took),
+        AllOf(HasSubstr("rank 0 of 2"), HasSubstr("failed in a step: this step is refused")));
+    EXPECT_LT(took, std::chrono::seconds(1));
+  }
+  {
+    const ScopedFault fault("killed", 0);
+    EXPECT_THAT(failure_with(two_stages(), took),
+                AllOf(HasSubstr("rank 0 of 2"),
+                      HasSubstr("ended with signal 9 (Killed) in phase submitting, step 3")));
+    EXPECT_LT(took, std::chrono::seconds(1));
+  }
+  EXPECT_TRUE(rank_processes().empty());
+}
+
+TEST(MpExecutorFaults, AStageThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {
+  for (const int32_t rank : {0, 1}) {
+    const ScopedFault fault("stuck", rank);
+    EngineConfig config = two_stages();
+    config.stall_timeout = 1;
+    Clock::duration took{};
+    EXPECT_THAT(failure_with(config, took),
+                AllOf(HasSubstr("rank " + std::to_string(rank) + " of 2"),
+                      HasSubstr("has finished no step for 1.0 s: phase submitting, step 3")));
+    EXPECT_LT(took, std::chrono::seconds(2));
+  }
+  EXPECT_TRUE(rank_processes().empty());
 }
 
 TEST(MpExecutorFaults, ARankThatIsStuckInAStepFailsTheRestAfterTheStallTimeout) {

@@ -41,10 +41,22 @@ TEST(UniprocExecutor, SeveralRanksAreRefused) {
             "use mp");
 }
 
-TEST(MakeExecutor, PipelineStagesAreRefused) {
+TEST(UniprocExecutor, StagesAreRefused) {
   EngineConfig config = test::tiny_config();
   config.pipeline_parallel_size = 2;
-  EXPECT_EQ(refusal_of(config), "--pipeline-parallel-size: 2 is not supported yet; use 1");
+  config.distributed_executor_backend = "uni";
+  EXPECT_EQ(refusal_of(config),
+            "--distributed-executor-backend: uni runs one rank, and --pipeline-parallel-size is 2; "
+            "use mp");
+}
+
+TEST(MakeExecutor, TooManyRanksAreRefused) {
+  EngineConfig config = test::tiny_config();
+  config.tensor_parallel_size = 16;
+  config.pipeline_parallel_size = 8;
+  EXPECT_EQ(refusal_of(config),
+            "--pipeline-parallel-size: 8 stages of 16 ranks each are 128 ranks; at most 64 are "
+            "supported");
 }
 
 // The worker runs on the caller's thread, so no other thread could announce an output or wait for one.

@@ -244,6 +244,44 @@ TEST(KvPlanner, ThereAreAsManyClassesAsGroupsAtMost) {
   EXPECT_EQ(refusal({needs}), "layers of 7 kinds need a KV group each, and there are 6");
 }
 
+TEST(KvPlanner, AStageHasItsLayersInTheGroupsOfAll) {
+  const KvPlan whole = plan_of({repeat({need_of(3, 64)}, 30)});
+  const KvPlan last = stage_of(whole, 23, 30);
+  EXPECT_THAT(describe(last), ElementsAre("full 7 x 3x64 bfloat16 16/16 auto"));
+  EXPECT_EQ(block_bytes(last), 7 * block_bytes(whole) / 30);
+  EXPECT_EQ(last.layers[22].index, kOtherStage);
+  EXPECT_EQ(last.layers[23], (LayerKvPlace{0, 0}));
+  EXPECT_EQ(last.layers[29], (LayerKvPlace{0, 6}));
+}
+
+// Five windows for each full attention: six groups of one place each. Layers 0 to 5 need one place in each group, layers
+// 6 to 8 are dealt to the groups of windows.
+TEST(KvPlanner, LayersOfAStageAreDealtEvenlyToTheGroupsOfTheirClass) {
+  const Needs pattern = {need_of(2, 64, 32),
+                         need_of(2, 64, 32),
+                         need_of(2, 64, 32),
+                         need_of(2, 64, 32),
+                         need_of(2, 64, 32),
+                         need_of(2, 64)};
+  const KvPlan whole = plan_of({repeat(pattern, 12)});
+  ASSERT_EQ(whole.groups.size(), 6U);
+  ASSERT_EQ(whole.groups[0].num_layers, 2);
+  const KvPlan first = stage_of(whole, 0, 6);
+  const KvPlan middle = stage_of(whole, 6, 9);
+  for (const KvPlan* stage : {&first, &middle}) {
+    EXPECT_EQ(stage->groups.size(), 6U);
+    EXPECT_EQ(stage->groups[0].num_layers, 1);
+    EXPECT_EQ(stage->backends, whole.backends);
+  }
+  std::vector<int32_t> seen(6, 0);
+  for (size_t l = 0; l < 6; ++l) {
+    EXPECT_EQ(first.layers[l].index, 0);
+    ++seen[static_cast<size_t>(first.layers[l].group)];
+  }
+  EXPECT_THAT(seen, ElementsAre(1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(first.layers[5].group, whole.layers[5].group) << "full attention";
+}
+
 TEST(KvMath, TokensThatThePoolHolds) {
   KvCacheSpec spec{plan_of({repeat({need_of(8, 128)}, 4)}).groups, 11};
   EXPECT_EQ(max_tokens_held(spec, 512), 160);

@@ -26,6 +26,7 @@ struct SimCase {
   const char* name;
   ToyModel model;
   int32_t max_concurrent_steps = 2;
+  int32_t num_stages = 1;
   SchedulerConfig::Policy policy = SchedulerConfig::Policy::kFcfs;
   int32_t num_blocks = 40;
   int32_t max_num_batched_tokens = 48;
@@ -92,6 +93,7 @@ class Simulation {
   [[nodiscard]] int32_t num_cut() const { return num_cut_; }
   [[nodiscard]] int32_t num_whole() const { return num_whole_; }
   [[nodiscard]] int32_t num_deep() const { return num_deep_; }
+  [[nodiscard]] int32_t num_planned_ahead() const { return num_planned_ahead_; }
 
  private:
   struct Expected {
@@ -114,6 +116,7 @@ class Simulation {
     config.enable_chunked_prefill = sim_.enable_chunked_prefill;
     config.policy = sim_.policy;
     config.max_concurrent_steps = sim_.max_concurrent_steps;
+    config.num_stages = sim_.num_stages;
     config.num_drafts = sim_.num_drafts;
     config.fence_freed_blocks = sim_.fence_freed_blocks;
     config.kv = {sim_.model.groups, sim_.num_blocks};
@@ -223,6 +226,7 @@ class Simulation {
       scheduler_.check_invariants();
       watch_long_prefills();
       watch_deep_chunks();
+      watch_results();
       in_flight_.push_back({step_, {}});
       pages_.launch(step_);
       ASSERT_EQ(check_.add(step_), "");
@@ -273,6 +277,22 @@ class Simulation {
       ASSERT_TRUE(!is_prefill || pairs <= sim_.max_prefill_pairs ||
                   row.num_tokens <= kMinDeepChunk);
       num_deep_ += is_prefill && pairs + row.num_computed_tokens > sim_.max_prefill_pairs ? 1 : 0;
+    }
+  }
+
+  // A step waits for the results of its rows, and never for its own.
+  void watch_results() {
+    for (const NewRow& row : step_.new_rows) {
+      sampled_step_[row.row] = 0;
+    }
+    ASSERT_LT(step_.results_through, step_.step);
+    const int64_t taken = step_.step - scheduler_.num_in_flight();
+    ASSERT_GE(step_.results_through, taken);
+    for (const ScheduledRow& row : step_.scheduled) {
+      int64_t& sampled = sampled_step_[row.row];
+      ASSERT_GE(step_.results_through, sampled);
+      num_planned_ahead_ += sampled > taken ? 1 : 0;
+      sampled = row.num_logits > 0 ? step_.step : sampled;
     }
   }
 
@@ -335,10 +355,12 @@ class Simulation {
   int32_t num_finished_ = 0;
   int32_t num_withheld_ = 0;
   std::map<RowId, int32_t> prefill_lens_;
-  int32_t num_cut_ = 0;    // steps with a long prefill beside other requests
-  int32_t num_whole_ = 0;  // steps with a long prefill that got more than its share
-  int32_t num_deep_ = 0;   // chunks that max_prefill_pairs shortened
-  int32_t num_idle_ = 0;   // consecutive ticks in which nothing could advance
+  std::map<RowId, int64_t> sampled_step_;
+  int32_t num_planned_ahead_ = 0;  // rows whose last output the host had not taken
+  int32_t num_cut_ = 0;            // steps with a long prefill beside other requests
+  int32_t num_whole_ = 0;          // steps with a long prefill that got more than its share
+  int32_t num_deep_ = 0;           // chunks that max_prefill_pairs shortened
+  int32_t num_idle_ = 0;           // consecutive ticks in which nothing could advance
 };
 
 class SchedulerSim : public ::testing::TestWithParam<SimCase> {};
@@ -359,6 +381,9 @@ TEST_P(SchedulerSim, EveryTokenIsTheOracles) {
     EXPECT_EQ(simulation.num_cut() > 50, GetParam().long_prefill_token_threshold > 0);
     EXPECT_EQ(simulation.num_deep() > 20, GetParam().max_prefill_pairs > 0);
     EXPECT_EQ(simulation.num_whole() > 0, GetParam().long_prefill_token_threshold > 0);
+    if (GetParam().max_concurrent_steps > GetParam().num_stages) {
+      EXPECT_GT(simulation.num_planned_ahead(), 20);
+    }
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_GT(stats.num_mixed_steps, 50);
     EXPECT_EQ(stats.max_steps_in_flight, GetParam().max_concurrent_steps);
@@ -376,6 +401,20 @@ INSTANTIATE_TEST_SUITE_P(
         SimCase{.name = "Plain", .model = one_group(), .max_concurrent_steps = 1},
         SimCase{.name = "Async", .model = one_group()},
         SimCase{.name = "ThreeInFlight", .model = one_group(), .max_concurrent_steps = 3},
+        SimCase{
+            .name = "TwoStages", .model = one_group(), .max_concurrent_steps = 2, .num_stages = 2},
+        SimCase{.name = "TwoStagesAsync",
+                .model = one_group(),
+                .max_concurrent_steps = 3,
+                .num_stages = 2,
+                .over_the_wire = true},
+        SimCase{.name = "FourStagesDrafts",
+                .model = hybrid(),
+                .max_concurrent_steps = 5,
+                .num_stages = 4,
+                .policy = kPriority,
+                .num_blocks = 70,
+                .num_drafts = 2},
         SimCase{.name = "Priority", .model = one_group(), .policy = kPriority},
         SimCase{.name = "LongPrefills", .model = one_group(), .long_prefill_token_threshold = 5},
         SimCase{.name = "LongPromptsPriority",

@@ -15,12 +15,16 @@ struct CommCounts {
   int64_t all_reduces = 0;
   int64_t all_gathers = 0;
   int64_t exchanges = 0;
+  int64_t sends = 0;
+  int64_t receives = 0;
   int64_t others = 0;
   bool operator==(const CommCounts&) const = default;
   CommCounts operator-(const CommCounts& before) const {
     return {all_reduces - before.all_reduces,
             all_gathers - before.all_gathers,
             exchanges - before.exchanges,
+            sends - before.sends,
+            receives - before.receives,
             others - before.others};
   }
 };
@@ -50,11 +54,11 @@ class CountingCommunicator final : public Communicator {
     inner_->exchange_columns(stream, mine, all);
   }
   void send(Stream& stream, const std::byte* data, size_t bytes, int32_t to) override {
-    ++counts_.others;
+    ++counts_.sends;
     inner_->send(stream, data, bytes, to);
   }
   void receive(Stream& stream, std::byte* data, size_t bytes, int32_t from) override {
-    ++counts_.others;
+    ++counts_.receives;
     inner_->receive(stream, data, bytes, from);
   }
 

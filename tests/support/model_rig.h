@@ -26,7 +26,8 @@
 namespace warprow::test {
 
 // The options of a run under test. It runs on the CPU unless config.device is "cuda". With
-// config.tensor_parallel_size there are as many ranks, as threads of this process (rank_threads.h).
+// config.tensor_parallel_size and pipeline_parallel_size there are as many ranks, as threads of this process
+// (rank_threads.h).
 struct RigOptions {
   EngineConfig config;
   cpu::CpuDeviceOptions device;
@@ -57,7 +58,9 @@ class ModelRig {
       options_.config.threads = options_.device.num_threads;
     }
     options_.runner.features.debug_checks = options_.debug_checks;
-    ModelPlan plan = plan_rank(0);
+    const RankPlace first =
+        rank_place(0, options_.config.tensor_parallel_size, options_.config.pipeline_parallel_size);
+    ModelPlan plan = plan_rank(first);
     options_.device.num_threads = plan.config.threads;
     SchedulerConfig config;
     config.max_num_seqs = plan.config.max_num_seqs;
@@ -66,13 +69,16 @@ class ModelRig {
     config.enable_prefix_caching = plan.config.enable_prefix_caching;
     config.enable_chunked_prefill = plan.config.enable_chunked_prefill;
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
+    config.num_stages = first.pipeline.size;
     config.num_drafts = plan.runner.max_drafts;
     config.kv = plan.kv_cache;
     config.token_pages = plan.runner.token_pages;
-    if (options_.config.tensor_parallel_size > 1) {
+    if (first.world_size() > 1) {
       auto ranks = std::make_unique<RankThreads>(
-          options_.config.tensor_parallel_size, [this](int32_t rank, const RankComms& comms) {
-            return make_uniproc_executor(plan_rank(rank), make_device(rank), comms);
+          first.tensor.size,
+          first.pipeline.size,
+          [this](const RankPlace& place, const RankComms& comms) {
+            return make_uniproc_executor(plan_rank(place), make_device(place.rank), comms);
           });
       ranks_ = ranks.get();
       executor_ = std::move(ranks);
@@ -182,8 +188,7 @@ class ModelRig {
  private:
   [[nodiscard]] bool on_gpu() const { return options_.config.device == "cuda"; }
 
-  ModelPlan plan_rank(int32_t rank) const {
-    const RankPlace place = rank_place(rank, options_.config.tensor_parallel_size, 1);
+  ModelPlan plan_rank(const RankPlace& place) const {
     ModelPlan plan = value_or_throw(plan_model(
         options_.config, this_machine(on_gpu() ? "cuda" : "cpu"), options_.runner, place));
     if (options_.kv_layout) {

@@ -23,13 +23,13 @@ namespace warprow::test {
 // Thread: each rank's members by its thread.
 class ThreadGroup {
  public:
-  explicit ThreadGroup(int32_t size)
-      : comm_bytes_(round_up(shared_memory_communicator_bytes(size), kPage)),
+  explicit ThreadGroup(int32_t size, SlotSizes slots = {})
+      : comm_bytes_(round_up(shared_memory_communicator_bytes(size, slots), kPage)),
         shared_(SharedMemory::create(comm_bytes_ + shared_host_group_bytes(size))) {
     for (int32_t rank = 0; rank < size; ++rank) {
       const GroupPlace place{rank, size};
       comms_.push_back(std::make_unique<CountingCommunicator>(
-          make_shared_memory_communicator(place, shared_.data(), abort_)));
+          make_shared_memory_communicator(place, shared_.data(), abort_, slots)));
       hosts_.push_back(make_shared_host_group(
           place, shared_.data() + comm_bytes_, abort_, std::chrono::seconds(60)));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "comm/shared_slots.h"
 #include "executor/executor.h"
 #include "tests/support/rank_group.h"
 #include "worker/rank.h"
@@ -21,25 +22,40 @@
 
 namespace warprow::test {
 
-// The ranks of a tensor-parallel group as threads of this process. Every rank runs every step, and its operations wait
-// for those of the others. Each call returns when all ranks have done it; the first rank's answers are returned.
+// The ranks of tensor-parallel groups and pipeline stages as threads of this process. Every rank runs every step, and its
+// operations wait for those of the others. Each call returns when all ranks have done it; the output rank's answers are
+// returned.
 //
 // Owns: threads, ranks, the memory that they share.
 // Thread: one.
 class RankThreads final : public Executor {
  public:
   // Makes a rank, on its thread.
-  using MakeRank = std::function<std::unique_ptr<Executor>(int32_t rank, const RankComms& comms)>;
+  using MakeRank =
+      std::function<std::unique_ptr<Executor>(const RankPlace& place, const RankComms& comms)>;
 
-  // Throws what the first rank that failed threw.
-  RankThreads(int32_t num_ranks, const MakeRank& make) : group_(num_ranks) {
-    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+  // Throws what the first rank that failed threw. Most messages between stages are larger than a slot.
+  RankThreads(int32_t tensor_size, int32_t pipeline_size, const MakeRank& make)
+      : first_(rank_place(0, tensor_size, pipeline_size)), all_(first_.world_size()) {
+    for (int32_t stage = 0; stage < pipeline_size; ++stage) {
+      tensor_groups_.push_back(std::make_unique<ThreadGroup>(tensor_size));
+    }
+    SlotSizes slots = stage_slots(pipeline_size);
+    slots.pair_bytes = SharedSlots::kAlignment;
+    for (int32_t rank = 0; rank < tensor_size; ++rank) {
+      stage_groups_.push_back(std::make_unique<ThreadGroup>(pipeline_size, slots));
+    }
+    for (int32_t rank = 0; rank < first_.world_size(); ++rank) {
       Rank& mine = *ranks_.emplace_back(std::make_unique<Rank>());
       mine.thread = std::thread([this, &mine, rank] { serve(mine, rank); });
     }
     try {
       on_all([&](int32_t rank, Rank& mine) {
-        mine.executor = make(rank, {&group_.comm(rank), &group_.host(rank)});
+        const RankPlace place = place_of(rank);
+        mine.executor = make(place,
+                             {place.tensor.size > 1 ? &tensor_comm(place) : nullptr,
+                              &all_.host(rank),
+                              place.pipeline.size > 1 ? &stage_comm(place) : nullptr});
       });
     } catch (...) {
       end();
@@ -64,7 +80,7 @@ class RankThreads final : public Executor {
   bool output_ready() const override { return output_rank().output_ready(); }
   void take_output(ModelRunnerOutput& output) override {
     on_all([&](int32_t rank, Rank& mine) {
-      mine.executor->take_output(rank == 0 ? output : mine.unused_output);
+      mine.executor->take_output(rank == first_.output_rank() ? output : mine.unused_output);
     });
   }
   RankReplies collective_rpc(std::string_view operation,
@@ -83,8 +99,13 @@ class RankThreads final : public Executor {
   }
   ExecutorStats stats() const override { return output_rank().stats(); }
 
-  // Operations that a rank has enqueued so far.
-  [[nodiscard]] const CommCounts& counts(int32_t rank) const { return group_.comm(rank).counts(); }
+  // Operations that a rank has enqueued so far: with the other ranks of its stage, and with the other stages.
+  [[nodiscard]] const CommCounts& counts(int32_t rank) const {
+    return tensor_comm(place_of(rank)).counts();
+  }
+  [[nodiscard]] const CommCounts& stage_counts(int32_t rank) const {
+    return stage_comm(place_of(rank)).counts();
+  }
 
  private:
   struct Rank {
@@ -99,7 +120,28 @@ class RankThreads final : public Executor {
     std::condition_variable changed;
   };
 
-  [[nodiscard]] const Executor& output_rank() const { return *ranks_.front()->executor; }
+  [[nodiscard]] RankPlace place_of(int32_t rank) const {
+    return rank_place(rank, first_.tensor.size, first_.pipeline.size);
+  }
+  [[nodiscard]] CountingCommunicator& tensor_comm(const RankPlace& place) const {
+    return tensor_groups_[static_cast<size_t>(place.pipeline.rank)]->comm(place.tensor.rank);
+  }
+  [[nodiscard]] CountingCommunicator& stage_comm(const RankPlace& place) const {
+    return stage_groups_[static_cast<size_t>(place.tensor.rank)]->comm(place.pipeline.rank);
+  }
+  [[nodiscard]] const Executor& output_rank() const {
+    return *ranks_[static_cast<size_t>(first_.output_rank())]->executor;
+  }
+
+  // Ends the waits of all ranks, since one failed.
+  void abort(int32_t rank) {
+    all_.abort(rank);
+    for (auto* groups : {&tensor_groups_, &stage_groups_}) {
+      for (const auto& group : *groups) {
+        group->abort(rank);
+      }
+    }
+  }
 
   void serve(Rank& mine, int32_t rank) {
     std::unique_lock lock(mine.mutex);
@@ -114,7 +156,7 @@ class RankThreads final : public Executor {
         mine.task();
       } catch (...) {
         mine.failure = std::current_exception();
-        group_.abort(rank);
+        abort(rank);
       }
       lock.lock();
       mine.task = nullptr;
@@ -153,7 +195,10 @@ class RankThreads final : public Executor {
     }
   }
 
-  ThreadGroup group_;
+  RankPlace first_;
+  ThreadGroup all_;
+  std::vector<std::unique_ptr<ThreadGroup>> tensor_groups_;  // by stage
+  std::vector<std::unique_ptr<ThreadGroup>> stage_groups_;   // by place in a stage
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

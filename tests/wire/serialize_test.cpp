@@ -52,6 +52,7 @@ class Maker {
   SchedulerOutput scheduler_output() {
     SchedulerOutput m;
     m.step = any();
+    m.results_through = any();
     fill(m.token_ids, [&] { return any(); });
     fill(m.block_ids, [&] { return BlockId{any()}; });
     fill(m.stop_ids, [&] { return any(); });
@@ -303,7 +304,7 @@ TEST(SerializeKinds, ALyingCountReservesNothing) {
   std::vector<uint8_t> bytes;
   serialize(SchedulerOutput{}, bytes);
   const uint32_t huge = 0xffffffffU;
-  std::memcpy(bytes.data() + kWireHeaderBytes + 8, &huge, 4);  // the count of finished_rows
+  std::memcpy(bytes.data() + kWireHeaderBytes + 16, &huge, 4);  // the count of finished_rows
   stamp(bytes);
   SchedulerOutput back;
   EXPECT_THAT(deserialize(bytes, back).error().message, HasSubstr("count exceeds"));

@@ -155,11 +155,6 @@ TEST_F(TensorParallelPlan, WhatCannotBeDividedIsRefused) {
   EXPECT_EQ(uneven.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(uneven.error().message,
             "layer 0: num_attention_heads 4 is no multiple of tensor-parallel-size 3");
-  EngineConfig stages = config(1);
-  stages.pipeline_parallel_size = 2;
-  const auto two_stages = plan_model(stages, machine());
-  ASSERT_FALSE(two_stages);
-  EXPECT_EQ(two_stages.error().message, "--pipeline-parallel-size: 2 is not supported yet; use 1");
 }
 
 TEST(RankTermsText, SurvivesTheExchange) {

@@ -5,6 +5,7 @@
 #include "cli/note.h"
 #include "config/fields.h"
 #include "executor/make_executor.h"
+#include "worker/kv_sizing.h"
 #include "worker/model_plan.h"
 
 #include <algorithm>
@@ -53,7 +54,7 @@ Result<void> size_cache(const RecordedRun& run, EngineConfig& config) {
   if (!plan) {
     return tl::unexpected(plan.error());
   }
-  config.kv_cache_memory_bytes = plan->memory.kv_block_bytes * run.facts.kv.num_blocks;
+  config.kv_cache_memory_bytes = largest_cache(*plan).block_bytes() * run.facts.kv.num_blocks;
   return {};
 }
 

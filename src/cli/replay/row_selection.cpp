@@ -95,10 +95,11 @@ const std::vector<SchedulerOutput>& RowSelection::select(const SchedulerOutput& 
   return steps_;
 }
 
-// A step with the number of the recorded one, which begins with the releases that are due.
+// A step with the number of the recorded one, which begins with the releases that are due. It needs the results of all
+// steps before it, some of which may have its number.
 SchedulerOutput& RowSelection::add_step(const SchedulerOutput& step) {
   SchedulerOutput& added = steps_.emplace_back();
-  added.step = step.step;
+  added.step = added.results_through = step.step;
   added.finished_rows = std::exchange(released_, {});
   return added;
 }

@@ -33,9 +33,11 @@ class SharedMemoryCommunicator final : public CpuCommunicator {
     std::byte* channels = memory + SharedSlots::bytes(place.size, sizes.collective_bytes);
     for (int32_t peer = 0; peer < place.size; ++peer) {
       const auto channel = [&](int32_t from, int32_t to) {
-        return PairChannel(channels + static_cast<size_t>(from * place.size + to) *
-                                          PairChannel::bytes(pair_bytes_),
-                           pair_bytes_);
+        const size_t nth =
+            static_cast<size_t>(from) * static_cast<size_t>(place.size) + static_cast<size_t>(to);
+        return PairChannel(channels + nth * PairChannel::bytes(pair_bytes_, sizes.num_pair_slots),
+                           pair_bytes_,
+                           sizes.num_pair_slots);
       };
       to_.push_back(channel(place.rank, peer));
       from_.push_back(channel(peer, place.rank));
@@ -241,7 +243,24 @@ class SharedMemoryCommunicator final : public CpuCommunicator {
 size_t shared_memory_communicator_bytes(int32_t size, SlotSizes sizes) {
   const auto ranks = static_cast<size_t>(size);
   return SharedSlots::bytes(size, sizes.collective_bytes) +
-         ranks * ranks * cpu::PairChannel::bytes(sizes.pair_bytes);
+         ranks * ranks * cpu::PairChannel::bytes(sizes.pair_bytes, sizes.num_pair_slots);
+}
+
+SlotSizes stage_slots(int32_t num_stages) {
+  SlotSizes sizes;
+  sizes.collective_bytes = SharedSlots::kAlignment;
+  const size_t slots_of_step = ceil_div(kMostResultBytes, sizes.pair_bytes);
+  sizes.num_pair_slots =
+      static_cast<uint32_t>(num_stages + 1) * static_cast<uint32_t>(slots_of_step);
+  return sizes;
+}
+
+size_t stage_incoming_bytes(const GroupPlace& place) {
+  const SlotSizes sizes = stage_slots(place.size);
+  const size_t channel = cpu::PairChannel::bytes(sizes.pair_bytes, sizes.num_pair_slots);
+  const bool has_residual = place.rank > 0;
+  const bool has_results = place.rank < place.size - 1;
+  return channel * (static_cast<size_t>(has_residual) + static_cast<size_t>(has_results));
 }
 
 std::unique_ptr<Communicator> make_shared_memory_communicator(GroupPlace place,
@@ -251,6 +270,7 @@ std::unique_ptr<Communicator> make_shared_memory_communicator(GroupPlace place,
   WR_CHECK(sizes.pair_bytes > 0 && sizes.pair_bytes % SharedSlots::kAlignment == 0,
            "slots of {} bytes",
            sizes.pair_bytes);
+  WR_CHECK_GT(sizes.num_pair_slots, 0);
   return std::make_unique<cpu::SharedMemoryCommunicator>(place, memory, abort, sizes);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/abort_flag.h"
+#include "comm/rank_place.h"
 
 #include <atomic>
 #include <cstddef>
@@ -10,8 +11,6 @@
 #include <string_view>
 
 namespace warprow {
-
-inline constexpr int32_t kMaxRanks = 64;
 
 // What a rank is doing.
 enum class RankPhase : uint32_t {

@@ -87,18 +87,27 @@ class LocalRank {
             memory.control->abort)),
         all_(make_shared_host_group(
             {place.rank, place.world_size()}, memory.all_ranks, memory.control->abort, kPatience)) {
+    if (place.pipeline.size > 1) {
+      pipeline_ = make_shared_memory_communicator(
+          place.pipeline,
+          memory.stage_groups[static_cast<size_t>(place.tensor.rank)],
+          memory.control->abort,
+          stage_slots(place.pipeline.size));
+    }
     const int32_t ordinal = config.device_ordinal + place.rank;
     const MachineFacts machine = this_machine(config.device, ordinal);
     ModelPlan plan = value_or_throw(plan_model(config, machine, {}, place));
     device_ = plan.config.device;
     if (device_ == "cuda" && place.world_size() > 1) {
       throw StartupError(ErrorCode::kUnsupported,
-                         fmt::format("--tensor-parallel-size: {} ranks on GPUs are not supported "
+                         fmt::format("--{}-parallel-size: {} ranks on GPUs are not supported "
                                      "yet; use 1, or --device cpu",
+                                     place.pipeline.size > 1 ? "pipeline" : "tensor",
                                      place.world_size()));
     }
     const RankComms comms{place.tensor.size > 1 ? tensor_.get() : nullptr,
-                          place.world_size() > 1 ? all_.get() : nullptr};
+                          place.world_size() > 1 ? all_.get() : nullptr,
+                          pipeline_.get()};
     std::unique_ptr<Device> device;
     if (device_ == "cuda") {
       device = cuda::make_cuda_device(ordinal);
@@ -120,6 +129,7 @@ class LocalRank {
 
  private:
   std::unique_ptr<Communicator> tensor_;
+  std::unique_ptr<Communicator> pipeline_;  // null in one stage
   std::unique_ptr<HostGroup> all_;
   std::string device_;
   std::unique_ptr<Executor> executor_;

@@ -25,6 +25,10 @@ struct Offsets {
     for (int32_t stage = 0; stage < pipeline_size; ++stage) {
       tensor_groups.push_back(take(shared_memory_communicator_bytes(tensor_size)));
     }
+    for (int32_t rank = 0; pipeline_size > 1 && rank < tensor_size; ++rank) {
+      stage_groups.push_back(
+          take(shared_memory_communicator_bytes(pipeline_size, stage_slots(pipeline_size))));
+    }
   }
   size_t take(size_t bytes) {
     const size_t begin = end;
@@ -37,6 +41,7 @@ struct Offsets {
   std::vector<size_t> answers;
   size_t all_ranks;
   std::vector<size_t> tensor_groups;
+  std::vector<size_t> stage_groups;
 };
 
 }  // namespace
@@ -57,6 +62,9 @@ RankMemory::RankMemory(std::byte* memory, int32_t tensor_size, int32_t pipeline_
   all_ranks = memory + offsets.all_ranks;
   for (const size_t at : offsets.tensor_groups) {
     tensor_groups.push_back(memory + at);
+  }
+  for (const size_t at : offsets.stage_groups) {
+    stage_groups.push_back(memory + at);
   }
 }
 

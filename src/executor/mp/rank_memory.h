@@ -25,6 +25,8 @@ struct RankMemory {
   std::vector<MessageRing> answers;       // by rank
   std::byte* all_ranks;                   // of their host group
   std::vector<std::byte*> tensor_groups;  // of the communicator of each pipeline stage
+  // Of the communicator between stages of the ranks with one place in their stages, by that place. None of one stage.
+  std::vector<std::byte*> stage_groups;
 };
 
 }  // namespace warprow

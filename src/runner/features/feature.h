@@ -31,6 +31,9 @@ enum class StepPart : uint8_t { kForward, kSample };
 // constructor, from the arenas of RunnerParts, so that the memory plan counts it. docs/adr/0016 gives the reasons
 // for this set of hooks.
 //
+// A stage of a pipeline before the last samples nothing: there prepare_sample, before_sample and after_rows are not
+// called, and rows have no results in on_output.
+//
 // Hooks "inside a graph" enqueue work that is recorded and replayed. It may differ only between steps for which
 // graph_key differs, reads what varies at fixed addresses, and must handle padded rows.
 class RunnerFeature {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/model.h"
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
@@ -13,12 +14,14 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
                                                           const FeatureOptions& options) {
   std::vector<std::unique_ptr<RunnerFeature>> features;
   features.push_back(make_step_times(parts));
-  features.push_back(make_grammar_masks(parts));
-  features.push_back(make_prompt_logprobs(parts));
-  if (options.hidden_states) {
+  if (parts.head != nullptr) {
+    features.push_back(make_grammar_masks(parts));
+    features.push_back(make_prompt_logprobs(parts));
+  }
+  if (options.hidden_states && parts.head != nullptr) {
     features.push_back(make_hidden_states(parts));
   }
-  if (options.prompt_embeds) {
+  if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));
   }
   for (const FeatureFactory& make : options.extra) {

@@ -44,7 +44,7 @@ struct RunnerParts {
   const BlockTables* block_tables = nullptr;
   StagedTables* staged_tables = nullptr;  // for a feature's own tables; in its constructor only
   const StepUpload* upload = nullptr;     // its output_entry() is the step's entry number in rings
-  LogitsHead* head = nullptr;
+  LogitsHead* head = nullptr;  // null on a stage of a pipeline before the last, as the sampler
   Sampler* sampler = nullptr;
   RunnerOps* ops = nullptr;
   Operations* operations = nullptr;  // for a feature's own named operations

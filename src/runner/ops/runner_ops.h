@@ -4,6 +4,7 @@
 #include "device/stream.h"
 #include "runner/ops/epilogue.h"
 #include "runner/ops/prologue.h"
+#include "runner/ops/stage_results.h"
 #include "runner/ops/unpack_step.h"
 
 #include <cstdint>
@@ -23,6 +24,10 @@ class RunnerOps {
   virtual void epilogue(Stream& stream, const Epilogue& op, int64_t num_rows) = 0;
   // After the proposer of the next step's drafts; only with speculation.
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
+  // Between the stages of a pipeline (runner/stage_link.h).
+  virtual void pack_results(Stream& stream, const PackResults& op, int64_t num_rows) = 0;
+  virtual void advance_rows(Stream& stream, const AdvanceRows& op, int64_t num_rows) = 0;
+  virtual void apply_results(Stream& stream, const ApplyResults& op, int64_t num_rows) = 0;
 };
 
 // Launcher has for_rows(stream, name, n, functor) and for_items(stream, name, n, functor).
@@ -42,6 +47,15 @@ class RunnerOpsImpl final : public RunnerOps {
   }
   void publish_drafts(Stream& s, const PublishDrafts& op, int64_t num_rows) override {
     launch_.for_items(s, "publish_drafts", num_rows, op);
+  }
+  void pack_results(Stream& s, const PackResults& op, int64_t num_rows) override {
+    launch_.for_items(s, "pack_results", num_rows, op);
+  }
+  void advance_rows(Stream& s, const AdvanceRows& op, int64_t num_rows) override {
+    launch_.for_items(s, "advance_rows", num_rows, op);
+  }
+  void apply_results(Stream& s, const ApplyResults& op, int64_t num_rows) override {
+    launch_.for_items(s, "apply_results", num_rows, op);
   }
 
  private:

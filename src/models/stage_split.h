@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/error.h"
+#include "comm/rank_place.h"
+#include "models/model.h"
+
+#include <cstdint>
+
+namespace warprow {
+
+// The stages of a pipeline divide the layers of a model into ranges that follow each other. Where they do not come out
+// even, the last stages but one have a layer more: the last one also has the head. 16 layers over 2 stages: 0 to 7 and
+// 8 to 15; 30 over 4: 7, 8, 8 and 7 layers. As vLLM divides them.
+
+// The layers of a stage.
+LayerRange stage_layers(int32_t num_layers, const GroupPlace& pipeline);
+
+// Errors: more stages than layers.
+Result<void> check_stage_split(int32_t num_layers, int32_t num_stages);
+
+}  // namespace warprow
