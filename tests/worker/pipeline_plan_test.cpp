@@ -69,7 +69,9 @@ TEST_F(PipelinePlan, AStageReadsItsLayers) {
     Arena workspace = device->make_arena(ArenaPurpose::kWorkspace, 64 * kMiB);
     int64_t bytes = 0;
     ParameterLoader loader(
-        checkpoint, *stream, weights, LoadFormat::kAuto, [&](int64_t so_far) { bytes = so_far; });
+        checkpoint, *stream, weights, LoadFormat::kAuto, DType::kBF16, [&](int64_t so_far) {
+          bytes = so_far;
+        });
     DecoderOptions options;
     options.layers = stage_layers(spec.num_layers, stages);
     options.max_num_toks = 8;
