@@ -204,7 +204,8 @@ class StuckStage(RankFaults):
 
 def load_tests(loader, tests, _pattern):
     for _ in range(FAULTS - 1):
-        tests.addTests(loader.loadTestsFromTestCase(Faults))
+        for faults in (Faults, StageFaults, StuckStage):
+            tests.addTests(loader.loadTestsFromTestCase(faults))
     return tests
 
 
