@@ -21,6 +21,7 @@ CONFIG = "src/config/engine_config.h"
 BEGIN, END = "<!-- fields -->", "<!-- /fields -->"
 HEAD = "| flag | variable | default | range | meaning |\n|---|---|---|---|---|\n"
 KEYS = {"name", "member", "group", "help", "alias", "common", "choices", "is_bytes", "min", "max", "multiple_of", "auto_value"}
+SWITCHES = ("bool", "std::optional<bool>")  # without a value the second is auto
 # Flags at the end of the table that are not settings.
 OTHER_ROWS = ["| `--config FILE` | `WARPROW_CONFIG` | none | | the file above; not a key of itself |"]
 
@@ -65,12 +66,14 @@ def read_members(config: str, constants: dict[str, int]) -> dict[str, tuple[str,
     if not body:
         raise ValueError(f"{CONFIG}: no struct EngineConfig")
     members: dict[str, tuple[str, str | int | bool | float]] = {}
-    for kind, name, value in re.findall(r"^\s*([\w:]+) (\w+)(?: = ([^;]+))?;", body.group(1), re.MULTILINE):
+    for kind, name, value in re.findall(r"^\s*([\w:]+(?:<\w+>)?) (\w+)(?: = ([^;]+))?;", body.group(1), re.MULTILINE):
         default: str | int | bool | float
         if kind == "std::string":
             default = value.strip('"')
         elif kind == "bool":
             default = {"true": True, "false": False}[value]
+        elif kind == "std::optional<bool>":
+            default = "auto"
         elif kind == "double":
             default = float(value)
         else:
@@ -119,7 +122,7 @@ def read_fields(fields: str, config: str) -> list[Field]:
 
 
 def flag_text(field: Field) -> str:
-    if field.type == "bool":
+    if field.type in SWITCHES:
         return f"`--[no-]{field.name}`"
     if field.name == "model":
         return "`-m`, `--model MODEL`"
@@ -130,8 +133,8 @@ def flag_text(field: Field) -> str:
 
 
 def default_text(field: Field) -> str:
-    if field.type == "bool":
-        return "true" if field.default else "false"
+    if field.type in SWITCHES:
+        return str(field.default).lower()
     if field.auto_value is not None and field.default == field.auto_value:
         return "auto"
     return str(field.default) or "none"
