@@ -6,7 +6,8 @@
 namespace warprow::cuda {
 namespace {
 
-constexpr int32_t kPairRows = 256;  // rows of x that a cluster has
+constexpr int32_t kTileRows = 128;            // rows of x that an SM has
+constexpr int32_t kPairRows = 2 * kTileRows;  // and a cluster
 
 // How many tiles a cluster computes, one after the other.
 double waves(int32_t m, int32_t n, int32_t cols, int32_t num_sms) {
@@ -24,7 +25,7 @@ double tile_time(int32_t m, int32_t n, int32_t cols, int32_t num_sms) {
 double sm90_large_us(const Sm90LargePlan& plan, int32_t m, int32_t n, int32_t k, int32_t num_sms) {
   constexpr double kStart = 3.5;
   constexpr double kSmFlopsPerUs = 6e6;
-  const double flops = 2.0 * (kPairRows / 2) * plan.cols * k;  // of an SM's tile
+  const double flops = 2.0 * kTileRows * plan.cols * k;  // of an SM's tile
   return kStart + waves(m, n, plan.cols, num_sms) * flops / kSmFlopsPerUs;
 }
 
