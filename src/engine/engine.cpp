@@ -205,7 +205,7 @@ class EngineImpl final : public Engine {
   auto run_task(Work work) -> std::optional<std::future<decltype(work())>> {
     auto promise = std::make_shared<std::promise<decltype(work())>>();
     auto future = promise->get_future();
-    if (!inbox_.send([promise, work] { promise->set_value(work()); })) {
+    if (!inbox_.send([promise, work = std::move(work)] { promise->set_value(work()); })) {
       return std::nullopt;
     }
     return future;
