@@ -174,5 +174,14 @@ TEST(NearestWord, FindsSlipsOnly) {
   EXPECT_EQ(nearest_word("serve", known), "");
 }
 
+TEST_F(FlagSetTest, ASwitchMayHaveAText) {
+  EXPECT_EQ(parse({"--async-mode=false"}), "");
+  EXPECT_EQ(async_, false);
+  EXPECT_EQ(parse({"--no-async-mode", "--async_mode=on"}), "");
+  EXPECT_EQ(async_, true) << "the last one counts";
+  EXPECT_EQ(parse({"--async-mode=maybe"}), "--async-mode: 'maybe' is neither true nor false");
+  EXPECT_THAT(parse({"--no-async-mode=true"}), HasSubstr("unknown flag --no-async-mode"));
+}
+
 }  // namespace
 }  // namespace warprow

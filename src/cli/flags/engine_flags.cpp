@@ -67,14 +67,14 @@ EngineFlags::EngineFlags(FlagSet& flags, Seed seed) {
               .common = field.common,
               .short_name = name == "model" ? "m" : "",
               .alias = field.alias};
+    const FlagSet::ReadValue take = [this, name](const std::string& text) -> Result<void> {
+      given_.push_back({name, text});
+      return {};
+    };
     if (is_switch(field)) {
-      flags.add_switch(std::move(flag),
-                       [this, name](bool on) { given_.push_back({name, on ? "true" : "false"}); });
+      flags.add_switch(std::move(flag), take);
     } else {
-      flags.add_value(std::move(flag), [this, name](const std::string& text) -> Result<void> {
-        given_.push_back({name, text});
-        return {};
-      });
+      flags.add_value(std::move(flag), take);
     }
   });
   flags.add_text({.name = "config",

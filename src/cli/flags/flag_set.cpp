@@ -79,11 +79,24 @@ void FlagSet::add_text(Flag flag, std::optional<std::string>& target) {
   });
 }
 
-void FlagSet::add_switch(Flag flag, std::function<void(bool on)> read) {
-  app_->add_flag_function(fmt::format("{},!--no-{}", cli11_names(flag), flag.name),
-                          [read = std::move(read)](int64_t count) { read(count > 0); })
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+// Not CLI11's: that throws for a text that is no number.
+void FlagSet::add_switch(Flag flag, ReadValue read) {
   flags_.push_back(std::make_unique<Flag>(std::move(flag)));
+  switches_[flags_.back().get()] = std::move(read);
+}
+
+void FlagSet::add_switch(Flag flag, std::function<void(bool on)> read) {
+  const std::string name = flag.name;
+  add_switch(std::move(flag),
+             ReadValue([name, read = std::move(read)](const std::string& text) -> Result<void> {
+               const bool on = text == "true" || text == "1" || text == "on" || text == "yes";
+               if (!on && text != "false" && text != "0" && text != "off" && text != "no") {
+                 return fail(ErrorCode::kInvalidArgument,
+                             fmt::format("--{}: '{}' is neither true nor false", name, text));
+               }
+               read(on);
+               return {};
+             }));
 }
 
 void FlagSet::add_positionals(std::vector<std::string>& target) { positionals_ = &target; }
@@ -102,6 +115,11 @@ Result<void> FlagSet::parse(const std::vector<std::string>& arguments) {
   }
   if (const std::vector<std::string> rest = app_->remaining(); !rest.empty()) {
     return tl::unexpected(unknown_flag(rest.front()));
+  }
+  for (const auto& [flag, text] : split.switches) {
+    if (Result<void> done = switches_.at(flag)(text); !done && !value_error_) {
+      value_error_ = done.error();
+    }
   }
   if (value_error_) {
     return tl::unexpected(*value_error_);
@@ -141,14 +159,14 @@ FlagSet::Split FlagSet::split_arguments(const std::vector<std::string>& argument
     } else if (argument.size() < 2 || argument[0] != '-') {
       out.positionals.push_back(argument);
     } else {
-      is_value = split_flag(argument, out.flags);
+      is_value = split_flag(argument, out);
     }
   }
   return out;
 }
 
 // Turns `--a_b=c` into `--a-b` `c`, a form that CLI11 reads correctly even if c is empty, and an alias into its flag.
-bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& out) const {
+bool FlagSet::split_flag(const std::string& argument, Split& out) const {
   if (!is_long(argument)) {
     const size_t name_end = std::min(argument.find('='), argument.size());
     const std::string_view letters = std::string_view(argument).substr(1, name_end - 1);
@@ -157,7 +175,7 @@ bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& 
     if (known != flags_.end()) {
       return split_flag("--" + (*known)->name + argument.substr(name_end), out);
     }
-    out.push_back(argument);
+    out.flags.push_back(argument);
     return argument.size() == 2 && std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
              return flag->short_name == argument.substr(1) && !flag->value.empty();
            });
@@ -165,13 +183,25 @@ bool FlagSet::split_flag(const std::string& argument, std::vector<std::string>& 
   const size_t equals = std::min(argument.find('='), argument.size());
   const std::string name = with_dashes(std::string_view(argument).substr(2, equals - 2));
   const Flag* flag = find(name);
+  if (flag != nullptr && flag->value.empty()) {
+    out.switches.emplace_back(flag,
+                              equals < argument.size() ? argument.substr(equals + 1) : "true");
+    return false;
+  }
+  if (flag == nullptr && name.starts_with("no-")) {
+    const Flag* off = find(std::string_view(name).substr(3));
+    if (off != nullptr && off->value.empty() && equals == argument.size()) {
+      out.switches.emplace_back(off, "false");
+      return false;
+    }
+  }
   const bool takes_value = flag != nullptr && !flag->value.empty();
   const bool has_value = equals < argument.size();
   if (takes_value && has_value) {
-    out.push_back("--" + name);
-    out.push_back(argument.substr(equals + 1));
+    out.flags.push_back("--" + name);
+    out.flags.push_back(argument.substr(equals + 1));
   } else {
-    out.push_back("--" + name + argument.substr(equals));
+    out.flags.push_back("--" + name + argument.substr(equals));
   }
   return takes_value && !has_value;
 }

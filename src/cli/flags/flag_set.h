@@ -4,10 +4,12 @@
 #include "base/error.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own
@@ -28,7 +30,7 @@ struct Flag {
 };
 
 // The flags and positional arguments of one command. Accepts `--name value`, `--name=value`, `--name_with_underscores`,
-// `-alias value`, `--switch` and `--no-switch`. A value may start with a dash. CLI11 splits the line. The values are parsed here, so
+// `-alias value`, `--switch`, `--no-switch` and `--switch=false`. A value may start with a dash. CLI11 splits the line. The values are parsed here, so
 // that all errors have the same wording.
 //
 // Owns: the CLI11 parser. Thread: one.
@@ -45,7 +47,10 @@ class FlagSet {
   void add_value(Flag flag, ReadValue read);
   // A value flag that sets a string. The last occurrence counts.
   void add_text(Flag flag, std::optional<std::string>& target);
-  // Also adds --no-NAME. The last occurrence counts.
+  // Also adds --no-NAME. `read` gets "true", "false", or the text behind --NAME=. The last occurrence counts. A switch has
+  // no short name.
+  void add_switch(Flag flag, ReadValue read);
+  // A switch that is on or off.
   void add_switch(Flag flag, std::function<void(bool on)> read);
   // Collects all arguments that belong to no flag. Without this call such arguments are an error.
   void add_positionals(std::vector<std::string>& target);
@@ -57,14 +62,15 @@ class FlagSet {
   [[nodiscard]] Result<std::string> help(std::string_view scope) const;
 
  private:
-  // The flags with their values, as CLI11 reads them, and the arguments between them.
+  // The flags with their values, as CLI11 reads them, the switches, and the arguments between them.
   struct Split {
     std::vector<std::string> flags;
+    std::vector<std::pair<const Flag*, std::string>> switches;
     std::vector<std::string> positionals;
   };
   [[nodiscard]] Split split_arguments(const std::vector<std::string>& arguments) const;
   // Adds one flag argument to out. Returns whether the next argument is its value.
-  bool split_flag(const std::string& argument, std::vector<std::string>& out) const;
+  bool split_flag(const std::string& argument, Split& out) const;
   [[nodiscard]] const Flag* find(std::string_view long_name) const;
   [[nodiscard]] Error unknown_flag(const std::string& argument) const;
 
@@ -72,6 +78,7 @@ class FlagSet {
   std::string summary_;
   std::string usage_;
   std::vector<std::unique_ptr<Flag>> flags_;
+  std::map<const Flag*, ReadValue> switches_;
   std::unique_ptr<CLI::App> app_;
   std::vector<std::string>* positionals_ = nullptr;
   std::optional<Error> value_error_;  // the first that a ReadValue returned
