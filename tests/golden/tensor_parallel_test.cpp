@@ -3,18 +3,15 @@
 // rounding. Among themselves the answers of a number of ranks are the same bits under every configuration. The ranks
 // are threads of this process. A configuration is tried with some numbers of ranks and not with all.
 #include "files/model_files.h"
+#include "tests/golden/divided_model.h"
 #include "tests/support/invariance_load.h"
 #include "tests/support/known_drafts.h"
 #include "tests/support/model_rig.h"
 #include "tests/support/random_model.h"
-#include "tests/support/source_path.h"
 #include "tests/support/temp_dir.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -23,49 +20,26 @@
 namespace warprow {
 namespace {
 
-using test::Answers;
-using test::answers_of;
-using test::base_options;
+using test::Axis;
+using test::chunks_and_few_blocks;
 using test::CommCounts;
-using test::DraftKind;
+using test::deferred_and_serialised;
+using test::expect_same_under;
+using test::graphs;
+using test::known_drafts;
 using test::KnownDrafts;
 using test::make_requests;
 using test::ModelRig;
+using test::options_of;
+using test::Outcome;
 using test::RigOptions;
 using test::RigResult;
+using test::run;
+using test::sync_with_late_masks;
+using test::tiny;
 using test::Workload;
 
 constexpr float kRounding = 1e-4F;
-
-Workload tiny(const std::string& model, int32_t num_requests) {
-  return {test::source_path("tests/golden/tiny/") + model, "float32", 128, num_requests, 100, 24};
-}
-
-RigOptions options_of(const Workload& load, int32_t num_ranks) {
-  RigOptions options = base_options(load);
-  options.config.tensor_parallel_size = num_ranks;
-  options.config.enable_hidden_states = true;
-  return options;
-}
-
-struct Outcome {
-  Answers answers;
-  std::map<uint64_t, RigResult> results;
-};
-
-// Some requests also ask for logprobs of their prompt (test::set_every_rule) or for hidden states.
-Outcome run(ModelRig& rig, const Workload& load) {
-  std::vector<Request> requests = make_requests(load);
-  for (Request& request : requests) {
-    if (request.id % 7 == 0) {
-      request.params.flags |= SamplingParams::kOutputHidden;
-    }
-    test::add_request(rig, request, &test::grammar_of(load));
-  }
-  const auto& results = rig.run();
-  rig.scheduler().check_invariants();
-  return {answers_of(requests, results), results};
-}
 
 void expect_near(const RigResult::Top& expected, const RigResult::Top& top) {
   ASSERT_EQ(expected.size(), top.size());
@@ -107,21 +81,6 @@ void expect_close(const Outcome& expected, const Outcome& other) {
   EXPECT_GT(num_prompt_logprobs, 0);
 }
 
-void expect_same(const Outcome& expected, const Outcome& other) {
-  test::expect_same(expected.answers, other.answers);
-  for (const auto& [id, result] : expected.results) {
-    const RigResult& mine = other.results.at(id);
-    EXPECT_EQ(result.prompt_top, mine.prompt_top) << id;
-    EXPECT_EQ(result.hidden, mine.hidden) << id;
-  }
-}
-
-struct Axis {
-  std::string name;
-  std::function<void(RigOptions&)> set;
-  std::function<bool(ModelRig&)> was_active;
-};
-
 void set_graphs(RigOptions& options, const char* mode) {
   options.config.cudagraph_mode = mode;
   options.config.cudagraph_capture_sizes = "6,24,128";
@@ -143,83 +102,17 @@ Axis drafts(const KnownDrafts& known, int32_t num_drafts) {
           }};
 }
 
-// A rank's blocks are smaller than those of one that has all heads.
-Axis chunks_and_few_blocks(int32_t num_blocks) {
-  return {"chunks_and_few_blocks",
-          [num_blocks](RigOptions& o) {
-            const ModelPlan plan = value_or_throw(plan_model(o.config, this_machine()));
-            o.config.kv_cache_memory_bytes = num_blocks * plan.kv_cache.block_bytes();
-            o.config.max_model_len = 128;
-            o.config.max_num_seqs = 8;
-            o.config.max_num_batched_tokens = 16;
-            o.config.enable_prefix_caching = true;
-          },
-          [](ModelRig& rig) {
-            const SchedulerStats stats = rig.scheduler().stats();
-            return stats.num_preemptions > 0 && stats.num_prefix_hit_tokens > 0 &&
-                   stats.num_partial_prefill_steps > 0;
-          }};
-}
-
-Axis graphs(const char* mode) {
-  return {mode,
-          [mode](RigOptions& o) { set_graphs(o, mode); },
-          [](ModelRig& rig) {
-            const ExecutorStats stats = rig.executor().stats();
-            return stats.graphs_full + stats.graphs_piecewise > 10 && stats.padded_toks > 0;
-          }};
-}
-
-Axis sync_with_late_masks() {
-  return {"sync_with_late_masks",
-          [](RigOptions& o) {
-            o.config.async_scheduling = false;
-            o.config.grammar_mask_delay_us = 15'000;
-          },
-          [](ModelRig& rig) {
-            return rig.num_withheld() > 0 && rig.executor().stats().max_steps_in_flight == 1;
-          }};
-}
-
-Axis deferred_and_serialised() {
-  return {"deferred_and_serialised",
-          [](RigOptions& o) {
-            o.device.mode = cpu::CpuStreamMode::kDeferred;
-            o.device.shuffle = true;
-            o.device.seed = 11;
-            o.serialize = true;
-          },
-          [](ModelRig& rig) { return rig.device().options().shuffle; }};
-}
-
 // Runs the workload with this many ranks: as plainly as possible, then under each axis.
 void expect_division_changes_nothing(const Workload& load,
                                      int32_t num_ranks,
                                      const std::vector<Axis>& axes) {
   SCOPED_TRACE(::testing::Message() << num_ranks << " ranks");
-  ModelRig alone(options_of(load, 1));
+  ModelRig alone(options_of(load, {}));
   const Outcome expected = run(alone, load);
-  ModelRig plain(options_of(load, num_ranks));
+  ModelRig plain(options_of(load, {num_ranks, 1}));
   const Outcome ranks = run(plain, load);
   expect_close(expected, ranks);
-  for (const Axis& axis : axes) {
-    SCOPED_TRACE(axis.name);
-    RigOptions options = options_of(load, num_ranks);
-    axis.set(options);
-    ModelRig rig(options);
-    expect_same(ranks, run(rig, load));
-    EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
-  }
-}
-
-KnownDrafts known_drafts(const Workload& load) {
-  ModelRig alone(options_of(load, 1));
-  const Outcome expected = run(alone, load);
-  KnownDrafts known(DraftKind::kMixed, 7);
-  for (const Request& request : make_requests(load)) {
-    known.expect(request, expected.answers.at(request.id).tokens);
-  }
-  return known;
+  expect_same_under(axes, load, {num_ranks, 1}, ranks);
 }
 
 TEST(TensorParallel, TwoRanks) {
@@ -228,7 +121,7 @@ TEST(TensorParallel, TwoRanks) {
   expect_division_changes_nothing(
       load,
       2,
-      {drafts(known, 3), chunks_and_few_blocks(10), sync_with_late_masks(), graphs("piecewise")});
+      {drafts(known, 3), chunks_and_few_blocks(10), sync_with_late_masks({}), graphs("piecewise")});
 }
 
 // Twice as many ranks as key-value heads, and biases.
@@ -264,7 +157,7 @@ TEST(TensorParallel, RandomWeights) {
   load.model = model.write(dir);
   std::filesystem::remove(dir.path() / "model.safetensors");
   const auto answers = [&](int32_t num_ranks) {
-    RigOptions options = options_of(load, num_ranks);
+    RigOptions options = options_of(load, {num_ranks, 1});
     options.config.load_format = "dummy";
     ModelRig rig(options);
     return run(rig, load);
@@ -277,7 +170,7 @@ TEST(TensorParallel, RandomWeights) {
 // Weights that were dropped are read again, by each rank its part.
 TEST(TensorParallel, SleepDropsAndRestoresEveryRanksPart) {
   const Workload load = tiny("qwen2", 8);
-  ModelRig rig(options_of(load, 2));
+  ModelRig rig(options_of(load, {2, 1}));
   const Request request = make_requests(load).front();
   rig.add(request);
   const std::vector<TokenId> before = rig.run().at(request.id).tokens;
@@ -290,7 +183,7 @@ TEST(TensorParallel, SleepDropsAndRestoresEveryRanksPart) {
 
 // Two rows of logits are fewer than four ranks, so two of these draw nothing.
 TEST(TensorParallel, OperationsOfAStep) {
-  RigOptions options = options_of(tiny("qwen2", 1), 4);
+  RigOptions options = options_of(tiny("qwen2", 1), {4, 1});
   options.config.async_scheduling = false;
   ModelRig rig(options);
   Request request;

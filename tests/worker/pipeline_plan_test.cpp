@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a stage of a pipeline takes: the weights of its layers, read as such from the files, and their cache.
-#include "device/cpu/cpu_device.h"
 #include "files/model_files.h"
-#include "models/decoder.h"
 #include "models/layer_needs.h"
 #include "models/registry.h"
 #include "models/stage_split.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp_dir.h"
+#include "tests/worker/loaded_bytes.h"
 #include "worker/model_plan.h"
 #include "worker/rank_plans.h"
 
@@ -63,23 +62,12 @@ TEST_F(PipelinePlan, AStageReadsItsLayers) {
       value_or_throw(Checkpoint::open(value_or_throw(resolve_model(path_))));
   const DecoderSpec spec = value_or_throw(read_decoder_spec(checkpoint));
   const auto bytes_read = [&](const GroupPlace& stages) {
-    const auto device = cpu::make_cpu_device({.num_threads = 1});
-    const auto stream = device->make_stream();
-    Arena weights = device->make_arena(ArenaPurpose::kWeights, 64 * kMiB);
-    Arena workspace = device->make_arena(ArenaPurpose::kWorkspace, 64 * kMiB);
-    int64_t bytes = 0;
-    ParameterLoader loader(
-        checkpoint, *stream, weights, LoadFormat::kAuto, DType::kBF16, [&](int64_t so_far) {
-          bytes = so_far;
-        });
     DecoderOptions options;
     options.layers = stage_layers(spec.num_layers, stages);
     options.max_num_toks = 8;
     const KvPlan whole = value_or_throw(plan_kv(spec, {}));
     const KvPlan kv = stage_of(whole, options.layers.first, options.layers.last);
-    const Decoder decoder(spec, kv, options, loader, workspace);
-    loader.finish();
-    return bytes;
+    return test::loaded_bytes(checkpoint, spec, kv, options);
   };
   const int64_t embedding = int64_t{model_.vocab_size} * model_.hidden_size * 2;
   const int64_t whole = bytes_read({0, 1});

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one of several ranks takes: its part of the weights, read as such from the files, and its own heads' cache.
-#include "device/cpu/cpu_device.h"
 #include "files/model_files.h"
-#include "models/decoder.h"
 #include "models/layer_needs.h"
 #include "models/registry.h"
 #include "models/tensor_split.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp_dir.h"
+#include "tests/worker/loaded_bytes.h"
 #include "worker/model_plan.h"
 #include "worker/rank_plans.h"
 #include "worker/rank_terms.h"
@@ -79,22 +78,11 @@ TEST_F(TensorParallelPlan, ARankReadsItsPart) {
       value_or_throw(Checkpoint::open(value_or_throw(resolve_model(path_))));
   const DecoderSpec spec = value_or_throw(read_decoder_spec(checkpoint));
   const auto bytes_read = [&](GroupPlace place) {
-    const auto device = cpu::make_cpu_device({.num_threads = 1});
-    const auto stream = device->make_stream();
-    Arena weights = device->make_arena(ArenaPurpose::kWeights, 64 * kMiB);
-    Arena workspace = device->make_arena(ArenaPurpose::kWorkspace, 64 * kMiB);
-    int64_t bytes = 0;
-    ParameterLoader loader(
-        checkpoint, *stream, weights, LoadFormat::kAuto, DType::kBF16, [&](int64_t so_far) {
-          bytes = so_far;
-        });
     DecoderOptions options;
     options.tensor.place = place;
     options.max_num_toks = 8;
     const KvPlan kv = value_or_throw(plan_kv(rank_spec(spec, place), {}));
-    const Decoder decoder(spec, kv, options, loader, workspace);
-    loader.finish();
-    return bytes;
+    return test::loaded_bytes(checkpoint, spec, kv, options);
   };
   const int64_t whole = bytes_read({0, 1});
   EXPECT_EQ(whole, static_cast<int64_t>(checkpoint.total_bytes()));
