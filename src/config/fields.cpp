@@ -249,17 +249,6 @@ bool is_choice(std::string_view choices, std::string_view word) {
   return false;
 }
 
-Result<bool> parse_switch(std::string_view text) {
-  const std::string word = lower(text);
-  if (is_choice("true|1|on|yes|enabled", word)) {
-    return true;
-  }
-  if (is_choice("false|0|off|no|disabled", word)) {
-    return false;
-  }
-  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is neither true nor false", text));
-}
-
 // Above 0, at most 1.
 Result<double> parse_share(std::string_view text) {
   double value = 0.0;
@@ -296,6 +285,17 @@ Result<int64_t> parse_number(const Field& field, int64_t type_max, std::string_v
 }
 
 }  // namespace
+
+Result<bool> parse_switch(std::string_view text) {
+  const std::string word = lower(text);
+  if (is_choice("true|1|on|yes|enabled", word)) {
+    return true;
+  }
+  if (is_choice("false|0|off|no|disabled", word)) {
+    return false;
+  }
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is neither true nor false", text));
+}
 
 void for_each_field(const std::function<void(const Field&)>& visit) {
   for (const Field& field : kFields) {
@@ -389,16 +389,7 @@ std::string field_text(const EngineConfig& config, const Field& field) {
   if (is_only_auto(config, field)) {
     return "auto";
   }
-  return std::visit(
-      [&](auto member) {
-        const auto& value = config.*member;
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::optional<bool>>) {
-          return fmt::format("{}", value.value_or(false));
-        } else {
-          return fmt::format("{}", value);
-        }
-      },
-      field.member);
+  return visit_value(config, field, [](const auto& value) { return fmt::format("{}", value); });
 }
 
 }  // namespace warprow

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
 namespace warprow {
@@ -61,6 +62,24 @@ Result<void> set_field(EngineConfig& config,
                        const Field& field,
                        std::string_view text,
                        std::string_view where);
+
+// The words of a switch: true, 1, on, yes, enabled; false, 0, off, no, disabled. In any case of letters.
+Result<bool> parse_switch(std::string_view text);
+
+// Calls visit with the value of the field. A switch that is left to resolve() counts as off.
+template <typename Visit>
+auto visit_value(const EngineConfig& config, const Field& field, Visit visit) {
+  return std::visit(
+      [&](auto member) {
+        const auto& value = config.*member;
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::optional<bool>>) {
+          return visit(value.value_or(false));
+        } else {
+          return visit(value);
+        }
+      },
+      field.member);
+}
 
 // The value as set_field would read it: "16", "true", "auto".
 std::string field_text(const EngineConfig& config, const Field& field);

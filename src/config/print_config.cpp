@@ -18,16 +18,7 @@ Json field_json(const EngineConfig& config, const Field& field) {
   if (is_only_auto(config, field)) {
     return field_text(config, field);
   }
-  return std::visit(
-      [&](auto member) {
-        const auto& value = config.*member;
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::optional<bool>>) {
-          return Json(value.value_or(false));
-        } else {
-          return Json(value);
-        }
-      },
-      field.member);
+  return visit_value(config, field, [](const auto& value) { return Json(value); });
 }
 
 // JSON strings are YAML strings; only plain words go without quotes.

@@ -76,8 +76,8 @@ Result<void> decide_device(ResolvedConfig& config, const HostFacts& host) {
   return {};
 }
 
-// On by default where it costs a decode step at most some percent (docs/performance.md): the kernels with one order of sums are
-// those of Hopper, and a mixture of attention backends has two orders.
+// On by default where it costs a decode step at most some percent (docs/performance.md). The kernels with one order of
+// sums are those of Hopper. A mixture of attention backends has two orders.
 void decide_batch_invariance(ResolvedConfig& config, const HostFacts& host) {
   constexpr int32_t kHopper = 90;
   if (!config.batch_invariant) {

@@ -2,6 +2,7 @@
 #include "cli/flags/flag_set.h"
 
 #include "cli/flags/help_text.h"
+#include "config/fields.h"
 
 #include <algorithm>
 #include <cctype>
@@ -89,12 +90,11 @@ void FlagSet::add_switch(Flag flag, std::function<void(bool on)> read) {
   const std::string name = flag.name;
   add_switch(std::move(flag),
              ReadValue([name, read = std::move(read)](const std::string& text) -> Result<void> {
-               const bool on = text == "true" || text == "1" || text == "on" || text == "yes";
-               if (!on && text != "false" && text != "0" && text != "off" && text != "no") {
-                 return fail(ErrorCode::kInvalidArgument,
-                             fmt::format("--{}: '{}' is neither true nor false", name, text));
+               const Result<bool> on = parse_switch(text);
+               if (!on) {
+                 return fail(on.error().code, fmt::format("--{}: {}", name, on.error().message));
                }
-               read(on);
+               read(*on);
                return {};
              }));
 }
