@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/replay/replay.h"
 
+#include "cli/replay/replay_executor.h"
 #include "cli/replay/step_recorder.h"
+#include "cli/replay/used_ids.h"
 #include "cli/verify/verify_cases.h"
 #include "cli/verify/verify_load.h"
 #include "engine/engine.h"
@@ -260,6 +262,37 @@ TEST_F(ReplayTest, TenThousandSteps) {
   EXPECT_EQ(report.num_different, 1);
   EXPECT_GE(report.num_steps, 10000);
   EXPECT_EQ(report.num_steps_run, report.num_steps);
+}
+
+TEST_F(ReplayTest, OfALargeCacheOnlyWhatWasUsedIsNeeded) {
+  EngineConfig config = tiny_config();
+  config.kv_cache_memory_bytes = int64_t{64} << 20;
+  config.enable_prefix_caching = false;  // else every free block has its turn
+  const VerifyLoad load{.num_requests = 4, .max_input_len = 60, .output_len = 10};
+  const Recorded recorded =
+      record(config, [&](Engine& engine) { run_load(engine, VerifyOrder::kTogether, load); });
+  const Result<StepFile> file = StepFile::open(path_);
+  ASSERT_TRUE(file);
+  const Result<UsedIds> used = used_ids(*file);
+  ASSERT_TRUE(used);
+  EXPECT_GT(used->num_blocks, 4);
+  EXPECT_GT(used->num_token_pages, 4);
+  RecordedRun run;
+  run.with_ids = true;
+  run.config = config;
+  run.facts = recorded.facts;
+  const Result<std::unique_ptr<Executor>> executor = make_replay_executor(run, *used, {});
+  ASSERT_TRUE(executor) << executor.error().message;
+  EXPECT_GE((*executor)->model_facts().kv.num_blocks, used->num_blocks);
+  EXPECT_LT((*executor)->model_facts().kv.num_blocks, recorded.facts.kv.num_blocks / 10);
+  const ReplayReport report = replay_on(recorded.facts, executor->get());
+  EXPECT_FALSE(report.first_difference) << text_of(report.first_difference);
+  EXPECT_GE(report.num_requests, 4);
+
+  const UsedIds more{recorded.facts.kv.num_blocks, int64_t{1} << 30};
+  const Result<std::unique_ptr<Executor>> refused = make_replay_executor(run, more, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("token pages"), std::string::npos);
 }
 
 TEST_F(ReplayTest, OtherWeightsDiffer) {

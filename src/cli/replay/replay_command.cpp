@@ -6,6 +6,7 @@
 #include "cli/replay/recorded_run.h"
 #include "cli/replay/replay.h"
 #include "cli/replay/replay_executor.h"
+#include "cli/replay/used_ids.h"
 
 #include <algorithm>
 #include <memory>
@@ -115,7 +116,11 @@ Result<ExitCode> run_replay(const Arguments& arguments) {
   }
   std::unique_ptr<Executor> executor;
   if (run->with_ids) {
-    Result<std::unique_ptr<Executor>> loaded = make_replay_executor(*run, frame.loaded());
+    const Result<UsedIds> used = used_ids(*file);
+    if (!used) {
+      return tl::unexpected(used.error());
+    }
+    Result<std::unique_ptr<Executor>> loaded = make_replay_executor(*run, *used, frame.loaded());
     if (!loaded) {
       return tl::unexpected(loaded.error());
     }

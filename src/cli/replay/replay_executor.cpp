@@ -5,6 +5,7 @@
 #include "cli/note.h"
 #include "config/fields.h"
 #include "executor/make_executor.h"
+#include "kv/kv_math.h"
 #include "worker/kv_sizing.h"
 #include "worker/model_plan.h"
 
@@ -45,8 +46,9 @@ Result<EngineConfig> settings_of(const RecordedRun& run, const LoadedConfig& giv
   return config;
 }
 
-// Makes room for as many KV blocks as the recorded run had. A block may have another size here.
-Result<void> size_cache(const RecordedRun& run, EngineConfig& config) {
+// Makes room for the KV blocks that the steps name, and for the longest request, which every engine must hold. That is
+// at most the recorded cache, and what of a large one was not used need not fit here. A block may have another size here.
+Result<void> size_cache(const RecordedRun& run, const UsedIds& used, EngineConfig& config) {
   EngineConfig any_size = config;
   any_size.max_model_len = 0;
   any_size.kv_cache_memory_bytes = 0;
@@ -54,7 +56,11 @@ Result<void> size_cache(const RecordedRun& run, EngineConfig& config) {
   if (!plan) {
     return tl::unexpected(plan.error());
   }
-  config.kv_cache_memory_bytes = largest_cache(*plan).block_bytes() * run.facts.kv.num_blocks;
+  const int32_t longest = run.facts.max_model_len;
+  const int64_t of_longest = 1 + blocks_of_request(plan->kv.groups, longest, longest);
+  const int64_t num_blocks =
+      std::min<int64_t>(run.facts.kv.num_blocks, std::max(used.num_blocks, of_longest));
+  config.kv_cache_memory_bytes = largest_cache(*plan).block_bytes() * num_blocks;
   return {};
 }
 
@@ -66,12 +72,14 @@ struct Size {
 };
 
 // What the recorded steps need of an executor.
-std::vector<Size> sizes_of(const ModelFacts& recorded, const ModelFacts& here) {
+std::vector<Size> sizes_of(const ModelFacts& recorded,
+                           const UsedIds& used,
+                           const ModelFacts& here) {
   std::vector<Size> sizes = {
       {"tokens in the vocabulary", recorded.vocab_size, here.vocab_size},
       {"tokens in a page", recorded.token_pages.page_size, here.token_pages.page_size},
-      {"token pages", recorded.token_pages.num_pages, here.token_pages.num_pages, true},
-      {"KV blocks", recorded.kv.num_blocks, here.kv.num_blocks, true},
+      {"token pages", used.num_token_pages, here.token_pages.num_pages, true},
+      {"KV blocks", used.num_blocks, here.kv.num_blocks, true},
       {"rows", recorded.max_num_seqs, here.max_num_seqs, true},
       {"tokens in a step", recorded.max_num_batched_tokens, here.max_num_batched_tokens, true},
       {"tokens in a row", recorded.max_model_len, here.max_model_len, true},
@@ -87,8 +95,8 @@ std::vector<Size> sizes_of(const ModelFacts& recorded, const ModelFacts& here) {
   return sizes;
 }
 
-Result<void> check_sizes(const ModelFacts& recorded, const ModelFacts& here) {
-  for (const Size& size : sizes_of(recorded, here)) {
+Result<void> check_sizes(const ModelFacts& recorded, const UsedIds& used, const ModelFacts& here) {
+  for (const Size& size : sizes_of(recorded, used, here)) {
     if (size.here < size.recorded || (size.here > size.recorded && !size.may_exceed)) {
       return fail(
           ErrorCode::kInvalidArgument,
@@ -101,6 +109,7 @@ Result<void> check_sizes(const ModelFacts& recorded, const ModelFacts& here) {
 }  // namespace
 
 Result<std::unique_ptr<Executor>> make_replay_executor(const RecordedRun& run,
+                                                       const UsedIds& used,
                                                        const LoadedConfig& given) {
   Result<EngineConfig> config = settings_of(run, given);
   if (!config) {
@@ -112,7 +121,7 @@ Result<std::unique_ptr<Executor>> make_replay_executor(const RecordedRun& run,
     return tl::unexpected(there.error());
   }
   if (given.origin("kv-cache-memory-bytes") == Origin::kDefault) {
-    if (Result<void> sized = size_cache(run, *config); !sized) {
+    if (Result<void> sized = size_cache(run, used, *config); !sized) {
       return tl::unexpected(sized.error());
     }
   }
@@ -125,7 +134,7 @@ Result<std::unique_ptr<Executor>> make_replay_executor(const RecordedRun& run,
   }
   std::unique_ptr<Executor> executor = make_executor(*config);
   executor->enter_thread();
-  if (Result<void> fits = check_sizes(run.facts, executor->model_facts()); !fits) {
+  if (Result<void> fits = check_sizes(run.facts, used, executor->model_facts()); !fits) {
     return tl::unexpected(fits.error());
   }
   const std::string backends = executor->call(ReadAttentionBackends{}).get().front();
