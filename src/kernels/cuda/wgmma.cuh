@@ -64,6 +64,12 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared,
   "%122,%123,%124,%125,%126,%127"
 
 // d [64 x cols] += a [64 x 16] * b [cols x 16]^T, both from shared memory.
+__device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;\n"
+      : WR_ACC4(d, 0)
+      : "l"(a), "l"(b));
+}
 __device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
                "}, %16, %17, 1, 1, 1, 0, 0;\n"

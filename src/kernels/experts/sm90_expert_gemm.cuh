@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/math.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/pipeline.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/vector_access.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/experts/sm90_expert_gemm.h"
+#include "kernels/linear/finish.cuh"
+
+#include <algorithm>
+#include <cuda_runtime.h>
+
+// Formula: as in expert_linear.h.
+// Mapping: one CTA an SM, which takes every gridDim-th item: a tile of the work list (up to kCols places of an expert)
+//   times 64 rows of the expert's matrix for each consumer warpgroup. Rows of w are wgmma's m, rows of x its n, so few
+//   rows waste little. One thread loads w by TMA into a ring of stages of 64 inputs, warps gather rows of x with cp.async.
+//   The ring runs on over items, so the next item's w is on its way while an item ends. A gated tile has groups of eight
+//   gate rows and their eight up rows, so that a thread holds both.
+// Bytes moved: the matrices of all experts in the list, once for each of their tiles, mostly from L2 after the first.
+//   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
+//   w before it waits for the preceding kernel.
+// Numerics: float32 sums in one chain of steps of 16 inputs in the order of k, whatever kCols.
+// Preconditions: n a multiple of 16, k and strides of 8; 16-byte aligned; sm_90a.
+// Origin: own design.
+namespace warprow::cuda {
+
+namespace sm90_expert_detail {
+
+template <int kCols>
+struct Sizes {
+  static constexpr int kGroups = kCols == 128 ? 2 : 1;  // consumer warpgroups
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kGatherers = kCols == 8 ? 64 : 128;
+  static constexpr int kThreads = kConsumers + kGatherers + 32;
+  static constexpr int kPieces = kCols * 8 / kGatherers;  // of 16 bytes, of a stage, by a gatherer
+  static constexpr int kRows = kGroups * 64;              // of w
+  static constexpr int kWBytes = kRows * 128;
+  static constexpr int kStageBytes = kWBytes + kCols * 128;
+  static constexpr int kStages = std::min(200 * 1024 / kStageBytes, 20);
+  static constexpr int kLag = std::min(kStages - 2, 6);  // stages of x in flight
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + 1024;
+  using Ring = RingCursor<kStages>;
+};
+
+struct Params {
+  ExpertGemmArgs a;
+  int32_t row_tiles;  // of an expert's matrix
+};
+
+// Part of the work list.
+struct Item {
+  int expert;
+  int place;
+  int num_places;
+  int row_tile;
+
+  __device__ Item(const Params& p, int index) {
+    const int tile = index / p.row_tiles;
+    const int4 entry = __ldcg(reinterpret_cast<const int4*>(p.a.tiles) + 1 + tile);
+    expert = entry.x;
+    place = entry.y;
+    num_places = entry.z;
+    row_tile = index - tile * p.row_tiles;
+  }
+};
+
+__device__ __forceinline__ int num_items(const Params& p) {
+  return __ldcg(p.a.tiles) * p.row_tiles;
+}
+
+// One thread: loads w.
+template <LinearEpilogue kEpilogue, int kCols>
+__device__ void load_w(const Params& p,
+                       const CUtensorMap& map,
+                       typename Sizes<kCols>::Ring ring,
+                       int items) {
+  using S = Sizes<kCols>;
+  const int steps = (p.a.k + 63) / 64;
+  const uint64_t policy = kCols == 128 ? read_again() : read_once();
+  for (int index = static_cast<int>(blockIdx.x); index < items;
+       index += static_cast<int>(gridDim.x)) {
+    const Item item(p, index);
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      barrier_wait(ring.empty(), ring.phase ^ 1);
+      barrier_arrive_expecting(ring.full(), S::kWBytes);
+      const uint32_t to = ring.data + ring.stage * S::kStageBytes;
+      if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+        const int group = item.expert * (p.a.n / 8) + item.row_tile * (S::kRows / 16);
+        tma_load_4d(to, map, ring.full(), step * 64, 0, 0, group, policy);
+      } else {
+        const int row = item.expert * p.a.n + item.row_tile * S::kRows;
+        tma_load_2d(to, map, ring.full(), step * 64, row, policy);
+      }
+    }
+  }
+}
+
+// All gatherers: load rows of x, 16 bytes at a time, and zeros where a tile has no row.
+template <int kCols>
+__device__ void gather_x(const Params& p, typename Sizes<kCols>::Ring ring, int items, int thread) {
+  using S = Sizes<kCols>;
+  const int steps = (p.a.k + 63) / 64;
+  const int piece = thread % 8;
+  typename S::Ring arrived = ring;
+  int in_flight = 0;
+  // The stages whose bytes have come are published to wgmma and counted.
+  const auto arrive = [&] {
+    fence_async_proxy();
+    __syncwarp();
+    if (thread % 32 == 0) {
+      barrier_arrive(arrived.full());
+    }
+    arrived.next();
+  };
+  for (int index = static_cast<int>(blockIdx.x); index < items;
+       index += static_cast<int>(gridDim.x)) {
+    const Item item(p, index);
+    const Bf16* rows[S::kPieces];
+#pragma unroll
+    for (int i = 0; i < S::kPieces; ++i) {
+      const int at = thread / 8 + i * (S::kGatherers / 8);
+      rows[i] = nullptr;
+      if (at < item.num_places) {
+        int64_t row = item.place + at;
+        if (p.a.slots != nullptr) {
+          row = __ldcg(p.a.slots + row) / p.a.num_chosen;
+        }
+        rows[i] = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride + piece * 8;
+      }
+    }
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      barrier_wait(ring.empty(), ring.phase ^ 1);
+      const uint32_t stage = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
+      const bool inside = step * 64 + piece * 8 < p.a.k;
+#pragma unroll
+      for (int i = 0; i < S::kPieces; ++i) {
+        const int at = thread / 8 + i * (S::kGatherers / 8);
+        const bool valid = inside && rows[i] != nullptr;
+        copy16_async(stage + at * 128 + (piece ^ at % 8) * 16,
+                     valid ? rows[i] + step * 64 : static_cast<const Bf16*>(p.a.x),
+                     valid);
+      }
+      copy_commit();
+      if (++in_flight > S::kLag) {
+        --in_flight;
+        copy_wait<S::kLag>();
+        arrive();
+      }
+    }
+  }
+  copy_wait<0>();
+  for (; in_flight > 0; --in_flight) {
+    arrive();
+  }
+}
+
+// A consumer warpgroup: 64 rows of w.
+template <LinearEpilogue kEpilogue, int kCols>
+__device__ void multiply(const Params& p, typename Sizes<kCols>::Ring ring, int items) {
+  using S = Sizes<kCols>;
+  constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
+  const int steps = (p.a.k + 63) / 64;
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int outputs = kGates ? p.a.n / 2 : p.a.n;
+  for (int index = static_cast<int>(blockIdx.x); index < items;
+       index += static_cast<int>(gridDim.x)) {
+    float sum[kCols / 2];
+#pragma unroll
+    for (float& v : sum) {
+      v = 0.0F;
+    }
+    uint32_t used = 0;
+    wgmma_pin(sum);
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      barrier_wait(ring.full(), ring.phase);
+      const uint32_t w = ring.data + ring.stage * S::kStageBytes + group * 8192;
+      const uint32_t x = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wgmma(sum, wgmma_operand(w + i * 32, 1024, 16), wgmma_operand(x + i * 32, 1024, 16));
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (step > 0 && threadIdx.x % 128 == 0) {
+        barrier_arrive(used);
+      }
+      used = ring.empty();
+    }
+    wgmma_wait<0>();
+    wgmma_pin(sum);
+    if (threadIdx.x % 128 == 0) {
+      barrier_arrive(used);
+    }
+    const Item item(p, index);
+    // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
+    // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
+    const int first = kGates ? (item.row_tile * S::kRows + group * 64 + warp * 16) / 2
+                             : item.row_tile * S::kRows + group * 64 + warp * 16;
+#pragma unroll
+    for (int j = 0; j < kCols / 8; ++j) {
+      const int at = 8 * j + lane / 4;
+      const float* v = sum + 4 * j;
+      auto* y = static_cast<Bf16*>(p.a.y) + (item.place + at) * p.a.y_stride + first + lane % 4 * 2;
+      if constexpr (kGates) {
+        const uint32_t pair = transpose_matrix(pack_bf16(gated(v[0], v[2]), gated(v[1], v[3])));
+        if (at < item.num_places && first < outputs) {
+          *reinterpret_cast<uint32_t*>(y) = pair;
+        }
+      } else {
+        const uint32_t upper = transpose_matrix(pack_bf16(v[0], v[1]));
+        const uint32_t lower = transpose_matrix(pack_bf16(v[2], v[3]));
+        if (at < item.num_places && first < outputs) {
+          *reinterpret_cast<uint32_t*>(y) = upper;
+        }
+        if (at < item.num_places && first + 8 < outputs) {
+          *reinterpret_cast<uint32_t*>(y + 8) = lower;
+        }
+      }
+    }
+  }
+}
+
+template <LinearEpilogue kEpilogue, int kCols>
+__global__ void __launch_bounds__(Sizes<kCols>::kThreads, 1) sm90_expert_kernel(
+    const __grid_constant__ Params p, const __grid_constant__ CUtensorMap w_map) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  using S = Sizes<kCols>;
+  extern __shared__ unsigned char memory[];
+  __shared__ uint64_t barriers[2 * S::kStages];
+  const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
+  const typename S::Ring ring{data, shared_address(barriers), S::kStages};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(ring.barriers + i * 8, 1 + S::kGatherers / 32);
+      barrier_init(ring.barriers + (S::kStages + i) * 8, S::kGroups);
+    }
+    fence_async_proxy();
+  }
+  __syncthreads();
+  const bool lists_are_old = p.a.slots == nullptr;
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread >= S::kConsumers + S::kGatherers) {
+    if (!lists_are_old) {
+      pdl_wait();
+    }
+    if (thread == S::kConsumers + S::kGatherers) {
+      load_w<kEpilogue, kCols>(p, w_map, ring, num_items(p));
+    }
+    return;
+  }
+  pdl_wait();
+  pdl_release();
+  if (thread >= S::kConsumers) {
+    gather_x<kCols>(p, ring, num_items(p), thread - S::kConsumers);
+  } else {
+    multiply<kEpilogue, kCols>(p, ring, num_items(p));
+  }
+#endif
+}
+
+template <LinearEpilogue kEpilogue, int kCols>
+void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
+  using S = Sizes<kCols>;
+  constexpr auto* kKernel = &sm90_expert_kernel<kEpilogue, kCols>;
+  allow_shared_bytes<kKernel>(S::kSharedBytes);
+  const auto k = static_cast<uint64_t>(args.k);
+  const auto n = static_cast<uint64_t>(args.n);
+  const uint64_t rows = static_cast<uint64_t>(args.num_experts) * n;
+  CUtensorMap map;
+  if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+    // Inputs; eight rows; their gate and up half; groups of eight gate rows. From an expert's groups to the next's are
+    // n / 8, half of which are up rows.
+    map = tensor_map<4>(args.w,
+                        {k, 8, 2, (rows - n / 2) / 8},
+                        {2 * k, n * k, 16 * k},
+                        {64, 8, 2, S::kRows / 16},
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  } else {
+    map = tensor_map<2>(
+        args.w, {k, rows}, {2 * k}, {64, S::kRows}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  }
+  const Params params{args, ceil_div(args.n, S::kRows)};
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(std::min<int64_t>(
+      stream.device().facts().num_sms, int64_t{args.max_tiles} * params.row_tiles)));
+  shape.block = dim3(S::kThreads);
+  shape.shared_bytes = S::kSharedBytes;
+  launch(stream, "sm90_expert_gemm", shape, kKernel, params, map);
+}
+
+}  // namespace sm90_expert_detail
+
+template <int kCols>
+void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
+  using namespace sm90_expert_detail;
+  if (epilogue == LinearEpilogue::kSwiGlu) {
+    launch_instance<LinearEpilogue::kSwiGlu, kCols>(stream, args);
+  } else {
+    launch_instance<LinearEpilogue::kStore, kCols>(stream, args);
+  }
+}
+
+template void sm90_expert_gemm<WR_COLS>(Stream& stream,
+                                        const ExpertGemmArgs& args,
+                                        LinearEpilogue epilogue);
+
+}  // namespace warprow::cuda

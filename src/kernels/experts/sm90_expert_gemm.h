@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/stream.h"
+#include "kernels/linear/linear.h"
+
+#include <cstdint>
+
+namespace warprow::cuda {
+
+// A product with experts' matrices (expert_linear.h), all bf16.
+struct ExpertGemmArgs {
+  const void* x;     // [.., k]
+  int64_t x_stride;  // elements
+  const int32_t*
+      slots;  // with x_by_row: row slots[p] / num_chosen of x is that of place p; else null: row p
+  int32_t num_chosen;
+  const void* w;         // [num_experts * n, k]
+  void* y;               // [places, outputs]
+  int64_t y_stride;      // elements
+  const int32_t* tiles;  // ExpertLists::tiles
+  int32_t max_tiles;     // at most so many
+  int32_t num_experts;
+  int32_t n;  // rows of w of an expert
+  int32_t k;
+};
+
+// Hopper. tile_places: expert_tile_places of the work list: 8, 32 or 128. One instance for each of these
+// (cmake/stubs.cmake).
+template <int kCols>
+void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+
+// Any GPU, bf16 or float32 (T): slow, sums by fused multiply-adds in the order of k.
+template <typename T>
+void plain_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
+
+}  // namespace warprow::cuda
