@@ -72,26 +72,26 @@ class Layer {
   }
 
   void route(Stream& stream, int call) const {
-    route_experts(
+    cuda::route_experts(
         stream, {.logits = logits_[call], .weights = weights_, .lists = lists_, .normalise = true});
   }
   void gate_up(Stream& stream) const {
-    expert_linear(stream,
-                  {.x = x_,
-                   .x_by_row = true,
-                   .w = gate_up_,
-                   .n = 2 * model_.inner,
-                   .y = activated_,
-                   .epilogue = LinearEpilogue::kSwiGlu,
-                   .lists = lists_});
+    cuda::expert_linear(stream,
+                        {.x = x_,
+                         .x_by_row = true,
+                         .w = gate_up_,
+                         .n = 2 * model_.inner,
+                         .y = activated_,
+                         .epilogue = LinearEpilogue::kSwiGlu,
+                         .lists = lists_});
   }
   void down(Stream& stream) const {
-    expert_linear(
+    cuda::expert_linear(
         stream, {.x = activated_, .w = down_, .n = model_.hidden, .y = products_, .lists = lists_});
   }
   void combine(Stream& stream) const {
-    combine_experts(stream,
-                    {.x = products_, .weights = weights_, .y = y_, .lists = lists_, .add = true});
+    cuda::combine_experts(
+        stream, {.x = products_, .weights = weights_, .y = y_, .lists = lists_, .add = true});
   }
   // Of both products.
   [[nodiscard]] double limit_us() const {
