@@ -101,12 +101,12 @@ class RouteExpertsCuda : public ExpertsCuda {
     }
     float* weights = poisoned<float>(static_cast<size_t>(std::max<int64_t>(toks * k, 1)));
     const float* on_device = logits.empty() ? weights : upload(logits);
-    route_experts(stream(),
-                  {.logits = make_view(on_device, toks, int64_t{sizes.num_experts}),
-                   .weights = make_view(weights, toks, int64_t{k}),
-                   .lists = lists,
-                   .scores = scores,
-                   .normalise = normalise});
+    cuda::route_experts(stream(),
+                        {.logits = make_view(on_device, toks, int64_t{sizes.num_experts}),
+                         .weights = make_view(weights, toks, int64_t{k}),
+                         .lists = lists,
+                         .scores = scores,
+                         .normalise = normalise});
     stream().synchronize();
     if (toks == 0) {
       return;
@@ -249,24 +249,25 @@ class ExpertProductsCuda : public ExpertsCuda {
     const ActView products = poisoned_act(DType::kBF16, slots, sizes.hidden);
     const std::vector<float> ones(static_cast<size_t>(toks * sizes.hidden), 1.0F);
     float* sums = upload(ones);
-    route_experts(stream(),
-                  {.logits = make_view(
-                       static_cast<const float*>(upload(logits)), toks, int64_t{sizes.num_experts}),
-                   .weights = make_view(weights, toks, int64_t{sizes.num_chosen}),
-                   .lists = lists,
-                   .normalise = true});
-    expert_linear(stream(),
-                  {.x = rows,
-                   .x_by_row = true,
-                   .w = w.gate_up_on_device,
-                   .n = 2 * sizes.inner,
-                   .y = activated,
-                   .epilogue = LinearEpilogue::kSwiGlu,
-                   .lists = lists});
-    expert_linear(
+    cuda::route_experts(
+        stream(),
+        {.logits =
+             make_view(static_cast<const float*>(upload(logits)), toks, int64_t{sizes.num_experts}),
+         .weights = make_view(weights, toks, int64_t{sizes.num_chosen}),
+         .lists = lists,
+         .normalise = true});
+    cuda::expert_linear(stream(),
+                        {.x = rows,
+                         .x_by_row = true,
+                         .w = w.gate_up_on_device,
+                         .n = 2 * sizes.inner,
+                         .y = activated,
+                         .epilogue = LinearEpilogue::kSwiGlu,
+                         .lists = lists});
+    cuda::expert_linear(
         stream(),
         {.x = activated, .w = w.down_on_device, .n = sizes.hidden, .y = products, .lists = lists});
-    combine_experts(
+    cuda::combine_experts(
         stream(),
         {.x = products,
          .weights = make_view(static_cast<const float*>(weights), toks, int64_t{sizes.num_chosen}),
