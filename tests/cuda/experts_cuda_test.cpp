@@ -293,7 +293,7 @@ TEST_F(ExpertProductsCuda, AsTheReference) {
   for (const Sizes& sizes :
        {Sizes{8, 2, 128, 64}, Sizes{16, 4, 64, 96}, Sizes{5, 3, 200, 72}, Sizes{32, 8, 192, 8}}) {
     const Weights w = make_weights(sizes);
-    for (const int64_t toks : {1, 3, 20, 90, 400}) {
+    for (const int64_t toks : {1, 3, 20, 90, 400, 1500}) {
       SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
       const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
       const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));

@@ -88,6 +88,19 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
                : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
                : "l"(a), "l"(b));
 }
+__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
+               "}, %128, %129, 1, 1, 1, 0, 0;\n"
+               : WR_ACC16(d, 0),
+                 WR_ACC16(d, 16),
+                 WR_ACC16(d, 32),
+                 WR_ACC16(d, 48),
+                 WR_ACC16(d, 64),
+                 WR_ACC16(d, 80),
+                 WR_ACC16(d, 96),
+                 WR_ACC16(d, 112)
+               : "l"(a), "l"(b));
+}
 // The same; without `add`, d is overwritten.
 __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
   asm volatile(

@@ -12,6 +12,7 @@ namespace warprow::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kAtOnce = 8;  // choices whose values a thread loads together
 
 template <typename X>
 struct Sums {
@@ -43,15 +44,28 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const Sums<X> a) {
     load8(y, old);
   }
   float sum[kVec] = {};
-#pragma unroll 4
-  for (int j = 0; j < a.num_chosen; ++j) {
-    const int32_t place = a.places[row * a.num_chosen + j];
-    const float weight = a.weights[row * a.weights_stride + j];
-    float x[kVec];
-    load8(a.x + place * a.x_stride + col, x);
+  const int32_t* places = a.places + row * a.num_chosen;
+  const float* weights = a.weights + row * a.weights_stride;
+  for (int first = 0; first < a.num_chosen; first += kAtOnce) {
+    float weight[kAtOnce];
+    float x[kAtOnce][kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      sum[i] = fmaf(weight, x[i], sum[i]);
+    for (int j = 0; j < kAtOnce; ++j) {
+      const bool is_choice = first + j < a.num_chosen;
+      weight[j] = is_choice ? weights[first + j] : 0.0F;
+      const int32_t place = is_choice ? places[first + j] : 0;
+      if (is_choice) {
+        load8(a.x + place * a.x_stride + col, x[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j < a.num_chosen) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          sum[i] = fmaf(weight[j], x[j][i], sum[i]);
+        }
+      }
     }
   }
 #pragma unroll

@@ -62,8 +62,10 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       return sm90_expert_gemm<8>(stream, gemm, args.epilogue);
     case 32:
       return sm90_expert_gemm<32>(stream, gemm, args.epilogue);
-    default:
+    case 128:
       return sm90_expert_gemm<128>(stream, gemm, args.epilogue);
+    default:
+      return sm90_expert_gemm<256>(stream, gemm, args.epilogue);
   }
 }
 

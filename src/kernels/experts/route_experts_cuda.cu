@@ -8,17 +8,18 @@
 #include <algorithm>
 
 // Formula, shapes, preconditions: route_experts.h.
-// Mapping: a warp chooses a row's experts; a lane has every 32nd expert. One CTA makes the lists, as a stable counting
-//   sort: each of its warps has adjacent slots, counts those of each expert, and places them behind the same expert's
-//   slots of earlier warps. Few rows are routed by that CTA, more by a kernel before it, which leaves the choices in
-//   lists.places.
+// Mapping: a warp chooses a row's experts; a lane has every 32nd expert. The lists are a stable counting sort: each warp has
+//   adjacent slots, counts those of each expert, and places them behind the same expert's slots of earlier warps. Few rows
+//   take one CTA for all of it. For more rows a kernel chooses, leaves the choices in lists.places, and counts what each of
+//   up to kMaxCtas CTAs chose; a CTA of the next kernel places as many slots behind those of earlier CTAs.
 // Bytes moved: T * num_experts * 4, and some for each slot.
 // Numerics: float32; sums over experts: a lane's in order, then a butterfly over lanes.
 namespace warprow::cuda {
 namespace {
 
 constexpr int kMaxWarps = 32;
-constexpr int kMaxRowsOfOne = 64;  // more rows are routed by a kernel of their own
+constexpr int kMaxRowsOfOne = 64;  // of one CTA
+constexpr int kMaxCtas = 64;
 
 struct Routing {
   const float* logits;
@@ -29,11 +30,13 @@ struct Routing {
   int32_t* slots;
   int32_t* places;
   int32_t* tiles;
+  int32_t* counts;  // [CTAs, num_experts]
   const int32_t* num_rows;
   int32_t max_rows;
   int32_t num_experts;
   int32_t num_chosen;
   int32_t tile_places;
+  int32_t rows_of_cta;
   bool of_chosen;
   bool normalise;
 
@@ -116,12 +119,30 @@ __device__ void route_row(const Routing& a, int row, int32_t* experts) {
 }
 
 template <int kPerLane>
-__global__ void __launch_bounds__(256) route_rows(const Routing a) {
+__global__ void __launch_bounds__(1024) route_rows(const Routing a) {
+  extern __shared__ int32_t counts[];  // [num_experts]
+  for (auto e = static_cast<int>(threadIdx.x); e < a.num_experts;
+       e += static_cast<int>(blockDim.x)) {
+    counts[e] = 0;
+  }
   pdl_wait();
   pdl_release();
-  const int row = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
-  if (row < a.rows()) {
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.x) * a.rows_of_cta;
+  const int last = min(first + a.rows_of_cta, a.rows());
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = first + static_cast<int>(threadIdx.x) / 32; row < last;
+       row += static_cast<int>(blockDim.x) / 32) {
     route_row<kPerLane>(a, row, a.places);
+    __syncwarp();
+    if (lane < a.num_chosen) {
+      atomicAdd(counts + a.places[row * a.num_chosen + lane], 1);
+    }
+  }
+  __syncthreads();
+  for (auto e = static_cast<int>(threadIdx.x); e < a.num_experts;
+       e += static_cast<int>(blockDim.x)) {
+    a.counts[blockIdx.x * a.num_experts + e] = counts[e];
   }
 }
 
@@ -145,7 +166,39 @@ __device__ __forceinline__ uint64_t sum_before(uint64_t v, uint64_t* sums) {
   return before;
 }
 
-// The lists, by one CTA with at least as many threads as experts. kPerLane > 0: it routes the rows too.
+// How often an expert was chosen by the rows of earlier CTAs, and of all.
+struct Chosen {
+  int32_t before;
+  int32_t all;
+};
+
+// Of the thread's expert, from the counts of all CTAs. `sums`: room for two numbers a thread. Groups of as many threads as
+// there are experts share the CTAs.
+__device__ __forceinline__ Chosen chosen_by_all(const Routing& a, int32_t* sums) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int groups = static_cast<int>(blockDim.x) / a.num_experts;
+  const int group = thread / a.num_experts;
+  const int expert = thread % a.num_experts;
+  Chosen mine{0, 0};
+  if (group < groups) {
+#pragma unroll 4
+    for (int cta = group; cta < static_cast<int>(gridDim.x); cta += groups) {
+      const int32_t count = __ldcg(a.counts + cta * a.num_experts + expert);
+      mine.all += count;
+      mine.before += cta < static_cast<int>(blockIdx.x) ? count : 0;
+    }
+    sums[2 * thread] = mine.before;
+    sums[2 * thread + 1] = mine.all;
+  }
+  __syncthreads();
+  for (int other = 1; group == 0 && other < groups; ++other) {
+    mine.before += sums[2 * (other * a.num_experts + expert)];
+    mine.all += sums[2 * (other * a.num_experts + expert) + 1];
+  }
+  return mine;
+}
+
+// The lists, by CTAs with at least as many threads as experts. kPerLane > 0: the only CTA routes the rows too.
 template <int kPerLane>
 __global__ void __launch_bounds__(1024) list_experts(const Routing a) {
   extern __shared__ int32_t memory[];
@@ -155,24 +208,27 @@ __global__ void __launch_bounds__(1024) list_experts(const Routing a) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto thread = static_cast<int>(threadIdx.x);
   int32_t* counts = memory;  // [num_warps, num_experts]
+  int32_t* more = counts + num_warps * a.num_experts;
   for (int i = thread; i < num_warps * a.num_experts; i += static_cast<int>(blockDim.x)) {
     counts[i] = 0;
   }
   pdl_wait();
   pdl_release();
-  const int num_slots = a.rows() * a.num_chosen;
-  const int32_t* experts = a.places;
+  const int first_row = static_cast<int>(blockIdx.x) * a.rows_of_cta;
+  const int num_rows = max(0, min(a.rows_of_cta, a.rows() - first_row));
+  const int first_slot = first_row * a.num_chosen;
+  const int num_slots = num_rows * a.num_chosen;
+  const int32_t* experts = a.places + first_slot;
   if constexpr (kPerLane > 0) {
-    int32_t* chosen = counts + num_warps * a.num_experts;
-    experts = chosen;
-    for (int row = warp; row < a.rows(); row += num_warps) {
-      route_row<kPerLane>(a, row, chosen);
+    experts = more;
+    for (int row = warp; row < num_rows; row += num_warps) {
+      route_row<kPerLane>(a, row, more);
     }
   }
   __syncthreads();
-  const int mine = ((num_slots + num_warps - 1) / num_warps + 31) / 32 * 32;  // slots of a warp
-  const int begin = min(warp * mine, num_slots);
-  const int end = min(begin + mine, num_slots);
+  const int of_warp = ((num_slots + num_warps - 1) / num_warps + 31) / 32 * 32;
+  const int begin = min(warp * of_warp, num_slots);
+  const int end = min(begin + of_warp, num_slots);
   int32_t* own = counts + warp * a.num_experts;
   // The lanes with the same expert.
   const auto peers_of = [&](int slot, int& expert) {
@@ -191,38 +247,45 @@ __global__ void __launch_bounds__(1024) list_experts(const Routing a) {
   int32_t count = 0;
   if (thread < a.num_experts) {
     for (int w = 0; w < num_warps; ++w) {
-      const int32_t of_warp = counts[w * a.num_experts + thread];
+      const int32_t here = counts[w * a.num_experts + thread];
       counts[w * a.num_experts + thread] = count;
-      count += of_warp;
+      count += here;
     }
   }
-  const int32_t num_tiles = (count + a.tile_places - 1) / a.tile_places;
+  Chosen chosen{0, count};
+  if constexpr (kPerLane == 0) {
+    chosen = chosen_by_all(a, more);
+    chosen.all = thread < a.num_experts ? chosen.all : 0;
+  }
+  const int32_t num_tiles = (chosen.all + a.tile_places - 1) / a.tile_places;
   const uint64_t before =
-      sum_before(static_cast<uint64_t>(num_tiles) << 32 | static_cast<uint32_t>(count), sums);
+      sum_before(static_cast<uint64_t>(num_tiles) << 32 | static_cast<uint32_t>(chosen.all), sums);
   const auto first = static_cast<int32_t>(before & ~0U);
-  auto tile = static_cast<int32_t>(before >> 32);
   if (thread < a.num_experts) {
-    a.first[thread] = first;
     for (int w = 0; w < num_warps; ++w) {
-      counts[w * a.num_experts + thread] += first;
+      counts[w * a.num_experts + thread] += first + chosen.before;
     }
+  }
+  if (thread < a.num_experts && blockIdx.x == 0) {
+    a.first[thread] = first;
     auto* tiles = reinterpret_cast<int4*>(a.tiles);
-    for (int at = 0; at < count; at += a.tile_places) {
-      tiles[++tile] = {thread, first + at, min(a.tile_places, count - at), 0};
+    auto tile = static_cast<int32_t>(before >> 32);
+    for (int at = 0; at < chosen.all; at += a.tile_places) {
+      tiles[++tile] = {thread, first + at, min(a.tile_places, chosen.all - at), 0};
     }
     if (thread == a.num_experts - 1) {
-      a.first[a.num_experts] = first + count;
+      a.first[a.num_experts] = first + chosen.all;
       tiles[0] = {tile, 0, 0, 0};
     }
   }
   __syncthreads();
   for (int at = begin; at < end; at += 32) {
-    const int slot = at + lane;
     int expert;
-    const uint32_t peers = peers_of(slot, expert);
+    const uint32_t peers = peers_of(at + lane, expert);
     const int rank = __popc(peers & ((1U << lane) - 1));
     if (expert >= 0) {
       const int32_t place = own[expert] + rank;
+      const int slot = first_slot + at + lane;
       a.places[slot] = place;
       a.slots[place] = slot;
     }
@@ -235,29 +298,33 @@ __global__ void __launch_bounds__(1024) list_experts(const Routing a) {
 }
 
 template <int kPerLane>
-void launch_routing(Stream& stream, const Routing& routing) {
-  const bool at_once = routing.max_rows <= kMaxRowsOfOne;
-  if (!at_once) {
-    constexpr int kRowsOfBlock = 8;
-    const LaunchShape shape{static_cast<unsigned>(ceil_div(routing.max_rows, kRowsOfBlock)),
-                            kRowsOfBlock * 32};
-    launch(stream, "route_rows", shape, route_rows<kPerLane>, routing);
-  }
-  const int32_t num_slots = routing.max_rows * routing.num_chosen;
-  const int32_t for_rows = at_once ? routing.max_rows : ceil_div(num_slots, 64);
-  const int32_t num_warps =
-      std::clamp(std::max(ceil_div(routing.num_experts, 32), for_rows), 1, kMaxWarps);
-  LaunchShape shape{1, static_cast<unsigned>(num_warps * 32)};
-  shape.shared_bytes =
-      (static_cast<size_t>(num_warps * routing.num_experts) + (at_once ? num_slots : 0)) *
-      sizeof(int32_t);
-  if (at_once) {
+void launch_routing(Stream& stream, Routing routing) {
+  const int32_t experts = routing.num_experts;
+  const auto warps = [](int32_t wanted) { return std::clamp(wanted, 1, kMaxWarps); };
+  if (routing.max_rows <= kMaxRowsOfOne) {
+    routing.rows_of_cta = routing.max_rows;
+    const int32_t num_warps = warps(std::max(ceil_div(experts, 32), routing.max_rows));
+    LaunchShape shape{1, static_cast<unsigned>(num_warps * 32)};
+    shape.shared_bytes =
+        static_cast<size_t>(num_warps * experts + routing.max_rows * routing.num_chosen) *
+        sizeof(int32_t);
     allow_shared_bytes<&list_experts<kPerLane>>(shape.shared_bytes);
     launch(stream, "route_experts", shape, list_experts<kPerLane>, routing);
-  } else {
-    allow_shared_bytes<&list_experts<0>>(shape.shared_bytes);
-    launch(stream, "list_experts", shape, list_experts<0>, routing);
+    return;
   }
+  routing.rows_of_cta = std::max(16, ceil_div(routing.max_rows, kMaxCtas));
+  const auto ctas = static_cast<unsigned>(ceil_div(routing.max_rows, routing.rows_of_cta));
+  LaunchShape shape{ctas, static_cast<unsigned>(warps(routing.rows_of_cta) * 32)};
+  shape.shared_bytes = static_cast<size_t>(experts) * sizeof(int32_t);
+  launch(stream, "route_rows", shape, route_rows<kPerLane>, routing);
+  const int32_t slots = routing.rows_of_cta * routing.num_chosen;
+  const int32_t num_warps =
+      warps(std::max({ceil_div(experts, 32), ceil_div(slots, 32), ceil_div(4 * experts, 32)}));
+  shape.block = dim3(static_cast<unsigned>(num_warps * 32));
+  shape.shared_bytes =
+      static_cast<size_t>(num_warps * experts + 2 * num_warps * 32) * sizeof(int32_t);
+  allow_shared_bytes<&list_experts<0>>(shape.shared_bytes);
+  launch(stream, "list_experts", shape, list_experts<0>, routing);
 }
 
 }  // namespace
@@ -291,11 +358,14 @@ void route_experts(Stream& stream, const RouteExpertsArgs& args) {
       .slots = lists.slots.data,
       .places = lists.places.data,
       .tiles = lists.tiles.data,
+      .counts = lists.tiles.data +
+                4 * (1 + most_expert_tiles(num_rows, lists.num_chosen, lists.num_experts)),
       .num_rows = lists.num_rows,
       .max_rows = static_cast<int32_t>(num_rows),
       .num_experts = lists.num_experts,
       .num_chosen = lists.num_chosen,
       .tile_places = expert_tile_places(num_rows, lists.num_chosen, lists.num_experts),
+      .rows_of_cta = 0,
       .of_chosen = args.scores == RouterScores::kSoftmaxOfChosen,
       .normalise = args.normalise,
   };

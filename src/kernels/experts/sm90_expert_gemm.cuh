@@ -35,15 +35,17 @@ namespace sm90_expert_detail {
 
 template <int kCols>
 struct Sizes {
-  static constexpr int kGroups = kCols == 128 ? 2 : 1;  // consumer warpgroups
+  static constexpr int kGroups = kCols >= 128 ? 2 : 1;  // consumer warpgroups
   static constexpr int kConsumers = kGroups * 128;
   static constexpr int kGatherers = kCols == 8 ? 64 : 128;
-  static constexpr int kThreads = kConsumers + kGatherers + 32;
+  // A warp of its own for w, or the gatherers' first thread, which leaves more registers to the others.
+  static constexpr bool kOwnLoader = kCols < 256;
+  static constexpr int kThreads = kConsumers + kGatherers + (kOwnLoader ? 32 : 0);
   static constexpr int kPieces = kCols * 8 / kGatherers;  // of 16 bytes, of a stage, by a gatherer
   static constexpr int kRows = kGroups * 64;              // of w
   static constexpr int kWBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kCols * 128;
-  static constexpr int kStages = std::min(200 * 1024 / kStageBytes, 20);
+  static constexpr int kStages = std::min(208 * 1024 / kStageBytes, 20);
   static constexpr int kLag = std::min(kStages - 2, 6);  // stages of x in flight
   static constexpr size_t kSharedBytes = kStages * kStageBytes + 1024;
   using Ring = RingCursor<kStages>;
@@ -75,37 +77,50 @@ __device__ __forceinline__ int num_items(const Params& p) {
   return __ldcg(p.a.tiles) * p.row_tiles;
 }
 
-// One thread: loads w.
+// One thread: loads a step of an item's w.
 template <LinearEpilogue kEpilogue, int kCols>
-__device__ void load_w(const Params& p,
-                       const CUtensorMap& map,
-                       typename Sizes<kCols>::Ring ring,
-                       int items) {
+__device__ __forceinline__ void load_w(const Params& p,
+                                       const CUtensorMap& map,
+                                       const typename Sizes<kCols>::Ring& ring,
+                                       const Item& item,
+                                       int step) {
   using S = Sizes<kCols>;
+  const uint64_t policy = kCols >= 128 ? read_again() : read_once();
+  barrier_arrive_expecting(ring.full(), S::kWBytes);
+  const uint32_t to = ring.data + ring.stage * S::kStageBytes;
+  if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+    const int group = item.expert * (p.a.n / 8) + item.row_tile * (S::kRows / 16);
+    tma_load_4d(to, map, ring.full(), step * 64, 0, 0, group, policy);
+  } else {
+    const int row = item.expert * p.a.n + item.row_tile * S::kRows;
+    tma_load_2d(to, map, ring.full(), step * 64, row, policy);
+  }
+}
+
+template <LinearEpilogue kEpilogue, int kCols>
+__device__ void load_all_w(const Params& p,
+                           const CUtensorMap& map,
+                           typename Sizes<kCols>::Ring ring) {
+  const int items = num_items(p);
   const int steps = (p.a.k + 63) / 64;
-  const uint64_t policy = kCols == 128 ? read_again() : read_once();
   for (int index = static_cast<int>(blockIdx.x); index < items;
        index += static_cast<int>(gridDim.x)) {
     const Item item(p, index);
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), S::kWBytes);
-      const uint32_t to = ring.data + ring.stage * S::kStageBytes;
-      if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
-        const int group = item.expert * (p.a.n / 8) + item.row_tile * (S::kRows / 16);
-        tma_load_4d(to, map, ring.full(), step * 64, 0, 0, group, policy);
-      } else {
-        const int row = item.expert * p.a.n + item.row_tile * S::kRows;
-        tma_load_2d(to, map, ring.full(), step * 64, row, policy);
-      }
+      load_w<kEpilogue, kCols>(p, map, ring, item, step);
     }
   }
 }
 
 // All gatherers: load rows of x, 16 bytes at a time, and zeros where a tile has no row.
-template <int kCols>
-__device__ void gather_x(const Params& p, typename Sizes<kCols>::Ring ring, int items, int thread) {
+template <LinearEpilogue kEpilogue, int kCols>
+__device__ void gather_x(const Params& p,
+                         const CUtensorMap& map,
+                         typename Sizes<kCols>::Ring ring,
+                         int thread) {
   using S = Sizes<kCols>;
+  const int items = num_items(p);
   const int steps = (p.a.k + 63) / 64;
   const int piece = thread % 8;
   typename S::Ring arrived = ring;
@@ -137,6 +152,11 @@ __device__ void gather_x(const Params& p, typename Sizes<kCols>::Ring ring, int 
     }
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
+      if constexpr (!S::kOwnLoader) {
+        if (thread == 0) {
+          load_w<kEpilogue, kCols>(p, map, ring, item, step);
+        }
+      }
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
       const bool inside = step * 64 + piece * 8 < p.a.k;
 #pragma unroll
@@ -161,71 +181,100 @@ __device__ void gather_x(const Params& p, typename Sizes<kCols>::Ring ring, int 
   }
 }
 
-// A consumer warpgroup: 64 rows of w.
-template <LinearEpilogue kEpilogue, int kCols>
-__device__ void multiply(const Params& p, typename Sizes<kCols>::Ring ring, int items) {
+// One item by a consumer warpgroup: 64 rows of w, up to kPlaces places.
+template <LinearEpilogue kEpilogue, int kCols, int kPlaces>
+__device__ __forceinline__ void multiply(const Params& p,
+                                         typename Sizes<kCols>::Ring& ring,
+                                         const Item& item) {
   using S = Sizes<kCols>;
   constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
   const int steps = (p.a.k + 63) / 64;
   const int group = static_cast<int>(threadIdx.x) / 128;
-  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int outputs = kGates ? p.a.n / 2 : p.a.n;
-  for (int index = static_cast<int>(blockIdx.x); index < items;
-       index += static_cast<int>(gridDim.x)) {
-    float sum[kCols / 2];
+  const bool leads = threadIdx.x % 128 == 0;
+  float sum[kPlaces / 2];
 #pragma unroll
-    for (float& v : sum) {
-      v = 0.0F;
-    }
-    uint32_t used = 0;
-    wgmma_pin(sum);
-    for (int step = 0; step < steps; ++step, ring.next()) {
-      barrier_wait(ring.full(), ring.phase);
-      const uint32_t w = ring.data + ring.stage * S::kStageBytes + group * 8192;
-      const uint32_t x = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
-      wgmma_fence();
+  for (float& v : sum) {
+    v = 0.0F;
+  }
+  uint32_t used = 0;
+  wgmma_pin(sum);
+  for (int step = 0; step < steps; ++step, ring.next()) {
+    barrier_wait(ring.full(), ring.phase);
+    const uint32_t w = ring.data + ring.stage * S::kStageBytes + group * 8192;
+    const uint32_t x = ring.data + ring.stage * S::kStageBytes + S::kWBytes;
+    wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        wgmma(sum, wgmma_operand(w + i * 32, 1024, 16), wgmma_operand(x + i * 32, 1024, 16));
-      }
-      wgmma_commit();
-      wgmma_wait<1>();
-      if (step > 0 && threadIdx.x % 128 == 0) {
-        barrier_arrive(used);
-      }
-      used = ring.empty();
+    for (int i = 0; i < 4; ++i) {
+      wgmma(sum, wgmma_operand(w + i * 32, 1024, 16), wgmma_operand(x + i * 32, 1024, 16));
     }
-    wgmma_wait<0>();
-    wgmma_pin(sum);
-    if (threadIdx.x % 128 == 0) {
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (step > 0 && leads) {
       barrier_arrive(used);
     }
-    const Item item(p, index);
-    // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
-    // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
-    const int first = kGates ? (item.row_tile * S::kRows + group * 64 + warp * 16) / 2
-                             : item.row_tile * S::kRows + group * 64 + warp * 16;
+    used = ring.empty();
+  }
+  wgmma_wait<0>();
+  wgmma_pin(sum);
+  if (leads) {
+    barrier_arrive(used);
+  }
+  // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
+  // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = item.row_tile * S::kRows + static_cast<int>(threadIdx.x) / 32 * 16;
+  const int first = kGates ? row / 2 : row;
+  const int outputs = kGates ? p.a.n / 2 : p.a.n;
+  Bf16* y =
+      static_cast<Bf16*>(p.a.y) + (item.place + lane / 4) * p.a.y_stride + first + lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < kCols / 8; ++j) {
-      const int at = 8 * j + lane / 4;
-      const float* v = sum + 4 * j;
-      auto* y = static_cast<Bf16*>(p.a.y) + (item.place + at) * p.a.y_stride + first + lane % 4 * 2;
-      if constexpr (kGates) {
-        const uint32_t pair = transpose_matrix(pack_bf16(gated(v[0], v[2]), gated(v[1], v[3])));
-        if (at < item.num_places && first < outputs) {
-          *reinterpret_cast<uint32_t*>(y) = pair;
-        }
-      } else {
-        const uint32_t upper = transpose_matrix(pack_bf16(v[0], v[1]));
-        const uint32_t lower = transpose_matrix(pack_bf16(v[2], v[3]));
-        if (at < item.num_places && first < outputs) {
-          *reinterpret_cast<uint32_t*>(y) = upper;
-        }
-        if (at < item.num_places && first + 8 < outputs) {
-          *reinterpret_cast<uint32_t*>(y + 8) = lower;
-        }
+  for (int j = 0; j < kPlaces / 8; ++j) {
+    const float* v = sum + 4 * j;
+    const bool is_place = 8 * j + lane / 4 < item.num_places;
+    Bf16* to = y + 8 * j * p.a.y_stride;
+    if constexpr (kGates) {
+      const uint32_t pair = transpose_matrix(pack_bf16(gated(v[0], v[2]), gated(v[1], v[3])));
+      if (is_place && first < outputs) {
+        *reinterpret_cast<uint32_t*>(to) = pair;
       }
+    } else {
+      const uint32_t upper = transpose_matrix(pack_bf16(v[0], v[1]));
+      const uint32_t lower = transpose_matrix(pack_bf16(v[2], v[3]));
+      if (is_place && first < outputs) {
+        *reinterpret_cast<uint32_t*>(to) = upper;
+      }
+      if (is_place && first + 8 < outputs) {
+        *reinterpret_cast<uint32_t*>(to + 8) = lower;
+      }
+    }
+  }
+}
+
+// Consumers: products as wide as an item has places, in powers of two.
+template <LinearEpilogue kEpilogue, int kCols>
+__device__ void multiply_all(const Params& p, typename Sizes<kCols>::Ring ring) {
+  const int items = num_items(p);
+  const auto step = static_cast<int>(gridDim.x);
+  auto index = static_cast<int>(blockIdx.x);
+  if (index >= items) {
+    return;
+  }
+  Item next(p, index);
+  for (; index < items; index += step) {
+    const Item item = next;
+    if (index + step < items) {
+      next = Item(p, index + step);
+    }
+    if constexpr (kCols >= 128) {
+      if (item.num_places <= 64) {
+        multiply<kEpilogue, kCols, 64>(p, ring, item);
+      } else if (kCols == 128 || item.num_places <= 128) {
+        multiply<kEpilogue, kCols, 128>(p, ring, item);
+      } else {
+        multiply<kEpilogue, kCols, kCols>(p, ring, item);
+      }
+    } else {
+      multiply<kEpilogue, kCols, kCols>(p, ring, item);
     }
   }
 }
@@ -241,29 +290,29 @@ __global__ void __launch_bounds__(Sizes<kCols>::kThreads, 1) sm90_expert_kernel(
   const typename S::Ring ring{data, shared_address(barriers), S::kStages};
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      barrier_init(ring.barriers + i * 8, 1 + S::kGatherers / 32);
+      barrier_init(ring.barriers + i * 8, 1 + S::kGatherers / 32);  // the loader expects bytes
       barrier_init(ring.barriers + (S::kStages + i) * 8, S::kGroups);
     }
     fence_async_proxy();
   }
   __syncthreads();
-  const bool lists_are_old = p.a.slots == nullptr;
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread >= S::kConsumers + S::kGatherers) {
+    const bool lists_are_old = p.a.slots == nullptr;
     if (!lists_are_old) {
       pdl_wait();
     }
     if (thread == S::kConsumers + S::kGatherers) {
-      load_w<kEpilogue, kCols>(p, w_map, ring, num_items(p));
+      load_all_w<kEpilogue, kCols>(p, w_map, ring);
     }
     return;
   }
   pdl_wait();
   pdl_release();
   if (thread >= S::kConsumers) {
-    gather_x<kCols>(p, ring, num_items(p), thread - S::kConsumers);
+    gather_x<kEpilogue, kCols>(p, w_map, ring, thread - S::kConsumers);
   } else {
-    multiply<kEpilogue, kCols>(p, ring, num_items(p));
+    multiply_all<kEpilogue, kCols>(p, ring);
   }
 #endif
 }

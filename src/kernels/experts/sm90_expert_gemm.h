@@ -25,7 +25,7 @@ struct ExpertGemmArgs {
   int32_t k;
 };
 
-// Hopper. tile_places: expert_tile_places of the work list: 8, 32 or 128. One instance for each of these
+// Hopper. tile_places: expert_tile_places of the work list: 8, 32, 128 or 256. One instance for each of these
 // (cmake/stubs.cmake).
 template <int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
