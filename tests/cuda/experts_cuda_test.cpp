@@ -3,6 +3,7 @@
 #include "base/dtype.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
+#include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
 #include "tests/cuda/cuda_test.h"
 
@@ -206,6 +207,9 @@ class ExpertProductsCuda : public ExpertsCuda {
     std::vector<uint16_t> down;     // [num_experts * hidden, inner]
     PackedWeight gate_up_on_device;
     PackedWeight down_on_device;
+    const float* gate_up_bias = nullptr;
+    const float* down_bias = nullptr;
+    float gate_limit = 0.0F;
   };
   Weights make_weights(const Sizes& sizes) {
     Weights out;
@@ -261,12 +265,18 @@ class ExpertProductsCuda : public ExpertsCuda {
                          .x_by_row = true,
                          .w = w.gate_up_on_device,
                          .n = 2 * sizes.inner,
+                         .bias = w.gate_up_bias,
+                         .gate_limit = w.gate_limit,
                          .y = activated,
                          .epilogue = LinearEpilogue::kSwiGlu,
                          .lists = lists});
-    cuda::expert_linear(
-        stream(),
-        {.x = activated, .w = w.down_on_device, .n = sizes.hidden, .y = products, .lists = lists});
+    cuda::expert_linear(stream(),
+                        {.x = activated,
+                         .w = w.down_on_device,
+                         .n = sizes.hidden,
+                         .bias = w.down_bias,
+                         .y = products,
+                         .lists = lists});
     cuda::combine_experts(
         stream(),
         {.x = products,
@@ -345,6 +355,88 @@ TEST_F(ExpertProductsCuda, AsTheReference) {
                       1e-5);
         }
       }
+    }
+    arena().reset();
+  }
+}
+
+// Matrices of MXFP4 yield what the same numbers in bf16 yield, bit for bit, with biases and gpt-oss's gate.
+TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
+  for (const auto& [sizes, order] : {std::pair{Sizes{8, 2, 128, 64}, Mxfp4Rows::kHalves},
+                                     std::pair{Sizes{16, 4, 96, 96}, Mxfp4Rows::kAlternating},
+                                     std::pair{Sizes{32, 4, 160, 288}, Mxfp4Rows::kAlternating}}) {
+    const auto matrix = [&](int64_t rows, int64_t cols, Mxfp4Rows rows_order) {
+      std::uniform_int_distribution<int> byte(0, 255);
+      std::uniform_int_distribution<int> scale(115, 128);
+      const int64_t experts = sizes.num_experts;
+      std::vector<uint8_t> numbers(static_cast<size_t>(experts * rows * cols / 2));
+      std::vector<uint8_t> scales(static_cast<size_t>(experts * rows * cols / 32));
+      std::ranges::generate(numbers, [&] { return static_cast<uint8_t>(byte(rng_)); });
+      std::ranges::generate(scales, [&] { return static_cast<uint8_t>(scale(rng_)); });
+      constexpr float kNumbers[8] = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
+      std::vector<uint16_t> plain(static_cast<size_t>(experts * rows * cols));
+      for (int64_t row = 0; row < experts * rows; ++row) {
+        // Gate rows, then up rows.
+        const int64_t in = row % rows;
+        const int64_t to =
+            rows_order == Mxfp4Rows::kAlternating ? row - in + in % 2 * (rows / 2) + in / 2 : row;
+        for (int64_t col = 0; col < cols; ++col) {
+          const auto at = static_cast<size_t>(row * cols + col);
+          const int number = numbers[at / 2] >> (at % 2 * 4) & 15;
+          const float v = std::ldexp(kNumbers[number % 8], scales[at / 32] - 127);
+          plain[static_cast<size_t>(to * cols + col)] = f32_to_bf16(number < 8 ? v : -v);
+        }
+      }
+      const size_t of_expert = mxfp4_tiles_bytes(rows, cols);
+      const size_t of_tile = mxfp4_tiles_bytes(1, cols);
+      std::vector<uint8_t> tiles(of_expert * static_cast<size_t>(experts));
+      for (size_t e = 0; e < static_cast<size_t>(experts); ++e) {
+        for (size_t tile = 0; tile * of_tile < of_expert; ++tile) {
+          EXPECT_TRUE(
+              pack_mxfp4_tiles(std::span(numbers).subspan(e * static_cast<size_t>(rows * cols / 2),
+                                                          static_cast<size_t>(rows * cols / 2)),
+                               std::span(scales).subspan(e * static_cast<size_t>(rows * cols / 32),
+                                                         static_cast<size_t>(rows * cols / 32)),
+                               rows,
+                               cols,
+                               rows_order,
+                               static_cast<int64_t>(tile),
+                               std::span(tiles).subspan(e * of_expert + tile * of_tile, of_tile)));
+        }
+      }
+      PackedWeight packed;
+      packed.n = static_cast<int32_t>(experts * rows);
+      packed.k = static_cast<int32_t>(cols);
+      packed.kind = PackedKind::kBF16;
+      packed.data = reinterpret_cast<const std::byte*>(upload(plain));
+      PackedWeight tiled = packed;
+      tiled.kind = PackedKind::kMxfp4;
+      tiled.data = reinterpret_cast<const std::byte*>(upload(tiles));
+      return std::pair{packed, tiled};
+    };
+    const auto gate_up = matrix(2 * sizes.inner, sizes.hidden, order);
+    const auto down = matrix(sizes.hidden, sizes.inner, Mxfp4Rows::kPlain);
+    Weights plain;
+    plain.gate_up_on_device = gate_up.first;
+    plain.down_on_device = down.first;
+    plain.gate_up_bias =
+        upload(normals(static_cast<size_t>(sizes.num_experts * 2 * sizes.inner), 3.0F));
+    plain.down_bias = upload(normals(static_cast<size_t>(sizes.num_experts * sizes.hidden)));
+    plain.gate_limit = 7.0F;
+    Weights tiled = plain;
+    tiled.gate_up_on_device = gate_up.second;
+    tiled.down_on_device = down.second;
+    for (const int64_t toks : {1, 5, 30, 170, 900}) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+      const std::vector<uint16_t> x =
+          to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));
+      const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      const Run as_bf16 = run(sizes, plain, x, logits);
+      const Run as_mxfp4 = run(sizes, tiled, x, logits);
+      EXPECT_EQ(as_bf16.activated, as_mxfp4.activated);
+      EXPECT_EQ(as_bf16.products, as_mxfp4.products);
+      EXPECT_EQ(as_bf16.sums, as_mxfp4.sums);
+      EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
     }
     arena().reset();
   }

@@ -9,6 +9,26 @@
 #include <algorithm>
 
 namespace warprow::cuda {
+namespace {
+
+template <PackedKind kKind>
+void launch_sm90(Stream& stream,
+                 const ExpertGemmArgs& args,
+                 LinearEpilogue epilogue,
+                 int32_t tile_places) {
+  switch (tile_places) {
+    case 8:
+      return sm90_expert_gemm<kKind, 8>(stream, args, epilogue);
+    case 32:
+      return sm90_expert_gemm<kKind, 32>(stream, args, epilogue);
+    case 128:
+      return sm90_expert_gemm<kKind, 128>(stream, args, epilogue);
+    default:
+      return sm90_expert_gemm<kKind, 256>(stream, args, epilogue);
+  }
+}
+
+}  // namespace
 
 void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   const ExpertLists& lists = args.lists;
@@ -18,7 +38,8 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   const int64_t num_rows = args.x_by_row ? args.x.shape[0] : args.x.shape[0] / lists.num_chosen;
   const int64_t num_slots = num_rows * lists.num_chosen;
   WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
-  WR_CHECK(wide || args.w.kind == PackedKind::kBF16);
+  const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
+  WR_CHECK(wide || mxfp4 || args.w.kind == PackedKind::kBF16);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,
            "x {}, y {}",
            dtype_name(args.x.dtype),
@@ -42,6 +63,8 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .slots = args.x_by_row ? lists.slots.data : nullptr,
       .num_chosen = lists.num_chosen,
       .w = args.w.data,
+      .bias = args.bias,
+      .gate_limit = args.gate_limit,
       .y = args.y.data,
       .y_stride = args.y.stride,
       .tiles = lists.tiles.data,
@@ -55,18 +78,11 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     return plain_expert_gemm<float>(stream, gemm, args.epilogue);
   }
   if (stream.device().facts().compute_capability != 90) {
+    WR_CHECK(!mxfp4, "MXFP4 needs a Hopper GPU");
     return plain_expert_gemm<Bf16>(stream, gemm, args.epilogue);
   }
-  switch (width) {
-    case 8:
-      return sm90_expert_gemm<8>(stream, gemm, args.epilogue);
-    case 32:
-      return sm90_expert_gemm<32>(stream, gemm, args.epilogue);
-    case 128:
-      return sm90_expert_gemm<128>(stream, gemm, args.epilogue);
-    default:
-      return sm90_expert_gemm<256>(stream, gemm, args.epilogue);
-  }
+  mxfp4 ? launch_sm90<PackedKind::kMxfp4>(stream, gemm, args.epilogue, width)
+        : launch_sm90<PackedKind::kBF16>(stream, gemm, args.epilogue, width);
 }
 
 }  // namespace warprow::cuda

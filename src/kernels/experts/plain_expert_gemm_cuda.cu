@@ -22,6 +22,15 @@ constexpr int kOutputs = 32;
 constexpr int kPlaces = 8;
 constexpr int kStep = 32;
 
+__device__ float gated_exactly(float gate, float up, float limit) {
+  if (limit == 0.0F) {
+    return gate / (1.0F + expf(-gate)) * up;
+  }
+  gate = fminf(gate, limit);
+  up = fminf(fmaxf(up, -limit), limit);
+  return gate / (1.0F + expf(-1.702F * gate)) * (up + 1.0F);
+}
+
 template <typename T, bool kGates>
 __global__ void __launch_bounds__(kOutputs* kPlaces) plain_expert_kernel(const ExpertGemmArgs a) {
   __shared__ float w_tile[kGates ? 2 : 1][kOutputs][kStep + 1];
@@ -68,7 +77,12 @@ __global__ void __launch_bounds__(kOutputs* kPlaces) plain_expert_kernel(const E
         }
       }
       if (is_row && first + output < outputs) {
-        const float v = kGates ? gate / (1.0F + expf(-gate)) * up : gate;
+        const float* bias =
+            a.bias == nullptr ? nullptr : a.bias + int64_t{tile[0]} * a.n + first + output;
+        float v = gate + (bias == nullptr ? 0.0F : bias[0]);
+        if constexpr (kGates) {
+          v = gated_exactly(v, up + (bias == nullptr ? 0.0F : bias[outputs]), a.gate_limit);
+        }
         store(static_cast<T*>(a.y) + place * a.y_stride + first + output, v);
       }
     }

@@ -8,14 +8,15 @@
 
 namespace warprow::cuda {
 
-// A product with experts' matrices (expert_linear.h), all bf16.
+// A product with experts' matrices (expert_linear.h): x and y bf16, or all float32.
 struct ExpertGemmArgs {
-  const void* x;     // [.., k]
-  int64_t x_stride;  // elements
-  const int32_t*
-      slots;  // with x_by_row: row slots[p] / num_chosen of x is that of place p; else null: row p
+  const void* x;         // [.., k]
+  int64_t x_stride;      // elements
+  const int32_t* slots;  // place p has row slots[p] / num_chosen of x; null: row p
   int32_t num_chosen;
-  const void* w;         // [num_experts * n, k]
+  const void* w;         // [num_experts * n, k], or the tiles of each expert (mxfp4_tiles.h)
+  const float* bias;     // [num_experts * n] or null
+  float gate_limit;      // as in expert_linear.h
   void* y;               // [places, outputs]
   int64_t y_stride;      // elements
   const int32_t* tiles;  // ExpertLists::tiles
@@ -25,9 +26,9 @@ struct ExpertGemmArgs {
   int32_t k;
 };
 
-// Hopper. tile_places: expert_tile_places of the work list: 8, 32, 128 or 256. One instance for each of these
-// (cmake/stubs.cmake).
-template <int kCols>
+// Hopper; kKind is kBF16 or kMxfp4. kCols: expert_tile_places of the work list: 8, 32, 128 or 256. One file for each
+// instance (cmake/stubs.cmake).
+template <PackedKind kKind, int kCols>
 void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue);
 
 // Any GPU, bf16 or float32 (T): slow, sums by fused multiply-adds in the order of k.
