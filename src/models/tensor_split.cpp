@@ -24,8 +24,34 @@ ShardRule cut(ShardRule::Axis axis, const GroupPlace& place, int64_t unit) {
   return {axis, place.rank, place.size, unit};
 }
 
+// The outputs of an expert's matrices are multiples of this, on every rank.
+constexpr int32_t kExpertUnit = 16;
+constexpr int32_t kExpertUnitCuda = 32;
+
+std::string unmet_by_experts(const FfnSpec& ffn,
+                             int32_t hidden_size,
+                             int32_t num_ranks,
+                             DeviceKind device) {
+  const int32_t unit = device == DeviceKind::kCuda ? kExpertUnitCuda : kExpertUnit;
+  if (hidden_size % unit != 0) {
+    return fmt::format(
+        "hidden_size {} of a model with experts is no multiple of {}", hidden_size, unit);
+  }
+  if (ffn.intermediate_size % (num_ranks * kExpertUnit) != 0) {
+    return fmt::format(
+        "the intermediate size {} of experts is no multiple of tensor-parallel-size {} times {}",
+        ffn.intermediate_size,
+        num_ranks,
+        kExpertUnit);
+  }
+  return {};
+}
+
 // Why ranks cannot divide the layer; empty if they can.
-std::string unmet(const LayerSpec& layer, int32_t num_ranks, int32_t input_unit) {
+std::string unmet(const LayerSpec& layer,
+                  int32_t hidden_size,
+                  int32_t num_ranks,
+                  DeviceKind device) {
   const AttentionSpec& attention = layer.attention;
   if (attention.num_heads % num_ranks != 0) {
     return fmt::format("num_attention_heads {} is no multiple of tensor-parallel-size {}",
@@ -38,6 +64,10 @@ std::string unmet(const LayerSpec& layer, int32_t num_ranks, int32_t input_unit)
         attention.num_kv_heads,
         num_ranks);
   }
+  if (layer.ffn.has_experts()) {
+    return unmet_by_experts(layer.ffn, hidden_size, num_ranks, device);
+  }
+  const int32_t input_unit = linear_input_unit(device);
   if (num_ranks > 1 && layer.ffn.intermediate_size % (num_ranks * input_unit) != 0) {
     return fmt::format("intermediate_size {} is no multiple of tensor-parallel-size {} times {}",
                        layer.ffn.intermediate_size,
@@ -72,7 +102,7 @@ VocabPart vocab_part(int32_t vocab_size, const GroupPlace& place) {
 
 Result<void> check_tensor_split(const DecoderSpec& spec, int32_t num_ranks, DeviceKind device) {
   for (size_t l = 0; l < spec.layers.size(); ++l) {
-    const std::string why = unmet(spec.layers[l], num_ranks, linear_input_unit(device));
+    const std::string why = unmet(spec.layers[l], spec.hidden_size, num_ranks, device);
     if (!why.empty()) {
       return fail(ErrorCode::kUnsupported, fmt::format("layer {}: {}", l, why));
     }
