@@ -4,6 +4,7 @@
 // matrices of all experts that a row chose, at the measured rate of one H200, or the time of their FLOPs.
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
+#include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/experts/route_experts.h"
 
 #include <algorithm>
@@ -22,8 +23,15 @@ struct Model {
   int32_t num_chosen;
   int32_t hidden;
   int32_t inner;
+  PackedKind kind;
+
+  // Of an expert's matrix.
+  [[nodiscard]] size_t bytes(int32_t rows, int32_t cols) const {
+    return kind == PackedKind::kMxfp4 ? mxfp4_tiles_bytes(rows, cols) : size_t{2} * rows * cols;
+  }
 };
-constexpr Model kModels[] = {{"Qwen3-30B-A3B", 128, 8, 2048, 768}};
+constexpr Model kModels[] = {{"Qwen3-30B-A3B", 128, 8, 2048, 768, PackedKind::kBF16},
+                             {"gpt-oss-20b", 32, 4, 2880, 2880, PackedKind::kMxfp4}};
 constexpr int64_t kToks[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 8192};
 
 class Layer {
@@ -66,7 +74,7 @@ class Layer {
     }
     mean_active_ = static_cast<double>(active) / calls;
   }
-  void set_matrices(const uint16_t* gate_up, const uint16_t* down) {
+  void set_matrices(const std::byte* gate_up, const std::byte* down) {
     gate_up_ = matrix(gate_up, 2 * model_.inner, model_.hidden);
     down_ = matrix(down, model_.hidden, model_.inner);
   }
@@ -83,7 +91,8 @@ class Layer {
                          .n = 2 * model_.inner,
                          .y = activated_,
                          .epilogue = LinearEpilogue::kSwiGlu,
-                         .lists = lists_});
+                         .lists = lists_,
+                         .gathered = products_});
   }
   void down(Stream& stream) const {
     cuda::expert_linear(
@@ -96,7 +105,9 @@ class Layer {
   // Of both products.
   [[nodiscard]] double limit_us() const {
     const double of_expert = 3.0 * model_.hidden * model_.inner;
-    const double read = mean_active_ * of_expert * 2 / kReadBytesPerSecond;
+    const auto bytes = static_cast<double>(model_.bytes(2 * model_.inner, model_.hidden) +
+                                           model_.bytes(model_.hidden, model_.inner));
+    const double read = mean_active_ * bytes / kReadBytesPerSecond;
     const double flops = toks_ * model_.num_chosen * of_expert * 2 / kBf16FlopsPerSecond;
     return std::max(read, flops) * 1e6;
   }
@@ -104,12 +115,12 @@ class Layer {
 
  private:
   View<int32_t, 1> ints(int64_t n) { return make_view(buffers_.allocate<int32_t>(n), n); }
-  PackedWeight matrix(const uint16_t* data, int32_t rows, int32_t cols) const {
+  PackedWeight matrix(const std::byte* data, int32_t rows, int32_t cols) const {
     PackedWeight w;
-    w.kind = PackedKind::kBF16;
+    w.kind = model_.kind;
     w.n = model_.num_experts * rows;
     w.k = cols;
-    w.data = reinterpret_cast<const std::byte*>(data);
+    w.data = data;
     return w;
   }
 
@@ -132,9 +143,20 @@ void measure(const Model& model) {
   BenchDevice bench;
   Stream& stream = *bench.stream;
   BenchBuffers buffers;
-  const size_t of_matrix = size_t{1} * model.num_experts * model.hidden * model.inner;
-  const uint16_t* gate_up = buffers.normal_bf16(2 * of_matrix);
-  const uint16_t* down = buffers.normal_bf16(of_matrix);
+  const auto matrices = [&](int32_t rows, int32_t cols) {
+    const size_t bytes = model.num_experts * model.bytes(rows, cols);
+    if (model.kind != PackedKind::kMxfp4) {
+      return reinterpret_cast<const std::byte*>(buffers.normal_bf16(bytes / 2));
+    }
+    std::vector<uint8_t> tiles(bytes);
+    for (size_t i = 0; i < bytes; ++i) {
+      const bool is_scale = i % kMxfp4TileBytes >= kMxfp4NumberBytes;
+      tiles[i] = static_cast<uint8_t>(is_scale ? 118 + 126 : i * 2654435761U >> 13);
+    }
+    return reinterpret_cast<const std::byte*>(buffers.upload(tiles));
+  };
+  const std::byte* gate_up = matrices(2 * model.inner, model.hidden);
+  const std::byte* down = matrices(model.hidden, model.inner);
   std::printf("%s: %d of %d experts, %d x %d; microseconds\n",
               model.name,
               model.num_chosen,

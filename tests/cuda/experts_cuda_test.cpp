@@ -269,7 +269,8 @@ class ExpertProductsCuda : public ExpertsCuda {
                          .gate_limit = w.gate_limit,
                          .y = activated,
                          .epilogue = LinearEpilogue::kSwiGlu,
-                         .lists = lists});
+                         .lists = lists,
+                         .gathered = poisoned_act(DType::kBF16, slots, sizes.hidden)});
     cuda::expert_linear(stream(),
                         {.x = activated,
                          .w = w.down_on_device,

@@ -80,6 +80,15 @@ __device__ __forceinline__ void store_matrices(uint32_t shared, const uint32_t (
                "r"(r[3])
                : "memory");
 }
+// The same, each matrix transposed.
+__device__ __forceinline__ void store_matrices_transposed(uint32_t shared, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared),
+               "r"(r[0]),
+               "r"(r[1]),
+               "r"(r[2]),
+               "r"(r[3])
+               : "memory");
+}
 // Transposes an 8x8 matrix in the registers of a warp.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t r) {
   uint32_t t;

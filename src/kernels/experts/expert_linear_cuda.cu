@@ -13,19 +13,30 @@ namespace {
 
 template <PackedKind kKind>
 void launch_sm90(Stream& stream,
-                 const ExpertGemmArgs& args,
-                 LinearEpilogue epilogue,
+                 const ExpertLinearArgs& args,
+                 ExpertGemmArgs gemm,
                  int32_t tile_places) {
   switch (tile_places) {
     case 8:
-      return sm90_expert_gemm<kKind, 8>(stream, args, epilogue);
+      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
     case 32:
-      return sm90_expert_gemm<kKind, 32>(stream, args, epilogue);
+      return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
     case 128:
-      return sm90_expert_gemm<kKind, 128>(stream, args, epilogue);
+      return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
     default:
-      return sm90_expert_gemm<kKind, 256>(stream, args, epilogue);
+      break;
   }
+  if (args.x_by_row) {
+    WR_CHECK(args.gathered.shape[0] >= gemm.max_places && args.gathered.shape[1] == gemm.k &&
+                 args.gathered.dtype == DType::kBF16 &&
+                 rows_fit_vec(args.gathered.data, args.gathered.stride, 2),
+             "no room for x by place");
+    gather_places(stream, gemm, args.lists.first.data, args.gathered.data, args.gathered.stride);
+    gemm.x = args.gathered.data;
+    gemm.x_stride = args.gathered.stride;
+    gemm.slots = nullptr;
+  }
+  sm90_wide_expert_gemm<kKind>(stream, gemm, args.epilogue);
 }
 
 }  // namespace
@@ -70,6 +81,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
       .tiles = lists.tiles.data,
       .max_tiles =
           static_cast<int32_t>(std::min<int64_t>(num_slots, lists.num_experts) + num_slots / width),
+      .max_places = static_cast<int32_t>(num_slots),
       .num_experts = lists.num_experts,
       .n = args.n,
       .k = args.w.k,
@@ -81,8 +93,8 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
     WR_CHECK(!mxfp4, "MXFP4 needs a Hopper GPU");
     return plain_expert_gemm<Bf16>(stream, gemm, args.epilogue);
   }
-  mxfp4 ? launch_sm90<PackedKind::kMxfp4>(stream, gemm, args.epilogue, width)
-        : launch_sm90<PackedKind::kBF16>(stream, gemm, args.epilogue, width);
+  mxfp4 ? launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width)
+        : launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
 }
 
 }  // namespace warprow::cuda

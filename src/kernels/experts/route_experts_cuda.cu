@@ -10,7 +10,7 @@
 // Formula, shapes, preconditions: route_experts.h.
 // Mapping: a warp chooses a row's experts; a lane has every 32nd expert. The lists are a stable counting sort: each warp has
 //   adjacent slots, counts those of each expert, and places them behind the same expert's slots of earlier warps. Few rows
-//   take one CTA for all of it. For more rows a kernel chooses, leaves the choices in lists.places, and counts what each of
+//   take one CTA for all of it, the fewest one warp. For more rows a kernel chooses, leaves the choices in lists.places, and counts what each of
 //   up to kMaxCtas CTAs chose; a CTA of the next kernel places as many slots behind those of earlier CTAs.
 // Bytes moved: T * num_experts * 4, and some for each slot.
 // Numerics: float32; sums over experts: a lane's in order, then a butterfly over lanes.
@@ -297,9 +297,71 @@ __global__ void __launch_bounds__(1024) list_experts(const Routing a) {
   }
 }
 
+// Up to 32 slots: a warp a row chooses, then one warp sorts its lanes' slots.
+template <int kPerLane>
+__global__ void __launch_bounds__(1024) route_few(const Routing a) {
+  __shared__ int32_t chosen[32];
+  pdl_wait();
+  pdl_release();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int num_slots = a.rows() * a.num_chosen;
+  if (warp < a.rows()) {
+    route_row<kPerLane>(a, warp, chosen);
+  }
+  __syncthreads();
+  // Every thread knows all choices, so that those of `first` need no further exchange.
+  const int expert = lane < num_slots ? chosen[lane] : INT32_MAX;
+  for (auto e = static_cast<int>(threadIdx.x); e <= a.num_experts;
+       e += static_cast<int>(blockDim.x)) {
+    int before = 0;
+    for (int slot = 0; slot < num_slots; ++slot) {
+      before += chosen[slot] < e ? 1 : 0;
+    }
+    a.first[e] = before;
+  }
+  if (warp != 0) {
+    return;
+  }
+  int place = 0;
+  for (int slot = 0; slot < num_slots; ++slot) {
+    const int other = __shfl_sync(~0U, expert, slot);
+    place += other < expert || (other == expert && slot < lane) ? 1 : 0;
+  }
+  const uint32_t peers = __match_any_sync(~0U, expert);
+  const bool leads = lane < num_slots && lane == __ffs(static_cast<int>(peers)) - 1;
+  const int count = __popc(peers);
+  // Tiles of the experts before this one.
+  const int mine = leads ? (count + a.tile_places - 1) / a.tile_places : 0;
+  int tile = 0;
+  int all = 0;
+  for (int slot = 0; slot < num_slots; ++slot) {
+    const int tiles = __shfl_sync(~0U, mine, slot);
+    tile += __shfl_sync(~0U, expert, slot) < expert ? tiles : 0;
+    all += tiles;
+  }
+  if (lane < num_slots) {
+    a.places[lane] = place;
+    a.slots[place] = lane;
+  }
+  auto* tiles = reinterpret_cast<int4*>(a.tiles);
+  if (lane == 0) {
+    tiles[0] = {all, 0, 0, 0};
+  }
+  for (int i = 0; i < mine; ++i) {
+    const int at = i * a.tile_places;
+    tiles[1 + tile + i] = {expert, place + at, min(a.tile_places, count - at), 0};
+  }
+}
+
 template <int kPerLane>
 void launch_routing(Stream& stream, Routing routing) {
   const int32_t experts = routing.num_experts;
+  if (routing.max_rows * routing.num_chosen <= 32) {
+    const LaunchShape shape{1, static_cast<unsigned>(std::max(routing.max_rows, 4) * 32)};
+    launch(stream, "route_experts", shape, route_few<kPerLane>, routing);
+    return;
+  }
   const auto warps = [](int32_t wanted) { return std::clamp(wanted, 1, kMaxWarps); };
   if (routing.max_rows <= kMaxRowsOfOne) {
     routing.rows_of_cta = routing.max_rows;
