@@ -35,7 +35,7 @@ struct ExpertLinearArgs {
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;  // CPU
   ExpertLists lists;
-  ActView product;  // [T * num_chosen, n]  room; CPU with kSwiGlu
+  ActView product = {};  // [T * num_chosen, n]  room; CPU with kSwiGlu
   std::byte* scratch =
       nullptr;  // dev, 256-byte aligned, linear_scratch_bytes of T * num_chosen rows; CPU
 };
