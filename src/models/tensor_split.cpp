@@ -44,6 +44,15 @@ std::string unmet_by_experts(const FfnSpec& ffn,
         num_ranks,
         kExpertUnit);
   }
+  const int32_t input_unit = linear_input_unit(device);
+  if (num_ranks > 1 && ffn.shared_size % (num_ranks * input_unit) != 0) {
+    return fmt::format(
+        "the intermediate size {} of the shared expert is no multiple of tensor-parallel-size {} "
+        "times {}",
+        ffn.shared_size,
+        num_ranks,
+        input_unit);
+  }
   return {};
 }
 
@@ -115,6 +124,7 @@ LayerSpec rank_layer(const LayerSpec& layer, const GroupPlace& place) {
   mine.attention.num_heads = static_cast<int32_t>(query_heads(layer.attention, place).count);
   mine.attention.num_kv_heads = static_cast<int32_t>(kv_heads(layer.attention, place).count);
   mine.ffn.intermediate_size /= place.size;
+  mine.ffn.shared_size /= place.size;
   return mine;
 }
 
