@@ -48,9 +48,6 @@ ExpertsWorkspace make_experts_workspace(Arena& arena,
   if (on_cpu) {
     workspace.scratch =
         arena.alloc_bytes(linear_scratch_bytes(device, slots, std::max(inner, hidden)));
-  } else {
-    const int64_t room = expert_tiles_room(max_toks, largest.num_chosen, largest.num_experts);
-    workspace.tiles = make_view(arena.alloc<int32_t>(room), room);
   }
   return workspace;
 }
@@ -88,8 +85,7 @@ void Experts::forward(Stream& stream,
                           make_view(workspace.first, int64_t{size_.num_experts} + 1),
                           make_view(workspace.slots, slots),
                           make_view(workspace.places, slots),
-                          num_rows,
-                          workspace.tiles};
+                          num_rows};
   router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
   route_experts(stream, {logits, weights, lists, mode_.scores, mode_.normalise});
 

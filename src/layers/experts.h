@@ -44,7 +44,6 @@ struct ExpertsWorkspace {
   int32_t* first = nullptr;   // [num_experts + 1]
   int32_t* slots = nullptr;   // [T * num_chosen]
   int32_t* places = nullptr;  // [T * num_chosen]
-  View<int32_t, 1> tiles;     // [expert_tiles_room]; CUDA
   ActView gated;              // [T * num_chosen, intermediate_size]
   ActView
       outputs;  // [T * num_chosen, hidden_size]; on a CPU before that the products of gate and up

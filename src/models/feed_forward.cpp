@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/feed_forward.h"
 
-#include "base/error.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/activation/sigmoid_gate.h"
 #include "kernels/norm/rms_norm.h"
@@ -39,10 +38,6 @@ ExpertsMode mode_of(const LayerLoader& layer) {
 std::variant<GatedFeedForward, ExpertFeedForward> load(const LayerLoader& layer, DType act_dtype) {
   if (!layer.whole().ffn.has_experts()) {
     return GatedFeedForward(layer, act_dtype);
-  }
-  if (layer.loader().device_kind() == DeviceKind::kCuda && act_dtype == DType::kF32) {
-    throw StartupError(ErrorCode::kUnsupported,
-                       "dtype float32 of a model with experts is not supported on a GPU");
   }
   return ExpertFeedForward(layer, act_dtype);
 }

@@ -243,6 +243,9 @@ TEST(Registry, RefusalsOfExpertsNameTheField) {
   config["num_experts"] = 2000;
   EXPECT_NE(error_of(config).find("2000 experts, at most 1024"), std::string::npos);
   config = qwen3_moe_config();
+  config["moe_intermediate_size"] = 1 << 28;
+  EXPECT_NE(error_of(config).find("4294967296 rows together"), std::string::npos);
+  config = qwen3_moe_config();
   config["hidden_act"] = "gelu_pytorch_tanh";
   EXPECT_NE(error_of(config).find("another activation than silu"), std::string::npos);
 }

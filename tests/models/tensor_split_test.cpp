@@ -93,8 +93,10 @@ TEST(TensorSplit, ExpertsAreCutInWholePanels) {
   EXPECT_EQ(refusal(spec, 4),
             "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 4 "
             "times 16");
-  EXPECT_EQ(refusal(spec, 1, DeviceKind::kCuda),
-            "layer 0: hidden_size 48 of a model with experts is no multiple of 32");
+  EXPECT_EQ(refusal(spec, 4, DeviceKind::kCuda), "");
+  EXPECT_EQ(refusal(spec, 8, DeviceKind::kCuda),
+            "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 8 "
+            "times 8");
   for (LayerSpec& layer : spec.layers) {
     layer.ffn.shared_size = 57;
   }
