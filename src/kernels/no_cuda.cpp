@@ -3,6 +3,7 @@
 // also the list of operations. Such a build cannot create a CUDA device, so none of the stubs is ever called.
 #include "base/check.h"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/activation/sigmoid_gate.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/attention/flashinfer/planned_attention.h"
 #include "kernels/attention/native/scheduled_attention.h"
@@ -47,6 +48,7 @@ WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
 WR_NO_CUDA(rope_table, RopeTableArgs)
 WR_NO_CUDA(route_experts, RouteExpertsArgs)
 WR_NO_CUDA(sample, SampleArgs)
+WR_NO_CUDA(sigmoid_gate, SigmoidGateArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
 void prepare_linear(const DeviceFacts& /*device*/,

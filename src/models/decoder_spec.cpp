@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include <fmt/format.h>
@@ -42,6 +43,15 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
                        ffn.experts_per_token,
                        most,
                        ffn.num_experts);
+  }
+  const int64_t rows = int64_t{ffn.num_experts} *
+                       std::max(int64_t{2} * ffn.intermediate_size, int64_t{spec.hidden_size});
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    return fmt::format(
+        "the {} experts have matrices of {} rows together, less than 2^31 are "
+        "supported",
+        ffn.num_experts,
+        rows);
   }
   if (ffn.activation != Activation::kSilu) {
     return "experts with another activation than silu are not supported";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/feed_forward.h"
 
-#include "base/error.h"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/activation/sigmoid_gate.h"
 #include "kernels/norm/rms_norm.h"
 
 #include <algorithm>
@@ -15,13 +15,14 @@ ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
   return {buffer.dtype, buffer.data, rows, width};
 }
 
-Linear load_gate_up(const LayerLoader& layer) {
+Linear load_gate_up(const LayerLoader& layer,
+                    const std::string& gate,
+                    const std::string& up,
+                    int64_t inner) {
   const DecoderSpec& spec = layer.spec();
-  const int64_t inner = layer.whole().ffn.intermediate_size;
   const ShardRule& shard = layer.shards().ffn_in;
-  return layer.linear(
-      {layer.part(layer.names().gate, inner, spec.hidden_size, shard, spec.mlp_bias),
-       layer.part(layer.names().up, inner, spec.hidden_size, shard, spec.mlp_bias)});
+  return layer.linear({layer.part(gate, inner, spec.hidden_size, shard, spec.mlp_bias),
+                       layer.part(up, inner, spec.hidden_size, shard, spec.mlp_bias)});
 }
 
 ExpertsSize size_of(const LayerLoader& layer) {
@@ -38,17 +39,14 @@ std::variant<GatedFeedForward, ExpertFeedForward> load(const LayerLoader& layer,
   if (!layer.whole().ffn.has_experts()) {
     return GatedFeedForward(layer, act_dtype);
   }
-  if (layer.loader().device_kind() == DeviceKind::kCuda && act_dtype == DType::kF32) {
-    throw StartupError(ErrorCode::kUnsupported,
-                       "dtype float32 of a model with experts is not supported on a GPU");
-  }
-  return ExpertFeedForward(layer);
+  return ExpertFeedForward(layer, act_dtype);
 }
 
 }  // namespace
 
 GatedFeedForward::GatedFeedForward(const LayerLoader& layer, DType act_dtype)
-    : gate_up_(load_gate_up(layer)),
+    : gate_up_(load_gate_up(
+          layer, layer.names().gate, layer.names().up, layer.whole().ffn.intermediate_size)),
       activation_(layer.whole().ffn.activation),
       join_(layer.join(layer.names().down,
                        layer.whole().ffn.intermediate_size,
@@ -82,9 +80,51 @@ void GatedFeedForward::forward(Stream& stream,
   join_.forward(stream, activated, residual, linear);
 }
 
-ExpertFeedForward::ExpertFeedForward(const LayerLoader& layer)
+SharedExpert::SharedExpert(const LayerLoader& layer, DType act_dtype)
+    : gate_up_(load_gate_up(layer,
+                            layer.names().shared_gate,
+                            layer.names().shared_up,
+                            layer.whole().ffn.shared_size)),
+      scale_(layer.loader().vector(
+          {layer.name(layer.names().shared_scale), 1, layer.spec().hidden_size})),
+      down_(layer.linear({layer.part(layer.names().shared_down,
+                                     layer.spec().hidden_size,
+                                     layer.whole().ffn.shared_size,
+                                     layer.shards().ffn_out,
+                                     false)})),
+      intermediate_size_(layer.mine().ffn.shared_size),
+      act_dtype_(act_dtype) {}
+
+std::vector<LinearShape> SharedExpert::shapes(LinearEpilogue epilogue) const {
+  return {gate_up_.shape(act_dtype_, LinearEpilogue::kSwiGlu), down_.shape(DType::kF32, epilogue)};
+}
+
+void SharedExpert::forward(Stream& stream,
+                           const ActView& normed,
+                           const View<float, 2>& y,
+                           LinearEpilogue epilogue,
+                           const LinearWorkspace& linear,
+                           const FeedForwardWorkspace& workspace) const {
+  const ActView activated = part_of(workspace.activated, normed.shape[0], intermediate_size_);
+  gate_up_.forward(stream, {normed}, activated, LinearEpilogue::kSwiGlu, linear);
+  sigmoid_gate(stream, {normed, scale_, activated});
+  down_.forward(stream, {activated}, y, epilogue, linear);
+}
+
+ExpertFeedForward::ExpertFeedForward(const LayerLoader& layer, DType act_dtype)
     : experts_(layer.loader(), size_of(layer), layer.expert_tensors(), mode_of(layer)),
-      mode_(layer.join_mode(layer.names().ffn_post_norm)) {}
+      mode_(layer.join_mode(layer.names().ffn_post_norm)) {
+  if (layer.whole().ffn.shared_size > 0) {
+    shared_.emplace(layer, act_dtype);
+  }
+}
+
+std::vector<LinearShape> ExpertFeedForward::shapes() const {
+  std::vector<LinearShape> shapes =
+      shared_ ? shared_->shapes(shared_epilogue()) : std::vector<LinearShape>();
+  shapes.push_back(experts_.router_shape());
+  return shapes;
+}
 
 void ExpertFeedForward::forward(Stream& stream,
                                 const FeedForwardInput& in,
@@ -93,13 +133,15 @@ void ExpertFeedForward::forward(Stream& stream,
                                 const FeedForwardWorkspace& workspace) const {
   const ActView normed = part_of(linear.normed, residual.shape[0], residual.shape[1]);
   rms_norm(stream, {residual, in.norm_weight, normed, in.norm_eps});
-  if (is_plain()) {
-    experts_.forward(stream, normed, residual, true, in.num_toks, linear, workspace.experts);
-    return;
+  const View<float, 2> sum = is_plain() ? residual : linear.joined.rows(0, residual.shape[0]).f32();
+  if (shared_) {
+    shared_->forward(stream, normed, sum, shared_epilogue(), linear, workspace);
   }
-  const View<float, 2> product = linear.joined.rows(0, residual.shape[0]).f32();
-  experts_.forward(stream, normed, product, false, in.num_toks, linear, workspace.experts);
-  join_product(stream, mode_, product, residual);
+  const bool add = is_plain() || shared_;
+  experts_.forward(stream, normed, sum, add, in.num_toks, linear, workspace.experts);
+  if (!is_plain()) {
+    join_product(stream, mode_, sum, residual);
+  }
 }
 
 FeedForward::FeedForward(const LayerLoader& layer, DType act_dtype)
@@ -114,7 +156,7 @@ std::vector<LinearShape> FeedForward::shapes() const {
   if (const auto* gated = std::get_if<GatedFeedForward>(&kind_)) {
     return {gated->gate_shape(), gated->join().shape()};
   }
-  return {std::get<ExpertFeedForward>(kind_).experts().router_shape()};
+  return std::get<ExpertFeedForward>(kind_).shapes();
 }
 
 bool FeedForward::is_plain() const {
@@ -138,8 +180,7 @@ const HalfNorm* FeedForward::next_norm(int64_t num_rows) const {
 }
 
 int32_t FeedForward::intermediate_size() const {
-  const auto* gated = std::get_if<GatedFeedForward>(&kind_);
-  return gated == nullptr ? 0 : gated->intermediate_size();
+  return std::visit([](const auto& kind) { return kind.intermediate_size(); }, kind_);
 }
 
 ExpertsSize FeedForward::experts_size() const {

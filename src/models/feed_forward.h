@@ -56,13 +56,43 @@ class GatedFeedForward {
   DType act_dtype_;
 };
 
-// The experts of each token.
+// An expert that all tokens take beside their own, times the sigmoid of a product.
+class SharedExpert {
+ public:
+  SharedExpert(const LayerLoader& layer, DType act_dtype);
+
+  [[nodiscard]] int32_t intermediate_size() const { return intermediate_size_; }
+  // Of both products; the second stores or adds.
+  [[nodiscard]] std::vector<LinearShape> shapes(LinearEpilogue epilogue) const;
+
+  // normed: the rows after the norm. Stores to y or adds to it.
+  void forward(Stream& stream,
+               const ActView& normed,
+               const View<float, 2>& y,
+               LinearEpilogue epilogue,
+               const LinearWorkspace& linear,
+               const FeedForwardWorkspace& workspace) const;
+
+ private:
+  Linear gate_up_;
+  View<const float, 1> scale_;  // [hidden_size]
+  Linear down_;
+  int32_t intermediate_size_;
+  DType act_dtype_;
+};
+
+// The experts of each token, and perhaps a shared one.
 class ExpertFeedForward {
  public:
-  explicit ExpertFeedForward(const LayerLoader& layer);
+  ExpertFeedForward(const LayerLoader& layer, DType act_dtype);
 
   [[nodiscard]] const Experts& experts() const { return experts_; }
   [[nodiscard]] bool is_plain() const { return mode_.is_plain(); }
+  // Of the shared expert; 0 without.
+  [[nodiscard]] int32_t intermediate_size() const {
+    return shared_ ? shared_->intermediate_size() : 0;
+  }
+  [[nodiscard]] std::vector<LinearShape> shapes() const;
 
   void forward(Stream& stream,
                const FeedForwardInput& in,
@@ -71,7 +101,12 @@ class ExpertFeedForward {
                const FeedForwardWorkspace& workspace) const;
 
  private:
+  [[nodiscard]] LinearEpilogue shared_epilogue() const {
+    return is_plain() ? LinearEpilogue::kAdd : LinearEpilogue::kStore;
+  }
+
   Experts experts_;
+  std::optional<SharedExpert> shared_;
   JoinMode mode_;
 };
 
@@ -98,7 +133,7 @@ class FeedForward {
                const LinearWorkspace& workspace);
   [[nodiscard]] const HalfNorm* next_norm(int64_t num_rows) const;
 
-  // Elements of activations that a token needs between gate and down; with experts none.
+  // Elements of activations that a token needs between gate and down, those of its own experts aside.
   [[nodiscard]] int32_t intermediate_size() const;
   // The sizes of its experts; of no experts without.
   [[nodiscard]] ExpertsSize experts_size() const;

@@ -44,11 +44,13 @@ struct FfnSpec {
   int32_t experts_per_token = 0;  // with experts
   RouterScores scores = RouterScores::kSoftmax;
   bool normalise = false;  // the weights of a token's experts to a sum of 1
+  int32_t shared_size =
+      0;  // with experts: of one more, which all tokens take, times a sigmoid gate; 0: none
 
   [[nodiscard]] bool has_experts() const { return num_experts > 0; }
   // The intermediate elements that a token takes part in.
   [[nodiscard]] int32_t active_size() const {
-    return intermediate_size * std::max(1, experts_per_token);
+    return intermediate_size * std::max(1, experts_per_token) + shared_size;
   }
 };
 

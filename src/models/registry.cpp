@@ -30,6 +30,7 @@ constexpr Entry kEntries[] = {
     {"MistralForCausalLM", "", &make_mistral},
     {"MixtralForCausalLM", "", &make_mixtral},
     {"Qwen2ForCausalLM", "qwen2", &make_qwen2},
+    {"Qwen2MoeForCausalLM", "qwen2moe", &make_qwen2_moe},
     {"Qwen3ForCausalLM", "qwen3", &make_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3moe", &make_qwen3_moe},
 };

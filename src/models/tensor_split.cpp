@@ -24,25 +24,33 @@ ShardRule cut(ShardRule::Axis axis, const GroupPlace& place, int64_t unit) {
   return {axis, place.rank, place.size, unit};
 }
 
-// The outputs of an expert's matrices are multiples of this, on every rank.
-constexpr int32_t kExpertUnit = 16;
-constexpr int32_t kExpertUnitCuda = 32;
+// The rows of an expert's matrices are multiples of this, on every rank: whole panels on a CPU.
+constexpr int32_t expert_unit(DeviceKind device) { return device == DeviceKind::kCuda ? 8 : 16; }
 
 std::string unmet_by_experts(const FfnSpec& ffn,
                              int32_t hidden_size,
                              int32_t num_ranks,
                              DeviceKind device) {
-  const int32_t unit = device == DeviceKind::kCuda ? kExpertUnitCuda : kExpertUnit;
+  const int32_t unit = expert_unit(device);
   if (hidden_size % unit != 0) {
     return fmt::format(
         "hidden_size {} of a model with experts is no multiple of {}", hidden_size, unit);
   }
-  if (ffn.intermediate_size % (num_ranks * kExpertUnit) != 0) {
+  if (ffn.intermediate_size % (num_ranks * unit) != 0) {
     return fmt::format(
         "the intermediate size {} of experts is no multiple of tensor-parallel-size {} times {}",
         ffn.intermediate_size,
         num_ranks,
-        kExpertUnit);
+        unit);
+  }
+  const int32_t input_unit = linear_input_unit(device);
+  if (num_ranks > 1 && ffn.shared_size % (num_ranks * input_unit) != 0) {
+    return fmt::format(
+        "the intermediate size {} of the shared expert is no multiple of tensor-parallel-size {} "
+        "times {}",
+        ffn.shared_size,
+        num_ranks,
+        input_unit);
   }
   return {};
 }
@@ -115,6 +123,7 @@ LayerSpec rank_layer(const LayerSpec& layer, const GroupPlace& place) {
   mine.attention.num_heads = static_cast<int32_t>(query_heads(layer.attention, place).count);
   mine.attention.num_kv_heads = static_cast<int32_t>(kv_heads(layer.attention, place).count);
   mine.ffn.intermediate_size /= place.size;
+  mine.ffn.shared_size /= place.size;
   return mine;
 }
 

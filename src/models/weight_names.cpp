@@ -26,6 +26,10 @@ DecoderWeightNames hf_weight_names() {
   names.expert_gate = layer + "mlp.experts.{}.gate_proj.weight";
   names.expert_up = layer + "mlp.experts.{}.up_proj.weight";
   names.expert_down = layer + "mlp.experts.{}.down_proj.weight";
+  names.shared_gate = layer + "mlp.shared_expert.gate_proj.weight";
+  names.shared_up = layer + "mlp.shared_expert.up_proj.weight";
+  names.shared_down = layer + "mlp.shared_expert.down_proj.weight";
+  names.shared_scale = layer + "mlp.shared_expert_gate.weight";
   names.experts_gate_up = layer + "mlp.experts.gate_up_proj";  // as transformers 5 keeps them
   names.experts_down = layer + "mlp.experts.down_proj";
   return names;
@@ -49,6 +53,10 @@ DecoderWeightNames gguf_weight_names() {
   names.up = layer + "ffn_up.weight";
   names.down = layer + "ffn_down.weight";
   names.router = layer + "ffn_gate_inp.weight";
+  names.shared_gate = layer + "ffn_gate_shexp.weight";
+  names.shared_up = layer + "ffn_up_shexp.weight";
+  names.shared_down = layer + "ffn_down_shexp.weight";
+  names.shared_scale = layer + "ffn_gate_inp_shexp.weight";
   names.experts_gate = layer + "ffn_gate_exps.weight";
   names.experts_up = layer + "ffn_up_exps.weight";
   names.experts_down = layer + "ffn_down_exps.weight";

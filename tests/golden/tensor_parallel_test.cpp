@@ -156,6 +156,11 @@ TEST(TensorParallel, ExpertsOfGgufOverFourRanks) {
   expect_division_changes_nothing(load, 4, {chunks_and_few_blocks(10), graphs("piecewise")});
 }
 
+TEST(TensorParallel, ASharedExpertOverTwoRanks) {
+  const Workload load = tiny("qwen2_moe", 16);
+  expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(10), graphs("full")});
+}
+
 // Random weights are those of the whole model.
 TEST(TensorParallel, RandomWeights) {
   const test::TempDir dir;

@@ -206,6 +206,29 @@ TEST(Registry, ReadsMixtral) {
   EXPECT_EQ(spec.names.expert_down, "model.layers.{}.block_sparse_moe.experts.{}.w2.weight");
 }
 
+// As transformers 5 writes it: no window is 0.
+TEST(Registry, ReadsQwen2Experts) {
+  json config = qwen3_moe_config();
+  config["architectures"] = {"Qwen2MoeForCausalLM"};
+  config["shared_expert_intermediate_size"] = 80;
+  config["norm_topk_prob"] = false;
+  config["mlp_only_layers"] = {1};
+  config["sliding_window"] = 0;
+  config["layer_types"] = std::vector<std::string>(4, "full_attention");
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_TRUE(spec.qkv_bias);
+  EXPECT_FALSE(spec.layers[0].attention.qk_norm);
+  EXPECT_EQ(spec.layers[0].attention.window, 0);
+  EXPECT_EQ(spec.layers[0].ffn.shared_size, 80);
+  EXPECT_EQ(spec.layers[0].ffn.active_size(), 3 * 48 + 80);
+  EXPECT_FALSE(spec.layers[0].ffn.normalise);
+  EXPECT_EQ(spec.layers[1].ffn.shared_size, 0);
+  config["qkv_bias"] = false;
+  EXPECT_FALSE(value_or_throw(spec_of(config)).qkv_bias);
+  config.erase("shared_expert_intermediate_size");
+  EXPECT_NE(error_of(config).find("shared_expert_intermediate_size is missing"), std::string::npos);
+}
+
 TEST(Registry, RefusalsOfExpertsNameTheField) {
   for (const char* field : {"num_experts_per_tok", "moe_intermediate_size"}) {
     json config = qwen3_moe_config();
@@ -219,6 +242,9 @@ TEST(Registry, RefusalsOfExpertsNameTheField) {
   EXPECT_NE(error_of(config).find("layer 0: 3 experts per token, 1 to 2 of 2"), std::string::npos);
   config["num_experts"] = 2000;
   EXPECT_NE(error_of(config).find("2000 experts, at most 1024"), std::string::npos);
+  config = qwen3_moe_config();
+  config["moe_intermediate_size"] = 1 << 28;
+  EXPECT_NE(error_of(config).find("4294967296 rows together"), std::string::npos);
   config = qwen3_moe_config();
   config["hidden_act"] = "gelu_pytorch_tanh";
   EXPECT_NE(error_of(config).find("another activation than silu"), std::string::npos);

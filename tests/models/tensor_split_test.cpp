@@ -93,8 +93,16 @@ TEST(TensorSplit, ExpertsAreCutInWholePanels) {
   EXPECT_EQ(refusal(spec, 4),
             "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 4 "
             "times 16");
-  EXPECT_EQ(refusal(spec, 1, DeviceKind::kCuda),
-            "layer 0: hidden_size 48 of a model with experts is no multiple of 32");
+  EXPECT_EQ(refusal(spec, 4, DeviceKind::kCuda), "");
+  EXPECT_EQ(refusal(spec, 8, DeviceKind::kCuda),
+            "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 8 "
+            "times 8");
+  for (LayerSpec& layer : spec.layers) {
+    layer.ffn.shared_size = 57;
+  }
+  EXPECT_EQ(refusal(spec, 2),
+            "layer 0: the intermediate size 57 of the shared expert is no multiple of "
+            "tensor-parallel-size 2 times 1");
   spec.hidden_size = 40;
   EXPECT_EQ(refusal(spec, 1),
             "layer 0: hidden_size 40 of a model with experts is no multiple of 16");

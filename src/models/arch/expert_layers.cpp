@@ -32,17 +32,16 @@ Result<FfnSpec> read_experts(const ModelMetadata& metadata, FfnSpec dense) {
   return dense;
 }
 
-Result<void> read_qwen_experts(const ModelMetadata& metadata, DecoderSpec& spec) {
+Result<void> read_qwen_experts(const ModelMetadata& metadata, bool normalise, DecoderSpec& spec) {
   auto experts = read_experts(metadata, spec.layers.front().ffn);
   auto step = metadata.count_or("decoder_sparse_step", "", 1);
   auto dense_layers = metadata.indices("mlp_only_layers");
-  // llama.cpp's converters leave the switch out, and its forward normalises.
-  auto normalise = metadata.bool_or("norm_topk_prob", metadata.is_gguf());
-  if (!experts || !step || !dense_layers || !normalise) {
+  auto normalised = metadata.bool_or("norm_topk_prob", metadata.is_gguf() && normalise);
+  if (!experts || !step || !dense_layers || !normalised) {
     return tl::unexpected(!experts        ? experts.error()
                           : !step         ? step.error()
                           : !dense_layers ? dense_layers.error()
-                                          : normalise.error());
+                                          : normalised.error());
   }
   if (!metadata.is_gguf()) {
     auto size = metadata.require_count("moe_intermediate_size", "");
@@ -51,7 +50,7 @@ Result<void> read_qwen_experts(const ModelMetadata& metadata, DecoderSpec& spec)
     }
     experts->intermediate_size = *size;
   }
-  experts->normalise = *normalise;
+  experts->normalise = *normalised;
   for (int32_t i = 0; i < spec.num_layers; ++i) {
     const bool listed = std::ranges::count(*dense_layers, i) > 0 || (i + 1) % *step != 0;
     if (!listed && !is_dense_in_gguf(metadata, spec, i)) {

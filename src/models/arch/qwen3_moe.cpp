@@ -18,7 +18,7 @@ Result<void> make_qwen3_moe(const ModelMetadata& metadata, DecoderSpec& spec) {
   for (LayerSpec& layer : spec.layers) {
     layer.attention.window = *slides ? *window : 0;
   }
-  return read_qwen_experts(metadata, spec);
+  return read_qwen_experts(metadata, true, spec);
 }
 
 }  // namespace warprow
