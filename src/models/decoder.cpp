@@ -2,7 +2,6 @@
 #include "models/decoder.h"
 
 #include "base/check.h"
-#include "kernels/activation/act_and_mul.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
@@ -32,13 +31,6 @@ std::vector<float> inv_freq_of(const RopeSpec& rope,
     }
   }
   return inv_freq;
-}
-
-LinearPart part(
-    const std::string& weight, int64_t rows, int64_t cols, const ShardRule& shard, bool bias) {
-  LinearPart out{{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
-  out.weight.shard = shard;
-  return out;
 }
 
 StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options, DeviceKind device) {
@@ -102,7 +94,7 @@ Decoder::Decoder(const DecoderSpec& spec,
     layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
   }
   if (last) {
-    final_norm_ = load_norm(loader, spec.names.final_norm, spec.hidden_size);
+    final_norm_ = load_norm(loader, spec, spec.names.final_norm, spec.hidden_size);
   }
   for (const RopeSpec& rope : spec.ropes) {
     ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader))});
@@ -130,105 +122,62 @@ PackedWeight Decoder::load_vocab(ParameterLoader& loader, const std::string& nam
   return loader.matrix(rows);
 }
 
-View<const float, 1> Decoder::load_norm(ParameterLoader& loader,
-                                        const std::string& name,
-                                        int64_t width) const {
-  if (spec_.norm_offset == 0.0F) {
-    return loader.vector({name, 1, width});
-  }
-  std::vector<float> weights = loader.read_vector({name, 1, width});
-  for (float& weight : weights) {
-    weight += spec_.norm_offset;
-  }
-  return loader.constants(std::move(weights));
-}
-
-AttentionLayer Decoder::load_attention(ParameterLoader& loader,
+AttentionLayer Decoder::load_attention(const LayerLoader& layer,
                                        int32_t index,
                                        const LayerKvPlace& place) const {
-  const LayerSpec& whole = spec_.layers[static_cast<size_t>(index)];
-  const AttentionSpec spec = rank_layer(whole, options_.tensor.place).attention;
-  const DecoderWeightNames& names = spec_.names;
-  AttentionLayer layer;
-  layer.layer = index;
-  layer.group = place.group;
-  layer.num_heads = spec.num_heads;
-  layer.num_kv_heads = spec.num_kv_heads;
-  layer.head_dim = spec.head_dim;
-  layer.rot_dim = spec.rope == kNoRope ? 0 : spec_.ropes[static_cast<size_t>(spec.rope)].rot_dim;
-  layer.norm_eps = spec_.rms_eps;
-  layer.params.scale = spec.scale;
-  layer.params.window = spec.window;
-  layer.params.soft_cap = spec.soft_cap;
+  const AttentionSpec& spec = layer.mine().attention;
+  const DecoderWeightNames& names = layer.names();
+  AttentionLayer out;
+  out.layer = index;
+  out.group = place.group;
+  out.num_heads = spec.num_heads;
+  out.num_kv_heads = spec.num_kv_heads;
+  out.head_dim = spec.head_dim;
+  out.rot_dim = spec.rope == kNoRope ? 0 : spec_.ropes[static_cast<size_t>(spec.rope)].rot_dim;
+  out.norm_eps = spec_.rms_eps;
+  out.params.scale = spec.scale;
+  out.params.window = spec.window;
+  out.params.soft_cap = spec.soft_cap;
   if (spec.sinks) {
-    TensorSpec sinks{layer_name(names.sinks, index), 1, whole.attention.num_heads};
-    sinks.shard = layer_shards(whole, options_.tensor.place).sinks;
-    layer.params.sinks = loader.vector(sinks).data;
+    TensorSpec sinks{layer.name(names.sinks), 1, layer.whole().attention.num_heads};
+    sinks.shard = layer.shards().sinks;
+    out.params.sinks = layer.loader().vector(sinks).data;
   }
   if (spec.qk_norm) {
-    layer.q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.head_dim);
-    layer.k_norm = load_norm(loader, layer_name(names.k_norm, index), spec.head_dim);
+    out.q_norm = layer.norm(names.q_norm, spec.head_dim);
+    out.k_norm = layer.norm(names.k_norm, spec.head_dim);
   }
-  return layer;
+  return out;
 }
 
 Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
                                    int32_t index,
                                    const LayerKvPlace& place) const {
-  const auto name = [index](const std::string& pattern) { return layer_name(pattern, index); };
+  const LayerLoader in(loader, spec_, index, options_.tensor, options_.linear);
   const DecoderWeightNames& names = spec_.names;
-  const RankGroup& ranks = options_.tensor;
-  const LayerSpec& spec = spec_.layers[static_cast<size_t>(index)];  // of all ranks together
-  const LayerSpec mine = rank_layer(spec, ranks.place);
-  const LayerShards shards = layer_shards(spec, ranks.place);
-  const AttentionSpec& attention = spec.attention;
+  const LayerShards& shards = in.shards();
+  const AttentionSpec& attention = in.whole().attention;  // of all ranks together
   const int64_t hidden = spec_.hidden_size;
-  const int64_t inner = spec.ffn.intermediate_size;
-  LinearPart q = part(name(names.q), attention.q_size(), hidden, shards.q, spec_.qkv_bias);
-  LinearPart k = part(name(names.k), attention.k_size(), hidden, shards.kv, spec_.qkv_bias);
-  const LinearPart v = part(name(names.v), attention.v_size(), hidden, shards.kv, spec_.qkv_bias);
+  LinearPart q = in.part(names.q, attention.q_size(), hidden, shards.q, spec_.qkv_bias);
+  LinearPart k = in.part(names.k, attention.k_size(), hidden, shards.kv, spec_.qkv_bias);
+  const LinearPart v = in.part(names.v, attention.v_size(), hidden, shards.kv, spec_.qkv_bias);
   if (spec_.permuted_qk) {
     q.weight.order = k.weight.order = RowOrder::kRopePairs;
     q.weight.head_dim = k.weight.head_dim = attention.head_dim;
   }
-  const auto join = [&](const std::string& weight,
-                        int64_t inputs,
-                        const ShardRule& shard,
-                        bool bias,
-                        const auto& norm) {
-    // The first rank's part of the sum has the bias.
-    const bool mine_has_bias = bias && ranks.place.rank == 0;
-    const Linear linear(
-        loader, {part(name(weight), hidden, inputs, shard, mine_has_bias)}, options_.linear);
-    JoinMode mode;
-    mode.ranks = ranks;
-    mode.scale = spec.residual_scale;
-    mode.norm_eps = spec_.rms_eps;
-    if (spec.post_norms) {
-      mode.post_norm = load_norm(loader, name(norm), hidden);
-    }
-    return Join(linear, mode);
-  };
-
-  Layer layer;
-  layer.qkv_size = mine.attention.qkv_size();
-  layer.attention_size = mine.attention.out_size();
-  layer.intermediate_size = mine.ffn.intermediate_size;
-  layer.rope = attention.rope;
-  layer.activation = spec.ffn.activation;
-  layer.is_aux = std::ranges::count(options_.aux_layers, index) > 0;
-  layer.input_norm = load_norm(loader, name(names.input_norm), hidden);
-  layer.qkv = Linear(loader, {q, k, v}, options_.linear);
-  layer.attention = load_attention(loader, index, place);
-  layer.attention_join =
-      join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm);
-  layer.ffn_norm = load_norm(loader, name(names.ffn_norm), hidden);
-  layer.gate_up = Linear(loader,
-                         {part(name(names.gate), inner, hidden, shards.ffn_in, spec_.mlp_bias),
-                          part(name(names.up), inner, hidden, shards.ffn_in, spec_.mlp_bias)},
-                         options_.linear);
-  layer.ffn_join = join(names.down, inner, shards.ffn_out, spec_.mlp_bias, names.ffn_post_norm);
-  return layer;
+  // The parameters are read in this order.
+  return Layer{
+      .input_norm = in.norm(names.input_norm, hidden),
+      .qkv = in.linear({q, k, v}),
+      .attention = load_attention(in, index, place),
+      .rope = attention.rope,
+      .attention_join =
+          in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
+      .ffn_norm = in.norm(names.ffn_norm, hidden),
+      .ffn = FeedForward(in, options_.act_dtype),
+      .qkv_size = in.mine().attention.qkv_size(),
+      .attention_size = in.mine().attention.out_size(),
+      .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
 }
 
 void Decoder::allocate_buffers(Arena& workspace) {
@@ -238,11 +187,13 @@ void Decoder::allocate_buffers(Arena& workspace) {
   int64_t attention = 0;
   int64_t intermediate = 0;
   bool plain = true;
+  std::vector<const FeedForward*> ffns;
   for (const Layer& layer : layers_) {
     qkv = std::max<int64_t>(qkv, layer.qkv_size);
     attention = std::max<int64_t>(attention, layer.attention_size);
-    intermediate = std::max<int64_t>(intermediate, layer.intermediate_size);
-    plain = plain && layer.attention_join.is_plain() && layer.ffn_join.is_plain();
+    intermediate = std::max<int64_t>(intermediate, layer.ffn.intermediate_size());
+    plain = plain && layer.attention_join.is_plain() && layer.ffn.is_plain();
+    ffns.push_back(&layer.ffn);
   }
   const auto activations = [&](int64_t width) {
     const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
@@ -252,7 +203,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.hidden = activations(hidden);
   buffers_.qkv = activations(qkv);
   buffers_.attention = activations(attention);
-  buffers_.activated = activations(intermediate);
+  buffers_.ffn = make_feed_forward_workspace(workspace, device_, options_.act_dtype, toks, ffns);
   for (Rope& rope : ropes_) {
     rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
     rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
@@ -272,24 +223,20 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
 }
 
-LinearShape Decoder::gate_shape(const Layer& layer) const {
-  return layer.gate_up.shape(
-      options_.act_dtype,
-      layer.activation == Activation::kSilu ? LinearEpilogue::kSwiGlu : LinearEpilogue::kStore);
-}
-
 // Sets for each join the norm and the product that follow it. The last layer's join is followed by the final norm
 // or by another stage, which read the residual stream itself.
 void Decoder::lead_joins() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
-    layer.attention_join.lead_to(device_, layer.ffn_norm, gate_shape(layer), buffers_.linear);
+    if (const auto behind = layer.ffn.first_shape()) {
+      layer.attention_join.lead_to(device_, layer.ffn_norm, *behind, buffers_.linear);
+    }
     if (i + 1 < layers_.size()) {
       const Layer& next = layers_[i + 1];
-      layer.ffn_join.lead_to(device_,
-                             next.input_norm,
-                             next.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
-                             buffers_.linear);
+      layer.ffn.lead_to(device_,
+                        next.input_norm,
+                        next.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
+                        buffers_.linear);
     }
   }
 }
@@ -304,8 +251,7 @@ void Decoder::prepare_kernels() const {
   for (const Layer& layer : layers_) {
     add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
     add(layer.attention_join.shape());
-    add(gate_shape(layer));
-    add(layer.ffn_join.shape());
+    std::ranges::for_each(layer.ffn.shapes(), add);
   }
   if (facts().last_stage && facts().vocab.count > 0) {
     add(head_.shape(DType::kF32, LinearEpilogue::kStore));
@@ -339,24 +285,6 @@ void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& 
   if (in.residual.data != residual.data) {
     gather_rows(stream, {in.residual, {}, residual});
   }
-}
-
-void Decoder::feed_forward(Stream& stream,
-                           const Layer& layer,
-                           const View<float, 2>& residual,
-                           const HalfNorm* begun) {
-  const int64_t toks = residual.shape[0];
-  const LinearWorkspace& workspace = buffers_.linear;
-  const LinearInput in{residual, layer.ffn_norm, spec_.rms_eps, begun};
-  const ActView activated = part_of(buffers_.activated, toks, layer.intermediate_size);
-  if (layer.activation == Activation::kSilu) {
-    layer.gate_up.forward(stream, in, activated, LinearEpilogue::kSwiGlu, workspace);
-  } else {
-    const ActView gate_up = part_of(workspace.product, toks, 2 * int64_t{layer.intermediate_size});
-    layer.gate_up.forward(stream, in, gate_up, LinearEpilogue::kStore, workspace);
-    gelu_and_mul(stream, {gate_up, activated});
-  }
-  layer.ffn_join.forward(stream, activated, residual, workspace);
 }
 
 ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
@@ -395,8 +323,13 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                       buffers_.linear);
     layer.attention.forward(stream, qkv, cos, sin, attended);
     layer.attention_join.forward(stream, attended, residual, buffers_.linear);
-    feed_forward(stream, layer, residual, layer.attention_join.next_norm(toks));
-    begun = layer.ffn_join.next_norm(toks);
+    const HalfNorm* norm_begun = layer.attention_join.next_norm(toks);
+    layer.ffn.forward(stream,
+                      {layer.ffn_norm, eps, norm_begun, in.num_toks},
+                      residual,
+                      buffers_.linear,
+                      buffers_.ffn);
+    begun = layer.ffn.next_norm(toks);
     if (layer.is_aux) {
       aux_[num_aux] = make_view(buffers_.aux[num_aux], toks, spec_.hidden_size);
       gather_rows(stream, {residual, {}, aux_[num_aux]});

@@ -151,6 +151,22 @@ Result<std::vector<std::string>> ModelMetadata::layer_types() const {
   return types;
 }
 
+Result<std::vector<int32_t>> ModelMetadata::indices(const char* json_key) const {
+  std::vector<int32_t> indices;
+  const nlohmann::json* list = is_gguf() ? nullptr : find_json(*json_, json_key);
+  if (list == nullptr) {
+    return indices;
+  }
+  for (const nlohmann::json& index : *list) {
+    if (!list->is_array() || !index.is_number_unsigned() ||
+        index.get<uint64_t>() > std::numeric_limits<int32_t>::max()) {
+      return bad_field(json_key, list->dump(), "a list of numbers from 0 on");
+    }
+    indices.push_back(index.get<int32_t>());
+  }
+  return indices;
+}
+
 namespace {
 
 // Reads rope scaling, and theta if it is there, from an object of config.json.

@@ -44,6 +44,9 @@ class ModelMetadata {
   // config.json `layer_types`; empty when absent.
   [[nodiscard]] Result<std::vector<std::string>> layer_types() const;
 
+  // A list of config.json of numbers from 0 on; empty when absent.
+  [[nodiscard]] Result<std::vector<int32_t>> indices(const char* json_key) const;
+
   // The rope of one type of layer, if config.json's rope_parameters distinguish types (transformers 5); else
   // nullopt. `rope` supplies the fields that are not read.
   [[nodiscard]] Result<std::optional<RopeSpec>> rope_of(const char* layer_type,

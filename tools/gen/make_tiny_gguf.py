@@ -15,7 +15,8 @@ import sys
 import gguf
 import numpy as np
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
+                 "Qwen2MoeForCausalLM": "qwen2moe", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe"}
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
     "self_attn.q_proj.weight": "attn_q.weight", "self_attn.q_proj.bias": "attn_q.bias",
@@ -24,7 +25,15 @@ LAYER = {
     "self_attn.o_proj.weight": "attn_output.weight",
     "self_attn.q_norm.weight": "attn_q_norm.weight", "self_attn.k_norm.weight": "attn_k_norm.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight", "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight"}
+    "mlp.down_proj.weight": "ffn_down.weight",
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight", "block_sparse_moe.gate.weight": "ffn_gate_inp.weight"}
+# A layer's experts are merged into one tensor of each kind.
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+           "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 TOP = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
        "lm_head.weight": "output.weight"}
 
@@ -47,10 +56,25 @@ def to_pairs(bits, heads):
 
 
 def gguf_name(name):
+    if name.startswith("blk."):
+        return name
     if name in TOP:
         return TOP[name]
     _, _, layer, rest = name.split(".", 3)
     return f"blk.{layer}.{LAYER[rest]}"
+
+
+def merged_experts(tensors):
+    """Yields all tensors; those of the experts of a layer as one, of three dimensions."""
+    experts = {}
+    for name, bits in tensors:
+        if ".experts." in name:
+            layer, expert, kind = name.split(".")[2], int(name.split(".")[5]), name.split(".")[6]
+            experts.setdefault(f"blk.{layer}.{EXPERTS[kind]}.weight", {})[expert] = bits
+        else:
+            yield name, bits
+    for name, parts in experts.items():
+        yield name, np.stack([parts[e] for e in range(len(parts))])
 
 
 def rope_factors(config, rope):
@@ -94,12 +118,21 @@ def convert(folder):
         writer.add_value_length(config["head_dim"])
     if rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, rope))
-    for name, bits in read_safetensors(folder / "model.safetensors"):
+    if "num_experts_per_tok" in config:
+        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    for name, bits in merged_experts(read_safetensors(folder / "model.safetensors")):
         if config["tie_word_embeddings"] and name == "lm_head.weight":
             continue
         if arch == "llama" and ("q_proj" in name or "k_proj" in name):
             bits = to_pairs(bits, heads if "q_proj" in name else kv_heads)
-        if bits.ndim == 1:
+        if "shared_expert_gate" in name:
+            bits = bits.reshape(-1)
+        if bits.ndim == 1 or "ffn_gate_inp" in gguf_name(name):
             writer.add_tensor(gguf_name(name), (bits.astype(np.uint32) << 16).view(np.float32))
         else:
             writer.add_tensor(gguf_name(name), bits.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)

@@ -12,7 +12,10 @@ namespace warprow {
 Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_mixtral(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_qwen2(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_qwen2_moe(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_qwen3(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_qwen3_moe(const ModelMetadata& metadata, DecoderSpec& spec);
 
 }  // namespace warprow
