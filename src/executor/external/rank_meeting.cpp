@@ -79,7 +79,9 @@ Introduction introduce(const EngineConfig& config) {
   mine.settings.push_back({"version", WARPROW_VERSION});
   for_each_field([&](const Field& field) {
     if (std::ranges::find(kOwnSettings, field.name) == kOwnSettings.end()) {
-      mine.settings.push_back({field.name, field_text(config, field)});
+      const std::string text = field_text(config, field);
+      const bool is_auto = field.auto_value && text == std::to_string(*field.auto_value);
+      mine.settings.push_back({field.name, is_auto ? "auto" : text});
     }
   });
   mine.host_mark = host_mark();

@@ -13,8 +13,9 @@ constexpr auto kStoppedAfter =
     std::chrono::milliseconds(400);                      // without a beat; then its state is read
 constexpr auto kFrozenAfter = std::chrono::seconds(30);  // without a beat, whatever its state
 constexpr auto kSilentAfter = std::chrono::seconds(5);   // without a beat of a process elsewhere
-// How long the reason of a rank elsewhere may be on its way.
+// How long the reason of a rank elsewhere may be on its way, and what it has done.
 constexpr auto kReasonTime = std::chrono::milliseconds(400);
+constexpr auto kReportLag = std::chrono::milliseconds(300);
 constexpr auto kGraceAfterFailure = std::chrono::seconds(4);
 constexpr auto kGraceAtEnd = std::chrono::seconds(2);
 
@@ -153,6 +154,7 @@ std::optional<std::string> RankWatch::trouble_of_process(int32_t rank, Clock::du
 std::optional<RankWatch::Trouble> RankWatch::stall(Clock::time_point now) {
   const std::chrono::milliseconds limit = step_limit_.load();
   const int64_t submitted = submitted_.load(std::memory_order_relaxed);
+  bool is_over = false;
   std::optional<int32_t> found;
   std::pair<int64_t, bool> least;
   for (int32_t rank = 0; rank < static_cast<int32_t>(seen_.size()); ++rank) {
@@ -164,12 +166,15 @@ std::optional<RankWatch::Trouble> RankWatch::stall(Clock::time_point now) {
       seen.retired_at = now;
     }
     const std::pair at(state.step.load(), state.phase.load() == RankPhase::kRunning);
-    if (now - seen.retired_at > limit && (!found || at < least)) {
+    const Clock::duration took = now - seen.retired_at;
+    is_over |= took > limit;
+    if (took > limit - (has_process(rank) ? Clock::duration{} : kReportLag) &&
+        (!found || at < least)) {
       found = rank;
       least = at;
     }
   }
-  if (!found) {
+  if (!is_over) {
     return std::nullopt;
   }
   return Trouble{*found,
