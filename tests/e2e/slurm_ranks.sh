@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Ranks that srun starts: a cluster of one node on this machine, for the time of this script. Two ranks give the answer of one, a
-# wrong number of ranks is refused, and when a rank is killed the step ends. Needs root and Debian's slurmctld and slurmd.
+# wrong number of ranks is refused, when a rank is killed the step ends, and examples/launchers/slurm.sh serves. Needs root and
+# Debian's slurmctld and slurmd.
 #
 #   WARPROW_BIN=build/cpu-release/warprow tests/e2e/slurm_ranks.sh
 #
@@ -16,6 +17,8 @@ for program in slurmctld slurmd srun; do
 done
 warprow=$(realpath "${WARPROW_BIN:-build/cpu-release/warprow}")
 model=${WARPROW_E2E_MODEL:-smollm2}
+example=$(dirname "$(realpath "$0")")/../../examples/launchers/slurm.sh
+unset WARPROW_BIN WARPROW_E2E_MODEL # no settings
 state=$(mktemp -d)
 daemons=()
 finish() {
@@ -70,15 +73,25 @@ launched=(--distributed-executor-backend external_launcher --join-timeout 30)
 ids() { python3 -c 'import json, sys; print(json.load(sys.stdin)["choices"][0]["token_ids"])'; }
 run() { srun --ntasks="$1" --cpus-per-task=1 --overcommit --kill-on-bad-exit=1 "$warprow" "${@:2}"; }
 
+# ranks [RANK]: the processes of this cluster that run ranks
+ranks() {
+  local pid
+  for pid in $(pgrep "wr-rank-${1:-}"); do
+    if grep --quiet --null-data "^SLURM_CONF=$SLURM_CONF$" "/proc/$pid/environ" 2>/dev/null; then
+      echo "$pid"
+    fi
+  done
+}
+
 alone=$("$warprow" "${flags[@]}" | ids)
 for split in -tp -pp; do
-  ranks=$([[ $split == -tp ]] && echo 3 || echo 2)
-  got=$(run "$ranks" "${flags[@]}" "$split" "$ranks" "${launched[@]}" | ids)
+  size=$([[ $split == -tp ]] && echo 3 || echo 2)
+  got=$(run "$size" "${flags[@]}" "$split" "$size" "${launched[@]}" | ids)
   [[ $got == "$alone" ]] || {
-    echo "FAILED: $ranks ranks of srun ($split) gave $got, one rank $alone"
+    echo "FAILED: $size ranks of srun ($split) gave $got, one rank $alone"
     exit 1
   }
-  echo "ok: $ranks ranks of srun ($split) give the answer of one"
+  echo "ok: $size ranks of srun ($split) give the answer of one"
 done
 
 if run 2 "${flags[@]}" -pp 3 "${launched[@]}" >"$state/out" 2>&1; then
@@ -94,7 +107,7 @@ echo "ok: a wrong number of ranks is refused"
 run 2 bench throughput "$model" --num-prompts 500 -pp 2 --threads 1 "${launched[@]}" >"$state/out" 2>&1 &
 step=$!
 for _ in {1..100}; do
-  victim=$(pgrep -f -n 'wr-rank-1' || pgrep -n 'wr-rank-1' || true)
+  victim=$(ranks 1)
   [[ -n $victim ]] && break
   sleep 0.1
 done
@@ -109,8 +122,33 @@ fi
   echo "FAILED: the step took $((SECONDS - begin)) s to end"
   exit 1
 }
-! pgrep wr-rank >/dev/null || {
-  echo "FAILED: ranks are left"
+left=$(ranks)
+[[ -z $left ]] || {
+  echo "FAILED: ranks are left: $left"
   exit 1
 }
 echo "ok: a killed rank ends the step after $((SECONDS - begin)) s"
+
+port=$((30000 + RANDOM % 10000))
+job=$(WARPROW=$warprow sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --overcommit --output="$state/job" \
+  "$example" "$model" --port "$port" --threads 1)
+for _ in {1..150}; do
+  health=$(python3 -c "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:$port/health').status)" 2>/dev/null || true)
+  [[ $health == 200 ]] && break
+  sleep 0.2
+done
+[[ $health == 200 ]] || {
+  cat "$state/job"
+  exit 1
+}
+scancel "$job"
+for _ in {1..100}; do
+  left=$(ranks)
+  [[ -z $left ]] && break
+  sleep 0.1
+done
+[[ -z $left ]] || {
+  echo "FAILED: the job's ranks are left: $left"
+  exit 1
+}
+echo "ok: the example of Slurm serves, and scancel ends it"
