@@ -223,20 +223,6 @@ TEST(ExternalFaults, ResultsThatDifferNameStepAndField) {
   EXPECT_EQ(ranks.exit_code(1, 5s), 5);
 }
 
-// Nothing closes its connections.
-TEST(ExternalFaults, AStoppedRankFailsTheRest) {
-  const EngineConfig config = launched_config(2, 1, "tcp");
-  LaunchedRanks ranks(config);
-  const std::unique_ptr<Executor> executor = make_executor(config);
-  ::kill(ranks.pid(1), SIGSTOP);
-  Clock::duration took{};
-  EXPECT_THAT(failure_of(*executor, took),
-              AllOf(HasSubstr("rank 1 of 2"), HasSubstr("has given no sign of life for 5 s")));
-  EXPECT_LT(took, 7s);
-  ::kill(ranks.pid(1), SIGCONT);
-  EXPECT_EQ(ranks.exit_code(1, 5s), 5);
-}
-
 std::vector<Introduction> two_introductions() {
   Introduction one;
   one.settings = {{"version", "1"}, {"dtype", "auto"}};

@@ -189,7 +189,8 @@ RankMeeting::RankMeeting(const EngineConfig& config,
 void RankMeeting::wait_for_readers() {
   try {
     all_->barrier();
-  } catch (const StartupError&) {  // another rank has ended since: it has read it too
+  } catch (const StartupError& error) {
+    WR_LOG_DEBUG("a rank that has read it too has ended: {}", error.what());
   }
 }
 
