@@ -278,6 +278,21 @@ class Mpirun(Launched):
             self.assertEqual(code, 0, said)
             self.assertEqual(token_ids(out), alone(*GREEDY))
 
+    def test_a_killed_rank_ends_the_run(self):
+        run = subprocess.Popen([MPIRUN, *MPI_FLAGS, "-np", "2", "-x", f"MASTER_PORT={free_port()}", BIN, "bench", "throughput", MODEL,
+                                "--num-prompts", "500", "-pp", "2", *EXACT, *LAUNCHED], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, start_new_session=True, env=clean_environment())
+        self.addCleanup(lambda: [os.kill(pid, signal.SIGKILL) for pid in members(run.pid)])
+        time.sleep(2)
+        self.assertGreaterEqual(len(members(run.pid)), 4)  # mpirun, two ranks, what rank 0 started
+        for pid in members(run.pid):
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if b"\0OMPI_COMM_WORLD_RANK=1\0" in file.read():
+                    os.kill(pid, signal.SIGKILL)
+        said, _ = run.communicate(timeout=10)
+        self.assertNotEqual(run.returncode, 0, said)
+        self.assertFalse(members(run.pid))
+
     def test_a_wrong_number_of_ranks_is_refused(self):
         code, _, said = self.run_mpi(2, *GENERATE, "-tp", "3")
         self.assertNotEqual(code, 0)
