@@ -35,9 +35,11 @@ constexpr int kPlaces = 256;
 constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kRows = kGroups * 64;
 constexpr int kConsumers = kGroups * 128;
-constexpr int kThreads = kConsumers + 32;
+constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroups
 constexpr int kCluster = 2;
 constexpr int kXBytes = kPlaces * 128;
+constexpr int kBoxPlaces = 64;  // whose x one copy moves
+constexpr int kBoxBytes = kBoxPlaces * 128;
 constexpr int kStagingBytes = 16384;  // of a warpgroup
 
 template <PackedKind kKind>
@@ -55,6 +57,11 @@ struct Params {
   int32_t row_tiles;  // of an expert's matrix: of both CTAs together
 };
 
+// Places that are multiplied for an item.
+__device__ __forceinline__ int product_places(int num_places) {
+  return num_places <= 64 ? 64 : num_places <= 128 ? 128 : 256;
+}
+
 // One thread: loads x and w.
 template <PackedKind kKind, LinearEpilogue kEpilogue>
 __device__ void load(const Params& p,
@@ -71,16 +78,19 @@ __device__ void load(const Params& p,
     const ExpertItem item(p.a, p.row_tiles, index);
     const int first_tile = (item.row_tile * kCluster + rank) * kGroups;
     const int tiles = W::num_tiles(p.a.n, first_tile, kGroups);
+    const int boxes = product_places(item.num_places) / kBoxPlaces;
     for (int step = 0; step < steps; ++step, ring.next()) {
       barrier_wait(ring.empty(), ring.phase ^ 1);
-      barrier_arrive_expecting(ring.full(), kXBytes + tiles * W::kTileBytes);
+      barrier_arrive_expecting(ring.full(), boxes * kBoxBytes + tiles * W::kTileBytes);
       const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
-      tma_load_2d_to_cluster(stage + rank * (kXBytes / 2),
-                             x_map,
-                             ring.full(),
-                             step * 64,
-                             item.place + rank * (kPlaces / 2),
-                             3);
+      for (int box = rank; box < boxes; box += kCluster) {
+        tma_load_2d_to_cluster(stage + box * kBoxBytes,
+                               x_map,
+                               ring.full(),
+                               step * 64,
+                               item.place + box * kBoxPlaces,
+                               3);
+      }
       W::template load<kEpilogue, kGroups>(
           p.a, w_map, stage + kXBytes, ring.full(), item.expert, first_tile, step, read_again());
     }
@@ -115,12 +125,15 @@ class Consumer {
       if (index + step < items) {
         next = ExpertItem(p_.a, p_.row_tiles, index + step);
       }
-      if (item.num_places <= 64) {
-        multiply<64>(ring, item);
-      } else if (item.num_places <= 128) {
-        multiply<128>(ring, item);
-      } else {
-        multiply<256>(ring, item);
+      switch (product_places(item.num_places)) {
+        case 64:
+          multiply<64>(ring, item);
+          break;
+        case 128:
+          multiply<128>(ring, item);
+          break;
+        default:
+          multiply<256>(ring, item);
       }
     }
   }
@@ -203,11 +216,19 @@ class Consumer {
       constexpr int kChunks = kOutBytes / 16;
       const int chunk = thread_ % kChunks;
       const bool is_output = first + chunk * 8 < outputs;
-      for (int place = thread_ / kChunks; place < kBlocks * 8; place += 128 / kChunks) {
-        if (is_output && begin + place < item.num_places) {
-          const uint4 eight = load_shared_four(staging_ + at(place, chunk));
-          const int64_t row = item.place + begin + place;
-          *reinterpret_cast<uint4*>(y + (row * p_.a.y_stride + first + chunk * 8) * 2) = eight;
+      constexpr int kPasses = kBlocks * 8 / (128 / kChunks);
+      uint4 eight[kPasses];
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        const int place = thread_ / kChunks + i * (128 / kChunks);
+        eight[i] = load_shared_four(staging_ + at(place, chunk));
+      }
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        const int place = begin + thread_ / kChunks + i * (128 / kChunks);
+        if (is_output && place < item.num_places) {
+          const int64_t row = item.place + place;
+          *reinterpret_cast<uint4*>(y + (row * p_.a.y_stride + first + chunk * 8) * 2) = eight[i];
         }
       }
     }
@@ -251,13 +272,16 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
   __syncthreads();
   cluster_arrive();
   cluster_wait();
-  pdl_wait();
-  pdl_release();
   if (threadIdx.x >= kConsumers) {
+    lower_registers<40>();
+    pdl_wait();
+    pdl_release();
     if (threadIdx.x == kConsumers) {
       load<kKind, kEpilogue>(p, x_map, w_map, ring, rank);
     }
   } else {
+    raise_registers<232>();
+    pdl_wait();
     Consumer<kKind, kEpilogue>(p, data, rank, ring.barriers).run(ring);
   }
   __syncthreads();
@@ -275,7 +299,7 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
       tensor_map<2>(args.x,
                     {static_cast<uint64_t>(args.k), static_cast<uint64_t>(args.max_places)},
                     {static_cast<uint64_t>(args.x_stride) * 2},
-                    {64, kPlaces / 2},
+                    {64, kBoxPlaces},
                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   const Params params{args, ceil_div(args.n, kCluster * kRows)};
   LaunchShape shape;
