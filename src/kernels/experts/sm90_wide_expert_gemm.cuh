@@ -19,11 +19,11 @@
 #include <cuda_runtime.h>
 
 // Formula: as in expert_linear.h, for tiles of the work list of up to 256 places. x lies by place.
-// Mapping: persistent clusters of two CTAs. A cluster takes every (gridDim / 2)-th item: a tile of the work list times 256
-//   rows of the expert's matrix, of which each CTA has 128. Each CTA loads half of the tile's x for both (multicast). A
+// Mapping: persistent clusters of four CTAs. A cluster takes every (gridDim / 4)-th item: a tile of the work list times 512
+//   rows of the expert's matrix, of which each CTA has 128. Each CTA loads a quarter of the tile's x for all (multicast). A
 //   producer thread fills a ring of stages of 64 inputs by TMA. Two consumer warpgroups have 64 rows of w each (rows of w
 //   are wgmma's m, rows of x its n). Outputs go through shared memory to y.
-// Bytes moved: a tile's x once for each 256 rows of w, w once for each tile, mostly from L2.
+// Bytes moved: a tile's x once for each 512 rows of w, w once for each tile, mostly from L2.
 // Numerics: as sm90_expert_gemm, bit for bit.
 // Preconditions: as sm90_expert_gemm; x by place.
 // Origin: own design.
@@ -36,7 +36,7 @@ constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kRows = kGroups * 64;
 constexpr int kConsumers = kGroups * 128;
 constexpr int kThreads = kConsumers + 128;  // setmaxnreg counts whole warpgroups
-constexpr int kCluster = 2;
+constexpr int kCluster = 4;                 // x is most of what L2 yields, so four CTAs share it
 constexpr int kXBytes = kPlaces * 128;
 constexpr int kBoxPlaces = 64;  // whose x one copy moves
 constexpr int kBoxBytes = kBoxPlaces * 128;
@@ -89,7 +89,7 @@ __device__ void load(const Params& p,
                                ring.full(),
                                step * 64,
                                item.place + box * kBoxPlaces,
-                               3);
+                               (1 << kCluster) - 1);
       }
       W::template load<kEpilogue, kGroups>(
           p.a, w_map, stage + kXBytes, ring.full(), item.expert, first_tile, step, read_again());
@@ -109,7 +109,7 @@ class Consumer {
         thread_(static_cast<int>(threadIdx.x) % 128),
         rank_(rank),
         own_barriers_(own_barriers),
-        peer_barriers_(remote_address(own_barriers, rank ^ 1)),
+        peer_barriers_(remote_address(own_barriers, thread_ % kCluster)),
         staging_(data + S::kStagingAt + group_ * kStagingBytes) {}
 
   __device__ void run(typename S::Ring ring) const {
@@ -144,8 +144,7 @@ class Consumer {
   static constexpr int kStaged = kStagingBytes / kOutBytes;  // places
 
   __device__ void release(uint32_t empty) const {
-    if (thread_ == 0) {
-      barrier_arrive(empty);
+    if (thread_ < kCluster) {
       barrier_arrive_remote(peer_barriers_ + (empty - own_barriers_));
     }
   }
@@ -245,7 +244,7 @@ class Consumer {
   int thread_;
   int rank_;
   uint32_t own_barriers_;
-  uint32_t peer_barriers_;
+  uint32_t peer_barriers_;  // of the CTA whose number is the thread's
   uint32_t staging_;
 };
 
@@ -290,6 +289,24 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(kCluster, 1, 1)
 #endif
 }
 
+// How many clusters the GPU runs at once: its SMs form groups whose sizes need not be multiples of a cluster's.
+template <typename Kernel>
+int32_t most_clusters(Kernel* kernel, size_t shared_bytes) {
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(kCluster);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  WR_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  WR_CHECK_GE(clusters, 1);
+  return clusters;
+}
+
 template <PackedKind kKind, LinearEpilogue kEpilogue>
 void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
   using S = Sizes<kKind>;
@@ -303,8 +320,9 @@ void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   const Params params{args, ceil_div(args.n, kCluster * kRows)};
   LaunchShape shape;
-  const int64_t clusters = std::min<int64_t>(stream.device().facts().num_sms / kCluster,
-                                             int64_t{args.max_tiles} * params.row_tiles);
+  static const int32_t kMostClusters = most_clusters(kKernel, S::kSharedBytes);
+  const int64_t clusters =
+      std::min<int64_t>(kMostClusters, int64_t{args.max_tiles} * params.row_tiles);
   shape.grid = dim3(static_cast<unsigned>(kCluster * clusters));
   shape.block = dim3(kThreads);
   shape.shared_bytes = S::kSharedBytes;
