@@ -28,8 +28,8 @@ class RankLinkTest : public ::testing::Test {
     peer_.emplace(Socket(ends[1]), abort_);
   }
 
-  RankLink::Received receive() {
-    return peer_->receive(message_, Clock::now() + std::chrono::milliseconds(50));
+  RankLink::Received receive(std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+    return peer_->receive(message_, Clock::now() + patience);
   }
   // Bytes that no RankLink sent.
   void send_raw(const void* bytes, size_t size) {
@@ -71,7 +71,7 @@ TEST_F(RankLinkTest, MessagesArriveAsTheyWereSent) {
   EXPECT_EQ(message_.kind, 4U);
   EXPECT_EQ(message_.bytes, large);
   sender.join();
-  EXPECT_EQ(receive(), RankLink::Received::kNothing);
+  EXPECT_EQ(receive(std::chrono::milliseconds(20)), RankLink::Received::kNothing);
   mine_.reset();
   EXPECT_EQ(receive(), RankLink::Received::kClosed);
 }

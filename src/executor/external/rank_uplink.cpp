@@ -137,6 +137,7 @@ void RankUplink::send() {
     std::this_thread::sleep_for(kNap);
     aborted = aborted.value_or(now);
     if (now - *aborted > kGraceAfterAbort) {
+      receiver_.join();  // it has ended with the abort; the destructor waits for this thread first
       const std::optional<AbortCause> cause = control_.abort.cause();
       fmt::print(stderr,
                  "warprow: rank {} of {}: rank {} {}\n",
