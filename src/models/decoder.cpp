@@ -3,11 +3,14 @@
 
 #include "base/check.h"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
+#include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
+#include "models/layer_parts.h"
 #include "models/tensor_split.h"
 #include "models/weight_names.h"
 
@@ -32,13 +35,6 @@ std::vector<float> inv_freq_of(const RopeSpec& rope,
     }
   }
   return inv_freq;
-}
-
-LinearPart part(
-    const std::string& weight, int64_t rows, int64_t cols, const ShardRule& shard, bool bias) {
-  LinearPart out{{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
-  out.weight.shard = shard;
-  return out;
 }
 
 StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options, DeviceKind device) {
@@ -105,7 +101,8 @@ Decoder::Decoder(const DecoderSpec& spec,
     final_norm_ = load_norm(loader, spec.names.final_norm, spec.hidden_size);
   }
   for (const RopeSpec& rope : spec.ropes) {
-    ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader))});
+    ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader)),
+                      rope.attention_factor});
   }
   if (last) {
     head_ =
@@ -156,6 +153,8 @@ AttentionLayer Decoder::load_attention(ParameterLoader& loader,
   layer.num_kv_heads = spec.num_kv_heads;
   layer.head_dim = spec.head_dim;
   layer.rot_dim = spec.rope == kNoRope ? 0 : spec_.ropes[static_cast<size_t>(spec.rope)].rot_dim;
+  layer.interleaved =
+      spec.rope != kNoRope && spec_.ropes[static_cast<size_t>(spec.rope)].interleaved;
   layer.norm_eps = spec_.rms_eps;
   layer.params.scale = spec.scale;
   layer.params.window = spec.window;
@@ -168,6 +167,10 @@ AttentionLayer Decoder::load_attention(ParameterLoader& loader,
   if (spec.qk_norm) {
     layer.q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.head_dim);
     layer.k_norm = load_norm(loader, layer_name(names.k_norm, index), spec.head_dim);
+  }
+  if (spec.wide_qk_norm) {
+    layer.wide_q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.q_size());
+    layer.wide_k_norm = load_norm(loader, layer_name(names.k_norm, index), spec.k_size());
   }
   return layer;
 }
@@ -184,13 +187,6 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
   const AttentionSpec& attention = spec.attention;
   const int64_t hidden = spec_.hidden_size;
   const int64_t inner = spec.ffn.intermediate_size;
-  LinearPart q = part(name(names.q), attention.q_size(), hidden, shards.q, spec_.qkv_bias);
-  LinearPart k = part(name(names.k), attention.k_size(), hidden, shards.kv, spec_.qkv_bias);
-  const LinearPart v = part(name(names.v), attention.v_size(), hidden, shards.kv, spec_.qkv_bias);
-  if (spec_.permuted_qk) {
-    q.weight.order = k.weight.order = RowOrder::kRopePairs;
-    q.weight.head_dim = k.weight.head_dim = attention.head_dim;
-  }
   const auto join = [&](const std::string& weight,
                         int64_t inputs,
                         const ShardRule& shard,
@@ -199,7 +195,7 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
     // The first rank's part of the sum has the bias.
     const bool mine_has_bias = bias && ranks.place.rank == 0;
     const Linear linear(
-        loader, {part(name(weight), hidden, inputs, shard, mine_has_bias)}, options_.linear);
+        loader, {linear_part(name(weight), hidden, inputs, shard, mine_has_bias)}, options_.linear);
     JoinMode mode;
     mode.ranks = ranks;
     mode.scale = spec.residual_scale;
@@ -217,16 +213,17 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
   layer.rope = attention.rope;
   layer.activation = spec.ffn.activation;
   layer.is_aux = std::ranges::count(options_.aux_layers, index) > 0;
-  layer.input_norm = load_norm(loader, name(names.input_norm), hidden);
-  layer.qkv = Linear(loader, {q, k, v}, options_.linear);
+  if (spec.pre_norms) {
+    layer.input_norm = load_norm(loader, name(names.input_norm), hidden);
+  }
+  layer.qkv = Linear(loader, qkv_parts(spec_, index, shards), options_.linear);
   layer.attention = load_attention(loader, index, place);
   layer.attention_join =
       join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm);
-  layer.ffn_norm = load_norm(loader, name(names.ffn_norm), hidden);
-  layer.gate_up = Linear(loader,
-                         {part(name(names.gate), inner, hidden, shards.ffn_in, spec_.mlp_bias),
-                          part(name(names.up), inner, hidden, shards.ffn_in, spec_.mlp_bias)},
-                         options_.linear);
+  if (spec.pre_norms) {
+    layer.ffn_norm = load_norm(loader, name(names.ffn_norm), hidden);
+  }
+  layer.gate_up = Linear(loader, gate_up_parts(spec_, index, shards), options_.linear);
   layer.ffn_join = join(names.down, inner, shards.ffn_out, spec_.mlp_bias, names.ffn_post_norm);
   return layer;
 }
@@ -341,13 +338,28 @@ void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& 
   }
 }
 
+LinearInput Decoder::input_of(Stream& stream,
+                              const View<float, 2>& residual,
+                              const View<const float, 1>& norm,
+                              const HalfNorm* begun) const {
+  if (!norm.empty()) {
+    return {residual, norm, spec_.rms_eps, begun};
+  }
+  if (options_.act_dtype == DType::kF32) {
+    return {residual};
+  }
+  const ActView rows = part_of(buffers_.linear.normed, residual.shape[0], residual.shape[1]);
+  cast_rows(stream, {residual, rows});
+  return {rows};
+}
+
 void Decoder::feed_forward(Stream& stream,
                            const Layer& layer,
                            const View<float, 2>& residual,
                            const HalfNorm* begun) {
   const int64_t toks = residual.shape[0];
   const LinearWorkspace& workspace = buffers_.linear;
-  const LinearInput in{residual, layer.ffn_norm, spec_.rms_eps, begun};
+  const LinearInput in = input_of(stream, residual, layer.ffn_norm, begun);
   const ActView activated = part_of(buffers_.activated, toks, layer.intermediate_size);
   if (layer.activation == Activation::kSilu) {
     layer.gate_up.forward(stream, in, activated, LinearEpilogue::kSwiGlu, workspace);
@@ -374,7 +386,7 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                 rope.inv_freq,
                 table(rope.cos, rope),
                 table(rope.sin, rope),
-                1.0F});
+                rope.attention_factor});
   }
   size_t num_aux = 0;
   const HalfNorm* begun = nullptr;  // the norm that the previous join began; null: none
@@ -389,7 +401,7 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
       sin = table(rope.sin, rope);
     }
     layer.qkv.forward(stream,
-                      {residual, layer.input_norm, eps, begun},
+                      input_of(stream, residual, layer.input_norm, begun),
                       qkv,
                       LinearEpilogue::kStore,
                       buffers_.linear);
@@ -420,6 +432,9 @@ void Decoder::compute_logits(Stream& stream, ConstActView hidden, View<float, 2>
   if (mine.count > 0) {
     logits.shape[1] = mine.count;
     head_.forward(stream, {hidden}, logits, LinearEpilogue::kStore, buffers_.linear);
+    if (spec_.logits_divisor != 1.0F || spec_.logits_soft_cap > 0.0F) {
+      cap_logits(stream, {logits, spec_.logits_divisor, spec_.logits_soft_cap});
+    }
   }
 }
 

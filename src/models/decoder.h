@@ -70,8 +70,9 @@ class Decoder final : public Model {
   // A rope's frequencies, and its table of the step's tokens.
   struct Rope {
     View<const float, 1> inv_freq;  // [rot_dim / 2]
-    float* cos = nullptr;           // [T, rot_dim / 2]
-    float* sin = nullptr;           // [T, rot_dim / 2]
+    float attention_factor = 1.0F;
+    float* cos = nullptr;  // [T, rot_dim / 2]
+    float* sin = nullptr;  // [T, rot_dim / 2]
   };
   // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens are
   // stale and never read.
@@ -98,6 +99,11 @@ class Decoder final : public Model {
   void lead_joins();
   [[nodiscard]] LinearShape gate_shape(const Layer& layer) const;
 
+  // What a product reads behind a norm, or behind none.
+  LinearInput input_of(Stream& stream,
+                       const View<float, 2>& residual,
+                       const View<const float, 1>& norm,
+                       const HalfNorm* begun) const;
   void enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual);
   void feed_forward(Stream& stream,
                     const Layer& layer,

@@ -38,6 +38,9 @@ std::string unmet(const LayerSpec& layer, int32_t num_ranks, int32_t input_unit)
         attention.num_kv_heads,
         num_ranks);
   }
+  if (num_ranks > 1 && attention.wide_qk_norm) {
+    return "norms over all heads cannot be divided among ranks";
+  }
   if (num_ranks > 1 && layer.ffn.intermediate_size % (num_ranks * input_unit) != 0) {
     return fmt::format("intermediate_size {} is no multiple of tensor-parallel-size {} times {}",
                        layer.ffn.intermediate_size,
