@@ -3,12 +3,16 @@
 // also the list of operations. Such a build cannot create a CUDA device, so none of the stubs is ever called.
 #include "base/check.h"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/activation/sigmoid_gate.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/attention/flashinfer/planned_attention.h"
 #include "kernels/attention/native/scheduled_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/experts/combine_experts.h"
+#include "kernels/experts/expert_linear.h"
+#include "kernels/experts/route_experts.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
 #include "kernels/logits/cap_logits.h"
@@ -32,7 +36,9 @@ WR_NO_CUDA(attention_forward, ScheduledAttentionArgs)
 WR_NO_CUDA(attention_schedule, ScheduledAttentionArgs)
 WR_NO_CUDA(cap_logits, CapLogitsArgs)
 WR_NO_CUDA(cast_rows, CastRowsArgs)
+WR_NO_CUDA(combine_experts, CombineExpertsArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
+WR_NO_CUDA(expert_linear, ExpertLinearArgs)
 WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
@@ -44,7 +50,9 @@ WR_NO_CUDA(paged_attention, PagedAttentionArgs)
 WR_NO_CUDA(rms_norm, RmsNormArgs)
 WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
 WR_NO_CUDA(rope_table, RopeTableArgs)
+WR_NO_CUDA(route_experts, RouteExpertsArgs)
 WR_NO_CUDA(sample, SampleArgs)
+WR_NO_CUDA(sigmoid_gate, SigmoidGateArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
 void prepare_linear(const DeviceFacts& /*device*/,

@@ -6,6 +6,19 @@
 
 namespace warprow {
 
+void join_product(Stream& stream,
+                  const JoinMode& mode,
+                  const View<float, 2>& product,
+                  const View<float, 2>& residual) {
+  if (!mode.ranks.alone()) {
+    mode.ranks.comm->all_reduce(stream, product);
+  }
+  if (!mode.post_norm.empty()) {
+    rms_norm(stream, {product, mode.post_norm, product, mode.norm_eps});
+  }
+  add_rows(stream, {product, residual, mode.scale});
+}
+
 void Join::lead_to(const DeviceFacts& device,
                    View<const float, 1> norm_weight,
                    const LinearShape& behind,
@@ -30,13 +43,7 @@ void Join::forward(Stream& stream,
   }
   const ActView product = workspace.joined.rows(0, x.shape[0]);
   linear_.forward(stream, {x}, product, LinearEpilogue::kStore, workspace);
-  if (!mode_.ranks.alone()) {
-    mode_.ranks.comm->all_reduce(stream, product.f32());
-  }
-  if (!mode_.post_norm.empty()) {
-    rms_norm(stream, {product, mode_.post_norm, product, mode_.norm_eps});
-  }
-  add_rows(stream, {product.f32(), residual, mode_.scale});
+  join_product(stream, mode_, product.f32(), residual);
 }
 
 }  // namespace warprow

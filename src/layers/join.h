@@ -16,7 +16,18 @@ struct JoinMode {
   float norm_eps = 0.0F;
   float scale = 1.0F;
   RankGroup ranks = {};  // that have parts of the product; their sum is the product
+
+  // Whether the product is added as it is.
+  [[nodiscard]] bool is_plain() const {
+    return post_norm.empty() && scale == 1.0F && ranks.alone();
+  }
 };
+
+// residual += scale * post_norm(sum over ranks of product). The product is overwritten.
+void join_product(Stream& stream,
+                  const JoinMode& mode,
+                  const View<float, 2>& product,
+                  const View<float, 2>& residual);
 
 // A linear layer and everything between it and the next layer, as one operation:
 //
@@ -43,9 +54,7 @@ class Join {
   // The operation for which kernels prepare.
   [[nodiscard]] LinearShape shape() const;
   // Whether forward needs LinearWorkspace::joined.
-  [[nodiscard]] bool is_plain() const {
-    return mode_.post_norm.empty() && mode_.scale == 1.0F && mode_.ranks.alone();
-  }
+  [[nodiscard]] bool is_plain() const { return mode_.is_plain(); }
 
   // The norm that forward of num_rows half computes, which the next layer must finish; null if the next layer
   // computes all of it.

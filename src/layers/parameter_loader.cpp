@@ -4,10 +4,12 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/math.h"
+#include "kernels/linear/cpu/pack.h"
 #include "layers/pack_tensor.h"
 #include "weights/dequantize.h"
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -91,8 +93,29 @@ bool ParameterLoader::stacks(std::span<const TensorSpec> specs) const {
   return true;
 }
 
+void ParameterLoader::check_stack(std::span<const TensorSpec> specs) const {
+  for (size_t i = 1; i < specs.size(); ++i) {
+    const WeightFormat& upper = format_of(specs[i - 1]);
+    const WeightFormat& lower = format_of(specs[i]);
+    const IndexRange rows = value_or_throw(shard_rows(specs[i - 1], upper.alignment));
+    const bool panels = form_of(upper).repack == Repack::kPanels;
+    const int64_t unit =
+        panels ? std::lcm(upper.alignment.rows, cpu::kRowsPerPanel) : upper.alignment.rows;
+    if (upper.sources.size() != lower.sources.size() ||
+        !same_product(form_of(upper), form_of(lower)) || rows.count % unit != 0) {
+      throw StartupError(ErrorCode::kUnsupported,
+                         fmt::format("tensors {} ({}, {} rows) and {} ({}) cannot be one matrix",
+                                     specs[i - 1].name,
+                                     upper.name,
+                                     rows.count,
+                                     specs[i].name,
+                                     lower.name));
+    }
+  }
+}
+
 PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
-  WR_CHECK(stacks(specs));
+  check_stack(specs);
   if (format_ == LoadFormat::kDummy) {
     return random(specs);
   }
@@ -148,7 +171,9 @@ void ParameterLoader::load(const PlacedSource& source,
   const TensorSpec& spec = *source.spec;
   std::byte* dst = data + source.offset;
   if (source.form->repack == Repack::kPanels) {
-    pack_tensor(stream_, {&checkpoint_, source.region, weight, dst, spec.order, spec.head_dim});
+    PackedWeight part = weight;
+    part.n = static_cast<int32_t>(source.region.rows());
+    pack_tensor(stream_, {&checkpoint_, source.region, part, dst, spec.order, spec.head_dim});
     report(source.region.bytes());
     return;
   }
@@ -171,10 +196,12 @@ PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
     const Part part = part_of(spec, {});
     const int64_t tensor_cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
     const int64_t first = first_element(spec, part, tensor_cols);
-    if (form.repack == Repack::kPanels) {  // these do not stack: there is one spec
+    if (form.repack == Repack::kPanels) {
+      const PackedWeight panels = sized_product(form, part.rows.count, cols);
       pack_random(stream_,
-                  {weight, dst, seed_of(spec.name), dummy_scale(spec), first, tensor_cols});
-      return weight;
+                  {panels, dst, seed_of(spec.name), dummy_scale(spec), first, tensor_cols});
+      dst += stored_bytes(form, {}, part.rows.count, cols);
+      continue;
     }
     FillRandomArgs fill{dst, part.rows.count * cols, seed_of(spec.name), dummy_scale(spec), first};
     fill.type = rows_;

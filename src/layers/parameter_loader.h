@@ -56,12 +56,17 @@ class ParameterLoader {
   // Whether the specs' matrices, stacked by rows, are one matrix on this device: if all of them become the same
   // kind of rows there.
   [[nodiscard]] bool stacks(std::span<const TensorSpec> specs) const;
-  // Loads them as one matrix (checked).
+  // Loads them as one matrix. Panels can be one matrix too, if all are of one kind and all but the last consist of
+  // whole panels. Throws StartupError, naming two tensors, for specs that cannot be one.
   PackedWeight stacked(std::span<const TensorSpec> specs);
   // A vector (spec.rows is 1) as f32, the rank's part of it. Its tensor must have a type with values.
   View<const float, 1> vector(const TensorSpec& spec);
   [[nodiscard]] bool has(const std::string& name) const {
     return checkpoint_.find(name) != nullptr;
+  }
+  // Whether a matrix is to be taken from this tensor: it is there, or no tensor is looked at.
+  [[nodiscard]] bool provides(const std::string& name) const {
+    return format_ == LoadFormat::kDummy || has(name);
   }
   // Copies values that are not in the checkpoint.
   View<const float, 1> constants(std::vector<float> values);
@@ -85,6 +90,7 @@ class ParameterLoader {
   };
 
   const WeightFormat& format_of(const TensorSpec& spec) const;
+  void check_stack(std::span<const TensorSpec> specs) const;
   [[nodiscard]] const DeviceForm& form_of(const WeightFormat& format) const {
     return format.on(device_kind(), rows_);
   }

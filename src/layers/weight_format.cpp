@@ -94,12 +94,17 @@ PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols) {
   return weight;
 }
 
-bool stacks(const DeviceForm& upper, const DeviceForm& lower) {
+bool same_product(const DeviceForm& upper, const DeviceForm& lower) {
   const PackedWeight& a = upper.product;
   const PackedWeight& b = lower.product;
-  return upper.repack != Repack::kPanels && lower.repack != Repack::kPanels && a.kind == b.kind &&
+  const bool panels = upper.repack == Repack::kPanels;
+  return panels == (lower.repack == Repack::kPanels) && a.kind == b.kind &&
          a.has_bias == b.has_bias && a.scales == b.scales && a.zero_point == b.zero_point &&
          a.group == b.group;
+}
+
+bool stacks(const DeviceForm& upper, const DeviceForm& lower) {
+  return upper.repack != Repack::kPanels && same_product(upper, lower);
 }
 
 size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows, int64_t cols) {

@@ -68,7 +68,10 @@ std::string part_name(const std::string& name, const SourcePart& part);
 
 // The product's matrix [rows, cols], without data.
 PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols);
-// Whether matrices of the two forms, stacked by rows, are one matrix of their product.
+// Whether matrices of the two forms, stacked by rows, are one matrix of their product. Panels: if the upper one's rows
+// are whole panels.
+bool same_product(const DeviceForm& upper, const DeviceForm& lower);
+// The same for the parts of a linear layer, whose panels stay apart.
 bool stacks(const DeviceForm& upper, const DeviceForm& lower);
 // Bytes of this many rows and columns of one source in the device's memory.
 size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows, int64_t cols);

@@ -2,8 +2,6 @@
 #include "models/decoder.h"
 
 #include "base/check.h"
-#include "kernels/activation/act_and_mul.h"
-#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
@@ -98,7 +96,7 @@ Decoder::Decoder(const DecoderSpec& spec,
     layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
   }
   if (last) {
-    final_norm_ = load_norm(loader, spec.names.final_norm, spec.hidden_size);
+    final_norm_ = load_norm(loader, spec, spec.names.final_norm, spec.hidden_size);
   }
   for (const RopeSpec& rope : spec.ropes) {
     ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader)),
@@ -127,105 +125,64 @@ PackedWeight Decoder::load_vocab(ParameterLoader& loader, const std::string& nam
   return loader.matrix(rows);
 }
 
-View<const float, 1> Decoder::load_norm(ParameterLoader& loader,
-                                        const std::string& name,
-                                        int64_t width) const {
-  if (spec_.norm_offset == 0.0F) {
-    return loader.vector({name, 1, width});
-  }
-  std::vector<float> weights = loader.read_vector({name, 1, width});
-  for (float& weight : weights) {
-    weight += spec_.norm_offset;
-  }
-  return loader.constants(std::move(weights));
-}
-
-AttentionLayer Decoder::load_attention(ParameterLoader& loader,
+AttentionLayer Decoder::load_attention(const LayerLoader& layer,
                                        int32_t index,
                                        const LayerKvPlace& place) const {
-  const LayerSpec& whole = spec_.layers[static_cast<size_t>(index)];
-  const AttentionSpec spec = rank_layer(whole, options_.tensor.place).attention;
-  const DecoderWeightNames& names = spec_.names;
-  AttentionLayer layer;
-  layer.layer = index;
-  layer.group = place.group;
-  layer.num_heads = spec.num_heads;
-  layer.num_kv_heads = spec.num_kv_heads;
-  layer.head_dim = spec.head_dim;
-  layer.rot_dim = spec.rope == kNoRope ? 0 : spec_.ropes[static_cast<size_t>(spec.rope)].rot_dim;
-  layer.interleaved =
-      spec.rope != kNoRope && spec_.ropes[static_cast<size_t>(spec.rope)].interleaved;
-  layer.norm_eps = spec_.rms_eps;
-  layer.params.scale = spec.scale;
-  layer.params.window = spec.window;
-  layer.params.soft_cap = spec.soft_cap;
+  const AttentionSpec& spec = layer.mine().attention;
+  const DecoderWeightNames& names = layer.names();
+  AttentionLayer out;
+  out.layer = index;
+  out.group = place.group;
+  out.num_heads = spec.num_heads;
+  out.num_kv_heads = spec.num_kv_heads;
+  out.head_dim = spec.head_dim;
+  if (spec.rope != kNoRope) {
+    const RopeSpec& rope = spec_.ropes[static_cast<size_t>(spec.rope)];
+    out.rot_dim = rope.rot_dim;
+    out.interleaved = rope.interleaved;
+  }
+  out.norm_eps = spec_.rms_eps;
+  out.params.scale = spec.scale;
+  out.params.window = spec.window;
+  out.params.soft_cap = spec.soft_cap;
   if (spec.sinks) {
-    TensorSpec sinks{layer_name(names.sinks, index), 1, whole.attention.num_heads};
-    sinks.shard = layer_shards(whole, options_.tensor.place).sinks;
-    layer.params.sinks = loader.vector(sinks).data;
+    TensorSpec sinks{layer.name(names.sinks), 1, layer.whole().attention.num_heads};
+    sinks.shard = layer.shards().sinks;
+    out.params.sinks = layer.loader().vector(sinks).data;
   }
   if (spec.qk_norm) {
-    layer.q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.head_dim);
-    layer.k_norm = load_norm(loader, layer_name(names.k_norm, index), spec.head_dim);
+    out.q_norm = layer.norm(names.q_norm, spec.head_dim);
+    out.k_norm = layer.norm(names.k_norm, spec.head_dim);
   }
   if (spec.wide_qk_norm) {
-    layer.wide_q_norm = load_norm(loader, layer_name(names.q_norm, index), spec.q_size());
-    layer.wide_k_norm = load_norm(loader, layer_name(names.k_norm, index), spec.k_size());
+    out.wide_q_norm = layer.norm(names.q_norm, spec.q_size());
+    out.wide_k_norm = layer.norm(names.k_norm, spec.k_size());
   }
-  return layer;
+  return out;
 }
 
 Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
                                    int32_t index,
                                    const LayerKvPlace& place) const {
-  const auto name = [index](const std::string& pattern) { return layer_name(pattern, index); };
+  const LayerLoader in(loader, spec_, index, options_.tensor, options_.linear);
   const DecoderWeightNames& names = spec_.names;
-  const RankGroup& ranks = options_.tensor;
-  const LayerSpec& spec = spec_.layers[static_cast<size_t>(index)];  // of all ranks together
-  const LayerSpec mine = rank_layer(spec, ranks.place);
-  const LayerShards shards = layer_shards(spec, ranks.place);
-  const AttentionSpec& attention = spec.attention;
+  const LayerShards& shards = in.shards();
+  const AttentionSpec& attention = in.whole().attention;  // of all ranks together
   const int64_t hidden = spec_.hidden_size;
-  const int64_t inner = spec.ffn.intermediate_size;
-  const auto join = [&](const std::string& weight,
-                        int64_t inputs,
-                        const ShardRule& shard,
-                        bool bias,
-                        const auto& norm) {
-    // The first rank's part of the sum has the bias.
-    const bool mine_has_bias = bias && ranks.place.rank == 0;
-    const Linear linear(
-        loader, {linear_part(name(weight), hidden, inputs, shard, mine_has_bias)}, options_.linear);
-    JoinMode mode;
-    mode.ranks = ranks;
-    mode.scale = spec.residual_scale;
-    mode.norm_eps = spec_.rms_eps;
-    if (spec.post_norms) {
-      mode.post_norm = load_norm(loader, name(norm), hidden);
-    }
-    return Join(linear, mode);
-  };
-
-  Layer layer;
-  layer.qkv_size = mine.attention.qkv_size();
-  layer.attention_size = mine.attention.out_size();
-  layer.intermediate_size = mine.ffn.intermediate_size;
-  layer.rope = attention.rope;
-  layer.activation = spec.ffn.activation;
-  layer.is_aux = std::ranges::count(options_.aux_layers, index) > 0;
-  if (spec.pre_norms) {
-    layer.input_norm = load_norm(loader, name(names.input_norm), hidden);
-  }
-  layer.qkv = Linear(loader, qkv_parts(spec_, index, shards), options_.linear);
-  layer.attention = load_attention(loader, index, place);
-  layer.attention_join =
-      join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm);
-  if (spec.pre_norms) {
-    layer.ffn_norm = load_norm(loader, name(names.ffn_norm), hidden);
-  }
-  layer.gate_up = Linear(loader, gate_up_parts(spec_, index, shards), options_.linear);
-  layer.ffn_join = join(names.down, inner, shards.ffn_out, spec_.mlp_bias, names.ffn_post_norm);
-  return layer;
+  const bool norms = in.whole().pre_norms;
+  // The parameters are read in this order.
+  return Layer{
+      .input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
+      .qkv = in.linear(qkv_parts(spec_, index, shards)),
+      .attention = load_attention(in, index, place),
+      .rope = attention.rope,
+      .attention_join =
+          in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
+      .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
+      .ffn = FeedForward(in, options_.act_dtype),
+      .qkv_size = in.mine().attention.qkv_size(),
+      .attention_size = in.mine().attention.out_size(),
+      .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
 }
 
 void Decoder::allocate_buffers(Arena& workspace) {
@@ -235,11 +192,13 @@ void Decoder::allocate_buffers(Arena& workspace) {
   int64_t attention = 0;
   int64_t intermediate = 0;
   bool plain = true;
+  std::vector<const FeedForward*> ffns;
   for (const Layer& layer : layers_) {
     qkv = std::max<int64_t>(qkv, layer.qkv_size);
     attention = std::max<int64_t>(attention, layer.attention_size);
-    intermediate = std::max<int64_t>(intermediate, layer.intermediate_size);
-    plain = plain && layer.attention_join.is_plain() && layer.ffn_join.is_plain();
+    intermediate = std::max<int64_t>(intermediate, layer.ffn.intermediate_size());
+    plain = plain && layer.attention_join.is_plain() && layer.ffn.is_plain();
+    ffns.push_back(&layer.ffn);
   }
   const auto activations = [&](int64_t width) {
     const size_t bytes = static_cast<size_t>(toks * width) * dtype_bytes(options_.act_dtype);
@@ -249,7 +208,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.hidden = activations(hidden);
   buffers_.qkv = activations(qkv);
   buffers_.attention = activations(attention);
-  buffers_.activated = activations(intermediate);
+  buffers_.ffn = make_feed_forward_workspace(workspace, device_, options_.act_dtype, toks, ffns);
   for (Rope& rope : ropes_) {
     rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
     rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
@@ -269,24 +228,20 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.linear.scratch = workspace.alloc_bytes(linear_scratch_bytes(device_, toks, widest));
 }
 
-LinearShape Decoder::gate_shape(const Layer& layer) const {
-  return layer.gate_up.shape(
-      options_.act_dtype,
-      layer.activation == Activation::kSilu ? LinearEpilogue::kSwiGlu : LinearEpilogue::kStore);
-}
-
 // Sets for each join the norm and the product that follow it. The last layer's join is followed by the final norm
 // or by another stage, which read the residual stream itself.
 void Decoder::lead_joins() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
-    layer.attention_join.lead_to(device_, layer.ffn_norm, gate_shape(layer), buffers_.linear);
+    if (const auto behind = layer.ffn.first_shape()) {
+      layer.attention_join.lead_to(device_, layer.ffn_norm, *behind, buffers_.linear);
+    }
     if (i + 1 < layers_.size()) {
       const Layer& next = layers_[i + 1];
-      layer.ffn_join.lead_to(device_,
-                             next.input_norm,
-                             next.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
-                             buffers_.linear);
+      layer.ffn.lead_to(device_,
+                        next.input_norm,
+                        next.qkv.shape(options_.act_dtype, LinearEpilogue::kStore),
+                        buffers_.linear);
     }
   }
 }
@@ -301,8 +256,7 @@ void Decoder::prepare_kernels() const {
   for (const Layer& layer : layers_) {
     add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
     add(layer.attention_join.shape());
-    add(gate_shape(layer));
-    add(layer.ffn_join.shape());
+    std::ranges::for_each(layer.ffn.shapes(), add);
   }
   if (facts().last_stage && facts().vocab.count > 0) {
     add(head_.shape(DType::kF32, LinearEpilogue::kStore));
@@ -338,39 +292,6 @@ void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& 
   }
 }
 
-LinearInput Decoder::input_of(Stream& stream,
-                              const View<float, 2>& residual,
-                              const View<const float, 1>& norm,
-                              const HalfNorm* begun) const {
-  if (!norm.empty()) {
-    return {residual, norm, spec_.rms_eps, begun};
-  }
-  if (options_.act_dtype == DType::kF32) {
-    return {residual};
-  }
-  const ActView rows = part_of(buffers_.linear.normed, residual.shape[0], residual.shape[1]);
-  cast_rows(stream, {residual, rows});
-  return {rows};
-}
-
-void Decoder::feed_forward(Stream& stream,
-                           const Layer& layer,
-                           const View<float, 2>& residual,
-                           const HalfNorm* begun) {
-  const int64_t toks = residual.shape[0];
-  const LinearWorkspace& workspace = buffers_.linear;
-  const LinearInput in = input_of(stream, residual, layer.ffn_norm, begun);
-  const ActView activated = part_of(buffers_.activated, toks, layer.intermediate_size);
-  if (layer.activation == Activation::kSilu) {
-    layer.gate_up.forward(stream, in, activated, LinearEpilogue::kSwiGlu, workspace);
-  } else {
-    const ActView gate_up = part_of(workspace.product, toks, 2 * int64_t{layer.intermediate_size});
-    layer.gate_up.forward(stream, in, gate_up, LinearEpilogue::kStore, workspace);
-    gelu_and_mul(stream, {gate_up, activated});
-  }
-  layer.ffn_join.forward(stream, activated, residual, workspace);
-}
-
 ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
   WR_CHECK(in.positions.shape[0] == 1, "{} rows of positions, 1 wanted", in.positions.shape[0]);
   const int64_t toks = in.positions.shape[1];
@@ -400,15 +321,21 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
       cos = table(rope.cos, rope);
       sin = table(rope.sin, rope);
     }
-    layer.qkv.forward(stream,
-                      input_of(stream, residual, layer.input_norm, begun),
-                      qkv,
-                      LinearEpilogue::kStore,
-                      buffers_.linear);
+    layer.qkv.forward(
+        stream,
+        input_behind(stream, {layer.input_norm, spec_.rms_eps, begun}, residual, buffers_.linear),
+        qkv,
+        LinearEpilogue::kStore,
+        buffers_.linear);
     layer.attention.forward(stream, qkv, cos, sin, attended);
     layer.attention_join.forward(stream, attended, residual, buffers_.linear);
-    feed_forward(stream, layer, residual, layer.attention_join.next_norm(toks));
-    begun = layer.ffn_join.next_norm(toks);
+    const HalfNorm* norm_begun = layer.attention_join.next_norm(toks);
+    layer.ffn.forward(stream,
+                      {layer.ffn_norm, eps, norm_begun, in.num_toks},
+                      residual,
+                      buffers_.linear,
+                      buffers_.ffn);
+    begun = layer.ffn.next_norm(toks);
     if (layer.is_aux) {
       aux_[num_aux] = make_view(buffers_.aux[num_aux], toks, spec_.hidden_size);
       gather_rows(stream, {residual, {}, aux_[num_aux]});

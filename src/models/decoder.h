@@ -11,6 +11,8 @@
 #include "layers/join.h"
 #include "layers/linear.h"
 #include "models/decoder_spec.h"
+#include "models/feed_forward.h"
+#include "models/layer_loader.h"
 #include "models/model.h"
 
 #include <cstdint>
@@ -59,12 +61,9 @@ class Decoder final : public Model {
     int32_t rope = 0;  // index in ropes_
     Join attention_join;
     View<const float, 1> ffn_norm;
-    Linear gate_up;
-    Activation activation = Activation::kSilu;
-    Join ffn_join;
+    FeedForward ffn;
     int32_t qkv_size = 0;
     int32_t attention_size = 0;
-    int32_t intermediate_size = 0;
     bool is_aux = false;
   };
   // A rope's frequencies, and its table of the step's tokens.
@@ -81,34 +80,21 @@ class Decoder final : public Model {
     ActView hidden;             // [T, hidden_size]  after the final norm
     ActView qkv;                // [T, qkv_size]
     ActView attention;          // [T, attention_size]
-    ActView activated;          // [T, intermediate_size]
-    std::vector<float*> aux;    // [T, hidden_size] each
+    FeedForwardWorkspace ffn;
+    std::vector<float*> aux;  // [T, hidden_size] each
     LinearWorkspace linear;
   };
 
   // Rows of the rank's part of the vocabulary. A rank whose part is empty reads nothing.
   [[nodiscard]] PackedWeight load_vocab(ParameterLoader& loader, const std::string& name) const;
   Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
-  [[nodiscard]] AttentionLayer load_attention(ParameterLoader& loader,
+  [[nodiscard]] AttentionLayer load_attention(const LayerLoader& layer,
                                               int32_t index,
                                               const LayerKvPlace& place) const;
-  [[nodiscard]] View<const float, 1> load_norm(ParameterLoader& loader,
-                                               const std::string& name,
-                                               int64_t width) const;
   void allocate_buffers(Arena& workspace);
   void lead_joins();
-  [[nodiscard]] LinearShape gate_shape(const Layer& layer) const;
 
-  // What a product reads behind a norm, or behind none.
-  LinearInput input_of(Stream& stream,
-                       const View<float, 2>& residual,
-                       const View<const float, 1>& norm,
-                       const HalfNorm* begun) const;
   void enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual);
-  void feed_forward(Stream& stream,
-                    const Layer& layer,
-                    const View<float, 2>& residual,
-                    const HalfNorm* begun);
 
   DecoderSpec spec_;
   DecoderOptions options_;

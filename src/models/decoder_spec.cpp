@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder_spec.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -29,6 +32,42 @@ void set_longest_sequence(DecoderSpec& spec, int32_t max_len) {
 
 namespace {
 
+// Limits of kernels/experts.
+constexpr int32_t kMaxExperts = 1024;
+constexpr int32_t kMaxExpertsPerToken = 32;
+
+std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
+  if (!ffn.has_experts()) {
+    return {};
+  }
+  if (ffn.num_experts > kMaxExperts) {
+    return fmt::format("{} experts, at most {} are supported", ffn.num_experts, kMaxExperts);
+  }
+  const int32_t most = std::min(kMaxExpertsPerToken, ffn.num_experts);
+  if (ffn.experts_per_token < 1 || ffn.experts_per_token > most) {
+    return fmt::format("{} experts per token, 1 to {} of {} are supported",
+                       ffn.experts_per_token,
+                       most,
+                       ffn.num_experts);
+  }
+  const int64_t rows = int64_t{ffn.num_experts} *
+                       std::max(int64_t{2} * ffn.intermediate_size, int64_t{spec.hidden_size});
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    return fmt::format(
+        "the {} experts have matrices of {} rows together, less than 2^31 are "
+        "supported",
+        ffn.num_experts,
+        rows);
+  }
+  if (ffn.activation != Activation::kSilu) {
+    return "experts with another activation than silu are not supported";
+  }
+  if (spec.mlp_bias) {
+    return "experts with biases are not supported";
+  }
+  return {};
+}
+
 // Why a layer cannot be computed; empty if it can.
 std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
@@ -48,8 +87,11 @@ std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
   if (attention.qk_norm && attention.wide_qk_norm) {
     return "norms over each head and over all heads";
   }
-  if (!layer.pre_norms && !layer.post_norms) {
-    return "no norms";
+  if (!layer.pre_norms && (!layer.post_norms || layer.ffn.has_experts())) {
+    return layer.post_norms ? "experts without a norm in front" : "no norms";
+  }
+  if (std::string why = unmet_by_experts(spec, layer.ffn); !why.empty()) {
+    return why;
   }
   if (attention.rope == kNoRope) {
     return {};

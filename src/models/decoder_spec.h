@@ -21,6 +21,13 @@ struct DecoderWeightNames {
   std::string attention_post_norm;
   std::string ffn_norm, gate, up, down;
   std::string ffn_post_norm;
+  std::string router;
+  // One tensor for each expert, with a second {} for its number.
+  std::string expert_gate, expert_up, expert_down;
+  // Or tensors of all experts, one below the other. gate_up: an expert's gate rows, then its up rows.
+  std::string experts_gate_up, experts_gate, experts_up, experts_down;
+  std::string shared_gate, shared_up, shared_down;  // of the expert that all tokens take
+  std::string shared_scale;  // the row whose product with a token opens its gate
   std::string rope_factors;  // GGUF: per-frequency divisors
 };
 

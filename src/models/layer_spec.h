@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/experts/route_experts.h"
+
+#include <algorithm>
 #include <cstdint>
 
 namespace warprow {
@@ -34,10 +37,23 @@ AttentionSpec plain_attention(int32_t num_heads, int32_t num_kv_heads, int32_t h
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };
 
-// The gated feed-forward of one layer: down(activation(gate x) * up x).
+// The gated feed-forward of one layer: down(activation(gate x) * up x). With experts, a router chooses some of them for
+// each token, and their results are summed by its weights.
 struct FfnSpec {
-  int32_t intermediate_size = 0;
+  int32_t intermediate_size = 0;  // with experts: of each
   Activation activation = Activation::kSilu;
+  int32_t num_experts = 0;        // 0: one feed-forward that all tokens take
+  int32_t experts_per_token = 0;  // with experts
+  RouterScores scores = RouterScores::kSoftmax;
+  bool normalise = false;  // the weights of a token's experts to a sum of 1
+  int32_t shared_size =
+      0;  // with experts: of one more, which all tokens take, times a sigmoid gate; 0: none
+
+  [[nodiscard]] bool has_experts() const { return num_experts > 0; }
+  // The intermediate elements that a token takes part in.
+  [[nodiscard]] int32_t active_size() const {
+    return intermediate_size * std::max(1, experts_per_token) + shared_size;
+  }
 };
 
 // One layer: for attention, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).

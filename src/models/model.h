@@ -42,6 +42,8 @@ struct ModelInput {
   View<const int32_t, 1> input_ids = {};  // [T]
   View<const int32_t, 2> positions = {};  // [P, T]
   View<const float, 2> embeddings = {};   // f32 [T, hidden_size] or empty
+  // dev [1] or null: how many of the T tokens are real. Those behind them are padding, whose results nobody reads.
+  const int32_t* num_toks = nullptr;
   // Other stages: what the previous stage yielded, possibly Model::residual_room itself.
   View<const float, 2> residual = {};  // f32 [T, hidden_size]
 };

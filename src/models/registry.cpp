@@ -4,7 +4,13 @@
 #include "models/arch/arch.h"
 #include "models/metadata.h"
 
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <numeric>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -35,12 +41,41 @@ constexpr Entry kEntries[] = {
     {"GraniteForCausalLM", "granite", &make_granite},
     {"LlamaForCausalLM", "llama", &make_llama},
     {"MistralForCausalLM", "", &make_mistral},
+    {"MixtralForCausalLM", "", &make_mixtral},
     {"Olmo2ForCausalLM", "olmo2", &make_olmo2},
     {"Phi3ForCausalLM", "phi3", &make_phi3},
     {"Qwen2ForCausalLM", "qwen2", &make_qwen2},
+    {"Qwen2MoeForCausalLM", "qwen2moe", &make_qwen2_moe},
     {"Qwen3ForCausalLM", "qwen3", &make_qwen3},
+    {"Qwen3MoeForCausalLM", "qwen3moe", &make_qwen3_moe},
     {"SmolLM3ForCausalLM", "smollm3", &make_smollm3},
 };
+
+// The number of characters to insert, delete or replace between two names, whatever their case.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // of a's first characters to each start of b
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const bool equal = std::tolower(static_cast<unsigned char>(a[i])) ==
+                         std::tolower(static_cast<unsigned char>(b[j]));
+      const size_t replaced = diagonal + (equal ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// Of the supported architectures the one whose name is most like this.
+std::string_view nearest_architecture(std::string_view name, bool is_gguf) {
+  const auto unlike = [&](const Entry& entry) {
+    const std::string_view known = is_gguf ? entry.gguf_name : entry.hf_name;
+    return known.empty() ? std::numeric_limits<size_t>::max() : distance(name, known);
+  };
+  return std::ranges::min_element(kEntries, {}, unlike)->hf_name;
+}
 
 }  // namespace
 
@@ -78,10 +113,12 @@ Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
     }
     return spec;
   }
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("architecture {} is not supported (supported: {})",
-                          metadata->architecture(),
-                          supported_architectures()));
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("architecture {} is not supported; the nearest that is: {} (supported: {})",
+                  metadata->architecture(),
+                  nearest_architecture(metadata->architecture(), metadata->is_gguf()),
+                  supported_architectures()));
 }
 
 }  // namespace warprow

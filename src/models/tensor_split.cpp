@@ -24,8 +24,42 @@ ShardRule cut(ShardRule::Axis axis, const GroupPlace& place, int64_t unit) {
   return {axis, place.rank, place.size, unit};
 }
 
+// The rows of an expert's matrices are multiples of this, on every rank: whole panels on a CPU.
+constexpr int32_t expert_unit(DeviceKind device) { return device == DeviceKind::kCuda ? 8 : 16; }
+
+std::string unmet_by_experts(const FfnSpec& ffn,
+                             int32_t hidden_size,
+                             int32_t num_ranks,
+                             DeviceKind device) {
+  const int32_t unit = expert_unit(device);
+  if (hidden_size % unit != 0) {
+    return fmt::format(
+        "hidden_size {} of a model with experts is no multiple of {}", hidden_size, unit);
+  }
+  if (ffn.intermediate_size % (num_ranks * unit) != 0) {
+    return fmt::format(
+        "the intermediate size {} of experts is no multiple of tensor-parallel-size {} times {}",
+        ffn.intermediate_size,
+        num_ranks,
+        unit);
+  }
+  const int32_t input_unit = linear_input_unit(device);
+  if (num_ranks > 1 && ffn.shared_size % (num_ranks * input_unit) != 0) {
+    return fmt::format(
+        "the intermediate size {} of the shared expert is no multiple of tensor-parallel-size {} "
+        "times {}",
+        ffn.shared_size,
+        num_ranks,
+        input_unit);
+  }
+  return {};
+}
+
 // Why ranks cannot divide the layer; empty if they can.
-std::string unmet(const LayerSpec& layer, int32_t num_ranks, int32_t input_unit) {
+std::string unmet(const LayerSpec& layer,
+                  int32_t hidden_size,
+                  int32_t num_ranks,
+                  DeviceKind device) {
   const AttentionSpec& attention = layer.attention;
   if (attention.num_heads % num_ranks != 0) {
     return fmt::format("num_attention_heads {} is no multiple of tensor-parallel-size {}",
@@ -41,6 +75,10 @@ std::string unmet(const LayerSpec& layer, int32_t num_ranks, int32_t input_unit)
   if (num_ranks > 1 && attention.wide_qk_norm) {
     return "norms over all heads cannot be divided among ranks";
   }
+  if (layer.ffn.has_experts()) {
+    return unmet_by_experts(layer.ffn, hidden_size, num_ranks, device);
+  }
+  const int32_t input_unit = linear_input_unit(device);
   if (num_ranks > 1 && layer.ffn.intermediate_size % (num_ranks * input_unit) != 0) {
     return fmt::format("intermediate_size {} is no multiple of tensor-parallel-size {} times {}",
                        layer.ffn.intermediate_size,
@@ -75,7 +113,7 @@ VocabPart vocab_part(int32_t vocab_size, const GroupPlace& place) {
 
 Result<void> check_tensor_split(const DecoderSpec& spec, int32_t num_ranks, DeviceKind device) {
   for (size_t l = 0; l < spec.layers.size(); ++l) {
-    const std::string why = unmet(spec.layers[l], num_ranks, linear_input_unit(device));
+    const std::string why = unmet(spec.layers[l], spec.hidden_size, num_ranks, device);
     if (!why.empty()) {
       return fail(ErrorCode::kUnsupported, fmt::format("layer {}: {}", l, why));
     }
@@ -88,6 +126,7 @@ LayerSpec rank_layer(const LayerSpec& layer, const GroupPlace& place) {
   mine.attention.num_heads = static_cast<int32_t>(query_heads(layer.attention, place).count);
   mine.attention.num_kv_heads = static_cast<int32_t>(kv_heads(layer.attention, place).count);
   mine.ffn.intermediate_size /= place.size;
+  mine.ffn.shared_size /= place.size;
   return mine;
 }
 

@@ -22,6 +22,16 @@ DecoderWeightNames hf_weight_names(const std::string& prefix) {
   names.gate = layer + "mlp.gate_proj.weight";
   names.up = layer + "mlp.up_proj.weight";
   names.down = layer + "mlp.down_proj.weight";
+  names.router = layer + "mlp.gate.weight";
+  names.expert_gate = layer + "mlp.experts.{}.gate_proj.weight";
+  names.expert_up = layer + "mlp.experts.{}.up_proj.weight";
+  names.expert_down = layer + "mlp.experts.{}.down_proj.weight";
+  names.shared_gate = layer + "mlp.shared_expert.gate_proj.weight";
+  names.shared_up = layer + "mlp.shared_expert.up_proj.weight";
+  names.shared_down = layer + "mlp.shared_expert.down_proj.weight";
+  names.shared_scale = layer + "mlp.shared_expert_gate.weight";
+  names.experts_gate_up = layer + "mlp.experts.gate_up_proj";  // as transformers 5 keeps them
+  names.experts_down = layer + "mlp.experts.down_proj";
   return names;
 }
 
@@ -42,14 +52,26 @@ DecoderWeightNames gguf_weight_names() {
   names.gate = layer + "ffn_gate.weight";
   names.up = layer + "ffn_up.weight";
   names.down = layer + "ffn_down.weight";
+  names.router = layer + "ffn_gate_inp.weight";
+  names.shared_gate = layer + "ffn_gate_shexp.weight";
+  names.shared_up = layer + "ffn_up_shexp.weight";
+  names.shared_down = layer + "ffn_down_shexp.weight";
+  names.shared_scale = layer + "ffn_gate_inp_shexp.weight";
+  names.experts_gate = layer + "ffn_gate_exps.weight";
+  names.experts_up = layer + "ffn_up_exps.weight";
+  names.experts_down = layer + "ffn_down_exps.weight";
   names.rope_factors = "rope_freqs.weight";
   return names;
 }
 
 std::string layer_name(const std::string& pattern, int32_t layer) {
   const size_t at = pattern.find("{}");
-  WR_CHECK(at != std::string::npos, "{} has no place for a layer", pattern);
+  WR_CHECK(at != std::string::npos, "{} has no place for a number", pattern);
   return pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
+}
+
+std::string expert_name(const std::string& pattern, int32_t layer, int32_t expert) {
+  return layer_name(layer_name(pattern, layer), expert);
 }
 
 std::string bias_name(const std::string& weight_name) {

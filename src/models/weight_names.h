@@ -14,6 +14,8 @@ DecoderWeightNames gguf_weight_names();
 
 // A pattern with {} replaced by the layer's number.
 std::string layer_name(const std::string& pattern, int32_t layer);
+// The same with a second {} for the expert's number.
+std::string expert_name(const std::string& pattern, int32_t layer, int32_t expert);
 // The bias that goes with a weight: "...q_proj.weight" -> "...q_proj.bias".
 std::string bias_name(const std::string& weight_name);
 

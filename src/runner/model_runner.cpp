@@ -173,6 +173,7 @@ void ModelRunner::run_layers() {
   const int32_t toks = batch_.num_toks_padded;
   ModelInput in;
   in.positions = make_view<const int32_t>(inputs_.positions, 1, toks);
+  in.num_toks = batch_.device.query_start_loc + inputs_.max_num_seqs;
   if (link_.is_first()) {
     in.input_ids = make_view<const int32_t>(inputs_.input_ids, toks);
     in.embeddings = inputs_.embeddings_of(toks);

@@ -23,7 +23,7 @@ DeepPrefill deep_prefill(const ModelPlan& plan) {
   for (const LayerSpec& layer : mine.layers) {
     const AttentionSpec& attention = layer.attention;
     ops_per_tok += int64_t{2} * mine.hidden_size *
-                   (attention.qkv_size() + attention.out_size() + 3 * layer.ffn.intermediate_size);
+                   (attention.qkv_size() + attention.out_size() + 3 * layer.ffn.active_size());
     if (attention.window == 0) {
       ops_per_pair += int64_t{2} * (attention.q_size() + attention.out_size());
       least_heads =

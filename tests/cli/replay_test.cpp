@@ -197,9 +197,10 @@ TEST_P(ReplayModels, RowsFromBeforeTheRecordingAreLeftOut) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny,
-                         ReplayModels,
-                         ::testing::Values("llama_gqa_tied", "mistral_window", "qwen3_two_groups"));
+INSTANTIATE_TEST_SUITE_P(
+    Tiny,
+    ReplayModels,
+    ::testing::Values("llama_gqa_tied", "mistral_window", "qwen3_moe", "qwen3_two_groups"));
 
 TEST_F(ReplayTest, NothingDiffersWithPreemption) {
   EngineConfig config = tiny_config();

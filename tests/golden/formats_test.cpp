@@ -8,6 +8,7 @@
 #include "tests/support/temp_dir.h"
 #include "weights/dequantize.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -92,17 +93,25 @@ Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
 // The same model twice: in the given types, and with every matrix as plain f32.
 class ModelPair {
  public:
-  ModelPair(size_t first_type, uint32_t seed) : random_(seed), type_(first_type) {
+  ModelPair(size_t first_type, uint32_t seed, bool experts = false)
+      : random_(seed), type_(first_type) {
+    const std::string family = experts ? "qwen3moe" : "qwen3";
     for (GgufWriter* writer : {&as_stored_, &as_float_}) {
-      writer->add("general.architecture", "qwen3");
-      writer->add("qwen3.block_count", uint32_t{1}).add("qwen3.context_length", uint32_t{128});
-      writer->add("qwen3.embedding_length", uint32_t{256});
-      writer->add("qwen3.feed_forward_length", uint32_t{256});
-      writer->add("qwen3.attention.head_count", uint32_t{4});
-      writer->add("qwen3.attention.head_count_kv", uint32_t{2});
-      writer->add("qwen3.attention.key_length", uint32_t{64});
-      writer->add("qwen3.attention.layer_norm_rms_epsilon", 1e-6F);
-      writer->add("qwen3.rope.freq_base", 10000.0F);
+      writer->add("general.architecture", family);
+      writer->add(family + ".block_count", uint32_t{1});
+      writer->add(family + ".context_length", uint32_t{128});
+      writer->add(family + ".embedding_length", uint32_t{256});
+      writer->add(family + ".feed_forward_length", uint32_t{256});
+      writer->add(family + ".attention.head_count", uint32_t{4});
+      writer->add(family + ".attention.head_count_kv", uint32_t{2});
+      writer->add(family + ".attention.key_length", uint32_t{64});
+      writer->add(family + ".attention.layer_norm_rms_epsilon", 1e-6F);
+      writer->add(family + ".rope.freq_base", 10000.0F);
+      if (experts) {
+        writer->add(family + ".expert_count", uint32_t{kExperts});
+        writer->add(family + ".expert_used_count", uint32_t{2});
+        writer->add(family + ".expert_feed_forward_length", uint32_t{256});
+      }
     }
     matrix("token_embd.weight", 100);
     matrix("output.weight", 100);
@@ -115,18 +124,37 @@ class ModelPair {
     matrix("blk.0.attn_k.weight", 128);
     matrix("blk.0.attn_v.weight", 128);
     matrix("blk.0.attn_output.weight", 256);
-    matrix("blk.0.ffn_gate.weight", 256);
-    matrix("blk.0.ffn_up.weight", 256);
-    matrix("blk.0.ffn_down.weight", 256);
+    if (!experts) {
+      matrix("blk.0.ffn_gate.weight", 256);
+      matrix("blk.0.ffn_up.weight", 256);
+      matrix("blk.0.ffn_down.weight", 256);
+      return;
+    }
+    std::vector<float> router(kExperts * 256);
+    std::normal_distribution<float> normal;
+    std::ranges::generate(router, [&] { return normal(random_); });
+    as_stored_.add_f32("blk.0.ffn_gate_inp.weight", {256, kExperts}, router);
+    as_float_.add_f32("blk.0.ffn_gate_inp.weight", {256, kExperts}, router);
+    matrix("blk.0.ffn_gate_exps.weight", 256, kExperts);
+    --type_;  // gates and ups are one matrix
+    matrix("blk.0.ffn_up_exps.weight", 256, kExperts);
+    matrix("blk.0.ffn_down_exps.weight", 256, kExperts);
   }
 
   [[nodiscard]] Bytes stored() const { return as_stored_.bytes(); }
   [[nodiscard]] Bytes as_float() const { return as_float_.bytes(); }
 
  private:
-  void matrix(const char* name, int64_t rows) {
+  static constexpr size_t kExperts = 4;
+
+  // With a count, so many matrices, of experts.
+  void matrix(const char* name, int64_t rows, size_t count = 0) {
     const GgmlType type = kTypes[type_++ % kTypes.size()];
-    const std::vector<uint64_t> ne{256, static_cast<uint64_t>(rows)};
+    std::vector<uint64_t> ne{256, static_cast<uint64_t>(rows)};
+    if (count > 0) {
+      ne.push_back(count);
+      rows *= static_cast<int64_t>(count);
+    }
     const Bytes bytes = random_weights(type, rows * 256, random_);
     std::vector<float> values(static_cast<size_t>(rows) * 256);
     dequantize_row(*tensor_type_of(type), bytes.data(), values.data(), rows * 256);
@@ -186,6 +214,20 @@ TEST_P(Formats, Float32EqualsTheDequantisedModel) {
       if (token == fast_token) {
         EXPECT_NEAR(fast_logprob, logprob, 0.1F + 0.02F * std::abs(logprob));
       }
+    }
+  }
+}
+
+TEST_P(Formats, ExpertsEqualTheDequantisedOnes) {
+  const ModelPair pair(GetParam(), 78, true);
+  const test::TempDir dir;
+  const RigResult exact = answer(dir.write("stored.gguf", pair.stored()), "float32");
+  const RigResult plain = answer(dir.write("float.gguf", pair.as_float()), "float32");
+  ASSERT_EQ(exact.tokens, plain.tokens);
+  for (size_t step = 0; step < plain.top.size(); ++step) {
+    for (size_t i = 0; i < plain.top[step].size(); ++i) {
+      EXPECT_EQ(exact.top[step][i].first, plain.top[step][i].first);
+      EXPECT_NEAR(exact.top[step][i].second, plain.top[step][i].second, 1e-4);
     }
   }
 }

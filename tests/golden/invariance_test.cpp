@@ -395,6 +395,10 @@ TEST(Invariance, SoftCapsAndWindows) {
   expect_invariant({test::source_path("tests/golden/tiny/gemma2"), "bfloat16", 128, 32, 100, 24});
 }
 
+TEST(Invariance, Experts) {
+  expect_invariant({test::source_path("tests/golden/tiny/qwen3_moe"), "auto", 128, 32, 100, 24});
+}
+
 // The production settings: int8 activations, bf16 cache, a real vocabulary.
 TEST(Invariance, SmolLm2) {
   if (!resolve_model("smollm2")) {

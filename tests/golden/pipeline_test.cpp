@@ -115,6 +115,13 @@ TEST(Pipeline, TwoStagesOfTwoRanks) {
       {plain(sizes), drafts(known, 2), chunks_and_few_blocks(10), late_masks(), graphs("full")});
 }
 
+// A dense layer, then one of experts.
+TEST(Pipeline, ExpertsOnTheSecondStage) {
+  const Workload load = tiny("qwen3_moe", 16);
+  const Sizes sizes{2, 2};
+  expect_stages_change_nothing(load, sizes, {plain(sizes), graphs("full")});
+}
+
 TEST(Pipeline, TwoStagesOfFourRanks) {
   const Workload load = tiny("qwen2", 16);
   const Sizes sizes{4, 2};

@@ -143,6 +143,24 @@ TEST(TensorParallel, TwoKvGroups) {
   expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(16), deferred_and_serialised()});
 }
 
+// A dense layer and one of experts; each rank has a half of every expert.
+TEST(TensorParallel, ExpertsOverTwoRanks) {
+  const Workload load = tiny("qwen3_moe", 24);
+  const KnownDrafts known = known_drafts(load);
+  expect_division_changes_nothing(
+      load, 2, {drafts(known, 3), chunks_and_few_blocks(10), graphs("full")});
+}
+
+TEST(TensorParallel, ExpertsOfGgufOverFourRanks) {
+  const Workload load = tiny("mixtral/model.gguf", 16);
+  expect_division_changes_nothing(load, 4, {chunks_and_few_blocks(10), graphs("piecewise")});
+}
+
+TEST(TensorParallel, ASharedExpertOverTwoRanks) {
+  const Workload load = tiny("qwen2_moe", 16);
+  expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(10), graphs("full")});
+}
+
 // Random weights are those of the whole model.
 TEST(TensorParallel, RandomWeights) {
   const test::TempDir dir;

@@ -194,6 +194,41 @@ TEST_F(ParameterLoaderMixed, OnlyRowsOfOneKindStack) {
   EXPECT_TRUE(loader.stacks({parts.data(), 1}));
 }
 
+// Slices in another order, as the gates and ups of experts lie.
+TEST_F(ParameterLoaderMixed, WholePanelsOfOneKindAreOneMatrix) {
+  const auto slice_of = [](const std::string& name, int64_t first, int64_t rows) {
+    TensorSpec slice{name, rows, kCols};
+    slice.slice = {kRows, kCols, first, 0};
+    return slice;
+  };
+  for (const char* name : {"Q4_0", "Q6_K", "BF16"}) {
+    const std::vector<TensorSpec> parts{
+        slice_of(name, 48, 16), slice_of(name, 0, 48), slice_of(name, 64, 32)};
+    ParameterLoader loader = this->loader(mixed_.checkpoint());
+    const PackedWeight weight = loader.stacked(parts);
+    loader.finish();
+    EXPECT_EQ(weight.n, kRows);
+    Bytes expected;
+    for (const TensorSpec& part : parts) {
+      const Bytes bytes = load(part);
+      expected.insert(expected.end(), bytes.begin(), bytes.end());
+    }
+    EXPECT_TRUE(bytes_at(weight.data, cpu::packed_bytes(weight)) == expected) << name;
+  }
+}
+
+TEST_F(ParameterLoaderMixed, WhatIsNoOneMatrixIsNamed) {
+  ParameterLoader loader = this->loader(mixed_.checkpoint());
+  const std::vector<TensorSpec> kinds{{"Q4_0", kRows, kCols}, {"Q6_K", kRows, kCols}};
+  EXPECT_EQ(refusal([&] { loader.stacked(kinds); }),
+            "tensors Q4_0 (Q4_0, 96 rows) and Q6_K (Q6_K) cannot be one matrix");
+  TensorSpec upper{"Q4_0", 24, kCols};
+  upper.slice = {kRows, kCols, 0, 0};
+  const std::vector<TensorSpec> cut{upper, {"Q4_0", kRows, kCols}};
+  EXPECT_EQ(refusal([&] { loader.stacked(cut); }),
+            "tensors Q4_0 (Q4_0, 24 rows) and Q4_0 (Q4_0) cannot be one matrix");
+}
+
 TEST_F(ParameterLoaderMixed, VectorsAreCutAsTheRowsTheyBelongTo) {
   const TensorSource& bias = *mixed_.checkpoint().find("bias");
   std::vector<float> stored(static_cast<size_t>(kRows));
@@ -256,6 +291,19 @@ TEST_F(ParameterLoaderMixed, APartOfARandomMatrixHasItsNumbers) {
   TensorSpec slice{"x.weight", 9, kRandomCols};
   slice.slice = {kRandomRows, kRandomCols, 21, 0};
   expect_part(slice, 21, 9, 0, kRandomCols);
+  // Parts that are one matrix.
+  slice.rows = 16;
+  slice.slice.first_row = 16;
+  TensorSpec upper = slice;
+  upper.slice.first_row = 0;
+  const std::vector<TensorSpec> swapped{slice, upper};
+  const PackedWeight weight = loader.stacked(swapped);
+  const PackedWeight first = loader.matrix(slice);
+  const PackedWeight second = loader.matrix(upper);
+  loader.finish();
+  const size_t half = cpu::packed_bytes(first);
+  EXPECT_EQ(bytes_at(weight.data, half), bytes_at(first.data, half));
+  EXPECT_EQ(bytes_at(weight.data + half, half), bytes_at(second.data, half));
 }
 
 // A checkpoint with i8 matrices and a scale for each row and group of 32 columns.

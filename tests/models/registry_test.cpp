@@ -208,6 +208,153 @@ TEST(Registry, OtherPlacesOfNormsAndFusedTensors) {
   EXPECT_TRUE(glm4.layers[0].post_norms);
 }
 
+// As the family publishes it.
+json qwen3_moe_config() {
+  json config = llama_config();
+  config["architectures"] = {"Qwen3MoeForCausalLM"};
+  config["head_dim"] = 32;
+  config["num_experts"] = 8;
+  config["num_experts_per_tok"] = 3;
+  config["moe_intermediate_size"] = 48;
+  config["norm_topk_prob"] = true;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = json::array();
+  config["sliding_window"] = nullptr;
+  config["max_window_layers"] = 4;
+  config["use_sliding_window"] = false;
+  return config;
+}
+
+TEST(Registry, ReadsQwen3Experts) {
+  const DecoderSpec spec = value_or_throw(spec_of(qwen3_moe_config()));
+  ASSERT_EQ(spec.layers.size(), 4U);
+  EXPECT_EQ(spec.architecture, "Qwen3MoeForCausalLM");
+  for (const LayerSpec& layer : spec.layers) {
+    EXPECT_EQ(layer.ffn.num_experts, 8);
+    EXPECT_EQ(layer.ffn.experts_per_token, 3);
+    EXPECT_EQ(layer.ffn.intermediate_size, 48);
+    EXPECT_EQ(layer.ffn.active_size(), 144);
+    EXPECT_TRUE(layer.ffn.normalise);
+    EXPECT_EQ(layer.ffn.scores, RouterScores::kSoftmax);
+    EXPECT_TRUE(layer.attention.qk_norm);
+    EXPECT_EQ(layer.attention.window, 0);
+  }
+}
+
+// Transformers 5 renames the count of experts, leaves out what has its default, and moves the rope.
+TEST(Registry, ReadsQwen3ExpertsOfTransformers5) {
+  json config = qwen3_moe_config();
+  config.erase("num_experts");
+  config["num_local_experts"] = 8;
+  config.erase("rope_theta");
+  config["rope_parameters"] = {{"rope_theta", 700.0}, {"rope_type", "default"}};
+  config.erase("norm_topk_prob");
+  config.erase("mlp_only_layers");
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_EQ(spec.layers[0].ffn.num_experts, 8);
+  EXPECT_FALSE(spec.layers[0].ffn.normalise);
+  EXPECT_EQ(spec.ropes[0].theta, 700.0F);
+}
+
+TEST(Registry, SomeQwen3LayersHaveNoExperts) {
+  json config = qwen3_moe_config();
+  config["mlp_only_layers"] = {0, 3};
+  DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_FALSE(spec.layers[0].ffn.has_experts());
+  EXPECT_EQ(spec.layers[0].ffn.intermediate_size, 96);
+  EXPECT_EQ(spec.layers[0].ffn.active_size(), 96);
+  EXPECT_TRUE(spec.layers[1].ffn.has_experts());
+  EXPECT_FALSE(spec.layers[3].ffn.has_experts());
+  config["decoder_sparse_step"] = 2;  // the second, and the fourth but for the list
+  spec = value_or_throw(spec_of(config));
+  EXPECT_TRUE(spec.layers[1].ffn.has_experts());
+  EXPECT_FALSE(spec.layers[2].ffn.has_experts());
+  EXPECT_FALSE(spec.layers[3].ffn.has_experts());
+  for (const json& bad : {json(3), json({-1}), json({"x"}), json({1.5})}) {
+    config["mlp_only_layers"] = bad;
+    EXPECT_NE(error_of(config).find("mlp_only_layers"), std::string::npos) << bad.dump();
+  }
+}
+
+TEST(Registry, AWindowOfQwen3ExpertsIsThatOfAllLayers) {
+  json config = qwen3_moe_config();
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 64;
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_EQ(spec.layers[0].attention.window, 64);
+  EXPECT_EQ(spec.layers[3].attention.window, 64);
+}
+
+TEST(Registry, ReadsMixtral) {
+  json config = llama_config();
+  config["architectures"] = {"MixtralForCausalLM"};
+  config["num_local_experts"] = 4;
+  config["num_experts_per_tok"] = 2;
+  config["sliding_window"] = nullptr;
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_EQ(spec.layers[3].ffn.num_experts, 4);
+  EXPECT_EQ(spec.layers[3].ffn.experts_per_token, 2);
+  EXPECT_EQ(spec.layers[3].ffn.intermediate_size, 96);
+  EXPECT_TRUE(spec.layers[3].ffn.normalise);
+  EXPECT_EQ(spec.layers[3].attention.window, 0);
+  EXPECT_EQ(spec.names.router, "model.layers.{}.block_sparse_moe.gate.weight");
+  EXPECT_EQ(spec.names.expert_down, "model.layers.{}.block_sparse_moe.experts.{}.w2.weight");
+}
+
+// As transformers 5 writes it: no window is 0.
+TEST(Registry, ReadsQwen2Experts) {
+  json config = qwen3_moe_config();
+  config["architectures"] = {"Qwen2MoeForCausalLM"};
+  config["shared_expert_intermediate_size"] = 80;
+  config["norm_topk_prob"] = false;
+  config["mlp_only_layers"] = {1};
+  config["sliding_window"] = 0;
+  config["layer_types"] = std::vector<std::string>(4, "full_attention");
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_TRUE(spec.qkv_bias);
+  EXPECT_FALSE(spec.layers[0].attention.qk_norm);
+  EXPECT_EQ(spec.layers[0].attention.window, 0);
+  EXPECT_EQ(spec.layers[0].ffn.shared_size, 80);
+  EXPECT_EQ(spec.layers[0].ffn.active_size(), 3 * 48 + 80);
+  EXPECT_FALSE(spec.layers[0].ffn.normalise);
+  EXPECT_EQ(spec.layers[1].ffn.shared_size, 0);
+  config["qkv_bias"] = false;
+  EXPECT_FALSE(value_or_throw(spec_of(config)).qkv_bias);
+  config.erase("shared_expert_intermediate_size");
+  EXPECT_NE(error_of(config).find("shared_expert_intermediate_size is missing"), std::string::npos);
+}
+
+TEST(Registry, RefusalsOfExpertsNameTheField) {
+  for (const char* field : {"num_experts_per_tok", "moe_intermediate_size"}) {
+    json config = qwen3_moe_config();
+    config.erase(field);
+    EXPECT_NE(error_of(config).find(std::string(field) + " is missing"), std::string::npos);
+  }
+  json config = qwen3_moe_config();
+  config.erase("num_experts");
+  EXPECT_NE(error_of(config).find("num_local_experts is missing"), std::string::npos);
+  config["num_experts"] = 2;
+  EXPECT_NE(error_of(config).find("layer 0: 3 experts per token, 1 to 2 of 2"), std::string::npos);
+  config["num_experts"] = 2000;
+  EXPECT_NE(error_of(config).find("2000 experts, at most 1024"), std::string::npos);
+  config = qwen3_moe_config();
+  config["moe_intermediate_size"] = 1 << 28;
+  EXPECT_NE(error_of(config).find("4294967296 rows together"), std::string::npos);
+  config = qwen3_moe_config();
+  config["hidden_act"] = "gelu_pytorch_tanh";
+  EXPECT_NE(error_of(config).find("another activation than silu"), std::string::npos);
+}
+
+TEST(Registry, AnUnknownArchitectureIsRefusedWithTheNearest) {
+  json config = llama_config();
+  config["architectures"] = {"Qwen3_MoeForCausalLM"};
+  EXPECT_NE(error_of(config).find("architecture Qwen3_MoeForCausalLM is not supported; the nearest "
+                                  "that is: Qwen3MoeForCausalLM"),
+            std::string::npos);
+  config["architectures"] = {"Llama4ForCausalLM"};
+  EXPECT_NE(error_of(config).find("nearest that is: LlamaForCausalLM"), std::string::npos);
+}
+
 TEST(Registry, RefusalsNameTheField) {
   json config = llama_config();
   config["architectures"] = {"BertModel"};
@@ -258,6 +405,30 @@ TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
   EXPECT_TRUE(spec.permuted_qk);
   EXPECT_EQ(spec.layers[0].attention.num_kv_heads, 4);
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
+}
+
+TEST(Registry, ReadsExpertsOfGguf) {
+  for (const std::string arch : {"qwen3moe", "llama"}) {
+    GgufWriter writer;
+    writer.add("general.architecture", arch).add(arch + ".block_count", uint32_t{2});
+    writer.add(arch + ".context_length", uint32_t{64})
+        .add(arch + ".embedding_length", uint32_t{64});
+    writer.add(arch + ".feed_forward_length", uint32_t{96});
+    writer.add(arch + ".attention.head_count", uint32_t{4});
+    writer.add(arch + ".expert_count", uint32_t{8}).add(arch + ".expert_used_count", uint32_t{2});
+    if (arch == "qwen3moe") {
+      writer.add(arch + ".expert_feed_forward_length", uint32_t{48});
+    }
+    writer.add_f32("token_embd.weight", {64, 32}, std::vector<float>(32 * 64, 1.0F));
+    const TempDir dir;
+    const auto checkpoint = value_or_throw(
+        Checkpoint::open(value_or_throw(resolve_model(dir.write("m.gguf", writer.bytes())))));
+    const DecoderSpec spec = value_or_throw(read_decoder_spec(checkpoint));
+    EXPECT_EQ(spec.layers[1].ffn.num_experts, 8) << arch;
+    EXPECT_EQ(spec.layers[1].ffn.experts_per_token, 2);
+    EXPECT_EQ(spec.layers[1].ffn.intermediate_size, arch == "llama" ? 96 : 48);
+    EXPECT_TRUE(spec.layers[1].ffn.normalise);
+  }
 }
 
 // A feature that no kernel supports is refused with the layer's number, whatever the architecture file says.

@@ -80,6 +80,34 @@ TEST(TensorSplit, EveryRankHasTheKeyValueHeadsOfItsQueries) {
   }
 }
 
+TEST(TensorSplit, ExpertsAreCutInWholePanels) {
+  DecoderSpec spec = spec_with(8, 4, 96);
+  spec.hidden_size = 48;
+  EXPECT_EQ(refusal(spec, 4), "");
+  for (LayerSpec& layer : spec.layers) {
+    layer.ffn.num_experts = 8;
+    layer.ffn.experts_per_token = 2;
+  }
+  EXPECT_EQ(refusal(spec, 2), "");
+  EXPECT_EQ(rank_layer(spec.layers[0], {1, 2}).ffn.intermediate_size, 48);
+  EXPECT_EQ(refusal(spec, 4),
+            "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 4 "
+            "times 16");
+  EXPECT_EQ(refusal(spec, 4, DeviceKind::kCuda), "");
+  EXPECT_EQ(refusal(spec, 8, DeviceKind::kCuda),
+            "layer 0: the intermediate size 96 of experts is no multiple of tensor-parallel-size 8 "
+            "times 8");
+  for (LayerSpec& layer : spec.layers) {
+    layer.ffn.shared_size = 57;
+  }
+  EXPECT_EQ(refusal(spec, 2),
+            "layer 0: the intermediate size 57 of the shared expert is no multiple of "
+            "tensor-parallel-size 2 times 1");
+  spec.hidden_size = 40;
+  EXPECT_EQ(refusal(spec, 1),
+            "layer 0: hidden_size 40 of a model with experts is no multiple of 16");
+}
+
 TEST(TensorSplit, PartsOfAVocabularyAreEquallyWide) {
   EXPECT_EQ(vocab_part(49152, {2, 3}), (VocabPart{32768, 16384, 16384}));
   EXPECT_EQ(vocab_part(50257, {0, 1}), (VocabPart{0, 50257, 50257}));

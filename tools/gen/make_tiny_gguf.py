@@ -15,7 +15,8 @@ import sys
 import gguf
 import numpy as np
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
+                 "Qwen2MoeForCausalLM": "qwen2moe", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe"}
 ARCHITECTURES |= {"Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "Olmo2ForCausalLM": "olmo2",
                   "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3", "Phi3ForCausalLM": "phi3",
                   "Glm4ForCausalLM": "glm4"}
@@ -28,10 +29,18 @@ LAYER = {
     "self_attn.o_proj.weight": "attn_output.weight",
     "self_attn.q_norm.weight": "attn_q_norm.weight", "self_attn.k_norm.weight": "attn_k_norm.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight", "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight"}
+    "mlp.down_proj.weight": "ffn_down.weight",
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight", "block_sparse_moe.gate.weight": "ffn_gate_inp.weight"}
 LAYER |= {"self_attn.qkv_proj.weight": "attn_qkv.weight", "mlp.gate_up_proj.weight": "ffn_up.weight",
           "pre_feedforward_layernorm.weight": "ffn_norm.weight", "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
           "post_self_attn_layernorm.weight": "post_attention_norm.weight", "post_mlp_layernorm.weight": "post_ffw_norm.weight"}
+# A layer's experts are merged into one tensor of each kind.
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+           "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 TOP = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
        "lm_head.weight": "output.weight"}
 
@@ -54,12 +63,27 @@ def to_pairs(bits, heads):
 
 
 def gguf_name(name, arch):
+    if name.startswith("blk."):
+        return name
     if name in TOP:
         return TOP[name]
     _, _, layer, rest = name.split(".", 3)
     if arch in ("gemma2", "gemma3", "olmo2") and rest == "post_attention_layernorm.weight":
         return f"blk.{layer}.post_attention_norm.weight"
     return f"blk.{layer}.{LAYER[rest]}"
+
+
+def merged_experts(tensors):
+    """Yields all tensors; those of the experts of a layer as one, of three dimensions."""
+    experts = {}
+    for name, bits in tensors:
+        if ".experts." in name:
+            layer, expert, kind = name.split(".")[2], int(name.split(".")[5]), name.split(".")[6]
+            experts.setdefault(f"blk.{layer}.{EXPERTS[kind]}.weight", {})[expert] = bits
+        else:
+            yield name, bits
+    for name, parts in experts.items():
+        yield name, np.stack([parts[e] for e in range(len(parts))])
 
 
 def rope_factors(config, rope):
@@ -137,12 +161,21 @@ def convert(folder):
     add_family(writer, arch, config, rope)
     if rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, rope))
-    for name, bits in read_safetensors(folder / "model.safetensors"):
+    if "num_experts_per_tok" in config:
+        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    for name, bits in merged_experts(read_safetensors(folder / "model.safetensors")):
         if config.get("tie_word_embeddings") and name == "lm_head.weight":
             continue
         if arch in PERMUTED and ("q_proj" in name or "k_proj" in name):
             bits = to_pairs(bits, heads if "q_proj" in name else kv_heads)
-        if bits.ndim == 1:
+        if "shared_expert_gate" in name:
+            bits = bits.reshape(-1)
+        if bits.ndim == 1 or "ffn_gate_inp" in gguf_name(name, arch):
             values = (bits.astype(np.uint32) << 16).view(np.float32)
             offset = np.float32(1.0 if arch.startswith("gemma") else 0.0)
             writer.add_tensor(gguf_name(name, arch), values + offset)

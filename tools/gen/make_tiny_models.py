@@ -20,8 +20,9 @@ import zlib
 import torch
 import transformers
 from transformers import (
-    LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-    Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+    LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM,
+    Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 COMMON = dict(vocab_size=128, max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
               attn_implementation="eager")
@@ -47,6 +48,16 @@ def models():
         **dict(small, num_hidden_layers=4), num_attention_heads=4, num_key_value_heads=2, head_dim=8,
         tie_word_embeddings=True, use_sliding_window=True, sliding_window=20, max_window_layers=2,
         layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"]))
+    yield "qwen3_moe", Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        **small, num_attention_heads=4, num_key_value_heads=2, head_dim=16, tie_word_embeddings=True,
+        num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True, mlp_only_layers=[0]))
+    yield "mixtral", MixtralForCausalLM(MixtralConfig(
+        **dict(small, intermediate_size=64), num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        num_local_experts=4, num_experts_per_tok=2))
+    yield "qwen2_moe", Qwen2MoeForCausalLM(Qwen2MoeConfig(
+        **small, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=56,
+        decoder_sparse_step=2))
 
 
 def families():

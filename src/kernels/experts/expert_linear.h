@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/act_view.h"
+#include "kernels/experts/expert_lists.h"
+#include "kernels/linear/linear.h"
+#include "kernels/op.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warprow {
+
+// A product of each row with the matrices of its experts.
+//
+// Formula: for place p of slot s, expert e: h = x[s / num_chosen] with x_by_row, else x[p];
+//   v[j] = sum over i of w[e * n + j, i] * h[i]; kStore: y[p, j] = v[j]; kSwiGlu: y[p, j] = silu(v[j]) * v[n / 2 + j].
+// Shapes: w [num_experts * n, k], the experts' matrices one below the other; x [T, k] or [T * num_chosen, k];
+//   y [T * num_chosen, n], with kSwiGlu [T * num_chosen, n / 2]. T may be 0. Rows of places that no real row has are not
+//   written.
+// Mapping: CPU: (expert, panels) over the compute pool, of experts that have rows. CUDA: a fixed grid over a list of
+//   (expert, tile of outputs, tile of places), which every CTA derives from lists.first.
+// Bytes moved: the matrices of all experts that have rows, once.
+// Numerics: f32 accumulators; k in ascending order, in one chain (CUDA: of tensor-core steps of 16; CPU: as linear).
+//   A row's result depends on the row and its expert alone, bit for bit, whatever the others choose.
+// Preconditions: CPU: n is a multiple of 16 (of 32 with kSwiGlu), x and y float32. CUDA: w bf16, x and y bf16; n a
+//   multiple of 32, k of 8. kStore or kSwiGlu.
+// Origin: own; work lists of experts: Gale et al., "MegaBlocks", 2022.
+struct ExpertLinearArgs {
+  ConstActView x;
+  bool x_by_row = false;
+  PackedWeight w;
+  int32_t n = 0;  // outputs of an expert
+  ActView y;
+  LinearEpilogue epilogue = LinearEpilogue::kStore;
+  ActFormat act = ActFormat::kF32;  // CPU
+  ExpertLists lists;
+  ActView product = {};  // [T * num_chosen, n]  room; CPU with kSwiGlu
+  std::byte* scratch =
+      nullptr;  // dev, 256-byte aligned, linear_scratch_bytes of T * num_chosen rows; CPU
+};
+
+WR_OP(expert_linear, ExpertLinearArgs);
+
+}  // namespace warprow

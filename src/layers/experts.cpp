@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/experts.h"
+
+#include "base/check.h"
+#include "kernels/experts/combine_experts.h"
+#include "kernels/experts/expert_linear.h"
+
+#include <algorithm>
+
+namespace warprow {
+namespace {
+
+// Tokens are routed by unrounded activations: rounding could turn a close choice.
+LinearMode router_mode(const LinearMode& mode) {
+  LinearMode exact = mode;
+  exact.act = ActFormat::kF32;
+  return exact;
+}
+
+// The first rows of a buffer, with the width that a layer needs.
+ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
+  return {buffer.dtype, buffer.data, rows, width};
+}
+
+}  // namespace
+
+ExpertsWorkspace make_experts_workspace(Arena& arena,
+                                        const DeviceFacts& device,
+                                        DType act_dtype,
+                                        int64_t max_toks,
+                                        const ExpertsSize& largest) {
+  const int64_t slots = max_toks * largest.num_chosen;
+  const int64_t inner = largest.intermediate_size;
+  const int64_t hidden = largest.hidden_size;
+  const bool on_cpu = device.kind == DeviceKind::kCpu;
+  const auto activations = [&](int64_t width) {
+    const size_t bytes = static_cast<size_t>(slots * width) * dtype_bytes(act_dtype);
+    return ActView(act_dtype, arena.alloc_bytes(bytes), slots, width);
+  };
+  ExpertsWorkspace workspace;
+  workspace.logits = arena.alloc<float>(max_toks * largest.num_experts);
+  workspace.weights = arena.alloc<float>(slots);
+  workspace.first = arena.alloc<int32_t>(int64_t{largest.num_experts} + 1);
+  workspace.slots = arena.alloc<int32_t>(slots);
+  workspace.places = arena.alloc<int32_t>(slots);
+  workspace.gated = activations(inner);
+  workspace.outputs = activations(on_cpu ? std::max(2 * inner, hidden) : hidden);
+  if (on_cpu) {
+    workspace.scratch =
+        arena.alloc_bytes(linear_scratch_bytes(device, slots, std::max(inner, hidden)));
+  }
+  return workspace;
+}
+
+Experts::Experts(ParameterLoader& loader,
+                 const ExpertsSize& size,
+                 const ExpertTensors& tensors,
+                 const ExpertsMode& mode)
+    : size_(size),
+      mode_(mode),
+      router_(loader, {{tensors.router, ""}}, router_mode(mode.linear)),
+      gate_up_(loader.stacked(tensors.gate_up)),
+      down_(loader.stacked(tensors.down)) {
+  WR_CHECK_EQ(int64_t{gate_up_.n}, int64_t{2} * size.num_experts * size.intermediate_size);
+  WR_CHECK_EQ(int64_t{down_.n}, int64_t{size.num_experts} * size.hidden_size);
+}
+
+LinearShape Experts::router_shape() const {
+  return router_.shape(DType::kF32, LinearEpilogue::kStore);
+}
+
+void Experts::forward(Stream& stream,
+                      const ConstActView& x,
+                      const View<float, 2>& y,
+                      bool add,
+                      const int32_t* num_rows,
+                      const LinearWorkspace& linear_workspace,
+                      const ExpertsWorkspace& workspace) const {
+  const int64_t toks = x.shape[0];
+  const int64_t slots = toks * size_.num_chosen;
+  const View<float, 2> logits = make_view(workspace.logits, toks, int64_t{size_.num_experts});
+  const View<float, 2> weights = make_view(workspace.weights, toks, int64_t{size_.num_chosen});
+  const ExpertLists lists{size_.num_experts,
+                          size_.num_chosen,
+                          make_view(workspace.first, int64_t{size_.num_experts} + 1),
+                          make_view(workspace.slots, slots),
+                          make_view(workspace.places, slots),
+                          num_rows};
+  router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
+  route_experts(stream, {logits, weights, lists, mode_.scores, mode_.normalise});
+
+  ExpertLinearArgs inner;
+  inner.x = x;
+  inner.x_by_row = true;
+  inner.w = gate_up_;
+  inner.n = 2 * size_.intermediate_size;
+  inner.y = part_of(workspace.gated, slots, size_.intermediate_size);
+  inner.epilogue = LinearEpilogue::kSwiGlu;
+  inner.act = mode_.linear.act;
+  inner.lists = lists;
+  inner.product = part_of(workspace.outputs, slots, inner.n);
+  inner.scratch = workspace.scratch;
+  expert_linear(stream, inner);
+
+  ExpertLinearArgs outer;
+  outer.x = inner.y;
+  outer.w = down_;
+  outer.n = size_.hidden_size;
+  outer.y = part_of(workspace.outputs, slots, size_.hidden_size);
+  outer.act = mode_.linear.act;
+  outer.lists = lists;
+  outer.scratch = workspace.scratch;
+  expert_linear(stream, outer);
+  combine_experts(stream, {outer.y, weights, y, lists, add});
+}
+
+}  // namespace warprow

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layer_loader.h"
+
+#include "models/layer_parts.h"
+#include "models/weight_names.h"
+
+#include <utility>
+#include <vector>
+
+namespace warprow {
+namespace {
+
+// Rows [first, first + rows) of a tensor of all experts.
+TensorSpec slice_of(const std::string& name,
+                    int64_t tensor_rows,
+                    int64_t first,
+                    int64_t rows,
+                    int64_t cols,
+                    const ShardRule& shard) {
+  TensorSpec slice{name, rows, cols};
+  slice.slice = {tensor_rows, cols, first, 0};
+  slice.shard = shard;
+  return slice;
+}
+
+TensorSpec tensor_of(const std::string& name, int64_t rows, int64_t cols, const ShardRule& shard) {
+  TensorSpec tensor{name, rows, cols};
+  tensor.shard = shard;
+  return tensor;
+}
+
+}  // namespace
+
+View<const float, 1> load_norm(ParameterLoader& loader,
+                               const DecoderSpec& spec,
+                               const std::string& name,
+                               int64_t width) {
+  if (spec.norm_offset == 0.0F) {
+    return loader.vector({name, 1, width});
+  }
+  std::vector<float> weights = loader.read_vector({name, 1, width});
+  for (float& weight : weights) {
+    weight += spec.norm_offset;
+  }
+  return loader.constants(std::move(weights));
+}
+
+LayerLoader::LayerLoader(ParameterLoader& loader,
+                         const DecoderSpec& spec,
+                         int32_t index,
+                         const RankGroup& ranks,
+                         const LinearMode& mode)
+    : loader_(loader),
+      spec_(spec),
+      index_(index),
+      ranks_(ranks),
+      mode_(mode),
+      whole_(spec.layers[static_cast<size_t>(index)]),
+      mine_(rank_layer(whole_, ranks.place)),
+      shards_(layer_shards(whole_, ranks.place)) {}
+
+std::string LayerLoader::name(const std::string& pattern) const {
+  return layer_name(pattern, index_);
+}
+
+View<const float, 1> LayerLoader::norm(const std::string& pattern, int64_t width) const {
+  return load_norm(loader_, spec_, name(pattern), width);
+}
+
+LinearPart LayerLoader::part(const std::string& pattern,
+                             int64_t rows,
+                             int64_t cols,
+                             const ShardRule& shard,
+                             bool bias) const {
+  return linear_part(name(pattern), rows, cols, shard, bias);
+}
+
+Linear LayerLoader::linear(const std::vector<LinearPart>& parts) const {
+  return {loader_, parts, mode_};
+}
+
+JoinMode LayerLoader::join_mode(const std::string& post_norm) const {
+  JoinMode mode;
+  mode.ranks = ranks_;
+  mode.scale = whole_.residual_scale;
+  mode.norm_eps = spec_.rms_eps;
+  if (whole_.post_norms) {
+    mode.post_norm = norm(post_norm, spec_.hidden_size);
+  }
+  return mode;
+}
+
+Join LayerLoader::join(const std::string& weight,
+                       int64_t inputs,
+                       const ShardRule& shard,
+                       bool bias,
+                       const std::string& post_norm) const {
+  const bool mine_has_bias = bias && ranks_.place.rank == 0;
+  const Linear product = linear({part(weight, spec_.hidden_size, inputs, shard, mine_has_bias)});
+  return {product, join_mode(post_norm)};
+}
+
+ExpertTensors LayerLoader::expert_tensors() const {
+  const DecoderWeightNames& names = spec_.names;
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t inner = whole_.ffn.intermediate_size;
+  const int32_t experts = whole_.ffn.num_experts;
+  ExpertTensors tensors;
+  tensors.router = tensor_of(name(names.router), experts, hidden, {});
+  const bool gates_and_ups =
+      !names.experts_gate_up.empty() && loader_.provides(name(names.experts_gate_up));
+  if (names.expert_gate.empty() || gates_and_ups) {
+    tensors.down = {tensor_of(name(names.experts_down), experts * hidden, inner, shards_.ffn_out)};
+  }
+  if (gates_and_ups && shards_.ffn_in.world == 1) {
+    tensors.gate_up = {tensor_of(name(names.experts_gate_up), experts * 2 * inner, hidden, {})};
+    return tensors;
+  }
+  const ShardRule& in = shards_.ffn_in;
+  for (int32_t e = 0; e < experts; ++e) {
+    if (gates_and_ups) {
+      const std::string merged = name(names.experts_gate_up);
+      for (const int64_t first : {2 * e * inner, (2 * e + 1) * inner}) {
+        tensors.gate_up.push_back(slice_of(merged, experts * 2 * inner, first, inner, hidden, in));
+      }
+    } else if (names.expert_gate.empty()) {
+      for (const std::string* merged : {&names.experts_gate, &names.experts_up}) {
+        tensors.gate_up.push_back(
+            slice_of(name(*merged), experts * inner, e * inner, inner, hidden, in));
+      }
+    } else {
+      for (const std::string* each : {&names.expert_gate, &names.expert_up}) {
+        tensors.gate_up.push_back(tensor_of(expert_name(*each, index_, e), inner, hidden, in));
+      }
+      tensors.down.push_back(
+          tensor_of(expert_name(names.expert_down, index_, e), hidden, inner, shards_.ffn_out));
+    }
+  }
+  return tensors;
+}
+
+}  // namespace warprow
