@@ -22,8 +22,8 @@ struct Entry {
   std::string_view hf_name;
   std::string_view gguf_name;  // empty: its GGUF files use another's name
   Result<void> (*make)(const ModelMetadata&, DecoderSpec&);
-  const char* text_defaults =
-      nullptr;  // a model with a text model inside: values that its text_config may leave out
+  // Of a model with a text model inside: values that its text_config may leave out. Else null.
+  const char* text_defaults = nullptr;
 };
 
 constexpr const char* kGemma3Text = R"({
