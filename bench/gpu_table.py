@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B"}
+MODELS = {"0.6B": "Qwen3-0.6B", "8B": "Qwen3-8B", "30B-A3B": "Qwen3-30B-A3B"}
 DECODE_BATCHES = (1, 8, 32, 128, 256, 512)
 # Added to greedy at batch 128; the peer's rows were taken with the same parameters.
 SAMPLING = {
@@ -78,6 +78,12 @@ ROWS = [
     Row("8B", "seeded", "same: seeded", 0.16, 0.0, 0.0),
     Row("8B", "host", "host time of a step, 256 rows, us", None, 60, 20, False, 1),
     Row("8B", "idle", "device idle between steps, 256 rows, us", 247, 20, 5, False, 1),
+    *decode_rows("30B-A3B", [(4.10, 2.6, 1.9), (9.2, 8.0, 6.9), (15.8, 14.5, 13.2), (18.8, 17.3, 15.5),
+                             (21.6, 19, 16.8), (None, None, None)]),
+    Row("30B-A3B", "first token", "first token, 1 x 1024, ms", None, None, None),
+    Row("30B-A3B", "prefill", "prefill, 256 x 1024, k tokens/s", None, None, None, True, 1),
+    Row("30B-A3B", "throughput", "512 x (1024 in + 256 out), k tokens/s", 39.4, 46, 56, True, 1),
+    Row("30B-A3B", "start", "process start to ready, s", 85, 4, 1.5),
 ]
 
 

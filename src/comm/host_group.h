@@ -29,6 +29,9 @@ class HostGroup {
   virtual std::vector<std::string> exchange(const std::string& mine) = 0;
   void barrier() { exchange({}); }
 
+  // Of later calls.
+  void set_patience(std::chrono::milliseconds patience) { patience_ = patience; }
+
  protected:
   HostGroup(GroupPlace place, AbortFlag& abort, std::chrono::milliseconds patience);
 

@@ -14,15 +14,6 @@
 namespace warprow {
 namespace {
 
-// Equal where processes see the same objects in /dev/shm: this boot of this machine, and this mount.
-std::string host_mark() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat facts{};
-  ::stat("/dev/shm", &facts);
-  return fmt::format("{}/{}", boot, facts.st_dev);
-}
-
 std::string new_name() {
   std::random_device random;
   return fmt::format("warprow.{}.{:08x}{:08x}", ::getpid(), random(), random());
@@ -55,6 +46,14 @@ std::string error_of(const F& step) {
 }
 
 }  // namespace
+
+std::string host_mark() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat facts{};
+  ::stat("/dev/shm", &facts);
+  return fmt::format("{}/{}", boot, facts.st_dev);
+}
 
 SharedMemory share_memory(HostGroup& group, const std::vector<int32_t>& members, size_t bytes) {
   const int32_t rank = group.place().rank;

@@ -6,9 +6,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace warprow {
+
+// Equal where processes see the same objects in /dev/shm, so that they may share memory: the boot of the machine, and the
+// mount.
+std::string host_mark();
 
 // Memory that the members of this rank's group share, who run on one host and are not children of one process (mpirun,
 // srun). It starts as zeros, and its name in /dev/shm is gone when this returns.

@@ -13,19 +13,20 @@ inline constexpr int32_t kNoPrefillLimit = 1 << 24;   // a value of prefill_toks
 inline constexpr int32_t kAutoPrefillThreshold = -1;  // a value of long_prefill_token_threshold
 
 struct EngineConfig {
-  std::string model;                    // file, directory, alias or org/name
-  std::string dtype = "auto";           // auto | float32 | bfloat16
-  std::string load_format = "auto";     // auto | dummy
-  std::string device = "auto";          // auto | cpu | cuda; for plans also a GPU by name: h200
-  int32_t device_ordinal = 0;           // which GPU of those the process sees; without a flag yet
-  int32_t tensor_parallel_size = 1;     // ranks that divide each layer
-  int32_t pipeline_parallel_size = 1;   // groups of them that divide the list of layers
-  int32_t threads = 0;                  // 0: the cores this process may use
-  bool pin_threads = false;             // each CPU thread is pinned to a core
-  int32_t max_model_len = 0;            // 0: the model's own, reduced to what the KV cache holds
-  int32_t max_num_seqs = 0;             // 0: 64 on a CPU, 1024 on a GPU
-  int32_t max_num_batched_tokens = 0;   // 0: 512 on a CPU, 8192 on a GPU
-  int32_t prefill_toks_per_decode = 0;  // 0: 2 on a CPU, no limit on a GPU
+  std::string model;                 // file, directory, alias or org/name
+  std::string dtype = "auto";        // auto | float32 | bfloat16
+  std::string load_format = "auto";  // auto | dummy
+  std::string device = "auto";       // auto | cpu | cuda; for plans also a GPU by name: h200
+  // "0,2": GPUs of those the process sees, by rank of this host; empty: as many as there are ranks
+  std::string device_ids;
+  int32_t tensor_parallel_size = 1;        // ranks that divide each layer
+  int32_t pipeline_parallel_size = 1;      // groups of them that divide the list of layers
+  int32_t threads = 0;                     // 0: the cores this process may use
+  bool pin_threads = false;                // each CPU thread is pinned to a core
+  int32_t max_model_len = 0;               // 0: the model's own, reduced to what the KV cache holds
+  int32_t max_num_seqs = 0;                // 0: 64 on a CPU, 1024 on a GPU
+  int32_t max_num_batched_tokens = 0;      // 0: 512 on a CPU, 8192 on a GPU
+  int32_t prefill_toks_per_decode = 0;     // 0: 2 on a CPU, no limit on a GPU
   std::string scheduling_policy = "fcfs";  // fcfs | priority
   // Tokens that a long prefill gets in a step beside others; 0: all that are left.
   int32_t long_prefill_token_threshold = kAutoPrefillThreshold;
@@ -49,9 +50,11 @@ struct EngineConfig {
   bool async_scheduling = true;
   int32_t grammar_mask_delay_us = 0;  // added to each grammar mask; for tests, without a flag
   uint64_t seed = 0;                  // draws the seeds of requests that have none
-  std::string distributed_executor_backend = "auto";  // auto | uni | mp
-  std::string worker_binary = "";  // the program of rank processes; empty: this one
-  int32_t stall_timeout = 0;       // seconds; 0: 4, and for ranks 60 on a GPU, 600 on a CPU
+  std::string distributed_executor_backend = "auto";  // auto | uni | mp | external_launcher
+  std::string worker_binary = "";       // the program of rank processes; empty: this one
+  int32_t stall_timeout = 0;            // seconds; 0: 4, and for ranks 60 on a GPU, 600 on a CPU
+  int32_t join_timeout = 600;           // seconds in which all ranks of a launcher must have come
+  std::string rank_transport = "auto";  // auto | tcp: of CPU ranks that a launcher started
   std::string log_level = "warning";
   std::string log_format = "text";
 };

@@ -68,9 +68,10 @@ constexpr Field kFields[] = {
     {.name = "distributed-executor-backend",
      .member = &EngineConfig::distributed_executor_backend,
      .group = "Parallelism",
-     .help = "how ranks are run; uni: in this process; mp: a process for each; auto: mp if there "
+     .help = "how ranks are run; uni: in this process; mp: a process for each; external_launcher: "
+             "mpirun, srun or torchrun started this command once for each rank; auto: mp if there "
              "are several",
-     .choices = "auto|uni|mp"},
+     .choices = "auto|uni|mp|external_launcher"},
     {.name = "worker-binary",
      .member = &EngineConfig::worker_binary,
      .group = "Parallelism",
@@ -84,6 +85,24 @@ constexpr Field kFields[] = {
      .min = 1,
      .max = 86400,
      .auto_value = 0},
+    {.name = "join-timeout",
+     .member = &EngineConfig::join_timeout,
+     .group = "Parallelism",
+     .help = "seconds in which all ranks that a launcher starts must have found rank 0",
+     .min = 1,
+     .max = 86400},
+    {.name = "rank-transport",
+     .member = &EngineConfig::rank_transport,
+     .group = "Parallelism",
+     .help =
+         "how CPU ranks that a launcher started exchange data; auto: shared memory on one host, "
+         "else TCP",
+     .choices = "auto|tcp"},
+    {.name = "device-ids",
+     .member = &EngineConfig::device_ids,
+     .group = "Device",
+     .help = "GPUs of this host's ranks, by their place among those that CUDA_VISIBLE_DEVICES "
+             "shows, such as 0,2; empty: the first ones"},
     {.name = "threads",
      .member = &EngineConfig::threads,
      .group = "Device",

@@ -158,6 +158,7 @@ class EngineImpl final : public Engine {
   void abort(RequestId id) override { inbox_.abort(id); }
   [[nodiscard]] EngineStats stats() const override { return loop_.record().stats(); }
 
+  [[nodiscard]] std::vector<RankStatus> ranks() const override { return loop_.record().ranks(); }
   [[nodiscard]] EngineProgress progress() const override { return loop_.record().progress(); }
   [[nodiscard]] const StepLog& steps() const override { return loop_.record().steps(); }
   [[nodiscard]] const MaskLog& mask_fills() const override { return loop_.mask_fills(); }

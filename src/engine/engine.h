@@ -133,6 +133,8 @@ class Engine {
   virtual void abort(RequestId id) = 0;
   [[nodiscard]] virtual EngineStats stats() const = 0;
 
+  // What ranks in other processes are doing, by rank; empty without such.
+  [[nodiscard]] virtual std::vector<RankStatus> ranks() const { return {}; }
   // The engine thread's phase and progress; answers also while that thread is stuck.
   [[nodiscard]] virtual EngineProgress progress() const = 0;
   // The live requests at the end of the step under way; nullopt if the engine thread does not answer in time.

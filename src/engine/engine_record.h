@@ -43,6 +43,7 @@ class EngineRecord {
   void publish();
 
   [[nodiscard]] EngineStats stats() const;
+  [[nodiscard]] std::vector<RankStatus> ranks() const { return executor_.ranks(); }
   [[nodiscard]] EngineProgress progress() const { return progress_.read(); }
   [[nodiscard]] const StepLog& steps() const { return steps_; }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace warprow {
 
@@ -54,6 +55,14 @@ struct ExecutorStats {
   int64_t graph_evictions = 0;
   int64_t graph_bytes = 0;
   int64_t padded_toks = 0;  // tokens of padding that forwards computed
+};
+
+// What a rank in another process is doing, as last heard.
+struct RankStatus {
+  int32_t rank = 0;
+  std::string phase;        // rank_phase_name (executor/mp/control_block.h)
+  int64_t step = 0;         // the last one that it submitted to its device
+  int64_t num_retired = 0;  // steps whose output it has taken
 };
 
 // How work is spread over devices. Takes steps in order and yields their outputs in the same order.
@@ -113,6 +122,8 @@ class Executor {
   }
 
   [[nodiscard]] virtual ExecutorStats stats() const = 0;
+  // Of ranks in other processes, by rank; none of a rank in this one. Thread: any.
+  [[nodiscard]] virtual std::vector<RankStatus> ranks() const { return {}; }
 };
 
 }  // namespace warprow

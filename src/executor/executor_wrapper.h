@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace warprow {
 
@@ -37,6 +38,7 @@ class ExecutorWrapper : public Executor {
     return inner_->collective_rpc(operation, argument, ranks);
   }
   [[nodiscard]] ExecutorStats stats() const override { return inner_->stats(); }
+  [[nodiscard]] std::vector<RankStatus> ranks() const override { return inner_->ranks(); }
 
  protected:
   [[nodiscard]] Executor& inner() { return *inner_; }

@@ -4,8 +4,10 @@
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda_device.h"
+#include "executor/external/launch.h"
 #include "executor/make_executor.h"
 #include "worker/deep_prefill.h"
+#include "worker/device_ids.h"
 #include "worker/worker.h"
 
 #include <algorithm>
@@ -137,13 +139,15 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
                     stages ? "pipeline" : "tensor",
                     stages ? config.pipeline_parallel_size : config.tensor_parallel_size));
   }
-  if (several || config.distributed_executor_backend == "mp") {
+  if (several || config.distributed_executor_backend == "mp" || is_external(config)) {
     return make_mp_executor(config);
   }
-  ModelPlan plan =
-      value_or_throw(plan_model(config, this_machine(config.device, config.device_ordinal)));
+  const int32_t ordinal = value_or_throw(device_ordinal(config, 0, 1));
+  const MachineFacts machine = this_machine(config.device, ordinal);
+  ModelPlan plan = value_or_throw(plan_model(config, machine));
+  value_or_throw(check_device(config, plan.config.device, machine.why_no_cuda));
   if (plan.config.device == "cuda") {
-    return make_uniproc_executor(std::move(plan), cuda::make_cuda_device(config.device_ordinal));
+    return make_uniproc_executor(std::move(plan), cuda::make_cuda_device(ordinal));
   }
   cpu::CpuDeviceOptions options;
   options.num_threads = plan.config.threads;

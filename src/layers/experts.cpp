@@ -43,6 +43,10 @@ ExpertsWorkspace make_experts_workspace(Arena& arena,
   workspace.first = arena.alloc<int32_t>(int64_t{largest.num_experts} + 1);
   workspace.slots = arena.alloc<int32_t>(slots);
   workspace.places = arena.alloc<int32_t>(slots);
+  if (!on_cpu) {
+    workspace.tiles =
+        arena.alloc<int32_t>(expert_tiles_room(max_toks, largest.num_chosen, largest.num_experts));
+  }
   workspace.gated = activations(inner);
   workspace.outputs = activations(on_cpu ? std::max(2 * inner, hidden) : hidden);
   if (on_cpu) {
@@ -80,12 +84,17 @@ void Experts::forward(Stream& stream,
   const int64_t slots = toks * size_.num_chosen;
   const View<float, 2> logits = make_view(workspace.logits, toks, int64_t{size_.num_experts});
   const View<float, 2> weights = make_view(workspace.weights, toks, int64_t{size_.num_chosen});
-  const ExpertLists lists{size_.num_experts,
-                          size_.num_chosen,
-                          make_view(workspace.first, int64_t{size_.num_experts} + 1),
-                          make_view(workspace.slots, slots),
-                          make_view(workspace.places, slots),
-                          num_rows};
+  const ExpertLists lists{
+      size_.num_experts,
+      size_.num_chosen,
+      make_view(workspace.first, int64_t{size_.num_experts} + 1),
+      make_view(workspace.slots, slots),
+      make_view(workspace.places, slots),
+      num_rows,
+      make_view(workspace.tiles,
+                workspace.tiles == nullptr
+                    ? 0
+                    : expert_tiles_room(toks, size_.num_chosen, size_.num_experts))};
   router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
   route_experts(stream, {logits, weights, lists, mode_.scores, mode_.normalise});
 
@@ -99,6 +108,7 @@ void Experts::forward(Stream& stream,
   inner.act = mode_.linear.act;
   inner.lists = lists;
   inner.product = part_of(workspace.outputs, slots, inner.n);
+  inner.gathered = part_of(workspace.outputs, slots, size_.hidden_size);
   inner.scratch = workspace.scratch;
   expert_linear(stream, inner);
 

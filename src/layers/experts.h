@@ -44,9 +44,10 @@ struct ExpertsWorkspace {
   int32_t* first = nullptr;   // [num_experts + 1]
   int32_t* slots = nullptr;   // [T * num_chosen]
   int32_t* places = nullptr;  // [T * num_chosen]
+  int32_t* tiles = nullptr;   // [expert_tiles_room]  CUDA
   ActView gated;              // [T * num_chosen, intermediate_size]
-  ActView
-      outputs;  // [T * num_chosen, hidden_size]; on a CPU before that the products of gate and up
+  // [T * num_chosen, hidden_size]; on a CPU before that the products of gate and up
+  ActView outputs;
   std::byte* scratch = nullptr;  // CPU
 };
 

@@ -9,7 +9,9 @@
 namespace warprow {
 
 MachineFacts this_machine(const std::string& device, int32_t ordinal) {
-  MachineFacts machine{cpu::usable_cores(), cpu::usable_memory_bytes(), {}, {}};
+  MachineFacts machine;
+  machine.usable_cores = cpu::usable_cores();
+  machine.usable_memory_bytes = cpu::usable_memory_bytes();
   if (device == "cpu") {
     return machine;
   }

@@ -15,6 +15,9 @@ struct MachineFacts {
   int64_t usable_memory_bytes = 0;
   DeviceFacts gpu;          // kind kCuda if there is one
   std::string why_no_cuda;  // if there is none
+  // CPU ranks that divide the cores, and the memory; 0: all of the plan, which then run on one machine.
+  int32_t core_ranks = 0;
+  int32_t memory_ranks = 0;
 };
 // The facts of this machine's devices, for a value of EngineConfig::device: "cpu" does not look for a GPU, and the
 // name of a known GPU replaces the real one. ordinal: which GPU.

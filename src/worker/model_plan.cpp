@@ -120,11 +120,12 @@ Result<void> decide_options(ModelPlan& plan) {
   return {};
 }
 
-// What a CPU rank may use of the machine if all ranks run on it.
+// What a CPU rank may use of the machine.
 MachineFacts part_of(const MachineFacts& machine, const RankPlace& place) {
+  const auto or_all = [&](int32_t ranks) { return ranks > 0 ? ranks : place.world_size(); };
   MachineFacts part = machine;
-  part.usable_cores = std::max(1, machine.usable_cores / place.world_size());
-  part.usable_memory_bytes /= place.world_size();
+  part.usable_cores = std::max(1, machine.usable_cores / or_all(machine.core_ranks));
+  part.usable_memory_bytes /= or_all(machine.memory_ranks);
   return part;
 }
 

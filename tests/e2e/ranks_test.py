@@ -5,7 +5,7 @@ why, and nothing is left.
 
   WARPROW_BIN=build/cpu-release/warprow tests/e2e/ranks_test.py [-k NAME]
 
-Environment as server_test.py. WARPROW_E2E_FAULTS is how often each kind of fault is tried (1; .ci/nightly uses 5).
+Environment as server_test.py. rank_faults.py repeats the faults.
 """
 
 import http.client
@@ -20,7 +20,6 @@ import unittest
 import server_test
 from server_test import BIN, MODEL, PROMPT, Server, TIMEOUT, clean_environment
 
-FAULTS = int(os.environ.get("WARPROW_E2E_FAULTS", "1"))
 RANKS = 3  # SmolLM2 has 9 heads and 3 KV heads
 STUCK_RANK = os.path.join(os.path.dirname(os.path.abspath(BIN)), "tests", "rank_process")
 EXACT = ("--dtype", "float32", "--threads", "1", "--max-num-seqs", "8")
@@ -200,13 +199,6 @@ class StuckStage(RankFaults):
         self.assertLess(took, 2.0)
         self.assertIn(f"rank 1 of {RANKS}", last)
         self.assert_all_end("has finished no step for 1.0 s: phase submitting, step 3")
-
-
-def load_tests(loader, tests, _pattern):
-    for _ in range(FAULTS - 1):
-        for faults in (Faults, StageFaults, StuckStage):
-            tests.addTests(loader.loadTestsFromTestCase(faults))
-    return tests
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // Ranks in processes of their own: their start, steps and operations, and what becomes of the others when one fails.
 #include "base/error.h"
 #include "executor/make_executor.h"
+#include "tests/executor/executor_faults.h"
 #include "tests/executor/tiny_config.h"
 
 #include <algorithm>
@@ -26,6 +27,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
+using test::failure_of;
+using test::run_empty_step;
+using test::ScopedFault;
+using test::start_error_of;
 
 EngineConfig ranks_config(int32_t num_ranks) {
   EngineConfig config = test::tiny_config();
@@ -53,53 +58,6 @@ std::vector<pid_t> rank_processes() {
   }
   return found;
 }
-
-// A step of padding alone: a whole forward, with its collectives.
-void run_empty_step(Executor& executor, int64_t number) {
-  SchedulerOutput step;
-  step.step = number;
-  step.data_parallel.num_toks_padded = 8;
-  executor.execute_model(step);
-  executor.sample_tokens(nullptr);
-}
-
-// What the executor says when it has failed, and how long it took to.
-std::string failure_of(Executor& executor, Clock::duration& took) {
-  const Clock::time_point begin = Clock::now();
-  std::string why;
-  ModelRunnerOutput output;
-  for (int64_t step = 1; why.empty() && Clock::now() - begin < std::chrono::seconds(20); ++step) {
-    try {
-      run_empty_step(executor, step);
-      executor.take_output(output);
-    } catch (const std::runtime_error& error) {
-      why = error.what();
-    }
-  }
-  took = Clock::now() - begin;
-  return why;
-}
-
-// What the executor says when it cannot start.
-StartupError start_error_of(const EngineConfig& config) {
-  try {
-    make_executor(config);
-  } catch (const StartupError& error) {
-    return error;
-  }
-  return {ErrorCode::kInternal, "no error"};
-}
-
-// Makes a rank of this test's executors fail; see tests/support/rank_process.cpp.
-class ScopedFault {
- public:
-  ScopedFault(const std::string& fault, int32_t rank) {
-    ::setenv("WR_RANK_FAULT", (fault + " " + std::to_string(rank)).c_str(), 1);
-  }
-  ~ScopedFault() { ::unsetenv("WR_RANK_FAULT"); }
-  ScopedFault(const ScopedFault&) = delete;
-  ScopedFault& operator=(const ScopedFault&) = delete;
-};
 
 // How an executor with this configuration fails.
 std::string failure_with(const EngineConfig& config, Clock::duration& took) {

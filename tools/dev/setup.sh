@@ -9,7 +9,7 @@ build_packages=(
   libfmt-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libedit-dev libssl-dev
   libgtest-dev libgmock-dev
 )
-ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 g++-aarch64-linux-gnu qemu-user python3-venv)
+ci_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 g++-aarch64-linux-gnu qemu-user python3-venv openmpi-bin)
 bench_packages=(libbenchmark-dev)
 
 # The names of Boost's header packages contain the version: Debian 12 has 1.81, Debian 13 and Ubuntu 24.04 have 1.83.

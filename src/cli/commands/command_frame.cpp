@@ -3,6 +3,8 @@
 
 #include "cli/commands/hub_download.h"
 #include "cli/output.h"
+#include "executor/external/external_rank.h"
+#include "executor/external/launch.h"
 
 #include <unistd.h>
 
@@ -97,6 +99,16 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
       loaded_.config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
   if (Result<void> there = ensure_model(loaded_.config.model, weights); !there) {
     return tl::unexpected(there.error());
+  }
+  if (traits.runs_ranks && is_external(loaded_.config)) {
+    const Result<Launch> launch = read_launch();
+    if (!launch) {
+      return tl::unexpected(launch.error());
+    }
+    if (launch->rank != 0) {
+      run_external_rank(loaded_.config, *launch);
+      return ExitCode::kOk;
+    }
   }
   return std::nullopt;
 }

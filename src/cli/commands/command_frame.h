@@ -31,10 +31,12 @@ class CommandFrame {
     bool takes_more_arguments = false;    // accepts arguments after MODEL
     bool takes_model = true;              // false: -m names the model, and all arguments are others
     bool has_engine = true;               // false: neither MODEL nor the engine's settings
+    bool runs_ranks = true;               // false: it needs no device
     std::function<bool()> needs_model{};  // called after parsing; empty: yes
   };
   // Adds the engine's flags after the command's own, reads the arguments, loads the settings, starts logging, and
-  // downloads the model if necessary. A value means that the command is finished: it was --help or --print-config.
+  // downloads the model if necessary. A value means that the command is finished: it was --help or --print-config, or
+  // this process is a rank other than 0 of a launcher, and has run as one.
   Result<std::optional<ExitCode>> begin(const Arguments& arguments, const Traits& traits);
 
   [[nodiscard]] const EngineConfig& config() const { return loaded_.config; }

@@ -31,7 +31,7 @@ Result<ExitCode> run_detokenize(const Arguments& arguments) {
                             .help = "leave special tokens out of the text [false]"},
                            [&](bool on) { skip_special = on; });
   const Result<std::optional<ExitCode>> begun =
-      frame.begin(arguments, {.takes_more_arguments = true});
+      frame.begin(arguments, {.takes_more_arguments = true, .runs_ranks = false});
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }

@@ -14,7 +14,7 @@ Result<ExitCode> run_plan(const Arguments& arguments) {
   CommandFrame frame(
       "plan", "show how much memory a model needs, from its headers alone", "MODEL [FLAGS]");
   frame.add_output_flag();
-  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});
+  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.runs_ranks = false});
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }

@@ -42,7 +42,7 @@ Result<ExitCode> run_tokenize(const Arguments& arguments) {
       "MODEL (-p TEXT | --chat TEXT | --prompt-file FILE) [FLAGS]");
   const PromptFlags prompt(frame.flags());
   frame.add_output_flag();
-  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {});
+  const Result<std::optional<ExitCode>> begun = frame.begin(arguments, {.runs_ranks = false});
   if (!begun || *begun) {
     return begun.map([](const std::optional<ExitCode>& code) { return *code; });
   }

@@ -160,6 +160,11 @@ Result<ExitCode> run_verify(const Arguments& arguments) {
                 "num-requests, max-input-len and output-len must be at least 1");
   }
   EngineConfig config = frame.config();
+  if (config.distributed_executor_backend == "external_launcher") {
+    return fail(ErrorCode::kInvalidArgument,
+                "--distributed-executor-backend: verify loads the model several times, which "
+                "external_launcher does not; use mp");
+  }
   if (config.max_model_len == 0) {
     config.max_model_len = static_cast<int32_t>(load.max_input_len + load.output_len + 1);
   }

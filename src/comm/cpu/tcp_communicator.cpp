@@ -4,10 +4,12 @@
 #include "base/math.h"
 #include "comm/cpu/cpu_communicator.h"
 #include "comm/cpu/rank_sum.h"
+#include "comm/tcp/outbox.h"
 #include "comm/tcp/transfers.h"
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -29,10 +31,15 @@ size_t values_from_rank(int32_t size) {
 
 class TcpCommunicator final : public CpuCommunicator {
  public:
-  TcpCommunicator(TcpMesh mesh, AbortFlag& abort)
+  TcpCommunicator(TcpMesh mesh, AbortFlag& abort, size_t outbox_bytes)
       : CpuCommunicator(mesh.place, abort),
-        received_(static_cast<size_t>(mesh.place.size) * values_from_rank(mesh.place.size)),
+        received_(outbox_bytes > 0
+                      ? 0
+                      : static_cast<size_t>(mesh.place.size) * values_from_rank(mesh.place.size)),
         transfers_(std::move(mesh), abort) {
+    if (outbox_bytes > 0) {
+      outbox_.emplace(transfers_.mesh(), abort, outbox_bytes);
+    }
     for (int32_t step = 1; step < place().size; ++step) {
       peers_.push_back((place().rank + step) % place().size);
     }
@@ -87,6 +94,12 @@ class TcpCommunicator final : public CpuCommunicator {
   }
 
   void send_now(ComputePool& /*pool*/, std::span<const std::byte> data, int32_t to) override {
+    if (outbox_) {
+      if (!outbox_->put(to, data)) {
+        end(outbox_->lost_rank());
+      }
+      return;
+    }
     transfers_.send(to, {data.data(), data.size()});
     run();
   }
@@ -154,24 +167,29 @@ class TcpCommunicator final : public CpuCommunicator {
     sum_in_rank_order(pool, values, place().size, own.data(), static_cast<int64_t>(own.size()));
   }
 
+  bool run() {
+    const bool done = transfers_.run();
+    if (!done) {
+      end(transfers_.lost_rank());
+    }
+    return done;
+  }
+
   // A connection that closes has a reason, which soon arrives through the host group's watch. Without one, the
   // connection alone was lost.
-  bool run() {
-    if (transfers_.run()) {
-      return true;
-    }
+  void end(std::optional<int32_t> lost_rank) {
     for (int32_t i = 0; i < 60 && !abort_.raised(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    if (transfers_.lost_rank()) {
-      abort_.raise(*transfers_.lost_rank(), AbortPhase::kConnectionLost);
+    if (lost_rank) {
+      abort_.raise(*lost_rank, AbortPhase::kConnectionLost);
     }
-    return false;
   }
 
   std::vector<float> received_;  // [size, values_from_rank]
   Transfers transfers_;
-  std::vector<int32_t> peers_;  // the other ranks, the next first
+  std::optional<Outbox> outbox_;  // of sends
+  std::vector<int32_t> peers_;    // the other ranks, the next first
 };
 
 }  // namespace
@@ -183,7 +201,13 @@ size_t tcp_communicator_bytes(int32_t size) {
 
 std::unique_ptr<Communicator> make_tcp_communicator(TcpHostGroup& group,
                                                     const std::vector<int32_t>& members) {
-  return std::make_unique<cpu::TcpCommunicator>(group.connect(members), group.abort());
+  return make_tcp_communicator(group.connect(members), group.abort());
+}
+
+std::unique_ptr<Communicator> make_tcp_communicator(TcpMesh mesh,
+                                                    AbortFlag& abort,
+                                                    size_t outbox_bytes) {
+  return std::make_unique<cpu::TcpCommunicator>(std::move(mesh), abort, outbox_bytes);
 }
 
 }  // namespace warprow

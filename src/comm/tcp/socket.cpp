@@ -137,6 +137,9 @@ SocketResult receive_string(const Socket& socket, std::string& text, const Patie
   if (result != SocketResult::kDone) {
     return result;
   }
+  if (length > kMostText) {
+    return SocketResult::kClosed;
+  }
   text.resize(length);
   return receive_all(socket, std::as_writable_bytes(std::span(text)), patience);
 }

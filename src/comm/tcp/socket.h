@@ -52,7 +52,11 @@ SocketResult send_all(const Socket& socket,
                       const Patience& patience);
 SocketResult receive_all(const Socket& socket, std::span<std::byte> data, const Patience& patience);
 
-// A length and its bytes, and plain values in the host's byte order, which is little endian on every machine of ours.
+// The longest text that is received: what ranks tell each other at start is far shorter.
+inline constexpr size_t kMostText = size_t{16} << 20;
+
+// A length and its bytes, and plain values in the host's byte order, which is little endian on every machine of ours. A
+// longer text than kMostText counts as the end of the connection.
 SocketResult send_string(const Socket& socket, const std::string& text, const Patience& patience);
 SocketResult receive_string(const Socket& socket, std::string& text, const Patience& patience);
 template <typename T>

@@ -8,6 +8,7 @@
 #include "comm/tcp/hello.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <numeric>
 #include <poll.h>
@@ -156,9 +157,13 @@ Socket TcpHostGroup::connect_to(int32_t rank,
                                 const Patience& patience) const {
   const std::string& address = found_.addresses[static_cast<size_t>(rank)];
   std::string why_not;
+  uint16_t number = 0;
+  if (std::from_chars(port.data(), port.data() + port.size(), number).ec != std::errc{}) {
+    throw StartupError(ErrorCode::kCorrupt,
+                       fmt::format("rank {} says that it listens on port '{}'", rank, port));
+  }
   for (; !patience.over(); std::this_thread::sleep_for(kRetry)) {
-    Socket socket =
-        connect_once(address, static_cast<uint16_t>(std::stoi(port)), patience, why_not);
+    Socket socket = connect_once(address, number, patience, why_not);
     if (socket.valid()) {
       check(rank, send_hello(socket, {mesh, place(), where_.run_id}, patience));
       return socket;

@@ -37,6 +37,7 @@ class Transfers {
   bool run();
   // The rank in the engine of the member whose connection was lost.
   [[nodiscard]] std::optional<int32_t> lost_rank() const { return lost_rank_; }
+  [[nodiscard]] const TcpMesh& mesh() const { return mesh_; }
 
  private:
   template <typename T>

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "wire/serialize.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -30,7 +31,10 @@ std::string message_of(const RankFailure& failure, int32_t rank) {
 }  // namespace
 
 AnswerReader::AnswerReader(RankMemory& memory, int32_t output_rank)
-    : num_ranks_(static_cast<int32_t>(memory.answers.size())), output_rank_(output_rank) {
+    : control_(*memory.control),
+      num_ranks_(static_cast<int32_t>(memory.answers.size())),
+      stage_size_(num_ranks_ - output_rank),
+      output_rank_(output_rank) {
   for (const MessageRing& ring : memory.answers) {
     readers_.emplace_back(ring, 0, memory.control->abort);
   }
@@ -58,7 +62,7 @@ void AnswerReader::read(const std::stop_token& stop) {
 // Whether an answer may come from any rank, not only from the one with the outputs.
 bool AnswerReader::is_waiting_for_all() const {
   const std::scoped_lock lock(mutex_);
-  return num_ready_ < num_ranks_ || !calls_.empty();
+  return num_ready_ < num_ranks_ || !calls_.empty() || !digests_.empty();
 }
 
 void AnswerReader::handle(int32_t rank, const RingMessage& message) {
@@ -91,6 +95,11 @@ void AnswerReader::handle(int32_t rank, const RingMessage& message) {
       add_reply(rank, std::move(reply));
       break;
     }
+    case FromRank::kDigest:
+      compare(rank, message);
+      break;
+    case FromRank::kForwardDone:  // it is in the rank's state
+      break;
   }
   changed_.notify_all();
 }
@@ -113,6 +122,25 @@ void AnswerReader::notify() {
   changed_.notify_all();
   if (wake_up_ != nullptr) {
     wake_up_->notify();
+  }
+}
+
+// Digests of a step come from all ranks of the last stage, in the order of steps from each.
+void AnswerReader::compare(int32_t rank, const RingMessage& message) {
+  StepDigest digest;
+  std::memcpy(&digest, message.bytes.data(), sizeof digest);
+  const auto found = std::ranges::find_if(
+      digests_, [&](const Digest& other) { return other.digest.step >= digest.step; });
+  if (found == digests_.end() || found->digest.step != digest.step) {
+    digests_.insert(found, {digest, rank});
+    return;
+  }
+  if (const std::string why = difference(found->digest, found->rank, digest, rank); !why.empty()) {
+    control_.ranks[rank].fail(why);
+    control_.abort.raise(rank, AbortPhase::kStep);
+  }
+  if (++found->num_ranks == stage_size_) {
+    digests_.erase(found);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "executor/executor.h"
 #include "executor/mp/rank_memory.h"
 #include "executor/mp/rank_messages.h"
+#include "executor/mp/step_digest.h"
 #include "wire/model_runner_output.h"
 
 #include <condition_variable>
@@ -63,10 +64,20 @@ class AnswerReader {
   void handle(int32_t rank, const RingMessage& message);
   void add_output(const RingMessage& message);
   void add_reply(int32_t rank, RankReply reply);
+  void compare(int32_t rank, const RingMessage& message);
   void notify();
   [[nodiscard]] bool is_waiting_for_all() const;
 
+  // Of a rank, waiting for those of the others in its stage.
+  struct Digest {
+    StepDigest digest;
+    int32_t rank = 0;
+    int32_t num_ranks = 1;  // that agree
+  };
+
+  ControlBlock& control_;
   int32_t num_ranks_;
+  int32_t stage_size_;
   int32_t output_rank_;
   std::vector<RingReader> readers_;  // by rank
 
@@ -78,6 +89,7 @@ class AnswerReader {
   std::deque<std::vector<uint8_t>> outputs_;  // oldest first
   std::vector<std::vector<uint8_t>> free_;    // buffers of outputs that were taken
   std::map<uint64_t, Call> calls_;
+  std::deque<Digest> digests_;  // by step
   ExecutorStats stats_;
   std::string failure_;
   WakeUp* wake_up_ = nullptr;

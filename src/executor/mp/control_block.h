@@ -34,6 +34,7 @@ struct alignas(64) RankState {
   std::atomic<int64_t> forward_done;  // the last step that waited for masks with its forward done
   std::atomic<uint32_t> has_failed;   // 1: it writes the message, 2: it has
   char message[kMessageBytes];        // why it failed
+  char where[96];  // the process and host of a rank that a launcher started; else empty
 
   // Says why the rank ends. Only the first call counts.
   void fail(std::string_view why);

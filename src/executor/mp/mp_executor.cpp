@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "comm/rank_place.h"
 #include "comm/shared_memory.h"
+#include "executor/external/launch.h"
 #include "executor/make_executor.h"
 #include "executor/mp/answer_reader.h"
 #include "executor/mp/rank_memory.h"
@@ -77,7 +78,7 @@ std::string worker_binary(const EngineConfig& config) {
   return config.worker_binary.empty() ? "/proc/self/exe" : config.worker_binary;
 }
 
-// One process for each rank. A step is one message to all of them through shared memory, and its output one message
+// One process for each rank. With a launcher the first alone: it carries messages to the others. A step is one message to all of them through shared memory, and its output one message
 // from the output rank. A step with grammar rows takes a second message, with the masks.
 //
 // Owns: the processes, the shared memory, a thread that reads answers and one that watches the processes.
@@ -89,9 +90,10 @@ class MpExecutor final : public Executor {
         memory_(shared_.data(), place_.tensor.size, place_.pipeline.size),
         commands_(memory_.commands, memory_.control->abort),
         answers_(memory_, place_.output_rank()),
-        watch_(*memory_.control, start_processes(config), [this](const std::string& why) {
-          answers_.fail(why);
-        }) {
+        watch_(*memory_.control,
+               start_processes(config),
+               place_.world_size(),
+               [this](const std::string& why) { answers_.fail(why); }) {
     try {
       encode(RankStart{config}, bytes_);
       send(ToRank::kStart);
@@ -165,6 +167,17 @@ class MpExecutor final : public Executor {
   }
 
   ExecutorStats stats() const override { return answers_.stats(); }
+  std::vector<RankStatus> ranks() const override {
+    std::vector<RankStatus> list;
+    for (int32_t rank = 0; rank < place_.world_size(); ++rank) {
+      const RankState& state = memory_.control->ranks[rank];
+      list.push_back({rank,
+                      std::string(rank_phase_name(state.phase.load())),
+                      state.step.load(),
+                      state.retired.load()});
+    }
+    return list;
+  }
 
  private:
   [[nodiscard]] size_t num_ranks() const { return static_cast<size_t>(place_.world_size()); }
@@ -172,7 +185,8 @@ class MpExecutor final : public Executor {
   [[nodiscard]] std::vector<RankProcess> start_processes(const EngineConfig& config) const {
     const std::string binary = worker_binary(config);
     std::vector<RankProcess> processes;
-    for (int32_t rank = 0; rank < place_.world_size(); ++rank) {
+    const int32_t mine = is_external(config) ? 1 : place_.world_size();
+    for (int32_t rank = 0; rank < mine; ++rank) {
       const RankArguments arguments{rank, place_.tensor.size, place_.pipeline.size};
       processes.emplace_back(binary, arguments, shared_.fd(), life_line_.rank_end());
     }
@@ -208,6 +222,16 @@ class MpExecutor final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> make_mp_executor(const EngineConfig& config) {
+  if (is_external(config)) {
+    const Launch launch = value_or_throw(read_launch());
+    value_or_throw(
+        check_launch(launch, config.tensor_parallel_size, config.pipeline_parallel_size));
+    if (launch.rank != 0) {
+      throw StartupError(ErrorCode::kInvalidArgument,
+                         "--distributed-executor-backend: this command does not run with "
+                         "external_launcher");
+    }
+  }
   return std::make_unique<MpExecutor>(config);
 }
 

@@ -2,6 +2,7 @@
 #include "executor/mp/rank_loop.h"
 
 #include "base/check.h"
+#include "executor/mp/step_digest.h"
 #include "wire/serialize.h"
 
 #include <algorithm>
@@ -32,6 +33,8 @@ RankLoop::RankLoop(const RankLinks& links, int32_t rank, bool sends_outputs, Exe
       state_(links.state),
       commands_(links.commands),
       answers_(links.answers),
+      tells_forward_done_(links.tells_forward_done),
+      sends_digests_(links.sends_digests),
       rank_(rank),
       sends_outputs_(sends_outputs),
       executor_(executor) {}
@@ -83,6 +86,10 @@ bool RankLoop::next_message() {
     if (forward_pending_ && executor_.forward_done()) {
       forward_pending_ = false;
       state_.forward_done.store(step_.step);
+      if (tells_forward_done_) {
+        answers_.write(static_cast<uint32_t>(FromRank::kForwardDone),
+                       {reinterpret_cast<const uint8_t*>(&step_.step), sizeof step_.step});
+      }
     } else if (executor_.num_outstanding() > 0 && executor_.output_ready()) {
       retire();
     } else if (abort_.raised()) {
@@ -107,6 +114,11 @@ void RankLoop::retire() {
     answers_.write(static_cast<uint32_t>(FromRank::kOutput),
                    {reinterpret_cast<const uint8_t*>(&stats), sizeof stats},
                    bytes_);
+  }
+  if (sends_digests_) {
+    const StepDigest digest = digest_of(output_);
+    answers_.write(static_cast<uint32_t>(FromRank::kDigest),
+                   {reinterpret_cast<const uint8_t*>(&digest), sizeof digest});
   }
 }
 

@@ -18,6 +18,8 @@ struct RankLinks {
   RankState& state;
   RingReader& commands;
   RingWriter& answers;
+  bool tells_forward_done = false;  // by a message too
+  bool sends_digests = false;       // of each step's results
 };
 
 // What a rank process does after start-up: takes the messages of the parent's executor, passes them to its own, which
@@ -43,6 +45,8 @@ class RankLoop {
   RankState& state_;
   RingReader& commands_;
   RingWriter& answers_;
+  bool tells_forward_done_;
+  bool sends_digests_;
   int32_t rank_;
   bool sends_outputs_;
   Executor& executor_;

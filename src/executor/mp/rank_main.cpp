@@ -7,11 +7,11 @@
 #include "comm/rank_place.h"
 #include "comm/shared_host_group.h"
 #include "comm/shared_memory.h"
-#include "device/cpu/cpu_device.h"
-#include "device/cpu/host_limits.h"
-#include "device/cuda_device.h"
-#include "executor/make_executor.h"
+#include "executor/external/launch.h"
+#include "executor/external/rank_meeting.h"
+#include "executor/external/rank_relay.h"
 #include "executor/mp/heartbeat.h"
+#include "executor/mp/local_rank.h"
 #include "executor/mp/rank_exit.h"
 #include "executor/mp/rank_loop.h"
 #include "executor/mp/rank_memory.h"
@@ -24,7 +24,6 @@
 #include <exception>
 #include <fcntl.h>
 #include <memory>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <utility>
@@ -57,31 +56,22 @@ void send(RingWriter& answers, FromRank kind, const Message& message) {
   answers.write(static_cast<uint32_t>(kind), bytes);
 }
 
-// Pinned ranks divide the cores of the host.
-void keep_own_cores(const RankPlace& place) {
-  const std::vector<int32_t> cores = cpu::affinity_cores();
-  const size_t each = cores.size() / static_cast<size_t>(place.world_size());
-  cpu_set_t mine;
-  CPU_ZERO(&mine);
-  for (size_t i = 0; i < each; ++i) {
-    CPU_SET(static_cast<size_t>(cores[static_cast<size_t>(place.rank) * each + i]), &mine);
-  }
-  if (each > 0) {
-    ::sched_setaffinity(0, sizeof mine, &mine);
-  }
-}
-
-// A rank and what it shares with the others.
+// What a rank computes together with the others through.
 //
 // Owns: all of it.
-class LocalRank {
+class Transport {
  public:
-  // Loads the model, together with the other ranks. Throws StartupError.
-  LocalRank(const EngineConfig& config,
-            const RankPlace& place,
-            RankMemory& memory,
-            const WrapRank& wrap)
-      : tensor_(make_shared_memory_communicator(
+  virtual ~Transport() = default;
+  [[nodiscard]] virtual RankComms comms() const = 0;
+  [[nodiscard]] virtual HostShare share() const = 0;
+};
+
+// Memory that all ranks share, which the executor started.
+class SharedTransport final : public Transport {
+ public:
+  SharedTransport(const RankPlace& place, const RankMemory& memory)
+      : place_(place),
+        tensor_(make_shared_memory_communicator(
             place.tensor,
             memory.tensor_groups[static_cast<size_t>(place.pipeline.rank)],
             memory.control->abort)),
@@ -94,46 +84,45 @@ class LocalRank {
           memory.control->abort,
           stage_slots(place.pipeline.size));
     }
-    const int32_t ordinal = config.device_ordinal + place.rank;
-    const MachineFacts machine = this_machine(config.device, ordinal);
-    ModelPlan plan = value_or_throw(plan_model(config, machine, {}, place));
-    device_ = plan.config.device;
-    if (device_ == "cuda" && place.world_size() > 1) {
-      throw StartupError(ErrorCode::kUnsupported,
-                         fmt::format("--{}-parallel-size: {} ranks on GPUs are not supported "
-                                     "yet; use 1, or --device cpu",
-                                     place.pipeline.size > 1 ? "pipeline" : "tensor",
-                                     place.world_size()));
-    }
-    const RankComms comms{place.tensor.size > 1 ? tensor_.get() : nullptr,
-                          place.world_size() > 1 ? all_.get() : nullptr,
-                          pipeline_.get()};
-    std::unique_ptr<Device> device;
-    if (device_ == "cuda") {
-      device = cuda::make_cuda_device(ordinal);
-    } else {
-      if (plan.config.pin_threads) {
-        keep_own_cores(place);
-      }
-      device = cpu::make_cpu_device(
-          {.num_threads = plan.config.threads, .pin_threads = plan.config.pin_threads});
-    }
-    executor_ = make_uniproc_executor(std::move(plan), std::move(device), comms);
-    if (wrap) {
-      executor_ = wrap(std::move(executor_));
-    }
   }
 
-  [[nodiscard]] Executor& executor() { return *executor_; }
-  [[nodiscard]] const std::string& device() const { return device_; }
+  [[nodiscard]] RankComms comms() const override {
+    return {place_.tensor.size > 1 ? tensor_.get() : nullptr,
+            place_.world_size() > 1 ? all_.get() : nullptr,
+            pipeline_.get()};
+  }
+  [[nodiscard]] HostShare share() const override { return HostShare::of_one_host(place_); }
 
  private:
+  RankPlace place_;
   std::unique_ptr<Communicator> tensor_;
   std::unique_ptr<Communicator> pipeline_;  // null in one stage
   std::unique_ptr<HostGroup> all_;
-  std::string device_;
-  std::unique_ptr<Executor> executor_;
 };
+
+// Rank 0 of those that a launcher started. To the executor it stands for all of them.
+class LaunchedTransport final : public Transport {
+ public:
+  LaunchedTransport(const EngineConfig& config, const RankPlace& place, RankMemory& memory)
+      : meeting_(config, value_or_throw(read_launch()), place, memory.control->abort),
+        relay_(memory, meeting_) {}
+
+  [[nodiscard]] RankComms comms() const override { return meeting_.comms(); }
+  [[nodiscard]] HostShare share() const override { return meeting_.share(); }
+
+ private:
+  RankMeeting meeting_;
+  RankRelay relay_;
+};
+
+std::unique_ptr<Transport> make_transport(const EngineConfig& config,
+                                          const RankPlace& place,
+                                          RankMemory& memory) {
+  if (is_external(config)) {
+    return std::make_unique<LaunchedTransport>(config, place, memory);
+  }
+  return std::make_unique<SharedTransport>(place, memory);
+}
 
 int run(const RankMemory& memory, const RankLinks& links, const RankPlace& place, LocalRank& rank) {
   try {
@@ -173,20 +162,27 @@ int rank_main(const RankArguments& arguments, const WrapRank& wrap) {
   decode(message.bytes, start);
   init_logging(start.config.log_level, start.config.log_format);
   state.phase.store(RankPhase::kLoading);
+  std::unique_ptr<Transport> transport;  // outlives the rank
   std::unique_ptr<LocalRank> rank;
   RankFailure failure;
   try {
-    rank = std::make_unique<LocalRank>(start.config, place, memory, wrap);
+    transport = make_transport(start.config, place, memory);
+    rank = std::make_unique<LocalRank>(
+        start.config, place, transport->share(), transport->comms(), wrap);
   } catch (const StartupError& error) {
     failure = {error.code(), error.what()};
   } catch (const std::exception& error) {
     failure = {ErrorCode::kInternal, error.what()};
   }
-  if (control.abort.raised()) {  // by another rank, which says why
+  const bool speaks_for_others = is_external(start.config);
+  if (control.abort.raised() && !speaks_for_others) {  // by another rank, which says why
     return kRankAborted;
   }
   if (rank == nullptr) {
     send(answers, FromRank::kStartFailed, failure);
+    if (speaks_for_others) {
+      control.abort.raise(place.rank, AbortPhase::kLoad);
+    }
     return kRankFailed;
   }
   Executor& executor = rank->executor();
@@ -194,7 +190,12 @@ int rank_main(const RankArguments& arguments, const WrapRank& wrap) {
   send(answers,
        FromRank::kReady,
        RankReady{executor.model_facts(), executor.max_concurrent_batches(), rank->device()});
-  return run(memory, {control.abort, state, commands, answers}, place, *rank);
+  const RankLinks links{.abort = control.abort,
+                        .state = state,
+                        .commands = commands,
+                        .answers = answers,
+                        .sends_digests = speaks_for_others && compares_results(place)};
+  return run(memory, links, place, *rank);
 }
 
 }  // namespace warprow

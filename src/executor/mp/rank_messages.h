@@ -30,6 +30,8 @@ enum class FromRank : uint32_t {
   kStartFailed,  // RankFailure
   kOutput,       // ExecutorStats, then ModelRunnerOutput; from the output rank
   kReply,        // RankReply
+  kDigest,  // StepDigest of each step; from all ranks of the last stage that a launcher started
+  kForwardDone,  // i64 step, as RankState::forward_done; only from a rank whose state is not in shared memory
 };
 
 struct RankStart {

@@ -12,6 +12,10 @@ constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kStoppedAfter =
     std::chrono::milliseconds(400);                      // without a beat; then its state is read
 constexpr auto kFrozenAfter = std::chrono::seconds(30);  // without a beat, whatever its state
+constexpr auto kSilentAfter = std::chrono::seconds(5);   // without a beat of a process elsewhere
+// How long the reason of a rank elsewhere may be on its way, and what it has done.
+constexpr auto kReasonTime = std::chrono::milliseconds(400);
+constexpr auto kReportLag = std::chrono::milliseconds(300);
 constexpr auto kGraceAfterFailure = std::chrono::seconds(4);
 constexpr auto kGraceAtEnd = std::chrono::seconds(2);
 
@@ -19,10 +23,11 @@ constexpr auto kGraceAtEnd = std::chrono::seconds(2);
 
 RankWatch::RankWatch(ControlBlock& control,
                      std::vector<RankProcess> processes,
+                     int32_t num_ranks,
                      OnFailure on_failure)
     : control_(control),
       processes_(std::move(processes)),
-      seen_(processes_.size(), {0, Clock::now(), 0, Clock::now()}),
+      seen_(static_cast<size_t>(num_ranks), {0, Clock::now(), 0, Clock::now()}),
       on_failure_(std::move(on_failure)),
       thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
@@ -61,26 +66,29 @@ void RankWatch::fail(const Trouble& trouble) {
   on_failure_(trouble.why);
 }
 
-std::string RankWatch::name(int32_t rank) {
-  RankProcess& process = processes_[static_cast<size_t>(rank)];
-  return fmt::format("rank {} of {} (process {})", rank, processes_.size(), process.pid());
+std::string RankWatch::name(int32_t rank) const {
+  if (has_process(rank)) {
+    return fmt::format("rank {} of {} (process {})",
+                       rank,
+                       seen_.size(),
+                       processes_[static_cast<size_t>(rank)].pid());
+  }
+  const char* const where = control_.ranks[rank].where;
+  return fmt::format(
+      "rank {} of {} ({})", rank, seen_.size(), *where == 0 ? "which has not come" : where);
 }
 
-// The rank that raised the flag is the cause; the others end because of it.
+std::string RankWatch::position(int32_t rank) const {
+  const RankState& state = control_.ranks[rank];
+  return fmt::format(
+      "in phase {}, step {}", rank_phase_name(state.phase.load()), state.step.load());
+}
+
 std::optional<RankWatch::Trouble> RankWatch::trouble(Clock::time_point now) {
   if (const std::optional<AbortCause> cause = control_.abort.cause()) {
-    if (ending_.load()) {
-      return std::nullopt;
-    }
-    const std::string why = control_.ranks[cause->rank].failure();
-    return Trouble{cause->rank,
-                   fmt::format("{} {}{}{}",
-                               name(cause->rank),
-                               abort_phase_name(cause->phase),
-                               why.empty() ? "" : ": ",
-                               why)};
+    return ending_.load() ? std::nullopt : told_trouble(*cause, now);
   }
-  for (int32_t rank = 0; rank < static_cast<int32_t>(processes_.size()); ++rank) {
+  for (int32_t rank = 0; rank < static_cast<int32_t>(seen_.size()); ++rank) {
     if (std::optional<std::string> why = trouble_of(rank, now)) {
       return Trouble{rank, *std::move(why)};
     }
@@ -88,32 +96,55 @@ std::optional<RankWatch::Trouble> RankWatch::trouble(Clock::time_point now) {
   return stall(now);
 }
 
+// The rank that raised the flag is the cause; the others end because of it.
+std::optional<RankWatch::Trouble> RankWatch::told_trouble(AbortCause cause, Clock::time_point now) {
+  told_at_ = told_at_.value_or(now);
+  const std::string why = control_.ranks[cause.rank].failure();
+  const bool has_reason = cause.phase == AbortPhase::kStep || cause.phase == AbortPhase::kLoad;
+  if (!has_process(cause.rank) && has_reason && why.empty() && now - *told_at_ < kReasonTime) {
+    return std::nullopt;
+  }
+  return Trouble{cause.rank,
+                 fmt::format("{} {}{}{}{}",
+                             name(cause.rank),
+                             abort_phase_name(cause.phase),
+                             has_process(cause.rank) ? "" : " " + position(cause.rank),
+                             why.empty() ? "" : ": ",
+                             why)};
+}
+
 std::optional<std::string> RankWatch::trouble_of(int32_t rank, Clock::time_point now) {
-  RankProcess& process = processes_[static_cast<size_t>(rank)];
-  RankState& state = control_.ranks[rank];
   Seen& seen = seen_[static_cast<size_t>(rank)];
-  const std::string_view phase = rank_phase_name(state.phase.load());
-  const int64_t step = state.step.load();
+  if (const uint32_t beats = control_.ranks[rank].beats.load(); beats != seen.beats) {
+    seen.beats = beats;
+    seen.beat_at = now;
+  }
+  const Clock::duration silence = now - seen.beat_at;
+  if (has_process(rank)) {
+    return trouble_of_process(rank, silence);
+  }
+  if (seen.beats > 0 && silence > kSilentAfter && !ending_.load()) {
+    return fmt::format("{} has given no sign of life for {} s, {}",
+                       name(rank),
+                       std::chrono::seconds(kSilentAfter).count(),
+                       position(rank));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> RankWatch::trouble_of_process(int32_t rank, Clock::duration silence) {
+  RankProcess& process = processes_[static_cast<size_t>(rank)];
   if (const auto& end = process.ended()) {
     if (ending_.load()) {
       return std::nullopt;
     }
-    const std::string why = state.failure();
-    return fmt::format("{} ended with {} in phase {}, step {}{}{}",
-                       name(rank),
-                       *end,
-                       phase,
-                       step,
-                       why.empty() ? "" : ": ",
-                       why);
+    const std::string why = control_.ranks[rank].failure();
+    return fmt::format(
+        "{} ended with {} {}{}{}", name(rank), *end, position(rank), why.empty() ? "" : ": ", why);
   }
-  if (const uint32_t beats = state.beats.load(); beats != seen.beats) {
-    seen.beats = beats;
-    seen.beat_at = now;
-  }
-  const bool is_stopped = now - seen.beat_at > kStoppedAfter && process.is_stopped();
-  if (is_stopped || now - seen.beat_at > kFrozenAfter) {
-    return fmt::format("{} is stopped in phase {}, step {}", name(rank), phase, step);
+  const bool is_stopped = silence > kStoppedAfter && process.is_stopped();
+  if (is_stopped || silence > kFrozenAfter) {
+    return fmt::format("{} is stopped {}", name(rank), position(rank));
   }
   return std::nullopt;
 }
@@ -123,6 +154,7 @@ std::optional<std::string> RankWatch::trouble_of(int32_t rank, Clock::time_point
 std::optional<RankWatch::Trouble> RankWatch::stall(Clock::time_point now) {
   const std::chrono::milliseconds limit = step_limit_.load();
   const int64_t submitted = submitted_.load(std::memory_order_relaxed);
+  bool is_over = false;
   std::optional<int32_t> found;
   std::pair<int64_t, bool> least;
   for (int32_t rank = 0; rank < static_cast<int32_t>(seen_.size()); ++rank) {
@@ -134,12 +166,15 @@ std::optional<RankWatch::Trouble> RankWatch::stall(Clock::time_point now) {
       seen.retired_at = now;
     }
     const std::pair at(state.step.load(), state.phase.load() == RankPhase::kRunning);
-    if (now - seen.retired_at > limit && (!found || at < least)) {
+    const Clock::duration took = now - seen.retired_at;
+    is_over |= took > limit;
+    if (took > limit - (has_process(rank) ? Clock::duration{} : kReportLag) &&
+        (!found || at < least)) {
       found = rank;
       least = at;
     }
   }
-  if (!found) {
+  if (!is_over) {
     return std::nullopt;
   }
   return Trouble{*found,

@@ -16,9 +16,10 @@
 
 namespace warprow {
 
-// The executor's thread that watches its rank processes. It notices within half a second that a process ended, was
-// stopped, or raised the abort flag; and after the time limit that no rank finishes a step any more. Then it raises
-// the abort flag, says which rank failed and how, and kills what still lives four seconds later.
+// The executor's thread that watches its ranks. It notices within half a second that a process which it started ended or
+// was stopped, or that a rank raised the abort flag; after five seconds that another process shows no sign of life; and
+// after the time limit that no rank finishes a step any more. Then it raises the abort flag, says which rank failed and
+// how, and kills those of its processes that still live four seconds later.
 //
 // Owns: the processes and the thread.
 // Thread: the public functions from any.
@@ -28,7 +29,11 @@ class RankWatch {
   // Called once, by the watching thread.
   using OnFailure = std::function<void(const std::string& why)>;
 
-  RankWatch(ControlBlock& control, std::vector<RankProcess> processes, OnFailure on_failure);
+  // `processes` are those of the first ranks. A launcher started the others.
+  RankWatch(ControlBlock& control,
+            std::vector<RankProcess> processes,
+            int32_t num_ranks,
+            OnFailure on_failure);
   // Waits until every process has ended; kills those that need longer than two seconds. An abort, or a message, must
   // have told them to end.
   ~RankWatch();
@@ -56,9 +61,17 @@ class RankWatch {
 
   void watch(const std::stop_token& stop);
   [[nodiscard]] std::optional<Trouble> trouble(Clock::time_point now);
+  [[nodiscard]] std::optional<Trouble> told_trouble(AbortCause cause, Clock::time_point now);
   [[nodiscard]] std::optional<std::string> trouble_of(int32_t rank, Clock::time_point now);
+  [[nodiscard]] std::optional<std::string> trouble_of_process(int32_t rank,
+                                                              Clock::duration silence);
   [[nodiscard]] std::optional<Trouble> stall(Clock::time_point now);
-  [[nodiscard]] std::string name(int32_t rank);
+  [[nodiscard]] bool has_process(int32_t rank) const {
+    return rank < static_cast<int32_t>(processes_.size());
+  }
+  [[nodiscard]] std::string name(int32_t rank) const;
+  // "in phase running, step 12"
+  [[nodiscard]] std::string position(int32_t rank) const;
   void fail(const Trouble& trouble);
 
   ControlBlock& control_;
@@ -68,6 +81,7 @@ class RankWatch {
   OnFailure on_failure_;
   std::atomic<int64_t> submitted_ = 0;
   std::atomic<bool> ending_ = false;
+  std::optional<Clock::time_point> told_at_;  // when the abort flag was first seen
   std::optional<Clock::time_point> failed_at_;
   std::jthread thread_;
 };

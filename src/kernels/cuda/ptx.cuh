@@ -37,6 +37,20 @@ __device__ __forceinline__ void clear16(uint32_t shared) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(0) : "memory");
 }
 
+__device__ __forceinline__ uint32_t load_shared(uint32_t shared) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_shared_four(uint32_t shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+
 // Stores two adjacent floats to shared memory.
 __device__ __forceinline__ void store_two(uint32_t shared, float first, float second) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(first), "f"(second)
@@ -60,6 +74,15 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
 // Stores four 8x8 matrices of bf16 to shared memory, addresses as above (sm_90).
 __device__ __forceinline__ void store_matrices(uint32_t shared, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared),
+               "r"(r[0]),
+               "r"(r[1]),
+               "r"(r[2]),
+               "r"(r[3])
+               : "memory");
+}
+// The same, each matrix transposed.
+__device__ __forceinline__ void store_matrices_transposed(uint32_t shared, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared),
                "r"(r[0]),
                "r"(r[1]),
                "r"(r[2]),

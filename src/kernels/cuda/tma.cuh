@@ -138,6 +138,19 @@ __device__ __forceinline__ void tma_load_5d(uint32_t to,
       : "memory");
 }
 
+// Copies bytes that lie together; a multiple of 16, as both addresses.
+__device__ __forceinline__ void bulk_load(
+    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from),
+      "r"(bytes),
+      "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
+
 // Stores a box. What lies beyond the tensor's ends is not written. The thread's stores since the last tma_store_commit
 // are one group.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap& map,

@@ -15,7 +15,7 @@ namespace warprow {
 //   are not written.
 // Mapping: CPU: rows in parallel. CUDA: eight elements of a row a thread.
 // Numerics: float32, a fused multiply-add a term from zero on; an element depends on its row's values alone.
-// Preconditions: y does not overlap x; width a multiple of 8.
+// Preconditions: y does not overlap x; width a multiple of 8; other operations lie between route_experts and this one.
 // Origin: own.
 struct CombineExpertsArgs {
   ConstActView x;

@@ -14,7 +14,9 @@ namespace warprow {
 // A product of each row with the matrices of its experts.
 //
 // Formula: for place p of slot s, expert e: h = x[s / num_chosen] with x_by_row, else x[p];
-//   v[j] = sum over i of w[e * n + j, i] * h[i]; kStore: y[p, j] = v[j]; kSwiGlu: y[p, j] = silu(v[j]) * v[n / 2 + j].
+//   v[j] = bias[e * n + j] + sum over i of w[e * n + j, i] * h[i]; kStore: y[p, j] = v[j];
+//   kSwiGlu: g = v[j], u = v[n / 2 + j]; y[p, j] = silu(g) * u; with gate_limit > 0, g' = min(g, gate_limit) and u' = u
+//   clamped to +-gate_limit: y[p, j] = g' * sigmoid(1.702 g') * (u' + 1) (gpt-oss).
 // Shapes: w [num_experts * n, k], the experts' matrices one below the other; x [T, k] or [T * num_chosen, k];
 //   y [T * num_chosen, n], with kSwiGlu [T * num_chosen, n / 2]. T may be 0. Rows of places that no real row has are not
 //   written.
@@ -23,19 +25,23 @@ namespace warprow {
 // Bytes moved: the matrices of all experts that have rows, once.
 // Numerics: f32 accumulators; k in ascending order, in one chain (CUDA: of tensor-core steps of 16; CPU: as linear).
 //   A row's result depends on the row and its expert alone, bit for bit, whatever the others choose.
-// Preconditions: CPU: n is a multiple of 16 (of 32 with kSwiGlu), x and y float32. CUDA: w bf16, x and y bf16; n a
-//   multiple of 32, k of 8. kStore or kSwiGlu.
+// Preconditions: CPU: n is a multiple of 16 (of 32 with kSwiGlu), x and y float32. CUDA: x and y bf16 and w bf16 or
+//   MXFP4, or all float32; n a multiple of 8 (16 with kSwiGlu), k of 8; without x_by_row another operation lies between
+//   route_experts and this one. kStore or kSwiGlu.
 // Origin: own; work lists of experts: Gale et al., "MegaBlocks", 2022.
 struct ExpertLinearArgs {
   ConstActView x;
   bool x_by_row = false;
   PackedWeight w;
-  int32_t n = 0;  // outputs of an expert
+  int32_t n = 0;                // outputs of an expert
+  const float* bias = nullptr;  // dev f32 [num_experts * n], or null; CUDA
+  float gate_limit = 0.0F;      // CUDA
   ActView y;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;  // CPU
   ExpertLists lists;
-  ActView product = {};  // [T * num_chosen, n]  room; CPU with kSwiGlu
+  ActView product = {};   // [T * num_chosen, n]  room; CPU with kSwiGlu
+  ActView gathered = {};  // [T * num_chosen, k]  room; CUDA with x_by_row and many rows
   std::byte* scratch =
       nullptr;  // dev, 256-byte aligned, linear_scratch_bytes of T * num_chosen rows; CPU
 };

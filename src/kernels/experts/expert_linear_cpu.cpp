@@ -21,6 +21,7 @@ void check_args(const ExpertLinearArgs& args) {
   const ExpertLists& lists = args.lists;
   const bool gated = args.epilogue == LinearEpilogue::kSwiGlu;
   WR_CHECK(gated || args.epilogue == LinearEpilogue::kStore, "products of experts are not added");
+  WR_CHECK(args.bias == nullptr && args.gate_limit == 0.0F, "biases and limits of gates");
   WR_CHECK(args.n % (gated ? 32 : 16) == 0, "{} outputs of an expert", args.n);
   WR_CHECK(lists.num_experts <= kMaxExperts, "{} experts", lists.num_experts);
   WR_CHECK_EQ(int64_t{args.w.n}, int64_t{lists.num_experts} * args.n);

@@ -10,7 +10,8 @@ namespace warprow {
 //  kF32/kF16/kBF16: plain values.
 //  kQ4/kQ5/kQ6/kQ8: w[n, k] = scale[n, k / group] * (stored[n, k] - zero_point) (+ bias[n, k / group]);
 //   stored is u4, u5, u6 or s8.
-enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8 };
+//  kMxfp4: e2m1 numbers with an e8m0 scale for 32 inputs, in tiles (kernels/experts/mxfp4_tiles.h). CUDA, experts only.
+enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4 };
 
 // Storage format of the scales and biases of a quantised matrix.
 //  kF16: an IEEE half for each group.

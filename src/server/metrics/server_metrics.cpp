@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -160,6 +161,24 @@ void write_steps(Page& page,
       std::back_inserter(out), "vllm:iteration_tokens_total_count{{{}}} {}\n", labels, count);
 }
 
+void write_ranks(Page& page, const Engine& engine, const std::string& labels) {
+  const std::vector<RankStatus> ranks = engine.ranks();
+  if (ranks.empty()) {
+    return;
+  }
+  const auto of = [&](const RankStatus& rank) {
+    return fmt::format("{},rank=\"{}\"", labels, rank.rank);
+  };
+  page.head("warprow:rank_steps_total", "counter", "Steps that a rank has finished.");
+  for (const RankStatus& rank : ranks) {
+    page.line("warprow:rank_steps_total", of(rank), rank.num_retired);
+  }
+  page.head("warprow:rank_phase", "gauge", "1 for the phase that a rank is in.");
+  for (const RankStatus& rank : ranks) {
+    page.line("warprow:rank_phase", fmt::format("{},phase=\"{}\"", of(rank), rank.phase), 1);
+  }
+}
+
 }  // namespace
 
 Histogram::Histogram(std::span<const double> bounds)
@@ -214,6 +233,7 @@ std::string ServerMetrics::text(const Engine& engine, const std::string& model_n
   write_engine(page, engine, stats, labels);
   write_requests(out, labels);
   write_steps(page, out, engine, stats, labels);
+  write_ranks(page, engine, labels);
   write_http(out);
   return out;
 }

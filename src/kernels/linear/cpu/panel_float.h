@@ -273,6 +273,8 @@ struct FloatPanels {
         return float_kind<PackedKind::kQ6>(job, rows);
       case PackedKind::kQ8:
         return float_kind<PackedKind::kQ8>(job, rows);
+      case PackedKind::kMxfp4:
+        return;  // never in panels
     }
   }
 };

@@ -37,7 +37,9 @@ struct PanelLayout {
   int64_t split_bytes = 0;        // kSplit: stride between the scales of kSplitInputs inputs
 };
 
-inline bool is_quantised(PackedKind kind) { return kind >= PackedKind::kQ4; }
+inline bool is_quantised(PackedKind kind) {
+  return kind >= PackedKind::kQ4 && kind <= PackedKind::kQ8;
+}
 
 // Bits of a stored quantised value.
 inline int64_t stored_bits(PackedKind kind) {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with experts' matrices: checks of the arguments, and which kernel runs.
+#include "base/check.h"
+#include "base/math.h"
+#include "kernels/cuda/vector_access.cuh"
+#include "kernels/experts/expert_linear.h"
+#include "kernels/experts/sm90_expert_gemm.h"
+
+#include <algorithm>
+
+namespace warprow::cuda {
+namespace {
+
+template <PackedKind kKind>
+void launch_sm90(Stream& stream,
+                 const ExpertLinearArgs& args,
+                 ExpertGemmArgs gemm,
+                 int32_t tile_places) {
+  switch (tile_places) {
+    case 8:
+      return sm90_expert_gemm<kKind, 8>(stream, gemm, args.epilogue);
+    case 32:
+      return sm90_expert_gemm<kKind, 32>(stream, gemm, args.epilogue);
+    case 128:
+      return sm90_expert_gemm<kKind, 128>(stream, gemm, args.epilogue);
+    default:
+      break;
+  }
+  if (args.x_by_row) {
+    WR_CHECK(args.gathered.shape[0] >= gemm.max_places && args.gathered.shape[1] == gemm.k &&
+                 args.gathered.dtype == DType::kBF16 &&
+                 rows_fit_vec(args.gathered.data, args.gathered.stride, 2),
+             "no room for x by place");
+    gather_places(stream, gemm, args.lists.first.data, args.gathered.data, args.gathered.stride);
+    gemm.x = args.gathered.data;
+    gemm.x_stride = args.gathered.stride;
+    gemm.slots = nullptr;
+  }
+  sm90_wide_expert_gemm<kKind>(stream, gemm, args.epilogue);
+}
+
+}  // namespace
+
+void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
+  const ExpertLists& lists = args.lists;
+  const bool gates = args.epilogue == LinearEpilogue::kSwiGlu;
+  const bool wide = args.w.kind == PackedKind::kF32;
+  const DType type = wide ? DType::kF32 : DType::kBF16;
+  const int64_t num_rows = args.x_by_row ? args.x.shape[0] : args.x.shape[0] / lists.num_chosen;
+  const int64_t num_slots = num_rows * lists.num_chosen;
+  WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
+  const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
+  WR_CHECK(wide || mxfp4 || args.w.kind == PackedKind::kBF16);
+  WR_CHECK(args.x.dtype == type && args.y.dtype == type,
+           "x {}, y {}",
+           dtype_name(args.x.dtype),
+           dtype_name(args.y.dtype));
+  WR_CHECK_EQ(args.w.n, lists.num_experts * args.n);
+  WR_CHECK_EQ(args.x.shape[1], args.w.k);
+  WR_CHECK_EQ(args.y.shape[1], gates ? args.n / 2 : args.n);
+  WR_CHECK_GE(args.y.shape[0], num_slots);
+  WR_CHECK(args.n % (gates ? 16 : 8) == 0 && args.w.k % 8 == 0, "{} x {}", args.n, args.w.k);
+  WR_CHECK(rows_fit_vec(args.x.data, args.x.stride, dtype_bytes(type)) &&
+               rows_fit_vec(args.y.data, args.y.stride, dtype_bytes(type)) &&
+               rows_fit_vec(args.w.data, 0, 2),
+           "rows are not 16-byte aligned");
+  if (num_rows == 0) {
+    return;
+  }
+  const int32_t width = expert_tile_places(num_rows, lists.num_chosen, lists.num_experts);
+  const ExpertGemmArgs gemm{
+      .x = args.x.data,
+      .x_stride = args.x.stride,
+      .slots = args.x_by_row ? lists.slots.data : nullptr,
+      .num_chosen = lists.num_chosen,
+      .w = args.w.data,
+      .bias = args.bias,
+      .gate_limit = args.gate_limit,
+      .y = args.y.data,
+      .y_stride = args.y.stride,
+      .tiles = lists.tiles.data,
+      .max_tiles =
+          static_cast<int32_t>(std::min<int64_t>(num_slots, lists.num_experts) + num_slots / width),
+      .max_places = static_cast<int32_t>(num_slots),
+      .num_experts = lists.num_experts,
+      .n = args.n,
+      .k = args.w.k,
+  };
+  if (wide) {
+    return plain_expert_gemm<float>(stream, gemm, args.epilogue);
+  }
+  if (stream.device().facts().compute_capability != 90) {
+    WR_CHECK(!mxfp4, "MXFP4 needs a Hopper GPU");
+    return plain_expert_gemm<Bf16>(stream, gemm, args.epilogue);
+  }
+  mxfp4 ? launch_sm90<PackedKind::kMxfp4>(stream, args, gemm, width)
+        : launch_sm90<PackedKind::kBF16>(stream, args, gemm, width);
+}
+
+}  // namespace warprow::cuda

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/cuda/tensor_map.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/experts/expert_gate.cuh"
+#include "kernels/experts/mxfp4_tiles.h"
+#include "kernels/experts/sm90_expert_gemm.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime.h>
+
+// What the Hopper GEMMs of experts share: items of the work list, tiles of 64 rows and 64 inputs of an expert's matrix in
+// each of its formats, biases. A gated tile has groups of eight gate rows and their eight up rows.
+namespace warprow::cuda {
+
+// Part of the work: a tile of the list and a tile of the expert's rows.
+struct ExpertItem {
+  int expert;
+  int place;
+  int num_places;
+  int row_tile;
+
+  __device__ ExpertItem(const ExpertGemmArgs& a, int row_tiles, int index) {
+    const int tile = index / row_tiles;
+    const int4 entry = __ldcg(reinterpret_cast<const int4*>(a.tiles) + 1 + tile);
+    expert = entry.x;
+    place = entry.y;
+    num_places = entry.z;
+    row_tile = index - tile * row_tiles;
+  }
+};
+
+__device__ __forceinline__ int expert_items(const ExpertGemmArgs& a, int row_tiles) {
+  return __ldcg(a.tiles) * row_tiles;
+}
+
+// Biases of a lane's two rows of a warp's 16: lane / 4 and the one 8 below, which is a gate's up row.
+class ExpertBias {
+ public:
+  // row: the warp's first, of the tiles' rows.
+  __device__ ExpertBias(const ExpertGemmArgs& a, bool gates, int expert, int row, int lane)
+      : limit_(a.gate_limit) {
+    const int outputs = gates ? a.n / 2 : a.n;
+    const int output = (gates ? row / 2 : row) + lane / 4;
+    const float* bias = a.bias + int64_t{expert} * a.n;
+    const int below = output + (gates ? outputs : 8);
+    upper_ = a.bias != nullptr && output < outputs ? __ldg(bias + output) : 0.0F;
+    lower_ = a.bias != nullptr && output < outputs && below < a.n ? __ldg(bias + below) : 0.0F;
+  }
+  [[nodiscard]] __device__ float upper(float v) const { return __fadd_rn(v, upper_); }
+  [[nodiscard]] __device__ float lower(float v) const { return __fadd_rn(v, lower_); }
+  [[nodiscard]] __device__ float gate(float v, float up) const {
+    return expert_gate(upper(v), lower(up), limit_);
+  }
+
+ private:
+  float limit_;
+  float upper_;
+  float lower_;
+};
+
+template <PackedKind kKind>
+struct ExpertW;
+
+// Rows of bf16, by TMA.
+template <>
+struct ExpertW<PackedKind::kBF16> {
+  static constexpr int kTileBytes = 64 * 128;
+  static constexpr int kPending = 1;  // groups of wgmmas in flight behind the next step's
+
+  // Of `count` tiles from `first` on, those that are loaded: all, as TMA takes any coordinates.
+  __device__ static int num_tiles(int /*n*/, int /*first*/, int count) { return count; }
+
+  template <LinearEpilogue kEpilogue>
+  static CUtensorMap map(const ExpertGemmArgs& args, int groups) {
+    const auto k = static_cast<uint64_t>(args.k);
+    const auto n = static_cast<uint64_t>(args.n);
+    const uint64_t rows = static_cast<uint64_t>(args.num_experts) * n;
+    const auto box = static_cast<uint32_t>(groups);
+    if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+      // Inputs; eight rows; their gate and up half; groups of eight gate rows. From an expert's groups to the next's are
+      // n / 8, half of which are up rows.
+      return tensor_map<4>(args.w,
+                           {k, 8, 2, (rows - n / 2) / 8},
+                           {2 * k, n * k, 16 * k},
+                           {64, 8, 2, box * 4},
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    } else {
+      return tensor_map<2>(
+          args.w, {k, rows}, {2 * k}, {64, box * 64}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    }
+  }
+
+  template <LinearEpilogue kEpilogue, int kGroups>
+  __device__ static void load(const ExpertGemmArgs& a,
+                              const CUtensorMap& map,
+                              uint32_t to,
+                              uint32_t barrier,
+                              int expert,
+                              int tile,
+                              int step,
+                              uint64_t policy) {
+    if constexpr (kEpilogue == LinearEpilogue::kSwiGlu) {
+      tma_load_4d(to, map, barrier, step * 64, 0, 0, expert * (a.n / 8) + tile * 4, policy);
+    } else {
+      tma_load_2d(to, map, barrier, step * 64, expert * a.n + tile * 64, policy);
+    }
+  }
+
+  // Begins sum += w * x^T over 64 inputs.
+  template <int kSums>
+  __device__ __forceinline__ static void multiply(float (&sum)[kSums],
+                                                  uint32_t w,
+                                                  uint32_t x,
+                                                  int /*thread*/) {
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      wgmma(sum, wgmma_operand(w + i * 32, 1024, 16), wgmma_operand(x + i * 32, 1024, 16));
+    }
+    wgmma_commit();
+  }
+};
+
+// Tiles of MXFP4 (mxfp4_tiles.h), dequantised into registers.
+template <>
+struct ExpertW<PackedKind::kMxfp4> {
+  static constexpr int kTileBytes = kMxfp4TileBytes;
+  // ptxas runs wgmmas one by one where others' operands are written to registers meanwhile, so each step ends before
+  // the next one dequantises. Other warpgroups keep the tensor cores busy.
+  static constexpr int kPending = 0;
+
+  __device__ static int num_tiles(int n, int first, int count) {
+    return max(0, min(count, (n + 63) / 64 - first));
+  }
+
+  template <LinearEpilogue kEpilogue>
+  static CUtensorMap map(const ExpertGemmArgs& /*args*/, int /*groups*/) {
+    return {};
+  }
+
+  template <LinearEpilogue kEpilogue, int kGroups>
+  __device__ static void load(const ExpertGemmArgs& a,
+                              const CUtensorMap& /*map*/,
+                              uint32_t to,
+                              uint32_t barrier,
+                              int expert,
+                              int tile,
+                              int step,
+                              uint64_t policy) {
+    const int steps = (a.k + 63) / 64;
+    const int count = num_tiles(a.n, tile, kGroups);
+    for (int i = 0; i < count; ++i) {
+      const int64_t at = (int64_t{expert} * ((a.n + 63) / 64) + tile + i) * steps + step;
+      bulk_load(to + i * kTileBytes,
+                static_cast<const std::byte*>(a.w) + at * kTileBytes,
+                kTileBytes,
+                barrier,
+                policy);
+    }
+  }
+
+  template <int kSums>
+  __device__ __forceinline__ static void multiply(float (&sum)[kSums],
+                                                  uint32_t w,
+                                                  uint32_t x,
+                                                  int thread) {
+    uint32_t d[4][4];
+    dequantise(
+        load_shared_four(w + thread * 16), load_shared(w + kMxfp4NumberBytes + thread / 4 * 4), d);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      wgmma(sum, d[i], wgmma_operand(x + i * 32, 1024, 16));
+    }
+    wgmma_commit();
+  }
+
+  // The 32 fp4 numbers of a lane as pairs of bf16, exactly: for each of four wgmmas its four registers of operand A.
+  __device__ __forceinline__ static void dequantise(const uint4& numbers,
+                                                    uint32_t scales,
+                                                    uint32_t (&d)[4][4]) {
+    const uint32_t words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
+    uint32_t factors
+        [4];  // of the upper row's two groups of 32 inputs, then of the lower's: 2^126 times the scale
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      factors[i] = __byte_perm(scales, 0, 0x4040 + i * 0x0101) << 7;
+    }
+    constexpr uint32_t kNumber =
+        0x81c081c0;  // as bf16: sign, and exponent and fraction of 2^-126 times the number
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t w = words[i];
+      const uint32_t pairs[4] = {
+          w & kNumber,
+          w << 3 & kNumber,
+          w << 6 & kNumber,
+          (w << 1 & 0x80008000) | (w >> 5 & 0x01000100) | (w >> 4 & 0x00c000c0),
+      };
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        asm("mul.rn.bf16x2 %0, %1, %2;"
+            : "=r"(d[i][j])
+            : "r"(pairs[j]), "r"(factors[j % 2 * 2 + i / 2]));
+      }
+    }
+  }
+};
+
+}  // namespace warprow::cuda

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/math.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/pdl.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/pipeline.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/vector_access.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "kernels/experts/expert_w.cuh"
+#include "kernels/experts/sm90_expert_gemm.h"
+
+#include <algorithm>
+#include <cuda_runtime.h>
+
+// Formula: as in expert_linear.h.
+// Mapping: one CTA an SM, or two for MXFP4 and few places, which takes every gridDim-th item: a tile of the work list (up to
+//   kCols places of an expert) times 64 rows of the expert's matrix for each consumer warpgroup. Rows of w are wgmma's m,
+//   rows of x its n, so few rows waste little. One thread loads w into a ring of stages of 64 inputs, warps gather rows of
+//   x with cp.async. The ring runs on over items, so the next item's w is on its way while an item ends.
+// Bytes moved: the matrices of all experts in the list, once for each of their tiles, mostly from L2 after the first.
+//   A product whose x lies by place comes behind another one with the same list, which waited for the list, so it loads
+//   w before it waits for the preceding kernel.
+// Numerics: float32 sums in one chain of steps of 16 inputs in the order of k, whatever kCols.
+// Preconditions: n a multiple of 16, k and strides of 8; 16-byte aligned; sm_90a.
+// Origin: own design.
+namespace warprow::cuda {
+
+namespace sm90_expert_detail {
+
+template <PackedKind kKind, int kCols>
+struct Sizes {
+  static constexpr bool kIsMxfp4 = kKind == PackedKind::kMxfp4;
+  static constexpr int kGroups = kCols == 128 || kIsMxfp4 ? 2 : 1;  // consumer warpgroups
+  // Dequantising keeps more warps busy than a CTA of few places has.
+  static constexpr int kCtas = kIsMxfp4 && kCols <= 32 ? 2 : 1;  // an SM
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kGatherers = kCols == 8 ? 64 : 128;
+  static constexpr int kThreads = kConsumers + kGatherers + 32;
+  static constexpr int kPieces = kCols * 8 / kGatherers;  // of 16 bytes, of a stage, by a gatherer
+  static constexpr int kRows = kGroups * 64;              // of w
+  static constexpr int kXBytes = kCols * 128;
+  static constexpr int kTileBytes = ExpertW<kKind>::kTileBytes;
+  static constexpr int kStageBytes = (kXBytes + kGroups * kTileBytes + 1023) / 1024 * 1024;
+  static constexpr int kStages = std::min(216 * 1024 / kCtas / kStageBytes, 24);
+  static constexpr int kLag = std::min(kStages - 2, 6);  // stages of x in flight
+  static constexpr size_t kSharedBytes = kStages * kStageBytes + 1024;
+  using Ring = RingCursor<kStages>;
+};
+
+struct Params {
+  ExpertGemmArgs a;
+  int32_t row_tiles;  // of an expert's matrix
+};
+
+// One thread: loads w.
+template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
+__device__ void load_w(const Params& p,
+                       const CUtensorMap& map,
+                       typename Sizes<kKind, kCols>::Ring ring) {
+  using S = Sizes<kKind, kCols>;
+  using W = ExpertW<kKind>;
+  const uint64_t policy = kCols == 128 ? read_again() : read_once();
+  const int items = expert_items(p.a, p.row_tiles);
+  const int steps = (p.a.k + 63) / 64;
+  for (int index = static_cast<int>(blockIdx.x); index < items;
+       index += static_cast<int>(gridDim.x)) {
+    const ExpertItem item(p.a, p.row_tiles, index);
+    const int tile = item.row_tile * S::kGroups;
+    const int tiles = W::num_tiles(p.a.n, tile, S::kGroups);
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      barrier_wait(ring.empty(), ring.phase ^ 1);
+      barrier_arrive_expecting(ring.full(), tiles * W::kTileBytes);
+      const uint32_t to = ring.data + ring.stage * S::kStageBytes + S::kXBytes;
+      W::template load<kEpilogue, S::kGroups>(
+          p.a, map, to, ring.full(), item.expert, tile, step, policy);
+    }
+  }
+}
+
+// All gatherers: load rows of x, 16 bytes at a time, and zeros where a tile has no row.
+template <PackedKind kKind, int kCols>
+__device__ void gather_x(const Params& p, typename Sizes<kKind, kCols>::Ring ring, int thread) {
+  using S = Sizes<kKind, kCols>;
+  const int items = expert_items(p.a, p.row_tiles);
+  const int steps = (p.a.k + 63) / 64;
+  const int piece = thread % 8;
+  typename S::Ring arrived = ring;
+  int in_flight = 0;
+  // The stages whose bytes have come are published to wgmma and counted.
+  const auto arrive = [&] {
+    fence_async_proxy();
+    __syncwarp();
+    if (thread % 32 == 0) {
+      barrier_arrive(arrived.full());
+    }
+    arrived.next();
+  };
+  for (int index = static_cast<int>(blockIdx.x); index < items;
+       index += static_cast<int>(gridDim.x)) {
+    const ExpertItem item(p.a, p.row_tiles, index);
+    const Bf16* rows[S::kPieces];
+#pragma unroll
+    for (int i = 0; i < S::kPieces; ++i) {
+      const int at = thread / 8 + i * (S::kGatherers / 8);
+      rows[i] = nullptr;
+      if (at < item.num_places) {
+        int64_t row = item.place + at;
+        if (p.a.slots != nullptr) {
+          row = __ldcg(p.a.slots + row) / p.a.num_chosen;
+        }
+        rows[i] = static_cast<const Bf16*>(p.a.x) + row * p.a.x_stride + piece * 8;
+      }
+    }
+    for (int step = 0; step < steps; ++step, ring.next()) {
+      barrier_wait(ring.empty(), ring.phase ^ 1);
+      const uint32_t stage = ring.data + ring.stage * S::kStageBytes;
+      const bool inside = step * 64 + piece * 8 < p.a.k;
+#pragma unroll
+      for (int i = 0; i < S::kPieces; ++i) {
+        const int at = thread / 8 + i * (S::kGatherers / 8);
+        const bool valid = inside && rows[i] != nullptr;
+        copy16_async(stage + at * 128 + (piece ^ at % 8) * 16,
+                     valid ? rows[i] + step * 64 : static_cast<const Bf16*>(p.a.x),
+                     valid);
+      }
+      copy_commit();
+      if (++in_flight > S::kLag) {
+        --in_flight;
+        copy_wait<S::kLag>();
+        arrive();
+      }
+    }
+  }
+  copy_wait<0>();
+  for (; in_flight > 0; --in_flight) {
+    arrive();
+  }
+}
+
+// One item by a consumer warpgroup: 64 rows of w, up to kPlaces places.
+template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols, int kPlaces>
+__device__ __forceinline__ void multiply(const Params& p,
+                                         typename Sizes<kKind, kCols>::Ring& ring,
+                                         const ExpertItem& item) {
+  using S = Sizes<kKind, kCols>;
+  using W = ExpertW<kKind>;
+  constexpr bool kGates = kEpilogue == LinearEpilogue::kSwiGlu;
+  const int steps = (p.a.k + 63) / 64;
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  float sum[kPlaces / 2];
+#pragma unroll
+  for (float& v : sum) {
+    v = 0.0F;
+  }
+  uint32_t used = 0;
+  wgmma_pin(sum);
+  for (int step = 0; step < steps; ++step, ring.next()) {
+    barrier_wait(ring.full(), ring.phase);
+    const uint32_t x = ring.data + ring.stage * S::kStageBytes;
+    W::multiply(sum, x + S::kXBytes + group * S::kTileBytes, x, thread);
+    wgmma_wait<W::kPending>();
+    if (thread == 0 && (W::kPending == 0 || step > 0)) {
+      barrier_arrive(W::kPending == 0 ? ring.empty() : used);
+    }
+    used = ring.empty();
+  }
+  if constexpr (W::kPending > 0) {
+    wgmma_wait<0>();
+    if (thread == 0) {
+      barrier_arrive(used);
+    }
+  }
+  wgmma_pin(sum);
+  // Products 4 j to 4 j + 3: row lane / 4 of the warp's 16 and places 8 j + lane % 4 * 2, + 1; then the row 8 below.
+  // Transposed, a lane has place 8 j + lane / 4 and rows lane % 4 * 2, + 1.
+  const int lane = thread % 32;
+  const int row = item.row_tile * S::kRows + static_cast<int>(threadIdx.x) / 32 * 16;
+  const int first = kGates ? row / 2 : row;
+  const int outputs = kGates ? p.a.n / 2 : p.a.n;
+  const ExpertBias bias(p.a, kGates, item.expert, row, lane);
+  Bf16* y =
+      static_cast<Bf16*>(p.a.y) + (item.place + lane / 4) * p.a.y_stride + first + lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < kPlaces / 8; ++j) {
+    const float* v = sum + 4 * j;
+    const bool is_place = 8 * j + lane / 4 < item.num_places;
+    Bf16* to = y + 8 * j * p.a.y_stride;
+    if constexpr (kGates) {
+      const uint32_t pair =
+          transpose_matrix(pack_bf16(bias.gate(v[0], v[2]), bias.gate(v[1], v[3])));
+      if (is_place && first < outputs) {
+        *reinterpret_cast<uint32_t*>(to) = pair;
+      }
+    } else {
+      const uint32_t upper = transpose_matrix(pack_bf16(bias.upper(v[0]), bias.upper(v[1])));
+      const uint32_t lower = transpose_matrix(pack_bf16(bias.lower(v[2]), bias.lower(v[3])));
+      if (is_place && first < outputs) {
+        *reinterpret_cast<uint32_t*>(to) = upper;
+      }
+      if (is_place && first + 8 < outputs) {
+        *reinterpret_cast<uint32_t*>(to + 8) = lower;
+      }
+    }
+  }
+}
+
+// Consumers: every item, those of few places in narrow products.
+template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
+__device__ void multiply_all(const Params& p, typename Sizes<kKind, kCols>::Ring ring) {
+  const int items = expert_items(p.a, p.row_tiles);
+  const auto step = static_cast<int>(gridDim.x);
+  auto index = static_cast<int>(blockIdx.x);
+  if (index >= items) {
+    return;
+  }
+  ExpertItem next(p.a, p.row_tiles, index);
+  for (; index < items; index += step) {
+    const ExpertItem item = next;
+    if (index + step < items) {
+      next = ExpertItem(p.a, p.row_tiles, index + step);
+    }
+    if (kCols == 128 && item.num_places <= 64) {
+      multiply<kKind, kEpilogue, kCols, std::min(kCols, 64)>(p, ring, item);
+    } else {
+      multiply<kKind, kEpilogue, kCols, kCols>(p, ring, item);
+    }
+  }
+}
+
+template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
+__global__ void __launch_bounds__(Sizes<kKind, kCols>::kThreads, Sizes<kKind, kCols>::kCtas)
+sm90_expert_kernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap w_map) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  using S = Sizes<kKind, kCols>;
+  extern __shared__ unsigned char memory[];
+  __shared__ uint64_t barriers[2 * S::kStages];
+  const uint32_t data = (shared_address(memory) + 1023) & ~1023U;
+  const typename S::Ring ring{data, shared_address(barriers), S::kStages};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(ring.barriers + i * 8, 1 + S::kGatherers / 32);  // the loader expects bytes
+      barrier_init(ring.barriers + (S::kStages + i) * 8, S::kGroups);
+    }
+    fence_async_proxy();
+  }
+  __syncthreads();
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread >= S::kConsumers + S::kGatherers) {
+    const bool lists_are_old = p.a.slots == nullptr;
+    if (!lists_are_old) {
+      pdl_wait();
+    }
+    if (thread == S::kConsumers + S::kGatherers) {
+      load_w<kKind, kEpilogue, kCols>(p, w_map, ring);
+    }
+    return;
+  }
+  pdl_wait();
+  pdl_release();
+  if (thread >= S::kConsumers) {
+    gather_x<kKind, kCols>(p, ring, thread - S::kConsumers);
+  } else {
+    multiply_all<kKind, kEpilogue, kCols>(p, ring);
+  }
+#endif
+}
+
+template <PackedKind kKind, LinearEpilogue kEpilogue, int kCols>
+void launch_instance(Stream& stream, const ExpertGemmArgs& args) {
+  using S = Sizes<kKind, kCols>;
+  constexpr auto* kKernel = &sm90_expert_kernel<kKind, kEpilogue, kCols>;
+  allow_shared_bytes<kKernel>(S::kSharedBytes);
+  const Params params{args, ceil_div(args.n, S::kRows)};
+  LaunchShape shape;
+  const int32_t ctas = S::kCtas * stream.device().facts().num_sms;
+  shape.grid = dim3(
+      static_cast<unsigned>(std::min<int64_t>(ctas, int64_t{args.max_tiles} * params.row_tiles)));
+  shape.block = dim3(S::kThreads);
+  shape.shared_bytes = S::kSharedBytes;
+  launch(stream,
+         "sm90_expert_gemm",
+         shape,
+         kKernel,
+         params,
+         ExpertW<kKind>::template map<kEpilogue>(args, S::kGroups));
+}
+
+}  // namespace sm90_expert_detail
+
+template <PackedKind kKind, int kCols>
+void sm90_expert_gemm(Stream& stream, const ExpertGemmArgs& args, LinearEpilogue epilogue) {
+  using namespace sm90_expert_detail;
+  if (epilogue == LinearEpilogue::kSwiGlu) {
+    launch_instance<kKind, LinearEpilogue::kSwiGlu, kCols>(stream, args);
+  } else {
+    launch_instance<kKind, LinearEpilogue::kStore, kCols>(stream, args);
+  }
+}
+
+template void sm90_expert_gemm<WR_KIND, WR_COLS>(Stream& stream,
+                                                 const ExpertGemmArgs& args,
+                                                 LinearEpilogue epilogue);
+
+}  // namespace warprow::cuda

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of experts on CUDA, against sums in double on the host.
+#include "base/dtype.h"
+#include "kernels/experts/combine_experts.h"
+#include "kernels/experts/expert_linear.h"
+#include "kernels/experts/mxfp4_tiles.h"
+#include "kernels/experts/route_experts.h"
+#include "tests/cuda/cuda_test.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::CudaTest;
+
+struct Sizes {
+  int32_t num_experts;
+  int32_t num_chosen;
+  int32_t hidden;
+  int32_t inner;
+};
+
+class ExpertsCuda : public CudaTest {
+ protected:
+  std::vector<float> normals(size_t n, float scale = 1.0F) {
+    std::normal_distribution<float> normal(0.0F, scale);
+    std::vector<float> values(n);
+    std::ranges::generate(values, [&] { return normal(rng_); });
+    return values;
+  }
+
+  ExpertLists lists_for(const Sizes& sizes, int64_t toks) {
+    const auto ints = [&](int64_t n) {
+      return make_view(poisoned<int32_t>(static_cast<size_t>(std::max<int64_t>(n, 1))), n);
+    };
+    ExpertLists lists;
+    lists.num_experts = sizes.num_experts;
+    lists.num_chosen = sizes.num_chosen;
+    lists.first = ints(sizes.num_experts + 1);
+    lists.slots = ints(toks * sizes.num_chosen);
+    lists.places = ints(toks * sizes.num_chosen);
+    lists.tiles = ints(expert_tiles_room(toks, sizes.num_chosen, sizes.num_experts));
+    return lists;
+  }
+
+  std::vector<int32_t> ints(const View<int32_t, 1>& view, int64_t n) {
+    return download(view.data, static_cast<size_t>(n));
+  }
+
+  std::mt19937 rng_{18};
+};
+
+struct Choice {
+  std::vector<int32_t> experts;
+  std::vector<double> weights;
+};
+
+Choice choose(const float* logits, const Sizes& sizes, RouterScores scores, bool normalise) {
+  std::vector<int32_t> order(static_cast<size_t>(sizes.num_experts));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  Choice choice;
+  choice.experts.assign(order.begin(), order.begin() + sizes.num_chosen);
+  double sum = 0;
+  for (const int32_t e : scores == RouterScores::kSoftmax ? order : choice.experts) {
+    sum += std::exp(double{logits[e]} - double{logits[order[0]]});
+  }
+  double of_chosen = 0;
+  for (const int32_t e : choice.experts) {
+    choice.weights.push_back(std::exp(double{logits[e]} - double{logits[order[0]]}) / sum);
+    of_chosen += choice.weights.back();
+  }
+  for (double& weight : choice.weights) {
+    weight /= normalise ? of_chosen : 1.0;
+  }
+  return choice;
+}
+
+class RouteExpertsCuda : public ExpertsCuda {
+ protected:
+  void expect_routed(const Sizes& sizes,
+                     const std::vector<float>& logits,
+                     RouterScores scores,
+                     bool normalise,
+                     int64_t num_real = -1) {
+    const int64_t toks = static_cast<int64_t>(logits.size()) / sizes.num_experts;
+    const int32_t k = sizes.num_chosen;
+    ExpertLists lists = lists_for(sizes, toks);
+    int64_t rows = toks;
+    if (num_real >= 0) {
+      lists.num_rows = upload(std::vector<int32_t>{static_cast<int32_t>(num_real)});
+      rows = num_real;
+    }
+    float* weights = poisoned<float>(static_cast<size_t>(std::max<int64_t>(toks * k, 1)));
+    const float* on_device = logits.empty() ? weights : upload(logits);
+    cuda::route_experts(stream(),
+                        {.logits = make_view(on_device, toks, int64_t{sizes.num_experts}),
+                         .weights = make_view(weights, toks, int64_t{k}),
+                         .lists = lists,
+                         .scores = scores,
+                         .normalise = normalise});
+    stream().synchronize();
+    if (toks == 0) {
+      return;
+    }
+    std::vector<std::vector<int32_t>> slots_of(static_cast<size_t>(sizes.num_experts));
+    const std::vector<float> got = download(weights, static_cast<size_t>(toks * k));
+    for (int64_t t = 0; t < rows; ++t) {
+      const Choice want =
+          choose(&logits[static_cast<size_t>(t * sizes.num_experts)], sizes, scores, normalise);
+      for (int32_t j = 0; j < k; ++j) {
+        const auto slot = static_cast<int32_t>(t * k + j);
+        slots_of[static_cast<size_t>(want.experts[static_cast<size_t>(j)])].push_back(slot);
+        EXPECT_NEAR(got[static_cast<size_t>(slot)], want.weights[static_cast<size_t>(j)], 2e-6)
+            << "row " << t << " choice " << j;
+      }
+    }
+    const std::vector<int32_t> first = ints(lists.first, sizes.num_experts + 1);
+    const std::vector<int32_t> slots = ints(lists.slots, toks * k);
+    const std::vector<int32_t> places = ints(lists.places, toks * k);
+    const std::vector<int32_t> tiles = ints(lists.tiles, lists.tiles.shape[0]);
+    const int32_t width = expert_tile_places(toks, k, sizes.num_experts);
+    int32_t place = 0;
+    size_t tile = 0;
+    for (int32_t e = 0; e < sizes.num_experts; ++e) {
+      ASSERT_EQ(first[static_cast<size_t>(e)], place) << "expert " << e;
+      const std::vector<int32_t>& mine = slots_of[static_cast<size_t>(e)];
+      for (int32_t at = 0; at < static_cast<int32_t>(mine.size()); at += width) {
+        ++tile;
+        ASSERT_LT(4 * tile + 3, tiles.size());
+        EXPECT_EQ(tiles[4 * tile], e);
+        EXPECT_EQ(tiles[4 * tile + 1], place + at);
+        EXPECT_EQ(tiles[4 * tile + 2], std::min(width, static_cast<int32_t>(mine.size()) - at));
+      }
+      for (const int32_t slot : mine) {
+        ASSERT_EQ(slots[static_cast<size_t>(place)], slot) << "place " << place;
+        ASSERT_EQ(places[static_cast<size_t>(slot)], place) << "slot " << slot;
+        ++place;
+      }
+    }
+    EXPECT_EQ(first.back(), place);
+    EXPECT_EQ(tiles[0], static_cast<int32_t>(tile));
+    arena().reset();
+  }
+};
+
+TEST_F(RouteExpertsCuda, AsTheReference) {
+  for (const Sizes& sizes : {Sizes{128, 8, 0, 0},
+                             Sizes{32, 4, 0, 0},
+                             Sizes{8, 2, 0, 0},
+                             Sizes{60, 4, 0, 0},
+                             Sizes{256, 8, 0, 0},
+                             Sizes{512, 10, 0, 0},
+                             Sizes{1024, 32, 0, 0}}) {
+    for (const int64_t toks : {0, 1, 2, 7, 33, 64, 65, 300, 2049}) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+      const auto logits = normals(static_cast<size_t>(toks * sizes.num_experts), 3.0F);
+      expect_routed(sizes, logits, RouterScores::kSoftmax, toks % 2 == 0);
+      expect_routed(sizes, logits, RouterScores::kSoftmaxOfChosen, false);
+    }
+  }
+}
+
+TEST_F(RouteExpertsCuda, TiesGoToTheLowerExpert) {
+  const Sizes sizes{128, 8, 0, 0};
+  std::vector<float> logits(3 * 128, -1.5F);
+  for (const int e : {100, 40, 77}) {
+    logits[static_cast<size_t>(128 + e)] = 2.0F;
+  }
+  expect_routed(sizes, logits, RouterScores::kSoftmax, true);
+}
+
+TEST_F(RouteExpertsCuda, AllRowsChooseTheSame) {
+  const Sizes sizes{64, 2, 0, 0};
+  std::vector<float> logits(size_t{500} * 64, 0.0F);
+  for (size_t t = 0; t < 500; ++t) {
+    logits[t * 64 + 63] = 5.0F;
+    logits[t * 64 + 1] = 4.0F;
+  }
+  expect_routed(sizes, logits, RouterScores::kSoftmax, false);
+}
+
+TEST_F(RouteExpertsCuda, RowsThatAreNotRealChooseNothing) {
+  const Sizes sizes{128, 8, 0, 0};
+  for (const int64_t toks : {8, 200}) {
+    for (const int64_t real : {int64_t{0}, int64_t{1}, toks - 3, toks, toks + 9}) {
+      const auto logits = normals(static_cast<size_t>(toks * 128));
+      expect_routed(sizes, logits, RouterScores::kSoftmax, true, std::min(real, toks));
+    }
+  }
+}
+
+// A feed-forward of experts: both products and the sum.
+class ExpertProductsCuda : public ExpertsCuda {
+ protected:
+  struct Weights {
+    std::vector<uint16_t> gate_up;  // [num_experts * 2 * inner, hidden]
+    std::vector<uint16_t> down;     // [num_experts * hidden, inner]
+    PackedWeight gate_up_on_device;
+    PackedWeight down_on_device;
+    const float* gate_up_bias = nullptr;
+    const float* down_bias = nullptr;
+    float gate_limit = 0.0F;
+  };
+  Weights make_weights(const Sizes& sizes) {
+    Weights out;
+    const auto matrix = [&](int64_t rows, int64_t cols, std::vector<uint16_t>& host) {
+      host = to_bf16(
+          normals(static_cast<size_t>(rows * cols), 1.0F / std::sqrt(static_cast<float>(cols))));
+      PackedWeight w;
+      w.kind = PackedKind::kBF16;
+      w.n = static_cast<int32_t>(rows);
+      w.k = static_cast<int32_t>(cols);
+      w.data = reinterpret_cast<const std::byte*>(upload(host));
+      return w;
+    };
+    const int64_t experts = sizes.num_experts;
+    out.gate_up_on_device = matrix(experts * 2 * sizes.inner, sizes.hidden, out.gate_up);
+    out.down_on_device = matrix(experts * sizes.hidden, sizes.inner, out.down);
+    return out;
+  }
+
+  struct Run {
+    std::vector<int32_t> places;
+    std::vector<uint16_t> activated;  // by place
+    std::vector<uint16_t> products;   // by place
+    std::vector<float> weights;
+    std::vector<float> sums;
+  };
+  Run run(const Sizes& sizes,
+          const Weights& w,
+          const std::vector<uint16_t>& x,
+          const std::vector<float>& logits,
+          int64_t num_real = -1) {
+    const int64_t toks = static_cast<int64_t>(x.size()) / sizes.hidden;
+    const int64_t slots = toks * sizes.num_chosen;
+    ExpertLists lists = lists_for(sizes, toks);
+    if (num_real >= 0) {
+      lists.num_rows = upload(std::vector<int32_t>{static_cast<int32_t>(num_real)});
+    }
+    float* weights = poisoned<float>(static_cast<size_t>(slots));
+    const ActView rows{DType::kBF16, upload(x), toks, sizes.hidden};
+    const ActView activated = poisoned_act(DType::kBF16, slots, sizes.inner);
+    const ActView products = poisoned_act(DType::kBF16, slots, sizes.hidden);
+    const std::vector<float> ones(static_cast<size_t>(toks * sizes.hidden), 1.0F);
+    float* sums = upload(ones);
+    cuda::route_experts(
+        stream(),
+        {.logits =
+             make_view(static_cast<const float*>(upload(logits)), toks, int64_t{sizes.num_experts}),
+         .weights = make_view(weights, toks, int64_t{sizes.num_chosen}),
+         .lists = lists,
+         .normalise = true});
+    cuda::expert_linear(stream(),
+                        {.x = rows,
+                         .x_by_row = true,
+                         .w = w.gate_up_on_device,
+                         .n = 2 * sizes.inner,
+                         .bias = w.gate_up_bias,
+                         .gate_limit = w.gate_limit,
+                         .y = activated,
+                         .epilogue = LinearEpilogue::kSwiGlu,
+                         .lists = lists,
+                         .gathered = poisoned_act(DType::kBF16, slots, sizes.hidden)});
+    cuda::expert_linear(stream(),
+                        {.x = activated,
+                         .w = w.down_on_device,
+                         .n = sizes.hidden,
+                         .bias = w.down_bias,
+                         .y = products,
+                         .lists = lists});
+    cuda::combine_experts(
+        stream(),
+        {.x = products,
+         .weights = make_view(static_cast<const float*>(weights), toks, int64_t{sizes.num_chosen}),
+         .y = make_view(sums, toks, int64_t{sizes.hidden}),
+         .lists = lists,
+         .add = true});
+    stream().synchronize();
+    Run out;
+    out.places = ints(lists.places, slots);
+    out.activated =
+        download(static_cast<uint16_t*>(activated.data), static_cast<size_t>(slots * sizes.inner));
+    out.products =
+        download(static_cast<uint16_t*>(products.data), static_cast<size_t>(slots * sizes.hidden));
+    out.weights = download(weights, static_cast<size_t>(slots));
+    out.sums = download(sums, static_cast<size_t>(toks * sizes.hidden));
+    return out;
+  }
+};
+
+float value(uint16_t bits) { return bf16_to_f32(bits); }
+
+TEST_F(ExpertProductsCuda, AsTheReference) {
+  for (const Sizes& sizes :
+       {Sizes{8, 2, 128, 64}, Sizes{16, 4, 64, 96}, Sizes{5, 3, 200, 72}, Sizes{32, 8, 192, 8}}) {
+    const Weights w = make_weights(sizes);
+    for (const int64_t toks : {1, 3, 20, 90, 400, 1500}) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+      const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(toks * sizes.hidden)));
+      const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      const Run got = run(sizes, w, x, logits);
+      for (int64_t t = 0; t < toks; t += std::max<int64_t>(1, toks / 9)) {
+        const Choice choice = choose(&logits[static_cast<size_t>(t * sizes.num_experts)],
+                                     sizes,
+                                     RouterScores::kSoftmax,
+                                     true);
+        std::vector<double> sum(static_cast<size_t>(sizes.hidden), 1.0);
+        for (int32_t j = 0; j < sizes.num_chosen; ++j) {
+          const int64_t expert = choice.experts[static_cast<size_t>(j)];
+          const auto slot = static_cast<size_t>(t * sizes.num_chosen + j);
+          const auto place = static_cast<size_t>(got.places[slot]);
+          for (int64_t i = 0; i < sizes.inner; ++i) {
+            double gate = 0;
+            double up = 0;
+            for (int64_t h = 0; h < sizes.hidden; ++h) {
+              const double v = value(x[static_cast<size_t>(t * sizes.hidden + h)]);
+              const int64_t row = expert * 2 * sizes.inner + i;
+              gate += v * value(w.gate_up[static_cast<size_t>(row * sizes.hidden + h)]);
+              up +=
+                  v * value(w.gate_up[static_cast<size_t>((row + sizes.inner) * sizes.hidden + h)]);
+            }
+            const double want = gate / (1 + std::exp(-gate)) * up;
+            const float is = value(
+                got.activated[place * static_cast<size_t>(sizes.inner) + static_cast<size_t>(i)]);
+            ASSERT_NEAR(is, want, std::abs(want) / 200 + 1e-4)
+                << "row " << t << " choice " << j << " output " << i;
+          }
+          for (int64_t h = 0; h < sizes.hidden; ++h) {
+            double want = 0;
+            for (int64_t i = 0; i < sizes.inner; ++i) {
+              want +=
+                  double{value(got.activated[place * static_cast<size_t>(sizes.inner) +
+                                             static_cast<size_t>(i)])} *
+                  value(w.down[static_cast<size_t>((expert * sizes.hidden + h) * sizes.inner + i)]);
+            }
+            const float is = value(
+                got.products[place * static_cast<size_t>(sizes.hidden) + static_cast<size_t>(h)]);
+            ASSERT_NEAR(is, want, std::abs(want) / 200 + 1e-4)
+                << "row " << t << " choice " << j << " output " << h;
+            sum[static_cast<size_t>(h)] += double{got.weights[slot]} * is;
+          }
+        }
+        for (int64_t h = 0; h < sizes.hidden; ++h) {
+          ASSERT_NEAR(got.sums[static_cast<size_t>(t * sizes.hidden + h)],
+                      sum[static_cast<size_t>(h)],
+                      1e-5);
+        }
+      }
+    }
+    arena().reset();
+  }
+}
+
+// Matrices of MXFP4 yield what the same numbers in bf16 yield, bit for bit, with biases and gpt-oss's gate.
+TEST_F(ExpertProductsCuda, Mxfp4AsBf16) {
+  for (const auto& [sizes, order] : {std::pair{Sizes{8, 2, 128, 64}, Mxfp4Rows::kHalves},
+                                     std::pair{Sizes{16, 4, 96, 96}, Mxfp4Rows::kAlternating},
+                                     std::pair{Sizes{32, 4, 160, 288}, Mxfp4Rows::kAlternating}}) {
+    const auto matrix = [&](int64_t rows, int64_t cols, Mxfp4Rows rows_order) {
+      std::uniform_int_distribution<int> byte(0, 255);
+      std::uniform_int_distribution<int> scale(115, 128);
+      const int64_t experts = sizes.num_experts;
+      std::vector<uint8_t> numbers(static_cast<size_t>(experts * rows * cols / 2));
+      std::vector<uint8_t> scales(static_cast<size_t>(experts * rows * cols / 32));
+      std::ranges::generate(numbers, [&] { return static_cast<uint8_t>(byte(rng_)); });
+      std::ranges::generate(scales, [&] { return static_cast<uint8_t>(scale(rng_)); });
+      constexpr float kNumbers[8] = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
+      std::vector<uint16_t> plain(static_cast<size_t>(experts * rows * cols));
+      for (int64_t row = 0; row < experts * rows; ++row) {
+        // Gate rows, then up rows.
+        const int64_t in = row % rows;
+        const int64_t to =
+            rows_order == Mxfp4Rows::kAlternating ? row - in + in % 2 * (rows / 2) + in / 2 : row;
+        for (int64_t col = 0; col < cols; ++col) {
+          const auto at = static_cast<size_t>(row * cols + col);
+          const int number = numbers[at / 2] >> (at % 2 * 4) & 15;
+          const float v = std::ldexp(kNumbers[number % 8], scales[at / 32] - 127);
+          plain[static_cast<size_t>(to * cols + col)] = f32_to_bf16(number < 8 ? v : -v);
+        }
+      }
+      const size_t of_expert = mxfp4_tiles_bytes(rows, cols);
+      const size_t of_tile = mxfp4_tiles_bytes(1, cols);
+      std::vector<uint8_t> tiles(of_expert * static_cast<size_t>(experts));
+      for (size_t e = 0; e < static_cast<size_t>(experts); ++e) {
+        for (size_t tile = 0; tile * of_tile < of_expert; ++tile) {
+          EXPECT_TRUE(
+              pack_mxfp4_tiles(std::span(numbers).subspan(e * static_cast<size_t>(rows * cols / 2),
+                                                          static_cast<size_t>(rows * cols / 2)),
+                               std::span(scales).subspan(e * static_cast<size_t>(rows * cols / 32),
+                                                         static_cast<size_t>(rows * cols / 32)),
+                               rows,
+                               cols,
+                               rows_order,
+                               static_cast<int64_t>(tile),
+                               std::span(tiles).subspan(e * of_expert + tile * of_tile, of_tile)));
+        }
+      }
+      PackedWeight packed;
+      packed.n = static_cast<int32_t>(experts * rows);
+      packed.k = static_cast<int32_t>(cols);
+      packed.kind = PackedKind::kBF16;
+      packed.data = reinterpret_cast<const std::byte*>(upload(plain));
+      PackedWeight tiled = packed;
+      tiled.kind = PackedKind::kMxfp4;
+      tiled.data = reinterpret_cast<const std::byte*>(upload(tiles));
+      return std::pair{packed, tiled};
+    };
+    const auto gate_up = matrix(2 * sizes.inner, sizes.hidden, order);
+    const auto down = matrix(sizes.hidden, sizes.inner, Mxfp4Rows::kPlain);
+    Weights plain;
+    plain.gate_up_on_device = gate_up.first;
+    plain.down_on_device = down.first;
+    plain.gate_up_bias =
+        upload(normals(static_cast<size_t>(sizes.num_experts * 2 * sizes.inner), 3.0F));
+    plain.down_bias = upload(normals(static_cast<size_t>(sizes.num_experts * sizes.hidden)));
+    plain.gate_limit = 7.0F;
+    Weights tiled = plain;
+    tiled.gate_up_on_device = gate_up.second;
+    tiled.down_on_device = down.second;
+    for (const int64_t toks : {1, 5, 30, 170, 900}) {
+      SCOPED_TRACE(std::to_string(sizes.num_experts) + " experts, " + std::to_string(toks));
+      const std::vector<uint16_t> x =
+          to_bf16(normals(static_cast<size_t>(toks * sizes.hidden), 0.05F));
+      const std::vector<float> logits = normals(static_cast<size_t>(toks * sizes.num_experts));
+      const Run as_bf16 = run(sizes, plain, x, logits);
+      const Run as_mxfp4 = run(sizes, tiled, x, logits);
+      EXPECT_EQ(as_bf16.activated, as_mxfp4.activated);
+      EXPECT_EQ(as_bf16.products, as_mxfp4.products);
+      EXPECT_EQ(as_bf16.sums, as_mxfp4.sums);
+      EXPECT_TRUE(std::ranges::none_of(as_bf16.sums, [](float v) { return std::isnan(v); }));
+    }
+    arena().reset();
+  }
+}
+
+// A row has the same bits alone, among few and among many rows.
+TEST_F(ExpertProductsCuda, BatchInvariantRows) {
+  for (const Sizes& sizes : {Sizes{16, 4, 512, 256}, Sizes{64, 8, 1024, 160}}) {
+    const Weights w = make_weights(sizes);
+    constexpr int64_t kRows = 1000;
+    const std::vector<uint16_t> x = to_bf16(normals(static_cast<size_t>(kRows * sizes.hidden)));
+    const std::vector<float> logits = normals(static_cast<size_t>(kRows * sizes.num_experts));
+    const Run all = run(sizes, w, x, logits);
+    for (const int64_t count : {1, 2, 9, 40, 130, 300}) {
+      for (const int64_t first : {int64_t{0}, kRows - count}) {
+        SCOPED_TRACE(std::to_string(count) + " rows from " + std::to_string(first));
+        const auto part = [&](const auto& values, int64_t width) {
+          return std::vector(values.begin() + first * width,
+                             values.begin() + (first + count) * width);
+        };
+        const Run some = run(sizes, w, part(x, sizes.hidden), part(logits, sizes.num_experts));
+        EXPECT_EQ(some.weights, part(all.weights, sizes.num_chosen));
+        EXPECT_EQ(some.sums, part(all.sums, sizes.hidden));
+      }
+    }
+    // Rows behind the real ones change nothing.
+    const auto head = [&](const auto& values, int64_t width) {
+      return std::vector(values.begin(), values.begin() + 64 * width);
+    };
+    const Run padded = run(sizes, w, head(x, sizes.hidden), head(logits, sizes.num_experts), 17);
+    const auto real = static_cast<std::ptrdiff_t>(17) * sizes.hidden;
+    EXPECT_TRUE(std::equal(padded.sums.begin(), padded.sums.begin() + real, all.sums.begin()));
+    EXPECT_TRUE(std::all_of(
+        padded.sums.begin() + real, padded.sums.end(), [](float v) { return v == 1.0F; }));
+    arena().reset();
+  }
+}
+
+}  // namespace
+}  // namespace warprow
