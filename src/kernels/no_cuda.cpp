@@ -8,12 +8,14 @@
 #include "kernels/attention/flashinfer/planned_attention.h"
 #include "kernels/attention/native/scheduled_attention.h"
 #include "kernels/attention/paged_attention.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
 #include "kernels/experts/route_experts.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
+#include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/op.h"
 #include "kernels/random/fill_random.h"
@@ -32,6 +34,8 @@ namespace warprow::cuda {
 WR_NO_CUDA(add_rows, AddRowsArgs)
 WR_NO_CUDA(attention_forward, ScheduledAttentionArgs)
 WR_NO_CUDA(attention_schedule, ScheduledAttentionArgs)
+WR_NO_CUDA(cap_logits, CapLogitsArgs)
+WR_NO_CUDA(cast_rows, CastRowsArgs)
 WR_NO_CUDA(combine_experts, CombineExpertsArgs)
 WR_NO_CUDA(embedding, EmbeddingArgs)
 WR_NO_CUDA(expert_linear, ExpertLinearArgs)

@@ -2,6 +2,7 @@
 #include "layers/attention.h"
 
 #include "attention/forward_context.h"
+#include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_kv_write.h"
 
 namespace warprow {
@@ -15,6 +16,12 @@ void AttentionLayer::forward(Stream& stream,
   const ForwardGroup& mine = context.groups[static_cast<size_t>(group)];
   const KvLayerView& kv = context.kv_layers[static_cast<size_t>(layer)];
 
+  if (!wide_q_norm.empty()) {
+    const ActView q = qkv.columns(0, wide_q_norm.shape[0]);
+    const ActView k = qkv.columns(wide_q_norm.shape[0], wide_k_norm.shape[0]);
+    rms_norm(stream, {q, wide_q_norm, q, norm_eps});
+    rms_norm(stream, {k, wide_k_norm, k, norm_eps});
+  }
   RopeKvWriteArgs rope;
   rope.qkv = qkv;
   rope.cos = cos;
@@ -25,6 +32,7 @@ void AttentionLayer::forward(Stream& stream,
   rope.kv = kv;
   rope.num_q_heads = num_heads;
   rope.rot_dim = rot_dim;
+  rope.interleaved = interleaved;
   rope.norm_eps = norm_eps;
   rope_kv_write(stream, rope);
 

@@ -19,8 +19,11 @@ struct AttentionLayer {
   int32_t head_dim = 0;
   int32_t rot_dim = 0;
   float norm_eps = 1e-6F;
+  bool interleaved = false;     // rope's pairs lie side by side
   View<const float, 1> q_norm;  // dev f32 [head_dim] or empty
   View<const float, 1> k_norm;
+  View<const float, 1> wide_q_norm;  // dev f32 [heads * head_dim] or empty
+  View<const float, 1> wide_k_norm;  // dev f32 [kv_heads * head_dim] or empty
   AttentionParams params;
 
   // qkv [T, (heads + 2 kv_heads) * head_dim] is rotated in place; cos and sin [T, rot_dim / 2]; out

@@ -5,8 +5,10 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
+#include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
+#include "models/layer_parts.h"
 #include "models/tensor_split.h"
 #include "models/weight_names.h"
 
@@ -97,7 +99,8 @@ Decoder::Decoder(const DecoderSpec& spec,
     final_norm_ = load_norm(loader, spec, spec.names.final_norm, spec.hidden_size);
   }
   for (const RopeSpec& rope : spec.ropes) {
-    ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader))});
+    ropes_.push_back({loader.constants(inv_freq_of(rope, spec.names.rope_factors, loader)),
+                      rope.attention_factor});
   }
   if (last) {
     head_ =
@@ -133,7 +136,11 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   out.num_heads = spec.num_heads;
   out.num_kv_heads = spec.num_kv_heads;
   out.head_dim = spec.head_dim;
-  out.rot_dim = spec.rope == kNoRope ? 0 : spec_.ropes[static_cast<size_t>(spec.rope)].rot_dim;
+  if (spec.rope != kNoRope) {
+    const RopeSpec& rope = spec_.ropes[static_cast<size_t>(spec.rope)];
+    out.rot_dim = rope.rot_dim;
+    out.interleaved = rope.interleaved;
+  }
   out.norm_eps = spec_.rms_eps;
   out.params.scale = spec.scale;
   out.params.window = spec.window;
@@ -147,6 +154,10 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
     out.q_norm = layer.norm(names.q_norm, spec.head_dim);
     out.k_norm = layer.norm(names.k_norm, spec.head_dim);
   }
+  if (spec.wide_qk_norm) {
+    out.wide_q_norm = layer.norm(names.q_norm, spec.q_size());
+    out.wide_k_norm = layer.norm(names.k_norm, spec.k_size());
+  }
   return out;
 }
 
@@ -158,22 +169,16 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
   const LayerShards& shards = in.shards();
   const AttentionSpec& attention = in.whole().attention;  // of all ranks together
   const int64_t hidden = spec_.hidden_size;
-  LinearPart q = in.part(names.q, attention.q_size(), hidden, shards.q, spec_.qkv_bias);
-  LinearPart k = in.part(names.k, attention.k_size(), hidden, shards.kv, spec_.qkv_bias);
-  const LinearPart v = in.part(names.v, attention.v_size(), hidden, shards.kv, spec_.qkv_bias);
-  if (spec_.permuted_qk) {
-    q.weight.order = k.weight.order = RowOrder::kRopePairs;
-    q.weight.head_dim = k.weight.head_dim = attention.head_dim;
-  }
+  const bool norms = in.whole().pre_norms;
   // The parameters are read in this order.
   return Layer{
-      .input_norm = in.norm(names.input_norm, hidden),
-      .qkv = in.linear({q, k, v}),
+      .input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
+      .qkv = in.linear(qkv_parts(spec_, index, shards)),
       .attention = load_attention(in, index, place),
       .rope = attention.rope,
       .attention_join =
           in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
-      .ffn_norm = in.norm(names.ffn_norm, hidden),
+      .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
       .ffn = FeedForward(in, options_.act_dtype),
       .qkv_size = in.mine().attention.qkv_size(),
       .attention_size = in.mine().attention.out_size(),
@@ -302,7 +307,7 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                 rope.inv_freq,
                 table(rope.cos, rope),
                 table(rope.sin, rope),
-                1.0F});
+                rope.attention_factor});
   }
   size_t num_aux = 0;
   const HalfNorm* begun = nullptr;  // the norm that the previous join began; null: none
@@ -316,11 +321,12 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
       cos = table(rope.cos, rope);
       sin = table(rope.sin, rope);
     }
-    layer.qkv.forward(stream,
-                      {residual, layer.input_norm, eps, begun},
-                      qkv,
-                      LinearEpilogue::kStore,
-                      buffers_.linear);
+    layer.qkv.forward(
+        stream,
+        input_behind(stream, {layer.input_norm, spec_.rms_eps, begun}, residual, buffers_.linear),
+        qkv,
+        LinearEpilogue::kStore,
+        buffers_.linear);
     layer.attention.forward(stream, qkv, cos, sin, attended);
     layer.attention_join.forward(stream, attended, residual, buffers_.linear);
     const HalfNorm* norm_begun = layer.attention_join.next_norm(toks);
@@ -353,6 +359,9 @@ void Decoder::compute_logits(Stream& stream, ConstActView hidden, View<float, 2>
   if (mine.count > 0) {
     logits.shape[1] = mine.count;
     head_.forward(stream, {hidden}, logits, LinearEpilogue::kStore, buffers_.linear);
+    if (spec_.logits_divisor != 1.0F || spec_.logits_soft_cap > 0.0F) {
+      cap_logits(stream, {logits, spec_.logits_divisor, spec_.logits_soft_cap});
+    }
   }
 }
 

@@ -69,8 +69,9 @@ class Decoder final : public Model {
   // A rope's frequencies, and its table of the step's tokens.
   struct Rope {
     View<const float, 1> inv_freq;  // [rot_dim / 2]
-    float* cos = nullptr;           // [T, rot_dim / 2]
-    float* sin = nullptr;           // [T, rot_dim / 2]
+    float attention_factor = 1.0F;
+    float* cos = nullptr;  // [T, rot_dim / 2]
+    float* sin = nullptr;  // [T, rot_dim / 2]
   };
   // Activations [max_num_toks, ...], as wide as the widest layer's; rows past a step's tokens are
   // stale and never read.

@@ -24,6 +24,12 @@ void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer) {
   spec.layers.assign(static_cast<size_t>(spec.num_layers), layer);
 }
 
+void set_longest_sequence(DecoderSpec& spec, int32_t max_len) {
+  for (RopeSpec& rope : spec.ropes) {
+    rope.max_len = max_len;
+  }
+}
+
 namespace {
 
 // Limits of kernels/experts.
@@ -77,6 +83,12 @@ std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
     return fmt::format("head sizes {} of keys and {} of values are not equal",
                        attention.head_dim,
                        attention.head_dim_v);
+  }
+  if (attention.qk_norm && attention.wide_qk_norm) {
+    return "norms over each head and over all heads";
+  }
+  if (!layer.pre_norms && (!layer.post_norms || layer.ffn.has_experts())) {
+    return layer.post_norms ? "experts without a norm in front" : "no norms";
   }
   if (std::string why = unmet_by_experts(spec, layer.ffn); !why.empty()) {
     return why;

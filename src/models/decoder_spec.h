@@ -16,6 +16,8 @@ namespace warprow {
 struct DecoderWeightNames {
   std::string embed, final_norm, head;
   std::string input_norm, q, k, v, o, q_norm, k_norm, sinks;
+  // Fused tensors in place of q, k and v, and of gate and up, one matrix below the other.
+  std::string qkv, gate_up;
   std::string attention_post_norm;
   std::string ffn_norm, gate, up, down;
   std::string ffn_post_norm;
@@ -40,6 +42,8 @@ struct DecoderSpec {
   float rms_eps = 1e-5F;
   float embed_scale = 1.0F;  // of the embeddings of ids
   float norm_offset = 0.0F;  // added to the weights of all norms; 1: they are stored as differences
+  float logits_divisor = 1.0F;
+  float logits_soft_cap = 0.0F;  // of the divided logits; 0: none
   bool tied_head = false;
   bool qkv_bias = false;
   bool o_bias = false;
@@ -53,6 +57,9 @@ struct DecoderSpec {
 
 // Makes all layers alike.
 void set_uniform_layers(DecoderSpec& spec, const LayerSpec& layer);
+
+// Sets the length of the longest sequence, which decides the factors of long ropes.
+void set_longest_sequence(DecoderSpec& spec, int32_t max_len);
 
 // Errors: the first property of a layer that no kernel supports, with the layer.
 Result<void> check_decoder_spec(const DecoderSpec& spec);

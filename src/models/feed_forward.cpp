@@ -3,7 +3,9 @@
 
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/activation/sigmoid_gate.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/norm/rms_norm.h"
+#include "models/layer_parts.h"
 
 #include <algorithm>
 
@@ -15,14 +17,13 @@ ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
   return {buffer.dtype, buffer.data, rows, width};
 }
 
-Linear load_gate_up(const LayerLoader& layer,
-                    const std::string& gate,
-                    const std::string& up,
-                    int64_t inner) {
+Linear load_shared_gate_up(const LayerLoader& layer) {
   const DecoderSpec& spec = layer.spec();
   const ShardRule& shard = layer.shards().ffn_in;
-  return layer.linear({layer.part(gate, inner, spec.hidden_size, shard, spec.mlp_bias),
-                       layer.part(up, inner, spec.hidden_size, shard, spec.mlp_bias)});
+  const int64_t inner = layer.whole().ffn.shared_size;
+  return layer.linear(
+      {layer.part(layer.names().shared_gate, inner, spec.hidden_size, shard, spec.mlp_bias),
+       layer.part(layer.names().shared_up, inner, spec.hidden_size, shard, spec.mlp_bias)});
 }
 
 ExpertsSize size_of(const LayerLoader& layer) {
@@ -44,9 +45,23 @@ std::variant<GatedFeedForward, ExpertFeedForward> load(const LayerLoader& layer,
 
 }  // namespace
 
+LinearInput input_behind(Stream& stream,
+                         const FeedForwardInput& in,
+                         const View<float, 2>& residual,
+                         const LinearWorkspace& workspace) {
+  if (!in.norm_weight.empty()) {
+    return {residual, in.norm_weight, in.norm_eps, in.half_norm};
+  }
+  if (workspace.normed.dtype == DType::kF32) {
+    return {residual};
+  }
+  const ActView rows = part_of(workspace.normed, residual.shape[0], residual.shape[1]);
+  cast_rows(stream, {residual, rows});
+  return {rows};
+}
+
 GatedFeedForward::GatedFeedForward(const LayerLoader& layer, DType act_dtype)
-    : gate_up_(load_gate_up(
-          layer, layer.names().gate, layer.names().up, layer.whole().ffn.intermediate_size)),
+    : gate_up_(layer.linear(gate_up_parts(layer.spec(), layer.index(), layer.shards()))),
       activation_(layer.whole().ffn.activation),
       join_(layer.join(layer.names().down,
                        layer.whole().ffn.intermediate_size,
@@ -68,7 +83,7 @@ void GatedFeedForward::forward(Stream& stream,
                                const LinearWorkspace& linear,
                                const FeedForwardWorkspace& workspace) const {
   const int64_t toks = residual.shape[0];
-  const LinearInput x{residual, in.norm_weight, in.norm_eps, in.half_norm};
+  const LinearInput x = input_behind(stream, in, residual, linear);
   const ActView activated = part_of(workspace.activated, toks, intermediate_size_);
   if (activation_ == Activation::kSilu) {
     gate_up_.forward(stream, x, activated, LinearEpilogue::kSwiGlu, linear);
@@ -81,10 +96,7 @@ void GatedFeedForward::forward(Stream& stream,
 }
 
 SharedExpert::SharedExpert(const LayerLoader& layer, DType act_dtype)
-    : gate_up_(load_gate_up(layer,
-                            layer.names().shared_gate,
-                            layer.names().shared_up,
-                            layer.whole().ffn.shared_size)),
+    : gate_up_(load_shared_gate_up(layer)),
       scale_(layer.loader().vector(
           {layer.name(layer.names().shared_scale), 1, layer.spec().hidden_size})),
       down_(layer.linear({layer.part(layer.names().shared_down,

@@ -25,11 +25,17 @@ struct FeedForwardWorkspace {
 
 // What a feed-forward computes with, besides the residual stream.
 struct FeedForwardInput {
-  View<const float, 1> norm_weight;
+  View<const float, 1> norm_weight;  // empty: no norm
   float norm_eps = 0.0F;
   const HalfNorm* half_norm = nullptr;  // that norm, begun by the join in front; else null
   const int32_t* num_toks = nullptr;    // ModelInput::num_toks
 };
+
+// What the product behind a norm reads: the residual stream and the norm, or without one the stream as activations.
+LinearInput input_behind(Stream& stream,
+                         const FeedForwardInput& in,
+                         const View<float, 2>& residual,
+                         const LinearWorkspace& workspace);
 
 // One gated product that all tokens take.
 class GatedFeedForward {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layer_loader.h"
 
+#include "models/layer_parts.h"
 #include "models/weight_names.h"
 
 #include <utility>
@@ -71,8 +72,7 @@ LinearPart LayerLoader::part(const std::string& pattern,
                              int64_t cols,
                              const ShardRule& shard,
                              bool bias) const {
-  const std::string weight = name(pattern);
-  return {tensor_of(weight, rows, cols, shard), bias ? bias_name(weight) : std::string()};
+  return linear_part(name(pattern), rows, cols, shard, bias);
 }
 
 Linear LayerLoader::linear(const std::vector<LinearPart>& parts) const {

@@ -33,6 +33,7 @@ class LayerLoader {
   [[nodiscard]] ParameterLoader& loader() const { return loader_; }
   [[nodiscard]] const DecoderSpec& spec() const { return spec_; }
   [[nodiscard]] const DecoderWeightNames& names() const { return spec_.names; }
+  [[nodiscard]] int32_t index() const { return index_; }
   [[nodiscard]] const LayerSpec& whole() const { return whole_; }  // of all ranks together
   [[nodiscard]] const LayerSpec& mine() const { return mine_; }
   [[nodiscard]] const LayerShards& shards() const { return shards_; }

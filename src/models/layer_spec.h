@@ -22,6 +22,8 @@ struct AttentionSpec {
   float soft_cap = 0.0F;   // 0: none
   bool sinks = false;      // a logit without a value for each head
   bool qk_norm = false;    // RMS norm over each head of Q and K before rope
+  // RMS norm over all heads of Q together, and over all of K, before rope.
+  bool wide_qk_norm = false;
 
   [[nodiscard]] int32_t q_size() const { return num_heads * head_dim; }
   [[nodiscard]] int32_t k_size() const { return num_kv_heads * head_dim; }
@@ -58,6 +60,7 @@ struct FfnSpec {
 struct LayerSpec {
   AttentionSpec attention;
   FfnSpec ffn;
+  bool pre_norms = true;        // else both read the residual stream itself
   bool post_norms = false;      // on both products before they are added to the residual stream
   float residual_scale = 1.0F;  // of both
 };

@@ -3,6 +3,7 @@
 
 #include "models/weight_names.h"
 
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -55,6 +56,27 @@ Result<ModelMetadata> ModelMetadata::open(const Checkpoint& checkpoint) {
   }
   metadata.architecture_ = list->front().get<std::string>();
   return metadata;
+}
+
+ModelMetadata::ModelMetadata() = default;
+ModelMetadata::ModelMetadata(ModelMetadata&&) noexcept = default;
+ModelMetadata& ModelMetadata::operator=(ModelMetadata&&) noexcept = default;
+ModelMetadata::~ModelMetadata() = default;
+
+Result<void> ModelMetadata::enter_text_config(const char* defaults) {
+  const nlohmann::json* own = is_gguf() ? nullptr : find_json(*json_, "text_config");
+  if (own == nullptr || !own->is_object()) {
+    return fail(ErrorCode::kCorrupt, "config.json: text_config is missing");
+  }
+  text_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(defaults));
+  text_->update(*own);
+  json_ = text_.get();
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    if (checkpoint_->find(std::string(prefix) + "embed_tokens.weight") != nullptr) {
+      weight_prefix_ = prefix;
+    }
+  }
+  return {};
 }
 
 std::string ModelMetadata::gguf_name(const char* key) const { return architecture_ + "." + key; }
@@ -136,6 +158,8 @@ bool ModelMetadata::has_json(const char* key) const {
   return !is_gguf() && find_json(*json_, key) != nullptr;
 }
 
+bool ModelMetadata::names_json(const char* key) const { return !is_gguf() && json_->contains(key); }
+
 Result<std::vector<std::string>> ModelMetadata::layer_types() const {
   std::vector<std::string> types;
   const nlohmann::json* list = is_gguf() ? nullptr : find_json(*json_, "layer_types");
@@ -167,64 +191,41 @@ Result<std::vector<int32_t>> ModelMetadata::indices(const char* json_key) const 
   return indices;
 }
 
-namespace {
-
-// Reads rope scaling, and theta if it is there, from an object of config.json.
-Result<RopeSpec> stretched_rope(const nlohmann::json& scaling, RopeSpec rope) {
-  if (!scaling.is_object()) {
-    return bad_field("rope_scaling", scaling.dump(), "an object");
+Result<RopeContext> ModelMetadata::rope_context(int32_t head_dim) const {
+  auto max_position = require_count("max_position_embeddings", "context_length");
+  auto original = count_or("original_max_position_embeddings", "", 0);
+  if (!max_position || !original) {
+    return tl::unexpected(!max_position ? max_position.error() : original.error());
   }
-  const auto number = [&scaling](const char* key, float fallback) {
-    const nlohmann::json* value = find_json(scaling, key);
-    return value != nullptr && value->is_number() ? value->get<float>() : fallback;
-  };
-  const nlohmann::json* type = find_json(scaling, "rope_type");
-  type = type == nullptr ? find_json(scaling, "type") : type;
-  const std::string name =
-      type != nullptr && type->is_string() ? type->get<std::string>() : "default";
-  rope.theta = number("rope_theta", rope.theta);
-  rope.factor = number("factor", 1.0F);
-  if (name == "linear") {
-    rope.scaling = RopeScaling::kLinear;
-  } else if (name == "llama3") {
-    rope.scaling = RopeScaling::kLlama3;
-    rope.low_freq_factor = number("low_freq_factor", 1.0F);
-    rope.high_freq_factor = number("high_freq_factor", 4.0F);
-    rope.original_max_position =
-        static_cast<int32_t>(number("original_max_position_embeddings", 8192.0F));
-  } else if (name != "default") {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("rope_type {} is not supported (default, linear and llama3 are)", name));
-  }
-  return rope;
+  return RopeContext{head_dim, *max_position, *original};
 }
 
-}  // namespace
-
-// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters
-// (transformers 5).
-Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope) const {
-  const nlohmann::json* theta = find_json(*json_, "rope_theta");
-  if (theta != nullptr && theta->is_number()) {
-    rope.theta = theta->get<float>();
+// Hugging Face: rope_theta and rope_scaling at the top, or both inside rope_parameters (transformers 5).
+Result<RopeSpec> ModelMetadata::json_rope(RopeSpec rope, int32_t head_dim) const {
+  auto theta = float_or("rope_theta", "", rope.theta);
+  auto context = rope_context(head_dim);
+  if (!theta || !context) {
+    return tl::unexpected(!theta ? theta.error() : context.error());
   }
-  const nlohmann::json* scaling = find_json(*json_, "rope_parameters");
-  if (scaling == nullptr) {
-    scaling = find_json(*json_, "rope_scaling");
+  rope.theta = *theta;
+  const nlohmann::json* scaling = find_json(*json_, "rope_scaling");
+  if (scaling == nullptr || scaling->empty()) {
+    scaling = find_json(*json_, "rope_parameters");
   }
-  return scaling == nullptr ? Result<RopeSpec>(rope) : stretched_rope(*scaling, rope);
+  return scaling == nullptr ? Result<RopeSpec>(rope) : read_json_rope(*scaling, rope, *context);
 }
 
 Result<std::optional<RopeSpec>> ModelMetadata::rope_of(const char* layer_type,
-                                                       RopeSpec rope) const {
+                                                       RopeSpec rope,
+                                                       int32_t head_dim) const {
   const nlohmann::json* all = is_gguf() ? nullptr : find_json(*json_, "rope_parameters");
   const nlohmann::json* mine =
       all == nullptr || !all->is_object() ? nullptr : find_json(*all, layer_type);
   if (mine == nullptr) {
     return std::nullopt;
   }
-  auto read = stretched_rope(*mine, rope);
+  auto read = rope_context(head_dim).and_then(
+      [&](const RopeContext& context) { return read_json_rope(*mine, rope, context); });
   return read ? Result<std::optional<RopeSpec>>(*read) : tl::unexpected(read.error());
 }
 
@@ -242,18 +243,63 @@ Result<Activation> ModelMetadata::read_activation() const {
   return *name == "silu" ? Activation::kSilu : Activation::kGeluTanh;
 }
 
+namespace {
+
+// A tensor of divisors of a rope's frequencies; empty if there is none.
+Result<std::vector<float>> rope_divisors(const Checkpoint& checkpoint,
+                                         const char* name,
+                                         int32_t rot_dim) {
+  const TensorSource* tensor = checkpoint.find(name);
+  if (tensor == nullptr) {
+    return std::vector<float>();
+  }
+  if (tensor->type != TensorType::kF32 || tensor->rows != 1 || tensor->cols != rot_dim / 2) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("tensor {} is no list of {} float32 factors", name, rot_dim / 2));
+  }
+  std::vector<float> values(static_cast<size_t>(tensor->cols));
+  std::memcpy(values.data(), tensor->data, tensor->bytes);
+  return values;
+}
+
+}  // namespace
+
 Result<RopeSpec> ModelMetadata::gguf_rope(RopeSpec rope) const {
   const Result<std::string> type = string_or("", "rope.scaling.type", "none");
-  if (*type == "linear") {
+  auto factor = float_or("", "rope.scaling.factor", 1.0F);
+  auto attention = float_or("", "rope.scaling.attn_factor", 1.0F);
+  auto max_position = require_count("", "context_length");
+  if (!factor || !attention || !max_position) {
+    return tl::unexpected(!factor      ? factor.error()
+                          : !attention ? attention.error()
+                                       : max_position.error());
+  }
+  auto original = count_or("", "rope.scaling.original_context_length", *max_position);
+  auto longs = rope_divisors(*checkpoint_, "rope_factors_long.weight", rope.rot_dim);
+  auto shorts = rope_divisors(*checkpoint_, "rope_factors_short.weight", rope.rot_dim);
+  if (!original || !longs || !shorts) {
+    return tl::unexpected(!original ? original.error() : !longs ? longs.error() : shorts.error());
+  }
+  if (!(*factor > 0.0F)) {
+    return bad_field("rope.scaling.factor", std::to_string(*factor), "a number above 0");
+  }
+  rope.factor = *factor;
+  rope.original_max_position = *original;
+  rope.max_len = *max_position;
+  if (!longs->empty() && !shorts->empty()) {
+    rope.scaling = RopeScaling::kLongRope;
+    rope.long_factors = *std::move(longs);
+    rope.short_factors = *std::move(shorts);
+    rope.attention_factor = *attention;
+  } else if (*type == "linear") {
     rope.scaling = RopeScaling::kLinear;
-    auto factor = float_or("", "rope.scaling.factor", 1.0F);
-    if (!factor) {
-      return tl::unexpected(factor.error());
-    }
-    rope.factor = *factor;
+  } else if (*type == "yarn") {
+    rope.scaling = RopeScaling::kYarn;
+    rope.attention_factor = *attention * yarn_attention_factor(*factor);
   } else if (*type != "none") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("rope scaling type {} is not supported (none and linear are)", *type));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("rope scaling type {} is not supported (none, linear and yarn are)", *type));
   }
   return rope;
 }
@@ -271,13 +317,18 @@ Result<RopeSpec> ModelMetadata::rope_spec(int32_t head_dim) const {
     }
   }
   rope.theta = *theta;
-  rope.rot_dim =
-      is_gguf() ? *rot_dim : static_cast<int32_t>(static_cast<float>(head_dim) * *partial);
+  if (!is_gguf()) {
+    rot_dim = rotated_dims(head_dim, *partial);
+    if (!rot_dim) {
+      return tl::unexpected(rot_dim.error());
+    }
+  }
+  rope.rot_dim = *rot_dim;
   if (rope.rot_dim % 2 != 0 || rope.rot_dim > head_dim) {
     return bad_field(
         "rope dimensions", std::to_string(rope.rot_dim), "an even number up to the head size");
   }
-  return is_gguf() ? gguf_rope(rope) : json_rope(rope);
+  return is_gguf() ? gguf_rope(rope) : json_rope(rope, head_dim);
 }
 
 namespace {
@@ -351,7 +402,7 @@ Result<DecoderSpec> ModelMetadata::common_spec() const {
   layer.ffn.activation = *activation;
   set_uniform_layers(spec, layer);
   spec.ropes = {*rope};
-  spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names();
+  spec.names = is_gguf() ? gguf_weight_names() : hf_weight_names(weight_prefix_);
 
   // The embedding gives the vocabulary's size; config.json may have a smaller or larger one (padding).
   auto vocab = checkpoint_->has_tensors()

@@ -3,9 +3,11 @@
 
 #include "base/error.h"
 #include "models/decoder_spec.h"
+#include "models/rope_metadata.h"
 #include "weights/checkpoint.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +24,17 @@ class ModelMetadata {
  public:
   // Errors: no architecture named.
   static Result<ModelMetadata> open(const Checkpoint& checkpoint);
+
+  ModelMetadata(ModelMetadata&&) noexcept;
+  ModelMetadata& operator=(ModelMetadata&&) noexcept;
+  ~ModelMetadata();
+
+  // From here on describes the text model of a larger one, from config.json's text_config. defaults: a JSON object with
+  // the values of keys that it leaves out, as published files do.
+  // Errors: no text_config.
+  Result<void> enter_text_config(const char* defaults);
+  // What the names of the decoder's tensors begin with: "model.", or where a larger model has its text model.
+  [[nodiscard]] const std::string& weight_prefix() const { return weight_prefix_; }
 
   [[nodiscard]] bool is_gguf() const { return gguf_ != nullptr; }
   // config.json: architectures[0]; GGUF: general.architecture.
@@ -50,25 +63,32 @@ class ModelMetadata {
   // The rope of one type of layer, if config.json's rope_parameters distinguish types (transformers 5); else
   // nullopt. `rope` supplies the fields that are not read.
   [[nodiscard]] Result<std::optional<RopeSpec>> rope_of(const char* layer_type,
-                                                        RopeSpec rope) const;
+                                                        RopeSpec rope,
+                                                        int32_t head_dim) const;
   // Whether config.json has a value for it.
   [[nodiscard]] bool has_json(const char* key) const;
+  // The same with null for a value.
+  [[nodiscard]] bool names_json(const char* key) const;
 
   // Fills the fields that every decoder family has, rope and weight names included, and checks that
   // they agree.
   [[nodiscard]] Result<DecoderSpec> common_spec() const;
 
  private:
+  ModelMetadata();
   [[nodiscard]] Result<Activation> read_activation() const;
   [[nodiscard]] Result<RopeSpec> rope_spec(int32_t head_dim) const;
-  [[nodiscard]] Result<RopeSpec> json_rope(RopeSpec rope) const;
+  [[nodiscard]] Result<RopeContext> rope_context(int32_t head_dim) const;
+  [[nodiscard]] Result<RopeSpec> json_rope(RopeSpec rope, int32_t head_dim) const;
   [[nodiscard]] Result<RopeSpec> gguf_rope(RopeSpec rope) const;
   [[nodiscard]] std::string gguf_name(const char* key) const;
 
   const Checkpoint* checkpoint_ = nullptr;
   const GgufFile* gguf_ = nullptr;
   const nlohmann::json* json_ = nullptr;
+  std::unique_ptr<nlohmann::json> text_;  // enter_text_config: what json_ points to
   std::string architecture_;
+  std::string weight_prefix_ = "model.";
 };
 
 }  // namespace warprow

@@ -22,17 +22,33 @@ struct Entry {
   std::string_view hf_name;
   std::string_view gguf_name;  // empty: its GGUF files use another's name
   Result<void> (*make)(const ModelMetadata&, DecoderSpec&);
+  // Of a model with a text model inside: values that its text_config may leave out. Else null.
+  const char* text_defaults = nullptr;
 };
 
+constexpr const char* kGemma3Text = R"({
+  "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+  "query_pre_attn_scalar": 256, "sliding_window": 4096})";
+
 constexpr Entry kEntries[] = {
-    {"Gemma3ForCausalLM", "", &make_gemma3},
+    {"Gemma2ForCausalLM", "gemma2", &make_gemma2},
+    {"Gemma3ForCausalLM", "gemma3", &make_gemma3},
+    {"Gemma3ForConditionalGeneration", "", &make_gemma3, kGemma3Text},
+    {"Glm4ForCausalLM", "glm4", &make_glm4},
+    {"GlmForCausalLM", "", &make_glm},
+    {"GraniteForCausalLM", "granite", &make_granite},
     {"LlamaForCausalLM", "llama", &make_llama},
     {"MistralForCausalLM", "", &make_mistral},
     {"MixtralForCausalLM", "", &make_mixtral},
+    {"Olmo2ForCausalLM", "olmo2", &make_olmo2},
+    {"Phi3ForCausalLM", "phi3", &make_phi3},
     {"Qwen2ForCausalLM", "qwen2", &make_qwen2},
     {"Qwen2MoeForCausalLM", "qwen2moe", &make_qwen2_moe},
     {"Qwen3ForCausalLM", "qwen3", &make_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3moe", &make_qwen3_moe},
+    {"SmolLM3ForCausalLM", "smollm3", &make_smollm3},
 };
 
 // The number of characters to insert, delete or replace between two names, whatever their case.
@@ -79,6 +95,11 @@ Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
   for (const Entry& entry : kEntries) {
     if (metadata->architecture() != (metadata->is_gguf() ? entry.gguf_name : entry.hf_name)) {
       continue;
+    }
+    if (entry.text_defaults != nullptr) {
+      if (auto entered = metadata->enter_text_config(entry.text_defaults); !entered) {
+        return tl::unexpected(entered.error());
+      }
     }
     auto spec = metadata->common_spec();
     if (!spec) {

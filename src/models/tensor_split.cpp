@@ -72,6 +72,9 @@ std::string unmet(const LayerSpec& layer,
         attention.num_kv_heads,
         num_ranks);
   }
+  if (num_ranks > 1 && attention.wide_qk_norm) {
+    return "norms over all heads cannot be divided among ranks";
+  }
   if (layer.ffn.has_experts()) {
     return unmet_by_experts(layer.ffn, hidden_size, num_ranks, device);
   }

@@ -5,12 +5,12 @@
 
 namespace warprow {
 
-DecoderWeightNames hf_weight_names() {
+DecoderWeightNames hf_weight_names(const std::string& prefix) {
   DecoderWeightNames names;
-  names.embed = "model.embed_tokens.weight";
-  names.final_norm = "model.norm.weight";
+  names.embed = prefix + "embed_tokens.weight";
+  names.final_norm = prefix + "norm.weight";
   names.head = "lm_head.weight";
-  const std::string layer = "model.layers.{}.";
+  const std::string layer = prefix + "layers.{}.";
   names.input_norm = layer + "input_layernorm.weight";
   names.q = layer + "self_attn.q_proj.weight";
   names.k = layer + "self_attn.k_proj.weight";

@@ -7,8 +7,8 @@
 
 namespace warprow {
 
-// Tensor names as transformers writes them ("model.layers.{}.self_attn.q_proj.weight").
-DecoderWeightNames hf_weight_names();
+// Tensor names as transformers writes them ("model.layers.{}.self_attn.q_proj.weight"). prefix: of all but the head's.
+DecoderWeightNames hf_weight_names(const std::string& prefix = "model.");
 // Tensor names as GGUF has them ("blk.{}.attn_q.weight").
 DecoderWeightNames gguf_weight_names();
 

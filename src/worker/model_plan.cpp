@@ -215,6 +215,9 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
     return tl::unexpected(spec.error());
   }
   plan.spec = std::move(*spec);
+  if (settings.max_model_len > 0) {
+    set_longest_sequence(plan.spec, settings.max_model_len);
+  }
   const MachineFacts mine = part_of(machine, plan.place);
   HostFacts host = host_facts(mine);
   host.model_max_len = plan.spec.max_position;

@@ -4,9 +4,11 @@
 #include "base/dtype.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/add/add_rows.h"
+#include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/cpu/pack.h"
+#include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/random/fill_random.h"
 #include "kernels/rope/rope_kv_write.h"
@@ -287,6 +289,39 @@ TEST_F(SmallOpsCuda, AddRows) {
         if (HasFatalFailure()) {
           return;
         }
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, CapLogits) {
+  for (const int64_t width : {1, 100, 4097}) {
+    for (const float cap : {0.0F, 3.0F}) {
+      SCOPED_TRACE(::testing::Message() << width << " wide, cap " << cap);
+      Matrix x(*this, DType::kF32, 5, width, 3);
+      x.fill(normals());
+      run([](Stream& stream, const CapLogitsArgs& args) { cap_logits(stream, args); },
+          [&](Side side) { return CapLogitsArgs{x.floats(side), 0.7F, cap}; });
+      x.expect_same(1e-6F, 1e-6F);
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, CastRows) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const int64_t width : {1, 100, 4096}) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << width << " wide");
+      Matrix x(*this, DType::kF32, 5, width, 3);
+      Matrix y(*this, type, 5, width, 5);
+      x.fill(normals());
+      run([](Stream& stream, const CastRowsArgs& args) { cast_rows(stream, args); },
+          [&](Side side) { return CastRowsArgs{x.floats(side), y.view(side)}; });
+      y.expect_same(type == DType::kF32 ? 0.0F : 0x1p-8F, 0.0F);
+      if (HasFatalFailure()) {
+        return;
       }
     }
   }

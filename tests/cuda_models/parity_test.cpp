@@ -139,7 +139,17 @@ TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
                            "mistral_window",
                            "qwen2",
                            "qwen3",
-                           "qwen3_two_groups"}) {
+                           "qwen3_two_groups",
+                           "gemma2",
+                           "gemma3",
+                           "glm",
+                           "glm4",
+                           "granite",
+                           "olmo2",
+                           "phi3_long",
+                           "phi3_window",
+                           "qwen3_yarn",
+                           "smollm3"}) {
     for (const char* graphs : {"none", "full_and_piecewise"}) {
       SCOPED_TRACE(::testing::Message() << name << ", graphs " << graphs);
       RigOptions options = test::tiny_options(name);

@@ -26,6 +26,19 @@ INSTANTIATE_TEST_SUITE_P(Configs, Gemma3, testing::Bool(), [](const auto& nested
   return nested.param ? "OfTransformers5" : "Older";
 });
 
+// The text model of one that also sees images, where published files and transformers 5 have it.
+TEST(Gemma3Config, TextOfALargerModelEqualsTheOracle) {
+  json text = gemma3_config();
+  for (const char* key : {"architectures", "hidden_activation", "max_position_embeddings"}) {
+    text.erase(key);
+  }
+  json config = {{"architectures", {"Gemma3ForConditionalGeneration"}}, {"text_config", text}};
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    SCOPED_TRACE(prefix);
+    test::expect_gemma3_equals_oracle(config, "cpu", prefix);
+  }
+}
+
 // What the family may ask for and the forward lacks is refused, never ignored.
 TEST(Gemma3Config, Refusals) {
   const auto error_of = [](const json& json_config) -> std::string {
@@ -39,9 +52,11 @@ TEST(Gemma3Config, Refusals) {
     return spec ? "" : spec.error().message;
   };
   EXPECT_EQ(error_of(gemma3_config()), "");
+  EXPECT_EQ(error_of({{"architectures", {"Gemma3ForConditionalGeneration"}}}),
+            "config.json: text_config is missing");
   json bad = gemma3_config();
-  bad["final_logit_softcapping"] = 30.0;
-  EXPECT_EQ(error_of(bad), "final_logit_softcapping is not supported");
+  bad["final_logit_softcapping"] = -30.0;
+  EXPECT_EQ(error_of(bad), "model config: final_logit_softcapping is -30");
   bad = gemma3_config();
   bad["use_bidirectional_attention"] = true;
   EXPECT_EQ(error_of(bad), "use_bidirectional_attention is not supported");

@@ -390,6 +390,11 @@ TEST(Invariance, TwoKvGroups) {
       {test::source_path("tests/golden/tiny/qwen3_two_groups"), "bfloat16", 128, 32, 100, 24});
 }
 
+// Soft caps on scores and logits, windows in every second layer, norms behind attention and feed-forward.
+TEST(Invariance, SoftCapsAndWindows) {
+  expect_invariant({test::source_path("tests/golden/tiny/gemma2"), "bfloat16", 128, 32, 100, 24});
+}
+
 TEST(Invariance, Experts) {
   expect_invariant({test::source_path("tests/golden/tiny/qwen3_moe"), "auto", 128, 32, 100, 24});
 }

@@ -137,6 +137,14 @@ TEST(TensorParallel, FourRanks) {
                                    deferred_and_serialised()});
 }
 
+// A rank's rows of Q, K and V, or of gate and up, lie apart in a fused tensor. A rank caps its part of the logits.
+TEST(TensorParallel, FusedTensorsAndCappedLogits) {
+  for (const char* model : {"phi3_window", "glm4", "gemma2"}) {
+    SCOPED_TRACE(model);
+    expect_division_changes_nothing(tiny(model, 8), 2, {});
+  }
+}
+
 // Full attention and a window in two KV groups.
 TEST(TensorParallel, TwoKvGroups) {
   const Workload load = tiny("qwen3_two_groups", 16);
@@ -174,15 +182,17 @@ TEST(TensorParallel, RandomWeights) {
   Workload load = tiny("", 16);
   load.model = model.write(dir);
   std::filesystem::remove(dir.path() / "model.safetensors");
-  const auto answers = [&](int32_t num_ranks) {
-    RigOptions options = options_of(load, {num_ranks, 1});
+  const Workload fused = tiny("phi3_window", 8);
+  const auto answers = [](const Workload& of, int32_t num_ranks) {
+    RigOptions options = options_of(of, {num_ranks, 1});
     options.config.load_format = "dummy";
     ModelRig rig(options);
-    return run(rig, load);
+    return run(rig, of);
   };
-  const Outcome alone = answers(1);
-  expect_close(alone, answers(2));
-  expect_close(alone, answers(4));
+  const Outcome alone = answers(load, 1);
+  expect_close(alone, answers(load, 2));
+  expect_close(alone, answers(load, 4));
+  expect_close(answers(fused, 1), answers(fused, 2));
 }
 
 // Weights that were dropped are read again, by each rank its part.

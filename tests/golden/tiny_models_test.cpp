@@ -10,6 +10,7 @@
 namespace warprow {
 namespace {
 
+using test::RigOptions;
 using test::tiny_options;
 
 struct Case {
@@ -45,6 +46,44 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          Case{"qwen3_moe", false},
                                          Case{"qwen3_moe", true},
                                          Case{"qwen3_two_groups", false}),
+                         [](const auto& test_case) {
+                           return std::string(test_case.param.model) +
+                                  (test_case.param.gguf ? "_gguf" : "_safetensors");
+                         });
+
+class TinyFamily : public TinyModel {};
+
+TEST_P(TinyFamily, EqualsTransformers) {
+  const auto& [model, gguf] = GetParam();
+  RigOptions options = tiny_options(model, gguf ? "/model.gguf" : "");
+  if (std::string(model) == "phi3_short") {
+    options.config.max_model_len = 128;  // the original length: short factors
+  }
+  test::expect_equals_golden(options, model);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         TinyFamily,
+                         testing::Values(Case{"gemma2", false},
+                                         Case{"gemma2", true},
+                                         Case{"gemma3", false},
+                                         Case{"gemma3", true},
+                                         Case{"glm", false},
+                                         Case{"glm4", false},
+                                         Case{"glm4", true},
+                                         Case{"granite", false},
+                                         Case{"granite", true},
+                                         Case{"olmo2", false},
+                                         Case{"olmo2", true},
+                                         Case{"phi3_long", false},
+                                         Case{"phi3_long", true},
+                                         Case{"phi3_short", false},
+                                         Case{"phi3_short", true},
+                                         Case{"phi3_window", false},
+                                         Case{"phi3_window", true},
+                                         Case{"qwen3_yarn", false},
+                                         Case{"smollm3", false},
+                                         Case{"smollm3", true}),
                          [](const auto& test_case) {
                            return std::string(test_case.param.model) +
                                   (test_case.param.gguf ? "_gguf" : "_safetensors");

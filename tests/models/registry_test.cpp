@@ -84,8 +84,8 @@ TEST(Registry, ReadsBothFormsOfRope) {
   EXPECT_EQ(spec.ropes[0].scaling, RopeScaling::kLinear);
   EXPECT_EQ(spec.ropes[0].factor, 2.0F);
   config = llama_config();
-  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
-  EXPECT_NE(error_of(config).find("rope_type yarn"), std::string::npos);
+  config["rope_scaling"] = {{"type", "spiral"}, {"factor", 4.0}};
+  EXPECT_NE(error_of(config).find("rope_type spiral"), std::string::npos);
 }
 
 TEST(Registry, ReadsEachArchitecturesOwnFields) {
@@ -111,6 +111,101 @@ TEST(Registry, ReadsEachArchitecturesOwnFields) {
   EXPECT_TRUE(qwen3.layers[3].attention.qk_norm);
   EXPECT_FALSE(qwen3.qkv_bias);
   EXPECT_EQ(qwen3.layers[3].attention.q_size(), 128);
+}
+
+TEST(Registry, Gemma2) {
+  json config = llama_config();
+  config["architectures"] = {"Gemma2ForCausalLM"};
+  config["head_dim"] = 32;
+  config["sliding_window"] = 128;
+  config["query_pre_attn_scalar"] = 64;
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  const DecoderSpec spec = value_or_throw(spec_of(config, true));
+  EXPECT_TRUE(spec.tied_head);
+  EXPECT_EQ(spec.norm_offset, 1.0F);
+  EXPECT_EQ(spec.embed_scale, 8.0F);
+  EXPECT_EQ(spec.logits_soft_cap, 30.0F);
+  EXPECT_EQ(spec.layers[0].attention.soft_cap, 50.0F);
+  EXPECT_EQ(spec.layers[0].attention.scale, 0.125F);
+  EXPECT_EQ(spec.layers[0].attention.window, 128);
+  EXPECT_EQ(spec.layers[1].attention.window, 0);
+  EXPECT_TRUE(spec.layers[1].post_norms);
+  config["attn_logit_softcapping"] = nullptr;  // no cap
+  config["final_logit_softcapping"] = 12.5;
+  config["layer_types"] = {
+      "full_attention", "sliding_attention", "full_attention", "full_attention"};
+  const DecoderSpec other = value_or_throw(spec_of(config));
+  EXPECT_EQ(other.layers[0].attention.soft_cap, 0.0F);
+  EXPECT_EQ(other.logits_soft_cap, 12.5F);
+  EXPECT_EQ(other.layers[1].attention.window, 128);
+  EXPECT_EQ(other.layers[2].attention.window, 0);
+}
+
+TEST(Registry, GraniteHasFourFactors) {
+  json config = llama_config();
+  config["architectures"] = {"GraniteForCausalLM"};
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[0].attention.scale, 1.0F);
+  config["embedding_multiplier"] = 12;
+  config["attention_multiplier"] = 0.015625;
+  config["residual_multiplier"] = 0.22;
+  config["logits_scaling"] = 8.0;
+  const DecoderSpec spec = value_or_throw(spec_of(config));
+  EXPECT_EQ(spec.embed_scale, 12.0F);
+  EXPECT_EQ(spec.layers[3].attention.scale, 0.015625F);
+  EXPECT_EQ(spec.layers[3].residual_scale, 0.22F);
+  EXPECT_EQ(spec.logits_divisor, 8.0F);
+  config["logits_scaling"] = 0;
+  EXPECT_EQ(error_of(config), "model config: logits_scaling is 0");
+}
+
+TEST(Registry, SmolLM3HasLayersWithoutRope) {
+  json config = llama_config();
+  config["architectures"] = {"SmolLM3ForCausalLM"};
+  const auto ropes = [&config] {
+    std::vector<int32_t> out;
+    for (const LayerSpec& layer : value_or_throw(spec_of(config)).layers) {
+      out.push_back(layer.attention.rope);
+    }
+    return out;
+  };
+  EXPECT_EQ(ropes(), (std::vector<int32_t>{0, 0, 0, kNoRope}));
+  config["no_rope_layer_interval"] = 2;
+  EXPECT_EQ(ropes(), (std::vector<int32_t>{0, kNoRope, 0, kNoRope}));
+  config["no_rope_layers"] = {0, 1, 1, 0};
+  EXPECT_EQ(ropes(), (std::vector<int32_t>{kNoRope, 0, 0, kNoRope}));
+  config["sliding_window"] = 64;
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[0].attention.window, 0);
+  config["use_sliding_window"] = true;
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[0].attention.window, 64);
+  EXPECT_EQ(value_or_throw(spec_of(config)).layers[1].attention.window, 0);
+  config["no_rope_layers"] = {0, 1, 1};
+  EXPECT_NE(error_of(config).find("no_rope_layers has 3 entries for 4 layers"), std::string::npos);
+}
+
+TEST(Registry, OtherPlacesOfNormsAndFusedTensors) {
+  json config = llama_config();
+  config["architectures"] = {"Olmo2ForCausalLM"};
+  const LayerSpec olmo2 = value_or_throw(spec_of(config)).layers[0];
+  EXPECT_FALSE(olmo2.pre_norms);
+  EXPECT_TRUE(olmo2.post_norms);
+  EXPECT_TRUE(olmo2.attention.wide_qk_norm);
+  EXPECT_FALSE(olmo2.attention.qk_norm);
+
+  config["architectures"] = {"Phi3ForCausalLM"};
+  config["partial_rotary_factor"] = 0.75;
+  const DecoderSpec phi3 = value_or_throw(spec_of(config));
+  EXPECT_EQ(phi3.ropes[0].rot_dim, 12);
+  EXPECT_EQ(phi3.names.qkv, "model.layers.{}.self_attn.qkv_proj.weight");
+  EXPECT_EQ(phi3.names.gate_up, "model.layers.{}.mlp.gate_up_proj.weight");
+
+  config["architectures"] = {"Glm4ForCausalLM"};
+  config["partial_rotary_factor"] = 0.5;
+  const DecoderSpec glm4 = value_or_throw(spec_of(config));
+  EXPECT_TRUE(glm4.ropes[0].interleaved);
+  EXPECT_EQ(glm4.ropes[0].rot_dim, 8);
+  EXPECT_TRUE(glm4.qkv_bias);
+  EXPECT_FALSE(glm4.o_bias);
+  EXPECT_TRUE(glm4.layers[0].post_norms);
 }
 
 // As the family publishes it.

@@ -132,6 +132,9 @@ TEST(TensorSplit, WhatCannotBeDividedIsNamed) {
   spec.layers[1].ffn.intermediate_size = 1032;
   EXPECT_EQ(refusal(spec, 2, DeviceKind::kCuda),
             "layer 1: intermediate_size 1032 is no multiple of tensor-parallel-size 2 times 8");
+  spec.layers[0].attention.wide_qk_norm = true;
+  EXPECT_EQ(refusal(spec, 1), "");
+  EXPECT_EQ(refusal(spec, 2), "layer 0: norms over all heads cannot be divided among ranks");
 }
 
 TEST(TensorSplit, MatricesAreCutByHeadsAndByTheFeedForward) {

@@ -78,9 +78,10 @@ inline OracleModel gemma3_oracle() {
 }
 
 inline void expect_gemma3_equals_oracle(const nlohmann::json& config,
-                                        const std::string& device = "cpu") {
+                                        const std::string& device = "cpu",
+                                        const std::string& prefix = "model.") {
   OracleModel model = gemma3_oracle();
-  RandomCheckpoint checkpoint(model, 7, 1.0);
+  RandomCheckpoint checkpoint(model, 7, 1.0, prefix);
   checkpoint.add_ends(true);
   for (int i = 0; i < kGemma3Layers; ++i) {
     checkpoint.add_layer(i, {.qk = true, .post = true, .ffn = "pre_feedforward_layernorm"});

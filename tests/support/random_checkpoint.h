@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace warprow::test {
@@ -15,9 +16,12 @@ namespace warprow::test {
 // the oracle's layer uses are written.
 class RandomCheckpoint {
  public:
-  // norm_offset: the constant that the model adds to stored norm weights.
-  RandomCheckpoint(OracleModel& model, uint32_t seed, double norm_offset = 0.0)
-      : model_(model), random_(seed), norm_offset_(norm_offset) {}
+  // norm_offset: the constant that the model adds to stored norm weights. prefix: of all names but the head's.
+  RandomCheckpoint(OracleModel& model,
+                   uint32_t seed,
+                   double norm_offset = 0.0,
+                   std::string prefix = "model.")
+      : model_(model), random_(seed), norm_offset_(norm_offset), prefix_(std::move(prefix)) {}
 
   // Which norms a layer has.
   struct Norms {
@@ -27,14 +31,14 @@ class RandomCheckpoint {
   };
 
   void add_ends(bool tied) {
-    model_.embed = matrix("model.embed_tokens", model_.vocab, model_.hidden);
-    model_.final_norm = norm("model.norm", model_.hidden);
+    model_.embed = matrix(prefix_ + "embed_tokens", model_.vocab, model_.hidden);
+    model_.final_norm = norm(prefix_ + "norm", model_.hidden);
     model_.head = tied ? model_.embed : matrix("lm_head", model_.vocab, model_.hidden);
   }
 
   void add_layer(int index, const Norms& norms, bool sinks = false) {
     OracleLayer& layer = model_.layers[static_cast<size_t>(index)];
-    const std::string at = "model.layers." + std::to_string(index) + ".";
+    const std::string at = prefix_ + "layers." + std::to_string(index) + ".";
     const int hidden = model_.hidden;
     const int q_size = layer.num_heads * layer.head_dim;
     const int kv_size = layer.num_kv_heads * layer.head_dim;
@@ -90,6 +94,7 @@ class RandomCheckpoint {
   OracleModel& model_;
   std::mt19937 random_;
   double norm_offset_;
+  std::string prefix_;
   SafetensorsWriter writer_;
 };
 

@@ -17,6 +17,10 @@ import numpy as np
 
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen2MoeForCausalLM": "qwen2moe", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe"}
+ARCHITECTURES |= {"Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "Olmo2ForCausalLM": "olmo2",
+                  "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3", "Phi3ForCausalLM": "phi3",
+                  "Glm4ForCausalLM": "glm4"}
+PERMUTED = ("llama", "granite", "smollm3")  # Q and K
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
     "self_attn.q_proj.weight": "attn_q.weight", "self_attn.q_proj.bias": "attn_q.bias",
@@ -31,6 +35,9 @@ LAYER = {
     "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
     "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
     "mlp.gate.weight": "ffn_gate_inp.weight", "block_sparse_moe.gate.weight": "ffn_gate_inp.weight"}
+LAYER |= {"self_attn.qkv_proj.weight": "attn_qkv.weight", "mlp.gate_up_proj.weight": "ffn_up.weight",
+          "pre_feedforward_layernorm.weight": "ffn_norm.weight", "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+          "post_self_attn_layernorm.weight": "post_attention_norm.weight", "post_mlp_layernorm.weight": "post_ffw_norm.weight"}
 # A layer's experts are merged into one tensor of each kind.
 EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
            "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
@@ -55,12 +62,14 @@ def to_pairs(bits, heads):
     return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(bits.shape))
 
 
-def gguf_name(name):
+def gguf_name(name, arch):
     if name.startswith("blk."):
         return name
     if name in TOP:
         return TOP[name]
     _, _, layer, rest = name.split(".", 3)
+    if arch in ("gemma2", "gemma3", "olmo2") and rest == "post_attention_layernorm.weight":
+        return f"blk.{layer}.post_attention_norm.weight"
     return f"blk.{layer}.{LAYER[rest]}"
 
 
@@ -97,12 +106,45 @@ def rope_factors(config, rope):
     return np.array(factors, np.float32)
 
 
+def add_family(writer, arch, config, rope):
+    """What the converters of single families write beyond the common keys."""
+    scaling = rope.get("rope_type")
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    if arch == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if arch == "gemma3":
+        writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    if arch == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if arch in ("phi3", "glm4"):
+        dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        writer.add_rope_dimension_count(int(dim * rope.get("partial_rotary_factor", 1.0)))
+    if scaling in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if scaling in ("yarn", "longrope"):
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if scaling == "longrope":
+        stretch = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
+        writer.add_rope_scaling_attn_factors(
+            float(np.sqrt(1 + np.log(stretch) / np.log(rope["original_max_position_embeddings"]))))
+        writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], np.float32))
+
+
 def convert(folder):
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES.get(config["architectures"][0])
-    if arch is None or "sliding_attention" in (config.get("layer_types") or []):
+    slides = "sliding_attention" in (config.get("layer_types") or [])
+    if arch is None or (slides and arch not in ("gemma2", "gemma3")) or folder.name == "qwen3_yarn":
         return
     rope = config.get("rope_parameters") or config
+    rope = rope.get("full_attention", rope)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(folder / "model.gguf", arch)
     writer.add_block_count(config["num_hidden_layers"])
@@ -116,6 +158,7 @@ def convert(folder):
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
+    add_family(writer, arch, config, rope)
     if rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, rope))
     if "num_experts_per_tok" in config:
@@ -126,16 +169,18 @@ def convert(folder):
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     for name, bits in merged_experts(read_safetensors(folder / "model.safetensors")):
-        if config["tie_word_embeddings"] and name == "lm_head.weight":
+        if config.get("tie_word_embeddings") and name == "lm_head.weight":
             continue
-        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
+        if arch in PERMUTED and ("q_proj" in name or "k_proj" in name):
             bits = to_pairs(bits, heads if "q_proj" in name else kv_heads)
         if "shared_expert_gate" in name:
             bits = bits.reshape(-1)
-        if bits.ndim == 1 or "ffn_gate_inp" in gguf_name(name):
-            writer.add_tensor(gguf_name(name), (bits.astype(np.uint32) << 16).view(np.float32))
+        if bits.ndim == 1 or "ffn_gate_inp" in gguf_name(name, arch):
+            values = (bits.astype(np.uint32) << 16).view(np.float32)
+            offset = np.float32(1.0 if arch.startswith("gemma") else 0.0)
+            writer.add_tensor(gguf_name(name, arch), values + offset)
         else:
-            writer.add_tensor(gguf_name(name), bits.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            writer.add_tensor(gguf_name(name, arch), bits.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -9,11 +9,13 @@ Each folder holds config.json, model.safetensors (bf16, computed in float32) and
 tools/gen/make_tiny_gguf.py adds model.gguf to each.
 """
 import io
+import itertools
 import json
 import pathlib
 import sys
 import tarfile
 import tempfile
+import zlib
 
 import torch
 import transformers
@@ -58,10 +60,48 @@ def models():
         decoder_sparse_step=2))
 
 
+def families():
+    """Each with random numbers of its own."""
+    common = dict(COMMON, hidden_size=32, intermediate_size=56, pad_token_id=0)
+    small = dict(common, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    four = dict(small, num_hidden_layers=4)
+    yield "gemma2", transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+        **four, head_dim=8, sliding_window=20, query_pre_attn_scalar=8, attn_logit_softcapping=2.0,
+        final_logit_softcapping=6.0))
+    yield "gemma3", transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
+        **dict(four, num_hidden_layers=6, intermediate_size=40), head_dim=8, sliding_window=20, query_pre_attn_scalar=8,
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1000.0),
+            sliding_attention=dict(rope_type="default", rope_theta=50.0))))
+    yield "olmo2", transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**small))
+    yield "granite", transformers.GraniteForCausalLM(transformers.GraniteConfig(
+        **small, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=1.5))
+    yield "smollm3", transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**four, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64)))
+    for name, original in ("phi3_short", 128), ("phi3_long", 16):
+        yield name, transformers.Phi3ForCausalLM(transformers.Phi3Config(
+            **small, original_max_position_embeddings=original, partial_rotary_factor=0.5, rope_parameters=dict(
+                rope_type="longrope", rope_theta=100.0, short_factor=[1.0, 1.5], long_factor=[1.25, 7.5])))
+    yield "phi3_window", transformers.Phi3ForCausalLM(transformers.Phi3Config(**small, sliding_window=20))
+    yield "glm", transformers.GlmForCausalLM(transformers.GlmConfig(**small, head_dim=16, attention_bias=True))
+    yield "glm4", transformers.Glm4ForCausalLM(transformers.Glm4Config(**small, head_dim=16))
+    yield "qwen3_yarn", Qwen3ForCausalLM(Qwen3Config(**small, head_dim=16, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=8.0,
+        truncate=False)))
+
+
+# A long rope depends on the length of the sequence: all are on one side of the original length.
+PROMPT_LENGTHS = {"phi3_long": (17, 31, 45)}
+
+
 def randomise(model, generator):
+    gemma = model.config.model_type.startswith("gemma")  # its norms are differences to 1, its embeddings are scaled
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        value = 1.0 + 0.2 * noise if "norm" in name else 0.25 * noise
+        if "norm" in name:
+            value = (0.0 if gemma else 1.0) + 0.2 * noise
+        else:
+            value = (0.05 if gemma and "embed" in name else 0.25) * noise
         parameter.data = value.to(torch.bfloat16).to(torch.float32)
 
 
@@ -78,13 +118,17 @@ def answers(model, ids, steps):
 
 def main():
     torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(20261120)
+    shared = torch.Generator().manual_seed(20261120)
+    streams = itertools.chain(
+        ((name, model, shared) for name, model in models()),
+        ((name, model, torch.Generator().manual_seed(zlib.crc32(name.encode()))) for name, model in families()))
     with tarfile.open(sys.argv[1], "w") as archive:
-        for name, model in models():
+        for name, model, generator in streams:
             model.eval()
             randomise(model, generator)
             model.tie_weights()
-            prompts = [torch.randint(3, 128, (n,), generator=generator).tolist() for n in (1, 7, 45)]
+            lengths = PROMPT_LENGTHS.get(name, (1, 7, 45))
+            prompts = [torch.randint(3, 128, (n,), generator=generator).tolist() for n in lengths]
             golden = {"made_with": {"torch": torch.__version__, "transformers": transformers.__version__},
                       "prompts": [answers(model, ids, 24) for ids in prompts]}
             with tempfile.TemporaryDirectory() as folder:
