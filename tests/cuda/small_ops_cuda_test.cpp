@@ -3,6 +3,7 @@
 // or with the CPU kernels on the same arguments in float32.
 #include "base/dtype.h"
 #include "kernels/activation/act_and_mul.h"
+#include "kernels/activation/sigmoid_gate.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/cast/cast_rows.h"
 #include "kernels/embedding/embedding.h"
@@ -320,6 +321,29 @@ TEST_F(SmallOpsCuda, CastRows) {
       run([](Stream& stream, const CastRowsArgs& args) { cast_rows(stream, args); },
           [&](Side side) { return CastRowsArgs{x.floats(side), y.view(side)}; });
       y.expect_same(type == DType::kF32 ? 0.0F : 0x1p-8F, 0.0F);
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+TEST_F(SmallOpsCuda, SigmoidGate) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const int64_t inputs : {1, 100, 2048}) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(type) << ", " << inputs << " inputs");
+      Matrix x(*this, type, 5, inputs, 3);
+      Matrix y(*this, type, 5, 300, 4);
+      Matrix gate(*this, DType::kF32, 1, inputs, 0);
+      x.fill(normals());
+      y.fill(normals());
+      gate.fill(normals(1.0F / std::sqrt(static_cast<float>(inputs))));
+      run([](Stream& stream, const SigmoidGateArgs& args) { sigmoid_gate(stream, args); },
+          [&](Side side) {
+            const float* weights = gate.floats(side).data;
+            return SigmoidGateArgs{x.view(side), make_view(weights, inputs), y.view(side)};
+          });
+      y.expect_same(type == DType::kF32 ? 1e-5F : 0x1p-7F, 1e-6F);
       if (HasFatalFailure()) {
         return;
       }

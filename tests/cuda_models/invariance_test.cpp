@@ -272,6 +272,13 @@ class CudaInvariance : public ::testing::Test {
   }
 
   static RandomModel model() { return {.seed = 21}; }
+  static RandomModel expert_model() {
+    return {.family = "qwen3_moe",
+            .intermediate_size = 192,
+            .num_experts = 16,
+            .num_chosen = 4,
+            .seed = 25};
+  }
   static RandomModel window_model() { return {.family = "mistral", .window = 32, .seed = 23}; }
 
   // Runs the workload under each axis, on top of the base configuration.
@@ -399,6 +406,10 @@ TEST_F(CudaInvariance, FlashInferDoesNotPromiseEqualBitsOfWindows) {
   base.config.attention_backend = "flashinfer";
   base.config.batch_invariant = true;
   EXPECT_THROW(ModelRig{base}, StartupError);
+}
+TEST_F(CudaInvariance, EqualBitsOfExperts) { expect_equal_bits(expert_model(), "native"); }
+TEST_F(CudaInvariance, EqualBitsOfFloat32Experts) {
+  expect_equal_bits(expert_model(), "auto", "float32");
 }
 TEST_F(CudaInvariance, EqualBitsOfTwoBackends) {
   expect_equal_bits(model(), "native:0-1,flashinfer");

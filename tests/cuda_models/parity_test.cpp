@@ -133,23 +133,11 @@ TEST_F(CudaParity, TwoBackends) { expect_parity({.seed = 10}, "native:0-1,flashi
 
 // The tiny models of transformers' golden values, whose head sizes only float32 has kernels for.
 TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
-  for (const char* name : {"llama_gqa_tied",
-                           "llama_mha",
-                           "llama3_rope",
-                           "mistral_window",
-                           "qwen2",
-                           "qwen3",
-                           "qwen3_two_groups",
-                           "gemma2",
-                           "gemma3",
-                           "glm",
-                           "glm4",
-                           "granite",
-                           "olmo2",
-                           "phi3_long",
-                           "phi3_window",
-                           "qwen3_yarn",
-                           "smollm3"}) {
+  for (const char* name :
+       {"llama_gqa_tied", "llama_mha",        "llama3_rope", "mistral_window", "qwen2",
+        "qwen3",          "qwen3_two_groups", "qwen3_moe",   "qwen2_moe",      "mixtral",
+        "gemma2",         "gemma3",           "glm",         "glm4",           "granite",
+        "olmo2",          "phi3_long",        "phi3_window", "qwen3_yarn",     "smollm3"}) {
     for (const char* graphs : {"none", "full_and_piecewise"}) {
       SCOPED_TRACE(::testing::Message() << name << ", graphs " << graphs);
       RigOptions options = test::tiny_options(name);
@@ -160,7 +148,8 @@ TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
   }
 }
 TEST_F(CudaParity, Float32TinyModelsOfGgufEqualTransformers) {
-  for (const char* name : {"llama_gqa_tied", "llama_mha", "llama3_rope", "qwen2", "qwen3"}) {
+  for (const char* name :
+       {"llama_gqa_tied", "llama_mha", "llama3_rope", "qwen2", "qwen3", "qwen3_moe", "mixtral"}) {
     SCOPED_TRACE(name);
     RigOptions options = test::tiny_options(name, "/model.gguf");
     options.config.device = "cuda";

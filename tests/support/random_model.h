@@ -21,13 +21,15 @@ namespace warprow::test {
 // A small model with well-conditioned random bf16 weights. Every matrix keeps the size of its input. Logits have a
 // standard deviation of about 1, and rounding to bf16 changes them by about 0.01.
 struct RandomModel {
-  std::string family = "llama";  // llama | qwen2 | qwen3 | mistral
+  std::string family = "llama";  // llama | qwen2 | qwen3 | qwen3_moe | mistral
   int32_t head_dim = 64;
   int32_t num_heads = 4;
   int32_t num_kv_heads = 2;
   int32_t num_layers = 4;
   int32_t hidden_size = 256;
-  int32_t intermediate_size = 512;
+  int32_t intermediate_size = 512;  // of an expert, if there are any
+  int32_t num_experts = 0;          // qwen3_moe
+  int32_t num_chosen = 0;           // experts of a token
   int32_t vocab_size = 512;
   bool tied_head = false;
   int32_t window = 0;              // sliding window of the layers below
@@ -71,6 +73,12 @@ struct RandomModel {
         c["max_window_layers"] = first_window_layer;
       }
     }
+    if (num_experts > 0) {
+      c["num_experts"] = num_experts;
+      c["num_experts_per_tok"] = num_chosen;
+      c["moe_intermediate_size"] = intermediate_size;
+      c["norm_topk_prob"] = true;
+    }
     return c;
   }
 
@@ -79,7 +87,8 @@ struct RandomModel {
         {"llama", "LlamaForCausalLM"},
         {"mistral", "MistralForCausalLM"},
         {"qwen2", "Qwen2ForCausalLM"},
-        {"qwen3", "Qwen3ForCausalLM"}};
+        {"qwen3", "Qwen3ForCausalLM"},
+        {"qwen3_moe", "Qwen3MoeForCausalLM"}};
     const auto found = architectures.find(family);
     WR_CHECK(found != architectures.end(), "RandomModel has no family {}", family);
     return found->second;
@@ -123,14 +132,24 @@ struct RandomModel {
           add(attention + name + "_proj.bias", {rows}, 0.0F, 0.5F);
         }
       }
-      if (family == "qwen3") {
+      if (family.starts_with("qwen3")) {
         norm(attention + "q_norm.weight", head_dim);
         norm(attention + "k_norm.weight", head_dim);
       }
       matrix(attention + "o_proj.weight", hidden_size, q, 1.0F);
-      matrix(layer + "mlp.gate_proj.weight", intermediate_size, hidden_size, 1.0F);
-      matrix(layer + "mlp.up_proj.weight", intermediate_size, hidden_size, 1.0F);
-      matrix(layer + "mlp.down_proj.weight", hidden_size, intermediate_size, 1.0F);
+      const auto feed_forward = [&](const std::string& prefix) {
+        matrix(prefix + "gate_proj.weight", intermediate_size, hidden_size, 1.0F);
+        matrix(prefix + "up_proj.weight", intermediate_size, hidden_size, 1.0F);
+        matrix(prefix + "down_proj.weight", hidden_size, intermediate_size, 1.0F);
+      };
+      if (num_experts == 0) {
+        feed_forward(layer + "mlp.");
+      } else {
+        matrix(layer + "mlp.gate.weight", num_experts, hidden_size, 2.0F);
+      }
+      for (int32_t e = 0; e < num_experts; ++e) {
+        feed_forward(layer + "mlp.experts." + std::to_string(e) + ".");
+      }
     }
     norm("model.norm.weight", hidden_size);
     if (!tied_head) {
