@@ -262,7 +262,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "build" / "cuda-release" / "warprow"))
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help="0.6B,8B")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help="0.6B,8B,30B-A3B")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of commands: decode,step")
     parser.add_argument("--iters", type=int, default=3, help="measured runs of each batch")
     parser.add_argument("--budget", type=float, default=900, help="seconds for everything")

@@ -28,6 +28,8 @@ TEST_F(StepUploadCuda, AThisStepBTheNext) {
         },
         &open));
   };
+  // The driver loads a kernel at its first launch and then waits for the stream, so nothing is held the first time.
+  test::expect_a_this_step_b_the_next(gpu(), stream(), [] {}, [] {});
   test::expect_a_this_step_b_the_next(gpu(), stream(), hold, [&] { open = true; });
 }
 

@@ -117,9 +117,9 @@ class Replay(unittest.TestCase):
 
     def test_a_server_that_was_killed_leaves_a_recording(self):
         server = server_test.Server("--device", "cpu", *SETTINGS, "--record-steps", self.file, "--record-tokens", model=MODEL)
-        body = {"model": MODEL, "prompt": SECRET, "max_tokens": 50, "ignore_eos": True}
+        body = {"model": MODEL, "prompt": SECRET, "max_tokens": 120, "ignore_eos": True}
         self.assertEqual(server.ask("POST", "/v1/completions", body)[0], 200)
-        server.process.kill()
+        server.process.kill()  # the thread that writes may be some steps behind
         server.process.wait(TIMEOUT)
         server.process.stderr.close()
         done = replay(self.file, "--output", "json")
