@@ -13,13 +13,15 @@ use crate::worker_wire::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicU8, Ordering};
 
 /// The parsers recurse with the depth of their input.
 pub const STACK_BYTES: usize = 64 << 20;
-/// Work of clients runs below the engine's priority, and slow work far below.
+/// Work of clients runs below the engine's priority: a little for as much CPU time as usual work takes, far below after that.
 const WORKER_NICE: libc::c_int = 2;
-const SLOW_NICE: libc::c_int = 12;
+const USUAL_MS: u64 = 20;
+const LONG_NICE: libc::c_int = 12;
+const SLOW_NICE: libc::c_int = 15;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
@@ -180,16 +182,27 @@ fn bounded<T: Send>(
     catch_limits(socket);
     limit_memory(Some(limits.memory_mb));
     let says_slow = (1..limits.cpu_ms).contains(&limits.slow_ms);
-    IS_SLOW.store(!says_slow, Ordering::Relaxed);
-    if says_slow {
-        limit_time(limits.slow_ms, limits.cpu_ms - limits.slow_ms);
+    let quick_ms = if says_slow {
+        limits.slow_ms
     } else {
-        limit_time(limits.cpu_ms, 0);
-    }
+        limits.cpu_ms
+    };
+    SLOW_TIME_MS.store(limits.cpu_ms - quick_ms, Ordering::Relaxed);
     let run = || {
         // SAFETY: returns the id of this thread.
         WORK_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
         let _stack = SignalStackInUse::take();
+        let first_ms = quick_ms.min(USUAL_MS);
+        let has_long_stage = quick_ms > USUAL_MS;
+        STAGE.store(
+            if has_long_stage {
+                USUAL_STAGE
+            } else {
+                LONG_STAGE
+            },
+            Ordering::Relaxed,
+        );
+        limit_time(first_ms, quick_ms - first_ms);
         let body = std::panic::AssertUnwindSafe(body);
         std::panic::catch_unwind(body).map_err(|panic| panic_text(panic.as_ref()))
     };
@@ -211,12 +224,24 @@ fn bounded<T: Send>(
 static REPLY_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// The thread of the current work item.
 static WORK_THREAD: AtomicI32 = AtomicI32::new(0);
-/// Whether the next timer signal means the end of the CPU time.
-static IS_SLOW: AtomicBool = AtomicBool::new(true);
+/// What the next timer signal means: the end of the usual time (USUAL), of the time that is not slow (LONG), or of all.
+static STAGE: AtomicU8 = AtomicU8::new(SLOW_STAGE);
+const USUAL_STAGE: u8 = 0;
+const LONG_STAGE: u8 = 1;
+const SLOW_STAGE: u8 = 2;
+/// CPU time of slow work. 0: no work counts as slow, and the time ends with LONG_STAGE.
+static SLOW_TIME_MS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn report_limit(signal: libc::c_int) {
+    let slow_time = SLOW_TIME_MS.load(Ordering::Relaxed);
+    let stage = STAGE.load(Ordering::Relaxed);
+    if signal == libc::SIGPROF && stage == USUAL_STAGE {
+        STAGE.store(LONG_STAGE, Ordering::Relaxed);
+        lower_priority(LONG_NICE);
+        return;
+    }
     let tag = match signal {
-        libc::SIGPROF if !IS_SLOW.swap(true, Ordering::Relaxed) => SLOW,
+        libc::SIGPROF if stage == LONG_STAGE && slow_time > 0 => SLOW,
         libc::SIGPROF => OUT_OF_TIME,
         libc::SIGABRT => OUT_OF_MEMORY,
         _ => OUT_OF_STACK,
@@ -234,11 +259,20 @@ extern "C" fn report_limit(signal: libc::c_int) {
         if tag != SLOW {
             libc::_exit(1);
         }
-        libc::setpriority(
-            libc::PRIO_PROCESS,
-            WORK_THREAD.load(Ordering::Relaxed) as libc::id_t,
-            SLOW_NICE,
-        );
+        STAGE.store(SLOW_STAGE, Ordering::Relaxed);
+        lower_priority(SLOW_NICE);
+        limit_time(slow_time, 0);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Of the work thread. Async-signal-safe; keeps errno.
+fn lower_priority(nice: libc::c_int) {
+    let thread = WORK_THREAD.load(Ordering::Relaxed) as libc::id_t;
+    // SAFETY: changes this thread's priority only. If it fails, the work keeps its priority.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::setpriority(libc::PRIO_PROCESS, thread, nice);
         *libc::__errno_location() = errno;
     }
 }
