@@ -29,4 +29,5 @@ mod template;
 mod trial;
 mod worker_host;
 mod worker_main;
+mod worker_watch;
 mod worker_wire;
