@@ -21,8 +21,8 @@ pub const STACK_BYTES: usize = 64 << 20;
 /// that, or with Pace::Idle only when a core is idle.
 const WORKER_NICE: libc::c_int = 2;
 const USUAL_MS: u64 = 20;
-const LONG_NICE: libc::c_int = 8;
-const SLOW_NICE: libc::c_int = 12;
+const LONG_NICE: libc::c_int = 5;
+const SLOW_NICE: libc::c_int = 10;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
