@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
+#include "layers/buffer_part.h"
 
 #include <algorithm>
 
@@ -15,11 +16,6 @@ LinearMode router_mode(const LinearMode& mode) {
   LinearMode exact = mode;
   exact.act = ActFormat::kF32;
   return exact;
-}
-
-// The first rows of a buffer, with the width that a layer needs.
-ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
-  return {buffer.dtype, buffer.data, rows, width};
 }
 
 }  // namespace

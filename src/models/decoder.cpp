@@ -8,6 +8,7 @@
 #include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
+#include "layers/buffer_part.h"
 #include "models/layer_parts.h"
 #include "models/tensor_split.h"
 #include "models/weight_names.h"
@@ -69,11 +70,6 @@ StageFacts facts_of(const DecoderSpec& spec, const DecoderOptions& options, Devi
     }
   }
   return facts;
-}
-
-// The first rows of a buffer, with the width that a layer needs.
-ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
-  return {buffer.dtype, buffer.data, rows, width};
 }
 
 }  // namespace

@@ -5,17 +5,13 @@
 #include "kernels/activation/sigmoid_gate.h"
 #include "kernels/cast/cast_rows.h"
 #include "kernels/norm/rms_norm.h"
+#include "layers/buffer_part.h"
 #include "models/layer_parts.h"
 
 #include <algorithm>
 
 namespace warprow {
 namespace {
-
-// The first rows of a buffer, with the width that a layer needs.
-ActView part_of(const ActView& buffer, int64_t rows, int64_t width) {
-  return {buffer.dtype, buffer.data, rows, width};
-}
 
 Linear load_shared_gate_up(const LayerLoader& layer) {
   const DecoderSpec& spec = layer.spec();

@@ -5,6 +5,7 @@
 #include "executor/make_executor.h"
 #include "tests/executor/executor_faults.h"
 #include "tests/executor/launched_ranks.h"
+#include "tests/executor/step_cost.h"
 #include "tests/executor/tiny_config.h"
 
 #include <chrono>
@@ -106,22 +107,11 @@ TEST_P(ExternalExecutor, RunsStepsInOrderAndAnswersOperations) {
 TEST_P(ExternalExecutor, WhatAStepCosts) {
   const LaunchedRanks ranks(config());
   const std::unique_ptr<Executor> executor = make_executor(config());
-  SchedulerOutput step;
-  ModelRunnerOutput output;
-  Clock::duration best = Clock::duration::max();
-  for (step.step = 1; step.step <= 300; ++step.step) {
-    const Clock::time_point begin = Clock::now();
-    executor->execute_model(step);
-    executor->sample_tokens(nullptr);
-    executor->take_output(output);
-    best = std::min(best, Clock::now() - begin);
-  }
   std::printf("an empty step with %d x %d ranks, %s: %.1f us\n",
               GetParam().tensor_size,
               GetParam().pipeline_size,
               GetParam().transport,
-              std::chrono::duration<double, std::micro>(best).count());
-  EXPECT_EQ(output.step, 300);
+              test::empty_step_us(*executor, 300));
 }
 
 TEST(ExternalStart, RanksThatAreMissingAreNamed) {

@@ -4,7 +4,6 @@
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/experts/sm90_expert_gemm.h"
 
-#include <algorithm>
 #include <cuda_runtime.h>
 
 // Formula: to[p] = x[slots[p] / num_chosen] for every place p that a row has.
