@@ -133,35 +133,40 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, b
         WR_ACC16(d, 112)
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
-// d [64 x cols] += a [64 x 16] * b [cols x 16]^T; a from registers.
+// d [64 x cols] += a [64 x 16] * b [cols x 16]^T; a from registers. kTransposedB: b lies as [16 x cols].
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t* a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, "
-      "1, 0;\n"
+      "1, %9;\n"
       : WR_ACC4(d, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WR_ACC16_NAMES
-               "}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;\n"
+               "}, {%16,%17,%18,%19}, %20, 1, 1, 1, %21;\n"
                : WR_ACC16(d, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;\n"
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
-               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;\n"
+               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;\n"
                : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
+template <bool kTransposedB = false>
 __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WR_ACC128_NAMES
-               "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;\n"
+               "}, {%128,%129,%130,%131}, %132, 1, 1, 1, %133;\n"
                : WR_ACC16(d, 0),
                  WR_ACC16(d, 16),
                  WR_ACC16(d, 32),
@@ -170,20 +175,7 @@ __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t* a, uint64
                  WR_ACC16(d, 80),
                  WR_ACC16(d, 96),
                  WR_ACC16(d, 112)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-// d [64 x cols] += a [64 x 16] * b [16 x cols]; a from registers.
-__device__ __forceinline__ void wgmma_transposed(float (&d)[64], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WR_ACC64_NAMES
-               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16), WR_ACC16(d, 32), WR_ACC16(d, 48)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[32], const uint32_t* a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WR_ACC32_NAMES
-               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n"
-               : WR_ACC16(d, 0), WR_ACC16(d, 16)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposedB ? 1 : 0));
 }
 
 }  // namespace warprow::cuda

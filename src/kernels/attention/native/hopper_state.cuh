@@ -94,7 +94,7 @@ struct HopperState {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Sizes::kKeys / 16; ++step) {
-      wgmma_transposed(
+      wgmma<true>(
           o, weights + step * 4, wgmma_operand(values + step * 2048, 1024, Sizes::kHalfBytes));
     }
     wgmma_commit();
