@@ -22,6 +22,14 @@ struct Api::Route {
   Effort effort = Effort::kNone;
   bool dev = false;   // only with dev_endpoints
   bool open = false;  // needs no API key
+
+  // A path that ends with {a name} stands for all paths with at least one character more.
+  [[nodiscard]] bool matches(std::string_view given) const {
+    const std::string_view ours = path;
+    const size_t brace = ours.find('{');
+    return brace == ours.npos ? given == ours
+                              : given.size() > brace && given.starts_with(ours.substr(0, brace));
+  }
 };
 
 namespace {
@@ -62,10 +70,13 @@ std::span<const Api::Route> Api::routes() {
       {.method = "GET", .path = "/metrics", .handle = &answer_metrics},
       {.method = "GET", .path = "/trace", .handle = &answer_trace, .effort = Effort::kReport},
       {.method = "GET", .path = "/v1/models", .handle = &answer_models},
+      {.method = "GET", .path = "/v1/models/{model}", .handle = &answer_model},
       {.method = "GET", .path = "/v1/engine/state", .handle = &answer_engine_state, .effort = Effort::kReport},
       {.method = "POST", .path = "/v1/completions", .handle = &answer_completions, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/chat/completions", .handle = &answer_chat_completions, .effort = Effort::kText},
       {.method = "POST", .path = "/v1/responses", .handle = &answer_responses, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/messages", .handle = &answer_messages, .effort = Effort::kText},
+      {.method = "POST", .path = "/v1/messages/count_tokens", .handle = &answer_count_tokens, .effort = Effort::kText},
       {.method = "POST", .path = "/tokenize", .handle = &answer_tokenize, .effort = Effort::kText},
       {.method = "POST", .path = "/detokenize", .handle = &answer_detokenize, .effort = Effort::kText},
       {.method = "POST", .path = "/sleep", .handle = &answer_sleep, .effort = Effort::kCommand, .dev = true},
@@ -88,7 +99,7 @@ Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
 const Api::Route* Api::find_route(const HttpRequest& request) {
   const auto all = routes();
   const auto found = std::find_if(all.begin(), all.end(), [&](const Route& route) {
-    return request.path == route.path && method_of(request) == route.method;
+    return route.matches(request.path) && method_of(request) == route.method;
   });
   return found == all.end() ? nullptr : &*found;
 }
@@ -100,9 +111,9 @@ Api::Effort Api::effort(const HttpRequest& head) {
 
 std::string Api::known_path(const std::string& path) {
   const auto all = routes();
-  const bool known =
-      std::any_of(all.begin(), all.end(), [&](const Route& route) { return path == route.path; });
-  return known ? path : "other";
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Route& route) { return route.matches(path); });
+  return found == all.end() ? "other" : found->path;
 }
 
 Api::Answer Api::handle(const HttpRequest& request, const Wake& wake) noexcept {
@@ -122,7 +133,7 @@ std::optional<HttpReply> Api::judge(const HttpRequest& head) const {
   std::string methods;
   bool is_open = served_.options.metrics_without_key && head.path == "/metrics";
   for (const Route& route : routes()) {
-    if (head.path == route.path && (!route.dev || served_.options.dev_endpoints)) {
+    if (route.matches(head.path) && (!route.dev || served_.options.dev_endpoints)) {
       methods += (methods.empty() ? "" : ", ") + std::string(route.method);
       is_open = is_open || route.open;
     }

@@ -36,7 +36,7 @@ class Api {
   // take long.
   enum class Effort { kNone, kText, kReport, kCommand };
   [[nodiscard]] static Effort effort(const HttpRequest& head);
-  // The path if it is one of our routes, else "other".
+  // The path of the route, or "other".
   [[nodiscard]] static std::string known_path(const std::string& path);
 
   [[nodiscard]] bool needs_key() const { return !keys_.empty(); }

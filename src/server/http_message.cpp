@@ -5,8 +5,6 @@
 #include <charconv>
 
 namespace warprow {
-namespace {
-
 std::string percent_decoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -19,12 +17,10 @@ std::string percent_decoded(std::string_view text) {
         continue;
       }
     }
-    out += text[i] == '+' ? ' ' : text[i];
+    out += text[i];
   }
   return out;
 }
-
-}  // namespace
 
 bool is_plain_id(std::string_view text) {
   constexpr size_t kLongest = 128;
@@ -39,8 +35,9 @@ std::vector<std::string> query_values(std::string_view query, std::string_view n
     query.remove_prefix(pair.size() < query.size() ? pair.size() + 1 : pair.size());
     const size_t equals = pair.find('=');
     if (pair.substr(0, equals) == name) {
-      out.push_back(equals == std::string_view::npos ? ""
-                                                     : percent_decoded(pair.substr(equals + 1)));
+      std::string value(equals == std::string_view::npos ? "" : pair.substr(equals + 1));
+      std::replace(value.begin(), value.end(), '+', ' ');
+      out.push_back(percent_decoded(value));
     }
   }
   return out;

@@ -33,6 +33,9 @@ struct HttpReply {
 // Whether a text may be a request's id in headers, logs and on screens: 1 to 128 visible ASCII characters.
 bool is_plain_id(std::string_view text);
 
+// "a%2Fb" becomes "a/b". Other characters stay, '+' too.
+std::string percent_decoded(std::string_view text);
+
 // The values of `name` in "a=1&b=two%20words&a=3", in their order.
 std::vector<std::string> query_values(std::string_view query, std::string_view name);
 // The first of them; nullopt if there is none.

@@ -197,4 +197,8 @@ Result<void> read_value(const char* field, const Json& value, std::map<int64_t, 
   return {};
 }
 
+Json member_of(const Json& object, const char* name) {
+  return object.is_object() && object.contains(name) ? object[name] : Json();
+}
+
 }  // namespace warprow

@@ -67,4 +67,7 @@ tl::unexpected<Error> wrong_value(std::string_view field,
                                   std::string_view wanted,
                                   const nlohmann::ordered_json& value);
 
+// The member of that name; null if it is missing or if `object` is no object.
+nlohmann::ordered_json member_of(const nlohmann::ordered_json& object, const char* name);
+
 }  // namespace warprow

@@ -104,6 +104,34 @@ TEST_F(ApiTest, CompletesPromptsInTheirOrder) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 8);
 }
 
+TEST_F(ApiTest, OneModelByItsName) {
+  serve({}, {});
+  EXPECT_EQ(json::parse(reply("GET", "/v1/models/toy").body)["id"], "toy");
+  EXPECT_EQ(json::parse(reply("GET", "/v1/models/t%6Fy").body)["object"], "model");
+  EXPECT_EQ(status("GET", "/v1/models/org/other"), 404);
+  EXPECT_EQ(status("POST", "/v1/models/toy"), 405);
+  EXPECT_EQ(status("GET", "/v1/models/"), 404);
+  EXPECT_EQ(Api::known_path("/v1/models/org/other"), "/v1/models/{model}");
+}
+
+TEST_F(ApiTest, MessagesAndTheirCount) {
+  serve_chats("{% for m in messages %}{{ m.content }}{% endfor %}", {});
+  const std::string messages = R"("messages": [{"role": "user", "content": "5 6 7"}])";
+  const HttpReply count = reply("POST", "/v1/messages/count_tokens", "{" + messages + "}");
+  EXPECT_EQ(count.status, 200) << count.body;
+  const HttpReply got = reply("POST", "/v1/messages", R"({"max_tokens": 3, )" + messages + "}");
+  const json answer = json::parse(got.body);
+  EXPECT_EQ(got.status, 200) << got.body;
+  EXPECT_EQ(answer["role"], "assistant");
+  EXPECT_EQ(answer["usage"]["input_tokens"], json::parse(count.body)["input_tokens"]);
+  const HttpReply refused =
+      reply("POST", "/v1/messages", R"({"max_tokens": 3, "model": "x", )" + messages + "}");
+  EXPECT_EQ(refused.status, 404);
+  EXPECT_EQ(json::parse(refused.body)["error"]["type"], "not_found_error");
+  EXPECT_EQ(json::parse(refused.body)["type"], "error");
+  EXPECT_EQ(status("POST", "/v1/messages/count_tokens", "{}"), 400);
+}
+
 TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   ApiOptions options;
   options.api_keys = {"a", "b"};
@@ -115,6 +143,9 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
     EXPECT_EQ(status("GET", path), 200) << path;
   }
   for (const char* path : {"/v1/models",
+                           "/v1/models/toy",
+                           "/v1/messages",
+                           "/v1/messages/count_tokens",
                            "/v1/engine/state",
                            "/version",
                            "/metrics",

@@ -38,10 +38,12 @@ using Wake = std::function<void()>;  // see UpdateBox
 // Each makes the answer to a request of its endpoint. May throw; may block for a while.
 using Endpoint = ApiAnswer(Served& served, const HttpRequest& request, const Wake& wake);
 
-// Files of the same name; generate.h has what these three share.
+// Files of the same name; generate.h has what these share.
 Endpoint answer_completions;
 Endpoint answer_chat_completions;
 Endpoint answer_responses;
+Endpoint answer_messages;  // also /v1/messages/count_tokens:
+Endpoint answer_count_tokens;
 
 // text.cpp
 Endpoint answer_tokenize;
@@ -51,6 +53,7 @@ Endpoint answer_detokenize;
 Endpoint answer_page;
 Endpoint answer_openapi;
 Endpoint answer_models;
+Endpoint answer_model;  // one of them
 Endpoint answer_version;
 Endpoint answer_live;  // also /health and /ping
 Endpoint answer_ready;

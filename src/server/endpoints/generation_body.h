@@ -55,7 +55,8 @@ struct GenerationBody : GenerationRequest {
   bool stream = false;
   bool include_usage = false;        // only with stream
   std::vector<std::string> ignored;  // unknown fields; nothing else is ignored
-  OrderedJson echoed = nullptr;      // responses: members of the answer that repeat the request
+  // responses: members of the answer that repeat the request; messages: the number of prompt tokens
+  OrderedJson echoed = nullptr;
 };
 
 // A body while it is read, with fields whose meaning depends on other fields.

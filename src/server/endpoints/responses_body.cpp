@@ -2,10 +2,9 @@
 #include "server/endpoints/responses_body.h"
 
 #include "server/endpoints/chat_body.h"
+#include "server/endpoints/foreign_field.h"
 #include "server/json_value.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,10 +13,6 @@ namespace warprow {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json member(const Json& object, const char* name) {
-  return object.is_object() && object.contains(name) ? object[name] : Json();
-}
 
 // Text, or a list of parts of type input_text, output_text or text.
 Result<Json> read_content(const std::string& field, const Json& value) {
@@ -29,9 +24,9 @@ Result<Json> read_content(const std::string& field, const Json& value) {
   }
   Json parts = Json::array();
   for (size_t i = 0; i < value.size(); ++i) {
-    const Json type = member(value[i], "type");
+    const Json type = member_of(value[i], "type");
     const bool is_text = type == "input_text" || type == "output_text" || type == "text";
-    if (!is_text || !member(value[i], "text").is_string()) {
+    if (!is_text || !member_of(value[i], "text").is_string()) {
       return wrong_value(
           fmt::format("{}[{}]", field, i), "a part of type input_text or output_text", value[i]);
     }
@@ -47,18 +42,19 @@ void add_call(Json& messages, const Json& item) {
     messages.push_back({{"role", "assistant"}, {"content", ""}});
   }
   messages.back()["tool_calls"].push_back(
-      {{"id", member(item, "call_id")},
+      {{"id", member_of(item, "call_id")},
        {"type", "function"},
-       {"function", {{"name", member(item, "name")}, {"arguments", member(item, "arguments")}}}});
+       {"function",
+        {{"name", member_of(item, "name")}, {"arguments", member_of(item, "arguments")}}}});
 }
 
 Result<void> add_item(const std::string& field,
                       const Json& item,
                       JsonShape& shape,
                       Json& messages) {
-  const Json type = member(item, "type");
+  const Json type = member_of(item, "type");
   if (type == "function_call") {
-    const Json arguments = member(item, "arguments");
+    const Json arguments = member_of(item, "arguments");
     if (Result<void> good = check_arguments(field + ".arguments", arguments, shape); !good) {
       return good;
     }
@@ -75,16 +71,16 @@ Result<void> add_item(const std::string& field,
   }
   const char* content_name = is_output ? "output" : "content";
   Result<Json> content =
-      read_content(fmt::format("{}.{}", field, content_name), member(item, content_name));
+      read_content(fmt::format("{}.{}", field, content_name), member_of(item, content_name));
   if (!content) {
     return tl::unexpected(content.error());
   }
-  const Json role = is_output ? Json("tool") : member(item, "role");
+  const Json role = is_output ? Json("tool") : member_of(item, "role");
   Json message;
   message["role"] = role == "developer" ? Json("system") : role;
   message["content"] = *std::move(content);
   if (is_output) {
-    message["tool_call_id"] = member(item, "call_id");
+    message["tool_call_id"] = member_of(item, "call_id");
   }
   messages.push_back(std::move(message));
   return {};
@@ -92,14 +88,14 @@ Result<void> add_item(const std::string& field,
 
 Result<Json> read_messages_of(const Json& root) {
   Json messages = Json::array();
-  const Json instructions = member(root, "instructions");
+  const Json instructions = member_of(root, "instructions");
   if (!instructions.is_null()) {
     if (!instructions.is_string()) {
       return wrong_value("instructions", "text", instructions);
     }
     messages.push_back({{"role", "system"}, {"content", instructions}});
   }
-  const Json input = member(root, "input");
+  const Json input = member_of(root, "input");
   if (input.is_string()) {
     messages.push_back({{"role", "user"}, {"content", input}});
     return messages;
@@ -124,7 +120,7 @@ Result<Json> chat_tools(const Json& value) {
   }
   Json out = Json::array();
   for (size_t i = 0; i < value.size(); ++i) {
-    if (member(value[i], "type") != "function") {
+    if (member_of(value[i], "type") != "function") {
       return wrong_value(fmt::format("tools[{}]", i), "an object with type \"function\"", value[i]);
     }
     Json function = value[i];
@@ -135,13 +131,13 @@ Result<Json> chat_tools(const Json& value) {
 }
 
 Json chat_tool_choice(const Json& value) {
-  const Json name = member(value, "name");
+  const Json name = member_of(value, "name");
   return name.is_null() ? value : Json{{"type", "function"}, {"function", {{"name", name}}}};
 }
 
 // text.format has the members of json_schema beside the type; response_format nests them.
 Json response_format(const Json& format) {
-  if (member(format, "type") != "json_schema") {
+  if (member_of(format, "type") != "json_schema") {
     return format;
   }
   Json schema = format;
@@ -163,7 +159,7 @@ Result<Json> read_member(const std::string& name,
       chat[fmt::format("{}.{}", name, key)] = part;
     }
   }
-  return member(value, wanted);
+  return member_of(value, wanted);
 }
 
 // Reads `include`, the optional parts of a response. Clients that store the conversation ask for encrypted reasoning,
@@ -194,15 +190,8 @@ Result<void> read_stream_options(const Json& value, Json& chat) {
   return {};
 }
 
-// Fields of chats that /v1/responses does not have or writes in another way. `harmless` is the value that changes
-// nothing; null changes nothing either.
-struct ChatField {
-  const char* name;
-  const char* harmless;
-  const char* instead = nullptr;
-};
-
-constexpr ChatField kRefused[] = {
+// Fields of chats that /v1/responses does not have, or writes in another way.
+constexpr ForeignField kRefused[] = {
     {"echo", "false"},
     {"logprob_token_ids", "null"},
     {"logprobs", "false"},
@@ -219,23 +208,6 @@ constexpr ChatField kRefused[] = {
     {"top_logprobs", "0"},
     {"truncation", R"("disabled")"},
 };
-
-const ChatField* find_refused(const std::string& name) {
-  const auto* const found = std::find_if(std::begin(kRefused),
-                                         std::end(kRefused),
-                                         [&name](const auto& field) { return name == field.name; });
-  return found == std::end(kRefused) ? nullptr : found;
-}
-
-Result<void> check_harmless(const ChatField& field, const Json& value) {
-  if (value == Json::parse(field.harmless)) {
-    return {};
-  }
-  return fail(ErrorCode::kUnsupported,
-              field.instead == nullptr
-                  ? fmt::format("{}: not supported in responses", field.name)
-                  : fmt::format("{}: is {} in responses", field.name, field.instead));
-}
 
 Result<void> read_field(const std::string& name, const Json& value, Json& chat) {
   const auto put = [&](const char* as) {
@@ -260,8 +232,8 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
     return read_include(value, chat);
   } else if (name == "stream_options") {
     return read_stream_options(value, chat);
-  } else if (const ChatField* refused = find_refused(name)) {
-    return check_harmless(*refused, value);
+  } else if (const ForeignField* foreign = find_foreign(kRefused, name)) {
+    return check_harmless(*foreign, "responses", value);
   } else if (name == "previous_response_id" || name == "conversation") {
     return fail(ErrorCode::kUnsupported, name + ": not supported, responses are not stored");
   } else if (name == "background") {
@@ -276,12 +248,12 @@ Result<void> read_field(const std::string& name, const Json& value, Json& chat) 
 
 Json echoed_members(const Json& root) {
   const auto given = [&](const char* name, const Json& otherwise) {
-    const Json value = member(root, name);
+    const Json value = member_of(root, name);
     return value.is_null() ? otherwise : value;
   };
   Json out;
-  out["instructions"] = member(root, "instructions");
-  out["max_output_tokens"] = member(root, "max_output_tokens");
+  out["instructions"] = member_of(root, "instructions");
+  out["max_output_tokens"] = member_of(root, "max_output_tokens");
   out["metadata"] = given("metadata", Json::object());
   out["parallel_tool_calls"] = given("parallel_tool_calls", true);
   out["previous_response_id"] = nullptr;

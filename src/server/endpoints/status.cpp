@@ -8,6 +8,7 @@
 #include <charconv>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,19 @@ HttpReply probe_reply(std::string trouble) {
   return error_reply({503, "service_unavailable", std::move(trouble)});
 }
 
+Json model_card(const Served& served, const std::string& name) {
+  Json card;
+  card["id"] = name;
+  card["object"] = "model";
+  card["created"] = served.started;
+  card["owned_by"] = "warprow";
+  card["root"] = served.options.model_names.front();
+  card["parent"] = nullptr;
+  card["max_model_len"] = served.engine.model_facts().max_model_len;
+  card["permission"] = Json::array();
+  return card;
+}
+
 }  // namespace
 
 ApiAnswer answer_page(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
@@ -40,21 +54,22 @@ ApiAnswer answer_openapi(Served& /*served*/, const HttpRequest& /*request*/, con
 ApiAnswer answer_models(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
   Json data = Json::array();
   for (const std::string& name : served.options.model_names) {
-    Json card;
-    card["id"] = name;
-    card["object"] = "model";
-    card["created"] = served.started;
-    card["owned_by"] = "warprow";
-    card["root"] = served.options.model_names.front();
-    card["parent"] = nullptr;
-    card["max_model_len"] = served.engine.model_facts().max_model_len;
-    card["permission"] = Json::array();
-    data.push_back(std::move(card));
+    data.push_back(model_card(served, name));
   }
   Json out;
   out["object"] = "list";
   out["data"] = std::move(data);
   return HttpReply{.body = json_text(out)};
+}
+
+// Names of the hub have a slash, which clients may send as it is.
+ApiAnswer answer_model(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
+  const std::string name = percent_decoded(
+      std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+  if (const auto headers = served.names.check(name, {}); !headers) {
+    return error_reply(headers.error());
+  }
+  return HttpReply{.body = json_text(model_card(served, name))};
 }
 
 ApiAnswer answer_version(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {

@@ -4,6 +4,7 @@
 #include "server/chat/chat_parser.h"
 #include "server/response/answer_writer.h"
 
+#include <cstdint>
 #include <memory>
 
 #include <nlohmann/json.hpp>
@@ -26,5 +27,10 @@ std::unique_ptr<AnswerWriter> make_chat_writer(AnswerInfo info,
 std::unique_ptr<AnswerWriter> make_responses_writer(AnswerInfo info,
                                                     nlohmann::ordered_json echoed,
                                                     const MakeChatParser& make_parser);
+
+// Messages of Anthropic's API. num_input_tokens: of the prompt. The answer has one choice.
+std::unique_ptr<AnswerWriter> make_messages_writer(AnswerInfo info,
+                                                   int64_t num_input_tokens,
+                                                   const MakeChatParser& make_parser);
 
 }  // namespace warprow

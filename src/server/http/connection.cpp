@@ -276,6 +276,9 @@ HttpRequest Connection::begin_exchange(const RequestReader::Head& message) {
   const size_t question = std::min(target.find('?'), target.size());
   out.query = target.substr(std::min(question + 1, target.size()));
   out.authorization = std::string(message[http::field::authorization]);
+  if (const auto key = message["X-Api-Key"]; out.authorization.empty() && !key.empty()) {
+    out.authorization = "Bearer " + std::string(key);  // as clients of Anthropic's API send it
+  }
   const std::string given(message["X-Request-Id"]);
   out.request_id = is_plain_id(given) ? given : made_id();
   std::optional<std::string> wanted_headers;  // of a preflight
