@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/http_client.h"
 
-#include "base/check.h"
-
 #include <array>
 #include <exception>
 #include <optional>
 #include <set>
 
-#include "net/maybe_tls.h"
+#include "net/byte_stream.h"
 #include "net/tls_context.h"
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/error.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <fmt/format.h>
 
@@ -33,8 +33,8 @@ using boost::system::error_code;
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 
 struct Connection {
-  Connection(asio::io_context& io, asio::ssl::context* tls) : stream(tls, io) {}
-  MaybeTls<beast::tcp_stream> stream;
+  Connection(asio::io_context& io, asio::ssl::context* tls) : stream(tls, ByteSocket(io)) {}
+  ByteStream stream;
   beast::flat_buffer buffer;
   bool used = false;  // by an earlier call
 };
@@ -64,7 +64,7 @@ class HttpClient::Impl {
 
   void drop_all() {
     for (Connection* connection : busy_) {
-      connection->stream.next().cancel();
+      connection->stream.cancel();
     }
   }
 
@@ -104,7 +104,9 @@ class HttpClient::Impl {
   asio::awaitable<Result<HttpAnswer>> read_body(Connection& connection,
                                                 Parser& parser,
                                                 const HttpCall& call);
-  [[nodiscard]] http::request<http::string_body> message_of(const HttpCall& call) const;
+  // Parses what has been read, or reads more if nothing of it can be parsed.
+  asio::awaitable<error_code> read_more(Connection& connection, Parser& parser);
+  [[nodiscard]] std::string text_of(const HttpCall& call) const;
   [[nodiscard]] tl::unexpected<Error> broken(const error_code& error) const;
 
   HttpOrigin origin_;
@@ -128,21 +130,22 @@ tl::unexpected<Error> HttpClient::Impl::broken(const error_code& error) const {
   return fail(ErrorCode::kInternal, fmt::format("{}: {}", origin_.url(), why));
 }
 
-http::request<http::string_body> HttpClient::Impl::message_of(const HttpCall& call) const {
-  const http::verb verb = http::string_to_verb(call.method);
-  WR_CHECK(verb != http::verb::unknown, "method {}", call.method);
-  http::request<http::string_body> message(verb, origin_.prefix + call.path, 11);
-  message.set(http::field::host, origin_.authority());
-  message.set(http::field::user_agent, "warprow");
+std::string HttpClient::Impl::text_of(const HttpCall& call) const {
+  std::string out = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}\r\nUser-Agent: warprow\r\n",
+                                call.method,
+                                origin_.prefix,
+                                call.path,
+                                origin_.authority());
   for (const auto& [name, value] : headers_) {
-    message.set(name, value);
+    out += fmt::format("{}: {}\r\n", name, value);
   }
   if (!call.body.empty()) {
-    message.set(http::field::content_type, "application/json");
-    message.body() = call.body;
+    out += "Content-Type: application/json\r\n";
   }
-  message.prepare_payload();
-  return message;
+  if (!call.body.empty() || call.method == "POST") {
+    out += fmt::format("Content-Length: {}\r\n", call.body.size());
+  }
+  return out + "\r\n" + call.body;
 }
 
 asio::awaitable<void> HttpClient::Impl::carry_out(HttpCall call) {
@@ -206,34 +209,42 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> HttpClient::Impl::connect()
 }
 
 asio::awaitable<error_code> HttpClient::Impl::open(Connection& connection) {
-  beast::tcp_stream& tcp_stream = connection.stream.next();
-  tcp_stream.expires_after(limits_.connect);
-  auto [error, endpoint] = co_await tcp_stream.async_connect(*endpoints_, kNoThrow);
+  ByteStream& stream = connection.stream;
+  stream.expires_after(limits_.connect);
+  error_code error = asio::error::host_not_found;
+  error_code ignored;
+  for (const auto& found : *endpoints_) {
+    stream.socket().close(ignored);
+    error = co_await stream.connect(found.endpoint());
+    if (!error || error == beast::error::timeout || error == asio::error::operation_aborted) {
+      break;
+    }
+  }
   if (error) {
     co_return error;
   }
-  error_code ignored;
-  tcp_stream.socket().set_option(tcp::no_delay(true), ignored);
-  if (!connection.stream.is_tls()) {
+  stream.socket().set_option(tcp::no_delay(true), ignored);
+  if (!stream.is_tls()) {
     co_return error_code();
   }
-  expect_host(connection.stream.session(), origin_.host);
-  auto [refused] =
-      co_await connection.stream.async_handshake(asio::ssl::stream_base::client, kNoThrow);
-  co_return refused;
+  expect_host(stream.session(), origin_.host);
+  error = co_await stream.connect_tls();
+  co_return error;
 }
 
 asio::awaitable<std::optional<Result<HttpAnswer>>> HttpClient::Impl::exchange(
     Connection& connection, const HttpCall& call, bool& keep) {
-  const http::request<http::string_body> message = message_of(call);
+  const std::string bytes = text_of(call);
   Parser parser;
   parser.body_limit(boost::none);
-  connection.stream.next().expires_after(limits_.silence);
-  auto [unsent, num_sent] = co_await http::async_write(connection.stream, message, kNoThrow);
-  error_code error = unsent;
+  ByteStream& stream = connection.stream;
+  error_code error = co_await stream.write(bytes, limits_.silence);
   // Read the response even if the write failed: a server may answer before it refuses the rest of a request.
-  auto [unread, num_read] =
-      co_await http::async_read_header(connection.stream, connection.buffer, parser, kNoThrow);
+  stream.expires_after(limits_.silence);
+  error_code unread;
+  while (!unread && !parser.is_header_done()) {
+    unread = co_await read_more(connection, parser);
+  }
   if (unread) {
     const bool is_ours =
         unread == beast::error::timeout || unread == asio::error::operation_aborted;
@@ -248,6 +259,27 @@ asio::awaitable<std::optional<Result<HttpAnswer>>> HttpClient::Impl::exchange(
   co_return answer;
 }
 
+asio::awaitable<error_code> HttpClient::Impl::read_more(Connection& connection, Parser& parser) {
+  constexpr size_t kPiece = 16384;
+  error_code error = http::error::need_more;
+  if (connection.buffer.size() > 0) {
+    connection.buffer.consume(parser.put(connection.buffer.data(), error));
+  }
+  if (error != http::error::need_more) {
+    co_return error;
+  }
+  const ByteStream::Transfer read =
+      co_await connection.stream.read_some(connection.buffer.prepare(kPiece));
+  connection.buffer.commit(read.num_bytes);
+  error = read.error;
+  if (error == asio::error::eof && parser.got_some()) {
+    parser.put_eof(error);  // the end of a body without a length
+  } else if (error == asio::error::eof) {
+    error = http::error::end_of_stream;
+  }
+  co_return error;
+}
+
 asio::awaitable<Result<HttpAnswer>> HttpClient::Impl::read_body(Connection& connection,
                                                                 Parser& parser,
                                                                 const HttpCall& call) {
@@ -259,9 +291,8 @@ asio::awaitable<Result<HttpAnswer>> HttpClient::Impl::read_body(Connection& conn
   while (!parser.is_done()) {
     parser.get().body().data = bytes.data();
     parser.get().body().size = bytes.size();
-    connection.stream.next().expires_after(limits_.silence);
-    auto [failed, num_read] =
-        co_await http::async_read_some(connection.stream, connection.buffer, parser, kNoThrow);
+    connection.stream.expires_after(limits_.silence);
+    const error_code failed = co_await read_more(connection, parser);
     const std::string_view piece(bytes.data(), bytes.size() - parser.get().body().size);
     if (in_pieces && !piece.empty() && !call.on_piece(piece)) {
       co_return fail(ErrorCode::kInternal, "the answer was given up");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "server/http/byte_stream.h"
-
 #include <string>
+
+#include "net/byte_stream.h"
 
 // Only for http/: this header includes Boost.
 namespace warprow {

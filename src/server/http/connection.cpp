@@ -13,7 +13,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core/buffers_suffix.hpp>
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -93,6 +92,19 @@ AnswerPool::Lane lane_of(Api::Effort effort, size_t body_bytes) {
 
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 
+// The status line and the headers.
+std::string text_of(const http::response<http::empty_body>& message) {
+  std::string out = fmt::format("HTTP/{}.{} {} {}\r\n",
+                                message.version() / 10,
+                                message.version() % 10,
+                                message.result_int(),
+                                view(message.reason()));
+  for (const auto& field : message) {
+    out += fmt::format("{}: {}\r\n", view(field.name_string()), view(field.value()));
+  }
+  return out + "\r\n";
+}
+
 // Without the query, and without a slash at the end.
 std::string path_of(std::string_view target) {
   std::string path(target.substr(0, target.find('?')));
@@ -153,15 +165,15 @@ asio::awaitable<void> Connection::serve() {
   }
   co_await say_farewell();
   error_code ignored;
-  stream_.next().socket().shutdown(ByteSocket::shutdown_both, ignored);
+  stream_.socket().shutdown(ByteSocket::shutdown_both, ignored);
 }
 
 asio::awaitable<bool> Connection::shake_hands() {
   if (!stream_.is_tls()) {
     co_return true;
   }
-  stream_.next().expires_after(host_.options.read_timeout);
-  auto [error] = co_await stream_.async_handshake(asio::ssl::stream_base::server, kNoThrow);
+  stream_.expires_after(host_.options.read_timeout);
+  const error_code error = co_await stream_.accept_tls();
   if (error) {
     stream_.drop_tls();
     if (is_plain_http(error)) {
@@ -176,10 +188,10 @@ asio::awaitable<bool> Connection::wait_for_bytes() {
   if (buffer_.size() > 0) {
     co_return true;
   }
-  stream_.next().expires_after(host_.options.idle_timeout);
-  auto [error, num_read] = co_await stream_.async_read_some(buffer_.prepare(kPiece), kNoThrow);
-  buffer_.commit(num_read);
-  co_return !error;
+  stream_.expires_after(host_.options.idle_timeout);
+  const ByteStream::Transfer read = co_await stream_.read_some(buffer_.prepare(kPiece));
+  buffer_.commit(read.num_bytes);
+  co_return !read.error;
 }
 
 asio::awaitable<bool> Connection::serve_request() {
@@ -375,8 +387,8 @@ std::string Connection::made_id() {
 }
 
 asio::awaitable<bool> Connection::send_reply(HttpReply reply) {
-  http::response<http::string_body> message(static_cast<http::status>(reply.status),
-                                            exchange_.version);
+  http::response<http::empty_body> message(static_cast<http::status>(reply.status),
+                                           exchange_.version);
   for (const auto& [name, value] : common_headers()) {
     message.set(name, value);
   }
@@ -388,34 +400,21 @@ asio::awaitable<bool> Connection::send_reply(HttpReply reply) {
   }
   message.keep_alive(exchange_.keep && !host_.draining);
   message.content_length(reply.body.size());
-  if (!exchange_.head_only) {
-    message.body() = std::move(reply.body);
+  if (exchange_.head_only) {
+    reply.body.clear();
   }
   line_.status = reply.status;
-  line_.num_bytes = message.body().size();
-  http::response_serializer<http::string_body> serializer(message);
-  while (!serializer.is_done()) {
-    stream_.next().expires_after(host_.options.write_timeout);
-    auto [error, num_written] = co_await http::async_write_some(stream_, serializer, kNoThrow);
-    if (error) {
-      co_return false;
-    }
-  }
-  co_return message.keep_alive();
+  line_.num_bytes = reply.body.size();
+  const bool keep = message.keep_alive();
+  std::string bytes = text_of(message);
+  bytes += reply.body;
+  const bool written = co_await write(bytes);
+  co_return written&& keep;
 }
 
-template <typename Buffers>
-asio::awaitable<bool> Connection::write(Buffers buffers) {
-  beast::buffers_suffix<Buffers> rest(buffers);
-  while (beast::buffer_bytes(rest) > 0) {
-    stream_.next().expires_after(host_.options.write_timeout);
-    auto [error, num_written] = co_await stream_.async_write_some(rest, kNoThrow);
-    if (error) {
-      co_return false;
-    }
-    rest.consume(num_written);
-  }
-  co_return true;
+asio::awaitable<bool> Connection::write(std::string_view bytes) {
+  const error_code error = co_await stream_.write(bytes, host_.options.write_timeout);
+  co_return !error;
 }
 
 // Detects the client's close by reading on. Bytes that arrive belong to the next request. End of stream means that the
@@ -427,19 +426,18 @@ void Connection::watch() {
     return;
   }
   wakeup_->reading = true;
-  stream_.next().expires_never();
-  stream_.async_read_some(buffer_.prepare(kPiece),
-                          [wakeup = wakeup_](const error_code& error, size_t num_read) {
-                            wakeup->reading = false;
-                            wakeup->num_read = num_read;
-                            wakeup->gone = error && error != asio::error::operation_aborted;
-                            wakeup->set();
-                          });
+  stream_.expires_never();
+  stream_.read_some(buffer_.prepare(kPiece), [wakeup = wakeup_](ByteStream::Transfer read) {
+    wakeup->reading = false;
+    wakeup->num_read = read.num_bytes;
+    wakeup->gone = read.error && read.error != asio::error::operation_aborted;
+    wakeup->set();
+  });
 }
 
 asio::awaitable<void> Connection::end_watch() {
   error_code ignored;
-  stream_.next().socket().cancel(ignored);
+  stream_.socket().cancel(ignored);
   while (wakeup_->reading) {
     wakeup_->timer.expires_at(Clock::time_point::max());
     co_await wakeup_->timer.async_wait(kNoThrow);
@@ -468,8 +466,7 @@ asio::awaitable<bool> Connection::send_generation(Generation& generation) {
     co_return co_await send_reply(std::move(reply));
   }
   if (chunked) {
-    const auto last = http::make_chunk_last();
-    good = co_await write(last);
+    good = co_await write("0\r\n\r\n");
   }
   co_return good&& exchange_.keep;
 }
@@ -528,42 +525,38 @@ asio::awaitable<bool> Connection::send_head(const Generation& generation) {
   head.keep_alive(exchange_.keep);
   head.chunked(exchange_.version >= 11);
   line_.status = 200;
-  http::response_serializer<http::empty_body> serializer(head);
-  stream_.next().expires_after(host_.options.write_timeout);
-  auto [error, num_written] = co_await http::async_write_header(stream_, serializer, kNoThrow);
-  co_return !error;
+  const std::string bytes = text_of(head);
+  co_return co_await write(bytes);
 }
 
 asio::awaitable<bool> Connection::send_events(std::string events, bool chunked) {
   line_.num_bytes += events.size();
-  const asio::const_buffer bytes(events.data(), events.size());
   if (chunked) {
-    const auto chunk = http::make_chunk(bytes);
-    co_return co_await write(chunk);
+    events = fmt::format("{:x}\r\n{}\r\n", events.size(), events);
   }
-  co_return co_await write(bytes);
+  co_return co_await write(events);
 }
 
 // Closing a socket with unread bytes would reset the connection, and the client might not see the refusal.
 asio::awaitable<void> Connection::linger(size_t most_bytes) {
   co_await say_farewell();
   error_code ignored;
-  stream_.next().socket().shutdown(ByteSocket::shutdown_send, ignored);
-  stream_.next().expires_after(kLingerTimeout);
+  stream_.socket().shutdown(ByteSocket::shutdown_send, ignored);
+  stream_.expires_after(kLingerTimeout);
   char bytes[kPiece];
   for (size_t num_bytes = 0; num_bytes < most_bytes;) {
-    auto [error, num_read] = co_await stream_.next().async_read_some(asio::buffer(bytes), kNoThrow);
-    if (error) {
+    const ByteStream::Transfer read = co_await stream_.read_some(asio::buffer(bytes));
+    if (read.error) {
       co_return;
     }
-    num_bytes += num_read;
+    num_bytes += read.num_bytes;
   }
 }
 
 asio::awaitable<void> Connection::say_farewell() {
   if (stream_.is_tls()) {
-    stream_.next().expires_after(kLingerTimeout);
-    co_await stream_.async_farewell(kNoThrow);
+    stream_.expires_after(kLingerTimeout);
+    co_await stream_.say_farewell();
     stream_.drop_tls();
   }
 }

@@ -3,7 +3,6 @@
 
 #include "server/answer_pool.h"
 #include "server/api.h"
-#include "server/http/byte_stream.h"
 #include "server/http/client_address.h"
 #include "server/http/host_rule.h"
 #include "server/http/http_options.h"
@@ -17,7 +16,9 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 
+#include "net/byte_stream.h"
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -69,7 +70,7 @@ class Connection {
 
   [[nodiscard]] bool busy() const { return busy_; }
   // Cancels pending reads and writes.
-  void cancel() { stream_.next().cancel(); }
+  void cancel() { stream_.cancel(); }
   // Wakes the connection so that it checks the host's flags.
   void wake();
 
@@ -115,9 +116,8 @@ class Connection {
   // Discards up to most_bytes more bytes before the connection closes.
   Task<void> linger(size_t most_bytes);
   Task<void> say_farewell();  // ends the TLS stream
-  // Writes all buffers. false: the client has disconnected, or read nothing for write_timeout.
-  template <typename Buffers>
-  Task<bool> write(Buffers buffers);
+  // false: the client has disconnected, or read nothing for write_timeout.
+  Task<bool> write(std::string_view bytes);
   void watch();  // for the client's close, while an answer is made; again after each wake
   Task<void> end_watch();
   [[nodiscard]] uint64_t least_memory() const;

@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
 namespace warprow {
@@ -20,7 +18,6 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kHeadPiece = 4096;  // bytes of one read
 constexpr size_t kBodyPiece = 64 * 1024;
 // Each header takes memory in addition to its bytes, so the number of headers is limited too.
@@ -113,7 +110,7 @@ asio::awaitable<bool> RequestReader::read_head() {
 
 void RequestReader::start_clock() {
   begin_ = std::chrono::steady_clock::now();
-  stream_.next().expires_at(begin_ + std::min(options_.header_timeout, options_.read_timeout));
+  stream_.expires_at(begin_ + std::min(options_.header_timeout, options_.read_timeout));
 }
 
 bool RequestReader::parse_head() {
@@ -174,15 +171,15 @@ asio::awaitable<bool> RequestReader::read_body() {
     co_return refuse(http::make_error_code(http::error::body_limit));
   }
   parser_.body_limit(options_.max_body_bytes);
-  stream_.next().expires_at(begin_ + options_.read_timeout);
   if (has_body() && buffer_.size() == 0 &&
       beast::iequals(head()[http::field::expect], "100-continue")) {
-    http::response<http::empty_body> go_ahead(http::status::continue_, head().version());
-    auto [error, num_written] = co_await http::async_write(stream_, go_ahead, kNoThrow);
+    const Error error =
+        co_await stream_.write("HTTP/1.1 100 Continue\r\n\r\n", options_.write_timeout);
     if (error) {
       co_return false;
     }
   }
+  stream_.expires_at(begin_ + options_.read_timeout);
   parser_.eager(true);
   bool good = parse_body();
   while (good && has_body()) {
@@ -215,9 +212,9 @@ bool RequestReader::parse_body() {
 }
 
 asio::awaitable<bool> RequestReader::read_more(size_t piece) {
-  auto [error, num_read] = co_await stream_.async_read_some(buffer_.prepare(piece), kNoThrow);
-  buffer_.commit(num_read);
-  co_return !error;
+  const ByteStream::Transfer read = co_await stream_.read_some(buffer_.prepare(piece));
+  buffer_.commit(read.num_bytes);
+  co_return !read.error;
 }
 
 bool RequestReader::refuse(int status, std::string message) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "server/http/byte_stream.h"
 #include "server/http/http_options.h"
 #include "server/http/memory_budget.h"
 #include "server/http_message.h"
@@ -12,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "net/byte_stream.h"
 #include <boost/asio/awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
