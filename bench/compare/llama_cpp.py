@@ -23,6 +23,8 @@ from measure import THREADS, Row
 
 FILES = ("Q4_1", "Q4_0", "Q8_0", "BF16")  # of SmolLM2-135M-Instruct
 K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")  # of peers.wide_model
+EXPERTS = ("experts Q4_0", "experts Q8_0", "experts Q4_K")  # of peers.experts_model
+EXPERT_GOALS = {"decode 1": (1.3, None), "prefill 512": (2, None), "decode 16": (2, None)}
 
 
 def speed_rows(group, name, goals):
@@ -47,6 +49,7 @@ ROWS = [
     Row("size", "size", "size of the server's binary, MB", 60, 25, more_is_better=False, goal_is_ratio=False, digits=1),
     *(row for kind in FILES[1:] for row in speed_rows(kind, kind, {})),
     *(row for kind in K_QUANTS for row in speed_rows(kind, f"{kind}, wide model", {"decode 1": (1, None)})),
+    *(row for kind in EXPERTS for row in speed_rows(kind, f"{kind.split()[1]}, 8 of 64 experts", EXPERT_GOALS)),
 ]
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
 
@@ -78,6 +81,9 @@ def model_of(kind):
     smollm2 = peers.fetch.fetch(peers.fetch.ITEMS["smollm2"], peers.fetch.cache_dir())
     if kind in K_QUANTS:
         return peers.requantised(peers.wide_model(smollm2), kind, pure=True)
+    if kind in EXPERTS:
+        model, kind = peers.experts_model(smollm2), kind.split()[1]
+        return model if kind == "Q8_0" else peers.requantised(model, kind, pure=True)
     return smollm2 if kind == "Q4_1" else peers.requantised(smollm2, kind)
 
 

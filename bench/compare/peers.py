@@ -2,6 +2,7 @@
 """The engines that warprow is compared with, each built or installed once in its own folder of the cache, and model files
 for the comparison, made with the peer's own tool."""
 
+import math
 import os
 import random
 import struct
@@ -105,10 +106,16 @@ def requantised(model, kind, pure=False):
 
 
 # GGUF's type numbers of metadata values.
-GGUF_UINT32, GGUF_FLOAT32 = 4, 6
+GGUF_UINT32, GGUF_FLOAT32, GGUF_STRING = 4, 6, 8
 GGUF_F32, GGUF_Q8_0 = 0, 8
 WIDE_DIMS = {"block_count": 12, "embedding_length": 1024, "feed_forward_length": 3072, "attention.head_count": 16,
              "attention.head_count_kv": 4, "rope.dimension_count": 64, "context_length": 8192}
+
+EXPERT_DIMS = {"block_count": 6, "embedding_length": 512, "feed_forward_length": 1536, "attention.head_count": 8,
+               "attention.head_count_kv": 2, "attention.key_length": 64, "attention.value_length": 64,
+               "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6, "context_length": 8192, "expert_count": 64,
+               "expert_used_count": 8, "expert_feed_forward_length": 256}
+VOCABULARY = 49152  # SmolLM2's
 
 
 def wide_tensors(vocabulary):
@@ -120,6 +127,19 @@ def wide_tensors(vocabulary):
         for name, shape in (("attn_norm", (d,)), ("attn_q", (d, d)), ("attn_k", (d, kv)), ("attn_v", (d, kv)),
                             ("attn_output", (d, d)), ("ffn_norm", (d,)), ("ffn_gate", (d, ff)), ("ffn_up", (d, ff)),
                             ("ffn_down", (ff, d))):
+            yield f"blk.{layer}.{name}.weight", shape
+
+
+def expert_tensors(vocabulary):
+    """The same of a Qwen3-MoE with small experts."""
+    d, ff, experts = EXPERT_DIMS["embedding_length"], EXPERT_DIMS["expert_feed_forward_length"], EXPERT_DIMS["expert_count"]
+    yield "token_embd.weight", (d, vocabulary)
+    yield "output_norm.weight", (d,)
+    for layer in range(EXPERT_DIMS["block_count"]):
+        for name, shape in (("attn_norm", (d,)), ("attn_q", (d, 512)), ("attn_k", (d, 128)), ("attn_v", (d, 128)),
+                            ("attn_q_norm", (64,)), ("attn_k_norm", (64,)), ("attn_output", (512, d)), ("ffn_norm", (d,)),
+                            ("ffn_gate_inp", (d, experts)), ("ffn_gate_exps", (d, ff, experts)),
+                            ("ffn_up_exps", (d, ff, experts)), ("ffn_down_exps", (ff, d, experts))):
             yield f"blk.{layer}.{name}.weight", shape
 
 
@@ -152,33 +172,29 @@ def metadata_of(path):
     return pairs
 
 
-def random_tensor(shape, rng):
-    """Norms are ones in F32. Other tensors are Q8_0 with random integers and a scale that keeps activations near one."""
+def random_tensor(name, shape, rng):
+    """Norms are ones in F32, a router's rows random in F32. Other tensors are Q8_0 with random integers and a scale that
+    keeps activations near one."""
     if len(shape) == 1:
         return GGUF_F32, struct.pack("<f", 1.0) * shape[0]
+    if "ffn_gate_inp" in name:
+        count = shape[0] * shape[1]
+        return GGUF_F32, struct.pack(f"<{count}f", *(rng.gauss(0, shape[0] ** -0.5) for _ in range(count)))
     scale = struct.pack("<e", 1.0 / 73.0 / shape[0] ** 0.5)
-    blocks = shape[0] * shape[1] // 32
-    numbers = rng.randbytes(blocks * 32)
+    numbers = rng.randbytes(math.prod(shape))
     return GGUF_Q8_0, b"".join(scale + numbers[i:i + 32] for i in range(0, len(numbers), 32))
 
 
-def wide_model(like):
-    """A Llama of 190 M random weights with the tokenizer of `like`, as Q8_0: SmolLM2's rows of 576 do not divide into the
-    256 of a K-quant's block, so K-quants are compared on this one."""
-    target = fetch.cache_dir() / "models" / "wide.Q8_0.gguf"
+def write_random_model(target, pairs, tensors):
+    """Writes a GGUF file of random weights with these metadata, {key: type and value as bytes}, and tensors' shapes."""
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     say(f"making {target.name}")
-    pairs = metadata_of(like)
-    vocabulary = 49152
-    for key, value in WIDE_DIMS.items():
-        pairs["llama." + key] = struct.pack("<II", GGUF_UINT32, value)
-    pairs["general.file_type"] = struct.pack("<II", GGUF_UINT32, 7)
     rng = random.Random(1)
     infos, bodies, offset = [], [], 0
-    for name, shape in wide_tensors(vocabulary):
-        kind, body = random_tensor(shape, rng)
+    for name, shape in tensors:
+        kind, body = random_tensor(name, shape, rng)
         dims = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         infos.append(struct.pack("<Q", len(name)) + name.encode() + dims + struct.pack("<IQ", kind, offset))
         bodies.append(body + bytes(-len(body) % 32))
@@ -191,3 +207,30 @@ def wide_model(like):
         file.writelines(bodies)
     partial.rename(target)
     return target
+
+
+def described(pairs, arch, dims):
+    """The metadata with the dimensions of this architecture in place of another's."""
+    pairs = {key: value for key, value in pairs.items() if not key.startswith("llama.")}
+    pairs["general.architecture"] = struct.pack("<IQ", GGUF_STRING, len(arch)) + arch.encode()
+    pairs["general.file_type"] = struct.pack("<II", GGUF_UINT32, 7)
+    for key, value in dims.items():
+        kind = "<If" if isinstance(value, float) else "<II"
+        pairs[f"{arch}.{key}"] = struct.pack(kind, GGUF_FLOAT32 if isinstance(value, float) else GGUF_UINT32, value)
+    return pairs
+
+
+def wide_model(like):
+    """A Llama of 190 M random weights with the tokenizer of `like`, as Q8_0: SmolLM2's rows of 576 do not divide into the
+    256 of a K-quant's block, so K-quants are compared on this one."""
+    pairs = metadata_of(like)
+    for key, value in WIDE_DIMS.items():
+        pairs["llama." + key] = struct.pack("<II", GGUF_UINT32, value)
+    pairs["general.file_type"] = struct.pack("<II", GGUF_UINT32, 7)
+    return write_random_model(fetch.cache_dir() / "models" / "wide.Q8_0.gguf", pairs, wide_tensors(VOCABULARY))
+
+
+def experts_model(like):
+    """A Qwen3-MoE of 181 M random weights, 24 M of them of experts for each token, with the tokenizer of `like`, as Q8_0."""
+    pairs = described(metadata_of(like), "qwen3moe", EXPERT_DIMS)
+    return write_random_model(fetch.cache_dir() / "models" / "experts.Q8_0.gguf", pairs, expert_tensors(VOCABULARY))

@@ -23,6 +23,7 @@
 #include "kernels/rope/rope_table.h"
 #include "kernels/sample/grammar_mask.h"
 #include "kernels/sample/sample.h"
+#include "kernels/scale/scale_rows.h"
 
 namespace warprow::cuda {
 
@@ -52,6 +53,7 @@ WR_NO_CUDA(rope_kv_write, RopeKvWriteArgs)
 WR_NO_CUDA(rope_table, RopeTableArgs)
 WR_NO_CUDA(route_experts, RouteExpertsArgs)
 WR_NO_CUDA(sample, SampleArgs)
+WR_NO_CUDA(scale_rows, ScaleRowsArgs)
 WR_NO_CUDA(sigmoid_gate, SigmoidGateArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 

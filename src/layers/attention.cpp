@@ -29,7 +29,11 @@ void AttentionLayer::forward(Stream& stream,
   rope.slot_mapping = make_view<const int64_t>(mine.metadata.slot_mapping.data, qkv.shape[0]);
   rope.q_norm = q_norm;
   rope.k_norm = k_norm;
+  rope.v_norm = v_norm;
   rope.kv = kv;
+  if (!own_kv) {
+    rope.kv.num_kv_heads = 0;
+  }
   rope.num_q_heads = num_heads;
   rope.rot_dim = rot_dim;
   rope.interleaved = interleaved;

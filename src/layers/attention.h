@@ -13,6 +13,8 @@ namespace warprow {
 // ForwardContext.
 struct AttentionLayer {
   int32_t layer = 0;  // which KvLayerView
+  bool own_kv =
+      true;  // else qkv has queries alone, and an earlier layer has written the keys and values
   int32_t group = 0;  // which KV group
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
@@ -22,11 +24,12 @@ struct AttentionLayer {
   bool interleaved = false;     // rope's pairs lie side by side
   View<const float, 1> q_norm;  // dev f32 [head_dim] or empty
   View<const float, 1> k_norm;
+  View<const float, 1> v_norm;       // dev f32 [head_dim] or empty
   View<const float, 1> wide_q_norm;  // dev f32 [heads * head_dim] or empty
   View<const float, 1> wide_k_norm;  // dev f32 [kv_heads * head_dim] or empty
   AttentionParams params;
 
-  // qkv [T, (heads + 2 kv_heads) * head_dim] is rotated in place; cos and sin [T, rot_dim / 2]; out
+  // qkv [T, (heads + 2 kv_heads) * head_dim], or queries alone, is rotated in place; cos and sin [T, rot_dim / 2]; out
   // [T, heads * head_dim].
   void forward(Stream& stream,
                ActView qkv,

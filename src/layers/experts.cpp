@@ -11,6 +11,10 @@
 namespace warprow {
 namespace {
 
+View<const float, 1> load_vector(ParameterLoader& loader, const std::string& name, int32_t size) {
+  return name.empty() ? View<const float, 1>() : loader.vector({name, 1, size});
+}
+
 // Tokens are routed by unrounded activations: rounding could turn a close choice.
 LinearMode router_mode(const LinearMode& mode) {
   LinearMode exact = mode;
@@ -59,6 +63,8 @@ Experts::Experts(ParameterLoader& loader,
     : size_(size),
       mode_(mode),
       router_(loader, {{tensors.router, ""}}, router_mode(mode.linear)),
+      choice_bias_(load_vector(loader, tensors.choice_bias, size.num_experts)),
+      scales_(load_vector(loader, tensors.scales, size.num_experts)),
       gate_up_(loader.stacked(tensors.gate_up)),
       down_(loader.stacked(tensors.down)) {
   WR_CHECK_EQ(int64_t{gate_up_.n}, int64_t{2} * size.num_experts * size.intermediate_size);
@@ -69,31 +75,54 @@ LinearShape Experts::router_shape() const {
   return router_.shape(DType::kF32, LinearEpilogue::kStore);
 }
 
+ExpertLists Experts::lists(int64_t toks,
+                           const int32_t* num_rows,
+                           const ExpertsWorkspace& workspace) const {
+  const int64_t slots = toks * size_.num_chosen;
+  return {size_.num_experts,
+          size_.num_chosen,
+          make_view(workspace.first, int64_t{size_.num_experts} + 1),
+          make_view(workspace.slots, slots),
+          make_view(workspace.places, slots),
+          num_rows,
+          make_view(workspace.tiles,
+                    workspace.tiles == nullptr
+                        ? 0
+                        : expert_tiles_room(toks, size_.num_chosen, size_.num_experts))};
+}
+
+void Experts::route(Stream& stream,
+                    const ConstActView& x,
+                    const int32_t* num_rows,
+                    const LinearWorkspace& linear_workspace,
+                    const ExpertsWorkspace& workspace) const {
+  const int64_t toks = x.shape[0];
+  const View<float, 2> logits = make_view(workspace.logits, toks, int64_t{size_.num_experts});
+  router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
+  route_experts(stream,
+                {logits,
+                 make_view(workspace.weights, toks, int64_t{size_.num_chosen}),
+                 lists(toks, num_rows, workspace),
+                 mode_.scores,
+                 mode_.normalise,
+                 choice_bias_,
+                 mode_.num_groups,
+                 mode_.chosen_groups,
+                 mode_.scale,
+                 scales_});
+}
+
 void Experts::forward(Stream& stream,
                       const ConstActView& x,
                       const View<float, 2>& y,
                       bool add,
                       const int32_t* num_rows,
-                      const LinearWorkspace& linear_workspace,
                       const ExpertsWorkspace& workspace) const {
   const int64_t toks = x.shape[0];
   const int64_t slots = toks * size_.num_chosen;
-  const View<float, 2> logits = make_view(workspace.logits, toks, int64_t{size_.num_experts});
-  const View<float, 2> weights = make_view(workspace.weights, toks, int64_t{size_.num_chosen});
-  const ExpertLists lists{
-      size_.num_experts,
-      size_.num_chosen,
-      make_view(workspace.first, int64_t{size_.num_experts} + 1),
-      make_view(workspace.slots, slots),
-      make_view(workspace.places, slots),
-      num_rows,
-      make_view(workspace.tiles,
-                workspace.tiles == nullptr
-                    ? 0
-                    : expert_tiles_room(toks, size_.num_chosen, size_.num_experts))};
-  router_.forward(stream, {x}, logits, LinearEpilogue::kStore, linear_workspace);
-  route_experts(stream, {logits, weights, lists, mode_.scores, mode_.normalise});
-
+  const ExpertLists lists = this->lists(toks, num_rows, workspace);
+  const View<const float, 2> weights =
+      make_view(workspace.weights, toks, int64_t{size_.num_chosen});
   ExpertLinearArgs inner;
   inner.x = x;
   inner.x_by_row = true;
@@ -102,6 +131,7 @@ void Experts::forward(Stream& stream,
   inner.y = part_of(workspace.gated, slots, size_.intermediate_size);
   inner.epilogue = LinearEpilogue::kSwiGlu;
   inner.act = mode_.linear.act;
+  inner.gelu = mode_.gelu;
   inner.lists = lists;
   inner.product = part_of(workspace.outputs, slots, inner.n);
   inner.gathered = part_of(workspace.outputs, slots, size_.hidden_size);

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace warprow {
@@ -27,14 +28,21 @@ struct ExpertsSize {
 // Where a layer's experts are found. The rows of several tensors follow each other.
 struct ExpertTensors {
   TensorSpec router;                // [num_experts, hidden_size]
+  std::string choice_bias;          // [num_experts]; empty: none
+  std::string scales;               // of their weights, [num_experts]; empty: none
   std::vector<TensorSpec> gate_up;  // of each expert its gate rows, then its up rows
   std::vector<TensorSpec> down;     // of each expert [hidden_size, intermediate_size]
 };
 
+// How experts are chosen and computed; kernels/experts/route_experts.h says what the fields mean.
 struct ExpertsMode {
   LinearMode linear;
   RouterScores scores = RouterScores::kSoftmax;
   bool normalise = false;
+  int32_t num_groups = 1;
+  int32_t chosen_groups = 1;
+  float scale = 1.0F;
+  bool gelu = false;  // in place of silu
 };
 
 // Memory that the experts of all layers share, for the model's largest step.
@@ -75,22 +83,34 @@ class Experts {
   // The router's product, for which kernels prepare.
   [[nodiscard]] LinearShape router_shape() const;
 
-  // y[t] = sum of the experts of x[t], or with `add` y[t] += it. x [T, hidden_size], the rows after the norm. num_rows:
-  // dev [1] or null, how many of the rows are real. Of others y is not written.
+  // Chooses each row's experts, from x [T, hidden_size], the rows after the router's norm. num_rows: dev [1] or null,
+  // how many of the rows are real.
+  void route(Stream& stream,
+             const ConstActView& x,
+             const int32_t* num_rows,
+             const LinearWorkspace& linear_workspace,
+             const ExpertsWorkspace& workspace) const;
+  // y[t] = sum of the chosen experts of x[t], or with `add` y[t] += it. x [T, hidden_size], the rows after the norm. Of
+  // rows that are not real y is not written.
   void forward(Stream& stream,
                const ConstActView& x,
                const View<float, 2>& y,
                bool add,
                const int32_t* num_rows,
-               const LinearWorkspace& linear_workspace,
                const ExpertsWorkspace& workspace) const;
 
  private:
+  [[nodiscard]] ExpertLists lists(int64_t toks,
+                                  const int32_t* num_rows,
+                                  const ExpertsWorkspace& workspace) const;
+
   ExpertsSize size_;
   ExpertsMode mode_;
   Linear router_;
-  PackedWeight gate_up_;  // [num_experts * 2 * intermediate_size, hidden_size]
-  PackedWeight down_;     // [num_experts * hidden_size, intermediate_size]
+  View<const float, 1> choice_bias_;  // [num_experts] or empty
+  View<const float, 1> scales_;       // [num_experts] or empty
+  PackedWeight gate_up_;              // [num_experts * 2 * intermediate_size, hidden_size]
+  PackedWeight down_;                 // [num_experts * hidden_size, intermediate_size]
 };
 
 }  // namespace warprow

@@ -8,6 +8,7 @@
 #include "kernels/logits/cap_logits.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_table.h"
+#include "kernels/scale/scale_rows.h"
 #include "layers/buffer_part.h"
 #include "models/layer_parts.h"
 #include "models/tensor_split.h"
@@ -86,7 +87,10 @@ Decoder::Decoder(const DecoderSpec& spec,
   const bool first = facts().first_stage;
   const bool last = facts().last_stage;
   if (first || (last && spec.tied_head)) {
-    embedding_ = load_vocab(loader, spec.names.embed);
+    embedding_ = load_vocab(loader, spec, facts().vocab, spec.names.embed, spec.hidden_size);
+  }
+  if (spec.layers.front().layer_input_size > 0) {
+    inputs_.emplace(loader, spec, options.tensor, options.linear);
   }
   for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
     layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
@@ -99,26 +103,13 @@ Decoder::Decoder(const DecoderSpec& spec,
                       rope.attention_factor});
   }
   if (last) {
-    head_ =
-        Linear(spec.tied_head ? embedding_ : load_vocab(loader, spec.names.head), options.linear);
+    head_ = Linear(spec.tied_head
+                       ? embedding_
+                       : load_vocab(loader, spec, facts().vocab, spec.names.head, spec.hidden_size),
+                   options.linear);
   }
   allocate_buffers(workspace);
   lead_joins();
-}
-
-PackedWeight Decoder::load_vocab(ParameterLoader& loader, const std::string& name) const {
-  const VocabPart& mine = facts().vocab;
-  TensorSpec rows{name, mine.count, spec_.hidden_size};
-  if (mine.count < spec_.vocab_size) {
-    rows.slice = {spec_.vocab_size, spec_.hidden_size, mine.first, 0};
-  }
-  if (mine.count == 0) {
-    PackedWeight none;
-    none.kind = PackedKind::kBF16;
-    none.k = spec_.hidden_size;
-    return none;
-  }
-  return loader.matrix(rows);
 }
 
 AttentionLayer Decoder::load_attention(const LayerLoader& layer,
@@ -127,7 +118,8 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   const AttentionSpec& spec = layer.mine().attention;
   const DecoderWeightNames& names = layer.names();
   AttentionLayer out;
-  out.layer = index;
+  out.layer = spec.has_own_kv() ? index : spec.kv_source;
+  out.own_kv = spec.has_own_kv();
   out.group = place.group;
   out.num_heads = spec.num_heads;
   out.num_kv_heads = spec.num_kv_heads;
@@ -148,7 +140,13 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   }
   if (spec.qk_norm) {
     out.q_norm = layer.norm(names.q_norm, spec.head_dim);
-    out.k_norm = layer.norm(names.k_norm, spec.head_dim);
+    if (spec.has_own_kv()) {
+      out.k_norm = layer.norm(names.k_norm, spec.head_dim);
+    }
+  }
+  if (spec.v_norm && spec.has_own_kv()) {
+    const std::vector<float> ones(static_cast<size_t>(spec.head_dim_v), 1.0F);
+    out.v_norm = layer.loader().constants(ones);
   }
   if (spec.wide_qk_norm) {
     out.wide_q_norm = layer.norm(names.q_norm, spec.q_size());
@@ -166,6 +164,13 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
   const AttentionSpec& attention = in.whole().attention;  // of all ranks together
   const int64_t hidden = spec_.hidden_size;
   const bool norms = in.whole().pre_norms;
+  const auto input = [&] {
+    return in.whole().layer_input_size > 0 ? std::optional<LayerInput>(in) : std::nullopt;
+  };
+  const auto scalar = [&] {
+    return in.whole().layer_scalar ? loader.read_vector({in.name(names.layer_scalar), 1, 1}).front()
+                                   : 1.0F;
+  };
   // The parameters are read in this order.
   return Layer{
       .input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
@@ -176,6 +181,8 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
           in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
       .ffn_norm = norms ? in.norm(names.ffn_norm, hidden) : View<const float, 1>(),
       .ffn = FeedForward(in, options_.act_dtype),
+      .input = input(),
+      .scalar = scalar(),
       .qkv_size = in.mine().attention.qkv_size(),
       .attention_size = in.mine().attention.out_size(),
       .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
@@ -205,6 +212,10 @@ void Decoder::allocate_buffers(Arena& workspace) {
   buffers_.qkv = activations(qkv);
   buffers_.attention = activations(attention);
   buffers_.ffn = make_feed_forward_workspace(workspace, device_, options_.act_dtype, toks, ffns);
+  if (inputs_) {
+    buffers_.inputs = make_layer_inputs_workspace(
+        workspace, toks, spec_.num_layers, spec_.layers.front().layer_input_size);
+  }
   for (Rope& rope : ropes_) {
     rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
     rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
@@ -232,7 +243,7 @@ void Decoder::lead_joins() {
     if (const auto behind = layer.ffn.first_shape()) {
       layer.attention_join.lead_to(device_, layer.ffn_norm, *behind, buffers_.linear);
     }
-    if (i + 1 < layers_.size()) {
+    if (i + 1 < layers_.size() && !layer.input && layer.scalar == 1.0F) {
       const Layer& next = layers_[i + 1];
       layer.ffn.lead_to(device_,
                         next.input_norm,
@@ -253,6 +264,9 @@ void Decoder::prepare_kernels() const {
     add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
     add(layer.attention_join.shape());
     std::ranges::for_each(layer.ffn.shapes(), add);
+  }
+  if (inputs_) {
+    add(inputs_->shape());
   }
   if (facts().last_stage && facts().vocab.count > 0) {
     add(head_.shape(DType::kF32, LinearEpilogue::kStore));
@@ -297,6 +311,9 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
     return make_view(values, toks, rope.inv_freq.shape[0]);
   };
   enter(stream, in, residual);
+  if (inputs_) {
+    inputs_->forward(stream, in.input_ids, residual, buffers_.linear, buffers_.inputs);
+  }
   for (const Rope& rope : ropes_) {
     rope_table(stream,
                {make_view(in.positions.data, toks),
@@ -332,6 +349,12 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
                       buffers_.linear,
                       buffers_.ffn);
     begun = layer.ffn.next_norm(toks);
+    if (layer.input) {
+      layer.input->forward(stream, residual, buffers_.linear, buffers_.inputs);
+    }
+    if (layer.scalar != 1.0F) {
+      scale_rows(stream, {residual, layer.scalar});
+    }
     if (layer.is_aux) {
       aux_[num_aux] = make_view(buffers_.aux[num_aux], toks, spec_.hidden_size);
       gather_rows(stream, {residual, {}, aux_[num_aux]});

@@ -12,10 +12,12 @@
 #include "layers/linear.h"
 #include "models/decoder_spec.h"
 #include "models/feed_forward.h"
+#include "models/layer_inputs.h"
 #include "models/layer_loader.h"
 #include "models/model.h"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace warprow {
@@ -62,6 +64,8 @@ class Decoder final : public Model {
     Join attention_join;
     View<const float, 1> ffn_norm;
     FeedForward ffn;
+    std::optional<LayerInput> input;
+    float scalar = 1.0F;  // of the residual stream behind the layer
     int32_t qkv_size = 0;
     int32_t attention_size = 0;
     bool is_aux = false;
@@ -81,12 +85,11 @@ class Decoder final : public Model {
     ActView qkv;                // [T, qkv_size]
     ActView attention;          // [T, attention_size]
     FeedForwardWorkspace ffn;
+    LayerInputsWorkspace inputs;
     std::vector<float*> aux;  // [T, hidden_size] each
     LinearWorkspace linear;
   };
 
-  // Rows of the rank's part of the vocabulary. A rank whose part is empty reads nothing.
-  [[nodiscard]] PackedWeight load_vocab(ParameterLoader& loader, const std::string& name) const;
   Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
   [[nodiscard]] AttentionLayer load_attention(const LayerLoader& layer,
                                               int32_t index,
@@ -100,6 +103,7 @@ class Decoder final : public Model {
   DecoderOptions options_;
   DeviceFacts device_;
   PackedWeight embedding_;
+  std::optional<LayerInputs> inputs_;
   std::vector<Layer> layers_;  // of this stage
   std::vector<Rope> ropes_;
   View<const float, 1> final_norm_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -36,6 +37,27 @@ namespace {
 constexpr int32_t kMaxExperts = 1024;
 constexpr int32_t kMaxExpertsPerToken = 32;
 
+std::string unmet_by_groups(const FfnSpec& ffn) {
+  if (ffn.num_groups == 1) {
+    return {};
+  }
+  const int32_t size = ffn.num_experts / ffn.num_groups;
+  if (ffn.num_experts % ffn.num_groups != 0 || size < 2) {
+    return fmt::format("{} experts in {} groups, equal ones of at least 2 are supported",
+                       ffn.num_experts,
+                       ffn.num_groups);
+  }
+  if (ffn.chosen_groups < 1 || ffn.chosen_groups > ffn.num_groups ||
+      ffn.experts_per_token > ffn.chosen_groups * size) {
+    return fmt::format("{} experts per token, of {} of {} groups with {} experts each",
+                       ffn.experts_per_token,
+                       ffn.chosen_groups,
+                       ffn.num_groups,
+                       size);
+  }
+  return {};
+}
+
 std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
   if (!ffn.has_experts()) {
     return {};
@@ -59,8 +81,8 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
         ffn.num_experts,
         rows);
   }
-  if (ffn.activation != Activation::kSilu) {
-    return "experts with another activation than silu are not supported";
+  if (std::string why = unmet_by_groups(ffn); !why.empty()) {
+    return why;
   }
   if (spec.mlp_bias) {
     return "experts with biases are not supported";
@@ -68,9 +90,52 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
   return {};
 }
 
+// Whether a layer can read the keys and values of another.
+std::string unmet_by_source(const DecoderSpec& spec, size_t index) {
+  const AttentionSpec& layer = spec.layers[index].attention;
+  if (layer.has_own_kv()) {
+    return {};
+  }
+  if (layer.kv_source < 0 || std::cmp_greater_equal(layer.kv_source, index)) {
+    return fmt::format("keys and values of layer {}", layer.kv_source);
+  }
+  const AttentionSpec& source = spec.layers[static_cast<size_t>(layer.kv_source)].attention;
+  const bool alike = source.has_own_kv() && source.num_heads == layer.num_heads &&
+                     source.num_kv_heads == layer.num_kv_heads &&
+                     source.head_dim == layer.head_dim && source.head_dim_v == layer.head_dim_v &&
+                     source.window == layer.window;
+  return alike ? std::string()
+               : fmt::format("keys and values of layer {}, whose attention has another shape",
+                             layer.kv_source);
+}
+
+// Whether the residual stream can be as the layer needs it.
+std::string unmet_by_inputs(const DecoderSpec& spec, const LayerSpec& layer) {
+  if (layer.layer_input_size != spec.layers.front().layer_input_size) {
+    return "inputs of layers of different sizes";
+  }
+  if (layer.layer_input_size > 0 && !layer.post_norms) {
+    return "an input of a layer without norms behind it";
+  }
+  const int64_t width = int64_t{layer.layer_input_size} * spec.num_layers;
+  if (width > std::numeric_limits<int32_t>::max() / 4) {
+    return fmt::format("inputs of all layers of {} elements", width);
+  }
+  if (layer.ffn.own_norms && (layer.ffn.shared_size == 0 || !layer.post_norms)) {
+    return "experts with norms of their own, but none beside them";
+  }
+  return {};
+}
+
 // Why a layer cannot be computed; empty if it can.
-std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
+std::string unmet(const DecoderSpec& spec, size_t index) {
+  const LayerSpec& layer = spec.layers[index];
   const AttentionSpec& attention = layer.attention;
+  for (std::string why : {unmet_by_source(spec, index), unmet_by_inputs(spec, layer)}) {
+    if (!why.empty()) {
+      return why;
+    }
+  }
   if (attention.num_kv_heads < 1 || attention.num_heads % attention.num_kv_heads != 0) {
     return fmt::format("{} attention heads are no multiple of {} key-value heads",
                        attention.num_heads,
@@ -110,7 +175,7 @@ std::string unmet(const DecoderSpec& spec, const LayerSpec& layer) {
 
 Result<void> check_decoder_spec(const DecoderSpec& spec) {
   for (size_t l = 0; l < spec.layers.size(); ++l) {
-    if (const std::string why = unmet(spec, spec.layers[l]); !why.empty()) {
+    if (const std::string why = unmet(spec, l); !why.empty()) {
       return fail(ErrorCode::kUnsupported, fmt::format("layer {}: {}", l, why));
     }
   }

@@ -22,6 +22,9 @@ struct DecoderWeightNames {
   std::string ffn_norm, gate, up, down;
   std::string ffn_post_norm;
   std::string router;
+  std::string choice_bias;  // FfnSpec::choice_bias; the tensor itself
+  // FfnSpec::own_norms: the router's norm, the experts' scales, their norms, and the norm behind the shared expert.
+  std::string router_norm, expert_scales, experts_norm, experts_post_norm, shared_post_norm;
   // One tensor for each expert, with a second {} for its number.
   std::string expert_gate, expert_up, expert_down;
   // Or tensors of all experts, one below the other. gate_up: an expert's gate rows, then its up rows.
@@ -29,6 +32,11 @@ struct DecoderWeightNames {
   std::string shared_gate, shared_up, shared_down;  // of the expert that all tokens take
   std::string shared_scale;  // the row whose product with a token opens its gate
   std::string rope_factors;  // GGUF: per-frequency divisors
+  // LayerSpec::layer_input_size: a table of all layers' inputs by id, their product with the embedding, its norm; then
+  // those of a layer.
+  std::string layer_inputs, layer_inputs_product, layer_inputs_norm;
+  std::string layer_input_gate, layer_input_out, layer_input_post_norm;
+  std::string layer_scalar;
 };
 
 // Everything that distinguishes one decoder-only transformer from another. The forward (models/decoder.h) is

@@ -3,12 +3,15 @@
 
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/activation/sigmoid_gate.h"
+#include "kernels/add/add_rows.h"
 #include "kernels/cast/cast_rows.h"
 #include "kernels/norm/rms_norm.h"
 #include "layers/buffer_part.h"
 #include "models/layer_parts.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -29,12 +32,61 @@ ExpertsSize size_of(const LayerLoader& layer) {
 
 ExpertsMode mode_of(const LayerLoader& layer) {
   const FfnSpec& ffn = layer.whole().ffn;
-  return {layer.mode(), ffn.scores, ffn.normalise};
+  return {layer.mode(),
+          ffn.scores,
+          ffn.normalise,
+          ffn.num_groups,
+          ffn.chosen_groups,
+          ffn.weights_scale,
+          ffn.activation == Activation::kGeluTanh};
 }
 
-std::variant<GatedFeedForward, ExpertFeedForward> load(const LayerLoader& layer, DType act_dtype) {
+View<const float, 1> load_shared_scale(const LayerLoader& layer) {
+  return layer.whole().ffn.shared_gate
+             ? layer.loader().vector(
+                   {layer.name(layer.names().shared_scale), 1, layer.spec().hidden_size})
+             : View<const float, 1>();
+}
+
+// The norm in front of a router: without weights, then times those of the checkpoint and 1 / sqrt(hidden_size).
+View<const float, 1> load_router_norm(const LayerLoader& layer) {
+  const int64_t hidden = layer.spec().hidden_size;
+  std::vector<float> weights =
+      layer.loader().read_vector({layer.name(layer.names().router_norm), 1, hidden});
+  const float scale = 1.0F / std::sqrt(static_cast<float>(hidden));
+  for (float& weight : weights) {
+    weight *= scale;
+  }
+  return layer.loader().constants(std::move(weights));
+}
+
+LinearEpilogue gate_epilogue(Activation activation) {
+  return activation == Activation::kSilu ? LinearEpilogue::kSwiGlu : LinearEpilogue::kStore;
+}
+
+// activated = activation(gate x) * up x.
+void compute_gated(Stream& stream,
+                   const Linear& gate_up,
+                   const LinearInput& x,
+                   Activation activation,
+                   const ActView& activated,
+                   const LinearWorkspace& linear) {
+  if (activation == Activation::kSilu) {
+    gate_up.forward(stream, x, activated, LinearEpilogue::kSwiGlu, linear);
+    return;
+  }
+  const ActView product = part_of(linear.product, activated.shape[0], 2 * activated.shape[1]);
+  gate_up.forward(stream, x, product, LinearEpilogue::kStore, linear);
+  gelu_and_mul(stream, {product, activated});
+}
+
+std::variant<GatedFeedForward, ExpertFeedForward, SplitFeedForward> load(const LayerLoader& layer,
+                                                                         DType act_dtype) {
   if (!layer.whole().ffn.has_experts()) {
     return GatedFeedForward(layer, act_dtype);
+  }
+  if (layer.whole().ffn.own_norms) {
+    return SplitFeedForward(layer, act_dtype);
   }
   return ExpertFeedForward(layer, act_dtype);
 }
@@ -68,9 +120,7 @@ GatedFeedForward::GatedFeedForward(const LayerLoader& layer, DType act_dtype)
       act_dtype_(act_dtype) {}
 
 LinearShape GatedFeedForward::gate_shape() const {
-  return gate_up_.shape(
-      act_dtype_,
-      activation_ == Activation::kSilu ? LinearEpilogue::kSwiGlu : LinearEpilogue::kStore);
+  return gate_up_.shape(act_dtype_, gate_epilogue(activation_));
 }
 
 void GatedFeedForward::forward(Stream& stream,
@@ -81,30 +131,25 @@ void GatedFeedForward::forward(Stream& stream,
   const int64_t toks = residual.shape[0];
   const LinearInput x = input_behind(stream, in, residual, linear);
   const ActView activated = part_of(workspace.activated, toks, intermediate_size_);
-  if (activation_ == Activation::kSilu) {
-    gate_up_.forward(stream, x, activated, LinearEpilogue::kSwiGlu, linear);
-  } else {
-    const ActView gate_up = part_of(linear.product, toks, 2 * int64_t{intermediate_size_});
-    gate_up_.forward(stream, x, gate_up, LinearEpilogue::kStore, linear);
-    gelu_and_mul(stream, {gate_up, activated});
-  }
+  compute_gated(stream, gate_up_, x, activation_, activated, linear);
   join_.forward(stream, activated, residual, linear);
 }
 
 SharedExpert::SharedExpert(const LayerLoader& layer, DType act_dtype)
     : gate_up_(load_shared_gate_up(layer)),
-      scale_(layer.loader().vector(
-          {layer.name(layer.names().shared_scale), 1, layer.spec().hidden_size})),
+      scale_(load_shared_scale(layer)),
       down_(layer.linear({layer.part(layer.names().shared_down,
                                      layer.spec().hidden_size,
                                      layer.whole().ffn.shared_size,
                                      layer.shards().ffn_out,
                                      false)})),
+      activation_(layer.whole().ffn.activation),
       intermediate_size_(layer.mine().ffn.shared_size),
       act_dtype_(act_dtype) {}
 
 std::vector<LinearShape> SharedExpert::shapes(LinearEpilogue epilogue) const {
-  return {gate_up_.shape(act_dtype_, LinearEpilogue::kSwiGlu), down_.shape(DType::kF32, epilogue)};
+  return {gate_up_.shape(act_dtype_, gate_epilogue(activation_)),
+          down_.shape(DType::kF32, epilogue)};
 }
 
 void SharedExpert::forward(Stream& stream,
@@ -114,8 +159,10 @@ void SharedExpert::forward(Stream& stream,
                            const LinearWorkspace& linear,
                            const FeedForwardWorkspace& workspace) const {
   const ActView activated = part_of(workspace.activated, normed.shape[0], intermediate_size_);
-  gate_up_.forward(stream, {normed}, activated, LinearEpilogue::kSwiGlu, linear);
-  sigmoid_gate(stream, {normed, scale_, activated});
+  compute_gated(stream, gate_up_, {normed}, activation_, activated, linear);
+  if (!scale_.empty()) {
+    sigmoid_gate(stream, {normed, scale_, activated});
+  }
   down_.forward(stream, {activated}, y, epilogue, linear);
 }
 
@@ -146,10 +193,58 @@ void ExpertFeedForward::forward(Stream& stream,
     shared_->forward(stream, normed, sum, shared_epilogue(), linear, workspace);
   }
   const bool add = is_plain() || shared_;
-  experts_.forward(stream, normed, sum, add, in.num_toks, linear, workspace.experts);
+  experts_.route(stream, normed, in.num_toks, linear, workspace.experts);
+  experts_.forward(stream, normed, sum, add, in.num_toks, workspace.experts);
   if (!is_plain()) {
     join_product(stream, mode_, sum, residual);
   }
+}
+
+SplitFeedForward::SplitFeedForward(const LayerLoader& layer, DType act_dtype)
+    : shared_(layer, act_dtype),
+      shared_post_norm_(layer.norm(layer.names().shared_post_norm, layer.spec().hidden_size)),
+      router_norm_(load_router_norm(layer)),
+      experts_(layer.loader(), size_of(layer), layer.expert_tensors(), mode_of(layer)),
+      experts_norm_(layer.norm(layer.names().experts_norm, layer.spec().hidden_size)),
+      experts_post_norm_(layer.norm(layer.names().experts_post_norm, layer.spec().hidden_size)),
+      mode_(layer.join_mode(layer.names().ffn_post_norm)) {}
+
+std::vector<LinearShape> SplitFeedForward::shapes() const {
+  std::vector<LinearShape> shapes = shared_.shapes(LinearEpilogue::kStore);
+  shapes.push_back(experts_.router_shape());
+  return shapes;
+}
+
+void SplitFeedForward::finish(Stream& stream,
+                              const View<float, 2>& sum,
+                              const View<const float, 1>& norm) const {
+  if (!mode_.ranks.alone()) {
+    mode_.ranks.comm->all_reduce(stream, sum);
+  }
+  rms_norm(stream, {sum, norm, sum, mode_.norm_eps});
+}
+
+void SplitFeedForward::forward(Stream& stream,
+                               const FeedForwardInput& in,
+                               const View<float, 2>& residual,
+                               const LinearWorkspace& linear,
+                               const FeedForwardWorkspace& workspace) const {
+  const int64_t toks = residual.shape[0];
+  const ActView normed = part_of(linear.normed, toks, residual.shape[1]);
+  const View<float, 2> of_shared = linear.joined.rows(0, toks).f32();
+  const View<float, 2> of_experts = part_of(linear.product, toks, residual.shape[1]).f32();
+  rms_norm(stream, {residual, in.norm_weight, normed, in.norm_eps});
+  shared_.forward(stream, normed, of_shared, LinearEpilogue::kStore, linear, workspace);
+  finish(stream, of_shared, shared_post_norm_);
+  rms_norm(stream, {residual, router_norm_, normed, in.norm_eps});
+  experts_.route(stream, normed, in.num_toks, linear, workspace.experts);
+  rms_norm(stream, {residual, experts_norm_, normed, in.norm_eps});
+  experts_.forward(stream, normed, of_experts, false, in.num_toks, workspace.experts);
+  finish(stream, of_experts, experts_post_norm_);
+  add_rows(stream, {of_experts, of_shared});
+  JoinMode whole = mode_;
+  whole.ranks = {};
+  join_product(stream, whole, of_shared, residual);
 }
 
 FeedForward::FeedForward(const LayerLoader& layer, DType act_dtype)
@@ -164,13 +259,18 @@ std::vector<LinearShape> FeedForward::shapes() const {
   if (const auto* gated = std::get_if<GatedFeedForward>(&kind_)) {
     return {gated->gate_shape(), gated->join().shape()};
   }
+  if (const auto* split = std::get_if<SplitFeedForward>(&kind_)) {
+    return split->shapes();
+  }
   return std::get<ExpertFeedForward>(kind_).shapes();
 }
 
 bool FeedForward::is_plain() const {
-  const auto* gated = std::get_if<GatedFeedForward>(&kind_);
-  return gated == nullptr ? std::get<ExpertFeedForward>(kind_).is_plain()
-                          : gated->join().is_plain();
+  if (const auto* gated = std::get_if<GatedFeedForward>(&kind_)) {
+    return gated->join().is_plain();
+  }
+  const auto* experts = std::get_if<ExpertFeedForward>(&kind_);
+  return experts != nullptr && experts->is_plain();
 }
 
 void FeedForward::lead_to(const DeviceFacts& device,
@@ -192,6 +292,9 @@ int32_t FeedForward::intermediate_size() const {
 }
 
 ExpertsSize FeedForward::experts_size() const {
+  if (const auto* split = std::get_if<SplitFeedForward>(&kind_)) {
+    return split->experts().size();
+  }
   const auto* experts = std::get_if<ExpertFeedForward>(&kind_);
   return experts == nullptr ? ExpertsSize() : experts->experts().size();
 }

@@ -62,7 +62,7 @@ class GatedFeedForward {
   DType act_dtype_;
 };
 
-// An expert that all tokens take beside their own, times the sigmoid of a product.
+// An expert that all tokens take beside their own, perhaps times the sigmoid of a product.
 class SharedExpert {
  public:
   SharedExpert(const LayerLoader& layer, DType act_dtype);
@@ -81,8 +81,9 @@ class SharedExpert {
 
  private:
   Linear gate_up_;
-  View<const float, 1> scale_;  // [hidden_size]
+  View<const float, 1> scale_;  // [hidden_size] or empty
   Linear down_;
+  Activation activation_;
   int32_t intermediate_size_;
   DType act_dtype_;
 };
@@ -113,6 +114,34 @@ class ExpertFeedForward {
 
   Experts experts_;
   std::optional<SharedExpert> shared_;
+  JoinMode mode_;
+};
+
+// The experts of each token beside a shared one, each of the two with norms of its own (FfnSpec::own_norms).
+class SplitFeedForward {
+ public:
+  SplitFeedForward(const LayerLoader& layer, DType act_dtype);
+
+  [[nodiscard]] const Experts& experts() const { return experts_; }
+  [[nodiscard]] int32_t intermediate_size() const { return shared_.intermediate_size(); }
+  [[nodiscard]] std::vector<LinearShape> shapes() const;
+
+  void forward(Stream& stream,
+               const FeedForwardInput& in,
+               const View<float, 2>& residual,
+               const LinearWorkspace& linear,
+               const FeedForwardWorkspace& workspace) const;
+
+ private:
+  // The sum over ranks of one of the two, after its norm.
+  void finish(Stream& stream, const View<float, 2>& sum, const View<const float, 1>& norm) const;
+
+  SharedExpert shared_;
+  View<const float, 1> shared_post_norm_;  // all of [hidden_size]
+  View<const float, 1> router_norm_;
+  Experts experts_;
+  View<const float, 1> experts_norm_;
+  View<const float, 1> experts_post_norm_;
   JoinMode mode_;
 };
 
@@ -151,7 +180,7 @@ class FeedForward {
                const FeedForwardWorkspace& workspace) const;
 
  private:
-  std::variant<GatedFeedForward, ExpertFeedForward> kind_;
+  std::variant<GatedFeedForward, ExpertFeedForward, SplitFeedForward> kind_;
 };
 
 // Workspace for all of these layers.

@@ -45,6 +45,24 @@ View<const float, 1> load_norm(ParameterLoader& loader,
   return loader.constants(std::move(weights));
 }
 
+PackedWeight load_vocab(ParameterLoader& loader,
+                        const DecoderSpec& spec,
+                        const VocabPart& part,
+                        const std::string& name,
+                        int64_t width) {
+  if (part.count == 0) {
+    PackedWeight none;
+    none.kind = PackedKind::kBF16;
+    none.k = static_cast<int32_t>(width);
+    return none;
+  }
+  TensorSpec rows{name, part.count, width};
+  if (part.count < spec.vocab_size) {
+    rows.slice = {spec.vocab_size, width, part.first, 0};
+  }
+  return loader.matrix(rows);
+}
+
 LayerLoader::LayerLoader(ParameterLoader& loader,
                          const DecoderSpec& spec,
                          int32_t index,
@@ -107,6 +125,12 @@ ExpertTensors LayerLoader::expert_tensors() const {
   const int32_t experts = whole_.ffn.num_experts;
   ExpertTensors tensors;
   tensors.router = tensor_of(name(names.router), experts, hidden, {});
+  if (whole_.ffn.choice_bias) {
+    tensors.choice_bias = name(names.choice_bias);
+  }
+  if (whole_.ffn.own_norms) {
+    tensors.scales = name(names.expert_scales);
+  }
   const bool gates_and_ups =
       !names.experts_gate_up.empty() && loader_.provides(name(names.experts_gate_up));
   if (names.expert_gate.empty() || gates_and_ups) {

@@ -3,6 +3,8 @@
 
 #include "base/check.h"
 
+#include <utility>
+
 namespace warprow {
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
@@ -31,8 +33,25 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
                        const KvOptions& options,
                        std::span<const std::string> backends) {
-  const std::vector<KvNeed> needs = kv_needs(spec, options, backends);
-  return plan_kv({&needs, 1}, options.layout);
+  const std::vector<KvNeed> all = kv_needs(spec, options, backends);
+  std::vector<KvNeed> needs;  // of the layers with keys and values
+  for (size_t l = 0; l < all.size(); ++l) {
+    if (spec.layers[l].attention.has_own_kv()) {
+      needs.push_back(all[l]);
+    }
+  }
+  Result<KvPlan> plan = plan_kv({&needs, 1}, options.layout);
+  if (!plan) {
+    return plan;
+  }
+  std::vector<LayerKvPlace> places;
+  auto own = plan->layers.begin();
+  for (const LayerSpec& layer : spec.layers) {
+    const int32_t source = layer.attention.kv_source;
+    places.push_back(source == kOwnKv ? *own++ : places[static_cast<size_t>(source)]);
+  }
+  plan->layers = std::move(places);
+  return plan;
 }
 
 std::vector<AttentionNeed> attention_needs(std::span<const AttentionSpec> layers,

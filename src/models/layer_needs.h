@@ -23,12 +23,12 @@ struct KvOptions {
   KvLayout layout{};
 };
 
-// By layer. backends: each layer's attention backend; empty: auto for all.
+// By layer; of one that reads another's keys and values, what that one needs. backends: each layer's attention backend; empty: auto for all.
 std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
                              const KvOptions& options,
                              std::span<const std::string> backends = {});
 
-// The plan of a rank with this one model.
+// The plan of a rank with this one model. A layer that reads another's keys and values has that one's place.
 Result<KvPlan> plan_kv(const DecoderSpec& spec,
                        const KvOptions& options,
                        std::span<const std::string> backends = {});

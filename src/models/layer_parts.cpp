@@ -38,9 +38,13 @@ std::vector<LinearPart> qkv_parts(const DecoderSpec& spec,
   const auto part = [&](const std::string& pattern, int64_t rows, const ShardRule& shard) {
     return linear_part(layer_name(pattern, layer), rows, spec.hidden_size, shard, spec.qkv_bias);
   };
-  std::vector<LinearPart> parts{part(names.q, attention.q_size(), shards.q),
-                                part(names.k, attention.k_size(), shards.kv),
-                                part(names.v, attention.v_size(), shards.kv)};
+  std::vector<LinearPart> parts{part(names.q, attention.q_size(), shards.q)};
+  if (!attention.has_own_kv()) {
+    return parts;
+  }
+  parts.push_back(part(names.k, attention.k_size(), shards.kv));
+  parts.push_back(
+      part(attention.values_are_keys ? names.k : names.v, attention.v_size(), shards.kv));
   if (spec.permuted_qk) {
     for (LinearPart* permuted : {&parts[0], &parts[1]}) {
       permuted->weight.order = RowOrder::kRopePairs;

@@ -9,6 +9,7 @@
 namespace warprow {
 
 inline constexpr int32_t kNoRope = -1;
+inline constexpr int32_t kOwnKv = -1;
 
 // The attention of one layer.
 struct AttentionSpec {
@@ -24,11 +25,20 @@ struct AttentionSpec {
   bool qk_norm = false;    // RMS norm over each head of Q and K before rope
   // RMS norm over all heads of Q together, and over all of K, before rope.
   bool wide_qk_norm = false;
+  bool v_norm = false;           // RMS norm without weights over each head of V
+  bool values_are_keys = false;  // V is the product of K's matrix, before K's norm and rope
+  // The earlier layer whose keys and values it reads, in place of its own; kOwnKv: it has its own. That layer has the
+  // same shape.
+  int32_t kv_source = kOwnKv;
 
+  [[nodiscard]] bool has_own_kv() const { return kv_source == kOwnKv; }
   [[nodiscard]] int32_t q_size() const { return num_heads * head_dim; }
   [[nodiscard]] int32_t k_size() const { return num_kv_heads * head_dim; }
   [[nodiscard]] int32_t v_size() const { return num_kv_heads * head_dim_v; }
-  [[nodiscard]] int32_t qkv_size() const { return q_size() + k_size() + v_size(); }
+  // Of the layer's own products.
+  [[nodiscard]] int32_t qkv_size() const {
+    return q_size() + (has_own_kv() ? k_size() + v_size() : 0);
+  }
   [[nodiscard]] int32_t out_size() const { return num_heads * head_dim_v; }
 };
 
@@ -45,9 +55,16 @@ struct FfnSpec {
   int32_t num_experts = 0;        // 0: one feed-forward that all tokens take
   int32_t experts_per_token = 0;  // with experts
   RouterScores scores = RouterScores::kSoftmax;
-  bool normalise = false;  // the weights of a token's experts to a sum of 1
-  int32_t shared_size =
-      0;  // with experts: of one more, which all tokens take, times a sigmoid gate; 0: none
+  bool normalise = false;      // the weights of a token's experts to a sum of 1
+  bool choice_bias = false;    // kSigmoid: a bias that takes part in the choice alone
+  int32_t num_groups = 1;      // kSigmoid: of equally many experts
+  int32_t chosen_groups = 1;   // those with the largest scores, to which a token's experts belong
+  float weights_scale = 1.0F;  // of the weights of a token's experts
+  int32_t shared_size = 0;     // with experts: of one more, which all tokens take; 0: none
+  bool shared_gate = true;     // that one times the sigmoid of a product
+  // With experts and a shared one: each of the two has norms of its own, in front and behind. The router reads the rows
+  // before them, after a norm whose weights are its own; and each expert has a scale of its weights.
+  bool own_norms = false;
 
   [[nodiscard]] bool has_experts() const { return num_experts > 0; }
   // The intermediate elements that a token takes part in.
@@ -63,6 +80,10 @@ struct LayerSpec {
   bool pre_norms = true;        // else both read the residual stream itself
   bool post_norms = false;      // on both products before they are added to the residual stream
   float residual_scale = 1.0F;  // of both
+  // Elements of an input of its own, a function of the token's id and embedding. Behind the feed-forward:
+  // residual += post_norm(out(activation(gate residual) * input)). 0: none.
+  int32_t layer_input_size = 0;
+  bool layer_scalar = false;  // a factor of the residual stream behind the layer
 };
 
 }  // namespace warprow

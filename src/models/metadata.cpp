@@ -3,6 +3,7 @@
 
 #include "models/weight_names.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -108,6 +109,30 @@ Result<int32_t> ModelMetadata::count_or(const char* json_key,
   return there ? require_count(json_key, gguf_key) : Result<int32_t>(fallback);
 }
 
+Result<int32_t> ModelMetadata::number_or(const char* json_key,
+                                         const char* gguf_key,
+                                         int32_t fallback) const {
+  const std::string key = is_gguf() ? gguf_name(gguf_key) : json_key;
+  int64_t value = fallback;
+  if (is_gguf()) {
+    auto there =
+        *gguf_key == '\0' ? Result<int64_t>(fallback) : gguf_->get_or<int64_t>(key, fallback);
+    if (!there) {
+      return tl::unexpected(there.error());
+    }
+    value = *there;
+  } else if (const nlohmann::json* there = find_json(*json_, json_key); there != nullptr) {
+    if (!there->is_number_integer()) {
+      return bad_field(json_key, there->dump(), "a number");
+    }
+    value = there->get<int64_t>();
+  }
+  if (value < 0 || value > std::numeric_limits<int32_t>::max() / 4) {
+    return bad_field(key.c_str(), std::to_string(value), "a number from 0 on, below 2^29");
+  }
+  return static_cast<int32_t>(value);
+}
+
 Result<float> ModelMetadata::float_or(const char* json_key,
                                       const char* gguf_key,
                                       float fallback) const {
@@ -134,6 +159,13 @@ Result<bool> ModelMetadata::bool_or(const char* json_key, bool fallback) const {
     return bad_field(json_key, value->dump(), "true or false");
   }
   return value->get<bool>();
+}
+
+Result<bool> ModelMetadata::flag_or(const char* json_key,
+                                    const char* gguf_key,
+                                    bool fallback) const {
+  return is_gguf() && *gguf_key != '\0' ? gguf_->get_or<bool>(gguf_name(gguf_key), fallback)
+                                        : bool_or(json_key, fallback);
 }
 
 Result<std::string> ModelMetadata::string_or(const char* json_key,
@@ -189,6 +221,47 @@ Result<std::vector<int32_t>> ModelMetadata::indices(const char* json_key) const 
     indices.push_back(index.get<int32_t>());
   }
   return indices;
+}
+
+Result<int32_t> ModelMetadata::layer_count_or(int32_t layer,
+                                              const char* key,
+                                              int32_t fallback) const {
+  const nlohmann::json* all = is_gguf() ? nullptr : find_json(*json_, "per_layer_config");
+  if (all == nullptr) {
+    return fallback;
+  }
+  if (!all->is_object()) {
+    return bad_field("per_layer_config", all->dump(), "an object");
+  }
+  const nlohmann::json* own = find_json(*all, std::to_string(layer).c_str());
+  const nlohmann::json* value =
+      own == nullptr || !own->is_object() ? nullptr : find_json(*own, key);
+  if (value == nullptr) {
+    return fallback;
+  }
+  return value->is_number_integer() ? as_count(key, value->get<int64_t>())
+                                    : bad_field(key, value->dump(), "a number");
+}
+
+Result<void> ModelMetadata::check_layer_keys(std::initializer_list<std::string_view> known) const {
+  const nlohmann::json* all = is_gguf() ? nullptr : find_json(*json_, "per_layer_config");
+  if (all == nullptr) {
+    return {};
+  }
+  for (const auto& [layer, fields] : all->items()) {
+    const bool is_index =
+        !layer.empty() && std::ranges::all_of(layer, [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_index || !fields.is_object()) {
+      return bad_field("per_layer_config", all->dump(), "an object for each number of a layer");
+    }
+    for (const auto& [key, value] : fields.items()) {
+      if (std::ranges::find(known, std::string_view(key)) == known.end()) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("per_layer_config: {} is not supported", key));
+      }
+    }
+  }
+  return {};
 }
 
 Result<RopeContext> ModelMetadata::rope_context(int32_t head_dim) const {

@@ -7,9 +7,11 @@
 #include "weights/checkpoint.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace warprow {
@@ -46,11 +48,18 @@ class ModelMetadata {
   [[nodiscard]] Result<int32_t> count_or(const char* json_key,
                                          const char* gguf_key,
                                          int32_t fallback) const;
+  // The same for a number from 0 on.
+  [[nodiscard]] Result<int32_t> number_or(const char* json_key,
+                                          const char* gguf_key,
+                                          int32_t fallback) const;
   [[nodiscard]] Result<float> float_or(const char* json_key,
                                        const char* gguf_key,
                                        float fallback) const;
   [[nodiscard]] Result<bool> bool_or(const char* json_key,
                                      bool fallback) const;  // config.json only
+  [[nodiscard]] Result<bool> flag_or(const char* json_key,
+                                     const char* gguf_key,
+                                     bool fallback) const;
   [[nodiscard]] Result<std::string> string_or(const char* json_key,
                                               const char* gguf_key,
                                               std::string fallback) const;
@@ -59,6 +68,13 @@ class ModelMetadata {
 
   // A list of config.json of numbers from 0 on; empty when absent.
   [[nodiscard]] Result<std::vector<int32_t>> indices(const char* json_key) const;
+
+  // A count of one layer, if config.json's per_layer_config has it (transformers 5).
+  [[nodiscard]] Result<int32_t> layer_count_or(int32_t layer,
+                                               const char* key,
+                                               int32_t fallback) const;
+  // Errors: per_layer_config is not an object of objects, or has another key of a layer than these.
+  [[nodiscard]] Result<void> check_layer_keys(std::initializer_list<std::string_view> known) const;
 
   // The rope of one type of layer, if config.json's rope_parameters distinguish types (transformers 5); else
   // nullopt. `rope` supplies the fields that are not read.

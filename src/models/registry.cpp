@@ -32,11 +32,19 @@ constexpr const char* kGemma3Text = R"({
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
   "query_pre_attn_scalar": 256, "sliding_window": 4096})";
 
+constexpr const char* kGemma4Text = R"({
+  "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-6})";
+
 constexpr Entry kEntries[] = {
     {"Gemma2ForCausalLM", "gemma2", &make_gemma2},
     {"Gemma3ForCausalLM", "gemma3", &make_gemma3},
     {"Gemma3ForConditionalGeneration", "", &make_gemma3, kGemma3Text},
+    {"Gemma4ForCausalLM", "", &make_gemma4},
+    {"Gemma4ForConditionalGeneration", "", &make_gemma4, kGemma4Text},
     {"Glm4ForCausalLM", "glm4", &make_glm4},
+    {"Glm4MoeForCausalLM", "glm4moe", &make_glm4_moe},
     {"GlmForCausalLM", "", &make_glm},
     {"GraniteForCausalLM", "granite", &make_granite},
     {"LlamaForCausalLM", "llama", &make_llama},

@@ -141,7 +141,14 @@ Result<RopeSpec> read_json_rope(const nlohmann::json& object,
   RopeFields fields(object);
   const std::string type = fields.type();
   rope.theta = fields.positive_or("rope_theta", rope.theta, 1e30F);
-  if (fields.find("partial_rotary_factor") != nullptr) {
+  if (type == "proportional") {
+    rope.scaling = RopeScaling::kProportional;
+    rope.factor = fields.positive_or("factor", 1.0F);
+    rope.rot_dim = context.head_dim;
+    const float part = fields.positive_or("partial_rotary_factor", 1.0F, 1.0F);
+    rope.num_rotated =
+        static_cast<int32_t>(std::floor(part * static_cast<float>(context.head_dim) / 2.0F));
+  } else if (fields.find("partial_rotary_factor") != nullptr) {
     auto dims = rotated_dims(context.head_dim, fields.positive_or("partial_rotary_factor", 1.0F));
     if (!dims) {
       return tl::unexpected(dims.error());
@@ -166,11 +173,11 @@ Result<RopeSpec> read_json_rope(const nlohmann::json& object,
     read_yarn(fields, context, rope);
   } else if (type == "longrope") {
     read_long_rope(fields, context, rope);
-  } else if (type != "default" && type != "dynamic") {
+  } else if (type != "default" && type != "dynamic" && type != "proportional") {
     // "dynamic" changes theta beyond max_position_embeddings only, and no sequence is longer.
     return fail(ErrorCode::kUnsupported,
-                fmt::format("rope_type {} is not supported (default, linear, dynamic, llama3, yarn "
-                            "and longrope are)",
+                fmt::format("rope_type {} is not supported (default, linear, dynamic, llama3, "
+                            "proportional, yarn and longrope are)",
                             type));
   }
   if (!fields.error().empty()) {

@@ -76,6 +76,9 @@ std::vector<float> rope_inv_freq(const RopeSpec& spec) {
       case RopeScaling::kYarn:
         inv_freq[i] = yarn_scaled(spec, ramp, i, power);
         break;
+      case RopeScaling::kProportional:
+        inv_freq[i] = i < static_cast<size_t>(spec.num_rotated) ? 1.0F / power / spec.factor : 0.0F;
+        break;
       case RopeScaling::kLongRope:
         inv_freq[i] = 1.0F / ((is_long ? spec.long_factors : spec.short_factors)[i] * power);
         break;

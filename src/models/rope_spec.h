@@ -9,10 +9,11 @@ namespace warprow {
 // Rotary position embedding (Su et al., RoFormer) and the ways in which checkpoints scale it.
 enum class RopeScaling : uint8_t {
   kNone,
-  kLinear,    // all frequencies divided by factor
-  kLlama3,    // low frequencies divided, high ones kept, smooth between (Llama 3.1's rule)
-  kYarn,      // the same by numbers of rotations, linear between (Peng et al., YaRN)
-  kLongRope,  // each frequency divided by a factor of its own (Ding et al., LongRoPE)
+  kLinear,        // all frequencies divided by factor
+  kLlama3,        // low frequencies divided, high ones kept, smooth between (Llama 3.1's rule)
+  kYarn,          // the same by numbers of rotations, linear between (Peng et al., YaRN)
+  kProportional,  // the first pairs rotate as those of a whole head, the others do not (Gemma 4)
+  kLongRope,      // each frequency divided by a factor of its own (Ding et al., LongRoPE)
 };
 
 struct RopeSpec {
@@ -26,6 +27,7 @@ struct RopeSpec {
   float beta_fast = 32.0F;               // kYarn: with more rotations a frequency is kept
   float beta_slow = 1.0F;                // kYarn: with fewer it is divided
   bool truncate = true;                  // kYarn: the bounds between are whole pairs
+  int32_t num_rotated = 0;               // kProportional: pairs
   // kLongRope [rot_dim / 2]. A model runs with one of the two: with the long ones if sequences may be longer than
   // original_max_position.
   std::vector<float> short_factors = {};

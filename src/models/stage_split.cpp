@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/stage_split.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace warprow {
@@ -23,7 +25,17 @@ LayerRange stage_layers(int32_t num_layers, const GroupPlace& pipeline) {
   return mine;
 }
 
-Result<void> check_stage_split(int32_t num_layers, int32_t num_stages) {
+Result<void> check_stage_split(const DecoderSpec& spec, int32_t num_stages) {
+  const int32_t num_layers = spec.num_layers;
+  const bool reach_back = std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
+    return !layer.attention.has_own_kv() || layer.layer_input_size > 0;
+  });
+  if (num_stages > 1 && reach_back) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("pipeline-parallel-size {}: the layers of this model share keys and "
+                            "values or have inputs of their own, and are not divided into stages",
+                            num_stages));
+  }
   if (num_stages > num_layers) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("pipeline-parallel-size {} is more than the model's {} layers",

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "comm/rank_place.h"
+#include "models/decoder_spec.h"
 #include "models/model.h"
 
 #include <cstdint>
@@ -16,7 +17,8 @@ namespace warprow {
 // The layers of a stage.
 LayerRange stage_layers(int32_t num_layers, const GroupPlace& pipeline);
 
-// Errors: more stages than layers.
-Result<void> check_stage_split(int32_t num_layers, int32_t num_stages);
+// Errors: more stages than layers; several stages of a model whose layers share keys and values or have inputs of their
+// own.
+Result<void> check_stage_split(const DecoderSpec& spec, int32_t num_stages);
 
 }  // namespace warprow

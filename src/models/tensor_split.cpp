@@ -27,6 +27,22 @@ ShardRule cut(ShardRule::Axis axis, const GroupPlace& place, int64_t unit) {
 // The rows of an expert's matrices are multiples of this, on every rank: whole panels on a CPU.
 constexpr int32_t expert_unit(DeviceKind device) { return device == DeviceKind::kCuda ? 8 : 16; }
 
+// What CPUs alone compute.
+std::string unmet_on_cuda(const LayerSpec& layer) {
+  const FfnSpec& ffn = layer.ffn;
+  if (ffn.has_experts() && ffn.scores == RouterScores::kSigmoid) {
+    return "experts chosen by sigmoid scores are not supported on CUDA";
+  }
+  if (ffn.has_experts() && (ffn.own_norms || ffn.activation != Activation::kSilu)) {
+    return "experts with another activation than silu are not supported on CUDA";
+  }
+  if (layer.attention.v_norm || !layer.attention.has_own_kv() || layer.layer_input_size > 0) {
+    return "norms of values, shared keys and values, and inputs of layers are not supported on "
+           "CUDA";
+  }
+  return {};
+}
+
 std::string unmet_by_experts(const FfnSpec& ffn,
                              int32_t hidden_size,
                              int32_t num_ranks,
@@ -74,6 +90,10 @@ std::string unmet(const LayerSpec& layer,
   }
   if (num_ranks > 1 && attention.wide_qk_norm) {
     return "norms over all heads cannot be divided among ranks";
+  }
+  if (std::string why = device == DeviceKind::kCuda ? unmet_on_cuda(layer) : std::string();
+      !why.empty()) {
+    return why;
   }
   if (layer.ffn.has_experts()) {
     return unmet_by_experts(layer.ffn, hidden_size, num_ranks, device);

@@ -231,7 +231,7 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
       !divides) {
     return tl::unexpected(divides.error());
   }
-  if (auto divides = check_stage_split(plan.spec.num_layers, plan.place.pipeline.size); !divides) {
+  if (auto divides = check_stage_split(plan.spec, plan.place.pipeline.size); !divides) {
     return tl::unexpected(divides.error());
   }
   if (auto decided = decide_options(plan); !decided) {

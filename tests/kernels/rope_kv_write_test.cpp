@@ -101,6 +101,74 @@ INSTANTIATE_TEST_SUITE_P(Forms,
                                             ::testing::Bool(),
                                             ::testing::Bool()));
 
+// A value head (3, 4, 0, ...) of 24 has a root mean square of 5 / sqrt(24); queries and keys pass unchanged.
+TEST(RopeKvWriteForms, NormsOfValuesAlone) {
+  CpuHarness cpu;
+  Layer layer;
+  layer.rot = 0;
+  const std::vector<float> ones(static_cast<size_t>(layer.dim), 1.0F);
+  for (const CpuIsa isa : testing::runnable_isas()) {
+    const ScopedCpuIsa scope(isa);
+    auto rows = layer.qkv;
+    const int64_t values = int64_t{layer.hq + layer.hkv} * layer.dim;
+    std::fill_n(rows.begin() + values, layer.dim, 0.0F);
+    rows[values] = 3.0F;
+    rows[values + 1] = 4.0F;
+    const auto source = rows;
+    std::vector<float> k(layer.cache_elements());
+    std::vector<float> v(layer.cache_elements());
+    auto args = layer.args(rows,
+                           reinterpret_cast<std::byte*>(k.data()),
+                           reinterpret_cast<std::byte*>(v.data()),
+                           DType::kF32,
+                           false);
+    args.v_norm = make_view(ones.data(), int64_t{layer.dim});
+    args.norm_eps = 0.0F;
+    rope_kv_write(*cpu.stream, args);
+    const int64_t at = 1 * args.kv.block_stride + 2 * args.kv.token_stride;  // slot 6, head 0
+    EXPECT_NEAR(v[at], 0.6F * std::sqrt(24.0F), 1e-5F);
+    EXPECT_NEAR(v[at + 1], 0.8F * std::sqrt(24.0F), 1e-5F);
+    EXPECT_EQ(v[at + 2], 0.0F);
+    EXPECT_EQ(k[at], source[layer.hq * layer.dim]);
+    EXPECT_EQ(rows[0], source[0]);
+  }
+}
+
+// A layer that reads another's cache has queries alone: they rotate, and the cache stays as it is.
+TEST(RopeKvWriteForms, QueriesAlone) {
+  CpuHarness cpu;
+  Layer layer;
+  std::vector<float> k(layer.cache_elements(), 7.0F);
+  std::vector<float> v(layer.cache_elements(), 7.0F);
+  const auto run = [&](std::vector<float>& rows, bool alone) {
+    std::vector<float> own_k(layer.cache_elements());
+    std::vector<float> own_v(layer.cache_elements());
+    auto args = layer.args(rows,
+                           reinterpret_cast<std::byte*>((alone ? k : own_k).data()),
+                           reinterpret_cast<std::byte*>((alone ? v : own_v).data()),
+                           DType::kF32,
+                           false);
+    if (alone) {
+      args.qkv.shape[1] = int64_t{layer.hq} * layer.dim;
+      args.kv.num_kv_heads = 0;
+    }
+    rope_kv_write(*cpu.stream, args);
+  };
+  auto all = layer.qkv;
+  run(all, false);
+  auto queries = layer.qkv;
+  run(queries, true);
+  for (int64_t t = 0; t < layer.tokens; ++t) {
+    for (int64_t i = 0; i < int64_t{layer.hq} * layer.dim; ++i) {
+      ASSERT_EQ(queries[t * layer.stride + i], all[t * layer.stride + i]);
+    }
+    EXPECT_EQ(queries[t * layer.stride + layer.hq * layer.dim],
+              layer.qkv[t * layer.stride + layer.hq * layer.dim]);
+  }
+  EXPECT_EQ(k, std::vector<float>(layer.cache_elements(), 7.0F));
+  EXPECT_EQ(v, k);
+}
+
 TEST(RopeKvWriteBf16, RoundsToNearestEven) {
   CpuHarness cpu;
   Layer layer;

@@ -44,6 +44,11 @@ struct Router {
   int32_t num_chosen;
   RouterScores scores = RouterScores::kSoftmax;
   bool normalise = false;
+  std::vector<float> bias = {};
+  std::vector<float> expert_scales = {};
+  int32_t num_groups = 1;
+  int32_t chosen_groups = 1;
+  float scale = 1.0F;
 
   Routing operator()(const std::vector<float>& logits, const int32_t* num_rows = nullptr) const {
     const int64_t rows = static_cast<int64_t>(logits.size()) / num_experts;
@@ -63,6 +68,15 @@ struct Router {
                   num_rows};
     args.scores = scores;
     args.normalise = normalise;
+    if (!bias.empty()) {
+      args.bias = make_view(bias.data(), int64_t{num_experts});
+    }
+    if (!expert_scales.empty()) {
+      args.expert_scales = make_view(expert_scales.data(), int64_t{num_experts});
+    }
+    args.num_groups = num_groups;
+    args.chosen_groups = chosen_groups;
+    args.scale = scale;
     CpuHarness cpu;
     route_experts(*cpu.stream, args);
     return out;
@@ -214,6 +228,94 @@ TEST(RouteExperts, NanLogitsSpoilTheirRowOnly) {
   }
   EXPECT_EQ(r.experts_of(3, 3), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_NEAR(r.weights[9] + r.weights[10] + r.weights[11], 1.0F, 1e-6F);
+}
+
+// Row 0: sigmoids 0.5, 0.5, 0.5, ~1; the bias alone decides, and takes no part in the weights.
+TEST(RouteExperts, ABiasDecidesTheChoiceOfSigmoidsAlone) {
+  Router router{4, 2, RouterScores::kSigmoid};
+  router.bias = {0.0F, 0.75F, 0.6F, 0.0F};
+  const Routing plain = router({0, 0, 0, 20});
+  EXPECT_EQ(plain.experts_of(0, 2), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(plain.weights, (std::vector<float>{0.5F, 0.5F}));
+  router.bias = {0.0F, 0.25F, 0.0F, 0.25F};
+  router.normalise = true;
+  router.scale = 3.0F;
+  router.expert_scales = {1, 2, 4, 8};
+  const Routing scaled = router({0, 0, 0, 0});
+  EXPECT_EQ(scaled.experts_of(0, 2), (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(scaled.weights, (std::vector<float>{3, 12}));
+}
+
+// Without a bias the order of sigmoids is that of logits, and infinite ones are no exception.
+TEST(RouteExperts, SigmoidsOfExtremeLogits) {
+  Router router{4, 3, RouterScores::kSigmoid, true};
+  const float inf = std::numeric_limits<float>::infinity();
+  const Routing r = router({-inf, inf, 0, -3000});
+  EXPECT_EQ(r.experts_of(0, 3), (std::vector<int32_t>{1, 2, 0}));
+  EXPECT_NEAR(r.weights[0], 2.0F / 3, 1e-6F);
+  EXPECT_EQ(r.weights[2], 0.0F);
+  const Routing none = router({-inf, -inf, -inf, -inf});  // sums of zero are not divided by
+  EXPECT_EQ(none.experts_of(0, 3), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(none.weights, (std::vector<float>(3, 0.0F)));
+}
+
+// A group's score is the sum of its two best. Of equal groups the lower one is chosen.
+TEST(RouteExperts, ExpertsOfChosenGroupsOnly) {
+  Router router{6, 2, RouterScores::kSigmoid};
+  router.num_groups = 3;
+  router.chosen_groups = 1;
+  // The best expert, 4, is in a group whose second one is worse.
+  EXPECT_EQ(router({0, 0, 1, 1, 3, 0}).experts_of(0, 2), (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(router({1, 1, 1, 1, 1, 1}).experts_of(0, 2), (std::vector<int32_t>{0, 1}));
+  router.chosen_groups = 2;
+  EXPECT_EQ(router({0, 0, 1, 1, 3, 0}).experts_of(0, 2), (std::vector<int32_t>{4, 2}));
+  router.num_chosen = 4;
+  EXPECT_EQ(router({5, 5, 1, 1, 3, 3}).experts_of(0, 4), (std::vector<int32_t>{0, 1, 4, 5}));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<int32_t> any = router({nan, 0, nan, nan, 1, nan}).experts_of(0, 4);
+  std::ranges::sort(any);
+  EXPECT_EQ(std::ranges::adjacent_find(any), any.end());
+}
+
+// Against the rule in doubles, over many rows.
+TEST(RouteExperts, GroupsAgreeWithTheRule) {
+  Router router{24, 5, RouterScores::kSigmoid, true};
+  router.num_groups = 6;
+  router.chosen_groups = 3;
+  router.bias = random_floats(24, 11, 0.5F);
+  const auto logits = random_floats(static_cast<size_t>(24 * 50), 12, 2.0F);
+  const Routing r = router(logits);
+  for (int64_t t = 0; t < 50; ++t) {
+    std::vector<float> c(24);
+    std::vector<double> s(24);
+    for (size_t e = 0; e < 24; ++e) {
+      s[e] = 1.0 / (1.0 + std::exp(-double{logits[static_cast<size_t>(t) * 24 + e]}));
+      c[e] = static_cast<float>(s[e] + router.bias[e]);
+    }
+    std::vector<float> groups(6);
+    for (size_t g = 0; g < 6; ++g) {
+      std::vector<float> part(c.begin() + static_cast<long>(4 * g),
+                              c.begin() + static_cast<long>(4 * g) + 4);
+      std::ranges::sort(part, std::greater<>());
+      groups[g] = part[0] + part[1];
+    }
+    const std::vector<int32_t> order = sorted_experts(groups.data(), 6);
+    for (size_t i = 3; i < 6; ++i) {
+      std::fill_n(c.begin() + 4 * order[i], 4, -1e9F);
+    }
+    std::vector<int32_t> expected = sorted_experts(c.data(), 24);
+    expected.resize(5);
+    ASSERT_EQ(r.experts_of(t, 5), expected) << t;
+    double sum = 0;
+    for (const int32_t e : expected) {
+      sum += s[static_cast<size_t>(e)];
+    }
+    for (size_t j = 0; j < 5; ++j) {
+      ASSERT_NEAR(r.weights[static_cast<size_t>(t) * 5 + j],
+                  s[static_cast<size_t>(expected[j])] / sum,
+                  1e-5);
+    }
+  }
 }
 
 TEST(RouteExperts, MisuseIsCaught) {

@@ -61,11 +61,26 @@ TEST(StageSplit, StagesCoverAllLayers) {
 }
 
 TEST(StageSplit, MoreStagesThanLayersAreRefused) {
-  EXPECT_TRUE(check_stage_split(2, 2));
-  const Result<void> refused = check_stage_split(2, 3);
+  DecoderSpec spec;
+  spec.num_layers = 2;
+  spec.layers.resize(2);
+  EXPECT_TRUE(check_stage_split(spec, 2));
+  const Result<void> refused = check_stage_split(spec, 3);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused.error().message, "pipeline-parallel-size 3 is more than the model's 2 layers");
+}
+
+TEST(StageSplit, LayersThatReachBackAreNotDivided) {
+  DecoderSpec spec;
+  spec.num_layers = 2;
+  spec.layers.resize(2);
+  spec.layers[1].attention.kv_source = 0;
+  EXPECT_TRUE(check_stage_split(spec, 1));
+  EXPECT_FALSE(check_stage_split(spec, 2));
+  spec.layers[1].attention.kv_source = kOwnKv;
+  spec.layers[0].layer_input_size = 8;
+  EXPECT_FALSE(check_stage_split(spec, 2));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qw
                  "Qwen2MoeForCausalLM": "qwen2moe", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe"}
 ARCHITECTURES |= {"Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "Olmo2ForCausalLM": "olmo2",
                   "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3", "Phi3ForCausalLM": "phi3",
-                  "Glm4ForCausalLM": "glm4"}
+                  "Glm4ForCausalLM": "glm4", "Glm4MoeForCausalLM": "glm4moe"}
 PERMUTED = ("llama", "granite", "smollm3")  # Q and K
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
@@ -35,6 +35,10 @@ LAYER = {
     "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
     "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
     "mlp.gate.weight": "ffn_gate_inp.weight", "block_sparse_moe.gate.weight": "ffn_gate_inp.weight"}
+LAYER |= {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+          "mlp.shared_experts.gate_proj.weight": "ffn_gate_shexp.weight",
+          "mlp.shared_experts.up_proj.weight": "ffn_up_shexp.weight",
+          "mlp.shared_experts.down_proj.weight": "ffn_down_shexp.weight"}
 LAYER |= {"self_attn.qkv_proj.weight": "attn_qkv.weight", "mlp.gate_up_proj.weight": "ffn_up.weight",
           "pre_feedforward_layernorm.weight": "ffn_norm.weight", "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
           "post_self_attn_layernorm.weight": "post_attention_norm.weight", "post_mlp_layernorm.weight": "post_ffw_norm.weight"}
@@ -68,7 +72,7 @@ def gguf_name(name, arch):
     if name in TOP:
         return TOP[name]
     _, _, layer, rest = name.split(".", 3)
-    if arch in ("gemma2", "gemma3", "olmo2") and rest == "post_attention_layernorm.weight":
+    if arch in ("gemma2", "gemma3", "olmo2", "glm4moe") and rest == "post_attention_layernorm.weight":
         return f"blk.{layer}.post_attention_norm.weight"
     return f"blk.{layer}.{LAYER[rest]}"
 
@@ -121,7 +125,16 @@ def add_family(writer, arch, config, rope):
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
-    if arch in ("phi3", "glm4"):
+    if arch == "glm4moe":
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch in ("phi3", "glm4", "glm4moe"):
         dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         writer.add_rope_dimension_count(int(dim * rope.get("partial_rotary_factor", 1.0)))
     if scaling in ("linear", "yarn"):
@@ -162,7 +175,8 @@ def convert(folder):
     if rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, rope))
     if "num_experts_per_tok" in config:
-        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+        if arch != "glm4moe":
+            writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])

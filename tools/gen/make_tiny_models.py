@@ -85,6 +85,24 @@ def families():
     yield "phi3_window", transformers.Phi3ForCausalLM(transformers.Phi3Config(**small, sliding_window=20))
     yield "glm", transformers.GlmForCausalLM(transformers.GlmConfig(**small, head_dim=16, attention_bias=True))
     yield "glm4", transformers.Glm4ForCausalLM(transformers.Glm4Config(**small, head_dim=16))
+    glm_moe = dict(common, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=24,
+                   num_experts_per_tok=3, moe_intermediate_size=32)
+    yield "glm4_moe", transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(
+        **dict(glm_moe, hidden_size=48), attention_bias=True, use_qk_norm=True, n_routed_experts=12, n_group=4,
+        topk_group=2, n_shared_experts=2, routed_scaling_factor=1.75))
+    yield "glm4_moe_plain", transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(
+        **dict(glm_moe, hidden_size=80), n_routed_experts=7, norm_topk_prob=False, first_k_dense_replace=2,
+        tie_word_embeddings=True))
+    gemma4 = dict(four, head_dim=8, global_head_dim=16, sliding_window=20)
+    yield "gemma4_inputs", transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(
+        **dict(gemma4, hidden_size=48, num_hidden_layers=7, num_key_value_heads=1), vocab_size_per_layer_input=128,
+        hidden_size_per_layer_input=8, num_kv_shared_layers=3, use_double_wide_mlp=True, final_logit_softcapping=6.0,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+                     "sliding_attention", "sliding_attention", "full_attention"]))
+    yield "gemma4_moe", transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(
+        **dict(gemma4, intermediate_size=64), hidden_size_per_layer_input=0, attention_k_eq_v=True,
+        num_global_key_value_heads=1, enable_moe_block=True, num_experts=9, top_k_experts=3, moe_intermediate_size=32,
+        layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]))
     yield "qwen3_yarn", Qwen3ForCausalLM(Qwen3Config(**small, head_dim=16, tie_word_embeddings=True, rope_parameters=dict(
         rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=8.0,
         truncate=False)))
@@ -95,11 +113,13 @@ PROMPT_LENGTHS = {"phi3_long": (17, 31, 45)}
 
 
 def randomise(model, generator):
-    gemma = model.config.model_type.startswith("gemma")  # its norms are differences to 1, its embeddings are scaled
-    for name, parameter in model.named_parameters():
+    gemma = model.config.model_type.startswith("gemma")  # its embeddings are scaled
+    differences = gemma and not model.config.model_type.startswith("gemma4")  # its norms are those to 1
+    buffers = ((n, b) for n, b in model.named_buffers() if n.endswith(("e_score_correction_bias", "layer_scalar")))
+    for name, parameter in itertools.chain(model.named_parameters(), buffers):
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            value = (0.0 if gemma else 1.0) + 0.2 * noise
+        if "norm" in name or "scal" in name:
+            value = (0.0 if differences else 1.0) + 0.2 * noise
         else:
             value = (0.05 if gemma and "embed" in name else 0.25) * noise
         parameter.data = value.to(torch.bfloat16).to(torch.float32)

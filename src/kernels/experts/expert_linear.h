@@ -36,6 +36,7 @@ struct ExpertLinearArgs {
   int32_t n = 0;                // outputs of an expert
   const float* bias = nullptr;  // dev f32 [num_experts * n], or null; CUDA
   float gate_limit = 0.0F;      // CUDA
+  bool gelu = false;            // kSwiGlu: gelu, in its tanh form, in place of silu; CPU
   ActView y;
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   ActFormat act = ActFormat::kF32;  // CPU

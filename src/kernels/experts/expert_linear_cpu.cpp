@@ -143,7 +143,8 @@ class ExpertRun {
   }
 
   void gate(int64_t num_places) const {
-    const auto run_row = WR_ISA_PICK(cpu::silu_and_mul_row);
+    const auto run_row =
+        args_.gelu ? WR_ISA_PICK(cpu::gelu_and_mul_row) : WR_ISA_PICK(cpu::silu_and_mul_row);
     const View<float, 2> y = args_.y.f32();
     const int32_t width = args_.n / 2;
     pool_.parallel_for(num_places, kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {

@@ -49,6 +49,7 @@ void expert_linear(Stream& stream, const ExpertLinearArgs& args) {
   const int64_t num_rows = args.x_by_row ? args.x.shape[0] : args.x.shape[0] / lists.num_chosen;
   const int64_t num_slots = num_rows * lists.num_chosen;
   WR_CHECK(gates || args.epilogue == LinearEpilogue::kStore);
+  WR_CHECK(!args.gelu, "experts with gelu are not supported on CUDA");
   const bool mxfp4 = args.w.kind == PackedKind::kMxfp4;
   WR_CHECK(wide || mxfp4 || args.w.kind == PackedKind::kBF16);
   WR_CHECK(args.x.dtype == type && args.y.dtype == type,

@@ -10,18 +10,24 @@ namespace warprow {
 // What the router's logits become.
 //  kSoftmax: softmax over all experts, before the choice (Qwen3-MoE, Mixtral).
 //  kSoftmaxOfChosen: softmax over the chosen ones (gpt-oss). Equal to kSoftmax with `normalise` but for rounding.
-enum class RouterScores : uint8_t { kSoftmax, kSoftmaxOfChosen };
+//  kSigmoid: the sigmoid of each; a bias takes part in the choice alone (DeepSeek-V3, GLM-4-MoE).
+enum class RouterScores : uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
 
 // Chooses the experts of each row, and lists each expert's rows.
 //
 // Formula: the num_chosen largest logits[t, e] in falling order, of equal ones the lower e first; with NaN among them any.
 //   s = softmax(logits[t]); weights[t, j] = s[choice j], with `normalise` divided by their sum.
+//   kSigmoid: s = 1 / (1 + e^-logits[t]), c = s + bias. Adjacent experts are a group, of num_groups equal ones. A group's
+//   score is the sum of its two largest c; the chosen_groups largest remain, of equal ones the lower first. The choice is
+//   that of the num_chosen largest c of these groups; weights as above, their sum plus 1e-20.
+//   Then weights[t, j] *= scale, and *= expert_scales[choice j].
 // Shapes: logits [T, num_experts], weights [T, num_chosen]; T may be 0. Rows past *lists.num_rows are not read, and
 //   their weights not written.
 // Mapping: CPU: rows in parallel, the lists by one thread. CUDA: a warp a row, then one CTA for the lists; for few rows
 //   one CTA does both.
 // Numerics: float32. A row's choice and weights depend on its own logits alone.
-// Preconditions: num_chosen <= num_experts <= 1024, num_chosen <= 32.
+// Preconditions: num_chosen <= num_experts <= 1024, num_chosen <= 32. With several groups: equal ones of at least two
+//   experts, and num_chosen <= the experts of chosen_groups. CUDA: no kSigmoid, scale 1, no expert_scales.
 // Origin: own; Shazeer et al., "Outrageously Large Neural Networks", 2017.
 struct RouteExpertsArgs {
   View<const float, 2> logits;
@@ -29,6 +35,11 @@ struct RouteExpertsArgs {
   ExpertLists lists;
   RouterScores scores = RouterScores::kSoftmax;
   bool normalise = false;
+  View<const float, 1> bias = {};  // dev f32 [num_experts] or empty; kSigmoid
+  int32_t num_groups = 1;          // kSigmoid
+  int32_t chosen_groups = 1;
+  float scale = 1.0F;
+  View<const float, 1> expert_scales = {};  // dev f32 [num_experts] or empty
 };
 
 WR_OP(route_experts, RouteExpertsArgs);

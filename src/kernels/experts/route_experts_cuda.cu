@@ -403,6 +403,9 @@ void route_experts(Stream& stream, const RouteExpertsArgs& args) {
            "{} of {} experts",
            lists.num_chosen,
            lists.num_experts);
+  WR_CHECK(
+      args.scores != RouterScores::kSigmoid && args.scale == 1.0F && args.expert_scales.empty(),
+      "sigmoid scores and scales of experts are not supported on CUDA");
   WR_CHECK_EQ(lists.first.shape[0], lists.num_experts + 1);
   WR_CHECK_GE(lists.slots.shape[0], num_slots);
   WR_CHECK_GE(lists.places.shape[0], num_slots);

@@ -28,6 +28,9 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
   if (!args.k_norm.empty()) {
     WR_CHECK_EQ(args.k_norm.shape[0], kv.head_dim_k);
   }
+  if (!args.v_norm.empty()) {
+    WR_CHECK_EQ(args.v_norm.shape[0], kv.head_dim_v);
+  }
   const View<float, 2> qkv = args.qkv.f32();
   const RopeKvLoop loop{
       .qkv = qkv.data,
@@ -39,6 +42,7 @@ void rope_kv_write(Stream& stream, const RopeKvWriteArgs& args) {
       .slots = args.slot_mapping.data,
       .q_norm = args.q_norm.data,
       .k_norm = args.k_norm.data,
+      .v_norm = args.v_norm.data,
       .k_cache = kv.k,
       .v_cache = kv.v,
       .block_stride = kv.block_stride,

@@ -335,6 +335,7 @@ void check_shapes(const RopeKvWriteArgs& args) {
     WR_CHECK_EQ(args.cos.shape[1], args.rot_dim / 2);
     WR_CHECK_EQ(args.sin.shape[1], args.rot_dim / 2);
   }
+  WR_CHECK(args.v_norm.empty() && kv.num_kv_heads > 0, "norms of values, or queries alone");
   WR_CHECK(args.q_norm.empty() || args.q_norm.shape[0] == kv.head_dim_k);
   WR_CHECK(args.k_norm.empty() || args.k_norm.shape[0] == kv.head_dim_k);
 }

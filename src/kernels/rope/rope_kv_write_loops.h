@@ -18,6 +18,7 @@ struct RopeKvLoop {
   const int64_t* slots;
   const float* q_norm;  // null: none
   const float* k_norm;
+  const float* v_norm;
   void* k_cache;
   void* v_cache;
   int64_t block_stride;

@@ -75,9 +75,13 @@ void WR_ISA_NAME(rope_kv_write_tokens)(const RopeKvLoop& a, int64_t begin, int64
       norm_and_rotate(a, t, a.q_norm, row + h * a.head_dim_k);
     }
     float* keys = row + a.num_q_heads * a.head_dim_k;
-    const float* values = keys + a.num_kv_heads * a.head_dim_k;
+    float* values = keys + a.num_kv_heads * a.head_dim_k;
     for (int h = 0; h < a.num_kv_heads; ++h) {
       norm_and_rotate(a, t, a.k_norm, keys + h * a.head_dim_k);
+      if (a.v_norm != nullptr) {
+        float* value = values + h * a.head_dim_v;
+        norm_row(value, a.v_norm, a.norm_eps, a.head_dim_v, value);
+      }
     }
     const int64_t slot = a.slots[t];
     if (slot < 0) {

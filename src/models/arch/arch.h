@@ -11,8 +11,10 @@ namespace warprow {
 // first. One small file each; models/registry.cpp lists them.
 Result<void> make_gemma2(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_gemma4(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm4(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_glm4_moe(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_granite(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);
