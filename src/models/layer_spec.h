@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/delta/gated_delta.h"
 #include "kernels/experts/route_experts.h"
 
 #include <algorithm>
@@ -24,12 +25,15 @@ struct AttentionSpec {
   bool qk_norm = false;    // RMS norm over each head of Q and K before rope
   // RMS norm over all heads of Q together, and over all of K, before rope.
   bool wide_qk_norm = false;
+  // A sigmoid gate on each element of the output, which the product behind the norm also yields.
+  bool output_gate = false;
 
   [[nodiscard]] int32_t q_size() const { return num_heads * head_dim; }
   [[nodiscard]] int32_t k_size() const { return num_kv_heads * head_dim; }
   [[nodiscard]] int32_t v_size() const { return num_kv_heads * head_dim_v; }
   [[nodiscard]] int32_t qkv_size() const { return q_size() + k_size() + v_size(); }
   [[nodiscard]] int32_t out_size() const { return num_heads * head_dim_v; }
+  [[nodiscard]] int32_t gate_size() const { return output_gate ? out_size() : 0; }
 };
 
 // Attention with rope and no other option, with scale 1 / sqrt(head size).
@@ -56,13 +60,25 @@ struct FfnSpec {
   }
 };
 
-// One layer: for attention, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).
+// A gated delta net, which keeps a state of fixed size in place of keys and values.
+struct DeltaSpec : GatedDeltaShape {
+  // Rows of its input matrices are ordered by key heads: each has its queries, keys, values and gates, and its b and a.
+  bool by_key_head = false;
+
+  // Outputs of the first product: queries, keys, values and output gates.
+  [[nodiscard]] int64_t in_size() const { return num_channels() + value_size(); }
+};
+
+// One layer: for attention, or a gated delta net in its place, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).
 struct LayerSpec {
   AttentionSpec attention;
+  DeltaSpec delta;  // without heads: attention
   FfnSpec ffn;
   bool pre_norms = true;        // else both read the residual stream itself
   bool post_norms = false;      // on both products before they are added to the residual stream
   float residual_scale = 1.0F;  // of both
+
+  [[nodiscard]] bool has_state() const { return delta.num_value_heads > 0; }
 };
 
 }  // namespace warprow
