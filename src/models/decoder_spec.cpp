@@ -68,11 +68,23 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
   return {};
 }
 
+constexpr int32_t kMaxDeltaSize = 1024;
+
 std::string unmet_by_delta(const DeltaSpec& delta) {
   if (delta.num_key_heads < 1 || delta.num_value_heads % delta.num_key_heads != 0) {
     return fmt::format("gated delta net: {} value heads are no multiple of {} key heads",
                        delta.num_value_heads,
                        delta.num_key_heads);
+  }
+  if (delta.num_value_heads > kMaxDeltaSize || delta.key_dim > kMaxDeltaSize ||
+      delta.value_dim > kMaxDeltaSize) {
+    return fmt::format(
+        "gated delta net: {} value heads of {} keys and {} values; at most {} of each are "
+        "supported",
+        delta.num_value_heads,
+        delta.key_dim,
+        delta.value_dim,
+        kMaxDeltaSize);
   }
   if (delta.key_dim < 16 || delta.key_dim % 16 != 0 || delta.value_dim < 16 ||
       delta.value_dim % 16 != 0) {
