@@ -5,6 +5,7 @@
 #include "attention/float32.h"
 #include "attention/native.h"
 #include "attention/phased.h"
+#include "attention/state_pages.h"
 
 #include <algorithm>
 #include <string>
@@ -26,12 +27,16 @@ constexpr Entry kBackends[] = {
     {&flashinfer_capabilities, &make_flashinfer},
     {&flashinfer_fa2_capabilities, &make_flashinfer_fa2},
     {&float32_attention_capabilities, &make_float32_attention},
+    {&state_pages_capabilities, &make_state_pages},
 };
 
 // The names, each once.
 std::string known_names() {
   std::string names = "auto";
   for (const Entry& entry : kBackends) {
+    if (entry.make == &make_state_pages) {
+      continue;  // no layer's choice
+    }
     const std::string name = fmt::format(", {},", entry.capabilities().name);
     if ((names + ",").find(name) == std::string::npos) {
       names += name.substr(0, name.size() - 1);

@@ -43,7 +43,7 @@ MaskedSampling::Attempt MaskedSampling::attempt() {
     WR_CHECK_GT(executor_.num_outstanding(), 0);
     return Attempt::kNeedsOutput;
   }
-  if (num_busy == 0 || (grace_is_over() && others_wait(num_busy))) {
+  if (num_busy == 0 || (scheduler_.may_withhold() && grace_is_over() && others_wait(num_busy))) {
     submit();
     return Attempt::kDone;
   }

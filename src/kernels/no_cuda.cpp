@@ -4,11 +4,13 @@
 #include "base/check.h"
 #include "kernels/activation/act_and_mul.h"
 #include "kernels/activation/sigmoid_gate.h"
+#include "kernels/activation/sigmoid_mul.h"
 #include "kernels/add/add_rows.h"
 #include "kernels/attention/flashinfer/planned_attention.h"
 #include "kernels/attention/native/scheduled_attention.h"
 #include "kernels/attention/paged_attention.h"
 #include "kernels/cast/cast_rows.h"
+#include "kernels/delta/gated_delta.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/experts/combine_experts.h"
 #include "kernels/experts/expert_linear.h"
@@ -43,6 +45,7 @@ WR_NO_CUDA(expert_linear, ExpertLinearArgs)
 WR_NO_CUDA(fill_random, FillRandomArgs)
 WR_NO_CUDA(flashinfer_forward, FlashInferArgs)
 WR_NO_CUDA(flashinfer_plan, FlashInferArgs)
+WR_NO_CUDA(gated_delta, GatedDeltaArgs)
 WR_NO_CUDA(gather_rows, GatherRowsArgs)
 WR_NO_CUDA(gelu_and_mul, GeluAndMulArgs)
 WR_NO_CUDA(grammar_mask, GrammarMaskArgs)
@@ -55,6 +58,7 @@ WR_NO_CUDA(route_experts, RouteExpertsArgs)
 WR_NO_CUDA(sample, SampleArgs)
 WR_NO_CUDA(scale_rows, ScaleRowsArgs)
 WR_NO_CUDA(sigmoid_gate, SigmoidGateArgs)
+WR_NO_CUDA(sigmoid_mul, SigmoidMulArgs)
 WR_NO_CUDA(silu_and_mul, SiluAndMulArgs)
 
 void prepare_linear(const DeviceFacts& /*device*/,

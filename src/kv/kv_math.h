@@ -53,12 +53,21 @@ namespace warprow {
   return static_cast<int32_t>(ceil_div(seen, int64_t{block_size})) + 1;
 }
 
+// The most blocks that a row of a state group needs: of its own state, and of a cached one that it starts from.
+[[nodiscard]] constexpr int32_t max_state_blocks(const KvGroupSpec& group) {
+  return 2 * group.state_pages;
+}
+
 // The most blocks that a request of this many tokens holds at once, when at most max_step_tokens enter in one step.
 [[nodiscard]] inline int64_t blocks_of_request(std::span<const KvGroupSpec> groups,
                                                int64_t tokens,
                                                int32_t max_step_tokens) {
   int64_t sum = 0;
   for (const KvGroupSpec& group : groups) {
+    if (group.kind == KvKind::kState) {
+      sum += max_state_blocks(group);
+      continue;
+    }
     const int64_t blocks = ceil_div(tokens, int64_t{group.block_size});
     const bool slides = group.kind == KvKind::kSlidingWindow;
     sum += slides

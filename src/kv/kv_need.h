@@ -22,8 +22,10 @@ struct KvNeed {
   int32_t head_dim_v = 0;
   DType dtype = DType::kBF16;
   KvScales scales = KvScales::kNone;
-  int32_t window = 0;              // kSlidingWindow: tokens a query sees, itself included; else 0
-  int32_t block_size = 16;         // tokens a page; the planner may take a multiple
+  int64_t state_bytes = 0;  // kState: of one request; the fields of heads are 0
+  int32_t window = 0;       // kSlidingWindow: tokens a query sees, itself included; else 0
+  int32_t block_size =
+      16;  // tokens a page; the planner may take a multiple. kState: a checkpoint's unit
   int32_t kernel_block_size = 16;  // divides block_size; grows with it
   std::string backend = "auto";    // of its attention layer
 

@@ -28,9 +28,14 @@ tl::unexpected<Error> refuse(size_t model, size_t num_models, size_t layer, std:
 }
 
 // Why no group can serve a need; empty if one can.
-std::string unmet(const KvNeed& need) {
+std::string unmet(const KvNeed& need, const KvLayout& layout) {
+  if (need.kind == KvKind::kState) {
+    return need.state_bytes <= 0 ? "a state of no bytes"
+           : layout.apart        ? "states with keys and values apart are not supported"
+                                 : "";
+  }
   if (need.kind != KvKind::kFull && need.kind != KvKind::kSlidingWindow) {
-    return fmt::format("kind {} is not supported (known: full, sliding window)",
+    return fmt::format("kind {} is not supported (known: full, sliding window, state)",
                        kv_kind_name(need.kind));
   }
   if ((need.kind == KvKind::kSlidingWindow) != (need.window > 0)) {
@@ -72,8 +77,11 @@ int32_t group_size(const std::vector<LayerClass>& classes) {
   return size;
 }
 
-// How many pages of a need its group puts into one page of page_bytes.
+// How many pages of a need its group puts into one page of page_bytes; of a state, how many pages it takes.
 int32_t pages_in(const KvNeed& need, int64_t page_bytes) {
+  if (need.kind == KvKind::kState) {
+    return static_cast<int32_t>(ceil_div(need.state_bytes, page_bytes));
+  }
   const int64_t fit = page_bytes / need.page_bytes();
   const int64_t most = std::max(1, kMaxGrownPage / need.block_size);
   return static_cast<int32_t>(std::min(fit, most));
@@ -85,6 +93,12 @@ KvGroupSpec group_of(const KvNeed& need, const KvLayout& layout, int32_t size, i
   group.layout = layout;
   group.dtype = need.dtype;
   group.num_layers = size;
+  if (need.kind == KvKind::kState) {
+    group.state_pages = pages;
+    group.block_size = need.block_size;
+    group.kernel_block_size = need.kernel_block_size;
+    return group;
+  }
   group.num_kv_heads = need.num_kv_heads;
   group.head_dim_k = need.head_dim_k;
   group.head_dim_v = need.head_dim_v;
@@ -103,7 +117,7 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
   for (size_t m = 0; m < models.size(); ++m) {
     for (size_t l = 0; l < models[m].size(); ++l) {
       const KvNeed& need = models[m][l];
-      if (std::string why = unmet(need); !why.empty()) {
+      if (std::string why = unmet(need, layout); !why.empty()) {
         return refuse(m, models.size(), l, std::move(why));
       }
       const auto at = std::ranges::find(classes, need, &LayerClass::need);
@@ -112,11 +126,15 @@ Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayo
         classes.push_back({need});
       }
       ++classes[class_of.back()].num_layers;
-      page_bytes = std::max(page_bytes, need.page_bytes());
+      page_bytes = std::max(page_bytes, need.page_bytes());  // 0 of a state
     }
   }
   if (classes.empty()) {
     return fail(ErrorCode::kUnsupported, "KV cache: no layers");
+  }
+  if (page_bytes == 0) {
+    return fail(ErrorCode::kUnsupported,
+                "KV cache: layers with states only; one layer of attention is needed");
   }
   if (classes.size() > static_cast<size_t>(kMaxKvGroups)) {
     return fail(ErrorCode::kUnsupported,

@@ -45,7 +45,10 @@ struct KvPlan {
 // blocks are twice as long. The waste is the remainder of the division, less than half a page. Prefix hits end on
 // the least common multiple of the block sizes.
 //
-// Errors: a kind without a manager (cross, state); an invalid shape; keys and values of different width; a page
+// States: a state is cut into pages as large as those of attention, each a block of the pool, so that it needs no memory of
+// its own kind and hits of attention stay as fine as its blocks.
+//
+// Errors: a kind without a manager (cross); states alone, or with keys and values apart; an invalid shape; keys and values of different width; a page
 // that its kernel blocks do not divide; more than kMaxKvGroups classes.
 Result<KvPlan> plan_kv(std::span<const std::vector<KvNeed>> models, const KvLayout& layout);
 

@@ -10,7 +10,7 @@
 
 namespace warprow {
 
-// What a KV group's layers attend to. A group is a set of layers with one block table; all groups
+// What a KV group's layers attend to, or for kState that they keep a state of fixed size. A group is a set of layers with one block table; all groups
 // of a model draw blocks from one pool and one id space.
 enum class KvKind : uint8_t { kFull, kSlidingWindow, kCross, kState };
 
@@ -49,10 +49,13 @@ struct KvGroupSpec {
   int32_t head_dim_k = 0;
   int32_t head_dim_v = 0;
   int32_t window = 0;              // kSlidingWindow: tokens a query sees, itself included; else 0
+  int32_t state_pages = 0;         // kState: blocks of the pool that a state takes; else 0
   int32_t block_size = 16;         // tokens in a manager block: what the scheduler allocates
   int32_t kernel_block_size = 16;  // tokens in a block of the attention kernel; divides block_size
 
-  // Bytes of one manager block in one layer, keys and values together.
+  // kState: blocks of a row's table: of its own state, of a checkpoint, and of the state that it starts from.
+  [[nodiscard]] int32_t num_state_cells() const { return 3 * state_pages; }
+  // Bytes of one manager block in one layer, keys and values together. kState: 0, its pages are those of other groups.
   [[nodiscard]] int64_t layer_block_bytes() const {
     return static_cast<int64_t>(block_size) * num_kv_heads * (head_dim_k + head_dim_v) *
            static_cast<int64_t>(dtype_bytes(dtype));

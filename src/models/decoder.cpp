@@ -2,6 +2,7 @@
 #include "models/decoder.h"
 
 #include "base/check.h"
+#include "kernels/activation/sigmoid_mul.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather/gather_rows.h"
 #include "kernels/linear/linear.h"
@@ -93,7 +94,7 @@ Decoder::Decoder(const DecoderSpec& spec,
     inputs_.emplace(loader, spec, options.tensor, options.linear);
   }
   for (int32_t i = facts().layers.first; i < facts().layers.last; ++i) {
-    layers_.push_back(load_layer(loader, i, kv.layers[static_cast<size_t>(i)]));
+    layers_.push_back(load_layer(loader, i, kv));
   }
   if (last) {
     final_norm_ = load_norm(loader, spec, spec.names.final_norm, spec.hidden_size);
@@ -155,9 +156,7 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   return out;
 }
 
-Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
-                                   int32_t index,
-                                   const LayerKvPlace& place) const {
+Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const {
   const LayerLoader in(loader, spec_, index, options_.tensor, options_.linear);
   const DecoderWeightNames& names = spec_.names;
   const LayerShards& shards = in.shards();
@@ -171,11 +170,31 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
     return in.whole().layer_scalar ? loader.read_vector({in.name(names.layer_scalar), 1, 1}).front()
                                    : 1.0F;
   };
+  if (in.whole().has_state()) {
+    const DeltaSpec& delta = in.whole().delta;
+    return Layer{.input_norm = in.norm(names.input_norm, hidden),
+                 .delta = DeltaNet(in, kv),
+                 .qkv = {},
+                 .attention = {},
+                 .attention_join = in.join(names.delta_out,
+                                           delta.value_size(),
+                                           shards.delta_out,
+                                           false,
+                                           names.attention_post_norm),
+                 .ffn_norm = in.norm(names.ffn_norm, hidden),
+                 .ffn = FeedForward(in, options_.act_dtype),
+                 .attention_size = static_cast<int32_t>(in.mine().delta.value_size()),
+                 .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
+  }
   // The parameters are read in this order.
   return Layer{
       .input_norm = norms ? in.norm(names.input_norm, hidden) : View<const float, 1>(),
-      .qkv = in.linear(qkv_parts(spec_, index, shards)),
-      .attention = load_attention(in, index, place),
+      .delta = std::nullopt,
+      .qkv = attention.output_gate
+                 ? in.stacked(gated_qkv_parts(
+                       spec_, index, shards, query_heads(attention, options_.tensor.place)))
+                 : in.linear(qkv_parts(spec_, index, shards)),
+      .attention = load_attention(in, index, kv.layers[static_cast<size_t>(index)]),
       .rope = attention.rope,
       .attention_join =
           in.join(names.o, attention.out_size(), shards.o, spec_.o_bias, names.attention_post_norm),
@@ -184,6 +203,7 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader,
       .input = input(),
       .scalar = scalar(),
       .qkv_size = in.mine().attention.qkv_size(),
+      .gate_size = in.mine().attention.gate_size(),
       .attention_size = in.mine().attention.out_size(),
       .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
 }
@@ -196,8 +216,12 @@ void Decoder::allocate_buffers(Arena& workspace) {
   int64_t intermediate = 0;
   bool plain = true;
   std::vector<const FeedForward*> ffns;
+  std::vector<DeltaSpec> deltas;
   for (const Layer& layer : layers_) {
-    qkv = std::max<int64_t>(qkv, layer.qkv_size);
+    qkv = std::max<int64_t>(qkv, layer.qkv_size + layer.gate_size);
+    if (layer.delta) {
+      deltas.push_back(layer.delta->spec());
+    }
     attention = std::max<int64_t>(attention, layer.attention_size);
     intermediate = std::max<int64_t>(intermediate, layer.ffn.intermediate_size());
     plain = plain && layer.attention_join.is_plain() && layer.ffn.is_plain();
@@ -216,6 +240,7 @@ void Decoder::allocate_buffers(Arena& workspace) {
     buffers_.inputs = make_layer_inputs_workspace(
         workspace, toks, spec_.num_layers, spec_.layers.front().layer_input_size);
   }
+  buffers_.delta = make_delta_workspace(workspace, device_, options_.act_dtype, toks, deltas);
   for (Rope& rope : ropes_) {
     rope.cos = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
     rope.sin = workspace.alloc<float>(toks * rope.inv_freq.shape[0]);
@@ -243,7 +268,7 @@ void Decoder::lead_joins() {
     if (const auto behind = layer.ffn.first_shape()) {
       layer.attention_join.lead_to(device_, layer.ffn_norm, *behind, buffers_.linear);
     }
-    if (i + 1 < layers_.size() && !layer.input && layer.scalar == 1.0F) {
+    if (i + 1 < layers_.size() && !layer.input && layer.scalar == 1.0F && !layers_[i + 1].delta) {
       const Layer& next = layers_[i + 1];
       layer.ffn.lead_to(device_,
                         next.input_norm,
@@ -261,7 +286,9 @@ void Decoder::prepare_kernels() const {
     }
   };
   for (const Layer& layer : layers_) {
-    add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
+    if (!layer.delta) {
+      add(layer.qkv.shape(options_.act_dtype, LinearEpilogue::kStore));
+    }
     add(layer.attention_join.shape());
     std::ranges::for_each(layer.ffn.shapes(), add);
   }
@@ -302,6 +329,38 @@ void Decoder::enter(Stream& stream, const ModelInput& in, const View<float, 2>& 
   }
 }
 
+void Decoder::mix(Stream& stream,
+                  const Layer& layer,
+                  const HalfNorm* begun,
+                  const View<float, 2>& residual,
+                  const ActView& out) {
+  const int64_t toks = residual.shape[0];
+  if (layer.delta) {
+    const ActView normed = part_of(buffers_.linear.normed, toks, spec_.hidden_size);
+    rms_norm(stream, {residual, layer.input_norm, normed, spec_.rms_eps});
+    layer.delta->forward(stream, normed, out, buffers_.linear, buffers_.delta);
+    return;
+  }
+  const ActView all = part_of(buffers_.qkv, toks, layer.qkv_size + layer.gate_size);
+  View<const float, 2> cos;
+  View<const float, 2> sin;
+  if (layer.rope != kNoRope) {
+    const Rope& rope = ropes_[static_cast<size_t>(layer.rope)];
+    cos = make_view<const float>(rope.cos, toks, rope.inv_freq.shape[0]);
+    sin = make_view<const float>(rope.sin, toks, rope.inv_freq.shape[0]);
+  }
+  layer.qkv.forward(
+      stream,
+      input_behind(stream, {layer.input_norm, spec_.rms_eps, begun}, residual, buffers_.linear),
+      all,
+      LinearEpilogue::kStore,
+      buffers_.linear);
+  layer.attention.forward(stream, all.columns(0, layer.qkv_size), cos, sin, out);
+  if (layer.gate_size > 0) {
+    sigmoid_mul(stream, {all.columns(layer.qkv_size, layer.gate_size), out});
+  }
+}
+
 ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
   WR_CHECK(in.positions.shape[0] == 1, "{} rows of positions, 1 wanted", in.positions.shape[0]);
   const int64_t toks = in.positions.shape[1];
@@ -325,22 +384,8 @@ ModelOutput Decoder::forward(Stream& stream, const ModelInput& in) {
   size_t num_aux = 0;
   const HalfNorm* begun = nullptr;  // the norm that the previous join began; null: none
   for (const Layer& layer : layers_) {
-    const ActView qkv = part_of(buffers_.qkv, toks, layer.qkv_size);
     const ActView attended = part_of(buffers_.attention, toks, layer.attention_size);
-    View<const float, 2> cos;
-    View<const float, 2> sin;
-    if (layer.rope != kNoRope) {
-      const Rope& rope = ropes_[static_cast<size_t>(layer.rope)];
-      cos = table(rope.cos, rope);
-      sin = table(rope.sin, rope);
-    }
-    layer.qkv.forward(
-        stream,
-        input_behind(stream, {layer.input_norm, spec_.rms_eps, begun}, residual, buffers_.linear),
-        qkv,
-        LinearEpilogue::kStore,
-        buffers_.linear);
-    layer.attention.forward(stream, qkv, cos, sin, attended);
+    mix(stream, layer, begun, residual, attended);
     layer.attention_join.forward(stream, attended, residual, buffers_.linear);
     const HalfNorm* norm_begun = layer.attention_join.next_norm(toks);
     layer.ffn.forward(stream,

@@ -11,6 +11,7 @@
 #include "layers/join.h"
 #include "layers/linear.h"
 #include "models/decoder_spec.h"
+#include "models/delta_net.h"
 #include "models/feed_forward.h"
 #include "models/layer_inputs.h"
 #include "models/layer_loader.h"
@@ -58,6 +59,7 @@ class Decoder final : public Model {
  private:
   struct Layer {
     View<const float, 1> input_norm;
+    std::optional<DeltaNet> delta;  // in place of the next two
     Linear qkv;
     AttentionLayer attention;
     int32_t rope = 0;  // index in ropes_
@@ -67,6 +69,7 @@ class Decoder final : public Model {
     std::optional<LayerInput> input;
     float scalar = 1.0F;  // of the residual stream behind the layer
     int32_t qkv_size = 0;
+    int32_t gate_size = 0;  // of attention's output, behind q, k and v
     int32_t attention_size = 0;
     bool is_aux = false;
   };
@@ -86,11 +89,12 @@ class Decoder final : public Model {
     ActView attention;          // [T, attention_size]
     FeedForwardWorkspace ffn;
     LayerInputsWorkspace inputs;
+    DeltaWorkspace delta;
     std::vector<float*> aux;  // [T, hidden_size] each
     LinearWorkspace linear;
   };
 
-  Layer load_layer(ParameterLoader& loader, int32_t index, const LayerKvPlace& place) const;
+  Layer load_layer(ParameterLoader& loader, int32_t index, const KvPlan& kv) const;
   [[nodiscard]] AttentionLayer load_attention(const LayerLoader& layer,
                                               int32_t index,
                                               const LayerKvPlace& place) const;
@@ -98,6 +102,13 @@ class Decoder final : public Model {
   void lead_joins();
 
   void enter(Stream& stream, const ModelInput& in, const View<float, 2>& residual);
+  // The layer's attention, or what it has in place of it, of the normed residual stream. begun: that norm, begun by the
+  // join in front; else null.
+  void mix(Stream& stream,
+           const Layer& layer,
+           const HalfNorm* begun,
+           const View<float, 2>& residual,
+           const ActView& out);
 
   DecoderSpec spec_;
   DecoderOptions options_;

@@ -127,6 +127,38 @@ std::string unmet_by_inputs(const DecoderSpec& spec, const LayerSpec& layer) {
   return {};
 }
 
+constexpr int32_t kMaxDeltaSize = 1024;
+
+std::string unmet_by_delta(const DeltaSpec& delta) {
+  if (delta.num_key_heads < 1 || delta.num_value_heads % delta.num_key_heads != 0) {
+    return fmt::format("gated delta net: {} value heads are no multiple of {} key heads",
+                       delta.num_value_heads,
+                       delta.num_key_heads);
+  }
+  if (delta.num_value_heads > kMaxDeltaSize || delta.key_dim > kMaxDeltaSize ||
+      delta.value_dim > kMaxDeltaSize) {
+    return fmt::format(
+        "gated delta net: {} value heads of {} keys and {} values; at most {} of each are "
+        "supported",
+        delta.num_value_heads,
+        delta.key_dim,
+        delta.value_dim,
+        kMaxDeltaSize);
+  }
+  if (delta.key_dim < 16 || delta.key_dim % 16 != 0 || delta.value_dim < 16 ||
+      delta.value_dim % 16 != 0) {
+    return fmt::format("gated delta net: head sizes {} and {} are not multiples of 16",
+                       delta.key_dim,
+                       delta.value_dim);
+  }
+  if (delta.conv_len < 2 || delta.conv_len > kMaxConvLen) {
+    return fmt::format("gated delta net: a convolution over {} tokens; 2 to {} are supported",
+                       delta.conv_len,
+                       kMaxConvLen);
+  }
+  return {};
+}
+
 // Why a layer cannot be computed; empty if it can.
 std::string unmet(const DecoderSpec& spec, size_t index) {
   const LayerSpec& layer = spec.layers[index];
@@ -135,6 +167,12 @@ std::string unmet(const DecoderSpec& spec, size_t index) {
     if (!why.empty()) {
       return why;
     }
+  }
+  if (layer.has_state()) {
+    const std::string why = unmet_by_delta(layer.delta);
+    return !why.empty()       ? why
+           : !layer.pre_norms ? "a gated delta net without a norm in front"
+                              : unmet_by_experts(spec, layer.ffn);
   }
   if (attention.num_kv_heads < 1 || attention.num_heads % attention.num_kv_heads != 0) {
     return fmt::format("{} attention heads are no multiple of {} key-value heads",
@@ -148,6 +186,13 @@ std::string unmet(const DecoderSpec& spec, size_t index) {
     return fmt::format("head sizes {} of keys and {} of values are not equal",
                        attention.head_dim,
                        attention.head_dim_v);
+  }
+  if (attention.output_gate && spec.qkv_bias) {
+    return "attention with an output gate and biases is not supported";
+  }
+  if (attention.output_gate && attention.head_dim % 16 != 0) {
+    return fmt::format("head size {} of attention with an output gate is not a multiple of 16",
+                       attention.head_dim);
   }
   if (attention.qk_norm && attention.wide_qk_norm) {
     return "norms over each head and over all heads";

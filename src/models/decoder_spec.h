@@ -31,6 +31,10 @@ struct DecoderWeightNames {
   std::string experts_gate_up, experts_gate, experts_up, experts_down;
   std::string shared_gate, shared_up, shared_down;  // of the expert that all tokens take
   std::string shared_scale;  // the row whose product with a token opens its gate
+  // Gated delta nets. Four input matrices, or two whose rows are ordered by key heads.
+  std::string delta_qkv, delta_z, delta_b, delta_a;
+  std::string delta_qkvz, delta_ba;
+  std::string delta_conv, delta_rate, delta_dt_bias, delta_norm, delta_out;
   std::string rope_factors;  // GGUF: per-frequency divisors
   // LayerSpec::layer_input_size: a table of all layers' inputs by id, their product with the embedding, its norm; then
   // those of a layer.

@@ -97,6 +97,15 @@ Linear LayerLoader::linear(const std::vector<LinearPart>& parts) const {
   return {loader_, parts, mode_};
 }
 
+Linear LayerLoader::stacked(const std::vector<LinearPart>& parts) const {
+  std::vector<TensorSpec> weights;
+  weights.reserve(parts.size());
+  for (const LinearPart& part : parts) {
+    weights.push_back(part.weight);
+  }
+  return {loader_.stacked(weights), mode_};
+}
+
 JoinMode LayerLoader::join_mode(const std::string& post_norm) const {
   JoinMode mode;
   mode.ranks = ranks_;

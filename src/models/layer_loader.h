@@ -44,6 +44,7 @@ class LayerLoader {
   [[nodiscard]] const LayerSpec& whole() const { return whole_; }  // of all ranks together
   [[nodiscard]] const LayerSpec& mine() const { return mine_; }
   [[nodiscard]] const LayerShards& shards() const { return shards_; }
+  [[nodiscard]] const RankGroup& ranks() const { return ranks_; }
   [[nodiscard]] const LinearMode& mode() const { return mode_; }
 
   [[nodiscard]] std::string name(const std::string& pattern) const;
@@ -54,6 +55,8 @@ class LayerLoader {
                                 const ShardRule& shard,
                                 bool bias) const;
   [[nodiscard]] Linear linear(const std::vector<LinearPart>& parts) const;
+  // The same as one matrix. The parts are many, have whole panels of rows and no biases.
+  [[nodiscard]] Linear stacked(const std::vector<LinearPart>& parts) const;
   // How products of this layer join the residual stream. post_norm: read only if the family has post-norms.
   [[nodiscard]] JoinMode join_mode(const std::string& post_norm) const;
   // The product [hidden_size, inputs] and its join. The first rank's part of the sum has the bias.

@@ -12,8 +12,16 @@ std::vector<KvNeed> kv_needs(const DecoderSpec& spec,
   WR_CHECK(backends.empty() || backends.size() == spec.layers.size());
   std::vector<KvNeed> needs(spec.layers.size());
   for (size_t l = 0; l < needs.size(); ++l) {
-    const AttentionSpec& layer = spec.layers[l].attention;
     KvNeed& need = needs[l];
+    if (spec.layers[l].has_state()) {
+      need.kind = KvKind::kState;
+      need.state_bytes = spec.layers[l].delta.state_floats() * static_cast<int64_t>(sizeof(float));
+      need.dtype = DType::kF32;
+      need.block_size = need.kernel_block_size = options.block_size;
+      need.backend = "state_pages";
+      continue;
+    }
+    const AttentionSpec& layer = spec.layers[l].attention;
     need.kind = layer.window > 0 ? KvKind::kSlidingWindow : KvKind::kFull;
     need.num_heads = layer.num_heads;
     need.num_kv_heads = layer.num_kv_heads;

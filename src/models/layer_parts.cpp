@@ -3,6 +3,8 @@
 
 #include "models/weight_names.h"
 
+#include <utility>
+
 namespace warprow {
 namespace {
 
@@ -28,6 +30,45 @@ LinearPart linear_part(
   LinearPart out{{weight, rows, cols}, bias ? bias_name(weight) : std::string()};
   out.weight.shard = shard;
   return out;
+}
+
+namespace {
+
+// Appends a part for each of the rank's query heads: its rows in a tensor in which each head's queries and output gates
+// follow each other. first: 0 for queries, head_dim for gates.
+void add_gated_heads(const DecoderSpec& spec,
+                     int32_t layer,
+                     const IndexRange& heads,
+                     int64_t first,
+                     std::vector<LinearPart>& parts) {
+  const AttentionSpec& attention = spec.layers[static_cast<size_t>(layer)].attention;
+  const int64_t rows = attention.head_dim;
+  for (int64_t h = heads.begin; h < heads.begin + heads.count; ++h) {
+    LinearPart part =
+        linear_part(layer_name(spec.names.q, layer), rows, spec.hidden_size, {}, false);
+    part.weight.slice = {
+        2 * int64_t{attention.num_heads} * rows, spec.hidden_size, 2 * h * rows + first, 0};
+    parts.push_back(std::move(part));
+  }
+}
+
+}  // namespace
+
+std::vector<LinearPart> gated_qkv_parts(const DecoderSpec& spec,
+                                        int32_t layer,
+                                        const LayerShards& shards,
+                                        const IndexRange& heads) {
+  const AttentionSpec& attention = spec.layers[static_cast<size_t>(layer)].attention;
+  std::vector<LinearPart> parts;
+  add_gated_heads(spec, layer, heads, 0, parts);
+  const auto add = [&](const std::string& pattern, int64_t rows) {
+    parts.push_back(
+        linear_part(layer_name(pattern, layer), rows, spec.hidden_size, shards.kv, false));
+  };
+  add(spec.names.k, attention.k_size());
+  add(spec.names.v, attention.v_size());
+  add_gated_heads(spec, layer, heads, attention.head_dim, parts);
+  return parts;
 }
 
 std::vector<LinearPart> qkv_parts(const DecoderSpec& spec,

@@ -20,6 +20,11 @@ LinearPart linear_part(
 std::vector<LinearPart> qkv_parts(const DecoderSpec& spec,
                                   int32_t layer,
                                   const LayerShards& shards);
+// The same with an output gate, behind the others: the tensor of q has both. heads: the rank's. No biases.
+std::vector<LinearPart> gated_qkv_parts(const DecoderSpec& spec,
+                                        int32_t layer,
+                                        const LayerShards& shards,
+                                        const IndexRange& heads);
 std::vector<LinearPart> gate_up_parts(const DecoderSpec& spec,
                                       int32_t layer,
                                       const LayerShards& shards);

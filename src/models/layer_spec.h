@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/delta/gated_delta.h"
 #include "kernels/experts/route_experts.h"
 
 #include <algorithm>
@@ -30,6 +31,8 @@ struct AttentionSpec {
   // The earlier layer whose keys and values it reads, in place of its own; kOwnKv: it has its own. That layer has the
   // same shape.
   int32_t kv_source = kOwnKv;
+  // A sigmoid gate on each element of the output, which the product behind the norm also yields.
+  bool output_gate = false;
 
   [[nodiscard]] bool has_own_kv() const { return kv_source == kOwnKv; }
   [[nodiscard]] int32_t q_size() const { return num_heads * head_dim; }
@@ -40,6 +43,7 @@ struct AttentionSpec {
     return q_size() + (has_own_kv() ? k_size() + v_size() : 0);
   }
   [[nodiscard]] int32_t out_size() const { return num_heads * head_dim_v; }
+  [[nodiscard]] int32_t gate_size() const { return output_gate ? out_size() : 0; }
 };
 
 // Attention with rope and no other option, with scale 1 / sqrt(head size).
@@ -73,9 +77,19 @@ struct FfnSpec {
   }
 };
 
-// One layer: for attention, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).
+// A gated delta net, which keeps a state of fixed size in place of keys and values.
+struct DeltaSpec : GatedDeltaShape {
+  // Rows of its input matrices are ordered by key heads: each has its queries, keys, values and gates, and its b and a.
+  bool by_key_head = false;
+
+  // Outputs of the first product: queries, keys, values and output gates.
+  [[nodiscard]] int64_t in_size() const { return num_channels() + value_size(); }
+};
+
+// One layer: for attention, or a gated delta net in its place, then for the feed-forward, residual += scale * post_norm(f(norm(residual))).
 struct LayerSpec {
   AttentionSpec attention;
+  DeltaSpec delta;  // without heads: attention
   FfnSpec ffn;
   bool pre_norms = true;        // else both read the residual stream itself
   bool post_norms = false;      // on both products before they are added to the residual stream
@@ -84,6 +98,8 @@ struct LayerSpec {
   // residual += post_norm(out(activation(gate residual) * input)). 0: none.
   int32_t layer_input_size = 0;
   bool layer_scalar = false;  // a factor of the residual stream behind the layer
+
+  [[nodiscard]] bool has_state() const { return delta.num_value_heads > 0; }
 };
 
 }  // namespace warprow

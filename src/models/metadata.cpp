@@ -435,7 +435,11 @@ constexpr CountField kRequired[] = {
 Result<DecoderSpec> ModelMetadata::common_spec() const {
   Counts counts;
   for (const CountField& field : kRequired) {
-    auto value = require_count(field.json_key, field.gguf_key);
+    // A model all of whose layers have experts need not name a size without them.
+    const bool of_experts = field.field == &Counts::intermediate_size && !is_gguf() &&
+                            !has_json(field.json_key) && has_json("moe_intermediate_size");
+    auto value =
+        require_count(of_experts ? "moe_intermediate_size" : field.json_key, field.gguf_key);
     if (!value) {
       return tl::unexpected(value.error());
     }

@@ -37,6 +37,17 @@ constexpr const char* kGemma4Text = R"({
   "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-6})";
 
+constexpr const char* kQwen35Text = R"({
+  "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32,
+  "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32768,
+  "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25})";
+
+constexpr const char* kQwen35MoeText = R"({
+  "vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16,
+  "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+  "partial_rotary_factor": 0.25, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+  "num_experts_per_tok": 8, "num_experts": 256})";
+
 constexpr Entry kEntries[] = {
     {"Gemma2ForCausalLM", "gemma2", &make_gemma2},
     {"Gemma3ForCausalLM", "gemma3", &make_gemma3},
@@ -56,6 +67,11 @@ constexpr Entry kEntries[] = {
     {"Qwen2MoeForCausalLM", "qwen2moe", &make_qwen2_moe},
     {"Qwen3ForCausalLM", "qwen3", &make_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3moe", &make_qwen3_moe},
+    {"Qwen3NextForCausalLM", "", &make_qwen3_next},
+    {"Qwen3_5ForCausalLM", "", &make_qwen3_5},
+    {"Qwen3_5ForConditionalGeneration", "", &make_qwen3_5, kQwen35Text},
+    {"Qwen3_5MoeForCausalLM", "", &make_qwen3_5_moe},
+    {"Qwen3_5MoeForConditionalGeneration", "", &make_qwen3_5_moe, kQwen35MoeText},
     {"SmolLM3ForCausalLM", "smollm3", &make_smollm3},
 };
 

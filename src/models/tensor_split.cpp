@@ -71,11 +71,19 @@ std::string unmet_by_experts(const FfnSpec& ffn,
   return {};
 }
 
-// Why ranks cannot divide the layer; empty if they can.
-std::string unmet(const LayerSpec& layer,
-                  int32_t hidden_size,
-                  int32_t num_ranks,
-                  DeviceKind device) {
+// Why ranks cannot divide what stands before the feed-forward; empty if they can.
+std::string unmet_by_mixer(const LayerSpec& layer, int32_t num_ranks, DeviceKind device) {
+  if (layer.has_state()) {
+    if (device == DeviceKind::kCuda) {
+      return "gated delta nets have no kernels for CUDA; --device cpu runs them";
+    }
+    if (layer.delta.num_key_heads % num_ranks != 0) {
+      return fmt::format("linear_num_key_heads {} is no multiple of tensor-parallel-size {}",
+                         layer.delta.num_key_heads,
+                         num_ranks);
+    }
+    return {};
+  }
   const AttentionSpec& attention = layer.attention;
   if (attention.num_heads % num_ranks != 0) {
     return fmt::format("num_attention_heads {} is no multiple of tensor-parallel-size {}",
@@ -91,8 +99,19 @@ std::string unmet(const LayerSpec& layer,
   if (num_ranks > 1 && attention.wide_qk_norm) {
     return "norms over all heads cannot be divided among ranks";
   }
+  return {};
+}
+
+// Why ranks cannot divide the layer; empty if they can.
+std::string unmet(const LayerSpec& layer,
+                  int32_t hidden_size,
+                  int32_t num_ranks,
+                  DeviceKind device) {
   if (std::string why = device == DeviceKind::kCuda ? unmet_on_cuda(layer) : std::string();
       !why.empty()) {
+    return why;
+  }
+  if (std::string why = unmet_by_mixer(layer, num_ranks, device); !why.empty()) {
     return why;
   }
   if (layer.ffn.has_experts()) {
@@ -121,6 +140,11 @@ IndexRange kv_heads(const AttentionSpec& attention, const GroupPlace& place) {
   return {place.rank / copies * count, count};
 }
 
+IndexRange delta_key_heads(const DeltaSpec& delta, const GroupPlace& place) {
+  const int64_t count = delta.num_key_heads / place.size;
+  return {place.rank * count, count};
+}
+
 VocabPart vocab_part(int32_t vocab_size, const GroupPlace& place) {
   if (place.size == 1) {
     return {0, vocab_size, vocab_size};
@@ -145,6 +169,8 @@ LayerSpec rank_layer(const LayerSpec& layer, const GroupPlace& place) {
   LayerSpec mine = layer;
   mine.attention.num_heads = static_cast<int32_t>(query_heads(layer.attention, place).count);
   mine.attention.num_kv_heads = static_cast<int32_t>(kv_heads(layer.attention, place).count);
+  mine.delta.num_key_heads /= place.size;
+  mine.delta.num_value_heads /= place.size;
   mine.ffn.intermediate_size /= place.size;
   mine.ffn.shared_size /= place.size;
   return mine;
@@ -167,6 +193,7 @@ LayerShards layer_shards(const LayerSpec& layer, const GroupPlace& place) {
           cut(Axis::kRows, kv, attention.head_dim),
           cut(Axis::kCols, place, attention.head_dim_v),
           cut(Axis::kCols, place, 1),
+          cut(Axis::kCols, place, std::max(1, layer.delta.value_dim)),
           cut(Axis::kRows, place, 1),
           cut(Axis::kCols, place, 1)};
 }

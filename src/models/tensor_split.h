@@ -22,6 +22,9 @@ namespace warprow {
 IndexRange query_heads(const AttentionSpec& attention, const GroupPlace& place);
 IndexRange kv_heads(const AttentionSpec& attention, const GroupPlace& place);
 
+// Key heads of a gated delta net that a rank has, with their value heads.
+IndexRange delta_key_heads(const DeltaSpec& delta, const GroupPlace& place);
+
 VocabPart vocab_part(int32_t vocab_size, const GroupPlace& place);
 
 // Errors: a size of the model that the ranks cannot divide, with its name in config.json, its value and the ranks.
@@ -38,8 +41,9 @@ struct LayerShards {
   ShardRule kv;
   ShardRule o;
   ShardRule sinks;
-  ShardRule ffn_in;   // gate, up
-  ShardRule ffn_out;  // down
+  ShardRule delta_out;  // by value heads
+  ShardRule ffn_in;     // gate, up
+  ShardRule ffn_out;    // down
 };
 LayerShards layer_shards(const LayerSpec& layer, const GroupPlace& place);
 

@@ -30,6 +30,18 @@ DecoderWeightNames hf_weight_names(const std::string& prefix) {
   names.shared_up = layer + "mlp.shared_expert.up_proj.weight";
   names.shared_down = layer + "mlp.shared_expert.down_proj.weight";
   names.shared_scale = layer + "mlp.shared_expert_gate.weight";
+  const std::string delta = layer + "linear_attn.";
+  names.delta_qkv = delta + "in_proj_qkv.weight";
+  names.delta_z = delta + "in_proj_z.weight";
+  names.delta_b = delta + "in_proj_b.weight";
+  names.delta_a = delta + "in_proj_a.weight";
+  names.delta_qkvz = delta + "in_proj_qkvz.weight";
+  names.delta_ba = delta + "in_proj_ba.weight";
+  names.delta_conv = delta + "conv1d.weight";
+  names.delta_rate = delta + "A_log";
+  names.delta_dt_bias = delta + "dt_bias";
+  names.delta_norm = delta + "norm.weight";
+  names.delta_out = delta + "out_proj.weight";
   names.experts_gate_up = layer + "mlp.experts.gate_up_proj";  // as transformers 5 keeps them
   names.experts_down = layer + "mlp.experts.down_proj";
   return names;

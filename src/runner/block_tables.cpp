@@ -20,15 +20,28 @@ BlockTables::BlockTables(Arena& state,
     const int32_t per_block = group.kernel_blocks_per_block();
     TableSegments::Limits cells;
     cells.num_rows = num_rows_;
+    if (group.kind == KvKind::kState) {
+      cells.max_row_cells = cells.unit = group.num_state_cells();
+      cells.max_used = int64_t{num_rows_} * cells.unit;
+      add_group(state, group, cells, staged);
+      continue;
+    }
     cells.max_row_cells = max_blocks_per_row(limits.max_row_len(), group.block_size) * per_block;
     cells.unit = max_blocks_per_row(1, group.block_size) * per_block;
     cells.max_used = max_tokens / group.kernel_block_size + int64_t{num_rows_} * cells.unit;
-    TableSegments segments(cells);
-    auto* memory = state.alloc<int32_t>(segments.num_cells());
-    // A row's cells are addressed by their place in the pool: rows have no stride.
-    const int32_t table = staged.add(memory, 0, num_rows_, segments.max_staged());
-    groups_.push_back({group, cells.max_row_cells, std::move(segments), memory, table});
+    add_group(state, group, cells, staged);
   }
+}
+
+void BlockTables::add_group(Arena& state,
+                            const KvGroupSpec& group,
+                            const TableSegments::Limits& cells,
+                            StagedTables& staged) {
+  TableSegments segments(cells);
+  auto* memory = state.alloc<int32_t>(segments.num_cells());
+  // A row's cells are addressed by their place in the pool: rows have no stride.
+  const int32_t table = staged.add(memory, 0, num_rows_, segments.max_staged());
+  groups_.push_back({group, cells.max_row_cells, std::move(segments), memory, table});
 }
 
 void BlockTables::append(const BlockAppend& append, std::span<const BlockId> blocks) {

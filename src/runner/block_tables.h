@@ -17,7 +17,8 @@
 namespace warprow {
 
 // One block table per KV group, by row, in kernel blocks: a manager block b is written as the kernel blocks b * bpk
-// .. b * bpk + bpk - 1. Its memory is sized by the tokens that the token pool holds.
+// .. b * bpk + bpk - 1. Its memory is sized by the tokens that the token pool holds. A row of a state group has the
+// blocks of its states in place of blocks by token.
 //
 // Owns: the host's copies; tables lie in the state arena.
 // Thread: the runner's.
@@ -39,8 +40,10 @@ class BlockTables {
   [[nodiscard]] BlockTableView view(int32_t group) const;
   // Kernel blocks of one row.
   [[nodiscard]] int32_t max_blocks(int32_t group) const { return of(group).max_blocks; }
-  [[nodiscard]] int32_t kernel_block_size(int32_t group) const {
-    return of(group).spec.kernel_block_size;
+  // Tokens of a kernel block; 0 for a group whose tokens have no slots.
+  [[nodiscard]] int32_t slot_block_size(int32_t group) const {
+    const KvGroupSpec& spec = of(group).spec;
+    return spec.kind == KvKind::kState ? 0 : spec.kernel_block_size;
   }
 
  private:
@@ -51,6 +54,10 @@ class BlockTables {
     int32_t* cells;  // dev i32 [segments.num_cells()]
     int32_t table;   // index in staged writes
   };
+  void add_group(Arena& state,
+                 const KvGroupSpec& group,
+                 const TableSegments::Limits& cells,
+                 StagedTables& staged);
   [[nodiscard]] const Group& of(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
 
   int32_t num_rows_;

@@ -56,7 +56,7 @@ Prologue make_prologue(const InputBatch& batch,
   op.slots.slots_stride = inputs.max_num_toks;
   op.slots.slots = inputs.slot_mapping;
   for (int32_t g = 0; g < tables.num_groups(); ++g) {
-    op.slots.groups[g] = {tables.view(g), tables.kernel_block_size(g)};
+    op.slots.groups[g] = {tables.view(g), tables.slot_block_size(g)};
   }
   if (recorded || batch.num_toks_padded != batch.num_toks ||
       batch.num_logits_padded != batch.num_logits) {

@@ -6,11 +6,16 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace warprow {
 namespace {
 
 int32_t num_of(const auto& list) { return static_cast<int32_t>(list.size()); }
+
+// Between two checkpoints of a prompt lie at least so many tokens, except behind its first chunk and at its last block
+// end: many small chunks would fill the cache with states.
+constexpr int32_t kCheckpointDistance = 256;
 
 }  // namespace
 
@@ -28,19 +33,27 @@ KvCacheManager::KvCacheManager(const KvCacheSpec& spec, const Limits& limits)
     }
     groups_.push_back({make_kv_policy(group, {limits.max_step_tokens, limits.max_row_len}),
                        group.block_size,
-                       chain});
+                       chain,
+                       group.state_pages});
+    if (group.state_pages > 0) {
+      num_state_pages_ += group.state_pages;
+      checkpoint_unit_ = group.block_size;
+    }
     alignment_ = std::lcm(alignment_, group.block_size);
   }
   hits_.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
-    hits_[g].reserve(static_cast<size_t>(ceil_div(limits.max_row_len, groups_[g].block_size)));
+    hits_[g].reserve(static_cast<size_t>(
+        std::max(groups_[g].state_pages, ceil_div(limits.max_row_len, groups_[g].block_size))));
   }
 }
 
 int32_t KvCacheManager::max_blocks_for(int32_t num_tokens) const {
   int64_t blocks = 0;
   for (const Group& group : groups_) {
-    blocks += std::min(ceil_div(num_tokens, group.block_size), group.policy->max_blocks());
+    blocks += group.state_pages > 0
+                  ? group.policy->max_blocks()
+                  : std::min(ceil_div(num_tokens, group.block_size), group.policy->max_blocks());
   }
   return static_cast<int32_t>(std::min<int64_t>(blocks, RequestKv::kNever));
 }
@@ -50,7 +63,8 @@ void KvCacheManager::init(RequestKv& kv, const BlockHashKeys& keys, int32_t num_
   kv.pages.reserve(static_cast<size_t>(token_pages_.pages_for(num_tokens)));
   kv.tables.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
-    kv.tables[g].blocks.reserve(static_cast<size_t>(ceil_div(num_tokens, groups_[g].block_size)));
+    kv.tables[g].blocks.reserve(static_cast<size_t>(
+        std::max(3 * groups_[g].state_pages, ceil_div(num_tokens, groups_[g].block_size))));
   }
   if (enable_prefix_caching_) {
     kv.chains.resize(block_sizes_.size());
@@ -88,12 +102,14 @@ int32_t KvCacheManager::find_prefix(RequestKv& kv,
     return 0;
   }
   extend_chains(kv, tokens);
+  shared_prefix_ = 0;
   int32_t hit = max_tokens / alignment_ * alignment_;
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].policy->hits_may_be_cut()) {
       hit = aligned_hit(kv, g, hit);
     }
   }
+  shared_prefix_ = num_state_pages_ > 0 ? hit : 0;
   // The hits of other groups may not be cut: shrink until all groups agree.
   for (bool agreed = false; !agreed;) {
     agreed = true;
@@ -111,6 +127,13 @@ void KvCacheManager::collect_hits(const RequestKv& kv, int32_t num_hit) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     const int32_t blocks = num_hit / group.block_size;
+    if (group.state_pages > 0) {
+      hits_[g].clear();
+      for (int32_t page = 0; page < group.state_pages && blocks > 0; ++page) {
+        hits_[g].push_back(cached(kv, g).find_page(blocks - 1, page));
+      }
+      continue;
+    }
     const int32_t seen = group.policy->num_seen_blocks(blocks);
     hits_[g].clear();
     for (int32_t i = 0; i < blocks; ++i) {
@@ -127,7 +150,8 @@ int32_t KvCacheManager::free_blocks_to_admit(int32_t num_known) const {
     const auto skipped = static_cast<int32_t>(std::count(hits.begin(), hits.end(), kNullBlock));
     const int32_t held = std::min(ceil_div(num_known, groups_[g].block_size) - skipped,
                                   groups_[g].policy->max_blocks());
-    needed += std::max(0, held - (num_of(hits) - skipped));
+    needed += groups_[g].state_pages > 0 ? groups_[g].state_pages
+                                         : std::max(0, held - (num_of(hits) - skipped));
     // A cached block without references counts as free until the hit takes it.
     needed += std::count_if(hits.begin(), hits.end(), [this](BlockId block) {
       return block != kNullBlock && pool_.num_refs(block) == 0;
@@ -152,6 +176,10 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
     }
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].state_pages > 0) {
+      enter_states(kv, g);
+      continue;
+    }
     RequestKv::Table& table = kv.tables[g];
     table.blocks.assign(hits_[g].begin(), hits_[g].end());
     table.num_cached = num_of(hits_[g]);
@@ -161,13 +189,104 @@ bool KvCacheManager::admit(RequestKv& kv, const Admission& admission, SchedulerO
     emit(kv, g, 0, admission.row, out);
   }
   append_pages(kv, admission.num_known, admission.row, out);
+  if (num_state_pages_ > 0) {
+    kv.prefill_len = admission.num_known;
+    kv.checkpoint_at = -kCheckpointDistance;
+    kv.loans_on_row = true;  // cells of another request
+    plan_states(kv, admission.num_hit, admission.num_tokens, admission.row, out);
+  }
   refresh_marks(kv);
   return true;
+}
+
+// Gives the request pages for its state, and the pages of the state that the prefix found ends with.
+void KvCacheManager::enter_states(RequestKv& kv, size_t group) {
+  RequestKv::Table& table = kv.tables[group];
+  const auto pages = static_cast<size_t>(groups_[group].state_pages);
+  table.blocks.assign(3 * pages, kNullBlock);
+  for (size_t i = 0; i < pages; ++i) {
+    table.blocks[i] = pool_.take();
+  }
+  std::copy(hits_[group].begin(),
+            hits_[group].end(),
+            table.blocks.begin() + static_cast<std::ptrdiff_t>(2 * pages));
+  table.num_cached = table.num_dropped = 0;
+  kv.has_loans = kv.has_loans || !hits_[group].empty();
+}
+
+// Whether a step leaves a checkpoint at the last block end before its last token. That may be where it starts.
+bool KvCacheManager::leaves_checkpoint(const RequestKv& kv,
+                                       int32_t num_computed,
+                                       int32_t num_tokens) const {
+  const int32_t at = last_block_end(num_tokens);
+  const bool starts_there = at == num_computed;  // from a state of its own
+  if (!enable_prefix_caching_ || num_tokens > kv.prefill_len || at < num_computed || at == 0 ||
+      (starts_there && kv.has_loans) || at % alignment_ != 0 ||
+      pool_.num_free() < num_state_pages_) {
+    return false;
+  }
+  return at == last_block_end(kv.prefill_len) || at - kv.checkpoint_at >= kCheckpointDistance;
+}
+
+// Prepares the tables of state groups for a step that computes the tokens [num_computed, num_tokens).
+void KvCacheManager::plan_states(
+    RequestKv& kv, int32_t num_computed, int32_t num_tokens, RowId row, SchedulerOutput& out) {
+  const bool leaves = leaves_checkpoint(kv, num_computed, num_tokens);
+  if (leaves) {
+    kv.checkpoint_at = last_block_end(num_tokens);
+    kv.leaves_start = kv.checkpoint_at == num_computed;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto pages = static_cast<size_t>(groups_[g].state_pages);
+    std::vector<BlockId>& blocks = kv.tables[g].blocks;
+    for (size_t i = 0; i < pages && leaves; ++i) {
+      if (kv.leaves_start) {  // the state of now is the checkpoint, and the next one takes other pages
+        blocks[2 * pages + i] = std::exchange(blocks[i], pool_.take());
+      } else {
+        blocks[pages + i] = pool_.take();
+      }
+    }
+    if (pages > 0 && (leaves || kv.loans_on_row)) {
+      emit(kv, g, 0, row, out);
+    }
+  }
+  kv.has_loans = kv.has_loans || leaves;
+  kv.loans_on_row = kv.has_loans;
+  kv.states_until = num_tokens <= kv.prefill_len ? num_tokens : RequestKv::kNever;
+}
+
+void KvCacheManager::return_loans(RequestKv& kv, int64_t step) {
+  if (!kv.has_loans) {
+    return;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    std::vector<BlockId>& blocks = kv.tables[g].blocks;
+    const auto pages = static_cast<size_t>(group.state_pages);
+    for (size_t i = pages; i < 3 * pages; ++i) {
+      if (blocks[i] == kNullBlock) {
+        continue;
+      }
+      if (i < 2 * pages || kv.leaves_start) {
+        const std::vector<BlockHash>& chain = kv.chains[static_cast<size_t>(group.chain)];
+        pool_.set_hash(
+            blocks[i],
+            chain[static_cast<size_t>(kv.checkpoint_at / group.block_size - 1)],
+            CachedBlocks::page_key(static_cast<int32_t>(g), static_cast<int32_t>(i % pages)));
+      }
+      pool_.release(blocks[i], step);
+      blocks[i] = kNullBlock;
+    }
+  }
+  kv.has_loans = kv.leaves_start = false;
 }
 
 bool KvCacheManager::lacks_blocks(const RequestKv& kv, int32_t num_tokens) const {
   int32_t needed = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].state_pages > 0) {
+      continue;
+    }
     needed +=
         std::max(0, ceil_div(num_tokens, groups_[g].block_size) - num_of(kv.tables[g].blocks));
   }
@@ -192,11 +311,17 @@ bool KvCacheManager::grow(RequestKv& kv, int32_t num_tokens, RowId row, Schedule
     return false;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].state_pages > 0) {
+      continue;
+    }
     const size_t start = kv.tables[g].blocks.size();
     append_blocks(kv, g, num_tokens);
     emit(kv, g, start, row, out);
   }
   append_pages(kv, num_tokens, row, out);
+  if (num_tokens > kv.states_until) {
+    plan_states(kv, kv.states_until, num_tokens, row, out);
+  }
   refresh_marks(kv);
   return true;
 }
@@ -241,9 +366,13 @@ void KvCacheManager::emit(
 void KvCacheManager::refresh_marks(RequestKv& kv) const {
   // The last position is reserved for the token that is sampled after the computed ones.
   kv.capacity = num_of(kv.pages) * token_pages_.page_size - 1;
+  kv.capacity = std::min(kv.capacity, kv.states_until);
   kv.window_at = kv.cache_at = RequestKv::kNever;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
+    if (group.state_pages > 0) {
+      continue;
+    }
     const RequestKv::Table& table = kv.tables[g];
     kv.capacity = std::min(kv.capacity, num_of(table.blocks) * group.block_size);
     kv.window_at = std::min(kv.window_at, group.policy->passed_at(table.num_dropped));
@@ -271,6 +400,9 @@ void KvCacheManager::cache_full_blocks(RequestKv& kv,
                                        int32_t num_confirmed) {
   extend_chains(kv, tokens);
   for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].state_pages > 0) {
+      continue;  // return_loans names checkpoints
+    }
     RequestKv::Table& table = kv.tables[g];
     const std::vector<BlockHash>& chain = kv.chains[static_cast<size_t>(groups_[g].chain)];
     for (; (table.num_cached + 1) * groups_[g].block_size <= num_confirmed; ++table.num_cached) {
@@ -296,6 +428,8 @@ void KvCacheManager::release(RequestKv& kv, int64_t last_step) {
   pages_.release(kv.pages, last_step);
   kv.pages.clear();
   kv.capacity = 0;
+  kv.states_until = RequestKv::kNever;
+  kv.has_loans = false;
   kv.window_at = kv.cache_at = RequestKv::kNever;
 }
 

@@ -24,17 +24,24 @@ struct RequestKv {
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
   struct Table {
-    std::vector<BlockId>
-        blocks;  // [tokens / block size]; null where a window has passed or a hit skipped
+    // [tokens / block size]; null where a window has passed or a hit skipped. Of a state group: the pages of the
+    // request's state, of the checkpoint that its step in planning leaves, and of the cached state that it starts from.
+    std::vector<BlockId> blocks;
     int32_t num_cached = 0;   // leading blocks already offered to the prefix cache
     int32_t num_dropped = 0;  // leading null blocks: passed by a window or skipped by a hit
   };
 
   // The step loop compares these three numbers and touches the tables only when one of them is
   // reached.
-  int32_t capacity = 0;        // tokens that the blocks of every group, and the pages, can hold
-  int32_t window_at = kNever;  // computed tokens at which the next block leaves a window
-  int32_t cache_at = kNever;   // confirmed tokens at which the next block is full
+  int32_t capacity = 0;           // tokens that the blocks of every group, and the pages, can hold
+  int32_t window_at = kNever;     // computed tokens at which the next block leaves a window
+  int32_t cache_at = kNever;      // confirmed tokens at which the next block is full
+  int32_t states_until = kNever;  // computed tokens for which the tables of state groups are right
+  int32_t checkpoint_at = 0;      // tokens before the last checkpoint that it left
+  int32_t prefill_len = 0;        // at admission
+  bool has_loans = false;         // its tables name a checkpoint, or a state to start from
+  bool leaves_start = false;      // the state that the step starts from is the checkpoint
+  bool loans_on_row = false;      // the row's cells name some that may be given back
   BlockHashKeys keys;
   std::vector<Table> tables;  // by group
   // By distinct block size: hashes of the full blocks of known tokens.
@@ -45,6 +52,10 @@ struct RequestKv {
 // Allocates blocks and token pages to requests, finds cached prefixes, and releases blocks that a window has
 // passed. KvPolicy implements what differs between kinds of KV group. A request may have more tokens than blocks of
 // its own can hold: a window has passed some, and others lie in shared blocks.
+//
+// A state group keeps one state of a request. A chunk of a prefill may leave a checkpoint at its last block end, whose
+// pages enter the prefix cache under the name of the tokens before it; a request that hits it reads them in its first
+// step and writes its own.
 //
 // A block enters the prefix cache when it is full and its tokens are confirmed (known to the host
 // and at least scheduled to be computed, for the last time). Rules: facts of the V2 design, sections 7.2 and 7.3.
@@ -73,6 +84,7 @@ class KvCacheManager {
 
   KvCacheManager(const KvCacheSpec& spec, const Limits& limits);
 
+  [[nodiscard]] bool has_states() const { return num_state_pages_ > 0; }
   // The most blocks a request ever holds at once while its length grows to num_tokens.
   [[nodiscard]] int32_t max_blocks_for(int32_t num_tokens) const;
 
@@ -82,6 +94,11 @@ class KvCacheManager {
   // Longest prefix of at most max_tokens tokens that is cached in all groups, in tokens; 0 without a prefix cache.
   // The blocks found are kept for an admit() that follows at once.
   int32_t find_prefix(RequestKv& kv, std::span<const TokenId> tokens, int32_t max_tokens);
+  // Tokens of the prefix just found that groups of blocks have cached, and perhaps state groups not: where a checkpoint
+  // would serve the next request with this prefix.
+  [[nodiscard]] int32_t shared_prefix() const { return shared_prefix_; }
+  // Tokens of a chunk behind that prefix which make it leave a checkpoint there.
+  [[nodiscard]] int32_t checkpoint_unit() const { return checkpoint_unit_; }
 
   // Takes the prefix just found, blocks for the first chunk and pages for all known tokens, and appends them to
   // `out`. Returns false and changes nothing unless blocks and pages for all known tokens are free now.
@@ -99,6 +116,10 @@ class KvCacheManager {
 
   // Enters into the prefix cache the full blocks among the first num_confirmed tokens.
   void cache_full_blocks(RequestKv& kv, std::span<const TokenId> tokens, int32_t num_confirmed);
+
+  // After a step is planned: names the checkpoint that it leaves, and gives it and the state that it starts from back to
+  // the pool.
+  void return_loans(RequestKv& kv, int64_t step);
 
   // Releases everything, the last block first, so that a prefix stays cached longer than its continuations.
   void release(RequestKv& kv, int64_t last_step);
@@ -119,7 +140,8 @@ class KvCacheManager {
   struct Group {
     std::unique_ptr<const KvPolicy> policy;
     int32_t block_size = 0;
-    int32_t chain = 0;  // index of its block size among the distinct ones
+    int32_t chain = 0;        // index of its block size among the distinct ones
+    int32_t state_pages = 0;  // of a state group; else 0
   };
 
   void extend_chains(RequestKv& kv, std::span<const TokenId> tokens) const;
@@ -132,6 +154,15 @@ class KvCacheManager {
   [[nodiscard]] bool lacks_pages(const RequestKv& kv, int32_t num_tokens) const;
   [[nodiscard]] int32_t pages_to_grow(const RequestKv& kv, int32_t num_tokens) const;
   void append_blocks(RequestKv& kv, size_t group, int32_t num_tokens);
+  void enter_states(RequestKv& kv, size_t group);
+  void plan_states(
+      RequestKv& kv, int32_t num_computed, int32_t num_tokens, RowId row, SchedulerOutput& out);
+  [[nodiscard]] int32_t last_block_end(int32_t num_tokens) const {
+    return (num_tokens - 1) / checkpoint_unit_ * checkpoint_unit_;
+  }
+  [[nodiscard]] bool leaves_checkpoint(const RequestKv& kv,
+                                       int32_t num_computed,
+                                       int32_t num_tokens) const;
   void append_pages(RequestKv& kv, int32_t num_tokens, RowId row, SchedulerOutput& out);
   static void emit(
       const RequestKv& kv, size_t group, size_t start, RowId row, SchedulerOutput& out);
@@ -140,6 +171,9 @@ class KvCacheManager {
   std::vector<Group> groups_;
   std::vector<int32_t> block_sizes_;  // distinct
   int32_t alignment_ = 1;             // least common multiple of the block sizes: hits end on it
+  int32_t num_state_pages_ = 0;       // of a request's states, in all groups
+  int32_t checkpoint_unit_ = 1;
+  int32_t shared_prefix_ = 0;
   bool enable_prefix_caching_;
   TokenPages token_pages_;
   BlockPool pool_;

@@ -81,6 +81,41 @@ class WindowPolicy final : public KvPolicy {
   int32_t max_blocks_;
 };
 
+// A query sees the state behind the tokens before it, whose pages a cached checkpoint has. A request keeps one state.
+class StatePolicy final : public KvPolicy {
+ public:
+  explicit StatePolicy(const KvGroupSpec& group)
+      : unit_(group.block_size),
+        num_pages_(group.state_pages),
+        max_blocks_(max_state_blocks(group)) {}
+
+  [[nodiscard]] int32_t max_blocks() const override { return max_blocks_; }
+
+  // The last checkpoint that is cached whole.
+  [[nodiscard]] int32_t longest_hit(const CachedBlocks& cached, int32_t limit) const override {
+    for (int32_t i = limit / unit_ - 1; i >= 0; --i) {
+      int32_t pages = 0;
+      while (pages < num_pages_ && cached.find_page(i, pages) != kNullBlock) {
+        ++pages;
+      }
+      if (pages == num_pages_) {
+        return (i + 1) * unit_;
+      }
+    }
+    return 0;
+  }
+  [[nodiscard]] bool hits_may_be_cut() const override { return false; }
+  [[nodiscard]] int32_t num_seen_blocks(int32_t /*num_hit_blocks*/) const override { return 1; }
+
+  [[nodiscard]] int32_t num_passed_blocks(int32_t /*num_computed*/) const override { return 0; }
+  [[nodiscard]] int32_t passed_at(int32_t /*block_idx*/) const override { return kNever; }
+
+ private:
+  int32_t unit_;
+  int32_t num_pages_;
+  int32_t max_blocks_;
+};
+
 }  // namespace
 
 std::unique_ptr<const KvPolicy> make_kv_policy(const KvGroupSpec& group,
@@ -92,8 +127,10 @@ std::unique_ptr<const KvPolicy> make_kv_policy(const KvGroupSpec& group,
     case KvKind::kSlidingWindow:
       WR_CHECK_GT(group.window, 0);
       return std::make_unique<WindowPolicy>(group.window, group.block_size, limits);
-    case KvKind::kCross:
     case KvKind::kState:
+      WR_CHECK_GT(group.state_pages, 0);
+      return std::make_unique<StatePolicy>(group);
+    case KvKind::kCross:
       break;
   }
   WR_CHECK(false, "a KV group of kind {} has no policy", kv_kind_name(group.kind));

@@ -17,9 +17,15 @@ class CachedBlocks {
  public:
   CachedBlocks(const BlockPool& pool, std::span<const BlockHash> names, int32_t group)
       : pool_(pool), names_(names), group_(group) {}
+  // The key that tells page `page` of a state apart from blocks and pages of equal hash; page 0 has the group's own.
+  static constexpr int32_t page_key(int32_t group, int32_t page) {
+    return group + page * kMaxKvGroups;
+  }
   // The cached block with the content of the request's block `block_idx`; the null block if there is none.
-  [[nodiscard]] BlockId find(int32_t block_idx) const {
-    return pool_.find(names_[static_cast<size_t>(block_idx)], group_);
+  [[nodiscard]] BlockId find(int32_t block_idx) const { return find_page(block_idx, 0); }
+  // The same of page `page` of the state behind that block.
+  [[nodiscard]] BlockId find_page(int32_t block_idx, int32_t page) const {
+    return pool_.find(names_[static_cast<size_t>(block_idx)], page_key(group_, page));
   }
 
  private:
@@ -59,7 +65,7 @@ struct KvPolicyLimits {
   int32_t max_model_len = 0;
 };
 
-// The policy for a group's kind. Full attention and sliding windows have one; a check fails for the other kinds.
+// The policy for a group's kind. A check fails for a kind without one.
 std::unique_ptr<const KvPolicy> make_kv_policy(const KvGroupSpec& group,
                                                const KvPolicyLimits& limits);
 

@@ -332,7 +332,11 @@ bool Scheduler::admit_next(SchedulerOutput& out) {
   if (!config_.enable_chunked_prefill && rest > budget_ && rest <= config_.max_num_batched_tokens) {
     return false;
   }
-  const int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
+  int32_t chunk = is_long_prefill(r.num_known(), hit) ? long_chunk_ : rest;
+  // A prefix that others have too, without a checkpoint of its states: the first chunk leaves one.
+  if (config_.enable_chunked_prefill && kv_.shared_prefix() > hit) {
+    chunk = std::min(chunk, kv_.shared_prefix() + kv_.checkpoint_unit() - hit);
+  }
   // Not as a long prefill: those behind it would wait to be admitted until the running one is done.
   const int32_t n =
       limit_deep_chunk(std::min({rest, chunk, budget_, prefill_budget_}), hit, /*is_long=*/false);
@@ -421,6 +425,7 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     (is_prefill ? any_prefill : any_decode) = true;
     any_partial = any_partial || (is_prefill && !samples);
     // Only after planning: no request in this step may hit blocks that the step itself fills.
+    kv_.return_loans(r.kv, next_step_);
     if (is_prefill && r.num_confirmed() >= r.kv.cache_at) {
       kv_.cache_full_blocks(r.kv, r.tokens, r.num_confirmed());
     }
@@ -504,6 +509,7 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   const auto num_blocks = static_cast<size_t>(kv_.pool().num_blocks());
   const auto num_groups = config_.kv.groups.size();
+  size_t num_cells = 0;  // of states
   out.finished_rows.reserve(max_rows);
   out.preempted_rows.reserve(max_rows);
   out.new_rows.reserve(max_rows);
@@ -512,8 +518,11 @@ void Scheduler::reserve(SchedulerOutput& out) const {
   out.scheduled.reserve(max_rows);
   out.grammar_rows.reserve(max_rows);
   // Only rows that are admitted in one step and share cached blocks can need more.
+  for (const KvGroupSpec& group : config_.kv.groups) {
+    num_cells += max_rows * static_cast<size_t>(group.num_state_cells());
+  }
   out.token_ids.reserve(num_blocks * static_cast<size_t>(config_.kv.groups.front().block_size));
-  out.block_ids.reserve(num_blocks);
+  out.block_ids.reserve(num_blocks + num_cells);
   out.page_ids.reserve(static_cast<size_t>(kv_.pages().num_pages()));
 }
 

@@ -138,6 +138,8 @@ class Scheduler {
   // The row yields no token in the last planned step, which computes all of its tokens but those of its logits. Its
   // request keeps row and blocks and is not scheduled until resume(). Preemption also resumes it.
   void withhold(RowId row);
+  // Whether a row may compute a token again: a layer's state would take it in twice.
+  [[nodiscard]] bool may_withhold() const { return !kv_.has_states(); }
   // No-op if the request has ended or is not held.
   void resume(uint64_t id);
 

@@ -21,7 +21,10 @@ KvCacheSpec largest_cache(const ModelPlan& plan) {
 
 namespace {
 
-int32_t num_groups(const ModelPlan& plan) { return static_cast<int32_t>(plan.kv.groups.size()); }
+// The blocks of a request of one token: with the null block, the smallest pool.
+int32_t least_blocks(const ModelPlan& plan) {
+  return static_cast<int32_t>(blocks_of_request(plan.kv.groups, 1, 1));
+}
 
 // The most tokens of one row in a step, drafts in flight included.
 int32_t max_step_tokens(const ModelPlan& plan) {
@@ -66,7 +69,7 @@ Result<void> size_kv_cache(ModelPlan& plan, int32_t user_len) {
   const KvCacheSpec largest = largest_cache(plan);
   const int64_t block_bytes = largest.block_bytes();
   const int64_t blocks = num_blocks_in(config.kv_cache_memory_bytes, largest);
-  const int32_t least = 1 + num_groups(plan);
+  const int32_t least = 1 + least_blocks(plan);
   if (blocks < least) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("kv_cache_memory_bytes is {}, below the {} bytes of {} blocks: the "
@@ -118,7 +121,7 @@ Result<void> size_memory(ModelPlan& plan,
     if (plan.kv_takes_rest) {
       const int64_t available = available_kv_bytes(plan.memory.budget());
       plan.kv_cache.groups = plan.kv.groups;
-      plan.memory.kv_bytes = plan.kv_cache.block_bytes() * (1 + num_groups(plan));
+      plan.memory.kv_bytes = plan.kv_cache.block_bytes() * (1 + least_blocks(plan));
       if (available < plan.memory.kv_bytes) {
         return check_fit(plan);
       }

@@ -105,6 +105,12 @@ Result<void> decide_options(ModelPlan& plan) {
   if (!kv) {
     return tl::unexpected(kv.error());
   }
+  const bool has_states =
+      std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
+  if (has_states && plan.runner.max_drafts > 0) {
+    return fail(ErrorCode::kUnsupported,
+                "drafts with layers that keep a state: a rejected draft would stay in it");
+  }
   divide_layers(plan, *kv);
   plan.runner.max_num_seqs = config.max_num_seqs;
   plan.runner.max_num_batched_tokens = config.max_num_batched_tokens;

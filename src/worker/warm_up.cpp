@@ -49,9 +49,16 @@ void add_row(SchedulerOutput& step,
   for (int32_t i = 0; i < prompt_len; ++i) {
     step.token_ids.push_back(i % limits.vocab_size);
   }
-  for (int32_t group = 0; group < static_cast<int32_t>(cache.groups.size()); ++group) {
+  const auto num_groups = static_cast<int32_t>(cache.groups.size());
+  for (int32_t group = 0; group < num_groups; ++group) {
     const auto at = static_cast<int32_t>(step.block_ids.size());
-    step.block_ids.push_back(BlockId{1 + at});
+    const int32_t cells = cache.groups[static_cast<size_t>(group)].num_state_cells();
+    if (cells > 0) {  // null blocks: no state is kept
+      step.block_ids.resize(step.block_ids.size() + static_cast<size_t>(cells), kNullBlock);
+      step.block_appends.push_back({added.row, group, 0, {at, cells}});
+      continue;
+    }
+    step.block_ids.push_back(BlockId{1 + row * num_groups + group});
     step.block_appends.push_back({added.row, group, 0, {at, 1}});
   }
   // Room for the prompt and for a token of each of the row's steps.

@@ -214,15 +214,33 @@ std::string refusal(const std::vector<Needs>& models) {
   return plan ? "" : plan.error().message;
 }
 
+// One layer of attention to three with states, as in Qwen3.5: a state takes as many pages of attention as it needs. Blocks
+// of attention stay as long as they were.
+TEST(KvPlanner, AStateTakesPagesOfAttention) {
+  KvNeed state;
+  state.kind = KvKind::kState;
+  state.state_bytes = 3 * need_of(4, 256).page_bytes() + 1;
+  state.block_size = state.kernel_block_size = 16;
+  const KvPlan plan = plan_of({{state, state, state, need_of(4, 256)}});
+  ASSERT_EQ(plan.groups.size(), 4U);
+  EXPECT_EQ(plan.groups[0].kind, KvKind::kState);
+  EXPECT_EQ(plan.groups[0].state_pages, 4);
+  EXPECT_EQ(plan.groups[3].block_size, 16);
+  EXPECT_EQ(block_bytes(plan), need_of(4, 256).page_bytes());
+  EXPECT_EQ(blocks_of_request(plan.groups, 33, 64), 3 + 3 * 2 * 4);
+  EXPECT_EQ(refusal({{state}}),
+            "KV cache: layers with states only; one layer of attention is needed");
+}
+
 TEST(KvPlanner, WhatNobodyServesIsRefusedByLayer) {
   Needs needs = repeat({need_of(2, 64)}, 3);
   needs[1].kind = KvKind::kCross;
   EXPECT_EQ(refusal({needs}),
-            "KV cache of layer 1: kind cross is not supported (known: full, sliding window)");
+            "KV cache of layer 1: kind cross is not supported (known: full, sliding window, "
+            "state)");
   needs[1].kind = KvKind::kState;
   EXPECT_EQ(refusal({repeat({need_of(2, 64)}, 2), needs}),
-            "KV cache of layer 1 of model 1: kind state is not supported (known: full, sliding "
-            "window)");
+            "KV cache of layer 1 of model 1: a state of no bytes");
   needs[1] = need_of(2, 64);
   needs[1].head_dim_v = 32;
   EXPECT_EQ(

@@ -205,6 +205,74 @@ TEST(Registry, ReadsQwen3Experts) {
   }
 }
 
+// As the family publishes it: every second layer attends here.
+json qwen3_next_config() {
+  json config = qwen3_moe_config();
+  config["architectures"] = {"Qwen3NextForCausalLM"};
+  config["full_attention_interval"] = 2;
+  config["partial_rotary_factor"] = 0.25;
+  config["shared_expert_intermediate_size"] = 64;
+  config["linear_num_key_heads"] = 2;
+  config["linear_num_value_heads"] = 4;
+  config["linear_key_head_dim"] = 32;
+  config["linear_value_head_dim"] = 16;
+  config["linear_conv_kernel_dim"] = 4;
+  return config;
+}
+
+TEST(Registry, ReadsLayersWithStates) {
+  const DecoderSpec next = value_or_throw(spec_of(qwen3_next_config()));
+  ASSERT_EQ(next.layers.size(), 4U);
+  for (size_t l = 0; l < 4; ++l) {
+    const LayerSpec& layer = next.layers[l];
+    EXPECT_EQ(layer.has_state(), l % 2 == 0);
+    EXPECT_TRUE(layer.attention.output_gate);
+    EXPECT_TRUE(layer.attention.qk_norm);
+    EXPECT_TRUE(layer.ffn.normalise);
+    EXPECT_EQ(layer.ffn.shared_size, 64);
+  }
+  const DeltaSpec& delta = next.layers[0].delta;
+  EXPECT_TRUE(delta.by_key_head);
+  EXPECT_EQ(delta.num_channels(), 2 * 64 + 64);
+  EXPECT_EQ(delta.state_floats(), 3 * 192 + 4 * 32 * 16);
+  EXPECT_EQ(next.norm_offset, 1.0F);
+  EXPECT_EQ(next.ropes[0].rot_dim, 8);
+
+  json config = qwen3_next_config();
+  config["architectures"] = {"Qwen3_5MoeForConditionalGeneration"};
+  config["layer_types"] = {
+      "linear_attention", "linear_attention", "full_attention", "full_attention"};
+  config.erase("norm_topk_prob");
+  config.erase("partial_rotary_factor");
+  config.erase("intermediate_size");
+  json outer;
+  outer["architectures"] = config["architectures"];
+  outer["text_config"] = config;
+  const DecoderSpec moe = value_or_throw(spec_of(outer));
+  EXPECT_TRUE(moe.layers[1].has_state());
+  EXPECT_FALSE(moe.layers[2].has_state());
+  EXPECT_FALSE(moe.layers[0].delta.by_key_head);
+  EXPECT_TRUE(moe.layers[0].ffn.normalise);
+  EXPECT_EQ(moe.ropes[0].rot_dim, 8);
+}
+
+TEST(Registry, RefusesStatesThatNoKernelKeeps) {
+  json config = qwen3_next_config();
+  config["layer_types"] = {"mamba", "mamba", "full_attention", "full_attention"};
+  EXPECT_NE(error_of(config).find("layer type mamba is not supported"), std::string::npos);
+  config["layer_types"] = {"full_attention"};
+  EXPECT_NE(error_of(config).find("1 layer_types for 4 layers"), std::string::npos);
+  for (const auto& [key, value] : {std::pair{"linear_key_head_dim", 24},
+                                   {"linear_value_head_dim", 8},
+                                   {"linear_conv_kernel_dim", 9},
+                                   {"linear_num_value_heads", 3},
+                                   {"linear_value_head_dim", 1 << 20}}) {
+    config = qwen3_next_config();
+    config[key] = value;
+    EXPECT_NE(error_of(config).find("layer 0: gated delta net"), std::string::npos) << key;
+  }
+}
+
 // Transformers 5 renames the count of experts, leaves out what has its default, and moves the rope.
 TEST(Registry, ReadsQwen3ExpertsOfTransformers5) {
   json config = qwen3_moe_config();

@@ -108,6 +108,27 @@ TEST(TensorSplit, ExpertsAreCutInWholePanels) {
             "layer 0: hidden_size 40 of a model with experts is no multiple of 16");
 }
 
+// A rank has key heads with all of their value heads. A GPU has no kernels for such layers.
+TEST(TensorSplit, StatesAreCutByKeyHeads) {
+  DecoderSpec spec = spec_with(8, 2, 128);
+  DeltaSpec& delta = spec.layers[1].delta;
+  delta.num_key_heads = 4;
+  delta.num_value_heads = 8;
+  delta.key_dim = delta.value_dim = 16;
+  delta.conv_len = 4;
+  EXPECT_EQ(refusal(spec, 1), "");
+  EXPECT_EQ(refusal(spec, 4), "");
+  EXPECT_EQ(refusal(spec, 8),
+            "layer 1: linear_num_key_heads 4 is no multiple of tensor-parallel-size 8");
+  EXPECT_EQ(refusal(spec, 1, DeviceKind::kCuda),
+            "layer 1: gated delta nets have no kernels for CUDA; --device cpu runs them");
+  EXPECT_EQ(delta_key_heads(delta, {1, 2}), (IndexRange{2, 2}));
+  const LayerSpec mine = rank_layer(spec.layers[1], {1, 2});
+  EXPECT_EQ(mine.delta.num_key_heads, 2);
+  EXPECT_EQ(mine.delta.num_value_heads, 4);
+  EXPECT_EQ(layer_shards(spec.layers[1], {1, 2}).delta_out.unit, 16);
+}
+
 TEST(TensorSplit, PartsOfAVocabularyAreEquallyWide) {
   EXPECT_EQ(vocab_part(49152, {2, 3}), (VocabPart{32768, 16384, 16384}));
   EXPECT_EQ(vocab_part(50257, {0, 1}), (VocabPart{0, 50257, 50257}));

@@ -195,14 +195,102 @@ TEST(KvCacheManager, WithoutPrefixCachingNothingIsNamed) {
   EXPECT_EQ(kv.cache_at, RequestKv::kNever);
 }
 
-// The planner refuses these kinds, so such a group is a bug.
+// The planner refuses this kind, so such a group is a bug.
 TEST(KvCacheManager, AKindWithoutAPolicyIsOurMistake) {
   const ScopedCheckThrows throws;
-  for (const KvKind kind : {KvKind::kCross, KvKind::kState}) {
-    KvGroupSpec group = full_group(16);
-    group.kind = kind;
-    EXPECT_THROW(Cache({full_group(16), group}, 16), CheckFailure) << kv_kind_name(kind);
+  KvGroupSpec group = full_group(16);
+  group.kind = KvKind::kCross;
+  EXPECT_THROW(Cache({full_group(16), group}, 16), CheckFailure);
+}
+
+KvGroupSpec state_group(int32_t unit, int32_t pages) {
+  KvGroupSpec group = full_group(unit);
+  group.kind = KvKind::kState;
+  group.state_pages = pages;
+  return group;
+}
+
+// The cells of a row that the step gets for a group; empty if it gets none.
+std::vector<int32_t> cells_of(const SchedulerOutput& out, int32_t group) {
+  std::vector<int32_t> cells;
+  for (const BlockAppend& append : out.block_appends) {
+    for (int32_t i = 0; append.group == group && i < append.blocks.count; ++i) {
+      cells.push_back(index_of(out.block_ids[static_cast<size_t>(append.blocks.begin + i)]));
+    }
   }
+  return cells;
+}
+
+// A prompt of 40 tokens computed at once leaves a checkpoint behind 32; its blocks are free when the step is planned, and
+// the row's cells forget them with the next step. A request with the same first 33 tokens starts from the checkpoint.
+TEST(KvCacheManager, ACheckpointOfAState) {
+  Cache cache({full_group(16), state_group(16, 2)}, 32);
+  const std::vector<TokenId> tokens = tokens_from(0, 40);
+  RequestKv first;
+  ASSERT_TRUE(cache.enter(first, tokens));
+  EXPECT_THAT(cells_of(cache.out, 1), ElementsAre(4, 5, 6, 7, 0, 0));
+  EXPECT_EQ(first.capacity, 40);  // the next step changes the cells, although the blocks have room
+  cache.manager.return_loans(first, 1);
+  EXPECT_EQ(cache.manager.pool().num_free(), 31 - 3 - 2);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.grow(first, 41, kRow, cache.out));
+  EXPECT_THAT(cells_of(cache.out, 1), ElementsAre(4, 5, 0, 0, 0, 0));
+  EXPECT_EQ(first.capacity, 48);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.grow(first, 49, kRow, cache.out));
+  EXPECT_TRUE(cells_of(cache.out, 1).empty());
+
+  RequestKv second;
+  std::vector<TokenId> other = tokens_from(0, 33);
+  other.push_back(77);
+  ASSERT_TRUE(cache.enter(second, other));
+  EXPECT_THAT(cells_of(cache.out, 1), ElementsAre(10, 11, 0, 0, 6, 7));
+  EXPECT_EQ(cache.manager.pool().num_refs(BlockId{6}), 1);
+  cache.manager.return_loans(second, 2);
+  EXPECT_EQ(cache.manager.pool().num_refs(BlockId{6}), 0);
+  EXPECT_EQ(second.tables[1].blocks[4], kNullBlock);
+}
+
+// A chunk that starts at the prompt's last block end leaves the state that it starts from and writes other pages.
+TEST(KvCacheManager, AStateThatBecomesACheckpoint) {
+  Cache cache({full_group(16), state_group(16, 1)}, 32);
+  const std::vector<TokenId> tokens = tokens_from(0, 20);
+  RequestKv kv;
+  cache.manager.init(kv, {}, 20);
+  ASSERT_EQ(cache.manager.find_prefix(kv, tokens, 19), 0);
+  ASSERT_TRUE(cache.manager.admit(kv, {kRow, 0, 16, 20}, cache.out));
+  const std::vector<int32_t> entered = cells_of(cache.out, 1);
+  EXPECT_EQ(entered[1], 0);  // no block end lies between 0 and 16
+  cache.manager.return_loans(kv, 1);
+  cache.out.clear();
+  ASSERT_TRUE(cache.manager.grow(kv, 20, kRow, cache.out));
+  EXPECT_EQ(cells_of(cache.out, 1)[2], entered[0]);
+  EXPECT_NE(cells_of(cache.out, 1)[0], entered[0]);
+  cache.manager.return_loans(kv, 2);
+  cache.manager.cache_full_blocks(kv, tokens, 20);
+  RequestKv again;
+  cache.manager.init(again, {}, 20);
+  EXPECT_EQ(cache.manager.find_prefix(again, tokens, 19), 16);
+}
+
+// A checkpoint without one of its pages is none. Attention's hit is shorter for it.
+TEST(KvCacheManager, AHitNeedsEveryPageOfAState) {
+  Cache cache({full_group(16), state_group(16, 2)}, 32);
+  const std::vector<TokenId> tokens = tokens_from(0, 40);
+  RequestKv first;
+  ASSERT_TRUE(cache.enter(first, tokens));
+  cache.manager.return_loans(first, 1);
+  cache.manager.release(first, 1);
+  RequestKv second;
+  cache.manager.init(second, {}, 40);
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens, 39), 32);
+  BlockPool& pool = cache.pool();
+  std::vector<BlockId> taken;
+  while (pool.find(first.chains[0][1], CachedBlocks::page_key(1, 0)) != kNullBlock) {
+    taken.push_back(pool.take());
+  }
+  EXPECT_NE(pool.find(first.chains[0][1], CachedBlocks::page_key(1, 1)), kNullBlock);
+  EXPECT_EQ(cache.manager.find_prefix(second, tokens, 39), 0);
 }
 
 // A full group with blocks of 32 beside a window group with blocks of 16 (W = 17: one block). Hits end at multiples of

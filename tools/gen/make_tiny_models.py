@@ -108,18 +108,39 @@ def families():
         truncate=False)))
 
 
+    # Hybrids: two value heads a key head, sizes of which one is no multiple of the other's.
+    hybrid = dict(four, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+                  linear_value_head_dim=32, linear_conv_kernel_dim=4)
+    rope = dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.25)
+    experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32, num_experts=6, num_experts_per_tok=2)
+    yield "qwen3_next", transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(
+        **hybrid, **experts, rope_parameters=rope, tie_word_embeddings=True, mlp_only_layers=[1]))
+    yield "qwen3_5_text", transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(
+        **hybrid, rope_parameters=rope, tie_word_embeddings=True))
+    for name, kind, extra in ("qwen3_5", "Qwen3_5", {}), ("qwen3_5_moe", "Qwen3_5Moe", experts):
+        text = {k: v for k, v in dict(hybrid, **extra).items() if extra == {} or k != "intermediate_size"}
+        config = getattr(transformers, kind + "Config")(
+            text_config=dict(text, rope_parameters=dict(rope, mrope_section=[2, 1, 1], mrope_interleaved=True)),
+            vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32,
+                               num_position_embeddings=16), tie_word_embeddings=False)
+        yield name, getattr(transformers, kind + "ForConditionalGeneration")(config)
+
+
 # A long rope depends on the length of the sequence: all are on one side of the original length.
 PROMPT_LENGTHS = {"phi3_long": (17, 31, 45)}
 
 
 def randomise(model, generator):
     gemma = model.config.model_type.startswith("gemma")  # its embeddings are scaled
-    differences = gemma and not model.config.model_type.startswith("gemma4")  # its norms are those to 1
+    zero_centred = ("gemma2", "gemma3", "qwen3_next", "qwen3_5")  # norms are differences to 1
+    differences = model.config.model_type.startswith(zero_centred)
     buffers = ((n, b) for n, b in model.named_buffers() if n.endswith(("e_score_correction_bias", "layer_scalar")))
     for name, parameter in itertools.chain(model.named_parameters(), buffers):
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name or "scal" in name:
-            value = (0.0 if differences else 1.0) + 0.2 * noise
+        if name.endswith("A_log"):
+            value = -1.0 + noise  # states that last
+        elif "norm" in name or "scal" in name:
+            value = (0.0 if differences and "linear_attn" not in name else 1.0) + 0.2 * noise
         else:
             value = (0.05 if gemma and "embed" in name else 0.25) * noise
         parameter.data = value.to(torch.bfloat16).to(torch.float32)

@@ -39,6 +39,7 @@ Json facts_json(const ModelFacts& facts) {
   for (const KvGroupSpec& group : facts.kv.groups) {
     groups.push_back({{"kind", static_cast<int>(group.kind)},
                       {"window", group.window},
+                      {"state_pages", group.state_pages},
                       {"block_size", group.block_size}});
   }
   return {{"architecture", facts.architecture},
@@ -65,6 +66,7 @@ ModelFacts facts_of(const Json& json) {
     KvGroupSpec& group = facts.kv.groups.emplace_back();
     group.kind = static_cast<KvKind>(one.at("kind").get<int>());
     group.window = one.at("window");
+    group.state_pages = one.value("state_pages", 0);  // older recordings have no states
     group.block_size = one.at("block_size");
   }
   facts.kv.num_blocks = json.at("num_kv_blocks");

@@ -126,6 +126,13 @@ int32_t RowSelection::num_known_tokens(const NewRow& added, const SchedulerOutpu
     const int32_t block_size = facts_.kv.groups[group].block_size;
     unit = std::lcm(unit, block_size);
     const auto blocks = first_blocks(added.row, static_cast<int32_t>(group), step);
+    if (const auto pages = static_cast<size_t>(facts_.kv.groups[group].state_pages); pages > 0) {
+      has_skipped = true;  // the states before the one that the row starts from
+      for (size_t i = 2 * pages; i < 3 * pages && added.num_computed_tokens > 0; ++i) {
+        num_known = is_known_[static_cast<size_t>(index_of(blocks.at(i)))] == 0 ? 0 : num_known;
+      }
+      continue;
+    }
     for (int32_t i = 0; i < added.num_computed_tokens / block_size; ++i) {
       const BlockId block = blocks.at(static_cast<size_t>(i));
       has_skipped = has_skipped || block == kNullBlock;
@@ -186,10 +193,13 @@ void RowSelection::note_blocks(const BlockAppend& append,
                                int32_t num_hit,
                                const SchedulerOutput& step) {
   Row& row = rows_[index(append.row)];
-  const int32_t block_size = facts_.kv.groups[static_cast<size_t>(append.group)].block_size;
+  const KvGroupSpec& group = facts_.kv.groups[static_cast<size_t>(append.group)];
   int32_t at = append.start;
   for (const BlockId block : slice(step.block_ids, append.blocks)) {
-    if (at++ < num_hit / block_size || block == kNullBlock) {
+    const bool is_read = group.kind == KvKind::kState ? at >= 2 * group.state_pages
+                                                      : at < num_hit / group.block_size;
+    ++at;
+    if (is_read || block == kNullBlock) {
       continue;
     }
     is_known_[static_cast<size_t>(index_of(block))] = row.runs && row.is_trusted ? 1 : 0;

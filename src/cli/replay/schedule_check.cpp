@@ -202,6 +202,9 @@ std::string ScheduleCheck::append(const BlockAppend& append, const SchedulerOutp
   if (group >= row->tables.size()) {
     return of_row(append.row, fmt::format("gets blocks of group {}", append.group));
   }
+  if (facts_.kv.groups[group].kind == KvKind::kState) {
+    return {};  // its cells are those of one step
+  }
   Table& table = row->tables[group];
   if (!table.is_known) {
     table = {append.start, {}, true};
@@ -259,6 +262,9 @@ std::string ScheduleCheck::append(const PageAppend& append, const SchedulerOutpu
 std::string ScheduleCheck::check_room(const ScheduledRow& scheduled) {
   Row& row = *find(scheduled.row);
   for (size_t group = 0; group < row.tables.size(); ++group) {
+    if (facts_.kv.groups[group].kind == KvKind::kState) {
+      continue;
+    }
     const Table& table = row.tables[group];
     const int64_t room = (table.begin + static_cast<int64_t>(table.blocks.size())) *
                          facts_.kv.groups[group].block_size;

@@ -27,7 +27,7 @@ void visit(A& archive, Ref<A, KvLayout> v) {
 template <typename A>
 void visit(A& archive, Ref<A, KvGroupSpec> v) {
   archive(v.kind, v.layout, v.dtype, v.num_layers, v.num_kv_heads, v.head_dim_k, v.head_dim_v);
-  archive(v.window, v.block_size, v.kernel_block_size);
+  archive(v.window, v.state_pages, v.block_size, v.kernel_block_size);
 }
 
 template <typename A>

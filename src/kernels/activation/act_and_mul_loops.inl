@@ -36,4 +36,8 @@ void WR_ISA_NAME(gelu_and_mul_row)(const float* gate, const float* up, int32_t n
   for_row(gate, up, n, out, [](VecF g, VecF u) { return gelu_times(g, u); });
 }
 
+void WR_ISA_NAME(sigmoid_mul_row)(const float* gate, int32_t n, float* y) {
+  for_row(gate, y, n, y, [](VecF g, VecF value) { return value / (1.0F + exp(-g)); });
+}
+
 }  // namespace warprow::cpu

@@ -11,7 +11,7 @@
 namespace warprow {
 
 // slot = table[row][pos / block_size] * block_size + pos % block_size, for every KV group, in kernel blocks. One
-// team per batch_idx. pad_tail writes the slots of padding tokens.
+// team per batch_idx. A group of block size 0 has no slots: its are not written. pad_tail writes the slots of padding tokens.
 struct SlotMapping {
   struct Group {
     BlockTableView table;
@@ -37,6 +37,9 @@ struct SlotMapping {
     const int32_t computed = step.rows[row].num_computed_tokens;
     for (int32_t g = 0; g < num_groups; ++g) {
       const Group& group = groups[g];
+      if (group.block_size == 0) {
+        continue;
+      }
       const int32_t* table = group.table.of_row(row);
       int64_t* to = slots + g * slots_stride + start;
       team.for_each(num_toks, [&](int64_t i) {

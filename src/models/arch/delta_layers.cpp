@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/arch/delta_layers.h"
+
+#include "models/arch/expert_layers.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+struct DeltaField {
+  int32_t GatedDeltaShape::* field;
+  const char* key;
+  int32_t fallback;
+};
+
+constexpr DeltaField kFields[] = {
+    {&GatedDeltaShape::num_key_heads, "linear_num_key_heads", 16},
+    {&GatedDeltaShape::num_value_heads, "linear_num_value_heads", 32},
+    {&GatedDeltaShape::key_dim, "linear_key_head_dim", 128},
+    {&GatedDeltaShape::value_dim, "linear_value_head_dim", 128},
+    {&GatedDeltaShape::conv_len, "linear_conv_kernel_dim", 4},
+};
+
+// By layer: linear_attention or full_attention.
+Result<std::vector<std::string>> kinds_of_layers(const ModelMetadata& metadata,
+                                                 const DecoderSpec& spec) {
+  auto types = metadata.layer_types();
+  if (!types) {
+    return types;
+  }
+  if (types->empty()) {
+    auto interval = metadata.count_or("full_attention_interval", "", 4);
+    if (!interval) {
+      return tl::unexpected(interval.error());
+    }
+    for (int32_t l = 1; l <= spec.num_layers; ++l) {
+      types->emplace_back(l % *interval == 0 ? "full_attention" : "linear_attention");
+    }
+  }
+  if (types->size() != spec.layers.size()) {
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format(
+            "config.json: {} layer_types for {} layers", types->size(), spec.layers.size()));
+  }
+  for (const std::string& type : *types) {
+    if (type != "full_attention" && type != "linear_attention") {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("layer type {} is not supported (full_attention and "
+                              "linear_attention are)",
+                              type));
+    }
+  }
+  return types;
+}
+
+}  // namespace
+
+Result<void> read_delta_layers(const ModelMetadata& metadata, bool by_key_head, DecoderSpec& spec) {
+  DeltaSpec delta;
+  delta.by_key_head = by_key_head;
+  for (const DeltaField& field : kFields) {
+    auto value = metadata.count_or(field.key, "", field.fallback);
+    if (!value) {
+      return tl::unexpected(value.error());
+    }
+    delta.*field.field = *value;
+  }
+  auto bias = metadata.bool_or("attention_bias", false);
+  auto kinds = kinds_of_layers(metadata, spec);
+  if (!bias || !kinds) {
+    return tl::unexpected(!bias ? bias.error() : kinds.error());
+  }
+  spec.qkv_bias = *bias;
+  spec.o_bias = *bias;
+  spec.norm_offset = 1.0F;
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    LayerSpec& layer = spec.layers[l];
+    layer.attention.qk_norm = true;
+    layer.attention.output_gate = true;
+    if ((*kinds)[l] == "linear_attention") {
+      layer.delta = delta;
+    }
+  }
+  return {};
+}
+
+Result<void> read_hybrid_experts(const ModelMetadata& metadata, DecoderSpec& spec) {
+  auto shared = metadata.require_count("shared_expert_intermediate_size", "");
+  auto normalised = metadata.bool_or("norm_topk_prob", true);
+  if (!shared || !normalised) {
+    return tl::unexpected(!shared ? shared.error() : normalised.error());
+  }
+  if (auto experts = read_qwen_experts(metadata, true, spec); !experts) {
+    return experts;
+  }
+  for (LayerSpec& layer : spec.layers) {
+    if (layer.ffn.has_experts()) {
+      layer.ffn.normalise = *normalised;
+      layer.ffn.shared_size = *shared;
+    }
+  }
+  return {};
+}
+
+}  // namespace warprow

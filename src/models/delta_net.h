@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/arena.h"
+#include "device/device.h"
+#include "kernels/delta/gated_delta.h"
+#include "kv/kv_planner.h"
+#include "layers/linear.h"
+#include "models/layer_loader.h"
+#include "models/layer_spec.h"
+
+#include <cstdint>
+#include <span>
+
+namespace warprow {
+
+// Memory that the gated delta nets of all layers share, for the model's largest step.
+struct DeltaWorkspace {
+  ActView in;                // [T, in_size]
+  ActView ba;                // [T, 2 * value heads]
+  float* gates = nullptr;    // [T, 2 * value heads]
+  float* scratch = nullptr;  // gated_delta_scratch_floats
+};
+
+// A gated delta net between the residual stream's norm and the join behind it. Batch and block tables come from the
+// stream's ForwardContext.
+//
+// Owns: nothing; weights, workspace and states lie in memory of others.
+// Thread: the runner's.
+class DeltaNet {
+ public:
+  // Reads the layer's parameters.
+  DeltaNet(const LayerLoader& layer, const KvPlan& kv);
+
+  [[nodiscard]] const DeltaSpec& spec() const { return spec_; }
+
+  // normed [T, hidden_size], out [T, value_size].
+  void forward(Stream& stream,
+               const ActView& normed,
+               const ActView& out,
+               const LinearWorkspace& linear,
+               const DeltaWorkspace& workspace) const;
+
+ private:
+  DeltaSpec spec_;  // this rank's heads
+  int32_t layer_;
+  int32_t group_;
+  Linear in_;
+  Linear ba_;
+  GatedDeltaArgs args_;  // constants of the layer
+};
+
+// Workspace for all of these.
+DeltaWorkspace make_delta_workspace(Arena& arena,
+                                    const DeviceFacts& device,
+                                    DType act_dtype,
+                                    int64_t max_toks,
+                                    std::span<const DeltaSpec> layers);
+
+}  // namespace warprow

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models whose layers keep a state beside those of attention: the same answers, bit for bit, however prompts are cut into
+// steps, wherever a cached prefix ends, and under the configurations of other models.
+#include "tests/golden/divided_model.h"
+#include "tests/support/invariance_load.h"
+#include "tests/support/model_rig.h"
+#include "tests/support/tiny_golden.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using test::Axis;
+using test::chunks_and_few_blocks;
+using test::deferred_and_serialised;
+using test::expect_same_under;
+using test::graphs;
+using test::ModelRig;
+using test::options_of;
+using test::Outcome;
+using test::RigOptions;
+using test::RigResult;
+using test::run;
+using test::tiny;
+using test::tiny_options;
+using test::Workload;
+
+std::vector<TokenId> random_prompt(int32_t len, uint32_t seed) {
+  std::vector<TokenId> ids;
+  uint32_t x = seed * 7919 + 13;
+  for (int32_t i = 0; i < len; ++i) {
+    x = x * 1664525 + 1013904223;
+    ids.push_back(static_cast<TokenId>(3 + (x >> 8) % 125));
+  }
+  return ids;
+}
+
+RigOptions options_for(const std::string& model, bool prefix_caching) {
+  RigOptions options = tiny_options(model);
+  options.config.kv_cache_memory_bytes = 8 << 20;
+  options.config.enable_prefix_caching = prefix_caching;
+  return options;
+}
+
+// The answer to a prompt; other requests of the rig are done.
+RigResult answer(ModelRig& rig, const std::vector<TokenId>& prompt, int32_t max_tokens = 6) {
+  static uint64_t last_id = 0;
+  Request request;
+  request.id = ++last_id;
+  request.prompt = prompt;
+  request.max_tokens = max_tokens;
+  request.params.num_logprobs = 5;
+  rig.add(request);
+  RigResult result = rig.run().at(request.id);
+  rig.scheduler().check_invariants();
+  return result;
+}
+
+void expect_same_answer(const RigResult& expected, const RigResult& other) {
+  EXPECT_EQ(expected.tokens, other.tokens);
+  EXPECT_EQ(expected.top, other.top);
+}
+
+class Hybrid : public testing::TestWithParam<const char*> {};
+
+// With chunks of every kind the last block end of the prompt gets a checkpoint, which the same prompt finds.
+TEST_P(Hybrid, ChunksDoNotMatter) {
+  const std::vector<TokenId> prompt = random_prompt(100, 3);
+  RigOptions options = options_for(GetParam(), false);
+  options.config.max_num_batched_tokens = 128;
+  ModelRig whole(options);
+  const RigResult expected = answer(whole, prompt, 24);
+  for (const int32_t chunk : {1, 2, 3, 7, 15, 16, 17, 33, 48, 49, 99}) {
+    SCOPED_TRACE(chunk);
+    RigOptions cut = options_for(GetParam(), true);
+    cut.config.max_num_seqs = 1;
+    cut.config.max_num_batched_tokens = chunk;
+    ModelRig rig(cut);
+    expect_same_answer(expected, answer(rig, prompt, 24));
+    EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 0);
+    expect_same_answer(expected, answer(rig, prompt, 24));
+    EXPECT_EQ(rig.scheduler().stats().num_prefix_hit_tokens, 96);
+  }
+}
+
+// For prompts that end around each block's end: the same prompt again, and a longer one.
+TEST_P(Hybrid, PrefixHitsAtEveryBlockEdge) {
+  const std::vector<TokenId> longest = random_prompt(70, 1);
+  ModelRig plain(options_for(GetParam(), false));
+  const RigResult of_longest = answer(plain, longest);
+  for (const int32_t len : {1, 15, 16, 17, 18, 31, 32, 33, 47, 48, 49, 50, 63, 64, 65, 66}) {
+    SCOPED_TRACE(len);
+    const std::vector<TokenId> prompt(longest.begin(), longest.begin() + len);
+    const RigResult expected = answer(plain, prompt);
+    ModelRig rig(options_for(GetParam(), true));
+    const auto hits = [&] { return rig.scheduler().stats().num_prefix_hit_tokens; };
+    expect_same_answer(expected, answer(rig, prompt));
+    expect_same_answer(expected, answer(rig, prompt));
+    EXPECT_EQ(hits(), (len - 1) / 16 * 16);
+    expect_same_answer(of_longest, answer(rig, longest));
+    EXPECT_EQ(hits(), 2 * ((len - 1) / 16 * 16));
+  }
+}
+
+// Prompts with equal first 40 tokens. The second finds blocks of attention for 32 of them but no state, and leaves one
+// there for the third.
+TEST_P(Hybrid, ASharedPrefixGetsACheckpoint) {
+  ModelRig plain(options_for(GetParam(), false));
+  RigOptions options = options_for(GetParam(), true);
+  options.config.max_num_batched_tokens = 128;
+  ModelRig rig(options);
+  std::vector<int64_t> hits;
+  for (uint32_t i = 0; i < 4; ++i) {
+    std::vector<TokenId> prompt = random_prompt(40, 5);
+    const std::vector<TokenId> rest = random_prompt(30, 10 + i);
+    prompt.insert(prompt.end(), rest.begin(), rest.end());
+    expect_same_answer(answer(plain, prompt), answer(rig, prompt));
+    hits.push_back(rig.scheduler().stats().num_prefix_hit_tokens);
+  }
+  EXPECT_EQ(hits, (std::vector<int64_t>{0, 0, 32, 64}));
+}
+
+Axis prefix_caching() {
+  return {"prefix_caching",
+          [](RigOptions& o) { o.config.enable_prefix_caching = true; },
+          [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }};
+}
+
+Axis two_threads() {
+  return {"two_threads",
+          [](RigOptions& o) { o.device.num_threads = 2; },
+          [](ModelRig& rig) { return rig.device().facts().num_threads == 2; }};
+}
+
+// A state would take in the token of a withheld row twice, so rows wait for their masks.
+Axis late_masks() {
+  return {"late_masks",
+          [](RigOptions& o) { o.config.grammar_mask_delay_us = 2'000; },
+          [](ModelRig& rig) { return rig.num_withheld() == 0; }};
+}
+
+TEST_P(Hybrid, ConfigurationsDoNotMatter) {
+  const Workload load = tiny(GetParam(), 24);
+  ModelRig alone(options_of(load, {}));
+  const Outcome expected = run(alone, load);
+  expect_same_under({chunks_and_few_blocks(80),
+                     graphs("full"),
+                     graphs("piecewise"),
+                     deferred_and_serialised(),
+                     prefix_caching(),
+                     two_threads(),
+                     late_masks()},
+                    load,
+                    {},
+                    expected);
+}
+
+TEST_P(Hybrid, StagesDoNotMatter) {
+  const Workload load = tiny(GetParam(), 12);
+  ModelRig alone(options_of(load, {}));
+  expect_same_under({prefix_caching(), graphs("piecewise")}, load, {1, 2}, run(alone, load));
+}
+
+// Two ranks have a key head each, with its value heads.
+TEST_P(Hybrid, RanksAgreeWithinRounding) {
+  const Workload load = tiny(GetParam(), 12);
+  ModelRig alone(options_of(load, {}));
+  const Outcome expected = run(alone, load);
+  ModelRig two(options_of(load, {2, 1}));
+  const Outcome ranks = run(two, load);
+  for (const auto& [id, result] : expected.results) {
+    EXPECT_EQ(result.tokens, ranks.results.at(id).tokens) << id;
+    const auto& top = expected.answers.at(id).top;
+    for (size_t i = 0; i < top.size(); ++i) {
+      for (size_t k = 0; k < top[i].size(); ++k) {
+        EXPECT_NEAR(top[i][k].second, ranks.answers.at(id).top[i][k].second, 1e-4);
+      }
+    }
+  }
+  expect_same_under({prefix_caching(), graphs("full")}, load, {2, 1}, ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         Hybrid,
+                         testing::Values("qwen3_next", "qwen3_5_text"),
+                         [](const auto& test_case) { return std::string(test_case.param); });
+
+TEST(HybridPlan, CountsStatesInPagesOfAttention) {
+  const ModelPlan plan =
+      value_or_throw(plan_model(tiny_options("qwen3_5_text").config, this_machine()));
+  ASSERT_EQ(plan.kv.groups.size(), 4U);
+  EXPECT_EQ(plan.kv.groups[0].kind, KvKind::kState);
+  // (3 * 192 inputs of the convolution + 4 heads * 16 * 32) floats in pages of 16 tokens * 2 heads * 2 * 32 floats
+  EXPECT_EQ(plan.kv.groups[0].state_pages, 2);
+  EXPECT_EQ(plan.kv.groups[3].kind, KvKind::kFull);
+  EXPECT_EQ(plan.kv_cache.block_bytes(), 16 * 2 * 2 * 32 * 4);
+}
+
+TEST(HybridPlan, DraftsAreRefused) {
+  RunnerOptions runner;
+  runner.max_drafts = 2;
+  const auto plan = plan_model(tiny_options("qwen3_next").config, this_machine(), runner);
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_NE(plan.error().message.find("drafts with layers that keep a state"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace warprow
