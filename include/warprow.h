@@ -77,8 +77,12 @@ typedef struct warprow_engine warprow_engine;
  * binary of the same build that is installed with this library. */
 WARPROW_API warprow_status warprow_engine_create(const char* settings_json, warprow_engine** engine);
 
-/* Ends all requests with WARPROW_FINISH_ABORT, stops the engine and frees the handle. Queues live on: their remaining
- * outputs can be taken, and new requests get WARPROW_CLOSED. NULL is allowed. */
+/* Ends all requests with WARPROW_FINISH_ABORT, stops the engine and gives its memory back, after calls under way in other
+ * threads. Queues live on: their remaining outputs can be taken. What else is done with the engine or a queue gets
+ * WARPROW_CLOSED. NULL is allowed. */
+WARPROW_API void warprow_engine_close(warprow_engine* engine);
+
+/* Closes the engine and frees the handle. NULL is allowed. */
 WARPROW_API void warprow_engine_destroy(warprow_engine* engine);
 
 /* What was loaded, as a JSON object: model, architecture, vocab_size, bos_token_id, eos_token_ids, max_model_len,

@@ -105,6 +105,15 @@ warprow_status warprow_engine_create(const char* settings_json, warprow_engine**
   });
 }
 
+void warprow_engine_close(warprow_engine* engine) {
+  (void)guarded([&] {
+    if (engine != nullptr) {
+      engine->loaded->close();
+    }
+    return warprow_status{WARPROW_OK};
+  });
+}
+
 void warprow_engine_destroy(warprow_engine* engine) {
   (void)guarded([&] {
     if (engine != nullptr && !engine->loaded->is_elsewhere()) {

@@ -53,6 +53,9 @@ LoadedEngine::~LoadedEngine() {
 }
 
 void LoadedEngine::close() {
+  if (is_elsewhere()) {
+    return;
+  }
   const std::unique_lock lock(mutex_);
   engine_.reset();
   served_.reset();

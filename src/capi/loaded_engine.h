@@ -43,7 +43,7 @@ class LoadedEngine {
     }
     const std::shared_lock lock(mutex_);
     if (!served_) {
-      return fail_call(WARPROW_CLOSED, "the engine was destroyed");
+      return fail_call(WARPROW_CLOSED, "the engine was closed");
     }
     return use(*served_);
   }
