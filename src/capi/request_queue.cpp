@@ -25,6 +25,9 @@ warprow_status fail_with(const ApiError& error) {
   constexpr int kBadRequest = 400;
   constexpr int kNotFound = 404;
   constexpr int kUnavailable = 503;
+  if (std::string_view(error.type) == "not_supported_error") {
+    return fail_call(WARPROW_UNSUPPORTED, error.message);
+  }
   switch (error.status) {
     case kBadRequest:
       return fail_call(WARPROW_INVALID_ARGUMENT, error.message);
