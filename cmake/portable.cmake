@@ -3,6 +3,7 @@
 # WARPROW_PORTABLE, after the packages were found. Compiles our sources as any build does: only what is linked differs.
 #   WARPROW_GLIBC           the newest version of glibc that the binary may ask for
 #   warprow_portable        what the binary links in addition
+#   warprow_portable_shared what the shared library links in addition
 #
 # Debian's static libraries are used where it has them. fmt and spdlog come from their headers (cmake/portable).
 
@@ -52,7 +53,14 @@ set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPEN
 execute_process(COMMAND ${Python3_EXECUTABLE} ${stub_script} --compiler ${CMAKE_CXX_COMPILER} --newest ${WARPROW_GLIBC} ${stubs}
   COMMAND_ERROR_IS_FATAL ANY)
 
-add_library(warprow_portable OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/glibc_shims.c)
-target_compile_options(warprow_portable PRIVATE -fvisibility=hidden)
-target_link_options(warprow_portable INTERFACE -L${stubs} -static-libstdc++ -static-libgcc -Wl,--wrap=__libc_start_main
-  -Wl,--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--pop-state)
+# warprow_portable_objects(TARGET): the shims, and a link against the stubs.
+function(warprow_portable_objects target)
+  add_library(${target} OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/glibc_shims.c)
+  target_compile_options(${target} PRIVATE -fvisibility=hidden)
+  target_link_options(${target} INTERFACE -L${stubs} -static-libstdc++ -static-libgcc
+    -Wl,--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,--pop-state)
+endfunction()
+warprow_portable_objects(warprow_portable)
+target_link_options(warprow_portable INTERFACE -Wl,--wrap=__libc_start_main)
+warprow_portable_objects(warprow_portable_shared)
+target_compile_definitions(warprow_portable_shared PRIVATE WR_SHARED)

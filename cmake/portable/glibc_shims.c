@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the static libraries use of a glibc newer than the one that glibc_stubs.py leaves, written with older functions. Linked
-// into the portable binary alone.
+// into the portable binary, and without the start into the portable library (WR_SHARED).
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -28,6 +28,7 @@ __attribute__((constructor(101))) static void find_newer(void) {
   *(void**)&newer_mallinfo = dlsym(RTLD_NEXT, "mallinfo2");
 }
 
+#if !defined(WR_SHARED)
 // ---- 2.34: start. The start code of a newer glibc leaves constructors to __libc_start_main, of which the old version calls them
 // only through `init`.
 typedef void (*Constructor)(int, char**, char**);
@@ -51,6 +52,7 @@ int __wrap___libc_start_main(int (*main)(int, char**, char**), int argc, char** 
                              void (*loader_fini)(void), void* stack_end) {
   return __real___libc_start_main(main, argc, argv, init != NULL ? init : call_constructors, fini, loader_fini, stack_end);
 }
+#endif
 
 // ---- 2.34: no inherited files in a new process. Without it, each number is closed up to a few after the last one in use.
 int posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t* actions, int first) {

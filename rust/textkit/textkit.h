@@ -25,6 +25,10 @@ enum { WR_INVALID = 1, WR_BUSY = 2, WR_PANIC = 3 };
 [[noreturn]]
 #endif
 void wr_helper_main(void);
+/* Worker processes run the program at this path, which must be built from the same sources, in place of this binary. For
+ * processes that are not a warprow binary. The first call decides; returns WR_INVALID if an earlier one named another
+ * path. */
+int wr_set_helper_program(const char* path);
 
 /* Input text, or text that belongs to an object and lives as long as it does. */
 typedef struct {

@@ -20,4 +20,12 @@ namespace {
 
 void link_helper_entry() {}
 
+Result<void> set_helper_program(const std::string& path) {
+  if (wr_set_helper_program(path.c_str()) != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "worker-binary: this process already runs another program for its workers");
+  }
+  return {};
+}
+
 }  // namespace warprow

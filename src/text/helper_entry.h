@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "base/error.h"
+
+#include <string>
+
 namespace warprow {
 
 // Worker processes run templates and grammars. They execute the same binary as the caller (rust/textkit,
@@ -8,5 +12,9 @@ namespace warprow {
 // argument. Code that needs workers calls this function, so that the linker keeps the constructor. It does nothing
 // else.
 void link_helper_entry();
+
+// Worker processes execute this warprow binary instead: for a program that is none, which loaded the engine as a shared
+// library. kInvalidArgument if another path was set before. Thread: any, before the first worker process.
+Result<void> set_helper_program(const std::string& path);
 
 }  // namespace warprow

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ./dev package and ./dev install. Sourced by ./dev; expects tools/dev/common.sh.
+# ./dev package, ./dev wheel and ./dev install. Sourced by ./dev; expects tools/dev/common.sh.
 
 dist=$root/dist
 glibc_newest=2.28
@@ -28,7 +28,7 @@ stage() {
   if [[ $flavour == cuda ]]; then cuda=(--cuda); fi
   to=$folder$prefix doc=$folder$prefix/share/doc/warprow pages=$root/build/package-$flavour/pages
   rm -rf "$folder"
-  install -D -m 755 "$binary" "$to/bin/warprow"
+  DESTDIR=$folder cmake --install "$root/build/package-$flavour" --prefix "$prefix" --component c_interface >/dev/null
   python3 "$root/tools/package/help_pages.py" "$binary" "$pages"
   install -D -m 644 "$pages/bash/warprow" "$to/share/bash-completion/completions/warprow"
   install -D -m 644 "$pages/zsh/_warprow" "$to/share/zsh/vendor-completions/_warprow"
@@ -65,6 +65,7 @@ Description: inference engine and OpenAI-compatible server for language models
 CONTROL
   # Where Debian looks for the licence of a package.
   { echo "warprow"; echo; cat "$folder/usr/share/doc/warprow/LICENSE"; } >"$folder/usr/share/doc/$name/copyright"
+  echo "activate-noawait ldconfig" >"$folder/DEBIAN/triggers"
   (cd "$folder" && find usr -type f -printf '%P\0' | sort -z | sed -z 's|^|usr/|' | xargs -0 md5sum >DEBIAN/md5sums)
   find "$folder" -newermt "@$SOURCE_DATE_EPOCH" -print0 | xargs -0r touch --no-dereference --date="@$SOURCE_DATE_EPOCH"
   dpkg-deb --root-owner-group -Zxz --build "$folder" "$file" >/dev/null
@@ -73,8 +74,9 @@ CONTROL
 # build_package FLAVOUR: the binary, and the variables of what is made from it.
 build_package() {
   [[ $1 == cpu || $1 == cuda ]] || die "./dev package makes cpu or cuda, not '$1'" 2
-  build "package-$1" warprow
+  build "package-$1" warprow warprow_shared
   check_portable "$root/build/package-$1/warprow"
+  check_portable "$root/build/package-$1/libwarprow.so.1"
   package_version=$("$root/build/package-$1/warprow" --version | cut -d' ' -f2)
   SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || echo 0)}
   export SOURCE_DATE_EPOCH
@@ -98,6 +100,20 @@ package() {
   install -m 644 "$work/deb/usr/share/doc/warprow/sbom.spdx.json" "$dist/$name.spdx.json"
   (cd "$dist" && find . -maxdepth 1 -name 'warprow*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
   (cd "$dist" && ls -l -- *) >&2
+}
+
+# wheel [cpu|cuda]: a Python package in dist/, whose path is the last line of the output.
+wheel() {
+  local flavour=${1:-cpu} documents
+  build_package "$flavour"
+  documents=$root/build/package-$flavour/wheel-documents
+  local -a cuda=()
+  if [[ $flavour == cuda ]]; then cuda=(--cuda); fi
+  rm -rf "$documents" && mkdir -p "$documents" "$dist"
+  python3 "$root/tools/package/notices.py" --version "$package_version" "${cuda[@]}" "$documents"
+  cp "$root/LICENSE" "$documents"
+  python3 "$root/tools/package/wheel.py" --version "$package_version" --glibc "$glibc_newest" --flavour "$flavour" \
+    --licenses "$documents" "$root/build/package-$flavour" "$dist"
 }
 
 # install_here [--prefix DIR] [cpu|cuda]: the same files under a prefix of this machine.

@@ -6,7 +6,8 @@ use crate::hf::HfTokenizer;
 use crate::pieces::{Pieces, StrList, KIND_HOLE};
 use crate::template::{ChatTemplate, TemplateLimits};
 use crate::trial::try_template;
-use crate::worker_host::Failure;
+use crate::worker_host::{set_program, Failure};
+use std::ffi::{c_char, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
 use std::sync::Arc;
@@ -83,6 +84,11 @@ pub unsafe extern "C" fn wr_textkit_free(owned: Owned) {
             owned.bytes,
         )));
     }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_set_helper_program(path: *const c_char) -> i32 {
+    i32::from(!set_program(CStr::from_ptr(path).to_owned()))
 }
 
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

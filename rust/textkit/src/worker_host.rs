@@ -6,9 +6,10 @@
 //! work moves to one of a few slow slots, so that quick work always finds a slot.
 
 use crate::worker_wire::*;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Time-out for the start of a helper: exec, and a vocabulary of any size on a busy machine.
@@ -364,7 +365,17 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// Starts this binary again, with the socket and no other descriptor of ours, in its own process group.
+/// The program of helpers, if it is not this one.
+static PROGRAM: OnceLock<CString> = OnceLock::new();
+
+/// Helpers started from now on are this program: for a process that is not a warprow binary, such as an interpreter.
+/// The first call decides; false if an earlier one named another program.
+pub fn set_program(path: CString) -> bool {
+    *PROGRAM.get_or_init(|| path.clone()) == path
+}
+
+/// Starts this binary again, or the one of set_program, with the socket and no other descriptor of ours, in its own
+/// process group.
 fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
     let kept = [
         "TZ",
@@ -385,7 +396,7 @@ fn spawn(socket: &OwnedFd) -> io::Result<libc::pid_t> {
     let mut environment: Vec<_> = environment.iter().map(|e| e.as_ptr().cast_mut()).collect();
     environment.push(std::ptr::null_mut());
     let argument = std::ffi::CString::new(HELPER_ARGUMENT)?;
-    let program = c"/proc/self/exe";
+    let program = PROGRAM.get().map_or(c"/proc/self/exe", |path| path);
     let arguments = [
         c"warprow".as_ptr().cast_mut(),
         argument.as_ptr().cast_mut(),

@@ -37,16 +37,6 @@ EncodedPrompts encode_prompts(const Served& served, const GenerationBody& body) 
   return out;
 }
 
-EncodedPrompts prepare(const Served& served, GenerationBody& body) {
-  EncodedPrompts prompts = encode_prompts(served, body);
-  // With echo, logprobs cover the prompt's tokens too.
-  SamplingOptions& sampling = body.sampling;
-  if (body.echo && sampling.logprobs && !sampling.prompt_logprobs) {
-    sampling.prompt_logprobs = sampling.logprobs;
-  }
-  return prompts;
-}
-
 // The client's own text, or the decoded tokens if the prompt may have been truncated.
 std::string echo(const Served& served,
                  const GenerationBody& body,
@@ -67,9 +57,19 @@ std::unique_ptr<AnswerWriter> make_writer(const Served& served,
 
 }  // namespace
 
+EncodedPrompts prepare_completions(const Served& served, GenerationBody& body) {
+  EncodedPrompts prompts = encode_prompts(served, body);
+  // With echo, logprobs cover the prompt's tokens too.
+  SamplingOptions& sampling = body.sampling;
+  if (body.echo && sampling.logprobs && !sampling.prompt_logprobs) {
+    sampling.prompt_logprobs = sampling.logprobs;
+  }
+  return prompts;
+}
+
 ApiAnswer answer_completions(Served& served, const HttpRequest& request, const Wake& wake) {
   static constexpr GeneratingEndpoint kCompletions{
-      "completions", "cmpl", &parse_completions_body, &prepare, &echo, &make_writer};
+      "completions", "cmpl", &parse_completions_body, &prepare_completions, &echo, &make_writer};
   return generate(served, request, wake, kCompletions);
 }
 

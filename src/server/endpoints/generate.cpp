@@ -58,16 +58,13 @@ std::optional<ApiError> reserve_places(Served& served, size_t num_choices) {
                   .retry_after_s = 1};
 }
 
-// The answer's shape, as far as the prompts decide it. Refuses prompts that do not fit.
-tl::expected<AnswerShape, ApiError> shape_of(const Served& served,
-                                             const GeneratingEndpoint& endpoint,
-                                             const GenerationBody& body,
-                                             const Prompts& prompts) {
+// The answer's shape, as far as the prompts decide it.
+AnswerShape shape_of(const Served& served,
+                     const GeneratingEndpoint& endpoint,
+                     const GenerationBody& body,
+                     const Prompts& prompts) {
   AnswerShape shape{.num_prompts = prompts.size(), .only_prompt = body.only_prompt};
   for (const std::vector<TokenId>& prompt : prompts) {
-    if (std::optional<ApiError> error = length_error(served, body, prompt)) {
-      return tl::unexpected(*std::move(error));
-    }
     if (body.echo) {
       shape.echo.push_back(endpoint.echo(served, body, shape.echo.size(), prompt));
     }
@@ -103,32 +100,26 @@ ApiAnswer generate(Served& served,
     return NeedsGrammar{};
   }
   const bool shows_prompt_logprobs = body->sampling.prompt_logprobs.has_value();
-  EncodedPrompts prompts = endpoint.prepare(served, *body);
+  EncodedPrompts prompts = fitting_prompts(served, endpoint.prepare, *body);
   if (!prompts) {
     return error_reply(prompts.error());
   }
   if (body->sampling.structured_output && !request.may_compile) {
     return NeedsGrammar{};  // for its tools
   }
-  if (Result<void> cut = truncate_prompts(served, *body, *prompts); !cut) {
-    return error_reply(api_error(cut.error()));
-  }
-  tl::expected<AnswerShape, ApiError> shape = shape_of(served, endpoint, *body, *prompts);
-  if (!shape) {
-    return error_reply(shape.error());
-  }
-  shape->shows_prompt_logprobs = shows_prompt_logprobs;
+  AnswerShape shape = shape_of(served, endpoint, *body, *prompts);
+  shape.shows_prompt_logprobs = shows_prompt_logprobs;
   const Result<std::vector<ValidRequest>> valid =
       served.engine.validate_prompts(*body, *std::move(prompts));
   if (!valid) {
     return error_reply(api_error(valid.error()));
   }
   const RequestFields& first = valid->front().fields();
-  shape->choices_per_prompt = static_cast<size_t>(first.num_choices);
-  if (const std::optional<ApiError> error = reserve_places(served, shape->num_choices())) {
+  shape.choices_per_prompt = static_cast<size_t>(first.num_choices);
+  if (const std::optional<ApiError> error = reserve_places(served, shape.num_choices())) {
     return error_reply(*error);
   }
-  served.watch.metrics.params_n.observe(static_cast<double>(shape->choices_per_prompt));
+  served.watch.metrics.params_n.observe(static_cast<double>(shape.choices_per_prompt));
   served.watch.metrics.params_max_tokens.observe(first.max_tokens);
   const std::string& id = body->request_id.empty() ? request.request_id : body->request_id;
   const AnswerInfo info{.id = fmt::format("{}-{}", endpoint.id_prefix, id),
@@ -141,10 +132,26 @@ ApiAnswer generate(Served& served,
                         .headers = *std::move(headers)};
   return std::make_unique<Generation>(served.engine,
                                       *valid,
-                                      endpoint.make_writer(served, *body, info, *std::move(shape)),
+                                      endpoint.make_writer(served, *body, info, std::move(shape)),
                                       std::move(form),
                                       served.watch.journal,
                                       wake);
+}
+
+EncodedPrompts fitting_prompts(const Served& served, PreparePrompts prepare, GenerationBody& body) {
+  EncodedPrompts prompts = prepare(served, body);
+  if (!prompts) {
+    return prompts;
+  }
+  if (Result<void> cut = truncate_prompts(served, body, *prompts); !cut) {
+    return tl::unexpected(api_error(cut.error()));
+  }
+  for (const std::vector<TokenId>& prompt : *prompts) {
+    if (std::optional<ApiError> error = length_error(served, body, prompt)) {
+      return tl::unexpected(*std::move(error));
+    }
+  }
+  return prompts;
 }
 
 tl::expected<std::vector<TokenId>, ApiError> encode_text(const Served& served,

@@ -22,14 +22,15 @@ namespace warprow {
 // The token ids of each prompt, or the client's error.
 using Prompts = std::vector<std::vector<TokenId>>;
 using EncodedPrompts = tl::expected<Prompts, ApiError>;
+// Encodes a body's prompts, and sets the sampling options that depend on them.
+using PreparePrompts = EncodedPrompts (*)(const Served& served, GenerationBody& body);
 
 // How an endpoint that generates differs from the others.
 struct GeneratingEndpoint {
   const char* name;       // in the journal and in traces
   const char* id_prefix;  // of its answers
   Result<GenerationBody> (*parse)(std::string_view text);
-  // Encodes the body's prompts, and sets the sampling options that depend on them.
-  EncodedPrompts (*prepare)(const Served& served, GenerationBody& body);
+  PreparePrompts prepare;
   // With `echo`: the text before the answers to a prompt.
   std::string (*echo)(const Served& served,
                       const GenerationBody& body,
@@ -47,6 +48,10 @@ ApiAnswer generate(Served& served,
                    const Wake& wake,
                    const GeneratingEndpoint& endpoint);
 
+// The body's prompts as the engine takes them: encoded, and truncated if the body asks for it. Refuses those that do not
+// fit the model.
+EncodedPrompts fitting_prompts(const Served& served, PreparePrompts prepare, GenerationBody& body);
+
 // Encodes one text. Its length is not limited if truncate_prompt_tokens is set.
 tl::expected<std::vector<TokenId>, ApiError> encode_text(const Served& served,
                                                          const GenerationBody& body,
@@ -59,6 +64,9 @@ std::optional<ApiError> length_error(const Served& served,
 
 // How an answer names a token.
 TokenBytes token_bytes(const Served& served, const GenerationBody& body);
+
+// Of completions; completions.cpp.
+EncodedPrompts prepare_completions(const Served& served, GenerationBody& body);
 
 // What chats and responses share; chat.cpp.
 EncodedPrompts prepare_chat(const Served& served, GenerationBody& body);

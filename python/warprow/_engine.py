@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles of the library with the lifetime of Python objects."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._library import CLOSED, DONE, OK, TIMEOUT, Output, byref, check, lib, take_text
+
+
+# At the interpreter's exit the engines' threads must end. Their handles are left, because threads of Python may still be
+# inside calls.
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_engines() -> None:
+    for engine in list(_open_engines):
+        engine.close()
+
+
+def _free_with(owner: object, free: Any, handle: ctypes.c_void_p) -> None:
+    """Frees the handle when the owner is collected, so no thread is inside a call with it."""
+    weakref.finalize(owner, free, handle).atexit = False
+
+
+class Engine:
+    """A loaded model. Calls are allowed from any thread; close() waits for those under way."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        handle = ctypes.c_void_p()
+        check(lib.warprow_engine_create(json.dumps(settings).encode(), byref(handle)))
+        self.handle = handle
+        self._token_texts: dict[int, str] = {}
+        _free_with(self, lib.warprow_engine_destroy, handle)
+        _open_engines.add(self)
+
+    def close(self) -> None:
+        lib.warprow_engine_close(self.handle)
+
+    def _json(self, function: Any) -> dict[str, Any]:
+        text = ctypes.c_void_p()
+        check(function(self.handle, byref(text)))
+        return json.loads(take_text(text))
+
+    def info(self) -> dict[str, Any]:
+        return self._json(lib.warprow_engine_info)
+
+    def state(self) -> dict[str, Any]:
+        return self._json(lib.warprow_engine_state)
+
+    def sleep(self, level: int) -> None:
+        check(lib.warprow_engine_sleep(self.handle, level))
+
+    def wake_up(self, tag: str | None) -> None:
+        check(lib.warprow_engine_wake_up(self.handle, None if tag is None else tag.encode()))
+
+    def reset_prefix_cache(self) -> None:
+        check(lib.warprow_engine_reset_prefix_cache(self.handle))
+
+    def encode(self, text: str, add_special: bool) -> list[int]:
+        data = text.encode("utf-8", "surrogatepass")
+        tokens = ctypes.POINTER(ctypes.c_int32)()
+        count = ctypes.c_size_t()
+        check(lib.warprow_tokenize(self.handle, data, len(data), add_special, byref(tokens), byref(count)))
+        try:
+            return tokens[: count.value]
+        finally:
+            lib.warprow_free(tokens)
+
+    def decode(self, token_ids: Sequence[int], skip_special: bool) -> str:
+        ids = (ctypes.c_int32 * len(token_ids))(*token_ids)
+        text, length = ctypes.c_void_p(), ctypes.c_size_t()
+        check(lib.warprow_detokenize(self.handle, ids, len(token_ids), skip_special, byref(text), byref(length)))
+        return take_text(text, length.value)
+
+    def token_text(self, token_id: int) -> str:
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = self._token_texts[token_id] = self.decode([token_id], False)
+        return text
+
+    def render_chat(self, body: Mapping[str, Any]) -> str:
+        text, length = ctypes.c_void_p(), ctypes.c_size_t()
+        check(lib.warprow_render_chat(self.handle, json.dumps(body).encode(), byref(text), byref(length)))
+        return take_text(text, length.value)
+
+
+class Queue:
+    """Requests and their outputs. Any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        handle = ctypes.c_void_p()
+        check(lib.warprow_queue_create(engine.handle, byref(handle)))
+        self.handle = handle
+        _free_with(self, lib.warprow_queue_destroy, handle)
+
+    def submit(self, body: Mapping[str, Any]) -> int:
+        request = ctypes.c_uint64()
+        check(lib.warprow_queue_submit(self.handle, json.dumps(body).encode(), byref(request)))
+        return request.value
+
+    def cancel(self, request: int) -> None:
+        check(lib.warprow_queue_cancel(self.handle, request))
+
+    def wait(self, timeout_ms: int) -> tuple[int, Any]:
+        """(OK, a pointer for free_output), (TIMEOUT, None), (DONE, None) or (CLOSED, None)."""
+        output = ctypes.POINTER(Output)()
+        status = lib.warprow_queue_wait(self.handle, timeout_ms, byref(output))
+        if status not in (OK, TIMEOUT, DONE, CLOSED):
+            check(status)
+        return status, output if status == OK else None
+
+    def close(self) -> None:
+        """Cancels its requests and ends waits."""
+        lib.warprow_queue_close(self.handle)
+
+
+def free_output(output: Any) -> None:
+    lib.warprow_output_free(output)

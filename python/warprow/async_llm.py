@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers as they come, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ._engine import Engine, Queue, free_output
+from ._library import DONE, OK, TIMEOUT
+from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampling_body
+from .errors import ClosedError
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+from .tokenizer import Tokenizer
+
+
+class _Stream:
+    """The outputs of one request, on their way from the dispatcher's thread to the task that awaits them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._outputs: asyncio.Queue[Any] = asyncio.Queue()
+
+    def push(self, output: Any) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._outputs.put_nowait, output)
+        except RuntimeError:  # the loop was closed
+            return False
+        return True
+
+    async def next(self) -> Any:
+        output = await self._outputs.get()
+        if output is None:
+            raise ClosedError("the engine was closed")
+        return output
+
+    def drop_rest(self) -> None:
+        while not self._outputs.empty():
+            free_output(self._outputs.get_nowait())
+
+
+class _Dispatcher:
+    """A thread that takes the outputs of a queue and passes each to its stream."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.queue = Queue(engine)
+        self._lock = threading.Lock()
+        self._work = threading.Event()
+        self._streams: dict[int, _Stream | None] = {}  # None: nobody wants the rest
+        self._early: dict[int, list[Any]] = {}  # outputs that came before their stream was known
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, body: dict[str, Any], stream: _Stream) -> int:
+        """Blocks while a template is rendered or a grammar compiled."""
+        request = self.queue.submit(body)
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the engine was closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="warprow-outputs", daemon=True)
+                self._thread.start()
+            self._streams[request] = stream
+            for output in self._early.pop(request, []):
+                self._pass_on(output)
+        self._work.set()
+        return request
+
+    def leave(self, request: int) -> None:
+        with self._lock:
+            if request in self._streams:
+                self._streams[request] = None
+        if not self._closed:
+            try:
+                self.queue.cancel(request)
+            except ClosedError:
+                pass
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            streams, self._streams = self._streams, {}
+        self.queue.close()
+        self._work.set()
+        for stream in streams.values():
+            if stream is not None:
+                stream.push(None)
+
+    def _pass_on(self, output: Any) -> None:
+        request = output.contents.request
+        is_last = output.contents.is_last
+        stream = self._streams[request]
+        if is_last:
+            del self._streams[request]
+        if stream is None or not stream.push(output):
+            free_output(output)
+
+    def _run(self) -> None:
+        while not self._closed:
+            status, output = self.queue.wait(-1)
+            if status == OK:
+                with self._lock:
+                    if output.contents.request in self._streams:
+                        self._pass_on(output)
+                    elif self._closed:
+                        free_output(output)
+                    else:
+                        self._early.setdefault(output.contents.request, []).append(output)
+            elif status == DONE:
+                self._work.wait()
+                self._work.clear()
+            elif status != TIMEOUT:
+                return
+
+
+class AsyncLLM:
+    """A model and its engine in this process, for asyncio. engine_args as for LLM.
+
+    The constructor blocks until the model is loaded.
+    """
+
+    def __init__(self, model: str, **engine_args: Any) -> None:
+        self._engine = Engine({"model": model, **engine_args})
+        self.info = self._engine.info()
+        self._dispatcher = _Dispatcher(self._engine)
+        self._requests: dict[str, int] = {}
+        self._counter = 0
+
+    def __enter__(self) -> AsyncLLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_dispatcher"):
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """Ends the engine. Generators that wait raise ClosedError."""
+        self._dispatcher.close()
+        self._engine.close()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """The answer as it grows; SamplingParams.output_kind says whether each output has all of it or what is new.
+        A generator that is closed, or whose task is cancelled, ends its request."""
+        body = prompt_body(prompt)
+        text = body["prompt"] if isinstance(body["prompt"], str) else None
+        if priority:
+            body["priority"] = priority
+        async for output in self._run(text, {**sampling_body(sampling_params), **body}, sampling_params, request_id):
+            yield output
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[RequestOutput]:
+        """The answer to a conversation; options as of LLM.chat."""
+        body = chat_body(messages, sampling_params, **options)
+        if sampling_params is None:
+            body["max_tokens"] = SamplingParams().max_tokens
+        async for output in self._run(None, body, sampling_params, request_id):
+            yield output
+
+    async def _run(
+        self, prompt: str | None, body: dict[str, Any], params: SamplingParams | None, request_id: str | None
+    ) -> AsyncIterator[RequestOutput]:
+        if request_id is None:
+            request_id = str(self._counter)
+            self._counter += 1
+        elif request_id in self._requests:
+            raise ValueError(f"request_id: a request named {request_id} runs already")
+        assembly = Assembly(self._engine, request_id, prompt, params)
+        # The server reports a prompt's logprobs in whole answers alone.
+        body["stream"] = assembly.streams and body.get("prompt_logprobs") is None
+        stream = _Stream()
+        submission = asyncio.get_running_loop().run_in_executor(None, self._dispatcher.submit, body, stream)
+        try:
+            request = await asyncio.shield(submission)
+        except asyncio.CancelledError:
+            submission.add_done_callback(self._leave_submitted)
+            raise
+        self._requests[request_id] = request
+        try:
+            while not assembly.output.finished:
+                output = await stream.next()
+                try:
+                    assembly.add(output)
+                finally:
+                    free_output(output)
+                yield assembly.snapshot()
+        finally:
+            del self._requests[request_id]
+            if not assembly.output.finished:
+                self._dispatcher.leave(request)
+            stream.drop_rest()
+
+    def _leave_submitted(self, submission: asyncio.Future[int]) -> None:
+        if not submission.cancelled() and submission.exception() is None:
+            self._dispatcher.leave(submission.result())
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request soon; its generator yields a last output with the finish reason "abort"."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._dispatcher.queue.cancel(request)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._engine)
+
+    async def sleep(self, level: int = 1) -> None:
+        await asyncio.to_thread(self._engine.sleep, level)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        for tag in [None] if tags is None else tags:
+            await asyncio.to_thread(self._engine.wake_up, tag)
+
+    async def reset_prefix_cache(self) -> None:
+        await asyncio.to_thread(self._engine.reset_prefix_cache)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offline inference: prompts in, whole answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ._engine import Engine, Queue, free_output
+from ._library import CLOSED, OK, TIMEOUT, check
+from ._requests import Assembly, Message, Prompt, chat_body, is_one_prompt, prompt_body, sampling_body
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+from .tokenizer import Tokenizer
+
+# Python handles signals between calls of the library, so a wait ends this often.
+WAIT_MS = 100
+
+
+class LLM:
+    """A model and its engine in this process.
+
+    engine_args are the engine's settings, as the flags of `warprow serve` with _ for -: max_model_len,
+    kv_cache_memory_bytes, tensor_parallel_size, ... docs/configuration.md lists them. What is absent has its default or
+    comes from WARPROW_... variables.
+
+    Methods may be called from several threads; their requests run in one batch.
+    """
+
+    def __init__(self, model: str, **engine_args: Any) -> None:
+        self._engine = Engine({"model": model, **engine_args})
+        self.info = self._engine.info()
+        self.request_counter = 0
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the engine and gives its memory back. Also done when the object is collected and at exit."""
+        self._engine.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to prompts, in their order: texts, token ids, or dicts with `prompt` or `prompt_token_ids`."""
+        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
+        bodies = []
+        for prompt, params in zip(some, _each(sampling_params, len(some))):
+            body = prompt_body(prompt)
+            text = body["prompt"] if isinstance(body["prompt"], str) else None
+            bodies.append((text, params, {**sampling_body(params), **body}))
+        return self._run(bodies, use_tqdm, priority)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to one conversation or a list of them. Texts are the model's own: tool calls are not taken apart."""
+        is_one = len(messages) > 0 and hasattr(messages[0], "keys")
+        chats: Sequence[Any] = [messages] if is_one else messages
+        bodies = []
+        for chat, params in zip(chats, _each(sampling_params, len(chats))):
+            body = chat_body(
+                chat,
+                params,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                chat_template=chat_template,
+                chat_template_kwargs=chat_template_kwargs,
+            )
+            if params is None:
+                body["max_tokens"] = SamplingParams().max_tokens
+            bodies.append((None, params, body))
+        return self._run(bodies, use_tqdm, None)
+
+    def _run(
+        self,
+        bodies: Sequence[tuple[str | None, SamplingParams | None, dict[str, Any]]],
+        use_tqdm: bool | Callable[..., Any],
+        priority: Sequence[int] | None,
+    ) -> list[RequestOutput]:
+        if priority is not None and len(priority) != len(bodies):
+            raise ValueError(f"priority: {len(priority)} values for {len(bodies)} prompts")
+        queue = Queue(self._engine)
+        running: dict[int, Assembly] = {}
+        assemblies = []
+        try:
+            for i, (text, params, body) in enumerate(bodies):
+                if priority is not None:
+                    body["priority"] = priority[i]
+                assembly = Assembly(self._engine, str(self.request_counter), text, params)
+                self.request_counter += 1
+                running[queue.submit(body)] = assembly
+                assemblies.append(assembly)
+            for done in _progress(self._finished(queue, running), len(bodies), use_tqdm):
+                assert done.output.finished
+        finally:
+            queue.close()
+        return [assembly.output for assembly in assemblies]
+
+    @staticmethod
+    def _finished(queue: Queue, running: dict[int, Assembly]) -> Iterable[Assembly]:
+        """The requests, as they finish."""
+        while running:
+            status, output = queue.wait(WAIT_MS)
+            if status == TIMEOUT:
+                continue
+            if status != OK:
+                check(CLOSED)
+            try:
+                request = output.contents.request
+                running[request].add(output)
+            finally:
+                free_output(output)
+            if running[request].output.finished:
+                yield running.pop(request)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._engine)
+
+    def sleep(self, level: int = 1) -> None:
+        """Gives the memory of weights and KV cache back. Level 2 drops the weights, level 1 keeps them on the host."""
+        self._engine.sleep(level)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        for tag in [None] if tags is None else tags:
+            self._engine.wake_up(tag)
+
+    def reset_prefix_cache(self) -> None:
+        self._engine.reset_prefix_cache()
+
+    def state(self) -> dict[str, Any]:
+        """The engine's state now, as the server's GET /v1/engine/state."""
+        return self._engine.state()
+
+
+def _each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise ValueError(f"sampling_params: {len(params)} for {count} prompts")
+    return params
+
+
+def _progress(items: Iterable[Assembly], total: int, use_tqdm: bool | Callable[..., Any]) -> Iterable[Assembly]:
+    """The items, with a progress bar if it is wanted and tqdm is installed."""
+    bar = use_tqdm
+    if use_tqdm is True:
+        try:
+            from tqdm.auto import tqdm as bar
+        except ImportError:
+            bar = False
+    return bar(items, total=total, desc="Processed prompts") if callable(bar) else items

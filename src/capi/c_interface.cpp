@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of include/warprow.h: handles and C types in front of the room's classes.
+#include "text/text_model.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "capi/loaded_engine.h"
+#include "capi/output_data.h"
+#include "capi/request_queue.h"
+#include "capi/status.h"
+#include "warprow.h"
+#include <nlohmann/json.hpp>
+
+struct warprow_engine {
+  std::shared_ptr<warprow::LoadedEngine> loaded;
+};
+struct warprow_queue {
+  warprow::RequestQueue requests;
+};
+
+namespace warprow {
+namespace {
+
+// Memory that the caller frees with warprow_free.
+void* copy_out(const void* data, size_t bytes, size_t extra_zeros) {
+  void* copy = std::calloc(bytes + extra_zeros + 1, 1);
+  if (copy == nullptr) {
+    throw std::bad_alloc();
+  }
+  if (bytes > 0) {
+    std::memcpy(copy, data, bytes);
+  }
+  return copy;
+}
+
+warprow_status give_text(const std::string& text, char** out, size_t* len = nullptr) {
+  *out = static_cast<char*>(copy_out(text.data(), text.size(), 1));
+  if (len != nullptr) {
+    *len = text.size();
+  }
+  return WARPROW_OK;
+}
+
+warprow_status status_from(const Result<void>& result) {
+  return result ? warprow_status{WARPROW_OK} : fail_call(result.error());
+}
+template <typename T>
+warprow_status status_from(const Result<T>& result) {
+  return result ? warprow_status{WARPROW_OK} : fail_call(result.error());
+}
+
+template <typename... Pointers>
+bool any_null(const Pointers*... pointers) {
+  return ((pointers == nullptr) || ...);
+}
+
+warprow_status null_argument() {
+  return fail_call(WARPROW_INVALID_ARGUMENT, "a null pointer in place of a value");
+}
+
+std::string info_json(const Served& served) {
+  const ModelFacts& facts = served.engine.model_facts();
+  const TextModel& text = served.engine.text();
+  nlohmann::ordered_json info;
+  info["model"] = served.options.model_names.front();
+  info["architecture"] = facts.architecture;
+  info["vocab_size"] = facts.vocab_size;
+  info["bos_token_id"] = text.bos ? nlohmann::ordered_json(*text.bos) : nullptr;
+  info["eos_token_ids"] = text.eos;
+  info["max_model_len"] = facts.max_model_len;
+  info["max_num_seqs"] = facts.max_num_seqs;
+  info["max_num_batched_tokens"] = facts.max_num_batched_tokens;
+  return info.dump();
+}
+
+}  // namespace
+}  // namespace warprow
+
+using namespace warprow;  // NOLINT(google-build-using-namespace): this file is the C interface
+
+extern "C" {
+
+uint32_t warprow_abi_version(void) { return WARPROW_ABI_VERSION; }
+
+const char* warprow_version(void) { return WARPROW_VERSION; }
+
+const char* warprow_last_error(void) { return last_error(); }
+
+void warprow_free(void* memory) { std::free(memory); }
+
+warprow_status warprow_engine_create(const char* settings_json, warprow_engine** engine) {
+  return guarded([&] {
+    if (any_null(settings_json, engine)) {
+      return null_argument();
+    }
+    *engine = new warprow_engine{std::make_shared<LoadedEngine>(settings_json)};
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+void warprow_engine_close(warprow_engine* engine) {
+  (void)guarded([&] {
+    if (engine != nullptr) {
+      engine->loaded->close();
+    }
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+void warprow_engine_destroy(warprow_engine* engine) {
+  (void)guarded([&] {
+    if (engine != nullptr && !engine->loaded->is_elsewhere()) {
+      engine->loaded->close();
+      delete engine;
+    }
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+warprow_status warprow_engine_info(warprow_engine* engine, char** json) {
+  return guarded([&] {
+    if (any_null(engine, json)) {
+      return null_argument();
+    }
+    return engine->loaded->call(
+        [&](const Served& served) { return give_text(info_json(served), json); });
+  });
+}
+
+warprow_status warprow_engine_state(warprow_engine* engine, char** json) {
+  return guarded([&] {
+    if (any_null(engine, json)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](Served& served) {
+      const ApiOptions& options = served.options;
+      return give_text(engine_state_json(served.engine,
+                                         served.watch,
+                                         {options.model_names.front(), options.version},
+                                         options.stall_seconds),
+                       json);
+    });
+  });
+}
+
+warprow_status warprow_engine_sleep(warprow_engine* engine, int32_t level) {
+  return guarded([&] {
+    if (any_null(engine)) {
+      return null_argument();
+    }
+    return engine->loaded->call(
+        [&](Served& served) { return status_from(served.engine.sleep(level)); });
+  });
+}
+
+warprow_status warprow_engine_wake_up(warprow_engine* engine, const char* tag) {
+  return guarded([&] {
+    if (any_null(engine)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](Served& served) {
+      const std::vector<std::string> tags =
+          tag == nullptr ? std::vector<std::string>() : std::vector<std::string>{tag};
+      return status_from(served.engine.wake_up(tags));
+    });
+  });
+}
+
+warprow_status warprow_engine_reset_prefix_cache(warprow_engine* engine) {
+  return guarded([&] {
+    if (any_null(engine)) {
+      return null_argument();
+    }
+    return engine->loaded->call(
+        [&](Served& served) { return status_from(served.engine.reset_prefix_cache()); });
+  });
+}
+
+warprow_status warprow_tokenize(warprow_engine* engine,
+                                const char* text,
+                                size_t text_len,
+                                int32_t add_special,
+                                int32_t** tokens,
+                                size_t* num_tokens) {
+  return guarded([&] {
+    if (any_null(engine, text, tokens, num_tokens)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](const Served& served) {
+      const std::vector<TokenId> ids =
+          served.engine.text().tokenizer.encode({text, text_len}, add_special != 0);
+      *tokens = static_cast<int32_t*>(copy_out(ids.data(), ids.size() * sizeof(int32_t), 0));
+      *num_tokens = ids.size();
+      return warprow_status{WARPROW_OK};
+    });
+  });
+}
+
+warprow_status warprow_detokenize(warprow_engine* engine,
+                                  const int32_t* tokens,
+                                  size_t num_tokens,
+                                  int32_t skip_special,
+                                  char** text,
+                                  size_t* text_len) {
+  return guarded([&] {
+    if (any_null(engine, text, text_len) || (tokens == nullptr && num_tokens > 0)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](const Served& served) {
+      const Tokenizer& tokenizer = served.engine.text().tokenizer;
+      const std::span<const TokenId> ids(tokens, num_tokens);
+      for (const TokenId id : ids) {
+        if (id < 0 || id >= tokenizer.vocab_size()) {
+          return fail_call(WARPROW_INVALID_ARGUMENT,
+                           "tokens: " + std::to_string(id) + " is no id of the vocabulary of " +
+                               std::to_string(tokenizer.vocab_size()));
+        }
+      }
+      return give_text(tokenizer.decode(ids, skip_special != 0), text, text_len);
+    });
+  });
+}
+
+warprow_status warprow_render_chat(warprow_engine* engine,
+                                   const char* request_json,
+                                   char** text,
+                                   size_t* text_len) {
+  return guarded([&] {
+    if (any_null(engine, request_json, text, text_len)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](Served& served) {
+      std::string rendered;
+      const warprow_status status = render_body(served, request_json, rendered);
+      return status == WARPROW_OK ? give_text(rendered, text, text_len) : status;
+    });
+  });
+}
+
+warprow_status warprow_queue_create(warprow_engine* engine, warprow_queue** queue) {
+  return guarded([&] {
+    if (any_null(engine, queue)) {
+      return null_argument();
+    }
+    return engine->loaded->call([&](const Served& /*served*/) {
+      *queue = new warprow_queue{RequestQueue(engine->loaded)};
+      return warprow_status{WARPROW_OK};
+    });
+  });
+}
+
+void warprow_queue_destroy(warprow_queue* queue) {
+  (void)guarded([&] {
+    delete queue;
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+warprow_status warprow_queue_submit(warprow_queue* queue,
+                                    const char* request_json,
+                                    uint64_t* request) {
+  return guarded([&] {
+    if (any_null(queue, request_json, request)) {
+      return null_argument();
+    }
+    return queue->requests.submit(request_json, *request);
+  });
+}
+
+warprow_status warprow_queue_cancel(warprow_queue* queue, uint64_t request) {
+  return guarded(
+      [&] { return any_null(queue) ? null_argument() : queue->requests.cancel(request); });
+}
+
+void warprow_queue_close(warprow_queue* queue) {
+  (void)guarded([&] {
+    if (queue != nullptr) {
+      queue->requests.close();
+    }
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+warprow_status warprow_queue_wait(warprow_queue* queue,
+                                  int64_t timeout_ms,
+                                  warprow_output** output) {
+  return guarded([&] {
+    return any_null(queue, output) ? null_argument() : queue->requests.wait(timeout_ms, *output);
+  });
+}
+
+void warprow_output_free(warprow_output* output) {
+  if (output != nullptr) {
+    delete OutputData::of(output);
+  }
+}
+
+}  // extern "C"

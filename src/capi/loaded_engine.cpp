@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/loaded_engine.h"
+
+#include "base/log.h"
+#include "text/helper_entry.h"
+#include "text/text_model.h"
+
+#include <ctime>
+#include <unistd.h>
+
+#include "capi/settings.h"
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+ApiOptions options_for(const EngineConfig& config) {
+  ApiOptions options;
+  options.model_names = {config.model};
+  options.version = warprow_version();
+  options.strict = true;
+  return options;
+}
+
+}  // namespace
+
+LoadedEngine::LoadedEngine(std::string_view settings) : owner_(getpid()) {
+  EngineConfig config = value_or_throw(read_settings(settings));
+  init_logging(config.log_level, config.log_format);
+  if (config.worker_binary.empty()) {
+    config.worker_binary = installed_binary();
+  }
+  if (!config.worker_binary.empty()) {
+    value_or_throw(set_helper_program(config.worker_binary));
+  }
+  engine_ = load_engine(config);
+  options_ = options_for(config);
+  served_.reset(new Served{
+      .engine = *engine_,
+      .watch = watch_,
+      .options = options_,
+      .encoder = PromptEncoder(engine_->text().tokenizer, engine_->model_facts().max_model_len),
+      .names = RequestNames(options_),
+      .started = std::time(nullptr)});
+}
+
+LoadedEngine::~LoadedEngine() {
+  if (is_elsewhere()) {
+    (void)engine_.release();  // its threads are in the other process
+    return;
+  }
+  close();
+}
+
+void LoadedEngine::close() {
+  if (is_elsewhere()) {
+    return;
+  }
+  const std::unique_lock lock(mutex_);
+  engine_.reset();
+  served_.reset();
+}
+
+bool LoadedEngine::is_elsewhere() const { return getpid() != owner_; }
+
+warprow_status LoadedEngine::refuse_elsewhere() const {
+  return fail_call(
+      WARPROW_FORKED,
+      fmt::format("the engine belongs to process {}, and this is a fork of it", owner_));
+}
+
+}  // namespace warprow

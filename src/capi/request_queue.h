@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "capi/loaded_engine.h"
+#include "capi/output_box.h"
+#include "warprow.h"
+
+namespace warprow {
+
+// The functions of a warprow_queue.
+//
+// Thread: any.
+class RequestQueue {
+ public:
+  explicit RequestQueue(std::shared_ptr<LoadedEngine> engine)
+      : engine_(std::move(engine)), box_(std::make_shared<OutputBox>()) {}
+  ~RequestQueue() { close(); }
+  RequestQueue(const RequestQueue&) = delete;
+  RequestQueue& operator=(const RequestQueue&) = delete;
+
+  warprow_status submit(std::string_view body, uint64_t& request);
+  warprow_status cancel(uint64_t request);
+  warprow_status wait(int64_t timeout_ms, warprow_output*& output);
+  void close();
+
+ private:
+  std::shared_ptr<LoadedEngine> engine_;
+  std::shared_ptr<OutputBox> box_;  // shared with the engine's callbacks
+};
+
+// The text of a chat's prompt.
+warprow_status render_body(Served& served, std::string_view body, std::string& text);
+
+}  // namespace warprow

@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package over the library of a build, with the default model.
+
+Environment: WARPROW_BUILD, the build folder; WARPROW_E2E_MODEL, the model (smollm2). Exits 77, which ctest shows as skipped, if
+the model is not on this machine.
+"""
+
+import asyncio
+import doctest
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "python")]
+BUILD = Path(os.environ["WARPROW_BUILD"])
+os.environ["WARPROW_LIBRARY"] = str(BUILD / "libwarprow.so.1")
+from cli_test import MODEL, clean_environment, default_model_file  # noqa: E402
+
+import warprow  # noqa: E402
+from warprow import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputsParams  # noqa: E402
+
+SETTINGS = {"kv_cache_memory_bytes": "64MiB", "max_model_len": 512}
+FRANCE = "The capital of France is"
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
+
+
+def cli_choice(*flags):
+    """The first choice of `warprow generate`."""
+    command = [BUILD / "warprow", "generate", MODEL, *flags, "--temperature", "0", "--output", "json", "--kv-cache-memory-bytes", "64MiB"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=240, env=clean_environment())
+    return json.loads(done.stdout)["choices"][0]
+
+
+def run_script(text):
+    """A script in an interpreter of its own, with an engine."""
+    load = f"from warprow import LLM, AsyncLLM, SamplingParams\nllm = LLM({MODEL!r}, kv_cache_memory_bytes='64MiB', max_model_len=512)\n"
+    env = clean_environment(WARPROW_LIBRARY=os.environ["WARPROW_LIBRARY"], PYTHONPATH=str(ROOT / "python"))
+    return subprocess.Popen([sys.executable, "-u", "-c", load + textwrap.dedent(text)], env=env, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def resident_mib():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class LLMTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.llm = LLM(MODEL, **SETTINGS)
+        cls.addClassCleanup(cls.llm.close)
+
+    def generate(self, prompts, params=GREEDY, **options):
+        return self.llm.generate(prompts, params, use_tqdm=False, **options)
+
+    def test_tokens_are_those_of_the_command_line(self):
+        [output] = self.generate(FRANCE)
+        expected = cli_choice("-p", FRANCE, "--max-tokens", "8")
+        self.assertEqual(output.outputs[0].token_ids, expected["token_ids"])
+        self.assertEqual(output.outputs[0].text, expected["text"])
+        self.assertEqual(output.outputs[0].finish_reason, "length")
+        self.assertTrue(output.finished)
+        self.assertEqual(output.prompt, FRANCE)
+
+    def test_a_chat_is_that_of_the_command_line(self):
+        [output] = self.llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(temperature=0, max_tokens=None), use_tqdm=False)
+        expected = cli_choice("--chat", "Hi")
+        self.assertEqual(output.outputs[0].token_ids, expected["token_ids"])
+        self.assertEqual(output.outputs[0].finish_reason, "stop")
+        self.assertIn("<|im_start|>user\nHi", output.prompt)
+
+    def test_kinds_of_prompts(self):
+        ids = self.llm.get_tokenizer().encode(FRANCE)
+        alone = self.generate(FRANCE)[0].outputs[0].token_ids
+        outputs = self.generate([FRANCE, ids, {"prompt": FRANCE}, {"prompt_token_ids": tuple(ids)}, "Water boils at"])
+        self.assertEqual([output.outputs[0].token_ids for output in outputs[:4]], [alone] * 4)
+        self.assertNotEqual(outputs[4].outputs[0].token_ids, alone)
+        self.assertEqual([output.prompt for output in outputs[:4]], [FRANCE] * 4)
+        self.assertEqual([output.prompt_token_ids for output in outputs[:4]], [ids] * 4)
+        self.assertEqual(self.generate(ids)[0].outputs[0].token_ids, alone)
+        self.assertEqual(self.generate([]), [])
+
+    def test_params_of_each_prompt(self):
+        outputs = self.generate([FRANCE, FRANCE], [GREEDY, SamplingParams(temperature=0, max_tokens=2)])
+        self.assertEqual([len(output.outputs[0].token_ids) for output in outputs], [8, 2])
+        with self.assertRaisesRegex(ValueError, "1 for 2 prompts"):
+            self.generate([FRANCE, FRANCE], [GREEDY])
+
+    def test_logprobs(self):
+        [output] = self.generate(FRANCE, SamplingParams(temperature=0, max_tokens=3, logprobs=2, prompt_logprobs=1))
+        choice = output.outputs[0]
+        self.assertEqual(len(choice.logprobs), 3)
+        for token, entries in zip(choice.token_ids, choice.logprobs):
+            self.assertEqual(len(entries), 2)  # the greedy token is the first of the two
+            self.assertEqual(entries[token].rank, 1)
+            self.assertEqual(entries[token].decoded_token, self.llm.get_tokenizer().decode(token))
+        own = sum(entries[token].logprob for token, entries in zip(choice.token_ids, choice.logprobs))
+        self.assertAlmostEqual(choice.cumulative_logprob, own)
+        self.assertIsNone(output.prompt_logprobs[0])
+        self.assertEqual(len(output.prompt_logprobs), len(output.prompt_token_ids))
+        for token, entries in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:]):
+            self.assertIn(token, entries)
+        [plain] = self.generate(FRANCE)
+        self.assertIsNone(plain.outputs[0].logprobs)
+        self.assertIsNone(plain.outputs[0].cumulative_logprob)
+        self.assertIsNone(plain.prompt_logprobs)
+        chat = self.llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(temperature=0, max_tokens=2, logprobs=0), use_tqdm=False)
+        self.assertEqual([len(entries) for entries in chat[0].outputs[0].logprobs], [1, 1])
+
+    def test_choices_stops_and_forms(self):
+        [output] = self.generate(FRANCE, SamplingParams(n=3, seed=1, max_tokens=4))
+        self.assertEqual([choice.index for choice in output.outputs], [0, 1, 2])
+        self.assertEqual([len(choice.token_ids) for choice in output.outputs], [4, 4, 4])
+        [output] = self.generate(FRANCE, SamplingParams(temperature=0, stop=["answer"], max_tokens=20))
+        self.assertEqual((output.outputs[0].finish_reason, output.outputs[0].stop_reason), ("stop", "answer"))
+        [output] = self.generate(FRANCE, SamplingParams(temperature=0, stop_token_ids=[198], max_tokens=20))
+        self.assertEqual(output.outputs[0].stop_reason, 198)
+        wanted = StructuredOutputsParams(choice=["blue", "green"])
+        [output] = self.generate("The sky is", SamplingParams(temperature=0, max_tokens=9, structured_outputs=wanted))
+        self.assertIn(output.outputs[0].text, ["blue", "green"])
+        [output] = self.generate(FRANCE, SamplingParams(temperature=0, max_tokens=2, logit_bias={7042: -100}))
+        self.assertNotEqual(output.outputs[0].token_ids[0], 7042)
+        [output] = self.generate(FRANCE, SamplingParams(temperature=0, max_tokens=2, detokenize=False))
+        self.assertEqual((output.outputs[0].text, len(output.outputs[0].token_ids)), ("", 2))
+        self.assertEqual(len(self.generate(FRANCE, None)[0].outputs[0].token_ids), 16)
+
+    def test_errors_have_the_engines_text(self):
+        cases = [
+            (SamplingParams(temperature=-1), warprow.InvalidArgumentError, "temperature: -1 is outside"),
+            (SamplingParams(n=0), ValueError, "n: 0 is outside"),
+            (SamplingParams(extra_args={"colour": 1}), ValueError, "colour"),
+            (SamplingParams(spaces_between_special_tokens=False), ValueError, "spaces_between_special_tokens"),
+        ]
+        for params, kind, text in cases:
+            with self.assertRaisesRegex(kind, text):
+                self.generate([FRANCE, FRANCE], [GREEDY, params])
+        with self.assertRaisesRegex(ValueError, "colour"):
+            self.generate({"prompt": "x", "colour": 1})
+        with self.assertRaisesRegex(ValueError, "512"):
+            self.generate("word " * 600)
+        with self.assertRaisesRegex(warprow.NotFoundError, "no-such-model"):
+            LLM("no-such-model")
+        with self.assertRaisesRegex(warprow.InvalidArgumentError, "colour: is no setting"):
+            LLM(MODEL, colour=1)
+        with self.assertRaisesRegex(warprow.InvalidArgumentError, "block_size: 17"):
+            LLM(MODEL, block_size=17)
+        with self.assertRaisesRegex(warprow.WarprowError, "chat_template"):
+            self.llm.chat([{"role": "user", "content": "Hi"}], chat_template="{{ messages }}", use_tqdm=False)
+        self.assertEqual(len(self.generate(FRANCE)[0].outputs[0].token_ids), 8)  # nothing is left behind
+
+    def test_tokenizer(self):
+        tokenizer = self.llm.get_tokenizer()
+        for text in ("Hello world", "Grüße, 世界 🌍", "a\0b"):
+            self.assertEqual(tokenizer.decode(tokenizer.encode(text)), text)
+        rendered = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True)
+        self.assertTrue(rendered.endswith("<|im_start|>assistant\n"))
+        self.assertEqual(tokenizer.eos_token_id, 2)
+
+    def test_threads_share_the_engine_and_the_gil_is_free(self):
+        expected = self.generate(FRANCE)[0].outputs[0].token_ids
+        results, ticks = [], 0
+        threads = [threading.Thread(target=lambda: results.append(self.generate(FRANCE))) for _ in range(4)]
+        long = threading.Thread(target=lambda: self.generate("One", SamplingParams(max_tokens=100, ignore_eos=True)))
+        long.start()
+        for thread in threads:
+            thread.start()
+        while long.is_alive():
+            ticks += 1
+            time.sleep(0.001)
+        for thread in threads:
+            thread.join()
+        self.assertEqual([output[0].outputs[0].token_ids for output in results], [expected] * 4)
+        self.assertGreater(ticks, 50)
+
+    def test_progress(self):
+        seen = []
+
+        def bar(items, **options):
+            seen.append(options["total"])
+            return items
+
+        self.llm.generate([FRANCE, FRANCE], GREEDY, use_tqdm=bar)
+        self.assertEqual(seen, [2])
+
+    def test_sleep(self):
+        before = self.generate(FRANCE)[0].outputs[0].token_ids
+        self.llm.sleep(2)
+        try:
+            with self.assertRaisesRegex(warprow.UnsupportedError, "sleeps"):
+                self.generate(FRANCE)
+        finally:
+            self.llm.wake_up(["weights", "kv_cache"])
+        self.assertEqual(self.generate(FRANCE)[0].outputs[0].token_ids, before)
+
+    def test_documents(self):
+        failures, tests = doctest.testfile(str(ROOT / "docs/python.md"), module_relative=False)
+        self.assertEqual(failures, 0)
+        self.assertGreater(tests, 5)
+
+
+class AsyncTest(unittest.IsolatedAsyncioTestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.llm = AsyncLLM(MODEL, **SETTINGS)
+        cls.addClassCleanup(cls.llm.shutdown)
+
+    async def collect(self, params, prompt=FRANCE, **options):
+        return [output async for output in self.llm.generate(prompt, params, **options)]
+
+    async def test_outputs_grow(self):
+        outputs = await self.collect(GREEDY)
+        texts = [output.outputs[0].text for output in outputs]
+        self.assertGreater(len(texts), 1)
+        for shorter, longer in zip(texts, texts[1:]):
+            self.assertTrue(longer.startswith(shorter))
+        self.assertEqual([output.finished for output in outputs], [False] * (len(outputs) - 1) + [True])
+        self.assertEqual(outputs[-1].outputs[0].token_ids, cli_choice("-p", FRANCE, "--max-tokens", "8")["token_ids"])
+
+    async def test_kinds_of_outputs(self):
+        [final] = await self.collect(SamplingParams(temperature=0, max_tokens=8, output_kind=RequestOutputKind.FINAL_ONLY))
+        deltas = await self.collect(SamplingParams(temperature=0, max_tokens=8, output_kind=RequestOutputKind.DELTA))
+        self.assertEqual("".join(output.outputs[0].text for output in deltas), final.outputs[0].text)
+        self.assertEqual(sum((output.outputs[0].token_ids for output in deltas), []), final.outputs[0].token_ids)
+        [whole] = await self.collect(SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=0))
+        self.assertEqual(len(whole.prompt_logprobs), 5)
+
+    async def test_many_at_once(self):
+        expected = (await self.collect(GREEDY))[-1].outputs[0].token_ids
+        for outputs in await asyncio.gather(*(self.collect(GREEDY) for _ in range(20))):
+            self.assertEqual(outputs[-1].outputs[0].token_ids, expected)
+
+    async def running(self):
+        return (await asyncio.to_thread(self.llm._engine.state))["scheduler"]["running"]
+
+    async def assert_idle(self):
+        for _ in range(200):
+            if not await self.running():
+                return
+            await asyncio.sleep(0.02)
+        self.fail("a request still runs")
+
+    async def test_a_closed_generator_ends_its_request(self):
+        generator = self.llm.generate("One", ENDLESS)
+        await anext(generator)
+        self.assertTrue(await self.running())
+        await generator.aclose()
+        await self.assert_idle()
+
+    async def test_a_cancelled_task_ends_its_request(self):
+        task = asyncio.create_task(self.collect(ENDLESS, "One"))
+        while not await self.running():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        await self.assert_idle()
+        early = asyncio.create_task(self.collect(ENDLESS, "One"))  # before it is submitted
+        await asyncio.sleep(0)
+        early.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await early
+        await self.assert_idle()
+
+    async def test_abort(self):
+        task = asyncio.create_task(self.collect(ENDLESS, "One", request_id="one"))
+        while not await self.running():
+            await asyncio.sleep(0.01)
+        with self.assertRaisesRegex(ValueError, "one"):
+            await self.collect(GREEDY, request_id="one")
+        await self.llm.abort("one")
+        self.assertEqual((await task)[-1].outputs[0].finish_reason, "abort")
+
+    async def test_errors_and_chats(self):
+        with self.assertRaisesRegex(ValueError, "top_p"):
+            await self.collect(SamplingParams(top_p=2))
+        outputs = [output async for output in self.llm.chat([{"role": "user", "content": "Hi"}], GREEDY)]
+        self.assertEqual(outputs[-1].outputs[0].text, "Hello! How can I help you today?"[: len(outputs[-1].outputs[0].text)])
+
+
+class ProcessTest(unittest.TestCase):
+    def finish(self, process, status=0):
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, status, errors)
+        return output, errors
+
+    def test_exit_with_a_live_engine(self):
+        """Also while a thread is inside a call and a request runs."""
+        output, errors = self.finish(run_script("""
+        import threading, time
+        run = lambda: llm.generate("One", SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
+        threading.Thread(target=run, daemon=True).start()
+        time.sleep(0.5)
+        other = AsyncLLM("smollm2", kv_cache_memory_bytes='64MiB', max_model_len=512)
+        print("end")
+        """))
+        self.assertEqual((output, errors), ("end\n", ""))
+
+    def test_fork(self):
+        output, errors = self.finish(run_script("""
+        import multiprocessing, os, sys
+        from warprow import ClosedError
+        def child():
+            try:
+                llm.generate("x", use_tqdm=False)
+            except ClosedError as error:
+                print(error)
+            llm.close()
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start(); process.join()
+        assert process.exitcode == 0, process.exitcode
+        if os.fork() == 0:
+            sys.exit(0)  # with all that an interpreter does at its end
+        assert os.wait()[1] == 0
+        print(len(llm.generate("x", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids))
+        """))
+        self.assertRegex(output, r"the engine belongs to process \d+, and this is a fork of it\n3\n")
+        self.assertEqual(errors, "")
+
+    def test_interrupt(self):
+        process = run_script("""
+        print("ready")
+        try:
+            llm.generate("One", SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
+        except KeyboardInterrupt:
+            while llm.state()["scheduler"]["running"]:
+                pass
+            print("stopped")
+        """)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        time.sleep(0.3)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(self.finish(process)[0], "stopped\n")
+        self.assertLess(time.monotonic() - start, 3)
+
+    def test_ranks_run_the_binary_beside_the_library(self):
+        output, _ = self.finish(run_script(f"""
+        llm = LLM({MODEL!r}, kv_cache_memory_bytes="64MiB", max_model_len=512, tensor_parallel_size=3)
+        print(len(llm.generate({FRANCE!r}, SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids))
+        """))
+        self.assertEqual(output, "3\n")
+
+    def test_nothing_leaks(self):
+        """1,000 requests, and engines that come and go."""
+        params = SamplingParams(max_tokens=1)
+        llm = LLM(MODEL, **SETTINGS)
+        prompts = [[1, 2, 3 + i % 7] for i in range(500)]
+        llm.generate(prompts, params, use_tqdm=False)
+        gc.collect()
+        before = resident_mib()
+        llm.generate(prompts, params, use_tqdm=False)
+        gc.collect()
+        self.assertLess(resident_mib() - before, 4)
+        llm.close()
+        with LLM(MODEL, **SETTINGS) as other:
+            other.generate("x", params, use_tqdm=False)
+        files = len(os.listdir("/proc/self/fd"))
+        threads = len(os.listdir("/proc/self/task"))
+        before = resident_mib()
+        for _ in range(5):
+            with LLM(MODEL, **SETTINGS) as other:
+                other.generate("x", params, use_tqdm=False)
+        gc.collect()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), files)
+        self.assertEqual(len(os.listdir("/proc/self/task")), threads)
+        self.assertLess(resident_mib() - before, 30)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(default_model_file()):
+        print(f"skipped: {default_model_file()} is not there", file=sys.stderr)
+        sys.exit(77)
+    unittest.main(verbosity=2)
