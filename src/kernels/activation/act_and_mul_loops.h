@@ -11,5 +11,9 @@ namespace warprow::cpu {
 WR_ISA_DECLARE(void, silu_and_mul_row, (const float* gate, const float* up, int32_t n, float* out));
 // One row: out[i] = gelu(gate[i]) * up[i], i < n.
 WR_ISA_DECLARE(void, gelu_and_mul_row, (const float* gate, const float* up, int32_t n, float* out));
+// One row: out[i] = (u + 1) * g * sigmoid(1.702 g) with g = min(gate[i], limit), u = up[i] clamped to +-limit, i < n.
+WR_ISA_DECLARE(void,
+               clamped_swiglu_row,
+               (const float* gate, const float* up, int32_t n, float limit, float* out));
 
 }  // namespace warprow::cpu
