@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace warprow {
@@ -27,14 +28,19 @@ struct ExpertsSize {
 // Where a layer's experts are found. The rows of several tensors follow each other.
 struct ExpertTensors {
   TensorSpec router;                // [num_experts, hidden_size]
+  std::string router_bias;          // empty: none
   std::vector<TensorSpec> gate_up;  // of each expert its gate rows, then its up rows
   std::vector<TensorSpec> down;     // of each expert [hidden_size, intermediate_size]
+  // Vectors in the order of the rows; empty: none.
+  std::vector<TensorSpec> gate_up_bias;
+  std::vector<TensorSpec> down_bias;
 };
 
 struct ExpertsMode {
   LinearMode linear;
   RouterScores scores = RouterScores::kSoftmax;
   bool normalise = false;
+  float gate_limit = 0.0F;  // as in kernels/experts/expert_linear.h
 };
 
 // Memory that the experts of all layers share, for the model's largest step.
@@ -91,6 +97,8 @@ class Experts {
   Linear router_;
   PackedWeight gate_up_;  // [num_experts * 2 * intermediate_size, hidden_size]
   PackedWeight down_;     // [num_experts * hidden_size, intermediate_size]
+  const float* gate_up_bias_ = nullptr;
+  const float* down_bias_ = nullptr;
 };
 
 }  // namespace warprow
