@@ -63,7 +63,7 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
     return "experts with another activation than silu are not supported";
   }
   if (spec.mlp_bias) {
-    return "experts with biases are not supported";
+    return "experts beside dense biases are not supported";
   }
   return {};
 }

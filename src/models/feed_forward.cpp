@@ -29,7 +29,7 @@ ExpertsSize size_of(const LayerLoader& layer) {
 
 ExpertsMode mode_of(const LayerLoader& layer) {
   const FfnSpec& ffn = layer.whole().ffn;
-  return {layer.mode(), ffn.scores, ffn.normalise};
+  return {layer.mode(), ffn.scores, ffn.normalise, ffn.gate_limit};
 }
 
 std::variant<GatedFeedForward, ExpertFeedForward> load(const LayerLoader& layer, DType act_dtype) {

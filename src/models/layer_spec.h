@@ -45,7 +45,10 @@ struct FfnSpec {
   int32_t num_experts = 0;        // 0: one feed-forward that all tokens take
   int32_t experts_per_token = 0;  // with experts
   RouterScores scores = RouterScores::kSoftmax;
-  bool normalise = false;  // the weights of a token's experts to a sum of 1
+  bool normalise = false;      // the weights of a token's experts to a sum of 1
+  bool expert_biases = false;  // of the router and of each expert's matrices
+  float gate_limit =
+      0.0F;  // with experts: gpt-oss's clamped SwiGLU (kernels/experts/expert_linear.h); 0: none
   int32_t shared_size =
       0;  // with experts: of one more, which all tokens take, times a sigmoid gate; 0: none
 

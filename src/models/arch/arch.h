@@ -13,6 +13,7 @@ Result<void> make_gemma2(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_gemma3(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm4(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_gpt_oss(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_granite(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);
