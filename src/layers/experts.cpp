@@ -7,6 +7,7 @@
 #include "layers/buffer_part.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace warprow {
 namespace {
@@ -20,6 +21,16 @@ LinearMode router_mode(const LinearMode& mode) {
   LinearMode exact = mode;
   exact.act = ActFormat::kF32;
   return exact;
+}
+
+// The vectors one after the other; null if there are none.
+const float* load_biases(ParameterLoader& loader, const std::vector<TensorSpec>& biases) {
+  std::vector<float> all;
+  for (const TensorSpec& bias : biases) {
+    const std::vector<float> values = loader.read_vector(bias);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all.empty() ? nullptr : loader.constants(std::move(all)).data;
 }
 
 }  // namespace
@@ -62,11 +73,13 @@ Experts::Experts(ParameterLoader& loader,
                  const ExpertsMode& mode)
     : size_(size),
       mode_(mode),
-      router_(loader, {{tensors.router, ""}}, router_mode(mode.linear)),
+      router_(loader, {{tensors.router, tensors.router_bias}}, router_mode(mode.linear)),
       choice_bias_(load_vector(loader, tensors.choice_bias, size.num_experts)),
       scales_(load_vector(loader, tensors.scales, size.num_experts)),
       gate_up_(loader.stacked(tensors.gate_up)),
-      down_(loader.stacked(tensors.down)) {
+      down_(loader.stacked(tensors.down)),
+      gate_up_bias_(load_biases(loader, tensors.gate_up_bias)),
+      down_bias_(load_biases(loader, tensors.down_bias)) {
   WR_CHECK_EQ(int64_t{gate_up_.n}, int64_t{2} * size.num_experts * size.intermediate_size);
   WR_CHECK_EQ(int64_t{down_.n}, int64_t{size.num_experts} * size.hidden_size);
 }
@@ -128,6 +141,8 @@ void Experts::forward(Stream& stream,
   inner.x_by_row = true;
   inner.w = gate_up_;
   inner.n = 2 * size_.intermediate_size;
+  inner.bias = gate_up_bias_;
+  inner.gate_limit = mode_.gate_limit;
   inner.y = part_of(workspace.gated, slots, size_.intermediate_size);
   inner.epilogue = LinearEpilogue::kSwiGlu;
   inner.act = mode_.linear.act;
@@ -142,6 +157,7 @@ void Experts::forward(Stream& stream,
   outer.x = inner.y;
   outer.w = down_;
   outer.n = size_.hidden_size;
+  outer.bias = down_bias_;
   outer.y = part_of(workspace.outputs, slots, size_.hidden_size);
   outer.act = mode_.linear.act;
   outer.lists = lists;

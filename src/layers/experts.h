@@ -30,8 +30,12 @@ struct ExpertTensors {
   TensorSpec router;                // [num_experts, hidden_size]
   std::string choice_bias;          // [num_experts]; empty: none
   std::string scales;               // of their weights, [num_experts]; empty: none
+  std::string router_bias;          // empty: none
   std::vector<TensorSpec> gate_up;  // of each expert its gate rows, then its up rows
   std::vector<TensorSpec> down;     // of each expert [hidden_size, intermediate_size]
+  // Vectors in the order of the rows; empty: none.
+  std::vector<TensorSpec> gate_up_bias;
+  std::vector<TensorSpec> down_bias;
 };
 
 // How experts are chosen and computed; kernels/experts/route_experts.h says what the fields mean.
@@ -42,7 +46,8 @@ struct ExpertsMode {
   int32_t num_groups = 1;
   int32_t chosen_groups = 1;
   float scale = 1.0F;
-  bool gelu = false;  // in place of silu
+  bool gelu = false;        // in place of silu
+  float gate_limit = 0.0F;  // as in kernels/experts/expert_linear.h
 };
 
 // Memory that the experts of all layers share, for the model's largest step.
@@ -111,6 +116,8 @@ class Experts {
   View<const float, 1> scales_;       // [num_experts] or empty
   PackedWeight gate_up_;              // [num_experts * 2 * intermediate_size, hidden_size]
   PackedWeight down_;                 // [num_experts * hidden_size, intermediate_size]
+  const float* gate_up_bias_ = nullptr;
+  const float* down_bias_ = nullptr;
 };
 
 }  // namespace warprow

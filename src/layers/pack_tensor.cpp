@@ -9,6 +9,7 @@
 #include "weights/quant_groups.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -20,11 +21,11 @@ class PanelPacker {
  public:
   explicit PanelPacker(const PackTensor& job) : job_(job) {
     const auto rows = static_cast<size_t>(cpu::kRowsPerPanel);
-    if (!is_quantised(job.region.type())) {
-      values_.resize(rows * job.region.row_bytes());
+    const auto cols = static_cast<size_t>(job.weight.k);
+    if (!is_pair() && !is_quantised(job.region.type())) {
+      values_.resize(rows * tensor_row_bytes(job.region.type(), job.weight.k));
       return;
     }
-    const auto cols = static_cast<size_t>(job.region.cols());
     q_.resize(rows * cols);
     scale_.resize(rows * cols / static_cast<size_t>(job.weight.group));
     bias_.resize(scale_.size());
@@ -39,12 +40,22 @@ class PanelPacker {
   void pack(int64_t first, int64_t count, std::byte* dst) {
     const TensorRegion& region = job_.region;
     const size_t row_bytes = region.row_bytes();
-    const int64_t cols = region.cols();
+    const int64_t cols = job_.weight.k;
     const auto groups = static_cast<size_t>(job_.weight.k / job_.weight.group);
-    for (int64_t i = 0; i < count; ++i) {
+    if (job_.transposed) {
+      gather_columns(first, count);
+    }
+    for (int64_t i = 0; i < count && !job_.transposed; ++i) {
       const auto at = static_cast<size_t>(i);
-      const std::byte* src = region.row(source_row(job_.order, first + i, job_.head_dim));
-      if (values_.empty()) {
+      const int64_t row = source_row(job_.order, first + i, job_.head_dim);
+      const std::byte* src = region.row(row);
+      if (is_pair()) {
+        decode_mxfp4_groups(src,
+                            job_.scales.row(row),
+                            cols,
+                            q_.data() + at * static_cast<size_t>(cols),
+                            scale_.data() + at * groups);
+      } else if (values_.empty()) {
         decode_groups(region.type(),
                       src,
                       cols,
@@ -67,6 +78,22 @@ class PanelPacker {
   }
 
  private:
+  [[nodiscard]] bool is_pair() const { return job_.scales.rows() > 0; }
+
+  void gather_columns(int64_t first, int64_t count) {
+    const size_t bytes = tensor_row_bytes(job_.region.type(), 1);
+    const auto cols = static_cast<size_t>(job_.weight.k);
+    for (size_t k = 0; k < cols; ++k) {
+      const std::byte* src = job_.region.row(static_cast<int64_t>(k));
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = source_row(job_.order, first + i, job_.head_dim);
+        std::memcpy(values_.data() + (static_cast<size_t>(i) * cols + k) * bytes,
+                    src + static_cast<size_t>(row) * bytes,
+                    bytes);
+      }
+    }
+  }
+
   void split_row(const std::byte* src, size_t at, size_t groups) {
     if (scale_half_.empty()) {
       return;
@@ -112,6 +139,30 @@ class RandomPacker {
   std::vector<uint16_t> values_;
 };
 
+// Packs panels of random rows of MXFP4.
+class RandomMxfp4Packer {
+ public:
+  explicit RandomMxfp4Packer(const PackRandomMxfp4& job)
+      : job_(job),
+        q_(static_cast<size_t>(cpu::kRowsPerPanel * job.weight.k)),
+        // q is twice a number.
+        scale_(q_.size() / static_cast<size_t>(job.weight.group),
+               std::ldexp(1.0F, random_mxfp4_exponent(job.random) - 1)) {}
+
+  void pack(int64_t first, int64_t count, std::byte* dst) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = source_row(job_.order, first + i, job_.head_dim);
+      random_e2m1_row(job_.random, row, q_.data() + i * job_.weight.k);
+    }
+    cpu::pack_groups(job_.weight, dst, first, count, {q_.data(), scale_.data(), nullptr});
+  }
+
+ private:
+  const PackRandomMxfp4& job_;
+  std::vector<int8_t> q_;
+  std::vector<float> scale_;
+};
+
 template <typename Packer, typename Job>
 void pack_panels(const Job& job, cpu::ComputePool& pool) {
   const auto panel_bytes = static_cast<int64_t>(cpu::packed_panel_bytes(job.weight));
@@ -135,6 +186,9 @@ void pack_tensor(Stream& stream, const PackTensor& job) {
   cpu::as_cpu(stream).launch("pack_tensor", [job](cpu::ComputePool& pool) {
     pack_panels<PanelPacker>(job, pool);
     job.region.drop_pages(*job.checkpoint);
+    if (job.scales.rows() > 0) {
+      job.scales.drop_pages(*job.checkpoint);
+    }
   });
 }
 
@@ -143,6 +197,13 @@ void pack_random(Stream& stream, const PackRandom& job) {
   WR_CHECK(job.weight.kind == PackedKind::kBF16);
   cpu::as_cpu(stream).launch(
       "pack_random", [job](cpu::ComputePool& pool) { pack_panels<RandomPacker>(job, pool); });
+}
+
+void pack_random(Stream& stream, const PackRandomMxfp4& job) {
+  WR_CHECK(stream.device().facts().kind == DeviceKind::kCpu);
+  WR_CHECK(job.weight.kind == PackedKind::kMxfp4);
+  cpu::as_cpu(stream).launch(
+      "pack_random", [job](cpu::ComputePool& pool) { pack_panels<RandomMxfp4Packer>(job, pool); });
 }
 
 }  // namespace warprow

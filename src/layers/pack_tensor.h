@@ -3,6 +3,7 @@
 
 #include "device/stream.h"
 #include "kernels/linear/packed_weight.h"
+#include "layers/random_mxfp4.h"
 #include "layers/row_order.h"
 #include "weights/tensor_region.h"
 
@@ -13,11 +14,13 @@ namespace warprow {
 
 struct PackTensor {
   const Checkpoint* checkpoint = nullptr;  // its pages of the region are dropped afterwards
-  TensorRegion region;                     // of a type that has values
-  PackedWeight weight;                     // of the region's sizes, its kind the type's own
+  TensorRegion region;                     // of a type that has values, or of MXFP4's numbers
+  PackedWeight weight;                     // of the matrix's sizes, its kind the type's own
   std::byte* dst = nullptr;
   RowOrder order = RowOrder::kPlain;
   int32_t head_dim = 0;
+  TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
+  bool transposed = false;   // the region has a row for each column of the matrix; float types
 };
 
 // Enqueues reading, decoding and packing of one matrix, panel by panel on all cores. CPU only.
@@ -34,5 +37,15 @@ struct PackRandom {
   int64_t stride = 0;
 };
 void pack_random(Stream& stream, const PackRandom& job);
+
+// The same for a matrix of MXFP4, whose rows lie in the tensor in the given order.
+struct PackRandomMxfp4 {
+  PackedWeight weight;
+  std::byte* dst = nullptr;
+  RandomMxfp4 random;
+  RowOrder order = RowOrder::kPlain;
+  int32_t head_dim = 0;
+};
+void pack_random(Stream& stream, const PackRandomMxfp4& job);
 
 }  // namespace warprow

@@ -8,6 +8,7 @@
 #include "layers/pack_tensor.h"
 #include "weights/dequantize.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -64,7 +65,9 @@ ParameterLoader::ParameterLoader(const Checkpoint& checkpoint,
 
 const WeightFormat& ParameterLoader::format_of(const TensorSpec& spec) const {
   if (format_ == LoadFormat::kDummy) {
-    return random_format();
+    const bool mxfp4 =
+        spec.format != nullptr && form_of(*spec.format).product.kind == PackedKind::kMxfp4;
+    return mxfp4 ? *spec.format : random_format();
   }
   if (spec.format != nullptr) {
     return *spec.format;
@@ -138,28 +141,50 @@ PackedWeight ParameterLoader::stacked(std::span<const TensorSpec> specs) {
   return weight;
 }
 
+TensorRegion ParameterLoader::region_of(const TensorSpec& spec,
+                                        const WeightFormat& format,
+                                        const SourcePart& part) {
+  const TensorSource* tensor = value_or_throw(checkpoint_.require(part_name(spec.name, part)));
+  if (tensor->type != part.type) {
+    throw StartupError(ErrorCode::kCorrupt,
+                       fmt::format("tensor {} has the type {}, the format {} wants {}",
+                                   tensor->name,
+                                   tensor_type_name(tensor->type),
+                                   format.name,
+                                   tensor_type_name(part.type)));
+  }
+  if (part.folded && tensor->shape.size() > 1) {
+    TensorSource folded = *tensor;
+    const int64_t times = tensor->shape[tensor->shape.size() - 2];
+    folded.rows /= std::max<int64_t>(1, times);
+    folded.cols *= times;
+    folded.row_bytes *= static_cast<size_t>(times);
+    tensor = &folded_.emplace_back(std::move(folded));
+  }
+  return value_or_throw(rank_region(spec, format, part, *tensor));
+}
+
 // Source after source, each for all specs: the parts of one tensor of a matrix are contiguous.
 std::vector<ParameterLoader::PlacedSource> ParameterLoader::place(std::span<const TensorSpec> specs,
-                                                                  size_t& bytes) const {
+                                                                  size_t& bytes) {
   std::vector<PlacedSource> placed;
-  for (size_t i = 0; i < format_of(specs.front()).sources.size(); ++i) {
+  const WeightFormat& first = format_of(specs.front());
+  const bool kept = form_of(first).repack == Repack::kKept;
+  for (size_t i = 0; i < (kept ? first.sources.size() : 1); ++i) {
     bytes = round_up(bytes, kSourceAlignment);
     for (const TensorSpec& spec : specs) {
       const WeightFormat& format = format_of(spec);
       const DeviceForm& form = form_of(format);
       const SourcePart& part = format.sources[i];
-      const TensorSource& tensor = *value_or_throw(checkpoint_.require(part_name(spec.name, part)));
-      if (tensor.type != part.type) {
-        throw StartupError(ErrorCode::kCorrupt,
-                           fmt::format("tensor {} has the type {}, the format {} wants {}",
-                                       tensor.name,
-                                       tensor_type_name(tensor.type),
-                                       format.name,
-                                       tensor_type_name(part.type)));
+      const TensorRegion region = region_of(spec, format, part);
+      TensorRegion scales;
+      if (!kept && format.sources.size() > 1) {
+        scales = region_of(spec, format, format.sources[1]);
       }
-      const TensorRegion region = value_or_throw(rank_region(spec, format, part, tensor));
-      placed.push_back({&spec, &form, region, bytes});
-      bytes += stored_bytes(form, part, region.rows(), region.cols());
+      const Part matrix = part_of(spec, format.alignment);
+      placed.push_back({&spec, &form, region, scales, matrix.rows.count, matrix.cols.count, bytes});
+      bytes += kept ? stored_bytes(form, part, region.rows(), region.cols())
+                    : stored_bytes(form, part, matrix.rows.count, matrix.cols.count);
     }
   }
   return placed;
@@ -172,53 +197,85 @@ void ParameterLoader::load(const PlacedSource& source,
   std::byte* dst = data + source.offset;
   if (source.form->repack == Repack::kPanels) {
     PackedWeight part = weight;
-    part.n = static_cast<int32_t>(source.region.rows());
-    pack_tensor(stream_, {&checkpoint_, source.region, part, dst, spec.order, spec.head_dim});
-    report(source.region.bytes());
+    part.n = static_cast<int32_t>(source.rows);
+    pack_tensor(stream_,
+                {&checkpoint_,
+                 source.region,
+                 part,
+                 dst,
+                 spec.order,
+                 spec.head_dim,
+                 source.scales,
+                 spec.transposed});
+    report(source.region.bytes() + source.scales.bytes());
     return;
   }
-  uploads_.push_back({source.region, dst, source.form->repack, spec.order, spec.head_dim});
+  Repack repack = source.form->repack;
+  if (spec.transposed && repack == Repack::kKept) {
+    repack = rows_ == DType::kF32 ? Repack::kF32Rows : Repack::kBf16Rows;
+  }
+  uploads_.push_back(
+      {source.region, dst, repack, spec.order, spec.head_dim, source.scales, spec.transposed});
 }
 
 PackedWeight ParameterLoader::random(std::span<const TensorSpec> specs) {
-  const DeviceForm& form = form_of(random_format());
-  const int64_t cols = part_of(specs[0], {}).cols.count;
+  const WeightFormat& format = format_of(specs[0]);
+  const DeviceForm& form = form_of(format);
+  const int64_t cols = part_of(specs[0], format.alignment).cols.count;
   int64_t rows = 0;
+  size_t bytes = 0;
   for (const TensorSpec& spec : specs) {
-    const Part part = part_of(spec, {});
+    const Part part = part_of(spec, format.alignment);
     WR_CHECK_EQ(part.cols.count, cols);
     rows += part.rows.count;
+    bytes += stored_bytes(form, {}, part.rows.count, cols);
   }
   PackedWeight weight = sized_product(form, rows, cols);
-  std::byte* dst = arena_.alloc_bytes(stored_bytes(form, {}, rows, cols));
+  std::byte* dst = arena_.alloc_bytes(bytes);
   weight.data = dst;
   for (const TensorSpec& spec : specs) {
-    const Part part = part_of(spec, {});
-    const int64_t tensor_cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
-    const int64_t first = first_element(spec, part, tensor_cols);
-    if (form.repack == Repack::kPanels) {
-      const PackedWeight panels = sized_product(form, part.rows.count, cols);
-      pack_random(stream_,
-                  {panels, dst, seed_of(spec.name), dummy_scale(spec), first, tensor_cols});
-      dst += stored_bytes(form, {}, part.rows.count, cols);
-      continue;
-    }
-    FillRandomArgs fill{dst, part.rows.count * cols, seed_of(spec.name), dummy_scale(spec), first};
-    fill.type = rows_;
-    if (cols != tensor_cols) {
-      fill.cols = cols;
-      fill.stride = tensor_cols;
-    }
-    fills_.push_back(fill);
+    const Part part = part_of(spec, format.alignment);
+    add_random(spec, form, part.rows.count, cols, dst);
     dst += stored_bytes(form, {}, part.rows.count, cols);
   }
   return weight;
 }
 
+// A rank's part of one random matrix.
+void ParameterLoader::add_random(
+    const TensorSpec& spec, const DeviceForm& form, int64_t rows, int64_t cols, std::byte* dst) {
+  const Part part = part_of(spec, format_of(spec).alignment);
+  const int64_t tensor_cols = spec.slice.tensor_cols > 0 ? spec.slice.tensor_cols : spec.cols;
+  const int64_t first = first_element(spec, part, tensor_cols);
+  const uint64_t seed = seed_of(spec.name);
+  const float scale = dummy_scale(spec);
+  const PackedWeight panels = sized_product(form, rows, cols);
+  if (form.product.kind == PackedKind::kMxfp4) {
+    const RandomMxfp4 random{seed, scale, first, tensor_cols, rows, cols};
+    if (form.repack == Repack::kPanels) {
+      pack_random(stream_, PackRandomMxfp4{panels, dst, random, spec.order, spec.head_dim});
+    } else {
+      uploads_.push_back({{}, dst, form.repack, spec.order, spec.head_dim, {}, false, random});
+    }
+    return;
+  }
+  if (form.repack == Repack::kPanels) {
+    pack_random(stream_, PackRandom{panels, dst, seed, scale, first, tensor_cols});
+    return;
+  }
+  FillRandomArgs fill{dst, rows * cols, seed, scale, first};
+  fill.type = rows_;
+  if (cols != tensor_cols) {
+    fill.cols = cols;
+    fill.stride = tensor_cols;
+  }
+  fills_.push_back(fill);
+}
+
 std::vector<float> ParameterLoader::read_vector(const TensorSpec& spec) const {
   const IndexRange shard = value_or_throw(shard_cols(spec, {}));
   if (format_ == LoadFormat::kDummy) {
-    const float value = spec.name.ends_with(".bias") ? 0.0F : 1.0F;
+    const float value = spec.name.ends_with("bias") ? 0.0F : 1.0F;
     return std::vector<float>(static_cast<size_t>(shard.count), value);
   }
   const TensorSource& tensor = *value_or_throw(checkpoint_.require_values(spec.name));

@@ -26,7 +26,7 @@ namespace warprow {
 enum class LoadFormat : uint8_t {
   kAuto,  // the checkpoint
   // None: matrices are random with a deviation of 2 / sqrt(inputs), so that every product after a norm, logits
-  // included, has a deviation of about 2; vectors are ones, biases zeros. The same numbers on every device and in
+  // included, has a deviation of about 2 (MXFP4: up to a factor of 1.5 from it); vectors are ones, biases zeros. The same numbers on every device and in
   // every rank's part: a function of the tensor's name and the place in it.
   kDummy,
 };
@@ -68,6 +68,8 @@ class ParameterLoader {
   [[nodiscard]] bool provides(const std::string& name) const {
     return format_ == LoadFormat::kDummy || has(name);
   }
+  // Whether numbers come from the checkpoint.
+  [[nodiscard]] bool reads_checkpoint() const { return format_ != LoadFormat::kDummy; }
   // Copies values that are not in the checkpoint.
   View<const float, 1> constants(std::vector<float> values);
   // The host's copy of a small vector, as f32.
@@ -86,6 +88,9 @@ class ParameterLoader {
     const TensorSpec* spec;
     const DeviceForm* form;
     TensorRegion region;
+    TensorRegion scales;  // MXFP4's, if the region has numbers alone
+    int64_t rows;         // of the matrix
+    int64_t cols;
     size_t offset;  // in the matrix's bytes
   };
 
@@ -94,9 +99,14 @@ class ParameterLoader {
   [[nodiscard]] const DeviceForm& form_of(const WeightFormat& format) const {
     return format.on(device_kind(), rows_);
   }
-  std::vector<PlacedSource> place(std::span<const TensorSpec> specs, size_t& bytes) const;
+  std::vector<PlacedSource> place(std::span<const TensorSpec> specs, size_t& bytes);
+  TensorRegion region_of(const TensorSpec& spec,
+                         const WeightFormat& format,
+                         const SourcePart& part);
   void load(const PlacedSource& source, const PackedWeight& weight, std::byte* data);
   PackedWeight random(std::span<const TensorSpec> specs);
+  void add_random(
+      const TensorSpec& spec, const DeviceForm& form, int64_t rows, int64_t cols, std::byte* dst);
   void report(size_t bytes);
 
   const Checkpoint& checkpoint_;
@@ -107,6 +117,7 @@ class ParameterLoader {
   Progress progress_;
   int64_t bytes_read_ = 0;
   std::deque<std::vector<float>> constants_;
+  std::deque<TensorSource> folded_;  // tensors as SourcePart::folded has them
   std::vector<WeightUpload> uploads_;
   std::vector<FillRandomArgs> fills_;
 };

@@ -8,7 +8,8 @@ namespace warprow {
 // How a checkpoint orders the output rows of a matrix.
 enum class RowOrder : uint8_t {
   kPlain,
-  // Within each head, rope's pairs lie side by side (GGUF of the llama family); loading restores the halves.
+  // Within each head, rope's pairs lie side by side (GGUF of the llama family); loading restores the halves. An expert
+  // whose gate and up rows alternate (gpt-oss) is such a head: its halves are gate and up.
   kRopePairs,
 };
 

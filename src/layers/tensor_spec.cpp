@@ -111,8 +111,10 @@ Result<TensorRegion> rank_region(const TensorSpec& spec,
                                  const SourcePart& part,
                                  const TensorSource& tensor) {
   const TensorSlice& slice = spec.slice;
-  const int64_t all_rows = slice.tensor_rows > 0 ? slice.tensor_rows : spec.rows;
-  const int64_t all_cols = slice.tensor_cols > 0 ? slice.tensor_cols : spec.cols;
+  const int64_t tensor_rows = spec.transposed ? spec.cols : spec.rows;  // of the slice
+  const int64_t tensor_cols = spec.transposed ? spec.rows : spec.cols;
+  const int64_t all_rows = slice.tensor_rows > 0 ? slice.tensor_rows : tensor_rows;
+  const int64_t all_cols = slice.tensor_cols > 0 ? slice.tensor_cols : tensor_cols;
   const int64_t wanted_rows = ceil_div(all_rows, part.rows_each);
   const int64_t wanted_cols = ceil_div(all_cols, part.cols_each);
   if (tensor.rows != wanted_rows || tensor.cols != wanted_cols) {
@@ -124,13 +126,21 @@ Result<TensorRegion> rank_region(const TensorSpec& spec,
                             wanted_rows,
                             wanted_cols));
   }
+  if (spec.transposed && (is_quantised(tensor.type) || !has_values(tensor.type))) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "tensor {}: {} cannot be transposed", tensor.name, tensor_type_name(tensor.type)));
+  }
   const ShardAlignment& alignment = format.alignment;
-  const Result<IndexRange> rows = shard_rows(spec, alignment);
-  const Result<IndexRange> cols = shard_cols(spec, alignment);
+  const Result<IndexRange> of_rows = shard_rows(spec, alignment);
+  const Result<IndexRange> of_cols = shard_cols(spec, alignment);
+  const Result<IndexRange>& rows = spec.transposed ? of_cols : of_rows;
+  const Result<IndexRange>& cols = spec.transposed ? of_rows : of_cols;
   const Result<void> row_slice =
-      check_slice(tensor.name, "rows", {slice.first_row, spec.rows}, all_rows, alignment.rows);
+      check_slice(tensor.name, "rows", {slice.first_row, tensor_rows}, all_rows, alignment.rows);
   const Result<void> col_slice =
-      check_slice(tensor.name, "columns", {slice.first_col, spec.cols}, all_cols, alignment.cols);
+      check_slice(tensor.name, "columns", {slice.first_col, tensor_cols}, all_cols, alignment.cols);
   for (const Error* error : {rows ? nullptr : &rows.error(),
                              cols ? nullptr : &cols.error(),
                              row_slice ? nullptr : &row_slice.error(),

@@ -55,6 +55,8 @@ struct TensorSpec {
   int32_t head_dim = 0;  // kRopePairs
   TensorSlice slice = {};
   ShardRule shard = {};
+  bool transposed =
+      false;  // the tensor, or the slice of it, has the matrix's columns as rows; float types only
   // Null: the format in which the tensor itself is stored. Otherwise `name` is a weight's name, from which the
   // format derives the names of its tensors.
   const WeightFormat* format = nullptr;

@@ -6,11 +6,13 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "device/cpu/cpu_device.h"
+#include "kernels/experts/mxfp4_tiles.h"
 #include "weights/dequantize.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fcntl.h>
@@ -75,29 +77,72 @@ class CheckpointFiles {
   std::vector<int> fds_;
 };
 
-// Bytes of a row on the device.
-size_t stored_row_bytes(const WeightUpload& upload) {
+bool is_pair(const WeightUpload& upload) { return upload.scales.rows() > 0; }
+
+// Of the matrix.
+bool is_random(const WeightUpload& upload) { return upload.random.rows > 0; }
+int64_t num_rows(const WeightUpload& upload) {
+  if (is_random(upload)) {
+    return upload.random.rows;
+  }
+  return upload.transposed ? upload.region.cols() : upload.region.rows();
+}
+int64_t num_cols(const WeightUpload& upload) {
+  if (is_random(upload)) {
+    return upload.random.cols;
+  }
+  if (upload.transposed) {
+    return upload.region.rows();
+  }
+  return is_pair(upload) ? 2 * upload.region.cols() : upload.region.cols();
+}
+
+// The e2m1 number that is half of q.
+uint32_t e2m1_of_twice(int8_t q) {
+  const auto twice = static_cast<uint32_t>(std::abs(q));
+  const uint32_t number = twice < 4 ? twice : twice < 8 ? 2 + twice / 2 : 4 + twice / 4;
+  return q < 0 ? number | 8U : number;
+}
+
+// Rows that lie together in the device's form.
+int64_t unit_rows(const WeightUpload& upload) {
+  return upload.repack == Repack::kMxfp4Tiles ? kMxfp4TileRows : 1;
+}
+
+// Bytes of unit_rows on the device.
+size_t stored_unit_bytes(const WeightUpload& upload) {
+  if (upload.repack == Repack::kMxfp4Tiles) {
+    return mxfp4_tiles_bytes(kMxfp4TileRows, num_cols(upload));
+  }
   if (upload.repack == Repack::kKept) {
     return upload.region.row_bytes();
   }
   const size_t element = upload.repack == Repack::kF32Rows ? sizeof(float) : sizeof(uint16_t);
-  return static_cast<size_t>(upload.region.cols()) * element;
+  return static_cast<size_t>(num_cols(upload)) * element;
 }
 
-// Consecutive rows of one matrix.
+// Consecutive rows of one matrix; of tiles, whole ones.
 struct Piece {
   const WeightUpload* upload;
   int64_t first;
   int64_t count;
+
+  [[nodiscard]] size_t offset() const {
+    return static_cast<size_t>(first / unit_rows(*upload)) * stored_unit_bytes(*upload);
+  }
+  [[nodiscard]] size_t bytes() const {
+    return static_cast<size_t>(ceil_div(count, unit_rows(*upload))) * stored_unit_bytes(*upload);
+  }
 };
 
 std::vector<Piece> cut(std::span<const WeightUpload> uploads) {
   std::vector<Piece> pieces;
   for (const WeightUpload& upload : uploads) {
-    const size_t row_bytes = std::max<size_t>(1, stored_row_bytes(upload));
-    const auto rows = static_cast<int64_t>(std::max<size_t>(1, kPieceBytes / row_bytes));
-    for (int64_t first = 0; first < upload.region.rows(); first += rows) {
-      pieces.push_back({&upload, first, std::min(rows, upload.region.rows() - first)});
+    const size_t unit_bytes = std::max<size_t>(1, stored_unit_bytes(upload));
+    const auto units = static_cast<int64_t>(std::max<size_t>(1, kPieceBytes / unit_bytes));
+    const int64_t rows = units * unit_rows(upload);
+    for (int64_t first = 0; first < num_rows(upload); first += rows) {
+      pieces.push_back({&upload, first, std::min(rows, num_rows(upload) - first)});
     }
   }
   return pieces;
@@ -106,7 +151,7 @@ std::vector<Piece> cut(std::span<const WeightUpload> uploads) {
 size_t largest_bytes(const std::vector<Piece>& pieces) {
   size_t largest = 0;
   for (const Piece& piece : pieces) {
-    largest = std::max(largest, static_cast<size_t>(piece.count) * stored_row_bytes(*piece.upload));
+    largest = std::max(largest, piece.bytes());
   }
   return largest;
 }
@@ -140,7 +185,7 @@ class Reader {
         const Piece& piece = work.pieces[i];
         send(work.files, piece);
         const std::scoped_lock lock(work.mutex);
-        work.bytes_read += piece.count * static_cast<int64_t>(piece.upload->region.row_bytes());
+        work.bytes_read += file_bytes(piece);
         if (progress) {
           progress(work.bytes_read);
         }
@@ -162,29 +207,136 @@ class Reader {
   void send(const CheckpointFiles& files, const Piece& piece) {
     Half& half = halves_[turn_++ % std::size(halves_)];
     half.passed->wait();
-    const TensorRegion& region = piece.upload->region;
-    const auto count = static_cast<size_t>(piece.count);
-    if (piece.upload->repack == Repack::kKept) {
-      read_rows(files, piece, half.pinned.data());
-    } else {
-      raw_.resize(count * region.row_bytes());
-      read_rows(files, piece, raw_.data());
-      for (size_t row = 0; row < count; ++row) {
-        decode_row(*piece.upload,
-                   raw_.data() + row * region.row_bytes(),
-                   half.pinned.data() + row * stored_row_bytes(*piece.upload));
-      }
+    switch (piece.upload->repack) {
+      case Repack::kKept:
+        read_rows(files, piece, piece.upload->region, half.pinned.data());
+        break;
+      case Repack::kMxfp4Tiles:
+        read_tiles(files, piece, half.pinned.data());
+        break;
+      default:
+        decode_rows(files, piece, half.pinned.data());
     }
-    const size_t row_bytes = stored_row_bytes(*piece.upload);
-    stream_->copy_to_device(piece.upload->dst + static_cast<size_t>(piece.first) * row_bytes,
-                            half.pinned.data(),
-                            count * row_bytes);
+    stream_->copy_to_device(piece.upload->dst + piece.offset(), half.pinned.data(), piece.bytes());
     stream_->record(*half.passed);
   }
 
-  static void read_rows(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {
+  // Of the checkpoint.
+  static int64_t file_bytes(const Piece& piece) {
+    const WeightUpload& upload = *piece.upload;
+    if (is_random(upload)) {
+      return 0;
+    }
+    const auto bytes = static_cast<int64_t>(upload.region.bytes() + upload.scales.bytes());
+    return bytes / num_rows(upload) * piece.count;
+  }
+
+  void decode_rows(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {
+    const WeightUpload& upload = *piece.upload;
+    const auto count = static_cast<size_t>(piece.count);
+    const size_t row_bytes = upload.transposed
+                                 ? tensor_row_bytes(upload.region.type(), num_cols(upload))
+                                 : upload.region.row_bytes();
+    raw_.resize(count * row_bytes);
+    if (upload.transposed) {
+      read_columns(files, piece);
+    } else {
+      read_rows(files, piece, upload.region, raw_.data());
+    }
+    if (is_pair(upload)) {
+      raw_scales_.resize(count * upload.scales.row_bytes());
+      read_rows(files, piece, upload.scales, raw_scales_.data());
+    }
+    for (size_t row = 0; row < count; ++row) {
+      decode_row(upload,
+                 raw_.data() + row * row_bytes,
+                 raw_scales_.data() + row * upload.scales.row_bytes(),
+                 dst + row * stored_unit_bytes(upload));
+    }
+  }
+
+  // Rows of the matrix that are columns of the region.
+  void read_columns(const CheckpointFiles& files, const Piece& piece) {
     const WeightUpload& upload = *piece.upload;
     const TensorRegion& region = upload.region;
+    const size_t bytes = tensor_row_bytes(region.type(), 1);
+    const auto cols = static_cast<size_t>(num_cols(upload));
+    std::vector<int64_t> rows(static_cast<size_t>(piece.count));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i] = source_row(upload.order, piece.first + static_cast<int64_t>(i), upload.head_dim);
+    }
+    const auto [first, last] = std::ranges::minmax(rows);
+    run_.resize(static_cast<size_t>(last + 1 - first) * bytes);
+    for (size_t k = 0; k < cols; ++k) {
+      const auto offset = static_cast<uint64_t>(first) * bytes;
+      files.read(region.tensor().file,
+                 region.file_offset(static_cast<int64_t>(k)) + offset,
+                 run_.data(),
+                 run_.size());
+      for (size_t i = 0; i < rows.size(); ++i) {
+        std::memcpy(raw_.data() + (i * cols + k) * bytes,
+                    run_.data() + static_cast<size_t>(rows[i] - first) * bytes,
+                    bytes);
+      }
+    }
+  }
+
+  // Rows stay in the file's order: those of a tile follow each other there.
+  void read_tiles(const CheckpointFiles& files, const Piece& piece, std::byte* dst) {
+    const WeightUpload& upload = *piece.upload;
+    const auto cols = static_cast<size_t>(num_cols(upload));
+    raw_.resize(static_cast<size_t>(piece.count) * cols / 2);
+    raw_scales_.resize(static_cast<size_t>(piece.count) * cols / 32);
+    if (is_random(upload)) {
+      make_random(piece);
+    } else {
+      WeightUpload plain = upload;
+      plain.order = RowOrder::kPlain;
+      const Piece in_file{&plain, piece.first, piece.count};
+      read_rows(files, in_file, upload.region, raw_.data());
+      read_rows(files, in_file, upload.scales, raw_scales_.data());
+    }
+    const size_t tile_bytes = stored_unit_bytes(upload);
+    const Mxfp4Rows order =
+        upload.order == RowOrder::kPlain ? Mxfp4Rows::kPlain : Mxfp4Rows::kAlternating;
+    for (int64_t tile = 0; tile * kMxfp4TileRows < piece.count; ++tile) {
+      if (!pack_mxfp4_tiles(
+              {reinterpret_cast<const uint8_t*>(raw_.data()), raw_.size()},
+              {reinterpret_cast<const uint8_t*>(raw_scales_.data()), raw_scales_.size()},
+              piece.count,
+              num_cols(upload),
+              order,
+              tile,
+              {reinterpret_cast<uint8_t*>(dst) + static_cast<size_t>(tile) * tile_bytes,
+               tile_bytes})) {
+        throw StartupError(ErrorCode::kUnsupported,
+                           fmt::format("tensor {} has a scale above 2^{}",
+                                       upload.scales.tensor().name,
+                                       kMaxMxfp4Scale - 127));
+      }
+    }
+  }
+
+  // Numbers and scales as files have them.
+  void make_random(const Piece& piece) {
+    const RandomMxfp4& random = piece.upload->random;
+    std::vector<int8_t> q(static_cast<size_t>(random.cols));
+    for (int64_t i = 0; i < piece.count; ++i) {
+      random_e2m1_row(random, piece.first + i, q.data());
+      std::byte* numbers = raw_.data() + i * random.cols / 2;
+      for (size_t k = 0; k < q.size(); k += 2) {
+        numbers[k / 2] = static_cast<std::byte>(e2m1_of_twice(q[k]) | e2m1_of_twice(q[k + 1]) << 4);
+      }
+    }
+    const int scale = random_mxfp4_exponent(random) + 127;
+    std::fill(raw_scales_.begin(), raw_scales_.end(), static_cast<std::byte>(scale));
+  }
+
+  static void read_rows(const CheckpointFiles& files,
+                        const Piece& piece,
+                        const TensorRegion& region,
+                        std::byte* dst) {
+    const WeightUpload& upload = *piece.upload;
     const size_t row_bytes = region.row_bytes();
     const int file = region.tensor().file;
     if (upload.order == RowOrder::kPlain && region.contiguous()) {
@@ -199,21 +351,37 @@ class Reader {
     }
   }
 
-  void decode_row(const WeightUpload& upload, const std::byte* src, std::byte* dst) {
-    const TensorRegion& region = upload.region;
+  void decode_row(const WeightUpload& upload,
+                  const std::byte* src,
+                  const std::byte* scales,
+                  std::byte* dst) {
+    const int64_t cols = num_cols(upload);
     if (upload.repack == Repack::kF32Rows) {
-      dequantize_row(region.type(), src, reinterpret_cast<float*>(dst), region.cols());
+      decode_values(upload, src, scales, reinterpret_cast<float*>(dst));
       return;
     }
-    values_.resize(static_cast<size_t>(region.cols()));
-    dequantize_row(region.type(), src, values_.data(), region.cols());
+    values_.resize(static_cast<size_t>(cols));
+    decode_values(upload, src, scales, values_.data());
     std::transform(values_.begin(), values_.end(), reinterpret_cast<uint16_t*>(dst), f32_to_bf16);
+  }
+
+  static void decode_values(const WeightUpload& upload,
+                            const std::byte* src,
+                            const std::byte* scales,
+                            float* dst) {
+    if (is_pair(upload)) {
+      dequantize_mxfp4_row(src, scales, dst, num_cols(upload));
+    } else {
+      dequantize_row(upload.region.type(), src, dst, num_cols(upload));
+    }
   }
 
   std::unique_ptr<Stream> stream_;
   Half halves_[2];
   size_t turn_ = 0;
   std::vector<std::byte> raw_;
+  std::vector<std::byte> raw_scales_;
+  std::vector<std::byte> run_;
   std::vector<float> values_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "layers/random_mxfp4.h"
 #include "layers/row_order.h"
 #include "layers/weight_format.h"
 #include "weights/checkpoint.h"
@@ -16,11 +17,14 @@ namespace warprow {
 
 // Rows of one tensor to be copied to a device that keeps weights as rows.
 struct WeightUpload {
-  TensorRegion region;
+  TensorRegion region;                // of values, or of MXFP4's numbers
   std::byte* dst = nullptr;           // dev: the rows, one after the other
-  Repack repack = Repack::kBf16Rows;  // or kF32Rows; or kKept, of any type
+  Repack repack = Repack::kBf16Rows;  // or kF32Rows; kKept, of any type; kMxfp4Tiles
   RowOrder order = RowOrder::kPlain;
-  int32_t head_dim = 0;  // kRopePairs
+  int32_t head_dim = 0;      // kRopePairs
+  TensorRegion scales = {};  // MXFP4's, if the region has numbers alone
+  bool transposed = false;   // the region has a row for each column of the matrix; float types
+  RandomMxfp4 random = {};   // kMxfp4Tiles without a region
 };
 
 // Reads, decodes and copies all of them. Several threads take pieces of rows, read them into their own pinned

@@ -2,6 +2,7 @@
 #include "layers/weight_format.h"
 
 #include "base/check.h"
+#include "kernels/experts/mxfp4_tiles.h"
 #include "kernels/linear/cpu/pack.h"
 #include "weights/quant_groups.h"
 
@@ -16,6 +17,22 @@ PackedWeight plain(PackedKind kind) {
   return weight;
 }
 
+PackedWeight mxfp4_panels() {
+  PackedWeight weight = plain(PackedKind::kMxfp4);
+  weight.scales = ScaleForm::kE8M0;
+  weight.zero_point = kMxfp4Zero;
+  return weight;
+}
+
+WeightFormat mxfp4_pair(const DeviceForm& cuda) {
+  return {"MXFP4",
+          {{"_blocks", TensorType::kU8, 1, 2, true}, {"_scales", TensorType::kU8, 1, 32}},
+          {1, 32},
+          {Repack::kPanels, mxfp4_panels()},
+          cuda,
+          {Repack::kF32Rows, plain(PackedKind::kF32)}};
+}
+
 // The product for panels of this type.
 PackedWeight panel_product(TensorType type) {
   switch (type) {
@@ -27,6 +44,9 @@ PackedWeight panel_product(TensorType type) {
       return plain(PackedKind::kBF16);
     default:
       break;
+  }
+  if (type == TensorType::kMXFP4) {
+    return mxfp4_panels();
   }
   const GroupTraits& traits = group_traits(type);
   PackedWeight weight;
@@ -80,11 +100,18 @@ const WeightFormat& random_format() {
   return kRandom;
 }
 
+const WeightFormat& mxfp4_pair_format(const DeviceFacts& device) {
+  static const WeightFormat kTiles = mxfp4_pair({Repack::kMxfp4Tiles, plain(PackedKind::kMxfp4)});
+  static const WeightFormat kRows = mxfp4_pair({Repack::kBf16Rows, plain(PackedKind::kBF16)});
+  return device.compute_capability == 90 ? kTiles : kRows;
+}
+
 std::string part_name(const std::string& name, const SourcePart& part) {
   if (part.suffix.empty()) {
     return name;
   }
-  return name.substr(0, name.rfind('.') + 1) + part.suffix;
+  return part.suffix.starts_with('_') ? name + part.suffix
+                                      : name.substr(0, name.rfind('.') + 1) + part.suffix;
 }
 
 PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols) {
@@ -115,6 +142,8 @@ size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows
       return static_cast<size_t>(rows * cols) * sizeof(uint16_t);
     case Repack::kF32Rows:
       return static_cast<size_t>(rows * cols) * sizeof(float);
+    case Repack::kMxfp4Tiles:
+      return mxfp4_tiles_bytes(rows, cols);
     case Repack::kKept:
       return static_cast<size_t>(rows) * tensor_row_bytes(part.type, cols);
   }

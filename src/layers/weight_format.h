@@ -16,18 +16,22 @@ namespace warprow {
 
 // How the rows of a matrix are stored in a device's memory.
 enum class Repack : uint8_t {
-  kPanels,    // panels of 16 rows in the tensor's own precision (kernels/linear/pack.h); CPU
-  kBf16Rows,  // rows of bf16, rounded to nearest even
-  kF32Rows,   // rows of float32, exact
-  kKept,      // the bytes of the file, rows in plain order
+  kPanels,      // panels of 16 rows in the tensor's own precision (kernels/linear/pack.h); CPU
+  kBf16Rows,    // rows of bf16, rounded to nearest even
+  kF32Rows,     // rows of float32, exact
+  kKept,        // the bytes of the file, rows in plain order
+  kMxfp4Tiles,  // the form of kernels/experts/mxfp4_tiles.h, a matrix for each spec; CUDA
 };
 
 // One of the tensors that a matrix is made of.
 struct SourcePart {
-  std::string suffix;  // replaces the last component of the weight's name; empty: the name itself
+  // Replaces the last component of the weight's name, or follows it if it begins with an underscore; empty: the name
+  // itself.
+  std::string suffix;
   TensorType type = TensorType::kF32;
   int64_t rows_each = 1;  // rows and columns of the matrix per element
   int64_t cols_each = 1;
+  bool folded = false;  // the tensor's last two dimensions together are a row
 };
 
 // The form of a format's matrices on one kind of device.
@@ -41,8 +45,8 @@ struct DeviceForm {
 // format's form.
 struct WeightFormat {
   std::string name;  // for messages
-  // The first has a row for each of the matrix; only kKept reads others. Empty: the matrix consists of random numbers,
-  // rounded to bf16.
+  // The first has a row for each of the matrix. kKept stores others behind it; otherwise a second one has MXFP4's scales.
+  // Empty: the matrix consists of random numbers, rounded to bf16.
   std::vector<SourcePart> sources;
   ShardAlignment alignment;
   DeviceForm cpu;
@@ -60,6 +64,8 @@ struct WeightFormat {
 
 // The format of a matrix that is one tensor of a type that has values (checked).
 const WeightFormat& weight_format_of(TensorType type);
+// MXFP4 in safetensors: NAME_blocks has the numbers, NAME_scales their scales. In 4 bits where kernels compute with it.
+const WeightFormat& mxfp4_pair_format(const DeviceFacts& device);
 // The format for LoadFormat::kDummy.
 const WeightFormat& random_format();
 
@@ -73,7 +79,7 @@ PackedWeight sized_product(const DeviceForm& form, int64_t rows, int64_t cols);
 bool same_product(const DeviceForm& upper, const DeviceForm& lower);
 // The same for the parts of a linear layer, whose panels stay apart.
 bool stacks(const DeviceForm& upper, const DeviceForm& lower);
-// Bytes of this many rows and columns of one source in the device's memory.
+// Bytes in the device's memory of this many rows and columns of the matrix; with kKept, of one of its sources.
 size_t stored_bytes(const DeviceForm& form, const SourcePart& part, int64_t rows, int64_t cols);
 
 // Every source of a kept matrix begins at a multiple of this.

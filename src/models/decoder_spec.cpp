@@ -85,7 +85,7 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
     return why;
   }
   if (spec.mlp_bias) {
-    return "experts with biases are not supported";
+    return "experts beside dense biases are not supported";
   }
   return {};
 }

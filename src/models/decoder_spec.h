@@ -29,6 +29,8 @@ struct DecoderWeightNames {
   std::string expert_gate, expert_up, expert_down;
   // Or tensors of all experts, one below the other. gate_up: an expert's gate rows, then its up rows.
   std::string experts_gate_up, experts_gate, experts_up, experts_down;
+  // Their biases, a row for each expert.
+  std::string experts_gate_up_bias, experts_gate_bias, experts_up_bias, experts_down_bias;
   std::string shared_gate, shared_up, shared_down;  // of the expert that all tokens take
   std::string shared_scale;  // the row whose product with a token opens its gate
   // Gated delta nets. Four input matrices, or two whose rows are ordered by key heads.
@@ -62,8 +64,12 @@ struct DecoderSpec {
   bool mlp_bias = false;
   // Q and K rows lie as interleaved rope pairs (GGUF of the llama family).
   bool permuted_qk = false;
-  std::vector<RopeSpec> ropes;    // indexed by AttentionSpec::rope
-  std::vector<LayerSpec> layers;  // [num_layers]
+  // How tensors of all experts lie in the checkpoint.
+  bool alternating_gate_up = false;  // experts_gate_up has rows of gate and up in turn
+  bool transposed_experts = false;   // each expert's matrix has its inputs as rows
+  bool mxfp4_experts = false;        // in MXFP4, as pairs of tensors (layers/weight_format.h)
+  std::vector<RopeSpec> ropes;       // indexed by AttentionSpec::rope
+  std::vector<LayerSpec> layers;     // [num_layers]
   DecoderWeightNames names;
 };
 

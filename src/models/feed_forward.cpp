@@ -38,7 +38,8 @@ ExpertsMode mode_of(const LayerLoader& layer) {
           ffn.num_groups,
           ffn.chosen_groups,
           ffn.weights_scale,
-          ffn.activation == Activation::kGeluTanh};
+          ffn.activation == Activation::kGeluTanh,
+          ffn.gate_limit};
 }
 
 View<const float, 1> load_shared_scale(const LayerLoader& layer) {

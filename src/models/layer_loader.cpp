@@ -140,6 +140,14 @@ ExpertTensors LayerLoader::expert_tensors() const {
   if (whole_.ffn.own_norms) {
     tensors.scales = name(names.expert_scales);
   }
+  if (whole_.ffn.expert_biases) {
+    tensors.router_bias = bias_name(tensors.router.name);
+    add_expert_biases(tensors);
+  }
+  if (spec_.alternating_gate_up && (loader_.reads_checkpoint() || spec_.mxfp4_experts)) {
+    add_alternating_experts(tensors);
+    return tensors;
+  }
   const bool gates_and_ups =
       !names.experts_gate_up.empty() && loader_.provides(name(names.experts_gate_up));
   if (names.expert_gate.empty() || gates_and_ups) {
@@ -170,6 +178,69 @@ ExpertTensors LayerLoader::expert_tensors() const {
     }
   }
   return tensors;
+}
+
+// One spec for an expert's gate and up rows, and one for its down rows.
+void LayerLoader::add_alternating_experts(ExpertTensors& tensors) const {
+  const DecoderWeightNames& names = spec_.names;
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t inner = whole_.ffn.intermediate_size;
+  const int32_t experts = whole_.ffn.num_experts;
+  for (int32_t e = 0; e < experts; ++e) {
+    TensorSpec gate_up = expert_slice(names.experts_gate_up, e, 2 * inner, hidden, shards_.ffn_in);
+    gate_up.order = RowOrder::kRopePairs;
+    gate_up.head_dim = 2 * mine_.ffn.intermediate_size;
+    tensors.gate_up.push_back(gate_up);
+    tensors.down.push_back(expert_slice(names.experts_down, e, hidden, inner, shards_.ffn_out));
+  }
+}
+
+// An expert's matrix in a tensor of all experts.
+TensorSpec LayerLoader::expert_slice(const std::string& pattern,
+                                     int64_t expert,
+                                     int64_t rows,
+                                     int64_t cols,
+                                     const ShardRule& shard) const {
+  const int32_t experts = whole_.ffn.num_experts;
+  TensorSpec slice = slice_of(name(pattern), experts * rows, expert * rows, rows, cols, shard);
+  if (spec_.mxfp4_experts) {
+    slice.format = &mxfp4_pair_format(loader_.device());
+  } else if (spec_.transposed_experts) {
+    slice.transposed = true;
+    slice.slice = {experts * cols, rows, expert * cols, 0};
+  }
+  return slice;
+}
+
+// The first rank's part of the sums has the biases of down.
+void LayerLoader::add_expert_biases(ExpertTensors& tensors) const {
+  const DecoderWeightNames& names = spec_.names;
+  const int32_t experts = whole_.ffn.num_experts;
+  const int64_t inner = whole_.ffn.intermediate_size;
+  const auto row_of = [&](const std::string& pattern, int64_t expert, int64_t size) {
+    TensorSpec row{name(pattern), 1, size};
+    row.slice = {experts, size, expert, 0};
+    return row;
+  };
+  ShardRule in = shards_.ffn_in;
+  in.axis = ShardRule::Axis::kCols;
+  for (int32_t e = 0; e < experts; ++e) {
+    if (!names.experts_gate_up_bias.empty()) {
+      TensorSpec both = row_of(names.experts_gate_up_bias, e, 2 * inner);
+      both.order = RowOrder::kRopePairs;
+      both.head_dim = 2 * mine_.ffn.intermediate_size;
+      both.shard = in;
+      tensors.gate_up_bias.push_back(both);
+    } else {
+      for (const std::string* pattern : {&names.experts_gate_bias, &names.experts_up_bias}) {
+        tensors.gate_up_bias.push_back(row_of(*pattern, e, inner));
+        tensors.gate_up_bias.back().shard = in;
+      }
+    }
+    if (ranks_.place.rank == 0) {
+      tensors.down_bias.push_back(row_of(names.experts_down_bias, e, spec_.hidden_size));
+    }
+  }
 }
 
 }  // namespace warprow

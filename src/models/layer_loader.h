@@ -69,6 +69,14 @@ class LayerLoader {
   [[nodiscard]] ExpertTensors expert_tensors() const;
 
  private:
+  void add_alternating_experts(ExpertTensors& tensors) const;
+  void add_expert_biases(ExpertTensors& tensors) const;
+  [[nodiscard]] TensorSpec expert_slice(const std::string& pattern,
+                                        int64_t expert,
+                                        int64_t rows,
+                                        int64_t cols,
+                                        const ShardRule& shard) const;
+
   ParameterLoader& loader_;
   const DecoderSpec& spec_;
   int32_t index_;

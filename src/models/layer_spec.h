@@ -60,6 +60,9 @@ struct FfnSpec {
   int32_t experts_per_token = 0;  // with experts
   RouterScores scores = RouterScores::kSoftmax;
   bool normalise = false;      // the weights of a token's experts to a sum of 1
+  bool expert_biases = false;  // of the router and of each expert's matrices
+  float gate_limit =
+      0.0F;  // with experts: gpt-oss's clamped SwiGLU (kernels/experts/expert_linear.h); 0: none
   bool choice_bias = false;    // kSigmoid: a bias that takes part in the choice alone
   int32_t num_groups = 1;      // kSigmoid: of equally many experts
   int32_t chosen_groups = 1;   // those with the largest scores, to which a token's experts belong

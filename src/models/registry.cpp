@@ -57,6 +57,7 @@ constexpr Entry kEntries[] = {
     {"Glm4ForCausalLM", "glm4", &make_glm4},
     {"Glm4MoeForCausalLM", "glm4moe", &make_glm4_moe},
     {"GlmForCausalLM", "", &make_glm},
+    {"GptOssForCausalLM", "gpt-oss", &make_gpt_oss},
     {"GraniteForCausalLM", "granite", &make_granite},
     {"LlamaForCausalLM", "llama", &make_llama},
     {"MistralForCausalLM", "", &make_mistral},
@@ -131,6 +132,12 @@ Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
     }
     if (auto made = entry.make(*metadata, *spec); !made) {
       return tl::unexpected(made.error());
+    }
+    if (checkpoint.has_mxfp4_experts() && !spec->mxfp4_experts) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("config.json: quantization_config with quant_method mxfp4 is not "
+                              "supported for {}",
+                              metadata->architecture()));
     }
     if (auto checked = check_decoder_spec(*spec); !checked) {
       return tl::unexpected(checked.error());

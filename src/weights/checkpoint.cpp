@@ -17,7 +17,7 @@ namespace warprow {
 namespace {
 
 constexpr const char* kUsableGguf =
-    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are";
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K and MXFP4 are";
 constexpr const char* kUsableSafetensors = "F32, F16 and BF16 are";
 
 tl::unexpected<Error> unusable(const std::string& file,
@@ -32,26 +32,30 @@ tl::unexpected<Error> unusable(const std::string& file,
                           usable));
 }
 
-// Models quantised by other tools keep packed integers under the same names; only config.json says
-// so.
-Result<void> check_not_quantised(const nlohmann::json& config, const std::string& path) {
+// Models quantised by other tools keep packed integers under the same names; only config.json says so.
+// Returns whether it is MXFP4.
+Result<bool> read_quantisation(const nlohmann::json& config, const std::string& path) {
   if (!config.is_object()) {
     return fail(ErrorCode::kCorrupt, fmt::format("'{}' is not a JSON object", path));
   }
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) {
-    return {};
+    return false;
   }
   std::string method = "of an unnamed method";
   if (found->is_object() && found->contains("quant_method") &&
       (*found)["quant_method"].is_string()) {
-    method = printable((*found)["quant_method"].get_ref<const std::string&>());
+    const auto& named = (*found)["quant_method"].get_ref<const std::string&>();
+    if (named == "mxfp4") {
+      return true;
+    }
+    method = printable(named);
   }
-  return fail(
-      ErrorCode::kUnsupported,
-      fmt::format("'{}': quantised safetensors ({}) are not supported; F32, F16, BF16 and GGUF are",
-                  path,
-                  method));
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("'{}': quantised safetensors ({}) are not supported; F32, F16, BF16, "
+                          "mxfp4 and GGUF are",
+                          path,
+                          method));
 }
 
 }  // namespace
@@ -83,12 +87,14 @@ Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights
   if (!config) {
     return tl::unexpected(std::move(config).error());
   }
-  if (Result<void> done = check_not_quantised(*config, config_path); !done) {
-    return tl::unexpected(std::move(done).error());
+  const Result<bool> mxfp4 = read_quantisation(*config, config_path);
+  if (!mxfp4) {
+    return tl::unexpected(mxfp4.error());
   }
   if (weights == WeightFiles::kNotRead) {
     sources->config = *std::move(config);
     Checkpoint checkpoint(std::move(sources));
+    checkpoint.mxfp4_experts_ = *mxfp4;
     checkpoint.paths_.push_back(config_path);
     return checkpoint;
   }
@@ -99,6 +105,7 @@ Result<Checkpoint> Checkpoint::open(const ModelFiles& files, WeightFiles weights
   sources->config = *std::move(config);
   sources->safetensors = *std::move(safetensors);
   Checkpoint checkpoint(std::move(sources));
+  checkpoint.mxfp4_experts_ = *mxfp4;
   return checkpoint.add_safetensors_tensors().map([&] { return std::move(checkpoint); });
 }
 
@@ -167,7 +174,7 @@ Result<void> Checkpoint::add_safetensors_tensors() {
 
 void Checkpoint::add(TensorSource tensor) {
   tensor.row_bytes = tensor_row_bytes(tensor.type, tensor.cols);
-  if (has_values(tensor.type)) {
+  if (has_values(tensor.type) || (mxfp4_experts_ && tensor.type == TensorType::kU8)) {
     total_bytes_ += tensor.bytes;
   }
   index_.emplace(tensor.name, tensors_.size());

@@ -41,7 +41,8 @@ struct TensorSource {
 class Checkpoint {
  public:
   // Reads headers only. Refuses (kUnsupported) tensors of a type that warprow knows by name only and
-  // safetensors whose config.json declares a quantisation, besides everything the readers refuse.
+  // safetensors whose config.json declares another quantisation than MXFP4, besides everything the
+  // readers refuse.
   // With WeightFiles::kNotRead the safetensors of a directory are not looked at: there are no
   // tensors.
   static Result<Checkpoint> open(const ModelFiles& files,
@@ -60,13 +61,16 @@ class Checkpoint {
   // (integers, 8-bit floats).
   [[nodiscard]] Result<const TensorSource*> require_values(std::string_view name) const;
   [[nodiscard]] std::span<const TensorSource> tensors() const { return tensors_; }
-  // Of the tensors that have values: no parameter is read from the others.
+  // Of the tensors that have values, and of MXFP4's: no parameter is read from the others.
   [[nodiscard]] size_t total_bytes() const { return total_bytes_; }
   [[nodiscard]] std::span<const std::string> files() const { return paths_; }
 
   // What describes the model: exactly one of the two is not null.
   [[nodiscard]] const GgufFile* gguf() const;  // of several parts the first
   [[nodiscard]] const nlohmann::json* config_json() const;
+
+  // Whether config.json declares that experts are in MXFP4, as pairs of tensors of bytes.
+  [[nodiscard]] bool has_mxfp4_experts() const { return mxfp4_experts_; }
 
   // The tensor, or `bytes` of it from `begin` on, has been copied: its pages leave this process's
   // memory (a later read brings them back).
@@ -86,6 +90,7 @@ class Checkpoint {
   std::vector<TensorSource> tensors_;
   std::unordered_map<std::string, size_t> index_;
   size_t total_bytes_ = 0;
+  bool mxfp4_experts_ = false;
 };
 
 }  // namespace warprow

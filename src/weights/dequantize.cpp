@@ -71,4 +71,16 @@ void dequantize_row(TensorType type, const std::byte* src, float* dst, int64_t n
   }
 }
 
+void dequantize_mxfp4_row(const std::byte* numbers,
+                          const std::byte* scales,
+                          float* dst,
+                          int64_t n) {
+  std::array<int8_t, 32> q;
+  for (int64_t i = 0; i < n; i += 32) {
+    float scale = 0.0F;
+    decode_mxfp4_groups(numbers + i / 2, scales + i / 32, 32, q.data(), &scale);
+    expand<32>(q.data(), scale, -0.0F, dst + i);
+  }
+}
+
 }  // namespace warprow

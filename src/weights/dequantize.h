@@ -13,5 +13,7 @@ namespace warprow {
 // scales, the sign of zero included.
 // Thread: pure; rows may be split over threads in any way without changing a bit.
 void dequantize_row(TensorType type, const std::byte* src, float* dst, int64_t n);
+// The same for separate MXFP4 numbers and scales (weights/quant_groups.h).
+void dequantize_mxfp4_row(const std::byte* numbers, const std::byte* scales, float* dst, int64_t n);
 
 }  // namespace warprow

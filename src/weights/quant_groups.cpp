@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 // The block layouts are ggml's; those of Python's gguf.quants say the same and serve as the oracle
@@ -185,6 +186,23 @@ void decode_q6_k(const uint8_t* src, int8_t* q, float* scale, float* bias) {
 
 using DecodeBlock = void (*)(const uint8_t*, int8_t*, float*, float*);
 
+// Twice the e2m1 numbers.
+constexpr std::array<int8_t, 16> kTwiceE2m1 = {
+    0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Half of an e8m0 scale: 2^(e - 128).
+float half_e8m0(uint8_t e) { return std::bit_cast<float>(e < 2 ? 0x200000U << e : (e - 1U) << 23); }
+
+// e8m0 scale | 16 bytes of nibbles
+void decode_mxfp4(const uint8_t* src, int8_t* q, float* scale, float* bias) {
+  *scale = half_e8m0(src[0]);
+  *bias = kNoBias;
+  unpack_nibbles<16>(src + 1, q);
+  for (int i = 0; i < 32; ++i) {
+    q[i] = kTwiceE2m1[static_cast<size_t>(q[i])];
+  }
+}
+
 // The decoder as a template argument is inlined into the loop over blocks.
 template <DecodeBlock kDecode, int kElems, int kBytes, int kGroup>
 void decode_blocks(const uint8_t* src, int64_t n, int8_t* q, float* scale, float* bias) {
@@ -221,6 +239,8 @@ const Quantised* quantised(TensorType type) {
                                    &decode_blocks<&decode_q5_k, kSuperBlock, 176, 32>};
   static constexpr Quantised kQ6_K{{6, 32, 16, false, false},
                                    &decode_blocks<&decode_q6_k, kSuperBlock, 210, 16>};
+  static constexpr Quantised kMXFP4{{4, 0, 32, false, false},
+                                    &decode_blocks<&decode_mxfp4, 32, 17, 32>};
   switch (type) {
     case TensorType::kQ8_0:
       return &kQ8_0;
@@ -238,6 +258,8 @@ const Quantised* quantised(TensorType type) {
       return &kQ5_K;
     case TensorType::kQ6_K:
       return &kQ6_K;
+    case TensorType::kMXFP4:
+      return &kMXFP4;
     default:
       return nullptr;
   }
@@ -260,10 +282,23 @@ void decode_groups(
   found->decode(bytes_of(src), n, q, scale, bias);
 }
 
+void decode_mxfp4_groups(
+    const std::byte* numbers, const std::byte* scales, int64_t n, int8_t* q, float* scale) {
+  WR_CHECK_EQ(n % 32, 0);
+  for (int64_t i = 0; i < n / 2; ++i) {
+    const auto two = static_cast<size_t>(numbers[i]);
+    q[2 * i] = kTwiceE2m1[two & 15U];
+    q[2 * i + 1] = kTwiceE2m1[two >> 4];
+  }
+  for (int64_t g = 0; g < n / 32; ++g) {
+    scale[g] = half_e8m0(static_cast<uint8_t>(scales[g]));
+  }
+}
+
 void split_scales(TensorType type, const std::byte* src, int64_t n, const SplitScales& out) {
   constexpr uint16_t kSignBit = 0x8000;
   const TensorTypeTraits& traits = tensor_type_traits(type);
-  WR_CHECK(is_quantised(type) && !group_traits(type).f16_exact,
+  WR_CHECK(is_quantised(type) && !group_traits(type).f16_exact && type != TensorType::kMXFP4,
            "{} has no split scales",
            tensor_type_name(type));
   WR_CHECK_EQ(n % traits.block_elems, 0);

@@ -25,6 +25,7 @@ enum class TensorType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kMXFP4,
   kBool,
   kU8,
   kI8,
@@ -38,8 +39,8 @@ enum class TensorType : uint8_t {
   kF8E4M3,
   kF8E8M0,
 };
-inline constexpr int kNumValueTypes = 11;
-inline constexpr int kNumTensorTypes = 23;
+inline constexpr int kNumValueTypes = 12;
+inline constexpr int kNumTensorTypes = 24;
 
 struct TensorTypeTraits {
   const char* name;  // as ggml and safetensors print it

@@ -38,6 +38,7 @@ constexpr Case kCases[] = {
     {"q4_k", PackedKind::kQ4, 32, 0, true, ScaleForm::kSplit},
     {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
+    {"mxfp4", PackedKind::kMxfp4, 32, kMxfp4Zero, false, ScaleForm::kE8M0},
 };
 
 // Random bytes are valid numbers of every quantised kind. Scales, halves and floats get moderate exponents.
@@ -52,8 +53,11 @@ std::vector<std::byte> random_panels(const PackedWeight& w, std::mt19937& rng) {
     std::byte* at = bytes.data() + panel * layout.panel_bytes;
     const int64_t from = is_quantised(w.kind) ? layout.scales_offset : 0;
     for (int64_t i = from; i + 1 < layout.panel_bytes; i += wide ? 4 : 2) {
-      const auto value = static_cast<uint16_t>(
-          (rng() & 0x83ffU) | (wide || w.kind == PackedKind::kBF16 ? 0x3c00U : 0x2000U));
+      auto value = static_cast<uint16_t>((rng() & 0x83ffU) |
+                                         (wide || w.kind == PackedKind::kBF16 ? 0x3c00U : 0x2000U));
+      if (w.scales == ScaleForm::kE8M0) {
+        value = static_cast<uint16_t>(0x7474U + (rng() & 0x0707U));
+      }
       std::memcpy(at + i + (wide ? 2 : 0), &value, sizeof value);
     }
   }

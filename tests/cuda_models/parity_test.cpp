@@ -5,6 +5,7 @@
 #include "tests/support/gap_rule.h"
 #include "tests/support/gemma3_case.h"
 #include "tests/support/model_rig.h"
+#include "tests/support/random_gpt_oss.h"
 #include "tests/support/random_model.h"
 #include "tests/support/tiny_golden.h"
 
@@ -131,13 +132,24 @@ TEST_F(CudaParity, TwoKvGroups) {
 }
 TEST_F(CudaParity, TwoBackends) { expect_parity({.seed = 10}, "native:0-1,flashinfer"); }
 
+// Sinks, windows in every second layer, experts with biases and a clamped gate; experts in bf16 and in 4 bits.
+TEST_F(CudaParity, GptOss) {
+  for (const bool mxfp4 : {false, true}) {
+    SCOPED_TRACE(mxfp4);
+    const TempDir dir;
+    const test::RandomGptOss model{.mxfp4 = mxfp4, .seed = 21};
+    expect_parity(model.write(dir), model.vocab_size, "bfloat16", {});
+  }
+}
+
 // The tiny models of transformers' golden values, whose head sizes only float32 has kernels for.
 TEST_F(CudaParity, Float32TinyModelsEqualTransformers) {
   for (const char* name :
        {"llama_gqa_tied", "llama_mha",        "llama3_rope", "mistral_window", "qwen2",
         "qwen3",          "qwen3_two_groups", "qwen3_moe",   "qwen2_moe",      "mixtral",
         "gemma2",         "gemma3",           "glm",         "glm4",           "granite",
-        "olmo2",          "phi3_long",        "phi3_window", "qwen3_yarn",     "smollm3"}) {
+        "olmo2",          "phi3_long",        "phi3_window", "qwen3_yarn",     "smollm3",
+        "gpt_oss",        "gpt_oss_mxfp4"}) {
     for (const char* graphs : {"none", "full_and_piecewise"}) {
       SCOPED_TRACE(::testing::Message() << name << ", graphs " << graphs);
       RigOptions options = test::tiny_options(name);

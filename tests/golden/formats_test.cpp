@@ -38,7 +38,8 @@ constexpr std::array kTypes = {GgmlType::kF32,
                                GgmlType::kQ5_1,
                                GgmlType::kQ4_K,
                                GgmlType::kQ5_K,
-                               GgmlType::kQ6_K};
+                               GgmlType::kQ6_K,
+                               GgmlType::kMXFP4};
 
 void put_half(Bytes& bytes, size_t at, float value) {
   const uint16_t half = test::f32_to_f16(value);
@@ -70,6 +71,9 @@ Bytes random_weights(GgmlType type, int64_t count, std::mt19937& random) {
   for (size_t block = 0; block < bytes.size(); block += block_bytes) {
     const float scale = 0.5F + 0.001F * static_cast<float>(random() % 1000);
     switch (format) {
+      case TensorType::kMXFP4:
+        bytes[block] = static_cast<std::byte>(120 + random() % 3);
+        break;
       case TensorType::kQ6_K:
         put_half(bytes, block + 208, scale * 1e-4F);
         break;

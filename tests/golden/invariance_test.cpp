@@ -399,6 +399,12 @@ TEST(Invariance, Experts) {
   expect_invariant({test::source_path("tests/golden/tiny/qwen3_moe"), "auto", 128, 32, 100, 24});
 }
 
+// Sinks, a window in every second layer, experts with biases in MXFP4.
+TEST(Invariance, SinksAndMxfp4) {
+  expect_invariant(
+      {test::source_path("tests/golden/tiny/gpt_oss_mxfp4"), "auto", 128, 32, 100, 24});
+}
+
 // The production settings: int8 activations, bf16 cache, a real vocabulary.
 TEST(Invariance, SmolLm2) {
   if (!resolve_model("smollm2")) {

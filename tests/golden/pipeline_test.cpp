@@ -122,6 +122,13 @@ TEST(Pipeline, ExpertsOnTheSecondStage) {
   expect_stages_change_nothing(load, sizes, {plain(sizes), graphs("full")});
 }
 
+// A window on the first stage, full attention on the second; sinks and experts on both.
+TEST(Pipeline, SinksAndMxfp4) {
+  const Workload load = tiny("gpt_oss_mxfp4", 16);
+  const Sizes sizes{1, 2};
+  expect_stages_change_nothing(load, sizes, {plain(sizes), chunks_and_few_blocks(16)});
+}
+
 TEST(Pipeline, TwoStagesOfFourRanks) {
   const Workload load = tiny("qwen2", 16);
   const Sizes sizes{4, 2};

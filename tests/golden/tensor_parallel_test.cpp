@@ -169,6 +169,26 @@ TEST(TensorParallel, ASharedExpertOverTwoRanks) {
   expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(10), graphs("full")});
 }
 
+// Gate and up rows alternate in one tensor; only the first rank adds the biases of down.
+TEST(TensorParallel, ExpertsWithBiases) {
+  expect_division_changes_nothing(
+      tiny("gpt_oss", 16), 2, {chunks_and_few_blocks(16), graphs("full")});
+  expect_division_changes_nothing(tiny("gpt_oss", 8), 4, {});
+  expect_division_changes_nothing(tiny("gpt_oss_mxfp4", 8), 2, {});
+  expect_division_changes_nothing(tiny("gpt_oss_mxfp4/model.gguf", 8), 2, {});
+}
+
+// A part of an expert's inputs must be whole groups of 32.
+TEST(TensorParallel, Mxfp4ThatCutsThroughAGroupIsRefused) {
+  const RigOptions options = options_of(tiny("gpt_oss_mxfp4", 1), {4, 1});
+  const auto plan = plan_model(options.config, this_machine());
+  ASSERT_FALSE(plan);
+  EXPECT_NE(plan.error().message.find("model.layers.0.mlp.experts.down_proj cannot be split over 4 "
+                                      "ranks: 64 columns are not 4 parts in multiples of 32"),
+            std::string::npos)
+      << plan.error().message;
+}
+
 // Random weights are those of the whole model.
 TEST(TensorParallel, RandomWeights) {
   const test::TempDir dir;
@@ -193,6 +213,8 @@ TEST(TensorParallel, RandomWeights) {
   expect_close(alone, answers(load, 2));
   expect_close(alone, answers(load, 4));
   expect_close(answers(fused, 1), answers(fused, 2));
+  const Workload experts = tiny("gpt_oss_mxfp4", 8);
+  expect_close(answers(experts, 1), answers(experts, 2));
 }
 
 // Weights that were dropped are read again, by each rank its part.

@@ -73,6 +73,8 @@ struct Call {
   LinearEpilogue epilogue = LinearEpilogue::kStore;
   bool by_row = true;
   int64_t padding = 0;  // rows of x behind the real ones
+  const std::vector<float>* bias = nullptr;
+  float gate_limit = 0.0F;
 
   // y by place; rows of padding stay unwritten.
   std::vector<float> operator()(InlineDevice& d,
@@ -97,6 +99,8 @@ struct Call {
     args.y = make_view(y.data(), places, width);
     args.epilogue = epilogue;
     args.act = act;
+    args.bias = bias == nullptr ? nullptr : bias->data();
+    args.gate_limit = gate_limit;
     args.lists = choices.lists();
     args.lists.num_rows = &real;
     args.product = make_view(product.data(), places, int64_t{n});
@@ -121,12 +125,21 @@ std::vector<float> dense(InlineDevice& d,
     w.n = call.n;
     w.data += cpu::packed_bytes(w) * static_cast<size_t>(choices.expert_of(slot));
     const auto from = x.begin() + static_cast<long>(row * k);
-    const std::vector<float> p = run_linear(d, w, {from, from + static_cast<long>(k)}, call.act);
+    std::vector<float> p = run_linear(d, w, {from, from + static_cast<long>(k)}, call.act);
+    for (size_t j = 0; call.bias != nullptr && j < n; ++j) {
+      p[j] += (*call.bias)[static_cast<size_t>(choices.expert_of(slot)) * n + j];
+    }
     if (call.epilogue == LinearEpilogue::kStore) {
       y.insert(y.end(), p.begin(), p.end());
       continue;
     }
     for (size_t j = 0; j < n / 2; ++j) {
+      if (call.gate_limit > 0.0F) {
+        const float g = std::min(p[j], call.gate_limit);
+        const float u = std::clamp(p[n / 2 + j], -call.gate_limit, call.gate_limit);
+        y.push_back((u + 1.0F) * g / (1.0F + std::exp(-1.702F * g)));
+        continue;
+      }
       y.push_back(p[j] / (1.0F + std::exp(-p[j])) * p[n / 2 + j]);
     }
   }
@@ -238,6 +251,31 @@ TEST_P(ExpertLinear, GatesProducts) {
   }
 }
 
+TEST_P(ExpertLinear, BiasesAndClampedGates) {
+  constexpr int32_t kExperts = 3;
+  const int32_t k = inputs(64);
+  for (const int32_t n : {32, 160}) {
+    const TestWeight w = weight(kExperts, n, k);
+    const auto bias = random_floats(rng_, int64_t{kExperts} * n, -3.0F, 3.0F);
+    for (const int64_t rows : {1, 21}) {
+      Choices choices = random_choices(rng_, rows, kExperts, 2);
+      const auto x = random_floats(rng_, rows * k, -1.0F, 1.0F);
+      Call call{w, n, ActFormat::kRounded};
+      call.bias = &bias;
+      for (const auto epilogue : {LinearEpilogue::kStore, LinearEpilogue::kSwiGlu}) {
+        call.epilogue = epilogue;
+        call.gate_limit = epilogue == LinearEpilogue::kSwiGlu ? 1.5F : 0.0F;
+        const auto y = call(one_, choices, x);
+        const auto expected = dense(one_, call, choices, x);
+        ASSERT_EQ(y.size(), expected.size());
+        for (size_t i = 0; i < y.size(); ++i) {
+          ASSERT_NEAR(y[i], expected[i], 1e-5F * (1.0F + std::abs(expected[i])));
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds,
                          ExpertLinear,
                          ::testing::ValuesIn(kKindCases),
@@ -248,7 +286,7 @@ TEST(ExpertLinearIsa, SetsAgreeWithTheDenseProduct) {
   InlineDevice d(2);
   for (const CpuIsa isa : testing::runnable_isas()) {
     const ScopedCpuIsa scope(isa);
-    for (const char* kind : {"q8_0", "q6_k", "bf16", "f32"}) {
+    for (const char* kind : {"q8_0", "q6_k", "bf16", "f32", "mxfp4"}) {
       const TestWeight w = make_weight(rng, testing::kind_case(kind).shape(4 * 48, 256));
       Choices choices = random_choices(rng, 11, 4, 2);
       const auto x = random_floats(rng, 11 * 256, -1.0F, 1.0F);

@@ -436,6 +436,132 @@ TEST(Registry, GgufOfTheLlamaFamilyIsPermuted) {
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
 }
 
+// As published: rope_scaling at the top, experts in MXFP4.
+json gpt_oss_config() {
+  json config = llama_config();
+  config["architectures"] = {"GptOssForCausalLM"};
+  config["attention_bias"] = true;
+  config["experts_per_token"] = 4;
+  config["num_experts_per_tok"] = 4;
+  config["num_local_experts"] = 8;
+  config["initial_context_length"] = 64;
+  config["layer_types"] = {
+      "sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+  config["max_position_embeddings"] = 2048;
+  config["rope_theta"] = 150000;
+  config["rope_scaling"] = {{"beta_fast", 32.0},
+                            {"beta_slow", 1.0},
+                            {"factor", 32.0},
+                            {"original_max_position_embeddings", 64},
+                            {"rope_type", "yarn"},
+                            {"truncate", false}};
+  config["sliding_window"] = 128;
+  config["swiglu_limit"] = 7.0;
+  config["quantization_config"] = {
+      {"modules_to_not_convert", {"model.layers.*.self_attn", "lm_head"}},
+      {"quant_method", "mxfp4"}};
+  return config;
+}
+
+void expect_gpt_oss(const DecoderSpec& spec, bool mxfp4) {
+  EXPECT_EQ(spec.architecture, "GptOssForCausalLM");
+  EXPECT_TRUE(spec.qkv_bias);
+  EXPECT_TRUE(spec.o_bias);
+  EXPECT_TRUE(spec.alternating_gate_up);
+  EXPECT_EQ(spec.mxfp4_experts, mxfp4);
+  EXPECT_EQ(spec.transposed_experts, !mxfp4);
+  EXPECT_EQ(spec.names.router, "model.layers.{}.mlp.router.weight");
+  EXPECT_EQ(spec.ropes[0].scaling, RopeScaling::kYarn);
+  EXPECT_EQ(spec.ropes[0].theta, 150000.0F);
+  EXPECT_EQ(spec.ropes[0].original_max_position, 64);
+  EXPECT_FALSE(spec.ropes[0].truncate);
+  EXPECT_NEAR(spec.ropes[0].attention_factor, 1.3465736F, 1e-6F);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    EXPECT_EQ(layer.attention.window, i % 2 == 0 ? 128 : 0);
+    EXPECT_TRUE(layer.attention.sinks);
+    EXPECT_EQ(layer.ffn.num_experts, 8);
+    EXPECT_EQ(layer.ffn.experts_per_token, 4);
+    EXPECT_EQ(layer.ffn.intermediate_size, 96);
+    EXPECT_EQ(layer.ffn.scores, RouterScores::kSoftmaxOfChosen);
+    EXPECT_EQ(layer.ffn.gate_limit, 7.0F);
+    EXPECT_TRUE(layer.ffn.expert_biases);
+  }
+}
+
+TEST(Registry, ReadsGptOss) {
+  json config = gpt_oss_config();
+  expect_gpt_oss(value_or_throw(spec_of(config)), true);
+  // As transformers 5 writes it.
+  json rope = config["rope_scaling"];
+  rope["rope_theta"] = 150000;
+  config["rope_parameters"] = rope;
+  for (const char* key : {"rope_theta",
+                          "rope_scaling",
+                          "experts_per_token",
+                          "initial_context_length",
+                          "swiglu_limit",
+                          "quantization_config"}) {
+    config.erase(key);
+  }
+  expect_gpt_oss(value_or_throw(spec_of(config)), false);
+  config.erase("layer_types");
+  expect_gpt_oss(value_or_throw(spec_of(config)), false);
+  config["swiglu_limit"] = 5.5;
+  config["attention_bias"] = false;
+  const DecoderSpec other = value_or_throw(spec_of(config));
+  EXPECT_EQ(other.layers[0].ffn.gate_limit, 5.5F);
+  EXPECT_FALSE(other.qkv_bias || other.o_bias);
+}
+
+TEST(Registry, RefusesWhatGptOssDoesNotHave) {
+  json config = gpt_oss_config();
+  config["layer_types"][1] = "chunked_attention";
+  EXPECT_NE(error_of(config).find("layer_types has chunked_attention"), std::string::npos);
+  config["layer_types"] = {"full_attention"};
+  EXPECT_NE(error_of(config).find("layer_types has 1 entries for 4 layers"), std::string::npos);
+  config = gpt_oss_config();
+  config["swiglu_limit"] = 0;
+  EXPECT_NE(error_of(config).find("swiglu_limit is 0"), std::string::npos);
+  config = gpt_oss_config();
+  config["quantization_config"]["quant_method"] = "fp8";
+  EXPECT_NE(error_of(config).find("quantised safetensors ('fp8') are not supported"),
+            std::string::npos);
+  config = llama_config();
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_NE(error_of(config).find("quant_method mxfp4 is not supported for LlamaForCausalLM"),
+            std::string::npos);
+}
+
+TEST(Registry, ReadsGptOssOfGguf) {
+  const std::string arch = "gpt-oss";
+  GgufWriter writer;
+  writer.add("general.architecture", arch).add(arch + ".block_count", uint32_t{4});
+  writer.add(arch + ".context_length", uint32_t{2048})
+      .add(arch + ".embedding_length", uint32_t{64});
+  writer.add(arch + ".feed_forward_length", uint32_t{96});
+  writer.add(arch + ".expert_feed_forward_length", uint32_t{96});
+  writer.add(arch + ".attention.head_count", uint32_t{4});
+  writer.add(arch + ".attention.sliding_window", uint32_t{128});
+  writer.add(arch + ".expert_count", uint32_t{8}).add(arch + ".expert_used_count", uint32_t{4});
+  writer.add(arch + ".rope.scaling.type", "yarn").add(arch + ".rope.scaling.factor", 32.0F);
+  writer.add(arch + ".rope.scaling.original_context_length", uint32_t{64});
+  writer.add_f32("token_embd.weight", {64, 32}, std::vector<float>(32 * 64, 1.0F));
+  const TempDir dir;
+  const auto checkpoint = value_or_throw(
+      Checkpoint::open(value_or_throw(resolve_model(dir.write("m.gguf", writer.bytes())))));
+  const DecoderSpec spec = value_or_throw(read_decoder_spec(checkpoint));
+  EXPECT_EQ(spec.names.sinks, "blk.{}.attn_sinks.weight");
+  EXPECT_EQ(spec.names.ffn_norm, "blk.{}.post_attention_norm.weight");
+  EXPECT_FALSE(spec.alternating_gate_up);
+  EXPECT_FALSE(spec.ropes[0].truncate);
+  EXPECT_NEAR(spec.ropes[0].attention_factor, 1.3465736F, 1e-6F);
+  EXPECT_EQ(spec.layers[0].attention.window, 128);
+  EXPECT_EQ(spec.layers[1].attention.window, 0);
+  EXPECT_EQ(spec.layers[3].ffn.gate_limit, 7.0F);
+  EXPECT_TRUE(spec.layers[3].attention.sinks);
+}
+
 TEST(Registry, ReadsExpertsOfGguf) {
   for (const std::string arch : {"qwen3moe", "llama"}) {
     GgufWriter writer;

@@ -7,6 +7,7 @@
 #include "kernels/linear/linear.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -29,11 +30,14 @@ inline float random_half(std::mt19937& rng) {
 }
 
 inline int stored_bits(PackedKind kind) {
-  return kind == PackedKind::kQ4   ? 4
-         : kind == PackedKind::kQ5 ? 5
-         : kind == PackedKind::kQ6 ? 6
-                                   : 8;
+  return kind == PackedKind::kQ4 || kind == PackedKind::kMxfp4 ? 4
+         : kind == PackedKind::kQ5                             ? 5
+         : kind == PackedKind::kQ6                             ? 6
+                                                               : 8;
 }
+
+// Twice the numbers of MXFP4.
+inline constexpr int8_t kTwiceE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Random scales (or biases): a half for each kSplitInputs inputs, an s8 for each group.
 struct RandomFactors {
@@ -77,13 +81,18 @@ inline std::vector<float> fill_quantised(std::mt19937& rng, const PackedWeight& 
   RandomSplit split(rng, w);
   for (size_t g = 0; g < scale.size(); ++g) {
     const bool whole = w.scales == ScaleForm::kF16;
-    scale[g] = whole ? random_half(rng) : split.scale.value(g);
+    scale[g] = w.scales == ScaleForm::kE8M0 ? std::ldexp(1.0F, static_cast<int>(rng() % 9) - 9)
+               : whole                      ? random_half(rng)
+                                            : split.scale.value(g);
     if (w.has_bias) {
       bias[g] = whole ? random_half(rng) * 4.0F : split.bias.value(g);
     }
   }
   for (size_t i = 0; i < q.size(); ++i) {
     q[i] = static_cast<int8_t>(low + static_cast<int>(rng() % static_cast<uint32_t>(range)));
+    if (w.kind == PackedKind::kMxfp4) {
+      q[i] = kTwiceE2m1[rng() % 16];
+    }
     const size_t g = i / static_cast<size_t>(w.group);
     values[i] = scale[g] * static_cast<float>(q[i]) + bias[g];
   }
@@ -155,6 +164,7 @@ inline constexpr KindCase kKindCases[] = {
     {"q4_k", PackedKind::kQ4, 32, 0, true, ScaleForm::kSplit},
     {"q5_k", PackedKind::kQ5, 32, 0, true, ScaleForm::kSplit},
     {"q6_k", PackedKind::kQ6, 16, 32, false, ScaleForm::kSplit},
+    {"mxfp4", PackedKind::kMxfp4, 32, kMxfp4Zero, false, ScaleForm::kE8M0},
 };
 
 inline const KindCase& kind_case(std::string_view name) {

@@ -37,6 +37,8 @@ def random_blocks(rng: np.random.Generator, name: str) -> np.ndarray:
         for i in range(min(len(blocks) - 1, len(SPECIAL))):
             halves[i] = SPECIAL[(i + 3 * place) % len(SPECIAL)]
         blocks[:, at:at + 2] = halves.view(np.uint8).reshape(-1, 2)
+    if name == "MXFP4":  # scales 2^-125 to 2^64
+        blocks[:, 0] = blocks[:, 0] % 190 + 2
     if name in ("F32", "BF16"):  # clearing the exponent's last bit keeps the values finite
         blocks[:, block_bytes - 2] &= 0x7F
     return blocks
@@ -45,7 +47,7 @@ def random_blocks(rng: np.random.Generator, name: str) -> np.ndarray:
 def main() -> None:
     rng = np.random.default_rng(20261120)
     out = bytearray()
-    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"):
+    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4"):
         blocks = random_blocks(rng, name)
         values = gguf.quants.dequantize(blocks.reshape(-1), gguf.GGMLQuantizationType[name])
         values = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)

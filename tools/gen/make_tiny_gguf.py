@@ -19,7 +19,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qw
                  "Qwen2MoeForCausalLM": "qwen2moe", "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe"}
 ARCHITECTURES |= {"Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "Olmo2ForCausalLM": "olmo2",
                   "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3", "Phi3ForCausalLM": "phi3",
-                  "Glm4ForCausalLM": "glm4", "Glm4MoeForCausalLM": "glm4moe"}
+                  "Glm4ForCausalLM": "glm4", "Glm4MoeForCausalLM": "glm4moe", "GptOssForCausalLM": "gpt-oss"}
 PERMUTED = ("llama", "granite", "smollm3")  # Q and K
 LAYER = {
     "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
@@ -42,6 +42,8 @@ LAYER |= {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
 LAYER |= {"self_attn.qkv_proj.weight": "attn_qkv.weight", "mlp.gate_up_proj.weight": "ffn_up.weight",
           "pre_feedforward_layernorm.weight": "ffn_norm.weight", "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
           "post_self_attn_layernorm.weight": "post_attention_norm.weight", "post_mlp_layernorm.weight": "post_ffw_norm.weight"}
+LAYER |= {"self_attn.sinks": "attn_sinks.weight", "self_attn.o_proj.bias": "attn_output.bias",
+          "mlp.router.weight": "ffn_gate_inp.weight", "mlp.router.bias": "ffn_gate_inp.bias"}
 # A layer's experts are merged into one tensor of each kind.
 EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
            "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
@@ -56,8 +58,9 @@ def read_safetensors(path):
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            assert entry["dtype"] == "BF16", name
-            bits = np.frombuffer(data[8 + size + begin:8 + size + end], np.uint16).reshape(entry["shape"])
+            assert entry["dtype"] in ("BF16", "U8"), name
+            kind = np.uint16 if entry["dtype"] == "BF16" else np.uint8
+            bits = np.frombuffer(data[8 + size + begin:8 + size + end], kind).reshape(entry["shape"])
             yield name, bits
 
 
@@ -72,7 +75,7 @@ def gguf_name(name, arch):
     if name in TOP:
         return TOP[name]
     _, _, layer, rest = name.split(".", 3)
-    if arch in ("gemma2", "gemma3", "olmo2", "glm4moe") and rest == "post_attention_layernorm.weight":
+    if arch in ("gemma2", "gemma3", "olmo2", "glm4moe", "gpt-oss") and rest == "post_attention_layernorm.weight":
         return f"blk.{layer}.post_attention_norm.weight"
     return f"blk.{layer}.{LAYER[rest]}"
 
@@ -88,6 +91,28 @@ def merged_experts(tensors):
             yield name, bits
     for name, parts in experts.items():
         yield name, np.stack([parts[e] for e in range(len(parts))])
+
+
+def add_gpt_oss_experts(writer, name, tensors):
+    """Adds what the file has of one tensor of all experts: of gate_up_proj two tensors, of its rows that alternate."""
+    layer, kind = name.split(".")[2], name.rsplit(".", 1)[1]
+    kinds = ("ffn_gate_exps", "ffn_up_exps") if kind.startswith("gate_up") else ("ffn_down_exps",)
+    for i, target in enumerate(kinds):
+        def part(rows):
+            return np.ascontiguousarray(rows[:, i::len(kinds)])
+        target = f"blk.{layer}.{target}"
+        if kind.endswith("_bias"):
+            writer.add_tensor(target + ".bias", (part(tensors[name]).astype(np.uint32) << 16).view(np.float32))
+        elif kind.endswith("_blocks"):
+            scales = part(tensors[name.replace("_blocks", "_scales")])
+            bytes_of = part(tensors[name])  # [experts, rows, groups, 16]: two neighbours a byte
+            numbers = np.stack([bytes_of & 15, bytes_of >> 4], -1).reshape(*bytes_of.shape[:3], 32)
+            halves = numbers[..., :16] | numbers[..., 16:] << 4
+            blocks = np.concatenate([scales[..., None], halves], -1).reshape(*scales.shape[:2], -1)
+            writer.add_tensor(target + ".weight", blocks, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        elif not kind.endswith("_scales"):
+            rows = part(tensors[name].swapaxes(1, 2))
+            writer.add_tensor(target + ".weight", rows.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
 
 
 def rope_factors(config, rope):
@@ -154,9 +179,11 @@ def convert(folder):
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES.get(config["architectures"][0])
     slides = "sliding_attention" in (config.get("layer_types") or [])
-    if arch is None or (slides and arch not in ("gemma2", "gemma3")) or folder.name == "qwen3_yarn":
+    if arch is None or (slides and arch not in ("gemma2", "gemma3", "gpt-oss")) or folder.name == "qwen3_yarn":
         return
     rope = config.get("rope_parameters") or config
+    if config.get("rope_scaling"):
+        rope = {"rope_theta": config["rope_theta"], **config["rope_scaling"]}
     rope = rope.get("full_attention", rope)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(folder / "model.gguf", arch)
@@ -182,7 +209,13 @@ def convert(folder):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    for name, bits in merged_experts(read_safetensors(folder / "model.safetensors")):
+    tensors = dict(read_safetensors(folder / "model.safetensors"))
+    if arch == "gpt-oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        for name in [name for name in tensors if ".experts." in name]:
+            add_gpt_oss_experts(writer, name, tensors)
+        tensors = {name: bits for name, bits in tensors.items() if ".experts." not in name}
+    for name, bits in merged_experts(tensors.items()):
         if config.get("tie_word_embeddings") and name == "lm_head.weight":
             continue
         if arch in PERMUTED and ("q_proj" in name or "k_proj" in name):

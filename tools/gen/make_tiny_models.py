@@ -4,7 +4,8 @@
 
 usage: make_tiny_models.py OUT.tar   (needs torch and transformers; writes one folder per model into the archive)
 
-Each folder holds config.json, model.safetensors (bf16, computed in float32) and golden.json:
+Each folder holds config.json, model.safetensors (bf16, computed in float32; gpt_oss_mxfp4's experts in MXFP4) and
+golden.json:
   prompts[].ids, .greedy (tokens by argmax), .steps[] = [[token, logit], ...] of the 20 largest logits per greedy step.
 tools/gen/make_tiny_gguf.py adds model.gguf to each.
 """
@@ -19,6 +20,7 @@ import zlib
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import (
     LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM,
     Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
@@ -107,6 +109,13 @@ def families():
         rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=8.0,
         truncate=False)))
 
+    for name, sizes in ("gpt_oss", small), ("gpt_oss_mxfp4", four):
+        yield name, transformers.GptOssForCausalLM(transformers.GptOssConfig(
+            **dict(sizes, hidden_size=96, intermediate_size=64), head_dim=16, sliding_window=20, num_local_experts=4,
+            num_experts_per_tok=2, rope_parameters=dict(
+                rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=32.0,
+                beta_slow=1.0, truncate=False)))
+
 
     # Hybrids: two value heads a key head, sizes of which one is no multiple of the other's.
     hybrid = dict(four, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
@@ -131,6 +140,7 @@ PROMPT_LENGTHS = {"phi3_long": (17, 31, 45)}
 
 
 def randomise(model, generator):
+    gpt_oss = model.config.model_type == "gpt_oss"  # its sinks and the limit of its gates should matter
     gemma = model.config.model_type.startswith("gemma")  # its embeddings are scaled
     zero_centred = ("gemma2", "gemma3", "qwen3_next", "qwen3_5")  # norms are differences to 1
     differences = model.config.model_type.startswith(zero_centred)
@@ -142,8 +152,46 @@ def randomise(model, generator):
         elif "norm" in name or "scal" in name:
             value = (0.0 if differences and "linear_attn" not in name else 1.0) + 0.2 * noise
         else:
-            value = (0.05 if gemma and "embed" in name else 0.25) * noise
+            larger = gpt_oss and (name.endswith("sinks") or name.endswith("gate_up_proj"))
+            value = (0.05 if gemma and "embed" in name else 0.6 if larger else 0.25) * noise
         parameter.data = value.to(torch.bfloat16).to(torch.float32)
+
+
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def to_mxfp4(model):
+    """Rounds the experts' matrices to MXFP4. Returns them as the published checkpoints have them: numbers, the even
+    input in the low bits, and a scale for 32 inputs."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            continue
+        rows = parameter.data.transpose(1, 2)  # [experts, outputs, inputs]
+        groups = rows.reshape(*rows.shape[:2], -1, 32)
+        exponents = torch.floor(torch.log2(groups.abs().amax(-1, keepdim=True))) - 2
+        numbers = groups / 2.0 ** exponents
+        nearest = (numbers.abs().unsqueeze(-1) - E2M1).abs().argmin(-1)
+        parameter.data = (E2M1[nearest] * numbers.sign() * 2.0 ** exponents).reshape(rows.shape).transpose(1, 2)
+        codes = (nearest + 8 * (numbers < 0)).to(torch.uint8)
+        tensors[name + "_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+        tensors[name + "_scales"] = (exponents + 127).to(torch.uint8).squeeze(-1)
+    return tensors
+
+
+def write_mxfp4(folder, tensors):
+    """Replaces the matrices, and spells config.json as on the hub."""
+    path = pathlib.Path(folder) / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(path).items() if name + "_blocks" not in tensors}
+    save_file({**kept, **{name: tensor.contiguous() for name, tensor in tensors.items()}}, path, metadata={"format": "pt"})
+    path = pathlib.Path(folder) / "config.json"
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope, "initial_context_length": 64,
+               "experts_per_token": config["num_experts_per_tok"], "swiglu_limit": 7.0,
+               "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
+                   "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 @torch.no_grad()
@@ -168,12 +216,15 @@ def main():
             model.eval()
             randomise(model, generator)
             model.tie_weights()
+            mxfp4 = to_mxfp4(model) if name.endswith("_mxfp4") else {}
             lengths = PROMPT_LENGTHS.get(name, (1, 7, 45))
             prompts = [torch.randint(3, 128, (n,), generator=generator).tolist() for n in lengths]
             golden = {"made_with": {"torch": torch.__version__, "transformers": transformers.__version__},
                       "prompts": [answers(model, ids, 24) for ids in prompts]}
             with tempfile.TemporaryDirectory() as folder:
                 model.to(torch.bfloat16).save_pretrained(folder)
+                if mxfp4:
+                    write_mxfp4(folder, mxfp4)
                 (pathlib.Path(folder) / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
                 for path in sorted(pathlib.Path(folder).iterdir()):
                     if path.name == "generation_config.json":

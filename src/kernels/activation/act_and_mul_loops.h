@@ -13,5 +13,9 @@ WR_ISA_DECLARE(void, silu_and_mul_row, (const float* gate, const float* up, int3
 WR_ISA_DECLARE(void, gelu_and_mul_row, (const float* gate, const float* up, int32_t n, float* out));
 // One row: y[i] *= sigmoid(gate[i]), i < n.
 WR_ISA_DECLARE(void, sigmoid_mul_row, (const float* gate, int32_t n, float* y));
+// One row: out[i] = (u + 1) * g * sigmoid(1.702 g) with g = min(gate[i], limit), u = up[i] clamped to +-limit, i < n.
+WR_ISA_DECLARE(void,
+               clamped_swiglu_row,
+               (const float* gate, const float* up, int32_t n, float limit, float* out));
 
 }  // namespace warprow::cpu

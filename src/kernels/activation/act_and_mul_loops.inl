@@ -13,6 +13,14 @@ inline VecF gelu_times(VecF gate, VecF up) {
   return gate / (1.0F + exp(-twice_u)) * up;
 }
 
+inline VecF min(VecF a, VecF b) { return -max(-a, -b); }
+
+inline VecF clamped_swiglu(VecF gate, VecF up, VecF limit) {
+  const VecF g = min(limit, gate);
+  const VecF u = max(-limit, min(limit, up));
+  return (u + 1.0F) * (g / (1.0F + exp(-1.702F * g)));
+}
+
 // Calls act(gate, up) for all n, a vector at a time.
 template <typename Act>
 inline void for_row(const float* gate, const float* up, int32_t n, float* out, const Act& act) {
@@ -38,6 +46,12 @@ void WR_ISA_NAME(gelu_and_mul_row)(const float* gate, const float* up, int32_t n
 
 void WR_ISA_NAME(sigmoid_mul_row)(const float* gate, int32_t n, float* y) {
   for_row(gate, y, n, y, [](VecF g, VecF value) { return value / (1.0F + exp(-g)); });
+}
+
+void WR_ISA_NAME(clamped_swiglu_row)(
+    const float* gate, const float* up, int32_t n, float limit, float* out) {
+  const VecF limits = splat(limit);
+  for_row(gate, up, n, out, [limits](VecF g, VecF u) { return clamped_swiglu(g, u, limits); });
 }
 
 }  // namespace warprow::cpu

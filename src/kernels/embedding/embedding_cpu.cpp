@@ -7,10 +7,14 @@
 #include "kernels/linear/cpu/panel_layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace warprow {
 namespace {
+
+// Twice the e2m1 numbers.
+constexpr int32_t kTwiceE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 template <typename T>
 T load(const std::byte* p) {
@@ -65,6 +69,10 @@ class PanelLane {
       return f16_to_f32(load<uint16_t>(scales + lane * 2)) *
              static_cast<float>(load<int8_t>(factors + lane));
     }
+    if (w_.scales == ScaleForm::kE8M0) {
+      const uint32_t field = load<uint8_t>(scales + g * layout_.scale_group_bytes + lane);
+      return std::bit_cast<float>(field << 23);
+    }
     return f16_to_f32(load<uint16_t>(scales + g * layout_.scale_group_bytes + lane * 2));
   }
 
@@ -85,6 +93,9 @@ class PanelLane {
       const int64_t in_half = i % half;
       const auto pair = load<uint8_t>(q + in_half / 4 * 64 + in_half % 4);
       int32_t stored = i < half ? pair & 15 : pair >> 4;
+      if (w_.kind == PackedKind::kMxfp4) {
+        stored = kMxfp4Zero + kTwiceE2m1[stored];
+      }
       if (bits > 4) {
         const int32_t upper = load<uint8_t>(plane + i % 4) >> (i / 4 * (bits - 4));
         stored |= (upper & ((1 << (bits - 4)) - 1)) << 4;

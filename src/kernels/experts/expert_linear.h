@@ -34,8 +34,8 @@ struct ExpertLinearArgs {
   bool x_by_row = false;
   PackedWeight w;
   int32_t n = 0;                // outputs of an expert
-  const float* bias = nullptr;  // dev f32 [num_experts * n], or null; CUDA
-  float gate_limit = 0.0F;      // CUDA
+  const float* bias = nullptr;  // dev f32 [num_experts * n], or null
+  float gate_limit = 0.0F;      // 0: SwiGLU
   bool gelu = false;            // kSwiGlu: gelu, in its tanh form, in place of silu; CPU
   ActView y;
   LinearEpilogue epilogue = LinearEpilogue::kStore;

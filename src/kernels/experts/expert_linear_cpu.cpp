@@ -21,7 +21,6 @@ void check_args(const ExpertLinearArgs& args) {
   const ExpertLists& lists = args.lists;
   const bool gated = args.epilogue == LinearEpilogue::kSwiGlu;
   WR_CHECK(gated || args.epilogue == LinearEpilogue::kStore, "products of experts are not added");
-  WR_CHECK(args.bias == nullptr && args.gate_limit == 0.0F, "biases and limits of gates");
   WR_CHECK(args.n % (gated ? 32 : 16) == 0, "{} outputs of an expert", args.n);
   WR_CHECK(lists.num_experts <= kMaxExperts, "{} experts", lists.num_experts);
   WR_CHECK_EQ(int64_t{args.w.n}, int64_t{lists.num_experts} * args.n);
@@ -138,19 +137,27 @@ class ExpertRun {
     cpu::PanelJob job = cpu::panel_job(args_.w, panel + first, panel + last);
     job.y = out_.row(row) + first * cpu::kPanelRows;
     job.y_stride = out_.stride[0];
+    if (args_.bias != nullptr) {
+      job.out_bias = args_.bias + int64_t{expert} * args_.n + first * cpu::kPanelRows;
+    }
     job.num_rows = num_rows(expert);
     rows_.multiply(kernels_, job, args_.w, args_.act, row, {x.x + row * x.stride, x.stride});
   }
 
   void gate(int64_t num_places) const {
-    const auto run_row =
+    const auto gated =
         args_.gelu ? WR_ISA_PICK(cpu::gelu_and_mul_row) : WR_ISA_PICK(cpu::silu_and_mul_row);
+    const auto clamped_swiglu = WR_ISA_PICK(cpu::clamped_swiglu_row);
     const View<float, 2> y = args_.y.f32();
     const int32_t width = args_.n / 2;
     pool_.parallel_for(num_places, kGrain, [&](int64_t begin, int64_t end, int32_t /*worker*/) {
       for (int64_t place = begin; place < end; ++place) {
         const float* product = out_.row(place);
-        run_row(product, product + width, width, y.row(place));
+        if (args_.gate_limit > 0.0F) {
+          clamped_swiglu(product, product + width, width, args_.gate_limit, y.row(place));
+        } else {
+          gated(product, product + width, width, y.row(place));
+        }
       }
     });
   }

@@ -10,14 +10,17 @@ namespace warprow {
 //  kF32/kF16/kBF16: plain values.
 //  kQ4/kQ5/kQ6/kQ8: w[n, k] = scale[n, k / group] * (stored[n, k] - zero_point) (+ bias[n, k / group]);
 //   stored is u4, u5, u6 or s8.
-//  kMxfp4: e2m1 numbers with an e8m0 scale for 32 inputs, in tiles (kernels/experts/mxfp4_tiles.h). CUDA, experts only.
+//  kMxfp4: e2m1 numbers with a power of two for 32 inputs. CPU: as kQ4 with stored = an e2m1 number, of which the kernels
+//   make 2 * number + 12, so the zero point is 12; CUDA: in tiles (kernels/experts/mxfp4_tiles.h), experts only.
 enum class PackedKind : uint8_t { kF32, kF16, kBF16, kQ4, kQ5, kQ6, kQ8, kMxfp4 };
 
 // Storage format of the scales and biases of a quantised matrix.
 //  kF16: an IEEE half for each group.
 //  kSplit: a half for kSplitInputs inputs times an s8 for each group, as in K-quants.
-enum class ScaleForm : uint8_t { kF16, kSplit };
+//  kE8M0: the exponent field of a float32 power of two for each group; 0 is zero.
+enum class ScaleForm : uint8_t { kF16, kSplit, kE8M0 };
 inline constexpr int32_t kSplitInputs = 256;
+inline constexpr int32_t kMxfp4Zero = 12;  // PackedWeight::zero_point of kMxfp4 on a CPU
 
 // One packed matrix W [n, k] (n outputs, k inputs). The CPU layout interleaves 16 outputs (a panel)
 // so that one vector register holds one input's weights of 16 outputs; see cpu/pack.h. n is
@@ -26,7 +29,7 @@ struct PackedWeight {
   PackedKind kind = PackedKind::kF32;
   bool has_bias = false;               // quantised: per-group bias present
   ScaleForm scales = ScaleForm::kF16;  // quantised
-  int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, or 0
+  int32_t zero_point = 0;              // kQ4 8, kQ5 16, kQ6 32, kMxfp4 12, or 0
   int32_t group = 32;                  // quantised: inputs per scale; kQ6 16, else 32
   int32_t n = 0;
   int32_t k = 0;

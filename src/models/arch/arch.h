@@ -15,6 +15,7 @@ Result<void> make_gemma4(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm4(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_glm4_moe(const ModelMetadata& metadata, DecoderSpec& spec);
+Result<void> make_gpt_oss(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_granite(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_llama(const ModelMetadata& metadata, DecoderSpec& spec);
 Result<void> make_mistral(const ModelMetadata& metadata, DecoderSpec& spec);

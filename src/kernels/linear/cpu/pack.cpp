@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 namespace warprow::cpu {
 namespace {
@@ -20,8 +22,11 @@ void check_shape(const PackedWeight& w) {
   if (is_quantised(w.kind)) {
     WR_CHECK_EQ(w.group, w.kind == PackedKind::kQ6 ? 16 : 32);
     WR_CHECK_EQ(w.k % (w.scales == ScaleForm::kSplit ? kSplitInputs : w.group), 0);
-    WR_CHECK(w.zero_point == 0 ||
-                 (w.kind != PackedKind::kQ8 && w.zero_point == 1 << (stored_bits(w.kind) - 1)),
+    const bool mxfp4 = w.kind == PackedKind::kMxfp4;
+    WR_CHECK(mxfp4 == (w.scales == ScaleForm::kE8M0) && !(mxfp4 && w.has_bias));
+    WR_CHECK(mxfp4 ? w.zero_point == kMxfp4Zero
+                   : w.zero_point == 0 || (w.kind != PackedKind::kQ8 &&
+                                           w.zero_point == 1 << (stored_bits(w.kind) - 1)),
              "zero point {}",
              w.zero_point);
   }
@@ -73,15 +78,31 @@ void pack_bytes(const PackedWeight& w, std::byte* panel, int64_t lane, const int
   }
 }
 
+// Four e2m1 numbers, given twice as large.
+uint32_t e2m1_dword(const int8_t* q) {
+  constexpr int8_t kTwice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+  uint32_t dword = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto* found = std::find(std::begin(kTwice), std::end(kTwice), std::abs(q[i]));
+    WR_CHECK(found != std::end(kTwice), "{} is not twice an e2m1 number", q[i]);
+    const auto number = static_cast<uint32_t>(found - kTwice) | (q[i] < 0 ? 8U : 0U);
+    dword |= number << (8 * i);
+  }
+  return dword;
+}
+
 // Four values in stored form. The low `bits` bits of q + zero point are those of q, with the top bit flipped
 // if there is a zero point.
 uint32_t stored_dword(const PackedWeight& w, int64_t bits, const int8_t* q) {
+  if (w.kind == PackedKind::kMxfp4) {
+    return e2m1_dword(q);
+  }
   const uint32_t each = (uint32_t{1} << bits) - 1;
   const uint32_t flip = w.zero_point != 0 ? uint32_t{1} << (bits - 1) : 0;
   return (load_dword(q) & (0x01010101U * each)) ^ (0x01010101U * flip);
 }
 
-// Packs one output's weights of kQ4, kQ5 or kQ6: nibbles, then the plane of upper bits if there are any.
+// Packs one output's weights of kQ4, kMxfp4, kQ5 or kQ6: nibbles, then the plane of upper bits if there are any.
 void pack_nibbles(const PackedWeight& w, std::byte* panel, int64_t lane, const int8_t* q) {
   constexpr uint32_t kLow = 0x0f0f0f0fU;
   const int64_t bits = stored_bits(w.kind);
@@ -122,6 +143,23 @@ void pack_split_scales(const PackedWeight& w,
   }
 }
 
+// The exponent field of a power of two; 0 below 2^-126.
+uint8_t exponent_field(float power) {
+  const auto bits = std::bit_cast<uint32_t>(power);
+  WR_CHECK(bits < 0x800000U || (bits & 0x807fffffU) == 0, "{} is not a power of two", power);
+  return static_cast<uint8_t>(bits >> 23);
+}
+
+void pack_powers(const PackedWeight& w,
+                 std::byte* scales,
+                 int64_t group_bytes,
+                 int64_t lane,
+                 const float* values) {
+  for (int64_t g = 0; g < w.k / w.group; ++g) {
+    scales[g * group_bytes + lane] = std::byte{exponent_field(values[g])};
+  }
+}
+
 void pack_scales(const PackedWeight& w,
                  std::byte* scales,
                  int64_t group_bytes,
@@ -147,6 +185,8 @@ void pack_lane_scales(const PackedWeight& w,
   const SplitRows& parts = rows.split;
   if (split) {
     pack_split_scales(w, layout, scales, lane, parts.scale_half + half_at, parts.scale_factor + at);
+  } else if (w.scales == ScaleForm::kE8M0) {
+    pack_powers(w, scales, layout.scale_group_bytes, lane, rows.scale + at);
   } else {
     pack_scales(w, scales, layout.scale_group_bytes, lane, rows.scale + at);
   }

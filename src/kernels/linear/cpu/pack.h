@@ -13,7 +13,7 @@ namespace warprow::cpu {
 //
 // The data of `shape`, a PackedWeight, is not read. n and k are positive. Quantised kinds need their group
 // (kQ6 16, else 32), and k is a multiple of it; with ScaleForm::kSplit, of kSplitInputs. Zero points are 0 or
-// half of the stored range, kQ8's is 0. Anything else is a bug of the caller (checked).
+// half of the stored range, kQ8's is 0, kMxfp4's kMxfp4Zero. Anything else is a bug of the caller (checked).
 
 // Outputs per panel: the unit in which loaders pack. Row splits should be multiples of it.
 inline constexpr int64_t kRowsPerPanel = 16;
@@ -33,12 +33,14 @@ struct SplitRows {
   const int8_t* bias_factor = nullptr;
 };
 struct GroupRows {
-  const int8_t* q;       // [num_rows, k]  q without zero point: in [-zp, 2^bits - 1 - zp]
+  // [num_rows, k]  q without zero point: in [-zp, 2^bits - 1 - zp]; kMxfp4: twice an e2m1 number
+  const int8_t* q;
   const float* scale;    // [num_rows, k / group]; not read with ScaleForm::kSplit
   const float* bias;     // [num_rows, k / group]; same, also not read without a bias
   SplitRows split = {};  // ScaleForm::kSplit only
 };
-// w = scale * q + bias. With ScaleForm::kF16 every scale and bias must be an IEEE half (checked).
+// w = scale * q + bias. With ScaleForm::kF16 every scale and bias must be an IEEE half (checked), with kE8M0 a power of
+// two (checked); below 2^-126 it becomes 0.
 void pack_groups(const PackedWeight& shape,
                  std::byte* dst,
                  int64_t first_row,

@@ -47,10 +47,10 @@ struct PanelAccess {
   // Inputs that share a scale, and the bytes of that many stored values of 16 outputs.
   static constexpr int group_of(PackedKind kind) { return kind == PackedKind::kQ6 ? 16 : 32; }
   static constexpr int group_bytes_of(PackedKind kind) {
-    return kind == PackedKind::kQ4   ? 256
-           : kind == PackedKind::kQ5 ? 320
-           : kind == PackedKind::kQ6 ? 192
-                                     : 512;
+    return kind == PackedKind::kQ4 || kind == PackedKind::kMxfp4 ? 256
+           : kind == PackedKind::kQ5                             ? 320
+           : kind == PackedKind::kQ6                             ? 192
+                                                                 : 512;
   }
 
   // Splits k into equal blocks of at most max_len inputs, multiples of 32 except for the last.
@@ -114,14 +114,23 @@ struct PanelAccess {
   static const std::byte* panel_at(const PanelJob& job, int64_t panel) {
     return job.panels + panel * job.panel_bytes;
   }
-  template <int kGroup>
+  template <PackedKind kKind>
   static F group_scale(const PanelJob& job, const std::byte* panel, int64_t g) {
-    return group_factor<kGroup>(job, panel, g, 0);
+    if constexpr (kKind == PackedKind::kMxfp4) {
+      return V::load_powers(panel + job.scales_offset + g * job.scale_group_bytes);
+    } else {
+      return group_factor<group_of(kKind)>(job, panel, g, 0);
+    }
   }
   // -0 without a bias: adding it changes nothing.
-  template <int kGroup>
+  template <PackedKind kKind>
   static F group_bias(const PanelJob& job, const std::byte* panel, int64_t g) {
-    return job.has_bias ? group_factor<kGroup>(job, panel, g, 1) : V::set1(-0.0F);
+    if constexpr (kKind != PackedKind::kMxfp4) {
+      if (job.has_bias) {
+        return group_factor<group_of(kKind)>(job, panel, g, 1);
+      }
+    }
+    return V::set1(-0.0F);
   }
   // `half` 0: group g's scales; 1: its biases, which are the second half of a group's values.
   template <int kGroup>
@@ -157,7 +166,12 @@ struct PanelAccess {
         out[i] = V::low_nibbles(raw);
         out[i + kVectors / 2] = V::high_nibbles(raw);
       }
-      if constexpr (kKind != PackedKind::kQ4) {
+      if constexpr (kKind == PackedKind::kMxfp4) {
+        WR_UNROLL
+        for (int i = 0; i < kVectors; ++i) {
+          out[i] = V::e2m1_codes(out[i]);
+        }
+      } else if constexpr (kKind != PackedKind::kQ4) {
         add_plane<kKind, 0>(V::load_raw(p + kVectors / 2 * 64), out);
       }
     }

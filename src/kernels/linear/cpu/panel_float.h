@@ -72,7 +72,7 @@ struct FloatPanels {
       const PanelJob& job, const std::byte* panel, int64_t k0, int64_t k1, const Sink& sink) {
     constexpr int kGroup = Access::group_of(kKind);
     for (int64_t k = k0; k < k1;) {
-      const Affine affine = group_affine<kGroup>(job, panel, k);
+      const Affine affine = group_affine<kKind>(job, panel, k);
       I codes[kGroup / 4];
       Access::template load_codes<kKind>(panel, k / kGroup, codes);
       WR_UNROLL
@@ -86,10 +86,11 @@ struct FloatPanels {
       }
     }
   }
-  template <int kGroup>
+  template <PackedKind kKind>
   static Affine group_affine(const PanelJob& job, const std::byte* panel, int64_t k) {
-    return {Access::template group_scale<kGroup>(job, panel, k / kGroup),
-            Access::template group_bias<kGroup>(job, panel, k / kGroup)};
+    const int64_t g = k / Access::group_of(kKind);
+    return {Access::template group_scale<kKind>(job, panel, g),
+            Access::template group_bias<kKind>(job, panel, g)};
   }
   template <typename Sink>
   static void for_each_nibble(
@@ -97,7 +98,7 @@ struct FloatPanels {
     const auto decode = V::nibble_decoder(job.zero_point);
     constexpr int kGroup = Access::group_of(PackedKind::kQ4);
     for (int64_t k = k0; k < k1; k += kGroup) {
-      const Affine affine = group_affine<kGroup>(job, panel, k);
+      const Affine affine = group_affine<PackedKind::kQ4>(job, panel, k);
       const std::byte* p = panel + k * kLanes / 2;
       four_nibbles<0>(p, k, k + kGroup / 2, decode, affine, sink);
       four_nibbles<4>(p, k + kGroup / 2, k + kGroup, decode, affine, sink);
@@ -274,7 +275,7 @@ struct FloatPanels {
       case PackedKind::kQ8:
         return float_kind<PackedKind::kQ8>(job, rows);
       case PackedKind::kMxfp4:
-        return;  // never in panels
+        return float_kind<PackedKind::kMxfp4>(job, rows);
     }
   }
 };

@@ -78,8 +78,8 @@ struct Int8Panels {
       }
       I w[kGroup / 4];
       load_group<kKind>(job, weights, g, w);
-      const F scale = Access::template group_scale<kGroup>(job, weights, g);
-      const F bias = Access::template group_bias<kGroup>(job, weights, g);
+      const F scale = Access::template group_scale<kKind>(job, weights, g);
+      const F bias = Access::template group_bias<kKind>(job, weights, g);
       WR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const ActGroup& act = acts[r * rows.group_stride + g];
@@ -123,8 +123,8 @@ struct Int8Panels {
       for (int i = 0; i < kGroup / 4; ++i) {
         V::store_raw(dst + i * 64, w[i]);
       }
-      V::store(block.scale[slot][g - g0], Access::template group_scale<kGroup>(job, weights, g));
-      V::store(block.bias[slot][g - g0], Access::template group_bias<kGroup>(job, weights, g));
+      V::store(block.scale[slot][g - g0], Access::template group_scale<kKind>(job, weights, g));
+      V::store(block.bias[slot][g - g0], Access::template group_bias<kKind>(job, weights, g));
     }
   }
 
@@ -238,6 +238,8 @@ struct Int8Panels {
         return int8_kind<PackedKind::kQ5>(job, rows);
       case PackedKind::kQ6:
         return int8_kind<PackedKind::kQ6>(job, rows);
+      case PackedKind::kMxfp4:
+        return int8_kind<PackedKind::kMxfp4>(job, rows);
       default:
         return int8_kind<PackedKind::kQ8>(job, rows);
     }

@@ -18,9 +18,10 @@ namespace warprow::cpu {
 //   in its low nibbles and inputs g / 2 + 4i.. in its high nibbles;
 // * kQ5, kQ6: for each group the nibbles as kQ4, then a plane, dword[16], with the upper bits:
 //   byte j of a dword holds those of inputs 4i + j, one bit (kQ5) at bit i or two (kQ6) at bit 2i;
+// * kMxfp4: as kQ4;
 // * after all of these the scales: for each group scale[16] and, if there are any, bias[16], f16.
 //   ScaleForm::kSplit: for each kSplitInputs inputs the halves of scale[16] and bias[16], then for
-//   each group their s8 factors;
+//   each group their s8 factors. ScaleForm::kE8M0: for each group a byte for each output;
 // * kBF16: dword[ceil(k / 2)][16], with the even input in the low half, as a dot product of bf16 pairs
 //   takes them.
 //
@@ -37,14 +38,13 @@ struct PanelLayout {
   int64_t split_bytes = 0;        // kSplit: stride between the scales of kSplitInputs inputs
 };
 
-inline bool is_quantised(PackedKind kind) {
-  return kind >= PackedKind::kQ4 && kind <= PackedKind::kQ8;
-}
+inline bool is_quantised(PackedKind kind) { return kind >= PackedKind::kQ4; }
 
 // Bits of a stored quantised value.
 inline int64_t stored_bits(PackedKind kind) {
   switch (kind) {
     case PackedKind::kQ4:
+    case PackedKind::kMxfp4:
       return 4;
     case PackedKind::kQ5:
       return 5;
@@ -72,7 +72,7 @@ inline PanelLayout panel_layout(const PackedWeight& w) {
     layout.split_bytes = 2 * lanes + kSplitInputs / w.group * layout.scale_group_bytes;
     scale_bytes = w.k / kSplitInputs * layout.split_bytes;
   } else {
-    layout.scale_group_bytes = 2 * lanes;
+    layout.scale_group_bytes = w.scales == ScaleForm::kE8M0 ? lanes : 2 * lanes;
     scale_bytes = w.k / w.group * layout.scale_group_bytes;
   }
   layout.panel_bytes = round_up<int64_t>(layout.scales_offset + scale_bytes, 64);

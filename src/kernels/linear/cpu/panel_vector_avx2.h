@@ -41,6 +41,13 @@ struct PanelVector {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
   }
+  // Powers of two from float32's exponent fields; 0 is zero.
+  static F load_powers(const std::byte* p) {
+    const __m128i bytes = load_128(p);
+    const __m128i high = _mm_srli_si128(bytes, 8);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(high), 23))};
+  }
   static F low_bf16(I pair) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(pair.lo, 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(pair.hi, 16))};
@@ -94,6 +101,12 @@ struct PanelVector {
   }
   static I high_nibbles(I v) {
     return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)});
+  }
+  // A byte's number e2m1 in its low four bits, others zero -> 2 * number + 12, in 0 .. 24.
+  static I e2m1_codes(I v) {
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    return {_mm256_shuffle_epi8(table, v.lo), _mm256_shuffle_epi8(table, v.hi)};
   }
   // v | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>

@@ -68,6 +68,11 @@ struct PanelVector {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
   }
+  // Powers of two from float32's exponent fields; 0 is zero.
+  static F load_powers(const std::byte* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
+  }
   static F low_bf16(I pair) { return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)); }
   static F high_bf16(I pair) {
     return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-0x10000)));
@@ -106,6 +111,11 @@ struct PanelVector {
   static I low_nibbles(I v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
   static I high_nibbles(I v) {
     return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+  }
+  // A byte's number e2m1 in its low four bits, others zero -> 2 * number + 12, in 0 .. 24.
+  static I e2m1_codes(I v) {
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), v);
   }
   // v | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>

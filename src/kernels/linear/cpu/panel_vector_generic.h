@@ -60,6 +60,10 @@ struct PanelVector {
     __builtin_memcpy(s, p, sizeof s);
     return each<F>([&](int i) { return static_cast<float>(s[i]); });
   }
+  // Powers of two from float32's exponent fields; 0 is zero.
+  static F load_powers(const std::byte* p) {
+    return each<F>([&](int i) { return std::bit_cast<float>(static_cast<uint32_t>(p[i]) << 23); });
+  }
   static F low_bf16(I pair) {
     return each<F>(
         [&](int i) { return std::bit_cast<float>(static_cast<uint32_t>(pair.v[i]) << 16); });
@@ -124,6 +128,18 @@ struct PanelVector {
   }
   static I high_nibbles(I a) {
     return each<I>([&](int i) { return (a.v[i] >> 4) & 0x0f0f0f0f; });
+  }
+  // A byte's number e2m1 in its low four bits, others zero -> 2 * number + 12, in 0 .. 24.
+  static I e2m1_codes(I a) {
+    constexpr uint8_t kCodes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    return each<I>([&](int i) {
+      const auto dword = static_cast<uint32_t>(a.v[i]);
+      uint32_t codes = 0;
+      for (int shift = 0; shift < 32; shift += 8) {
+        codes |= static_cast<uint32_t>(kCodes[dword >> shift & 15U]) << shift;
+      }
+      return static_cast<int32_t>(codes);
+    });
   }
   // a | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>

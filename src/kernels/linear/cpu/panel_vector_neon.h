@@ -58,6 +58,16 @@ struct PanelVector {
              vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
              vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
   }
+  // Powers of two from float32's exponent fields; 0 is zero.
+  static F load_powers(const std::byte* p) {
+    const uint8x16_t bytes = vld1q_u8(reinterpret_cast<const uint8_t*>(p));
+    const uint16x8_t low = vmovl_u8(vget_low_u8(bytes));
+    const uint16x8_t high = vmovl_u8(vget_high_u8(bytes));
+    return {{vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(low)), 23)),
+             vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_high_u16(low)), 23)),
+             vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(high)), 23)),
+             vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_high_u16(high)), 23))}};
+  }
   static F low_bf16(I pair) {
     return each<F>([&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(pair.v[i], 16)); });
   }
@@ -122,6 +132,14 @@ struct PanelVector {
   static I high_nibbles(I a) {
     return each<I>(
         [&](int i) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(a.v[i]), 4)); });
+  }
+  // A byte's number e2m1 in its low four bits, others zero -> 2 * number + 12, in 0 .. 24.
+  static I e2m1_codes(I a) {
+    constexpr uint8_t kCodes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    const uint8x16_t table = vld1q_u8(kCodes);
+    return each<I>([&](int i) {
+      return vreinterpretq_s32_u8(vqtbl1q_u8(table, vreinterpretq_u8_s32(a.v[i])));
+    });
   }
   // a | ((plane << kLeft) & kMask), in each dword.
   template <int kLeft, uint32_t kMask>
