@@ -183,6 +183,7 @@ Decoder::Layer Decoder::load_layer(ParameterLoader& loader, int32_t index, const
                                            names.attention_post_norm),
                  .ffn_norm = in.norm(names.ffn_norm, hidden),
                  .ffn = FeedForward(in, options_.act_dtype),
+                 .input = std::nullopt,
                  .attention_size = static_cast<int32_t>(in.mine().delta.value_size()),
                  .is_aux = std::ranges::count(options_.aux_layers, index) > 0};
   }
