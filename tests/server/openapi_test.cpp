@@ -39,7 +39,7 @@ std::set<std::string> routes() {
   constexpr std::string_view kRow = "{.method = ";
   std::set<std::string> found;
   for (size_t at = source.find(kRow); at != source.npos; at = source.find(kRow, at + 1)) {
-    const std::string_view row = between(std::string_view(source).substr(at), "{", "}");
+    const std::string_view row = between(std::string_view(source).substr(at), "{", "\n");
     const std::string_view path = between(row, ".path = \"", "\"");
     if (path != "/" && row.find(".dev = true") == row.npos) {
       found.insert(fmt::format("{} {}", between(row, ".method = \"", "\""), path));
