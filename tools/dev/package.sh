@@ -116,6 +116,20 @@ wheel() {
     --licenses "$documents" "$root/build/package-$flavour" "$dist"
 }
 
+# check_wheel FILE: installs it into a fresh environment, without a network, and tests it there.
+check_wheel() {
+  local venv=$root/build/package-cpu/venv
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --no-index "$1"
+  "$venv/bin/pip" check
+  "$venv/bin/warprow" --version
+  if [[ -f $cache/SmolLM2-135M-Instruct.Q4_1.gguf ]]; then
+    (cd / && WARPROW_INSTALLED=1 WARPROW_BUILD=$root/build/package-cpu "$venv/bin/python" "$root/tests/python/llm_test.py" \
+      -k tokens_are -k ranks -k live_engine -k interrupt)
+  fi
+}
+
 # install_here [--prefix DIR] [cpu|cuda]: the same files under a prefix of this machine.
 install_here() {
   local prefix=/usr/local flavour=cpu work
