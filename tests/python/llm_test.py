@@ -312,8 +312,9 @@ class ProcessTest(unittest.TestCase):
 
     def test_fork(self):
         output, errors = self.finish(run_script("""
-        import multiprocessing, os, sys
+        import multiprocessing, os, sys, warnings
         from warprow import ClosedError
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork beside threads
         def child():
             try:
                 llm.generate("x", use_tqdm=False)
