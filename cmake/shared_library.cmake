@@ -7,11 +7,8 @@ set(WARPROW_ABI_VERSION 1) # as in include/warprow.h
 set(exports ${CMAKE_SOURCE_DIR}/cmake/exports.map)
 add_library(warprow_shared SHARED $<TARGET_OBJECTS:warprow_capi>)
 target_link_libraries(warprow_shared PRIVATE warprow_capi $<TARGET_NAME_IF_EXISTS:warprow_portable_shared>)
-target_link_options(warprow_shared PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL -Wl,--gc-sections
-  -Wl,--as-needed)
-if(NOT WARPROW_SANITIZE) # whose functions are the program's
-  target_link_options(warprow_shared PRIVATE -Wl,--no-undefined)
-endif()
+target_link_options(warprow_shared PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL -Wl,--no-undefined
+  -Wl,--gc-sections -Wl,--as-needed)
 if(WARPROW_STRIP)
   target_link_options(warprow_shared PRIVATE -s)
 endif()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ class LLM:
     def __init__(self, model: str, **engine_args: Any) -> None:
         self._engine = Engine({"model": model, **engine_args})
         self.info = self._engine.info()
-        self.request_counter = 0
+        self._numbers = itertools.count()
 
     def __enter__(self) -> LLM:
         return self
@@ -105,8 +106,7 @@ class LLM:
             for i, (text, params, body) in enumerate(bodies):
                 if priority is not None:
                     body["priority"] = priority[i]
-                assembly = Assembly(self._engine, str(self.request_counter), text, params)
-                self.request_counter += 1
+                assembly = Assembly(self._engine, str(next(self._numbers)), text, params)
                 running[queue.submit(body)] = assembly
                 assemblies.append(assembly)
             for done in _progress(self._finished(queue, running), len(bodies), use_tqdm):

@@ -2,9 +2,11 @@
 #include "capi/loaded_engine.h"
 
 #include "base/log.h"
+#include "engine/hub_download.h"
 #include "text/helper_entry.h"
 #include "text/text_model.h"
 
+#include <cstdio>
 #include <ctime>
 #include <unistd.h>
 
@@ -22,6 +24,9 @@ ApiOptions options_for(const EngineConfig& config) {
   return options;
 }
 
+// A failed write is no reason to end a download.
+void tell_user(const std::string& text) { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
+
 }  // namespace
 
 LoadedEngine::LoadedEngine(std::string_view settings) : owner_(getpid()) {
@@ -33,6 +38,9 @@ LoadedEngine::LoadedEngine(std::string_view settings) : owner_(getpid()) {
   if (!config.worker_binary.empty()) {
     value_or_throw(set_helper_program(config.worker_binary));
   }
+  const WeightFiles weights =
+      config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
+  value_or_throw(ensure_model(config.model, weights, tell_user));
   engine_ = load_engine(config);
   options_ = options_for(config);
   served_.reset(new Served{
@@ -46,7 +54,7 @@ LoadedEngine::LoadedEngine(std::string_view settings) : owner_(getpid()) {
 
 LoadedEngine::~LoadedEngine() {
   if (is_elsewhere()) {
-    (void)engine_.release();  // its threads are in the other process
+    [[maybe_unused]] const Engine* elsewhere = engine_.release();  // its threads are there
     return;
   }
   close();

@@ -106,6 +106,7 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
     auto prompt = std::make_shared<const std::vector<TokenId>>(valid->front().prompt_token_ids());
     const uint64_t number = box_->open(std::move(prompt), choices.size(), read->body.stream);
     std::vector<RequestId> ids;
+    ids.reserve(choices.size());
     for (size_t i = 0; i < choices.size(); ++i) {
       ids.push_back(served.engine.submit(
           std::move(choices[i]),

@@ -17,4 +17,7 @@ void note(fmt::format_string<Args...> format, Args&&... args) {
   (void)std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+// The same for a text as it is.
+inline void note_text(const std::string& text) { note("{}", text); }
+
 }  // namespace warprow

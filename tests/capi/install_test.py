@@ -69,6 +69,17 @@ class InstallTest(unittest.TestCase):
         output_of("cmake", "--build", build)
         self.check_program(build / "program")
 
+    def test_example(self):
+        env = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / "lib/pkgconfig")}
+        flags = output_of("pkg-config", "--cflags", "--libs", "warprow", env=env).split()
+        program = self.dir / "generate"
+        output_of("cc", *WARNINGS, HERE.parent.parent / "examples/c/generate.c", *flags, "-o", program)
+        env = clean_environment(LD_LIBRARY_PATH=str(self.prefix / "lib"))
+        body = '{"messages": [{"role": "user", "content": "Hi"}], "temperature": 0}'
+        self.assertEqual(output_of(program, MODEL, body, env=env), "Hello! How can I help you today?\n")
+        failed = subprocess.run([program, MODEL, '{"colour": 1, "prompt": "x"}'], env=env, capture_output=True, text=True)
+        self.assertEqual((failed.returncode, failed.stderr), (1, "request: colour: no such field\n"))
+
     def test_header_is_cpp_too(self):
         source = self.dir / "header.cpp"
         source.write_text("#include <warprow.h>\nint main() { return warprow_abi_version() == 0; }\n", encoding="utf-8")

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python package over the library of a build, with the default model.
 
-Environment: WARPROW_BUILD, the build folder; WARPROW_E2E_MODEL, the model (smollm2). Exits 77, which ctest shows as skipped, if
+Environment: WARPROW_BUILD, the build folder; WARPROW_INSTALLED, if the interpreter has the wheel, which is tested then;
+WARPROW_E2E_MODEL, the model (smollm2). Exits 77, which ctest shows as skipped, if
 the model is not on this machine.
 """
 
@@ -21,9 +22,13 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "python")]
 BUILD = Path(os.environ["WARPROW_BUILD"])
-os.environ["WARPROW_LIBRARY"] = str(BUILD / "libwarprow.so.1")
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+PACKAGE = {}  # the environment that finds the package
+if not os.environ.get("WARPROW_INSTALLED"):
+    PACKAGE = {"WARPROW_LIBRARY": str(BUILD / "libwarprow.so.1"), "PYTHONPATH": str(ROOT / "python")}
+    sys.path.insert(0, PACKAGE["PYTHONPATH"])
+    os.environ.update(PACKAGE)
 from cli_test import MODEL, clean_environment, default_model_file  # noqa: E402
 
 import warprow  # noqa: E402
@@ -45,9 +50,8 @@ def cli_choice(*flags):
 def run_script(text):
     """A script in an interpreter of its own, with an engine."""
     load = f"from warprow import LLM, AsyncLLM, SamplingParams\nllm = LLM({MODEL!r}, kv_cache_memory_bytes='64MiB', max_model_len=512)\n"
-    env = clean_environment(WARPROW_LIBRARY=os.environ["WARPROW_LIBRARY"], PYTHONPATH=str(ROOT / "python"))
-    return subprocess.Popen([sys.executable, "-u", "-c", load + textwrap.dedent(text)], env=env, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-u", "-c", load + textwrap.dedent(text)], env=clean_environment(**PACKAGE),
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def resident_mib():
@@ -308,8 +312,9 @@ class ProcessTest(unittest.TestCase):
 
     def test_fork(self):
         output, errors = self.finish(run_script("""
-        import multiprocessing, os, sys
+        import multiprocessing, os, sys, warnings
         from warprow import ClosedError
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork beside threads
         def child():
             try:
                 llm.generate("x", use_tqdm=False)
@@ -351,6 +356,14 @@ class ProcessTest(unittest.TestCase):
         """))
         self.assertEqual(output, "3\n")
 
+    def test_examples(self):
+        for name, expected in (("batch", " Paris."), ("stream", " Nova")):
+            example = ROOT / f"examples/python/{name}.py"
+            done = subprocess.run([sys.executable, example, MODEL], env=clean_environment(**PACKAGE), capture_output=True,
+                                  text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(expected, done.stdout)
+
     def test_nothing_leaks(self):
         """1,000 requests, and engines that come and go."""
         params = SamplingParams(max_tokens=1)
@@ -368,7 +381,7 @@ class ProcessTest(unittest.TestCase):
         files = len(os.listdir("/proc/self/fd"))
         threads = len(os.listdir("/proc/self/task"))
         before = resident_mib()
-        for _ in range(5):
+        for _ in range(20):
             with LLM(MODEL, **SETTINGS) as other:
                 other.generate("x", params, use_tqdm=False)
         gc.collect()

@@ -82,6 +82,10 @@ build_package() {
   export SOURCE_DATE_EPOCH
 }
 
+write_sums() {
+  (cd "$dist" && find . -maxdepth 1 -name 'warprow*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
+}
+
 # package [cpu|cuda]: a tarball, a .deb and their checksums in dist/.
 package() {
   local flavour=${1:-cpu} work name package=warprow architecture
@@ -98,7 +102,7 @@ package() {
   stage "$flavour" "$work/deb" /usr
   make_deb "$work/deb" "$package" "$dist/${package}_${package_version}_$architecture.deb" "$architecture"
   install -m 644 "$work/deb/usr/share/doc/warprow/sbom.spdx.json" "$dist/$name.spdx.json"
-  (cd "$dist" && find . -maxdepth 1 -name 'warprow*' -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
+  write_sums
   (cd "$dist" && ls -l -- *) >&2
 }
 
@@ -114,6 +118,21 @@ wheel() {
   cp "$root/LICENSE" "$documents"
   python3 "$root/tools/package/wheel.py" --version "$package_version" --glibc "$glibc_newest" --flavour "$flavour" \
     --licenses "$documents" "$root/build/package-$flavour" "$dist"
+  write_sums
+}
+
+# check_wheel FILE: installs it into a fresh environment, without a network, and tests it there.
+check_wheel() {
+  local venv=$root/build/package-cpu/venv
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --no-index "$1"
+  "$venv/bin/pip" check
+  "$venv/bin/warprow" --version
+  if [[ -f $cache/SmolLM2-135M-Instruct.Q4_1.gguf ]]; then
+    (cd / && WARPROW_INSTALLED=1 WARPROW_BUILD=$root/build/package-cpu "$venv/bin/python" "$root/tests/python/llm_test.py" \
+      -k tokens_are -k ranks -k live_engine -k interrupt)
+  fi
 }
 
 # install_here [--prefix DIR] [cpu|cuda]: the same files under a prefix of this machine.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/command_frame.h"
 
-#include "cli/commands/hub_download.h"
+#include "cli/note.h"
 #include "cli/output.h"
+#include "engine/hub_download.h"
 #include "executor/external/external_rank.h"
 #include "executor/external/launch.h"
 
@@ -97,7 +98,7 @@ Result<std::optional<ExitCode>> CommandFrame::begin(const Arguments& arguments,
   }
   const WeightFiles weights =
       loaded_.config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
-  if (Result<void> there = ensure_model(loaded_.config.model, weights); !there) {
+  if (Result<void> there = ensure_model(loaded_.config.model, weights, note_text); !there) {
     return tl::unexpected(there.error());
   }
   if (traits.runs_ranks && is_external(loaded_.config)) {

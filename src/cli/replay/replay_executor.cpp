@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/replay/replay_executor.h"
 
-#include "cli/commands/hub_download.h"
 #include "cli/note.h"
 #include "config/fields.h"
+#include "engine/hub_download.h"
 #include "executor/make_executor.h"
 #include "kv/kv_math.h"
 #include "worker/kv_sizing.h"
@@ -117,7 +117,7 @@ Result<std::unique_ptr<Executor>> make_replay_executor(const RecordedRun& run,
   }
   const WeightFiles weights =
       config->load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
-  if (Result<void> there = ensure_model(config->model, weights); !there) {
+  if (Result<void> there = ensure_model(config->model, weights, note_text); !there) {
     return tl::unexpected(there.error());
   }
   if (given.origin("kv-cache-memory-bytes") == Origin::kDefault) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/commands/hub_download.h"
+#include "engine/hub_download.h"
 
-#include "cli/note.h"
 #include "config/env.h"
 #include "files/cache_paths.h"
 #include "files/hub_name.h"
@@ -12,7 +11,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -64,10 +62,10 @@ std::string size_text(uint64_t bytes) {
 // A progress line on stderr, redrawn if stderr is a terminal.
 class DownloadLine {
  public:
-  explicit DownloadLine(uint64_t total) : total_(total) {}
+  DownloadLine(uint64_t total, const TellUser& tell) : total_(total), tell_(tell) {}
   ~DownloadLine() {
     if (drawn_) {
-      note("\r\x1b[K");
+      tell_("\r\x1b[K");
     }
   }
   DownloadLine(const DownloadLine&) = delete;
@@ -93,15 +91,16 @@ class DownloadLine {
     const uint64_t all = before_ + done;
     first_ = first_ ? first_ : all;  // earlier bytes do not count for the speed
     const double seconds = std::chrono::duration<double>(now - start_).count();
-    note("\r\x1b[K{} of {}, {:.0f} MB/s  {}",
-         size_text(all),
-         size_text(std::max(total_, all)),
-         static_cast<double>(all - std::min(*first_, all)) / 1e6 / std::max(seconds, 1e-3),
-         file_);
-    std::fflush(stderr);
+    tell_(fmt::format(
+        "\r\x1b[K{} of {}, {:.0f} MB/s  {}",
+        size_text(all),
+        size_text(std::max(total_, all)),
+        static_cast<double>(all - std::min(*first_, all)) / 1e6 / std::max(seconds, 1e-3),
+        file_));
   }
 
   uint64_t total_;
+  const TellUser& tell_;
   uint64_t before_ = 0;
   std::string file_;
   bool is_terminal_ = isatty(STDERR_FILENO) == 1;
@@ -130,8 +129,11 @@ Result<Listing> list_files(const wr_hub_repo& repo) {
   return out;
 }
 
-Result<void> fetch_files(const wr_hub_repo& repo, const Listing& listing, uint64_t total) {
-  DownloadLine line(total);
+Result<void> fetch_files(const wr_hub_repo& repo,
+                         const Listing& listing,
+                         uint64_t total,
+                         const TellUser& tell) {
+  DownloadLine line(total, tell);
   uint64_t before = 0;
   for (const HubFile& file : listing.files) {
     line.begin(file.name, before);
@@ -239,32 +241,35 @@ Result<void> check_space(uint64_t total, const std::string& folder) {
 Result<void> download_files(const Hub& hub,
                             const HubName& name,
                             const CachePaths& caches,
-                            const Listing& listing) {
+                            const Listing& listing,
+                            const TellUser& tell) {
   const uint64_t total = size_of_all(listing.files);
   const std::string folder = hub_repo_folder(caches, name);
   if (Result<void> enough = check_space(total, folder); !enough) {
     return enough;
   }
-  note("downloading {}@{} from {}: {} {}, {}, to {}\n",
-       name.repo,
-       name.revision,
-       hub.endpoint,
-       listing.files.size(),
-       listing.files.size() == 1 ? "file" : "files",
-       size_text(total),
-       folder);
+  tell(fmt::format("downloading {}@{} from {}: {} {}, {}, to {}\n",
+                   name.repo,
+                   name.revision,
+                   hub.endpoint,
+                   listing.files.size(),
+                   listing.files.size() == 1 ? "file" : "files",
+                   size_text(total),
+                   folder));
   const auto start = Clock::now();
-  if (Result<void> fetched = fetch_files(hub.repo(name, caches), listing, total); !fetched) {
+  if (Result<void> fetched = fetch_files(hub.repo(name, caches), listing, total, tell); !fetched) {
     return fetched;
   }
-  note("downloaded in {:.1f} s\n", std::chrono::duration<double>(Clock::now() - start).count());
+  tell(fmt::format("downloaded in {:.1f} s\n",
+                   std::chrono::duration<double>(Clock::now() - start).count()));
   return {};
 }
 
 Result<void> download(const Hub& hub,
                       const HubName& name,
                       const CachePaths& caches,
-                      WeightFiles weights) {
+                      WeightFiles weights,
+                      const TellUser& tell) {
   Result<Listing> listing = list_files(hub.repo(name, caches));
   if (!listing) {
     return tl::unexpected(listing.error());
@@ -274,7 +279,7 @@ Result<void> download(const Hub& hub,
     return tl::unexpected(chosen.error());
   }
   listing->files = *std::move(chosen);
-  return download_files(hub, name, caches, *listing).and_then([&] {
+  return download_files(hub, name, caches, *listing, tell).and_then([&] {
     return write_ref(fs::path(hub_repo_folder(caches, name)) / "refs" / name.revision,
                      listing->commit);
   });
@@ -282,7 +287,7 @@ Result<void> download(const Hub& hub,
 
 }  // namespace
 
-Result<void> ensure_model(const std::string& model, WeightFiles weights) {
+Result<void> ensure_model(const std::string& model, WeightFiles weights, const TellUser& tell) {
   const CachePaths caches = CachePaths::from_environment();
   const Result<ModelFiles> found = resolve_model(model, caches, weights);
   if (found || found.error().code != ErrorCode::kNotFound) {
@@ -304,8 +309,8 @@ Result<void> ensure_model(const std::string& model, WeightFiles weights) {
   }
   const Result<void> done =
       alias != nullptr
-          ? download_files(*hub, alias->hub, caches, {alias->hub.revision, {alias->file}})
-          : download(*hub, *name, caches, weights);
+          ? download_files(*hub, alias->hub, caches, {alias->hub.revision, {alias->file}}, tell)
+          : download(*hub, *name, caches, weights, tell);
   return done.map_error([&](const Error& error) {
     return Error{error.code,
                  fmt::format("{}, and no download: {}", found.error().message, error.message)};
