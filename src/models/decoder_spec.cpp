@@ -145,12 +145,6 @@ std::string unmet_by_delta(const DeltaSpec& delta) {
         delta.value_dim,
         kMaxDeltaSize);
   }
-  if (delta.key_dim < 16 || delta.key_dim % 16 != 0 || delta.value_dim < 16 ||
-      delta.value_dim % 16 != 0) {
-    return fmt::format("gated delta net: head sizes {} and {} are not multiples of 16",
-                       delta.key_dim,
-                       delta.value_dim);
-  }
   if (delta.conv_len < 2 || delta.conv_len > kMaxConvLen) {
     return fmt::format("gated delta net: a convolution over {} tokens; 2 to {} are supported",
                        delta.conv_len,
@@ -189,10 +183,6 @@ std::string unmet(const DecoderSpec& spec, size_t index) {
   }
   if (attention.output_gate && spec.qkv_bias) {
     return "attention with an output gate and biases is not supported";
-  }
-  if (attention.output_gate && attention.head_dim % 16 != 0) {
-    return fmt::format("head size {} of attention with an output gate is not a multiple of 16",
-                       attention.head_dim);
   }
   if (attention.qk_norm && attention.wide_qk_norm) {
     return "norms over each head and over all heads";

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layer_loader.h"
 
+#include "kernels/linear/cpu/pack.h"
 #include "models/layer_parts.h"
 #include "models/weight_names.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,28 @@ TensorSpec tensor_of(const std::string& name, int64_t rows, int64_t cols, const 
   TensorSpec tensor{name, rows, cols};
   tensor.shard = shard;
   return tensor;
+}
+
+// The specs' matrices as one of float32 panels on a CPU, for parts that end within a panel.
+PackedWeight row_by_row(ParameterLoader& loader, const std::vector<TensorSpec>& specs) {
+  std::vector<float> values;
+  for (const TensorSpec& spec : specs) {
+    const IndexRange rows = value_or_throw(shard_rows(spec, {}));
+    const int64_t first = spec.slice.first_row + rows.begin;
+    for (int64_t row = first; row < first + rows.count; ++row) {
+      TensorSpec one{spec.name, 1, spec.cols};
+      one.slice = {std::max(spec.slice.tensor_rows, spec.rows), spec.cols, row, 0};
+      const std::vector<float> read = loader.read_vector(one);
+      values.insert(values.end(), read.begin(), read.end());
+    }
+  }
+  PackedWeight weight;
+  weight.k = static_cast<int32_t>(specs.front().cols);
+  weight.n = static_cast<int32_t>(std::ssize(values) / weight.k);
+  std::vector<float> packed(cpu::packed_bytes(weight) / sizeof(float));
+  cpu::pack_values(weight, reinterpret_cast<std::byte*>(packed.data()), 0, weight.n, values.data());
+  weight.data = reinterpret_cast<const std::byte*>(loader.constants(std::move(packed)).data);
+  return weight;
 }
 
 }  // namespace
@@ -100,10 +124,15 @@ Linear LayerLoader::linear(const std::vector<LinearPart>& parts) const {
 Linear LayerLoader::stacked(const std::vector<LinearPart>& parts) const {
   std::vector<TensorSpec> weights;
   weights.reserve(parts.size());
+  bool whole_panels = true;
   for (const LinearPart& part : parts) {
+    const int64_t rows = value_or_throw(shard_rows(part.weight, {})).count;
+    whole_panels = whole_panels && (rows % cpu::kRowsPerPanel == 0 || &part == &parts.back());
     weights.push_back(part.weight);
   }
-  return {loader_.stacked(weights), mode_};
+  return {whole_panels || loader_.stacks(weights) ? loader_.stacked(weights)
+                                                  : row_by_row(loader_, weights),
+          mode_};
 }
 
 JoinMode LayerLoader::join_mode(const std::string& post_norm) const {

@@ -55,7 +55,7 @@ class LayerLoader {
                                 const ShardRule& shard,
                                 bool bias) const;
   [[nodiscard]] Linear linear(const std::vector<LinearPart>& parts) const;
-  // The same as one matrix. The parts are many, have whole panels of rows and no biases.
+  // The same as one matrix. The parts may be many, and have no biases.
   [[nodiscard]] Linear stacked(const std::vector<LinearPart>& parts) const;
   // How products of this layer join the residual stream. post_norm: read only if the family has post-norms.
   [[nodiscard]] JoinMode join_mode(const std::string& post_norm) const;

@@ -429,7 +429,7 @@ void KvCacheManager::release(RequestKv& kv, int64_t last_step) {
   kv.pages.clear();
   kv.capacity = 0;
   kv.states_until = RequestKv::kNever;
-  kv.has_loans = false;
+  kv.has_loans = kv.leaves_start = false;
   kv.window_at = kv.cache_at = RequestKv::kNever;
 }
 

@@ -16,7 +16,6 @@ namespace warprow {
 namespace {
 
 using test::Axis;
-using test::chunks_and_few_blocks;
 using test::deferred_and_serialised;
 using test::expect_same_under;
 using test::graphs;
@@ -131,6 +130,23 @@ Axis prefix_caching() {
           [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }};
 }
 
+// A pool that is too small for the rows, which compute their prompts in small chunks.
+Axis few_blocks() {
+  return {"few_blocks",
+          [](RigOptions& o) {
+            const ModelPlan plan = value_or_throw(plan_model(o.config, this_machine()));
+            o.config.kv_cache_memory_bytes = 40 * plan.kv_cache.block_bytes();
+            o.config.max_model_len = 128;
+            o.config.max_num_seqs = 8;
+            o.config.max_num_batched_tokens = 16;
+            o.config.enable_prefix_caching = true;
+          },
+          [](ModelRig& rig) {
+            const SchedulerStats stats = rig.scheduler().stats();
+            return stats.num_preemptions > 0 && stats.num_partial_prefill_steps > 0;
+          }};
+}
+
 Axis two_threads() {
   return {"two_threads",
           [](RigOptions& o) { o.device.num_threads = 2; },
@@ -148,7 +164,7 @@ TEST_P(Hybrid, ConfigurationsDoNotMatter) {
   const Workload load = tiny(GetParam(), 24);
   ModelRig alone(options_of(load, {}));
   const Outcome expected = run(alone, load);
-  expect_same_under({chunks_and_few_blocks(80),
+  expect_same_under({few_blocks(),
                      graphs("full"),
                      graphs("piecewise"),
                      deferred_and_serialised(),

@@ -213,7 +213,7 @@ class States {
 };
 
 TEST(GatedDelta, EqualsTheFormula) {
-  for (const auto& [conv_len, value_dim] : {std::pair{4, 48}, {2, 16}, {3, 128}}) {
+  for (const auto& [conv_len, value_dim] : {std::pair{4, 48}, {2, 16}, {3, 128}, {3, 20}}) {
     CpuHarness cpu(3);
     const Layer layer(conv_len, value_dim);
     const Sequence sequence(layer, 23, 11);

@@ -260,11 +260,13 @@ TEST(Registry, RefusesStatesThatNoKernelKeeps) {
   json config = qwen3_next_config();
   config["layer_types"] = {"mamba", "mamba", "full_attention", "full_attention"};
   EXPECT_NE(error_of(config).find("layer type mamba is not supported"), std::string::npos);
+  config["hidden_act"] = "gelu_pytorch_tanh";
+  config["layer_types"] = json::array();
+  EXPECT_NE(error_of(config).find("hidden_act"), std::string::npos);
+  config = qwen3_next_config();
   config["layer_types"] = {"full_attention"};
   EXPECT_NE(error_of(config).find("1 layer_types for 4 layers"), std::string::npos);
-  for (const auto& [key, value] : {std::pair{"linear_key_head_dim", 24},
-                                   {"linear_value_head_dim", 8},
-                                   {"linear_conv_kernel_dim", 9},
+  for (const auto& [key, value] : {std::pair{"linear_conv_kernel_dim", 9},
                                    {"linear_num_value_heads", 3},
                                    {"linear_value_head_dim", 1 << 20}}) {
     config = qwen3_next_config();

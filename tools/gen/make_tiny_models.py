@@ -123,7 +123,8 @@ def families():
     rope = dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.25)
     experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32, num_experts=6, num_experts_per_tok=2)
     yield "qwen3_next", transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(
-        **hybrid, **experts, rope_parameters=rope, tie_word_embeddings=True, mlp_only_layers=[1]))
+        **dict(hybrid, head_dim=24, linear_key_head_dim=8, linear_value_head_dim=24), **experts, rope_parameters=dict(
+            rope, partial_rotary_factor=0.5), tie_word_embeddings=True, mlp_only_layers=[1]))
     yield "qwen3_5_text", transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(
         **hybrid, rope_parameters=rope, tie_word_embeddings=True))
     for name, kind, extra in ("qwen3_5", "Qwen3_5", {}), ("qwen3_5_moe", "Qwen3_5Moe", experts):

@@ -57,7 +57,7 @@ struct StatePages {
 // Bytes moved: a row's state twice, and 8 * T * (num_channels + 2 * value_size).
 // Numerics: float32. Every sum runs over one token's elements, or over key_dim in its order, so a token's result and the
 //   state behind it do not depend on how tokens are cut into steps.
-// Preconditions: value_dim and key_dim are multiples of 16; conv_len is 2 to kMaxConvLen. q, k and v are overwritten. A
+// Preconditions: conv_len is 2 to kMaxConvLen. q, k and v are overwritten. A
 //   row whose seq_len equals its tokens starts from zeros. Rows past the step's have row -1. Results of padding tokens
 //   are undefined. The state behind a row's last token is stored in its own pages, and the state at the last multiple of
 //   unit before that token in the checkpoint's, if the step passes it.

@@ -233,8 +233,8 @@ void gated_delta(Stream& stream, const GatedDeltaArgs& args) {
   WR_CHECK_EQ(args.qkvz.shape[1], shape.num_channels() + shape.value_size());
   WR_CHECK_EQ(args.ba.shape[1], 2 * int64_t{shape.num_value_heads});
   WR_CHECK_EQ(args.out.shape[1], shape.value_size());
-  WR_CHECK(shape.conv_len >= 2 && shape.conv_len <= kMaxConvLen && shape.key_dim % 16 == 0 &&
-               shape.value_dim % 16 == 0 && shape.num_value_heads % shape.num_key_heads == 0,
+  WR_CHECK(shape.conv_len >= 2 && shape.conv_len <= kMaxConvLen &&
+               shape.num_value_heads % shape.num_key_heads == 0,
            "sizes of a gated delta net");
   WR_CHECK_GE(args.pages.num_pages * args.pages.page_floats, shape.state_floats());
   const Loops loops{WR_ISA_PICK(conv_tokens),

@@ -76,6 +76,10 @@ Result<void> read_delta_layers(const ModelMetadata& metadata, bool by_key_head, 
   if (!bias || !kinds) {
     return tl::unexpected(!bias ? bias.error() : kinds.error());
   }
+  if (spec.layers.front().ffn.activation != Activation::kSilu) {
+    return fail(ErrorCode::kUnsupported,
+                "hidden_act of a model with gated delta nets is not silu, which is supported");
+  }
   spec.qkv_bias = *bias;
   spec.o_bias = *bias;
   spec.norm_offset = 1.0F;
