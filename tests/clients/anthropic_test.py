@@ -19,6 +19,7 @@ import server_test  # noqa: E402
 from server_test import MODEL, Server  # noqa: E402
 
 QUESTION = [{"role": "user", "content": "What is gravity?"}]
+GREEDY = {"extra_body": {"temperature": 0}}  # the package has no parameter for it
 TOOL = {"name": "get_weather", "description": "The weather of a city.",
         "input_schema": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"],
                          "additionalProperties": False}}
@@ -37,13 +38,13 @@ class Anthropic(unittest.TestCase):
         assert cls.server.stop() == 0
 
     def create(self, **fields):
-        return self.client.messages.create(**{"model": MODEL, "max_tokens": 12, "messages": QUESTION, "temperature": 0, **fields})
+        return self.client.messages.create(**{"model": MODEL, "max_tokens": 12, "messages": QUESTION, **GREEDY, **fields})
 
     def test_whole_and_stream(self):
         whole = self.create()
         self.assertEqual((whole.stop_reason, whole.role, len(whole.content)), ("max_tokens", "assistant", 1))
         self.assertEqual(whole.usage.output_tokens, 12)
-        with self.client.messages.stream(model=MODEL, max_tokens=12, messages=QUESTION, temperature=0) as stream:
+        with self.client.messages.stream(model=MODEL, max_tokens=12, messages=QUESTION, **GREEDY) as stream:
             self.assertEqual("".join(stream.text_stream), whole.content[0].text)
             final = stream.get_final_message()
         self.assertEqual(final.stop_reason, "max_tokens")
@@ -84,7 +85,7 @@ class Anthropic(unittest.TestCase):
     def test_schema(self):
         schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"],
                   "additionalProperties": False}
-        answer = self.create(extra_body={"output_config": {"format": {"type": "json_schema", "schema": schema}}}, max_tokens=30)
+        answer = self.create(output_config={"format": {"type": "json_schema", "schema": schema}}, max_tokens=30)
         self.assertRegex(answer.content[0].text, r'^\{\s*"n"\s*:\s*\d+\s*\}$')
 
     def test_errors(self):

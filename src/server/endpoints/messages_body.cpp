@@ -292,7 +292,7 @@ constexpr ForeignField kRefused[] = {
 };
 
 Result<void> read_field(const std::string& name, const Json& value, Json& chat) {
-  if (name == "messages" || name == "system" || name == "metadata") {
+  if (name == "messages" || name == "system" || name == "metadata" || name == "cache_control") {
     return {};
   }
   if (name == "max_tokens") {
