@@ -69,6 +69,10 @@ typedef struct {
 
 int wr_tokenizer_from_json(wr_text json, wr_tokenizer** out, wr_owned* error);
 int wr_tokenizer_from_gguf(const wr_gguf_vocab* vocab, wr_tokenizer** out, wr_owned* error);
+/* model: the content of a SentencePiece tokenizer.model. config, added_tokens: the contents of tokenizer_config.json
+ * and added_tokens.json, or empty. */
+int wr_tokenizer_from_sentencepiece(
+    wr_text model, wr_text config, wr_text added_tokens, wr_tokenizer** out, wr_owned* error);
 void wr_tokenizer_free(wr_tokenizer* tokenizer);
 
 /* ids: int32. */

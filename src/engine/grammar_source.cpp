@@ -17,6 +17,14 @@ Result<Grammar> GrammarSource::compile(const StructuredOutput& wanted) {
   if (!grammar) {
     return fail(grammar.error().code, fmt::format("{}: {}", wanted.field, grammar.error().message));
   }
+  if (!wanted.preamble.empty()) {
+    const Result<Grammar> preamble = (*compiler_)->compile(GrammarKind::kLark, wanted.preamble);
+    if (!preamble) {
+      return fail(preamble.error().code,
+                  fmt::format("{}: {}", wanted.field, preamble.error().message));
+    }
+    return grammar->behind(*preamble);
+  }
   return grammar->behind(*thinking_tags_, wanted.thinking);
 }
 

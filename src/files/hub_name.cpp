@@ -24,6 +24,8 @@ constexpr const char* kTexts[] = {"config.json",
                                   "special_tokens_map.json",
                                   "chat_template.jinja",
                                   "chat_template.json"};
+// Instead of a tokenizer.json.
+constexpr const char* kSentencePiece[] = {"tokenizer.model", "added_tokens.json"};
 
 bool is_hub_word(std::string_view text) {
   return !text.empty() && text.find("..") == std::string_view::npos &&
@@ -164,6 +166,12 @@ Result<std::vector<HubFile>> choose_hub_files(const std::vector<HubFile>& files,
   std::vector<HubFile> out;
   for (const char* text : kTexts) {
     if (const auto found = find(text); found != files.end()) {
+      out.push_back(*found);
+    }
+  }
+  const bool has_tokenizer = find("tokenizer.json") != files.end();
+  for (const char* text : kSentencePiece) {
+    if (const auto found = find(text); found != files.end() && !has_tokenizer) {
       out.push_back(*found);
     }
   }

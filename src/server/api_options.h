@@ -21,8 +21,8 @@ struct ApiOptions {
   bool dev_endpoints = false;  // /sleep, /wake_up, /is_sleeping, /reset_prefix_cache
   int64_t max_queued = 2048;   // limit of waiting requests, in addition to those in rows
   double stall_seconds = kDefaultStallSeconds;
-  ToolFormat tool_format = ToolFormat::kNone;  // of tool calls that no grammar forces
-  bool reasoning = false;  // the model writes reasoning sections, <think> ... </think>
+  ToolFormat tool_format = ToolFormat::kNone;          // of tool calls that no grammar forces
+  ReasoningFormat reasoning = ReasoningFormat::kNone;  // how the model writes reasoning
 };
 
 }  // namespace warprow

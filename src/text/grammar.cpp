@@ -122,11 +122,17 @@ std::string choice_text(std::span<const std::string> choices) {
 
 void Grammar::Free::operator()(const wr_grammar* g) const { wr_grammar_free(g); }
 
+std::unique_ptr<const wr_grammar, Grammar::Free> Grammar::share(
+    const std::unique_ptr<const wr_grammar, Free>& impl) {
+  return std::unique_ptr<const wr_grammar, Free>(impl ? wr_grammar_share(impl.get()) : nullptr);
+}
+
 Grammar::Grammar(const Grammar& other)
-    : impl_(wr_grammar_share(other.impl_.get())), thinking_(other.thinking_) {}
+    : impl_(share(other.impl_)), preamble_(share(other.preamble_)), thinking_(other.thinking_) {}
 
 Grammar& Grammar::operator=(const Grammar& other) {
-  impl_.reset(wr_grammar_share(other.impl_.get()));
+  impl_ = share(other.impl_);
+  preamble_ = share(other.preamble_);
   thinking_ = other.thinking_;
   return *this;
 }
@@ -137,23 +143,40 @@ Grammar Grammar::behind(const ThinkingTags& tags, Thinking thinking) const {
   return grammar;
 }
 
+Grammar Grammar::behind(const Grammar& preamble) const {
+  Grammar grammar = *this;
+  grammar.preamble_ = share(preamble.impl_);
+  return grammar;
+}
+
 void GrammarMatcher::Free::operator()(wr_matcher* m) const { wr_matcher_free(m); }
 
-GrammarMatcher::GrammarMatcher(const Grammar& grammar) : thinking_(grammar.thinking_) {
+GrammarMatcher::Handle GrammarMatcher::begin(const wr_grammar* grammar) {
   wr_matcher* impl = nullptr;
   TextkitOwned error;
-  const int failed = wr_matcher_new(grammar.impl_.get(), &impl, error.out());
+  const int failed = grammar == nullptr ? 0 : wr_matcher_new(grammar, &impl, error.out());
   WR_CHECK(failed == 0, "{}", error.text());
-  impl_.reset(impl);
+  return Handle(impl);
 }
 
-GrammarMatcher GrammarMatcher::fork() const {
+GrammarMatcher::Handle GrammarMatcher::fork_of(const Handle& matcher) {
   wr_matcher* impl = nullptr;
   TextkitOwned error;
-  const int failed = wr_matcher_fork(impl_.get(), &impl, error.out());
+  const int failed = matcher ? wr_matcher_fork(matcher.get(), &impl, error.out()) : 0;
   WR_CHECK(failed == 0, "{}", error.text());
-  return GrammarMatcher(impl, thinking_);
+  return Handle(impl);
 }
+
+GrammarMatcher::GrammarMatcher(const Grammar& grammar)
+    : impl_(begin(grammar.impl_.get())),
+      preamble_(begin(grammar.preamble_.get())),
+      thinking_(grammar.thinking_) {}
+
+GrammarMatcher GrammarMatcher::fork() const {
+  return {fork_of(impl_), fork_of(preamble_), thinking_};
+}
+
+wr_matcher* GrammarMatcher::current() const { return preamble_ ? preamble_.get() : impl_.get(); }
 
 Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
   if (thinking_.is_inside()) {
@@ -164,7 +187,7 @@ Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
     return {};
   }
   TextkitOwned error;
-  const int failed = wr_matcher_fill_mask(impl_.get(), words.data(), words.size(), error.out());
+  const int failed = wr_matcher_fill_mask(current(), words.data(), words.size(), error.out());
   if (const std::optional<TokenId> opening = thinking_.opening(); opening && failed == 0) {
     set_bit(words, *opening, true);
   }
@@ -180,14 +203,17 @@ Result<void> GrammarMatcher::accept(TokenId token) {
   Result<void> taken;
   if (!next.take(token)) {
     TextkitOwned error;
-    taken = done_or_refused(wr_matcher_accept(impl_.get(), token, error.out()), error);
+    taken = done_or_refused(wr_matcher_accept(current(), token, error.out()), error);
+    if (taken && preamble_ && wr_matcher_is_stopped(preamble_.get()) != 0) {
+      preamble_.reset();
+    }
   }
   thinking_ = taken ? next : thinking_;
   return taken;
 }
 
 bool GrammarMatcher::is_stopped() const {
-  return !thinking_.is_inside() && wr_matcher_is_stopped(impl_.get()) != 0;
+  return !thinking_.is_inside() && wr_matcher_is_stopped(current()) != 0;
 }
 
 struct GrammarCompiler::Impl {

@@ -48,6 +48,8 @@ class Grammar {
   // The same grammar after a reasoning section, in which all tokens are allowed. The tags must outlive all matchers,
   // unless there is no reasoning section.
   [[nodiscard]] Grammar behind(const ThinkingTags& tags, Thinking thinking) const;
+  // The same grammar behind a text of another, which ends at the first place where nothing but an end may follow.
+  [[nodiscard]] Grammar behind(const Grammar& preamble) const;
 
  private:
   friend class GrammarCompiler;
@@ -57,8 +59,12 @@ class Grammar {
   };
   explicit Grammar(const wr_grammar* impl) : impl_(impl) {}
 
+  static std::unique_ptr<const wr_grammar, Free> share(
+      const std::unique_ptr<const wr_grammar, Free>& impl);
+
   std::unique_ptr<const wr_grammar, Free> impl_;
-  ThinkingWatch thinking_;  // at the beginning
+  std::unique_ptr<const wr_grammar, Free> preamble_;  // null if there is none
+  ThinkingWatch thinking_;                            // at the beginning
 };
 
 // One request's position in a grammar, or in the reasoning section before it.
@@ -96,10 +102,17 @@ class GrammarMatcher {
   struct Free {
     void operator()(wr_matcher* m) const;
   };
-  GrammarMatcher(wr_matcher* impl, const ThinkingWatch& thinking)
-      : impl_(impl), thinking_(thinking) {}
+  using Handle = std::unique_ptr<wr_matcher, Free>;
+  GrammarMatcher(Handle impl, Handle preamble, const ThinkingWatch& thinking)
+      : impl_(std::move(impl)), preamble_(std::move(preamble)), thinking_(thinking) {}
 
-  std::unique_ptr<wr_matcher, Free> impl_;  // does not get the reasoning section's tokens
+  static Handle begin(const wr_grammar* grammar);
+  static Handle fork_of(const Handle& matcher);
+  // The matcher that gets the next token outside of a reasoning section.
+  [[nodiscard]] wr_matcher* current() const;
+
+  Handle impl_;      // does not get the tokens of the reasoning section or the preamble
+  Handle preamble_;  // null behind it
   ThinkingWatch thinking_;
 };
 

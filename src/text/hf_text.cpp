@@ -135,18 +135,46 @@ Result<ChatTemplate> load_template(const std::string& dir, const Json& config) {
   return ChatTemplate::parse_of_model(source);
 }
 
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+// The file's text; empty if the file does not exist.
+Result<std::string> read_optional_text(const std::string& path) {
+  return std::filesystem::exists(path) ? read_text(path) : std::string();
+}
+
+Result<Tokenizer> load_sentencepiece(const std::string& dir, const std::string& path) {
+  auto model = MappedFile::open(path);
+  auto config = read_optional_text(dir + "/tokenizer_config.json");
+  auto added = read_optional_text(dir + "/added_tokens.json");
+  if (!model) {
+    return tl::unexpected(model.error());
+  }
+  for (const auto* file : {&config, &added}) {
+    if (!*file) {
+      return tl::unexpected(file->error());
+    }
+  }
+  return Tokenizer::from_sentencepiece(text_of(*model), *config, *added, path);
+}
+
 Result<Tokenizer> load_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
-  if (!std::filesystem::exists(path)) {
-    return fail(ErrorCode::kNotFound,
-                fmt::format("{}: the model has no tokenizer (tokenizer.json is missing)", dir));
+  if (std::filesystem::exists(path)) {
+    auto json = MappedFile::open(path);
+    if (!json) {
+      return tl::unexpected(json.error());
+    }
+    return Tokenizer::from_json(text_of(*json), path);
   }
-  auto json = MappedFile::open(path);
-  if (!json) {
-    return tl::unexpected(json.error());
+  if (const std::string model = dir + "/tokenizer.model"; std::filesystem::exists(model)) {
+    return load_sentencepiece(dir, model);
   }
-  return Tokenizer::from_json(
-      {reinterpret_cast<const char*>(json->bytes().data()), json->bytes().size()}, path);
+  return fail(
+      ErrorCode::kNotFound,
+      fmt::format("{}: the model has no tokenizer (tokenizer.json and tokenizer.model are missing)",
+                  dir));
 }
 
 }  // namespace

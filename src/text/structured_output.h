@@ -16,6 +16,7 @@ struct StructuredOutput {
   std::string text;                               // as GrammarCompiler::compile takes it
   std::string_view field = "structured_outputs";  // the request's field, for messages
   Thinking thinking = Thinking::kNone;            // whether a reasoning section may precede it
+  std::string preamble{};                         // Lark of what precedes it; empty: nothing
   bool operator==(const StructuredOutput&) const = default;
 };
 

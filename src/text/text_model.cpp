@@ -68,13 +68,21 @@ Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file) {
   for (const TokenId id : vocab->end_of_turn) {
     add_eos(eos, id);
   }
-  for (const std::string_view name : kEndOfTurn) {
-    if (name == "<|end|>" && tokenizer->find("<|return|>")) {
-      continue;  // harmony format: <|end|> ends one message, and the turn continues
-    }
+  // In the harmony format <|end|> ends one message, and the turn continues.
+  const bool is_harmony = tokenizer->find("<|return|>").has_value();
+  const auto add_named = [&](std::string_view name) {
     if (const auto id = tokenizer->find(name); id && tokenizer->is_special(*id)) {
       add_eos(eos, *id);
     }
+  };
+  for (const std::string_view name : kEndOfTurn) {
+    if (name != "<|end|>" || !is_harmony) {
+      add_named(name);
+    }
+  }
+  if (is_harmony) {
+    add_named("<|return|>");
+    add_named("<|call|>");
   }
   return std::make_unique<TextModel>(TextModel{
       *std::move(tokenizer), std::move(chat), vocab->bos, std::move(eos), SamplingDefaults{}});

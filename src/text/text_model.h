@@ -39,7 +39,7 @@ struct TextModel {
 };
 
 // Reads tokenizer, chat template and generation settings: from a GGUF file's metadata, or from a
-// Hugging Face directory's tokenizer.json, tokenizer_config.json, chat_template.jinja (which wins
+// Hugging Face directory's tokenizer.json (or SentencePiece's tokenizer.model), tokenizer_config.json, chat_template.jinja (which wins
 // over the template in tokenizer_config.json), generation_config.json and config.json. kNotFound or
 // kUnsupported, in one line, if there is no usable tokenizer.
 Result<std::unique_ptr<TextModel>> load_text_model(const ModelFiles& model);

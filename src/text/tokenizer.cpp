@@ -75,6 +75,20 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab, const std::string
   return Tokenizer(impl);
 }
 
+Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view model,
+                                                std::string_view config,
+                                                std::string_view added_tokens,
+                                                const std::string& where) {
+  wr_tokenizer* impl = nullptr;
+  TextkitOwned error;
+  if (wr_tokenizer_from_sentencepiece(
+          to_textkit(model), to_textkit(config), to_textkit(added_tokens), &impl, error.out()) !=
+      0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", where, error.text()));
+  }
+  return Tokenizer(impl);
+}
+
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special) const {
   TextkitOwned ids;
   TextkitOwned error;

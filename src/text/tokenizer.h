@@ -16,8 +16,8 @@ struct wr_tokenizer;
 
 namespace warprow {
 
-// Encodes and decodes text with the model's own tokenizer: a Hugging Face tokenizer.json, or the vocabulary in a GGUF
-// file's metadata.
+// Encodes and decodes text with the model's own tokenizer: a Hugging Face tokenizer.json, a SentencePiece
+// tokenizer.model, or the vocabulary in a GGUF file's metadata.
 // Owns: the tokenizer of the text library.
 // Thread: const methods from any thread at once.
 // Invariant: ids run from 0 to vocab_size() - 1. Some ids may have no token; their texts are empty.
@@ -27,6 +27,13 @@ class Tokenizer {
   static Result<Tokenizer> from_json(std::string_view json, const std::string& where);
   // kUnsupported names an unknown tokenizer model or pre-tokenizer. The vocabulary is copied.
   static Result<Tokenizer> from_gguf(const GgufVocab& vocab, const std::string& where);
+
+  // model: the content of a SentencePiece tokenizer.model. config, added_tokens: the contents of tokenizer_config.json
+  // and added_tokens.json beside it, or empty. kUnsupported names a damaged or unknown part.
+  static Result<Tokenizer> from_sentencepiece(std::string_view model,
+                                              std::string_view config,
+                                              std::string_view added_tokens,
+                                              const std::string& where);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -81,6 +81,12 @@ TEST(ChooseHubFiles, SafetensorsWithTheirTexts) {
           {"README.md", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "config.json"},
           "o/m"),
       ElementsAre("config.json", "tokenizer.json", "model.safetensors"));
+  EXPECT_THAT(
+      *choose({"config.json", "tokenizer.json", "tokenizer.model", "model.safetensors"}, "o/m"),
+      ElementsAre("config.json", "tokenizer.json", "model.safetensors"));
+  EXPECT_THAT(
+      *choose({"config.json", "added_tokens.json", "tokenizer.model", "model.safetensors"}, "o/m"),
+      ElementsAre("config.json", "tokenizer.model", "added_tokens.json", "model.safetensors"));
   EXPECT_THAT(*choose({"config.json",
                        "consolidated.safetensors",
                        "model-00002-of-00002.safetensors",

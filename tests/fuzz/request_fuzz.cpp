@@ -78,7 +78,7 @@ class ToyServer {
     options.model_names = {"m"};
     options.max_queued = 16;
     options.tool_format = ToolFormat::kHermes;
-    options.reasoning = true;
+    options.reasoning = ReasoningFormat::kThink;
     api_ = std::make_unique<Api>(*engine_, watch_, std::move(options));
   }
 

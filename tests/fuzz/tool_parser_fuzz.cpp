@@ -84,7 +84,7 @@ void check_whole(const ChatParserOptions& options, std::string_view text, const 
 // The parser adds no text, and without a format it changes nothing.
 void check_content(const ChatParserOptions& options, std::string_view text, const Parsed& parsed) {
   WR_CHECK(parsed.content.size() + parsed.reasoning.size() <= text.size());
-  if (options.format == ToolFormat::kNone && !options.reasoning) {
+  if (options.format == ToolFormat::kNone && options.reasoning == ReasoningFormat::kNone) {
     WR_CHECK(parsed.content == text && parsed.calls.empty() && !parsed.failed);
   }
 }
@@ -104,19 +104,26 @@ void check(ChatParserOptions options, std::string_view text) {
 }  // namespace
 }  // namespace warprow
 
-// The first byte selects format and options.
+// The first byte selects format and options: the format by its low bits, 0x40 one call only, 0x80 <think>, 0x20 Granite's
+// reasoning. Harmony is both format and reasoning.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using warprow::ReasoningFormat;
   using warprow::ToolFormat;
   if (size == 0) {
     return 0;
   }
-  constexpr int kNumFormats = static_cast<int>(ToolFormat::kNamed) + 1;
+  constexpr int kNumFormats = static_cast<int>(ToolFormat::kHarmony) + 1;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const auto format = static_cast<ToolFormat>((*data & 0x1FU) % kNumFormats);
+  ReasoningFormat reasoning = (*data & 0x80U) != 0   ? ReasoningFormat::kThink
+                              : (*data & 0x20U) != 0 ? ReasoningFormat::kGranite
+                                                     : ReasoningFormat::kNone;
+  reasoning = format == ToolFormat::kHarmony ? ReasoningFormat::kHarmony : reasoning;
   for (const bool begins_reasoning : {false, true}) {
-    warprow::check({.format = static_cast<ToolFormat>(*data % kNumFormats),
+    warprow::check({.format = format,
                     .function = "f",
                     .parallel = (*data & 0x40U) == 0,
-                    .reasoning = (*data & 0x80U) != 0,
+                    .reasoning = reasoning,
                     .begins_reasoning = begins_reasoning},
                    text);
   }

@@ -191,7 +191,7 @@ TEST_F(ApiTest, MetricsMayNeedNoKey) {
 // starts at once.
 TEST_F(ApiTest, StructuredAnswersComeBehindThinking) {
   ApiOptions options;
-  options.reasoning = true;
+  options.reasoning = ReasoningFormat::kThink;
   serve_chats(
       "{{ messages[0].content }}{% if enable_thinking == false %}<think></think>{% else "
       "%}<think>{% endif %}",

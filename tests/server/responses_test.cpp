@@ -109,6 +109,25 @@ TEST(ResponsesBody, ItemsOfAnEarlierTurn) {
   EXPECT_TRUE(parse_chat_body(chat.dump()));
 }
 
+// The text of earlier reasoning belongs to the call or message behind it; the template decides what becomes of it.
+TEST(ResponsesBody, EarlierReasoningStaysWithItsMessage) {
+  const std::string reasoning =
+      R"({"type": "reasoning", "id": "r", "content": [{"type": "reasoning_text", "text": "I add."}]})";
+  const json chat = chat_of(R"({"input": [{"role": "user", "content": "7?"}, )" + reasoning + R"(,
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "7"}, )" +
+                            reasoning + R"(, {"role": "assistant", "content": "8"}, )" + reasoning +
+                            R"(, {"role": "user", "content": "so?"}, )" + reasoning + "]}");
+  const json& messages = chat["messages"];
+  ASSERT_EQ(messages.size(), 5U) << messages;
+  EXPECT_EQ(messages[1]["reasoning_content"], "I add.");
+  EXPECT_EQ(messages[1]["tool_calls"].size(), 1U);
+  EXPECT_EQ(messages[3],
+            json::parse(R"({"role": "assistant", "content": "8", "reasoning_content": "I add."})"));
+  EXPECT_EQ(messages[4], json::parse(R"({"role": "user", "content": "so?"})"));
+  EXPECT_TRUE(parse_chat_body(chat.dump()));
+}
+
 TEST(ResponsesBody, WhatItCannotBe) {
   EXPECT_THAT(refusal("{}"), HasSubstr("input: must be text"));
   EXPECT_THAT(refusal(R"({"input": [7]})"), HasSubstr("input[0].content: must be text"));
@@ -137,7 +156,7 @@ std::unique_ptr<AnswerWriter> writer(const ChatParserOptions& options) {
 
 TEST(ResponsesWriter, Whole) {
   const std::vector<RequestUpdate> choices{update("<think>hm</think>yes", FinishReason::kLength)};
-  const json out = json::parse(writer({.reasoning = true})->whole(choices));
+  const json out = json::parse(writer({.reasoning = ReasoningFormat::kThink})->whole(choices));
   EXPECT_EQ(out["status"], "incomplete");
   EXPECT_EQ(out["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(out["output"][0]["content"][0]["text"], "hm");

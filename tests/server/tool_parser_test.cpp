@@ -147,7 +147,8 @@ TEST(ToolParser, AWholeAnswerWithABrokenCallIsContent) {
         std::string(R"(<tool_call>{"name": "f", "arguments": 3}</tool_call>)"),
         good + "<tool_call>nothing</tool_call>"}) {
     const auto whole = [&](bool cut_off) {
-      const auto parser = make_chat_parser({.format = ToolFormat::kHermes, .reasoning = true});
+      const auto parser =
+          make_chat_parser({.format = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink});
       return parse_whole(*parser, thought + bad, cut_off);
     };
     EXPECT_EQ(whole(false).content, bad);
@@ -254,10 +255,10 @@ TEST(ToolParser, NoTextDependsOnItsPieces) {
     for (size_t n = random() % 14; n > 0; --n) {
       text += words[random() % words.size()];
     }
-    const ChatParserOptions options{.format = static_cast<ToolFormat>(random() % 6),
+    const ChatParserOptions options{.format = static_cast<ToolFormat>(random() % 12),
                                     .function = "f",
                                     .parallel = random() % 4 != 0,
-                                    .reasoning = random() % 2 == 0};
+                                    .reasoning = static_cast<ReasoningFormat>(random() % 4)};
     const Parsed at_once = parse(options, text, text.size() + 1);
     for (const size_t step : {1, 2, 5}) {
       ASSERT_EQ(parse(options, text, step), at_once)
@@ -282,8 +283,9 @@ TEST(ToolParser, ForcedCallsBehindReasoning) {
   const std::string arguments = R"({"a": 1})";
   for (const bool begins : {false, true}) {
     const std::string thought = begins ? "so\n</think>\n\n" : "<think>so</think>";
-    ChatParserOptions options{
-        .format = ToolFormat::kList, .reasoning = true, .begins_reasoning = begins};
+    ChatParserOptions options{.format = ToolFormat::kList,
+                              .reasoning = ReasoningFormat::kThink,
+                              .begins_reasoning = begins};
     expect(options, thought + list, {"", "so", {R"(f({"a": "</think>"}))"}});
     expect(options, thought, {"", "so", {}});
     expect(options, begins ? "cut o" : "<think>cut o", {"", "cut o", {}});
@@ -292,25 +294,27 @@ TEST(ToolParser, ForcedCallsBehindReasoning) {
     expect(options, thought + arguments, {"", "so", {R"(f({"a": 1}))"}});
     expect(options, thought, {"", "so", {}});
   }
-  expect({.format = ToolFormat::kList, .reasoning = true},
+  expect({.format = ToolFormat::kList, .reasoning = ReasoningFormat::kThink},
          list,
          {"", "", {R"(f({"a": "</think>"}))"}});
-  expect({.format = ToolFormat::kNamed, .function = "f", .reasoning = true},
+  expect({.format = ToolFormat::kNamed, .function = "f", .reasoning = ReasoningFormat::kThink},
          arguments,
          {"", "", {R"(f({"a": 1}))"}});
 }
 
 TEST(ToolParser, Reasoning) {
-  ChatParserOptions options{.reasoning = true};
+  ChatParserOptions options{.reasoning = ReasoningFormat::kThink};
   expect(options, "<think>\nhm <b>\n\n</think>\n\nYes.", {"Yes.", "hm <b>", {}});
   expect(options, "No thought.", {"No thought.", "", {}});
   expect(options, "<think>cut off\n", {"", "cut off\n", {}});
   options.include_reasoning = false;
   expect(options, "<think>\nhm</think>Yes.", {"Yes.", "", {}});
-  options = {.format = ToolFormat::kLlama3, .reasoning = true};
+  options = {.format = ToolFormat::kLlama3, .reasoning = ReasoningFormat::kThink};
   expect(
       options, "<think>a</think>\n\n{\"name\": \"f\", \"parameters\": {}}", {"", "a", {"f({})"}});
-  options = {.format = ToolFormat::kHermes, .reasoning = true, .begins_reasoning = true};
+  options = {.format = ToolFormat::kHermes,
+             .reasoning = ReasoningFormat::kThink,
+             .begins_reasoning = true};
   expect(options,
          "so\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
          {"", "so", {"f({})"}});

@@ -32,7 +32,14 @@ OrderedJson tool(const char* name) {
           {"function",
            {{"name", name},
             {"description", "d"},
-            {"parameters", {{"type", "object"}, {"properties", OrderedJson::object()}}}}}};
+            {"parameters",
+             {{"type", "object"},
+              {"properties",
+               {{"city", {{"type", "string"}}},
+                {"deep", {{"type", "object"}}},
+                {"yes", {{"type", "boolean"}}},
+                {"a", {{"type", "integer"}}},
+                {"b", {{"type", "object"}}}}}}}}}};
 }
 
 // The template's text for an assistant's turn with these calls, or "" if the template refuses it.
@@ -57,8 +64,13 @@ std::string assistant_turn(const ChatTemplate& chat_template, const OrderedJson&
     same = tag;  // "<think>" and "<tool_call>" share two letters
   }
   std::string turn = whole->substr(same);
-  for (const char* end :
-       {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "</s>", "<|end_of_text|>", "<sep>"}) {
+  for (const char* end : {"<|im_end|>",
+                          "<|eot_id|>",
+                          "<|eom_id|>",
+                          "</s>",
+                          "<|end_of_text|>",
+                          "<sep>",
+                          "<｜end▁of▁sentence｜>"}) {
     turn = turn.substr(0, turn.find(end));
   }
   return turn;
@@ -67,7 +79,13 @@ std::string assistant_turn(const ChatTemplate& chat_template, const OrderedJson&
 // Parses the turn, split into pieces of any length.
 void expect_calls(const std::string& turn, ToolFormat format, const OrderedJson& calls) {
   for (size_t step = 1; step <= turn.size(); ++step) {
-    const auto parser = make_chat_parser({.format = format, .reasoning = true});
+    const auto parser = make_chat_parser(
+        {.format = format,
+         .reasoning =
+             format == ToolFormat::kHarmony ? ReasoningFormat::kHarmony : ReasoningFormat::kThink,
+         .begins_reasoning =
+             turn.find("</think>") < turn.find("<think>"),  // the prompt has opened it
+         .parameters = ParameterKinds(OrderedJson::array({tool("get_weather"), tool("add")}))});
     ChatPiece all;
     for (size_t at = 0; at < turn.size(); at += step) {
       all.append(parser->push(std::string_view(turn).substr(at, step)));
@@ -119,11 +137,20 @@ TEST(ToolTemplates, CallsAreReadAsTheTemplatesWriteThem) {
       {"mistralai-Ministral-3-14B-Reasoning-2512", ToolFormat::kMistral},
       {"mistralai-Mistral-Nemo-Instruct-2407", ToolFormat::kMistral},
       {"unsloth-mistral-Devstral-Small-2507", ToolFormat::kMistral},
+      {"GLM-4.6", ToolFormat::kGlm},
+      {"Qwen3-Coder", ToolFormat::kQwen3Coder},
+      {"Qwen3.5-4B", ToolFormat::kQwen3Coder},
+      {"deepseek-ai-DeepSeek-V3.1", ToolFormat::kDeepSeekV3},
+      {"moonshotai-Kimi-K2", ToolFormat::kKimi},
+      {"openai-gpt-oss-120b", ToolFormat::kHarmony},
   };
   for (const auto& [name, format] : expected) {
     const ChatTemplate chat_template = read_template(dir + name + ".jinja");
     EXPECT_EQ(tool_format_of(chat_template), format) << name;
     OrderedJson calls = OrderedJson::array({first, second});
+    if (format == ToolFormat::kHarmony) {  // one call in a message
+      calls.erase(1);
+    }
     std::string turn = assistant_turn(chat_template, calls);
     if (turn.empty()) {  // Llama 3's templates refuse more than one call
       calls.erase(1);

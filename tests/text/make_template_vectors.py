@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes template_vectors.json: the output of Jinja2, configured as in transformers, for llama.cpp's collection of chat templates.
+"""Writes template_vectors.json: the output of Jinja2, configured as in transformers, for llama.cpp's collection of chat templates,
+and for those in tests/text/templates.
 
     pip install jinja2; tools/fetch_vocab_vectors.sh; tests/text/make_template_vectors.py
 
 The file has the conversations and, for each template and conversation, the FNV-1a hash of the text, or "error". Left out:
-templates that print today's date, and one that escapes HTML where it joins a `safe` text with another.
+one that escapes HTML where it joins a `safe` text with another. Dates are replaced by one date.
 """
 import json
 import os
+import re
 from pathlib import Path
 
 import jinja2
@@ -18,6 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 TEMPLATES = CACHE / "warprow/deps/ggml-vocab-0.3.36/templates"
+OWN = HERE / "templates"
+DATE = re.compile(r"""strftime_now\(('[^']*'|"[^"]*")\)""")
 
 
 def user(text):
@@ -83,6 +87,7 @@ def render(source, conversation):
     env.filters["tojson"] = tojson
     env.filters["from_json"] = json.loads
     env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda _: "26 Jul 2024"
     variables = {"bos_token": "<s>", "eos_token": "</s>", "documents": None, "tools": conversation.get("tools"),
                  "add_generation_prompt": conversation.get("add_generation_prompt", True),
                  "messages": conversation["messages"], **conversation.get("variables", {})}
@@ -96,11 +101,11 @@ def fnv1a(text):
     return f"{h:016x}"
 
 
-def main():
+def hashes_of(folder):
     hashes = {}
-    for path in sorted(TEMPLATES.glob("*.jinja")):
-        source = path.read_bytes().decode()
-        if "strftime_now" in source or path.name == "meetkai-functionary-medium-v3.1.jinja":
+    for path in sorted(folder.glob("*.jinja")):
+        source = DATE.sub("'26 Jul 2024'", path.read_bytes().decode())
+        if path.name == "meetkai-functionary-medium-v3.1.jinja":
             continue
         hashes[path.name] = {}
         for name, conversation in CONVERSATIONS.items():
@@ -110,9 +115,14 @@ def main():
                 continue  # Python treats None more strictly than needed
             except Exception:
                 hashes[path.name][name] = "error"
-    out = {"conversations": CONVERSATIONS, "hashes": hashes}
+    return hashes
+
+
+def main():
+    hashes, own = hashes_of(TEMPLATES), hashes_of(OWN)
+    out = {"conversations": CONVERSATIONS, "hashes": hashes, "own": own}
     (HERE / "template_vectors.json").write_text(json.dumps(out, ensure_ascii=False, indent=0) + "\n")
-    print(sum(len(h) for h in hashes.values()), "renderings of", len(hashes), "templates")
+    print(sum(len(h) for h in [*hashes.values(), *own.values()]), "renderings of", len(hashes) + len(own), "templates")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 use crate::gguf::{GgufTokenizer, Vocab};
 use crate::hf::HfTokenizer;
 use crate::pieces::{Pieces, StrList, KIND_HOLE};
+use crate::sentencepiece::SpTokenizer;
 use crate::template::{ChatTemplate, TemplateLimits};
 use crate::trial::try_template;
 use crate::worker_host::{set_program, Failure};
@@ -123,6 +124,7 @@ pub unsafe fn guarded_work(error: *mut Owned, body: impl FnOnce() -> Result<(), 
 pub enum Tokenizer {
     Hf(Box<HfTokenizer>),
     Gguf(Box<GgufTokenizer>),
+    Sp(Box<SpTokenizer>),
 }
 
 impl Tokenizer {
@@ -130,6 +132,7 @@ impl Tokenizer {
         match self {
             Tokenizer::Hf(t) => &t.pieces,
             Tokenizer::Gguf(t) => &t.pieces,
+            Tokenizer::Sp(t) => &t.pieces,
         }
     }
 }
@@ -206,6 +209,21 @@ pub unsafe extern "C" fn wr_tokenizer_from_gguf(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn wr_tokenizer_from_sentencepiece(
+    model: Text,
+    config: Text,
+    added_tokens: Text,
+    out: *mut *mut Tokenizer,
+    error: *mut Owned,
+) -> i32 {
+    guarded(error, || {
+        let tokenizer = SpTokenizer::new(model.bytes(), config.bytes(), added_tokens.bytes())?;
+        *out = Arc::into_raw(Arc::new(Tokenizer::Sp(Box::new(tokenizer)))).cast_mut();
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn wr_tokenizer_free(tokenizer: *mut Tokenizer) {
     if !tokenizer.is_null() {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(Arc::from_raw(tokenizer))));
@@ -224,6 +242,7 @@ pub unsafe extern "C" fn wr_tokenizer_encode(
         let encoded = match &*tokenizer {
             Tokenizer::Hf(t) => t.encode(text.bytes(), add_special != 0)?,
             Tokenizer::Gguf(t) => t.encode(text.bytes(), add_special != 0),
+            Tokenizer::Sp(t) => t.encode(text.bytes(), add_special != 0),
         };
         *ids = Owned::from_ids(encoded);
         Ok(())
@@ -260,6 +279,7 @@ pub unsafe extern "C" fn wr_tokenizer_find(tokenizer: *const Tokenizer, text: Te
             .ok()
             .and_then(|s| t.find(s)),
         Tokenizer::Gguf(t) => t.find(text.bytes()),
+        Tokenizer::Sp(t) => t.find(text.bytes()),
     };
     catch_unwind(AssertUnwindSafe(find))
         .ok()

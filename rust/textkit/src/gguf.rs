@@ -128,7 +128,7 @@ impl GgufTokenizer {
         };
         let pieces = build_pieces(vocab.tokens, vocab.types, &model);
         Ok(GgufTokenizer {
-            marks: build_marks(&pieces, vocab.types)?,
+            marks: find_marks(&pieces, vocab.types)?,
             pieces,
             ids,
             model,
@@ -316,7 +316,7 @@ fn find_bytes(ids: &StrTable, tokens: &StrList) -> Box<[bool; 256]> {
 }
 
 /// A key that sorts floats from high to low.
-fn descending(score: f32) -> u32 {
+pub fn descending(score: f32) -> u32 {
     let bits = score.to_bits();
     let ascending = if bits >> 31 == 1 {
         !bits
@@ -380,7 +380,7 @@ pub fn parse_byte_token(text: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()
 }
 
-fn replace_marks(text: &[u8], out: &mut Vec<u8>) {
+pub fn replace_marks(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     let mark = SPACE_MARK.as_bytes();
     while let Some(at) = rest.windows(mark.len()).position(|w| w == mark) {
@@ -391,7 +391,7 @@ fn replace_marks(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-fn build_marks(pieces: &Pieces, types: &[i32]) -> Result<Option<(AhoCorasick, Vec<u32>)>, String> {
+fn find_marks(pieces: &Pieces, types: &[i32]) -> Result<Option<(AhoCorasick, Vec<u32>)>, String> {
     let ids: Vec<u32> = types
         .iter()
         .enumerate()
@@ -401,12 +401,21 @@ fn build_marks(pieces: &Pieces, types: &[i32]) -> Result<Option<(AhoCorasick, Ve
         })
         .map(|(id, _)| id as u32)
         .collect();
-    if ids.is_empty() {
+    let automaton = build_marks(ids.iter().map(|&id| pieces.texts.get(id as usize)))?;
+    Ok(automaton.map(|automaton| (automaton, ids)))
+}
+
+/// Finds tokens in a text, the longest of those that begin first. None if there are none.
+pub fn build_marks<'a>(
+    texts: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> Result<Option<AhoCorasick>, String> {
+    if texts.len() == 0 {
         return Ok(None);
     }
     let automaton = AhoCorasick::builder()
         .match_kind(MatchKind::LeftmostLongest)
-        .build(ids.iter().map(|&id| pieces.texts.get(id as usize)))
-        .map_err(|e| format!("special tokens: {e}"))?;
-    Ok(Some((automaton, ids)))
+        .build(texts);
+    automaton
+        .map(Some)
+        .map_err(|e| format!("special tokens: {e}"))
 }

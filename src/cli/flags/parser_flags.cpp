@@ -22,23 +22,29 @@ std::function<Result<void>(const std::string&)> into(T& target,
 void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers) {
   flags.add_value(
       {.name = "tool-call-parser",
-       .value = "auto|hermes|llama3_json|mistral|none",
+       .value = tool_format_names(),
        .group = group,
        .help = "how the model writes its calls of tools; auto: as its chat template does [auto]",
        .common = false},
       into(parsers.tool_format, parse_tool_format));
   flags.add_value({.name = "reasoning-parser",
-                   .value = "auto|qwen3|deepseek_r1|none",
+                   .value = reasoning_names(),
                    .group = group,
-                   .help = "whether <think> sections become reasoning_content; auto: if the "
-                           "vocabulary has them [auto]",
+                   .help = "how the model writes what becomes reasoning_content; auto: as its "
+                           "vocabulary and chat template show [auto]",
                    .common = false},
                   into(parsers.reasoning, parse_reasoning));
 }
 
 void set_parsers(const ParserFlags& parsers, const TextModel& text, ApiOptions& api) {
   api.tool_format = parsers.tool_format ? *parsers.tool_format : tool_format_of(text);
-  api.reasoning = parsers.reasoning ? *parsers.reasoning : has_reasoning(text);
+  api.reasoning = parsers.reasoning ? *parsers.reasoning : reasoning_format_of(text);
+  // Harmony's messages hold reasoning, content and calls alike.
+  if (parsers.tool_format == ToolFormat::kHarmony) {
+    api.reasoning = ReasoningFormat::kHarmony;
+  } else if (api.reasoning == ReasoningFormat::kHarmony && !parsers.tool_format) {
+    api.tool_format = ToolFormat::kHarmony;
+  }
 }
 
 }  // namespace warprow

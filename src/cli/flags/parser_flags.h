@@ -11,8 +11,8 @@ namespace warprow {
 
 // --tool-call-parser and --reasoning-parser: how chat answers are divided into content, tool calls and reasoning.
 struct ParserFlags {
-  std::optional<ToolFormat> tool_format;  // none: auto
-  std::optional<bool> reasoning;          // none: auto
+  std::optional<ToolFormat> tool_format;     // none: auto
+  std::optional<ReasoningFormat> reasoning;  // none: auto
 };
 
 void add_parser_flags(FlagSet& flags, const char* group, ParserFlags& parsers);

@@ -7,6 +7,7 @@
 #include "text/thinking.h"
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace warprow {
@@ -19,18 +20,38 @@ enum class ToolFormat {
   kMistral,  // [TOOL_CALLS][{"name", "arguments"}, ...] or [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}
   kList,   // a JSON list of {"name", "parameters"}; a grammar forces it for tool_choice "required"
   kNamed,  // the arguments alone; a grammar forces it for a named function
+  // <tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>; Qwen3-Coder, Qwen3.5
+  kQwen3Coder,
+  // <｜tool▁calls▁begin｜> and calls: name and JSON arguments between markers; DeepSeek V3, R1, V3.1
+  kDeepSeekV3,
+  kGlm,  // <tool_call>NAME<arg_key>KEY</arg_key><arg_value>value</arg_value></tool_call>; GLM-4.5
+  kPythonic,  // [f(a=1), g(b='x')] as the whole text; Llama 3.2 and 4
+  kKimi,  // <|tool_calls_section_begin|> and calls: id and JSON arguments between markers; Kimi K2
+  kHarmony,  // messages to functions.NAME in the channel `commentary`; gpt-oss
+};
+
+// How a model writes its reasoning.
+enum class ReasoningFormat {
+  kNone,
+  kThink,  // <think> ... </think> before the answer
+  kGranite,  // the same with <response> ... </response> behind, or Granite 3.2's sentences before both parts
+  kHarmony,  // messages in the channel `analysis`; gpt-oss
 };
 
 // The format in which the template renders an assistant's tool call; hermes if it is none of these.
 ToolFormat tool_format_of(const ChatTemplate& chat_template);
 ToolFormat tool_format_of(const TextModel& text);
-// Takes vLLM's parser names: hermes, llama3_json, mistral or none. nullopt for "auto".
+// Takes vLLM's parser names, in the table of docs/server.md. nullopt for "auto".
 Result<std::optional<ToolFormat>> parse_tool_format(std::string_view name);
+// The names, separated by '|'.
+std::string tool_format_names();
 
-// Whether the vocabulary has <think> and </think>. If so, reasoning is separated from content.
-bool has_reasoning(const TextModel& text);
-// Takes vLLM's parser names: true for qwen3 and deepseek_r1, false for none, nullopt for "auto".
-Result<std::optional<bool>> parse_reasoning(std::string_view name);
+// harmony if the vocabulary has its markers, think if it has <think> and </think>, granite if the template asks for its
+// sections, else none.
+ReasoningFormat reasoning_format_of(const TextModel& text);
+// Takes vLLM's parser names. nullopt for "auto".
+Result<std::optional<ReasoningFormat>> parse_reasoning(std::string_view name);
+std::string reasoning_names();
 
 // The markers at which a section of a model's text begins and ends.
 namespace marker {
@@ -38,6 +59,14 @@ inline constexpr std::string_view kThink = kThinkTag;
 inline constexpr std::string_view kEndThink = kEndThinkTag;
 inline constexpr std::string_view kHermesCall = "<tool_call>";
 inline constexpr std::string_view kEndHermesCall = "</tool_call>";
+// harmony
+inline constexpr std::string_view kStart = "<|start|>";
+inline constexpr std::string_view kChannel = "<|channel|>";
+inline constexpr std::string_view kConstrain = "<|constrain|>";
+inline constexpr std::string_view kMessage = "<|message|>";
+inline constexpr std::string_view kEndMessage = "<|end|>";
+inline constexpr std::string_view kEndCall = "<|call|>";
+inline constexpr std::string_view kReturn = "<|return|>";
 inline constexpr std::string_view kPythonTag = "<|python_tag|>";
 inline constexpr std::string_view kMistralCalls = "[TOOL_CALLS]";
 inline constexpr std::string_view kMistralId = "[CALL_ID]";

@@ -2,6 +2,10 @@
 #include "server/chat/tool_parser.h"
 
 #include "server/chat/call_reader.h"
+#include "server/chat/granite_parser.h"
+#include "server/chat/harmony_parser.h"
+#include "server/chat/marked_calls.h"
+#include "server/chat/text_scan.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -14,23 +18,8 @@
 namespace warprow {
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kNameLetters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-
-// The length of the longest end of `text` that may be the beginning of `marker`.
-size_t partial_marker(std::string_view text, std::string_view marker) {
-  for (size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {
-    if (text.ends_with(marker.substr(0, len))) {
-      return len;
-    }
-  }
-  return 0;
-}
-
-size_t first_visible(std::string_view text) {
-  return std::min(text.find_first_not_of(kSpaces), text.size());
-}
 
 // The text between [TOOL_CALLS] and the arguments: name, [CALL_ID] and an id, [ARGS]. Only the name is required.
 struct MistralHeader {
@@ -90,8 +79,9 @@ std::string short_id(std::string_view prefix, int32_t number) {
 // Parses the sections of a text one after the other. `pending_` is the text whose section is undecided.
 class SectionParser final : public ChatParser {
  public:
-  explicit SectionParser(ChatParserOptions options) : options_(std::move(options)) {
-    if (options_.reasoning && options_.begins_reasoning) {
+  explicit SectionParser(ChatParserOptions options)
+      : options_(std::move(options)), thinks_(options_.reasoning == ReasoningFormat::kThink) {
+    if (thinks_ && options_.begins_reasoning) {
       section_ = Section::kReasoning;
     }
   }
@@ -160,7 +150,7 @@ class SectionParser final : public ChatParser {
     const std::string_view rest = std::string_view(pending_).substr(visible);
     for (const std::string_view opening : {marker::kThink, marker::kPythonTag}) {
       const bool thinks = opening == marker::kThink;
-      const bool known = thinks ? options_.reasoning : options_.format == ToolFormat::kLlama3;
+      const bool known = thinks ? thinks_ : options_.format == ToolFormat::kLlama3;
       if (known && rest.starts_with(opening)) {
         section_ = Section::kReasoning;
         if (!thinks) {
@@ -207,7 +197,7 @@ class SectionParser final : public ChatParser {
       give_reasoning(out, std::string_view(pending_).substr(0, last + 1));
       pending_.erase(0, end + marker::kEndThink.size());
       section_ = Section::kStart;
-      options_.reasoning = false;
+      thinks_ = false;
       body_at_ = num_pushed_ - pending_.size();
       skip_spaces_ = true;
       return true;
@@ -401,6 +391,7 @@ class SectionParser final : public ChatParser {
   }
 
   ChatParserOptions options_;
+  bool thinks_;  // a reasoning section may come
   Section section_ = Section::kStart;
   std::string pending_;
   size_t num_pushed_ = 0;             // bytes
@@ -417,10 +408,61 @@ class SectionParser final : public ChatParser {
   int32_t num_calls_ = 0;
 };
 
+// Reads reasoning with one parser, and calls in what that one takes for content with another.
+class ChainedParser final : public ChatParser {
+ public:
+  ChainedParser(std::unique_ptr<ChatParser> reasoning, std::unique_ptr<ChatParser> calls)
+      : reasoning_(std::move(reasoning)), calls_(std::move(calls)) {}
+
+  ChatPiece push(std::string_view text) override { return pass_on(reasoning_->push(text)); }
+  ChatPiece finish() override {
+    ChatPiece out = pass_on(reasoning_->finish());
+    out.append(calls_->finish());
+    return out;
+  }
+  [[nodiscard]] bool failed() const override { return calls_->failed(); }
+  [[nodiscard]] size_t body_at() const override { return reasoning_->body_at(); }
+
+ private:
+  ChatPiece pass_on(ChatPiece piece) {
+    ChatPiece out = calls_->push(piece.content);
+    out.reasoning = std::move(piece.reasoning);
+    return out;
+  }
+
+  std::unique_ptr<ChatParser> reasoning_;
+  std::unique_ptr<ChatParser> calls_;
+};
+
+std::unique_ptr<ChatParser> make_call_parser(ChatParserOptions options) {
+  options.reasoning = ReasoningFormat::kNone;
+  if (has_marked_calls(options.format)) {
+    return make_marked_calls(std::move(options));
+  }
+  return std::make_unique<SectionParser>(std::move(options));
+}
+
 }  // namespace
 
 std::unique_ptr<ChatParser> make_chat_parser(ChatParserOptions options) {
-  return std::make_unique<SectionParser>(std::move(options));
+  if (options.reasoning == ReasoningFormat::kHarmony) {
+    return make_harmony_parser(std::move(options));
+  }
+  if (options.reasoning == ReasoningFormat::kGranite) {
+    auto reasoning = make_granite_parser(options.include_reasoning);
+    return std::make_unique<ChainedParser>(std::move(reasoning),
+                                           make_call_parser(std::move(options)));
+  }
+  if (has_marked_calls(options.format) && options.reasoning == ReasoningFormat::kThink) {
+    auto reasoning = std::make_unique<SectionParser>(
+        ChatParserOptions{.reasoning = options.reasoning,
+                          .begins_reasoning = options.begins_reasoning,
+                          .include_reasoning = options.include_reasoning});
+    return std::make_unique<ChainedParser>(std::move(reasoning),
+                                           make_call_parser(std::move(options)));
+  }
+  return has_marked_calls(options.format) ? make_call_parser(std::move(options))
+                                          : std::make_unique<SectionParser>(std::move(options));
 }
 
 }  // namespace warprow

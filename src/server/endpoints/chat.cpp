@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "server/chat/harmony_grammar.h"
 #include "server/chat/tool_grammar.h"
 #include "server/chat/tool_parser.h"
 #include "server/endpoints/chat_body.h"
@@ -18,6 +19,25 @@
 namespace warprow {
 namespace {
 
+// Whether special tokens mark a call in this format, so that the text must keep them.
+bool has_special_markers(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kMistral:
+    case ToolFormat::kLlama3:
+    case ToolFormat::kDeepSeekV3:
+    case ToolFormat::kGlm:
+    case ToolFormat::kPythonic:
+    case ToolFormat::kKimi:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_harmony(const Served& served) {
+  return served.options.reasoning == ReasoningFormat::kHarmony;
+}
+
 // Sets the sampling options that tools need: a grammar for forced calls, special tokens in the text.
 Result<void> apply_tools(const Served& served, GenerationBody& body) {
   using Choice = ToolOptions::Choice;
@@ -27,15 +47,43 @@ Result<void> apply_tools(const Served& served, GenerationBody& body) {
       return fail(ErrorCode::kInvalidArgument,
                   "tool_choice: response_format and structured_outputs leave no room for a call");
     }
-    body.sampling.structured_output = tool_grammar(tools);
+    Result<StructuredOutput> grammar =
+        is_harmony(served) ? harmony_tool_grammar(tools) : tool_grammar(tools);
+    if (!grammar) {
+      return tl::unexpected(grammar.error());
+    }
+    body.sampling.structured_output = *std::move(grammar);
   }
-  // In these formats special tokens mark a call, so the text must keep them.
-  const bool needs_special = served.options.tool_format == ToolFormat::kMistral ||
-                             served.options.tool_format == ToolFormat::kLlama3;
-  if (tools.choice == Choice::kAuto && needs_special) {
+  if (is_harmony(served) ||
+      (tools.choice == Choice::kAuto && has_special_markers(served.options.tool_format))) {
     body.sampling.skip_special_tokens = false;
   }
   return {};
+}
+
+// Harmony's templates name earlier reasoning `thinking`. In a message with calls they show it or the content.
+void name_thinking(OrderedJson& messages) {
+  for (OrderedJson& message : messages) {
+    const bool shows_content = message.contains("tool_calls") && message["content"] != "";
+    if (message.contains("reasoning_content") && !shows_content) {
+      message["thinking"] = message["reasoning_content"];
+    }
+  }
+}
+
+// A structured answer begins behind the section or the header that the model writes first.
+void place_structure(const Served& served, const std::string& prompt, GenerationBody& body) {
+  if (!body.sampling.structured_output) {
+    return;
+  }
+  StructuredOutput& structure = *body.sampling.structured_output;
+  if (served.options.reasoning == ReasoningFormat::kThink) {
+    structure.thinking = body.chat.thinking;
+  } else if (is_harmony(served) && body.chat.tools.choice != ToolOptions::Choice::kRequired &&
+             body.chat.tools.choice != ToolOptions::Choice::kNamed &&
+             prompt.ends_with(kHarmonyTurn)) {
+    structure.preamble = harmony_answer_preamble();
+  }
 }
 
 std::unique_ptr<AnswerWriter> make_writer(const Served& served,
@@ -56,6 +104,9 @@ ApiAnswer answer_chat_completions(Served& served, const HttpRequest& request, co
 
 EncodedPrompts prepare_chat(const Served& served, GenerationBody& body) {
   ChatOptions& chat = body.chat;
+  if (is_harmony(served)) {
+    name_thinking(chat.request.messages);
+  }
   const Result<std::string> rendered = render_chat(chat.request, served.engine.text());
   if (!rendered) {
     return tl::unexpected(api_error(rendered.error()));
@@ -69,9 +120,7 @@ EncodedPrompts prepare_chat(const Served& served, GenerationBody& body) {
   if (Result<void> applied = apply_tools(served, body); !applied) {
     return tl::unexpected(api_error(applied.error()));
   }
-  if (served.options.reasoning && body.sampling.structured_output) {
-    body.sampling.structured_output->thinking = chat.thinking;
-  }
+  place_structure(served, *rendered, body);
   Prompts prompts;
   prompts.push_back(*std::move(ids));
   return prompts;
@@ -104,15 +153,16 @@ MakeChatParser chat_parser(const Served& served,
       break;
     case ToolOptions::Choice::kAuto:
       options.format = served.options.tool_format;
+      options.parameters = ParameterKinds(chat.tools.tools);
       break;
     case ToolOptions::Choice::kRequired:
-      options.format = ToolFormat::kList;
+      options.format = is_harmony(served) ? ToolFormat::kHarmony : ToolFormat::kList;
       break;
     case ToolOptions::Choice::kNamed:
-      options.format = ToolFormat::kNamed;
+      options.format = is_harmony(served) ? ToolFormat::kHarmony : ToolFormat::kNamed;
       break;
   }
-  if (options.format == ToolFormat::kNone && !options.reasoning) {
+  if (options.format == ToolFormat::kNone && options.reasoning == ReasoningFormat::kNone) {
     return {};
   }
   return [options, id = answer_id.substr(answer_id.find('-') + 1)](size_t choice) {

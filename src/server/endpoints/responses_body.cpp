@@ -48,6 +48,26 @@ void add_call(Json& messages, const Json& item) {
         {{"name", member_of(item, "name")}, {"arguments", member_of(item, "arguments")}}}});
 }
 
+// Adds earlier reasoning, which belongs to the assistant's message or call behind it. The chat template decides whether
+// the model sees it. Items without text, as encrypted ones, add nothing.
+void add_reasoning(Json& messages, const Json& item) {
+  std::string text;
+  const Json content = member(item, "content");
+  for (const Json& part : content.is_array() ? content : Json::array()) {
+    const Json each = member(part, "text");
+    text += each.is_string() ? each.get<std::string>() : "";
+  }
+  if (!text.empty()) {
+    messages.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", text}});
+  }
+}
+
+// Whether the last message is earlier reasoning alone.
+bool ends_with_reasoning(const Json& messages) {
+  return !messages.empty() && messages.back().contains("reasoning_content") &&
+         messages.back()["content"] == "" && !messages.back().contains("tool_calls");
+}
+
 Result<void> add_item(const std::string& field,
                       const Json& item,
                       JsonShape& shape,
@@ -62,7 +82,8 @@ Result<void> add_item(const std::string& field,
     return {};
   }
   if (type == "reasoning") {
-    return {};  // chat templates drop earlier reasoning
+    add_reasoning(messages, item);
+    return {};
   }
   const bool is_output = type == "function_call_output";
   if (!is_output && !type.is_null() && type != "message") {
@@ -81,6 +102,12 @@ Result<void> add_item(const std::string& field,
   message["content"] = *std::move(content);
   if (is_output) {
     message["tool_call_id"] = member_of(item, "call_id");
+  }
+  if (ends_with_reasoning(messages)) {
+    if (role == "assistant") {
+      message["reasoning_content"] = messages.back()["reasoning_content"];
+    }
+    messages.erase(messages.size() - 1);
   }
   messages.push_back(std::move(message));
   return {};
@@ -109,6 +136,9 @@ Result<Json> read_messages_of(const Json& root) {
         !added) {
       return tl::unexpected(added.error());
     }
+  }
+  if (ends_with_reasoning(messages)) {
+    messages.erase(messages.size() - 1);
   }
   return messages;
 }
