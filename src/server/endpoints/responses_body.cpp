@@ -52,9 +52,9 @@ void add_call(Json& messages, const Json& item) {
 // the model sees it. Items without text, as encrypted ones, add nothing.
 void add_reasoning(Json& messages, const Json& item) {
   std::string text;
-  const Json content = member(item, "content");
+  const Json content = member_of(item, "content");
   for (const Json& part : content.is_array() ? content : Json::array()) {
-    const Json each = member(part, "text");
+    const Json each = member_of(part, "text");
     text += each.is_string() ? each.get<std::string>() : "";
   }
   if (!text.empty()) {
