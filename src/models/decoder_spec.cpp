@@ -59,6 +59,14 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
         ffn.num_experts,
         rows);
   }
+  constexpr int32_t kScaled = 32;  // inputs that share a scale
+  if (spec.mxfp4_experts &&
+      (spec.hidden_size % kScaled != 0 || ffn.intermediate_size % kScaled != 0)) {
+    return fmt::format("experts in MXFP4 of sizes {} and {}, multiples of {} are supported",
+                       spec.hidden_size,
+                       ffn.intermediate_size,
+                       kScaled);
+  }
   if (ffn.activation != Activation::kSilu) {
     return "experts with another activation than silu are not supported";
   }

@@ -86,7 +86,7 @@ TEST_P(HostileConfig, IsRefusedOrSound) {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          HostileConfig,
-                         testing::Values("gemma3", "granite", "phi3_long", "smollm3"),
+                         testing::Values("gemma3", "gpt_oss_mxfp4", "granite", "phi3_long", "smollm3"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
