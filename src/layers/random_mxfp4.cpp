@@ -3,6 +3,7 @@
 
 #include "kernels/random/fill_random.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace warprow {
@@ -13,8 +14,9 @@ constexpr float kDeviation = 1.5F;
 // Twice the e2m1 number next to v.
 int8_t nearest_e2m1(float v) {
   const float twice = 2.0F * std::abs(v);
-  const float step = twice < 4.0F ? 1.0F : twice < 8.0F ? 2.0F : 4.0F;
-  const float rounded = std::fmin(12.0F, std::nearbyint(twice / step) * step);
+  const int step = twice < 4.0F ? 1 : twice < 8.0F ? 2 : 4;
+  const int rounded =
+      std::min(12, static_cast<int>(twice / static_cast<float>(step) + 0.5F) * step);
   return static_cast<int8_t>(v < 0.0F ? -rounded : rounded);
 }
 

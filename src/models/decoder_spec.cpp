@@ -84,6 +84,14 @@ std::string unmet_by_experts(const DecoderSpec& spec, const FfnSpec& ffn) {
   if (std::string why = unmet_by_groups(ffn); !why.empty()) {
     return why;
   }
+  constexpr int32_t kScaled = 32;  // inputs that share a scale
+  if (spec.mxfp4_experts &&
+      (spec.hidden_size % kScaled != 0 || ffn.intermediate_size % kScaled != 0)) {
+    return fmt::format("experts in MXFP4 of sizes {} and {}, multiples of {} are supported",
+                       spec.hidden_size,
+                       ffn.intermediate_size,
+                       kScaled);
+  }
   if (spec.mlp_bias) {
     return "experts beside dense biases are not supported";
   }

@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
     Families,
     HostileConfig,
     testing::Values(
-        "gemma3", "gemma4_inputs", "gemma4_moe", "glm4_moe", "granite", "phi3_long", "smollm3"),
+        "gemma3", "gemma4_inputs", "gemma4_moe", "glm4_moe", "gpt_oss_mxfp4", "granite", "phi3_long", "smollm3"),
     [](const auto& family) { return std::string(family.param); });
 
 }  // namespace

@@ -529,6 +529,12 @@ TEST(Registry, RefusesWhatGptOssDoesNotHave) {
   config["quantization_config"]["quant_method"] = "fp8";
   EXPECT_NE(error_of(config).find("quantised safetensors ('fp8') are not supported"),
             std::string::npos);
+  config = gpt_oss_config();
+  config["intermediate_size"] = 80;
+  EXPECT_NE(error_of(config).find("layer 0: experts in MXFP4 of sizes 64 and 80, multiples of 32"),
+            std::string::npos);
+  config.erase("quantization_config");
+  EXPECT_EQ(error_of(config), "no error");
   config = llama_config();
   config["quantization_config"] = {{"quant_method", "mxfp4"}};
   EXPECT_NE(error_of(config).find("quant_method mxfp4 is not supported for LlamaForCausalLM"),

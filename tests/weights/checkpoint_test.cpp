@@ -221,6 +221,27 @@ TEST(Checkpoint, RefusesWhatItCannotComputeWith) {
   EXPECT_EQ(open_dir(dir).error().code, ErrorCode::kCorrupt);
 }
 
+// Bytes are weights only in models that say so.
+TEST(Checkpoint, Mxfp4IsDeclaredByTheConfig) {
+  const test::TempDir dir;
+  dir.write("model.safetensors",
+            SafetensorsWriter()
+                .add("w_blocks", "U8", {2, 1, 16}, Bytes(32))
+                .add("w_scales", "U8", {2, 1}, Bytes(2))
+                .add("norm", "BF16", {4}, Bytes(8))
+                .bytes());
+  dir.write("config.json", "{}");
+  const auto plain = open_dir(dir);
+  ASSERT_TRUE(plain);
+  EXPECT_FALSE(plain->has_mxfp4_experts());
+  EXPECT_EQ(plain->total_bytes(), 8U);
+  dir.write("config.json", R"({"quantization_config": {"quant_method": "mxfp4"}})");
+  const auto mxfp4 = open_dir(dir);
+  ASSERT_TRUE(mxfp4);
+  EXPECT_TRUE(mxfp4->has_mxfp4_experts());
+  EXPECT_EQ(mxfp4->total_bytes(), 42U);
+}
+
 TEST(Checkpoint, OpeningReadsOnlyTheHeader) {
   constexpr size_t kTensorBytes = size_t{64} << 20;
   const test::TempDir dir;

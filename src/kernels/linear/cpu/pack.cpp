@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 
 namespace warprow::cpu {
 namespace {
@@ -80,13 +79,14 @@ void pack_bytes(const PackedWeight& w, std::byte* panel, int64_t lane, const int
 
 // Four e2m1 numbers, given twice as large.
 uint32_t e2m1_dword(const int8_t* q) {
-  constexpr int8_t kTwice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+  constexpr uint8_t kNone = 16;
+  constexpr uint8_t kOfTwice[13] = {0, 1, 2, 3, 4, kNone, 5, kNone, 6, kNone, kNone, kNone, 7};
   uint32_t dword = 0;
   for (int i = 0; i < 4; ++i) {
-    const auto* found = std::find(std::begin(kTwice), std::end(kTwice), std::abs(q[i]));
-    WR_CHECK(found != std::end(kTwice), "{} is not twice an e2m1 number", q[i]);
-    const auto number = static_cast<uint32_t>(found - kTwice) | (q[i] < 0 ? 8U : 0U);
-    dword |= number << (8 * i);
+    const int twice = std::abs(q[i]);
+    const uint32_t number = twice > 12 ? kNone : kOfTwice[twice];
+    WR_CHECK(number != kNone, "{} is not twice an e2m1 number", q[i]);
+    dword |= (q[i] < 0 ? number | 8U : number) << (8 * i);
   }
   return dword;
 }
