@@ -2,6 +2,7 @@
 #include "layers/attention.h"
 
 #include "attention/forward_context.h"
+#include "kernels/gather/gather_rows.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope_kv_write.h"
 
@@ -16,6 +17,11 @@ void AttentionLayer::forward(Stream& stream,
   const ForwardGroup& mine = context.groups[static_cast<size_t>(group)];
   const KvLayerView& kv = context.kv_layers[static_cast<size_t>(layer)];
 
+  if (values_are_keys) {
+    const int64_t first = int64_t{num_heads} * head_dim;
+    const int64_t width = int64_t{num_kv_heads} * head_dim;
+    gather_rows(stream, {qkv.columns(first, width), {}, qkv.columns(first + width, width)});
+  }
   if (!wide_q_norm.empty()) {
     const ActView q = qkv.columns(0, wide_q_norm.shape[0]);
     const ActView k = qkv.columns(wide_q_norm.shape[0], wide_k_norm.shape[0]);

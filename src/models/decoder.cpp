@@ -120,6 +120,7 @@ AttentionLayer Decoder::load_attention(const LayerLoader& layer,
   AttentionLayer out;
   out.layer = spec.has_own_kv() ? index : spec.kv_source;
   out.own_kv = spec.has_own_kv();
+  out.values_are_keys = spec.values_are_keys && spec.has_own_kv();
   out.group = place.group;
   out.num_heads = spec.num_heads;
   out.num_kv_heads = spec.num_kv_heads;

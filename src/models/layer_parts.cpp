@@ -43,8 +43,9 @@ std::vector<LinearPart> qkv_parts(const DecoderSpec& spec,
     return parts;
   }
   parts.push_back(part(names.k, attention.k_size(), shards.kv));
-  parts.push_back(
-      part(attention.values_are_keys ? names.k : names.v, attention.v_size(), shards.kv));
+  if (!attention.values_are_keys) {
+    parts.push_back(part(names.v, attention.v_size(), shards.kv));
+  }
   if (spec.permuted_qk) {
     for (LinearPart* permuted : {&parts[0], &parts[1]}) {
       permuted->weight.order = RowOrder::kRopePairs;

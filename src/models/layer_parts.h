@@ -16,7 +16,7 @@ LinearPart linear_part(
     const std::string& weight, int64_t rows, int64_t cols, const ShardRule& shard, bool bias);
 
 // The parts of a layer's products behind norms, in the order of their outputs: tensors of their own, or rows of a
-// fused tensor if the names have one.
+// fused tensor if the names have one. Values that are keys, and keys and values of another layer, have no part.
 std::vector<LinearPart> qkv_parts(const DecoderSpec& spec,
                                   int32_t layer,
                                   const LayerShards& shards);

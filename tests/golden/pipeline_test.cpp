@@ -122,6 +122,16 @@ TEST(Pipeline, ExpertsOnTheSecondStage) {
   expect_stages_change_nothing(load, sizes, {plain(sizes), graphs("full")});
 }
 
+// Heads of another shape in the last layer's group, and norms of the experts' own.
+TEST(Pipeline, StagesOfTwoFamiliesWithExperts) {
+  for (const char* model : {"glm4_moe", "gemma4_moe"}) {
+    SCOPED_TRACE(model);
+    const Sizes sizes{1, 2};
+    expect_stages_change_nothing(
+        tiny(model, 16), sizes, {plain(sizes), graphs("full"), deferred_and_serialised()});
+  }
+}
+
 TEST(Pipeline, TwoStagesOfFourRanks) {
   const Workload load = tiny("qwen2", 16);
   const Sizes sizes{4, 2};
