@@ -169,6 +169,24 @@ TEST(TensorParallel, ASharedExpertOverTwoRanks) {
   expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(10), graphs("full")});
 }
 
+// Groups of experts chosen by sigmoids, and a shared expert without a gate.
+TEST(TensorParallel, SigmoidsOfExpertsOverTwoRanks) {
+  const Workload load = tiny("glm4_moe", 16);
+  expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(10), graphs("full")});
+}
+
+// Fewer heads of keys than ranks in global layers, layers that read an earlier layer's cache, a table that ranks divide.
+TEST(TensorParallel, SharedKeysAndInputsOfLayers) {
+  const Workload load = tiny("gemma4_inputs", 16);
+  expect_division_changes_nothing(
+      load, 2, {chunks_and_few_blocks(32), graphs("full"), deferred_and_serialised()});
+}
+
+TEST(TensorParallel, ExpertsBesideTheFeedForward) {
+  const Workload load = tiny("gemma4_moe", 16);
+  expect_division_changes_nothing(load, 2, {chunks_and_few_blocks(32), graphs("piecewise")});
+}
+
 // Random weights are those of the whole model.
 TEST(TensorParallel, RandomWeights) {
   const test::TempDir dir;
