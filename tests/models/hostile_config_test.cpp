@@ -84,12 +84,17 @@ TEST_P(HostileConfig, IsRefusedOrSound) {
   expect_sound_with_any_lie(dir, good);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Families,
-    HostileConfig,
-    testing::Values(
-        "gemma3", "gemma4_inputs", "gemma4_moe", "glm4_moe", "gpt_oss_mxfp4", "granite", "phi3_long", "smollm3"),
-    [](const auto& family) { return std::string(family.param); });
+INSTANTIATE_TEST_SUITE_P(Families,
+                         HostileConfig,
+                         testing::Values("gemma3",
+                                         "gemma4_inputs",
+                                         "gemma4_moe",
+                                         "glm4_moe",
+                                         "gpt_oss_mxfp4",
+                                         "granite",
+                                         "phi3_long",
+                                         "smollm3"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace warprow

@@ -167,7 +167,8 @@ std::unique_ptr<AnswerWriter> writer(const ChatParserOptions& options) {
   return make_messages_writer(info, 7, [options](size_t) { return make_chat_parser(options); });
 }
 
-json whole(const RequestUpdate& ended, const ChatParserOptions& options = {.reasoning = ReasoningFormat::kThink}) {
+json whole(const RequestUpdate& ended,
+           const ChatParserOptions& options = {.reasoning = ReasoningFormat::kThink}) {
   return json::parse(writer(options)->whole({&ended, 1}));
 }
 
@@ -240,8 +241,8 @@ TEST(MessagesWriter, StreamsTextThenACall) {
 }
 
 TEST(MessagesWriter, AnErrorEndsTheStream) {
-  const std::string text =
-      writer({.reasoning = ReasoningFormat::kThink})->error_events({503, "service_unavailable", "bye"});
+  const std::string text = writer({.reasoning = ReasoningFormat::kThink})
+                               ->error_events({503, "service_unavailable", "bye"});
   EXPECT_EQ(text,
             "event: error\ndata: "
             "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"bye\","

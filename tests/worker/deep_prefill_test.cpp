@@ -11,7 +11,8 @@ ModelPlan large_plan() {
   ModelPlan plan;
   plan.spec.num_layers = 36;
   plan.spec.hidden_size = 4096;
-  set_uniform_layers(plan.spec, {.attention = plain_attention(32, 8, 128), .delta = {}, .ffn = {12288}});
+  set_uniform_layers(plan.spec,
+                     {.attention = plain_attention(32, 8, 128), .delta = {}, .ffn = {12288}});
   plan.config.max_num_batched_tokens = 8192;
   plan.device.kind = DeviceKind::kCuda;
   plan.device.num_sms = 132;
