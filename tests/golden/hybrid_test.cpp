@@ -135,7 +135,7 @@ Axis few_blocks() {
   return {"few_blocks",
           [](RigOptions& o) {
             const ModelPlan plan = value_or_throw(plan_model(o.config, this_machine()));
-            o.config.kv_cache_memory_bytes = 40 * plan.kv_cache.block_bytes();
+            o.config.kv_cache_memory_bytes = 22 * plan.kv_cache.block_bytes();
             o.config.max_model_len = 128;
             o.config.max_num_seqs = 8;
             o.config.max_num_batched_tokens = 16;

@@ -369,7 +369,8 @@ class ProcessTest(unittest.TestCase):
         params = SamplingParams(max_tokens=1)
         llm = LLM(MODEL, **SETTINGS)
         prompts = [[1, 2, 3 + i % 7] for i in range(500)]
-        llm.generate(prompts, params, use_tqdm=False)
+        for _ in range(3):  # until every block of the cache and every row has been used
+            llm.generate(prompts, params, use_tqdm=False)
         gc.collect()
         before = resident_mib()
         llm.generate(prompts, params, use_tqdm=False)

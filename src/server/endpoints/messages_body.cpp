@@ -211,6 +211,9 @@ Result<Json> chat_tools(const Json& value) {
     }
     Json function = {{"name", tool["name"]}};
     if (const Json description = member_of(tool, "description"); !description.is_null()) {
+      if (!description.is_string()) {
+        return wrong_value(field + ".description", "text", description);
+      }
       function["description"] = description;
     }
     function["parameters"] = tool["input_schema"];
