@@ -66,7 +66,7 @@ class Harmony(unittest.TestCase):
 
     def body(self, **fields):
         # Thoughts end soon, and what they hold is text.
-        bias = {str(SPECIAL.index("<|end|>")): 4}
+        bias = {str(SPECIAL.index("<|end|>")): 4} | fields.pop("more_bias", {})
         return {"messages": MESSAGES, "max_tokens": 1500, "temperature": 1, "seed": 3, "logit_bias": bias, **fields}
 
     def choices(self, **fields):
@@ -84,7 +84,8 @@ class Harmony(unittest.TestCase):
 
     def test_a_format_holds_in_the_final_message(self):
         thoughts = 0
-        for choice in self.choices(response_format=FORMAT):
+        to_analysis = {str(len(SPECIAL) + alphabet().index("a")): 4}  # the first letter of that channel
+        for choice in self.choices(response_format=FORMAT, more_bias=to_analysis):
             self.assertEqual(choice["finish_reason"], "stop", choice)
             self.check_sum(choice["message"]["content"])
             thoughts += "reasoning_content" in choice["message"]

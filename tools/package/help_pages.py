@@ -104,6 +104,7 @@ def read_commands(binary: Path) -> tuple[str, list[Command]]:
 # ---- man page
 def roff(text: str) -> str:
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    text = text.replace("|", "|\\:")  # a line may break there
     return re.sub(r"^\.", r"\\&.", text, flags=re.MULTILINE)
 
 
