@@ -5,7 +5,6 @@
 #include "tests/text/text_test_support.h"
 
 #include <ctime>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -298,15 +297,28 @@ uint64_t fnv1a(std::string_view text) {
   return h;
 }
 
+// With a date in place of each call of strftime_now with one format. By hand: gcc 12 warns inside of std::regex when it
+// builds with sanitizers.
+std::string with_fixed_date(std::string text) {
+  constexpr std::string_view kCall = "strftime_now(";
+  for (size_t at = text.find(kCall); at != text.npos; at = text.find(kCall, at + 1)) {
+    const size_t format = at + kCall.size();
+    const char quote = format < text.size() ? text[format] : '\0';
+    const size_t end = quote == '\'' || quote == '"' ? text.find(quote, format + 1) : text.npos;
+    if (end != text.npos && text.compare(end + 1, 1, ")") == 0) {
+      text.replace(at, end + 2 - at, "'26 Jul 2024'");
+    }
+  }
+  return text;
+}
+
 // Templates with Jinja2's texts for conversations (make_template_vectors.py). Dates are replaced by one date.
 void expect_jinja2_texts(const std::string& dir, const char* hashes_of, int least) {
-  const std::regex date(R"(strftime_now\(('[^']*'|"[^"]*")\))");
   const auto vectors =
       OrderedJson::parse(test::read_file(test::source_path("tests/text/template_vectors.json")));
   int compared = 0;
   for (const auto& [name, hashes] : vectors[hashes_of].items()) {
-    const ChatTemplate chat_template =
-        parse(std::regex_replace(test::read_file(dir + "/" + name), date, "'26 Jul 2024'"));
+    const ChatTemplate chat_template = parse(with_fixed_date(test::read_file(dir + "/" + name)));
     for (const auto& [conversation, hash] : hashes.items()) {
       const OrderedJson& c = vectors["conversations"][conversation];
       ChatRequest request;
