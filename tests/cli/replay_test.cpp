@@ -174,27 +174,34 @@ TEST_P(ReplayModels, RowsFromBeforeTheRecordingAreLeftOut) {
   const std::unique_ptr<Executor> executor = make_executor(config);
   Recorded recorded;
   ReplayReport report;
-  // A recording that happens to begin between two loads has no such rows.
-  for (int attempt = 0; attempt < 5 && report.num_left_out == 0; ++attempt) {
+  // Whether rows run where the recording begins, and which blocks they use later, depends on the timing. Each attempt
+  // adds a load at the end, which moves the beginning.
+  for (int attempt = 0; attempt < 20; ++attempt) {
     recorded = record(
         config,
-        [](Engine& engine) {
+        [attempt](Engine& engine) {
           for (int i = 0; i < 6; ++i) {
             run_varied_load(engine);
+          }
+          for (int i = 0; i < attempt; ++i) {
+            run_load(engine, VerifyOrder::kStaggered);
           }
         },
         kMinStepFileBytes);
     report = replay_on(recorded.facts, executor.get());
+    EXPECT_GT(report.first_step, 1);
+    EXPECT_GT(report.num_outputs, 1000);
+    EXPECT_FALSE(report.first_difference) << text_of(report.first_difference);
+    // A row whose window skips cached blocks is left out too.
+    const bool has_window = recorded.facts.kv.groups.back().kind != KvKind::kFull;
+    if (!has_window) {
+      EXPECT_LE(report.num_left_out, config.max_num_seqs);
+    }
+    if (report.num_left_out > 0 && (report.num_recomputed > 0 || has_window)) {
+      return;
+    }
   }
-  EXPECT_GT(report.first_step, 1);
-  EXPECT_GT(report.num_left_out, 0);
-  EXPECT_GT(report.num_outputs, 1000);
-  EXPECT_FALSE(report.first_difference) << text_of(report.first_difference);
-  const KvGroupSpec& last = recorded.facts.kv.groups.back();
-  if (last.kind == KvKind::kFull) {  // else a row whose window skips cached blocks is left out too
-    EXPECT_LE(report.num_left_out, 8);
-    EXPECT_GT(report.num_recomputed, 0);
-  }
+  FAIL() << report.num_left_out << " rows left out, " << report.num_recomputed << " tokens again";
 }
 
 INSTANTIATE_TEST_SUITE_P(
