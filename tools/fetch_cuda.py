@@ -4,6 +4,7 @@
 
     tools/fetch_cuda.py toolkit       the compiler, its headers and the static runtime (780 MB download, 210 MB kept)
     tools/fetch_cuda.py flashinfer    headers and sources of attention kernels (65 MB download, 60 MB kept)
+    tools/fetch_cuda.py licences      the licences of those whose code gets into the binary
     tools/fetch_cuda.py --list
 
 Of libraries that are opened at run time (cuBLASLt, NCCL) only the headers are kept. pip requires each wheel's hash. The folder
@@ -18,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fetch import FetchError, cache_dir, download_wheel
@@ -112,6 +113,24 @@ BUNDLES = {
         ),
     ),
 }
+# Whose code is in the binary. The other wheels are tools and the headers of libraries that are opened at run time.
+LINKED = ("nvidia-cuda-runtime", "nvidia-cuda-cccl", "flashinfer-python")
+CUTLASS_HEADER = "flashinfer/data/cutlass/include/cutlass/cutlass.h"  # begins with the licence, which is in no file of its own
+
+
+def licence_folder(wheel: Wheel) -> str:
+    return wheel.requirement.replace("-", "_").replace("==", "-") + ".dist-info/"
+
+
+BUNDLES["licences"] = Bundle(
+    name="cuda-licences",
+    wheels=tuple(
+        replace(wheel, keep=(licence_folder(wheel), CUTLASS_HEADER))
+        for bundle in BUNDLES.values()
+        for wheel in bundle.wheels
+        if wheel.requirement.split("==")[0] in LINKED
+    ),
+)
 
 
 def extract(wheel: Wheel, path: Path, folder: Path) -> None:

@@ -41,7 +41,7 @@ DEBIAN = {
 }
 # What OpenSSL needs from 3.2 on.
 DEBIAN_OF_NEWER_OPENSSL = {"libzstd-dev": (["libzstd-dev"], "BSD-3-Clause"), "zlib1g-dev": (["zlib1g-dev"], "Zlib")}
-# Compiled in, of the wheels that a CUDA build fetches; the others are tools.
+# Of fetch_cuda.LINKED.
 WHEELS = {
     "nvidia-cuda-runtime": "LicenseRef-NVIDIA-CUDA-EULA",
     "nvidia-cuda-cccl": "Apache-2.0 WITH LLVM-exception",
@@ -125,14 +125,20 @@ def rust_part() -> Part:
 
 
 def cuda_parts() -> list[Part]:
+    bundle = fetch_cuda.BUNDLES["licences"]
+    folder = fetch_cuda.fetch(bundle, fetch_cuda.cache_dir())
     parts = []
-    for bundle in fetch_cuda.BUNDLES.values():
-        for wheel in bundle.wheels:
-            name, version = wheel.requirement.split("==")
-            if name in WHEELS:
-                text = f"{name} {version}, under {WHEELS[name]}. The text is in the package of that name and version.\n"
-                parts.append(Part(name, version, WHEELS[name], f"pkg:pypi/{name}@{version}", (text,)))
-    return parts
+    for wheel in bundle.wheels:
+        name, version = wheel.requirement.split("==")
+        files = sorted((folder / fetch_cuda.licence_folder(wheel)).rglob("*"))
+        texts = tuple(path.read_text(encoding="utf-8") for path in files if path.is_file() and LICENCE_FILE.match(path.name))
+        if not texts:
+            raise ValueError(f"the wheel {name} {version} has no licence file")
+        parts.append(Part(name, version, WHEELS[name], f"pkg:pypi/{name}@{version}", texts))
+    header = (folder / fetch_cuda.CUTLASS_HEADER).read_text(encoding="utf-8")
+    licence = re.sub(r"^ \* ?|[ *]+$", "", header[header.index("Copyright") : header.index("*/")], flags=re.MULTILINE)
+    flashinfer = parts[-1]
+    return [*parts, Part("cutlass", f"in {flashinfer.name} {flashinfer.version}", "BSD-3-Clause", flashinfer.purl, (licence,))]
 
 
 def notices(parts: list[Part]) -> str:
