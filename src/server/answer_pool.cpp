@@ -10,7 +10,7 @@ namespace {
 
 // Work of clients runs below the engine's priority.
 constexpr int kSmallTextNice = 2;
-constexpr int kLargeTextNice = 10;
+constexpr int kLargeTextNice = 12;
 
 // One client may not use all threads of a lane, so each lane has at least two.
 AnswerLane::Limits text_limits(size_t most_waiting, size_t of_client, bool large) {

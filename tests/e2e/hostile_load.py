@@ -7,7 +7,8 @@ without and with the hostile client.
 
   WARPROW_BIN=... tests/e2e/hostile_load.py [SECONDS [CLIENTS]]     20 s beside it and as many without, of 8 clients
 
-Environment as server_test.py. WARPROW_E2E_MAX_P99 makes a larger ratio of the percentiles a failure.
+Environment as server_test.py. WARPROW_E2E_MAX_P99 makes a larger ratio of the percentiles a failure. WARPROW_E2E_ACTS names the
+hostile acts (grammars,large_texts for instance) if not all are wanted.
 """
 
 import http.client
@@ -158,13 +159,18 @@ def quietly(call, *args):
         return None
 
 
+ACTS = (grammars, large_texts, bodies_without_key, deep_chats, broken_http, slow_senders)
+
+
 def be_hostile(port, seconds):
     """The process of the hostile client. It always completes its first round."""
     os.nice(19)
+    wanted = os.environ.get("WARPROW_E2E_ACTS", "").split(",")
+    acts = [act for act in ACTS if wanted == [""] or act.__name__ in wanted]
     end = time.monotonic() + seconds
     rounds = 0
     while rounds == 0 or time.monotonic() < end:
-        for act in (grammars, large_texts, bodies_without_key, deep_chats, broken_http, slow_senders):
+        for act in acts:
             act(port)
             if rounds > 0 and time.monotonic() >= end:
                 break

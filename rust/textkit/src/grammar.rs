@@ -245,7 +245,7 @@ impl Compiler {
         let words = Words::of(tokenizer, eos)?;
         let slots = Slots {
             all: 4,
-            max_wait: Duration::from_secs(2),
+            max_wait: Duration::from_secs(10),
             slow: 2,
             keep_workers: false,
         };

@@ -33,4 +33,5 @@ mod template;
 mod trial;
 mod worker_host;
 mod worker_main;
+mod worker_watch;
 mod worker_wire;

@@ -3,8 +3,10 @@
 //!
 //! A `WorkerHost` starts a helper process (worker_main.rs) on the first work, and requests workers from it. A worker
 //! that exceeds a limit exits and reports which limit. The next work gets a new worker, forked in a millisecond. Long
-//! work moves to one of a few slow slots, so that quick work always finds a slot.
+//! work moves to one of a few slow slots, so that quick work always finds a slot. Work that takes longer than usual goes
+//! on when a core is idle; if none is, another worker begins it again at a low priority.
 
+use crate::worker_watch::{Progress, WorkerWatch};
 use crate::worker_wire::*;
 use std::ffi::CString;
 use std::io;
@@ -16,9 +18,10 @@ use std::time::{Duration, Instant};
 const MAX_START: Duration = Duration::from_secs(120);
 /// Time-out for a forked worker to report that it is ready.
 const MAX_FORK: Duration = Duration::from_secs(10);
-/// The wall-clock time-out is WALL_FACTOR times the CPU time limit plus WALL_EXTRA, to allow for a busy machine.
+/// The wall-clock time-out is WALL_FACTOR times the CPU time limit plus WALL_EXTRA: work at a low priority gets a
+/// twentieth of a core on a busy machine. A worker that hangs is ended long before that, see worker_watch.rs.
 const WALL_FACTOR: u32 = 10;
-const WALL_EXTRA: Duration = Duration::from_secs(2);
+const WALL_EXTRA: Duration = Duration::from_secs(30);
 /// Limit of work items per worker, because a worker's memory grows a little with each.
 const MAX_WORK_OF_WORKER: u32 = 200;
 
@@ -65,6 +68,7 @@ struct State {
 
 struct Worker {
     number: u64,
+    pid: libc::pid_t,
     socket: OwnedFd,
     done: u32,
 }
@@ -109,6 +113,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+const TOO_BUSY: &str = "the machine is too busy to finish this in time";
+
 fn busy(what: &str) -> Failure {
     Failure::Busy(format!("{what}; try again later"))
 }
@@ -134,45 +140,59 @@ impl WorkerHost {
     /// Runs one work item and returns its result. Blocks; any threads at once.
     pub fn run(&self, work: &[u8], limits: Limits) -> Result<Vec<u8>, Failure> {
         let mut slot = Slot::take(self)?;
-        let mut worker = match self.idle_worker() {
-            Some(worker) => worker,
-            None => self.begin_worker()?,
-        };
-        let result = self.ask(&mut worker, &mut slot, work, limits);
-        match &result {
-            Ok(_) | Err(Failure::Refused(_)) => {
-                worker.done += 1;
-                if self.slots.keep_workers && worker.done < MAX_WORK_OF_WORKER {
-                    locked(&self.state).idle.push(worker);
+        let cpu = Duration::from_millis(limits.cpu_ms);
+        let deadline = Instant::now() + cpu * WALL_FACTOR + WALL_EXTRA;
+        for pace in [Pace::Idle, Pace::Low] {
+            let head = work_head(work.len(), limits, pace);
+            let mut worker = match self.idle_worker() {
+                Some(worker) => worker,
+                None => self.begin_worker()?,
+            };
+            // Ignore a send error: a worker that exits while it reads may have sent the reason.
+            let _ = send_all(&worker.socket, &head).and_then(|()| send_all(&worker.socket, work));
+            let result = self.reply(&worker, &mut slot, limits, pace, deadline);
+            match &result {
+                Ok(Some(_)) | Err(Failure::Refused(_)) => {
+                    worker.done += 1;
+                    if self.slots.keep_workers && worker.done < MAX_WORK_OF_WORKER {
+                        locked(&self.state).idle.push(worker);
+                    }
                 }
+                _ => self.kill(&worker),
             }
-            Err(_) => self.kill(&worker),
+            if let Some(result) = result.transpose() {
+                return result;
+            }
         }
-        result
+        Err(busy(TOO_BUSY))
     }
 
     fn idle_worker(&self) -> Option<Worker> {
         locked(&self.state).idle.pop()
     }
 
-    fn ask(
+    /// None: the worker starves, and Pace::Idle is the cause.
+    fn reply(
         &self,
-        worker: &mut Worker,
+        worker: &Worker,
         slot: &mut Slot,
-        work: &[u8],
         limits: Limits,
-    ) -> Result<Vec<u8>, Failure> {
-        let begun = Instant::now();
-        let cpu = Duration::from_millis(limits.cpu_ms);
-        let deadline = begun + cpu * WALL_FACTOR + WALL_EXTRA;
-        let head = work_head(work.len(), limits);
-        // Ignore a send error: a worker that exits while it reads may have sent the reason.
-        let _ = send_all(&worker.socket, &head).and_then(|()| send_all(&worker.socket, work));
+        pace: Pace,
+        deadline: Instant,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let mut watch = WorkerWatch::new(worker.pid);
         let mut head = [SLOW; REPLY_HEAD_BYTES];
         let lost = |_| busy("a worker process was killed");
         while head[0] == SLOW {
-            if !wait_until(&worker.socket, deadline) {
-                return Err(busy("the machine is too busy to finish this in time"));
+            while !wait_until(&worker.socket, deadline.min(watch.next_look())) {
+                if Instant::now() >= deadline {
+                    return Err(busy(TOO_BUSY));
+                }
+                match watch.look() {
+                    Progress::Hangs => return Err(busy("a worker process hangs")),
+                    Progress::Starves if pace == Pace::Idle => return Ok(None),
+                    _ => {}
+                }
             }
             receive_all(&worker.socket, &mut head).map_err(lost)?;
             if head[0] == SLOW {
@@ -180,7 +200,7 @@ impl WorkerHost {
             }
         }
         match head[0] {
-            DONE => read_text(&worker.socket, &head).map_err(lost),
+            DONE => read_text(&worker.socket, &head).map_err(lost).map(Some),
             REFUSED => {
                 let text = read_text(&worker.socket, &head).map_err(lost)?;
                 Err(Failure::Refused(String::from_utf8_lossy(&text).into()))
@@ -227,6 +247,7 @@ impl WorkerHost {
                     if receive_all(&socket, &mut head).is_ok() && head[0] == READY {
                         return Ok(Worker {
                             number,
+                            pid: size_of_reply(&head) as libc::pid_t,
                             socket,
                             done: 0,
                         });
@@ -268,7 +289,7 @@ impl WorkerHost {
         drop(theirs);
         let gone = |_| busy("the helper process is gone");
         send_all(&helper.socket, &[self.kind as u8]).map_err(gone)?;
-        let head = work_head(self.setup.len(), self.setup_limits);
+        let head = work_head(self.setup.len(), self.setup_limits, Pace::Same);
         send_all(&helper.socket, &head).map_err(gone)?;
         send_all(&helper.socket, &self.setup).map_err(gone)?;
         if !wait_until(&helper.socket, Instant::now() + MAX_START) {
@@ -299,9 +320,12 @@ fn limit_failure(tag: u8, limits: Limits) -> Failure {
     })
 }
 
+fn size_of_reply(head: &[u8; REPLY_HEAD_BYTES]) -> u64 {
+    u64::from_le_bytes(head[1..].try_into().unwrap_or_default())
+}
+
 fn read_text(socket: &OwnedFd, head: &[u8; REPLY_HEAD_BYTES]) -> io::Result<Vec<u8>> {
-    let size = u64::from_le_bytes(head[1..].try_into().unwrap_or_default());
-    let mut text = vec![0; size as usize];
+    let mut text = vec![0; size_of_reply(head) as usize];
     receive_all(socket, &mut text)?;
     Ok(text)
 }
@@ -341,6 +365,9 @@ impl<'a> Slot<'a> {
     }
 
     fn become_slow(&mut self) -> Result<(), Failure> {
+        if self.slow {
+            return Ok(());
+        }
         let mut state = locked(&self.host.state);
         if state.slow >= self.host.slots.slow {
             return Err(busy("all worker processes for slow work are taken"));

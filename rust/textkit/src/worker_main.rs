@@ -13,13 +13,16 @@ use crate::worker_wire::*;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicU8, Ordering};
 
 /// The parsers recurse with the depth of their input.
 pub const STACK_BYTES: usize = 64 << 20;
-/// Work of clients runs below the engine's priority, and slow work far below.
+/// Work of clients runs below the engine's priority: a little for as much CPU time as usual work takes, far below after
+/// that, or with Pace::Idle only when a core is idle.
 const WORKER_NICE: libc::c_int = 2;
-const SLOW_NICE: libc::c_int = 12;
+const USUAL_MS: u64 = 20;
+const LONG_NICE: libc::c_int = 5;
+const SLOW_NICE: libc::c_int = 10;
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 /// The signal stack of the work thread. A process has one such thread at a time.
 static SIGNAL_STACK: SignalStack = SignalStack(UnsafeCell::new([0; SIGNAL_STACK_BYTES]));
@@ -75,8 +78,8 @@ fn serve_parent(parent: OwnedFd) -> Option<()> {
     let mut kind = [0];
     receive_all(&parent, &mut kind).ok()?;
     let kind = WorkKind::from_raw(kind[0])?;
-    let (setup, limits) = receive_work(&parent)?;
-    let made = bounded(&parent, limits, || prepare(kind, &setup));
+    let (setup, limits, pace) = receive_work(&parent)?;
+    let made = bounded(&parent, limits, pace, || prepare(kind, &setup));
     drop(setup);
     let work = match made {
         Ok(Ok(work)) => work,
@@ -141,11 +144,11 @@ fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
     }
     // SAFETY: changes this process only. If it fails, the work runs at the usual priority.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, WORKER_NICE) };
-    if reply(socket, READY, &[]).is_none() {
+    if send_all(socket, &reply_head(READY, std::process::id() as usize)).is_err() {
         return;
     }
-    while let Some((text, limits)) = receive_work(socket) {
-        let (tag, answer) = match bounded(socket, limits, || work.answer(&text)) {
+    while let Some((text, limits, pace)) = receive_work(socket) {
+        let (tag, answer) = match bounded(socket, limits, pace, || work.answer(&text)) {
             Ok(Ok(answer)) => (DONE, answer),
             Ok(Err(message)) => (REFUSED, message.into_bytes()),
             Err(panic) => (PANICKED, panic.into_bytes()),
@@ -156,13 +159,13 @@ fn serve_work(socket: &OwnedFd, work: &dyn Work, helper: libc::pid_t) {
     }
 }
 
-fn receive_work(socket: &OwnedFd) -> Option<(Vec<u8>, Limits)> {
+fn receive_work(socket: &OwnedFd) -> Option<(Vec<u8>, Limits, Pace)> {
     let mut head = [0; WORK_HEAD_BYTES];
     receive_all(socket, &mut head).ok()?;
-    let (size, limits) = read_work_head(&head);
+    let (size, limits, pace) = read_work_head(&head);
     let mut text = vec![0; size];
     receive_all(socket, &mut text).ok()?;
-    Some((text, limits))
+    Some((text, limits, pace))
 }
 
 fn reply(socket: &OwnedFd, tag: u8, text: &[u8]) -> Option<()> {
@@ -175,21 +178,30 @@ fn reply(socket: &OwnedFd, tag: u8, text: &[u8]) -> Option<()> {
 fn bounded<T: Send>(
     socket: &OwnedFd,
     limits: Limits,
+    pace: Pace,
     body: impl FnOnce() -> T + Send,
 ) -> Result<T, String> {
     catch_limits(socket);
     limit_memory(Some(limits.memory_mb));
     let says_slow = (1..limits.cpu_ms).contains(&limits.slow_ms);
-    IS_SLOW.store(!says_slow, Ordering::Relaxed);
-    if says_slow {
-        limit_time(limits.slow_ms, limits.cpu_ms - limits.slow_ms);
+    let quick_ms = if says_slow {
+        limits.slow_ms
     } else {
-        limit_time(limits.cpu_ms, 0);
-    }
+        limits.cpu_ms
+    };
+    SLOW_TIME_MS.store(limits.cpu_ms - quick_ms, Ordering::Relaxed);
+    MAY_IDLE.store(pace == Pace::Idle, Ordering::Relaxed);
     let run = || {
         // SAFETY: returns the id of this thread.
         WORK_THREAD.store(unsafe { libc::gettid() }, Ordering::Relaxed);
         let _stack = SignalStackInUse::take();
+        let (stage, first_ms) = if pace != Pace::Same && quick_ms > USUAL_MS {
+            (USUAL_STAGE, USUAL_MS)
+        } else {
+            (LONG_STAGE, quick_ms)
+        };
+        STAGE.store(stage, Ordering::Relaxed);
+        limit_time(first_ms, quick_ms - first_ms);
         let body = std::panic::AssertUnwindSafe(body);
         std::panic::catch_unwind(body).map_err(|panic| panic_text(panic.as_ref()))
     };
@@ -211,12 +223,26 @@ fn bounded<T: Send>(
 static REPLY_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// The thread of the current work item.
 static WORK_THREAD: AtomicI32 = AtomicI32::new(0);
-/// Whether the next timer signal means the end of the CPU time.
-static IS_SLOW: AtomicBool = AtomicBool::new(true);
+/// What the next timer signal means: the end of the usual time (USUAL), of the time that is not slow (LONG), or of all.
+static STAGE: AtomicU8 = AtomicU8::new(SLOW_STAGE);
+const USUAL_STAGE: u8 = 0;
+const LONG_STAGE: u8 = 1;
+const SLOW_STAGE: u8 = 2;
+/// CPU time of slow work. 0: no work counts as slow, and the time ends with LONG_STAGE.
+static SLOW_TIME_MS: AtomicU64 = AtomicU64::new(0);
+/// Whether the current work item's pace is Pace::Idle.
+static MAY_IDLE: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn report_limit(signal: libc::c_int) {
+    let slow_time = SLOW_TIME_MS.load(Ordering::Relaxed);
+    let stage = STAGE.load(Ordering::Relaxed);
+    if signal == libc::SIGPROF && stage == USUAL_STAGE {
+        STAGE.store(LONG_STAGE, Ordering::Relaxed);
+        lower_priority(LONG_NICE);
+        return;
+    }
     let tag = match signal {
-        libc::SIGPROF if !IS_SLOW.swap(true, Ordering::Relaxed) => SLOW,
+        libc::SIGPROF if stage == LONG_STAGE && slow_time > 0 => SLOW,
         libc::SIGPROF => OUT_OF_TIME,
         libc::SIGABRT => OUT_OF_MEMORY,
         _ => OUT_OF_STACK,
@@ -234,11 +260,24 @@ extern "C" fn report_limit(signal: libc::c_int) {
         if tag != SLOW {
             libc::_exit(1);
         }
-        libc::setpriority(
-            libc::PRIO_PROCESS,
-            WORK_THREAD.load(Ordering::Relaxed) as libc::id_t,
-            SLOW_NICE,
-        );
+        STAGE.store(SLOW_STAGE, Ordering::Relaxed);
+        lower_priority(SLOW_NICE);
+        limit_time(slow_time, 0);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Of the work thread. Async-signal-safe; keeps errno.
+fn lower_priority(nice: libc::c_int) {
+    let thread = WORK_THREAD.load(Ordering::Relaxed);
+    // SAFETY: changes this thread's priority only. If it fails, the work keeps its priority.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, nice);
+        if MAY_IDLE.load(Ordering::Relaxed) {
+            let priority: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(thread, libc::SCHED_IDLE, &priority);
+        }
         *libc::__errno_location() = errno;
     }
 }

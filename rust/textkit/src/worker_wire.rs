@@ -38,6 +38,17 @@ pub struct Limits {
     pub memory_mb: u64,
 }
 
+/// How work goes on after the CPU time that usual work takes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pace {
+    /// When a core is idle.
+    Idle = 0,
+    /// At a low priority, which finishes on a busy machine too.
+    Low = 1,
+    /// As before: the work is the operator's.
+    Same = 2,
+}
+
 /// The results of work. DONE, REFUSED and PANICKED carry a text. An exiting worker sends the others.
 pub const DONE: u8 = b'D';
 pub const REFUSED: u8 = b'R';
@@ -47,7 +58,7 @@ pub const OUT_OF_MEMORY: u8 = b'M';
 pub const OUT_OF_STACK: u8 = b'S';
 /// Sent during slow work.
 pub const SLOW: u8 = b'L';
-/// A worker has started. Sent once, before any work.
+/// A worker has started. Sent once, before any work, with the worker's process id as the size.
 pub const READY: u8 = b'H';
 
 /// Commands to a helper, each with the number of a worker. BEGIN_WORKER carries the worker's socket.
@@ -67,18 +78,24 @@ pub fn reply_head(tag: u8, size: usize) -> [u8; REPLY_HEAD_BYTES] {
     command(tag, size as u64)
 }
 
-pub const WORK_HEAD_BYTES: usize = 32;
+pub const WORK_HEAD_BYTES: usize = 40;
 
-pub fn work_head(size: usize, limits: Limits) -> [u8; WORK_HEAD_BYTES] {
+pub fn work_head(size: usize, limits: Limits, pace: Pace) -> [u8; WORK_HEAD_BYTES] {
     let mut out = [0; WORK_HEAD_BYTES];
-    let words = [size as u64, limits.cpu_ms, limits.slow_ms, limits.memory_mb];
+    let words = [
+        size as u64,
+        limits.cpu_ms,
+        limits.slow_ms,
+        limits.memory_mb,
+        pace as u64,
+    ];
     for (place, word) in out.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }
     out
 }
 
-pub fn read_work_head(bytes: &[u8; WORK_HEAD_BYTES]) -> (usize, Limits) {
+pub fn read_work_head(bytes: &[u8; WORK_HEAD_BYTES]) -> (usize, Limits, Pace) {
     let word =
         |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap_or_default());
     let limits = Limits {
@@ -86,7 +103,12 @@ pub fn read_work_head(bytes: &[u8; WORK_HEAD_BYTES]) -> (usize, Limits) {
         slow_ms: word(2),
         memory_mb: word(3),
     };
-    (word(0) as usize, limits)
+    let pace = match word(4) {
+        0 => Pace::Idle,
+        1 => Pace::Low,
+        _ => Pace::Same,
+    };
+    (word(0) as usize, limits, pace)
 }
 
 /// A pair of connected sockets, both close-on-exec.

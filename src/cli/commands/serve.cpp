@@ -20,18 +20,21 @@ namespace warprow {
 namespace {
 
 // Returns the memory of large request bodies to the kernel when they are freed. By default glibc raises the first limit
-// to the size of the largest block freed, and every thread's heap then keeps blocks of that size.
-void return_large_blocks() {
+// to the size of the largest block freed, and every thread's heap then keeps blocks of that size. By default, too, each
+// thread has a heap, which keeps every page in which a small block is in use.
+void limit_heaps() {
   constexpr int kMmapBytes = 1 << 20;
   constexpr int kTrimBytes = 4 << 20;
+  constexpr int kHeaps = 2;  // the main thread's, and one for all others
   mallopt(M_MMAP_THRESHOLD, kMmapBytes);
   mallopt(M_TRIM_THRESHOLD, kTrimBytes);
+  mallopt(M_ARENA_MAX, kHeaps);
 }
 
 }  // namespace
 
 Result<ExitCode> run_serve(const Arguments& arguments) {
-  return_large_blocks();
+  limit_heaps();
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   CommandFrame frame("serve", "serve a model over an OpenAI-compatible API", "MODEL [FLAGS]");
