@@ -150,28 +150,39 @@ AnswerJson error_json(const Error& error) {
 }
 
 AnswerJson stats_json(const EngineStats& stats) {
-  return {{"steps", stats.steps},
-          {"mixed_steps", stats.mixed_steps},
-          {"partial_prefill_steps", stats.partial_prefill_steps},
-          {"preemptions", stats.preemptions},
-          {"prefix_hit_tokens", stats.prefix_hit_tokens},
-          {"prompt_tokens", stats.prompt_tokens},
-          {"output_tokens", stats.output_tokens},
-          {"max_steps_in_flight", stats.max_steps_in_flight},
-          {"block_size", stats.block_size},
-          {"num_blocks", stats.num_blocks},
-          {"step_allocations", stats.step_allocations},
-          {"row_state_bytes", stats.row_state_bytes},
-          {"graphs_full", stats.graphs_full},
-          {"graphs_piecewise", stats.graphs_piecewise},
-          {"graphs_eager", stats.graphs_eager},
-          {"graph_captures", stats.graph_captures},
-          {"graph_evictions", stats.graph_evictions},
-          {"graph_bytes", stats.graph_bytes},
-          {"padded_toks", stats.padded_toks},
-          {"grammar_masks", stats.grammar_masks},
-          {"grammar_mask_us", stats.grammar_mask_us},
-          {"withheld_rows", stats.withheld_rows}};
+  AnswerJson out = {{"steps", stats.steps},
+                    {"mixed_steps", stats.mixed_steps},
+                    {"partial_prefill_steps", stats.partial_prefill_steps},
+                    {"preemptions", stats.preemptions},
+                    {"prefix_hit_tokens", stats.prefix_hit_tokens},
+                    {"prompt_tokens", stats.prompt_tokens},
+                    {"output_tokens", stats.output_tokens},
+                    {"max_steps_in_flight", stats.max_steps_in_flight},
+                    {"block_size", stats.block_size},
+                    {"num_blocks", stats.num_blocks},
+                    {"step_allocations", stats.step_allocations},
+                    {"row_state_bytes", stats.row_state_bytes},
+                    {"graphs_full", stats.graphs_full},
+                    {"graphs_piecewise", stats.graphs_piecewise},
+                    {"graphs_eager", stats.graphs_eager},
+                    {"graph_captures", stats.graph_captures},
+                    {"graph_evictions", stats.graph_evictions},
+                    {"graph_bytes", stats.graph_bytes},
+                    {"padded_toks", stats.padded_toks},
+                    {"grammar_masks", stats.grammar_masks},
+                    {"grammar_mask_us", stats.grammar_mask_us},
+                    {"withheld_rows", stats.withheld_rows}};
+  if (stats.max_drafts > 0) {
+    out["spec_decode_num_drafts"] = stats.spec_decode_num_drafts;
+    out["spec_decode_num_draft_tokens"] = stats.spec_decode_num_draft_tokens;
+    out["spec_decode_num_accepted_tokens"] = stats.spec_decode_num_accepted_tokens;
+    for (size_t i = 0; i < static_cast<size_t>(stats.max_drafts); ++i) {
+      out["spec_decode_num_accepted_tokens_per_pos"].push_back(
+          stats.spec_decode_num_accepted_tokens_per_pos[i]);
+    }
+    out["spec_decode_num_undrafted"] = stats.spec_decode_num_undrafted;
+  }
+  return out;
 }
 
 std::string json_line(const AnswerJson& json) { return json_text(json) + "\n"; }

@@ -17,7 +17,7 @@ std::string stats_text(const EngineStats& stats) {
   std::string out;
   const AnswerJson counters = stats_json(stats);
   for (const auto& [name, value] : counters.items()) {
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, value.get<int64_t>());
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, value.dump());
   }
   return out;
 }

@@ -48,8 +48,11 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
-  int32_t grammar_mask_delay_us = 0;  // added to each grammar mask; for tests, without a flag
-  uint64_t seed = 0;                  // draws the seeds of requests that have none
+  int32_t grammar_mask_delay_us = 0;    // added to each grammar mask; for tests, without a flag
+  std::string speculative_config = "";  // JSON, as vLLM's; empty: none (config/speculation.h)
+  std::string spec_method = "";         // its method alone
+  int32_t num_speculative_tokens = 0;   // and its draft tokens; 0: not given
+  uint64_t seed = 0;                    // draws the seeds of requests that have none
   std::string distributed_executor_backend = "auto";  // auto | uni | mp | external_launcher
   std::string worker_binary = "";       // the program of rank processes; empty: this one
   int32_t stall_timeout = 0;            // seconds; 0: 4, and for ranks 60 on a GPU, 600 on a CPU

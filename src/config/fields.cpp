@@ -2,6 +2,7 @@
 #include "config/fields.h"
 
 #include "config/parse_size.h"
+#include "config/speculation.h"
 
 #include <algorithm>
 #include <cctype>
@@ -16,6 +17,8 @@ namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxRanks = 64;
+constexpr int64_t kMostDrafts = 16;
+static_assert(kMostDrafts == kMaxDrafts);  // the table in the docs is made from this file
 
 constexpr Field kFields[] = {
     {.name = "model",
@@ -195,6 +198,23 @@ constexpr Field kFields[] = {
      .member = &EngineConfig::async_scheduling,
      .group = "Scheduler",
      .help = "schedule the next step while the current one runs"},
+    {.name = "speculative-config",
+     .member = &EngineConfig::speculative_config,
+     .group = "Scheduler",
+     .help = "draft tokens and verify several in one step, with the same answers: a JSON object "
+             "with vLLM's keys method (ngram), num_speculative_tokens, prompt_lookup_min and "
+             "prompt_lookup_max; empty: off"},
+    {.name = "spec-method",
+     .member = &EngineConfig::spec_method,
+     .group = "Scheduler",
+     .help = "how tokens are drafted, in place of --speculative-config; ngram: as after an earlier "
+             "occurrence of the last tokens; empty: off"},
+    {.name = "num-speculative-tokens",
+     .member = &EngineConfig::num_speculative_tokens,
+     .group = "Scheduler",
+     .help = "maximum number of draft tokens of a request in a step; auto: 4",
+     .max = kMostDrafts,
+     .auto_value = 0},
     {.name = "seed",
      .member = &EngineConfig::seed,
      .group = "Scheduler",

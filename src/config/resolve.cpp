@@ -17,6 +17,8 @@ constexpr int32_t kLongPrefillShare = 8;
 constexpr int32_t kCpuSeqs = 64;
 constexpr int32_t kCpuBatchedTokens = 512;
 constexpr int64_t kCpuKvBytes = int64_t{2} << 30;
+// A step of n tokens takes about 1 + kCpuDraftCost * (n - 1) times as long as one of a token (docs/adr/0030).
+constexpr double kCpuDraftCost = 0.3;
 constexpr int32_t kGpuSeqs = 1024;
 constexpr int32_t kGpuBatchedTokens = 8192;
 
@@ -88,6 +90,24 @@ void decide_batch_invariance(ResolvedConfig& config, const HostFacts& host) {
   }
 }
 
+// Drafts are verified on a GPU too, but nothing makes them there yet.
+Result<void> decide_speculation(ResolvedConfig& config) {
+  Result<Speculation> speculation = read_speculation(config);
+  if (!speculation) {
+    return tl::unexpected(speculation.error());
+  }
+  if (speculation->is_on() && config.device != "cpu") {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: speculative decoding has no kernels for {} yet; use --device cpu, "
+                            "or leave it out",
+                            config.spec_method.empty() ? "--speculative-config" : "--spec-method",
+                            config.device));
+  }
+  config.speculation = *speculation;
+  config.draft_cost = speculation->is_on() && speculation->adaptive ? kCpuDraftCost : 0;
+  return {};
+}
+
 Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
   if (config.block_size <= 0 || config.block_size % 16 != 0) {
     return refuse(fmt::format("--block-size: {} is not a multiple of 16", config.block_size));
@@ -141,6 +161,9 @@ Result<ResolvedConfig> resolve(const EngineConfig& settings, const HostFacts& ho
   decide_batch(config, host);
   decide_batch_invariance(config, host);
   decide_long_prefills(config);
+  if (Result<void> decided = decide_speculation(config); !decided) {
+    return tl::unexpected(decided.error());
+  }
   if (config.cudagraph_mode == "auto") {
     config.cudagraph_mode = config.device == "cuda" ? "full_and_piecewise" : "none";
   }

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "config/engine_config.h"
+#include "config/speculation.h"
 
 #include <cstdint>
 #include <string_view>
@@ -27,6 +28,9 @@ struct HostFacts {
 // that is known.
 struct ResolvedConfig : EngineConfig {
   int32_t long_prompt_len = 0;  // long_prefill_token_threshold applies to longer prompts only
+  Speculation speculation{};
+  // What one more token costs a step, in units of a step with one; 0: every row drafts as many tokens as it may.
+  double draft_cost = 0;
 };
 
 // The only place where hardware changes a setting. An error names the flags, their values and the

@@ -60,6 +60,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   result.max_prefill_pairs = facts.max_prefill_pairs;
   result.min_deep_chunk = facts.min_deep_chunk;
   result.num_drafts = facts.max_drafts;
+  result.draft_cost = facts.draft_cost;
   result.num_stages = config.pipeline_parallel_size;
   result.max_concurrent_steps =
       config.async_scheduling ? executor.max_concurrent_batches() : result.num_stages;
@@ -80,6 +81,7 @@ Request to_request(RequestId id, RequestFields&& fields) {
   request.token_lists = std::move(fields.token_lists);
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
+  request.may_draft = fields.speculate;
   return request;
 }
 

@@ -4,12 +4,14 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "config/engine_config.h"
+#include "config/speculation.h"
 #include "engine/observe.h"
 #include "engine/request.h"
 #include "engine/validate.h"
 #include "executor/executor.h"
 #include "sched/request.h"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -101,6 +103,13 @@ struct EngineStats {
   int64_t grammar_masks = 0;    // filled for structured requests
   int64_t grammar_mask_us = 0;  // time to fill them, over all workers
   int64_t withheld_rows = 0;    // steps that rows missed because their masks were late
+  // Speculative decoding, under vLLM's names; all 0 without it.
+  int64_t max_drafts = 0;                       // draft tokens of a row in a step
+  int64_t spec_decode_num_drafts = 0;           // runs of draft tokens that were verified
+  int64_t spec_decode_num_draft_tokens = 0;     // in these runs
+  int64_t spec_decode_num_accepted_tokens = 0;  // of these
+  std::array<int64_t, kMaxDrafts> spec_decode_num_accepted_tokens_per_pos{};
+  int64_t spec_decode_num_undrafted = 0;  // decoding rows that got no drafts, as they would not pay
   // As they are now.
   int32_t num_running = 0;
   int32_t num_waiting = 0;

@@ -10,6 +10,7 @@ EngineRecord::EngineRecord(const Scheduler& scheduler,
   const ModelFacts& facts = executor.model_facts();
   published_.block_size = facts.kv.groups.front().block_size;
   published_.num_blocks = facts.kv.num_blocks;
+  published_.max_drafts = facts.max_drafts;
   publish();
 }
 
@@ -87,6 +88,11 @@ void EngineRecord::publish() {
   out.grammar_masks = grammars.num_masks;
   out.grammar_mask_us = grammars.busy_us;
   out.withheld_rows = structured_.num_withheld();
+  out.spec_decode_num_drafts = scheduler.num_drafts;
+  out.spec_decode_num_draft_tokens = scheduler.num_drafted_tokens;
+  out.spec_decode_num_accepted_tokens = scheduler.num_accepted_tokens;
+  out.spec_decode_num_accepted_tokens_per_pos = scheduler.num_accepted_at;
+  out.spec_decode_num_undrafted = scheduler.num_undrafted;
 }
 
 EngineStats EngineRecord::stats() const {

@@ -469,6 +469,7 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   fields.stop = request.sampling.stop;
   fields.include_stop_str_in_output = request.sampling.include_stop_str_in_output;
   fields.skip_special_tokens = request.sampling.skip_special_tokens;
+  fields.speculate = request.sampling.speculate;
   fields.priority = request.priority;
   fields.cache_salt = hash_salt(request.cache_salt);
   return ValidRequest(std::move(fields));

@@ -31,6 +31,7 @@ struct RequestFields {
   std::vector<std::string> stop;          // none empty
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
+  bool speculate = true;
   int32_t priority = 0;
   uint64_t cache_salt = 0;  // 0: none
 };

@@ -34,6 +34,7 @@ struct ModelFacts {
   int32_t min_deep_chunk = 1;                // as in SchedulerConfig
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
+  double draft_cost = 0;   // as in SchedulerConfig
 };
 
 // Counters of the execution layer since start.

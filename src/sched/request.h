@@ -22,6 +22,7 @@ struct Request {
   std::vector<int32_t> token_lists;     // pack_token_lists; only with params.has_lists()
   int32_t grammar = -1;                 // the engine's number of its grammar; -1: none, so no mask
   int32_t priority = 0;                 // lower is more urgent; only under the priority policy
+  bool may_draft = true;                // tokens are drafted for it if the scheduler drafts any
   int32_t adapter = -1;
   uint64_t cache_salt = 0;  // prefixes are shared only under the same salt
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sched/draft_length.h"
 #include "sched/kv_cache_manager.h"
 #include "sched/request.h"
 
@@ -46,6 +47,8 @@ struct LiveRequest {
   int32_t adapter = -1;
   SamplingParams params;
   std::vector<int32_t> token_lists;
+  DraftRecord drafts;
+  bool may_draft = true;  // Request::may_draft
 
   [[nodiscard]] int32_t num_known() const { return static_cast<int32_t>(tokens.size()); }
   // Lower bound of num_computed, as if no draft in flight were accepted: no later step runs a token before this

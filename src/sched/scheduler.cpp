@@ -43,6 +43,7 @@ Scheduler::Scheduler(SchedulerConfig config)
   WR_CHECK_GE(config_.num_stages, 1);
   WR_CHECK_GE(config_.max_concurrent_steps, config_.num_stages);
   WR_CHECK_GE(config_.num_drafts, 0);
+  WR_CHECK_LE(config_.num_drafts, kMaxDrafts);
   const auto max_rows = static_cast<size_t>(config_.max_num_seqs);
   row_owner_.resize(max_rows, -1);
   finished_rows_.reserve(max_rows);
@@ -117,6 +118,8 @@ Result<void> Scheduler::add_request(const Request& request) {
   r.token_lists = request.token_lists;
   r.grammar = request.grammar;
   r.held = false;
+  r.drafts.reset();
+  r.may_draft = request.may_draft;
   kv_.init(r.kv,
            {.adapter = request.adapter, .cache_salt = request.cache_salt},
            r.max_len + config_.max_overhang());
@@ -284,8 +287,7 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   if (n == 0) {
     return r.next;
   }
-  // Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.
-  int32_t num_drafts = is_prefill ? 0 : std::min(config_.num_drafts, room - n);
+  int32_t num_drafts = is_prefill ? 0 : std::min(num_drafts_of(r), room - n);
   n += num_drafts;
   if (r.least_computed() >= r.kv.window_at) {
     kv_.drop_outside_windows(r.kv, r.least_computed(), last_step());
@@ -312,6 +314,20 @@ int32_t Scheduler::advance_running(int32_t index, SchedulerOutput& out) {
   prefill_budget_ -= is_prefill ? n : 0;
   decode_budget_ -= is_prefill ? 0 : 1;
   return r.next;
+}
+
+// Also for a request that may end sooner: rows of equal length are worth more than the drafts saved.
+int32_t Scheduler::num_drafts_of(LiveRequest& r) {
+  if (config_.num_drafts == 0 || !r.may_draft) {
+    return 0;
+  }
+  if (config_.draft_cost == 0) {
+    return config_.num_drafts;
+  }
+  const double cost = draft_cost_beside(config_.draft_cost, running_.size());
+  const int32_t num_drafts = r.drafts.decide(cost, config_.num_drafts);
+  stats_.num_undrafted += num_drafts == 0 ? 1 : 0;
+  return num_drafts;
 }
 
 bool Scheduler::admit_next(SchedulerOutput& out) {
@@ -418,8 +434,10 @@ void Scheduler::commit_step(SchedulerOutput& out) {
     record.num_sampling += samples ? 1 : 0;
     if (samples && r.grammar >= 0) {
       out.grammar_rows.push_back(s.row);
-      s.wants_drafts = config_.num_drafts > 0;
     }
+    // For masks after them, and to learn what they are worth.
+    s.wants_drafts = samples && config_.num_drafts > 0 && r.may_draft &&
+                     (r.grammar >= 0 || config_.draft_cost > 0);
     record.rows[row_idx] = {
         next_step_, row_owner_[row_idx], rows_.generation(s.row), r.arrival, s.num_logits};
     (is_prefill ? any_prefill : any_decode) = true;

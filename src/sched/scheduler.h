@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "config/speculation.h"
 #include "kv/kv_math.h"
 #include "kv/token_pages.h"
 #include "sched/kv_cache_manager.h"
@@ -11,6 +12,7 @@
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -27,7 +29,11 @@ struct SchedulerConfig {
   Policy policy = Policy::kFcfs;
   int32_t max_concurrent_steps = 1;  // num_stages, and one more when async
   int32_t num_stages = 1;            // of a pipeline: steps that run at once, each of other rows
-  int32_t num_drafts = 0;            // draft tokens that a step verifies for each decoding row
+  int32_t num_drafts =
+      0;  // draft tokens that a step verifies for each decoding row, at most kMaxDrafts
+  // What one more token costs a step, in units of a step with one: rows draft fewer tokens, or none, where that does
+  // not pay (sched/draft_length.h). 0: always num_drafts.
+  double draft_cost = 0;
   // Under chunked prefill: the most tokens of a step for a row with more prompt tokens left, in a step in which a
   // request with fewer waits or runs; 0: no limit. Prompts of up to long_prompt_len tokens are exempt.
   int32_t long_prefill_token_threshold = 0;
@@ -63,8 +69,12 @@ struct SchedulerStats {
   int64_t num_preemptions = 0;
   int64_t num_prefix_hit_tokens = 0;
   int64_t num_scheduled_tokens = 0;
-  int64_t num_drafted_tokens = 0;   // verified by the steps whose outputs were taken
+  int64_t num_drafts = 0;           // runs of drafts verified by the steps whose outputs were taken
+  int64_t num_drafted_tokens = 0;   // in these runs
   int64_t num_accepted_tokens = 0;  // of the drafted ones
+  std::array<int64_t, kMaxDrafts> num_accepted_at{};  // by place in the run
+  int64_t num_undrafted =
+      0;  // decoding rows of steps that got no drafts because they would not pay
   int32_t max_steps_in_flight = 0;
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -182,6 +192,7 @@ class Scheduler {
   [[nodiscard]] int32_t limit_deep_chunk(int32_t chunk, int32_t num_computed, bool is_long);
   void schedule_running(SchedulerOutput& out);
   int32_t advance_running(int32_t index, SchedulerOutput& out);
+  [[nodiscard]] int32_t num_drafts_of(LiveRequest& request);
   bool admit_next(SchedulerOutput& out);
   void enter_row(int32_t index, int32_t num_hit, SchedulerOutput& out);
   void commit_step(SchedulerOutput& out);
@@ -192,6 +203,7 @@ class Scheduler {
   void enqueue(int32_t index);
   void end(int32_t index);
 
+  void count_drafts(int32_t num_drafted, int32_t num_accepted);
   void take_result(const PlannedRow& planned,
                    const RowOutput& row,
                    const ModelRunnerOutput& out,

@@ -59,9 +59,11 @@ void Scheduler::take_result(const PlannedRow& planned,
   delta.drafts = row.drafts;
   delta.num_cached_tokens = r.num_cached_tokens;
   if (planned.num_logits > 1) {
-    stats_.num_drafted_tokens += planned.num_logits - 1;
-    stats_.num_accepted_tokens += std::max(row.tokens.count - 1, 0);
+    count_drafts(planned.num_logits - 1, std::max(row.tokens.count - 1, 0));
   }
+  r.drafts.take(slice(out.token_ids, row.tokens),
+                planned.num_logits - 1,
+                slice(out.draft_token_ids, row.drafts));
   --r.least_pending;
   r.most_pending -= planned.num_logits;
   if (r.state == LiveRequest::State::kRunning) {  // a preempted request has nothing computed
@@ -89,6 +91,15 @@ void Scheduler::take_result(const PlannedRow& planned,
   }
   if (delta.reason != FinishReason::kNone) {
     end(planned.index);
+  }
+}
+
+void Scheduler::count_drafts(int32_t num_drafted, int32_t num_accepted) {
+  ++stats_.num_drafts;
+  stats_.num_drafted_tokens += num_drafted;
+  stats_.num_accepted_tokens += num_accepted;
+  for (size_t i = 0; i < static_cast<size_t>(num_accepted); ++i) {
+    ++stats_.num_accepted_at[i];
   }
 }
 

@@ -105,11 +105,16 @@ Result<void> decide_options(ModelPlan& plan) {
   if (!kv) {
     return tl::unexpected(kv.error());
   }
+  if (config.speculation.is_on()) {
+    plan.runner.max_drafts = config.speculation.num_drafts;
+    plan.runner.features.speculation = config.speculation;
+  }
   const bool has_states =
       std::ranges::any_of(plan.spec.layers, [](const LayerSpec& l) { return l.has_state(); });
   if (has_states && plan.runner.max_drafts > 0) {
     return fail(ErrorCode::kUnsupported,
-                "drafts with layers that keep a state: a rejected draft would stay in it");
+                "speculative decoding with layers that keep a state is not supported: a rejected "
+                "draft would stay in the state");
   }
   divide_layers(plan, *kv);
   plan.runner.max_num_seqs = config.max_num_seqs;

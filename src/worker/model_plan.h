@@ -56,7 +56,7 @@ Result<void> check_parallel_sizes(const EngineConfig& settings);
 // Errors: a model that cannot be found, read or supported; settings that contradict each other or the
 // model; too little memory, with the numbers.
 // machine: shared by all ranks where they run on CPUs.
-// runner: drafts and features, which no setting covers; plan_model decides the rest of it.
+// runner: drafts and features beside those of the settings; plan_model decides the rest of it.
 // place: nullopt: the first rank of the settings' parallel sizes.
 Result<ModelPlan> plan_model(const EngineConfig& settings,
                              const MachineFacts& machine,

@@ -317,6 +317,79 @@ void expect_same_with_drafts(const Workload& load, const Answers& expected) {
   }
 }
 
+// Drafts of a real proposer, as a setting: the row's own tokens.
+struct ProposerAxis {
+  std::string name;
+  int32_t num_drafts;
+  bool adaptive;
+  std::function<void(RigOptions&)> set;
+  std::function<bool(ModelRig&)> was_active;
+};
+
+std::vector<ProposerAxis> proposer_axes(const Workload& load) {
+  const auto any = [](ModelRig&) { return true; };
+  const int64_t few_blocks = few_blocks_bytes(load);
+  return {
+      {"1_sync", 1, false, [](RigOptions& o) { o.config.async_scheduling = false; }, any},
+      {"3_chunk_16",
+       3,
+       false,
+       [](RigOptions& o) {
+         o.config.max_num_seqs = 8;
+         o.config.max_num_batched_tokens = 16;
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_partial_prefill_steps > 0; }},
+      {"7_few_blocks",
+       7,
+       false,
+       [few_blocks](RigOptions& o) {
+         o.config.max_model_len = 128;
+         o.config.kv_cache_memory_bytes = few_blocks;
+         o.config.enable_prefix_caching = true;
+       },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_prefix_hit_tokens > 0; }},
+      {"3_graph_full_deferred_shuffled",
+       3,
+       false,
+       [](RigOptions& o) {
+         o.config.cudagraph_mode = "full";
+         o.config.cudagraph_capture_sizes = "8,32,128";
+         o.device.mode = cpu::CpuStreamMode::kDeferred;
+         o.device.shuffle = true;
+         o.device.seed = 13;
+       },
+       [](ModelRig& rig) { return rig.executor().stats().graphs_full > 2; }},
+      {"7_adaptive",
+       7,
+       true,
+       [](RigOptions& o) { o.serialize = true; },
+       [](ModelRig& rig) { return rig.scheduler().stats().num_undrafted > 0; }},
+  };
+}
+
+void expect_same_with_proposer(const Workload& load, const Answers& expected) {
+  const std::vector<Request> requests = make_requests(load);
+  int64_t num_accepted = 0;
+  int64_t num_drafted = 0;
+  for (const ProposerAxis& axis : proposer_axes(load)) {
+    SCOPED_TRACE("ngram_" + axis.name);
+    RigOptions options = base_options(load);
+    options.config.speculative_config = test::ngram_config(axis.num_drafts, axis.adaptive);
+    axis.set(options);
+    ModelRig rig(options);
+    for (const Request& request : requests) {
+      test::add_request(rig, request, &grammar_of(load));
+    }
+    expect_same(expected, answers_of(requests, rig.run()));
+    EXPECT_TRUE(axis.was_active(rig)) << "the axis had no effect";
+    num_accepted += rig.scheduler().stats().num_accepted_tokens;
+    num_drafted += rig.scheduler().stats().num_drafted_tokens;
+    rig.scheduler().check_invariants();
+  }
+  EXPECT_GT(num_accepted, 0);
+  EXPECT_LT(num_accepted, num_drafted);
+}
+
 // The token rules must change the results of their requests; otherwise no axis would test them.
 void expect_token_rules_matter(const Workload& load, const Answers& expected) {
   ModelRig rig(base_options(load));
@@ -374,6 +447,7 @@ void expect_invariant(const Workload& load) {
     rig.scheduler().check_invariants();
   }
   expect_same_with_drafts(load, expected);
+  expect_same_with_proposer(load, expected);
 }
 
 TEST(Invariance, TinyModel) {

@@ -291,5 +291,55 @@ TEST(SchedulerDrafts, APreemptedRequestWaitsForItsRun) {
   EXPECT_EQ(bench.step.new_rows[0].prefill_len, 9 + num_outputs);
 }
 
+// Runs a step in which the device proposes `draft` three times.
+void step_with_proposal(Bench& bench, TokenId draft) {
+  ASSERT_TRUE(bench.launch());
+  ModelRunnerOutput& out = bench.pending[0];
+  for (RowOutput& row : out.rows) {
+    row.drafts = {static_cast<int32_t>(out.draft_token_ids.size()), 3};
+    out.draft_token_ids.insert(out.draft_token_ids.end(), 3, draft);
+  }
+  bench.collect();
+}
+
+TEST(SchedulerDrafts, ARowDraftsWhereItPays) {
+  SchedulerConfig config = drafts_config(3, 1);
+  config.draft_cost = 0.3;
+  Bench bench(config);
+  bench.add(1, tokens_from(0, 5));
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{7, 7, 7, 7}; };
+  step_with_proposal(bench, 7);
+  step_with_proposal(bench, 7);
+  EXPECT_THAT(bench.step.scheduled, ElementsAre(ScheduledRow{RowId{0}, 1, 5, 0, 1, true}))
+      << "nothing is known of its drafts yet, but they are wanted";
+  int32_t num_steps = 0;
+  while (bench.step.scheduled[0].num_drafts < 3 && num_steps++ < 20) {
+    step_with_proposal(bench, 7);
+  }
+  EXPECT_LT(num_steps, 20) << "all were right";
+  const SchedulerStats right = bench.scheduler.stats();
+  EXPECT_EQ(right.num_accepted_tokens, right.num_drafted_tokens);
+  EXPECT_EQ(right.num_accepted_at[0], right.num_drafts);
+  EXPECT_GT(right.num_accepted_at[0], right.num_accepted_at[2]);
+  bench.runner.run_of = [](RowId) { return std::vector<TokenId>{8}; };
+  num_steps = 0;
+  while (bench.step.scheduled[0].num_drafts > 0 && num_steps++ < 20) {
+    step_with_proposal(bench, 7);
+  }
+  EXPECT_LT(num_steps, 20) << "all were wrong";
+  EXPECT_GT(bench.scheduler.stats().num_undrafted, right.num_undrafted);
+}
+
+TEST(SchedulerDrafts, ARequestWithoutThem) {
+  Bench bench(drafts_config(3, 1));
+  Request request = request_of(1, tokens_from(0, 5));
+  request.may_draft = false;
+  bench.add(request);
+  bench.add(2, tokens_from(20, 5));
+  ASSERT_TRUE(bench.run_step());
+  ASSERT_TRUE(bench.run_step());
+  EXPECT_THAT(bench.plan(), ElementsAre(Pair(1, 5), Pair(4, 5)));
+}
+
 }  // namespace
 }  // namespace warprow

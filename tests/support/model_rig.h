@@ -38,6 +38,13 @@ struct RigOptions {
   std::function<void(SchedulerOutput&)> edit_step;  // changes a step between scheduler and executor
 };
 
+// --speculative-config with drafts from a row's own tokens. One token in common is enough, so many of them are wrong.
+inline std::string ngram_config(int32_t num_drafts, bool adaptive = false) {
+  return R"({"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3)"
+         R"(, "num_speculative_tokens": )" +
+         std::to_string(num_drafts) + R"(, "adaptive": )" + (adaptive ? "true}" : "false}");
+}
+
 struct RigResult {
   using Top = std::vector<std::pair<TokenId, float>>;
   std::vector<TokenId> tokens;
@@ -71,6 +78,7 @@ class ModelRig {
     config.max_concurrent_steps = plan.runner.max_steps_in_flight;
     config.num_stages = first.pipeline.size;
     config.num_drafts = plan.runner.max_drafts;
+    config.draft_cost = plan.config.draft_cost;
     config.kv = plan.kv_cache;
     config.token_pages = plan.runner.token_pages;
     if (first.world_size() > 1) {

@@ -76,6 +76,9 @@ constexpr SamplingField kFields[] = {
     {"skip_special_tokens",
      &SamplingOptions::skip_special_tokens,
      "leave special tokens out of the text [true]"},
+    {"speculate",
+     &SamplingOptions::speculate,
+     "draft tokens for this request if the engine drafts any [true]"},
 };
 
 // Reads the whole text as a number of type T.

@@ -191,6 +191,22 @@ void draw_batch(const json& state, Page& page) {
   page.end_line();
 }
 
+void draw_drafts(const json& state, Page& page) {
+  if (!state.contains("drafts")) {
+    return;
+  }
+  const double drafted = number_at(state, "/drafts/tokens");
+  const double accepted = number_at(state, "/drafts/accepted");
+  const double runs = number_at(state, "/drafts/runs");
+  const double share = accepted / std::max(1.0, drafted);
+  page.add("drafts", kDim).to(kLabel).add(bar(share), kCyan).to(kAfterBar);
+  page.add(fmt::format("{} of {} tokens accepted, {:.2f} more tokens a step with drafts",
+                       short_count(accepted),
+                       short_count(drafted),
+                       accepted / std::max(1.0, runs)));
+  page.end_line();
+}
+
 void draw_steps(const json& state, Page& page) {
   const json steps = state.value("recent_steps", json::object());
   const double busy = number_at(steps, "/busy_share");
@@ -306,6 +322,7 @@ std::string TopView::draw(const Screen& screen) const {
   draw_head(state_, url_, page);
   draw_engine(state_, page);
   draw_batch(state_, page);
+  draw_drafts(state_, page);
   draw_steps(state_, page);
   page.add("tokens", kDim).to(kLabel);
   if (has_rates_) {

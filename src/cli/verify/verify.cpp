@@ -84,6 +84,8 @@ Result<VerifySizes> sizes_of(const EngineConfig& config, const VerifyLoad& load)
     return tl::unexpected(plan.error());
   }
   return VerifySizes{plan->config.device == "cuda",
+                     std::ranges::any_of(plan->spec.layers,
+                                         [](const LayerSpec& layer) { return layer.has_state(); }),
                      plan->memory.kv_block_bytes,
                      load.max_input_len + load.output_len + 1};
 }
@@ -139,7 +141,7 @@ Result<ExitCode> run_verify(const Arguments& arguments) {
   CommandFrame frame(
       "verify",
       "check on this machine that an answer does not depend on batch, chunks, cache, "
-      "preemption, graphs or sleep",
+      "preemption, drafts, graphs or sleep",
       "MODEL [FLAGS]");
   VerifyLoad load;
   const auto add = [&](const char* name, const char* help, int64_t& target) {

@@ -45,6 +45,16 @@ bool other_blocks(EngineConfig& config, const VerifySizes& /*sizes*/) {
   return config.block_size <= 64 && config.kernel_block_size == 0;
 }
 
+// One token in common is enough, and every row drafts, so that many drafts are wrong.
+bool drafts(EngineConfig& config, const VerifySizes& sizes) {
+  config.speculative_config =
+      R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1,)"
+      R"( "prompt_lookup_max": 4, "adaptive": false})";
+  config.spec_method.clear();
+  config.num_speculative_tokens = 0;
+  return !sizes.on_gpu && !sizes.has_states;
+}
+
 bool no_steps_ahead(EngineConfig& config, const VerifySizes& /*sizes*/) {
   return std::exchange(config.async_scheduling, false);
 }
@@ -60,6 +70,7 @@ bool one_thread(EngineConfig& config, const VerifySizes& sizes) {
 int64_t partial_prefills(const EngineStats& stats) { return stats.partial_prefill_steps; }
 int64_t prefix_hits(const EngineStats& stats) { return stats.prefix_hit_tokens; }
 int64_t preemptions(const EngineStats& stats) { return stats.preemptions; }
+int64_t draft_tokens(const EngineStats& stats) { return stats.spec_decode_num_draft_tokens; }
 
 constexpr VerifyCase kCases[] = {
     {"repeat", "alone once more", VerifyOrder::kAlone, as_it_is, nullptr},
@@ -71,6 +82,11 @@ constexpr VerifyCase kCases[] = {
     {"prefix", "with prefixes from the cache", VerifyOrder::kTwice, prefix_caching, prefix_hits},
     {"preemption", "with too few KV blocks", VerifyOrder::kTogether, few_blocks, preemptions},
     {"block-size", "with blocks of twice the size", VerifyOrder::kTogether, other_blocks, nullptr},
+    {"drafts",
+     "with drafts from the request's tokens",
+     VerifyOrder::kTogether,
+     drafts,
+     draft_tokens},
     {"sync", "without steps planned ahead", VerifyOrder::kTogether, no_steps_ahead, nullptr},
     {"eager", "without CUDA graphs", VerifyOrder::kTogether, no_graphs, nullptr},
     {"threads", "on one thread", VerifyOrder::kTogether, one_thread, nullptr},
@@ -166,6 +182,9 @@ std::span<const VerifyCase> verify_cases() { return kCases; }
 
 EngineConfig reference_config(EngineConfig config, const VerifySizes& /*sizes*/) {
   config.enable_prefix_caching = false;
+  config.speculative_config.clear();
+  config.spec_method.clear();
+  config.num_speculative_tokens = 0;
   return config;
 }
 

@@ -27,6 +27,7 @@ enum class VerifyOrder : uint8_t {
 // What a case may depend on.
 struct VerifySizes {
   bool on_gpu = false;
+  bool has_states = false;  // a layer keeps a state
   int64_t block_bytes = 0;  // of a KV block
   int64_t max_len = 0;      // longest prompt and output together
 };
@@ -43,7 +44,7 @@ struct VerifyCase {
 };
 std::span<const VerifyCase> verify_cases();
 
-// The settings and order of the reference: each request alone, no prefix from a cache.
+// The settings of the reference: no prefix from a cache, no drafts. Its requests run alone.
 EngineConfig reference_config(EngineConfig config, const VerifySizes& sizes);
 
 // Runs the requests. Calls on_tokens with the number of tokens of each update.

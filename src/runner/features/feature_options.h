@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "config/speculation.h"
+
 #include <functional>
 #include <memory>
 #include <vector>
@@ -17,6 +19,7 @@ using FeatureFactory = std::function<std::unique_ptr<RunnerFeature>(const Runner
 struct FeatureOptions {
   bool hidden_states = false;         // requests may ask for them
   bool prompt_embeds = false;         // prompts may come as embeddings
+  Speculation speculation{};          // kNone: no drafts but those of `extra`
   bool debug_checks = false;          // features that verify each step (tests)
   std::vector<FeatureFactory> extra;  // after all others, before the checks
 };

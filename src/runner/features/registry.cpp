@@ -3,6 +3,7 @@
 #include "runner/features/feature.h"
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
+#include "runner/features/ngram_drafts.h"
 #include "runner/features/prompt_embeds.h"
 #include "runner/features/prompt_logprobs.h"
 #include "runner/features/slot_check.h"
@@ -23,6 +24,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));
+  }
+  if (options.speculation.method == Speculation::Method::kNgram && parts.head != nullptr) {
+    features.push_back(make_ngram_drafts(parts, options.speculation));
   }
   for (const FeatureFactory& make : options.extra) {
     features.push_back(make(parts));

@@ -4,6 +4,7 @@
 #include "device/stream.h"
 #include "runner/ops/epilogue.h"
 #include "runner/ops/prologue.h"
+#include "runner/ops/propose_ngram.h"
 #include "runner/ops/stage_results.h"
 #include "runner/ops/unpack_step.h"
 
@@ -22,7 +23,8 @@ class RunnerOps {
   virtual void unpack_step(Stream& stream, const UnpackStep& op, int64_t num_groups) = 0;
   virtual void prologue(Stream& stream, const Prologue& op) = 0;
   virtual void epilogue(Stream& stream, const Epilogue& op, int64_t num_rows) = 0;
-  // After the proposer of the next step's drafts; only with speculation.
+  // With speculation: a proposer of the next step's drafts, then their copy for the host.
+  virtual void propose_ngram(Stream& stream, const ProposeNgram& op, int64_t num_rows) = 0;
   virtual void publish_drafts(Stream& stream, const PublishDrafts& op, int64_t num_rows) = 0;
   // Between the stages of a pipeline (runner/stage_link.h).
   virtual void pack_results(Stream& stream, const PackResults& op, int64_t num_rows) = 0;
@@ -44,6 +46,9 @@ class RunnerOpsImpl final : public RunnerOps {
   }
   void epilogue(Stream& s, const Epilogue& op, int64_t num_rows) override {
     launch_.for_items(s, "epilogue", num_rows, op);
+  }
+  void propose_ngram(Stream& s, const ProposeNgram& op, int64_t num_rows) override {
+    launch_.for_items(s, "propose_ngram", num_rows, op);
   }
   void publish_drafts(Stream& s, const PublishDrafts& op, int64_t num_rows) override {
     launch_.for_items(s, "publish_drafts", num_rows, op);

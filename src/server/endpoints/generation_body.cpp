@@ -105,6 +105,7 @@ constexpr BodyField kShared[] = {
     {"ignore_eos", &sampling<&SamplingOptions::ignore_eos>},
     {"include_stop_str_in_output", &sampling<&SamplingOptions::include_stop_str_in_output>},
     {"skip_special_tokens", &sampling<&SamplingOptions::skip_special_tokens>},
+    {"speculate", &sampling<&SamplingOptions::speculate>},
     {"prompt_logprobs", &sampling<&SamplingOptions::prompt_logprobs>},
     {"logprob_token_ids", &sampling<&SamplingOptions::logprob_token_ids>},
     {"priority", &read_priority},

@@ -159,6 +159,12 @@ std::string engine_state_json(Engine& engine,
   out["tokens"] = {{"prompt", stats.prompt_tokens},
                    {"output", stats.output_tokens},
                    {"prefix_hit", stats.prefix_hit_tokens}};
+  if (stats.max_drafts > 0) {
+    out["drafts"] = {{"runs", stats.spec_decode_num_drafts},
+                     {"tokens", stats.spec_decode_num_draft_tokens},
+                     {"accepted", stats.spec_decode_num_accepted_tokens},
+                     {"undrafted_rows", stats.spec_decode_num_undrafted}};
+  }
   out["recent_steps"] = recent_steps(engine);
   out["connections"] = watch.metrics.connections();
   out["requests"] = requests_json(watch, statuses.value_or(std::vector<RequestStatus>()));

@@ -118,6 +118,35 @@ void write_engine(Page& page,
                stats.prefix_hit_tokens);
 }
 
+void write_speculation(Page& page, const EngineStats& stats, const std::string& labels) {
+  if (stats.max_drafts == 0) {
+    return;
+  }
+  page.counter("vllm:spec_decode_num_drafts",
+               "Runs of draft tokens that were verified.",
+               labels,
+               stats.spec_decode_num_drafts);
+  page.counter("vllm:spec_decode_num_draft_tokens",
+               "Draft tokens that were verified.",
+               labels,
+               stats.spec_decode_num_draft_tokens);
+  page.counter("vllm:spec_decode_num_accepted_tokens",
+               "Draft tokens that were accepted.",
+               labels,
+               stats.spec_decode_num_accepted_tokens);
+  const char* const per_pos = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+  page.head(per_pos, "counter", "Draft tokens that were accepted, by place in their run.");
+  for (size_t i = 0; i < static_cast<size_t>(stats.max_drafts); ++i) {
+    page.line(per_pos,
+              fmt::format("{},position=\"{}\"", labels, i),
+              stats.spec_decode_num_accepted_tokens_per_pos[i]);
+  }
+  page.counter("warprow:spec_decode_num_undrafted",
+               "Decoding rows of steps that got no drafts because they would not pay.",
+               labels,
+               stats.spec_decode_num_undrafted);
+}
+
 void write_steps(Page& page,
                  std::string& out,
                  const Engine& engine,
@@ -232,6 +261,7 @@ std::string ServerMetrics::text(const Engine& engine, const std::string& model_n
   const EngineStats stats = engine.stats();
   write_engine(page, engine, stats, labels);
   write_requests(out, labels);
+  write_speculation(page, stats, labels);
   write_steps(page, out, engine, stats, labels);
   write_ranks(page, engine, labels);
   write_http(out);

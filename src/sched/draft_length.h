@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/ids.h"
+
+#include <cstdint>
+#include <span>
+
+namespace warprow {
+
+// How many tokens it pays to draft for a row. The j-th draft is worth its share of the step if the probability that it
+// and all before it are right is above its cost, in units of a row's plain token. That probability is a^j, where a is
+// the row's own average; the cost grows with the batch, as tokens do not come with the weights any more.
+//
+// Drafts are compared with the outputs whether a step verified them or not, so a row that drafts nothing still learns
+// when drafts would be right, at no cost. Nothing here reads a clock: equal outputs give equal lengths.
+
+// The cost of a drafted token among num_rows decoding rows. token_cost: what one more token costs a step, in units of a
+// step with one.
+[[nodiscard]] double draft_cost_beside(double token_cost, int32_t num_rows);
+
+// What a request's drafts were worth so far.
+class DraftRecord {
+ public:
+  void reset() { *this = {}; }
+
+  // A step yielded `tokens`, of which it verified num_drafted drafts. `proposed`: the drafts for the next tokens; -1:
+  // none.
+  void take(std::span<const TokenId> tokens,
+            int32_t num_drafted,
+            std::span<const TokenId> proposed);
+
+  // The number of drafts for the next step, at most `most`. cost: draft_cost_beside. It changes only where that is
+  // clearly better, so that rows do not go back and forth.
+  int32_t decide(double cost, int32_t most);
+
+  // The average probability that a draft is right if all before it are.
+  [[nodiscard]] double acceptance() const { return acceptance_; }
+
+ private:
+  static constexpr TokenId kUnknown = -2;
+
+  void count(bool accepted);
+
+  double acceptance_ = 0;
+  TokenId guess_ = kUnknown;  // the first draft for the next token; -1: none was found
+  int32_t length_ = 0;
+};
+
+}  // namespace warprow

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/speculation.h"
+
+#include "config/resolve.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warprow {
+namespace {
+
+using testing::HasSubstr;
+
+EngineConfig with_json(const std::string& json) {
+  EngineConfig config;
+  config.speculative_config = json;
+  return config;
+}
+
+Speculation read(const std::string& json) {
+  const Result<Speculation> result = read_speculation(with_json(json));
+  EXPECT_TRUE(result) << result.error().message;
+  return result.value_or(Speculation());
+}
+
+std::string error(const EngineConfig& config) {
+  const Result<Speculation> result = read_speculation(config);
+  return result ? "" : result.error().message;
+}
+std::string error(const std::string& json) { return error(with_json(json)); }
+
+TEST(Speculation, IsOffByDefault) {
+  const Result<Speculation> result = read_speculation({});
+  ASSERT_TRUE(result);
+  EXPECT_FALSE(result->is_on());
+  EXPECT_EQ(result->num_drafts, 0);
+}
+
+TEST(Speculation, KeysOfVllm) {
+  const Speculation speculation = read(
+      R"({"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":2,"prompt_lookup_max":4})");
+  EXPECT_EQ(speculation.method, Speculation::Method::kNgram);
+  EXPECT_EQ(speculation.num_drafts, 3);
+  EXPECT_EQ(speculation.prompt_lookup_min, 2);
+  EXPECT_EQ(speculation.prompt_lookup_max, 4);
+  EXPECT_TRUE(speculation.adaptive);
+}
+
+TEST(Speculation, DefaultsOfTheLookupAreVllms) {
+  const auto range = [](const std::string& keys) {
+    const Speculation s = read(R"({"method":"ngram")" + keys + "}");
+    return std::pair(s.prompt_lookup_min, s.prompt_lookup_max);
+  };
+  EXPECT_EQ(range(""), std::pair(5, 5));
+  EXPECT_EQ(range(R"(,"prompt_lookup_max":3)"), std::pair(3, 3)) << "the other end follows";
+  EXPECT_EQ(range(R"(,"prompt_lookup_min":7)"), std::pair(7, 7));
+  EXPECT_EQ(range(R"(,"prompt_lookup_min":1,"prompt_lookup_max":null)"), std::pair(1, 1));
+}
+
+TEST(Speculation, MethodAndCountAsFlags) {
+  EngineConfig config;
+  config.spec_method = "ngram";
+  EXPECT_EQ(read_speculation(config)->num_drafts, 4);
+  config.num_speculative_tokens = 7;
+  EXPECT_EQ(read_speculation(config)->num_drafts, 7);
+  config.speculative_config = R"({"method":"ngram","adaptive":false})";
+  EXPECT_EQ(read_speculation(config)->num_drafts, 7) << "together with the object";
+  EXPECT_FALSE(read_speculation(config)->adaptive);
+}
+
+TEST(Speculation, ErrorsNameKeyValueAndWhatIsAllowed) {
+  EXPECT_THAT(error("ngram"), HasSubstr("--speculative-config: 'ngram' is not a JSON object"));
+  EXPECT_THAT(error("[1]"), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(error(R"({"method":"eagle3"})"),
+              HasSubstr("method 'eagle3' is not supported; the methods are ngram"));
+  EXPECT_THAT(error(R"({"method":3})"), HasSubstr("method: 3 is not a string"));
+  EXPECT_THAT(error("{}"), HasSubstr("method is missing; the methods are ngram"));
+  EXPECT_THAT(error(R"({"method":"ngram","model":"x/y"})"),
+              HasSubstr(R"(model: "x/y" is not supported; the keys are method, num_spec)"));
+  for (const std::string value :
+       {"0", "17", "-1", "2.5", R"("3")", "true", "99999999999999999999"}) {
+    EXPECT_THAT(error(R"({"method":"ngram","num_speculative_tokens":)" + value + "}"),
+                HasSubstr("is not a whole number from 1 to 16"));
+  }
+  EXPECT_THAT(error(R"({"method":"ngram","prompt_lookup_min":4,"prompt_lookup_max":3})"),
+              HasSubstr("prompt_lookup_min: 4 is above prompt_lookup_max 3"));
+  EXPECT_THAT(error(R"({"method":"ngram","adaptive":1})"),
+              HasSubstr("adaptive: 1 is neither true nor false"));
+}
+
+TEST(Speculation, SettingsThatContradictEachOther) {
+  EngineConfig config = with_json(R"({"method":"ngram","num_speculative_tokens":2})");
+  config.num_speculative_tokens = 3;
+  EXPECT_THAT(error(config), HasSubstr("--num-speculative-tokens: 3 contradicts the 2"));
+  config.num_speculative_tokens = 2;
+  EXPECT_EQ(error(config), "");
+  config = with_json(R"({"method":"eagle"})");
+  config.spec_method = "ngram";
+  EXPECT_THAT(error(config), HasSubstr("--spec-method: 'ngram' contradicts the method 'eagle'"));
+  config = {};
+  config.num_speculative_tokens = 3;
+  EXPECT_THAT(error(config), HasSubstr("--num-speculative-tokens: 3 needs --spec-method"));
+}
+
+TEST(Speculation, IsRefusedOnAGpu) {
+  EngineConfig config = with_json(R"({"method":"ngram"})");
+  config.device = "cuda";
+  const HostFacts host{.usable_cores = 1,
+                       .usable_memory_bytes = int64_t{4} << 30,
+                       .has_cuda = true,
+                       .compute_capability = 90};
+  const Result<ResolvedConfig> resolved = resolve(config, host);
+  ASSERT_FALSE(resolved);
+  EXPECT_EQ(resolved.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(resolved.error().message,
+              HasSubstr("--speculative-config: speculative decoding has no kernels for cuda yet"));
+  config.device = "cpu";
+  ASSERT_TRUE(resolve(config, host));
+  EXPECT_GT(resolve(config, host)->draft_cost, 0);
+  config.speculative_config = R"({"method":"ngram","adaptive":false})";
+  EXPECT_EQ(resolve(config, host)->draft_cost, 0);
+}
+
+}  // namespace
+}  // namespace warprow
