@@ -135,6 +135,8 @@ WARPROW_API void warprow_queue_destroy(warprow_queue* queue);
  *   stream      true: outputs as they come; else one output for each choice, at its end
  *   echo, stream_options and members that no request has are refused
  *   texts are the model's own: reasoning sections and tool calls are not taken apart
+ *   beam_width  N, 1 to 10: a beam search. The choices are its N best sequences, best first, each with one output at the
+ *               end and with logprobs; length_penalty, 1 unless given. docs/sampling.md says which fields count
  * Grammars are compiled and templates rendered before the call returns.
  * request: its number, unique for the queue. */
 WARPROW_API warprow_status warprow_queue_submit(warprow_queue* queue, const char* request_json, uint64_t* request);

@@ -3,6 +3,7 @@
 
 from ._library import version as __version__
 from .async_llm import AsyncLLM
+from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from .errors import (
     BusyError,
     ClosedError,
@@ -14,6 +15,7 @@ from .errors import (
     UnsupportedError,
     WarprowError,
 )
+from .flat_logprobs import FlatLogprobs
 from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestOutput, RequestTimings
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -21,11 +23,15 @@ from .tokenizer import Tokenizer
 
 __all__ = [
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "BusyError",
     "ClosedError",
     "CompletionOutput",
     "CorruptFileError",
     "EngineError",
+    "FlatLogprobs",
     "InvalidArgumentError",
     "LLM",
     "Logprob",

@@ -91,6 +91,19 @@ class Engine:
         return take_text(text, length.value)
 
 
+class OwnedOutput:
+    """An output of the library, freed with this object. What views its memory holds this object."""
+
+    __slots__ = ("_pointer", "contents")
+
+    def __init__(self, pointer: Any) -> None:
+        self._pointer = pointer
+        self.contents: Output = pointer.contents
+
+    def __del__(self, free: Any = lib.warprow_output_free) -> None:
+        free(self._pointer)
+
+
 class Queue:
     """Requests and their outputs. Any thread."""
 
@@ -108,18 +121,14 @@ class Queue:
     def cancel(self, request: int) -> None:
         check(lib.warprow_queue_cancel(self.handle, request))
 
-    def wait(self, timeout_ms: int) -> tuple[int, Any]:
-        """(OK, a pointer for free_output), (TIMEOUT, None), (DONE, None) or (CLOSED, None)."""
+    def wait(self, timeout_ms: int) -> tuple[int, OwnedOutput | None]:
+        """(OK, an output), (TIMEOUT, None), (DONE, None) or (CLOSED, None)."""
         output = ctypes.POINTER(Output)()
         status = lib.warprow_queue_wait(self.handle, timeout_ms, byref(output))
         if status not in (OK, TIMEOUT, DONE, CLOSED):
             check(status)
-        return status, output if status == OK else None
+        return status, OwnedOutput(output) if status == OK else None
 
     def close(self) -> None:
         """Cancels its requests and ends waits."""
         lib.warprow_queue_close(self.handle)
-
-
-def free_output(output: Any) -> None:
-    lib.warprow_output_free(output)

@@ -8,8 +8,9 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from ._engine import Engine
+from ._engine import Engine, OwnedOutput
 from ._library import Logprobs, error_of
+from .flat_logprobs import FlatLogprobs, read_flat
 from .outputs import CompletionOutput, Logprob, PromptLogprobs, RequestOutput, RequestTimings, SampleLogprobs
 from .sampling_params import RequestOutputKind, SamplingParams
 
@@ -102,9 +103,9 @@ class Assembly:
     def streams(self) -> bool:
         return self._params.output_kind is not RequestOutputKind.FINAL_ONLY
 
-    def add(self, pointer: Any) -> None:
+    def add(self, output: OwnedOutput) -> None:
         """Takes an output of the library. Raises the exception of a request that failed."""
-        new = pointer.contents
+        new = output.contents
         if new.error:
             raise error_of(new.error_status, new.error.decode("utf-8", "replace"))
         out = self.output
@@ -112,19 +113,15 @@ class Assembly:
             out.prompt_token_ids = new.prompt_token_ids[: new.num_prompt_token_ids]
             if out.prompt is None:
                 out.prompt = self._engine.decode(out.prompt_token_ids, False)
-        if new.prompt_logprobs.num_tokens > 0:
-            prompt_logprobs: PromptLogprobs = [None]
-            prompt_logprobs += _read_lists(self._engine, new.prompt_logprobs)
-            out.prompt_logprobs = prompt_logprobs
-        elif out.prompt_logprobs is None and self._params.prompt_logprobs is not None and new.choice == 0:
-            out.prompt_logprobs = [None]  # a prompt of one token
+        if out.prompt_logprobs is None and self._params.prompt_logprobs is not None and new.choice == 0:
+            out.prompt_logprobs = self._prompt_logprobs(output)
         choice = self._choices.get(new.choice)
         if choice is None or self._deltas:
             choice = self._choices[new.choice] = CompletionOutput(new.choice)
         if self._params.detokenize:
             choice.text += ctypes.string_at(new.text, new.text_len).decode("utf-8", "replace")
         choice.token_ids += new.token_ids[: new.num_token_ids]
-        self._add_logprobs(choice, new)
+        self._add_logprobs(choice, output)
         if new.finish_reason != 0:
             self._finish(choice, new)
         out.finished = bool(new.is_last)
@@ -133,13 +130,22 @@ class Assembly:
         else:
             out.outputs = [self._choices[index] for index in sorted(self._choices)]
 
-    def _add_logprobs(self, choice: CompletionOutput, new: Any) -> None:
+    def _prompt_logprobs(self, output: OwnedOutput) -> PromptLogprobs | FlatLogprobs:
+        lists = output.contents.prompt_logprobs  # empty for a prompt of one token
+        if self._params.flat_logprobs:
+            return read_flat(output, lists, self._engine.token_text, behind_first=True)
+        return [None, *_read_lists(self._engine, lists)]
+
+    def _add_logprobs(self, choice: CompletionOutput, output: OwnedOutput) -> None:
         if self._params.logprobs is None and self._params.logprob_token_ids is None:
             return
-        more = _read_lists(self._engine, new.logprobs)
-        lists = new.logprobs
+        lists = output.contents.logprobs
+        if self._params.flat_logprobs:
+            more = read_flat(output, lists, self._engine.token_text)
+            choice.logprobs = choice.logprobs.joined(more) if isinstance(choice.logprobs, FlatLogprobs) else more
+        else:
+            choice.logprobs = [*(choice.logprobs or []), *_read_lists(self._engine, lists)]
         own = sum(lists.entries[lists.begins[i]].logprob for i in range(lists.num_tokens))
-        choice.logprobs = (choice.logprobs or []) + more
         choice.cumulative_logprob = (choice.cumulative_logprob or 0.0) + own
 
     def _finish(self, choice: CompletionOutput, new: Any) -> None:
@@ -157,5 +163,4 @@ class Assembly:
         out.outputs = [copy.copy(choice) for choice in out.outputs]
         for choice in out.outputs:
             choice.token_ids = list(choice.token_ids)
-            choice.logprobs = None if choice.logprobs is None else list(choice.logprobs)
         return out

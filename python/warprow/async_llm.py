@@ -8,8 +8,8 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from ._engine import Engine, Queue, free_output
-from ._library import DONE, OK, TIMEOUT
+from ._engine import Engine, OwnedOutput, Queue
+from ._library import DONE, TIMEOUT
 from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampling_body
 from .errors import ClosedError
 from .outputs import RequestOutput
@@ -24,22 +24,17 @@ class _Stream:
         self._loop = asyncio.get_running_loop()
         self._outputs: asyncio.Queue[Any] = asyncio.Queue()
 
-    def push(self, output: Any) -> bool:
+    def push(self, output: OwnedOutput | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._outputs.put_nowait, output)
         except RuntimeError:  # the loop was closed
-            return False
-        return True
+            pass
 
-    async def next(self) -> Any:
+    async def next(self) -> OwnedOutput:
         output = await self._outputs.get()
         if output is None:
             raise ClosedError("the engine was closed")
         return output
-
-    def drop_rest(self) -> None:
-        while not self._outputs.empty():
-            free_output(self._outputs.get_nowait())
 
 
 class _Dispatcher:
@@ -50,7 +45,7 @@ class _Dispatcher:
         self._lock = threading.Lock()
         self._work = threading.Event()
         self._streams: dict[int, _Stream | None] = {}  # None: nobody wants the rest
-        self._early: dict[int, list[Any]] = {}  # outputs that came before their stream was known
+        self._early: dict[int, list[OwnedOutput]] = {}  # outputs that came before their stream was known
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -89,25 +84,22 @@ class _Dispatcher:
             if stream is not None:
                 stream.push(None)
 
-    def _pass_on(self, output: Any) -> None:
+    def _pass_on(self, output: OwnedOutput) -> None:
         request = output.contents.request
-        is_last = output.contents.is_last
         stream = self._streams[request]
-        if is_last:
+        if output.contents.is_last:
             del self._streams[request]
-        if stream is None or not stream.push(output):
-            free_output(output)
+        if stream is not None:
+            stream.push(output)
 
     def _run(self) -> None:
         while not self._closed:
             status, output = self.queue.wait(-1)
-            if status == OK:
+            if output is not None:
                 with self._lock:
                     if output.contents.request in self._streams:
                         self._pass_on(output)
-                    elif self._closed:
-                        free_output(output)
-                    else:
+                    elif not self._closed:
                         self._early.setdefault(output.contents.request, []).append(output)
             elif status == DONE:
                 self._work.wait()
@@ -196,17 +188,12 @@ class AsyncLLM:
         self._requests[request_id] = request
         try:
             while not assembly.output.finished:
-                output = await stream.next()
-                try:
-                    assembly.add(output)
-                finally:
-                    free_output(output)
+                assembly.add(await stream.next())
                 yield assembly.snapshot()
         finally:
             del self._requests[request_id]
             if not assembly.output.finished:
                 self._dispatcher.leave(request)
-            stream.drop_rest()
 
     def _leave_submitted(self, submission: asyncio.Future[int]) -> None:
         if not submission.cancelled() and submission.exception() is None:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ._engine import Engine, Queue, free_output
-from ._library import CLOSED, OK, TIMEOUT, check
+from ._engine import Engine, Queue
+from ._library import CLOSED, TIMEOUT, check
 from ._requests import Assembly, Message, Prompt, chat_body, is_one_prompt, prompt_body, sampling_body
+from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from .errors import UnsupportedError
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -91,6 +94,39 @@ class LLM:
             bodies.append((None, params, body))
         return self._run(bodies, use_tqdm, None)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: bool | Callable[..., Any] = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The beam_width best answers to each prompt. All prompts run in one batch; concurrency_limit has no effect."""
+        if lora_request is not None:
+            raise UnsupportedError("lora_request: adapters are not supported")
+        some: Sequence[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item]
+        with_logprobs = SamplingParams(logprobs=2 * params.beam_width)
+        bodies = [(None, with_logprobs, {**params.body(), **prompt_body(prompt)}) for prompt in some]
+        return [self._beams(output) for output in self._run(bodies, use_tqdm, None)]
+
+    def _beams(self, output: RequestOutput) -> BeamSearchOutput:
+        sequences = []
+        for choice in output.outputs:
+            if not choice.token_ids:  # fewer answers are possible at all
+                continue
+            tokens = [*(output.prompt_token_ids or []), *choice.token_ids]
+            sequences.append(
+                BeamSearchSequence(
+                    tokens,
+                    choice.logprobs or [],
+                    choice.cumulative_logprob or 0.0,
+                    self._engine.decode(tokens, False),
+                    choice.finish_reason,
+                )
+            )
+        return BeamSearchOutput(sequences)
+
     def _run(
         self,
         bodies: Sequence[tuple[str | None, SamplingParams | None, dict[str, Any]]],
@@ -122,13 +158,11 @@ class LLM:
             status, output = queue.wait(WAIT_MS)
             if status == TIMEOUT:
                 continue
-            if status != OK:
+            if output is None:
                 check(CLOSED)
-            try:
-                request = output.contents.request
-                running[request].add(output)
-            finally:
-                free_output(output)
+                return
+            request = output.contents.request
+            running[request].add(output)
             if running[request].output.finished:
                 yield running.pop(request)
 
@@ -167,4 +201,18 @@ def _progress(items: Iterable[Assembly], total: int, use_tqdm: bool | Callable[.
             from tqdm.auto import tqdm as bar
         except ImportError:
             bar = False
-    return bar(items, total=total, desc="Processed prompts") if callable(bar) else items
+    return _with_speed(bar(items, total=total, desc="Processed prompts")) if callable(bar) else items
+
+
+def _with_speed(bar: Iterable[Assembly]) -> Iterable[Assembly]:
+    """The bar's items; it shows the tokens a second so far, if it has tqdm's method for that."""
+    show = getattr(bar, "set_postfix_str", None)
+    start, num_in, num_out = time.monotonic(), 0, 0
+    for done in bar:
+        output = done.output
+        num_in += len(output.prompt_token_ids or [])
+        num_out += sum(len(choice.token_ids) for choice in output.outputs)
+        if show is not None:
+            seconds = max(time.monotonic() - start, 1e-6)
+            show(f"input {num_in / seconds:.1f} toks/s, output {num_out / seconds:.1f} toks/s", refresh=False)
+        yield done

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .flat_logprobs import FlatLogprobs
 
 
 @dataclass
@@ -33,7 +37,7 @@ class CompletionOutput:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None
-    logprobs: SampleLogprobs | None = None
+    logprobs: SampleLogprobs | FlatLogprobs | None = None
     finish_reason: str | None = None  # "stop", "length" or "abort"
     stop_reason: int | str | None = None
     timings: RequestTimings | None = None  # once finished
@@ -47,7 +51,7 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int] | None
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | FlatLogprobs | None = None
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     num_cached_tokens: int | None = None

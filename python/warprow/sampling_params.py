@@ -52,6 +52,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    flat_logprobs: bool = False  # logprobs are a FlatLogprobs, else a list with a dict for each token
     logprob_token_ids: list[int] | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -83,4 +84,13 @@ class SamplingParams:
         return {**body, **self.extra_args}
 
 
-_OURS = {"detokenize", "spaces_between_special_tokens", "output_kind", "structured_outputs", "logit_bias", "extra_args", "max_tokens"}
+_OURS = {
+    "detokenize",
+    "extra_args",
+    "flat_logprobs",
+    "logit_bias",
+    "max_tokens",
+    "output_kind",
+    "spaces_between_special_tokens",
+    "structured_outputs",
+}

@@ -7,6 +7,7 @@
 #include "server/json_value.h"
 #include "text/chat_prompt.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,25 @@ warprow_status fail_with(const ApiError& error) {
 struct ReadBody {
   GenerationBody body;
   bool is_chat = false;
+  std::optional<BeamOptions> beams;
 };
+
+// beam_width and length_penalty, which the server's bodies do not have.
+Result<std::optional<BeamOptions>> read_beams(const OrderedJson& root, GenerationBody& body) {
+  std::optional<int64_t> width;
+  std::optional<double> length_penalty;
+  const OrderedJson wanted = member_of(root, "beam_width");
+  if (wanted.is_null()) {
+    return std::nullopt;
+  }
+  std::erase(body.ignored, "beam_width");
+  std::erase(body.ignored, "length_penalty");
+  Result<void> read = read_value("beam_width", wanted, width);
+  if (const OrderedJson penalty = member_of(root, "length_penalty"); read && !penalty.is_null()) {
+    read = read_value("length_penalty", penalty, length_penalty);
+  }
+  return read.map([&] { return std::optional(BeamOptions{*width, length_penalty.value_or(1.0)}); });
+}
 
 // The endpoints' bodies, without what only an HTTP answer has.
 Result<ReadBody> read_body(std::string_view text) {
@@ -71,20 +90,17 @@ Result<ReadBody> read_body(std::string_view text) {
   if (!is_chat && max_tokens != root->end() && max_tokens->is_null()) {
     body->sampling.max_tokens.reset();
   }
-  return ReadBody{*std::move(body), is_chat};
+  return read_beams(*root, *body).map([&](const std::optional<BeamOptions>& beams) {
+    return ReadBody{*std::move(body), is_chat, beams};
+  });
 }
 
-tl::expected<std::vector<ValidRequest>, ApiError> prepare(Served& served, ReadBody& read) {
+EncodedPrompts encode(Served& served, ReadBody& read) {
   GenerationBody& body = read.body;
   if (const auto known = served.names.check(body.model, body.ignored); !known) {
     return tl::unexpected(known.error());
   }
-  EncodedPrompts prompts =
-      fitting_prompts(served, read.is_chat ? &prepare_chat : &prepare_completions, body);
-  if (!prompts) {
-    return tl::unexpected(std::move(prompts).error());
-  }
-  return served.engine.validate_prompts(body, *std::move(prompts)).map_error(api_error);
+  return fitting_prompts(served, read.is_chat ? &prepare_chat : &prepare_completions, body);
 }
 
 }  // namespace
@@ -98,7 +114,16 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
     if (!read) {
       return fail_call(read.error());
     }
-    const auto valid = prepare(served, *read);
+    EncodedPrompts prompts = encode(served, *read);
+    if (!prompts) {
+      return fail_with(prompts.error());
+    }
+    if (read->beams) {
+      read->body.prompt = std::move(prompts->front());
+      return submit_beams(served, std::move(read->body), *read->beams, request);
+    }
+    const auto valid =
+        served.engine.validate_prompts(read->body, *std::move(prompts)).map_error(api_error);
     if (!valid) {
       return fail_with(valid.error());
     }
@@ -121,8 +146,47 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
   });
 }
 
+warprow_status RequestQueue::submit_beams(Served& served,
+                                          GenerationRequest request,
+                                          const BeamOptions& options,
+                                          uint64_t& number) {
+  const Result<std::shared_ptr<BeamSearch>> made =
+      BeamSearch::make(served.engine, request, options);
+  if (!made) {
+    return fail_call(made.error());
+  }
+  BeamSearch& search = **made;
+  auto prompt = std::make_shared<const std::vector<TokenId>>(search.prompt_token_ids());
+  number = box_->open(std::move(prompt), static_cast<size_t>(options.width), false);
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(searches_, [](const auto& entry) { return entry.second.expired(); });
+    searches_.emplace(number, *made);
+  }
+  search.start([box = box_, number](size_t choice, const RequestUpdate& update) {
+    box->push(number, choice, update);
+  });
+  if (box_->is_closed()) {
+    search.abort();
+    return fail_call(WARPROW_CLOSED, kClosed);
+  }
+  return WARPROW_OK;
+}
+
+// Of one request, or of all.
+void RequestQueue::abort_searches(std::optional<uint64_t> request) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, search] : searches_) {
+    const std::shared_ptr<BeamSearch> live = search.lock();
+    if (live != nullptr && number == request.value_or(number)) {
+      live->abort();
+    }
+  }
+}
+
 warprow_status RequestQueue::cancel(uint64_t request) {
   return engine_->call([&](Served& served) {
+    abort_searches(request);
     abort_all(served, box_->running(request));
     return warprow_status{WARPROW_OK};
   });
@@ -148,6 +212,7 @@ void RequestQueue::close() {
   }
   box_->close();
   (void)engine_->call([&](Served& served) {
+    abort_searches(std::nullopt);
     abort_all(served, box_->running());
     return warprow_status{WARPROW_OK};
   });

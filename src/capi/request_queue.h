@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "engine/beam_search.h"
+
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,8 +34,16 @@ class RequestQueue {
   void close();
 
  private:
+  warprow_status submit_beams(Served& served,
+                              GenerationRequest request,
+                              const BeamOptions& options,
+                              uint64_t& number);
+  void abort_searches(std::optional<uint64_t> request);
+
   std::shared_ptr<LoadedEngine> engine_;
-  std::shared_ptr<OutputBox> box_;  // shared with the engine's callbacks
+  std::shared_ptr<OutputBox> box_;                          // shared with the engine's callbacks
+  std::mutex mutex_;                                        // guards searches_
+  std::map<uint64_t, std::weak_ptr<BeamSearch>> searches_;  // by request
 };
 
 // The text of a chat's prompt.

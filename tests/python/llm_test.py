@@ -19,6 +19,7 @@ import textwrap
 import threading
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -32,7 +33,20 @@ if not os.environ.get("WARPROW_INSTALLED"):
 from cli_test import MODEL, clean_environment, default_model_file  # noqa: E402
 
 import warprow  # noqa: E402
-from warprow import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputsParams  # noqa: E402
+from warprow import (  # noqa: E402
+    LLM,
+    AsyncLLM,
+    BeamSearchParams,
+    FlatLogprobs,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+)
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
 
 SETTINGS = {"kv_cache_memory_bytes": "64MiB", "max_model_len": 512}
 FRANCE = "The capital of France is"
@@ -122,6 +136,71 @@ class LLMTest(unittest.TestCase):
         chat = self.llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(temperature=0, max_tokens=2, logprobs=0), use_tqdm=False)
         self.assertEqual([len(entries) for entries in chat[0].outputs[0].logprobs], [1, 1])
 
+    def test_flat_logprobs(self):
+        """With numpy where it is installed, and without."""
+        plain = SamplingParams(temperature=0, max_tokens=3, logprobs=2, prompt_logprobs=1)
+        flat = SamplingParams(temperature=0, max_tokens=3, logprobs=2, prompt_logprobs=1, flat_logprobs=True)
+        [expected] = self.generate(FRANCE, plain)
+        for modules in ({}, {"numpy": None}):  # None: the import fails
+            with self.subTest(modules), unittest.mock.patch.dict(sys.modules, modules):
+                [output] = self.generate(FRANCE, flat)
+                choice = output.outputs[0]
+                self.assertIsInstance(choice.logprobs, FlatLogprobs)
+                self.assertEqual(list(choice.logprobs), expected.outputs[0].logprobs)
+                self.assertEqual([entries or None for entries in output.prompt_logprobs], expected.prompt_logprobs)
+                self.assertEqual(choice.cumulative_logprob, expected.outputs[0].cumulative_logprob)
+                self.assertEqual(list(choice.logprobs.token_ids[::3]), choice.token_ids)  # each with two others
+                self.assertEqual(list(choice.logprobs.start_indices), [0, 3, 6])
+                self.assertEqual(choice.logprobs.decoded_tokens[0], choice.logprobs[0][choice.token_ids[0]].decoded_token)
+                self.assertEqual(list(choice.logprobs[1:]), expected.outputs[0].logprobs[1:])
+                joined = choice.logprobs.joined(choice.logprobs[1:])
+                self.assertEqual(list(joined), [*expected.outputs[0].logprobs, *expected.outputs[0].logprobs[1:]])
+                [short] = self.generate([1], flat)
+                self.assertEqual(list(short.prompt_logprobs), [{}])
+                self.assertEqual(isinstance(choice.logprobs.logprobs, list), numpy is None or "numpy" in modules)
+
+    @unittest.skipIf(numpy is None, "numpy is not installed: python3-numpy")
+    def test_arrays_view_the_engines_memory(self):
+        logprobs = self.generate(FRANCE, SamplingParams(temperature=0, max_tokens=4, logprobs=1, flat_logprobs=True))[0].outputs[0].logprobs
+        self.assertEqual((logprobs.logprobs.dtype, logprobs.ranks.dtype), (numpy.float32, numpy.int32))
+        self.assertFalse(logprobs.logprobs.flags.owndata)
+        self.assertFalse(logprobs.logprobs.flags.writeable)
+        kept, expected = logprobs.logprobs, logprobs.logprobs.tolist()
+        del logprobs
+        self.generate([FRANCE] * 8, SamplingParams(max_tokens=8, logprobs=5))  # would use memory that was freed
+        self.assertEqual(kept.tolist(), expected)
+        ids = numpy.array(self.llm.get_tokenizer().encode(FRANCE), numpy.int64)
+        self.assertEqual(self.generate([ids, ids[1:]])[0].prompt_token_ids, ids.tolist())
+        self.assertEqual(self.generate(ids)[0].outputs[0].token_ids, self.generate(FRANCE)[0].outputs[0].token_ids)
+
+    def test_beam_search(self):
+        prompts = [FRANCE, {"prompt_token_ids": self.llm.get_tokenizer().encode("One, two, three,")}]
+        params = BeamSearchParams(beam_width=3, max_tokens=5)
+        for prompt, output in zip(prompts, self.llm.beam_search(prompts, params), strict=True):
+            sequences = output.sequences
+            self.assertEqual(len(sequences), 3)
+            scores = [one.cum_logprob / (len(one.tokens) - (one.finish_reason == "stop")) for one in sequences]
+            self.assertEqual(scores, sorted(scores, reverse=True))
+            [greedy] = self.generate(prompt, SamplingParams(temperature=0, max_tokens=5, logprobs=0))
+            self.assertGreaterEqual(sequences[0].cum_logprob, greedy.outputs[0].cumulative_logprob)
+            for one in sequences:  # as the model scores the whole text
+                [whole] = self.generate(one.tokens, SamplingParams(max_tokens=1, prompt_logprobs=0))
+                answer = len(greedy.prompt_token_ids)
+                self.assertEqual(one.tokens[:answer], greedy.prompt_token_ids)
+                scored = [whole.prompt_logprobs[i][one.tokens[i]].logprob for i in range(answer, len(one.tokens))]
+                self.assertAlmostEqual(one.cum_logprob, sum(scored), delta=0.05)  # int8 activations
+                self.assertEqual([len(entries) for entries in one.logprobs], [6] * len(scored))
+                self.assertEqual(one.text, self.llm.get_tokenizer().decode(one.tokens))
+        [narrow] = self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=1, max_tokens=6))
+        self.assertEqual(narrow.sequences[0].tokens[-6:], self.generate(FRANCE, SamplingParams(temperature=0, max_tokens=6))[0].outputs[0].token_ids)
+        expected = cli_choice("-p", FRANCE, "--beam-width", "3", "--max-tokens", "5")
+        [output] = self.llm.beam_search(FRANCE, params)
+        self.assertEqual(output.sequences[0].tokens[-len(expected["token_ids"]):], expected["token_ids"])
+        self.assertAlmostEqual(output.sequences[0].cum_logprob, expected["cumulative_logprob"])
+        with self.assertRaisesRegex(ValueError, r"beam_width: 11 is outside \[1, 10\]"):
+            self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=11, max_tokens=5))
+        self.assertEqual(self.llm.beam_search([], params), [])
+
     def test_choices_stops_and_forms(self):
         [output] = self.generate(FRANCE, SamplingParams(n=3, seed=1, max_tokens=4))
         self.assertEqual([choice.index for choice in output.outputs], [0, 1, 2])
@@ -197,6 +276,20 @@ class LLMTest(unittest.TestCase):
         self.llm.generate([FRANCE, FRANCE], GREEDY, use_tqdm=bar)
         self.assertEqual(seen, [2])
 
+    def test_progress_shows_the_speed(self):
+        shown = []
+
+        class Bar(list):
+            def __init__(self, items, **options):
+                super().__init__(items)
+
+            def set_postfix_str(self, text, refresh):
+                shown.append(text)
+
+        self.llm.generate([FRANCE, FRANCE], GREEDY, use_tqdm=Bar)
+        self.assertEqual(len(shown), 2)
+        self.assertRegex(shown[1], r"^input [\d.]+ toks/s, output [\d.]+ toks/s$")
+
     def test_sleep(self):
         before = self.generate(FRANCE)[0].outputs[0].token_ids
         self.llm.sleep(2)
@@ -226,6 +319,9 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
         outputs = await self.collect(GREEDY)
         texts = [output.outputs[0].text for output in outputs]
         self.assertGreater(len(texts), 1)
+        flat = await self.collect(SamplingParams(temperature=0, max_tokens=4, logprobs=1, flat_logprobs=True))
+        plain = await self.collect(SamplingParams(temperature=0, max_tokens=4, logprobs=1))
+        self.assertEqual(list(flat[-1].outputs[0].logprobs), plain[-1].outputs[0].logprobs)
         for shorter, longer in zip(texts, texts[1:]):
             self.assertTrue(longer.startswith(shorter))
         self.assertEqual([output.finished for output in outputs], [False] * (len(outputs) - 1) + [True])

@@ -4,6 +4,7 @@
 #include "cli/commands/command_frame.h"
 #include "cli/commands/request_file.h"
 #include "cli/commands/single_run.h"
+#include "cli/flags/number_flags.h"
 #include "cli/flags/prompt_flags.h"
 #include "cli/flags/sampling_fields.h"
 #include "cli/flags/structure_flags.h"
@@ -27,6 +28,7 @@ constexpr int64_t kBatchMaxTokens = 16;
 Result<ExitCode> run_one(const EngineConfig& config,
                          const PromptFlags& prompt,
                          const SamplingOptions& sampling,
+                         const BeamOptions& beams,
                          const RunOptions& options) {
   Result<GenerationRequest> request = prompt.read();
   if (!request) {
@@ -37,7 +39,8 @@ Result<ExitCode> run_one(const EngineConfig& config,
   UpdateQueue updates;
   const std::unique_ptr<Engine> engine = load_engine(config);
   updates.watch_signals();
-  return run_single(*engine, updates, *request, options, out);
+  return beams.width > 0 ? run_beams(*engine, updates, *request, beams, options, out)
+                         : run_single(*engine, updates, *request, options, out);
 }
 
 Result<ExitCode> run_file(const EngineConfig& config,
@@ -63,6 +66,25 @@ Result<ExitCode> run_file(const EngineConfig& config,
   return batch.run(path == "-" ? std::cin : file, defaults, count_requests(path));
 }
 
+// A width of 0: no beam search.
+void add_beam_flags(FlagSet& flags, BeamOptions& beams) {
+  beams.width = 0;
+  add_count_flag(
+      flags,
+      {.name = "beam-width",
+       .value = "N",
+       .group = "Sampling",
+       .help = "search for the N likeliest answers, up to 10, instead of drawing; 0: off"},
+      beams.width);
+  add_number_flag(flags,
+                  {.name = "length-penalty",
+                   .value = "X",
+                   .group = "Sampling",
+                   .help = "with --beam-width: an answer's score is its logprob / length ^ X",
+                   .common = false},
+                  beams.length_penalty);
+}
+
 }  // namespace
 
 Result<ExitCode> run_generate(const Arguments& arguments) {
@@ -81,6 +103,8 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
       prompts_file);
   SamplingOptions sampling;
   add_sampling_flags(frame.flags(), sampling);
+  BeamOptions beams;
+  add_beam_flags(frame.flags(), beams);
   const StructureFlags structure(frame.flags());
   frame.add_output_flag();
   RunOptions options;
@@ -100,7 +124,10 @@ Result<ExitCode> run_generate(const Arguments& arguments) {
   options.format = frame.as_json() ? AnswerFormat::kJson : AnswerFormat::kText;
   options.summary = isatty(STDERR_FILENO) == 1;
   if (!prompts_file) {
-    return run_one(frame.config(), prompt, sampling, options);
+    return run_one(frame.config(), prompt, sampling, beams, options);
+  }
+  if (beams.width > 0) {
+    return fail(ErrorCode::kInvalidArgument, "--beam-width: not with --prompts-file");
   }
   if (prompt.count() > 0) {
     return fail(ErrorCode::kInvalidArgument,

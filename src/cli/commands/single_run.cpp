@@ -9,7 +9,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <functional>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -51,6 +54,81 @@ class ChoiceWriter {
   size_t written_ = 0;
 };
 
+// Takes the updates of the requests with these ids until each has ended.
+std::vector<Answer> collect_answers(UpdateQueue& updates,
+                                    std::span<const RequestId> ids,
+                                    const std::function<void()>& abort,
+                                    Output* text) {
+  std::vector<Answer> answers(ids.size());
+  ChoiceWriter writer(answers, text);
+  size_t num_running = ids.size();
+  bool aborted = false;
+  while (num_running > 0) {
+    if (std::optional<RequestUpdate> update = updates.take()) {
+      const auto found = std::find(ids.begin(), ids.end(), update->id);
+      WR_CHECK(found != ids.end(), "an update of request {}, which is not ours", update->id);
+      Answer& answer = answers[static_cast<size_t>(found - ids.begin())];
+      answer.add(*std::move(update));
+      num_running -= answer.finished() ? 1 : 0;
+      if (!aborted) {
+        writer.write();
+      }
+    }
+    const bool unwanted = updates.signal() != 0 || (text != nullptr && text->closed());
+    if (unwanted && !aborted) {
+      abort();
+      aborted = true;
+    }
+  }
+  return answers;
+}
+
+using Clock = std::chrono::steady_clock;
+
+// The end of a run: the JSON, if its text was not written before, and the summary.
+Result<ExitCode> report(const Engine& engine,
+                        const UpdateQueue& updates,
+                        std::span<const Answer> answers,
+                        Clock::time_point start,
+                        const std::function<AnswerJson()>& make_json,
+                        const RunOptions& options,
+                        Output& out) {
+  const std::chrono::duration<double> took = Clock::now() - start;
+  if (const Answer* failed = find_failed(answers)) {
+    out.end_line();
+    note("warprow: the request failed: {}\n", failed->error);
+    return ExitCode::kRequestFailed;
+  }
+  if (options.format == AnswerFormat::kText) {
+    out.end_line();
+  } else {
+    AnswerJson json = make_json();
+    if (options.stats) {
+      json["stats"] = stats_json(engine.stats());
+    }
+    out.write(json_line(json));
+  }
+  if (options.stats || options.summary) {
+    print_summary(count_output_tokens(answers), took.count(), engine.stats(), options.stats);
+  }
+  if (Result<void> written = out.status(); !written) {
+    return tl::unexpected(written.error());
+  }
+  return exit_code_of_signal(updates);
+}
+
+AnswerJson beams_json(std::span<const TokenId> prompt, std::span<const Answer> answers) {
+  AnswerJson json = answer_json(prompt, answers);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const std::vector<LogprobEntry>& entries = answers[i].logprobs;
+    json["choices"][i]["cumulative_logprob"] =
+        std::accumulate(entries.begin(), entries.end(), 0.0, [](double sum, const auto& entry) {
+          return sum + double{entry.logprob};
+        });
+  }
+  return json;
+}
+
 }  // namespace
 
 void add_stats_flag(FlagSet& flags, RunOptions& options) {
@@ -70,28 +148,10 @@ std::vector<Answer> stream_answers(Engine& engine,
   for (ValidRequest& choice : split_choices(request)) {
     ids.push_back(engine.submit(std::move(choice), updates.callback()));
   }
-  std::vector<Answer> answers(ids.size());
-  ChoiceWriter writer(answers, text);
-  size_t num_running = ids.size();
-  bool aborted = false;
-  while (num_running > 0) {
-    if (std::optional<RequestUpdate> update = updates.take()) {
-      const auto found = std::find(ids.begin(), ids.end(), update->id);
-      WR_CHECK(found != ids.end(), "an update of request {}, which is not ours", update->id);
-      Answer& answer = answers[static_cast<size_t>(found - ids.begin())];
-      answer.add(*std::move(update));
-      num_running -= answer.finished() ? 1 : 0;
-      if (!aborted) {
-        writer.write();
-      }
-    }
-    const bool unwanted = updates.signal() != 0 || (text != nullptr && text->closed());
-    if (unwanted && !aborted) {
-      std::for_each(ids.begin(), ids.end(), [&](RequestId id) { engine.abort(id); });
-      aborted = true;
-    }
-  }
-  return answers;
+  const auto abort = [&] {
+    std::for_each(ids.begin(), ids.end(), [&](RequestId id) { engine.abort(id); });
+  };
+  return collect_answers(updates, ids, abort, text);
 }
 
 ExitCode exit_code_of_signal(const UpdateQueue& updates) {
@@ -111,33 +171,39 @@ Result<ExitCode> run_single(Engine& engine,
     return tl::unexpected(refused_request(valid.error()));
   }
   const std::vector<TokenId> prompt = valid->prompt_token_ids();
-  const bool as_text = options.format == AnswerFormat::kText;
-  const auto start = std::chrono::steady_clock::now();
-  const std::vector<Answer> answers =
-      stream_answers(engine, updates, *valid, as_text ? &out : nullptr);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const Clock::time_point start = Clock::now();
+  const std::vector<Answer> answers = stream_answers(
+      engine, updates, *valid, options.format == AnswerFormat::kText ? &out : nullptr);
+  const auto make_json = [&] { return answer_json(prompt, answers); };
+  return report(engine, updates, answers, start, make_json, options, out);
+}
 
-  if (const Answer* failed = find_failed(answers)) {
-    out.end_line();
-    note("warprow: the request failed: {}\n", failed->error);
-    return ExitCode::kRequestFailed;
+Result<ExitCode> run_beams(Engine& engine,
+                           UpdateQueue& updates,
+                           const GenerationRequest& request,
+                           const BeamOptions& beams,
+                           const RunOptions& options,
+                           Output& out) {
+  const Result<std::shared_ptr<BeamSearch>> made = BeamSearch::make(engine, request, beams);
+  if (!made) {
+    return tl::unexpected(refused_request(made.error()));
   }
-  if (as_text) {
-    out.end_line();
-  } else {
-    AnswerJson json = answer_json(prompt, answers);
-    if (options.stats) {
-      json["stats"] = stats_json(engine.stats());
-    }
-    out.write(json_line(json));
-  }
-  if (options.stats || options.summary) {
-    print_summary(count_output_tokens(answers), took.count(), engine.stats(), options.stats);
-  }
-  if (Result<void> written = out.status(); !written) {
-    return tl::unexpected(written.error());
-  }
-  return exit_code_of_signal(updates);
+  BeamSearch& search = **made;
+  std::vector<RequestId> choices(static_cast<size_t>(beams.width));
+  std::iota(choices.begin(), choices.end(), RequestId{0});
+  const Clock::time_point start = Clock::now();
+  search.start([&updates](size_t choice, const RequestUpdate& update) {
+    RequestUpdate named = update;
+    named.id = choice;
+    updates.push(named);
+  });
+  const std::vector<Answer> answers = collect_answers(
+      updates,
+      choices,
+      [&search] { search.abort(); },
+      options.format == AnswerFormat::kText ? &out : nullptr);
+  const auto make_json = [&] { return beams_json(search.prompt_token_ids(), answers); };
+  return report(engine, updates, answers, start, make_json, options, out);
 }
 
 }  // namespace warprow

@@ -7,6 +7,7 @@
 #include "cli/flags/flag_set.h"
 #include "cli/output.h"
 #include "cli/update_queue.h"
+#include "engine/beam_search.h"
 #include "engine/engine.h"
 
 #include <vector>
@@ -39,6 +40,15 @@ Result<ExitCode> run_single(Engine& engine,
                             const GenerationRequest& request,
                             const RunOptions& options,
                             Output& out);
+
+// `warprow generate --beam-width`: writes the sequences at the end, best first. In the JSON each has its logprobs, and their
+// sum as cumulative_logprob.
+Result<ExitCode> run_beams(Engine& engine,
+                           UpdateQueue& updates,
+                           const GenerationRequest& request,
+                           const BeamOptions& beams,
+                           const RunOptions& options,
+                           Output& out);
 
 // kInterrupted or kTerminated for the signal that `updates` has recorded; kOk without a signal.
 ExitCode exit_code_of_signal(const UpdateQueue& updates);

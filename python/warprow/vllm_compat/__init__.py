@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's offline interface over this engine, for programs that were written for `vllm.LLM`. One of these lines points them here:
+
+    import warprow.vllm_compat as vllm                      in place of `import vllm`
+    import warprow.vllm_compat; warprow.vllm_compat.install()    `import vllm`, also of other packages, finds this from now on
+    python -m warprow.vllm_compat lm_eval --model vllm ...       a program, unchanged
+
+docs/python.md says what differs.
+"""
+
+from ..beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from ..flat_logprobs import FlatLogprobs
+from ..outputs import CompletionOutput, Logprob, RequestOutput
+from ..sampling_params import RequestOutputKind, StructuredOutputsParams
+from ._inputs import EmbedsPrompt, LoRARequest, TextPrompt, TokensPrompt, get_tokenizer, resolve_chat_template
+from ._llm import LLM, GuidedDecodingParams, SamplingParams
+from ._modules import VERSION as __version__
+from ._modules import install
+
+__all__ = [
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
+    "CompletionOutput",
+    "EmbedsPrompt",
+    "FlatLogprobs",
+    "GuidedDecodingParams",
+    "LLM",
+    "LoRARequest",
+    "Logprob",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+    "get_tokenizer",
+    "install",
+    "resolve_chat_template",
+]
