@@ -76,6 +76,9 @@ constexpr SamplingField kFields[] = {
     {"skip_special_tokens",
      &SamplingOptions::skip_special_tokens,
      "leave special tokens out of the text [true]"},
+    {"spaces_between_special_tokens",
+     &SamplingOptions::spaces_between_special_tokens,
+     "spaces that the tokenizer puts between special tokens are a part of the text [true]"},
 };
 
 // Reads the whole text as a number of type T.
