@@ -110,6 +110,9 @@ int wr_template_parse(wr_text source,
 /* context: a JSON object with every variable. text: UTF-8 bytes. Waits for a worker process. */
 int wr_template_render(const wr_template* tmpl, wr_text context, wr_owned* text, wr_owned* error);
 void wr_template_free(wr_template* tmpl);
+/* Parses and renders a template once, in a worker process of its own. */
+int wr_template_render_once(
+    wr_text source, wr_text context, wr_template_limits limits, wr_owned* text, wr_owned* error);
 /* For fuzzing: parses and renders once, in a worker process that tries one template after the other. */
 int wr_template_try(
     wr_text source, wr_text context, wr_template_limits limits, wr_owned* text, wr_owned* error);

@@ -44,6 +44,7 @@ struct EngineConfig {
   std::string cudagraph_capture_sizes = "auto";  // "1,2,4,8": token counts that get graphs
   // raw_logprobs | raw_logits | processed_logprobs | processed_logits
   std::string logprobs_mode = "raw_logprobs";
+  int32_t max_logprobs = 20;  // that a request may ask for; -1: as many as the vocabulary has
   bool enable_hidden_states = false;  // requests may ask for hidden states
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;

@@ -225,6 +225,13 @@ constexpr Field kFields[] = {
      .help = "what logprobs report: raw is before, processed after temperature and other sampling "
              "parameters; as log probabilities or logits",
      .choices = "raw_logprobs|raw_logits|processed_logprobs|processed_logits"},
+    {.name = "max-logprobs",
+     .member = &EngineConfig::max_logprobs,
+     .group = "Answers",
+     .help = "maximum number of the likeliest tokens that a request may ask for with logprobs; -1: "
+             "the whole vocabulary, on a CPU; more than 128 take memory for each row",
+     .min = -1,
+     .max = kMaxTokens},
     {.name = "enable-hidden-states",
      .member = &EngineConfig::enable_hidden_states,
      .group = "Answers",
@@ -302,6 +309,9 @@ Result<double> parse_share(std::string_view text) {
 Result<int64_t> parse_number(const Field& field, int64_t type_max, std::string_view text) {
   if (field.auto_value && text == "auto") {
     return *field.auto_value;
+  }
+  if (field.min == -1 && text == "-1") {
+    return -1;
   }
   Result<int64_t> value = parse_size(text);
   if (!value || (field.auto_value == 0 && *value == 0)) {

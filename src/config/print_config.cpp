@@ -67,6 +67,12 @@ std::string config_as_json(const LoadedConfig& loaded, const ResolvedConfig& res
   return out.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
+std::string settings_json(const LoadedConfig& loaded) {
+  Json out = Json::object();
+  for_each_field([&](const Field& field) { out[field.name] = field_json(loaded.config, field); });
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string settings_line(const LoadedConfig& loaded) {
   std::string out;
   for_each_field([&](const Field& field) {

@@ -109,6 +109,12 @@ Result<void> decide_speculation(ResolvedConfig& config) {
 }
 
 Result<void> check_limits(const ResolvedConfig& config, const HostFacts& host) {
+  constexpr int32_t kMostOnGpu = 128;  // what the sampling kernels sort
+  if (config.device == "cuda" && (config.max_logprobs == -1 || config.max_logprobs > kMostOnGpu)) {
+    return refuse(fmt::format("--max-logprobs: {} is more than {}, which a GPU reports at most",
+                              config.max_logprobs,
+                              kMostOnGpu));
+  }
   if (config.block_size <= 0 || config.block_size % 16 != 0) {
     return refuse(fmt::format("--block-size: {} is not a multiple of 16", config.block_size));
   }

@@ -34,6 +34,7 @@ RequestLimits request_limits(const EngineConfig& config,
   limits.eos_token_ids = text.eos;
   limits.has_hidden_states = facts.has_hidden_states;
   limits.has_priorities = config.scheduling_policy == "priority";
+  limits.max_logprobs = config.max_logprobs;
   limits.defaults.temperature = text.sampling.temperature;
   limits.defaults.top_p = text.sampling.top_p;
   limits.defaults.min_p = text.sampling.min_p;
@@ -192,6 +193,14 @@ class EngineImpl final : public Engine {
     return call([this, tags = *std::move(joined)] { return control_.wake_up(tags); });
   }
   [[nodiscard]] bool is_sleeping() const override { return !control_.state().awake(); }
+
+  Result<void> pause(PauseMode mode) override {
+    return call([this, mode] { return control_.pause(mode == PauseMode::kKeep); });
+  }
+  Result<void> resume() override {
+    return call([this] { return control_.resume(); });
+  }
+  [[nodiscard]] bool is_paused() const override { return control_.paused(); }
 
  private:
   // Runs before anything is encoded or compiled for the request.

@@ -165,6 +165,14 @@ class Engine {
   // awake. Errors: an unknown tag; no memory left; weights that cannot be loaded.
   virtual Result<std::vector<std::string>> wake_up(const std::vector<std::string>& tags) = 0;
   [[nodiscard]] virtual bool is_sleeping() const = 0;
+
+  // Runs no further step until resume(); new requests wait. Requests that run or wait end with kAbort, or go on after
+  // resume() where they were. Takes effect when the steps in flight are done; again while it is paused: no change but
+  // for requests. Errors: the engine has stopped. Blocks; not from a callback.
+  enum class PauseMode : uint8_t { kAbort, kKeep };
+  virtual Result<void> pause(PauseMode mode) = 0;
+  virtual Result<void> resume() = 0;
+  [[nodiscard]] virtual bool is_paused() const = 0;
 };
 
 // Takes constructed parts, so that tests can pass their own executor; the command line uses load_engine.

@@ -65,8 +65,25 @@ Result<void> EngineControl::reset_prefix_cache() {
   return {};
 }
 
+Result<void> EngineControl::pause(bool keeps) {
+  if (keeps) {
+    loop_.settle();
+  } else {
+    loop_.end_all();
+  }
+  paused_ = true;
+  pause_or_resume();
+  return {};
+}
+
+Result<void> EngineControl::resume() {
+  paused_ = false;
+  pause_or_resume();
+  return {};
+}
+
 void EngineControl::pause_or_resume() {
-  if (state_.awake()) {
+  if (state_.awake() && !paused_) {
     loop_.resume();
   } else {
     loop_.pause(state_.weights_gone() ? kWeightsAreGone : nullptr);

@@ -46,9 +46,10 @@ class SleepState {
   std::atomic<int> level_ = 0;
 };
 
-// What the engine does at a call, between two steps: sleep, wake-up, a cache without prefixes, a list of requests.
+// What the engine does at a call, between two steps: sleep, wake-up, pause, a cache without prefixes, a list of
+// requests.
 //
-// Thread: the engine's, as tasks of the inbox; state() any.
+// Thread: the engine's, as tasks of the inbox; state() and paused() any.
 class EngineControl {
  public:
   EngineControl(Executor& executor, EngineLoop& loop) : executor_(executor), loop_(loop) {}
@@ -58,19 +59,24 @@ class EngineControl {
   // tags: see SleepState::join_tags.
   Result<std::vector<std::string>> wake_up(const std::string& tags);
   Result<void> reset_prefix_cache();
+  // keeps: requests go on after resume(); else they end.
+  Result<void> pause(bool keeps);
+  Result<void> resume();
   [[nodiscard]] std::vector<RequestStatus> list_requests() const {
     return loop_.scheduler().list_requests();
   }
 
   [[nodiscard]] const SleepState& state() const { return state_; }
+  [[nodiscard]] bool paused() const { return paused_; }
 
  private:
-  // Lets steps run, or not, as the state says.
+  // Lets steps run, or not, as both states say.
   void pause_or_resume();
 
   Executor& executor_;
   EngineLoop& loop_;
   SleepState state_;
+  std::atomic<bool> paused_ = false;  // by pause()
 };
 
 }  // namespace warprow

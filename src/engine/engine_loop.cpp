@@ -193,6 +193,15 @@ void EngineLoop::end_all() {
   }
 }
 
+void EngineLoop::settle() {
+  while (structured_.due()) {
+    advance_sampling();
+  }
+  while (executor_.num_outstanding() > 0) {
+    take_step();
+  }
+}
+
 void EngineLoop::pause(const char* refusal) {
   paused_ = true;
   intake_.refuse_with(refusal);

@@ -54,6 +54,8 @@ class EngineLoop {
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
   // Ends every request with kAbort and takes every step in flight. The workers know of the released rows then.
   void end_all();
+  // Completes the steps in flight; their requests keep their places.
+  void settle();
   // No step runs until resume(). Requests wait, or with `refusal`, a literal, end with that error.
   void pause(const char* refusal);
   void resume();

@@ -25,8 +25,8 @@ struct SamplingOptions {
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> n;
-  std::optional<int64_t> logprobs;         // 0 .. 20
-  std::optional<int64_t> prompt_logprobs;  // 0 .. 20
+  std::optional<int64_t> logprobs;  // 0 .. max_logprobs; -1, if that is -1: of the vocabulary
+  std::optional<int64_t> prompt_logprobs;  // 0 .. 20, and no more than max_logprobs
   // Logprobs of these tokens instead of the most likely ones; up to 128.
   std::optional<std::vector<int64_t>> logprob_token_ids;
   std::optional<double> repetition_penalty;
@@ -42,6 +42,7 @@ struct SamplingOptions {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   bool speculate = true;  // false: no tokens are drafted for it
+  bool spaces_between_special_tokens = true;  // only without skip_special_tokens
 };
 
 struct ChatMessage {

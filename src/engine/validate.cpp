@@ -68,6 +68,7 @@ class Checker {
 
   void check_prompt(const std::vector<TokenId>& ids);
   SamplingParams check_sampling();
+  void check_logprobs(SamplingParams& params);
   void check_penalties(SamplingParams& params);
   std::optional<uint64_t> check_seed();
   int32_t check_max_tokens(size_t prompt_len);
@@ -147,6 +148,21 @@ void Checker::check_prompt(const std::vector<TokenId>& ids) {
   }
 }
 
+void Checker::check_logprobs(SamplingParams& params) {
+  const bool has_all = limits_.max_logprobs == -1;
+  const int64_t most = has_all ? limits_.vocab_size : limits_.max_logprobs;
+  if (options_.logprobs) {
+    const int64_t n = check(IntRange{"logprobs", has_all ? -1 : 0, most},
+                            Choice<int64_t>{*options_.logprobs, ""});
+    params.num_logprobs = static_cast<int32_t>(n == -1 ? most : n);
+  }
+  if (options_.prompt_logprobs) {
+    params.num_prompt_logprobs =
+        static_cast<int32_t>(check(IntRange{"prompt_logprobs", 0, std::min(most, kMaxLogprobs)},
+                                   Choice<int64_t>{*options_.prompt_logprobs, ""}));
+  }
+}
+
 SamplingParams Checker::check_sampling() {
   const SamplingOptions& model = limits_.defaults;
   const double temperature =
@@ -157,15 +173,7 @@ SamplingParams Checker::check_sampling() {
   const int64_t top_k =
       check(IntRange{"top_k", -1, kNoLimit}, choose(options_.top_k, model.top_k, int64_t{0}));
   SamplingParams params;
-  if (options_.logprobs) {
-    params.num_logprobs = static_cast<int32_t>(
-        check(IntRange{"logprobs", 0, kMaxLogprobs}, Choice<int64_t>{*options_.logprobs, ""}));
-  }
-  if (options_.prompt_logprobs) {
-    params.num_prompt_logprobs =
-        static_cast<int32_t>(check(IntRange{"prompt_logprobs", 0, kMaxLogprobs},
-                                   Choice<int64_t>{*options_.prompt_logprobs, ""}));
-  }
+  check_logprobs(params);
   if (temperature >= kGreedyBelow) {  // a greedy row ignores these, as in vLLM
     params.temperature = static_cast<float>(temperature);
     // A double just above 0 must not become a float 0, which is out of range.
@@ -344,7 +352,7 @@ void Checker::check_logprob_ids(TokenLists& lists) {
            fmt::format("logprob_token_ids: {} ids, must be 1 to {}", num_ids, kMaxLogprobIds));
     return;
   }
-  if (options_.logprobs.value_or(0) > 0) {
+  if (options_.logprobs.value_or(0) != 0) {
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("logprobs: {} with logprob_token_ids, which name the tokens; must be 0 or "
                        "unset",
@@ -470,6 +478,7 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   fields.include_stop_str_in_output = request.sampling.include_stop_str_in_output;
   fields.skip_special_tokens = request.sampling.skip_special_tokens;
   fields.speculate = request.sampling.speculate;
+  fields.spaces_between_special_tokens = request.sampling.spaces_between_special_tokens;
   fields.priority = request.priority;
   fields.cache_salt = hash_salt(request.cache_salt);
   return ValidRequest(std::move(fields));
@@ -485,6 +494,7 @@ Result<void> check_without_model(const SamplingOptions& sampling) {
   RequestLimits widest;  // at least as wide as any model's
   widest.vocab_size = std::numeric_limits<int32_t>::max();
   widest.max_model_len = std::numeric_limits<int32_t>::max();
+  widest.max_logprobs = -1;
   return check_without_prompt(request, widest);
 }
 

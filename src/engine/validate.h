@@ -32,11 +32,13 @@ struct RequestFields {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   bool speculate = true;
+  bool spaces_between_special_tokens = true;
   int32_t priority = 0;
   uint64_t cache_salt = 0;  // 0: none
 };
 
-// The most likely tokens that a client may ask for beside the sampled one.
+// The most likely tokens that a client may ask for beside the sampled one unless --max-logprobs allows more, and beside
+// a prompt's token.
 inline constexpr int64_t kMaxLogprobs = 20;
 // The most stop strings, and the bytes of all of them: each choice keeps a matcher of several times
 // their size.
@@ -54,8 +56,9 @@ struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   std::vector<TokenId> eos_token_ids;
-  bool has_hidden_states = false;  // of ModelFacts
-  bool has_priorities = false;     // --scheduling-policy priority
+  bool has_hidden_states = false;       // of ModelFacts
+  bool has_priorities = false;          // --scheduling-policy priority
+  int64_t max_logprobs = kMaxLogprobs;  // -1: as many as the vocabulary has
   SamplingOptions defaults;  // the model's generation config; fills what the client left unset
 };
 

@@ -32,8 +32,11 @@ std::unique_ptr<Sampler> make_sampler(Device& device,
   if (head == nullptr) {
     return nullptr;
   }
-  const Sampler::Sizes sizes{
-      limits.max_num_seqs, limits.max_logits(), head->max_rows(), model.facts().vocab_size};
+  const Sampler::Sizes sizes{limits.max_num_seqs,
+                             limits.max_logits(),
+                             head->max_rows(),
+                             model.facts().vocab_size,
+                             limits.max_top};
   return std::make_unique<Sampler>(device, workspace, sizes, options.logprobs_mode, ranks);
 }
 
@@ -61,7 +64,7 @@ ModelRunner::ModelRunner(Device& device,
       sampler_(
           make_sampler(device, *arenas.workspace, model, head_.get(), limits_, options, ranks)),
       link_(*arenas.workspace, limits_, stages),
-      outputs_(device, limits_, Sampler::kMaxTop),
+      outputs_(device, limits_, limits_.max_top),
       attention_(device,
                  *arenas.workspace,
                  kv,
@@ -258,7 +261,7 @@ void ModelRunner::draw_tokens(int32_t num_items) {
                 outputs_.arrays(),
                 upload_.output_entry(),
                 outputs_.entry_stride(),
-                Sampler::kMaxTop,
+                limits_.max_top,
                 with_logprobs};
   ops_->epilogue(stream_, op, num_items);
   each(&RunnerFeature::after_rows, stream_, batch_);

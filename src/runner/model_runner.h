@@ -24,7 +24,9 @@
 #include "runner/step_upload.h"
 #include "wire/model_runner_output.h"
 #include "wire/scheduler_output.h"
+#include "wire/token_lists.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +46,7 @@ struct RunnerOptions {
   bool batch_invariant = false;  // for attention; the model's layers have their own flag
   GraphOptions graphs;
   LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
+  int32_t max_logprobs = 0;  // that a row may ask for; kMaxLogprobIds are always possible
   FeatureOptions features;
 
   [[nodiscard]] StepLimits limits() const {
@@ -52,7 +55,8 @@ struct RunnerOptions {
             max_model_len,
             max_steps_in_flight,
             max_drafts,
-            token_pages};
+            token_pages,
+            std::max(max_logprobs, kMaxLogprobIds)};
   }
 };
 

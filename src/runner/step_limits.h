@@ -16,6 +16,7 @@ struct StepLimits {
   int32_t max_steps_in_flight = 2;
   int32_t max_drafts = 0;       // draft tokens of a row in a step (K); 0: no speculation
   TokenPages token_pages = {};  // no pages: as many as all rows can use
+  int32_t max_top = 128;        // most likely tokens reported beside a sampled one
 
   // Tokens of a decoding row in a step: the last sampled one and its drafts.
   [[nodiscard]] int32_t decode_len() const { return 1 + max_drafts; }

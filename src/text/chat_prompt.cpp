@@ -21,10 +21,12 @@ std::string_view without_end_spaces(std::string_view text) {
 }  // namespace
 
 Result<std::string> render_chat(const ChatRequest& chat, const TextModel& text) {
-  if (!text.chat_template) {
+  if (!chat.chat_template && !text.chat_template) {
     return tl::unexpected(text.chat_template.error());
   }
-  Result<std::string> rendered = text.chat_template->render(chat);
+  Result<std::string> rendered = chat.chat_template
+                                     ? ChatTemplate::render_own(chat, text.info.special_tokens)
+                                     : text.chat_template->render(chat);
   if (!rendered || !chat.continue_final_message) {
     return rendered;
   }

@@ -10,8 +10,8 @@
 
 namespace warprow {
 
-// Renders a chat with the model's chat template; special tokens appear as text. With continue_final_message the prompt
-// ends where the last message's text ends. kUnsupported if the model has no usable template.
+// Renders a chat with its own chat template, or with the model's; special tokens appear as text. With continue_final_message the prompt
+// ends where the last message's text ends. kUnsupported if there is no usable template.
 Result<std::string> render_chat(const ChatRequest& chat, const TextModel& text);
 
 // How a reasoning model begins its answer to this prompt. The template may open a reasoning section, or open and close

@@ -5,6 +5,8 @@
 #include "text/helper_entry.h"
 #include "text/textkit_call.h"
 
+#include <functional>
+
 #include <fmt/format.h>
 
 namespace warprow {
@@ -53,6 +55,72 @@ void join_parts(OrderedJson& message) {
   *content = std::move(joined);
 }
 
+// Renders a template with these variables.
+using Render = std::function<Result<std::string>(const OrderedJson& context)>;
+
+// Whether the template iterates over lists of content parts itself. For a probe list, such a template prints the text
+// of the part; another template prints the list around it, where a quote precedes the text.
+bool takes_parts(const Render& render, const OrderedJson& special_tokens) {
+  static constexpr std::string_view kProbe = "warprow-probe";
+  OrderedJson context = special_tokens;
+  context["messages"] = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", kProbe}}}}}};
+  context["tools"] = nullptr;
+  context["documents"] = nullptr;
+  context["add_generation_prompt"] = true;
+  const auto text = render(context);
+  const size_t at = text ? text->find(kProbe) : std::string::npos;
+  return at != std::string::npos &&
+         (at == 0 || ((*text)[at - 1] != '\'' && (*text)[at - 1] != '"'));
+}
+
+bool has_tools(const ChatRequest& request) {
+  return request.tools.is_array() && !request.tools.empty();
+}
+
+Result<std::string> render_request(const ChatRequest& request,
+                                   const OrderedJson& special_tokens,
+                                   const Render& render) {
+  if (!request.messages.is_array()) {
+    return fail(ErrorCode::kInvalidArgument, "messages must be a list");
+  }
+  OrderedJson messages = request.messages;
+  bool any_parts = false;
+  for (OrderedJson& message : messages) {
+    if (!message.is_object()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "every message must be an object with role and content");
+    }
+    parse_arguments(message);
+    any_parts |= message.contains("content") && message["content"].is_array();
+  }
+  if (any_parts && !takes_parts(render, special_tokens)) {
+    for (OrderedJson& message : messages) {
+      join_parts(message);
+    }
+  }
+  OrderedJson context = special_tokens;
+  if (request.variables.is_object()) {
+    context.update(request.variables);
+  }
+  context["messages"] = std::move(messages);
+  context["tools"] = has_tools(request) ? request.tools : OrderedJson();
+  context["documents"] = request.documents;
+  context["add_generation_prompt"] = request.add_generation_prompt;
+  return render(context);
+}
+
+OrderedJson variables_of(const NamedTokens& special_tokens) {
+  OrderedJson out = OrderedJson::object();
+  for (const auto& [name, text] : special_tokens) {
+    out[name] = text;
+  }
+  return out;
+}
+
+std::string json_text(const OrderedJson& context) {
+  return context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 }  // namespace
 
 void ChatTemplate::Free::operator()(wr_template* t) const { wr_template_free(t); }
@@ -72,24 +140,9 @@ Result<ChatTemplate::Handle> ChatTemplate::parse_one(std::string_view source) {
   return Handle(parsed);
 }
 
-// Whether the template iterates over lists of content parts itself. For a probe list, such a template prints the text
-// of the part; another template prints the list around it, where a quote precedes the text.
-bool ChatTemplate::takes_parts(const wr_template* chosen) const {
-  static constexpr std::string_view kProbe = "warprow-probe";
-  OrderedJson context = special_tokens_;
-  context["messages"] = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", kProbe}}}}}};
-  context["tools"] = nullptr;
-  context["documents"] = nullptr;
-  context["add_generation_prompt"] = true;
-  const auto text = render_context(chosen, context);
-  const size_t at = text ? text->find(kProbe) : std::string::npos;
-  return at != std::string::npos &&
-         (at == 0 || ((*text)[at - 1] != '\'' && (*text)[at - 1] != '"'));
-}
-
 Result<std::string> ChatTemplate::render_context(const wr_template* chosen,
                                                  const OrderedJson& context) {
-  const std::string json = context.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  const std::string json = json_text(context);
   TextkitOwned text;
   TextkitOwned error;
   const int failed = wr_template_render(chosen, to_textkit(json), text.out(), error.out());
@@ -113,9 +166,7 @@ Result<ChatTemplate> ChatTemplate::parse(const Source& source) {
     }
     out.tool_use_ = *std::move(tool_use);
   }
-  for (const auto& [name, text] : source.special_tokens) {
-    out.special_tokens_[name] = text;
-  }
+  out.special_tokens_ = variables_of(source.special_tokens);
   return out;
 }
 
@@ -131,35 +182,28 @@ Result<ChatTemplate> ChatTemplate::parse_of_model(const Source& source) {
 }
 
 Result<std::string> ChatTemplate::render(const ChatRequest& request) const {
-  if (!request.messages.is_array()) {
-    return fail(ErrorCode::kInvalidArgument, "messages must be a list");
-  }
-  const bool with_tools = request.tools.is_array() && !request.tools.empty();
-  const wr_template* chosen = with_tools && tool_use_ != nullptr ? tool_use_.get() : main_.get();
-  OrderedJson messages = request.messages;
-  bool any_parts = false;
-  for (OrderedJson& message : messages) {
-    if (!message.is_object()) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "every message must be an object with role and content");
+  const bool for_tools = has_tools(request) && tool_use_ != nullptr;
+  const wr_template* chosen = for_tools ? tool_use_.get() : main_.get();
+  return render_request(request, special_tokens_, [chosen](const OrderedJson& context) {
+    return render_context(chosen, context);
+  });
+}
+
+Result<std::string> ChatTemplate::render_own(const ChatRequest& request,
+                                             const NamedTokens& special_tokens) {
+  link_helper_entry();
+  const auto render = [&](const OrderedJson& context) -> Result<std::string> {
+    const std::string json = json_text(context);
+    TextkitOwned text;
+    TextkitOwned error;
+    const int failed = wr_template_render_once(
+        to_textkit(*request.chat_template), to_textkit(json), kLimits, text.out(), error.out());
+    if (failed != 0) {
+      return fail(textkit_error(failed), fmt::format("chat_template: {}", error.text()));
     }
-    parse_arguments(message);
-    any_parts |= message.contains("content") && message["content"].is_array();
-  }
-  if (any_parts && !takes_parts(chosen)) {
-    for (OrderedJson& message : messages) {
-      join_parts(message);
-    }
-  }
-  OrderedJson context = special_tokens_;
-  if (request.variables.is_object()) {
-    context.update(request.variables);
-  }
-  context["messages"] = std::move(messages);
-  context["tools"] = with_tools ? request.tools : OrderedJson();
-  context["documents"] = request.documents;
-  context["add_generation_prompt"] = request.add_generation_prompt;
-  return render_context(chosen, context);
+    return text.str();
+  };
+  return render_request(request, variables_of(special_tokens), render);
 }
 
 }  // namespace warprow

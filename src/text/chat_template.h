@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,7 +26,11 @@ struct ChatRequest {
   OrderedJson tools = nullptr;                    // an array of tool definitions, or null
   OrderedJson documents = nullptr;                // an array for retrieval templates, or null
   OrderedJson variables = OrderedJson::object();  // further variables (enable_thinking, ...)
+  std::optional<std::string> chat_template = {};  // the request's own, in place of the model's
 };
+
+// Names of special tokens as templates know them (bos_token, ...), and their texts.
+using NamedTokens = std::vector<std::pair<std::string, std::string>>;
 
 // A model's chat template, rendered as transformers' apply_chat_template does: Jinja2 with
 // trim_blocks, lstrip_blocks and loop controls; raise_exception, strftime_now; tojson as Python's
@@ -38,8 +43,8 @@ class ChatTemplate {
   struct Source {
     std::string_view text;
     std::string_view tool_use;  // the variant for requests with tools; empty if there is none
-    // bos_token, eos_token, unk_token, pad_token: those that the model has.
-    std::vector<std::pair<std::string, std::string>> special_tokens;
+    NamedTokens
+        special_tokens;  // bos_token, eos_token, unk_token, pad_token: those that the model has
   };
 
   // kUnsupported with the line if the template cannot be parsed, or with the limit that parsing exceeds. kBusy if no
@@ -57,6 +62,11 @@ class ChatTemplate {
   // not iterate over lists of parts itself.
   [[nodiscard]] Result<std::string> render(const ChatRequest& request) const;
 
+  // The same with the request's own template, which must be set. A worker process for it alone parses and renders it,
+  // within the same limits. Errors begin with chat_template.
+  static Result<std::string> render_own(const ChatRequest& request,
+                                        const NamedTokens& special_tokens);
+
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
@@ -69,7 +79,6 @@ class ChatTemplate {
   ChatTemplate() = default;
   static Result<Handle> parse_one(std::string_view source);
   static Result<std::string> render_context(const wr_template* chosen, const OrderedJson& context);
-  [[nodiscard]] bool takes_parts(const wr_template* chosen) const;
 
   Handle main_;
   Handle tool_use_;  // may be null

@@ -13,10 +13,13 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, Options options)
       at_start_(tokenizer.strips_leading_space() && !options.continues) {}
 
 std::string Detokenizer::push(TokenId id) {
-  if (options_.skip_special && tokenizer_->is_special(id)) {
+  const bool is_special = tokenizer_->is_special(id);
+  if (options_.skip_special && is_special) {
     return {};
   }
-  std::string_view bytes = tokenizer_->token_bytes(id);
+  const bool without_space = !options_.spaces_between_special && is_special && behind_special_;
+  std::string_view bytes = without_space ? tokenizer_->token_text(id) : tokenizer_->token_bytes(id);
+  behind_special_ = is_special;
   if (at_start_ && !bytes.empty()) {
     at_start_ = false;
     if (bytes.starts_with(' ')) {

@@ -18,6 +18,8 @@ class Detokenizer {
   struct Options {
     bool skip_special = true;
     bool continues = false;  // the tokens follow a prompt: a leading space is part of the text
+    // False: a special token behind another adds its own text, without a space that the decoder would put before it.
+    bool spaces_between_special = true;
   };
   // The tokenizer must outlive this.
   Detokenizer(const Tokenizer& tokenizer, Options options);
@@ -31,6 +33,7 @@ class Detokenizer {
   const Tokenizer* tokenizer_;
   Options options_;
   bool at_start_;
+  bool behind_special_ = false;
   std::string held_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "text/helper_entry.h"
+#include "text/structural_tag.h"
 #include "text/textkit_call.h"
 #include "text/tokenizer.h"
 
@@ -28,6 +29,9 @@ int code_of(GrammarKind kind) {
       return WR_GRAMMAR_LARK;
     case GrammarKind::kChoice:
       return WR_GRAMMAR_CHOICE;
+    case GrammarKind::kStructuralTag:
+    case GrammarKind::kAny:
+      break;  // the text library does not know them
   }
   return -1;
 }
@@ -44,6 +48,10 @@ std::string_view field_of(GrammarKind kind) {
       return "grammar";
     case GrammarKind::kChoice:
       return "choice";
+    case GrammarKind::kStructuralTag:
+      return "structural tag";
+    case GrammarKind::kAny:
+      break;
   }
   return "";
 }
@@ -137,9 +145,9 @@ Grammar& Grammar::operator=(const Grammar& other) {
   return *this;
 }
 
-Grammar Grammar::behind(const ThinkingTags& tags, Thinking thinking) const {
+Grammar Grammar::behind(const ThinkingTags& tags, Thinking thinking, int64_t budget) const {
   Grammar grammar = *this;
-  grammar.thinking_ = ThinkingWatch(tags, thinking);
+  grammar.thinking_ = ThinkingWatch(tags, thinking, budget);
   return grammar;
 }
 
@@ -179,7 +187,14 @@ GrammarMatcher GrammarMatcher::fork() const {
 wr_matcher* GrammarMatcher::current() const { return preamble_ ? preamble_.get() : impl_.get(); }
 
 Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
-  if (thinking_.is_inside()) {
+  if (const std::span<const TokenId> closing = thinking_.closing(); !closing.empty()) {
+    std::ranges::fill(words, 0U);
+    for (const TokenId token : closing) {
+      set_bit(words, token, true);
+    }
+    return {};
+  }
+  if (thinking_.is_inside() || current() == nullptr) {
     std::ranges::fill(words, ~0U);
     for (const TokenId token : thinking_.forbidden()) {
       set_bit(words, token, false);
@@ -195,13 +210,16 @@ Result<void> GrammarMatcher::fill_mask(std::span<uint32_t> words) {
 }
 
 bool GrammarMatcher::is_free() const {
-  return thinking_.is_inside() && thinking_.forbidden().empty();
+  if (!thinking_.is_inside()) {
+    return current() == nullptr;
+  }
+  return thinking_.forbidden().empty() && thinking_.closing().empty();
 }
 
 Result<void> GrammarMatcher::accept(TokenId token) {
   ThinkingWatch next = thinking_;
   Result<void> taken;
-  if (!next.take(token)) {
+  if (!next.take(token) && current() != nullptr) {
     TextkitOwned error;
     taken = done_or_refused(wr_matcher_accept(current(), token, error.out()), error);
     if (taken && preamble_ && wr_matcher_is_stopped(preamble_.get()) != 0) {
@@ -213,7 +231,7 @@ Result<void> GrammarMatcher::accept(TokenId token) {
 }
 
 bool GrammarMatcher::is_stopped() const {
-  return !thinking_.is_inside() && wr_matcher_is_stopped(current()) != 0;
+  return !thinking_.is_inside() && current() != nullptr && wr_matcher_is_stopped(current()) != 0;
 }
 
 struct GrammarCompiler::Impl {
@@ -221,10 +239,14 @@ struct GrammarCompiler::Impl {
     void operator()(wr_grammar_compiler* c) const { wr_grammar_compiler_free(c); }
   };
 
-  Impl(wr_grammar_compiler* made, const GrammarOptions& given)
-      : compiler(made), options(given), cache(given.cached_grammars, given.cached_bytes) {}
+  Impl(wr_grammar_compiler* made, const Tokenizer& tokenizer, const GrammarOptions& given)
+      : compiler(made),
+        specials(tokenizer),
+        options(given),
+        cache(given.cached_grammars, given.cached_bytes) {}
 
   std::unique_ptr<wr_grammar_compiler, Free> compiler;
+  SpecialTokens specials;
   GrammarOptions options;
   GrammarCache cache;
 };
@@ -247,10 +269,16 @@ Result<GrammarCompiler> GrammarCompiler::make(const Tokenizer& tokenizer,
   if (failed != 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("structured output: {}", error.text()));
   }
-  return GrammarCompiler(std::make_unique<Impl>(impl, options));
+  return GrammarCompiler(std::make_unique<Impl>(impl, tokenizer, options));
 }
 
 Result<Grammar> GrammarCompiler::compile(GrammarKind kind, std::string_view text) {
+  if (kind == GrammarKind::kAny) {
+    return Grammar::any();
+  }
+  if (kind == GrammarKind::kStructuralTag) {
+    return compile_structural_tag(text);
+  }
   if (kind == GrammarKind::kJsonObject) {
     text = {};
   }
@@ -275,6 +303,24 @@ Result<Grammar> GrammarCompiler::compile(GrammarKind kind, std::string_view text
   Grammar grammar(made);
   impl_->cache.add(kind, text, grammar);
   return grammar;
+}
+
+Result<Grammar> GrammarCompiler::compile_structural_tag(std::string_view text) {
+  const std::string_view field = field_of(GrammarKind::kStructuralTag);
+  if (text.size() > impl_->options.max_json_bytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} bytes; at most {} are taken",
+                            field,
+                            text.size(),
+                            impl_->options.max_json_bytes));
+  }
+  const Result<std::string> lark = structural_tag_lark(text, impl_->specials);
+  if (!lark) {
+    return fail(lark.error().code, fmt::format("{}: {}", field, lark.error().message));
+  }
+  return compile(GrammarKind::kLark, *lark).map_error([field](const Error& error) {
+    return Error{error.code, fmt::format("{}, as a {}", field, error.message)};
+  });
 }
 
 int64_t GrammarCompiler::cache_hits() const { return impl_->cache.hits(); }

@@ -25,11 +25,13 @@ namespace warprow {
 class Tokenizer;
 
 enum class GrammarKind : int8_t {
-  kJsonSchema,  // a JSON schema; a schema that cannot be enforced is refused
-  kJsonObject,  // any JSON object; the text is ignored
-  kRegex,       // Rust's syntax; matches the whole text
-  kLark,        // llguidance's variant of Lark, or EBNF if a line begins with `name ::=`
-  kChoice,      // a JSON list of strings, see choice_text
+  kJsonSchema,     // a JSON schema; a schema that cannot be enforced is refused
+  kJsonObject,     // any JSON object; the text is ignored
+  kRegex,          // Rust's syntax; matches the whole text
+  kLark,           // llguidance's variant of Lark, or EBNF if a line begins with `name ::=`
+  kChoice,         // a JSON list of strings, see choice_text
+  kStructuralTag,  // the JSON of a structural tag (structural_tag.h)
+  kAny,  // any text, which is of use behind a reasoning section with a budget; the text is ignored
 };
 
 // The text of a kChoice grammar.
@@ -45,9 +47,14 @@ class Grammar {
   Grammar& operator=(Grammar&&) noexcept = default;
   ~Grammar() = default;
 
-  // The same grammar after a reasoning section, in which all tokens are allowed. The tags must outlive all matchers,
-  // unless there is no reasoning section.
-  [[nodiscard]] Grammar behind(const ThinkingTags& tags, Thinking thinking) const;
+  // Of kAny. It needs no compiler.
+  static Grammar any() { return Grammar(nullptr); }
+
+  // The same grammar after a reasoning section, in which all tokens are allowed until the budget is spent; then
+  // </think> is forced. The tags must outlive all matchers, unless there is no reasoning section.
+  [[nodiscard]] Grammar behind(const ThinkingTags& tags,
+                               Thinking thinking,
+                               int64_t budget = kNoThinkingBudget) const;
   // The same grammar behind a text of another, which ends at the first place where nothing but an end may follow.
   [[nodiscard]] Grammar behind(const Grammar& preamble) const;
 
@@ -62,7 +69,7 @@ class Grammar {
   static std::unique_ptr<const wr_grammar, Free> share(
       const std::unique_ptr<const wr_grammar, Free>& impl);
 
-  std::unique_ptr<const wr_grammar, Free> impl_;
+  std::unique_ptr<const wr_grammar, Free> impl_;      // null: any text
   std::unique_ptr<const wr_grammar, Free> preamble_;  // null if there is none
   ThinkingWatch thinking_;                            // at the beginning
 };
@@ -87,8 +94,9 @@ class GrammarMatcher {
   // matcher again. In a reasoning section all tokens are set, except those that is_free() describes.
   Result<void> fill_mask(std::span<uint32_t> words);
 
-  // Whether a mask would allow all tokens. True in a reasoning section, unless the next token may go past the end tag.
-  // Tokens that go past the end tag are forbidden, so that the grammar begins at a token boundary.
+  // Whether a mask would allow all tokens. True for any text, and in a reasoning section, unless its budget is spent or
+  // the next token may go past the end tag. Tokens that go past the end tag are forbidden, so that the grammar begins at
+  // a token boundary.
   [[nodiscard]] bool is_free() const;
 
   // Advances by one token. Fails without a change if the grammar does not allow the token. After the end only end
@@ -108,10 +116,10 @@ class GrammarMatcher {
 
   static Handle begin(const wr_grammar* grammar);
   static Handle fork_of(const Handle& matcher);
-  // The matcher that gets the next token outside of a reasoning section.
+  // The matcher that gets the next token outside of a reasoning section; null: any token may come.
   [[nodiscard]] wr_matcher* current() const;
 
-  Handle impl_;      // does not get the tokens of the reasoning section or the preamble
+  Handle impl_;  // does not get the tokens of the reasoning section or the preamble; null: any text
   Handle preamble_;  // null behind it
   ThinkingWatch thinking_;
 };
@@ -154,6 +162,7 @@ class GrammarCompiler {
 
  private:
   struct Impl;
+  Result<Grammar> compile_structural_tag(std::string_view text);
   explicit GrammarCompiler(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

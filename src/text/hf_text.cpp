@@ -118,7 +118,20 @@ Result<Templates> read_templates(const std::string& dir, const Json& config) {
   return out;
 }
 
-Result<ChatTemplate> load_template(const std::string& dir, const Json& config) {
+NamedTokens named_tokens(const Json& config) {
+  NamedTokens out;
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    if (std::string text = token_content(config, name); !text.empty()) {
+      out.emplace_back(name, std::move(text));
+    }
+  }
+  return out;
+}
+
+// Notes the template's text in `info`.
+Result<ChatTemplate> load_template(const std::string& dir,
+                                   const Json& config,
+                                   TokenizerInfo& info) {
   auto templates = read_templates(dir, config);
   if (!templates) {
     return tl::unexpected(templates.error());
@@ -126,13 +139,8 @@ Result<ChatTemplate> load_template(const std::string& dir, const Json& config) {
   if (templates->text.empty()) {
     return fail(ErrorCode::kUnsupported, fmt::format("{}: the model has no chat template", dir));
   }
-  ChatTemplate::Source source{templates->text, templates->tool_use, {}};
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
-    if (std::string text = token_content(config, name); !text.empty()) {
-      source.special_tokens.emplace_back(name, std::move(text));
-    }
-  }
-  return ChatTemplate::parse_of_model(source);
+  info.chat_template = templates->text;
+  return ChatTemplate::parse_of_model({templates->text, templates->tool_use, info.special_tokens});
 }
 
 std::string_view text_of(const MappedFile& file) {
@@ -207,9 +215,15 @@ Result<std::unique_ptr<TextModel>> load_hf_text(const std::string& dir) {
       bos = static_cast<TokenId>(*id);
     }
   }
-  Result<ChatTemplate> chat = load_template(dir, *tokenizer_config);
-  return std::make_unique<TextModel>(TextModel{
-      *std::move(tokenizer), std::move(chat), bos, std::move(eos), read_sampling(*generation)});
+  TokenizerInfo info{
+      token_content(*tokenizer_config, "tokenizer_class"), "", named_tokens(*tokenizer_config)};
+  Result<ChatTemplate> chat = load_template(dir, *tokenizer_config, info);
+  return std::make_unique<TextModel>(TextModel{*std::move(tokenizer),
+                                               std::move(chat),
+                                               bos,
+                                               std::move(eos),
+                                               read_sampling(*generation),
+                                               std::move(info)});
 }
 
 }  // namespace warprow

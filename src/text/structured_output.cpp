@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/structured_output.h"
 
-#include "files/json_file.h"
+#include "text/ordered_json.h"
 
 #include <utility>
 #include <vector>
@@ -20,23 +20,6 @@ tl::unexpected<Error> invalid(std::string message) {
 }
 tl::unexpected<Error> unsupported(std::string_view field) {
   return fail(ErrorCode::kUnsupported, fmt::format("{}: not supported yet", field));
-}
-
-// The depth is limited because values are printed and freed recursively.
-Result<Json> parse_ordered(std::string_view text) {
-  bool too_deep = false;
-  const auto watch = [&too_deep](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) {
-    too_deep = too_deep || depth >= kMaxJsonDepth;
-    return depth < kMaxJsonDepth;
-  };
-  Json root = Json::parse(text.begin(), text.end(), watch, false);
-  if (too_deep) {
-    return invalid(fmt::format("the request's JSON nests deeper than {} levels", kMaxJsonDepth));
-  }
-  if (!root.is_object()) {
-    return invalid("the request is not a JSON object");
-  }
-  return root;
 }
 
 // The member, or nullptr if it is absent or null.
@@ -82,6 +65,14 @@ Wanted read_grammar(const Json& value) {
   return StructuredOutput{GrammarKind::kLark, value.get<std::string>()};
 }
 
+Wanted read_structural_tag(const Json& value) {
+  if (!value.is_string() && !value.is_object()) {
+    return invalid("structured_outputs.structural_tag: must be a structural tag or its text");
+  }
+  return StructuredOutput{GrammarKind::kStructuralTag,
+                          value.is_string() ? value.get<std::string>() : schema_text(value)};
+}
+
 Wanted read_choice(const Json& value) {
   constexpr const char* kMessage = "structured_outputs.choice: must be a list of one text or more";
   if (!value.is_array() || value.empty()) {
@@ -108,11 +99,11 @@ constexpr Member kMembers[] = {
     {"regex", &read_regex},
     {"grammar", &read_grammar},
     {"choice", &read_choice},
+    {"structural_tag", &read_structural_tag},
 };
 
 // vLLM's options that we do not support. Their default is false.
-constexpr const char* kRefused[] = {"structural_tag",
-                                    "whitespace_pattern",
+constexpr const char* kRefused[] = {"whitespace_pattern",
                                     "disable_any_whitespace",
                                     "disable_fallback",
                                     "disable_additional_properties"};
@@ -132,7 +123,7 @@ Wanted read_member(const std::string& key, const Json& value) {
 }
 
 Wanted read_structured_outputs(const Json& value) {
-  constexpr const char* kOneOf = "json, json_object, regex, grammar, choice";
+  constexpr const char* kOneOf = "json, json_object, regex, grammar, choice, structural_tag";
   if (!value.is_object()) {
     return invalid(fmt::format("structured_outputs: must be an object with one of {}", kOneOf));
   }
@@ -164,7 +155,9 @@ constexpr std::string_view kResponseFormat = "response_format";
 Wanted read_response_format(const Json& value) {
   const Json* type = value.is_object() ? find(value, "type") : nullptr;
   if (type == nullptr || !type->is_string()) {
-    return invalid("response_format: must be an object with type text, json_object or json_schema");
+    return invalid(
+        "response_format: must be an object with type text, json_object, json_schema or "
+        "structural_tag");
   }
   const auto name = type->get<std::string>();
   if (name == "text") {
@@ -174,10 +167,11 @@ Wanted read_response_format(const Json& value) {
     return StructuredOutput{GrammarKind::kJsonObject, "", kResponseFormat};
   }
   if (name == "structural_tag") {
-    return unsupported("response_format.type structural_tag");
+    return StructuredOutput{GrammarKind::kStructuralTag, schema_text(value), kResponseFormat};
   }
   if (name != "json_schema") {
-    return invalid("response_format.type: must be text, json_object or json_schema");
+    return invalid(
+        "response_format.type: must be text, json_object, json_schema or structural_tag");
   }
   const Json* described = find(value, "json_schema");
   const Json* schema =
@@ -191,7 +185,7 @@ Wanted read_response_format(const Json& value) {
 }  // namespace
 
 Result<std::optional<StructuredOutput>> read_structured_output(std::string_view request) {
-  const Result<Json> root = parse_ordered(request);
+  const Result<Json> root = parse_ordered_object(request, "the request");
   if (!root) {
     return tl::unexpected(root.error());
   }

@@ -7,6 +7,7 @@
 #include "text/hf_text.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -84,8 +85,13 @@ Result<std::unique_ptr<TextModel>> load_text_model(const GgufFile& file) {
     add_named("<|return|>");
     add_named("<|call|>");
   }
-  return std::make_unique<TextModel>(TextModel{
-      *std::move(tokenizer), std::move(chat), vocab->bos, std::move(eos), SamplingDefaults{}});
+  return std::make_unique<TextModel>(
+      TextModel{*std::move(tokenizer),
+                std::move(chat),
+                vocab->bos,
+                std::move(eos),
+                SamplingDefaults{},
+                {std::string(vocab->model), std::string(source.text), source.special_tokens}});
 }
 
 Result<std::unique_ptr<TextModel>> load_text_model(const ModelFiles& model) {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace warprow {
@@ -25,6 +26,14 @@ struct SamplingDefaults {
   std::optional<int32_t> max_new_tokens;
 };
 
+// What clients may ask about the tokenizer.
+struct TokenizerInfo {
+  std::string tokenizer_class;  // as the model's files name it; empty: they do not
+  std::string chat_template;    // its text, that for chats without tools; empty: none
+  NamedTokens
+      special_tokens;  // bos_token, eos_token, unk_token, pad_token: those that the model has
+};
+
 // A model's tokenizer, chat template, special tokens and sampling defaults.
 // Owns: tokenizer and templates.
 // Thread: read-only once loaded; any thread.
@@ -36,6 +45,7 @@ struct TextModel {
   // Each of them ends a generation: the declared end tokens and the end-of-turn tokens. Sorted.
   std::vector<TokenId> eos;
   SamplingDefaults sampling;
+  TokenizerInfo info = {};
 };
 
 // Reads tokenizer, chat template and generation settings: from a GGUF file's metadata, or from a

@@ -3,6 +3,8 @@
 
 #include "text/tokenizer.h"
 
+#include <algorithm>
+
 namespace warprow {
 namespace {
 
@@ -38,8 +40,17 @@ bool overruns(std::size_t matched, std::string_view bytes) {
 
 ThinkingTags::ThinkingTags(const Tokenizer& tokenizer)
     : tokenizer_(tokenizer), start_(tokenizer.find(kThinkTag)) {
+  const std::optional<TokenId> end = tokenizer.find(kEndThinkTag);
+  if (end) {
+    closers_.fill({*end});
+  }
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     const std::string_view bytes = tokenizer.token_bytes(id);
+    for (std::size_t matched = 0; !end && matched < closers_.size(); ++matched) {
+      if (!bytes.empty() && kEndThinkTag.substr(matched).starts_with(bytes)) {
+        closers_[matched].push_back(id);
+      }
+    }
     if (bytes.find(kEndThinkTag.back()) == std::string_view::npos) {
       continue;
     }
@@ -51,7 +62,12 @@ ThinkingTags::ThinkingTags(const Tokenizer& tokenizer)
   }
 }
 
-ThinkingWatch::ThinkingWatch(const ThinkingTags& tags, Thinking thinking) {
+bool ThinkingTags::can_close() const {
+  return std::ranges::none_of(closers_, [](const auto& ids) { return ids.empty(); });
+}
+
+ThinkingWatch::ThinkingWatch(const ThinkingTags& tags, Thinking thinking, int64_t budget)
+    : left_(tags.can_close() ? budget : kNoThinkingBudget) {
   if (thinking == Thinking::kOpen) {
     at_ = At::kInside;
   } else if (thinking == Thinking::kMaybe && tags.start()) {
@@ -67,6 +83,7 @@ bool ThinkingWatch::take(TokenId token) {
       return is_inside();
     case At::kInside:
       matched_ = read(matched_, tags_->tokenizer_.token_bytes(token)).matched;
+      left_ -= left_ == kNoThinkingBudget ? 0 : 1;
       at_ = matched_ == kEndThinkTag.size() ? At::kBehind : At::kInside;
       return true;
     case At::kBehind:
@@ -78,6 +95,11 @@ bool ThinkingWatch::take(TokenId token) {
 std::span<const TokenId> ThinkingWatch::forbidden() const {
   return is_inside() ? std::span<const TokenId>(tags_->overruns_[matched_])
                      : std::span<const TokenId>();
+}
+
+std::span<const TokenId> ThinkingWatch::closing() const {
+  return is_inside() && left_ <= 0 ? std::span<const TokenId>(tags_->closers_[matched_])
+                                   : std::span<const TokenId>();
 }
 
 std::optional<TokenId> ThinkingWatch::opening() const {

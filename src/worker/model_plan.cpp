@@ -122,6 +122,7 @@ Result<void> decide_options(ModelPlan& plan) {
   plan.runner.max_steps_in_flight = plan.place.pipeline.size + (config.async_scheduling ? 1 : 0);
   plan.runner.batch_invariant = config.batch_invariant.value();
   plan.runner.logprobs_mode = logprobs_mode_of(config.logprobs_mode);
+  plan.runner.max_logprobs = config.max_logprobs == -1 ? plan.spec.vocab_size : config.max_logprobs;
   plan.runner.features.hidden_states = config.enable_hidden_states;
   Result<GraphOptions> graphs = decide_graphs(config, plan.spec.num_layers);
   if (!graphs) {

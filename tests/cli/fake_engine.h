@@ -106,6 +106,9 @@ class FakeEngine final : public Engine {
     return {};
   }
   [[nodiscard]] bool is_sleeping() const override { return false; }
+  Result<void> pause(PauseMode /*mode*/) override { return {}; }
+  Result<void> resume() override { return {}; }
+  [[nodiscard]] bool is_paused() const override { return false; }
 
   RequestId num_submitted = 0;
   int num_aborted = 0;

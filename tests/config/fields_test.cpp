@@ -94,6 +94,10 @@ TEST(Fields, ReadsEachType) {
   EXPECT_EQ(config.long_prefill_token_threshold, 0);
   set("long-prefill-token-threshold", "1k");
   EXPECT_EQ(config.long_prefill_token_threshold, 1000);
+  set("max-logprobs", "-1");
+  EXPECT_EQ(config.max_logprobs, -1);
+  set("max-logprobs", "0");
+  EXPECT_EQ(config.max_logprobs, 0);
   set("long-prefill-token-threshold", "auto");
   EXPECT_EQ(config.long_prefill_token_threshold, kAutoPrefillThreshold);
 }
@@ -114,6 +118,7 @@ TEST(Fields, ErrorsNameFlagValueAndLimit) {
   EXPECT_EQ(set_error("long-prefill-token-threshold", "100M"),
             "--long-prefill-token-threshold: 100M is above the most allowed, 16777216");
   EXPECT_THAT(set_error("max-num-seqs", "-1"), HasSubstr("'-1' is not a number"));
+  EXPECT_THAT(set_error("max-logprobs", "-2"), HasSubstr("'-2' is not a number"));
 }
 
 TEST(Fields, AFailedSetLeavesTheValue) {

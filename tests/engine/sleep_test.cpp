@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -109,6 +110,53 @@ TEST(Sleep, AFailedEngineSaysSo) {
   client.submit(*engine, long_request());
   EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kError);
   EXPECT_FALSE(engine->sleep(1));
+}
+
+TEST(Pause, KeptRequestsGoOnWhereTheyWere) {
+  Client client;
+  FakeModel model;
+  model.step_time = std::chrono::milliseconds(2);
+  std::vector<TokenId> wanted;
+  {
+    const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+    client.submit(*engine, long_request());
+    wanted = client.wait(0).token_ids;
+  }
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
+  client.submit(*engine, long_request());
+  client.wait_for_tokens(1, 3);
+  ASSERT_TRUE(engine->pause(Engine::PauseMode::kKeep));
+  EXPECT_TRUE(engine->is_paused());
+  const int64_t steps = engine->stats().steps;
+  client.submit(*engine, long_request());
+  const RequestId aborted = client.submit(*engine, long_request());
+  engine->abort(aborted);
+  EXPECT_EQ(client.wait(3).last.finish_reason, FinishReason::kAbort);
+  ASSERT_TRUE(engine->pause(Engine::PauseMode::kKeep)) << "once more changes nothing";
+  EXPECT_EQ(engine->stats().steps, steps);
+  ASSERT_TRUE(engine->resume());
+  EXPECT_FALSE(engine->is_paused());
+  for (const size_t i : {1, 2}) {
+    EXPECT_EQ(client.wait(i).last.finish_reason, FinishReason::kLength);
+    EXPECT_EQ(client.wait(i).token_ids, wanted) << i;
+  }
+}
+
+TEST(Pause, RequestsThatAreNotKeptEnd) {
+  Client client;
+  const std::unique_ptr<Engine> engine = make_toy_engine({}, {});
+  ASSERT_TRUE(engine->pause(Engine::PauseMode::kKeep));
+  client.submit(*engine, long_request());
+  ASSERT_TRUE(engine->pause(Engine::PauseMode::kAbort));
+  EXPECT_EQ(client.wait(0).last.finish_reason, FinishReason::kAbort);
+  client.submit(*engine, long_request());
+  ASSERT_TRUE(engine->sleep(1));
+  EXPECT_EQ(client.wait(1).last.finish_reason, FinishReason::kAbort);
+  client.submit(*engine, long_request());
+  ASSERT_TRUE(engine->resume());
+  EXPECT_TRUE(engine->is_sleeping());
+  ASSERT_TRUE(engine->wake_up({}));
+  EXPECT_EQ(client.wait(2).last.finish_reason, FinishReason::kLength);
 }
 
 }  // namespace

@@ -331,6 +331,34 @@ TEST(Validate, TokenListsHaveALimit) {
       "each of logprob_token_ids)");
 }
 
+TEST(Validate, TheEngineSaysHowManyLogprobs) {
+  GenerationRequest request;
+  RequestLimits some = limits();
+  some.max_logprobs = 3;
+  const auto refused = [&] { return validate_request(request, {5}, some).error().message; };
+  request.sampling.logprobs = 4;
+  EXPECT_EQ(refused(), "logprobs: 4 is outside [0, 3]");
+  request.sampling.logprobs = 3;
+  request.sampling.prompt_logprobs = 4;
+  EXPECT_EQ(refused(), "prompt_logprobs: 4 is outside [0, 3]");
+  request.sampling.prompt_logprobs = 20;
+  some.max_logprobs = -1;
+  for (const auto& [given, wanted] : {std::pair(-1, 100), std::pair(100, 100), std::pair(0, 0)}) {
+    request.sampling.logprobs = given;
+    EXPECT_EQ(value_or_throw(validate_request(request, {5}, some)).fields().params.num_logprobs,
+              wanted);
+  }
+  request.sampling.logprobs = 101;
+  EXPECT_EQ(refused(), "logprobs: 101 is outside [-1, 100]");
+  request.sampling.logprobs = -1;
+  request.sampling.logprob_token_ids = {{7}};
+  EXPECT_EQ(refused(),
+            "logprobs: -1 with logprob_token_ids, which name the tokens; must be 0 or unset");
+  request.sampling.logprob_token_ids.reset();
+  request.sampling.prompt_logprobs = 21;
+  EXPECT_EQ(refused(), "prompt_logprobs: 21 is outside [0, 20]");
+}
+
 TEST(Validate, LogprobsOfNamedTokens) {
   GenerationRequest request;
   request.sampling.logprob_token_ids = {{7, 3, 7}};

@@ -165,6 +165,32 @@ std::string repeat(std::string_view s, int times) {
   return out;
 }
 
+TEST(ChatTemplate, ARequestsOwnTemplate) {
+  ChatRequest request;
+  request.messages = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Hi"}}}}}};
+  request.variables["mood"] = "good";
+  const NamedTokens tokens = {{"bos_token", "<s>"}};
+  const auto render = [&](const char* source) {
+    request.chat_template = source;
+    return ChatTemplate::render_own(request, tokens);
+  };
+  EXPECT_EQ(value_or_throw(render("{{ bos_token }}{{ messages[0].content }} {{ mood }}")),
+            "<s>Hi good");
+  EXPECT_EQ(value_or_throw(render("{{ messages[0].content[0].text }}!")), "Hi!");
+  const auto refusal = [&](const char* source) {
+    const auto rendered = render(source);
+    EXPECT_FALSE(rendered) << source;
+    return rendered ? Error{} : rendered.error();
+  };
+  EXPECT_EQ(refusal("{{ raise_exception('no') }}").message, "chat_template: no");
+  EXPECT_EQ(refusal("{% if %}").message.rfind("chat_template: line 1: ", 0), 0U);
+  EXPECT_EQ(
+      refusal("{% for i in range(20000) %}{% for j in range(20000) %}{% endfor %}{% endfor %}")
+          .code,
+      ErrorCode::kInvalidArgument);
+  EXPECT_EQ(value_or_throw(render("a")), "a") << "after one that broke a limit";
+}
+
 // A template is an untrusted program. The error names the exceeded limit, and the next rendering works normally.
 TEST(ChatTemplate, LimitsAreNamed) {
   const std::string loops =

@@ -139,5 +139,41 @@ TEST(Detokenizer, TheSpaceThatEncodingAddedGoesOnlyAtTheStart) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(" ab", false), true), " ab");
 }
 
+// WordPiece puts a space before each token, special ones included.
+TEST(Detokenizer, SpacesBetweenSpecialTokensMayBeLeftOut) {
+  const nlohmann::json special = {{"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false},
+                                  {"special", true}};
+  nlohmann::json json = {{"version", "1.0"},
+                         {"added_tokens", nlohmann::json::array()},
+                         {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", false}}},
+                         {"model",
+                          {{"type", "WordPiece"},
+                           {"unk_token", "[UNK]"},
+                           {"continuing_subword_prefix", "##"},
+                           {"max_input_chars_per_word", 100},
+                           {"vocab", {{"[UNK]", 0}, {"[A]", 1}, {"[B]", 2}, {"word", 3}}}}}};
+  for (const auto& [id, text] : {std::pair(1, "[A]"), std::pair(2, "[B]")}) {
+    nlohmann::json token = special;
+    token["id"] = id;
+    token["content"] = text;
+    json["added_tokens"].push_back(token);
+  }
+  const Tokenizer tokenizer = value_or_throw(Tokenizer::from_json(json.dump(), "test"));
+  const auto decode = [&](bool spaces) {
+    Detokenizer detokenizer(
+        tokenizer, {.skip_special = false, .continues = true, .spaces_between_special = spaces});
+    std::string text;
+    for (const TokenId id : {3, 1, 2, 1, 3, 2}) {
+      text += detokenizer.push(id);
+    }
+    return text + detokenizer.flush();
+  };
+  EXPECT_EQ(decode(true), " word [A] [B] [A] word [B]");
+  EXPECT_EQ(decode(false), " word [A][B][A] word [B]");
+}
+
 }  // namespace
 }  // namespace warprow

@@ -30,6 +30,10 @@ TEST(StructuredOutput, EachFormIsReadByItsName) {
             (StructuredOutput{GrammarKind::kLark, "start: \"a\""}));
   EXPECT_EQ(read(R"({"structured_outputs":{"choice":["yes","no"]}})"),
             (StructuredOutput{GrammarKind::kChoice, R"(["yes","no"])"}));
+  for (const char* tag : {R"({"type":1})", R"("{\"type\":1}")"}) {
+    EXPECT_EQ(read(R"({"structured_outputs":{"structural_tag":)" + std::string(tag) + "}}"),
+              (StructuredOutput{GrammarKind::kStructuralTag, R"({"type":1})"}));
+  }
 }
 
 TEST(StructuredOutput, ResponseFormatsAreReadToo) {
@@ -38,6 +42,10 @@ TEST(StructuredOutput, ResponseFormatsAreReadToo) {
   EXPECT_EQ(read(R"({"response_format":{"type":"json_schema",)"
                  R"("json_schema":{"name":"x","strict":true,"schema":{"z":1,"y":2}}}})"),
             (StructuredOutput{GrammarKind::kJsonSchema, R"({"z":1,"y":2})", "response_format"}));
+  EXPECT_EQ(read(R"({"response_format":{"type":"structural_tag","format":{"b":1,"a":2}}})"),
+            (StructuredOutput{GrammarKind::kStructuralTag,
+                              R"({"type":"structural_tag","format":{"b":1,"a":2}})",
+                              "response_format"}));
   EXPECT_EQ(read(R"({"response_format":{"type":"text"},"structured_outputs":{"regex":"a"}})"),
             (StructuredOutput{GrammarKind::kRegex, "a"}));
 }
@@ -80,18 +88,18 @@ TEST(StructuredOutput, MistakesAreNamedWithTheirField) {
       {R"({"structured_outputs":{"json_object":1}})", kInvalid, "json_object: must be true"},
       {R"({"structured_outputs":{"regex":"a","choice":["b"]}})", kInvalid, "beside another"},
       {R"({"structured_outputs":{"shape":"a"}})", kInvalid, "unknown field 'shape'"},
-      {R"({"structured_outputs":{"structural_tag":"a"}})",
+      {R"({"structured_outputs":{"structural_tag":1}})",
+       kInvalid,
+       "structured_outputs.structural_tag: must be"},
+      {R"({"structured_outputs":{"whitespace_pattern":"a"}})",
        ErrorCode::kUnsupported,
-       "structured_outputs.structural_tag"},
+       "structured_outputs.whitespace_pattern"},
       {R"({"response_format":"json"})", kInvalid, "response_format: must be an object"},
       {R"({"response_format":{"type":"xml"}})", kInvalid, "response_format.type"},
       {R"({"response_format":{"type":"json_schema"}})", kInvalid, "response_format.json_schema"},
       {R"({"response_format":{"type":"json_schema","json_schema":{"name":"x"}}})",
        kInvalid,
        "response_format.json_schema"},
-      {R"({"response_format":{"type":"structural_tag"}})",
-       ErrorCode::kUnsupported,
-       "structural_tag"},
       {R"({"response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"}})",
        kInvalid,
        "beside structured_outputs"},

@@ -65,10 +65,12 @@ class ThinkingTest : public ::testing::Test {
     }
     return len;
   }
-  [[nodiscard]] GrammarMatcher matcher(const char* regex, Thinking thinking) const {
+  [[nodiscard]] GrammarMatcher matcher(const char* regex,
+                                       Thinking thinking,
+                                       int64_t budget = kNoThinkingBudget) const {
     auto compiler = value_or_throw(GrammarCompiler::make(tokenizer_, std::vector<TokenId>{0}));
-    return GrammarMatcher(
-        value_or_throw(compiler.compile(GrammarKind::kRegex, regex)).behind(tags_, thinking));
+    return GrammarMatcher(value_or_throw(compiler.compile(GrammarKind::kRegex, regex))
+                              .behind(tags_, thinking, budget));
   }
   [[nodiscard]] std::vector<std::string> allowed(GrammarMatcher& matcher) const {
     test::Mask mask(tokenizer_.vocab_size());
@@ -176,6 +178,71 @@ TEST_F(ThinkingTest, ASectionIsFreeWhereNoTokenGoesPastItsEnd) {
   EXPECT_FALSE(open.is_free()) << "the token >a would run past the end of the tag";
   ASSERT_TRUE(open.accept(3));
   EXPECT_FALSE(open.is_free());
+}
+
+TEST_F(ThinkingTest, ASpentBudgetEndsTheSection) {
+  GrammarMatcher open = matcher("ab", Thinking::kOpen, 2);
+  ASSERT_TRUE(open.accept(id("b")));
+  EXPECT_GT(allowed(open).size(), 5U) << "one token is left";
+  GrammarMatcher earlier = open.fork();
+  ASSERT_TRUE(open.accept(id("b")));
+  EXPECT_THAT(allowed(open), ElementsAre("</think>"));
+  EXPECT_FALSE(open.is_free());
+  EXPECT_FALSE(open.is_stopped());
+  ASSERT_TRUE(open.accept(id("</think>")));
+  EXPECT_THAT(allowed(open), ElementsAre("a")) << "the grammar's first";
+  ASSERT_TRUE(earlier.accept(id("</think>")));
+  EXPECT_THAT(allowed(earlier), ElementsAre("a")) << "a section may end before";
+  GrammarMatcher none = matcher("ab", Thinking::kOpen, 0);
+  EXPECT_THAT(allowed(none), ElementsAre("</think>"));
+}
+
+TEST_F(ThinkingTest, ABudgetCountsBehindTheOpeningTag) {
+  GrammarMatcher undecided = matcher("ab", Thinking::kMaybe, 1);
+  EXPECT_THAT(allowed(undecided), ElementsAre("a", "<think>"));
+  ASSERT_TRUE(undecided.accept(id("<think>")));
+  EXPECT_GT(allowed(undecided).size(), 5U);
+  ASSERT_TRUE(undecided.accept(id("b")));
+  EXPECT_THAT(allowed(undecided), ElementsAre("</think>"));
+}
+
+TEST_F(ThinkingTest, AnyTextComesBehindASectionWithABudget) {
+  GrammarMatcher open(Grammar::any().behind(tags_, Thinking::kOpen, 1));
+  EXPECT_FALSE(open.is_free()) << "x</think>b would run past the end of the tag";
+  ASSERT_TRUE(open.accept(id("b")));
+  GrammarMatcher ahead = open.fork();
+  EXPECT_THAT(allowed(open), ElementsAre("</think>"));
+  for (const char* word : {"</think>", "b", "<think>", "x</think>b", "<eos>"}) {
+    ASSERT_TRUE(open.accept(id(word))) << word;
+    EXPECT_TRUE(open.is_free());
+    EXPECT_FALSE(open.is_stopped());
+    EXPECT_EQ(allowed(open), spellings_);
+  }
+  EXPECT_THAT(allowed(ahead), ElementsAre("</think>")) << "the fork is where it was";
+  GrammarMatcher undecided(Grammar::any().behind(tags_, Thinking::kMaybe, 1));
+  EXPECT_TRUE(undecided.is_free());
+}
+
+TEST_F(WithoutThinkToken, ATagOfSeveralTokensIsSpelled) {
+  EXPECT_FALSE(tags_.can_close()) << "nothing in this vocabulary goes on behind '<'";
+  GrammarMatcher without_effect = matcher("a", Thinking::kOpen, 0);
+  EXPECT_GT(allowed(without_effect).size(), 5U);
+  const Tokenizer letters =
+      make({"<eos>", "<", "</", "/", "t", "h", "i", "n", "k", "think", ">", "a"});
+  const ThinkingTags tags(letters);
+  ASSERT_TRUE(tags.can_close());
+  ThinkingWatch watch(tags, Thinking::kOpen, 1);
+  const auto closing = [&] { return std::vector(watch.closing().begin(), watch.closing().end()); };
+  EXPECT_THAT(closing(), IsEmpty());
+  ASSERT_TRUE(watch.take(11));
+  EXPECT_THAT(closing(), ElementsAre(1, 2));
+  ASSERT_TRUE(watch.take(2));
+  EXPECT_THAT(closing(), ElementsAre(4, 9));
+  ASSERT_TRUE(watch.take(9));
+  EXPECT_THAT(closing(), ElementsAre(10));
+  ASSERT_TRUE(watch.take(10));
+  EXPECT_FALSE(watch.is_inside());
+  EXPECT_THAT(closing(), IsEmpty());
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ TEST(LogprobsMemory, ManyRowsWithLogprobsHaveNoCopyOfTheirLogits) {
   const auto scratch =
       static_cast<int64_t>(sample_scratch_bytes(DeviceKind::kCuda, kVocab, 256, 2));
   EXPECT_LT(scratch - 256 * kRowBytes, 256 * kRowBytes / 4);
-  EXPECT_LT(sampled_arrays_bytes(256, 256, Sampler::kMaxTop), kMiB);
+  EXPECT_LT(sampled_arrays_bytes(256, 256, StepLimits().max_top), kMiB);
   // A CPU has one scratch per worker thread, whatever the number of rows.
   EXPECT_EQ(sample_scratch_bytes(DeviceKind::kCpu, kVocab, 256, 2),
             sample_scratch_bytes(DeviceKind::kCpu, kVocab, 1, 2));

@@ -6,7 +6,7 @@ use crate::hf::HfTokenizer;
 use crate::pieces::{Pieces, StrList, KIND_HOLE};
 use crate::sentencepiece::SpTokenizer;
 use crate::template::{ChatTemplate, TemplateLimits};
-use crate::trial::try_template;
+use crate::trial::{render_once, try_template};
 use crate::worker_host::{set_program, Failure};
 use std::ffi::{c_char, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -331,6 +331,21 @@ pub unsafe extern "C" fn wr_template_try(
     guarded_work(error, || {
         let source = source.utf8("the template").map_err(Failure::Refused)?;
         *text = Owned::from_bytes(try_template(source, context.bytes(), limits)?);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn wr_template_render_once(
+    source: Text,
+    context: Text,
+    limits: TemplateLimits,
+    text: *mut Owned,
+    error: *mut Owned,
+) -> i32 {
+    guarded_work(error, || {
+        let source = source.utf8("the template").map_err(Failure::Refused)?;
+        *text = Owned::from_bytes(render_once(source, context.bytes(), limits)?);
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! For fuzzing: templates that are parsed and rendered once, many by one helper. A process for each, as
-//! template.rs has it, takes most of the time of a trial.
+//! Templates that are parsed and rendered once: those that requests bring, and for fuzzing. All are handled by one
+//! helper; a helper for each, as template.rs has it, would take most of the time.
 
 use crate::template::{TemplateLimits, TemplateWork};
 use crate::worker_host::{Failure, Slots, WorkerHost};
@@ -9,7 +9,8 @@ use crate::worker_wire::{Limits, WorkKind};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-static HOST: OnceLock<WorkerHost> = OnceLock::new();
+static TRIALS: OnceLock<WorkerHost> = OnceLock::new();
+static REQUESTS: OnceLock<WorkerHost> = OnceLock::new();
 
 /// What a worker process does: a piece of work is a template's setup behind its size, and the context.
 pub struct TrialWork;
@@ -24,27 +25,57 @@ impl Work for TrialWork {
     }
 }
 
+fn run(
+    host: &WorkerHost,
+    source: &str,
+    context: &[u8],
+    limits: TemplateLimits,
+) -> Result<Vec<u8>, Failure> {
+    let setup = limits.setup(source);
+    let size = (setup.len() as u32).to_le_bytes();
+    let work = [&size, &setup[..], context].concat();
+    host.run(&work, limits.of(source.len() + context.len()))
+}
+
+fn new_host(slots: Slots) -> WorkerHost {
+    let setup_limits = Limits {
+        cpu_ms: 1000,
+        slow_ms: 0,
+        memory_mb: 64,
+    };
+    WorkerHost::new(WorkKind::Trial, Vec::new(), setup_limits, slots)
+}
+
+/// A worker process tries one template after the other.
 pub fn try_template(
     source: &str,
     context: &[u8],
     limits: TemplateLimits,
 ) -> Result<Vec<u8>, Failure> {
-    let host = HOST.get_or_init(|| {
-        let slots = Slots {
+    let host = TRIALS.get_or_init(|| {
+        new_host(Slots {
             all: 1,
             max_wait: Duration::ZERO,
             slow: 0,
             keep_workers: true,
-        };
-        let setup_limits = Limits {
-            cpu_ms: 1000,
-            slow_ms: 0,
-            memory_mb: 64,
-        };
-        WorkerHost::new(WorkKind::Trial, Vec::new(), setup_limits, slots)
+        })
     });
-    let setup = limits.setup(source);
-    let size = (setup.len() as u32).to_le_bytes();
-    let work = [&size, &setup[..], context].concat();
-    host.run(&work, limits.of(source.len() + context.len()))
+    run(host, source, context, limits)
+}
+
+/// Each template gets a worker process of its own, which ends with it.
+pub fn render_once(
+    source: &str,
+    context: &[u8],
+    limits: TemplateLimits,
+) -> Result<Vec<u8>, Failure> {
+    let host = REQUESTS.get_or_init(|| {
+        new_host(Slots {
+            all: 4,
+            max_wait: Duration::from_secs(5),
+            slow: 0,
+            keep_workers: false,
+        })
+    });
+    run(host, source, context, limits)
 }

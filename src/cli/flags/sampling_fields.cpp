@@ -79,6 +79,9 @@ constexpr SamplingField kFields[] = {
     {"speculate",
      &SamplingOptions::speculate,
      "draft tokens for this request if the engine drafts any [true]"},
+    {"spaces_between_special_tokens",
+     &SamplingOptions::spaces_between_special_tokens,
+     "spaces that the tokenizer puts between special tokens are a part of the text [true]"},
 };
 
 // Reads the whole text as a number of type T.

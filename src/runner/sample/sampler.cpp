@@ -66,8 +66,10 @@ SampledArrays alloc_arrays(Arena& workspace,
 Sampler::Sampler(
     Device& device, Arena& workspace, const Sizes& sizes, LogprobsMode mode, const RankGroup& ranks)
     : ranks_(ranks),
-      arrays_(alloc_arrays(workspace, sizes.max_num_seqs, sizes.max_logits, kMaxTop, ranks.place)),
+      arrays_(alloc_arrays(
+          workspace, sizes.max_num_seqs, sizes.max_logits, sizes.max_top, ranks.place)),
       errors_(workspace.alloc<int32_t>(ranks.place.largest_share(sizes.max_rows))),
+      max_top_(sizes.max_top),
       mode_(mode) {
   if (!ranks.alone()) {
     reported_ = alloc_arrays(workspace, 0, sizes.max_rows, kMaxPromptTop, ranks.place);
@@ -97,7 +99,7 @@ void Sampler::sample(Stream& stream,
   args.stop_ids_stride = RequestRows::kStopIdsWidth;
   args.token_lists = rows.token_lists();
   args.token_lists_stride = kTokenListsWidth;
-  set_results(args, arrays_, logits.first, n, kMaxTop);
+  set_results(args, arrays_, logits.first, n, max_top_);
   args.error = make_view(errors_, n);
   args.scratch = scratch_;
   args.rules = rules;
@@ -105,7 +107,7 @@ void Sampler::sample(Stream& stream,
   if (n > 0) {  // a rank may have no share of few logits
     warprow::sample(stream, args);
   }
-  gather(stream, arrays_, logits.n, kMaxTop, (rules & kSampleLogprobs) != 0);
+  gather(stream, arrays_, logits.n, max_top_, (rules & kSampleLogprobs) != 0);
 }
 
 // Gives every rank the results of all ranks' shares of n logits. Entries behind the n are stale.

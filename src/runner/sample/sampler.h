@@ -21,14 +21,14 @@ namespace warprow {
 // Thread: the runner's.
 class Sampler {
  public:
-  static constexpr int32_t kMaxTop = kMaxLogprobIds;  // tokens reported beside a sampled one
-  static constexpr int32_t kMaxPromptTop = 20;        // and beside a prompt token
+  static constexpr int32_t kMaxPromptTop = 20;  // tokens reported beside a prompt token
 
   struct Sizes {
     int32_t max_num_seqs = 0;
     int32_t max_logits = 0;  // of a step
     int32_t max_rows = 0;    // of a report, >= max_logits
     int32_t vocab_size = 0;
+    int32_t max_top = kMaxLogprobIds;  // tokens reported beside a sampled one
   };
   Sampler(Device& device,
           Arena& workspace,
@@ -67,6 +67,7 @@ class Sampler {
       reported_;     // dev [max_rows]  of several ranks: those of report, before they are copied
   int32_t* errors_;  // dev i32 [largest share of max_rows]
   View<std::byte, 1> scratch_;
+  int32_t max_top_;
   LogprobsMode mode_;
 };
 
