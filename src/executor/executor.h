@@ -3,6 +3,7 @@
 
 #include "base/wake_up.h"
 #include "config/engine_config.h"
+#include "config/pooling_facts.h"
 #include "executor/rank_answers.h"
 #include "executor/rank_operations.h"
 #include "kv/kv_spec.h"
@@ -34,6 +35,7 @@ struct ModelFacts {
   int32_t min_deep_chunk = 1;                // as in SchedulerConfig
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
+  PoolingFacts pooling;    // of a pooling model
 };
 
 // Counters of the execution layer since start.

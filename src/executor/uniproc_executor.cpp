@@ -42,7 +42,8 @@ class UniprocExecutor final : public Executor {
               deep.max_pairs,
               deep.min_chunk,
               mine.config.enable_hidden_states,
-              mine.runner.max_drafts};
+              mine.runner.max_drafts,
+              mine.pooler == nullptr ? PoolingFacts() : mine.pooler->facts};
     allocations_before_ = counted_allocations();
   }
 
