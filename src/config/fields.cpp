@@ -40,6 +40,20 @@ constexpr Field kFields[] = {
      .group = "Model",
      .help = "dummy: random weights, for benchmarks; only config.json is read",
      .choices = "auto|dummy"},
+    {.name = "runner",
+     .member = &EngineConfig::runner,
+     .group = "Model",
+     .help = "generate: text; pooling: embeddings, scores or classes in place of text; auto: what "
+             "the model's files say",
+     .choices = "auto|generate|pooling"},
+    {.name = "convert",
+     .member = &EngineConfig::convert,
+     .group = "Model",
+     .help =
+         "what the pooling runner makes of a model that generates: embed: embeddings; classify: "
+         "the score of a reranker that answers yes or no; auto: what the model's files say, "
+         "else embed",
+     .choices = "auto|embed|classify"},
     {.name = "max-model-len",
      .member = &EngineConfig::max_model_len,
      .group = "Model",

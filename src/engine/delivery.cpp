@@ -52,6 +52,7 @@ int64_t Delivery::add(std::span<const RequestDelta> deltas,
     out.tokens = delta.tokens;
     out.prompt_logprobs = delta.prompt_logprobs;
     out.hidden = delta.hidden;
+    out.pooled = delta.pooled;
     out.reason = delta.reason;
     if (delta.failure != RowFailure::kNone) {
       out.error = failure_text(delta.failure);

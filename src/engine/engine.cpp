@@ -35,6 +35,7 @@ RequestLimits request_limits(const EngineConfig& config,
   limits.has_hidden_states = facts.has_hidden_states;
   limits.has_priorities = config.scheduling_policy == "priority";
   limits.max_logprobs = config.max_logprobs;
+  limits.pooling = facts.pooling;
   limits.defaults.temperature = text.sampling.temperature;
   limits.defaults.top_p = text.sampling.top_p;
   limits.defaults.min_p = text.sampling.min_p;
@@ -49,11 +50,14 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& exe
   SchedulerConfig result;
   result.max_num_seqs = facts.max_num_seqs;
   result.max_num_batched_tokens = facts.max_num_batched_tokens;
-  result.max_model_len = facts.max_model_len;
+  // What a pooling row yields counts as one token more.
+  result.max_model_len = facts.max_model_len + (facts.pooling.pools() ? 1 : 0);
   result.enable_prefix_caching = config.enable_prefix_caching;
   result.enable_chunked_prefill = config.enable_chunked_prefill;
-  result.prefill_toks_per_decode =
-      facts.prefill_toks_per_decode < kNoPrefillLimit ? facts.prefill_toks_per_decode : 0;
+  // Rows of a pooling model never decode: those whose vectors are on their way would count as if they did.
+  const bool limits_prefill =
+      facts.prefill_toks_per_decode < kNoPrefillLimit && !facts.pooling.pools();
+  result.prefill_toks_per_decode = limits_prefill ? facts.prefill_toks_per_decode : 0;
   result.policy = config.scheduling_policy == "priority" ? SchedulerConfig::Policy::kPriority
                                                          : SchedulerConfig::Policy::kFcfs;
   result.long_prefill_token_threshold = facts.long_prefill_token_threshold;
@@ -141,6 +145,24 @@ class EngineImpl final : public Engine {
   [[nodiscard]] Result<std::vector<ValidRequest>> validate_prompts(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const override {
     return check_request(request).and_then([&] { return admit(request, std::move(prompts)); });
+  }
+
+  [[nodiscard]] Result<ValidRequest> validate_pooling(
+      const PoolingRequest& request) const override {
+    if (control_.state().weights_gone()) {
+      return fail(ErrorCode::kUnsupported, kWeightsAreGone);
+    }
+    const auto* text = std::get_if<std::string>(&request.prompt);
+    std::vector<TokenId> ids = text != nullptr ? text_->tokenizer.encode(*text, true)
+                                               : std::get<std::vector<TokenId>>(request.prompt);
+    Result<ValidRequest> valid = validate_pooling_request(request, std::move(ids), limits_);
+    if (!valid) {
+      return valid;
+    }
+    const auto prompt_len = static_cast<int64_t>(valid->prompt_token_ids().size());
+    return loop_.check(prompt_len, valid->fields().max_tokens).map([&] {
+      return *std::move(valid);
+    });
   }
 
   RequestId submit(ValidRequest request, UpdateCallback on_update) override {

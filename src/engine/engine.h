@@ -59,6 +59,9 @@ struct RequestUpdate {
   // prompt token, if all were requested.
   std::vector<float> hidden_states;
   int32_t hidden_width = 0;
+  // Of a pooling request, with its end: a vector of pooled_width floats, or one for each token of the prompt.
+  std::vector<float> pooled;
+  int32_t pooled_width = 0;
   FinishReason finish_reason = FinishReason::kNone;
   // The stop token id or the stop string that ended it.
   std::variant<std::monostate, int64_t, std::string> stop_reason;
@@ -136,6 +139,11 @@ class Engine {
   // compiled once.
   [[nodiscard]] virtual Result<std::vector<ValidRequest>> validate_prompts(
       const GenerationRequest& request, std::vector<std::vector<TokenId>> prompts) const = 0;
+  // The same for a request to a pooling model; a text's tokens include the special ones that the model's rules add.
+  [[nodiscard]] virtual Result<ValidRequest> validate_pooling(
+      const PoolingRequest& /*request*/) const {
+    return fail(ErrorCode::kUnsupported, "the model has no embeddings or scores");
+  }
   // Takes a request for one choice; see split_choices.
   virtual RequestId submit(ValidRequest request, UpdateCallback on_update) = 0;
   // Ends a request soon with kAbort; unknown or ended ids are ignored.

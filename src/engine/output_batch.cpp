@@ -29,6 +29,19 @@ void extend(std::vector<T>& list, const std::vector<T>& source, Span32 slice) {
   }
 }
 
+// Copies a slice of a step's vectors to the end of `to`, and returns the slice of the copy.
+Span32 copy_vectors(RowTensors& to, const RowTensors& from, Span32 slice) {
+  to.width = from.width;
+  const Span32 copy{static_cast<int32_t>(to.num_vectors()), slice.count};
+  extend(to.values, from.values, {slice.begin * from.width, slice.count * from.width});
+  return copy;
+}
+
+void append_vectors(RowTensors& to, const RowTensors& later) {
+  to.width = std::max(to.width, later.width);
+  extend(to.values, later.values);
+}
+
 }  // namespace
 
 void OutputBatch::clear() {
@@ -38,6 +51,7 @@ void OutputBatch::clear() {
   top_ids.clear();
   top_logprobs.clear();
   hidden_states.values.clear();
+  pooled.values.clear();
 }
 
 void OutputBatch::reserve(size_t num_deltas) {
@@ -74,11 +88,10 @@ void OutputBatch::copy_from(const ModelRunnerOutput& step, OutputDelta& delta) {
     add_logprobs(step, step.prompt_logprobs, prompt);
   }
   if (delta.hidden.count > 0) {
-    hidden_states.width = step.hidden_states->width;
-    const int32_t width = hidden_states.width;
-    const Span32 values{delta.hidden.begin * width, delta.hidden.count * width};
-    delta.hidden.begin = static_cast<int32_t>(hidden_states.num_vectors());
-    extend(hidden_states.values, step.hidden_states->values, values);
+    delta.hidden = copy_vectors(hidden_states, *step.hidden_states, delta.hidden);
+  }
+  if (delta.pooled.count > 0) {
+    delta.pooled = copy_vectors(pooled, *step.pooled, delta.pooled);
   }
 }
 
@@ -87,11 +100,13 @@ void OutputBatch::append(OutputBatch& later) {
   const int32_t logprob_base = length(logprobs);
   const int32_t top_base = length(top_ids);
   const auto hidden_base = static_cast<int32_t>(hidden_states.num_vectors());
+  const auto pooled_base = static_cast<int32_t>(pooled.num_vectors());
   for (OutputDelta delta : later.deltas) {
     delta.tokens.begin += token_base;
     delta.logprobs_at += delta.logprobs_at >= 0 ? logprob_base : 0;
     delta.prompt_logprobs.begin += logprob_base;
     delta.hidden.begin += hidden_base;
+    delta.pooled.begin += pooled_base;
     deltas.push_back(delta);
   }
   for (TokenLogprobs entry : later.logprobs) {
@@ -101,8 +116,8 @@ void OutputBatch::append(OutputBatch& later) {
   extend(token_ids, later.token_ids);
   extend(top_ids, later.top_ids);
   extend(top_logprobs, later.top_logprobs);
-  hidden_states.width = std::max(hidden_states.width, later.hidden_states.width);
-  extend(hidden_states.values, later.hidden_states.values);
+  append_vectors(hidden_states, later.hidden_states);
+  append_vectors(pooled, later.pooled);
   later.clear();
 }
 

@@ -20,6 +20,7 @@ struct OutputDelta {
   int32_t logprobs_at = -1;  // of the first token, in OutputBatch::logprobs; -1: none
   Span32 prompt_logprobs;    // in OutputBatch::logprobs
   Span32 hidden;             // vectors of OutputBatch::hidden_states
+  Span32 pooled;             // vectors of OutputBatch::pooled
   FinishReason reason = FinishReason::kNone;
   const char* error = "";  // a literal; with kError
   bool error_is_clients = false;
@@ -38,12 +39,13 @@ struct OutputBatch {
   std::vector<TokenId> top_ids;
   std::vector<float> top_logprobs;
   RowTensors hidden_states;
+  RowTensors pooled;
 
   // Keeps all capacity.
   void clear();
   // Reserves room for num_deltas deltas of one token each, without logprobs.
   void reserve(size_t num_deltas);
-  // Copies the parts of the step's output that a delta names in tokens, prompt_logprobs and hidden, with its
+  // Copies the parts of the step's output that a delta names in tokens, prompt_logprobs, hidden and pooled, with its
   // logprobs; the delta then names the copy.
   void copy_from(const ModelRunnerOutput& step, OutputDelta& delta);
   // Moves all of `later` to the end of this batch; `later` is then empty.

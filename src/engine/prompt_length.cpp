@@ -40,6 +40,18 @@ std::optional<PromptExcess> PromptLength::judge(int64_t num_toks,
                       limit_};
 }
 
+std::optional<PromptExcess> PromptLength::judge_alone(int64_t num_toks) const {
+  if (num_toks <= limit_) {
+    return std::nullopt;
+  }
+  return PromptExcess{fmt::format("prompt: {} tokens are too many: this model's maximum context "
+                                  "length is {} tokens (max_model_len)",
+                                  num_toks,
+                                  limit_),
+                      num_toks,
+                      limit_};
+}
+
 std::optional<PromptExcess> PromptLength::judge_text(size_t num_bytes,
                                                      int64_t num_toks,
                                                      const char* field) const {
@@ -58,6 +70,12 @@ std::optional<PromptExcess> PromptLength::judge_text(size_t num_bytes,
 }
 
 Result<int64_t> PromptLength::truncated(int64_t wanted, std::optional<int64_t> max_tokens) const {
+  const int64_t answer = std::max<int64_t>(max_tokens.value_or(1), 1);
+  return truncated_alone(wanted).map(
+      [&](int64_t most) { return wanted < 0 ? std::max<int64_t>(limit_ - answer, 1) : most; });
+}
+
+Result<int64_t> PromptLength::truncated_alone(int64_t wanted) const {
   if (wanted > limit_) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("truncate_prompt_tokens: {} is above the maximum context length of {} "
@@ -65,8 +83,7 @@ Result<int64_t> PromptLength::truncated(int64_t wanted, std::optional<int64_t> m
                             wanted,
                             limit_));
   }
-  const int64_t answer = std::max<int64_t>(max_tokens.value_or(1), 1);
-  return wanted < 0 ? std::max<int64_t>(limit_ - answer, 1) : wanted;
+  return wanted < 0 ? limit_ : wanted;
 }
 
 }  // namespace warprow

@@ -34,6 +34,8 @@ class PromptLength {
   // A prompt with an answer that must fit whole; max_tokens unset: at least one token.
   [[nodiscard]] std::optional<PromptExcess> judge(int64_t num_toks,
                                                   std::optional<int64_t> max_tokens) const;
+  // A prompt without an answer in tokens.
+  [[nodiscard]] std::optional<PromptExcess> judge_alone(int64_t num_toks) const;
   // A text of num_bytes that has num_toks tokens or more. field: for the message.
   [[nodiscard]] std::optional<PromptExcess> judge_text(size_t num_bytes,
                                                        int64_t num_toks,
@@ -42,6 +44,8 @@ class PromptLength {
   // The tokens that truncate_prompt_tokens keeps of a prompt: `wanted`, or for a negative one as many as leave room for
   // the answer. kInvalidArgument if `wanted` is above the limit.
   [[nodiscard]] Result<int64_t> truncated(int64_t wanted, std::optional<int64_t> max_tokens) const;
+  // The same of a prompt without an answer in tokens.
+  [[nodiscard]] Result<int64_t> truncated_alone(int64_t wanted) const;
 
  private:
   int64_t limit_;

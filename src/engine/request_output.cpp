@@ -2,7 +2,11 @@
 #include "engine/request_output.h"
 
 #include "base/check.h"
+#include "engine/pooling.h"
 
+#include <algorithm>
+#include <cmath>
+#include <span>
 #include <utility>
 
 namespace warprow {
@@ -40,6 +44,7 @@ RequestOutput::RequestOutput(RequestId id,
       wants_logprobs_(fields.params.num_logprobs >= 0),
       prompt_(fields.params.num_prompt_logprobs >= 0 ? fields.prompt_token_ids
                                                      : std::vector<TokenId>()),
+      vector_form_(fields.pooling.value_or(VectorForm())),
       on_update_(std::move(on_update)),
       arrived_(EngineClock::now()) {
   update_.id = id;
@@ -50,6 +55,7 @@ bool RequestOutput::take(const OutputBatch& batch, const OutputDelta& delta) {
   begin_update();
   note_times(delta);
   take_prompt(batch, delta);
+  take_vectors(batch, delta);
   int32_t num_taken = 0;
   while (num_taken < delta.tokens.count && !stops_.match()) {
     take_token(batch, delta, num_taken++);
@@ -65,6 +71,7 @@ bool RequestOutput::take(const OutputBatch& batch, const OutputDelta& delta) {
   const bool ended = delta.reason != FinishReason::kNone || stops_.match();
   if (ended) {
     finish(delta);
+    check_vectors();
   }
   on_update_(update_);
   return ended;
@@ -88,14 +95,15 @@ void RequestOutput::begin_update() {
   update_.logprobs.clear();
   update_.prompt_logprobs.clear();
   update_.hidden_states.clear();
+  update_.pooled.clear();
 }
 
 void RequestOutput::note_times(const OutputDelta& delta) {
-  if (delta.tokens.count == 0) {
+  if (delta.tokens.count == 0 && delta.pooled.count == 0) {
     return;
   }
-  if (!has_token_) {
-    has_token_ = true;
+  if (!has_output_) {
+    has_output_ = true;
     started_ = delta.started;
     first_token_ = delta.at;
     update_.timings.queue_ms = ms_between(arrived_, started_);
@@ -118,6 +126,29 @@ void RequestOutput::take_prompt(const OutputBatch& batch, const OutputDelta& del
     const auto begin =
         batch.hidden_states.values.begin() + int64_t{delta.hidden.begin} * update_.hidden_width;
     update_.hidden_states.assign(begin, begin + int64_t{delta.hidden.count} * update_.hidden_width);
+  }
+}
+
+// Adds a pooling request's vectors to the update.
+void RequestOutput::take_vectors(const OutputBatch& batch, const OutputDelta& delta) {
+  if (delta.pooled.count == 0) {
+    return;
+  }
+  const auto width = static_cast<size_t>(batch.pooled.width);
+  for (int32_t i = 0; i < delta.pooled.count; ++i) {
+    const size_t first = static_cast<size_t>(delta.pooled.begin + i) * width;
+    append_vector(
+        std::span(batch.pooled.values).subspan(first, width), vector_form_, update_.pooled);
+  }
+  update_.pooled_width = vector_form_.dimensions > 0 ? vector_form_.dimensions : batch.pooled.width;
+}
+
+// A value that is not finite ends the request with an error: JSON cannot write it.
+void RequestOutput::check_vectors() {
+  if (!std::ranges::all_of(update_.pooled, [](float value) { return std::isfinite(value); })) {
+    update_.pooled.clear();
+    update_.finish_reason = FinishReason::kError;
+    update_.error = "the model's vector has a value that is not finite";
   }
 }
 
@@ -157,7 +188,7 @@ void RequestOutput::finish(const OutputDelta& delta) {
       update_.stop_reason = int64_t{delta.stop_token_id};
     }
   }
-  if (!has_token_) {
+  if (!has_output_) {
     update_.timings.queue_ms = ms_between(arrived_, delta.at);
   }
 }

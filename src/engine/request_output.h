@@ -36,6 +36,8 @@ class RequestOutput {
  private:
   void begin_update();
   void take_prompt(const OutputBatch& batch, const OutputDelta& delta);
+  void take_vectors(const OutputBatch& batch, const OutputDelta& delta);
+  void check_vectors();
   void take_token(const OutputBatch& batch, const OutputDelta& delta, int32_t index);
   void take_text(const std::string& text);
   void finish(const OutputDelta& delta);
@@ -47,13 +49,14 @@ class RequestOutput {
   bool show_stop_token_;
   bool wants_logprobs_;
   std::vector<TokenId> prompt_;  // only if its logprobs are requested
+  VectorForm vector_form_;
   UpdateCallback on_update_;
   RequestUpdate update_;  // reused; id and the running counts stay
 
   EngineClock::time_point arrived_;
   EngineClock::time_point started_;
   EngineClock::time_point first_token_;
-  bool has_token_ = false;
+  bool has_output_ = false;
 };
 
 }  // namespace warprow

@@ -19,6 +19,7 @@ void join_update(RequestUpdate& known, RequestUpdate later) {
   carry(&RequestUpdate::logprobs);
   carry(&RequestUpdate::prompt_logprobs);
   carry(&RequestUpdate::hidden_states);
+  carry(&RequestUpdate::pooled);
   known = std::move(later);
 }
 

@@ -66,7 +66,9 @@ class Checker {
   Checker(const SamplingOptions& options, const RequestLimits& limits)
       : options_(options), limits_(limits), length_(limits.max_model_len) {}
 
+  void check_runner();
   void check_prompt(const std::vector<TokenId>& ids);
+  void check_pooled_prompt(const std::vector<TokenId>& ids);
   SamplingParams check_sampling();
   void check_logprobs(SamplingParams& params);
   void check_penalties(SamplingParams& params);
@@ -91,6 +93,7 @@ class Checker {
   double check(const RealRange& range, Choice<double> choice);
   int64_t check(const IntRange& range, Choice<int64_t> choice);
   bool in_vocabulary(int64_t id) const { return id >= 0 && id < limits_.vocab_size; }
+  void check_prompt_ids(const std::vector<TokenId>& ids);
   void check_id(const char* field, int64_t id);
   void check_allowed(TokenLists& lists);
   void check_biases(TokenLists& lists);
@@ -129,12 +132,34 @@ int64_t Checker::check(const IntRange& range, Choice<int64_t> choice) {
   return choice.value;
 }
 
-void Checker::check_prompt(const std::vector<TokenId>& ids) {
-  if (ids.empty()) {
-    refuse(ErrorCode::kInvalidArgument, "prompt: 0 tokens, must be 1 or more");
+void Checker::check_runner() {
+  if (limits_.pooling.pools()) {
+    refuse(ErrorCode::kUnsupported,
+           limits_.pooling.task == PoolingTask::kEmbed
+               ? "the model yields embeddings and no text; ask for /v1/embeddings, or start with "
+                 "--runner generate"
+               : "the model yields scores of labels and no text; ask for /score, /rerank or "
+                 "/classify, or start with --runner generate");
   }
+}
+
+void Checker::check_prompt(const std::vector<TokenId>& ids) {
   if (std::optional<PromptExcess> excess = length_.judge(std::ssize(ids))) {
     refuse(ErrorCode::kInvalidArgument, std::move(excess->message));
+  }
+  check_prompt_ids(ids);
+}
+
+void Checker::check_pooled_prompt(const std::vector<TokenId>& ids) {
+  if (std::optional<PromptExcess> excess = length_.judge_alone(std::ssize(ids))) {
+    refuse(ErrorCode::kInvalidArgument, std::move(excess->message));
+  }
+  check_prompt_ids(ids);
+}
+
+void Checker::check_prompt_ids(const std::vector<TokenId>& ids) {
+  if (ids.empty()) {
+    refuse(ErrorCode::kInvalidArgument, "prompt: 0 tokens, must be 1 or more");
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!in_vocabulary(ids[i])) {
@@ -427,6 +452,7 @@ Result<RequestFields> checked_fields(const GenerationRequest& request,
   const SamplingOptions& options = request.sampling;
   Checker checker(options, limits);
   RequestFields fields;
+  checker.check_runner();
   checker.check_prompt(prompt_token_ids);
   fields.params = checker.check_sampling();
   checker.check_penalties(fields.params);
@@ -479,6 +505,98 @@ Result<ValidRequest> validate_request(const GenerationRequest& request,
   fields.skip_special_tokens = request.sampling.skip_special_tokens;
   fields.speculate = request.sampling.speculate;
   fields.spaces_between_special_tokens = request.sampling.spaces_between_special_tokens;
+  fields.priority = request.priority;
+  fields.cache_salt = hash_salt(request.cache_salt);
+  return ValidRequest(std::move(fields));
+}
+
+namespace {
+
+// The flag of the tokens that the runner makes a vector of.
+uint32_t pooling_flag(const PoolingRequest& request, PoolingMethod method) {
+  if (request.of_tokens) {
+    return SamplingParams::kPoolAll;
+  }
+  return method == PoolingMethod::kLast    ? SamplingParams::kPoolLast
+         : method == PoolingMethod::kFirst ? SamplingParams::kPoolFirst
+                                           : SamplingParams::kPoolMean;
+}
+
+// What a request asks for that its model does not have; empty if there is nothing.
+std::string unmet_pooling(const PoolingRequest& request, const PoolingFacts& model) {
+  const bool embeds = model.task == PoolingTask::kEmbed;
+  if (!model.pools()) {
+    return "the model generates text and has no embeddings or scores; start with --runner pooling";
+  }
+  if (request.task && *request.task != model.task) {
+    return embeds ? "the model yields embeddings, not scores of labels; ask for /v1/embeddings or "
+                    "/score"
+                  : "the model yields scores of labels, not embeddings; ask for /score, /rerank or "
+                    "/classify";
+  }
+  if (!embeds && (request.dimensions || request.normalize)) {
+    return fmt::format("{}: the model yields scores of labels, not embeddings",
+                       request.dimensions ? "dimensions" : "normalize");
+  }
+  if (embeds && request.activation) {
+    return "use_activation: the model yields embeddings, not scores of labels";
+  }
+  return {};
+}
+
+Result<int32_t> checked_dimensions(int64_t wanted, const PoolingFacts& model) {
+  const std::vector<int32_t>& known = model.dimensions;
+  if (wanted < 1 || wanted > model.width) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("dimensions: {} is outside [1, {}], the model's", wanted, model.width));
+  }
+  const bool is_known =
+      known.empty() || wanted == model.width || std::ranges::find(known, wanted) != known.end();
+  if (!is_known) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("dimensions: {} is none of the model's {}, {}",
+                            wanted,
+                            fmt::join(known, ", "),
+                            model.width));
+  }
+  return static_cast<int32_t>(wanted);
+}
+
+}  // namespace
+
+Result<ValidRequest> validate_pooling_request(const PoolingRequest& request,
+                                              std::vector<TokenId> prompt_token_ids,
+                                              const RequestLimits& limits) {
+  const PoolingFacts& model = limits.pooling;
+  if (std::string why = unmet_pooling(request, model); !why.empty()) {
+    return fail(ErrorCode::kUnsupported, std::move(why));
+  }
+  VectorForm form;
+  if (request.dimensions) {
+    const Result<int32_t> size = checked_dimensions(*request.dimensions, model);
+    if (!size) {
+      return tl::unexpected(size.error());
+    }
+    form.dimensions = *size;
+  }
+  const SamplingOptions no_sampling;
+  Checker checker(no_sampling, limits);
+  checker.check_pooled_prompt(prompt_token_ids);
+  checker.check_priority(request.priority);
+  if (checker.error()) {
+    return tl::unexpected<Error>(*checker.error());
+  }
+  if (model.task == PoolingTask::kEmbed) {
+    form.normalize = request.normalize.value_or(model.normalize);
+  } else if (request.activation.value_or(true)) {
+    form.activation = model.activation;
+  }
+  RequestFields fields;
+  fields.prompt_token_ids = std::move(prompt_token_ids);
+  fields.params.flags = pooling_flag(request, model.method);
+  fields.seed = 0;
+  fields.max_tokens = 1;
+  fields.pooling = form;
   fields.priority = request.priority;
   fields.cache_salt = hash_salt(request.cache_salt);
   return ValidRequest(std::move(fields));

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "config/pooling_facts.h"
+#include "engine/pooling.h"
 #include "engine/request.h"
 #include "text/grammar.h"
 #include "wire/sampling_params.h"
@@ -19,16 +21,18 @@ namespace warprow {
 // A request after validation: every value is legal for the loaded model and every default is filled
 // in.
 struct RequestFields {
-  std::vector<TokenId> prompt_token_ids;  // 1 .. max_model_len - 1 ids, each in the vocabulary
-  SamplingParams params;                  // seed is 0 if the client gave none
-  std::optional<uint64_t> seed;           // unset: the engine draws one at submission
-  int32_t num_choices = 1;                // requested answers; see split_choices
-  int32_t max_tokens = 0;                 // >= 1, and prompt + max_tokens <= max_model_len
-  std::vector<TokenId> eos_token_ids;     // empty with ignore_eos
-  std::vector<TokenId> stop_token_ids;    // without repetitions, in the client's order
-  std::vector<int32_t> token_lists;       // packed; only with params.has_lists()
-  std::optional<Grammar> grammar;         // of structured output; choices share it
-  std::vector<std::string> stop;          // none empty
+  // 1 .. max_model_len - 1 ids, each in the vocabulary; up to max_model_len of a pooling request.
+  std::vector<TokenId> prompt_token_ids;
+  SamplingParams params;                // seed is 0 if the client gave none
+  std::optional<uint64_t> seed;         // unset: the engine draws one at submission
+  int32_t num_choices = 1;              // requested answers; see split_choices
+  int32_t max_tokens = 0;               // >= 1, and prompt + max_tokens <= max_model_len
+  std::vector<TokenId> eos_token_ids;   // empty with ignore_eos
+  std::vector<TokenId> stop_token_ids;  // without repetitions, in the client's order
+  std::vector<int32_t> token_lists;     // packed; only with params.has_lists()
+  std::optional<Grammar> grammar;       // of structured output; choices share it
+  std::optional<VectorForm> pooling;    // of a pooling request, which yields vectors and no token
+  std::vector<std::string> stop;        // none empty
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   bool speculate = true;
@@ -59,6 +63,7 @@ struct RequestLimits {
   bool has_hidden_states = false;       // of ModelFacts
   bool has_priorities = false;          // --scheduling-policy priority
   int64_t max_logprobs = kMaxLogprobs;  // -1: as many as the vocabulary has
+  PoolingFacts pooling;                 // of a pooling model, which takes no requests for text
   SamplingOptions defaults;  // the model's generation config; fills what the client left unset
 };
 
@@ -76,6 +81,12 @@ class ValidRequest;
     std::vector<std::vector<TokenId>> bad_words = {},
     std::optional<Grammar> grammar = {});
 
+// The same for a pooling request whose prompt is encoded. kUnsupported if the model generates, or has no vectors of the
+// kind that is asked for.
+[[nodiscard]] Result<ValidRequest> validate_pooling_request(const PoolingRequest& request,
+                                                            std::vector<TokenId> prompt_token_ids,
+                                                            const RequestLimits& limits);
+
 // Refuses what validate_request would refuse whatever the prompt, before anything is encoded or
 // compiled for it.
 [[nodiscard]] Result<void> check_without_prompt(const GenerationRequest& request,
@@ -90,7 +101,7 @@ class ValidRequest;
 // prompt's logprobs.
 [[nodiscard]] std::vector<ValidRequest> split_choices(const ValidRequest& request);
 
-// The only input to the engine; only validate_request makes one.
+// The only input to the engine; only validate_request and validate_pooling_request make one.
 class ValidRequest {
  public:
   [[nodiscard]] const RequestFields& fields() const { return fields_; }
@@ -106,6 +117,9 @@ class ValidRequest {
                                                const RequestLimits& limits,
                                                std::vector<std::vector<TokenId>> bad_words,
                                                std::optional<Grammar> grammar);
+  friend Result<ValidRequest> validate_pooling_request(const PoolingRequest& request,
+                                                       std::vector<TokenId> prompt_token_ids,
+                                                       const RequestLimits& limits);
   friend std::vector<ValidRequest> split_choices(const ValidRequest& request);
   explicit ValidRequest(RequestFields fields) : fields_(std::move(fields)) {}
 

@@ -3,6 +3,7 @@
 
 #include "base/wake_up.h"
 #include "config/engine_config.h"
+#include "config/pooling_facts.h"
 #include "executor/rank_answers.h"
 #include "executor/rank_operations.h"
 #include "kv/kv_spec.h"
@@ -35,6 +36,7 @@ struct ModelFacts {
   bool has_hidden_states = false;            // requests may ask for them
   int32_t max_drafts = 0;  // drafts that rows propose for themselves; SchedulerConfig's num_drafts
   double draft_cost = 0;   // as in SchedulerConfig
+  PoolingFacts pooling;    // of a pooling model
 };
 
 // Counters of the execution layer since start.

@@ -56,6 +56,9 @@ Result<ModelMetadata> ModelMetadata::open(const Checkpoint& checkpoint) {
     return fail(ErrorCode::kCorrupt, "config.json: architectures does not name a model class");
   }
   metadata.architecture_ = list->front().get<std::string>();
+  if (checkpoint.find("embed_tokens.weight") != nullptr) {  // saved without a head
+    metadata.weight_prefix_ = "";
+  }
   return metadata;
 }
 

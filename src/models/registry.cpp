@@ -102,6 +102,16 @@ std::string_view nearest_architecture(std::string_view name, bool is_gguf) {
   return std::ranges::min_element(kEntries, {}, unlike)->hf_name;
 }
 
+// The class that generates. The others have no head, or one of their own (models/pooler.h).
+std::string generating_class(const std::string& name) {
+  for (const std::string_view ending : {"ForSequenceClassification", "Model"}) {
+    if (name.ends_with(ending)) {
+      return name.substr(0, name.size() - ending.size()) + "ForCausalLM";
+    }
+  }
+  return name;
+}
+
 }  // namespace
 
 std::string supported_architectures() {
@@ -117,8 +127,10 @@ Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint) {
   if (!metadata) {
     return tl::unexpected(metadata.error());
   }
+  const std::string wanted =
+      metadata->is_gguf() ? metadata->architecture() : generating_class(metadata->architecture());
   for (const Entry& entry : kEntries) {
-    if (metadata->architecture() != (metadata->is_gguf() ? entry.gguf_name : entry.hf_name)) {
+    if (wanted != (metadata->is_gguf() ? entry.gguf_name : entry.hf_name)) {
       continue;
     }
     if (entry.text_defaults != nullptr) {

@@ -9,7 +9,8 @@
 
 namespace warprow {
 
-// The spec of a checkpoint from either container. Reads metadata only.
+// The spec of a checkpoint from either container. Reads metadata only. A class ...Model or ...ForSequenceClassification
+// is read as the one that generates.
 // Errors: an architecture or option that is not supported (named, with what is), a missing or
 // contradictory field.
 Result<DecoderSpec> read_decoder_spec(const Checkpoint& checkpoint);

@@ -61,6 +61,7 @@ struct RequestDelta {
   int32_t grammar = -1;                    // Request::grammar
   Span32 prompt_logprobs{};                // in ModelRunnerOutput::prompt_logprobs
   Span32 hidden{};                         // vectors of ModelRunnerOutput::hidden_states
+  Span32 pooled{};          // vectors of ModelRunnerOutput::pooled; then there are no tokens
   Span32 drafts{};          // in ModelRunnerOutput::draft_token_ids; with a grammar, for its masks
   RowId row = kNoRow;       // the row it ran in
   uint32_t generation = 0;  // of that row, in that step

@@ -18,9 +18,10 @@ void Scheduler::update_from_output(const ModelRunnerOutput& out,
     const auto row_idx = static_cast<size_t>(index_of(row.row));
     WR_CHECK_LT(row_idx, record.rows.size());
     PlannedRow& planned = record.rows[row_idx];
+    const bool has_result = row.kind == RowResult::kTokens || row.kind == RowResult::kPooled;
     if (planned.step != step || planned.generation != row.generation || planned.num_logits == 0 ||
-        row.kind != RowResult::kTokens) {
-      continue;  // a stale result, or a row that yields no tokens
+        !has_result) {
+      continue;  // a stale result, or a row that yields nothing
     }
     const PlannedRow taken = planned;
     planned.num_logits = 0;
@@ -43,7 +44,9 @@ void Scheduler::take_result(const PlannedRow& planned,
                             LiveRequest& r,
                             RequestDelta& delta) {
   const bool failed = row.failure != RowFailure::kNone;
-  WR_CHECK(failed ||
+  const bool pooled = row.kind == RowResult::kPooled;
+  WR_CHECK(pooled == r.params.is_pooled(), "row {}: a result of another kind", index_of(row.row));
+  WR_CHECK(failed || pooled ||
                (row.tokens.count >= 1 && row.tokens.count + row.num_rejected == planned.num_logits),
            "row {}: {} tokens and {} rejected of {} logits",
            index_of(row.row),
@@ -56,6 +59,7 @@ void Scheduler::take_result(const PlannedRow& planned,
   delta.grammar = r.grammar;
   delta.prompt_logprobs = row.prompt_logprobs;
   delta.hidden = row.hidden;
+  delta.pooled = row.pooled;
   delta.drafts = row.drafts;
   delta.num_cached_tokens = r.num_cached_tokens;
   if (planned.num_logits > 1) {
@@ -70,7 +74,7 @@ void Scheduler::take_result(const PlannedRow& planned,
     r.num_computed -= planned.num_logits - row.tokens.count;
   }
   const TokenId* const ids = out.token_ids.data() + row.tokens.begin;
-  FinishReason reason = FinishReason::kNone;
+  FinishReason reason = pooled ? FinishReason::kStop : FinishReason::kNone;
   int32_t num_taken = 0;
   while (num_taken < row.tokens.count && reason == FinishReason::kNone) {
     const TokenId token = ids[num_taken++];

@@ -33,9 +33,19 @@ struct alignas(16) SamplingParams {
   static constexpr uint32_t kOutputHidden = 16;  // of the tokens that outputs are drawn from
   static constexpr uint32_t kPromptHidden = 32;  // of all prompt tokens too
 
-  // Whether every prompt token has logprobs or hidden states to report.
+  // A row of a pooling request yields a vector in place of a token: the last hidden state, the first, or the mean; or
+  // a vector for each token. At most one of these is set.
+  static constexpr uint32_t kPoolLast = 64;
+  static constexpr uint32_t kPoolFirst = 128;
+  static constexpr uint32_t kPoolMean = 256;
+  static constexpr uint32_t kPoolAll = 512;
+  static constexpr uint32_t kPooling = kPoolLast | kPoolFirst | kPoolMean | kPoolAll;
+  [[nodiscard]] bool is_pooled() const { return (flags & kPooling) != 0; }
+
+  // Whether prompt tokens before the last have something to report: logprobs, hidden states, or a part of a vector.
   [[nodiscard]] bool reports_prompt() const {
-    return num_prompt_logprobs >= 0 || (flags & kPromptHidden) != 0;
+    constexpr uint32_t kOfPrompt = kPromptHidden | kPoolFirst | kPoolMean | kPoolAll;
+    return num_prompt_logprobs >= 0 || (flags & kOfPrompt) != 0;
   }
   [[nodiscard]] bool has_lists() const { return (flags & (kHasTokenLists | kHasLogprobIds)) != 0; }
   [[nodiscard]] bool is_greedy() const { return temperature < 1e-5F; }

@@ -21,6 +21,12 @@ KvCacheSpec largest_cache(const ModelPlan& plan) {
 
 namespace {
 
+// The longest row for prompts and answers of `len` tokens. What a pooling row yields counts as one token more, which no
+// step computes, so that a prompt may have the whole length.
+int32_t row_len(const ModelPlan& plan, int32_t len) {
+  return len + (plan.pooler != nullptr ? 1 : 0);
+}
+
 // The blocks of a request of one token: with the null block, the smallest pool.
 int32_t least_blocks(const ModelPlan& plan) {
   return static_cast<int32_t>(blocks_of_request(plan.kv.groups, 1, 1));
@@ -108,13 +114,13 @@ Result<void> size_memory(ModelPlan& plan,
     if (auto sized = size_kv_cache(plan, user_len); !sized) {
       return sized;
     }
-    plan.runner.max_model_len = plan.config.max_model_len;
+    plan.runner.max_model_len = row_len(plan, plan.config.max_model_len);
     plan_pages(plan);
     measure(plan);
     return {};
   }
   plan.kv_takes_rest = plan.config.kv_cache_memory_bytes == 0;
-  plan.runner.max_model_len = user_len > 0 ? user_len : plan.spec.max_position;
+  plan.runner.max_model_len = row_len(plan, user_len > 0 ? user_len : plan.spec.max_position);
   for (;;) {
     plan_pages(plan);
     measure(plan);
@@ -130,10 +136,11 @@ Result<void> size_memory(ModelPlan& plan,
     if (auto sized = size_kv_cache(plan, user_len); !sized) {
       return sized;
     }
-    if (plan.config.max_model_len >= plan.runner.max_model_len) {
+    const int32_t longest = row_len(plan, plan.config.max_model_len);
+    if (longest >= plan.runner.max_model_len) {
       return {};
     }
-    plan.runner.max_model_len = plan.config.max_model_len;
+    plan.runner.max_model_len = longest;
   }
 }
 

@@ -132,6 +132,31 @@ Result<void> decide_options(ModelPlan& plan) {
   return {};
 }
 
+// Sets what a pooling model yields in place of text, and how long its prompts may be.
+Result<void> decide_pooling(ModelPlan& plan,
+                            const EngineConfig& settings,
+                            const ModelFiles& files) {
+  const std::string dir = files.kind == ModelFiles::Kind::kHfDir ? files.path : std::string();
+  auto pooler = read_pooler(*plan.checkpoint, dir, plan.spec, settings);
+  if (!pooler || *pooler == nullptr) {
+    return pooler.map([](const std::unique_ptr<Pooler>&) {});
+  }
+  if (settings.pipeline_parallel_size > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--pipeline-parallel-size: {} with the pooling runner is not supported",
+                            settings.pipeline_parallel_size));
+  }
+  const auto length = read_max_seq_length(dir);
+  if (!length) {
+    return tl::unexpected(length.error());
+  }
+  plan.spec.max_position =
+      std::min(plan.spec.max_position, length->value_or(plan.spec.max_position));
+  plan.pooler = *std::move(pooler);
+  plan.runner.features.pooler = plan.pooler.get();
+  return {};
+}
+
 // What a CPU rank may use of the machine.
 MachineFacts part_of(const MachineFacts& machine, const RankPlace& place) {
   const auto or_all = [&](int32_t ranks) { return ranks > 0 ? ranks : place.world_size(); };
@@ -227,6 +252,9 @@ Result<ModelPlan> plan_model(const EngineConfig& settings,
     return tl::unexpected(spec.error());
   }
   plan.spec = std::move(*spec);
+  if (auto decided = decide_pooling(plan, settings, *files); !decided) {
+    return tl::unexpected(decided.error());
+  }
   if (settings.max_model_len > 0) {
     set_longest_sequence(plan.spec, settings.max_model_len);
   }

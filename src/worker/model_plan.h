@@ -9,6 +9,7 @@
 #include "layers/parameter_loader.h"
 #include "models/decoder.h"
 #include "models/decoder_spec.h"
+#include "models/pooler.h"
 #include "runner/model_runner.h"
 #include "weights/checkpoint.h"
 #include "worker/device_policy.h"
@@ -34,7 +35,8 @@ struct ModelPlan {
   DeviceFacts device;  // the device that it is planned for
   Stage stage = Stage::kGenerate;
   RankPlace place;
-  DecoderSpec spec;  // of the whole model
+  DecoderSpec spec;                // of the whole model
+  std::unique_ptr<Pooler> pooler;  // null: the model generates
   KvPlan kv;
   int32_t most_kv_layers = 0;  // of a group, in the stage with the most: it sizes the cache of all
   KvCacheSpec kv_cache;

@@ -281,5 +281,39 @@ TEST(Scheduler, APrefillChunkWantsNoMask) {
   EXPECT_THAT(bench.step.grammar_rows, ElementsAre(RowId{0}));
 }
 
+// A pooling row ends its request with a vector and no token. One that needs every token computed takes no cached prefix.
+TEST(Scheduler, APooledRowEndsItsRequest) {
+  Bench bench(small_config());
+  const auto pool = [&](uint64_t id, uint32_t method) {
+    Request request;
+    request.id = id;
+    request.prompt = tokens_from(0, 100);
+    request.max_tokens = 1;
+    request.params.flags = method;
+    bench.add(request);
+    std::vector<std::pair<int32_t, int32_t>> steps;
+    do {
+      ASSERT_TRUE(bench.launch());
+      steps.push_back(bench.plan().front());
+      bench.collect();
+    } while (bench.deltas.empty());
+    ASSERT_EQ(bench.deltas.size(), 1U);
+    EXPECT_EQ(bench.deltas[0].id, id);
+    EXPECT_EQ(bench.deltas[0].reason, FinishReason::kStop);
+    EXPECT_EQ(bench.deltas[0].tokens.count, 0);
+    EXPECT_EQ(bench.deltas[0].pooled, (Span32{0, 1}));
+    EXPECT_EQ(bench.scheduler.stats().num_running, 0);
+    const bool cached = method == SamplingParams::kPoolLast && id > 1;
+    EXPECT_EQ(steps.front().second, cached ? 96 : 0);
+    EXPECT_EQ(bench.deltas[0].num_cached_tokens, steps.front().second);
+    EXPECT_EQ(steps.size(), cached ? 1U : 2U);
+  };
+  pool(1, SamplingParams::kPoolLast);
+  pool(2, SamplingParams::kPoolLast);
+  pool(3, SamplingParams::kPoolFirst);
+  pool(4, SamplingParams::kPoolMean);
+  pool(5, SamplingParams::kPoolAll);
+}
+
 }  // namespace
 }  // namespace warprow

@@ -10,6 +10,7 @@
 namespace warprow {
 
 class RunnerFeature;
+struct Pooler;
 struct RunnerParts;
 
 // Builds one feature; called twice for a worker: once on shapes, for the memory plan.
@@ -17,10 +18,12 @@ using FeatureFactory = std::function<std::unique_ptr<RunnerFeature>(const Runner
 
 // Which features a runner has.
 struct FeatureOptions {
-  bool hidden_states = false;         // requests may ask for them
-  bool prompt_embeds = false;         // prompts may come as embeddings
-  Speculation speculation{};          // kNone: no drafts but those of `extra`
-  bool debug_checks = false;          // features that verify each step (tests)
+  bool hidden_states = false;  // requests may ask for them
+  bool prompt_embeds = false;  // prompts may come as embeddings
+  Speculation speculation{};   // kNone: no drafts but those of `extra`
+  const Pooler* pooler =
+      nullptr;                // of a pooling model; outlives the runner. Null: no row is pooled
+  bool debug_checks = false;  // features that verify each step (tests)
   std::vector<FeatureFactory> extra;  // after all others, before the checks
 };
 

@@ -4,6 +4,7 @@
 #include "runner/features/grammar_masks.h"
 #include "runner/features/hidden_states.h"
 #include "runner/features/ngram_drafts.h"
+#include "runner/features/pooling.h"
 #include "runner/features/prompt_embeds.h"
 #include "runner/features/prompt_logprobs.h"
 #include "runner/features/slot_check.h"
@@ -21,6 +22,9 @@ std::vector<std::unique_ptr<RunnerFeature>> make_features(const RunnerParts& par
   }
   if (options.hidden_states && parts.head != nullptr) {
     features.push_back(make_hidden_states(parts));
+  }
+  if (options.pooler != nullptr && parts.head != nullptr) {
+    features.push_back(make_pooling(parts, *options.pooler));
   }
   if (options.prompt_embeds && parts.model->facts().first_stage) {
     features.push_back(make_prompt_embeds(parts));
