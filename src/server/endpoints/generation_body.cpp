@@ -105,6 +105,7 @@ constexpr BodyField kShared[] = {
     {"ignore_eos", &sampling<&SamplingOptions::ignore_eos>},
     {"include_stop_str_in_output", &sampling<&SamplingOptions::include_stop_str_in_output>},
     {"skip_special_tokens", &sampling<&SamplingOptions::skip_special_tokens>},
+    {"spaces_between_special_tokens", &sampling<&SamplingOptions::spaces_between_special_tokens>},
     {"prompt_logprobs", &sampling<&SamplingOptions::prompt_logprobs>},
     {"logprob_token_ids", &sampling<&SamplingOptions::logprob_token_ids>},
     {"priority", &read_priority},
@@ -139,6 +140,7 @@ constexpr UnservedField kRefused[] = {
     {"guided_regex", "null"},
     {"prompt_embeds", "null"},
     {"suffix", R"("")"},
+    {"thinking_token_budget", "-1"},
     {"tool_choice", R"("none")"},
     {"use_beam_search", "false"},
 };
@@ -149,7 +151,6 @@ constexpr UnservedField kIgnored[] = {
     {"kv_transfer_params", "{}"},
     {"length_penalty", "1.0"},
     {"modalities", R"(["text"])"},
-    {"spaces_between_special_tokens", "true"},
     {"store", "false"},
     {"vllm_xargs", "{}"},
 };
