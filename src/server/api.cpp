@@ -20,8 +20,13 @@ struct Api::Route {
   const char* path;
   Endpoint* handle;
   Effort effort = Effort::kNone;
-  bool dev = false;   // only with dev_endpoints
-  bool open = false;  // needs no API key
+  bool dev = false;                   // only with dev_endpoints
+  bool open = false;                  // needs no API key
+  bool ApiOptions::* flag = nullptr;  // only if it is set
+
+  [[nodiscard]] bool exists(const ApiOptions& options) const {
+    return (!dev || options.dev_endpoints) && (flag == nullptr || options.*flag);
+  }
 
   // A path that ends with {a name} stands for all paths with at least one character more.
   [[nodiscard]] bool matches(std::string_view given) const {
@@ -60,6 +65,7 @@ std::string_view method_of(const HttpRequest& request) {
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
       {.method = "GET", .path = "/", .handle = &answer_page, .open = true},
+      {.method = "GET", .path = "/docs", .handle = &answer_docs, .open = true},
       {.method = "GET", .path = "/openapi.json", .handle = &answer_openapi},
       {.method = "GET", .path = "/health", .handle = &answer_live, .open = true},
       {.method = "GET", .path = "/ping", .handle = &answer_live, .open = true},
@@ -79,10 +85,17 @@ std::span<const Api::Route> Api::routes() {
       {.method = "POST", .path = "/v1/messages/count_tokens", .handle = &answer_count_tokens, .effort = Effort::kText},
       {.method = "POST", .path = "/tokenize", .handle = &answer_tokenize, .effort = Effort::kText},
       {.method = "POST", .path = "/detokenize", .handle = &answer_detokenize, .effort = Effort::kText},
+      {.method = "GET", .path = "/tokenizer_info", .handle = &answer_tokenizer_info, .effort = Effort::kReport, .flag = &ApiOptions::tokenizer_info},
       {.method = "POST", .path = "/sleep", .handle = &answer_sleep, .effort = Effort::kCommand, .dev = true},
       {.method = "POST", .path = "/wake_up", .handle = &answer_wake_up, .effort = Effort::kCommand, .dev = true},
       {.method = "GET", .path = "/is_sleeping", .handle = &answer_is_sleeping, .dev = true},
-      {.method = "POST", .path = "/reset_prefix_cache", .handle = &answer_reset_prefix_cache, .effort = Effort::kCommand, .dev = true}};
+      {.method = "POST", .path = "/reset_prefix_cache", .handle = &answer_reset_prefix_cache, .effort = Effort::kCommand, .dev = true},
+      {.method = "GET", .path = "/server_info", .handle = &answer_server_info, .dev = true},
+      {.method = "POST", .path = "/pause", .handle = &answer_pause, .effort = Effort::kCommand, .dev = true},
+      {.method = "POST", .path = "/resume", .handle = &answer_resume, .effort = Effort::kCommand, .dev = true},
+      {.method = "GET", .path = "/is_paused", .handle = &answer_is_paused, .dev = true},
+      {.method = "POST", .path = "/start_profile", .handle = &answer_start_profile, .effort = Effort::kCommand, .dev = true},
+      {.method = "POST", .path = "/stop_profile", .handle = &answer_stop_profile, .effort = Effort::kCommand, .dev = true}};
   return kRoutes;
 }
 // clang-format on
@@ -93,7 +106,8 @@ Api::Api(Engine& engine, ServerWatch& watch, ApiOptions options)
               .options = std::move(options),
               .encoder = PromptEncoder(engine.text().tokenizer, engine.model_facts().max_model_len),
               .names = RequestNames(served_.options),
-              .started = std::time(nullptr)},
+              .started = std::time(nullptr),
+              .profile = Profile(served_.options.profile_dir)},
       keys_(served_.options.api_keys, served_.options.key_files) {}
 
 const Api::Route* Api::find_route(const HttpRequest& request) {
@@ -133,7 +147,7 @@ std::optional<HttpReply> Api::judge(const HttpRequest& head) const {
   std::string methods;
   bool is_open = served_.options.metrics_without_key && head.path == "/metrics";
   for (const Route& route : routes()) {
-    if (route.matches(head.path) && (!route.dev || served_.options.dev_endpoints)) {
+    if (route.matches(head.path) && route.exists(served_.options)) {
       methods += (methods.empty() ? "" : ", ") + std::string(route.method);
       is_open = is_open || route.open;
     }

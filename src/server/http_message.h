@@ -16,6 +16,8 @@ struct HttpRequest {
   std::string query;          // what follows '?', still encoded
   std::string authorization;  // the Authorization header's value, or empty
   std::string request_id;     // the client's, or one that the connection made
+  std::string traceparent;    // the headers of this name and the next, or empty
+  std::string tracestate;
   std::string body;
   bool may_compile = true;  // false: it runs where it must not wait for a grammar
 };

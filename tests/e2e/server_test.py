@@ -9,15 +9,20 @@ of other clients: tests/clients.
 """
 
 import http.client
+import http.server
 import json
+import math
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import unittest
+from pathlib import Path
 
 BIN = os.environ.get("WARPROW_BIN", "build/cpu-release/warprow")
 MODEL = os.environ.get("WARPROW_E2E_MODEL", "smollm2")
@@ -121,6 +126,17 @@ class Serving(unittest.TestCase):
         self.assertEqual(models["object"], "list")
         self.assertEqual(models["data"][0]["id"], MODEL)
         self.assertEqual(models["data"][0]["max_model_len"], 2048)
+
+    def test_the_dashboard_knows_the_metrics(self):
+        self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
+        self.server.ask("GET", "/version")
+        metrics = self.server.ask("GET", "/metrics")[2].decode()
+        has = {line.split("{")[0].split(" ")[0] for line in metrics.splitlines() if not line.startswith("#")}
+        dashboard = json.loads((Path(__file__).parents[2] / "packaging" / "grafana" / "warprow.json").read_text(encoding="utf-8"))
+        asked = {name for panel in dashboard["panels"] for target in panel["targets"]
+                 for name in re.findall(r"(?:vllm|warprow):\w+", target["expr"])}
+        self.assertGreater(len(asked), 15)
+        self.assertLessEqual(asked, has)
 
     def test_a_completion_is_what_generate_prints(self):
         cli = subprocess.run([BIN, "generate", MODEL, "-p", PROMPT, "--temperature", "0", "--max-tokens", "24",
@@ -298,6 +314,178 @@ class Serving(unittest.TestCase):
         time.sleep(0.5)
         # Nothing runs, and idling takes no processor time. A busy machine may need a second try.
         self.assertTrue(any(self.server.cpu_seconds(1.0) < 0.1 for _ in range(2)))
+
+
+class Fields(unittest.TestCase):
+    """Fields that need flags of the server."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.profiles = tempfile.TemporaryDirectory()
+        cls.server = Server("--max-logprobs", "-1", "--trust-request-chat-template", "--max-num-seqs", "4", "--server-dev-mode",
+                            "--enable-tokenizer-info-endpoint", "--profile-dir", cls.profiles.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.profiles.cleanup()
+
+    def get(self, path):
+        status, _, data = self.server.ask("GET", path)
+        self.assertEqual(status, 200, data)
+        return json.loads(data)
+
+    def test_pages_and_facts(self):
+        status, headers, page = self.server.ask("GET", "/docs")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertIn(b"openapi.json", page)
+        info = self.get("/tokenizer_info")
+        self.assertEqual((info["eos_token"], info["vocab_size"]), ("<|im_end|>", 49152))
+        self.assertIn("<|im_start|>", info["chat_template"])
+        self.assertEqual(self.get("/server_info")["settings"]["max-logprobs"], -1)
+
+    def test_a_paused_engine_keeps_its_requests(self):
+        connection = self.server.connect()
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"prompt": PROMPT, "stream": True, "max_tokens": 200, "ignore_eos": True, "temperature": 0}))
+        answer = connection.getresponse()
+        self.assertTrue(answer.readline().startswith(b"data: "))
+        self.assertEqual(self.server.ask("POST", "/pause?mode=keep")[0], 200)
+        self.assertTrue(self.get("/is_paused")["is_paused"])
+        steps = self.get("/v1/engine/state")["engine"]["steps"]
+        self.assertEqual(self.server.ask("GET", "/readyz")[0], 503)
+        self.assertEqual(self.get("/v1/engine/state")["engine"]["steps"], steps)
+        self.assertEqual(self.server.ask("POST", "/resume")[0], 200)
+        self.assertIn(b'"finish_reason":"length"', answer.read())
+        connection.close()
+
+    def test_a_profile(self):
+        self.assertEqual(self.server.ask("POST", "/start_profile")[0], 200)
+        self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4, "ignore_eos": True})
+        status, _, data = self.server.ask("POST", "/stop_profile")
+        self.assertEqual(status, 200, data)
+        with open(json.loads(data)["file"], encoding="utf-8") as file:
+            names = [event["name"] for event in json.load(file)["traceEvents"]]
+        self.assertIn("decode", names)
+        self.assertEqual(os.stat(json.loads(data)["file"]).st_mode & 0o777, 0o600)
+
+    def test_logprobs_of_the_whole_vocabulary(self):
+        body = {"messages": CHAT, "temperature": 0, "max_tokens": 2, "logprobs": True, "return_tokens_as_token_ids": True}
+        tops = {}
+        for wanted in (20, 200, -1):
+            status, answer = self.server.post("/v1/chat/completions", {**body, "top_logprobs": wanted})
+            self.assertEqual(status, 200, answer)
+            tops[wanted] = [entry["top_logprobs"] for entry in answer["choices"][0]["logprobs"]["content"]]
+        for wanted in (20, 200):
+            self.assertEqual([list_[:wanted] for list_ in tops[-1]], tops[wanted])
+        for top in tops[-1]:
+            self.assertGreater(len(top), 49000)
+            self.assertEqual(len({entry["token"] for entry in top}), len(top))
+            self.assertAlmostEqual(sum(math.exp(entry["logprob"]) for entry in top), 1, places=3)
+            self.assertEqual(top, sorted(top, key=lambda entry: -entry["logprob"]))
+        status, answer = self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "logprobs": -1})
+        self.assertGreater(len(answer["choices"][0]["logprobs"]["top_logprobs"][0]), 40000)
+        status, answer = self.server.post("/v1/completions", {"prompt": PROMPT, "logprobs": 1 << 30})
+        self.assertEqual((status, answer["error"]["param"]), (400, "logprobs"))
+
+    def test_a_request_brings_its_template(self):
+        body = {"messages": CHAT, "chat_template": "{{ bos_token }}{{ messages[0].content }} {{ mood }}",
+                "chat_template_kwargs": {"mood": "Good"}}
+        _, own = self.server.post("/tokenize", body)
+        _, text = self.server.post("/tokenize", {"prompt": f"<|im_start|>{CHAT[0]['content']} Good"})
+        self.assertEqual(own["tokens"], text["tokens"])
+        status, answer = self.server.post("/v1/chat/completions", {**body, "max_tokens": 1})
+        self.assertEqual((status, answer["usage"]["prompt_tokens"]), (200, own["count"]))
+        endless = "{% for i in range(20000) %}{% for j in range(20000) %}{% endfor %}{% endfor %}"
+        status, answer = self.server.post("/v1/chat/completions", {**body, "chat_template": endless})
+        self.assertEqual((status, answer["error"]["param"]), (400, "chat_template"), answer)
+
+    def test_a_structural_tag(self):
+        tag = {"type": "tag", "begin": "<n>", "content": {"type": "json_schema", "json_schema": {"type": "integer"}}, "end": "</n>"}
+        format_ = {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+            {"type": "const_string", "value": "Number: "}, tag]}}
+        body = {"messages": CHAT, "max_tokens": 60, "seed": 3}
+        for fields in ({"response_format": format_}, {"structured_outputs": {"structural_tag": json.dumps(format_)}}):
+            status, answer = self.server.post("/v1/chat/completions", {**body, **fields})
+            self.assertEqual(status, 200, answer)
+            self.assertRegex(answer["choices"][0]["message"]["content"], r"^Number: <n>-?\d+(</n>$|$)")
+        triggered = {"type": "structural_tag", "triggers": ["<n"], "structures": [
+            {"begin": "<n>", "schema": {"type": "boolean"}, "end": "</n>"}]}
+        status, answer = self.server.post("/v1/chat/completions", {**body, "response_format": triggered, "ignore_eos": False})
+        self.assertEqual(status, 200, answer)
+        for found in re.findall("<n>(.*?)</n>", answer["choices"][0]["message"]["content"]):
+            self.assertIn(found, ("true", "false"))
+        status, answer = self.server.post("/v1/chat/completions", {**body, "response_format": {"type": "structural_tag"}})
+        self.assertEqual((status, answer["error"]["param"]), (400, "response_format"), answer)
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """An OpenTelemetry collector that is busy at first and then keeps the spans."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), CollectorHandler)
+        self.spans, self.headers, self.refusals = [], None, 1
+        self.changed = threading.Condition()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def wait_for(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.spans) >= count, TIMEOUT), self.spans
+            return list(self.spans)
+
+
+class CollectorHandler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.changed:
+            self.server.refusals -= 1
+            busy = self.server.refusals >= 0
+            if not busy:
+                self.server.headers = (self.path, dict(self.headers))
+                for resource in body["resourceSpans"]:
+                    self.server.spans += [span for scope in resource["scopeSpans"] for span in scope["spans"]]
+                self.server.changed.notify_all()
+        self.send_response(503 if busy else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+class Traces(unittest.TestCase):
+    def test_spans_reach_a_collector(self):
+        collector = Collector()
+        os.environ["OTEL_EXPORTER_OTLP_HEADERS"] = "x-team=a%20b,x-key=1"
+        try:
+            server = Server("--otlp-traces-endpoint", f"http://127.0.0.1:{collector.server_port}")
+        finally:
+            del os.environ["OTEL_EXPORTER_OTLP_HEADERS"]
+        body = {"prompt": PROMPT, "max_tokens": 3, "ignore_eos": True, "temperature": 0.5, "request_id": "r1"}
+        ids = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+        for flags in ("00", "01"):  # not sampled, sampled
+            status, _, data = server.ask("POST", "/v1/completions", body, {"traceparent": f"00-{ids[0]}-{ids[1]}-{flags}"})
+            self.assertEqual(status, 200, data)
+        (span,) = collector.wait_for(1)
+        self.assertEqual((span["traceId"], span["parentSpanId"], span["name"]), (*ids, "llm_request"))
+        found = {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
+        self.assertEqual((found["gen_ai.request.id"], found["gen_ai.usage.completion_tokens"]), ("cmpl-r1", "3"))
+        self.assertEqual(found["gen_ai.request.temperature"], 0.5)
+        self.assertGreater(found["gen_ai.latency.e2e"], found["gen_ai.latency.time_to_first_token"])
+        path, headers = collector.headers
+        self.assertEqual((path, headers["x-team"], headers["x-key"]), ("/v1/traces", "a b", "1"))
+        server.post("/v1/completions", {**body, "n": 2})
+        self.assertEqual(server.stop(), 0)  # which sends what waits
+        spans = collector.wait_for(3)
+        self.assertEqual(len(spans), 3)
+        self.assertEqual(len({each["spanId"] for each in spans}), 3)
+        collector.shutdown()
+
+    def test_a_url_that_is_none(self):
+        done = subprocess.run([BIN, "serve", MODEL, "--otlp-traces-endpoint", "localhost:4317"], capture_output=True,
+                              timeout=TIMEOUT, env=clean_environment())
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"no URL of http", done.stderr)
 
 
 class Lifetime(unittest.TestCase):

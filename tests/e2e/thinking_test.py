@@ -119,6 +119,24 @@ class OpenedByTheTemplate(Case):
         parts, reason = self.streamed(**fields)
         self.assertEqual((parts["reasoning_content"], parts["content"], reason), ("", message["content"], "stop"))
 
+    def test_a_budget_ends_the_thought(self):
+        for budget in (0, 2):
+            choice = self.choice(thinking_token_budget=budget, return_token_ids=True)
+            message = choice["message"]
+            self.assertTrue(THOUGHT.startswith((message.get("reasoning_content") or "").strip()), message)
+            self.assertNotIn("add", message.get("reasoning_content") or "")
+            self.assertTrue(message["content"])
+            choice = self.choice(thinking_token_budget=budget, response_format=FORMAT)
+            self.assertNotIn("add", choice["message"].get("reasoning_content") or "")
+            self.check_sum(choice["message"]["content"])
+            parts, reason = self.streamed(thinking_token_budget=budget, response_format=FORMAT)
+            self.assertEqual((parts["content"], reason), (choice["message"]["content"], "stop"))
+        whole = self.choice()["message"]
+        for budget in (-1, 500):
+            self.assertEqual(self.choice(thinking_token_budget=budget)["message"], whole)
+        status, answer = self.server.post("/v1/completions", {"prompt": "x", "thinking_token_budget": 3})
+        self.assertEqual((status, answer["error"]["param"]), (400, "thinking_token_budget"))
+
     def test_an_answer_may_end_in_the_thought(self):
         for fields, reason in (({"max_tokens": 2}, "length"), ({"stop": ["add"]}, "stop")):
             choice = self.choice(response_format=FORMAT, **fields)
@@ -167,6 +185,12 @@ class OpenedByTheModel(Case):
             self.assertNotIn(8, choice["token_ids"][2:])
             message = choice["message"]
             self.check_sum(message["content"] if "response_format" in fields else message["tool_calls"][0]["function"]["arguments"])
+
+    def test_a_budget_ends_what_the_model_began(self):
+        fields = {"logit_bias": {"7": 50, "8": -100}, "return_token_ids": True, "ignore_eos": True, "max_tokens": 12}
+        ids = self.choice(thinking_token_budget=3, **fields)["token_ids"]
+        self.assertEqual((ids[0], ids.index(8)), (7, 4))
+        self.assertNotIn(8, self.choice(**fields)["token_ids"])
 
     def test_one_that_does_not_keeps_to_the_format(self):
         message = self.choice(response_format=FORMAT, logit_bias=self.does_not_think)["message"]

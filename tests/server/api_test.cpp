@@ -3,15 +3,20 @@
 #include "server/api.h"
 
 #include "tests/engine/toy_engine.h"
+#include "tests/support/temp_dir.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -139,8 +144,11 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
   serve({}, options);
   EXPECT_EQ(reply("GET", "/nowhere", "", "Bearer a").status, 404);
   EXPECT_EQ(reply("POST", "/sleep", "", "Bearer a").status, 404);
-  for (const char* path : {"/", "/health", "/ping", "/livez", "/readyz"}) {
+  for (const char* path : {"/", "/docs", "/health", "/ping", "/livez", "/readyz"}) {
     EXPECT_EQ(status("GET", path), 200) << path;
+  }
+  for (const char* path : {"/tokenizer_info", "/server_info", "/is_paused"}) {
+    EXPECT_EQ(reply("GET", path, "", "Bearer a").status, 404) << path;
   }
   for (const char* path : {"/v1/models",
                            "/v1/models/toy",
@@ -153,6 +161,10 @@ TEST_F(ApiTest, StatusesOfWhatItIsNotFor) {
                            "/openapi.json",
                            "/tokenize",
                            "/sleep",
+                           "/tokenizer_info",
+                           "/server_info",
+                           "/pause",
+                           "/start_profile",
                            "/nowhere"}) {
     EXPECT_EQ(status("GET", path), 401) << path;
     EXPECT_EQ(status("POST", path), 401) << path;
@@ -223,6 +235,178 @@ TEST_F(ApiTest, StructuredAnswersComeBehindThinking) {
   EXPECT_GT(num_thoughts, 5);
 }
 
+TEST_F(ApiTest, ARequestsTemplateNeedsTheServersTrust) {
+  const std::string fields =
+      R"("messages": [{"role": "user", "content": "5 6"}], "max_tokens": 2, "ignore_eos": true)";
+  const std::string own = "{" + fields + R"(, "chat_template": "{{ messages[0].content }} 7 8"})";
+  serve_chats("{{ messages[0].content }}", {});
+  for (const char* path : {"/v1/chat/completions", "/tokenize"}) {
+    const HttpReply refused = reply("POST", path, own);
+    EXPECT_EQ(refused.status, 400) << path;
+    EXPECT_EQ(json::parse(refused.body)["error"]["param"], "chat_template");
+    EXPECT_THAT(refused.body, HasSubstr("without --trust-request-chat-template"));
+  }
+  ApiOptions trusting;
+  trusting.trust_request_chat_template = true;
+  serve_chats("{{ messages[0].content }}", trusting);
+  const auto num_tokens = [&](const std::string& body) {
+    const json answer = json::parse(reply("POST", "/tokenize", body).body);
+    return answer["count"].get<int>();
+  };
+  EXPECT_GT(num_tokens(own), num_tokens("{" + fields + "}"));
+  const json answer = json::parse(reply("POST", "/v1/chat/completions", own).body);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], num_tokens(own));
+  EXPECT_THAT(reply("POST", "/tokenize", "{" + fields + R"(, "chat_template": "{% if %}"})").body,
+              HasSubstr("chat_template: line 1"));
+}
+
+TEST_F(ApiTest, ThePagesLoadNothing) {
+  serve({}, {});
+  for (const char* path : {"/", "/docs"}) {
+    const HttpReply page = reply("GET", path);
+    EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
+    const auto policy = std::find_if(page.headers.begin(), page.headers.end(), [](const auto& h) {
+      return h.first == "Content-Security-Policy";
+    });
+    ASSERT_NE(policy, page.headers.end());
+    EXPECT_THAT(policy->second, HasSubstr("default-src 'none'"));
+    for (const char* word : {"http://", "https://", "src=", "@import", "innerHTML"}) {
+      const std::string text = path == std::string("/docs") ? page.body : "";
+      EXPECT_EQ(text.find(word), text.npos) << word;
+    }
+  }
+}
+
+TEST_F(ApiTest, TokenizerInfoHasAFlag) {
+  ApiOptions options;
+  options.tokenizer_info = true;
+  serve({}, options);
+  const json info = json::parse(reply("GET", "/tokenizer_info").body);
+  EXPECT_EQ(info["vocab_size"], engine_->text().tokenizer.vocab_size());
+  EXPECT_EQ(info["added_tokens_decoder"]["0"], (json{{"content", "<eos>"}, {"special", true}}));
+  EXPECT_EQ(info["eos_token_ids"], json(engine_->text().eos));
+  EXPECT_TRUE(info["chat_template"].is_null());
+}
+
+TEST_F(ApiTest, TheEngineIsPausedAndResumed) {
+  ApiOptions options;
+  options.dev_endpoints = true;
+  serve({}, options);
+  const auto command = [&](const std::string& path, const std::string& query) {
+    HttpRequest request;
+    request.method = "POST";
+    request.path = path;
+    request.query = query;
+    return std::get<HttpReply>(api_->handle(request, [] {}));
+  };
+  const auto is_paused = [&] { return json::parse(reply("GET", "/is_paused").body)["is_paused"]; };
+  EXPECT_EQ(is_paused(), false);
+  for (const char* query : {"mode=keep", "", "mode=abort&clear_cache=false"}) {
+    EXPECT_EQ(command("/pause", query).body, R"({"status":"paused"})") << query;
+    EXPECT_EQ(is_paused(), true);
+    EXPECT_EQ(status("GET", "/readyz"), 503);
+    EXPECT_EQ(status("GET", "/livez"), 200);
+  }
+  EXPECT_THAT(command("/pause", "mode=wait").body, HasSubstr("neither abort nor keep"));
+  EXPECT_THAT(command("/pause", "clear_cache=1").body, HasSubstr("neither true nor false"));
+  EXPECT_EQ(command("/resume", "").body, R"({"status":"resumed"})");
+  EXPECT_EQ(is_paused(), false);
+  EXPECT_EQ(status("GET", "/readyz"), 200);
+  EXPECT_EQ(status("POST", "/v1/completions", R"({"prompt": [5], "max_tokens": 1})"), 200);
+}
+
+TEST_F(ApiTest, ServerInfoHasTheSettings) {
+  ApiOptions options;
+  options.dev_endpoints = true;
+  options.version = "1.2.3";
+  options.settings = R"({"max-num-seqs":7})";
+  serve({}, options);
+  const json info = json::parse(reply("GET", "/server_info").body);
+  EXPECT_EQ(info["version"], "1.2.3");
+  EXPECT_EQ(info["settings"]["max-num-seqs"], 7);
+  EXPECT_EQ(info["models"], json::array({"toy"}));
+}
+
+TEST_F(ApiTest, AProfileIsAFileOfTheTimeBetween) {
+  ApiOptions options;
+  options.dev_endpoints = true;
+  serve({}, options);
+  EXPECT_THAT(reply("POST", "/start_profile").body, HasSubstr("without --profile-dir"));
+  const test::TempDir dir;
+  options.profile_dir = dir.path().string();
+  serve({}, options);
+  const std::string body = R"({"prompt": [5], "max_tokens": 3, "ignore_eos": true})";
+  EXPECT_THAT(reply("POST", "/stop_profile").body, HasSubstr("no profile was started"));
+  EXPECT_EQ(status("POST", "/v1/completions", body), 200);
+  EXPECT_EQ(status("POST", "/start_profile"), 200);
+  EXPECT_EQ(status("POST", "/v1/completions", body), 200);
+  const HttpReply stopped = reply("POST", "/stop_profile");
+  ASSERT_EQ(stopped.status, 200) << stopped.body;
+  const std::filesystem::path file(json::parse(stopped.body)["file"].get<std::string>());
+  EXPECT_EQ(file.parent_path(), dir.path());
+  std::ifstream content(file);
+  const json events = json::parse(content)["traceEvents"];
+  EXPECT_EQ(std::count_if(events.begin(),
+                          events.end(),
+                          [](const json& event) { return event["name"] == "decode"; }),
+            1)
+      << "the request before the profile is not a part of it";
+  EXPECT_EQ(status("POST", "/stop_profile"), 400);
+}
+
+TEST_F(ApiTest, ThoughtsEndWithTheirBudget) {
+  ApiOptions options;
+  options.reasoning = ReasoningFormat::kThink;
+  const std::string chat_template =
+      "{{ messages[0].content }}{% if enable_thinking == false %}<think></think>{% else "
+      "%}<think>{% endif %}";
+  serve_chats(chat_template, options);
+  const TokenId end = *engine_->text().tokenizer.find("</think>");
+  const auto choice = [&](char first, const json& fields) {
+    json body = {{"messages", {{{"role", "user"}, {"content", std::string(1, first)}}}},
+                 {"max_tokens", 12},
+                 {"temperature", 0},
+                 {"ignore_eos", true},
+                 {"return_token_ids", true}};
+    body.update(fields);
+    const HttpReply got = reply("POST", "/v1/chat/completions", body.dump());
+    EXPECT_EQ(got.status, 200) << got.body;
+    return got.status == 200 ? json::parse(got.body)["choices"][0] : json();
+  };
+  // The length of the thought, without the tag.
+  const auto thought_len = [&](char first, const json& fields) {
+    const auto ids = choice(first, fields)["token_ids"].get<std::vector<TokenId>>();
+    return std::find(ids.begin(), ids.end(), end) - ids.begin();
+  };
+  int num_cut = 0;
+  for (char first = 'a'; first <= 'z'; ++first) {
+    const auto by_itself = thought_len(first, json::object());
+    EXPECT_EQ(thought_len(first, {{"thinking_token_budget", 0}}), 0);
+    EXPECT_EQ(thought_len(first, {{"thinking_token_budget", 3}}),
+              std::min<ptrdiff_t>(by_itself, 3));
+    EXPECT_EQ(thought_len(first, {{"thinking_token_budget", -1}}), by_itself);
+    num_cut += by_itself > 3 ? 1 : 0;
+  }
+  EXPECT_GT(num_cut, 5);
+  const json structured = choice(
+      'a', {{"thinking_token_budget", 2}, {"structured_outputs", {{"choice", {"stop", "xyz"}}}}});
+  EXPECT_THAT(structured["message"]["content"].get<std::string>(), ::testing::AnyOf("stop", "xyz"));
+  const json off = {{"chat_template_kwargs", {{"enable_thinking", false}}}};
+  json off_with_budget = off;
+  off_with_budget["thinking_token_budget"] = 0;
+  EXPECT_EQ(choice('a', off)["token_ids"], choice('a', off_with_budget)["token_ids"])
+      << "there is no section to end";
+  const std::string bad = R"({"messages": [{"role": "user", "content": "a"}],
+                              "thinking_token_budget": -2})";
+  EXPECT_THAT(reply("POST", "/v1/chat/completions", bad).body,
+              HasSubstr("thinking_token_budget: -2 must be 0 or more"));
+  serve_chats(chat_template, {});
+  const std::string good = R"({"messages": [{"role": "user", "content": "a"}],
+                               "thinking_token_budget": 2})";
+  EXPECT_THAT(reply("POST", "/v1/chat/completions", good).body,
+              HasSubstr("thinking_token_budget: this server separates no"));
+}
+
 TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
   const std::string detokenize = R"({"tokens": [5], "model": null, "odd": null, "skip": 1})";
   serve({}, {});
@@ -230,8 +414,6 @@ TEST_F(ApiTest, TextEndpointsNameWhatTheyIgnore) {
   EXPECT_THAT(reply("POST", "/detokenize", detokenize).headers, ElementsAre(named));
   const HttpReply tokenized = reply("POST", "/tokenize", R"({"prompt": "", "skip": 1})");
   EXPECT_THAT(tokenized.headers, ElementsAre(named)) << tokenized.body;
-  EXPECT_THAT(reply("POST", "/tokenize", R"({"prompt": "", "chat_template": "x"})").body,
-              HasSubstr("chat_template: not supported yet"));
   EXPECT_EQ(status("POST", "/detokenize", R"({"tokens": [5], "model": "other"})"), 404);
   EXPECT_THAT(reply("POST", "/detokenize", "{}").body, HasSubstr(R"("param":"tokens")"));
   ApiOptions strict;

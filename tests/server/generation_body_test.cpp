@@ -47,7 +47,8 @@ TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
     "model": "m", "prompt": "Hi", "max_tokens": 5.0, "min_tokens": 1, "temperature": 0.5, "top_p": 0.9,
     "top_k": 4, "min_p": 0.1, "seed": 7, "n": 2, "logprobs": 0, "stop": "END", "stop_token_ids": [3],
     "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": -0.2, "ignore_eos": true,
-    "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -3,
+    "include_stop_str_in_output": true, "skip_special_tokens": false,
+    "spaces_between_special_tokens": false, "priority": -3,
     "cache_salt": "s", "request_id": "r", "add_special_tokens": false, "allowed_token_ids": [4, 5], "bad_words": ["no"],
     "logprob_token_ids": [6],
     "logit_bias": {"7": -1.5}, "stream": true, "stream_options": {"include_usage": true}})");
@@ -71,6 +72,7 @@ TEST(GenerationBody, CompletionTakesEveryFieldOfSampling) {
   EXPECT_TRUE(options.ignore_eos);
   EXPECT_TRUE(options.include_stop_str_in_output);
   EXPECT_FALSE(options.skip_special_tokens);
+  EXPECT_FALSE(options.spaces_between_special_tokens);
   EXPECT_THAT(options.allowed_token_ids.value_or(std::vector<int64_t>{}), ElementsAre(4, 5));
   EXPECT_THAT(options.logprob_token_ids.value_or(std::vector<int64_t>{}), ElementsAre(6));
   EXPECT_THAT(options.bad_words, ElementsAre("no"));
@@ -240,7 +242,11 @@ TEST(GenerationBody, RequestIdsArePlain) {
 }
 
 TEST(GenerationBody, WhatWouldChangeTheAnswerIsRefusedByName) {
-  for (const char* field : {R"("suffix": "x")", R"("best_of": 2)", R"("guided_json": {})"}) {
+  for (const char* field : {R"("suffix": "x")",
+                            R"("best_of": 2)",
+                            R"("guided_json": {})",
+                            R"("chat_template": "x")",
+                            R"("thinking_token_budget": 5)"}) {
     const Result<GenerationBody> body =
         parse_completions_body(std::string(R"({"prompt": "x", )") + field + "}");
     ASSERT_FALSE(body) << field;
@@ -297,9 +303,13 @@ TEST(GenerationBody, Tools) {
 TEST(GenerationBody, TemplatesVariables) {
   const ChatOptions chat = read(Kind::kChat, R"({"messages": [{"role": "user", "content": "x"}],
     "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low",
-    "add_generation_prompt": false, "continue_final_message": true})")
+    "add_generation_prompt": false, "continue_final_message": true, "chat_template": "{{ x }}",
+    "thinking_token_budget": 5})")
                                .chat;
   EXPECT_EQ(chat.request.variables.dump(), R"({"enable_thinking":false,"reasoning_effort":"low"})");
+  EXPECT_EQ(chat.request.chat_template, "{{ x }}");
+  EXPECT_EQ(chat.thinking_token_budget, 5);
+  EXPECT_THAT(refused_chat(R"("chat_template": 3)"), HasSubstr("chat_template: must be text"));
   EXPECT_FALSE(chat.request.add_generation_prompt);
   EXPECT_TRUE(chat.request.continue_final_message);
   EXPECT_THAT(refused_chat(R"("continue_final_message": true)"),
@@ -323,10 +333,10 @@ TEST(GenerationBody, NullInStreamOptionsCountsAsAbsent) {
 TEST(GenerationBody, WhatChangesNothingIsNotReported) {
   EXPECT_THAT(
       read(Kind::kCompletions,
-           R"({"prompt": "x", "length_penalty": 1, "store": false, "thinking_token_budget": 5,
+           R"({"prompt": "x", "length_penalty": 1, "store": true, "thinking_token_budget": -1,
                        "spaces_between_special_tokens": true, "vllm_xargs": {}, "unknown": null})")
           .ignored,
-      ElementsAre("thinking_token_budget"));
+      ElementsAre("store"));
 }
 
 TEST(GenerationBody, TruncationAndTokenIds) {

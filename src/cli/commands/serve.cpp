@@ -3,18 +3,26 @@
 #include "cli/commands/command_frame.h"
 #include "cli/flags/serve_options.h"
 #include "cli/note.h"
+#include "config/env.h"
 #include "config/print_config.h"
 #include "engine/engine.h"
 #include "executor/executor.h"
 #include "server/api.h"
 #include "server/http/http_server.h"
+#include "server/http_message.h"
 #include "server/metrics/server_watch.h"
+#include "server/metrics/span_exporter.h"
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <malloc.h>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace warprow {
 namespace {
@@ -29,6 +37,45 @@ void limit_heaps() {
   mallopt(M_MMAP_THRESHOLD, kMmapBytes);
   mallopt(M_TRIM_THRESHOLD, kTrimBytes);
   mallopt(M_ARENA_MAX, kHeaps);
+}
+
+// Null without a collector. The variables are OpenTelemetry's.
+std::unique_ptr<SpanExporter> begin_spans(ServeOptions& options, ServerWatch& watch) {
+  if (!options.traces) {
+    return nullptr;
+  }
+  SpanTarget target = *options.traces;
+  target.model = options.api.model_names.front();
+  target.service_name = environment("OTEL_SERVICE_NAME").value_or(target.service_name);
+  std::string rest = environment("OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+                         .value_or(environment("OTEL_EXPORTER_OTLP_HEADERS").value_or(""));
+  while (!rest.empty()) {  // name=value, with commas between
+    const size_t end = std::min(rest.find(','), rest.size());
+    const std::string pair = percent_decoded(rest.substr(0, end));
+    if (const size_t equals = pair.find('='); equals != std::string::npos) {
+      target.headers.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
+    }
+    rest.erase(0, end + 1);
+  }
+  auto spans = std::make_unique<SpanExporter>(std::move(target));
+  watch.journal.on_end([to = spans.get()](const ChoiceRecord& record) { to->add(record); });
+  options.api.traces = true;
+  return spans;
+}
+
+Result<void> check_profile_dir(const ApiOptions& options) {
+  if (options.profile_dir.empty()) {
+    return {};
+  }
+  if (!options.dev_endpoints) {
+    return fail(ErrorCode::kInvalidArgument, "--profile-dir needs --server-dev-mode");
+  }
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.profile_dir, error)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--profile-dir: '{}' is no directory", options.profile_dir));
+  }
+  return {};
 }
 
 }  // namespace
@@ -65,7 +112,13 @@ Result<ExitCode> run_serve(const Arguments& arguments) {
         "--server-dev-mode needs --api-key, or a server that this machine alone can reach (--host "
         "127.0.0.1 or --uds)");
   }
+  if (const Result<void> good = check_profile_dir(options.api); !good) {
+    return tl::unexpected(good.error());
+  }
+  options.api.settings = settings_json(frame.loaded());
   ServerWatch watch;  // declared before the engine, whose last callbacks write here
+  const std::unique_ptr<SpanExporter> spans =
+      begin_spans(options, watch);  // it outlives the engine
   std::string plan;
   const std::unique_ptr<Engine> engine =
       load_engine(frame.config(), [&](std::unique_ptr<Executor> executor) {

@@ -253,8 +253,8 @@ void add_api_flags(Adder& add, ServeOptions& options) {
   add.value(
       "api-key",
       "KEY",
-      "what clients must send as Authorization: Bearer KEY, but to /, /health, /livez, /readyz and "
-      "/ping; may be given several times",
+      "what clients must send as Authorization: Bearer KEY, but to /, /docs, /health, /livez, "
+      "/readyz and /ping; may be given several times",
       [&api](const std::string& text) -> Result<void> {
         return check_key("api-key", text).map([&] { api.api_keys.push_back(text); });
       },
@@ -277,11 +277,30 @@ void add_api_flags(Adder& add, ServeOptions& options) {
       true);
   add.on(
       "strict", "refuse fields that are not known instead of naming them in a header", api.strict);
+  add.on("trust-request-chat-template",
+         "let chats bring a chat_template of their own; it runs with the limits of the model's",
+         api.trust_request_chat_template);
   add.on("metrics-without-key", "answer /metrics without --api-key too", api.metrics_without_key);
   add.on("server-dev-mode",
-         "with a key or for this machine alone, serve /sleep, /wake_up, /is_sleeping and "
-         "/reset_prefix_cache",
+         "with a key or for this machine alone, serve /sleep, /wake_up, /is_sleeping, "
+         "/reset_prefix_cache, /pause, /resume, /is_paused, /server_info, /start_profile and "
+         "/stop_profile",
          api.dev_endpoints);
+  add.text("profile-dir",
+           "DIR",
+           "where /stop_profile writes its files; needs --server-dev-mode",
+           api.profile_dir);
+  add.on("enable-tokenizer-info-endpoint",
+         "serve /tokenizer_info, which shows the chat template and special tokens",
+         api.tokenizer_info);
+  add.value("otlp-traces-endpoint",
+            "URL",
+            "OpenTelemetry collector that gets a span of each request, by OTLP over HTTP in JSON; "
+            "/v1/traces is its default path",
+            [&options](const std::string& text) {
+              return parse_span_target(text).map(
+                  [&](SpanTarget target) { options.traces = std::move(target); });
+            });
   add.value("access-log",
             "off|text|json",
             "a line on stderr for each answered request [off]",

@@ -6,6 +6,9 @@
 #include "cli/flags/record_flags.h"
 #include "server/api.h"
 #include "server/http/http_options.h"
+#include "server/metrics/span_exporter.h"
+
+#include <optional>
 
 namespace warprow {
 
@@ -15,6 +18,7 @@ struct ServeOptions {
   ApiOptions api;
   ParserFlags parsers;
   RecordFlags record;
+  std::optional<SpanTarget> traces;  // where spans go
 };
 
 // Adds the flags that set `options`, which must outlive the parsing. The names are vLLM's if vLLM has the flag.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoints that command the engine, with --server-dev-mode.
 #include "server/endpoints/endpoints.h"
+#include "server/response/answer_json.h"
 #include "server/response/api_error.h"
 
 #include <string>
@@ -17,6 +18,13 @@ HttpReply call_reply(const Result<std::vector<std::string>>& result) {
     return error_reply(api_error(result.error()));
   }
   return {.content_type = ""};
+}
+
+using Json = nlohmann::ordered_json;
+
+HttpReply status_reply(const Result<void>& done, const char* status) {
+  return done ? HttpReply{.body = Json{{"status", status}}.dump()}
+              : error_reply(api_error(done.error()));
 }
 
 }  // namespace
@@ -37,8 +45,7 @@ ApiAnswer answer_wake_up(Served& served, const HttpRequest& request, const Wake&
 }
 
 ApiAnswer answer_is_sleeping(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
-  return HttpReply{.body =
-                       nlohmann::ordered_json{{"is_sleeping", served.engine.is_sleeping()}}.dump()};
+  return HttpReply{.body = Json{{"is_sleeping", served.engine.is_sleeping()}}.dump()};
 }
 
 ApiAnswer answer_reset_prefix_cache(Served& served,
@@ -50,6 +57,67 @@ ApiAnswer answer_reset_prefix_cache(Served& served,
     return error_reply(error);
   }
   return HttpReply{.content_type = ""};
+}
+
+// Names and answers are vLLM's. clear_cache forgets the cached prefixes, if no request is kept.
+ApiAnswer answer_pause(Served& served, const HttpRequest& request, const Wake& /*wake*/) {
+  const std::string mode = query_value(request.query, "mode").value_or("abort");
+  const std::string clear = query_value(request.query, "clear_cache").value_or("true");
+  if (mode != "abort" && mode != "keep") {
+    return error_reply({400,
+                        "invalid_request_error",
+                        fmt::format("mode: '{}' is neither abort nor keep", mode),
+                        "mode"});
+  }
+  if (clear != "true" && clear != "false") {
+    return error_reply({400,
+                        "invalid_request_error",
+                        fmt::format("clear_cache: '{}' is neither true nor false", clear),
+                        "clear_cache"});
+  }
+  Result<void> done =
+      served.engine.pause(mode == "keep" ? Engine::PauseMode::kKeep : Engine::PauseMode::kAbort);
+  if (done && mode == "abort" && clear == "true") {
+    done = served.engine.reset_prefix_cache();
+  }
+  return status_reply(done, "paused");
+}
+
+ApiAnswer answer_resume(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return status_reply(served.engine.resume(), "resumed");
+}
+
+ApiAnswer answer_is_paused(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return HttpReply{.body = Json{{"is_paused", served.engine.is_paused()}}.dump()};
+}
+
+ApiAnswer answer_start_profile(Served& served,
+                               const HttpRequest& /*request*/,
+                               const Wake& /*wake*/) {
+  return status_reply(served.profile.start(), "started");
+}
+
+ApiAnswer answer_stop_profile(Served& served,
+                              const HttpRequest& /*request*/,
+                              const Wake& /*wake*/) {
+  const Result<std::string> file = served.profile.stop(served.engine, served.watch);
+  if (!file) {
+    return error_reply(api_error(file.error()));
+  }
+  return HttpReply{.body = json_text({{"status", "stopped"}, {"file", *file}})};
+}
+
+ApiAnswer answer_server_info(Served& served, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  const ModelFacts& facts = served.engine.model_facts();
+  Json out;
+  out["version"] = served.options.version;
+  out["models"] = served.options.model_names;
+  out["vocab_size"] = facts.vocab_size;
+  out["max_model_len"] = facts.max_model_len;
+  out["max_num_seqs"] = facts.max_num_seqs;
+  out["max_num_batched_tokens"] = facts.max_num_batched_tokens;
+  out["settings"] = Json::parse(served.options.settings);
+  return HttpReply{.body = json_text(out)};
 }
 
 }  // namespace warprow

@@ -9,7 +9,9 @@
 #include "text/chat_prompt.h"
 #include "text/text_model.h"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +88,32 @@ void place_structure(const Served& served, const std::string& prompt, Generation
   }
 }
 
+// A thinking section ends when its budget is spent, whether a structure follows or not.
+Result<void> limit_thinking(const Served& served, GenerationBody& body) {
+  const int64_t budget = body.chat.thinking_token_budget.value_or(-1);
+  if (budget == -1) {
+    return {};
+  }
+  if (budget < 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("thinking_token_budget: {} must be 0 or more, or -1 for none", budget));
+  }
+  if (served.options.reasoning != ReasoningFormat::kThink) {
+    return fail(ErrorCode::kUnsupported,
+                "thinking_token_budget: this server separates no <think> sections (see "
+                "--reasoning-parser)");
+  }
+  if (body.chat.thinking != Thinking::kNone) {
+    std::optional<StructuredOutput>& structure = body.sampling.structured_output;
+    if (!structure) {
+      structure = StructuredOutput{GrammarKind::kAny, "", "thinking_token_budget"};
+    }
+    structure->thinking = body.chat.thinking;
+    structure->thinking_budget = budget;
+  }
+  return {};
+}
+
 std::unique_ptr<AnswerWriter> make_writer(const Served& served,
                                           GenerationBody& body,
                                           AnswerInfo info,
@@ -102,12 +130,20 @@ ApiAnswer answer_chat_completions(Served& served, const HttpRequest& request, co
   return generate(served, request, wake, kChat);
 }
 
+Result<std::string> render_chat_of(const Served& served, const ChatRequest& chat) {
+  if (chat.chat_template && !served.options.trust_request_chat_template) {
+    return fail(ErrorCode::kUnsupported,
+                "chat_template: this server was started without --trust-request-chat-template");
+  }
+  return render_chat(chat, served.engine.text());
+}
+
 EncodedPrompts prepare_chat(const Served& served, GenerationBody& body) {
   ChatOptions& chat = body.chat;
   if (is_harmony(served)) {
     name_thinking(chat.request.messages);
   }
-  const Result<std::string> rendered = render_chat(chat.request, served.engine.text());
+  const Result<std::string> rendered = render_chat_of(served, chat.request);
   if (!rendered) {
     return tl::unexpected(api_error(rendered.error()));
   }
@@ -121,6 +157,9 @@ EncodedPrompts prepare_chat(const Served& served, GenerationBody& body) {
     return tl::unexpected(api_error(applied.error()));
   }
   place_structure(served, *rendered, body);
+  if (Result<void> limited = limit_thinking(served, body); !limited) {
+    return tl::unexpected(api_error(limited.error()));
+  }
   Prompts prompts;
   prompts.push_back(*std::move(ids));
   return prompts;

@@ -247,6 +247,10 @@ Result<void> read_template_variable(const char* field, const Json& value, BodyDr
   return {};
 }
 
+Result<void> read_own_template(const char* field, const Json& value, BodyDraft& draft) {
+  return read_value(field, value, draft.body.chat.request.chat_template.emplace());
+}
+
 Result<void> read_documents(const char* field, const Json& value, BodyDraft& draft) {
   if (!value.is_array()) {
     return wrong_value(field, "a list of documents", value);
@@ -264,7 +268,9 @@ constexpr BodyField kFields[] = {
     {"tool_choice", &read_choice_of_tool},
     {"parallel_tool_calls", &read_parallel},
     {"include_reasoning", &of_chat<&ChatOptions::include_reasoning>},
+    {"thinking_token_budget", &of_chat<&ChatOptions::thinking_token_budget>},
     {"reasoning_effort", &read_template_variable},
+    {"chat_template", &read_own_template},
     {"add_generation_prompt", &of_template<&ChatRequest::add_generation_prompt>},
     {"continue_final_message", &of_template<&ChatRequest::continue_final_message>},
     {"chat_template_kwargs", &read_template_kwargs},

@@ -5,6 +5,7 @@
 #include "server/api_options.h"
 #include "server/endpoints/request_names.h"
 #include "server/http_message.h"
+#include "server/metrics/profile.h"
 #include "server/metrics/server_watch.h"
 #include "server/prompt_encoder.h"
 #include "server/response/generation.h"
@@ -26,6 +27,7 @@ struct Served {
   const PromptEncoder encoder;
   RequestNames names;
   const int64_t started;  // seconds since 1970
+  Profile profile{};
 };
 
 // The request has a grammar to compile and HttpRequest::may_compile is false: handle it again where it may wait.
@@ -48,9 +50,11 @@ Endpoint answer_count_tokens;
 // text.cpp
 Endpoint answer_tokenize;
 Endpoint answer_detokenize;
+Endpoint answer_tokenizer_info;
 
 // status.cpp
 Endpoint answer_page;
+Endpoint answer_docs;
 Endpoint answer_openapi;
 Endpoint answer_models;
 Endpoint answer_model;  // one of them
@@ -66,5 +70,11 @@ Endpoint answer_sleep;
 Endpoint answer_wake_up;
 Endpoint answer_is_sleeping;
 Endpoint answer_reset_prefix_cache;
+Endpoint answer_server_info;
+Endpoint answer_pause;
+Endpoint answer_resume;
+Endpoint answer_is_paused;
+Endpoint answer_start_profile;
+Endpoint answer_stop_profile;
 
 }  // namespace warprow

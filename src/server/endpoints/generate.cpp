@@ -7,12 +7,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace warprow {
 namespace {
+
+// Whether the request may wait for a grammar to be compiled.
+bool waits_for_grammar(const GenerationBody& body) {
+  return body.sampling.structured_output && body.sampling.structured_output->has_grammar();
+}
 
 // With truncate_prompt_tokens.
 Result<void> truncate_prompts(const Served& served, const GenerationBody& body, Prompts& prompts) {
@@ -58,6 +64,21 @@ std::optional<ApiError> reserve_places(Served& served, size_t num_choices) {
                   .retry_after_s = 1};
 }
 
+// Null if the server makes no spans.
+std::shared_ptr<const RequestTrace> trace_of(const Served& served,
+                                             const HttpRequest& request,
+                                             const RequestFields& fields) {
+  if (!served.options.traces) {
+    return nullptr;
+  }
+  return std::make_shared<RequestTrace>(RequestTrace{
+      .context =
+          parse_traceparent(request.traceparent, request.tracestate).value_or(TraceContext{}),
+      .temperature = fields.params.temperature,
+      .top_p = fields.params.top_p,
+      .num_choices = fields.num_choices});
+}
+
 // The answer's shape, as far as the prompts decide it.
 AnswerShape shape_of(const Served& served,
                      const GeneratingEndpoint& endpoint,
@@ -96,7 +117,7 @@ ApiAnswer generate(Served& served,
   if (!headers) {
     return error_reply(headers.error());
   }
-  if (body->sampling.structured_output && !request.may_compile) {
+  if (waits_for_grammar(*body) && !request.may_compile) {
     return NeedsGrammar{};
   }
   const bool shows_prompt_logprobs = body->sampling.prompt_logprobs.has_value();
@@ -104,7 +125,7 @@ ApiAnswer generate(Served& served,
   if (!prompts) {
     return error_reply(prompts.error());
   }
-  if (body->sampling.structured_output && !request.may_compile) {
+  if (waits_for_grammar(*body) && !request.may_compile) {
     return NeedsGrammar{};  // for its tools
   }
   AnswerShape shape = shape_of(served, endpoint, *body, *prompts);
@@ -129,7 +150,8 @@ ApiAnswer generate(Served& served,
                         .include_usage = body->include_usage,
                         .id = info.id,
                         .endpoint = endpoint.name,
-                        .headers = *std::move(headers)};
+                        .headers = *std::move(headers),
+                        .trace = trace_of(served, request, first)};
   return std::make_unique<Generation>(served.engine,
                                       *valid,
                                       endpoint.make_writer(served, *body, info, std::move(shape)),

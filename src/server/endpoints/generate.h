@@ -69,6 +69,8 @@ TokenBytes token_bytes(const Served& served, const GenerationBody& body);
 EncodedPrompts prepare_completions(const Served& served, GenerationBody& body);
 
 // What chats and responses share; chat.cpp.
+// Renders a chat with its own template, if the server trusts those of requests, or with the model's.
+Result<std::string> render_chat_of(const Served& served, const ChatRequest& chat);
 EncodedPrompts prepare_chat(const Served& served, GenerationBody& body);
 std::string chat_echo(const Served& served,
                       const GenerationBody& body,

@@ -106,6 +106,7 @@ constexpr BodyField kShared[] = {
     {"include_stop_str_in_output", &sampling<&SamplingOptions::include_stop_str_in_output>},
     {"skip_special_tokens", &sampling<&SamplingOptions::skip_special_tokens>},
     {"speculate", &sampling<&SamplingOptions::speculate>},
+    {"spaces_between_special_tokens", &sampling<&SamplingOptions::spaces_between_special_tokens>},
     {"prompt_logprobs", &sampling<&SamplingOptions::prompt_logprobs>},
     {"logprob_token_ids", &sampling<&SamplingOptions::logprob_token_ids>},
     {"priority", &read_priority},
@@ -140,6 +141,7 @@ constexpr UnservedField kRefused[] = {
     {"guided_regex", "null"},
     {"prompt_embeds", "null"},
     {"suffix", R"("")"},
+    {"thinking_token_budget", "-1"},
     {"tool_choice", R"("none")"},
     {"use_beam_search", "false"},
 };
@@ -150,7 +152,6 @@ constexpr UnservedField kIgnored[] = {
     {"kv_transfer_params", "{}"},
     {"length_penalty", "1.0"},
     {"modalities", R"(["text"])"},
-    {"spaces_between_special_tokens", "true"},
     {"store", "false"},
     {"vllm_xargs", "{}"},
 };

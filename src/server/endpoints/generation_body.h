@@ -34,7 +34,8 @@ struct ChatOptions {
   ChatRequest request;
   ToolOptions tools;
   bool include_reasoning = true;
-  Thinking thinking = Thinking::kNone;  // how the answer to the rendered prompt begins
+  std::optional<int64_t> thinking_token_budget;  // -1: none
+  Thinking thinking = Thinking::kNone;           // how the answer to the rendered prompt begins
 };
 
 // The body of an endpoint that generates: the engine's request, without its prompt, and the prompts before they are

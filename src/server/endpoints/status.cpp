@@ -47,6 +47,10 @@ ApiAnswer answer_page(Served& /*served*/, const HttpRequest& /*request*/, const 
   return web_page();
 }
 
+ApiAnswer answer_docs(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
+  return docs_page();
+}
+
 ApiAnswer answer_openapi(Served& /*served*/, const HttpRequest& /*request*/, const Wake& /*wake*/) {
   return openapi_description();
 }
@@ -84,8 +88,8 @@ ApiAnswer answer_ready(Served& served, const HttpRequest& request, const Wake& w
   if (served.watch.draining) {
     return probe_reply("the server is shutting down");
   }
-  if (served.engine.is_sleeping()) {
-    return probe_reply("the engine sleeps");
+  if (served.engine.is_sleeping() || served.engine.is_paused()) {
+    return probe_reply(served.engine.is_sleeping() ? "the engine sleeps" : "the engine is paused");
   }
   return answer_live(served, request, wake);
 }

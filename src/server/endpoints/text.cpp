@@ -2,10 +2,10 @@
 // /tokenize and /detokenize. They use the tokenizer and no engine request.
 #include "server/endpoints/chat_body.h"
 #include "server/endpoints/endpoints.h"
+#include "server/endpoints/generate.h"
 #include "server/json_value.h"
 #include "server/response/answer_json.h"
 #include "server/response/api_error.h"
-#include "text/chat_prompt.h"
 #include "text/text_model.h"
 
 #include <string>
@@ -65,7 +65,7 @@ Result<void> read_tokenize_field(const std::string& name, const Json& value, Tok
     return read_value(field, value, out.model);
   }
   if (name == "chat_template") {
-    return fail(ErrorCode::kUnsupported, "chat_template: not supported yet");
+    return read_value(field, value, out.chat.chat_template.emplace());
   }
   out.ignored.push_back(name);
   return {};
@@ -137,7 +137,7 @@ ApiAnswer answer_tokenize(Served& served, const HttpRequest& request, const Wake
   }
   const Tokenizer& tokenizer = served.engine.text().tokenizer;
   const Result<std::string> text =
-      body->text ? Result<std::string>(*body->text) : render_chat(body->chat, served.engine.text());
+      body->text ? Result<std::string>(*body->text) : render_chat_of(served, body->chat);
   if (!text) {
     return error_reply(api_error(text.error()));
   }
@@ -186,6 +186,30 @@ ApiAnswer answer_detokenize(Served& served, const HttpRequest& request, const Wa
   out["prompt"] = text;
   out["content"] = text;  // llama.cpp's name
   return HttpReply{.body = json_text(out), .headers = *std::move(headers)};
+}
+
+// Fields are those of a tokenizer_config.json, as far as the model has them.
+ApiAnswer answer_tokenizer_info(Served& served,
+                                const HttpRequest& /*request*/,
+                                const Wake& /*wake*/) {
+  const TextModel& text = served.engine.text();
+  Json added = Json::object();
+  for (TokenId id = 0; id < text.tokenizer.vocab_size(); ++id) {
+    if (text.tokenizer.is_special(id)) {
+      added[std::to_string(id)] = {{"content", text.tokenizer.token_text(id)}, {"special", true}};
+    }
+  }
+  Json out;
+  out["tokenizer_class"] = text.info.tokenizer_class;
+  out["vocab_size"] = text.tokenizer.vocab_size();
+  out["model_max_length"] = served.engine.model_facts().max_model_len;
+  for (const auto& [name, token] : text.info.special_tokens) {
+    out[name] = token;
+  }
+  out["eos_token_ids"] = text.eos;
+  out["added_tokens_decoder"] = std::move(added);
+  out["chat_template"] = text.info.chat_template.empty() ? Json() : Json(text.info.chat_template);
+  return HttpReply{.body = json_text(out)};
 }
 
 }  // namespace warprow

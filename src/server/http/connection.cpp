@@ -288,6 +288,8 @@ HttpRequest Connection::begin_exchange(const RequestReader::Head& message) {
   const size_t question = std::min(target.find('?'), target.size());
   out.query = target.substr(std::min(question + 1, target.size()));
   out.authorization = std::string(message[http::field::authorization]);
+  out.traceparent = std::string(message["traceparent"]);
+  out.tracestate = std::string(message["tracestate"]);
   if (const auto key = message["X-Api-Key"]; out.authorization.empty() && !key.empty()) {
     out.authorization = "Bearer " + std::string(key);  // as clients of Anthropic's API send it
   }

@@ -43,6 +43,8 @@ void ChoiceProbe::note(const RequestUpdate& update) {
     record_.finish_reason = update.finish_reason;
     record_.num_cached_toks = update.num_cached_tokens;
     record_.queue_ms = update.timings.queue_ms;
+    record_.prompt_ms = update.timings.prompt_ms;
+    record_.predicted_ms = update.timings.predicted_ms;
     note_end(update);
   }
   journal_.end(this, record());
@@ -84,6 +86,9 @@ std::shared_ptr<ChoiceProbe> RequestJournal::begin(ChoiceRecord record) {
 }
 
 void RequestJournal::end(const ChoiceProbe* probe, ChoiceRecord record) {
+  if (on_end_) {
+    on_end_(record);
+  }
   const std::scoped_lock lock(mutex_);
   live_.erase(probe);
   ended_.push_back(std::move(record));

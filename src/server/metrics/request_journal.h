@@ -3,10 +3,12 @@
 
 #include "engine/engine.h"
 #include "server/metrics/server_metrics.h"
+#include "server/metrics/trace_context.h"
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,8 +31,11 @@ struct ChoiceRecord {
   int32_t num_output_toks = 0;
   int32_t num_cached_toks = 0;
   int32_t max_tokens = 0;
-  double queue_ms = 0;  // set with ended
+  double queue_ms = 0;  // set with ended, like the next two
+  double prompt_ms = 0;
+  double predicted_ms = 0;
   FinishReason finish_reason = FinishReason::kNone;
+  std::shared_ptr<const RequestTrace> trace = {};  // null: no span is made of it
 };
 
 class RequestJournal;
@@ -65,6 +70,9 @@ class RequestJournal {
 
   explicit RequestJournal(ServerMetrics& metrics) : metrics_(metrics) {}
 
+  // Who else learns of each choice that ends. Before the first begin().
+  void on_end(std::function<void(const ChoiceRecord&)> listener) { on_end_ = std::move(listener); }
+
   // Reserves places for num_choices more choices; false if more than `limit` would be live. Each begin() uses one
   // place.
   bool reserve(int64_t num_choices, int64_t limit);
@@ -81,6 +89,7 @@ class RequestJournal {
   void end(const ChoiceProbe* probe, ChoiceRecord record);
 
   ServerMetrics& metrics_;
+  std::function<void(const ChoiceRecord&)> on_end_;
   std::atomic<int64_t> num_live_ = 0;
   mutable std::mutex mutex_;
   // mutex_ guards both. The engine's callbacks share the probes and may hold them a moment longer.

@@ -41,6 +41,7 @@ Generation::Generation(Engine& engine,
   record.answer = form_.id;
   record.endpoint = form_.endpoint;
   record.arrived = EngineClock::now();
+  record.trace = form_.trace;
   for (ValidRequest& request : requests) {
     record.choice = static_cast<int32_t>(ids_.size());
     record.num_prompt_toks = static_cast<int32_t>(request.prompt_token_ids().size());

@@ -28,6 +28,7 @@ class Generation {
     std::string id{};           // the answer's
     const char* endpoint = "";  // for the journal and the trace
     HttpHeaders headers{};
+    std::shared_ptr<const RequestTrace> trace{};  // null: no spans are made
   };
 
   // Submits an engine request for each choice of each prompt. The journal must have reserved their places. wake: see

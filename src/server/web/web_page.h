@@ -9,6 +9,9 @@ namespace warprow {
 // and its content security policy forbids it.
 HttpReply web_page();
 
+// The response to GET /docs: the page src/server/web/docs.html, which shows /openapi.json, under the same policy.
+HttpReply docs_page();
+
 // The response to GET /openapi.json: src/server/web/openapi.json, which is maintained by hand.
 HttpReply openapi_description();
 
