@@ -35,6 +35,36 @@ Result<void> truncate_prompts(const Served& served, const GenerationBody& body, 
   return {};
 }
 
+// The answer's shape, as far as the prompts decide it.
+AnswerShape shape_of(const Served& served,
+                     const GeneratingEndpoint& endpoint,
+                     const GenerationBody& body,
+                     const Prompts& prompts) {
+  AnswerShape shape{.num_prompts = prompts.size(), .only_prompt = body.only_prompt};
+  for (const std::vector<TokenId>& prompt : prompts) {
+    if (body.echo) {
+      shape.echo.push_back(endpoint.echo(served, body, shape.echo.size(), prompt));
+    }
+    if (body.return_token_ids) {
+      shape.prompt_token_ids.push_back(prompt);
+    }
+    shape.first_tokens.push_back(prompt.empty() ? 0 : prompt.front());
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::optional<ApiError> draining_error(const Served& served) {
+  if (!served.watch.draining) {
+    return std::nullopt;
+  }
+  return ApiError{.status = 503,
+                  .type = "service_unavailable",
+                  .message = "the server is shutting down",
+                  .retry_after_s = 1};
+}
+
 std::optional<ApiError> reserve_places(Served& served, size_t num_choices) {
   const int64_t limit = served.engine.model_facts().max_num_seqs + served.options.max_queued;
   const auto wanted = static_cast<int64_t>(num_choices);
@@ -58,35 +88,12 @@ std::optional<ApiError> reserve_places(Served& served, size_t num_choices) {
                   .retry_after_s = 1};
 }
 
-// The answer's shape, as far as the prompts decide it.
-AnswerShape shape_of(const Served& served,
-                     const GeneratingEndpoint& endpoint,
-                     const GenerationBody& body,
-                     const Prompts& prompts) {
-  AnswerShape shape{.num_prompts = prompts.size(), .only_prompt = body.only_prompt};
-  for (const std::vector<TokenId>& prompt : prompts) {
-    if (body.echo) {
-      shape.echo.push_back(endpoint.echo(served, body, shape.echo.size(), prompt));
-    }
-    if (body.return_token_ids) {
-      shape.prompt_token_ids.push_back(prompt);
-    }
-    shape.first_tokens.push_back(prompt.empty() ? 0 : prompt.front());
-  }
-  return shape;
-}
-
-}  // namespace
-
 ApiAnswer generate(Served& served,
                    const HttpRequest& request,
                    const Wake& wake,
                    const GeneratingEndpoint& endpoint) {
-  if (served.watch.draining) {
-    return error_reply({.status = 503,
-                        .type = "service_unavailable",
-                        .message = "the server is shutting down",
-                        .retry_after_s = 1});
+  if (const std::optional<ApiError> error = draining_error(served)) {
+    return error_reply(*error);
   }
   Result<GenerationBody> body = endpoint.parse(request.body);
   if (!body) {
@@ -95,6 +102,11 @@ ApiAnswer generate(Served& served,
   tl::expected<HttpHeaders, ApiError> headers = served.names.check(body->model, body->ignored);
   if (!headers) {
     return error_reply(headers.error());
+  }
+  if (served.engine.model_facts().pooling.pools()) {  // before texts are rendered and encoded
+    if (const auto valid = served.engine.validate_prompts(*body, {{0}}); !valid) {
+      return error_reply(api_error(valid.error()));
+    }
   }
   if (body->sampling.structured_output && !request.may_compile) {
     return NeedsGrammar{};
