@@ -9,6 +9,7 @@ Usage and environment as tests/e2e/server_test.py. The package comes from tools/
 import json
 import sys
 import unittest
+from pathlib import Path
 
 import client_env
 
@@ -158,6 +159,29 @@ class Async(unittest.IsolatedAsyncioTestCase):
                 together = await asyncio.gather(*[ask(number) for number in range(12)])
                 alone = [await ask(number) for number in range(12)]
             self.assertEqual(together, alone)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+
+class Embeddings(unittest.TestCase):
+    """A tiny embedder, whose vectors are in its golden file."""
+
+    def test_vectors(self):
+        folder = Path(__file__).resolve().parent.parent / "golden" / "tiny" / "embed_qwen3"
+        server = Server("--max-model-len", "128", "--dtype", "float32", "--kv-cache-memory-bytes", "1MiB", model=str(folder))
+        try:
+            with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="k", max_retries=0) as client:
+                prompts = json.loads((folder / "golden.json").read_text())["prompts"]
+                got = client.embeddings.create(model=str(folder), input=[prompt["ids"] for prompt in prompts])
+                for prompt, item in zip(prompts, got.data, strict=True):  # the client asks for base64
+                    self.assertEqual(len(item.embedding), len(prompt["vector"]))
+                    for a, b in zip(item.embedding, prompt["vector"]):
+                        self.assertAlmostEqual(a, b, 4)
+                self.assertEqual(got.usage.prompt_tokens, sum(len(prompt["ids"]) for prompt in prompts))
+                floats = client.embeddings.create(model=str(folder), input="a text", encoding_format="float", dimensions=4)
+                self.assertEqual(len(floats.data[0].embedding), 4)
+                with self.assertRaises(openai.BadRequestError):
+                    client.completions.create(model=str(folder), prompt="a")
         finally:
             self.assertEqual(server.stop(), 0)
 

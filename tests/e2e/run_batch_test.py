@@ -75,7 +75,7 @@ class RunBatch(unittest.TestCase):
 
     def test_what_goes_wrong_has_its_line(self):
         self.write([request(1), "{no json", {"custom_id": "a"}, request(3, stream=True), request(5, temperature=-1),
-                    request(7, model="other"), {**request(9), "url": "/v1/embeddings"}, {**request(11), "url": "/health"}, request(2)])
+                    request(7, model="other"), {**request(9), "url": "/v1/audio/speech"}, {**request(11), "url": "/health"}, request(2)])
         self.run_batch(code=1)
         results = self.results()
         self.assertEqual([r["response"] and r["response"]["status_code"] for r in results],

@@ -51,5 +51,15 @@ TEST(PromptLength, Truncation) {
   EXPECT_FALSE(kLength.truncated(11, 1));
 }
 
+TEST(PromptLength, APromptWithoutAnAnswerMayHaveTheWholeLength) {
+  EXPECT_FALSE(kLength.judge_alone(10));
+  EXPECT_EQ(message(kLength.judge_alone(11)),
+            "prompt: 11 tokens are too many: this model's maximum context length is 10 tokens "
+            "(max_model_len)");
+  EXPECT_EQ(kLength.truncated_alone(-1), 10);
+  EXPECT_EQ(kLength.truncated_alone(4), 4);
+  EXPECT_FALSE(kLength.truncated_alone(11));
+}
+
 }  // namespace
 }  // namespace warprow

@@ -386,6 +386,14 @@ TEST(Registry, AnUnknownArchitectureIsRefusedWithTheNearest) {
   EXPECT_NE(error_of(config).find("nearest that is: LlamaForCausalLM"), std::string::npos);
 }
 
+TEST(Registry, AClassWithoutAHeadIsReadAsTheOneThatGenerates) {
+  json config = llama_config();
+  for (const char* name : {"LlamaModel", "LlamaForSequenceClassification"}) {
+    config["architectures"] = {name};
+    EXPECT_EQ(value_or_throw(spec_of(config)).architecture, "LlamaForCausalLM");
+  }
+}
+
 TEST(Registry, RefusalsNameTheField) {
   json config = llama_config();
   config["architectures"] = {"BertModel"};

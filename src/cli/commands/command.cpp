@@ -17,6 +17,7 @@ namespace {
 // In the order of --help.
 constexpr Command kCommands[] = {
     {"generate", "generate text from a prompt or a file of prompts", &run_generate},
+    {"embed", "turn texts into vectors: embeddings, or scores of labels", &run_embed},
     {"serve", "serve a model over an OpenAI-compatible API", &run_serve},
     {"chat", "chat with a model in the terminal", &run_chat},
     {"tokenize", "show the tokens of a text", &run_tokenize},

@@ -22,6 +22,7 @@ struct Command {
 Result<ExitCode> run_command_line(const Arguments& arguments);
 
 Result<ExitCode> run_generate(const Arguments& arguments);
+Result<ExitCode> run_embed(const Arguments& arguments);
 Result<ExitCode> run_serve(const Arguments& arguments);
 Result<ExitCode> run_chat(const Arguments& arguments);
 Result<ExitCode> run_tokenize(const Arguments& arguments);

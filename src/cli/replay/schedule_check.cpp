@@ -338,6 +338,10 @@ std::string ScheduleCheck::take(Planned& planned, const RowOutput& output) {
         fmt::format(
             "has an output of generation {} and not {}", output.generation, planned.generation));
   }
+  if (output.kind == RowResult::kPooled) {
+    return planned.row.num_logits == 1 ? std::string()
+                                       : of_row(id, "has a vector before the end of its prompt");
+  }
   const bool samples = planned.row.num_logits > 0 && !planned.is_withheld;
   const int32_t num_results = output.tokens.count + output.num_rejected;
   const int32_t expected = planned.row.num_logits;

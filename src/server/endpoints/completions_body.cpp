@@ -15,31 +15,6 @@ using Json = OrderedJson;
 
 constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's and vLLM's default
 
-// Text, token ids, or a list of either kind.
-Result<std::vector<TextOrIds>> read_prompts(const char* field, const Json& value) {
-  const bool is_list =
-      value.is_array() && !value.empty() && (value[0].is_string() || value[0].is_array());
-  if (is_list && value.size() > kMaxPrompts) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format(
-            "{}: {} prompts in one request, must be {} or less", field, value.size(), kMaxPrompts));
-  }
-  std::vector<TextOrIds> prompts;
-  for (const Json& prompt : is_list ? value : Json::array({value})) {
-    if (prompt.is_string() && (!is_list || value[0].is_string())) {
-      prompts.emplace_back(prompt.get<std::string>());
-      continue;
-    }
-    Result<std::vector<TokenId>> ids = read_token_ids(field, prompt);
-    if (!ids || (is_list && value[0].is_string())) {
-      return wrong_value(field, "text, a list of token ids, or a list of either kind", value);
-    }
-    prompts.emplace_back(*std::move(ids));
-  }
-  return prompts;
-}
-
 Result<void> read_prompt(const char* field, const Json& value, BodyDraft& draft) {
   Result<std::vector<TextOrIds>> prompts = read_prompts(field, value);
   if (!prompts) {
@@ -68,6 +43,30 @@ Result<void> finish_completion(BodyDraft& draft) {
 }
 
 }  // namespace
+
+Result<std::vector<TextOrIds>> read_prompts(const char* field, const Json& value, size_t most) {
+  const bool is_list =
+      value.is_array() && !value.empty() && (value[0].is_string() || value[0].is_array());
+  if (is_list && value.size() > most) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "{}: {} prompts in one request, must be {} or less", field, value.size(), most));
+  }
+  std::vector<TextOrIds> prompts;
+  for (const Json& prompt : is_list ? value : Json::array({value})) {
+    if (prompt.is_string() && (!is_list || value[0].is_string())) {
+      prompts.emplace_back(prompt.get<std::string>());
+      continue;
+    }
+    Result<std::vector<TokenId>> ids = read_token_ids(field, prompt);
+    if (!ids || (is_list && value[0].is_string())) {
+      return wrong_value(field, "text, a list of token ids, or a list of either kind", value);
+    }
+    prompts.emplace_back(*std::move(ids));
+  }
+  return prompts;
+}
 
 Result<GenerationBody> parse_completions_body(std::string_view text) {
   const Result<Json> root = parse_json_object(text);

@@ -47,6 +47,12 @@ Endpoint answer_responses;
 Endpoint answer_messages;  // also /v1/messages/count_tokens:
 Endpoint answer_count_tokens;
 
+Endpoint answer_embeddings;
+Endpoint answer_scores;  // scores.cpp, also:
+Endpoint answer_rerank;
+Endpoint answer_classes;  // vectors.cpp, also:
+Endpoint answer_vectors;
+
 // text.cpp
 Endpoint answer_tokenize;
 Endpoint answer_detokenize;

@@ -41,29 +41,6 @@ Result<void> truncate_prompts(const Served& served, const GenerationBody& body, 
   return {};
 }
 
-std::optional<ApiError> reserve_places(Served& served, size_t num_choices) {
-  const int64_t limit = served.engine.model_facts().max_num_seqs + served.options.max_queued;
-  const auto wanted = static_cast<int64_t>(num_choices);
-  if (wanted > limit) {
-    return ApiError{.message = fmt::format(
-                        "n: the request's prompts have {} choices together, more than the {} that "
-                        "this server takes at a time",
-                        wanted,
-                        limit),
-                    .param = "n"};
-  }
-  if (served.watch.journal.reserve(wanted, limit)) {
-    return std::nullopt;
-  }
-  return ApiError{.status = 429,
-                  .type = "rate_limit_error",
-                  .message = fmt::format("{} requests run or wait, no more than {} may; try again "
-                                         "later",
-                                         served.watch.journal.num_live(),
-                                         limit),
-                  .retry_after_s = 1};
-}
-
 // Null if the server makes no spans.
 std::shared_ptr<const RequestTrace> trace_of(const Served& served,
                                              const HttpRequest& request,
@@ -99,15 +76,45 @@ AnswerShape shape_of(const Served& served,
 
 }  // namespace
 
+std::optional<ApiError> draining_error(const Served& served) {
+  if (!served.watch.draining) {
+    return std::nullopt;
+  }
+  return ApiError{.status = 503,
+                  .type = "service_unavailable",
+                  .message = "the server is shutting down",
+                  .retry_after_s = 1};
+}
+
+std::optional<ApiError> reserve_places(Served& served, size_t num_choices) {
+  const int64_t limit = served.engine.model_facts().max_num_seqs + served.options.max_queued;
+  const auto wanted = static_cast<int64_t>(num_choices);
+  if (wanted > limit) {
+    return ApiError{.message = fmt::format(
+                        "n: the request's prompts have {} choices together, more than the {} that "
+                        "this server takes at a time",
+                        wanted,
+                        limit),
+                    .param = "n"};
+  }
+  if (served.watch.journal.reserve(wanted, limit)) {
+    return std::nullopt;
+  }
+  return ApiError{.status = 429,
+                  .type = "rate_limit_error",
+                  .message = fmt::format("{} requests run or wait, no more than {} may; try again "
+                                         "later",
+                                         served.watch.journal.num_live(),
+                                         limit),
+                  .retry_after_s = 1};
+}
+
 ApiAnswer generate(Served& served,
                    const HttpRequest& request,
                    const Wake& wake,
                    const GeneratingEndpoint& endpoint) {
-  if (served.watch.draining) {
-    return error_reply({.status = 503,
-                        .type = "service_unavailable",
-                        .message = "the server is shutting down",
-                        .retry_after_s = 1});
+  if (const std::optional<ApiError> error = draining_error(served)) {
+    return error_reply(*error);
   }
   Result<GenerationBody> body = endpoint.parse(request.body);
   if (!body) {
@@ -116,6 +123,11 @@ ApiAnswer generate(Served& served,
   tl::expected<HttpHeaders, ApiError> headers = served.names.check(body->model, body->ignored);
   if (!headers) {
     return error_reply(headers.error());
+  }
+  if (served.engine.model_facts().pooling.pools()) {  // before texts are rendered and encoded
+    if (const auto valid = served.engine.validate_prompts(*body, {{0}}); !valid) {
+      return error_reply(api_error(valid.error()));
+    }
   }
   if (waits_for_grammar(*body) && !request.may_compile) {
     return NeedsGrammar{};

@@ -9,6 +9,7 @@
 #include "server/response/answer_writer.h"
 #include "server/response/api_error.h"
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,11 @@ ApiAnswer generate(Served& served,
                    const HttpRequest& request,
                    const Wake& wake,
                    const GeneratingEndpoint& endpoint);
+
+// The error while the server shuts down; nullopt: it takes requests.
+std::optional<ApiError> draining_error(const Served& served);
+// Reserves places in the journal for the choices of a request, or the error if too many live.
+std::optional<ApiError> reserve_places(Served& served, size_t num_choices);
 
 // The body's prompts as the engine takes them: encoded, and truncated if the body asks for it. Refuses those that do not
 // fit the model.

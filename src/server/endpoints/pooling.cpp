@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/endpoints/pooling.h"
+
+#include "engine/prompt_length.h"
+#include "server/response/answer_json.h"
+#include "text/text_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <ctime>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace warprow {
+namespace {
+
+// The writer of an answer that is never a stream.
+class VectorsWriter final : public AnswerWriter {
+ public:
+  VectorsWriter(AnswerInfo info, WriteVectors write)
+      : info_(std::move(info)), write_(std::move(write)) {}
+
+  std::string whole(std::span<const RequestUpdate> choices) override {
+    return write_(info_, choices);
+  }
+  std::string events(size_t /*choice*/, const RequestUpdate& /*update*/) override { return ""; }
+  std::string last_events(std::span<const RequestUpdate> /*choices*/,
+                          bool /*with_usage*/) override {
+    return "";
+  }
+
+ private:
+  AnswerInfo info_;
+  WriteVectors write_;
+};
+
+// The tokens that a text may have with truncate_prompt_tokens.
+Result<int64_t> most_tokens(const Served& served, const PoolingBody& body) {
+  return PromptLength(served.engine.model_facts().max_model_len)
+      .truncated_alone(*body.truncate_prompt_tokens);
+}
+
+void cut(std::vector<TokenId>& ids, int64_t most, bool left) {
+  const int64_t excess = std::ssize(ids) - most;
+  if (excess > 0) {
+    const auto first = left ? ids.begin() : ids.begin() + most;
+    ids.erase(first, first + excess);
+  }
+}
+
+// A text's tokens with the special ones around them, of which the text's own are cut.
+std::vector<TokenId> encode_cut(const Tokenizer& tokenizer,
+                                const std::string& text,
+                                int64_t most,
+                                bool left) {
+  std::vector<TokenId> whole = tokenizer.encode(text, true);
+  if (std::ssize(whole) <= most) {
+    return whole;
+  }
+  std::vector<TokenId> own = tokenizer.encode(text, false);
+  const auto at = std::ranges::search(whole, own);
+  const int64_t num_special = std::ssize(whole) - std::ssize(own);
+  if (at.empty() || num_special >= most) {
+    cut(whole, most, left);
+    return whole;
+  }
+  std::vector<TokenId> out(whole.begin(), at.begin());
+  cut(own, most - num_special, left);
+  out.insert(out.end(), own.begin(), own.end());
+  out.insert(out.end(), at.end(), whole.end());
+  return out;
+}
+
+std::optional<ApiError> too_long(const Served& served,
+                                 const std::vector<TokenId>& ids,
+                                 const char* field) {
+  std::optional<PromptExcess> excess =
+      PromptLength(served.engine.model_facts().max_model_len).judge_alone(std::ssize(ids));
+  return excess ? std::optional(context_error(*std::move(excess), field)) : std::nullopt;
+}
+
+std::string base64_of(std::span<const float> values) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::span bytes = std::as_bytes(values);
+  std::string out;
+  out.reserve(4 * (bytes.size() / 3 + 1));
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - i);
+    uint32_t word = 0;
+    for (size_t b = 0; b < 3; ++b) {
+      word = word << 8U | (b < count ? std::to_integer<uint32_t>(bytes[i + b]) : 0U);
+    }
+    for (size_t digit = 0; digit < 4; ++digit) {
+      out += digit <= count ? kDigits[word >> (18U - 6U * digit) & 63U] : '=';
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string vector_json(std::span<const float> values, bool base64) {
+  return base64 ? fmt::format("\"{}\"", base64_of(values))
+                : fmt::format("[{}]", fmt::join(values, ","));
+}
+
+std::string pooled_usage_json(std::span<const RequestUpdate> texts) {
+  int64_t num_toks = 0;
+  for (const RequestUpdate& text : texts) {
+    num_toks += text.num_prompt_tokens;
+  }
+  return fmt::format(R"({{"prompt_tokens":{0},"total_tokens":{0},"completion_tokens":0}})",
+                     num_toks);
+}
+
+std::string list_answer(const AnswerInfo& info,
+                        const char* member,
+                        const std::vector<std::string>& items,
+                        std::span<const RequestUpdate> texts) {
+  std::string out = json_text(answer_head(info, "list"));
+  out.pop_back();
+  fmt::format_to(std::back_inserter(out),
+                 R"(,"{}":[{}],"usage":{}}})",
+                 member,
+                 fmt::join(items, ","),
+                 pooled_usage_json(texts));
+  return out;
+}
+
+tl::expected<std::vector<TokenId>, ApiError> encode_pooled(const Served& served,
+                                                           const PoolingBody& body,
+                                                           const std::string& text,
+                                                           const char* field) {
+  const bool special = body.add_special_tokens.value_or(true);
+  const Tokenizer& tokenizer = served.engine.text().tokenizer;
+  if (!body.truncate_prompt_tokens) {
+    tl::expected<std::vector<TokenId>, ApiError> ids = served.encoder.encode(text, special, field);
+    if (!ids) {
+      return ids;
+    }
+    if (std::optional<ApiError> error = too_long(served, *ids, field)) {
+      return tl::unexpected(*std::move(error));
+    }
+    return ids;
+  }
+  const Result<int64_t> most = most_tokens(served, body);
+  if (!most) {
+    return tl::unexpected(api_error(most.error()));
+  }
+  if (special) {
+    return encode_cut(tokenizer, text, *most, body.truncates_left);
+  }
+  std::vector<TokenId> ids = tokenizer.encode(text, false);
+  cut(ids, *most, body.truncates_left);
+  return ids;
+}
+
+EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body) {
+  Prompts out;
+  for (const TextOrIds& input : body.inputs) {
+    if (const auto* text = std::get_if<std::string>(&input)) {
+      tl::expected<std::vector<TokenId>, ApiError> ids =
+          encode_pooled(served, body, *text, "input");
+      if (!ids) {
+        return tl::unexpected(std::move(ids.error()));
+      }
+      out.push_back(*std::move(ids));
+      continue;
+    }
+    std::vector<TokenId>& ids = out.emplace_back(std::get<std::vector<TokenId>>(input));
+    if (body.truncate_prompt_tokens) {
+      const Result<int64_t> most = most_tokens(served, body);
+      if (!most) {
+        return tl::unexpected(api_error(most.error()));
+      }
+      cut(ids, *most, body.truncates_left);
+    } else if (std::optional<ApiError> error = too_long(served, ids, "input")) {
+      return tl::unexpected(*std::move(error));
+    }
+  }
+  return out;
+}
+
+ApiAnswer pool(Served& served,
+               const HttpRequest& request,
+               const Wake& wake,
+               const PoolingEndpoint& endpoint) {
+  if (const std::optional<ApiError> error = draining_error(served)) {
+    return error_reply(*error);
+  }
+  Result<PoolingBody> body = endpoint.parse(request.body);
+  if (!body) {
+    return error_reply(api_error(body.error()));
+  }
+  tl::expected<HttpHeaders, ApiError> headers = served.names.check(body->model, body->ignored);
+  if (!headers) {
+    return error_reply(headers.error());
+  }
+  // Whether the model pools at all, before its texts are encoded.
+  PoolingRequest wanted = body->request;
+  wanted.prompt = std::vector<TokenId>{0};
+  if (const Result<ValidRequest> valid = served.engine.validate_pooling(wanted); !valid) {
+    return error_reply(api_error(valid.error()));
+  }
+  EncodedPrompts prompts = endpoint.prepare(served, *body);
+  if (!prompts) {
+    return error_reply(prompts.error());
+  }
+  std::vector<ValidRequest> valid;
+  for (std::vector<TokenId>& prompt : *prompts) {
+    wanted.prompt = std::move(prompt);
+    Result<ValidRequest> one = served.engine.validate_pooling(wanted);
+    if (!one) {
+      return error_reply(api_error(one.error()));
+    }
+    valid.push_back(*std::move(one));
+  }
+  if (const std::optional<ApiError> error = reserve_places(served, valid.size())) {
+    return error_reply(*error);
+  }
+  const std::string& id = body->request_id.empty() ? request.request_id : body->request_id;
+  AnswerInfo info{.id = fmt::format("{}-{}", endpoint.id_prefix, id),
+                  .model = served.options.model_names.front(),
+                  .created = std::time(nullptr)};
+  Generation::Form form{.id = info.id, .endpoint = endpoint.name, .headers = *std::move(headers)};
+  return std::make_unique<Generation>(
+      served.engine,
+      valid,
+      std::make_unique<VectorsWriter>(std::move(info),
+                                      endpoint.make_writer(served, *std::move(body))),
+      std::move(form),
+      served.watch.journal,
+      wake);
+}
+
+}  // namespace warprow

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "server/endpoints/endpoints.h"
+#include "server/endpoints/generate.h"
+#include "server/endpoints/pooling_body.h"
+#include "server/response/answer_writer.h"
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace warprow {
+
+// Writes the whole answer of an endpoint of pooling models, from the updates of its texts.
+using WriteVectors =
+    std::function<std::string(const AnswerInfo& info, std::span<const RequestUpdate> texts)>;
+
+// How an endpoint of pooling models differs from the others.
+struct PoolingEndpoint {
+  const char* name;       // in the journal and in traces
+  const char* id_prefix;  // of its answers
+  Result<PoolingBody> (*parse)(std::string_view text);
+  EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body);
+  // Takes what it needs of the body.
+  WriteVectors (*make_writer)(const Served& served, PoolingBody body);
+};
+
+// From a request to a Generation, which has submitted a request for each text.
+ApiAnswer pool(Served& served,
+               const HttpRequest& request,
+               const Wake& wake,
+               const PoolingEndpoint& endpoint);
+
+// The tokens of one text, with the special ones unless the body says otherwise. With truncate_prompt_tokens the text's
+// own tokens are cut, never the special ones around them.
+tl::expected<std::vector<TokenId>, ApiError> encode_pooled(const Served& served,
+                                                           const PoolingBody& body,
+                                                           const std::string& text,
+                                                           const char* field);
+
+// Those of all inputs.
+EncodedPrompts prepare_inputs(const Served& served, const PoolingBody& body);
+
+// A vector as a JSON list, each value with the fewest digits that name its float32; or as base64 of little-endian
+// float32 in quotes.
+std::string vector_json(std::span<const float> values, bool base64);
+
+// OpenAI's usage of texts that get no tokens.
+std::string pooled_usage_json(std::span<const RequestUpdate> texts);
+
+// {"id","object":"list","created","model", MEMBER:[items],"usage"}.
+std::string list_answer(const AnswerInfo& info,
+                        const char* member,
+                        const std::vector<std::string>& items,
+                        std::span<const RequestUpdate> texts);
+
+}  // namespace warprow
