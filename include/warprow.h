@@ -8,8 +8,8 @@
  * WARPROW_DONE are no errors and leave the last error as it was. Nothing is ever thrown through this interface.
  *
  * Threads. All functions may be called from any thread, and several threads may use one engine or queue at a time. A
- * handle must not be used during or after the call that destroys it. No function calls back. The engine has threads of
- * its own, which block no signals and install no handlers.
+ * handle must not be used during or after the call that destroys it. Only the logits rules of an engine are called
+ * back. The engine has threads of its own, which block no signals and install no handlers.
  *
  * Fork. An engine belongs to the process that made it. In a forked child every call with one of its handles returns
  * WARPROW_FORKED, and the functions that destroy do nothing. A child that was forked before the engine was made may make
@@ -76,6 +76,34 @@ typedef struct warprow_engine warprow_engine;
  * Chat templates, grammars and ranks run in processes of the warprow binary: the setting worker_binary, else the
  * binary of the same build that is installed with this library. */
 WARPROW_API warprow_status warprow_engine_create(const char* settings_json, warprow_engine** engine);
+
+/* A row of logits before its next token is drawn. Valid during the call. */
+typedef struct warprow_row_logits {
+  const int32_t* token_ids; /* of the request so far: the prompt, then the outputs */
+  size_t num_token_ids;
+  size_t num_prompt_token_ids;
+  float* logits; /* one for each token of the vocabulary; may be written. What is -inf stays so */
+  size_t num_logits;
+} warprow_row_logits;
+
+/* A rule on logits. It comes after a grammar's mask and before logprobs, other rules and the draw. Returns 0, or
+ * another number to fail the request. It is called on a thread of the engine, for one row at a time, for every request
+ * and also while the engine warms up; a step waits for it. It must not call functions of the same engine. */
+typedef int32_t (*warprow_logits_rule)(void* user, const warprow_row_logits* row);
+
+/* Rules for an engine, in the order in which they apply. */
+typedef struct warprow_logits_rules warprow_logits_rules;
+WARPROW_API warprow_status warprow_logits_rules_create(warprow_logits_rules** rules);
+/* changes_argmax: 0 if the rule never changes which logit is the largest; then greedy requests skip it. `user` is passed
+ * on and must be valid until the engine is closed. */
+WARPROW_API warprow_status warprow_logits_rules_add(warprow_logits_rules* rules, warprow_logits_rule rule, void* user,
+                                                    int32_t changes_argmax);
+/* NULL is allowed. Engines that were made with the rules keep them. */
+WARPROW_API void warprow_logits_rules_destroy(warprow_logits_rules* rules);
+
+/* As warprow_engine_create, with rules. WARPROW_UNSUPPORTED on a GPU and with several ranks. */
+WARPROW_API warprow_status warprow_engine_create_with_rules(const char* settings_json, const warprow_logits_rules* rules,
+                                                            warprow_engine** engine);
 
 /* Ends all requests with WARPROW_FINISH_ABORT, stops the engine and gives its memory back, after calls under way in other
  * threads. Queues live on: their remaining outputs can be taken. What else is done with the engine or a queue gets

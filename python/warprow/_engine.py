@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._library import CLOSED, DONE, OK, TIMEOUT, Output, byref, check, lib, take_text
+from .logits_rules import Rule, RuleList
 
 
 # At the interpreter's exit the engines' threads must end. Their handles are left, because threads of Python may still be
@@ -24,20 +25,32 @@ def _close_engines() -> None:
         engine.close()
 
 
-def _free_with(owner: object, free: Any, handle: ctypes.c_void_p) -> None:
-    """Frees the handle when the owner is collected, so no thread is inside a call with it."""
-    weakref.finalize(owner, free, handle).atexit = False
+def _free_with(owner: object, free: Any, handle: ctypes.c_void_p, used: object = None) -> None:
+    """Frees the handle when the owner is collected, so no thread is inside a call with it. `used` lives until then."""
+
+    def run(used: object) -> None:
+        free(handle)
+
+    weakref.finalize(owner, run, used).atexit = False
 
 
 class Engine:
     """A loaded model. Calls are allowed from any thread; close() waits for those under way."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], rules: Sequence[Rule] = ()) -> None:
         handle = ctypes.c_void_p()
-        check(lib.warprow_engine_create(json.dumps(settings).encode(), byref(handle)))
+        text = json.dumps(settings).encode()
+        used = RuleList(rules) if rules else None
+        if used is None:
+            check(lib.warprow_engine_create(text, byref(handle)))
+        else:
+            try:
+                check(lib.warprow_engine_create_with_rules(text, used.handle, byref(handle)))
+            finally:
+                used.free()
         self.handle = handle
         self._token_texts: dict[int, str] = {}
-        _free_with(self, lib.warprow_engine_destroy, handle)
+        _free_with(self, lib.warprow_engine_destroy, handle, used)
         _open_engines.add(self)
 
     def close(self) -> None:

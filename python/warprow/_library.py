@@ -50,6 +50,19 @@ class Output(Structure):
     ]
 
 
+class RowLogits(Structure):
+    _fields_ = [
+        ("token_ids", c_void_p),
+        ("num_token_ids", c_size_t),
+        ("num_prompt_token_ids", c_size_t),
+        ("logits", c_void_p),
+        ("num_logits", c_size_t),
+    ]
+
+
+# Acquires the GIL for the call.
+LogitsRule = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(RowLogits))
+
 # name: (result, arguments)
 FUNCTIONS = {
     "warprow_abi_version": (c_uint32, []),
@@ -57,6 +70,10 @@ FUNCTIONS = {
     "warprow_last_error": (c_char_p, []),
     "warprow_free": (None, [c_void_p]),
     "warprow_engine_create": (c_int32, [c_char_p, POINTER(c_void_p)]),
+    "warprow_engine_create_with_rules": (c_int32, [c_char_p, c_void_p, POINTER(c_void_p)]),
+    "warprow_logits_rules_create": (c_int32, [POINTER(c_void_p)]),
+    "warprow_logits_rules_add": (c_int32, [c_void_p, LogitsRule, c_void_p, c_int32]),
+    "warprow_logits_rules_destroy": (None, [c_void_p]),
     "warprow_engine_close": (None, [c_void_p]),
     "warprow_engine_destroy": (None, [c_void_p]),
     "warprow_engine_info": (c_int32, [c_void_p, POINTER(c_void_p)]),
@@ -123,4 +140,4 @@ def take_text(pointer: c_void_p, length: int | None = None) -> str:
     return data.decode("utf-8", "replace")
 
 
-__all__ = ["CLOSED", "DONE", "HERE", "OK", "TIMEOUT", "Logprobs", "Output", "byref", "check", "error_of", "lib", "take_text", "version"]
+__all__ = ["CLOSED", "DONE", "HERE", "OK", "TIMEOUT", "LogitsRule", "Logprobs", "Output", "RowLogits", "byref", "check", "error_of", "lib", "take_text", "version"]

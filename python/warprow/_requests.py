@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
@@ -21,8 +22,12 @@ Message = Mapping[str, Any]
 FINISH_REASONS = {1: "stop", 2: "length", 3: "abort", 4: "error"}
 
 
-def _is_id(value: object) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+def _is_id(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:  # an array is no id, though it has __index__
+        return False
+    return not isinstance(value, bool)
 
 
 def is_one_prompt(prompts: Any) -> bool:

@@ -12,6 +12,7 @@ from ._engine import Engine, OwnedOutput, Queue
 from ._library import DONE, TIMEOUT
 from ._requests import Assembly, Message, Prompt, chat_body, prompt_body, sampling_body
 from .errors import ClosedError
+from .logits_rules import Rule
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -114,8 +115,8 @@ class AsyncLLM:
     The constructor blocks until the model is loaded.
     """
 
-    def __init__(self, model: str, **engine_args: Any) -> None:
-        self._engine = Engine({"model": model, **engine_args})
+    def __init__(self, model: str, *, logits_rules: Sequence[Rule] = (), **engine_args: Any) -> None:
+        self._engine = Engine({"model": model, **engine_args}, logits_rules)
         self.info = self._engine.info()
         self._dispatcher = _Dispatcher(self._engine)
         self._requests: dict[str, int] = {}

@@ -13,6 +13,7 @@ from ._library import CLOSED, TIMEOUT, check
 from ._requests import Assembly, Message, Prompt, chat_body, is_one_prompt, prompt_body, sampling_body
 from .beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from .errors import UnsupportedError
+from .logits_rules import Rule
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -26,13 +27,13 @@ class LLM:
 
     engine_args are the engine's settings, as the flags of `warprow serve` with _ for -: max_model_len,
     kv_cache_memory_bytes, tensor_parallel_size, ... docs/configuration.md lists them. What is absent has its default or
-    comes from WARPROW_... variables.
+    comes from WARPROW_... variables. logits_rules change the logits of every request; logits_rules.py says how they are called.
 
     Methods may be called from several threads; their requests run in one batch.
     """
 
-    def __init__(self, model: str, **engine_args: Any) -> None:
-        self._engine = Engine({"model": model, **engine_args})
+    def __init__(self, model: str, *, logits_rules: Sequence[Rule] = (), **engine_args: Any) -> None:
+        self._engine = Engine({"model": model, **engine_args}, logits_rules)
         self.info = self._engine.info()
         self._numbers = itertools.count()
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "capi/loaded_engine.h"
+#include "capi/logits_callback.h"
 #include "capi/output_data.h"
 #include "capi/request_queue.h"
 #include "capi/status.h"
@@ -20,6 +21,9 @@
 
 struct warprow_engine {
   std::shared_ptr<warprow::LoadedEngine> loaded;
+};
+struct warprow_logits_rules {
+  std::vector<warprow::LogitsCallback> rules;
 };
 struct warprow_queue {
   warprow::RequestQueue requests;
@@ -101,6 +105,43 @@ warprow_status warprow_engine_create(const char* settings_json, warprow_engine**
       return null_argument();
     }
     *engine = new warprow_engine{std::make_shared<LoadedEngine>(settings_json)};
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+warprow_status warprow_logits_rules_create(warprow_logits_rules** rules) {
+  return guarded([&] {
+    if (any_null(rules)) {
+      return null_argument();
+    }
+    *rules = new warprow_logits_rules;
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+warprow_status warprow_logits_rules_add(warprow_logits_rules* rules,
+                                        warprow_logits_rule rule,
+                                        void* user,
+                                        int32_t changes_argmax) {
+  return guarded([&] {
+    if (any_null(rules) || rule == nullptr) {
+      return null_argument();
+    }
+    rules->rules.emplace_back(rule, user, changes_argmax != 0);
+    return warprow_status{WARPROW_OK};
+  });
+}
+
+void warprow_logits_rules_destroy(warprow_logits_rules* rules) { delete rules; }
+
+warprow_status warprow_engine_create_with_rules(const char* settings_json,
+                                                const warprow_logits_rules* rules,
+                                                warprow_engine** engine) {
+  return guarded([&] {
+    if (any_null(settings_json, rules, engine)) {
+      return null_argument();
+    }
+    *engine = new warprow_engine{std::make_shared<LoadedEngine>(settings_json, rules->rules)};
     return warprow_status{WARPROW_OK};
   });
 }

@@ -3,11 +3,14 @@
 
 #include "base/log.h"
 #include "engine/hub_download.h"
+#include "engine/load_engine.h"
 #include "text/helper_entry.h"
 #include "text/text_model.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <iterator>
 #include <unistd.h>
 
 #include "capi/settings.h"
@@ -29,7 +32,8 @@ void tell_user(const std::string& text) { (void)std::fwrite(text.data(), 1, text
 
 }  // namespace
 
-LoadedEngine::LoadedEngine(std::string_view settings) : owner_(getpid()) {
+LoadedEngine::LoadedEngine(std::string_view settings, std::vector<LogitsCallback> rules)
+    : owner_(getpid()), rules_(std::move(rules)) {
   EngineConfig config = value_or_throw(read_settings(settings));
   init_logging(config.log_level, config.log_format);
   if (config.worker_binary.empty()) {
@@ -41,7 +45,9 @@ LoadedEngine::LoadedEngine(std::string_view settings) : owner_(getpid()) {
   const WeightFiles weights =
       config.load_format == "dummy" ? WeightFiles::kNotRead : WeightFiles::kRequired;
   value_or_throw(ensure_model(config.model, weights, tell_user));
-  engine_ = load_engine(config);
+  LogitsRules in_order;
+  std::ranges::transform(rules_, std::back_inserter(in_order), [](auto& rule) { return &rule; });
+  engine_ = load_ruled_engine(config, in_order);
   options_ = options_for(config);
   served_.reset(new Served{
       .engine = *engine_,

@@ -10,7 +10,9 @@
 #include <string_view>
 #include <sys/types.h>
 #include <utility>
+#include <vector>
 
+#include "capi/logits_callback.h"
 #include "capi/status.h"
 
 namespace warprow {
@@ -23,7 +25,7 @@ namespace warprow {
 class LoadedEngine {
  public:
   // Loads. Throws StartupError.
-  explicit LoadedEngine(std::string_view settings);
+  explicit LoadedEngine(std::string_view settings, std::vector<LogitsCallback> rules = {});
   ~LoadedEngine();
   LoadedEngine(const LoadedEngine&) = delete;
   LoadedEngine& operator=(const LoadedEngine&) = delete;
@@ -52,6 +54,7 @@ class LoadedEngine {
   pid_t owner_;
   ServerWatch watch_;  // outlives the engine
   ApiOptions options_;
+  std::vector<LogitsCallback> rules_;  // outlive the engine
   std::shared_mutex mutex_;
   std::unique_ptr<Engine> engine_;  // under mutex_
   std::unique_ptr<Served> served_;  // under mutex_

@@ -120,7 +120,7 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
     }
     if (read->beams) {
       read->body.prompt = std::move(prompts->front());
-      return submit_beams(served, std::move(read->body), *read->beams, request);
+      return submit_beams(served, read->body, *read->beams, request);
     }
     const auto valid =
         served.engine.validate_prompts(read->body, *std::move(prompts)).map_error(api_error);
@@ -147,7 +147,7 @@ warprow_status RequestQueue::submit(std::string_view body, uint64_t& request) {
 }
 
 warprow_status RequestQueue::submit_beams(Served& served,
-                                          GenerationRequest request,
+                                          const GenerationRequest& request,
                                           const BeamOptions& options,
                                           uint64_t& number) {
   const Result<std::shared_ptr<BeamSearch>> made =

@@ -35,7 +35,7 @@ class RequestQueue {
 
  private:
   warprow_status submit_beams(Served& served,
-                              GenerationRequest request,
+                              const GenerationRequest& request,
                               const BeamOptions& options,
                               uint64_t& number);
   void abort_searches(std::optional<uint64_t> request);

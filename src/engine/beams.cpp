@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace warprow {
@@ -27,6 +28,18 @@ Beam grown(const Beam& parent, const std::vector<TokenLogprob>& likeliest, const
   beam.cum_logprob = from.cum_logprob;
   beam.score = from.score;
   return beam;
+}
+
+// The places of the `count` best, best first; of equal scores the earlier one.
+template <typename Scored>
+std::vector<size_t> best_of(const std::vector<Scored>& all, int64_t count) {
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, [&](size_t a, size_t b) {
+    return all[a].score != all[b].score ? all[a].score > all[b].score : a < b;
+  });
+  order.resize(std::min(order.size(), static_cast<size_t>(count)));
+  return order;
 }
 
 }  // namespace
@@ -63,12 +76,9 @@ void Beams::extend(std::span<const std::vector<TokenLogprob>> likeliest) {
     }
   }
   keep_best(ended_);
-  std::ranges::stable_sort(going_on, std::ranges::greater(), &Candidate::score);
   std::vector<Beam> next;
-  for (const Candidate& candidate : going_on) {
-    if (std::ssize(next) == limits_.width) {
-      break;
-    }
+  for (const size_t i : best_of(going_on, limits_.width)) {
+    const Candidate& candidate = going_on[i];
     next.push_back(grown(live_[candidate.parent], likeliest[candidate.parent], candidate));
   }
   live_ = std::move(next);
@@ -90,10 +100,11 @@ double Beams::score(size_t length, TokenId last, double cum_logprob) const {
 }
 
 void Beams::keep_best(std::vector<Beam>& beams) const {
-  std::ranges::stable_sort(beams, std::ranges::greater(), &Beam::score);
-  if (std::ssize(beams) > limits_.width) {
-    beams.resize(static_cast<size_t>(limits_.width));
+  std::vector<Beam> kept;
+  for (const size_t i : best_of(beams, limits_.width)) {
+    kept.push_back(std::move(beams[i]));
   }
+  beams = std::move(kept);
 }
 
 }  // namespace warprow

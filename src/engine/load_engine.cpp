@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/engine.h"
+#include "engine/load_engine.h"
+
 #include "executor/make_executor.h"
 #include "files/model_files.h"
 #include "text/byte_text.h"
@@ -10,8 +11,11 @@
 #include <utility>
 
 namespace warprow {
+namespace {
 
-std::unique_ptr<Engine> load_engine(const EngineConfig& config, const WrapExecutor& wrap) {
+std::unique_ptr<Engine> load(const EngineConfig& config,
+                             const WrapExecutor& wrap,
+                             const LogitsRules& rules) {
   const bool dummy = config.load_format == "dummy";
   const ModelFiles files =
       value_or_throw(resolve_model(config.model,
@@ -26,12 +30,22 @@ std::unique_ptr<Engine> load_engine(const EngineConfig& config, const WrapExecut
         text = make_byte_text();
       }
     });
-    executor = make_executor(config);
+    executor = make_executor(config, rules);
   }
   if (wrap) {
     executor = wrap(std::move(executor));
   }
   return make_engine(config, value_or_throw(std::move(text)), std::move(executor));
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> load_engine(const EngineConfig& config, const WrapExecutor& wrap) {
+  return load(config, wrap, {});
+}
+
+std::unique_ptr<Engine> load_ruled_engine(const EngineConfig& config, const LogitsRules& rules) {
+  return load(config, {}, rules);
 }
 
 }  // namespace warprow

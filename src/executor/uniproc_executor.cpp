@@ -8,6 +8,7 @@
 #include "executor/make_executor.h"
 #include "worker/deep_prefill.h"
 #include "worker/device_ids.h"
+#include "worker/ruled_options.h"
 #include "worker/worker.h"
 
 #include <algorithm>
@@ -116,6 +117,13 @@ class UniprocExecutor final : public Executor {
   int64_t allocations_before_ = 0;
 };
 
+void refuse_rules(const LogitsRules& rules, const char* where) {
+  if (!rules.empty()) {
+    throw StartupError(ErrorCode::kUnsupported,
+                       fmt::format("logits rules: not supported with {}", where));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan,
@@ -124,7 +132,7 @@ std::unique_ptr<Executor> make_uniproc_executor(ModelPlan plan,
   return std::make_unique<UniprocExecutor>(std::move(plan), std::move(device), comms);
 }
 
-std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
+std::unique_ptr<Executor> make_executor(const EngineConfig& config, const LogitsRules& rules) {
   if (cuda::known_device(config.device) != nullptr) {
     throw StartupError(
         ErrorCode::kInvalidArgument,
@@ -142,13 +150,15 @@ std::unique_ptr<Executor> make_executor(const EngineConfig& config) {
                     stages ? config.pipeline_parallel_size : config.tensor_parallel_size));
   }
   if (several || config.distributed_executor_backend == "mp" || is_external(config)) {
+    refuse_rules(rules, "ranks in processes of their own");
     return make_mp_executor(config);
   }
   const int32_t ordinal = value_or_throw(device_ordinal(config, 0, 1));
   const MachineFacts machine = this_machine(config.device, ordinal);
-  ModelPlan plan = value_or_throw(plan_model(config, machine));
+  ModelPlan plan = value_or_throw(plan_model(config, machine, ruled_options(rules)));
   value_or_throw(check_device(config, plan.config.device, machine.why_no_cuda));
   if (plan.config.device == "cuda") {
+    refuse_rules(rules, "a GPU");
     return make_uniproc_executor(std::move(plan), cuda::make_cuda_device(ordinal));
   }
   cpu::CpuDeviceOptions options;

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HEADER = ROOT / "include/warprow.h"
 KEPT = Path(__file__).resolve().parent / "abi.json"
 LIBRARY = Path(os.environ.get("WARPROW_BUILD", ROOT / "build/cpu-release")) / "libwarprow.so.1"
-STRUCTS = ("warprow_logprob", "warprow_logprobs", "warprow_output")
+STRUCTS = ("warprow_logprob", "warprow_logprobs", "warprow_output", "warprow_row_logits")
 
 
 def exported(library):
@@ -77,7 +77,7 @@ class AbiTest(unittest.TestCase):
         self.assertEqual(_library.ABI_VERSION, numbers["WARPROW_ABI_VERSION"])
         for name in ("OK", "TIMEOUT", "DONE", "CLOSED"):
             self.assertEqual(getattr(_library, name), numbers[f"WARPROW_{name}"])
-        for struct, mirror in zip(STRUCTS, (_library.Logprob, _library.Logprobs, _library.Output)):
+        for struct, mirror in zip(STRUCTS, (_library.Logprob, _library.Logprobs, _library.Output, _library.RowLogits)):
             self.assertEqual(ctypes.sizeof(mirror), numbers[f"sizeof({struct})"])
             self.assertEqual([name for name, _ in mirror._fields_], members(struct))
             for name, _ in mirror._fields_:

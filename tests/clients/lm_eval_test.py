@@ -81,7 +81,7 @@ class LmEval(unittest.TestCase):
         [results] = output.rglob("results_*.json")
         samples = {}
         for task in TASKS:
-            [file] = output.rglob(f"samples_{task}_*.jsonl")
+            [file] = output.rglob(f"samples_{task}_2*.jsonl")
             rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
             samples[task] = [row["resps"] for row in sorted(rows, key=lambda row: row["doc_id"])]
         return json.loads(results.read_text(encoding="utf-8"))["results"], samples

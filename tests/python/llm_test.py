@@ -8,8 +8,10 @@ the model is not on this machine.
 """
 
 import asyncio
+import contextlib
 import doctest
 import gc
+import io
 import json
 import os
 import signal
@@ -200,6 +202,70 @@ class LLMTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, r"beam_width: 11 is outside \[1, 10\]"):
             self.llm.beam_search(FRANCE, BeamSearchParams(beam_width=11, max_tokens=5))
         self.assertEqual(self.llm.beam_search([], params), [])
+
+    def test_a_beam_search_can_be_cancelled(self):
+        def running():
+            return self.llm.state()["scheduler"]["running"]
+
+        body = {"prompt": "One", "beam_width": 2, "max_tokens": 400, "ignore_eos": True}
+        for end in ("cancel", "close"):
+            queue = warprow.llm.Queue(self.llm._engine)
+            request = queue.submit(body)
+            while not running():
+                pass
+            if end == "cancel":
+                queue.cancel(request)
+                owned = [queue.wait(-1)[1] for _ in range(2)]
+                found = [(one.contents.choice, one.contents.finish_reason, one.contents.num_token_ids) for one in owned]
+                self.assertEqual(found, [(0, 3, 0), (1, 3, 0)])
+                self.assertEqual([one.contents.is_last for one in owned], [0, 1])
+            queue.close()
+            while running():
+                pass
+        for wrong, text in (({"beam_width": 2, "top_p": 0.5}, "top_p: a beam search has none"), ({"beam_width": "x"}, "beam_width"),
+                            ({"length_penalty": 2}, "length_penalty")):
+            with self.assertRaisesRegex(ValueError, text) if "top_p" not in wrong else self.assertRaisesRegex(warprow.UnsupportedError, text):
+                warprow.llm.Queue(self.llm._engine).submit({"prompt": "One", **wrong})
+
+    def test_logits_rules(self):
+        paris, calls = self.llm.get_tokenizer().encode(" Paris")[0], []
+
+        def forbid(token_ids, logits, num_prompt_tokens):
+            calls.append((list(token_ids), num_prompt_tokens))
+            logits[paris] = -1e9
+            self.assertTrue(token_ids.readonly)
+
+        class OnlyRandom:
+            changes_argmax = False
+
+            def __call__(self, *row):
+                calls.append("random")
+
+        before = self.generate(FRANCE)[0].outputs[0]
+        with LLM(MODEL, logits_rules=[forbid, OnlyRandom()], **SETTINGS) as llm:
+            calls.clear()  # of the warm-up
+            [output] = llm.generate(FRANCE, GREEDY, use_tqdm=False)
+            ids, answer = output.prompt_token_ids, output.outputs[0].token_ids
+            self.assertEqual(before.token_ids[0], paris)
+            self.assertNotIn(paris, answer)
+            self.assertEqual(calls[:8], [(ids + answer[:i], len(ids)) for i in range(8)])
+            self.assertNotIn("random", calls)
+            llm.generate(FRANCE, SamplingParams(max_tokens=2), use_tqdm=False)
+            self.assertIn("random", calls)
+        self.assertEqual(self.generate(FRANCE)[0].outputs[0].token_ids, before.token_ids)  # another engine's
+        with self.assertRaisesRegex(warprow.UnsupportedError, "ranks in processes of their own"):
+            LLM(MODEL, logits_rules=[forbid], tensor_parallel_size=3, **SETTINGS)
+
+    def test_a_logits_rule_that_fails(self):
+        def fail(token_ids, logits, num_prompt_tokens):
+            if num_prompt_tokens > 300:
+                raise RuntimeError("too long for me")
+
+        with LLM(MODEL, logits_rules=[fail], **SETTINGS) as llm, contextlib.redirect_stderr(io.StringIO()) as said:
+            with self.assertRaises(warprow.WarprowError):
+                llm.generate([5] * 301, GREEDY, use_tqdm=False)
+            self.assertEqual(len(llm.generate(FRANCE, GREEDY, use_tqdm=False)[0].outputs[0].token_ids), 8)
+        self.assertIn("too long for me", said.getvalue())
 
     def test_choices_stops_and_forms(self):
         [output] = self.generate(FRANCE, SamplingParams(n=3, seed=1, max_tokens=4))
