@@ -358,7 +358,10 @@ class Generate(CliTest):
         self.refuse(USAGE, "n: 129 is outside [1, 128]", "generate", "nonesuch", "-p", "x", "--n", "129")
 
     def test_drafts_change_nothing_but_the_steps(self):
-        text = "one two three four five six seven eight nine ten\n" * 4 + "one two"
+        text = ('The committee wrote: "The bridge over the river must be repaired before the winter, because the ice will '
+                'damage the pillars that were built in the last century." The mayor answered: "There is no money for the '
+                'bridge this year, but the council will ask the province for help in the spring."\n\nSummary with quotes: '
+                'The committee wrote: "The bridge over')
         ngram = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}')
         args = ("-p", text, "--max-tokens", "96", "--ignore-eos", "--logprobs", "2", "--stats")
         for sampling in ((), ("--temperature", "0.3", "--seed", "5")):
