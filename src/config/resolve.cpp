@@ -18,7 +18,7 @@ constexpr int32_t kCpuSeqs = 64;
 constexpr int32_t kCpuBatchedTokens = 512;
 constexpr int64_t kCpuKvBytes = int64_t{2} << 30;
 // A step of n tokens takes about 1 + kCpuDraftCost * (n - 1) times as long as one of a token (docs/adr/0030).
-constexpr double kCpuDraftCost = 0.3;
+constexpr double kCpuDraftCost = 0.15;
 constexpr int32_t kGpuSeqs = 1024;
 constexpr int32_t kGpuBatchedTokens = 8192;
 

@@ -139,7 +139,7 @@ Result<Speculation> read_speculation(const EngineConfig& settings) {
     return Speculation();
   }
   if (given.method != "ngram") {
-    return fail(ErrorCode::kUnsupported,
+    return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}: method '{}' is not supported; the methods are {}",
                             settings.spec_method.empty() ? "--speculative-config" : "--spec-method",
                             given.method,

@@ -6,6 +6,7 @@
 namespace warprow {
 namespace {
 
+constexpr int32_t kPassTokens = 8;
 constexpr double kWeight = 0.15;      // of a new draft in the average
 constexpr double kHysteresis = 1.25;  // how clearly another length must be better
 
@@ -25,6 +26,11 @@ int32_t worth(double a, double least, int32_t most) {
 double draft_cost_beside(double token_cost, int32_t num_rows) {
   const double rows = std::max(num_rows, 1);
   return token_cost * rows / (1 + token_cost * (rows - 1));
+}
+
+int32_t most_drafts_beside(int32_t num_rows, int32_t most) {
+  const int32_t rows = std::max(num_rows, 1);
+  return rows > kPassTokens ? most : std::min(most, kPassTokens / rows - 1);
 }
 
 void DraftRecord::count(bool accepted) {

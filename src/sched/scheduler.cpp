@@ -324,8 +324,9 @@ int32_t Scheduler::num_drafts_of(LiveRequest& r) {
   if (config_.draft_cost == 0) {
     return config_.num_drafts;
   }
-  const double cost = draft_cost_beside(config_.draft_cost, running_.size());
-  const int32_t num_drafts = r.drafts.decide(cost, config_.num_drafts);
+  const int32_t num_rows = running_.size();
+  const int32_t num_drafts = r.drafts.decide(draft_cost_beside(config_.draft_cost, num_rows),
+                                             most_drafts_beside(num_rows, config_.num_drafts));
   stats_.num_undrafted += num_drafts == 0 ? 1 : 0;
   return num_drafts;
 }

@@ -357,6 +357,32 @@ class Generate(CliTest):
         self.refuse(USAGE, "n: 2 must be 1", "generate", "nonesuch", "-p", "x", "--n", "2", "--temperature", "0")
         self.refuse(USAGE, "n: 129 is outside [1, 128]", "generate", "nonesuch", "-p", "x", "--n", "129")
 
+    def test_drafts_change_nothing_but_the_steps(self):
+        text = ('The committee wrote: "The bridge over the river must be repaired before the winter, because the ice will '
+                'damage the pillars that were built in the last century." The mayor answered: "There is no money for the '
+                'bridge this year, but the council will ask the province for help in the spring."\n\nSummary with quotes: '
+                'The committee wrote: "The bridge over')
+        ngram = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}')
+        args = ("-p", text, "--max-tokens", "96", "--ignore-eos", "--logprobs", "2", "--stats")
+        for sampling in ((), ("--temperature", "0.3", "--seed", "5")):
+            plain = self.greedy(*args, *sampling)
+            drafted = self.greedy(*args, *sampling, *ngram)
+            self.assertEqual(drafted["choices"], plain["choices"])
+            if not sampling:
+                self.assertLessEqual(drafted["stats"]["steps"], plain["stats"]["steps"] / 2)
+        stats = drafted["stats"]
+        self.assertEqual(sum(stats["spec_decode_num_accepted_tokens_per_pos"]), stats["spec_decode_num_accepted_tokens"])
+        self.assertLessEqual(stats["spec_decode_num_accepted_tokens"], stats["spec_decode_num_draft_tokens"])
+        self.assertEqual(len(stats["spec_decode_num_accepted_tokens_per_pos"]), 4)
+        refused = self.greedy(*args, *ngram, "--no-speculate")
+        self.assertEqual(refused["stats"]["spec_decode_num_drafts"], 0)
+
+    def test_unknown_ways_to_draft_are_named(self):
+        self.refuse(2, "method 'eagle' is not supported; the methods are ngram", "generate", MODEL, "-p", "x",
+                    "--spec-method", "eagle")
+        self.refuse(2, 'draft_tensor_parallel_size: 2 is not supported; the keys are', "generate", MODEL, "-p", "x",
+                    "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
+
     def test_a_reader_that_goes_away_ends_the_run_quietly(self):
         child = subprocess.Popen([BIN, "generate", MODEL, "-p", self.PROMPT, "--max-tokens", "2000", "--ignore-eos"],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())

@@ -58,36 +58,36 @@ void set_lists(Request& request, const TokenLists& lists) {
   request.params.flags |= SamplingParams::kHasTokenLists;
 }
 
-struct Run {
+struct Outcome {
   RigResult result;
   SchedulerStats stats;
   int64_t num_steps = 0;
 };
 
-Run run(const Request& request, RigOptions options, const Grammar* grammar = nullptr) {
+Outcome run(const Request& request, RigOptions options, const Grammar* grammar = nullptr) {
   ModelRig rig(options);
   if (grammar != nullptr) {
     rig.add(request, *grammar);
   } else {
     rig.add(request);
   }
-  Run run;
-  run.result = rig.run().at(request.id);
+  Outcome out;
+  out.result = rig.run().at(request.id);
   rig.scheduler().check_invariants();
-  run.stats = rig.scheduler().stats();
-  run.num_steps = rig.executor().stats().steps;
-  return run;
+  out.stats = rig.scheduler().stats();
+  out.num_steps = rig.executor().stats().steps;
+  return out;
 }
 
 // The request with drafts, after a comparison with the same request without. Some drafts must have been accepted.
-Run expect_same(
+Outcome expect_same(
     const Request& request,
     const Grammar* grammar = nullptr,
     const std::function<void(RigOptions&)>& set = [](RigOptions&) {}) {
   RigOptions plain_options = options_with(0);
   set(plain_options);
-  const Run plain = run(request, plain_options, grammar);
-  Run last;
+  const Outcome plain = run(request, plain_options, grammar);
+  Outcome last;
   for (const int32_t num_drafts : {1, 3, 7}) {
     SCOPED_TRACE(num_drafts);
     RigOptions options = options_with(num_drafts);
@@ -117,7 +117,7 @@ TokenLists towards(TokenId token) {
 TEST(Speculation, AnAnswerThatRepeatsItselfTakesFewSteps) {
   Request request = repeating_request(64);
   set_lists(request, towards(9));
-  const Run with = expect_same(request);
+  const Outcome with = expect_same(request);
   EXPECT_LT(with.num_steps, 64 / 4) << "7 drafts";
   EXPECT_EQ(with.stats.num_accepted_at[0], with.stats.num_drafts - 1) << "all but the first run";
 }
@@ -125,7 +125,7 @@ TEST(Speculation, AnAnswerThatRepeatsItselfTakesFewSteps) {
 TEST(Speculation, LogprobsOfAcceptedDraftsAreThoseOfTheModel) {
   Request request = repeating_request();
   set_lists(request, towards(9));
-  const Run with = expect_same(request);
+  const Outcome with = expect_same(request);
   ASSERT_EQ(with.result.logprobs.size(), with.result.tokens.size());
   const auto is_zero = [](const TokenLogprobs& entry) { return entry.logprob == 0.0F; };
   EXPECT_TRUE(std::ranges::none_of(with.result.logprobs, is_zero));
@@ -140,7 +140,7 @@ TEST(Speculation, PenaltiesCountEveryTokenOnce) {
   set_lists(request, lists);
   request.params.frequency_penalty = 0.5F;
   request.params.repetition_penalty = 1.05F;
-  const Run with = expect_same(request);
+  const Outcome with = expect_same(request);
   EXPECT_GT(std::ranges::count(with.result.tokens, 9), 3);
   EXPECT_GT(std::ranges::count(with.result.tokens, 11), 3) << "the penalties change the answer";
 }
@@ -152,7 +152,7 @@ TEST(Speculation, ABadWordEndsAtItsOwnPosition) {
   lists.biases.emplace_back(11, 30.0F);
   lists.bad_words.push_back({9, 9, 9});
   set_lists(request, lists);
-  const Run with = expect_same(request);
+  const Outcome with = expect_same(request);
   const std::vector<TokenId>& tokens = with.result.tokens;
   for (size_t i = 0; i + 2 < tokens.size(); ++i) {
     EXPECT_FALSE(tokens[i] == 9 && tokens[i + 1] == 9 && tokens[i + 2] == 9) << i;
@@ -167,7 +167,7 @@ TEST(Speculation, MinTokensEndInsideARun) {
   set_lists(request, lists);
   request.params.min_tokens = 21;
   request.eos_token_ids = {2};
-  const Run with = expect_same(request);
+  const Outcome with = expect_same(request);
   EXPECT_EQ(with.result.tokens.size(), 22U);
   EXPECT_EQ(with.result.reason, FinishReason::kStop);
 }
@@ -176,7 +176,7 @@ TEST(Speculation, MaxTokensEndInsideARun) {
   for (int32_t max_tokens = 17; max_tokens < 25; ++max_tokens) {
     Request request = repeating_request(max_tokens);
     set_lists(request, towards(9));
-    const Run with = expect_same(request);
+    const Outcome with = expect_same(request);
     EXPECT_EQ(std::ssize(with.result.tokens), max_tokens);
     EXPECT_EQ(with.result.reason, FinishReason::kLength);
   }
@@ -185,7 +185,7 @@ TEST(Speculation, MaxTokensEndInsideARun) {
 TEST(Speculation, TheLongestContextEndsInsideARun) {
   Request request = repeating_request(1000);
   set_lists(request, towards(9));
-  const Run with =
+  const Outcome with =
       expect_same(request, nullptr, [](RigOptions& options) { options.config.max_model_len = 75; });
   EXPECT_EQ(with.result.tokens.size(), 35U);
   EXPECT_EQ(with.result.reason, FinishReason::kLength);
@@ -198,7 +198,7 @@ TEST(Speculation, AcceptanceDoesNotDieAtAPage) {
   const auto few = [](RigOptions& options) {
     options.runner.token_pages = {.page_size = 16, .num_pages = 400};
   };
-  const Run with = expect_same(request, nullptr, few);
+  const Outcome with = expect_same(request, nullptr, few);
   EXPECT_LT(with.num_steps, 150 / 5);
 }
 
@@ -211,7 +211,7 @@ Grammar regex(const std::string& text) {
 TEST(Speculation, AGrammarEndsInsideARun) {
   const Grammar grammar = regex("(abcde){7}");
   const Request request = repeating_request(80);
-  const Run with = expect_same(request, &grammar);
+  const Outcome with = expect_same(request, &grammar);
   EXPECT_EQ(with.result.reason, FinishReason::kStop);
   std::string text;
   for (const TokenId token : with.result.tokens) {
@@ -223,7 +223,7 @@ TEST(Speculation, AGrammarEndsInsideARun) {
 // Drafts that the grammar rejects are no error of the request.
 TEST(Speculation, AGrammarThatRejectsDrafts) {
   const Grammar grammar = regex("(ab){6}(ac){6}(ba){6}[x-z]");
-  const Run with = expect_same(repeating_request(80), &grammar);
+  const Outcome with = expect_same(repeating_request(80), &grammar);
   EXPECT_EQ(with.result.reason, FinishReason::kStop);
   EXPECT_LT(with.stats.num_accepted_tokens, with.stats.num_drafted_tokens);
 }
@@ -271,7 +271,7 @@ TEST(Speculation, ADraftThatWasNotFoundIsNoToken) {
   RigOptions options = options_with(4);
   options.config.speculative_config =
       R"({"method":"ngram","prompt_lookup_min":4,"num_speculative_tokens":4,"adaptive":false})";
-  const Run with = run(request, options);
+  const Outcome with = run(request, options);
   EXPECT_EQ(with.result.tokens, run(request, options_with(0)).result.tokens);
   EXPECT_EQ(with.stats.num_accepted_tokens, 0);
   EXPECT_GT(with.stats.num_drafted_tokens, 0);
@@ -301,7 +301,7 @@ TEST(Speculation, ARequestMayRefuseDrafts) {
   Request request = repeating_request();
   set_lists(request, towards(9));
   request.may_draft = false;
-  const Run without = run(request, options_with(4));
+  const Outcome without = run(request, options_with(4));
   EXPECT_EQ(without.stats.num_drafts, 0);
   EXPECT_EQ(without.result.tokens, run(request, options_with(0)).result.tokens);
 }
@@ -312,14 +312,14 @@ TEST(Speculation, TheAdaptiveRuleFollowsTheAnswer) {
   RigOptions options = options_with(4);
   options.config.speculative_config = test::ngram_config(4, /*adaptive=*/true);
   set_lists(request, towards(9));
-  const Run repeats = run(request, options);
+  const Outcome repeats = run(request, options);
   EXPECT_LT(repeats.num_steps, 50);
   EXPECT_GT(repeats.stats.num_undrafted, 0) << "the first steps";
   request.token_lists.clear();
   request.params.flags = 0;
   request.params.temperature = 5.0F;
   request.params.seed = 3;
-  const Run random = run(request, options);
+  const Outcome random = run(request, options);
   EXPECT_LT(random.stats.num_drafts, 20);
   EXPECT_GT(random.stats.num_undrafted, 70);
   EXPECT_EQ(random.result.tokens, run(request, options_with(0)).result.tokens);

@@ -24,6 +24,15 @@ TEST(DraftLength, ATokenCostsMoreInALargeBatch) {
   EXPECT_DOUBLE_EQ(draft_cost_beside(1.0, 7), 1.0) << "no gain from a batch";
 }
 
+TEST(DraftLength, AStepStaysWithinOnePass) {
+  EXPECT_EQ(most_drafts_beside(1, 16), 7);
+  EXPECT_EQ(most_drafts_beside(1, 4), 4);
+  EXPECT_EQ(most_drafts_beside(2, 16), 3);
+  EXPECT_EQ(most_drafts_beside(3, 16), 1);
+  EXPECT_EQ(most_drafts_beside(8, 16), 0);
+  EXPECT_EQ(most_drafts_beside(9, 16), 16) << "two passes in any case";
+}
+
 TEST(DraftLength, ANewRowDraftsNothing) {
   DraftRecord record;
   EXPECT_EQ(record.decide(0.01, 4), 0);

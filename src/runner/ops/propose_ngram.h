@@ -58,10 +58,10 @@ struct ProposeNgram {
       const int32_t page = ((end - 1) >> known.page_shift) << known.page_shift;
       const bool is_prefill = end - 1 < state.prefill_len;
       const int32_t begin = is_prefill || page > state.prefill_len ? page : state.prefill_len;
-      const int32_t* tokens =
-          (is_prefill ? known.prefill : known.later) + known.cell(row, begin) - begin;
+      const int32_t* tokens = is_prefill ? known.prefill : known.later;
+      const int64_t first = known.cell(row, begin) - begin;  // cell of position 0, if it went on so
       for (; end > begin && end >= min_n && longest < max_n; --end) {
-        if (tokens[end - 1] == last) {
+        if (tokens[first + end - 1] == last) {
           const int32_t n = common_len(row, state, end);
           best = n > longest ? end : best;
           longest = n > longest ? n : longest;
