@@ -226,11 +226,11 @@ class LLMTest(unittest.TestCase):
                 warprow.llm.Queue(self.llm._engine).submit({"prompt": "One", **wrong})
 
     def test_logits_rules(self):
-        paris, calls = self.llm.get_tokenizer().encode(" Paris")[0], []
+        paris, calls, bias = self.llm.get_tokenizer().encode(" Paris")[0], [], -1e9
 
         def forbid(token_ids, logits, num_prompt_tokens):
             calls.append((list(token_ids), num_prompt_tokens))
-            logits[paris] = -1e9
+            logits[paris] = bias
             self.assertTrue(token_ids.readonly)
 
         class OnlyRandom:
@@ -250,6 +250,11 @@ class LLMTest(unittest.TestCase):
             self.assertNotIn("random", calls)
             llm.generate(FRANCE, SamplingParams(max_tokens=2), use_tqdm=False)
             self.assertIn("random", calls)
+            bias = 1e9
+            self.assertEqual(llm.generate("One", GREEDY, use_tqdm=False)[0].outputs[0].token_ids, [paris] * 8)
+            form = StructuredOutputsParams(choice=["blue", "green"])
+            [output] = llm.generate("One", SamplingParams(temperature=0, structured_outputs=form), use_tqdm=False)
+            self.assertIn(output.outputs[0].text, ("blue", "green"))  # what the grammar masked stays masked
         self.assertEqual(self.generate(FRANCE)[0].outputs[0].token_ids, before.token_ids)  # another engine's
         with self.assertRaisesRegex(warprow.UnsupportedError, "ranks in processes of their own"):
             LLM(MODEL, logits_rules=[forbid], tensor_parallel_size=3, **SETTINGS)
