@@ -383,6 +383,26 @@ class Generate(CliTest):
         self.refuse(2, 'draft_tensor_parallel_size: 2 is not supported; the keys are', "generate", MODEL, "-p", "x",
                     "--speculative-config", '{"method": "ngram", "draft_tensor_parallel_size": 2}')
 
+    def test_beams(self):
+        flags = ("generate", MODEL, "-p", self.PROMPT, "--max-tokens", "5")
+        for penalty in (1, 0):
+            got = self.answer(*flags, "--beam-width", "3", "--length-penalty", penalty)
+            scores = []
+            for choice in got["choices"]:
+                own = sum(entry["logprob"] for entry in choice["logprobs"])
+                self.assertAlmostEqual(choice["cumulative_logprob"], own, places=4)
+                length = 5 + len(choice["token_ids"]) - (choice["finish_reason"] == "stop")  # with the prompt
+                scores.append(choice["cumulative_logprob"] / length**penalty)
+            self.assertEqual(len(scores), 3)
+            self.assertEqual(scores, sorted(scores, reverse=True))
+        text = self.succeed(*flags, "--beam-width", "2").stdout.decode()
+        first = self.answer(*flags, "--beam-width", "2")["choices"][0]["text"]
+        self.assertTrue(text.startswith(f"== 1 of 2 ==\n{first}"), text)
+        self.assertIn("\n== 2 of 2 ==\n", text)
+        self.refuse(USAGE, "beam_width: 11 is outside [1, 10]", *flags, "--beam-width", "11")
+        self.refuse(USAGE, "top_p: a beam search has none", *flags, "--beam-width", "2", "--top-p", "0.5")
+        self.refuse(USAGE, "--beam-width: not with", "generate", MODEL, "--prompts-file", "nonesuch", "--beam-width", "2")
+
     def test_a_reader_that_goes_away_ends_the_run_quietly(self):
         child = subprocess.Popen([BIN, "generate", MODEL, "-p", self.PROMPT, "--max-tokens", "2000", "--ignore-eos"],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())

@@ -282,7 +282,7 @@ TEST(BeamSearch, TheEnginesEndEndsEveryChoice) {
   Choices choices(4);
   {
     FakeModel model;
-    model.step_time = std::chrono::milliseconds(5);
+    model.step_time = std::chrono::milliseconds(100);  // of a hundred steps
     const std::unique_ptr<Engine> engine = make_toy_engine({}, model);
     GenerationRequest request = greedy_request({9, 3, 4}, 100);
     request.sampling.ignore_eos = true;

@@ -204,35 +204,33 @@ class LLMTest(unittest.TestCase):
         self.assertEqual(self.llm.beam_search([], params), [])
 
     def test_a_beam_search_can_be_cancelled(self):
-        def running():
-            return self.llm.state()["scheduler"]["running"]
-
         body = {"prompt": "One", "beam_width": 2, "max_tokens": 400, "ignore_eos": True}
-        for end in ("cancel", "close"):
-            queue = warprow.llm.Queue(self.llm._engine)
-            request = queue.submit(body)
-            while not running():
-                pass
-            if end == "cancel":
-                queue.cancel(request)
-                owned = [queue.wait(-1)[1] for _ in range(2)]
-                found = [(one.contents.choice, one.contents.finish_reason, one.contents.num_token_ids) for one in owned]
-                self.assertEqual(found, [(0, 3, 0), (1, 3, 0)])
-                self.assertEqual([one.contents.is_last for one in owned], [0, 1])
+        queue = warprow.llm.Queue(self.llm._engine)
+        self.llm.sleep(1)  # requests wait
+        try:
+            queue.cancel(queue.submit(body))
+            owned = [queue.wait(-1)[1] for _ in range(2)]
+            found = [(one.contents.choice, one.contents.finish_reason, one.contents.num_token_ids) for one in owned]
+            self.assertEqual(found, [(0, 3, 0), (1, 3, 0)])
+            self.assertEqual([one.contents.is_last for one in owned], [0, 1])
+            queue.submit(body)
             queue.close()
-            while running():
-                pass
+        finally:
+            self.llm.wake_up()
+        while self.llm.state()["scheduler"]["running"] + self.llm.state()["scheduler"]["waiting"]:
+            pass
+        self.assertEqual(len(self.generate(FRANCE)[0].outputs[0].token_ids), 8)
         for wrong, text in (({"beam_width": 2, "top_p": 0.5}, "top_p: a beam search has none"), ({"beam_width": "x"}, "beam_width"),
                             ({"length_penalty": 2}, "length_penalty")):
             with self.assertRaisesRegex(ValueError, text) if "top_p" not in wrong else self.assertRaisesRegex(warprow.UnsupportedError, text):
                 warprow.llm.Queue(self.llm._engine).submit({"prompt": "One", **wrong})
 
     def test_logits_rules(self):
-        paris, calls = self.llm.get_tokenizer().encode(" Paris")[0], []
+        paris, calls, bias = self.llm.get_tokenizer().encode(" Paris")[0], [], -1e9
 
         def forbid(token_ids, logits, num_prompt_tokens):
             calls.append((list(token_ids), num_prompt_tokens))
-            logits[paris] = -1e9
+            logits[paris] = bias
             self.assertTrue(token_ids.readonly)
 
         class OnlyRandom:
@@ -252,6 +250,11 @@ class LLMTest(unittest.TestCase):
             self.assertNotIn("random", calls)
             llm.generate(FRANCE, SamplingParams(max_tokens=2), use_tqdm=False)
             self.assertIn("random", calls)
+            bias = 1e9
+            self.assertEqual(llm.generate("One", GREEDY, use_tqdm=False)[0].outputs[0].token_ids, [paris] * 8)
+            form = StructuredOutputsParams(choice=["blue", "green"])
+            [output] = llm.generate("One", SamplingParams(temperature=0, structured_outputs=form), use_tqdm=False)
+            self.assertIn(output.outputs[0].text, ("blue", "green"))  # what the grammar masked stays masked
         self.assertEqual(self.generate(FRANCE)[0].outputs[0].token_ids, before.token_ids)  # another engine's
         with self.assertRaisesRegex(warprow.UnsupportedError, "ranks in processes of their own"):
             LLM(MODEL, logits_rules=[forbid], tensor_parallel_size=3, **SETTINGS)
@@ -468,6 +471,20 @@ class ProcessTest(unittest.TestCase):
         threading.Thread(target=run, daemon=True).start()
         time.sleep(0.5)
         other = AsyncLLM("smollm2", kv_cache_memory_bytes='64MiB', max_model_len=512)
+        print("end")
+        """))
+        self.assertEqual((output, errors), ("end\n", ""))
+
+    def test_exit_inside_a_rule(self):
+        output, errors = self.finish(run_script("""
+        import threading, time
+        calls = []
+        ruled = LLM("smollm2", kv_cache_memory_bytes='64MiB', max_model_len=512, logits_rules=[lambda *row: calls.append(1)])
+        run = lambda: ruled.generate("One", SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
+        threading.Thread(target=run, daemon=True).start()
+        first = len(calls)
+        while len(calls) < first + 5:
+            time.sleep(0.01)
         print("end")
         """))
         self.assertEqual((output, errors), ("end\n", ""))
