@@ -297,6 +297,16 @@ TEST(Speculation, PrefixHitsKeepTheAcceptance) {
   EXPECT_EQ(rig.results().at(1).tokens, rig.results().at(3).tokens);
 }
 
+// Every rank proposes the same drafts; of several stages the last one does, and tells the others.
+TEST(Speculation, OverRanksAndStages) {
+  Request request = repeating_request(30);
+  set_lists(request, towards(9));
+  expect_same(
+      request, nullptr, [](RigOptions& options) { options.config.tensor_parallel_size = 2; });
+  expect_same(
+      request, nullptr, [](RigOptions& options) { options.config.pipeline_parallel_size = 2; });
+}
+
 TEST(Speculation, ARequestMayRefuseDrafts) {
   Request request = repeating_request();
   set_lists(request, towards(9));
