@@ -230,32 +230,32 @@ TEST(BeamSearch, EqualsAReferenceInDoubles) {
   const TinyModel model;
   const std::unique_ptr<Engine> engine = model.engine();
   size_t num_ended = 0;
-  for (const BeamLimits& limits : {BeamLimits{.width = 4, .max_tokens = 14},
-                                   BeamLimits{.width = 1, .max_tokens = 6},
-                                   BeamLimits{.width = 3, .max_tokens = 9, .length_penalty = 0},
-                                   BeamLimits{.width = 10, .max_tokens = 5, .ignore_eos = true}}) {
-    for (const int32_t seed : {3, 8}) {
-      SCOPED_TRACE(fmt::format("width {} seed {}", limits.width, seed));
-      Reference reference(model.oracle, limits);
-      const std::vector<Sequence> expected = reference.search(prompt(seed));
-      ASSERT_GT(reference.closest, 1e-5);  // else rounding may decide
-      num_ended += reference.num_ended;
-      GenerationRequest request = greedy_request(prompt(seed), limits.max_tokens);
-      request.sampling.ignore_eos = limits.ignore_eos;
-      const auto search =
-          value_or_throw(BeamSearch::make(*engine, request, {limits.width, limits.length_penalty}));
-      Choices choices(static_cast<size_t>(limits.width));
-      search->start(choices.on_choice());
-      const std::vector<RequestUpdate>& updates = choices.wait();
-      ASSERT_EQ(updates.size(), expected.size());
-      for (size_t i = 0; i < updates.size(); ++i) {
-        SCOPED_TRACE(i);
-        expect_equal(updates[i], expected[i]);
-      }
+  int32_t seed = 2;
+  for (const BeamLimits& limits : {BeamLimits{.width = 4, .max_tokens = 10},
+                                   BeamLimits{.width = 1, .max_tokens = 4},
+                                   BeamLimits{.width = 3, .max_tokens = 6, .length_penalty = 0},
+                                   BeamLimits{.width = 10, .max_tokens = 3, .ignore_eos = true}}) {
+    ++seed;
+    SCOPED_TRACE(fmt::format("width {} seed {}", limits.width, seed));
+    Reference reference(model.oracle, limits);
+    const std::vector<Sequence> expected = reference.search(prompt(seed));
+    ASSERT_GT(reference.closest, 1e-5);  // else rounding may decide
+    num_ended += reference.num_ended;
+    GenerationRequest request = greedy_request(prompt(seed), limits.max_tokens);
+    request.sampling.ignore_eos = limits.ignore_eos;
+    const auto search =
+        value_or_throw(BeamSearch::make(*engine, request, {limits.width, limits.length_penalty}));
+    Choices choices(static_cast<size_t>(limits.width));
+    search->start(choices.on_choice());
+    const std::vector<RequestUpdate>& updates = choices.wait();
+    ASSERT_EQ(updates.size(), expected.size());
+    for (size_t i = 0; i < updates.size(); ++i) {
+      SCOPED_TRACE(i);
+      expect_equal(updates[i], expected[i]);
     }
   }
-  EXPECT_GT(num_ended, 3U);
-  EXPECT_GT(engine->stats().prefix_hit_tokens, 1000);
+  EXPECT_GT(num_ended, 1U);
+  EXPECT_GT(engine->stats().prefix_hit_tokens, 500);
 }
 
 TEST(BeamSearch, AnAbortEndsEveryChoice) {
