@@ -480,6 +480,7 @@ class Traces(unittest.TestCase):
         self.assertEqual(len(spans), 3)
         self.assertEqual(len({each["spanId"] for each in spans}), 3)
         collector.shutdown()
+        collector.server_close()
 
     def test_a_url_that_is_none(self):
         done = subprocess.run([BIN, "serve", MODEL, "--otlp-traces-endpoint", "localhost:4317"], capture_output=True,
