@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -106,10 +107,8 @@ Result<void> read_classifier(const Checkpoint& checkpoint,
                             spec.hidden_size));
   }
   const auto num_labels = static_cast<int32_t>((*weight)->rows);
-  std::vector<int64_t> rows;
-  for (int64_t row = 0; row < num_labels; ++row) {
-    rows.push_back(row);
-  }
+  std::vector<int64_t> rows(static_cast<size_t>(num_labels));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
   Result<std::vector<float>> values = read_rows(**weight, rows);
   if (!values) {
     return tl::unexpected(values.error());

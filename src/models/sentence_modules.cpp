@@ -209,18 +209,19 @@ Result<bool> read_sentence_modules(const std::string& dir, Pooler& pooler) {
     const std::string type = is_module ? value_of<std::string>(module, "type", "") : "";
     const std::string path = is_module ? value_of<std::string>(module, "path", "") : "";
     const std::string_view kind = last_name(type);
+    const std::string folder = fmt::format("{}/{}", dir, path);
     if (!is_inside(path)) {
       return fail(ErrorCode::kCorrupt, fmt::format("{}: path {} leaves the model", file, path));
     }
     Result<void> read;
     if (kind == "Pooling") {
       has_pooling = true;
-      read = read_pooling(dir + "/" + path + "/config.json", pooler);
+      read = read_pooling(folder + "/config.json", pooler);
     } else if (kind == "Dense") {
-      read = read_dense(dir + "/" + path, pooler);
+      read = read_dense(folder, pooler);
     } else if (kind == "LogitScore") {
       has_pooling = true;
-      read = read_logit_score(dir + "/" + path + "/config.json", pooler);
+      read = read_logit_score(folder + "/config.json", pooler);
     } else if (kind == "Normalize") {
       pooler.facts.normalize = true;
     } else if (kind != "Transformer") {

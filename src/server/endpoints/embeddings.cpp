@@ -14,6 +14,7 @@ namespace {
 WriteVectors make_writer(const Served& /*served*/, PoolingBody body) {
   return [base64 = body.base64](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
+    items.reserve(texts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
       items.push_back(fmt::format(R"({{"index":{},"object":"embedding","embedding":{}}})",
                                   i,

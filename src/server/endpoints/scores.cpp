@@ -104,6 +104,7 @@ std::vector<float> scores_of(const PoolingBody& body, std::span<const RequestUpd
   const size_t num_documents = body.documents.size();
   const size_t num_queries = texts.size() - num_documents;  // 0: of a reranker
   std::vector<float> scores;
+  scores.reserve(num_documents);
   for (size_t i = 0; i < num_documents; ++i) {
     const std::vector<float>& document = texts[num_queries + i].pooled;
     scores.push_back(num_queries == 0 ? document.front()
@@ -115,8 +116,10 @@ std::vector<float> scores_of(const PoolingBody& body, std::span<const RequestUpd
 
 WriteVectors make_score_writer(const Served& /*served*/, PoolingBody body) {
   return [body = std::move(body)](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
+    const std::vector<float> scores = scores_of(body, texts);
     std::vector<std::string> items;
-    for (const float score : scores_of(body, texts)) {
+    items.reserve(scores.size());
+    for (const float score : scores) {
       items.push_back(
           fmt::format(R"({{"index":{},"object":"score","score":{}}})", items.size(), score));
     }
@@ -135,6 +138,7 @@ WriteVectors make_rerank_writer(const Served& /*served*/, PoolingBody body) {
       order.resize(static_cast<size_t>(*body.top_n));
     }
     std::vector<std::string> items;
+    items.reserve(order.size());
     for (const size_t index : order) {
       const std::string document =
           body.return_documents

@@ -20,6 +20,7 @@ WriteVectors make_class_writer(const Served& served, PoolingBody /*body*/) {
   return [labels = served.engine.model_facts().pooling.labels](
              const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
+    items.reserve(texts.size());
     for (const RequestUpdate& text : texts) {
       const auto best = std::ranges::max_element(text.pooled) - text.pooled.begin();
       items.push_back(fmt::format(R"({{"index":{},"label":{},"probs":{},"num_classes":{}}})",
@@ -47,6 +48,7 @@ std::string vectors_json(const RequestUpdate& text, const PoolingBody& body) {
 WriteVectors make_vector_writer(const Served& /*served*/, PoolingBody body) {
   return [body = std::move(body)](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
+    items.reserve(texts.size());
     for (const RequestUpdate& text : texts) {
       items.push_back(fmt::format(R"({{"index":{},"object":"pooling","data":{}}})",
                                   items.size(),
