@@ -11,7 +11,7 @@
 namespace warprow {
 namespace {
 
-WriteVectors make_writer(const Served& /*served*/, PoolingBody body) {
+WriteVectors make_writer(const Served& /*served*/, const PoolingBody& body) {
   return [base64 = body.base64](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
     items.reserve(texts.size());

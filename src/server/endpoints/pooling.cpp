@@ -232,8 +232,7 @@ ApiAnswer pool(Served& served,
   return std::make_unique<Generation>(
       served.engine,
       valid,
-      std::make_unique<VectorsWriter>(std::move(info),
-                                      endpoint.make_writer(served, *std::move(body))),
+      std::make_unique<VectorsWriter>(std::move(info), endpoint.make_writer(served, *body)),
       std::move(form),
       served.watch.journal,
       wake);

@@ -24,8 +24,8 @@ struct PoolingEndpoint {
   const char* id_prefix;  // of its answers
   Result<PoolingBody> (*parse)(std::string_view text);
   EncodedPrompts (*prepare)(const Served& served, const PoolingBody& body);
-  // Takes what it needs of the body.
-  WriteVectors (*make_writer)(const Served& served, PoolingBody body);
+  // Copies what it needs of the body.
+  WriteVectors (*make_writer)(const Served& served, const PoolingBody& body);
 };
 
 // From a request to a Generation, which has submitted a request for each text.

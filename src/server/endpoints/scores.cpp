@@ -76,11 +76,13 @@ EncodedPrompts prepare(const Served& served, const PoolingBody& body) {
   Prompts out;
   const bool embeds = facts(served).task == PoolingTask::kEmbed;
   const auto add = [&](tl::expected<std::vector<TokenId>, ApiError> ids) {
-    const bool ok = ids.has_value();
-    if (ok) {
+    std::optional<ApiError> error;
+    if (ids) {
       out.push_back(*std::move(ids));
+    } else {
+      error = std::move(ids.error());
     }
-    return ok ? std::nullopt : std::optional(std::move(ids.error()));
+    return error;
   };
   if (embeds) {
     for (const std::string& query : body.queries) {
@@ -114,8 +116,8 @@ std::vector<float> scores_of(const PoolingBody& body, std::span<const RequestUpd
   return scores;
 }
 
-WriteVectors make_score_writer(const Served& /*served*/, PoolingBody body) {
-  return [body = std::move(body)](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
+WriteVectors make_score_writer(const Served& /*served*/, const PoolingBody& body) {
+  return [body](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     const std::vector<float> scores = scores_of(body, texts);
     std::vector<std::string> items;
     items.reserve(scores.size());
@@ -128,12 +130,14 @@ WriteVectors make_score_writer(const Served& /*served*/, PoolingBody body) {
 }
 
 // The best documents first; of equal scores the one that came first.
-WriteVectors make_rerank_writer(const Served& /*served*/, PoolingBody body) {
-  return [body = std::move(body)](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
+WriteVectors make_rerank_writer(const Served& /*served*/, const PoolingBody& body) {
+  return [body](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     const std::vector<float> scores = scores_of(body, texts);
     std::vector<size_t> order(scores.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    std::ranges::sort(order, [&](size_t a, size_t b) {
+      return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    });
     if (body.top_n && *body.top_n > 0 && std::cmp_less(*body.top_n, order.size())) {
       order.resize(static_cast<size_t>(*body.top_n));
     }

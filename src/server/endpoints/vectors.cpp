@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-WriteVectors make_class_writer(const Served& served, PoolingBody /*body*/) {
+WriteVectors make_class_writer(const Served& served, const PoolingBody& /*body*/) {
   return [labels = served.engine.model_facts().pooling.labels](
              const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
@@ -45,8 +45,8 @@ std::string vectors_json(const RequestUpdate& text, const PoolingBody& body) {
   return fmt::format("[{}]", fmt::join(rows, ","));
 }
 
-WriteVectors make_vector_writer(const Served& /*served*/, PoolingBody body) {
-  return [body = std::move(body)](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
+WriteVectors make_vector_writer(const Served& /*served*/, const PoolingBody& body) {
+  return [body](const AnswerInfo& info, std::span<const RequestUpdate> texts) {
     std::vector<std::string> items;
     items.reserve(texts.size());
     for (const RequestUpdate& text : texts) {
