@@ -41,7 +41,7 @@ struct SamplingOptions {
   bool ignore_eos = false;
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  bool speculate = true;  // false: no tokens are drafted for it
+  bool speculate = true;                      // false: no tokens are drafted for it
   bool spaces_between_special_tokens = true;  // only without skip_special_tokens
 };
 
